@@ -1,0 +1,58 @@
+"""bitcycle: train PyTorch models at low precision on a schedule."""
+
+from bitcycle import quantizers
+from bitcycle.assign import at_precision, get_precision, set_precision
+from bitcycle.audit import Audit, audit
+from bitcycle.calibrate import calibrate
+from bitcycle.collect import collect
+from bitcycle.convert import float_state_dict, quantize_model, unquantize_model
+from bitcycle.health import NonFiniteError
+from bitcycle.matmul import MatMul
+from bitcycle.precision import Precision
+from bitcycle.scheduler import PrecisionScheduler
+from bitcycle.schedules import (
+    Anneal,
+    Cycle,
+    Delay,
+    Ramp,
+    Sequence,
+    Stages,
+    Static,
+    Triangle,
+    list_schedules,
+    parse_schedule,
+    schedule,
+)
+from bitcycle.version import VERSION as __version__
+from bitcycle.warnings import BitcycleWarning
+
+__all__ = [
+    "Anneal",
+    "Audit",
+    "BitcycleWarning",
+    "Cycle",
+    "Delay",
+    "MatMul",
+    "NonFiniteError",
+    "Precision",
+    "PrecisionScheduler",
+    "Ramp",
+    "Sequence",
+    "Stages",
+    "Static",
+    "Triangle",
+    "__version__",
+    "at_precision",
+    "audit",
+    "calibrate",
+    "collect",
+    "float_state_dict",
+    "get_precision",
+    "list_schedules",
+    "parse_schedule",
+    "quantize_model",
+    "quantizers",
+    "schedule",
+    "set_precision",
+    "unquantize_model",
+]

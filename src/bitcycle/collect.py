@@ -1,0 +1,144 @@
+"""Statistics of quantization per layer and role, gathered while a `with` is open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bitcycle.assign import quantized_layers
+from bitcycle.health import HealthCheck
+from bitcycle.quantizers.base import Quantized
+from bitcycle.tables import text_table
+
+
+@dataclass(frozen=True)
+class RoleStatistics:
+    """What quantization did to the tensors of one role of one layer.
+
+    saturation: share of elements outside the grid, by more than half a step. sqnr_db:
+    10 log10(signal power / noise power); infinite when nothing was lost. signal_norm, noise_norm:
+    root of the mean over calls of the squared norms of the tensor and of what rounding added.
+    """
+
+    layer: str
+    role: str
+    num_calls: int
+    num_elements: int
+    saturation: float
+    sqnr_db: float
+    signal_norm: float
+    noise_norm: float
+
+
+class _Tally:
+    """Running sums on the tensors' device; read when the `with` ends."""
+
+    def __init__(self) -> None:
+        self.num_calls = self.num_elements = 0
+        self.sums: Tensor | None = None  # saturated elements, signal power, noise power
+
+    def add(self, x: Tensor, quantized: Quantized, levels: Tensor) -> None:
+        wide = x.detach().double()
+        noise = quantized.dequantize().double() - wide
+        saturated = torch.zeros((), dtype=torch.float64, device=x.device)
+        if quantized.scale is not None and quantized.offset is not None:
+            scale, offset = quantized.scale.double(), quantized.offset.double()
+            position = (wide - offset) / scale
+            saturated = ((position < -0.5) | (position > levels + 0.5)).sum().double()
+        sums = torch.stack([saturated, wide.square().sum(), noise.square().sum()])
+        self.sums = sums if self.sums is None else self.sums + sums
+        self.num_calls += 1
+        self.num_elements += x.numel()
+
+    def read(self, layer: str, role: str) -> RoleStatistics:
+        assert self.sums is not None
+        saturated, signal, noise = self.sums.tolist()
+        ratio = torch.tensor(signal / noise if noise else float("inf"), dtype=torch.float64)
+        return RoleStatistics(
+            layer=layer,
+            role=role,
+            num_calls=self.num_calls,
+            num_elements=self.num_elements,
+            saturation=saturated / max(self.num_elements, 1),
+            sqnr_db=float(10 * torch.log10(ratio)),
+            signal_norm=float((signal / self.num_calls) ** 0.5),
+            noise_norm=float((noise / self.num_calls) ** 0.5),
+        )
+
+
+class LayerRecorder:
+    """Told by one layer of every tensor it puts on a grid."""
+
+    def __init__(self) -> None:
+        self.tallies: dict[str, _Tally] = {}
+
+    def record(self, role: str, x: Tensor, quantized: Quantized, levels: Tensor) -> None:
+        """Add one tensor of a role to its sums."""
+        if torch.compiler.is_compiling():
+            raise RuntimeError("bitcycle.collect works in eager mode; call the uncompiled model")
+        self.tallies.setdefault(role, _Tally()).add(x, quantized, levels)
+
+
+class Collection:
+    """The statistics of one `with collect(model)`; `str()` is a table."""
+
+    def __init__(self, recorders: dict[str, LayerRecorder]) -> None:
+        self._recorders = recorders
+
+    def rows(self) -> list[RoleStatistics]:
+        """One row per layer and role that was quantized at least once, in model order."""
+        return [
+            tally.read(layer, role)
+            for layer, recorder in self._recorders.items()
+            for role, tally in sorted(recorder.tallies.items())
+        ]
+
+    def __getitem__(self, key: tuple[str, str]) -> RoleStatistics:
+        """The row of a (layer, role); both operands of a MatMul are its act."""
+        for row in self.rows():
+            if (row.layer, row.role) == key:
+                return row
+        known = ", ".join(f"({row.layer!r}, {row.role!r})" for row in self.rows())
+        raise KeyError(f"nothing was quantized for {key!r}; there is: {known or 'nothing'}")
+
+    def __str__(self) -> str:
+        header = ("layer", "role", "calls", "saturated", "SQNR dB", "norm", "noise norm")
+        body = [
+            (
+                row.layer, row.role, str(row.num_calls), f"{100 * row.saturation:.2f}%",
+                f"{row.sqnr_db:.1f}", f"{row.signal_norm:.3g}", f"{row.noise_norm:.3g}",
+            )
+            for row in self.rows()
+        ]  # fmt: skip
+        return text_table(header, body, right=range(2, 7))
+
+
+@contextmanager
+def collect(model: nn.Module) -> Iterator[Collection]:
+    """Gather calls, saturation, SQNR and noise norms per layer; costs nothing outside the `with`.
+
+    Eager mode only. A NaN or infinity in an operand is an error when the `with` ends.
+
+    >>> from bitcycle import quantize_model, set_precision
+    >>> model = quantize_model(nn.Linear(4, 2))
+    >>> set_precision(model, "w8a8e8")
+    >>> with collect(model) as statistics:
+    ...     model(torch.randn(8, 4)).sum().backward()
+    >>> statistics["", "act"].num_calls
+    1
+    """
+    layers = [layer for _, layer in quantized_layers(model)]
+    recorders = {layer.settings.name: LayerRecorder() for layer in layers}
+    shared = layers[0].shared
+    if shared.recorders:
+        raise RuntimeError("this model is being collected already; leave the outer `with` first")
+    shared.recorders.update(recorders)
+    try:
+        yield Collection(recorders)
+    finally:
+        shared.recorders.clear()
+    HealthCheck(layers).check(shared.step, layers[0].precision)

@@ -1,0 +1,271 @@
+"""Float models into quantized ones and back, in place, by class swap.
+
+Same Parameters, so optimizers built earlier, tied weights and hooks stay valid; full precision
+until told otherwise, and then bit-identical to the float model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from bitcycle.kernels.base import KERNELS, choose_kernel
+from bitcycle.matmul import MatMul
+from bitcycle.nn.base import (
+    LayerSettings,
+    ModelState,
+    QuantizedLayer,
+    converted_type,
+    qualified_name,
+    registered_base,
+)
+from bitcycle.patterns import (
+    Named,
+    Pattern,
+    check_patterns,
+    list_names,
+    matches,
+    named_modules,
+    unwrap,
+)
+from bitcycle.precision import check_bits
+from bitcycle.quantizers.base import Quantizer, make_quantizer
+
+# Types that multiply, beside those a layer is registered for: the audit lists them all.
+_MULTIPLYING = (
+    nn.Linear, nn.modules.conv._ConvNd, nn.Bilinear, nn.RNNBase, nn.RNNCellBase,
+    nn.MultiheadAttention, MatMul,
+)  # fmt: skip
+_MULTIPLYING_NAMES = {"transformers.pytorch_utils.Conv1D"}
+
+
+@dataclass
+class Candidate(Named):
+    """A module that multiplies, and why it cannot be converted (None: it can)."""
+
+    reason: str | None = None
+
+
+def find_candidates(model: nn.Module) -> list[Candidate]:
+    """Every module of the model that multiplies."""
+    return [
+        Candidate(e.module, e.names, e.parents, _reason_against(e))
+        for e in named_modules(model)
+        if _multiplies(e.module)
+    ]
+
+
+def _multiplies(module: nn.Module) -> bool:
+    kind = type(module)
+    return (
+        isinstance(module, (QuantizedLayer, *_MULTIPLYING))
+        or registered_base(kind) is not None
+        or any(qualified_name(base) in _MULTIPLYING_NAMES for base in kind.__mro__)
+        or (isinstance(module, torch.jit.ScriptModule) and _scripted_name(module) in _SCRIPTED)
+    )
+
+
+_SCRIPTED = {"Linear", *(f"Conv{t}{d}d" for t in ("", "Transpose") for d in (1, 2, 3))}
+
+
+def _scripted_name(module: torch.jit.ScriptModule) -> str:
+    return str(getattr(module, "original_name", ""))
+
+
+def _reason_against(entry: Named) -> str | None:
+    """Why this module stays float, in words for the audit; None when nothing is in the way."""
+    module, kind = entry.module, type(entry.module)
+    if isinstance(module, QuantizedLayer):
+        return None
+    if isinstance(module, torch.jit.ScriptModule):
+        return "scripted: convert before torch.jit.script"
+    if any(isinstance(parent, nn.MultiheadAttention) for parent in entry.parents):
+        return "inside nn.MultiheadAttention, which reads its weight and never calls it"
+    base = registered_base(kind)
+    if base is None:
+        return f"no quantized layer for {kind.__name__}"
+    if isinstance(module, nn.modules.lazy.LazyModuleMixin) and (module.has_uninitialized_params()):
+        return "lazy: run one batch through the model first"
+    if parametrize.is_parametrized(module):
+        return "parametrized: its weight is computed (weight_norm, spectral_norm, ...)"
+    if "weight" in base.__annotations__ and "weight" not in module._parameters:
+        return "its weight is computed by a hook (weight_norm, spectral_norm, pruning)"
+    replaced = converted_type(base).replaced_methods
+    changed = [name for name in replaced if getattr(kind, name) is not getattr(base, name)]
+    if changed:
+        return f"{kind.__name__} overrides {changed[0]}"
+    changed = [name for name in replaced if name in module.__dict__]
+    if changed:
+        return f"{changed[0]} was replaced on this instance"
+    return None
+
+
+def quantize_model(
+    model: nn.Module,
+    quantizer: str | Quantizer = "sbm",
+    *,
+    skip: Iterable[Pattern] = (),
+    only: Iterable[Pattern] | None = None,
+    kernel: str = "auto",
+    max_bits: int | None = None,
+    seed: int = 0,
+) -> nn.Module:
+    """Convert every layer there is a quantized one for, in place; returns the same model.
+
+    skip, only: names (with everything below), globs over full dotted paths, or module types.
+    kernel: "auto", or the name of one for all layers. max_bits: exceeding it later is an error.
+    seed: of the stochastic rounding. Layers converted earlier take the new settings and keep
+    their bits and ranges.
+
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> model = quantize_model(model, skip=["2"])
+    >>> [type(module).__name__ for module in model]
+    ['QuantizedLinear', 'ReLU', 'Linear']
+    """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"quantize_model takes an nn.Module, got {type(model).__name__}")
+    rules = make_quantizer(quantizer)
+    kernel_name, kernel_reason = choose_kernel(kernel)
+    check_bits(max_bits, "max_bits")
+    _refuse_sharded(model)
+    candidates = find_candidates(model)
+    skipped = check_patterns(skip, candidates, "skip")
+    wanted = None if only is None else check_patterns(only, candidates, "only")
+    chosen = [
+        c
+        for c in candidates
+        if c.reason is None
+        and not any(matches(pattern, c) for pattern in skipped)
+        and (wanted is None or any(matches(pattern, c) for pattern in wanted))
+    ]
+    if not chosen:
+        raise ValueError(f"nothing to convert: {_explain(candidates)}")
+    shared = next(
+        (c.module.shared for c in candidates if isinstance(c.module, QuantizedLayer)), ModelState()
+    )
+    shared.seed = seed
+    for candidate in chosen:
+        settings = LayerSettings(
+            name=candidate.name,
+            quantizer=rules,
+            kernel=KERNELS[kernel_name],
+            kernel_reason=kernel_reason,
+            max_bits=max_bits,
+        )
+        _convert(candidate.module, settings, shared)
+    _disable_fast_paths(model)
+    _ignore_in_ddp(model)
+    return model
+
+
+def _convert(module: nn.Module, settings: LayerSettings, shared: ModelState) -> None:
+    if isinstance(module, QuantizedLayer):
+        precision = module.precision
+        module.settings = replace(settings, name=module.settings.name)
+        module.precision = type(precision)()
+        module.set_precision(precision)
+        return
+    module.__class__ = converted_type(type(module))
+    assert isinstance(module, QuantizedLayer)
+    module.become_quantized(settings, shared)
+
+
+def _explain(candidates: list[Candidate]) -> str:
+    if not candidates:
+        return "the model has no layer that multiplies (nn.Linear, convolutions, bitcycle.MatMul)"
+    reasons = [f"{c.name or '(the model itself)'} ({c.reason})" for c in candidates if c.reason]
+    if reasons:
+        return f"every layer is excluded or stays float: {'; '.join(reasons[:10])}"
+    return f"skip and only leave no layer; layers: {list_names(candidates)}"
+
+
+def _refuse_sharded(model: nn.Module) -> None:
+    from torch.distributed.tensor import DTensor
+
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, DTensor):
+            raise ValueError(
+                f"parameter {name!r} is sharded already (fully_shard): convert first, then shard"
+            )
+
+
+def _disable_fast_paths(model: nn.Module) -> None:
+    """nn.TransformerEncoderLayer in evaluation reads the weights of its Linears and skips them."""
+    for module in model.modules():
+        if not any(isinstance(child, QuantizedLayer) for child in module.modules()):
+            continue
+        if isinstance(module, nn.TransformerEncoderLayer) and module.activation_relu_or_gelu:
+            module._float_fast_path = module.activation_relu_or_gelu  # type: ignore[assignment]
+            module.activation_relu_or_gelu = 0
+        if isinstance(module, nn.TransformerEncoder) and getattr(
+            module, "use_nested_tensor", False
+        ):
+            module._float_fast_path = True  # type: ignore[assignment]
+            module.use_nested_tensor = False
+
+
+def _enable_fast_paths(model: nn.Module) -> None:
+    for module in model.modules():
+        saved = module.__dict__.pop("_float_fast_path", None)
+        if saved is None:
+            continue
+        if isinstance(module, nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = saved
+        elif isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = saved
+
+
+def _own_buffers(model: nn.Module) -> list[tuple[str, bool]]:
+    """(key, is saved) of every buffer that conversion added, as in model.state_dict()."""
+    return [
+        (f"{name}.{buffer}" if name else buffer, buffer == "act_range")
+        for name, module in model.named_modules(remove_duplicate=False)
+        if isinstance(module, QuantizedLayer)
+        for buffer in ("control", "health", "act_range")
+    ]
+
+
+def _ignore_in_ddp(model: nn.Module) -> None:
+    """Keep bits and clocks out of DDP's buffer broadcast: every rank writes its own."""
+    model = unwrap(model)
+    own = {key for key, is_saved in _own_buffers(model) if not is_saved}
+    others = set(getattr(model, "_ddp_params_and_buffers_to_ignore", []))
+    model._ddp_params_and_buffers_to_ignore = sorted(others | own)  # type: ignore[assignment]
+
+
+def unquantize_model(model: nn.Module) -> nn.Module:
+    """The exact inverse of `quantize_model`, in place; ranges and bits are forgotten.
+
+    >>> model = unquantize_model(quantize_model(nn.Linear(2, 2)))
+    >>> type(model).__name__, sorted(model.state_dict())
+    ('Linear', ['bias', 'weight'])
+    """
+    layers = [module for module in model.modules() if isinstance(module, QuantizedLayer)]
+    if not layers:
+        raise ValueError("the model has no quantized layer: nothing to convert back")
+    inner = unwrap(model)
+    own = {key for key, _ in _own_buffers(inner)}
+    others = [k for k in getattr(inner, "_ddp_params_and_buffers_to_ignore", []) if k not in own]
+    for layer in layers:
+        layer.become_float()
+    if others:
+        inner._ddp_params_and_buffers_to_ignore = others  # type: ignore[assignment]
+    else:
+        inner.__dict__.pop("_ddp_params_and_buffers_to_ignore", None)
+    _enable_fast_paths(model)
+    return model
+
+
+def float_state_dict(model: nn.Module) -> dict[str, Tensor]:
+    """The state of the unwrapped model with a float model's keys: loads there with strict=True.
+
+    >>> sorted(float_state_dict(quantize_model(nn.Linear(2, 2))))
+    ['bias', 'weight']
+    """
+    model = unwrap(model)
+    own = {key for key, _ in _own_buffers(model)}
+    return {key: value for key, value in model.state_dict().items() if key not in own}

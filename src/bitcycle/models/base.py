@@ -1,0 +1,114 @@
+"""What every model offers, and the registry that finds models by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from bitcycle.registry import Registry, unknown_name
+
+M = TypeVar("M", bound="Model")
+
+
+class Model(nn.Module):
+    """A module that can say what it takes, so that it can be run without being known."""
+
+    def example_inputs(
+        self, batch_size: int = 2, *, seed: int = 0, device: torch.device | str = "cpu"
+    ) -> tuple[torch.Tensor, ...]:
+        """Random arguments for `forward` that fit this very instance: `model(*example_inputs())`.
+
+        `batch_size` counts samples: images, sequences or nodes. The values depend on `seed` alone
+        (they are drawn on the CPU and moved), never on the global random state.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define example_inputs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelEntry:
+    """A registered model: how to build it, and what `ls` and error messages say about it."""
+
+    name: str
+    build: Callable[..., Model]
+    family: str  # the file that defines it
+    description: str
+    extra: str | None = None  # the optional dependency that it needs
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Option names and their defaults.
+
+        >>> dict(MODELS["resnet20"].options)
+        {'num_classes': 10, 'in_channels': 3, 'width': 16}
+        """
+        parameters = inspect.signature(self.build).parameters.values()
+        return {parameter.name: parameter.default for parameter in parameters}
+
+
+MODELS: Registry[ModelEntry] = Registry("model", "bitcycle.models")
+
+
+def register_model(*, extra: str | None = None) -> Callable[[Callable[..., M]], Callable[..., M]]:
+    """A decorator that files a builder under its own name; the builder itself is unchanged."""
+
+    def add(build: Callable[..., M]) -> Callable[..., M]:
+        name = build.__name__
+        for parameter in inspect.signature(build).parameters.values():
+            if (
+                parameter.kind is not inspect.Parameter.KEYWORD_ONLY
+                or parameter.default is inspect.Parameter.empty
+            ):
+                raise ValueError(
+                    f"option {parameter.name!r} of model {name!r} must be keyword-only and have "
+                    f"a default, so that every model can be built by name alone"
+                )
+        entry = ModelEntry(
+            name=name,
+            build=build,
+            family=build.__module__.rpartition(".")[2],
+            description=(inspect.getdoc(build) or "").partition("\n")[0],  # none under python -OO
+            extra=extra,
+        )
+        MODELS.register(name)(entry)
+        return build
+
+    return add
+
+
+def build_model(name: str, **options: Any) -> Model:
+    """A new model by name; its weights are drawn from torch's global random state.
+
+    >>> build_model("resnet20", num_class=100)
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown option of resnet20 'num_class'; known: in_channels, num_classes, width; \
+did you mean 'num_classes'?
+    """
+    entry = MODELS[name]
+    for option in options:
+        if option not in entry.options:
+            raise unknown_name(f"option of {name}", option, entry.options)
+    return entry.build(**options)
+
+
+def check_positive(**sizes: int) -> None:
+    """Raise unless every size is an integer of at least 1.
+
+    >>> check_positive(num_classes=10, width=0)
+    Traceback (most recent call last):
+    ...
+    ValueError: width must be an integer >= 1, got 0
+    """
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ValueError(f"{name} must be an integer >= 1, got {size!r}")
+
+
+def cpu_generator(seed: int) -> torch.Generator:
+    """A generator of its own, on the CPU even inside `with torch.device(...)`."""
+    return torch.Generator(device="cpu").manual_seed(seed)

@@ -1,0 +1,345 @@
+"""What every converted layer has: its precision, its buffers, its class swap and its state dict."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from bitcycle.kernels.base import Kernel
+from bitcycle.kernels.geometry import Geometry
+from bitcycle.nn.product import (
+    CALL,
+    CONTROL_SIZE,
+    STEP,
+    Plan,
+    Recorder,
+    quantized_product,
+    watch,
+)
+from bitcycle.ops.noise import hash_ints
+from bitcycle.precision import ROLES, Precision, is_float
+from bitcycle.quantizers.base import Quantizer, Range
+from bitcycle.registry import Registry
+from bitcycle.warnings import BitcycleWarning
+
+_OWN_ATTRIBUTES = (
+    "settings", "shared", "precision", "quantized_roles", "is_observed", "_written_version",
+)  # fmt: skip
+MOMENTUM = 0.1  # running ranges: 0.9 * old + 0.1 * new
+
+LAYERS: Registry[type[QuantizedLayer]] = Registry("layer", "bitcycle.nn")
+
+
+@dataclass
+class ModelState:
+    """What the layers of one model share. Copied with the model, never between models."""
+
+    seed: int = 0
+    step: int = 0  # optimizer step, written by the scheduler: part of the noise
+    has_warned_unobserved: bool = False
+    is_calibrating: bool = False  # while `calibrate` runs: observe, whatever the mode and the bits
+    calibration_batch: int | None = None  # then: the mean over batches so far, not a running one
+    recorders: dict[str, Recorder] = field(default_factory=dict)  # while `collect` runs
+
+
+@dataclass(frozen=True)
+class LayerSettings:
+    """How a layer was converted: fixed until it is converted again."""
+
+    name: str
+    quantizer: Quantizer
+    kernel: Kernel
+    kernel_reason: str
+    max_bits: int | None  # as given by the user; None: no limit
+
+
+def qualified_name(kind: type) -> str:
+    """The name a layer class is registered under.
+
+    >>> qualified_name(nn.Linear)
+    'torch.nn.modules.linear.Linear'
+    """
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+class QuantizedLayer(nn.Module):
+    """Mixed in before a float module type; the float module's own attributes stay as they are.
+
+    Three buffers are added. `control` (not saved) holds what the arithmetic reads: level counts of
+    the four roles and the clock of the noise. `health` (not saved) turns NaN when an operand was
+    not finite. `act_range` (saved) holds a row [observed, minimum, range] per activation input.
+    """
+
+    num_act_inputs: ClassVar[int] = 1
+    replaced_methods: ClassVar[tuple[str, ...]] = ("forward",)  # of the float type
+
+    settings: LayerSettings
+    shared: ModelState
+    precision: Precision
+    quantized_roles: tuple[str, ...]
+    is_observed: bool
+    float_type: type[nn.Module]
+    control: Tensor
+    health: Tensor
+    act_range: Tensor
+
+    # -- conversion -----------------------------------------------------------------------------
+
+    def become_quantized(self, settings: LayerSettings, shared: ModelState) -> None:
+        """Add to a freshly swapped float module what a converted layer needs."""
+        device = next((p.device for p in self.parameters(recurse=False)), None)
+        self.settings, self.shared = settings, shared
+        self.precision, self.quantized_roles = Precision(), ()
+        self.is_observed = False
+        zeros = torch.zeros(CONTROL_SIZE, dtype=torch.int32, device=device)
+        self.register_buffer("control", zeros, persistent=False)
+        health = torch.zeros(len(ROLES), dtype=torch.float32, device=device)
+        self.register_buffer("health", health, persistent=False)
+        ranges = torch.zeros(self.num_act_inputs, 3, dtype=torch.float32, device=device)
+        self.register_buffer("act_range", ranges)
+        self._write_control()
+
+    def become_float(self) -> None:
+        """Remove what `become_quantized` added and be an instance of the float type again."""
+        for name in ("control", "health", "act_range"):
+            del self._buffers[name]
+        self._non_persistent_buffers_set -= {"control", "health"}
+        kind = self.float_type
+        for name in _OWN_ATTRIBUTES:
+            delattr(self, name)
+        self.__class__ = kind  # type: ignore[assignment]
+
+    # -- precision ------------------------------------------------------------------------------
+
+    def set_precision(self, precision: Precision) -> bool:
+        """Take these bits; True if anything was written (one tensor write), False if all was so."""
+        if precision == self.precision and self.control._version == self._written_version:
+            return False
+        self.check_precision(precision)
+        self.precision = precision
+        rules = self.settings.quantizer.roles
+        self.quantized_roles = tuple(r for r in precision.quantized_roles if r in rules)
+        self._write_control()
+        return True
+
+    def check_precision(self, precision: Precision) -> None:
+        """Raise if these bits exceed the `max_bits` the layer was converted with."""
+        limit = self.settings.max_bits
+        if limit is not None and (precision.top or 0) > limit:
+            raise ValueError(
+                f"layer {self.settings.name!r} was converted with max_bits={limit} and cannot take "
+                f"{precision}; convert with a larger max_bits, or lower the bits"
+            )
+
+    def _write_control(self) -> None:
+        levels = [
+            0 if is_float(bits) else 2 ** (bits or 0) - 1 for _, bits in self.precision.items()
+        ]
+        rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        base = hash_ints(self.shared.seed, rank, zlib.crc32(self.settings.name.encode()))
+        if not self.control.is_meta:
+            values = torch.tensor([*levels, base, self.shared.step], dtype=torch.int32)
+            self.control[:CALL].copy_(values)
+        # an optimizer of averages (EMA with buffers) may write here too: then write again
+        self._written_version = self.control._version
+
+    # -- forward --------------------------------------------------------------------------------
+
+    @property
+    def is_active(self) -> bool:
+        """Whether forward differs from the float module's: bits on some role, or calibration."""
+        return bool(self.quantized_roles) or self.shared.is_calibrating
+
+    def multiply(
+        self,
+        geometry: Geometry,
+        a: Tensor,
+        w: Tensor,
+        bias: Tensor | None = None,
+        *,
+        second: str = "weight",
+        second_keep: tuple[int, ...] = (),
+        second_view: tuple[int, ...] = (),
+    ) -> Tensor:
+        """a x w on this layer's grids: prepares, ranges, then hands both to the kernel."""
+        quantizer = self.settings.quantizer
+        if a.dtype != w.dtype and torch.is_autocast_enabled(a.device.type):
+            wide = torch.promote_types(
+                a.dtype, w.dtype
+            )  # grids are not bf16, what feeds them may be
+            a, w = a.to(wide), w.to(wide)
+        roles = self.quantized_roles
+        if "act" in roles:
+            a = quantizer.prepare("act", a)
+        if second in roles:
+            w = quantizer.prepare(second, w)
+        a_range = self._act_range(a, 0)
+        w_range = self._act_range(w, 1) if second == "act" else None
+        plan = Plan(
+            quantizer=quantizer,
+            kernel=self.settings.kernel,
+            geometry=geometry,
+            roles=roles,
+            second=second,
+            second_keep=second_keep,
+            second_view=second_view,
+            recorder=self.shared.recorders.get(self.settings.name),
+        )
+        control = self._tick()
+        return quantized_product(plan, a, w, bias, control, self.health, a_range, w_range)
+
+    def _tick(self) -> Tensor:
+        """A copy of the control tensor for this call, whose noise no other call shares."""
+        if "error" in self.quantized_roles and not _is_recomputing():
+            self.control[CALL].add_(1)
+            if not torch.compiler.is_compiling():
+                self._written_version = self.control._version
+        return self.control.clone()
+
+    def _act_range(self, x: Tensor, index: int) -> Range | None:
+        """The range an activation is put on: the batch's in training, the running one otherwise."""
+        quantizer = self.settings.quantizer
+        is_calibrating = self.shared.is_calibrating
+        if "act" not in self.quantized_roles and not is_calibrating:
+            return None
+        must_observe = (self.training or is_calibrating) and quantizer.observes
+        if not must_observe and self.is_observed:
+            row = self.act_range[index].to(x.dtype)
+            return row[1], row[1] + row[2]
+        x = x.detach()
+        low, high = quantizer.range_of("act", x)
+        watch(self.health, "act", (low, high))
+        if must_observe and not _is_recomputing() and x.numel() > 0:
+            self._observe(index, low, high)
+        elif not must_observe and quantizer.observes:
+            self._warn_unobserved()
+        return low, high
+
+    def _observe(self, index: int, low: Tensor, high: Tensor) -> None:
+        row = self.act_range[index]
+        one = torch.ones((), dtype=row.dtype, device=row.device)
+        new = torch.stack([one, low.to(row.dtype), (high - low).to(row.dtype)])
+        batch = self.shared.calibration_batch
+        share = MOMENTUM if batch is None else 1 / (batch + 1)
+        row.copy_(torch.lerp(row, new, torch.where(row[0] > 0, share, 1.0)))
+        self.is_observed = True
+
+    def _warn_unobserved(self) -> None:
+        if torch.compiler.is_compiling() or self.shared.has_warned_unobserved:
+            return
+        self.shared.has_warned_unobserved = True
+        warnings.warn(
+            f"layer {self.settings.name!r} has never observed an activation range: evaluation uses "
+            "each batch's own range. Train with quantization on, or run bitcycle.calibrate(model, "
+            "batches); bitcycle.audit(model) lists the layers.",
+            BitcycleWarning,
+            stacklevel=5,
+        )
+
+    # -- state ----------------------------------------------------------------------------------
+
+    def reset_ranges(self) -> None:
+        """Forget every observed activation range."""
+        self.is_observed = False
+        if not self.act_range.is_meta:
+            self.act_range.zero_()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        was_meta = self.control.is_meta
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.act_range.dtype != torch.float32:  # .half(): ranges are statistics, not weights
+            self._buffers["act_range"] = self.act_range.float()
+            self._buffers["health"] = self.health.float()
+        if was_meta and not self.control.is_meta:
+            self.control.zero_()
+            self.health.zero_()
+            self.reset_ranges()
+        self._write_control()  # also after meta: to_empty leaves rubbish
+        return self
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        key = prefix + "act_range"
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        if self.control.is_meta:  # load_state_dict(assign=True) onto a model made on meta
+            device = next((p.device for p in self.parameters(recurse=False)), torch.device("cpu"))
+            if device.type != "meta":
+                for name in ("control", "health", "act_range"):
+                    buffer = self._buffers[name]
+                    assert buffer is not None
+                    if buffer.is_meta:
+                        self._buffers[name] = torch.zeros_like(buffer, device=device)
+                self._write_control()
+        if key in state_dict:
+            self.is_observed = not self.act_range.is_meta and bool((self.act_range[:, 0] > 0).all())
+        else:  # a float model's state: nothing is missing, but the ranges are unobserved
+            missing_keys = args[2]
+            if key in missing_keys:
+                missing_keys.remove(key)
+            self.reset_ranges()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _rebuild, (self.float_type,), self.__dict__
+
+    def extra_repr(self) -> str:
+        """The float module's, and the precision."""
+        inner = super().extra_repr()
+        own = f"precision={self.precision}, quantizer={type(self.settings.quantizer).__name__}"
+        return f"{inner}, {own}" if inner else own
+
+
+def _is_recomputing() -> bool:
+    """Whether this forward runs inside a backward pass: gradient checkpointing, not a new batch."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._current_graph_task_id() != -1
+
+
+_converted_types: dict[type[nn.Module], type[QuantizedLayer]] = {}
+
+
+def registered_base(kind: type[nn.Module]) -> type[nn.Module] | None:
+    """The nearest type in the inheritance of `kind` that a converted layer is registered for."""
+    for base in kind.__mro__:
+        if qualified_name(base) in LAYERS:
+            assert issubclass(base, nn.Module)
+            return base
+    return None
+
+
+def converted_type(kind: type[nn.Module]) -> type[QuantizedLayer]:
+    """The class an instance of `kind` becomes; made on demand for subclasses and remembered."""
+    if kind not in _converted_types:
+        base = registered_base(kind)
+        assert base is not None
+        layer = LAYERS[qualified_name(base)]
+        name = layer.__name__ if kind is base else f"Quantized{kind.__name__}"
+        parents = (layer,) if kind is base else (layer, kind)
+        _converted_types[kind] = type(name, parents, {"float_type": kind, "__doc__": layer.__doc__})
+    return _converted_types[kind]
+
+
+def _rebuild(kind: type[nn.Module]) -> QuantizedLayer:
+    """Unpickles a converted layer: its class may be one that is made on demand."""
+    cls = converted_type(kind)
+    return cls.__new__(cls)
+
+
+def advance_clocks(layers: Iterable[QuantizedLayer], step: int) -> None:
+    """Tell the layers' noise that optimizer step `step` begins."""
+    clocks: dict[torch.device, Tensor] = {}
+    for layer in layers:
+        layer.shared.step = step
+        if layer.control.is_meta:
+            continue
+        device = layer.control.device
+        if device not in clocks:
+            clocks[device] = torch.tensor([step, 0], dtype=torch.int32, device=device)
+        layer.control[STEP:].copy_(clocks[device])
+        layer._written_version = layer.control._version

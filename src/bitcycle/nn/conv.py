@@ -1,0 +1,104 @@
+"""Convolutions and transposed convolutions on grids, ranges per output channel of the weight."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bitcycle.kernels.geometry import ConvGeometry
+from bitcycle.nn.base import LAYERS, QuantizedLayer
+
+if TYPE_CHECKING:  # the mixins below are only ever combined with these
+    _ConvBase = nn.modules.conv._ConvNd
+    _TransposedBase = nn.modules.conv._ConvTransposeNd
+else:
+    _ConvBase = _TransposedBase = object
+
+
+def _same_padding(
+    kernel: tuple[int, ...], dilation: tuple[int, ...]
+) -> tuple[list[int], list[int]]:
+    """What padding="same" adds on both sides, and the one more it adds at the end."""
+    totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+    return [t // 2 for t in totals], [t % 2 for t in totals]
+
+
+class _QuantizedConv(QuantizedLayer, _ConvBase):
+    """nn.Conv1d/2d/3d. Padding other than zeros repeats values that are on the grid already."""
+
+    replaced_methods = ("forward", "_conv_forward")
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(N, Cin, *space) -> (N, Cout, *space), or both without N."""
+        if not self.is_active:
+            return super().forward(input)  # type: ignore[no-any-return]
+        num_dims = len(self.kernel_size)
+        is_single = input.dim() == num_dims + 1
+        x = input.unsqueeze(0) if is_single else input
+        padding: list[int] = [0] * num_dims
+        end_padding: list[int] = []
+        if self.padding_mode != "zeros":
+            x = F.pad(x, self._reversed_padding_repeated_twice, mode=self.padding_mode)
+        elif self.padding == "same":
+            padding, end_padding = _same_padding(self.kernel_size, self.dilation)
+        elif not isinstance(self.padding, str):
+            padding = list(self.padding)
+        geometry = ConvGeometry(
+            stride=self.stride,
+            padding=tuple(padding),
+            dilation=self.dilation,
+            groups=self.groups,
+            end_padding=tuple(end_padding),
+        )
+        output = self.multiply(geometry, x, self.weight, self.bias, second_keep=(0,))
+        return output.squeeze(0) if is_single else output
+
+
+class _QuantizedConvTranspose(QuantizedLayer, _TransposedBase):
+    """nn.ConvTranspose1d/2d/3d, whose weight is (Cin, Cout / groups, *k)."""
+
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """(N, Cin, *space) -> (N, Cout, *space), or both without N."""
+        if not self.is_active:
+            return super().forward(input, output_size)  # type: ignore[no-any-return]
+        num_dims = len(self.kernel_size)
+        is_single = input.dim() == num_dims + 1
+        x = input.unsqueeze(0) if is_single else input
+        assert isinstance(self.padding, tuple)
+        output_padding = self._output_padding(
+            input,
+            output_size,
+            list(self.stride),
+            list(self.padding),
+            list(self.kernel_size),
+            num_dims,
+            list(self.dilation),
+        )
+        geometry = ConvGeometry(
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
+            groups=self.groups,
+            transposed=True,
+            output_padding=tuple(output_padding),
+        )
+        # an output channel is a (group, column) pair: (G, Cin / G, Cout / G, *k)
+        view = (self.groups, -1, *self.weight.shape[1:])
+        output = self.multiply(
+            geometry, x, self.weight, self.bias, second_keep=(0, 2), second_view=view
+        )
+        return output.squeeze(0) if is_single else output
+
+
+def _register(mixin: type[Any], kind: type[nn.Module]) -> None:
+    doc = f"A converted nn.{kind.__name__}."
+    layer = type(f"Quantized{kind.__name__}", (mixin, kind), {"__doc__": doc})
+    LAYERS.register(f"torch.nn.modules.conv.{kind.__name__}")(layer)
+
+
+for _conv in (nn.Conv1d, nn.Conv2d, nn.Conv3d):
+    _register(_QuantizedConv, _conv)
+for _transposed in (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d):
+    _register(_QuantizedConvTranspose, _transposed)

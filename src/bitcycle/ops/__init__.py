@@ -1,0 +1,1 @@
+"""Passes over tensors that every quantizer needs: ranges, grids, rounding, noise. Torch only."""

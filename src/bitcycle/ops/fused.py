@@ -1,0 +1,59 @@
+"""Small functions compiled into one pass over memory, with the plain function as the fallback.
+
+`torch.compile` is asked only when it pays (large tensors), is inlined when the caller is being
+compiled already, and is given up, with one warning, on a machine without a working compiler.
+Plain and compiled give the same bits, so the choice never changes a result.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bitcycle.warnings import BitcycleWarning
+
+MIN_ELEMENTS = 1 << 17  # below this the call overhead of a compiled function exceeds its gain
+SWITCH = "BITCYCLE_COMPILE"  # environment: 0 keeps every pass eager
+
+
+class Fused:
+    """One function, compiled on first use for tensors of at least `MIN_ELEMENTS`.
+
+    >>> double = Fused(lambda x: x + x)
+    >>> double(torch.ones(2))
+    tensor([2., 2.])
+    """
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        functools.update_wrapper(self, function)
+        self.plain = function
+        self._compiled: Callable[..., Tensor] | None = None
+        self._is_broken = os.environ.get(SWITCH) == "0"
+
+    def __call__(self, x: Tensor, *args: Any) -> Tensor:
+        """`x` decides by its size; it should be dense, and of few ranks and dtypes over a run."""
+        if torch.compiler.is_compiling() or self._is_broken or x.numel() < MIN_ELEMENTS:
+            return self.plain(x, *args)
+        if self._compiled is None:
+            self._compiled = torch.compile(self.plain, dynamic=True, fullgraph=True)
+        try:
+            return self._compiled(x, *args)
+        except Exception as error:  # no compiler, a broken one, an unwritable cache: many types
+            self._give_up(error)
+            return self.plain(x, *args)
+
+    def _give_up(self, error: Exception) -> None:
+        self._is_broken = True
+        first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error)
+        warnings.warn(
+            f"{self.plain.__name__} runs uncompiled and slower: torch.compile failed "
+            f"({first_line}). Install a C++ compiler, or set {SWITCH}=0 to silence this.",
+            BitcycleWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,67 @@
+"""Noise as a function: hash(seed, rank, layer, step, call, element) -> U(-1/2, 1/2).
+
+A counter hash in 32-bit integers replaces a random generator: nothing to save, nothing to
+synchronize, the same numbers in eager and compiled code and on every layout of a tensor. Two
+multiplications are not enough (a chi-square over 2^20 consecutive counters rejects them); three
+are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+# Odd multipliers of the "triple32" hash; signed, because torch's int32 wraps like two's complement.
+_M1, _M2, _M3 = 0xED5AD4BB - 2**32, 0xAC4C1B51 - 2**32, 0x31848BAB
+_WEYL = 0x9E3779B9 - 2**32  # 2^32 / golden ratio: separates the two words of a key
+_STEP, _CALL = 0x2C1B3C6D, 0x297A2D39
+
+
+def _logical_shift(x: Tensor, n: int) -> Tensor:
+    return (x >> n) & ((1 << (32 - n)) - 1)  # >> is arithmetic on int32
+
+
+def hash32(x: Tensor, k0: Tensor | int = 0, k1: Tensor | int = 0) -> Tensor:
+    """int32 -> int32 whose high 24 bits look random for every key (k0, k1)."""
+    x = (x ^ k0) * _M1 + k1
+    x = (x ^ _logical_shift(x, 15)) * _M2
+    return (x ^ _logical_shift(x, 14)) * _M3
+
+
+def hash_ints(*numbers: int) -> int:
+    """The same kind of hash over Python ints, as a signed 32-bit number: for keys built once.
+
+    >>> hash_ints(0, 1) != hash_ints(1, 0)
+    True
+    """
+    mask = 2**32 - 1
+    x = 0
+    for number in numbers:
+        for word in (number & mask, (number >> 32) & mask):
+            x = ((x ^ word) * (_M1 & mask) + (_WEYL & mask)) & mask
+            x = ((x ^ (x >> 15)) * (_M2 & mask)) & mask
+            x = ((x ^ (x >> 14)) * (_M3 & mask)) & mask
+            x ^= x >> 16
+    return x - 2**32 if x >= 2**31 else x
+
+
+def noise_key(clock: Tensor) -> Tensor:
+    """[base, step, call] (int32) -> the two words of a key, on the clock's device."""
+    word = clock[0] + clock[1] * _STEP + clock[2] * _CALL
+    x = torch.stack([word, word + _WEYL])
+    x = hash32(x)
+    return x ^ _logical_shift(x, 16)
+
+
+def uniform(index: Tensor, key: Tensor) -> Tensor:
+    """Element numbers (int32) -> float32 in (-1/2, 1/2): 2^24 equally spaced, symmetric values."""
+    x = hash32(index, key[0], key[1]) >> 8
+    return (x.to(torch.float32) + 0.5) * 2.0**-24
+
+
+def element_index(shape: Sequence[int], device: torch.device) -> Tensor:
+    """The row-major number of every element of a tensor of this shape, whatever its layout."""
+    return torch.arange(math.prod(shape), dtype=torch.int32, device=device).view(shape)

@@ -1,0 +1,140 @@
+"""Module names as users see them, and the patterns that pick modules by name or type.
+
+A name covers that module and everything below it; a glob ("*.conv?") matches full dotted paths; a
+type covers its instances and everything below them. Wrappers (DDP, DataParallel, torch.compile)
+add nothing to a name.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from torch import nn
+
+V = TypeVar("V")
+Pattern = str | type[nn.Module]
+_WRAPPERS = {
+    "torch.nn.parallel.distributed.DistributedDataParallel": "module",
+    "torch.nn.parallel.data_parallel.DataParallel": "module",
+    "torch._dynamo.eval_frame.OptimizedModule": "_orig_mod",
+}
+
+
+def _wrapped_child(module: nn.Module) -> str | None:
+    for base in type(module).__mro__:
+        child = _WRAPPERS.get(f"{base.__module__}.{base.__qualname__}")
+        if child is not None:
+            return child
+    return None
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model inside DDP, DataParallel and torch.compile, however deep."""
+    while (child := _wrapped_child(model)) is not None:
+        model = getattr(model, child)
+    return model
+
+
+@dataclass
+class Named:
+    """A module, every name it goes by, and the modules it sits in."""
+
+    module: nn.Module
+    names: list[str] = field(default_factory=list)
+    parents: list[nn.Module] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The first name; modules shared under several have more."""
+        return self.names[0]
+
+
+def named_modules(model: nn.Module) -> list[Named]:
+    """Every module once, in order, with all of its names.
+
+    >>> [entry.name for entry in named_modules(nn.Sequential(nn.Linear(1, 1)))]
+    ['', '0']
+    """
+    found: dict[int, Named] = {}
+    for name, module, parents in _walk(model, "", []):
+        entry = found.setdefault(id(module), Named(module))
+        if name not in entry.names:
+            entry.names.append(name)
+        entry.parents += [p for p in parents if not any(p is known for known in entry.parents)]
+    return list(found.values())
+
+
+def _walk(
+    module: nn.Module, name: str, parents: list[nn.Module]
+) -> Iterator[tuple[str, nn.Module, list[nn.Module]]]:
+    yield name, module, parents
+    hidden = _wrapped_child(module)
+    for child_name, child in module._modules.items():  # named_children() hides second names
+        if child is not None:
+            path = name if child_name == hidden else f"{name}.{child_name}" if name else child_name
+            yield from _walk(child, path, [*parents, module])
+
+
+def matches(pattern: Pattern, entry: Named) -> bool:
+    """Whether the pattern covers the module."""
+    if isinstance(pattern, type):
+        return isinstance(entry.module, pattern) or any(
+            isinstance(parent, pattern) for parent in entry.parents
+        )
+    if any(character in pattern for character in "*?["):
+        return any(fnmatch.fnmatchcase(name, pattern) for name in entry.names)
+    return any(name == pattern or name.startswith(f"{pattern}.") for name in entry.names)
+
+
+def check_patterns(
+    patterns: Iterable[Pattern], entries: Iterable[Named], what: str
+) -> tuple[Pattern, ...]:
+    """The patterns, each known to match; otherwise a ValueError that lists what there is."""
+    if isinstance(patterns, str | type):
+        raise ValueError(f"{what} takes a list of patterns, got {patterns!r}; write [{patterns!r}]")
+    patterns, entries = tuple(patterns), list(entries)
+    for pattern in patterns:
+        if not isinstance(pattern, str | type):
+            raise ValueError(
+                f"{what}: a pattern is a name, a glob or a module type, got {pattern!r}"
+            )
+        if not any(matches(pattern, entry) for entry in entries):
+            shown = pattern if isinstance(pattern, str) else pattern.__name__
+            raise ValueError(
+                f"{what}: pattern {shown!r} matches no layer; layers: {list_names(entries)}"
+            )
+    return patterns
+
+
+def last_match(patterns: Mapping[Pattern, V], entry: Named) -> V | None:
+    """What the last pattern that covers the module maps to; None when none does."""
+    hits = [value for pattern, value in patterns.items() if matches(pattern, entry)]
+    return hits[-1] if hits else None
+
+
+def check_mapping(patterns: Mapping[Pattern, V], entries: Iterable[Named], what: str) -> None:
+    """Every pattern must match, and must win somewhere: one that later ones cover is a mistake."""
+    entries = list(entries)
+    check_patterns(patterns, entries, what)
+    order = list(patterns)
+    winners = {
+        max(i for i, pattern in enumerate(order) if matches(pattern, entry))
+        for entry in entries
+        if any(matches(pattern, entry) for pattern in order)
+    }
+    for i, pattern in enumerate(order):
+        if i not in winners:
+            raise ValueError(
+                f"{what}: pattern {pattern!r} has no effect, later patterns cover all its layers; "
+                "write the general pattern first and the exceptions after it"
+            )
+
+
+def list_names(entries: Iterable[Named], limit: int = 40) -> str:
+    """Names for a message, cut when there are very many."""
+    names = [entry.name or "(the model itself)" for entry in entries]
+    more = f", ... and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more if names else "(none)"

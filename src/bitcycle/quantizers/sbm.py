@@ -1,0 +1,102 @@
+"""`sbm`: the quantizer Cyclic Precision Training trains with, a simplification of Banner et al.
+
+    levels = 2^b - 1,  s = (max - min) / levels,  u = (x - min) / s
+    q = rint(clamp(u, 0, levels)),  x^ = q * s + min
+
+weight: range per output channel, every forward, nearest even. act: range of the whole batch
+tensor, nearest even. error: range of the whole tensor, stochastic, once for both backward
+products. grad: no rule. Differs from `sbm_full`, the method as Banner et al. published it, in
+having per-channel weights, one error, and an ordinary BatchNorm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from bitcycle.ops.affine import grid_step, round_nearest, round_stochastic, value_range
+from bitcycle.quantizers.base import QUANTIZERS, Quantized, Quantizer, Range
+from bitcycle.registry import unknown_name
+
+
+@QUANTIZERS.register("sbm")
+@dataclass(frozen=True, kw_only=True)
+class SBM(Quantizer):
+    """Affine min-max grids.
+
+    error_rounding: "stochastic" (as published) or "nearest".
+    zero: "real" (as published: the offset is the minimum itself) or "integer": the range is
+        widened to include 0 and the offset is a whole number of steps, so that 0 is on the grid.
+    sync_ranges: take act and error ranges over all data-parallel processes.
+    floor: smallest step; 1e-8 reproduces the reference code, which leaves a 16-bit error about
+        10 bits (errors have ranges of 1e-5).
+
+    >>> x = torch.tensor([-1.0, -0.4, 0.1, 0.7, 2.0])
+    >>> sbm = SBM()
+    >>> sbm.encode("act", x, torch.tensor(7), sbm.range_of("act", x)).dequantize()
+    tensor([-1.0000, -0.5714,  0.2857,  0.7143,  2.0000])
+    """
+
+    error_rounding: Literal["stochastic", "nearest"] = "stochastic"
+    zero: Literal["real", "integer"] = "real"
+    sync_ranges: bool = False
+    floor: float = 0.0
+
+    roles: ClassVar[frozenset[str]] = frozenset({"weight", "act", "error"})
+
+    def __post_init__(self) -> None:
+        for name, choices in (
+            ("error_rounding", ("stochastic", "nearest")),
+            ("zero", ("real", "integer")),
+        ):
+            if getattr(self, name) not in choices:
+                raise unknown_name(f"SBM {name}", getattr(self, name), choices)
+        if not self.floor >= 0:
+            raise ValueError(f"SBM floor ({self.floor}) must be 0 or a small positive step")
+
+    @property
+    def has_stochastic_error(self) -> bool:
+        """Whether encoding an error takes noise."""
+        return self.error_rounding == "stochastic"
+
+    def range_of(self, role: str, x: Tensor, keep: tuple[int, ...] = ()) -> Range:
+        """Minimum and maximum: per channel for weights, of the whole tensor otherwise."""
+        low, high = value_range(x, keep)
+        if self.sync_ranges and role != "weight" and _is_distributed():
+            ends = torch.stack([-low, high])
+            dist.all_reduce(ends, op=dist.ReduceOp.MAX)
+            low, high = -ends[0], ends[1]
+        return low, high
+
+    def encode(
+        self, role: str, x: Tensor, levels: Tensor, within: Range, key: Tensor | None = None
+    ) -> Quantized:
+        """Round to the grid of `within`; arithmetic in float32 for half-precision tensors."""
+        work = x if x.dtype in (torch.float32, torch.float64) else x.float()
+        low, high = (end.to(work.dtype) for end in within)
+        levels = levels.to(work.dtype)
+        if self.zero == "integer":
+            low, high = low.clamp_max(0.0), high.clamp_min(0.0)
+        scale = grid_step(low, high, levels, self.floor)
+        offset = low if self.zero == "real" else -torch.round(-low / scale) * scale
+        if role == "error" and self.has_stochastic_error and key is not None:
+            values = round_stochastic(work, scale, offset, levels, key)
+        else:
+            values = round_nearest(work, scale, offset, levels)
+        return Quantized(scale=scale, offset=offset, values=values.to(x.dtype))
+
+    def integer_range(self, bits: int) -> tuple[int, int] | None:
+        """0 .. 2^b - 1; an int8 kernel carries up to 8 bits."""
+        return (0, 2**bits - 1) if bits <= 8 else None
+
+    def describe(self) -> str:
+        """One line for `bitcycle ls quantizers`."""
+        return "affine min-max grids, weight per output channel, error stochastic (CPT's quantizer)"
+
+
+def _is_distributed() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

@@ -1,0 +1,100 @@
+"""Names for things: schedules, quantizers, kernels, layers, models, datasets, tasks, recipes.
+
+A registry owns one kind of thing and the package whose files hold it. Dropping a file into that
+package is enough to add an entry: the first lookup imports every module of the package, and the
+decorators in them register.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+F = TypeVar("F")
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> ValueError:
+    """The error for a name that is not there: the name, the known ones, the nearest.
+
+    >>> unknown_name("schedule", "cosin", ["anneal", "cosine"])
+    ValueError("unknown schedule 'cosin'; known: anneal, cosine; did you mean 'cosine'?")
+    """
+    names = sorted(known)
+    message = f"unknown {kind} {name!r}; known: {', '.join(names) or '(none)'}"
+    lowered = {n.lower(): n for n in names}
+    near = difflib.get_close_matches(str(name).lower(), lowered, n=1)
+    if near:
+        message += f"; did you mean {lowered[near[0]]!r}?"
+    return ValueError(message)
+
+
+class Registry(Generic[T]):
+    """Maps names to objects of one kind and imports the package that defines them on first use.
+
+    >>> colours = Registry[str]("colour")
+    >>> _ = colours.register("red")("#f00")
+    >>> colours["red"], colours.names()
+    ('#f00', ['red'])
+    """
+
+    def __init__(self, kind: str, package: str | None = None) -> None:
+        self.kind = kind
+        self._package = package
+        self._entries: dict[str, T] = {}
+        self._is_loaded = package is None
+
+    def register(self, name: str) -> Callable[[F], F]:
+        """A decorator that files the object under `name`; a name can be taken once."""
+
+        def add(item: F) -> F:
+            if name in self._entries:
+                raise ValueError(f"{self.kind} {name!r} is registered already; choose another name")
+            self._entries[name] = item  # type: ignore[assignment]
+            return item
+
+        return add
+
+    def _load(self) -> None:
+        if self._is_loaded:
+            return
+        self._is_loaded = True
+        assert self._package is not None
+        try:
+            package = importlib.import_module(self._package)
+            for module in pkgutil.iter_modules(package.__path__):
+                importlib.import_module(f"{self._package}.{module.name}")
+        except BaseException:
+            self._is_loaded = False  # the next lookup shows the real error again
+            raise
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._entries:
+            self._load()
+        try:
+            return self._entries[name]
+        except (KeyError, TypeError):
+            raise unknown_name(self.kind, name, self._entries) from None
+
+    def __contains__(self, name: object) -> bool:
+        self._load()
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        self._load()
+        return len(self._entries)
+
+    def names(self) -> list[str]:
+        """Every name, sorted."""
+        self._load()
+        return sorted(self._entries)
+
+    def items(self) -> list[tuple[str, T]]:
+        """Every (name, object), sorted by name."""
+        return [(name, self._entries[name]) for name in self.names()]

@@ -1,0 +1,264 @@
+"""The scheduler: asks each role's schedule for the bits of a step and writes them to the layers.
+
+Used like a learning-rate scheduler: built once (which applies step 0), stepped after every
+optimizer step. Its own state is one integer.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any, Final, Literal
+
+from torch import nn
+
+from bitcycle.assign import quantized_layers
+from bitcycle.health import HealthCheck
+from bitcycle.nn.base import QuantizedLayer, advance_clocks
+from bitcycle.patterns import Named, Pattern, check_mapping, last_match
+from bitcycle.precision import ROLES, Precision, is_float
+from bitcycle.registry import unknown_name
+from bitcycle.schedules import Bits, Preview, Schedule, ScheduleLike, parse_schedule
+from bitcycle.warnings import BitcycleWarning
+
+
+class _Inherit:
+    def __repr__(self) -> str:
+        return "INHERIT"
+
+
+INHERIT: Final = _Inherit()  # weight and act take `forward`, error and grad take `backward`
+RoleSchedule = ScheduleLike | Mapping[Pattern, ScheduleLike] | _Inherit
+
+_PARENTS = {"weight": "forward", "act": "forward", "error": "backward", "grad": "backward"}
+
+
+class PrecisionScheduler:
+    """Steps the bits of a converted model through a run of `total_steps` optimizer steps.
+
+    A role takes a schedule, its text, an int, None ("fp32"), or a dict from layer patterns to
+    those: later patterns win, layers that none matches keep what the role inherits. The call
+    after the last optimizer step holds the final bits; one more raises.
+
+    nonfinite: what `step` does when a NaN or infinity reached a quantized tensor since the last
+    call: "raise" (names the layers), "warn" or "ignore" (a GradScaler skips such steps itself).
+
+    >>> from bitcycle.convert import quantize_model
+    >>> model = quantize_model(nn.Linear(4, 2))
+    >>> bits = PrecisionScheduler(model, forward="CR:3-8:1", backward=8, total_steps=6)
+    >>> print(bits.precision)
+    w3a3e8g8
+    >>> for _ in range(6):
+    ...     bits.step()
+    >>> print(bits.precision, bits.step_count, bits.finished)
+    w8a8e8g8 6 True
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        forward: RoleSchedule = INHERIT,
+        backward: RoleSchedule = INHERIT,
+        weight: RoleSchedule = INHERIT,
+        act: RoleSchedule = INHERIT,
+        error: RoleSchedule = INHERIT,
+        grad: RoleSchedule = INHERIT,
+        total_steps: int,
+        nonfinite: Literal["raise", "warn", "ignore"] = "raise",
+    ) -> None:
+        given: dict[str, RoleSchedule] = {
+            "forward": forward, "backward": backward,
+            "weight": weight, "act": act, "error": error, "grad": grad,
+        }  # fmt: skip
+        if all(isinstance(value, _Inherit) for value in given.values()):
+            raise ValueError(
+                "no role was given a schedule: pass forward=, backward=, weight=, act=, error= or "
+                "grad= (forward='fp32' schedules float32)"
+            )
+        if nonfinite not in ("raise", "warn", "ignore"):
+            raise unknown_name("nonfinite action", nonfinite, ("raise", "warn", "ignore"))
+        layers = quantized_layers(model)
+        self.total_steps = total_steps
+        self._nonfinite = nonfinite
+        self._layers = [layer for _, layer in layers]
+        self._names = [entry.name for entry, _ in layers]
+        plans = _plan(layers, given)
+        self._check_rules(plans, given)
+        self._plans = [tuple(plan[role] for role in ROLES) for plan in plans]
+        self._step_count = 0
+        distinct = {schedule for plan in self._plans for schedule in plan}
+        for schedule in sorted(distinct, key=str):
+            for note in schedule.notes(total_steps):
+                warnings.warn(note, BitcycleWarning, stacklevel=2)
+        self._health = HealthCheck(self._layers)
+        self._apply(0)
+
+    # -- reading --------------------------------------------------------------------------------
+
+    @property
+    def step_count(self) -> int:
+        """Optimizer steps done; the bits that are set belong to this 0-based step."""
+        return self._step_count
+
+    @property
+    def finished(self) -> bool:
+        """Whether every step of the run was taken; the last step's bits are held."""
+        return self._step_count >= self.total_steps
+
+    @property
+    def precision(self) -> Precision | dict[str, Precision]:
+        """The scheduled bits of this step: one Precision, or a dict by layer when they differ."""
+        return self.precision_at(self._step_count)
+
+    def precision_at(self, step: int) -> Precision | dict[str, Precision]:
+        """The bits of any step; `total_steps` itself holds those of the step before."""
+        bits = self._bits_at(step)
+        if len(set(self._plans)) == 1:
+            return bits[self._plans[0]]
+        by_layer = {n: bits[plan] for n, plan in zip(self._names, self._plans, strict=True)}
+        distinct = set(by_layer.values())
+        return distinct.pop() if len(distinct) == 1 else by_layer
+
+    @property
+    def top(self) -> Precision:
+        """The most bits each role reaches on any layer: what a model is evaluated at by default."""
+        tops: dict[str, Bits] = {}
+        for role, schedules in zip(ROLES, zip(*self._plans, strict=True), strict=True):
+            highs = [schedule.high for schedule in schedules]
+            tops[role] = None if None in highs else max(h for h in highs if h is not None)
+        return Precision(**tops)
+
+    def history(self) -> list[tuple[int, Precision | dict[str, Precision]]]:
+        """(first step, bits) of every stretch of equal bits so far."""
+        last = min(self._step_count, self.total_steps - 1)
+        every = ((step, self.precision_at(step)) for step in range(last + 1))
+        return [next(stretch) for _, stretch in groupby(every, key=lambda item: item[1])]
+
+    def preview(self) -> dict[str, Preview]:
+        """What every distinct schedule does over the run, by role ('weight, act') and text."""
+        roles_of: dict[Schedule, list[str]] = {}
+        for plan in dict.fromkeys(self._plans):
+            for role, schedule in zip(ROLES, plan, strict=True):
+                roles = roles_of.setdefault(schedule, [])
+                if role not in roles:
+                    roles.append(role)
+        error = self._plans[0][ROLES.index("error")].high
+        return {
+            f"{', '.join(roles)}: {schedule}": schedule.preview(self.total_steps, backward=error)
+            for schedule, roles in roles_of.items()
+        }
+
+    # -- stepping -------------------------------------------------------------------------------
+
+    def step(self, metric: float | None = None) -> None:
+        """Call after every optimizer step. `metric` is read by adaptive schedules only."""
+        if self.finished:
+            raise RuntimeError(
+                f"the schedule was built for total_steps={self.total_steps} and has been stepped "
+                "that often; build it with the number of optimizer steps of the whole run"
+            )
+        if self._nonfinite != "ignore":
+            self._health.check(self._step_count, self.precision, action=self._nonfinite)
+        self._step_count += 1
+        self._apply(self._step_count)
+
+    def _apply(self, step: int) -> None:
+        bits = self._bits_at(step)
+        for name, layer, plan in zip(self._names, self._layers, self._plans, strict=True):
+            if not isinstance(layer, QuantizedLayer):
+                raise RuntimeError(
+                    f"layer {name!r} was converted back to float under the scheduler; build a new "
+                    "scheduler after converting the model"
+                )
+            layer.set_precision(bits[plan])
+        advance_clocks(self._layers, step)
+
+    def _bits_at(self, step: int) -> dict[tuple[Schedule, ...], Precision]:
+        at = min(step, self.total_steps - 1)  # the call after the last step holds its bits
+        return {
+            plan: Precision(
+                **{r: s(at, self.total_steps) for r, s in zip(ROLES, plan, strict=True)}
+            )
+            for plan in dict.fromkeys(self._plans)
+        }
+
+    # -- state ----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The step, and what it is a step of, so that a mismatch is noticed on loading."""
+        return {
+            "step_count": self._step_count,
+            "total_steps": self.total_steps,
+            "schedules": self._describe_plans(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from there: the bits of that step are applied at once."""
+        step = state.get("step_count")
+        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= self.total_steps:
+            raise ValueError(
+                f"step_count must be a whole number from 0 to total_steps ({self.total_steps}), "
+                f"got {step!r}"
+            )
+        for key, own in (("total_steps", self.total_steps), ("schedules", self._describe_plans())):
+            if key in state and state[key] != own:
+                warnings.warn(
+                    f"the saved scheduler had {key} {state[key]!r}, this one has {own!r}: the bits "
+                    "from here on differ from what the saved run would have used",
+                    BitcycleWarning,
+                    stacklevel=2,
+                )
+        self._step_count = step
+        self._apply(step)
+
+    def _describe_plans(self) -> list[str]:
+        return [
+            " ".join(f"{role}={schedule}" for role, schedule in zip(ROLES, plan, strict=True))
+            for plan in dict.fromkeys(self._plans)
+        ]
+
+    def _check_rules(
+        self, plans: list[dict[str, Schedule]], given: Mapping[str, RoleSchedule]
+    ) -> None:
+        for layer, plan in zip(self._layers, plans, strict=True):
+            quantizer = layer.settings.quantizer
+            for role, schedule in plan.items():
+                named = not isinstance(given[role], _Inherit)
+                if named and role not in quantizer.roles and not is_float(schedule.low):
+                    raise ValueError(
+                        f"{role}={schedule} has no effect: {type(quantizer).__name__} (layer "
+                        f"{layer.settings.name!r}) has no rule for {role}, only for "
+                        f"{', '.join(r for r in ROLES if r in quantizer.roles)}; drop {role}= or "
+                        "choose a quantizer that has one (bitcycle ls quantizers)"
+                    )
+            highs = {r: s.high for r, s in plan.items() if r in quantizer.roles}
+            layer.check_precision(Precision(**highs))
+
+
+def _plan(
+    layers: list[tuple[Named, QuantizedLayer]], given: Mapping[str, RoleSchedule]
+) -> list[dict[str, Schedule]]:
+    """The schedule of each role of each layer."""
+    entries = [entry for entry, _ in layers]
+    parsed = {key: _parse(value, entries, key) for key, value in given.items()}
+    float32 = parse_schedule("fp32")
+    return [
+        {
+            role: last_match(parsed[role], entry)
+            or last_match(parsed[_PARENTS[role]], entry)
+            or float32
+            for role in ROLES
+        }
+        for entry in entries
+    ]
+
+
+def _parse(value: RoleSchedule, entries: list[Named], key: str) -> dict[Pattern, Schedule]:
+    if isinstance(value, _Inherit):
+        return {}
+    if isinstance(value, Mapping):
+        check_mapping(value, entries, key)
+        return {pattern: parse_schedule(inner) for pattern, inner in value.items()}
+    return {"*": parse_schedule(value)}
