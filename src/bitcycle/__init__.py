@@ -6,6 +6,7 @@ from bitcycle.audit import Audit, audit
 from bitcycle.calibrate import calibrate
 from bitcycle.collect import collect
 from bitcycle.convert import float_state_dict, quantize_model, unquantize_model
+from bitcycle.cost import CostMeter, training_cost
 from bitcycle.health import NonFiniteError
 from bitcycle.matmul import MatMul
 from bitcycle.precision import Precision
@@ -30,6 +31,7 @@ __all__ = [
     "Anneal",
     "Audit",
     "BitcycleWarning",
+    "CostMeter",
     "Cycle",
     "Delay",
     "MatMul",
@@ -54,5 +56,6 @@ __all__ = [
     "quantizers",
     "schedule",
     "set_precision",
+    "training_cost",
     "unquantize_model",
 ]

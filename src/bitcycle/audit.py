@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from bitcycle.assign import at_precision
 from bitcycle.calibrate import call_model
 from bitcycle.convert import Candidate, find_candidates
 from bitcycle.nn.base import QuantizedLayer
-from bitcycle.patterns import named_modules
+from bitcycle.patterns import unwrap
 from bitcycle.precision import ROLES
+from bitcycle.products import watch_products
 from bitcycle.tables import text_table
-
-# aten operators that multiply: what matmul, einsum, attention and convolutions become
-_PRODUCTS = frozenset({
-    "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "convolution",
-    "convolution_overrideable", "_convolution", "linear", "_int_mm", "_scaled_mm",
-    "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu",
-    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
-    "_scaled_dot_product_attention_math", "_native_multi_head_attention",
-    "_transformer_encoder_layer_fwd", "_trilinear", "mkldnn_rnn_layer", "_sparse_mm",
-    "_sparse_addmm", "mkldnn_linear", "mkldnn_convolution",
-})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -125,75 +111,18 @@ def _row(candidate: Candidate) -> AuditRow:
     )  # fmt: skip
 
 
-class _ProductWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes every product that runs while no owning module is on the stack."""
-
-    def __init__(self, owners: set[int]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.owners = owners
-        self.stack: list[tuple[int, str]] = []
-        self.found: dict[tuple[str, str], int] = {}
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        name = func.overloadpacket.__name__
-        if name in _PRODUCTS and not any(module in self.owners for module, _ in self.stack):
-            place = self.stack[-1][1] if self.stack else ""
-            self.found[place, name] = self.found.get((place, name), 0) + 1
-        return func(*args, **(kwargs or {}))
-
-
 def _functional_rows(
     model: nn.Module, candidates: list[Candidate], example_inputs: Any
 ) -> list[AuditRow]:
-    watch = _ProductWatch({id(candidate.module) for candidate in candidates})
-    with _evaluation(model), _tracked(model, watch), torch.no_grad(), watch:
-        call_model(model, example_inputs)
+    with watch_products(model, candidates) as watch, torch.no_grad():
+        call_model(unwrap(model), example_inputs)
     return [
         AuditRow(
-            name=f"{place or '(the model itself)'}: {op}" + (f" x{count}" if count > 1 else ""),
+            name=line,
             type="functional",
             is_converted=False,
             reason="no module owns this product; write it with bitcycle.MatMul to convert it",
             bits={},
         )
-        for (place, op), count in watch.found.items()
+        for line in watch.lines()
     ]
-
-
-@contextmanager
-def _tracked(model: nn.Module, watch: _ProductWatch) -> Iterator[None]:
-    handles = []
-    for entry in named_modules(model):
-        mark = (id(entry.module), entry.name)
-
-        def enter(module: nn.Module, args: Any, mark: tuple[int, str] = mark) -> None:
-            watch.stack.append(mark)
-
-        def leave(module: nn.Module, args: Any, output: Any) -> None:
-            watch.stack.pop()
-
-        handles.append(entry.module.register_forward_pre_hook(enter))
-        handles.append(entry.module.register_forward_hook(leave, always_call=True))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
-def _evaluation(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode and float32 for one traced call: nothing is observed or updated."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        if any(isinstance(module, QuantizedLayer) for module in model.modules()):
-            with at_precision(model, "fp32"):
-                yield
-        else:
-            yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode

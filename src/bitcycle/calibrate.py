@@ -35,7 +35,7 @@ def calibrate(model: nn.Module, batches: Iterable[Any], *, reset: bool = True) -
     tensor([[ 1.0000, -0.5000,  2.0000]])
     """
     layers = [layer for _, layer in quantized_layers(model)]
-    shared = layers[0].shared
+    states = list({id(layer.shared): layer.shared for layer in layers}.values())
     modes = {module: module.training for module in model.modules()}
     saved = [(layer, layer.act_range.clone(), layer.is_observed) for layer in layers]
     num_batches = 0
@@ -46,8 +46,9 @@ def calibrate(model: nn.Module, batches: Iterable[Any], *, reset: bool = True) -
         model.eval()
         with torch.no_grad():
             for batch in batches:
-                shared.calibration_batch = num_batches if reset else None
-                shared.is_calibrating = True
+                for state in states:
+                    state.calibration_batch = num_batches if reset else None
+                    state.is_calibrating = True
                 call_model(model, batch[0] if isinstance(batch, list | tuple) else batch)
                 num_batches += 1
         if num_batches == 0:
@@ -58,7 +59,8 @@ def calibrate(model: nn.Module, batches: Iterable[Any], *, reset: bool = True) -
             layer.is_observed = was_observed
         raise
     finally:
-        shared.is_calibrating, shared.calibration_batch = False, None
+        for state in states:
+            state.is_calibrating, state.calibration_batch = False, None
         for module, mode in modes.items():
             module.training = mode
     return model

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bitcycle.assign import quantized_layers
+from bitcycle.assign import get_precision, quantized_layers
 from bitcycle.health import HealthCheck
 from bitcycle.quantizers.base import Quantized
 from bitcycle.tables import text_table
@@ -121,7 +121,8 @@ class Collection:
 def collect(model: nn.Module) -> Iterator[Collection]:
     """Gather calls, saturation, SQNR and noise norms per layer; costs nothing outside the `with`.
 
-    Eager mode only. A NaN or infinity in an operand is an error when the `with` ends.
+    Compiled layers run uncompiled in there. A NaN or infinity in an operand is an error when the
+    `with` ends.
 
     >>> from bitcycle import quantize_model, set_precision
     >>> model = quantize_model(nn.Linear(4, 2))
@@ -131,14 +132,16 @@ def collect(model: nn.Module) -> Iterator[Collection]:
     >>> statistics["", "act"].num_calls
     1
     """
-    layers = [layer for _, layer in quantized_layers(model)]
-    recorders = {layer.settings.name: LayerRecorder() for layer in layers}
-    shared = layers[0].shared
-    if shared.recorders:
+    layers = {entry.name: layer for entry, layer in quantized_layers(model)}
+    if any(layer.recorder is not None for layer in layers.values()):
         raise RuntimeError("this model is being collected already; leave the outer `with` first")
-    shared.recorders.update(recorders)
+    recorders = {name: LayerRecorder() for name in layers}
+    for name, layer in layers.items():
+        layer.recorder = recorders[name]
     try:
         yield Collection(recorders)
     finally:
-        shared.recorders.clear()
-    HealthCheck(layers).check(shared.step, layers[0].precision)
+        for layer in layers.values():
+            layer.recorder = None
+    health = HealthCheck(list(layers), list(layers.values()))
+    health.check(layer.shared.step, get_precision(model), can_wait=True)

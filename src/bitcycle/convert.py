@@ -6,6 +6,7 @@ until told otherwise, and then bit-identical to the float model.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,8 @@ from torch.nn.utils import parametrize
 from bitcycle.kernels.base import KERNELS, choose_kernel
 from bitcycle.matmul import MatMul
 from bitcycle.nn.base import (
+    OWN_ATTRIBUTES,
+    OWN_BUFFERS,
     LayerSettings,
     ModelState,
     QuantizedLayer,
@@ -32,7 +35,7 @@ from bitcycle.patterns import (
     named_modules,
     unwrap,
 )
-from bitcycle.precision import check_bits
+from bitcycle.precision import Precision, check_bits
 from bitcycle.quantizers.base import Quantizer, make_quantizer
 
 # Types that multiply, beside those a layer is registered for: the audit lists them all.
@@ -40,7 +43,14 @@ _MULTIPLYING = (
     nn.Linear, nn.modules.conv._ConvNd, nn.Bilinear, nn.RNNBase, nn.RNNCellBase,
     nn.MultiheadAttention, MatMul,
 )  # fmt: skip
-_MULTIPLYING_NAMES = {"transformers.pytorch_utils.Conv1D"}
+# The same by name, since nobody has imported their packages; why they stay float until a layer is
+# registered for them.
+_MULTIPLYING_NAMES = {
+    "transformers.pytorch_utils.Conv1D": "no quantized layer for Conv1D",
+    "torch_geometric.nn.dense.linear.Linear": (
+        "graph layers of PyTorch Geometric cannot be converted yet"
+    ),
+}
 
 
 @dataclass
@@ -83,16 +93,19 @@ def _reason_against(entry: Named) -> str | None:
         return None
     if isinstance(module, torch.jit.ScriptModule):
         return "scripted: convert before torch.jit.script"
+    if any(_is_sharded(parameter) for parameter in module._parameters.values()):
+        return "sharded (fully_shard): convert first, then shard"
     if any(isinstance(parent, nn.MultiheadAttention) for parent in entry.parents):
         return "inside nn.MultiheadAttention, which reads its weight and never calls it"
     base = registered_base(kind)
     if base is None:
-        return f"no quantized layer for {kind.__name__}"
-    if isinstance(module, nn.modules.lazy.LazyModuleMixin) and (module.has_uninitialized_params()):
+        named = (_MULTIPLYING_NAMES.get(qualified_name(other)) for other in kind.__mro__)
+        return next(filter(None, named), f"no quantized layer for {kind.__name__}")
+    if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
         return "lazy: run one batch through the model first"
     if parametrize.is_parametrized(module):
         return "parametrized: its weight is computed (weight_norm, spectral_norm, ...)"
-    if "weight" in base.__annotations__ and "weight" not in module._parameters:
+    if hasattr(module, "weight") and "weight" not in module._parameters:
         return "its weight is computed by a hook (weight_norm, spectral_norm, pruning)"
     replaced = converted_type(base).replaced_methods
     changed = [name for name in replaced if getattr(kind, name) is not getattr(base, name)]
@@ -101,6 +114,9 @@ def _reason_against(entry: Named) -> str | None:
     changed = [name for name in replaced if name in module.__dict__]
     if changed:
         return f"{changed[0]} was replaced on this instance"
+    taken = [name for name in (*OWN_ATTRIBUTES, *OWN_BUFFERS) if hasattr(module, name)]
+    if taken:
+        return f"it has an attribute {taken[0]!r} of its own, which conversion would overwrite"
     return None
 
 
@@ -147,50 +163,66 @@ def quantize_model(
     shared = next(
         (c.module.shared for c in candidates if isinstance(c.module, QuantizedLayer)), ModelState()
     )
-    shared.seed = seed
+    settings = LayerSettings(
+        name="",
+        quantizer=rules,
+        kernel=KERNELS[kernel_name],
+        kernel_reason=kernel_reason,
+        max_bits=max_bits,
+        seed=seed,
+    )
+    for candidate in chosen:  # check everything before anything is written
+        if isinstance(candidate.module, QuantizedLayer):
+            replace(settings, name=candidate.name).check(candidate.module.precision)
+    device = next((parameter.device for parameter in model.parameters()), None)
     for candidate in chosen:
-        settings = LayerSettings(
-            name=candidate.name,
-            quantizer=rules,
-            kernel=KERNELS[kernel_name],
-            kernel_reason=kernel_reason,
-            max_bits=max_bits,
-        )
-        _convert(candidate.module, settings, shared)
+        _convert(candidate.module, replace(settings, name=candidate.name), shared, device)
     _disable_fast_paths(model)
     _ignore_in_ddp(model)
     return model
 
 
-def _convert(module: nn.Module, settings: LayerSettings, shared: ModelState) -> None:
+def _convert(
+    module: nn.Module, settings: LayerSettings, shared: ModelState, device: torch.device | None
+) -> None:
     if isinstance(module, QuantizedLayer):
-        precision = module.precision
-        module.settings = replace(settings, name=module.settings.name)
-        module.precision = type(precision)()
+        old = module.settings.name  # keep the fuller path: parts may be converted before the whole
+        name = settings.name if settings.name.endswith(old) else old
+        module.settings, module.shared = replace(settings, name=name), shared
+        precision, module.precision = module.precision, Precision()
         module.set_precision(precision)
         return
     module.__class__ = converted_type(type(module))
     assert isinstance(module, QuantizedLayer)
     module.become_quantized(settings, shared)
+    if device is not None and not module._parameters:
+        module.to(device)  # a MatMul has no parameter that tells where the model is
 
 
 def _explain(candidates: list[Candidate]) -> str:
     if not candidates:
         return "the model has no layer that multiplies (nn.Linear, convolutions, bitcycle.MatMul)"
-    reasons = [f"{c.name or '(the model itself)'} ({c.reason})" for c in candidates if c.reason]
-    if reasons:
-        return f"every layer is excluded or stays float: {'; '.join(reasons[:10])}"
+    names: dict[str, list[str]] = {}
+    for c in candidates:
+        if c.reason:
+            names.setdefault(c.reason, []).append(c.name or "(the model itself)")
+    if names:
+        shown = [f"{', '.join(group[:10])} ({reason})" for reason, group in names.items()]
+        return f"every layer is excluded or stays float: {'; '.join(shown)}"
     return f"skip and only leave no layer; layers: {list_names(candidates)}"
 
 
 def _refuse_sharded(model: nn.Module) -> None:
-    from torch.distributed.tensor import DTensor
-
     for name, parameter in model.named_parameters():
-        if isinstance(parameter, DTensor):
+        if _is_sharded(parameter):
             raise ValueError(
                 f"parameter {name!r} is sharded already (fully_shard): convert first, then shard"
             )
+
+
+def _is_sharded(parameter: Tensor | None) -> bool:
+    distributed = sys.modules.get("torch.distributed.tensor")  # who has a DTensor imported this
+    return distributed is not None and isinstance(parameter, distributed.DTensor)
 
 
 def _disable_fast_paths(model: nn.Module) -> None:
@@ -220,7 +252,7 @@ def _enable_fast_paths(model: nn.Module) -> None:
 
 
 def _own_buffers(model: nn.Module) -> list[tuple[str, bool]]:
-    """(key, is saved) of every buffer that conversion added, as in model.state_dict()."""
+    """(key, is saved) of every buffer that conversion added, as in model.named_buffers()."""
     return [
         (f"{name}.{buffer}" if name else buffer, buffer == "act_range")
         for name, module in model.named_modules(remove_duplicate=False)
@@ -232,9 +264,12 @@ def _own_buffers(model: nn.Module) -> list[tuple[str, bool]]:
 def _ignore_in_ddp(model: nn.Module) -> None:
     """Keep bits and clocks out of DDP's buffer broadcast: every rank writes its own."""
     model = unwrap(model)
-    own = {key for key, is_saved in _own_buffers(model) if not is_saved}
-    others = set(getattr(model, "_ddp_params_and_buffers_to_ignore", []))
-    model._ddp_params_and_buffers_to_ignore = sorted(others | own)  # type: ignore[assignment]
+    ignored = list(getattr(model, "_ddp_params_and_buffers_to_ignore", []))
+    own = [key for key, is_saved in _own_buffers(model) if not is_saved]
+    for key in (*own, *(f"_orig_mod.{key}" for key in own)):  # also as DDP(torch.compile(model))
+        if key not in ignored:
+            ignored.append(key)
+    model._ddp_params_and_buffers_to_ignore = ignored  # type: ignore[assignment]
 
 
 def unquantize_model(model: nn.Module) -> nn.Module:
@@ -249,7 +284,8 @@ def unquantize_model(model: nn.Module) -> nn.Module:
         raise ValueError("the model has no quantized layer: nothing to convert back")
     inner = unwrap(model)
     own = {key for key, _ in _own_buffers(inner)}
-    others = [k for k in getattr(inner, "_ddp_params_and_buffers_to_ignore", []) if k not in own]
+    ignored = getattr(inner, "_ddp_params_and_buffers_to_ignore", [])
+    others = [key for key in ignored if key.removeprefix("_orig_mod.") not in own]
     for layer in layers:
         layer.become_float()
     if others:
@@ -267,5 +303,7 @@ def float_state_dict(model: nn.Module) -> dict[str, Tensor]:
     ['bias', 'weight']
     """
     model = unwrap(model)
-    own = {key for key, _ in _own_buffers(model)}
-    return {key: value for key, value in model.state_dict().items() if key not in own}
+    state: dict[str, Tensor] = model.state_dict()  # with the version numbers of the modules
+    for key, _ in _own_buffers(model):
+        state.pop(key, None)
+    return state

@@ -19,14 +19,14 @@ class NonFiniteError(ArithmeticError):
 
 
 class HealthCheck:
-    """Reads the `health` buffers of some layers and clears them.
+    """Reads the `health` buffers of named layers and clears them.
 
     On the CPU a reading is current. On other devices it is copied without waiting and looked at
     by the next call, so that no step ever waits for the device.
     """
 
-    def __init__(self, layers: list[QuantizedLayer]) -> None:
-        self._layers = layers
+    def __init__(self, names: list[str], layers: list[QuantizedLayer]) -> None:
+        self._names, self._layers = names, layers
         self._pending: tuple[Tensor, torch.Event, int, object] | None = None
 
     def check(
@@ -35,17 +35,17 @@ class HealthCheck:
         precision: Precision | dict[str, Precision],
         *,
         action: Literal["raise", "warn"] = "raise",
+        can_wait: bool = False,
     ) -> None:
-        """Report operands that were not finite since the last call."""
-        buffers = [layer.health for layer in self._layers]
-        device = buffers[0].device
+        """Report operands that were not finite since the last call; `can_wait` for the device."""
+        device = self._layers[0].health.device
         if device.type == "meta":
             return
-        table = torch.stack([buffer.to(device) for buffer in buffers])  # (layers, roles)
-        if device.type == "cpu":
-            self._report(table, step, precision, action)
-            return
         self._look_at_pending(action)
+        table = torch.stack([layer.health.to(device) for layer in self._layers])  # (layers, roles)
+        if device.type == "cpu" or can_wait:
+            self._report(table.cpu(), step, precision, action)
+            return
         host = table.to("cpu", non_blocking=True)
         event = torch.Event(device)
         event.record()
@@ -63,24 +63,33 @@ class HealthCheck:
         with torch.no_grad():
             for layer in self._layers:
                 layer.health.zero_()
-        sick = describe_sick(self._layers, table)
+        sick = describe_sick(self._names, table)
         message = (
-            f"NaN or infinity at step {step} (bits {precision}) in {sick}. The learning rate or "
-            "the bits may be too aggressive; bitcycle.collect(model) shows the layers' statistics"
+            f"NaN or infinity at step {step} in {sick}; bits: {_shorten(precision)}. The learning "
+            "rate or the bits may be too aggressive; bitcycle.collect(model) shows the layers' "
+            "statistics"
         )
         if action == "raise":
             raise NonFiniteError(message)
         warnings.warn(message, BitcycleWarning, stacklevel=4)
 
 
-def describe_sick(layers: list[QuantizedLayer], table: Tensor) -> str:
+def _shorten(precision: object) -> str:
+    if not isinstance(precision, dict):
+        return str(precision)
+    return ", ".join(sorted({str(bits) for bits in precision.values()})) + " by layer"
+
+
+def describe_sick(names: list[str], table: Tensor) -> str:
     """Names the operands that were not finite, in the order in which they would be reached."""
     sick = ~torch.isfinite(table)
     found: list[str] = []
     for role in ("weight", "act", "error"):
-        order = range(len(layers)) if role != "error" else reversed(range(len(layers)))
+        order = range(len(names)) if role != "error" else reversed(range(len(names)))
         found += [
-            f"{layers[i].settings.name!r} ({role})" for i in order if bool(sick[i, LEVELS[role]])
+            f"layer {names[i] or '(the model itself)'} ({role})"
+            for i in order
+            if bool(sick[i, LEVELS[role]])
         ]
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
     return ", ".join(found[:3]) + more

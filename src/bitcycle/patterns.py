@@ -84,9 +84,10 @@ def matches(pattern: Pattern, entry: Named) -> bool:
         return isinstance(entry.module, pattern) or any(
             isinstance(parent, pattern) for parent in entry.parents
         )
-    if any(character in pattern for character in "*?["):
-        return any(fnmatch.fnmatchcase(name, pattern) for name in entry.names)
-    return any(name == pattern or name.startswith(f"{pattern}.") for name in entry.names)
+    if any(name == pattern or name.startswith(f"{pattern}.") for name in entry.names):
+        return True
+    is_glob = any(character in pattern for character in "*?[")
+    return is_glob and any(fnmatch.fnmatchcase(name, pattern) for name in entry.names)
 
 
 def check_patterns(

@@ -92,7 +92,7 @@ class Precision:
                     raise ValueError(f"{text!r} names {role} twice; {_FORMS}")
                 roles[role] = int(digits)
             return cls(**roles)
-        stray = re.match(r"(?:[a-z]\d+)*?([^waeg])\d", compact.lower())
+        stray = re.match(r"(?:[waeg]\d+)*((?![waeg])[a-z])\d", compact.lower())
         hint = f"unknown role {stray[1]!r} (roles: w, a, e, g); " if stray else ""
         raise ValueError(f"cannot read a precision from {text!r}; {hint}{_FORMS}")
 

@@ -72,7 +72,7 @@ class Registry(Generic[T]):
             raise
 
     def __getitem__(self, name: str) -> T:
-        if name not in self._entries:
+        if isinstance(name, str) and name not in self._entries:
             self._load()
         try:
             return self._entries[name]

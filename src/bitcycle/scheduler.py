@@ -31,6 +31,8 @@ class _Inherit:
 INHERIT: Final = _Inherit()  # weight and act take `forward`, error and grad take `backward`
 RoleSchedule = ScheduleLike | Mapping[Pattern, ScheduleLike] | _Inherit
 
+Plan = tuple[Schedule, ...]  # of one layer, in the order of ROLES
+
 _PARENTS = {"weight": "forward", "act": "forward", "error": "backward", "grad": "backward"}
 
 
@@ -72,11 +74,6 @@ class PrecisionScheduler:
             "forward": forward, "backward": backward,
             "weight": weight, "act": act, "error": error, "grad": grad,
         }  # fmt: skip
-        if all(isinstance(value, _Inherit) for value in given.values()):
-            raise ValueError(
-                "no role was given a schedule: pass forward=, backward=, weight=, act=, error= or "
-                "grad= (forward='fp32' schedules float32)"
-            )
         if nonfinite not in ("raise", "warn", "ignore"):
             raise unknown_name("nonfinite action", nonfinite, ("raise", "warn", "ignore"))
         layers = quantized_layers(model)
@@ -84,15 +81,13 @@ class PrecisionScheduler:
         self._nonfinite = nonfinite
         self._layers = [layer for _, layer in layers]
         self._names = [entry.name for entry, _ in layers]
-        plans = _plan(layers, given)
-        self._check_rules(plans, given)
-        self._plans = [tuple(plan[role] for role in ROLES) for plan in plans]
+        self._plans = role_schedules(layers, given, total_steps)
         self._step_count = 0
         distinct = {schedule for plan in self._plans for schedule in plan}
         for schedule in sorted(distinct, key=str):
             for note in schedule.notes(total_steps):
                 warnings.warn(note, BitcycleWarning, stacklevel=2)
-        self._health = HealthCheck(self._layers)
+        self._health = HealthCheck(self._names, self._layers)
         self._apply(0)
 
     # -- reading --------------------------------------------------------------------------------
@@ -159,23 +154,28 @@ class PrecisionScheduler:
                 f"the schedule was built for total_steps={self.total_steps} and has been stepped "
                 "that often; build it with the number of optimizer steps of the whole run"
             )
+        self._check_converted()
         if self._nonfinite != "ignore":
             self._health.check(self._step_count, self.precision, action=self._nonfinite)
         self._step_count += 1
         self._apply(self._step_count)
 
     def _apply(self, step: int) -> None:
+        self._check_converted()
         bits = self._bits_at(step)
-        for name, layer, plan in zip(self._names, self._layers, self._plans, strict=True):
+        for layer, plan in zip(self._layers, self._plans, strict=True):
+            layer.set_precision(bits[plan])
+        advance_clocks(self._layers, step)
+
+    def _check_converted(self) -> None:
+        for name, layer in zip(self._names, self._layers, strict=True):
             if not isinstance(layer, QuantizedLayer):
                 raise RuntimeError(
                     f"layer {name!r} was converted back to float under the scheduler; build a new "
                     "scheduler after converting the model"
                 )
-            layer.set_precision(bits[plan])
-        advance_clocks(self._layers, step)
 
-    def _bits_at(self, step: int) -> dict[tuple[Schedule, ...], Precision]:
+    def _bits_at(self, step: int) -> dict[Plan, Precision]:
         at = min(step, self.total_steps - 1)  # the call after the last step holds its bits
         return {
             plan: Precision(
@@ -219,46 +219,83 @@ class PrecisionScheduler:
             for plan in dict.fromkeys(self._plans)
         ]
 
-    def _check_rules(
-        self, plans: list[dict[str, Schedule]], given: Mapping[str, RoleSchedule]
-    ) -> None:
-        for layer, plan in zip(self._layers, plans, strict=True):
-            quantizer = layer.settings.quantizer
-            for role, schedule in plan.items():
-                named = not isinstance(given[role], _Inherit)
-                if named and role not in quantizer.roles and not is_float(schedule.low):
-                    raise ValueError(
-                        f"{role}={schedule} has no effect: {type(quantizer).__name__} (layer "
-                        f"{layer.settings.name!r}) has no rule for {role}, only for "
-                        f"{', '.join(r for r in ROLES if r in quantizer.roles)}; drop {role}= or "
-                        "choose a quantizer that has one (bitcycle ls quantizers)"
-                    )
-            highs = {r: s.high for r, s in plan.items() if r in quantizer.roles}
-            layer.check_precision(Precision(**highs))
+
+def role_schedules(
+    layers: list[tuple[Named, QuantizedLayer]], given: Mapping[str, RoleSchedule], total_steps: int
+) -> list[Plan]:
+    """The schedule of each role of each layer, from the six keywords of a `PrecisionScheduler`.
+
+    Checked: every keyword has an effect, every layer can take the bits of `total_steps` steps.
+    """
+    if all(isinstance(value, _Inherit) for value in given.values()):
+        raise ValueError(
+            "no role was given a schedule: pass forward=, backward=, weight=, act=, error= or "
+            "grad= (forward='fp32' schedules float32)"
+        )
+    parsed = {key: _parse(value, layers, key) for key, value in given.items()}
+    _check_use(layers, parsed)
+    plans = [_plan(entry, parsed) for entry, _ in layers]
+    for (entry, layer), plan in zip(layers, plans, strict=True):
+        _check_rules(layer, plan, {r for r in ROLES if last_match(parsed[r], entry) is not None})
+    _check_limits([layer for _, layer in layers], plans, total_steps)
+    return plans
 
 
-def _plan(
-    layers: list[tuple[Named, QuantizedLayer]], given: Mapping[str, RoleSchedule]
-) -> list[dict[str, Schedule]]:
-    """The schedule of each role of each layer."""
-    entries = [entry for entry, _ in layers]
-    parsed = {key: _parse(value, entries, key) for key, value in given.items()}
-    float32 = parse_schedule("fp32")
-    return [
-        {
-            role: last_match(parsed[role], entry)
-            or last_match(parsed[_PARENTS[role]], entry)
-            or float32
-            for role in ROLES
-        }
-        for entry in entries
-    ]
-
-
-def _parse(value: RoleSchedule, entries: list[Named], key: str) -> dict[Pattern, Schedule]:
+def _parse(
+    value: RoleSchedule, layers: list[tuple[Named, QuantizedLayer]], key: str
+) -> dict[Pattern, Schedule]:
     if isinstance(value, _Inherit):
         return {}
     if isinstance(value, Mapping):
-        check_mapping(value, entries, key)
+        check_mapping(value, [entry for entry, _ in layers], key)
         return {pattern: parse_schedule(inner) for pattern, inner in value.items()}
     return {"*": parse_schedule(value)}
+
+
+def _plan(entry: Named, parsed: Mapping[str, Mapping[Pattern, Schedule]]) -> Plan:
+    """The schedule of each role of a layer."""
+    float32 = parse_schedule("fp32")
+    return tuple(
+        last_match(parsed[role], entry) or last_match(parsed[_PARENTS[role]], entry) or float32
+        for role in ROLES
+    )
+
+
+def _check_use(
+    layers: list[tuple[Named, QuantizedLayer]], parsed: Mapping[str, Mapping[Pattern, Schedule]]
+) -> None:
+    """`forward` and `backward` must reach some layer that its two roles leave to them."""
+    for parent in ("forward", "backward"):
+        roles = [role for role in ROLES if _PARENTS[role] == parent]
+        if parsed[parent] and all(
+            last_match(parsed[role], entry) is not None for entry, _ in layers for role in roles
+        ):
+            raise ValueError(
+                f"{parent}= has no effect: {' and '.join(f'{role}=' for role in roles)} cover "
+                f"every layer; drop {parent}= or one of them"
+            )
+
+
+def _check_rules(layer: QuantizedLayer, plan: Plan, named: set[str]) -> None:
+    """A role that was named for a layer without a rule for it is an error."""
+    quantizer = layer.settings.quantizer
+    for role, schedule in zip(ROLES, plan, strict=True):
+        if role in named and role not in quantizer.roles and not is_float(schedule.low):
+            raise ValueError(
+                f"{role}={schedule} has no effect: {type(quantizer).__name__} (layer "
+                f"{layer.settings.name!r}) has no rule for {role}, only for "
+                f"{', '.join(r for r in ROLES if r in quantizer.roles)}; drop {role}= or "
+                "choose a quantizer that has one (bitcycle ls quantizers)"
+            )
+
+
+def _check_limits(layers: list[QuantizedLayer], plans: list[Plan], total_steps: int) -> None:
+    """Bits that will exceed a layer's max_bits at some step are an error now."""
+    limited = [
+        (layer, p) for layer, p in zip(layers, plans, strict=True) if layer.settings.max_bits
+    ]
+    bits_of = {s: set(s.values(total_steps)) for s in {s for _, plan in limited for s in plan}}
+    for layer, plan in limited:
+        for role, schedule in zip(ROLES, plan, strict=True):
+            for bits in bits_of[schedule]:
+                layer.check_precision(Precision(**{role: bits}))

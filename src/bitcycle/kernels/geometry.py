@@ -6,6 +6,7 @@ the float products here are what they must agree with.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -45,11 +46,12 @@ class LinearGeometry:
 
     def grad_weight(self, e: Tensor, a: Tensor, w_shape: torch.Size) -> Tensor:
         """(tokens, out)^T x (tokens, in) -> (out, in)."""
-        return e.reshape(-1, w_shape[0]).t() @ a.reshape(-1, w_shape[1])
+        tokens = math.prod(a.shape[:-1])
+        return e.reshape(tokens, w_shape[0]).t() @ a.reshape(tokens, w_shape[1])
 
     def grad_bias(self, e: Tensor) -> Tensor:
         """(..., out) -> (out,)."""
-        return e.reshape(-1, e.shape[-1]).sum(0)
+        return e.reshape(math.prod(e.shape[:-1]), e.shape[-1]).sum(0)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -29,9 +29,11 @@ from bitcycle.quantizers.base import Quantizer, Range
 from bitcycle.registry import Registry
 from bitcycle.warnings import BitcycleWarning
 
-_OWN_ATTRIBUTES = (
-    "settings", "shared", "precision", "quantized_roles", "is_observed", "_written_version",
+OWN_ATTRIBUTES = (
+    "settings", "shared", "precision", "quantized_roles", "is_observed", "recorder",
+    "_written_version",
 )  # fmt: skip
+OWN_BUFFERS = ("control", "health", "act_range")
 MOMENTUM = 0.1  # running ranges: 0.9 * old + 0.1 * new
 
 LAYERS: Registry[type[QuantizedLayer]] = Registry("layer", "bitcycle.nn")
@@ -41,12 +43,10 @@ LAYERS: Registry[type[QuantizedLayer]] = Registry("layer", "bitcycle.nn")
 class ModelState:
     """What the layers of one model share. Copied with the model, never between models."""
 
-    seed: int = 0
     step: int = 0  # optimizer step, written by the scheduler: part of the noise
     has_warned_unobserved: bool = False
     is_calibrating: bool = False  # while `calibrate` runs: observe, whatever the mode and the bits
     calibration_batch: int | None = None  # then: the mean over batches so far, not a running one
-    recorders: dict[str, Recorder] = field(default_factory=dict)  # while `collect` runs
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,16 @@ class LayerSettings:
     kernel: Kernel
     kernel_reason: str
     max_bits: int | None  # as given by the user; None: no limit
+    seed: int = 0  # of the stochastic rounding
+
+    def check(self, precision: Precision) -> None:
+        """Raise if these bits exceed `max_bits`; roles without a rule take no bits."""
+        roles = {r: bits for r, bits in precision.items() if r in self.quantizer.roles}
+        if self.max_bits is not None and (Precision(**roles).top or 0) > self.max_bits:
+            raise ValueError(
+                f"layer {self.name!r} was converted with max_bits={self.max_bits} and cannot take "
+                f"{precision}; convert with a larger max_bits, or lower the bits"
+            )
 
 
 def qualified_name(kind: type) -> str:
@@ -85,6 +95,7 @@ class QuantizedLayer(nn.Module):
     precision: Precision
     quantized_roles: tuple[str, ...]
     is_observed: bool
+    recorder: Recorder | None  # while `collect` runs
     float_type: type[nn.Module]
     control: Tensor
     health: Tensor
@@ -97,7 +108,7 @@ class QuantizedLayer(nn.Module):
         device = next((p.device for p in self.parameters(recurse=False)), None)
         self.settings, self.shared = settings, shared
         self.precision, self.quantized_roles = Precision(), ()
-        self.is_observed = False
+        self.is_observed, self.recorder = False, None
         zeros = torch.zeros(CONTROL_SIZE, dtype=torch.int32, device=device)
         self.register_buffer("control", zeros, persistent=False)
         health = torch.zeros(len(ROLES), dtype=torch.float32, device=device)
@@ -108,11 +119,11 @@ class QuantizedLayer(nn.Module):
 
     def become_float(self) -> None:
         """Remove what `become_quantized` added and be an instance of the float type again."""
-        for name in ("control", "health", "act_range"):
+        for name in OWN_BUFFERS:
             del self._buffers[name]
         self._non_persistent_buffers_set -= {"control", "health"}
         kind = self.float_type
-        for name in _OWN_ATTRIBUTES:
+        for name in OWN_ATTRIBUTES:
             delattr(self, name)
         self.__class__ = kind  # type: ignore[assignment]
 
@@ -120,7 +131,7 @@ class QuantizedLayer(nn.Module):
 
     def set_precision(self, precision: Precision) -> bool:
         """Take these bits; True if anything was written (one tensor write), False if all was so."""
-        if precision == self.precision and self.control._version == self._written_version:
+        if precision == self.precision and _version(self.control) == self._written_version:
             return False
         self.check_precision(precision)
         self.precision = precision
@@ -131,24 +142,19 @@ class QuantizedLayer(nn.Module):
 
     def check_precision(self, precision: Precision) -> None:
         """Raise if these bits exceed the `max_bits` the layer was converted with."""
-        limit = self.settings.max_bits
-        if limit is not None and (precision.top or 0) > limit:
-            raise ValueError(
-                f"layer {self.settings.name!r} was converted with max_bits={limit} and cannot take "
-                f"{precision}; convert with a larger max_bits, or lower the bits"
-            )
+        self.settings.check(precision)
 
     def _write_control(self) -> None:
         levels = [
             0 if is_float(bits) else 2 ** (bits or 0) - 1 for _, bits in self.precision.items()
         ]
         rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-        base = hash_ints(self.shared.seed, rank, zlib.crc32(self.settings.name.encode()))
+        base = hash_ints(self.settings.seed, rank, zlib.crc32(self.settings.name.encode()))
         if not self.control.is_meta:
             values = torch.tensor([*levels, base, self.shared.step], dtype=torch.int32)
             self.control[:CALL].copy_(values)
         # an optimizer of averages (EMA with buffers) may write here too: then write again
-        self._written_version = self.control._version
+        self._written_version = _version(self.control)
 
     # -- forward --------------------------------------------------------------------------------
 
@@ -171,10 +177,8 @@ class QuantizedLayer(nn.Module):
         """a x w on this layer's grids: prepares, ranges, then hands both to the kernel."""
         quantizer = self.settings.quantizer
         if a.dtype != w.dtype and torch.is_autocast_enabled(a.device.type):
-            wide = torch.promote_types(
-                a.dtype, w.dtype
-            )  # grids are not bf16, what feeds them may be
-            a, w = a.to(wide), w.to(wide)
+            wide = torch.promote_types(a.dtype, w.dtype)  # grids are not bf16, operands may be
+            a, w, bias = a.to(wide), w.to(wide), None if bias is None else bias.to(wide)
         roles = self.quantized_roles
         if "act" in roles:
             a = quantizer.prepare("act", a)
@@ -190,17 +194,23 @@ class QuantizedLayer(nn.Module):
             second=second,
             second_keep=second_keep,
             second_view=second_view,
-            recorder=self.shared.recorders.get(self.settings.name),
+            recorder=self.recorder,
         )
         control = self._tick()
         return quantized_product(plan, a, w, bias, control, self.health, a_range, w_range)
 
     def _tick(self) -> Tensor:
-        """A copy of the control tensor for this call, whose noise no other call shares."""
-        if "error" in self.quantized_roles and not _is_recomputing():
+        """A copy of the control tensor for this call, whose noise no other call shares.
+
+        Evaluation takes no noise and must not shift that of the training around it.
+        """
+        if not torch.compiler.is_compiling() and _version(self.control) != self._written_version:
+            self._write_control()  # averaged or broadcast by someone; the Precision is the truth
+        may_train = self.training or torch.is_grad_enabled()
+        if "error" in self.quantized_roles and may_train and not _is_recomputing():
             self.control[CALL].add_(1)
             if not torch.compiler.is_compiling():
-                self._written_version = self.control._version
+                self._written_version = _version(self.control)
         return self.control.clone()
 
     def _act_range(self, x: Tensor, index: int) -> Range | None:
@@ -211,7 +221,7 @@ class QuantizedLayer(nn.Module):
             return None
         must_observe = (self.training or is_calibrating) and quantizer.observes
         if not must_observe and self.is_observed:
-            row = self.act_range[index].to(x.dtype)
+            row = self.act_range[index].clone()  # backward may read it after the next observation
             return row[1], row[1] + row[2]
         x = x.detach()
         low, high = quantizer.range_of("act", x)
@@ -252,25 +262,27 @@ class QuantizedLayer(nn.Module):
             self.act_range.zero_()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        was_meta = self.control.is_meta
+        own = {name: getattr(self, name) for name in OWN_BUFFERS}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self.act_range.dtype != torch.float32:  # .half(): ranges are statistics, not weights
-            self._buffers["act_range"] = self.act_range.float()
-            self._buffers["health"] = self.health.float()
-        if was_meta and not self.control.is_meta:
-            self.control.zero_()
-            self.health.zero_()
-            self.reset_ranges()
-        self._write_control()  # also after meta: to_empty leaves rubbish
+        for name, buffer in own.items():  # follow the device only: .half() would round the ranges
+            device = getattr(self, name).device
+            if buffer.is_meta and device.type != "meta":
+                self._buffers[name] = torch.zeros_like(buffer, device=device)
+                self.is_observed = False
+            else:
+                self._buffers[name] = buffer.to(device)
+        self._write_control()
         return self
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         key = prefix + "act_range"
         super()._load_from_state_dict(state_dict, prefix, *args)
         if self.control.is_meta:  # load_state_dict(assign=True) onto a model made on meta
-            device = next((p.device for p in self.parameters(recurse=False)), torch.device("cpu"))
+            near = next(self.parameters(recurse=False), self.act_range)
+            is_unplaced = near is self.act_range and near.is_meta  # a MatMul, from a float state
+            device = torch.device("cpu") if is_unplaced else near.device
             if device.type != "meta":
-                for name in ("control", "health", "act_range"):
+                for name in OWN_BUFFERS:
                     buffer = self._buffers[name]
                     assert buffer is not None
                     if buffer.is_meta:
@@ -287,11 +299,20 @@ class QuantizedLayer(nn.Module):
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _rebuild, (self.float_type,), self.__dict__
 
+    def __setstate__(self, state: Any) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._written_version = _version(self.control)  # a copy's counts from 0
+
     def extra_repr(self) -> str:
         """The float module's, and the precision."""
         inner = super().extra_repr()
         own = f"precision={self.precision}, quantizer={type(self.settings.quantizer).__name__}"
         return f"{inner}, {own}" if inner else own
+
+
+def _version(x: Tensor) -> int:
+    """How often the tensor was written to; tensors made in inference mode do not count."""
+    return -1 if x.is_inference() else x._version
 
 
 def _is_recomputing() -> bool:
@@ -342,4 +363,4 @@ def advance_clocks(layers: Iterable[QuantizedLayer], step: int) -> None:
         if device not in clocks:
             clocks[device] = torch.tensor([step, 0], dtype=torch.int32, device=device)
         layer.control[STEP:].copy_(clocks[device])
-        layer._written_version = layer.control._version
+        layer._written_version = _version(layer.control)

@@ -117,9 +117,10 @@ class _Product(torch.autograd.Function):
             qw = _encode_second(plan, w, control, health, w_range)
             output = plan.kernel.output(plan.geometry, qa, qw, bias)
         ctx.plan, ctx.health, ctx.has_bias = plan, health, bias is not None
+        ctx.control = control  # not saved: a checkpoint's second forward would bring a later clock
         ctx.shapes = a.shape, w.shape
         ctx.save_for_backward(
-            control, qa.values, qa.codes, qa.scale, qa.offset,
+            qa.values, qa.codes, qa.scale, qa.offset,
             qw.values, qw.codes, qw.scale, qw.offset,
         )  # fmt: skip
         return output
@@ -128,7 +129,8 @@ class _Product(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, e: Tensor) -> tuple[Tensor | None, ...]:
         plan: Plan = ctx.plan
-        control, a_values, a_codes, a_scale, a_offset, *rest = ctx.saved_tensors
+        control = ctx.control
+        a_values, a_codes, a_scale, a_offset, *rest = ctx.saved_tensors
         qa = Quantized(values=a_values, codes=a_codes, scale=a_scale, offset=a_offset)
         qw = Quantized(values=rest[0], codes=rest[1], scale=rest[2], offset=rest[3])
         a_shape, w_shape = ctx.shapes

@@ -6,6 +6,8 @@ offsets are tensors, so changing the bits changes data and never a compiled grap
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -88,7 +90,7 @@ def round_nearest(x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor) -> T
         return _nearest(x, scale, offset, levels)
     if scale.dim() == 0:
         return _like(_fused_nearest(_flat(x), scale, offset, levels), x)
-    if _is_per_row(scale, x):
+    if _is_per_row(scale, x) and _has_outer_rows(x):
         rows = _fused_nearest(_rows(x), scale.view(-1, 1), offset.view(-1, 1), levels)
         return _like(rows, x)
     return _nearest(x, scale, offset, levels)
@@ -100,11 +102,14 @@ def round_stochastic(
     """As `round_nearest` with U(-1/2, 1/2) added before the clamp: unbiased inside the range."""
     if torch.compiler.is_compiling() or scale.dim() > 0:
         return _stochastic(x, scale, offset, levels, element_index(x.shape, x.device), key)
-    if not x.is_contiguous() and _is_channels_last(x):
-        batch, channels = x.shape[:2]
-        view = _flat(x).view(batch, -1, channels)
+    if x.is_contiguous():
+        return _like(_fused_stochastic_flat(_flat(x), scale, offset, levels, key), x)
+    if _is_channels_last(x):
+        batch, channels, *space = x.shape
+        view = _flat(x).view(batch, math.prod(space), channels)
         return _like(_fused_stochastic_channels_last(view, scale, offset, levels, key), x)
-    return _like(_fused_stochastic_flat(_flat(x), scale, offset, levels, key), x)
+    result = round_stochastic(x.contiguous(), scale, offset, levels, key)
+    return torch.empty_like(x).copy_(result) if _is_dense(x) else result
 
 
 def _is_channels_last(x: Tensor) -> bool:
@@ -113,20 +118,34 @@ def _is_channels_last(x: Tensor) -> bool:
     return x.dim() == 5 and x.is_contiguous(memory_format=torch.channels_last_3d)
 
 
+def _memory_order(x: Tensor) -> Tensor:
+    """The tensor with its dimensions from the outermost in memory to the innermost."""
+    strides = x.stride()
+    return x.permute(sorted(range(x.dim()), key=lambda d: (-strides[d], -x.shape[d])))
+
+
+def _is_dense(x: Tensor) -> bool:
+    """Whether the elements fill a stretch of memory, in whatever order of dimensions."""
+    return x.is_contiguous() or _memory_order(x).is_contiguous()
+
+
+def _has_outer_rows(x: Tensor) -> bool:
+    """Whether the first dimension is the outermost in memory, so that rows are stretches of it."""
+    return x.is_contiguous() or (_is_dense(x) and x.stride(0) == max(x.stride()))
+
+
 def _flat(x: Tensor) -> Tensor:
     """All elements as one dense dimension, in memory order; a view unless `x` has gaps."""
     if x.is_contiguous():
         return x.view(-1)
-    if _is_channels_last(x):
-        return x.as_strided((x.numel(),), (1,))
-    return x.contiguous().view(-1)
+    ordered = _memory_order(x)
+    return ordered.view(-1) if ordered.is_contiguous() else x.contiguous().view(-1)
 
 
 def _rows(x: Tensor) -> Tensor:
-    """(rows, everything else) of a tensor whose first dimension is outermost in memory."""
-    if not x.is_contiguous() and not _is_channels_last(x):
-        x = x.contiguous()
-    return _flat(x).view(x.shape[0], -1)
+    """(rows, everything else); a view if the rows are stretches of memory."""
+    x = x if _has_outer_rows(x) else x.contiguous()
+    return _flat(x).view(x.shape[0], math.prod(x.shape[1:]))
 
 
 def _is_per_row(scale: Tensor, x: Tensor) -> bool:
@@ -134,7 +153,7 @@ def _is_per_row(scale: Tensor, x: Tensor) -> bool:
 
 
 def _like(dense: Tensor, x: Tensor) -> Tensor:
-    """A result in memory order, with the shape and the layout of `x`."""
-    if not x.is_contiguous() and _is_channels_last(x):
-        return dense.as_strided(x.shape, x.stride())
-    return dense.view(x.shape)
+    """A result in memory order, with the shape of `x` and, unless that has gaps, its layout."""
+    if x.is_contiguous() or not _is_dense(x):
+        return dense.view(x.shape)
+    return dense.as_strided(x.shape, x.stride())

@@ -40,9 +40,9 @@ class Fused:
         """`x` decides by its size; it should be dense, and of few ranks and dtypes over a run."""
         if torch.compiler.is_compiling() or self._is_broken or x.numel() < MIN_ELEMENTS:
             return self.plain(x, *args)
-        if self._compiled is None:
-            self._compiled = torch.compile(self.plain, dynamic=True, fullgraph=True)
         try:
+            if self._compiled is None:
+                self._compiled = torch.compile(self.plain, dynamic=True, fullgraph=True)
             return self._compiled(x, *args)
         except Exception as error:  # no compiler, a broken one, an unwritable cache: many types
             self._give_up(error)

@@ -64,8 +64,11 @@ class SBM(Quantizer):
         return self.error_rounding == "stochastic"
 
     def range_of(self, role: str, x: Tensor, keep: tuple[int, ...] = ()) -> Range:
-        """Minimum and maximum: per channel for weights, of the whole tensor otherwise."""
-        low, high = value_range(x, keep)
+        """Minimum and maximum: per channel for weights, of the whole tensor otherwise.
+
+        In float32 for half-precision tensors, whose extremes may be further apart than they reach.
+        """
+        low, high = (end.to(_work_dtype(x)) for end in value_range(x, keep))
         if self.sync_ranges and role != "weight" and _is_distributed():
             ends = torch.stack([-low, high])
             dist.all_reduce(ends, op=dist.ReduceOp.MAX)
@@ -76,7 +79,7 @@ class SBM(Quantizer):
         self, role: str, x: Tensor, levels: Tensor, within: Range, key: Tensor | None = None
     ) -> Quantized:
         """Round to the grid of `within`; arithmetic in float32 for half-precision tensors."""
-        work = x if x.dtype in (torch.float32, torch.float64) else x.float()
+        work = x.to(_work_dtype(x))
         low, high = (end.to(work.dtype) for end in within)
         levels = levels.to(work.dtype)
         if self.zero == "integer":
@@ -100,3 +103,7 @@ class SBM(Quantizer):
 
 def _is_distributed() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def _work_dtype(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)

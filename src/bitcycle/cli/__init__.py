@@ -1,0 +1,1 @@
+"""The command line: one file per command, found by `bitcycle.cli.main`."""

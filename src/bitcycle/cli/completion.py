@@ -1,0 +1,23 @@
+"""`bitcycle completion`: a script that teaches a shell the commands."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def register(subparsers: Any) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser("completion", help="print a shell completion script")
+    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+    parser.set_defaults(run=run_completion)
+
+
+def run_completion(arguments: argparse.Namespace) -> int:
+    """Prints the script: `eval "$(bitcycle completion bash)"`."""
+    from bitcycle.cli.main import build_parser
+    from bitcycle.extras import require
+
+    shtab = require("shtab", extra="train", purpose="completion scripts")
+    print(shtab.complete(build_parser(), shell=arguments.shell))
+    return 0

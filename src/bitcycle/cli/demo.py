@@ -1,0 +1,38 @@
+"""`bitcycle demo`: a first result on real data, within two minutes and without a download."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def register(subparsers: Any) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser("demo", help="static 8-bit against CPT on digits, 1-2 minutes")
+    parser.add_argument("--output", default="runs/demo", help="where the runs go")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
+    parser.set_defaults(run=run_command)
+
+
+def run_command(arguments: argparse.Namespace) -> int:
+    """Trains, prints the table, draws the picture, says what to type next."""
+    from bitcycle.report import plot
+    from bitcycle.report.files import save
+    from bitcycle.study.demo import run_demo
+
+    output = Path(arguments.output)
+    result = run_demo(
+        output,
+        num_seeds=arguments.seeds,
+        num_jobs=arguments.jobs,
+        say=lambda line: print(line, flush=True),
+    )
+    picture = output / "demo.png"
+    save(plot(result), picture)
+    print(f"\n{result}\n\nruns:    {output}\npicture: {picture}\n")
+    print("next:    bitcycle schedule CR:3-8:8 --steps 64000      see the schedule CPT uses")
+    print("         bitcycle train digits-cpt-3-8-8 --seed 7      one run, with progress")
+    print("         bitcycle ls recipes                           the papers' experiments by name")
+    return 0

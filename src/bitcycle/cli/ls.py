@@ -1,0 +1,146 @@
+"""`bitcycle ls KIND`: what there is to choose from, by name."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+from bitcycle.registry import Registry
+
+Row = dict[str, str]
+KINDS: Registry[Callable[[], list[Row]]] = Registry("kind")
+
+
+@KINDS.register("schedules")
+def schedules() -> list[Row]:
+    """Precision schedules and the text that stands for them."""
+    from bitcycle.schedules import list_schedules
+
+    return [
+        {"name": i.name, "cost": i.tier or "-", "example": i.form, "what": i.summary}
+        for i in list_schedules()
+    ]
+
+
+@KINDS.register("quantizers")
+def quantizers() -> list[Row]:
+    """Rules that turn tensors into codes."""
+    from bitcycle.quantizers import QUANTIZERS
+
+    return [{"name": name, "what": first_line(entry)} for name, entry in QUANTIZERS.items()]
+
+
+@KINDS.register("layers")
+def layers() -> list[Row]:
+    """Module types that can be converted, and what they become."""
+    from bitcycle.nn import LAYERS
+
+    return [
+        {"float type": name, "converted": entry.__name__, "what": first_line(entry)}
+        for name, entry in LAYERS.items()
+    ]
+
+
+@KINDS.register("runs")
+def runs() -> list[Row]:
+    """Runs below ./runs, with their results."""
+    from bitcycle.train.overview import list_runs
+
+    return list_runs("runs")
+
+
+@KINDS.register("models")
+def models() -> list[Row]:
+    """Networks to train, and the kind of data they take."""
+    from bitcycle.models import MODELS
+    from bitcycle.tasks.names import model_kind
+
+    return [
+        {"name": name, "kind": model_kind(entry), "what": entry.description.rstrip(".")}
+        for name, entry in MODELS.items()
+    ]
+
+
+@KINDS.register("datasets")
+def datasets() -> list[Row]:
+    """Data to train on, and the files expected below its root."""
+    from bitcycle.data import DATASETS
+
+    return [
+        {"name": name, "kind": info.kind, "what": f"{info.description}; files: {info.layout}"}
+        for name, info in DATASETS.items()
+    ]
+
+
+@KINDS.register("recipes")
+def recipes() -> list[Row]:
+    """Complete runs: the papers' cells with the published values, and small ones."""
+    from bitcycle.recipes import list_recipes
+
+    return [
+        {
+            "name": info.name,
+            "scale": info.scale,
+            "cell of": ", ".join(cell.removeprefix("CPT ") for cell in info.cells) or "-",
+            "published": ", ".join(f"{p.value:g}" for p in info.results) or "-",
+            "what": info.description,
+        }
+        for info in list_recipes()
+    ]
+
+
+def register(subparsers: Any) -> None:
+    """Adds the command."""
+    listing = "\n".join(f"  {name:<12}{first_line(kind)}" for name, kind in KINDS.items())
+    parser = subparsers.add_parser(
+        "ls",
+        help="list what there is, by name",
+        description="Lists everything of one kind, by name.",
+        epilog=f"kinds:\n{listing}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("kind", metavar="KIND", help=", ".join(KINDS.names()))
+    parser.add_argument("--json", action="store_true", help="print a JSON list")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the table."""
+    rows = KINDS[arguments.kind]()
+    if arguments.json:
+        print(json.dumps(rows, indent=2))
+    elif rows:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        print(table(rows, width=width))
+    return 0
+
+
+def table(rows: list[Row], *, width: int | None = None) -> str:
+    """Aligned columns; with a width, the last column is wrapped to it.
+
+    >>> print(table([{"name": "sbm", "what": "ranges of a batch"}, {"name": "x", "what": "y"}]))
+    name  what
+    sbm   ranges of a batch
+    x     y
+    """
+    *columns, last = rows[0]
+    sizes = [max(len(text) for text in (c, *(row[c] for row in rows))) for c in columns]
+    indent = sum(sizes) + 2 * len(sizes)
+    lines = []
+    for row in ({name: name for name in rows[0]}, *rows):
+        start = "".join(f"{row[c]:<{size}}  " for c, size in zip(columns, sizes, strict=True))
+        pieces = [row[last]]
+        if width is not None and width - indent >= 20:
+            pieces = textwrap.wrap(row[last], width - indent) or [""]
+        lines.append(start + f"\n{'':<{indent}}".join(pieces))
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def first_line(entry: object) -> str:
+    """The first line of an entry's docstring."""
+    return (getattr(entry, "__doc__", None) or "").strip().partition("\n")[0].rstrip(".")

@@ -1,0 +1,144 @@
+"""The `bitcycle` command: finds the sub-commands, runs one, and turns errors into one line.
+
+A sub-command is a module of this package with `register(subparsers)`, which adds a parser and sets
+its default `run` to a function from the parsed arguments to an exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import pkgutil
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from typing import Any, NoReturn
+
+import bitcycle.cli
+from bitcycle.extras import MissingExtraError
+from bitcycle.version import VERSION
+from bitcycle.warnings import BitcycleWarning
+
+OK, FAILURE, USAGE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
+PATIENCE = 10.0  # seconds that other processes leave the first one to say what went wrong
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit code: 0, 1 (failure), 2 (bad usage or value)."""
+    is_debug = "--debug" in (sys.argv[1:] if argv is None else argv)
+    parser = build_parser()
+    try:
+        arguments, rest = parser.parse_known_args(argv)
+        if rest and not getattr(arguments, "takes_overrides", False):
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        arguments.overrides = rest
+        with _plain_warnings(), _only_first_prints():
+            code: int = arguments.run(arguments)
+        sys.stdout.flush()  # a closed pipe shows here, not at interpreter exit
+        return code
+    except SystemExit as stop:  # argparse: help, version, usage
+        return stop.code if isinstance(stop.code, int) else OK
+    except KeyboardInterrupt:
+        print("bitcycle: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # the reader has gone; what is still buffered must not raise again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except Exception as error:
+        if is_debug:
+            raise
+        return _report(error)
+
+
+def _report(error: Exception) -> int:
+    if isinstance(getattr(error, "exit_code", None), int):  # stopped by a signal
+        if _is_first():
+            print(f"bitcycle: {error}", file=sys.stderr)
+        return int(error.exit_code)  # type: ignore[attr-defined]
+    if isinstance(error, ValueError):
+        message, code = str(error), USAGE
+    elif isinstance(error, OSError | ArithmeticError | MissingExtraError):
+        message, code = str(error), FAILURE
+    elif isinstance(error, RuntimeError) and "Connection closed by peer" in str(error):
+        message, code = "another process of this run ended; its own message says why", FAILURE
+    else:
+        message, code = f"unexpected {type(error).__name__}: {error} (--debug shows where)", FAILURE
+    sender = "bitcycle"
+    if not _is_first():
+        # processes of one run mostly fail alike: the launcher ends this one as soon as the first
+        # has said why; only what the first does not share is said here
+        time.sleep(PATIENCE)
+        sender = f"bitcycle [process {os.environ.get('RANK')}]"
+    print(f"{sender}: error: {message}", file=sys.stderr)
+    return code
+
+
+def _is_first() -> bool:
+    """Whether this is the process that speaks; torchrun and accelerate start several."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+@contextmanager
+def _only_first_prints() -> Iterator[None]:
+    """Standard output of the run's first process only."""
+    if os.environ.get("RANK", "0") == "0":
+        yield
+        return
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
+        yield
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Our own warnings as one line each, without the source line Python would show."""
+    shown = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if issubclass(category, BitcycleWarning):
+            if not _is_first():
+                return
+            print(f"bitcycle: warning: {message}", file=sys.stderr)
+        else:
+            shown(message, category, *rest, **more)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors look like all others."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **options})
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(USAGE, f"bitcycle: error: {message}\n")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with every sub-command of the package."""
+    parser = Parser(
+        prog="bitcycle", description="Train PyTorch models at low precision on a schedule."
+    )
+    parser.add_argument("--version", action="version", version=f"bitcycle {VERSION}")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for module in pkgutil.iter_modules(bitcycle.cli.__path__):
+        register = getattr(importlib.import_module(f"bitcycle.cli.{module.name}"), "register", None)
+        if register is not None:
+            register(commands)
+    for command in commands.choices.values():  # bitcycle schedule --debug works as well
+        command.add_argument(
+            "--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS
+        )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""`bitcycle schedule CR:3-8:8 --steps 64000`: draws schedules and tells what they cost."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from typing import Any
+
+from bitcycle.report.files import check_path, save
+from bitcycle.report.terminal import MIN_WIDTH, chart, ink_for
+from bitcycle.schedules import Bits, Static, parse_schedule
+
+_EXAMPLES = """examples:
+  bitcycle schedule CR:3-8:32
+  bitcycle schedule LR:3-8:8 "seq(CR:3-8:8@0.8, fp32)" --steps 10000 --png bits.png
+"""
+
+
+def register(subparsers: Any) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser(
+        "schedule",
+        help="draw precision schedules and their cost",
+        description="Draws schedules over a run, with shares, switches, mean bits and cost.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "schedules", nargs="+", metavar="SCHEDULE", help="text such as CR:3-8:32, 8 or fp32"
+    )
+    parser.add_argument("--steps", type=int, default=64_000, help="total steps (default 64000)")
+    parser.add_argument("--backward", default="8", help="bits of the errors, for the cost: 8, fp32")
+    parser.add_argument("--png", metavar="FILE", help="also draw it as a picture (matplotlib)")
+    parser.add_argument("--width", type=int, help="columns to use (default: the terminal's)")
+    parser.add_argument("--json", action="store_true", help="print the numbers as a JSON list")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Checks everything, writes the picture, then prints."""
+    width = arguments.width
+    if width is None:
+        width = max(MIN_WIDTH, shutil.get_terminal_size().columns)
+    if width < MIN_WIDTH:
+        raise ValueError(f"--width must be at least {MIN_WIDTH}, got {width}")
+    target = None if arguments.png is None else check_path(arguments.png)
+    backward = _backward_bits(arguments.backward)
+    schedules = [parse_schedule(text) for text in arguments.schedules]
+    previews = [one.preview(arguments.steps, backward=backward) for one in schedules]
+    if target is not None:
+        from bitcycle.report.schedules import draw_previews
+
+        save(draw_previews(previews), target)
+    if arguments.json:
+        print(json.dumps([preview.to_dict() for preview in previews], indent=2))
+        return 0
+    ink = ink_for(sys.stdout.encoding)
+    blocks = [
+        f"{chart(preview.schedule.values(arguments.steps), width=width, ink=ink)}\n"
+        f"{preview.text(width)}"
+        for preview in previews
+    ]
+    print("\n\n".join(blocks))
+    if target is not None:
+        print(f"\nwrote {target}")
+    return 0
+
+
+def _backward_bits(text: str) -> Bits:
+    parsed = parse_schedule(text)
+    if not isinstance(parsed, Static):
+        raise ValueError(f"--backward must be a number of bits or fp32, got {text!r}")
+    return parsed.bits

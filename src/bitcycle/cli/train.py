@@ -1,0 +1,66 @@
+"""`bitcycle train` and `bitcycle resume`: runs as commands."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+_OVERRIDES = (
+    "Any key of the configuration can follow as an override, such as --optimizer.lr 0.05 "
+    "--seed 3 --data.root ~/data; --print-config shows them all. Many processes: "
+    "torchrun --nproc-per-node 2 -m bitcycle train ..."
+)
+
+
+def register(subparsers: Any) -> None:
+    """Adds the commands."""
+    train = subparsers.add_parser(
+        "train", help="train a recipe or a configuration file", epilog=_OVERRIDES
+    )
+    train.add_argument("what", metavar="RECIPE|FILE", help="a name of `ls recipes`, or a YAML file")
+    train.add_argument(
+        "--resume", choices=("auto",), help="go on with the run if its folder exists already"
+    )
+    train.add_argument("--print-config", action="store_true", help="print the whole YAML and stop")
+    _add_quiet(train)
+    train.set_defaults(run=run_train, takes_overrides=True)
+    resume = subparsers.add_parser("resume", help="go on with an interrupted run")
+    resume.add_argument("directory", help="the folder of the run")
+    _add_quiet(resume)
+    resume.set_defaults(run=run_resume)
+
+
+def _add_quiet(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quiet", action="store_true", help="print the result only")
+
+
+def run_train(arguments: argparse.Namespace) -> int:
+    """Trains, or goes on when asked to."""
+    from bitcycle.recipes import recipe
+    from bitcycle.train.configfile import override, read_config, to_yaml
+    from bitcycle.train.run import resume_or_run, run
+
+    path = Path(arguments.what)
+    is_file = path.suffix in (".yaml", ".yml") or path.is_file()
+    config = override(read_config(path) if is_file else recipe(path.name), arguments.overrides)
+    if arguments.print_config:
+        print(to_yaml(config), end="")
+        return 0
+    start = resume_or_run if arguments.resume == "auto" else run
+    _tell(start(config, show="quiet" if arguments.quiet else "auto"))
+    return 0
+
+
+def run_resume(arguments: argparse.Namespace) -> int:
+    """Goes on from the newest checkpoint."""
+    from bitcycle.train.run import resume
+
+    _tell(resume(arguments.directory, show="quiet" if arguments.quiet else "auto"))
+    return 0
+
+
+def _tell(result: Any) -> None:
+    best = f", best by validation {result.best[result.metric]:.2f}" if result.best else ""
+    print(f"{result.metric} {result.value:.2f} at {result.eval_precision}{best}")
+    print(f"{result.directory}/result.json")

@@ -1,0 +1,177 @@
+"""What a run has cost so far: MACs from one traced batch, bits from the layers, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from bitcycle.assign import PrecisionLike
+from bitcycle.cost.bitops import make_cost
+from bitcycle.cost.macs import Trace, check_count, count_macs
+from bitcycle.cost.result import Cost
+from bitcycle.cost.usage import OperandBits, present_bits
+from bitcycle.nn.base import QuantizedLayer
+
+
+class CostMeter:
+    """Adds up the cost of training steps from the bits that the layers have at each.
+
+    Traces the model once, when built; `step` then only reads Python attributes. Call it once per
+    optimizer step, before the scheduler's. With a constant batch it ends at exactly what
+    `training_cost` said before the run.
+
+    >>> import torch
+    >>> from bitcycle.assign import set_precision
+    >>> from bitcycle.convert import quantize_model
+    >>> model = quantize_model(nn.Linear(4, 8))
+    >>> meter = CostMeter(model, torch.ones(2, 4))
+    >>> set_precision(model, "FW4/BW8")
+    >>> meter.step()
+    >>> meter.step(num_samples=1)  # a partial batch
+    >>> meter.by_matmul()  # 3 samples x 32 MACs x (4 x 4, 4 x 8)
+    {'output': 1536, 'grad_input': 0, 'grad_weight': 3072}
+    >>> meter.relative_to("FW8/BW8")
+    0.375
+    """
+
+    def __init__(
+        self, model: nn.Module, example_inputs: Any, *, batch_size: int | None = None
+    ) -> None:
+        self._trace: Trace = count_macs(model, example_inputs, batch_size=batch_size)
+        self._usages: list[dict[OperandBits, tuple[int, int]]] = [{} for _ in self._trace.layers]
+        self._num_steps = self._num_samples = 0  # all of them
+        self._present = self._read_layers()
+        self._bits = [present_bits(module) for module in self._trace.modules]
+        self._recent_steps = self._recent_samples = 0  # since the bits last changed
+
+    # -- counting -------------------------------------------------------------------------------
+
+    def step(self, num_samples: int | None = None) -> None:
+        """Add one optimizer step at the layers' present bits.
+
+        num_samples: how many samples it was computed on, over all its micro-batches; by default
+        the traced batch size.
+        """
+        if num_samples is None:
+            num_samples = self._trace.batch_size
+        else:
+            check_count(num_samples, "num_samples")
+        present = self._read_layers()
+        if present != self._present:
+            self._file_recent()
+            self._present = present
+            self._bits = [present_bits(module) for module in self._trace.modules]
+        self._recent_steps += 1
+        self._recent_samples += num_samples
+        self._num_steps += 1
+        self._num_samples += num_samples
+
+    def _read_layers(self) -> list[object]:
+        """What decides the layers' bits; mostly the same objects as before, so fast to compare."""
+        return [
+            (module.precision, module.quantized_roles)
+            if isinstance(module, QuantizedLayer)
+            else None
+            for module in self._trace.modules
+        ]
+
+    def _file_recent(self) -> None:
+        if self._recent_steps == 0:
+            return
+        for usage, bits in zip(self._usages, self._bits, strict=True):
+            num_steps, num_samples = usage.get(bits, (0, 0))
+            usage[bits] = num_steps + self._recent_steps, num_samples + self._recent_samples
+        self._recent_steps = self._recent_samples = 0
+
+    # -- reading --------------------------------------------------------------------------------
+
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps counted."""
+        return self._num_steps
+
+    @property
+    def num_samples(self) -> int:
+        """Samples counted."""
+        return self._num_samples
+
+    @property
+    def uncounted(self) -> tuple[str, ...]:
+        """What multiplies and is not in the numbers, by name."""
+        return self._trace.uncounted
+
+    def cost(self, baseline: PrecisionLike | None = None) -> Cost:
+        """The cost so far, by the convention "exact".
+
+        baseline: what `relative` compares with; by default the static upper bound, every role of
+        every layer at the most bits it has had.
+        """
+        self._file_recent()
+        tops = [
+            tuple(max(column) for column in zip(*usage, strict=True)) if usage else bits
+            for usage, bits in zip(self._usages, self._bits, strict=True)
+        ]
+        return make_cost(
+            self._trace,
+            self._usages,
+            tops,
+            num_steps=self._num_steps,
+            num_samples=self._num_samples,
+            convention="exact",
+            baseline=baseline,
+            default_baseline="every role at the most bits it had",
+        )
+
+    @property
+    def bitops(self) -> int:
+        """MACs x bits x bits of all steps so far."""
+        return self.cost().bitops
+
+    @property
+    def traffic(self) -> int:
+        """Operand bits read in all steps so far."""
+        return self.cost().traffic
+
+    def relative_to(self, precision: PrecisionLike) -> float:
+        """BitOPs so far over those of the same steps at a static precision; 1 before any step."""
+        return self.cost(precision).relative
+
+    def by_layer(self) -> dict[str, int]:
+        """BitOPs of each layer by name."""
+        return self.cost().by_layer()
+
+    def by_matmul(self) -> dict[str, int]:
+        """BitOPs of output, grad_input and grad_weight."""
+        return self.cost().by_matmul()
+
+    # -- state ----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON types only: by layer, [weight, act, error bits, number of steps, of samples]."""
+        self._file_recent()
+        return {
+            "num_steps": self._num_steps,
+            "num_samples": self._num_samples,
+            "layers": {
+                layer.name: [[*bits, *counts] for bits, counts in usage.items()]
+                for layer, usage in zip(self._trace.layers, self._usages, strict=True)
+            },
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from there; the MACs are this meter's own."""
+        names = [layer.name for layer in self._trace.layers]
+        if set(state["layers"]) != set(names):
+            missing = sorted(set(names) ^ set(state["layers"]))
+            raise ValueError(
+                f"the saved meter counted other layers than this model has; in one of them only: "
+                f"{', '.join(missing[:10])}"
+            )
+        self._usages = [
+            {tuple(bits): (num_steps, num_samples) for *bits, num_steps, num_samples in rows}
+            for rows in (state["layers"][name] for name in names)
+        ]
+        self._num_steps, self._num_samples = state["num_steps"], state["num_samples"]
+        self._recent_steps = self._recent_samples = 0

@@ -1,0 +1,55 @@
+"""Files to batches: datasets by name, and loaders whose only state is the step.
+
+>>> from bitcycle.data import Batches, OnePass, load_images
+>>> splits = load_images("digits")
+>>> batches = Batches(splits.train, batch_size=64, seed=0)
+>>> batches.steps_per_epoch, batches.batch_at(1000).inputs.shape
+(23, torch.Size([64, 1, 8, 8]))
+>>> sum(batch.num_targets for batch in OnePass(splits.test, batch_size=100))
+360
+"""
+
+from bitcycle.data.base import (
+    DATASETS,
+    DatasetInfo,
+    Place,
+    dataset,
+    load,
+    load_corpus,
+    load_graph,
+    load_images,
+)
+from bitcycle.data.batch import IGNORE, Batch, Key, Samples
+from bitcycle.data.batches import Batches, OnePass
+from bitcycle.data.blocks import Blocks
+from bitcycle.data.images import ImageArrays
+from bitcycle.data.selection import select
+from bitcycle.data.splits import Corpus, Graph, ImageSplits
+from bitcycle.data.streams import StreamPass, Streams
+from bitcycle.data.tensors import Tensors
+
+__all__ = [
+    "DATASETS",
+    "IGNORE",
+    "Batch",
+    "Batches",
+    "Blocks",
+    "Corpus",
+    "DatasetInfo",
+    "Graph",
+    "ImageArrays",
+    "ImageSplits",
+    "Key",
+    "OnePass",
+    "Place",
+    "Samples",
+    "StreamPass",
+    "Streams",
+    "Tensors",
+    "dataset",
+    "load",
+    "load_corpus",
+    "load_graph",
+    "load_images",
+    "select",
+]

@@ -1,0 +1,99 @@
+"""Images held in memory as bytes; a batch is gathered, augmented and normalized as tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bitcycle.data.augment import crop_and_flip, draw_crops
+from bitcycle.data.batch import Key
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ImageArrays:
+    """Pixels (N, C, H, W) in uint8 and class numbers (N,) in int64, on one device.
+
+    A value p of channel c is delivered as (p / max_value - mean[c]) / std[c]. With `padding` a
+    training fetch crops at random out of the zero-padded image, with `flip` it mirrors half.
+    """
+
+    pixels: Tensor
+    targets: Tensor
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    max_value: float = 255.0
+    padding: int = 0
+    flip: bool = False
+
+    num_prefetch = 0
+
+    def __post_init__(self) -> None:
+        if self.pixels.dim() != 4 or self.pixels.dtype != torch.uint8:
+            raise ValueError(
+                f"pixels must be (N, C, H, W) in uint8, not {tuple(self.pixels.shape)} "
+                f"in {self.pixels.dtype}"
+            )
+        if self.targets.shape != self.pixels.shape[:1] or self.targets.dtype != torch.int64:
+            raise ValueError(
+                f"targets must be one int64 per image, not {tuple(self.targets.shape)} "
+                f"in {self.targets.dtype} for {len(self.pixels)} images"
+            )
+        if not len(self.mean) == len(self.std) == self.pixels.shape[1]:
+            raise ValueError(f"mean and std need one number per channel: {self.pixels.shape[1]}")
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def fetch(self, indices: NDArray[np.int64], key: Key | None) -> tuple[Tensor, Tensor]:
+        """Normalized float32 images and their classes; augmented when there is a key."""
+        chosen = torch.from_numpy(np.ascontiguousarray(indices)).to(self.pixels.device)
+        pixels = self.pixels.index_select(0, chosen)
+        if key is not None and (self.padding or self.flip):
+            crops = draw_crops(indices, key, padding=self.padding, flip=self.flip)
+            pixels = crop_and_flip(pixels, crops, padding=self.padding)
+        return self.normalize(pixels), self.targets.index_select(0, chosen)
+
+    def normalize(self, pixels: Tensor) -> Tensor:
+        """uint8 pixels to float32 inputs."""
+        return normalize(pixels, mean=self.mean, std=self.std, max_value=self.max_value)
+
+    def to(self, device: torch.device | str) -> ImageArrays:
+        """The same images on `device`, where fetches then do their work."""
+        return replace(self, pixels=self.pixels.to(device), targets=self.targets.to(device))
+
+
+def normalize(
+    pixels: Tensor, *, mean: tuple[float, ...], std: tuple[float, ...], max_value: float = 255.0
+) -> Tensor:
+    """(p / max_value - mean[c]) / std[c], as one multiplication and one addition.
+
+    >>> normalize(torch.tensor([[[[255]]]], dtype=torch.uint8), mean=(0.5,), std=(0.25,)).item()
+    2.0
+    """
+    shape = (1, -1, 1, 1)
+    gain = torch.tensor([1 / (max_value * s) for s in std], device=pixels.device).view(shape)
+    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=pixels.device)
+    return pixels.to(torch.float32).mul_(gain).add_(shift.view(shape))
+
+
+def channel_statistics(
+    pixels: Tensor, *, max_value: float = 255.0
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel over all images, from exact integer counts.
+
+    >>> channel_statistics(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
+    ((0.5,), (0.5,))
+    """
+    means, stds = [], []
+    values = torch.arange(256, dtype=torch.float64) / max_value
+    for channel in range(pixels.shape[1]):
+        counts = torch.bincount(pixels[:, channel].reshape(-1), minlength=256).double()
+        weights = counts / counts.sum()
+        mean = (weights * values).sum()
+        means.append(mean.item())
+        stds.append((weights * (values - mean) ** 2).sum().sqrt().item() or 1.0)
+    return tuple(means), tuple(stds)

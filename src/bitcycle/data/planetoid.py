@@ -1,0 +1,123 @@
+"""Cora, CiteSeer and PubMed: citation graphs in the files of the Planetoid paper."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bitcycle.data.base import Place, dataset
+from bitcycle.data.splits import Graph, both_directions
+from bitcycle.data.unpickle import as_array, read_pickle
+
+PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
+NUM_VALIDATION = 500
+
+
+def load_planetoid(place: Place, folder_name: str) -> Graph:
+    """The standard split: the first nodes train, the next 500 validate, 1,000 listed ones test.
+
+    Features are as in the files; see `Graph.with_row_normalized_features`. Test nodes without any
+    citation, which CiteSeer's files leave out, are there with zero features and in no mask.
+    """
+    name = place.info.name
+    folder = place.folder(
+        [f"ind.{name}.{part}" for part in PARTS],
+        below=(f"{folder_name}/raw", folder_name, f"{name}/raw", name, "raw"),
+    )
+    files = {part: place.file(folder, f"ind.{name}.{part}") for part in PARTS}
+    matrices = {
+        part: _matrix(place, files[part]) for part in ("x", "tx", "allx", "y", "ty", "ally")
+    }
+    for part, labels in (("x", "y"), ("tx", "ty"), ("allx", "ally")):
+        num_rows, num_labels = len(matrices[part]), len(matrices[labels])
+        if num_rows != num_labels:
+            raise place.damaged(files[labels], f"{num_labels} rows where {part} has {num_rows}")
+    for part in ("tx", "allx", "ty", "ally"):
+        columns = matrices["x" if part.endswith("x") else "y"].shape[1]
+        if matrices[part].shape[1] != columns:
+            raise place.damaged(files[part], f"{matrices[part].shape[1]} columns, not {columns}")
+
+    num_train, num_known = len(matrices["y"]), len(matrices["allx"])
+    test = _test_index(place, files["test.index"])
+    if len(test) != len(matrices["tx"]) or test.min() != num_known:
+        raise place.damaged(
+            files["test.index"],
+            f"{len(test)} node numbers from {test.min()}; "
+            f"expected {len(matrices['tx'])} from {num_known}",
+        )
+    num_nodes = int(test.max()) + 1
+    features = np.zeros((num_nodes, matrices["x"].shape[1]), np.float32)
+    one_hot = np.zeros((num_nodes, matrices["y"].shape[1]), np.float32)
+    for whole, known, tested in ((features, "allx", "tx"), (one_hot, "ally", "ty")):
+        whole[:num_known] = matrices[known]
+        whole[test] = matrices[tested]
+
+    nodes = np.arange(num_nodes)
+    num_before_test = min(num_train + NUM_VALIDATION, num_known)
+    return Graph(
+        features=torch.from_numpy(features),
+        edge_index=torch.from_numpy(_edges(place, files["graph"], num_nodes)),
+        targets=torch.from_numpy(one_hot.argmax(axis=1).astype(np.int64)),
+        train_mask=torch.from_numpy(nodes < num_train),
+        validation_mask=torch.from_numpy((nodes >= num_train) & (nodes < num_before_test)),
+        test_mask=torch.from_numpy(np.isin(nodes, test)),
+        num_classes=one_hot.shape[1],
+    )
+
+
+def _matrix(place: Place, path: Path) -> NDArray[Any]:
+    try:
+        matrix = as_array(read_pickle(path))
+        if matrix.ndim != 2 or 0 in matrix.shape:
+            raise ValueError(f"an array of shape {matrix.shape} where a matrix is expected")
+    except ValueError as error:
+        raise place.damaged(path, str(error)) from None
+    return matrix
+
+
+def _test_index(place: Place, path: Path) -> NDArray[np.int64]:
+    try:
+        index = np.array([int(line) for line in path.read_text().split()], np.int64)
+        if len(index) == 0 or len(np.unique(index)) != len(index):
+            raise ValueError("no node numbers, or one twice")
+    except (ValueError, OverflowError) as error:
+        raise place.damaged(path, f"expected one node number per line ({error})") from None
+    return index
+
+
+def _edges(place: Place, path: Path, num_nodes: int) -> NDArray[np.int64]:
+    try:
+        neighbours = read_pickle(path)
+        if not isinstance(neighbours, dict) or not neighbours:
+            raise ValueError("expected a dict from a node to the list of its neighbours")
+        lengths = [len(nodes) for nodes in neighbours.values()]
+        sources = np.repeat(np.array(list(neighbours), np.int64), lengths)
+        targets = np.array([node for nodes in neighbours.values() for node in nodes], np.int64)
+        if min(sources.min(), targets.min()) < 0 or max(sources.max(), targets.max()) >= num_nodes:
+            raise ValueError(f"a node number outside 0..{num_nodes - 1}")
+    except (ValueError, TypeError, OverflowError) as error:
+        raise place.damaged(path, str(error)) from None
+    return both_directions(sources, targets, num_nodes)
+
+
+for _name, _folder, _nodes, _features, _classes in (
+    ("cora", "Cora", "2,708", 1_433, 7),
+    ("citeseer", "CiteSeer", "3,327", 3_703, 6),
+    ("pubmed", "PubMed", "19,717", 500, 3),
+):
+    dataset(
+        name=_name,
+        kind="graph",
+        description=f"{_folder}, {_nodes} papers and their citations (Yang et al. 2016)",
+        num_classes=_classes,
+        input_shape=(_features,),
+        layout=f"ind.{_name}.{{x,tx,allx,y,ty,ally,graph,test.index}}, "
+        f"in the root, {_folder}/ or {_folder}/raw/",
+        source="https://github.com/kimiyoung/planetoid (data/), or "
+        f"torch_geometric.datasets.Planetoid(root, {_folder!r})",
+    )(partial(load_planetoid, folder_name=_folder))

@@ -1,0 +1,170 @@
+"""CPT on CIFAR-10 and CIFAR-100: Tables 1, 2, 6, 7, 8."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from bitcycle.quantizers import QUANTIZERS
+from bitcycle.recipes.base import FAMILIES, Recipe
+from bitcycle.recipes.parts import CPT_CYCLES, quantized, schedule_text
+from bitcycle.recipes.tables import Bits, read_table, values
+from bitcycle.tasks import DataConfig, ModelConfig
+from bitcycle.train.config import (
+    EvalConfig,
+    LrConfig,
+    OptimizerConfig,
+    PrecisionConfig,
+    RunConfig,
+)
+
+SKIP = ("fc",)  # every convolution is quantized, the first and the shortcuts too
+EPOCHS = 160  # as the paper counts the 64,000 steps
+STEPS = 64_000
+
+
+def train_cifar(
+    name: str, dataset: str, model: str, precision: PrecisionConfig, **changes: Any
+) -> RunConfig:
+    """The paper's training settings for ResNets and MobileNetV2."""
+    config = RunConfig(
+        name=name,
+        task="images",
+        model=ModelConfig(name=model),
+        data=DataConfig(name=dataset, batch_size=128),
+        optimizer=OptimizerConfig(name="sgd", lr=0.1, momentum=0.9, weight_decay=1e-4),
+        lr=LrConfig(policy="step", milestones=(0.5, 0.75), gamma=0.1),
+        precision=precision,
+        eval=EvalConfig(every=0.0125),
+        steps=STEPS,
+    )
+    return replace(config, **changes)
+
+
+def cifar(
+    dataset: str, model: str, method: str, cell: str, *, cycles: int = CPT_CYCLES
+) -> RunConfig:
+    """A method at a cell's bits: cifar("cifar100", "resnet74", "cpt", "3-8/8")."""
+    bits = Bits.parse(cell)
+    variant = "" if cycles == CPT_CYCLES else f"-n{cycles}"
+    precision = quantized(schedule_text(method, bits, cycles), bits.backward, skip=SKIP)
+    return train_cifar(
+        f"{dataset}-{model}-{method}-{bits.name}{variant}", dataset, model, precision
+    )
+
+
+@FAMILIES.register("cpt-table1")
+def table1() -> Iterator[Recipe]:
+    """The first half at low precision and one learning rate; then float32 at 0.01 and 0.001."""
+    for row in read_table("table1_lr_vs_precision"):
+        bits, first_lr = row["first_stage_bits"], float(row["first_stage_lr"])
+        name = f"{row['dataset']}-{row['model']}-stage1-{bits}-lr{first_lr:g}"
+        precision = PrecisionConfig()
+        notes: tuple[str, ...] = ()
+        if bits != "fp32":
+            precision = quantized(f"stages:{bits}@0.5,fp32", "stages:8@0.5,fp32", skip=SKIP)
+            notes = ("the error bits of the first stage are unpublished, 8 here",)
+        config = train_cifar(
+            name,
+            row["dataset"],
+            row["model"],
+            precision,
+            optimizer=OptimizerConfig(name="sgd", lr=0.01, momentum=0.9, weight_decay=1e-4),
+            # the first stage is a warm-up held for half of the run, the only one at its own rate
+            lr=LrConfig(
+                policy="step", milestones=(0.75,), gamma=0.1, warmup=0.5, warmup_lr=first_lr
+            ),
+        )
+        where = "CPT Table 1"
+        published = values(row, where, "accuracy")
+        yield Recipe(
+            config=config,
+            cells=(where,),
+            published=published,
+            notes=(f"first stage at learning rate {first_lr:g}", *notes),
+        )
+
+
+@FAMILIES.register("cpt-table2")
+def table2() -> Iterator[Recipe]:
+    """CPT against static precision; dorefa and wageubn as soon as there are such quantizers."""
+    where = "CPT Table 2"
+    for row in read_table("table2_cifar"):
+        for dataset in ("cifar10", "cifar100"):
+            method, cell = row["method"], row["precision_fw_bw"]
+            if method in ("sbm", "cpt"):
+                config = cifar(dataset, row["model"], METHODS[method], cell)
+            elif method in QUANTIZERS:
+                config = baseline(dataset, row["model"], method, cell)
+            else:
+                continue
+            columns = (f"{dataset}_accuracy", "gbitops", "latency_hours_zc706")
+            yield Recipe(config=config, cells=(where,), published=values(row, where, *columns))
+
+
+METHODS = {"sbm": "static", "cpt": "cpt", "cosine": "cpt"}
+
+
+def baseline(dataset: str, model: str, quantizer: str, cell: str) -> RunConfig:
+    """Static bits with another quantizer, whose authors keep the first and the last layer float."""
+    bits = Bits.parse(cell)
+    precision = quantized(bits.high, bits.backward, skip=("conv1", "fc"), quantizer=quantizer)
+    return train_cifar(f"{dataset}-{model}-{quantizer}-{bits.name}", dataset, model, precision)
+
+
+@FAMILIES.register("cpt-table6")
+def table6() -> Iterator[Recipe]:
+    """Cosine cycles against triangles and cosine annealing."""
+    where = "CPT Table 6"
+    for row in read_table("table6_schedule_shapes"):
+        method = METHODS.get(row["schedule"], row["schedule"])
+        config = cifar(row["dataset"], row["model"], method, row["precision_fw_bw"])
+        yield Recipe(config=config, cells=(where,), published=values(row, where, "accuracy"))
+
+
+@FAMILIES.register("cpt-table7")
+def table7() -> Iterator[Recipe]:
+    """CPT that starts late; the lowest bits until then."""
+    where = "CPT Table 7"
+    for row in read_table("table7_delayed_start"):
+        config = cifar(row["dataset"], row["model"], "cpt", row["precision_fw_bw"])
+        epoch = int(row["start_epoch_of_160"])
+        notes: tuple[str, ...] = ()
+        if epoch:
+            config = delayed(config, epoch)
+            notes = ("the table's caption says CIFAR-10, its text and values CIFAR-100",)
+        if epoch == EPOCHS:
+            config = replace(config, eval=replace(config.eval, precision="scheduled"))
+            notes += ("never starts: evaluated at the lowest bits, which it trained with",)
+        yield Recipe(
+            config=config, cells=(where,), published=values(row, where, "accuracy"), notes=notes
+        )
+
+
+def delayed(config: RunConfig, epoch: int) -> RunConfig:
+    """The same run with its forward schedule beginning at an epoch of 160."""
+    forward = f"delay@{epoch / EPOCHS}({config.precision.forward})"
+    return replace(
+        config,
+        name=f"{config.name}-start{epoch}",
+        precision=replace(config.precision, forward=forward),
+    )
+
+
+@FAMILIES.register("cpt-table8")
+def table8() -> Iterator[Recipe]:
+    """Forward static at 6, errors static or cycled."""
+    where = "CPT Table 8"
+    for row in read_table("table8_gradient_cycling"):
+        dataset, model = row["dataset"], row["model"]
+        if "-" not in row["bw"]:
+            config = cifar(dataset, model, "static", f"{row['fw']}/{row['bw']}")
+        else:
+            config = train_cifar(
+                f"{dataset}-{model}-gradcycle-{row['fw']}-{row['bw']}",
+                dataset,
+                model,
+                quantized(int(row["fw"]), f"CR:{row['bw']}:{CPT_CYCLES}", skip=SKIP),
+            )
+        yield Recipe(config=config, cells=(where,), published=values(row, where, "accuracy"))

@@ -1,0 +1,132 @@
+"""Runs that finish in seconds (digits) or minutes (CIFAR-10, WikiText-2) on two cores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from bitcycle.recipes.base import FAMILIES, Recipe
+from bitcycle.recipes.language import LSTM, LSTM_NOTE
+from bitcycle.recipes.parts import FEW_CYCLES, TEN, float_note, quantized, schedule_text
+from bitcycle.recipes.tables import Bits
+from bitcycle.tasks import DataConfig, ModelConfig
+from bitcycle.train.config import (
+    CheckpointConfig,
+    EvalConfig,
+    LrConfig,
+    OptimizerConfig,
+    PrecisionConfig,
+    RunConfig,
+    TrackingConfig,
+)
+
+SGD = OptimizerConfig(name="sgd", lr=0.1, momentum=0.9, weight_decay=1e-4)
+STEP = LrConfig(policy="step", milestones=(0.5, 0.75), gamma=0.1)
+
+
+def digits(name: str, precision: PrecisionConfig) -> RunConfig:
+    """A ResNet-8 of half the width on 8x8 digits: 240 steps, about 5 seconds, 98 to 99 %."""
+    return RunConfig(
+        name=f"digits-{name}",
+        task="images",
+        model=ModelConfig(name="digits_resnet"),
+        data=DataConfig(name="digits", batch_size=64),
+        optimizer=SGD,
+        lr=STEP,
+        precision=precision,
+        checkpoint=CheckpointConfig(every=0.5),
+        tracking=TrackingConfig(log_every=10),
+        steps=240,
+        threads=1,  # tensors this small are slower on two
+    )
+
+
+def cifar10(model: str, name: str, precision: PrecisionConfig) -> RunConfig:
+    """The paper's settings for 1,000 steps, two and a half epochs."""
+    return RunConfig(
+        name=f"cifar10-{model}-{name}-small",
+        task="images",
+        model=ModelConfig(name=model),
+        data=DataConfig(name="cifar10", batch_size=128),
+        optimizer=SGD,
+        lr=STEP,
+        precision=precision,
+        eval=EvalConfig(every=0.25),
+        steps=1000,
+    )
+
+
+def wikitext2_lstm(name: str, precision: PrecisionConfig) -> RunConfig:
+    """One layer of 128 units, tied embeddings, 500 windows of 20 x 35 words."""
+    return RunConfig(
+        name=f"wikitext2-lstm-{name}-small",
+        task="language",
+        model=ModelConfig(
+            name="lstm_lm",
+            options={"embedding_dim": 128, "hidden_dim": 128, "dropout": 0.2, "tie": True},
+        ),
+        data=DataConfig(name="wikitext-2", batch_size=20, eval_batch_size=20, sequence_length=35),
+        optimizer=OptimizerConfig(name="sgd", lr=20.0, momentum=0.0),
+        lr=LrConfig(policy="cosine"),
+        precision=precision,
+        eval=EvalConfig(every=0),
+        steps=500,
+        clip_norm=0.25,
+    )
+
+
+def wikitext2_transformer(name: str, precision: PrecisionConfig) -> RunConfig:
+    """Two layers of 128, 500 updates of 16 x 64 words."""
+    return RunConfig(
+        name=f"wikitext2-transformer-{name}-small",
+        task="language",
+        model=ModelConfig(
+            name="transformer_lm",
+            options={"dim": 128, "ffn_dim": 512, "num_layers": 2, "num_heads": 4, "dropout": 0.1},
+        ),
+        data=DataConfig(name="wikitext-2", batch_size=16, eval_batch_size=16, sequence_length=64),
+        optimizer=OptimizerConfig(name="adamw", lr=2e-3, betas=(0.9, 0.98), weight_decay=0.01),
+        lr=LrConfig(policy="inverse_sqrt", warmup=100),
+        precision=precision,
+        eval=EvalConfig(every=0),
+        steps=500,
+    )
+
+
+Build = Callable[[str, PrecisionConfig], RunConfig]
+
+
+def compare(
+    build: Build, cells: tuple[str, ...], skip: tuple[str, ...], notes: tuple[str, ...] = ()
+) -> Iterator[Recipe]:
+    """float32, and each cell: a range is CPT at 8 cycles, one number is static."""
+    yield Recipe(config=build("float32", PrecisionConfig()), scale="small")
+    for cell in cells:
+        bits = Bits.parse(cell)
+        method = "static" if bits.low == bits.high else "cpt"
+        precision = quantized(schedule_text(method, bits, FEW_CYCLES), bits.backward, skip=skip)
+        config = build(f"{method}-{bits.name}", precision)
+        yield Recipe(config=config, scale="small", notes=notes)
+
+
+@FAMILIES.register("digits")
+def digits_runs() -> Iterator[Recipe]:
+    """Cells in the manner of CPT, and the ten schedules."""
+    yield from compare(digits, ("8/8", "6/6", "3/8", "3-8/8", "3-6/6"), ("fc",))
+    bits = Bits(3, 8, 8)
+    for method in TEN:
+        precision = quantized(schedule_text(method, bits, FEW_CYCLES), 8, skip=("fc",))
+        yield Recipe(config=digits(f"{method.lower()}-{bits.name}", precision), scale="small")
+
+
+@FAMILIES.register("small")
+def small_runs() -> Iterator[Recipe]:
+    """CIFAR-10 and WikiText-2."""
+    for model in ("resnet8", "resnet20"):
+
+        def build(name: str, precision: PrecisionConfig, model: str = model) -> RunConfig:
+            return cifar10(model, name, precision)
+
+        yield from compare(build, ("8/8", "6/6", "3/8", "3-8/8", "3-6/6"), ("fc",))
+    cells = ("8/8", "6/8", "5-8/8", "5-6/8")
+    yield from compare(wikitext2_lstm, cells, (), float_note(LSTM, LSTM_NOTE))
+    yield from compare(wikitext2_transformer, ("8/8", "6/8", "4-8/8", "4-6/8"), ())

@@ -1,0 +1,131 @@
+"""What a schedule does over a run, before the run: shares, switches, mean bits and cost."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from bitcycle.precision import check_bits, cost_bits
+from bitcycle.schedules.base import Schedule
+from bitcycle.schedules.checks import Bits, bits_text, check_total, count, order
+
+
+@dataclass(frozen=True)
+class Preview:
+    """The numbers of one schedule over one run.
+
+    >>> from bitcycle.schedules import Cycle
+    >>> print(Cycle(3, 8, cycles=8, profile="rex").preview(640))
+    RR:3-8:8: 8 repeated rex cycles between 3 and 8 bits, over 640 steps
+      bits  3: 53.8%  4: 27.5%  5: 10.0%  6: 5.0%  7: 3.8%
+      mean  3.77 bits, 39 switches, 8 cycles
+      cost  0.395 of static 8 (backward 8)
+      end   at 7: never reaches its top of 8 (at most 7)
+      note  RR:3-8:8 never gets to 8 bits in 640 steps: the rex profile from 3 to 8 needs 91
+            steps in a cycle, here 80; use fewer cycles or more steps
+    """
+
+    schedule: Schedule
+    total_steps: int
+    backward: Bits  # bits of the errors, for the cost
+    steps_at: tuple[tuple[Bits, int], ...]  # (bits, number of steps), fewest bits first
+    num_switches: int
+    num_cycles: int
+    mean_bits: float  # float32 counts as 32
+    relative_cost: float  # mean of (q^2 + 2 q b) / (high^2 + 2 high b)
+    last: Bits
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, schedule: Schedule, total_steps: int, *, backward: Bits = 8) -> Preview:
+        """Evaluates the schedule at every step."""
+        total = check_total(total_steps)
+        b = cost_bits(check_bits(backward, "backward"))
+        values = schedule.values(total)
+        steps_at = tuple(sorted(Counter(values).items(), key=lambda item: order(item[0])))
+        # output costs q q, grad_input and grad_weight q b each
+        costs = {bits: cost_bits(bits) ** 2 + 2 * cost_bits(bits) * b for bits, _ in steps_at}
+        top = cost_bits(schedule.high)
+        return cls(
+            schedule=schedule,
+            total_steps=total,
+            backward=backward,
+            steps_at=steps_at,
+            num_switches=sum(before != after for before, after in pairwise(values)),
+            num_cycles=schedule.count_cycles(total),
+            mean_bits=sum(cost_bits(bits) * count for bits, count in steps_at) / total,
+            relative_cost=sum(costs[bits] * count for bits, count in steps_at)
+            / (total * (top**2 + 2 * top * b)),
+            last=values[-1],
+            notes=tuple(schedule.notes(total)),
+        )
+
+    @property
+    def shares(self) -> dict[Bits, float]:
+        """Share of the steps at each bit-width."""
+        return {bits: count / self.total_steps for bits, count in self.steps_at}
+
+    @property
+    def reaches_top(self) -> bool:
+        """Whether any step has the schedule's `high`."""
+        return self.schedule.high in self.shares
+
+    @property
+    def ends_at_top(self) -> bool:
+        """Whether the last step has the schedule's `high`."""
+        return self.last == self.schedule.high
+
+    def to_dict(self) -> dict[str, Any]:
+        """Only JSON types; bits are keys as text, such as '8' or 'fp32'."""
+        return {
+            "schedule": str(self.schedule),
+            "definition": self.schedule.to_dict(),
+            "total_steps": self.total_steps,
+            "backward": self.backward,
+            "low": self.schedule.low,
+            "high": self.schedule.high,
+            "steps_at": {bits_text(bits): count for bits, count in self.steps_at},
+            "num_switches": self.num_switches,
+            "num_cycles": self.num_cycles,
+            "mean_bits": self.mean_bits,
+            "relative_cost": self.relative_cost,
+            "last": self.last,
+            "reaches_top": self.reaches_top,
+            "ends_at_top": self.ends_at_top,
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, width: int = 88) -> str:
+        """The numbers as lines of at most `width` characters."""
+        shares = [f"{bits_text(bits)}:~{100 * s:.1f}%" for bits, s in self.shares.items()]
+        cycles = f", {count(self.num_cycles, 'cycle')}" if self.num_cycles else ""
+        rows = [
+            ("bits", "  ".join(shares)),
+            ("mean", f"{self.mean_bits:.2f} bits, {count(self.num_switches, 'switch')}{cycles}"),
+            ("cost", f"{self.relative_cost:.3f} of static {bits_text(self.schedule.high)} "
+                     f"(backward {bits_text(self.backward)})"),
+            ("end", self._ending()),
+            *(("note", note) for note in self.notes),
+        ]  # fmt: skip
+        title = f"{self.schedule}: {self.schedule.describe()}, over {self.total_steps:,} steps"
+        lines = textwrap.wrap(title, width, subsequent_indent="  ")
+        for name, body in rows:
+            lines += textwrap.wrap(
+                body, width, initial_indent=f"  {name:<6}", subsequent_indent=" " * 8
+            )
+        return "\n".join(lines).replace("~", " ")  # ~: a space that is no place to wrap
+
+    def _ending(self) -> str:
+        top, last = bits_text(self.schedule.high), bits_text(self.last)
+        if self.ends_at_top:
+            return f"at {last}, its top"
+        if self.reaches_top:
+            return f"at {last}: does not end at its top of {top}"
+        most = bits_text(self.steps_at[-1][0])
+        return f"at {last}: never reaches its top of {top} (at most {most})"

@@ -1,0 +1,221 @@
+"""Schedules without cycles: one bit-width, a ramp, or stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from bitcycle.precision import check_bits
+from bitcycle.schedules.base import (
+    SCHEDULES,
+    Schedule,
+    ScheduleInfo,
+)
+from bitcycle.schedules.checks import Bits, bits_text, check_range, order
+from bitcycle.schedules.times import (
+    Time,
+    check_ends,
+    check_time,
+    time_text,
+    to_spans,
+    to_step,
+)
+
+if TYPE_CHECKING:
+    from bitcycle.schedules.text import Reader
+
+
+@SCHEDULES.register("static")
+@dataclass(frozen=True, eq=False)
+class Static(Schedule):
+    """The same bits all along; None is float32.
+
+    >>> Static(8)(0, 10), str(Static(8)), str(Static(None))
+    (8, '8', 'fp32')
+    """
+
+    bits: Bits
+
+    forms: ClassVar[tuple[str, ...]] = ("8", "static:8", "fp32")
+
+    def __post_init__(self) -> None:
+        check_bits(self.bits)
+
+    @property
+    def low(self) -> Bits:
+        return self.bits
+
+    @property
+    def high(self) -> Bits:
+        return self.bits
+
+    def bits_at(self, step: int, total_steps: int) -> Bits:
+        return self.bits
+
+    def text(self) -> str:
+        return bits_text(self.bits)
+
+    def describe(self) -> str:
+        return "float32 throughout" if self.bits is None else f"{self.bits} bits throughout"
+
+    @classmethod
+    def infos(cls) -> list[ScheduleInfo]:
+        return [
+            ScheduleInfo("static", None, "8", "The same bits all along"),
+            ScheduleInfo("fp32", None, "fp32", "Float32 all along"),
+        ]
+
+    @classmethod
+    def read(cls, head: str, reader: Reader) -> Self:
+        if head.lower() == "fp32":
+            return cls(None)
+        if head:  # "static"; a bare number has no head
+            reader.expect(":", "the bits")
+        return cls(reader.bits())
+
+
+@SCHEDULES.register("ramp")
+@dataclass(frozen=True, eq=False)
+class Ramp(Schedule):
+    """Bit by bit from low to high in equal stages until a point of the run, then high.
+
+    "Progressive" in CPT, Fig. 1.
+
+    >>> Ramp(3, 8, until=0.5).values(12)
+    [3, 4, 5, 6, 7, 8, 8, 8, 8, 8, 8, 8]
+    """
+
+    low: int
+    high: int
+    until: Time = 0.5
+
+    forms: ClassVar[tuple[str, ...]] = ("ramp:3-8@0.5",)
+    is_open: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_range(self.low, self.high)
+        check_time(self.until, "until")
+
+    def check_span(self, total_steps: int) -> None:
+        to_step(self.until, total_steps, "until =")
+
+    def bits_at(self, step: int, total_steps: int) -> int:
+        end = to_step(self.until, total_steps, "until =")
+        if step >= end:
+            return self.high
+        return self.low + step * (self.high - self.low + 1) // end
+
+    def notes_over(self, total_steps: int) -> list[str]:
+        end, num_stages = to_step(self.until, total_steps, "until ="), self.high - self.low + 1
+        if end >= num_stages:
+            return []
+        return [
+            f"{self} skips bit-widths: its {num_stages} stages have {end} steps in a run of "
+            f"{total_steps:,}; ramp for longer or use more steps"
+        ]
+
+    def text(self) -> str:
+        return f"ramp:{self.low}-{self.high}@{self.until!r}"
+
+    def describe(self) -> str:
+        return f"bit by bit from {self.low} to {self.high} until {time_text(self.until)}"
+
+    @classmethod
+    def read(cls, head: str, reader: Reader) -> Self:
+        reader.expect(":", "a range of bits")
+        low, high = reader.bit_range()
+        if reader.accept("@"):
+            return cls(low, high, until=reader.time("where the ramp ends"))
+        return cls(low, high)
+
+
+@SCHEDULES.register("stages")
+@dataclass(frozen=True, eq=False)
+class Stages(Schedule):
+    """Constant bits, each until an end point.
+
+    Pairs (bits, end point); an end point is a step count (int) or a fraction of the run (float),
+    counted from the start of the run, and the last is 1.0.
+
+    >>> Stages([(16, 0.25), (8, 6), (4, 1.0)]).values(8)
+    [16, 16, 8, 8, 8, 8, 4, 4]
+    >>> str(Stages([(3, 0.5), (None, 1.0)]))
+    'stages:3@0.5,fp32'
+    """
+
+    stages: tuple[tuple[Bits, Time], ...]
+
+    forms: ClassVar[tuple[str, ...]] = ("stages:3@0.5,8",)
+    is_open: ClassVar[bool] = True
+
+    def __init__(self, stages: Iterable[tuple[Bits, Time]]) -> None:
+        object.__setattr__(self, "stages", check_pairs(stages, "stages", "(bits, end point)"))
+        for number, (bits, _) in enumerate(self.stages, 1):
+            check_bits(bits, f"bits of stage {number}")
+        check_ends(self._ends, "stages")
+
+    @property
+    def _ends(self) -> tuple[Time, ...]:
+        return tuple(end for _, end in self.stages)
+
+    @property
+    def low(self) -> Bits:
+        return min((bits for bits, _ in self.stages), key=order)
+
+    @property
+    def high(self) -> Bits:
+        return max((bits for bits, _ in self.stages), key=order)
+
+    def check_span(self, total_steps: int) -> None:
+        to_spans(self._ends, total_steps, "stages")
+
+    def bits_at(self, step: int, total_steps: int) -> Bits:
+        spans = to_spans(self._ends, total_steps, "stages")
+        number = next(n for n, (_, stop) in enumerate(spans) if step < stop)
+        return self.stages[number][0]
+
+    def values_over(self, total_steps: int) -> list[Bits]:
+        spans = to_spans(self._ends, total_steps, "stages")
+        pieces = zip(self.stages, spans, strict=True)
+        return [bits for (bits, _), (start, stop) in pieces for _ in range(start, stop)]
+
+    def notes_over(self, total_steps: int) -> list[str]:
+        spans = to_spans(self._ends, total_steps, "stages")
+        return [
+            f"stage {number} of {self} ({bits_text(bits)}) has no step in a run of {total_steps:,}"
+            for number, ((bits, _), (start, stop)) in enumerate(
+                zip(self.stages, spans, strict=True), 1
+            )
+            if start == stop
+        ]
+
+    def text(self) -> str:
+        *before, (last, _) = self.stages
+        pieces = [f"{bits_text(bits)}@{end!r}" for bits, end in before]
+        return "stages:" + ",".join([*pieces, bits_text(last)])
+
+    def describe(self) -> str:
+        *before, (last, _) = self.stages
+        pieces = [f"{bits_text(bits)} until {time_text(end)}" for bits, end in before]
+        return ", ".join([*pieces, f"{bits_text(last)} to the end"])
+
+    @classmethod
+    def read(cls, head: str, reader: Reader) -> Self:
+        reader.expect(":", "stages such as 3@0.5,8")
+        stages: list[tuple[Bits, Time]] = []
+        while True:
+            bits = reader.bits()
+            end = reader.time("where the stage ends") if reader.accept("@") else 1.0
+            stages.append((bits, end))
+            if not reader.accept(","):
+                return cls(tuple(stages))
+
+
+def check_pairs(pairs: object, what: str, form: str) -> tuple[tuple[Any, Any], ...]:
+    """A tuple of pairs from a list or tuple of them; otherwise a ValueError."""
+    if isinstance(pairs, list | tuple):
+        items = [tuple(pair) if isinstance(pair, list | tuple) else () for pair in pairs]
+        if all(len(pair) == 2 for pair in items):
+            return tuple((first, second) for first, second in items)
+    raise ValueError(f"{what} must be a list of pairs {form}, got {pairs!r:.200}")

@@ -1,0 +1,177 @@
+"""Schedules as text: `parse_schedule` reads what `str(schedule)` writes.
+
+Each schedule type says what its text begins with (`infos`) and reads the rest from a `Reader`, so
+the parser itself knows no schedule.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn
+
+from bitcycle.precision import check_bits
+from bitcycle.registry import unknown_name
+from bitcycle.schedules.base import MAX_DEPTH, SCHEDULES, Schedule
+from bitcycle.schedules.checks import Bits
+from bitcycle.schedules.simple import Static
+
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:-[A-Za-z]+)*")
+_WHOLE = re.compile(r"[0-9]+")
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
+_SHOWN = 72  # characters of the text that an error shows
+
+
+ScheduleLike = Schedule | str | int | None
+
+
+def parse_schedule(text: ScheduleLike) -> Schedule:
+    """A schedule from its text, an int (static bits) or None (float32); a schedule as it is.
+
+    >>> parse_schedule("delay@0.25(CR:3-8:8)").values(8)
+    Traceback (most recent call last):
+    ...
+    ValueError: cycles (8) must be <= total_steps (6) in CR:3-8:8; use fewer cycles or more steps
+    >>> str(parse_schedule(" cr : 3-8 ")), parse_schedule(8), str(parse_schedule(None))
+    ('CR:3-8:32', Static(bits=8), 'fp32')
+    """
+    if isinstance(text, Schedule):
+        return text
+    if isinstance(text, str):
+        return Reader(text).whole_text()
+    try:
+        return Static(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or the text of a schedule: {_forms()}") from None
+
+
+class ScheduleTextError(ValueError):
+    """A text that is no schedule; the message points at the character."""
+
+
+class Reader:
+    """Reads a text from left to right; spaces between the pieces do not matter."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._at = 0
+        self._depth = 0
+
+    def whole_text(self) -> Schedule:
+        """The schedule that the text is, with nothing behind it."""
+        result = self.schedule()
+        if self.position() < len(self.text):
+            self.fail(self.position(), f"expected the end of the text after {result}")
+        return result
+
+    def schedule(self) -> Schedule:
+        """A schedule of any type, also in parentheses."""
+        at = self.position()
+        self._depth += 1
+        if self._depth > 2 * MAX_DEPTH:  # every level may also stand in parentheses
+            self.fail(at, "nested too deeply")
+        try:
+            if self.accept("("):
+                result = self.schedule()
+                self.expect(")", "the closing parenthesis")
+            else:
+                head = self._take(_WORD)
+                result = self._type_of(head, at).read(head, self)
+        except ScheduleTextError:
+            raise
+        except ValueError as error:  # a rule of the schedule itself, such as low <= high
+            self.fail(at, str(error))
+        self._depth -= 1
+        return result
+
+    def _type_of(self, head: str, at: int) -> type[Schedule]:
+        if not head:
+            if not re.match("[0-9]", self.text[at:]):
+                self.fail(at, "expected a schedule")
+            return Static
+        heads = {info.name: entry for _, entry in SCHEDULES.items() for info in entry.infos()}
+        for name, schedule_type in heads.items():
+            if name.lower() == head.lower():
+                return schedule_type
+        return self.fail(at, str(unknown_name("schedule", head, heads)))
+
+    def position(self) -> int:
+        """Where the next piece begins."""
+        while self._at < len(self.text) and self.text[self._at].isspace():
+            self._at += 1
+        return self._at
+
+    def is_next(self, symbol: str) -> bool:
+        """Whether the next piece is this symbol."""
+        return self.text.startswith(symbol, self.position())
+
+    def accept(self, symbol: str) -> bool:
+        """Steps over the symbol if it is next."""
+        found = self.is_next(symbol)
+        self._at += len(symbol) if found else 0
+        return found
+
+    def expect(self, symbol: str, what: str) -> None:
+        """Steps over the symbol, which must be next."""
+        if not self.accept(symbol):
+            self.fail(self.position(), f"expected {symbol!r} ({what})")
+
+    def whole(self, what: str) -> int:
+        """A whole number."""
+        at = self.position()
+        digits = self._take(_WHOLE)
+        if not 1 <= len(digits) <= 18:
+            self.fail(at, f"expected {what}, a whole number")
+        return int(digits)
+
+    def bits(self) -> Bits:
+        """A number of bits, or fp32."""
+        at = self.position()
+        if self.text[at : at + 4].lower() == "fp32":
+            self._at += 4
+            return None
+        number = self.whole("bits")
+        try:
+            return check_bits(number)
+        except ValueError as error:
+            self.fail(at, str(error))
+
+    def bit_range(self) -> tuple[int, int]:
+        """Two numbers of bits, low-high."""
+        ends = []
+        for symbol in ("-", ""):
+            at = self.position()
+            bits = self.bits()
+            if bits is None:
+                self.fail(at, "expected a number of bits; from 24 on they are float32")
+            ends.append(bits)
+            self.expect(symbol, "the range goes on, such as 3-8")
+        return ends[0], ends[1]
+
+    def time(self, what: str) -> int | float:
+        """A step count (digits only) or a fraction of the run (with a point or an exponent)."""
+        at = self.position()
+        digits = self._take(_NUMBER)
+        if not 1 <= len(digits) <= 40:
+            self.fail(at, f"expected {what}: a step count or a fraction of the run such as 0.5")
+        return int(digits) if digits.isdigit() else float(digits)
+
+    def _take(self, pattern: re.Pattern[str]) -> str:
+        found = pattern.match(self.text, self.position())
+        if found is None:
+            return ""
+        self._at = found.end()
+        return found.group()
+
+    def fail(self, at: int, reason: str) -> NoReturn:
+        """Raises the error that points at a character."""
+        start = max(0, at - _SHOWN // 2)
+        shown = "".join(c if c.isprintable() else "?" for c in self.text[start : start + _SHOWN])
+        raise ScheduleTextError(
+            f"cannot read a schedule from {self.text!r:.80}: {reason}\n"
+            f"    {shown}\n    {' ' * (at - start)}^\nforms: {_forms()}"
+        )
+
+
+def _forms() -> str:
+    forms = " | ".join(form for _, entry in SCHEDULES.items() for form in entry.forms)
+    return f"{forms} (all names: bitcycle ls schedules)"

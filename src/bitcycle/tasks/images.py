@@ -1,0 +1,75 @@
+"""Image classification: cross-entropy, top-1 and top-5 accuracy in percent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bitcycle.data import DATASETS, Batch, Samples, load_images, select
+from bitcycle.models import MODELS, build_model
+from bitcycle.tasks.base import TASKS, Split, Sums
+from bitcycle.tasks.config import DataConfig, ModelConfig
+from bitcycle.tasks.names import check_names
+from bitcycle.tasks.samples import SampleTask
+
+
+@TASKS.register("images")
+class ImageClassification(SampleTask):
+    """The model gets the dataset's classes and channels, unless its options say otherwise.
+
+    Validation images are those held out of the training images, or the dataset's own.
+    """
+
+    metric: ClassVar[str] = "accuracy"
+    higher_is_better: ClassVar[bool] = True
+
+    def __init__(self, model: ModelConfig, data: DataConfig, *, seed: int = 0) -> None:
+        loaded = load_images(data.name, data.root, num_workers=data.num_workers)
+        train, held_out = select(loaded.train, subset=data.subset, validation=data.validation)
+        splits: dict[Split, Samples] = {"train": train, "test": loaded.test}
+        validation = loaded.validation if held_out is None else held_out
+        if validation is not None:
+            splits["validation"] = validation
+        super().__init__(model, data, seed=seed, splits=splits)
+        self.num_classes = loaded.num_classes
+
+    @classmethod
+    def check(cls, model: ModelConfig, data: DataConfig) -> None:
+        """Both are registered, and for images."""
+        check_names("image", model, data)
+
+    def build_model(self) -> nn.Module:
+        """By name, with the dataset's classes and channels."""
+        given = {"num_classes": self.num_classes}
+        if "in_channels" in MODELS[self.model_config.name].options:
+            given["in_channels"] = DATASETS[self.data_config.name].input_shape[0]
+        return build_model(self.model_config.name, **{**given, **self.model_config.options})
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Sums]:
+        """Mean cross-entropy; sums of loss, hits and samples."""
+        logits = model(batch.inputs)  # (N, classes)
+        loss = F.cross_entropy(logits, batch.targets)
+        with torch.no_grad():
+            count = batch.targets.shape[0]
+            best = logits.topk(min(5, logits.shape[1]), dim=1).indices  # (N, 5)
+            hits = best == batch.targets[:, None]
+            sums = {
+                "loss": loss.detach().double() * count,
+                "count": loss.new_tensor(count, dtype=torch.float64),
+                "top1": hits[:, 0].sum().double(),
+                "top5": hits.any(dim=1).sum().double(),
+            }
+        return loss, sums
+
+    def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Percentages and the mean loss."""
+        count = max(sums["count"], 1.0)
+        return {
+            "accuracy": 100 * sums["top1"] / count,
+            "top5": 100 * sums["top5"] / count,
+            "loss": sums["loss"] / count,
+        }

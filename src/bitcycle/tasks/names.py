@@ -1,0 +1,42 @@
+"""What the built-in tasks make of a configuration's names: entries of the registries."""
+
+from __future__ import annotations
+
+from bitcycle.data import DATASETS
+from bitcycle.data.base import Kind
+from bitcycle.models import MODELS
+from bitcycle.models.base import ModelEntry
+from bitcycle.registry import unknown_name
+from bitcycle.tasks.config import DataConfig, ModelConfig
+
+
+def check_names(kind: Kind, model: ModelConfig, data: DataConfig) -> None:
+    """Raise unless both names are registered, fit this kind of data, and the options are known."""
+    entry, info = MODELS[model.name], DATASETS[data.name]
+    for option in model.options:
+        if option not in entry.options:
+            raise unknown_name(f"option of model {model.name!r}", option, entry.options)
+    models = {name: model_kind(each) for name, each in MODELS.items()}
+    datasets = {name: each.kind for name, each in DATASETS.items()}
+    _check_kind("model", model.name, model_kind(entry), kind, models)
+    _check_kind("dataset", data.name, info.kind, kind, datasets)
+
+
+def model_kind(entry: ModelEntry) -> Kind:
+    """The kind of data a model takes, told by the sizes it asks for.
+
+    >>> model_kind(MODELS["resnet20"]), model_kind(MODELS["lstm_lm"]), model_kind(MODELS["gcn"])
+    ('image', 'language', 'graph')
+    """
+    if "vocab_size" in entry.options:
+        return "language"
+    return "graph" if "in_features" in entry.options else "image"
+
+
+def _check_kind(what: str, name: str, has: Kind, needs: Kind, all_kinds: dict[str, Kind]) -> None:
+    if has == needs:
+        return
+    fitting = ", ".join(other for other, kind in all_kinds.items() if kind == needs)
+    raise ValueError(
+        f"{what} {name!r} is of kind {has!r}, the task takes kind {needs!r}: {fitting}"
+    )

@@ -1,0 +1,181 @@
+"""Checkpoints that survive: written aside, flushed, renamed, and verified before they are used.
+
+A checkpoint is a folder `step-00001000` with state files and a manifest of their SHA-256 sums. It
+gets its name by one rename, so that a folder with that name is complete; the manifest catches
+what happens to it later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bitcycle.train.files import sync
+from bitcycle.train.statefile import read_state, write_state
+from bitcycle.warnings import BitcycleWarning
+
+MANIFEST = "manifest.json"
+BEST = "best"
+_NAME = re.compile(r"step-(\d+)")
+
+
+class CheckpointError(OSError):
+    """No checkpoint of a run can be used, or one could not be written."""
+
+
+def checkpoint_name(step: int) -> str:
+    """The folder of a step's checkpoint.
+
+    >>> checkpoint_name(1000)
+    'step-00001000'
+    """
+    return f"step-{step:08d}"
+
+
+class Checkpoints:
+    """The checkpoints below one folder: saves, keeps the last few, finds the newest whole one."""
+
+    def __init__(self, folder: Path, *, keep: int = 2) -> None:
+        self.folder, self.keep = folder, keep
+
+    def steps(self) -> list[int]:
+        """Steps there is a checkpoint of, whole or not, oldest first."""
+        if not self.folder.is_dir():
+            return []
+        names = (_NAME.fullmatch(entry.name) for entry in self.folder.iterdir())
+        return sorted(int(match[1]) for match in names if match)
+
+    def save(self, step: int, state: Mapping[str, Any]) -> Path:
+        """Write the parts of `state`, a pair of files each, as the checkpoint of a step."""
+        self.remove_leftovers()
+        path = self.folder / checkpoint_name(step)
+        self._write(path, step, state)
+        # later ones are what this run was resumed before: damaged, and overwritten when reached
+        older = [other for other in self.steps() if other < step]
+        for old in older[: len(older) - self.keep + 1]:
+            shutil.rmtree(self.folder / checkpoint_name(old), ignore_errors=True)
+        return path
+
+    def save_best(self, step: int, state: Mapping[str, Any]) -> None:
+        """Write the checkpoint that evaluation liked best, in place of the last such one."""
+        self._write(self.folder / BEST, step, state)
+
+    def _write(self, path: Path, step: int, state: Mapping[str, Any]) -> None:
+        temporary = path.with_name(f"{path.name}.tmp")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir()
+            files = [f for name, part in state.items() for f in write_state(temporary, name, part)]
+            sums = {file.name: _digest(file) for file in files}
+            manifest = temporary / MANIFEST
+            content = {"step": step, "sha256": sums, "manifest": _manifest_digest(step, sums)}
+            manifest.write_text(json.dumps(content, indent=2), encoding="utf-8")
+            for file in (*files, manifest, temporary):
+                sync(file)
+            if path.exists():  # the same step again, or an older best: move it out of the way
+                aside = path.with_name(f"{path.name}.old.tmp")
+                shutil.rmtree(aside, ignore_errors=True)
+                path.rename(aside)
+                temporary.rename(path)
+                shutil.rmtree(aside, ignore_errors=True)
+            else:
+                temporary.rename(path)
+            sync(path.parent)
+        except OSError as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            whole = [s for s in self.steps() if not damage(self.folder / checkpoint_name(s))]
+            last = f"the last good one is of step {whole[-1]}" if whole else "there is no other one"
+            raise CheckpointError(
+                f"the checkpoint of step {step} could not be written to {path.parent}: {error}; "
+                f"{last}. Make room (or fix the folder) and resume the run"
+            ) from error
+
+    def remove_leftovers(self) -> None:
+        """Delete what a killed process left half-written; put back what it had moved aside."""
+        for aside in self.folder.glob("*.old.tmp"):
+            place = aside.with_name(aside.name.removesuffix(".old.tmp"))
+            if not place.exists() and not damage(aside):
+                aside.rename(place)
+        for leftover in self.folder.glob("*.tmp"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+    def load_newest(self) -> tuple[int, dict[str, Any]] | None:
+        """The newest whole checkpoint; damaged ones are passed over with a warning.
+
+        None when there is no checkpoint at all; an error when there are and none is whole. Only
+        reads: the run may belong to another process.
+        """
+        problems: list[str] = []
+        for step in reversed(self.steps()):
+            path = self.folder / checkpoint_name(step)
+            problem = damage(path)
+            if problem is None:
+                if problems:
+                    text = "; ".join(problems)
+                    message = f"damaged checkpoint passed over ({text}); going on from step {step}"
+                    warnings.warn(message, BitcycleWarning, stacklevel=2)
+                return step, _load(path)
+            problems.append(f"{path.name}: {problem}")
+        if problems:
+            raise CheckpointError(
+                f"no usable checkpoint in {self.folder}: {'; '.join(problems)}; start the run anew "
+                "in another folder, or restore these files"
+            )
+        return None
+
+    def load_best(self) -> tuple[int, dict[str, Any]] | None:
+        """The checkpoint with the best validation metric; None when there is none."""
+        path = self.folder / BEST
+        if not path.is_dir():
+            return None
+        problem = damage(path)
+        if problem is not None:
+            raise CheckpointError(f"{path}: {problem}")
+        return int(_read_manifest(path)["step"]), _load(path)
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with a checkpoint's files; None when they are as they were written."""
+    try:
+        manifest = _read_manifest(path)
+        sums: dict[str, str] = manifest["sha256"]
+        if manifest["manifest"] != _manifest_digest(manifest["step"], sums):
+            return f"{MANIFEST} is not what was written (checksum differs)"
+        for name, expected in sums.items():
+            file = path / name
+            if not file.is_file():
+                return f"{name} is missing"
+            if _digest(file) != expected:
+                return f"{name} is not what was written (checksum differs)"
+    except FileNotFoundError:
+        return f"{MANIFEST} is missing"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{MANIFEST} cannot be read ({type(error).__name__})"
+    return None
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """Every part of a verified checkpoint, by name."""
+    names = {Path(file).stem for file in _read_manifest(path)["sha256"]}
+    return {name: read_state(path, name) for name in sorted(names)}
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    return manifest
+
+
+def _manifest_digest(step: int, sums: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps([step, sums], sort_keys=True).encode()).hexdigest()
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

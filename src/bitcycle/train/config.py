@@ -1,0 +1,286 @@
+"""A run, fully spelled out: frozen dataclasses, checked at birth, the same in Python and YAML.
+
+Schedules and precisions are text here (`forward: CR:3-8:32`). A time is a step count (int) or a
+fraction of the run (float).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from bitcycle.kernels import KERNELS
+from bitcycle.precision import Precision, check_bits
+from bitcycle.quantizers import QUANTIZERS
+from bitcycle.registry import unknown_name
+from bitcycle.schedules import Schedule, parse_schedule
+from bitcycle.tasks import TASKS, DataConfig, ModelConfig
+
+Time = int | float
+ScheduleText = int | str | dict[str, int | str | None] | None
+LrPolicy = Literal["constant", "step", "cosine", "inverse_sqrt", "warm_restarts", "plateau"]
+
+
+def steps_of(time: Time, total_steps: int) -> int:
+    """A time as a number of steps: itself, or the nearest step to that fraction of the run.
+
+    >>> steps_of(400, 64_000), steps_of(0.5, 64_000)
+    (400, 32000)
+    """
+    return time if isinstance(time, int) else round(time * total_steps)
+
+
+def _check_time(name: str, time: Time) -> None:
+    if isinstance(time, float) and not 0 <= time <= 1:
+        raise ValueError(f"{name} ({time}) as a fraction of the run must be between 0 and 1")
+    if isinstance(time, int) and time < 0:
+        raise ValueError(f"{name} ({time}) as a number of steps must not be negative")
+
+
+def _check_choice(name: str, value: object, choices: Iterable[Any]) -> None:
+    if value not in choices:
+        raise unknown_name(name, value, [str(choice) for choice in choices])
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise ValueError(f"{name} ({value}) must be greater than 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """torch's own SGD, Adam or AdamW; momentum and nesterov are SGD's, betas Adam's."""
+
+    name: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+
+    def __post_init__(self) -> None:
+        _check_choice("optimizer.name", self.name, ("sgd", "adam", "adamw"))
+        _check_positive("optimizer.lr", self.lr)
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"optimizer.momentum ({self.momentum}) must be in [0, 1)")
+        if self.weight_decay < 0:
+            raise ValueError(f"optimizer.weight_decay ({self.weight_decay}) must not be negative")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LrConfig:
+    """The learning rate over the run, by torch's own schedulers.
+
+    step: times `gamma` at each of `milestones`. cosine: to `min_lr`. inverse_sqrt: linear to the
+    rate over `warmup`, then as 1 / sqrt(step). warm_restarts: cosine from the rate to `min_lr`,
+    first period `period`, each next `period_factor` times longer. plateau: times `gamma` when the
+    validation metric has not improved for `patience` evaluations. warmup (other policies): hold
+    `warmup_lr` for so long first.
+    """
+
+    policy: LrPolicy = "step"
+    milestones: tuple[Time, ...] = (0.5, 0.75)
+    gamma: float = 0.1
+    min_lr: float = 0.0
+    warmup: Time = 0
+    warmup_lr: float = 0.01
+    period: Time = 0.0625
+    period_factor: int = 2
+    patience: int = 0
+
+    def __post_init__(self) -> None:
+        _check_choice("lr.policy", self.policy, get_args(LrPolicy))
+        for milestone in self.milestones:
+            _check_time("lr.milestones", milestone)
+        _check_time("lr.warmup", self.warmup)
+        _check_time("lr.period", self.period)
+        _check_positive("lr.gamma", self.gamma)
+        if self.policy == "inverse_sqrt" and not self.warmup:
+            raise ValueError("lr.policy 'inverse_sqrt' needs lr.warmup, such as 4000 steps")
+        if self.policy in ("warm_restarts", "plateau") and self.warmup:
+            raise ValueError(f"lr.warmup does not combine with lr.policy {self.policy!r}")
+        if self.period_factor < 1:
+            raise ValueError(f"lr.period_factor ({self.period_factor}) must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrecisionConfig:
+    """Which layers are quantized, how, and the schedule of each role.
+
+    forward, backward, weight, act, error, grad: schedule text, a number of bits, or a dict from
+    layer patterns to those; a role left out inherits. With forward and backward "fp32" and no
+    role given the model is not converted at all: the float32 baseline.
+    """
+
+    quantizer: str = "sbm"
+    quantizer_options: dict[str, Any] = field(default_factory=dict)
+    skip: tuple[str, ...] = ()
+    only: tuple[str, ...] | None = None
+    kernel: str = "auto"
+    max_bits: int | None = None
+    forward: ScheduleText = "fp32"
+    backward: ScheduleText = "fp32"
+    weight: ScheduleText = "inherit"
+    act: ScheduleText = "inherit"
+    error: ScheduleText = "inherit"
+    grad: ScheduleText = "inherit"
+
+    def __post_init__(self) -> None:
+        kind = QUANTIZERS[self.quantizer]
+        try:
+            kind(**self.quantizer_options)
+        except TypeError as error:
+            raise ValueError(
+                f"precision.quantizer_options for {self.quantizer!r}: {error}"
+            ) from None
+        if self.kernel != "auto":
+            KERNELS[self.kernel]
+        check_bits(self.max_bits, "precision.max_bits")
+        for role, text in self.given().items():
+            for inner in text.values() if isinstance(text, dict) else [text]:
+                try:
+                    parse_schedule(inner)
+                except ValueError as error:
+                    raise ValueError(f"precision.{role}: {error}") from None
+
+    def given(self) -> dict[str, ScheduleText]:
+        """What a PrecisionScheduler is built with."""
+        texts = {
+            role: getattr(self, role)
+            for role in ("forward", "backward", "weight", "act", "error", "grad")
+        }
+        return {role: text for role, text in texts.items() if text != "inherit"}
+
+    @property
+    def is_float(self) -> bool:
+        """Whether nothing is ever quantized, so that the model stays unconverted."""
+        return all(
+            isinstance(schedule, Schedule) and schedule.low is None
+            for text in self.given().values()
+            for schedule in (
+                [parse_schedule(inner) for inner in text.values()]
+                if isinstance(text, dict)
+                else [parse_schedule(text)]
+            )
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalConfig:
+    """At which bits, and how often, the model is evaluated; at the end always.
+
+    precision: "high" (the schedules' tops), "scheduled" (the bits of the moment), "full"
+    (float32), or bits such as "w4a4". every: a time; 0: only at the end.
+    """
+
+    precision: str = "high"
+    every: Time = 0.1
+
+    def __post_init__(self) -> None:
+        if self.precision not in ("high", "scheduled", "full"):
+            try:
+                Precision.parse(self.precision)
+            except ValueError as error:
+                raise ValueError(
+                    f"eval.precision is high, scheduled, full or bits: {error}"
+                ) from None
+        _check_time("eval.every", self.every)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """How often a checkpoint is written and how many are kept; the last and the best always are."""
+
+    every: Time = 0.1
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        _check_time("checkpoint.every", self.every)
+        if self.keep < 1:
+            raise ValueError(f"checkpoint.keep ({self.keep}) must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwaConfig:
+    """Stochastic weight averaging: an equal average every `every` steps from `start` on."""
+
+    start: Time | None = None
+    every: int = 100
+
+    def __post_init__(self) -> None:
+        if self.start is not None:
+            _check_time("swa.start", self.start)
+        if self.every < 1:
+            raise ValueError(f"swa.every ({self.every}) must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackingConfig:
+    """What is written while training: a line every `log_every` steps, TensorBoard events."""
+
+    log_every: int = 50
+    tensorboard: bool = True
+
+    def __post_init__(self) -> None:
+        if self.log_every < 1:
+            raise ValueError(f"tracking.log_every ({self.log_every}) must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """One run: everything that decides its result, and where it is written.
+
+    Exactly one of steps (optimizer steps) and epochs. accumulate: micro-batches per step.
+    autocast: "bf16" for the float parts. threads: torch's, part of what makes a run repeatable.
+    """
+
+    name: str = "run"
+    task: str = "images"
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    lr: LrConfig = field(default_factory=LrConfig)
+    precision: PrecisionConfig = field(default_factory=PrecisionConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    swa: SwaConfig = field(default_factory=SwaConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    steps: int | None = None
+    epochs: float | None = None
+    accumulate: int = 1
+    clip_norm: float | None = None
+    autocast: Literal["no", "bf16"] = "no"
+    channels_last: bool = False
+    seed: int = 0
+    threads: int | None = None
+    deterministic: bool = True
+    output: str = "runs"
+
+    def __post_init__(self) -> None:
+        TASKS[self.task].check(self.model, self.data)
+        if not self.name or any(c in self.name for c in "/\\\0\n") or self.name in (".", ".."):
+            raise ValueError(f"name ({self.name!r}) must be usable as a folder name")
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError(
+                f"give exactly one of steps ({self.steps}) and epochs ({self.epochs}); the other "
+                "is null"
+            )
+        if self.steps is not None and self.steps < 1:
+            raise ValueError(f"steps ({self.steps}) must be at least 1")
+        if self.epochs is not None:
+            _check_positive("epochs", self.epochs)
+        if self.accumulate < 1:
+            raise ValueError(f"accumulate ({self.accumulate}) must be at least 1")
+        if self.clip_norm is not None:
+            _check_positive("clip_norm", self.clip_norm)
+        _check_choice("autocast", self.autocast, ("no", "bf16"))
+        if self.seed < 0:
+            raise ValueError(f"seed ({self.seed}) must not be negative")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads ({self.threads}) must be at least 1")
+
+    @property
+    def run_name(self) -> str:
+        """The folder of this run below `output`."""
+        return f"{self.name}-seed{self.seed}"

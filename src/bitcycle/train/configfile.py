@@ -1,0 +1,143 @@
+"""Run configurations as YAML files and command-line overrides, through jsonargparse."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_type_hints
+
+from bitcycle.extras import require
+from bitcycle.train.config import RunConfig
+
+_PURPOSE = "run configurations"
+
+
+def _jsonargparse() -> ModuleType:
+    return require("jsonargparse", extra="train", purpose=_PURPOSE)
+
+
+def option_names(kind: type = RunConfig, prefix: str = "") -> Iterator[str]:
+    """Every dotted key of a configuration: name, model.name, model.options, ..."""
+    hints = get_type_hints(kind)
+    for entry in dataclasses.fields(kind):
+        key = prefix + entry.name
+        if dataclasses.is_dataclass(hints[entry.name]):
+            yield from option_names(hints[entry.name], f"{key}.")
+        else:
+            yield key
+
+
+def make_parser(base: RunConfig | None = None) -> Any:
+    """A jsonargparse parser with an option per key, whose defaults are `base`."""
+    parser = _jsonargparse().ArgumentParser(exit_on_error=False, add_help=False)
+    parser.add_class_arguments(RunConfig)
+    if base is not None:
+        parser.set_defaults(to_dict(base))
+    return parser
+
+
+def override(base: RunConfig, arguments: Sequence[str]) -> RunConfig:
+    """`base` with command-line overrides such as `--optimizer.lr 0.05 --seed 3` applied."""
+    return _build(base, arguments, None)
+
+
+def from_dict(settings: Mapping[str, Any], *, source: str = "configuration") -> RunConfig:
+    """A configuration from plain data; a wrong key or type is an error that names it."""
+    if not isinstance(settings, Mapping):
+        raise ValueError(f"{source} must be a mapping of settings, got {type(settings).__name__}")
+    return _build(None, [], settings, source)
+
+
+def _build(
+    base: RunConfig | None,
+    arguments: Sequence[str],
+    settings: Mapping[str, Any] | None,
+    source: str = "command line",
+) -> RunConfig:
+    errors = (_argument_error(), TypeError, KeyError)
+    parser = make_parser(base)
+    try:
+        if settings is not None:
+            _check_keys(settings, source)
+            namespace = parser.parse_object(_plain(settings))
+        else:
+            _check_arguments(arguments)
+            namespace = parser.parse_args(list(arguments))
+        instantiated = parser.instantiate(namespace)
+    except errors as error:
+        raise ValueError(f"{source}: {_readable(error)}") from None
+    return RunConfig(**vars(instantiated))
+
+
+def _argument_error() -> type[Exception]:
+    import argparse
+
+    return argparse.ArgumentError
+
+
+def _readable(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines).removeprefix("Parser key ")
+
+
+def _check_arguments(arguments: Sequence[str]) -> None:
+    for argument in arguments:
+        if argument.startswith("--"):
+            _check_key(argument[2:].partition("=")[0].removesuffix("+"), f"option {argument!r}")
+
+
+def _check_keys(settings: Mapping[str, Any], source: str, prefix: str = "") -> None:
+    free = {"model.options", "precision.quantizer_options"}
+    groups = {name.rpartition(".")[0] for name in option_names()}
+    for name, value in settings.items():
+        key = f"{prefix}{name}"
+        if key in groups and isinstance(value, Mapping):
+            _check_keys(value, source, f"{key}.")
+        elif key not in free:
+            _check_key(key, f"key {key!r} in {source}")
+
+
+def _check_key(key: str, what: str) -> None:
+    names = list(option_names())
+    groups = {name.rpartition(".")[0] for name in names}
+    is_free = any(key.startswith(f"{n}.") for n in ("model.options", "precision.quantizer_options"))
+    if key in names or key in groups or is_free:
+        return
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else f"; keys: {', '.join(names)}"
+    raise ValueError(f"unknown {what}{hint}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def to_dict(config: RunConfig) -> dict[str, Any]:
+    """Plain data that YAML and JSON can hold and `from_dict` reads back."""
+    plain: dict[str, Any] = _plain(dataclasses.asdict(config))
+    return plain
+
+
+def to_yaml(config: RunConfig) -> str:
+    """The complete configuration; `read_config` gives an equal one back."""
+    yaml = require("yaml", extra="train", purpose=_PURPOSE)
+    text: str = yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
+    return text
+
+
+def read_config(path: str | Path) -> RunConfig:
+    """The configuration in a YAML file; keys left out take their defaults."""
+    yaml = require("yaml", extra="train", purpose=_PURPOSE)
+    path = Path(path)
+    try:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not a text file: {error}") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML: {error}") from None
+    return from_dict(settings, source=str(path))

@@ -1,0 +1,221 @@
+"""The training loop, top to bottom."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Generator
+from contextlib import closing, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from bitcycle.data import Batch
+from bitcycle.precision import ROLES, Precision
+from bitcycle.tasks import Split
+from bitcycle.train.checkpoint import Checkpoints
+from bitcycle.train.config import Time, steps_of
+from bitcycle.train.directory import RunDirectory
+from bitcycle.train.evaluate import describe_precision, eval_precision, evaluate, reduce_sums
+from bitcycle.train.nonfinite import bits_text, check_finite, explain_loss
+from bitcycle.train.progress import Reporter, Status
+from bitcycle.train.session import Best, Session, swa_start
+from bitcycle.train.signals import Interrupted, StopWish
+from bitcycle.train.together import on_main
+
+
+def train(
+    session: Session,
+    directory: RunDirectory,
+    reporter: Reporter,
+    wish: StopWish,
+    events: Any = None,
+) -> None:
+    """Train from the session's step to the end of the run, leaving its files behind."""
+    config, total = session.config, session.total_steps
+    checkpoints = Checkpoints(directory.checkpoints, keep=config.checkpoint.keep)
+    averaging_from = swa_start(session)
+    began, before, first_step = time.monotonic(), session.seconds, session.step
+    session.wrapped.train()
+    with closing(_steps(session)) as steps:
+        for micro_batches in steps:
+            _train_step(session, micro_batches)
+            session.step += 1
+            step = session.step
+            session.seconds = before + time.monotonic() - began
+            if (
+                session.swa is not None
+                and averaging_from is not None
+                and step >= averaging_from
+                and (step - averaging_from) % config.swa.every == 0
+            ):
+                session.swa.update_parameters(session.model)
+            reporter.advance(step)
+            if step % config.tracking.log_every == 0 or step == total:
+                pace = (session.seconds - before) / (step - first_step)
+                _log(session, directory, reporter, events, pace * (total - step))
+            if _is_due(config.eval.every, step, total) or step == total:
+                _evaluate(session, directory, reporter, checkpoints, events)
+            must_stop = _must_stop(session, wish)
+            if _is_due(config.checkpoint.every, step, total) or step == total or must_stop:
+                _save(session, directory, checkpoints)
+            if must_stop and step < total:
+                raise Interrupted(
+                    must_stop, f"stopped at step {step}; the checkpoint is in {directory.path}"
+                )
+
+
+def _steps(session: Session) -> Generator[list[Batch]]:
+    """The micro-batches of each remaining optimizer step, on the model's device."""
+    batches = session.batches.from_step(session.step, session.total_steps)
+    group: list[Batch] = []
+    try:
+        for batch in batches:
+            group.append(batch.to(session.device))
+            if len(group) == session.config.accumulate:
+                yield group
+                group = []
+    finally:
+        close = getattr(batches, "close", None)
+        if close is not None:
+            close()
+
+
+def _train_step(session: Session, micro_batches: list[Batch]) -> None:
+    """Forward and backward of every micro-batch, then one step of everything that steps."""
+    accelerator, last = session.accelerator, len(micro_batches) - 1
+    for i, batch in enumerate(micro_batches):
+        with accelerator.no_sync(session.wrapped) if i < last else nullcontext():
+            loss, sums = session.task.loss(session.wrapped, batch)
+            # DDP takes the mean over processes, the shares add up to 1 over all of them
+            accelerator.backward(loss * (batch.share * session.world_size))
+        for name, value in sums.items():
+            known = session.window.get(name)
+            session.window[name] = value if known is None else known + value
+        if session.device.type == "cpu" and not math.isfinite(loss.item()):
+            raise explain_loss(session, batch, loss.item())
+    if session.config.clip_norm is not None:
+        accelerator.clip_grad_norm_(session.wrapped.parameters(), session.config.clip_norm)
+    session.prepared.step()
+    session.prepared.zero_grad()
+    session.meter.step(session.task.num_samples(micro_batches[0]))
+    session.lr.step()
+    if session.bits is not None:
+        session.bits.step()
+
+
+def _log(
+    session: Session, directory: RunDirectory, reporter: Reporter, events: Any, left: float
+) -> None:
+    sums = reduce_sums(session.window, session.device, session.world_size)
+    session.window = {}
+    metrics = session.task.metrics(sums)
+    if not math.isfinite(metrics["loss"]):
+        raise explain_loss(session, None, metrics["loss"])
+    precision = _applied_precision(session)
+    saved = None if session.bits is None else 1 - session.meter.relative_to(session.bits.top)
+    line: dict[str, Any] = {
+        "step": session.step,
+        "kind": "train",
+        **metrics,
+        "bits": bits_by_role(precision),
+        "lr": session.lr.value,
+        "bitops": session.meter.bitops,
+        "seconds": round(session.seconds, 3),
+    }
+    if session.is_main:
+        directory.add_metrics(line)
+        _write_events(events, "train", session.step, line)
+    metric = session.task.metric
+    text = "fp32" if session.bits is None else bits_text(precision)
+    reporter.update(
+        Status(session.step, session.total_steps, metrics["loss"], metric, metrics[metric],
+               text, saved, left)
+    )  # fmt: skip
+
+
+def _applied_precision(session: Session) -> Precision | dict[str, Precision]:
+    """The bits of the step that was just taken (the scheduler has gone on to the next)."""
+    if session.bits is None:
+        return Precision()
+    return session.bits.precision_at(session.step - 1)
+
+
+def bits_by_role(precision: Precision | dict[str, Precision]) -> dict[str, Any]:
+    """Bits per role; a sorted list of the distinct ones where layers differ."""
+    if isinstance(precision, Precision):
+        return dict(precision.items())
+    rows = list(precision.values())
+    return {role: sorted({getattr(row, role) or 32 for row in rows}) for role in ROLES}
+
+
+def _evaluate(
+    session: Session,
+    directory: RunDirectory,
+    reporter: Reporter,
+    checkpoints: Checkpoints,
+    events: Any,
+) -> None:
+    """Validation if there is a split for it, the test split otherwise; the best is kept by it."""
+    task = session.task
+    split: Split = "validation" if task.has_validation else "test"
+    precision = eval_precision(session.config.eval.precision, session.bits)
+    metrics = evaluate(
+        task, session.model, split, precision,
+        device=session.device, rank=session.rank, world_size=session.world_size,
+    )  # fmt: skip
+    at = describe_precision(session.model, precision)
+    if not math.isfinite(metrics["loss"]):
+        raise explain_loss(session, None, metrics["loss"], name=f"{split} loss")
+    line = {"step": session.step, "kind": "eval", "split": split, "precision": at, **metrics}
+    if session.is_main:
+        directory.add_metrics(line)
+        _write_events(events, split, session.step, line)
+    metric = metrics[task.metric]
+    reporter.say(f"step {session.step}  {split} {task.metric} {metric:.2f} at {at}")
+    if split != "validation":
+        return
+    session.lr.after_evaluation(metric)
+    best = session.best
+    if best is None or (metric > best.metric if task.higher_is_better else metric < best.metric):
+        session.best = Best(session.step, metric)
+        state = {"model": session.model.state_dict()}
+        on_main(session, lambda: checkpoints.save_best(session.step, state))
+
+
+def _save(session: Session, directory: RunDirectory, checkpoints: Checkpoints) -> None:
+    check_finite(session)
+    state = session.state_dict()
+
+    def write() -> None:
+        directory.sync_metrics()
+        checkpoints.save(session.step, state)
+
+    on_main(session, write)
+
+
+def _is_due(every: Time, step: int, total: int) -> bool:
+    period = steps_of(every, total)
+    return period > 0 and step % period == 0
+
+
+def _must_stop(session: Session, wish: StopWish) -> int:
+    """The signal that asked to stop, agreed upon by all processes; 0 for none."""
+    signum = wish.signum or 0
+    if session.world_size > 1:
+        asked = torch.tensor(signum, device=session.device)
+        dist.all_reduce(asked, op=dist.ReduceOp.MAX)
+        signum = int(asked)
+    return signum
+
+
+def _write_events(events: Any, prefix: str, step: int, line: dict[str, Any]) -> None:
+    if events is None:
+        return
+    for name, value in line.items():
+        if name != "step" and isinstance(value, int | float):
+            events.add_scalar(f"{prefix}/{name}", value, step)
+    for role, bits in line.get("bits", {}).items():
+        if isinstance(bits, int):
+            events.add_scalar(f"bits/{role}", bits, step)

@@ -1,0 +1,85 @@
+"""Where a NaN came from: the batch is run again, module by module."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from bitcycle.data import Batch
+from bitcycle.health import NonFiniteError
+from bitcycle.patterns import named_modules
+from bitcycle.precision import Precision
+
+if TYPE_CHECKING:
+    from bitcycle.train.session import Session
+
+
+def first_nonfinite_module(model: nn.Module, call: Any) -> str | None:
+    """The first leaf module whose output is not finite while `call()` runs the model."""
+    found: list[str] = []
+    handles = []
+    for entry in named_modules(model):
+        if any(True for _ in entry.module.children()):
+            continue
+
+        def look(module: nn.Module, args: Any, output: Any, name: str = entry.name) -> None:
+            parts = output if isinstance(output, tuple | list) else [output]
+            if not found and any(_is_sick(part) for part in parts):
+                found.append(name)
+
+        handles.append(entry.module.register_forward_hook(look))
+    try:
+        with torch.no_grad():
+            call()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found[0] if found else None
+
+
+def _is_sick(part: Any) -> bool:
+    is_float = isinstance(part, Tensor) and part.is_floating_point()
+    return is_float and not bool(torch.isfinite(part).all())
+
+
+def bits_text(precision: Precision | dict[str, Precision]) -> str:
+    """Bits for a line of text: those of all layers, or the distinct ones."""
+    if isinstance(precision, Precision):
+        return str(precision)
+    return " / ".join(sorted({str(bits) for bits in precision.values()})) + " by layer"
+
+
+def check_finite(session: Session) -> None:
+    """Raise instead of writing a checkpoint that cannot be trained on."""
+    for name, value in session.model.state_dict().items():
+        if _is_sick(value):
+            raise NonFiniteError(
+                f"{name} holds NaN or infinity after step {session.step} (bits {_bits(session)}). "
+                f"No checkpoint is written of it. {_ADVICE}"
+            )
+
+
+_ADVICE = (
+    "The last checkpoint is kept; lower the learning rate, raise the lowest bits, or set clip_norm"
+)
+
+
+def _bits(session: Session) -> str:
+    return "fp32" if session.bits is None else bits_text(session.bits.precision)
+
+
+def explain_loss(
+    session: Session, batch: Batch | None, loss: float, *, name: str = "loss"
+) -> NonFiniteError:
+    """The error for a loss that is NaN or infinite: step, bits, first layer, what remains."""
+    where = None
+    if batch is not None:
+        where = first_nonfinite_module(
+            session.model, lambda: session.task.loss(session.model, batch)
+        )
+    place = f", first in the output of {where!r}" if where else ""
+    return NonFiniteError(
+        f"the {name} is {loss} at step {session.step} (bits {_bits(session)}){place}. {_ADVICE}"
+    )

@@ -1,0 +1,190 @@
+"""The result of a run: final and best-by-validation, each with its evaluation bits and cost."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import update_bn
+
+from bitcycle.assign import at_precision
+from bitcycle.calibrate import calibrate
+from bitcycle.precision import Precision
+from bitcycle.train.checkpoint import CheckpointError, Checkpoints
+from bitcycle.train.directory import RunDirectory
+from bitcycle.train.evaluate import describe_precision, eval_precision, evaluate, is_converted
+from bitcycle.train.session import Session, kernels_by_layer
+from bitcycle.warnings import BitcycleWarning
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What result.json holds.
+
+    final: metrics on the test split with the last weights: the headline. best: the same with the
+    weights that had the best validation metric (None without a validation split). swa: with the
+    averaged weights. eval_precision: the bits all of these were evaluated at.
+    """
+
+    name: str
+    seed: int
+    metric: str
+    final: dict[str, float]
+    best: dict[str, float] | None
+    swa: dict[str, float] | None
+    eval_precision: str
+    cost: dict[str, Any]
+    steps: int
+    seconds: float
+    kernels: dict[str, str]
+    weights_sha256: str
+    directory: str
+
+    @property
+    def value(self) -> float:
+        """The final value of the task's metric."""
+        return self.final[self.metric]
+
+    @classmethod
+    def read(cls, directory: str | Path) -> RunResult:
+        """The result of a finished run."""
+        path = RunDirectory(directory).result_file
+        if not path.exists():
+            raise ValueError(f"{directory} has no result.json: the run is not finished")
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            return cls(**{**stored, "directory": str(directory)})
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                f"{path} is damaged ({error}); delete it and resume the run, which writes it anew"
+            ) from None
+
+
+def make_result(session: Session, directory: RunDirectory) -> RunResult:
+    """Evaluate what the run ended with; called by every process, the same on all."""
+    config = session.config
+    precision = eval_precision(config.eval.precision, session.bits)
+    final = _test(session, session.model, precision)
+    swa = None
+    if session.swa is not None and int(session.swa.n_averaged) > 0:
+        averaged = session.swa.module
+        refresh_statistics(session, averaged, precision)
+        swa = _test(session, averaged, precision)
+    return RunResult(
+        name=config.name,
+        seed=config.seed,
+        metric=session.task.metric,
+        final=final,
+        best=_test_best(session, directory, precision),
+        swa=swa,
+        eval_precision=describe_precision(session.model, precision),
+        cost=_cost(session),
+        steps=session.step,
+        seconds=round(session.seconds, 3),
+        kernels=kernels_by_layer(session.model),
+        weights_sha256=weights_digest(session.model),
+        directory=str(directory.path),
+    )
+
+
+def result_json(result: RunResult) -> dict[str, Any]:
+    """Plain data; the folder is left out, a run may be moved."""
+    plain = asdict(result)
+    del plain["directory"]
+    return plain
+
+
+def _test(
+    session: Session, model: nn.Module, precision: Precision | dict[str, Precision]
+) -> dict[str, float]:
+    with session.accelerator.autocast():  # averaged weights are not wrapped by accelerate
+        return evaluate(
+            session.task, model, "test", precision,
+            device=session.device, rank=session.rank, world_size=session.world_size,
+        )  # fmt: skip
+
+
+def _test_best(
+    session: Session, directory: RunDirectory, precision: Precision | dict[str, Precision]
+) -> dict[str, float] | None:
+    if session.best is None:
+        return None
+    try:
+        loaded = Checkpoints(directory.checkpoints).load_best()
+        if loaded is None or loaded[0] != session.best.step:
+            raise CheckpointError(f"it is not the one of step {session.best.step}")
+    except CheckpointError as error:  # the final weights are whole: the run has its result
+        warnings.warn(f"the best checkpoint cannot be used: {error}; the result has no best",
+                      BitcycleWarning, stacklevel=2)  # fmt: skip
+        return None
+    step, state = loaded
+    kept = {name: value.clone() for name, value in session.model.state_dict().items()}
+    session.model.load_state_dict(state["model"])
+    metrics = _test(session, session.model, precision)
+    session.model.load_state_dict(kept)
+    return {"step": step, "validation": session.best.metric, **metrics}
+
+
+def _cost(session: Session) -> dict[str, Any]:
+    top = Precision() if session.bits is None else session.bits.top
+    return {
+        "convention": "exact",
+        "bitops": session.meter.bitops,
+        "by_matmul": session.meter.by_matmul(),
+        "relative_to_static_top": session.meter.relative_to(top),
+        "static_top": str(top),
+        "relative_to_float32": session.meter.relative_to(Precision()),
+        "uncounted": list(session.meter.uncounted),
+    }
+
+
+def refresh_statistics(
+    session: Session, model: nn.Module, precision: Precision | dict[str, Precision]
+) -> None:
+    """Norm statistics, then activation ranges, of averaged weights, on un-augmented data."""
+
+    def batches() -> Iterator[list[tuple[torch.Tensor, ...]]]:
+        for batch in session.task.eval_batches("train"):
+            yield [session.task.inputs(batch.to(session.device))]  # both take the first entry
+
+    with session.accelerator.autocast():
+        if is_converted(model):
+            with at_precision(model, precision):  # type: ignore[arg-type]
+                update_bn(batches(), _Unpacking(model))
+                calibrate(model, batches())
+        else:
+            update_bn(batches(), _Unpacking(model))
+
+
+class _Unpacking(nn.Module):
+    """Takes all its arguments as one, which is what `update_bn` hands over."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: tuple[torch.Tensor, ...]) -> Any:
+        """The model's own."""
+        return self.model(*inputs)
+
+
+def weights_digest(model: nn.Module) -> str:
+    """SHA-256 over every tensor of the state, by name: equal only for bit-equal models."""
+    digest = hashlib.sha256()
+    for name, value in sorted(_tensors(model).items()):
+        digest.update(name.encode())
+        digest.update(
+            value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        )
+    return digest.hexdigest()
+
+
+def _tensors(model: nn.Module) -> Mapping[str, torch.Tensor]:
+    return {name: value for name, value in model.state_dict().items() if value.numel()}

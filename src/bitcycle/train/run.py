@@ -1,0 +1,178 @@
+"""`run` and `resume`: one configuration, one seed, one folder."""
+
+from __future__ import annotations
+
+import errno
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from bitcycle.audit import audit
+from bitcycle.train.checkpoint import CheckpointError, Checkpoints
+from bitcycle.train.config import RunConfig
+from bitcycle.train.configfile import from_dict, option_names, to_dict
+from bitcycle.train.directory import RunDirectory
+from bitcycle.train.files import write_json
+from bitcycle.train.loop import train
+from bitcycle.train.progress import Reporter, Show, make_reporter
+from bitcycle.train.reproduce import kept_settings
+from bitcycle.train.result import RunResult, make_result, result_json
+from bitcycle.train.session import Session, build_session
+from bitcycle.train.signals import StopWish
+from bitcycle.train.together import on_main
+from bitcycle.warnings import BitcycleWarning
+
+
+def run(config: RunConfig, *, show: Show = "quiet") -> RunResult:
+    """Train from the beginning in a folder of its own; a folder that is taken is an error."""
+    directory = RunDirectory(Path(config.output) / config.run_name)
+    if directory.exists:
+        directory.create(config)  # raises, before the data is read
+    with kept_settings():
+        session = build_session(config)
+        on_main(session, lambda: directory.create(config))
+        return _execute(session, directory, show)
+
+
+def resume(run_dir: str | Path, *, show: Show = "quiet") -> RunResult:
+    """Go on from the newest whole checkpoint; a finished run's result is returned as it is."""
+    directory = RunDirectory(run_dir)
+    config = directory.read_config()
+    if directory.is_finished:
+        return RunResult.read(directory.path)
+    with kept_settings():
+        return _execute(build_session(config), directory, show)
+
+
+def resume_or_run(config: RunConfig, *, show: Show = "quiet") -> RunResult:
+    """Go on with the run of this configuration if its folder exists, begin it otherwise."""
+    directory = RunDirectory(Path(config.output) / config.run_name)
+    if not directory.exists:
+        return run(config, show=show)
+    stored = directory.read_config()
+    config = from_dict(to_dict(config))  # as a file gives it back: bits "8" as 8
+    if stored != config:
+        before, now = _flat(to_dict(stored)), _flat(to_dict(config))
+        changed = [key for key in now if before[key] != now[key]]
+        raise ValueError(
+            f"{directory.path} was started with other settings ({', '.join(changed)}); use its "
+            "own, or choose another --name or --output"
+        )
+    return resume(directory.path, show=show)
+
+
+def _flat(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings by the dotted keys of the configuration, which are the same for all of them."""
+    flat: dict[str, Any] = {}
+    for key in option_names():
+        flat[key] = settings
+        for part in key.split("."):
+            flat[key] = flat[key][part]
+    return flat
+
+
+def _execute(session: Session, directory: RunDirectory, show: Show) -> RunResult:
+    try:
+        return _execute_locked(session, directory, show)
+    except CheckpointError:
+        raise
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
+            raise
+        raise CheckpointError(
+            f"{directory.path} cannot be written at step {session.step}: {error}; the last "
+            "checkpoint is intact. Make room (or fix the folder) and resume the run"
+        ) from error
+
+
+def _execute_locked(session: Session, directory: RunDirectory, show: Show) -> RunResult:
+    with ExitStack() as stack:
+        reporter = Reporter()
+        on_main(session, lambda: stack.enter_context(directory.locked()))
+        if session.is_main:
+            reporter = stack.enter_context(
+                make_reporter(
+                    show,
+                    log_file=directory.log_file,
+                    title=session.config.run_name,
+                    total_steps=session.total_steps,
+                )
+            )
+        stack.enter_context(_noting_the_end(reporter))
+        _load_newest(session, directory, reporter)
+        events = None
+        if session.is_main:
+            directory.continue_metrics(session.step)
+            stack.callback(directory.close)
+            events = stack.enter_context(_events(session, directory))
+        _say_what_stays_float(session, reporter)
+        wish = stack.enter_context(StopWish().listening())
+        train(session, directory, reporter, wish, events)
+        result = make_result(session, directory)
+        if session.is_main:
+            write_json(directory.result_file, result_json(result))
+        session.accelerator.wait_for_everyone()
+        metric = result.metric
+        reporter.say(
+            f"done: test {metric} {result.value:.2f} at {result.eval_precision}, "
+            f"{result.cost['bitops']:.4g} BitOPs ({result.cost['convention']})"
+        )
+    return result
+
+
+def _load_newest(session: Session, directory: RunDirectory, reporter: Reporter) -> None:
+    checkpoints = Checkpoints(directory.checkpoints)
+    if session.is_main:
+        directory.remove_leftovers()
+        checkpoints.remove_leftovers()
+    session.accelerator.wait_for_everyone()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", BitcycleWarning)
+        loaded = checkpoints.load_newest()
+    for warning in caught:
+        reporter.say(f"warning: {warning.message}")
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    if loaded is None:
+        return
+    step, state = loaded
+    session.load_state_dict(state)
+    reporter.say(f"going on from step {step}")
+
+
+def _say_what_stays_float(session: Session, reporter: Reporter) -> None:
+    if session.bits is None:
+        return
+    for row in audit(session.model).float_rows:
+        if "not chosen" not in row.reason:
+            reporter.say(f"stays float32: {row.name} ({row.reason})")
+
+
+@contextmanager
+def _events(session: Session, directory: RunDirectory) -> Iterator[Any]:
+    """A TensorBoard writer, or None when tracking does not want one."""
+    if not session.config.tracking.tensorboard:
+        yield None
+        return
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(directory.events), purge_step=session.step + 1)
+    try:
+        yield writer
+    except BaseException:
+        with suppress(OSError):  # what stopped the run, such as a full disk, is the news
+            writer.close()
+        raise
+    writer.close()
+
+
+@contextmanager
+def _noting_the_end(reporter: Reporter) -> Iterator[None]:
+    """Whatever stops the run early is the last line of its log."""
+    try:
+        yield
+    except BaseException as error:
+        with suppress(OSError):
+            reporter.note(f"stopped: {error or type(error).__name__}")
+        raise

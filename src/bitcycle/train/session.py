@@ -1,0 +1,250 @@
+"""Everything a run consists of while it trains: built from its configuration, saved as a state."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
+
+from bitcycle.convert import quantize_model
+from bitcycle.cost import CostMeter
+from bitcycle.extras import require
+from bitcycle.kernels import KERNELS
+from bitcycle.nn.base import QuantizedLayer
+from bitcycle.quantizers import QUANTIZERS
+from bitcycle.scheduler import PrecisionScheduler
+from bitcycle.tasks import TASKS, Task, TrainBatches
+from bitcycle.train.config import RunConfig, steps_of
+from bitcycle.train.optimizers import LearningRate, make_optimizer
+from bitcycle.train.reproduce import random_state, restore_random_state, seed_everything
+from bitcycle.train.statefile import join_state, split_state
+from bitcycle.warnings import BitcycleWarning
+
+
+@dataclass
+class Best:
+    """The best validation metric so far."""
+
+    step: int
+    metric: float
+
+
+@dataclass
+class Session:
+    """The parts of a run. `model` is the plain one; `wrapped` is what the loop calls."""
+
+    config: RunConfig
+    task: Task
+    accelerator: Any
+    model: nn.Module
+    wrapped: nn.Module
+    optimizer: Optimizer
+    prepared: Any  # the optimizer as accelerate wraps it
+    lr: LearningRate
+    bits: PrecisionScheduler | None
+    meter: CostMeter
+    swa: AveragedModel | None
+    batches: TrainBatches
+    total_steps: int
+    step: int = 0
+    seconds: float = 0.0
+    best: Best | None = None
+    window: dict[str, Tensor] = field(default_factory=dict)  # sums since the last metrics line
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        device: torch.device = self.accelerator.device
+        return device
+
+    @property
+    def rank(self) -> int:
+        """This process among all."""
+        return int(self.accelerator.process_index)
+
+    @property
+    def world_size(self) -> int:
+        """Processes."""
+        return int(self.accelerator.num_processes)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes the files."""
+        return self.rank == 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The parts of a checkpoint: enough to go on bit for bit. Called by every process."""
+        own = {"window": self.window, "task": self.task.state_dict(), "random": random_state()}
+        run = {
+            "step": self.step,
+            "seconds": self.seconds,
+            "best": None if self.best is None else [self.best.step, self.best.metric],
+            "lr": self.lr.state_dict(),
+            "bits": None if self.bits is None else self.bits.state_dict(),
+            "cost": self.meter.state_dict(),
+            "kernels": kernels_by_layer(self.model),
+            "threads": torch.get_num_threads(),
+            "ranks": self._gather(own),
+        }
+        state = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "run": run,
+        }
+        if self.swa is not None:
+            state["swa"] = self.swa.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take every part back."""
+        run = state["run"]
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step, self.seconds = run["step"], run["seconds"]
+        self.best = None if run["best"] is None else Best(*run["best"])
+        self.lr.load_state_dict(run["lr"])
+        if self.bits is not None:
+            self.bits.load_state_dict(run["bits"])
+        self.meter.load_state_dict(run["cost"])
+        _restore_kernels(self.model, run["kernels"])
+        if self.config.threads is None:
+            torch.set_num_threads(run["threads"])  # sums are divided among threads
+        if self.swa is not None:
+            self.swa.load_state_dict(state["swa"])
+            _restore_kernels(self.swa, run["kernels"])
+        self._load_own(run["ranks"])
+
+    def _load_own(self, ranks: list[dict[str, Any]]) -> None:
+        """What each process has for itself: sums, recurrent state, random generators."""
+        if len(ranks) == self.world_size:
+            own = ranks[self.rank]
+            self.task.load_state_dict(own["task"])
+            self.task.to(self.device)
+            self.window = {name: value.to(self.device) for name, value in own["window"].items()}
+        else:
+            own = ranks[0]
+            self.task.start_pass()
+            warnings.warn(
+                f"the checkpoint was written by {len(ranks)} processes and {self.world_size} go "
+                "on: the rest of the run is not bit for bit what it would have been",
+                BitcycleWarning,
+                stacklevel=3,
+            )
+        restore_random_state(own["random"])
+
+    def _gather(self, own: dict[str, Any]) -> list[Any]:
+        """The value of every process, by rank, with its tensors on the CPU."""
+        parts: list[Any] = [split_state(own)]
+        if self.world_size > 1:
+            parts = parts * self.world_size
+            dist.all_gather_object(parts, parts[self.rank])
+        return [join_state(plain, tensors) for plain, tensors in parts]
+
+
+def build_session(config: RunConfig) -> Session:
+    """Data first, so that a missing file is an error before anything else happens."""
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
+    if config.tracking.tensorboard:
+        require("tensorboard", extra="train", purpose="TensorBoard events")
+    task = TASKS[config.task](config.model, config.data, seed=config.seed)
+    accelerator = _make_accelerator(config)
+    device, rank, world_size = (
+        accelerator.device, accelerator.process_index, accelerator.num_processes,
+    )  # fmt: skip
+    task.to(device)
+    seed_everything(config.seed)
+    model = task.build_model().to(device)
+    if config.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    batches = task.train_batches(rank=rank, world_size=world_size, num_micro=config.accumulate)
+    total_steps = config.steps or max(1, round((config.epochs or 0) * batches.steps_per_epoch))
+    bits = None
+    if not config.precision.is_float:
+        _convert(model, config)
+        roles: dict[str, Any] = config.precision.given()
+        bits = PrecisionScheduler(model, **roles, total_steps=total_steps)
+    meter = CostMeter(model, task.example_inputs(batches.batch_at(0).to(device)))
+    optimizer = make_optimizer(config.optimizer, model.parameters())
+    lr = LearningRate(config.lr, optimizer, total_steps, higher_is_better=task.higher_is_better)
+    if lr.waits_for_metric and not task.has_validation:
+        raise ValueError(
+            "lr.policy 'plateau' follows the validation metric and there is no validation split; "
+            "set data.validation, such as 0.1"
+        )
+    swa = None
+    if config.swa.start is not None:
+        if steps_of(config.swa.start, total_steps) > total_steps:
+            raise ValueError(f"swa.start ({config.swa.start}) is beyond the run's {total_steps} "
+                             "steps: nothing would be averaged")  # fmt: skip
+        swa = AveragedModel(model)
+    return Session(
+        config=config,
+        task=task,
+        accelerator=accelerator,
+        model=model,
+        wrapped=accelerator.prepare_model(model),
+        optimizer=optimizer,
+        prepared=accelerator.prepare_optimizer(optimizer),
+        lr=lr,
+        bits=bits,
+        meter=meter,
+        swa=swa,
+        batches=batches,
+        total_steps=total_steps,
+    )
+
+
+def swa_start(session: Session) -> int | None:
+    """The first step whose weights are averaged."""
+    start = session.config.swa.start
+    return None if start is None else steps_of(start, session.total_steps)
+
+
+def kernels_by_layer(model: nn.Module) -> dict[str, str]:
+    """Which kernel each converted layer uses: part of the run's state."""
+    return {layer.settings.name: layer.settings.kernel.name for layer in _layers(model)}
+
+
+def _restore_kernels(model: nn.Module, kernels: Mapping[str, str]) -> None:
+    """The kernels the run began with, whatever "auto" would choose today."""
+    for layer in _layers(model):
+        name = kernels[layer.settings.name]
+        if name != layer.settings.kernel.name:
+            layer.settings = replace(
+                layer.settings, kernel=KERNELS[name], kernel_reason="as the run began"
+            )
+
+
+def _layers(model: nn.Module) -> list[QuantizedLayer]:
+    return [module for module in model.modules() if isinstance(module, QuantizedLayer)]
+
+
+def _convert(model: nn.Module, config: RunConfig) -> None:
+    precision = config.precision
+    quantize_model(
+        model,
+        QUANTIZERS[precision.quantizer](**precision.quantizer_options),
+        skip=precision.skip,
+        only=precision.only,
+        kernel=precision.kernel,
+        max_bits=precision.max_bits,
+        seed=config.seed,
+    )
+
+
+def _make_accelerator(config: RunConfig) -> Any:
+    accelerate = require("accelerate", extra="train", purpose="training runs")
+    # several runs in one process may differ in mixed precision, which accelerate keeps globally
+    accelerate.state.AcceleratorState._reset_state()
+    return accelerate.Accelerator(
+        cpu=not torch.cuda.is_available(), mixed_precision=config.autocast
+    )

@@ -1,0 +1,84 @@
+"""bitcycle schedule."""
+
+import io
+import json
+import sys
+
+import pytest
+
+from bitcycle.cli.main import main
+
+
+def test_a_schedule_is_drawn_with_its_numbers(capsys):
+    assert main(["schedule", "CR:3-8:8", "--steps", "64000", "--width", "70"]) == 0
+    out = capsys.readouterr().out
+    assert "\u2588" in out
+    assert max(map(len, out.splitlines())) <= 70
+    assert "bits  3: 20.5%  4: 16.4%  5: 13.1%  6: 13.1%  7: 16.4%  8: 20.5%" in out
+    assert "mean  5.50 bits, 47 switches, 8 cycles" in out
+    assert "cost  0.633 of static 8 (backward 8)" in out  # CR, 3-8, b = 8 in the cost table
+
+
+def test_several_schedules_are_drawn_one_under_another(capsys):
+    assert main(["schedule", "8", "CT:3-8:3", "--steps", "3000"]) == 0
+    out = capsys.readouterr().out
+    assert out.index("8 bits throughout") < out.index("CT:3-8:3")
+    assert "use an even number" in " ".join(out.split())
+
+
+def test_an_output_without_blocks_gets_ascii(monkeypatch):
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert main(["schedule", "CR:3-8:8", "fp32"]) == 0
+    out.seek(0)
+    assert "|##" in out.read()
+
+
+def test_json_is_a_list_of_previews(capsys):
+    assert main(["schedule", "CR:3-8:8", "fp32", "--json", "--backward", "fp32"]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert first["schedule"] == "CR:3-8:8"
+    assert first["backward"] is None
+    assert second["relative_cost"] == 1.0
+
+
+def test_a_picture_is_written(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    target = tmp_path / "bits.png"
+    assert main(["schedule", "CR:3-8:8", "--png", str(target)]) == 0
+    assert target.read_bytes().startswith(b"\x89PNG")
+    assert f"wrote {target}" in capsys.readouterr().out
+
+
+def test_without_matplotlib_the_extra_is_named_and_nothing_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
+    assert main(["schedule", "CR:3-8:8", "--png", str(tmp_path / "bits.png")]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert 'pip install "bitcycle[report]"' in captured.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--steps", "0"], "total_steps must be at least 1, got 0"),
+        (["--steps", "7"], "cycles (8) must be <= total_steps (7)"),
+        (["--backward", "0"], "bits must be"),
+        (["--backward", "CR:3-8"], "--backward must be a number of bits or fp32"),
+        (["--width", "5"], "--width must be at least 20, got 5"),
+        (["--png", "bits.jpg"], "must end in .png"),
+        (["CR:3-8:x"], "expected the number of cycles"),
+    ],
+)
+def test_a_bad_value_is_exit_code_2_and_nothing_is_printed_or_written(
+    extra, message, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    png = [] if "--png" in extra else ["--png", "bits.png"]
+    assert main(["schedule", "CR:3-8:8", *extra, *png]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,46 @@
+"""What holds for every registered kernel on every layer."""
+
+import pytest
+import torch
+
+import bitcycle as bc
+from bitcycle.kernels import KERNELS
+from bitcycle.nn import LAYERS
+from tests import naive
+from tests.contracts.examples import EXAMPLES
+from tests.contracts.test_layers import fixed_error, run
+
+pytestmark = pytest.mark.parametrize("kernel", KERNELS.names())
+
+
+def test_it_describes_itself_in_one_line_and_knows_its_name(kernel):
+    line = KERNELS[kernel].describe()
+    assert line
+    assert "\n" not in line
+    assert KERNELS[kernel].name == kernel
+
+
+@pytest.mark.parametrize("layer", LAYERS.names())
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_its_three_products_are_the_float_products_of_the_quantized_operands(kernel, layer, bits):
+    quantizer = bc.quantizers.SBM(error_rounding="nearest")
+    module = bc.quantize_model(EXAMPLES[layer].module(), quantizer, kernel=kernel)
+    assert bc.audit(module)[""].kernel == kernel
+    bc.set_precision(module, f"w{bits}a{bits}e{bits}")
+    tensors = EXAMPLES[layer].tensors()
+    ours = run(module, tensors)
+
+    # the same operands on the same grids, in float64 and by autograd
+    with torch.no_grad():
+        operands = [naive.per_tensor(x, bits).double() for x in tensors]
+        float_module = EXAMPLES[layer].module().double()
+        if hasattr(float_module, "weight"):
+            groups = module.groups if getattr(module, "transposed", False) else 0
+            float_module.weight.copy_(naive.per_channel(module.weight, bits, groups))
+        error = naive.per_tensor(fixed_error(ours[0]), bits).double()
+    leaves = [operand.requires_grad_() for operand in operands]
+    output = float_module(*leaves)
+    wanted = [p for n, p in float_module.named_parameters() if n == "weight"]
+    theirs = [output, *torch.autograd.grad(output, [*leaves, *wanted], error)]
+    for a, b in zip(ours, theirs, strict=False):  # the bias and its gradient are float32
+        assert torch.allclose(a.double(), b, atol=1e-4 * b.abs().max().item())

@@ -1,0 +1,124 @@
+"""What holds for every quantizer on every layer at every width: new ones are held to it too."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+import bitcycle as bc
+from bitcycle.nn import LAYERS
+from bitcycle.quantizers import QUANTIZERS
+from tests.contracts.examples import EXAMPLES
+
+BITS = ["fp32", "w2a2e2g2", "w4a4e4g4", "w8a8e8g8"]
+
+pytestmark = [
+    pytest.mark.parametrize("quantizer", QUANTIZERS.names()),
+    pytest.mark.parametrize("layer", LAYERS.names()),
+]
+
+
+def converted(layer, quantizer, precision="fp32"):
+    assert layer in EXAMPLES, f"add {layer} to tests/contracts/examples.py"
+    module = bc.quantize_model(EXAMPLES[layer].module(), quantizer)
+    bc.set_precision(module, precision)
+    return module
+
+
+def run(module, tensors):
+    """The output, and the gradients of inputs and parameters for a fixed error."""
+    output = module(*tensors)
+    leaves = [*tensors, *module.parameters()]
+    return [output, *torch.autograd.grad(output, leaves, fixed_error(output))]
+
+
+def fixed_error(output):
+    return torch.randn(output.shape, generator=torch.Generator().manual_seed(2))
+
+
+def equal(ours, theirs):
+    return all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("precision", BITS)
+@pytest.mark.parametrize("training", [True, False])
+def test_shapes_are_the_float_layers_and_values_are_finite(layer, quantizer, precision, training):
+    example = EXAMPLES[layer]
+    module, tensors = converted(layer, quantizer, precision), example.tensors()
+    module(*tensors)  # observe a range for evaluation
+    results = run(module.train(training), tensors)
+    assert tuple(results[0].shape) == example.output
+    for value, like in zip(results[1:], [*tensors, *module.parameters()], strict=True):
+        assert value.shape == like.shape
+        assert value.dtype == like.dtype
+    assert all(value.isfinite().all() for value in results)
+
+
+def test_full_precision_is_bit_identical_to_the_float_layer(layer, quantizer):
+    tensors = EXAMPLES[layer].tensors()
+    expected = run(EXAMPLES[layer].module(), tensors)
+    assert equal(run(converted(layer, quantizer), tensors), expected)
+
+
+def test_every_width_gives_products_of_its_own(layer, quantizer):
+    tensors = EXAMPLES[layer].tensors()
+    results = [run(converted(layer, quantizer, precision), tensors) for precision in BITS]
+    num_products = len(results[0]) - hasattr(EXAMPLES[layer].module(), "bias")  # its own is float
+    for i, ours in enumerate(results):
+        for theirs in results[:i]:
+            pairs = list(zip(ours, theirs, strict=True))[:num_products]
+            assert not any(torch.equal(a, b) for a, b in pairs)
+
+
+def test_a_constant_input_is_handled(layer, quantizer):
+    module = converted(layer, quantizer, BITS[2])
+    tensors = [torch.full_like(x, 0.5).requires_grad_() for x in EXAMPLES[layer].tensors()]
+    assert all(value.isfinite().all() for value in run(module, tensors))
+
+
+def test_the_state_dict_has_the_float_keys_and_the_ranges(layer, quantizer):
+    module = converted(layer, quantizer, BITS[2])
+    assert list(bc.float_state_dict(module)) == list(EXAMPLES[layer].module().state_dict())
+    assert set(module.state_dict()) - set(bc.float_state_dict(module)) == {"act_range"}
+
+
+def test_a_state_dict_round_trip_keeps_the_evaluation(layer, quantizer):
+    module, tensors = converted(layer, quantizer, BITS[2]), EXAMPLES[layer].tensors()
+    module(*tensors)
+    other = converted(layer, quantizer, BITS[2])
+    for parameter in other.parameters():
+        torch.nn.init.zeros_(parameter)
+    other.load_state_dict(module.state_dict(), strict=True)
+    beyond = [3 * x for x in tensors]  # clipped by the saved range, where there is one
+    assert torch.equal(other.eval()(*beyond), module.eval()(*beyond))
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_a_copy_computes_the_same(layer, quantizer, duplicate):
+    module, tensors = converted(layer, quantizer, BITS[2]), EXAMPLES[layer].tensors()
+    other = duplicate(module)
+    assert type(other) is type(module)
+    assert equal(run(other, tensors), run(module, tensors))
+
+
+def test_the_audit_and_the_repr_tell_the_bits(layer, quantizer):
+    module = converted(layer, quantizer, "FW4/BW8")
+    (row,) = bc.audit(module, tuple(EXAMPLES[layer].tensors())).rows
+    assert row.is_converted
+    assert f"{row.type}" == layer.rsplit(".", 1)[1]
+    roles = QUANTIZERS[quantizer].roles
+    bits = {"weight": "4", "act": "4", "error": "8", "grad": "8"}
+    assert row.bits == {r: b if r in roles else "no rule" for r, b in bits.items()}
+    assert "precision=w4a4e8g8" in repr(module)
+    assert str(bc.audit(module)).count("\n") == 3
+
+
+def test_converting_back_is_exact(layer, quantizer):
+    module, tensors = converted(layer, quantizer, BITS[2]), EXAMPLES[layer].tensors()
+    module(*tensors)
+    float_module = EXAMPLES[layer].module()
+    bc.unquantize_model(module)
+    assert type(module) is type(float_module)
+    assert vars(module).keys() == vars(float_module).keys()
+    assert equal(run(module, tensors), run(float_module, tensors))

@@ -1,0 +1,234 @@
+"""The trace of one batch: rows, gradients that exist, and everything that was not counted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import bitcycle as bc
+from bitcycle.cost import count_macs
+from bitcycle.models import build_model
+from tests import toys
+from tests.cost.flops import counted_macs, measured_macs
+
+
+class Sub(nn.Linear):
+    """Scales its weight, as weight standardization does: one product still."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return F.linear(input, self.weight * 2, self.bias)
+
+
+class Twice(nn.Linear):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return F.linear(F.linear(input, self.weight), self.weight)
+
+
+class Wraps(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return self.inner(input)
+
+
+class Pair(nn.Linear):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return F.linear(x, self.weight), None
+
+
+def test_a_net_of_three_layers_equals_the_hand_count() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(128, 10), nn.Linear(10, 4)
+    )
+    trace = count_macs(model, torch.ones(5, 3, 6, 6))
+    # conv: 5 x 8 x 4 x 4 outputs x 27; linears: 5 x 128 x 10 and 5 x 10 x 4
+    assert [(row.name, row.kind, row.output, row.grad_input, row.grad_weight)
+            for row in trace.layers] == [
+        ("0", "Conv2d", 17280, 0, 17280),
+        ("3", "Linear", 6400, 6400, 6400),
+        ("4", "Linear", 200, 200, 200),
+    ]  # fmt: skip
+    assert (trace.batch_size, trace.uncounted) == (5, ())
+    assert trace.macs == {"output": 23880, "grad_input": 6600, "grad_weight": 23880}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("resnet20", {}),
+        ("resnet8", {"num_classes": 100}),
+        ("transformer_lm", {"vocab_size": 50, "dim": 32, "ffn_dim": 64, "num_layers": 2}),
+        ("digits_resnet", {}),
+    ],
+)
+def test_whole_models_agree_with_the_flop_counter(name: str, options: dict[str, int]) -> None:
+    model = build_model(name, **options)
+    inputs = model.example_inputs(batch_size=2)
+    expected = measured_macs(model, inputs)
+    assert counted_macs(model, inputs) == expected
+    assert counted_macs(bc.quantize_model(model), inputs) == expected
+
+
+def test_resnet74_has_the_published_number_of_macs_on_the_meta_device() -> None:
+    with torch.device("meta"):
+        model = build_model("resnet74", num_classes=100)
+    trace = count_macs(bc.quantize_model(model), model.example_inputs(1, device="meta"))
+    assert round(trace.macs["output"] / 1e6, 3) == 168.221  # spec: MACs (M) of ResNet-74
+
+
+def test_a_frozen_layer_has_no_grad_weight_and_needs_none_below_it() -> None:
+    model = toys.linears(4, 8, 8, 2)
+    model[0].requires_grad_(False)
+    rows = count_macs(model, torch.ones(1, 4)).layers
+    assert [(row.grad_input, row.grad_weight) for row in rows] == [(0, 0), (0, 64), (16, 16)]
+
+
+def test_what_runs_without_gradients_has_only_an_output() -> None:
+    class Frozen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                x = self.body(x)
+            return self.head(x)
+
+    rows = count_macs(Frozen(), torch.ones(1, 4)).layers
+    assert [(row.output, row.grad_input, row.grad_weight) for row in rows] == [
+        (32, 0, 0),
+        (16, 0, 16),
+    ]
+
+
+def test_gradients_are_counted_even_where_the_caller_has_them_off() -> None:
+    model, x = nn.Linear(4, 2), torch.ones(1, 4)
+    for off in (torch.no_grad, torch.inference_mode):
+        with off():
+            assert count_macs(model, x).macs["grad_weight"] == 8
+
+
+def test_a_layer_called_twice_adds_up() -> None:
+    layer = nn.Linear(4, 4)
+    (row,) = count_macs(nn.Sequential(layer, nn.ReLU(), layer), torch.ones(1, 4)).layers
+    assert (row.name, row.output, row.grad_input, row.grad_weight) == ("0", 32, 16, 32)
+
+
+def test_products_that_no_module_owns_are_listed() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.fc(x)
+            return x @ x.T
+
+    trace = count_macs(Net(), torch.ones(3, 4))
+    assert [row.name for row in trace.layers] == ["fc"]
+    assert trace.uncounted == ("(the model itself): mm",)
+
+
+def test_a_candidate_without_a_counter_is_listed() -> None:
+    class Mine(nn.RNNCellBase):
+        def __init__(self) -> None:
+            super().__init__(4, 4, bias=False, num_chunks=1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.weight_ih
+
+    assert count_macs(Mine(), torch.ones(3, 4)).uncounted == (
+        "(the model itself) (Mine): no MAC counter for this type",
+    )
+
+
+def test_a_layer_that_did_not_run_is_listed() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.auxiliary = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(x) + self.auxiliary(x) if self.training else self.fc(x)
+
+    assert count_macs(Net(), torch.ones(3, 4)).uncounted == ("auxiliary (Linear): did not run",)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
+def test_a_scripted_part_is_listed() -> None:
+    whole, part = (
+        torch.jit.script(nn.Linear(4, 4)),
+        torch.jit.script(nn.Sequential(nn.Linear(4, 4))),
+    )
+    trace = count_macs(nn.Sequential(nn.Linear(4, 4), whole, part), torch.ones(3, 4))
+    assert [row.name for row in trace.layers] == ["0"]
+    assert trace.uncounted == (
+        "1 (RecursiveScriptModule): scripted: its calls are not seen",
+        "2.0 (RecursiveScriptModule): scripted: its calls are not seen",
+    )
+
+
+def test_a_subclass_that_computes_one_product_counts_as_what_it_extends() -> None:
+    trace = count_macs(nn.Sequential(Sub(4, 4), nn.Linear(4, 2)), torch.ones(3, 4))
+    assert [(row.name, row.kind, row.output) for row in trace.layers] == [
+        ("0", "Sub", 48),
+        ("1", "Linear", 24),
+    ]
+    assert trace.uncounted == ()
+
+
+def test_a_subclass_that_computes_something_else_is_not_guessed() -> None:
+    trace = count_macs(nn.Sequential(Twice(4, 4), nn.Linear(4, 2)), torch.ones(3, 4))
+    assert [row.name for row in trace.layers] == ["1"]
+    assert trace.uncounted == ("0: mm x2",)
+    trace = count_macs(nn.Sequential(Pair(4, 4)), {"input": torch.ones(3, 4)})
+    assert trace.layers == ()
+    assert trace.uncounted == ("0 (Pair): returns a tuple",)
+
+
+def test_a_subclass_that_calls_a_layer_inside_is_counted_once() -> None:
+    trace = count_macs(nn.Sequential(Wraps()), torch.ones(3, 4))
+    assert [(row.name, row.output) for row in trace.layers] == [("0.inner", 48)]
+
+
+def test_parametrized_layers_count_as_what_they_are() -> None:
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 2)))
+    trace = count_macs(model, torch.ones(3, 4))
+    assert trace.macs == {"output": 24, "grad_input": 0, "grad_weight": 24}
+    assert trace.uncounted == ()
+    model = nn.Sequential(nn.utils.parametrizations.orthogonal(nn.Linear(4, 2)))
+    assert count_macs(model, torch.ones(3, 4)) == trace  # looking at its weight multiplies
+
+
+def test_wrappers_change_nothing() -> None:
+    model = toys.linears(4, 8, 2)
+    plain = count_macs(model, torch.ones(3, 4))
+    assert count_macs(nn.DataParallel(model), torch.ones(3, 4)) == plain
+
+
+def test_the_batch_size_is_the_leading_dimension_of_the_first_tensor_unless_given() -> None:
+    assert count_macs(nn.Linear(4, 2), torch.ones(3, 4)).batch_size == 3
+    assert count_macs(nn.Linear(4, 2), {"input": torch.ones(3, 4)}).batch_size == 3
+    assert count_macs(nn.LSTM(3, 4), torch.ones(5, 2, 3), batch_size=2).batch_size == 2
+
+
+def test_inputs_without_a_batch_are_an_error_that_says_what_to_pass() -> None:
+    class Net(nn.Module):
+        def forward(self, scale: float) -> torch.Tensor:
+            return torch.ones(1) * scale
+
+    with pytest.raises(ValueError, match="pass batch_size="):
+        count_macs(Net(), (2.0,))
+    with pytest.raises(ValueError, match="batch_size must be a whole number of at least 1, got 0"):
+        count_macs(nn.Linear(4, 2), torch.ones(0, 4))
+
+
+def test_a_lazy_model_is_refused_and_left_alone() -> None:
+    model = nn.Sequential(nn.LazyLinear(2))
+    with pytest.raises(ValueError, match=r"parameter '0\.weight' is lazy"):
+        count_macs(model, torch.ones(1, 4))
+    assert type(model[0]) is nn.LazyLinear

@@ -1,0 +1,203 @@
+"""Any batch can be computed from its step, and processes divide it without changing it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from bitcycle.data import Batches, ImageArrays, OnePass
+
+
+def images(number: int) -> ImageArrays:
+    """Images that show their index, augmented."""
+    pixels = torch.arange(number).view(-1, 1, 1, 1).expand(-1, 1, 4, 4).to(torch.uint8)
+    noise = torch.arange(16, dtype=torch.uint8).view(1, 1, 4, 4)
+    return ImageArrays(
+        pixels=pixels * 16 + noise,
+        targets=torch.arange(number),
+        mean=(0.5,),
+        std=(0.25,),
+        padding=1,
+        flip=True,
+    )
+
+
+sizes = st.tuples(st.integers(1, 60), st.integers(1, 20), st.integers(1, 4), st.integers(1, 3))
+
+
+def possible(number, batch_size, world_size, num_micro, drop_last=False):
+    tail = number % batch_size
+    assume(batch_size >= world_size * num_micro)
+    assume(number >= batch_size if drop_last else tail == 0 or tail >= world_size * num_micro)
+
+
+@settings(deadline=None)
+@given(sizes, st.integers(0, 2**40), st.integers(0, 30))
+def test_ranks_and_micro_batches_union_to_the_single_process_batch(size, seed, step):
+    number, batch_size, world_size, num_micro = size
+    possible(*size)
+    samples = images(number)
+    whole = Batches(samples, batch_size=batch_size, seed=seed).batch_at(step)
+    parts = [
+        Batches(
+            samples,
+            batch_size=batch_size,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+            num_micro=num_micro,
+        ).batch_at(step, micro)
+        for micro in range(num_micro)
+        for rank in range(world_size)
+    ]
+    assert torch.equal(torch.cat([part.inputs for part in parts]), whole.inputs)
+    assert torch.equal(torch.cat([part.targets for part in parts]), whole.targets)
+    assert torch.equal(torch.cat([part.indices for part in parts]), whole.indices)
+    assert all(part.num_targets > 0 for part in parts)
+    assert sum(part.share for part in parts) == pytest.approx(1.0)
+
+
+@settings(deadline=None)
+@given(sizes, st.integers(0, 100), st.booleans())
+def test_every_sample_appears_once_per_epoch(size, seed, drop_last):
+    number, batch_size, _, num_micro = size
+    possible(number, batch_size, 1, num_micro, drop_last)
+    batches = Batches(
+        images(number), batch_size=batch_size, seed=seed, num_micro=num_micro, drop_last=drop_last
+    )
+    steps = batches.steps_per_epoch
+    for epoch in (0, 3):
+        seen = torch.cat(
+            [batch.indices for batch in batches.from_step(epoch * steps, (epoch + 1) * steps)]
+        ).tolist()
+        assert len(set(seen)) == len(seen) == (steps * batch_size if drop_last else number)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 25), st.integers(1, 3))
+def test_starting_anywhere_equals_iterating_from_the_start(start, num_micro):
+    batches = Batches(images(23), batch_size=6, seed=1, num_micro=num_micro)
+    everything = list(batches.from_step(0, 30))
+    resumed = list(
+        Batches(images(23), batch_size=6, seed=1, num_micro=num_micro).from_step(start, 30)
+    )
+    rest = everything[start * num_micro :]
+    assert [(b.step, b.micro, b.epoch) for b in resumed] == [
+        (b.step, b.micro, b.epoch) for b in rest
+    ]
+    assert all(torch.equal(a.inputs, b.inputs) for a, b in zip(resumed, rest, strict=True))
+
+
+def test_an_augmented_image_does_not_depend_on_batch_size():
+    def first_epoch(batch_size: int) -> dict[int, torch.Tensor]:
+        batches = Batches(images(15), batch_size=batch_size, seed=4)
+        return {
+            int(index): image
+            for batch in batches.from_step(0, batches.steps_per_epoch)
+            for index, image in zip(batch.indices, batch.inputs, strict=True)
+        }
+
+    small, large = first_epoch(4), first_epoch(15)
+    assert all(torch.equal(small[index], large[index]) for index in range(15))
+
+
+def test_two_epochs_differ_in_order_and_augmentation():
+    batches = Batches(images(40), batch_size=40, seed=0)
+    first, second = batches.batch_at(0), batches.batch_at(1)
+    assert (first.epoch, second.epoch) == (0, 1)
+    assert not torch.equal(first.indices, second.indices)
+    sorted_first = first.inputs[first.indices.argsort()]
+    sorted_second = second.inputs[second.indices.argsort()]
+    assert not torch.equal(sorted_first, sorted_second)
+
+
+def test_asked_for_it_training_batches_are_shuffled_but_not_augmented():
+    samples = images(10)
+    batch = Batches(samples, batch_size=5, seed=0, is_augmented=False).batch_at(0)
+    assert torch.equal(batch.inputs, samples.normalize(samples.pixels[batch.indices]))
+
+
+def test_cifar_has_391_steps_of_128_in_an_epoch():
+    # 64,000 steps are then the 163.7 epochs of the published runs
+    class Fifty:
+        num_prefetch = 0
+
+        def __len__(self) -> int:
+            return 50_000
+
+    assert Batches(Fifty(), batch_size=128, seed=0).steps_per_epoch == 391
+    assert Batches(Fifty(), batch_size=128, seed=0, drop_last=True).steps_per_epoch == 390
+
+
+def test_a_last_batch_too_small_for_all_processes_is_refused_at_once():
+    with pytest.raises(ValueError, match="last batch of an epoch has 1 of 8.*drop_last=True"):
+        Batches(images(17), batch_size=8, seed=0, world_size=2)
+    assert Batches(images(17), batch_size=8, seed=0, world_size=2, drop_last=True)
+    with pytest.raises(ValueError, match="3 samples make no whole batch of 8"):
+        Batches(images(3), batch_size=8, seed=0, drop_last=True)
+
+
+@pytest.mark.parametrize(("step", "micro"), [(-1, 0), (0, 1), (0, -1)])
+def test_a_position_that_does_not_exist_is_refused(step, micro):
+    with pytest.raises(ValueError, match="must"):
+        Batches(images(8), batch_size=4, seed=0).batch_at(step, micro)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 4))
+def test_a_pass_sees_everything_once_in_order_and_ranks_divide_its_batches(
+    number, batch_size, world_size
+):
+    samples = images(number)
+    whole = list(OnePass(samples, batch_size=batch_size))
+    assert torch.equal(torch.cat([b.targets for b in whole]), torch.arange(number))
+    assert torch.equal(torch.cat([b.inputs for b in whole]), samples.normalize(samples.pixels))
+    assert sum(b.share for b in whole) == pytest.approx(1.0)
+    parts = [
+        OnePass(samples, batch_size=batch_size, rank=rank, world_size=world_size)
+        for rank in range(world_size)
+    ]
+    by_step = {batch.step: batch for part in parts for batch in part}
+    assert sum(len(part) for part in parts) == len(by_step) == len(whole)
+    assert all(torch.equal(by_step[b.step].inputs, b.inputs) for b in whole)
+
+
+def test_a_pass_can_be_repeated():
+    one_pass = OnePass(images(7), batch_size=3)
+    first = [batch.inputs for batch in one_pass]
+    second = [batch.inputs for batch in one_pass]
+    assert len(one_pass) == len(first) == 3
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_a_pass_needs_a_batch_size():
+    with pytest.raises(ValueError, match=r"batch_size \(0\)"):
+        OnePass(images(7), batch_size=0)
+
+
+def test_samples_prepared_ahead_give_the_same_batches():
+    class Ahead(ImageArrays):
+        num_prefetch = 3
+
+    plain = images(20)
+    ahead = Ahead(
+        pixels=plain.pixels, targets=plain.targets, mean=(0.5,), std=(0.25,), padding=1, flip=True
+    )
+    for batch_size in (4, 20):  # 20: every step is an epoch, several are prepared at once
+        expected = Batches(plain, batch_size=batch_size, seed=0).from_step(3, 40)
+        got = Batches(ahead, batch_size=batch_size, seed=0).from_step(3, 40)
+        assert all(torch.equal(a.inputs, b.inputs) for a, b in zip(got, expected, strict=True))
+
+
+def test_global_randomness_is_neither_used_nor_changed():
+    torch.manual_seed(0)
+    np.random.seed(0)
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    first = Batches(images(20), batch_size=4, seed=0).batch_at(3)
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert np.array_equal(before[1], np.random.get_state()[1])
+    torch.manual_seed(1)
+    assert torch.equal(first.inputs, Batches(images(20), batch_size=4, seed=0).batch_at(3).inputs)

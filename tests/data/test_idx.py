@@ -1,0 +1,82 @@
+"""MNIST-style files, plain and gzipped, in both spellings; damaged ones."""
+
+from __future__ import annotations
+
+import gzip
+
+import numpy as np
+import pytest
+import torch
+
+from bitcycle.data import load_images
+
+from .layouts import idx_bytes, write_idx
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize(
+    ("name", "below"),
+    [("mnist", "."), ("mnist", "MNIST/raw"), ("fashion-mnist", "FashionMNIST/raw")],
+)
+def test_idx_files_are_read_where_people_have_them(tmp_path, name, below, zipped):
+    write_idx(tmp_path / below, zipped=zipped)
+    splits = load_images(name, tmp_path)
+    assert splits.train.pixels.shape == (12, 1, 28, 28)
+    assert splits.test.targets.tolist() == [0, 1, 2, 3, 4]
+    expected = np.random.default_rng(5).integers(0, 256, (5, 28, 28))
+    assert torch.equal(splits.test.pixels[:, 0], torch.from_numpy(expected).to(torch.uint8))
+
+
+def test_the_spelling_with_a_dot_is_read_too(tmp_path):
+    for path in list(write_idx(tmp_path).iterdir()):
+        path.rename(tmp_path / path.name.replace("-idx", ".idx"))
+    assert len(load_images("mnist", tmp_path).train) == 12
+
+
+def test_images_are_normalized_by_the_training_images(tmp_path):
+    write_idx(tmp_path)
+    splits = load_images("mnist", tmp_path)
+    inputs = splits.train.normalize(splits.train.pixels)
+    assert abs(inputs.mean().item()) < 1e-5
+    assert splits.test.mean == splits.train.mean
+
+
+IMAGES = idx_bytes(np.zeros((12, 28, 28)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("train-images-idx3-ubyte", b"", "cut off inside the header"),
+        ("train-images-idx3-ubyte", b"\x1f\x8b" + IMAGES[2:], "begins with 0x1f8b0803"),
+        ("train-images-idx3-ubyte", IMAGES[:-1], "9,407 bytes of data where.*9,408"),
+        ("train-images-idx3-ubyte", IMAGES + b"x", "9,409 bytes of data"),
+        ("train-images-idx3-ubyte", idx_bytes(np.zeros((12, 27, 28))), "expected 28x28"),
+        ("train-images-idx3-ubyte", idx_bytes(np.zeros((0, 28, 28))), "0 bytes"),
+        ("train-labels-idx1-ubyte", idx_bytes(np.zeros(11)), "11 labels for 12 images"),
+        ("t10k-labels-idx1-ubyte", idx_bytes(np.full(5, 10)), "a label 10"),
+        ("t10k-labels-idx1-ubyte", IMAGES, "begins with 0x00000803, expected 0x00000801"),
+    ],
+)
+def test_a_damaged_file_is_named_with_the_problem(tmp_path, name, content, problem):
+    (write_idx(tmp_path) / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"(?s){name}: .*{problem}.*how to get it"):
+        load_images("mnist", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [gzip.compress(IMAGES)[:-20], b"no gzip", gzip.compress(IMAGES)[:20] + b"\xff" * 50, b""],
+    ids=["cut", "other", "flipped", "empty"],
+)
+def test_a_damaged_gzip_file_is_named(tmp_path, content):
+    path = write_idx(tmp_path, zipped=True) / "train-images-idx3-ubyte.gz"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"train-images-idx3-ubyte\.gz: (not readable|cut off)"):
+        load_images("mnist", tmp_path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    (write_idx(tmp_path) / "t10k-labels-idx1-ubyte").unlink()
+    with pytest.raises(FileNotFoundError, match=r"t10k-labels-idx1-ubyte\.gz"):
+        load_images("mnist", tmp_path)

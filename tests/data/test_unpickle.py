@@ -1,0 +1,182 @@
+"""The restricted unpickler reads what datasets are made of, and runs nothing."""
+
+from __future__ import annotations
+
+import pickle
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from bitcycle.data.unpickle import ForbiddenPickleError, as_array, read_dict, read_pickle
+
+from .layouts import Payload, python2_pickle
+
+
+@pytest.mark.parametrize("protocol", range(2, 6))
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(24, dtype=np.uint8).reshape(2, 3, 4),
+        np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3)),
+        np.arange(4, dtype=">i4"),
+        np.zeros((0, 3)),
+        np.array([True, False]),
+    ],
+    ids=["bytes", "fortran", "big-endian", "empty", "bool"],
+)
+def test_arrays_of_every_protocol_come_back(tmp_path, protocol, array):
+    path = tmp_path / "array"
+    path.write_bytes(pickle.dumps({"a": array, "b": b"\xff"}, protocol=protocol))
+    content = read_dict(path)
+    np.testing.assert_array_equal(as_array(content["a"]), array)
+    assert content["b"] == b"\xff"
+
+
+def test_a_pickle_of_python_2_and_numpy_1_comes_back(tmp_path):
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    path = tmp_path / "old"
+    path.write_bytes(python2_pickle({"data": array, "labels": [1, 2], "name": "batch"}))
+    content = read_dict(path)
+    np.testing.assert_array_equal(as_array(content["data"]), array)
+    assert content["labels"] == [1, 2]
+    # the hand-written bytes are those an ordinary unpickler understands
+    plain = pickle.loads(path.read_bytes(), encoding="bytes")
+    np.testing.assert_array_equal(plain[b"data"], array)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda dense: pickle.dumps(scipy.sparse.csr_matrix(dense)),
+        lambda dense: pickle.dumps(scipy.sparse.csr_array(dense)),
+        lambda dense: python2_pickle(scipy.sparse.csr_matrix(dense)),
+    ],
+    ids=["matrix", "array", "python2"],
+)
+def test_a_sparse_matrix_comes_back_dense(tmp_path, write):
+    dense = np.array([[0, 2, 0], [0, 0, 0], [1, 0, 3]], np.float32)
+    path = tmp_path / "sparse"
+    path.write_bytes(write(dense))
+    np.testing.assert_array_equal(as_array(read_pickle(path)), dense)
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_payload_is_refused_and_not_run(tmp_path, protocol):
+    created = tmp_path / "created"
+    payload = pickle.dumps({"data": Payload(created)}, protocol=protocol)
+    path = tmp_path / "evil"
+    path.write_bytes(payload)
+    with pytest.raises(ForbiddenPickleError, match="open.*nothing of it was run"):
+        read_pickle(path)
+    assert not created.exists()
+    pickle.loads(payload)["data"].close()  # the same bytes do create the file when trusted
+    assert created.exists()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        b"cos\nsystem\n(S'true'\ntR.",
+        b"cbuiltins\neval\n(S'1'\ntR.",
+        b"cnumpy\nload\n(S'x'\ntR.",
+        b"cnumpy.core.multiarray\nfromfile\n.",
+        b"\x80\x04\x8c\x08builtins\x8c\x07getattr\x93.",
+        b"\x80\x04\x8c\x05numpy\x8c\x0fndarray.__new__\x93.",
+        b"c_codecs\nencode\n}(S'a'\nI1\nub.",  # changing an allowed function
+        b"c_codecs\nencode\n(Vabc\nVbase64\ntR.",
+        b"cbuiltins\nbytes\n(I1000000000000\ntR.",
+        b"cnumpy\ndtype\n(VO8\ntR.",
+        b"cnumpy\ndtype\n(V|V16\ntR.",
+    ],
+)
+def test_other_ways_in_are_refused(tmp_path, program):
+    path = tmp_path / "evil"
+    path.write_bytes(program)
+    with pytest.raises(ForbiddenPickleError):
+        read_pickle(path)
+
+
+@pytest.mark.parametrize(
+    "value", [OrderedDict(a=1), {"a": object()}, np.array([{}], dtype=object), np.array(["a"])]
+)
+def test_what_datasets_do_not_contain_is_refused(tmp_path, value):
+    path = tmp_path / "other"
+    path.write_bytes(pickle.dumps(value))
+    with pytest.raises(ForbiddenPickleError):
+        read_pickle(path)
+
+
+def test_every_cut_of_a_pickle_is_an_error_and_never_half_a_result(tmp_path):
+    whole = pickle.dumps({"data": np.arange(9, dtype=np.uint8), "labels": [1]}, protocol=2)
+    path = tmp_path / "cut"
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match="not a readable pickle"):
+            read_dict(path)
+
+
+def test_random_damage_is_a_value_error_or_harmless(tmp_path):
+    whole = python2_pickle({"data": np.arange(9, dtype=np.uint8), "labels": [1, 2, 3]})
+    generator = np.random.default_rng(0)
+    path = tmp_path / "damaged"
+    for _ in range(500):
+        content = bytearray(whole)
+        content[generator.integers(len(content))] = generator.integers(256)
+        path.write_bytes(content)
+        try:
+            as_array(read_dict(path).get("data"))
+        except ValueError:
+            continue
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"shape": (3, 5)}, "in 9 bytes"),
+        ({"shape": (-3, -3)}, "shape"),
+        ({"shape": 9}, "shape"),
+        ({"content": None}, "plain numbers"),
+        ({"kind": 3}, "plain numbers"),
+    ],
+)
+def test_an_array_whose_bytes_do_not_fit_its_shape_is_refused(tmp_path, change, message):
+    path = tmp_path / "array"
+    path.write_bytes(pickle.dumps(np.arange(9, dtype=np.uint8)))
+    array = read_pickle(path)
+    version, shape, kind, order, content = array.state
+    fields = {"shape": shape, "kind": kind, "content": content} | change
+    array.state = (version, fields["shape"], fields["kind"], order, fields["content"])
+    with pytest.raises(ValueError, match=message):
+        array.to_numpy()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"indices": np.array([0, 7])},
+        {"indices": np.array([-1, 0])},
+        {"indptr": np.array([0, 5, 2])},
+        {"indptr": np.array([0, 2])},
+        {"_shape": (2, 2**60)},
+        {"_shape": None},
+        {"data": None},
+    ],
+)
+def test_a_sparse_matrix_that_points_outside_itself_is_refused(tmp_path, change):
+    matrix = scipy.sparse.csr_matrix(np.array([[1.0, 0.0], [0.0, 2.0]]))
+    matrix.__dict__.update(change)
+    path = tmp_path / "sparse"
+    path.write_bytes(pickle.dumps(matrix))
+    with pytest.raises(ValueError, match="sparse|array"):
+        as_array(read_pickle(path))
+
+
+def test_something_else_than_a_dict_or_an_array_is_said(tmp_path):
+    path = tmp_path / "list"
+    path.write_bytes(pickle.dumps([1, 2]))
+    with pytest.raises(ValueError, match="a pickled list where a dict"):
+        read_dict(path)
+    with pytest.raises(ValueError, match="a list where an array"):
+        as_array(read_pickle(path))

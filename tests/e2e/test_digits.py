@@ -1,0 +1,66 @@
+"""Training at FW(3,8)/BW8 on real data reaches float32's accuracy."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import bitcycle as bc
+
+SEEDS = (0, 1, 2)
+EPOCHS, BATCH = 8, 64
+NUM_TRAIN = 1200
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """scikit-learn's 1797 images of 8 x 8: 1200 to train on, the rest to test."""
+    data = pytest.importorskip("sklearn.datasets").load_digits()
+    order = torch.randperm(len(data.target), generator=torch.Generator().manual_seed(0))
+    x = torch.tensor(data.images, dtype=torch.float32)[order, None] / 16  # (N, 1, 8, 8)
+    y = torch.tensor(data.target)[order]
+    return x[:NUM_TRAIN], y[:NUM_TRAIN], x[NUM_TRAIN:], y[NUM_TRAIN:]
+
+
+def convnet():
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1, stride=2, bias=False), nn.BatchNorm2d(32), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(128, 10),
+    )  # fmt: skip
+
+
+def accuracy(digits, seed, forward, backward):
+    """Percent right on the test images after training; evaluated at the schedule's top."""
+    x, y, x_test, y_test = digits
+    torch.manual_seed(seed)
+    model = bc.quantize_model(convnet(), seed=seed)
+    total_steps = EPOCHS * (NUM_TRAIN // BATCH)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    lr = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total_steps)
+    bits = bc.PrecisionScheduler(model, forward=forward, backward=backward, total_steps=total_steps)
+    for _ in range(EPOCHS):
+        for batch in torch.randperm(NUM_TRAIN).split(BATCH)[: NUM_TRAIN // BATCH]:
+            F.cross_entropy(model(x[batch]), y[batch]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            lr.step()
+            bits.step()
+    with bc.at_precision(model.eval(), bits.top), torch.no_grad():
+        return 100 * (model(x_test).argmax(1) == y_test).float().mean().item()
+
+
+def mean(values):
+    return sum(values) / len(values)
+
+
+def test_cyclic_precision_reaches_float32_within_two_points(digits):
+    float32 = [accuracy(digits, seed, "fp32", "fp32") for seed in SEEDS]
+    cyclic = [accuracy(digits, seed, "CR:3-8:8", 8) for seed in SEEDS]
+    assert mean(float32) > 95
+    assert mean(cyclic) > mean(float32) - 2
+
+
+def test_two_bits_throughout_do_not_reach_it(digits):
+    """What the test above would not notice if bits had no effect, this one does."""
+    assert accuracy(digits, 0, 2, 2) < 90

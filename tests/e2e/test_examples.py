@@ -1,0 +1,53 @@
+"""Every example runs as its reader would run it, and the pair differs by a handful of lines."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@functools.cache
+def output_of(name: str) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, str(EXAMPLES / name)],
+            cwd=folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
+def test_an_example_runs_and_says_something(name):
+    assert output_of(name).strip()
+
+
+@pytest.mark.parametrize("name", ["plain_loop.py", "plain_loop_cpt.py"])
+def test_both_loops_learn_the_digits(name):
+    found = re.search(r"test accuracy (\d+\.\d) %", output_of(name))
+    assert found is not None
+    assert float(found[1]) > 90  # chance is 10
+
+
+def test_the_loop_with_bitcycle_is_the_plain_loop_and_at_most_eight_changed_lines():
+    plain, ours = (
+        (EXAMPLES / name).read_text(encoding="utf-8").splitlines()
+        for name in ("plain_loop.py", "plain_loop_cpt.py")
+    )
+    changed = [line for line in difflib.ndiff(plain, ours) if line.startswith(("+ ", "- "))]
+    assert len(changed) <= 8, "\n".join(changed)

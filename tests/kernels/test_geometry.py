@@ -1,0 +1,103 @@
+"""The float products of every geometry are torch's, forward and backward."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bitcycle.kernels import ConvGeometry, Geometry, LinearGeometry, MatMulGeometry
+
+
+def _check(geometry: Geometry, reference: Tensor, a: Tensor, w: Tensor) -> None:
+    """`reference` was computed by torch from a and w, which require gradients."""
+    e = torch.randn_like(reference)
+    grad_a, grad_w = torch.autograd.grad(reference, (a, w), e)
+    a, w = a.detach(), w.detach()
+    torch.testing.assert_close(geometry.output(a, w, None), reference.detach())
+    torch.testing.assert_close(geometry.grad_input(e, w, a.shape), grad_a)
+    torch.testing.assert_close(geometry.grad_weight(e, a, w.shape), grad_w)
+
+
+def _operands(*shapes: tuple[int, ...]) -> list[Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(shape, requires_grad=True) for shape in shapes]
+
+
+@pytest.mark.parametrize("shape", [(3,), (5, 3), (2, 5, 3), (0, 3)])
+def test_linear(shape: tuple[int, ...]) -> None:
+    a, w = _operands(shape, (4, 3))
+    _check(LinearGeometry(), F.linear(a, w), a, w)
+
+
+@pytest.mark.parametrize(
+    ("a_shape", "w_shape"), [((2, 3), (3, 4)), ((5, 2, 3), (3, 4)), ((5, 1, 2, 3), (6, 3, 4))]
+)
+def test_matmul_sums_over_broadcast_batches(
+    a_shape: tuple[int, ...], w_shape: tuple[int, ...]
+) -> None:
+    a, w = _operands(a_shape, w_shape)
+    _check(MatMulGeometry(), torch.matmul(a, w), a, w)
+
+
+@pytest.mark.parametrize("num_dims", [1, 2, 3])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_convolution(num_dims: int, groups: int) -> None:
+    a, w = _operands((2, 4, *(6, 5, 4)[:num_dims]), (6, 4 // groups, *[3] * num_dims))
+    conv = (F.conv1d, F.conv2d, F.conv3d)[num_dims - 1]
+    reference = conv(a, w, stride=2, padding=2, dilation=2, groups=groups)
+    twos = (2,) * num_dims
+    geometry = ConvGeometry(stride=twos, padding=twos, dilation=twos, groups=groups)
+    assert geometry.num_dims == num_dims
+    _check(geometry, reference, a, w)
+
+
+@pytest.mark.parametrize("num_dims", [1, 2, 3])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_transposed_convolution(num_dims: int, groups: int) -> None:
+    a, w = _operands((2, 4, *(6, 5, 4)[:num_dims]), (4, 6 // groups, *[3] * num_dims))
+    conv = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[num_dims - 1]
+    reference = conv(a, w, stride=2, padding=1, output_padding=1, groups=groups)
+    ones, twos = (1,) * num_dims, (2,) * num_dims
+    geometry = ConvGeometry(
+        stride=twos, padding=ones, dilation=ones, groups=groups,
+        transposed=True, output_padding=ones,
+    )  # fmt: skip
+    _check(geometry, reference, a, w)
+
+
+def test_end_padding_adds_zeros_at_the_end_of_a_dimension() -> None:
+    a, w = _operands((2, 3, 6, 5), (4, 3, 2, 4))
+    reference = F.conv2d(a, w, padding="same")  # rows: 0 before, 1 after; columns: 1 and 2
+    geometry = ConvGeometry(
+        stride=(1, 1), padding=(0, 1), dilation=(1, 1), groups=1, end_padding=(1, 1)
+    )
+    _check(geometry, reference, a, w)
+
+
+def test_the_gradient_of_a_bias_is_the_error_summed_per_output_channel() -> None:
+    e = torch.arange(12.0).view(2, 3, 2)
+    conv = ConvGeometry(stride=(1,), padding=(0,), dilation=(1,), groups=1)
+    assert conv.grad_bias(e).tolist() == [14.0, 22.0, 30.0]
+    assert LinearGeometry().grad_bias(e).tolist() == [30.0, 36.0]
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_backward_products_are_channels_last_when_the_error_is(transposed: bool) -> None:
+    geometry = ConvGeometry(
+        stride=(1, 1), padding=(1, 1), dilation=(1, 1), groups=1, transposed=transposed
+    )
+    torch.manual_seed(0)
+    e = torch.randn(2, 4, 6, 6).to(memory_format=torch.channels_last)
+    w = torch.randn(4, 4, 3, 3).to(memory_format=torch.channels_last)
+    grad = geometry.grad_input(e, w, torch.Size([2, 4, 6, 6]))
+    assert grad.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_geometry_is_a_value() -> None:
+    first, second = (
+        ConvGeometry(stride=(1,), padding=(0,), dilation=(1,), groups=1) for _ in range(2)
+    )
+    assert first == second
+    assert hash(first) == hash(second)

@@ -1,0 +1,213 @@
+"""Copies, pickles, dtypes, devices and state dicts of converted layers."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bitcycle as bc
+from bitcycle.nn import QuantizedLayer
+
+from .layers import convert
+
+
+def _model(precision: str = "w4a4e4") -> nn.Sequential:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv1d(4, 4, 3), nn.ConvTranspose1d(4, 2, 3), nn.Linear(6, 3))
+    bc.quantize_model(model)
+    bc.set_precision(model, precision)
+    return model
+
+
+def _input() -> Tensor:
+    return torch.linspace(-1, 2, 48).view(2, 4, 6)
+
+
+def _trained() -> nn.Sequential:
+    model = _model()
+    model(_input()).sum().backward()
+    return model
+
+
+def _ranges(model: nn.Module) -> list[list[list[float]]]:
+    return [m.act_range.tolist() for m in model.modules() if isinstance(m, QuantizedLayer)]
+
+
+def _copy(model: nn.Module, how: str) -> nn.Module:
+    if how == "deepcopy":
+        return copy.deepcopy(model)
+    if how == "pickle":
+        return pickle.loads(pickle.dumps(model))
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("how", ["deepcopy", "pickle", "save"])
+def test_a_copy_computes_the_same_and_is_separate(how: str) -> None:
+    model = _trained()
+    twin = _copy(model, how)
+    assert [type(m) for m in twin] == [type(m) for m in model]
+    assert bc.get_precision(twin) == bc.get_precision(model)
+    assert _ranges(twin) == _ranges(model)
+    outputs = [m.eval()(_input()) for m in (model, twin)]
+    assert torch.equal(*outputs)
+    bc.set_precision(twin, "fp32")
+    assert bc.get_precision(model) == bc.Precision(weight=4, act=4, error=4)
+    assert torch.equal(model(_input()), outputs[0])
+
+
+@pytest.mark.parametrize("how", ["deepcopy", "pickle", "save"])
+def test_what_layers_share_stays_shared_within_a_copy_and_separate_between_copies(how: str) -> None:
+    model = _trained()
+    twin = _copy(model, how)
+    assert len({id(layer.shared) for layer in model}) == 1
+    assert len({id(layer.shared) for layer in twin}) == 1
+    assert twin[0].shared is not model[0].shared
+
+
+@pytest.mark.parametrize("how", ["deepcopy", "pickle"])
+def test_a_copy_knows_that_its_bits_are_written(how: str) -> None:
+    twin = _copy(_trained(), how)
+    for layer in twin:
+        assert not layer.set_precision(layer.precision)
+        layer.control.zero_()
+        assert layer.set_precision(layer.precision)
+
+
+class _Mine(nn.Linear):
+    """Its converted class exists only while the process runs."""
+
+
+def test_a_converted_subclass_can_be_copied() -> None:
+    layer = convert(_Mine(4, 3), "w4")
+    twin = pickle.loads(pickle.dumps(layer))
+    assert type(twin) is type(layer)
+    assert torch.equal(twin(torch.ones(4)), layer(torch.ones(4)))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float64], ids=lambda d: str(d)[6:]
+)
+def test_another_dtype_leaves_ranges_float32_and_the_control_int32(dtype: torch.dtype) -> None:
+    model = _trained()
+    before = _ranges(model)
+    controls = [layer.control.tolist() for layer in model]
+    model.to(dtype)
+    assert _ranges(model) == before  # and not rounded to that dtype
+    assert [layer.control.tolist() for layer in model] == controls
+    for layer in model:
+        assert layer.weight.dtype == dtype
+        assert (layer.act_range.dtype, layer.health.dtype) == (torch.float32, torch.float32)
+        assert layer.control.dtype == torch.int32
+    output = model(_input().to(dtype))
+    output.float().sum().backward()
+    assert output.dtype == dtype
+    assert all(layer.weight.grad.dtype == dtype for layer in model)
+
+
+def test_half_and_type_are_no_exception() -> None:
+    for change in (nn.Module.half, lambda m: m.type(torch.float16), nn.Module.double):
+        layer = convert(nn.Linear(4, 3), "w4a4e4")
+        layer(torch.tensor([[0.1, 0.2, 0.3, 0.7]]))
+        before = layer.act_range.clone()
+        change(layer)
+        assert torch.equal(layer.act_range, before)
+        assert layer.control.dtype == torch.int32
+
+
+def test_a_model_in_half_precision_computes_like_one_in_float32() -> None:
+    model, half = _model(), _model().to(torch.bfloat16)
+    expected = model(_input())
+    torch.testing.assert_close(half(_input().bfloat16()).float(), expected, rtol=0.05, atol=0.1)
+
+
+def test_a_meta_model_that_is_materialized_empty_has_its_bits_and_no_ranges() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(4, 3), bc.MatMul())
+    bc.quantize_model(model)
+    bc.set_precision(model, "w4a4e8")
+    model.to_empty(device="cpu")
+    for layer in model:
+        assert layer.control[:4].tolist() == [15, 15, 255, 0]
+        assert not layer.health.any()
+        assert not layer.act_range.any()
+        assert not layer.is_observed
+    with torch.no_grad():
+        model[0].weight.fill_(1.0)
+        model[0].bias.fill_(0.0)
+    assert model[0](torch.ones(1, 4)).tolist() == [[4.0, 4.0, 4.0]]
+
+
+@pytest.mark.parametrize("source", ["converted", "float"])
+def test_a_meta_model_can_be_assigned_a_state(source: str) -> None:
+    trained = _trained()
+    state = trained.state_dict() if source == "converted" else bc.float_state_dict(trained)
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Conv1d(4, 4, 3), nn.ConvTranspose1d(4, 2, 3), nn.Linear(6, 3))
+    bc.quantize_model(model)
+    bc.set_precision(model, "w4a4e4")
+    model.load_state_dict(state, strict=True, assign=True)
+    assert not any(t.is_meta for t in (*model.parameters(), *model.buffers()))
+    assert [layer.control[:3].tolist() for layer in model] == [[15, 15, 15]] * 3
+    assert [layer.is_observed for layer in model] == [source == "converted"] * 3
+    assert torch.equal(model.train()(_input()), trained.train()(_input()))
+
+
+def test_a_product_of_activations_on_meta_gets_real_buffers_from_either_state() -> None:
+    trained = bc.quantize_model(nn.Sequential(bc.MatMul(), nn.Linear(2, 2)))
+    bc.set_precision(trained, "a4")
+    trained[0](torch.eye(2), torch.eye(2))
+    for state in (trained.state_dict(), bc.float_state_dict(trained)):
+        with torch.device("meta"):
+            model = nn.Sequential(bc.MatMul(), nn.Linear(2, 2))
+        bc.quantize_model(model)
+        model.load_state_dict(state, assign=True)
+        assert not any(t.is_meta for t in (*model.parameters(), *model.buffers()))
+        assert model[0].is_observed == ("0.act_range" in state)
+
+
+def test_a_converted_state_brings_its_ranges_back() -> None:
+    trained, model = _trained(), _model()
+    model.load_state_dict(trained.state_dict(), strict=True)
+    assert _ranges(model) == _ranges(trained)
+    assert all(layer.is_observed for layer in model)
+    assert torch.equal(model.eval()(_input()), trained.eval()(_input()))
+
+
+def test_a_state_saved_before_training_is_unobserved() -> None:
+    model = _trained()
+    model.load_state_dict(_model().state_dict(), strict=True)
+    assert not any(layer.is_observed for layer in model)
+
+
+def test_a_float_state_loads_strictly_and_makes_the_ranges_unobserved() -> None:
+    model = _trained()
+    torch.manual_seed(1)
+    plain = nn.Sequential(nn.Conv1d(4, 4, 3), nn.ConvTranspose1d(4, 2, 3), nn.Linear(6, 3))
+    result = model.load_state_dict(plain.state_dict(), strict=True)
+    assert result.missing_keys == result.unexpected_keys == []
+    assert not any(layer.is_observed for layer in model)
+    assert not any(layer.act_range.any() for layer in model)
+    with bc.at_precision(model, "fp32"):
+        assert torch.equal(model(_input()), plain(_input()))
+
+
+def test_a_state_that_lacks_a_weight_is_still_refused() -> None:
+    state = bc.float_state_dict(_trained())
+    del state["2.weight"]
+    with pytest.raises(RuntimeError, match=r"Missing key.*2\.weight"):
+        _model().load_state_dict(state, strict=True)
+
+
+def test_bits_are_not_in_the_state() -> None:
+    assert sorted(_trained()[2].state_dict()) == ["act_range", "bias", "weight"]
+    model = _model("w8a8e8")
+    model.load_state_dict(_trained().state_dict())
+    assert bc.get_precision(model) == bc.Precision(weight=8, act=8, error=8)

@@ -1,0 +1,161 @@
+"""Fused passes: compiled when it pays, equal to the plain function in every bit."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bitcycle.ops import affine, fused
+from bitcycle.ops.affine import round_nearest, round_stochastic
+from bitcycle.ops.fused import Fused
+from bitcycle.quantizers import SBM
+from bitcycle.warnings import BitcycleWarning
+
+KEY = torch.tensor([123, 456], dtype=torch.int32)
+LEVELS = torch.tensor(255.0)
+
+
+def _shift(x: Tensor) -> Tensor:
+    return (x * 3.7 + 0.1).round()
+
+
+@pytest.fixture
+def _compile_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "MIN_ELEMENTS", 1)
+
+
+def _broken_at_once(*args: Any, **kwargs: Any) -> Any:
+    raise RuntimeError("no C++ compiler\nmany lines of log")
+
+
+def _broken_when_called(*args: Any, **kwargs: Any) -> Any:
+    return _broken_at_once
+
+
+def test_below_the_threshold_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", _broken_at_once)
+    x = torch.randn(1000)
+    assert torch.equal(Fused(_shift)(x), _shift(x))
+
+
+@pytest.mark.usefixtures("_compile_all")
+@pytest.mark.parametrize("failure", [_broken_at_once, _broken_when_called])
+def test_without_a_compiler_it_warns_once_and_gives_the_same_result(
+    failure: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", failure)
+    shift, x = Fused(_shift), torch.randn(1000)
+    with pytest.warns(BitcycleWarning, match=r"_shift runs uncompiled.*no C\+\+ compiler\)") as log:
+        first = shift(x)
+    assert len(log) == 1
+    assert "many lines" not in str(log[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        second = shift(x)
+    assert torch.equal(first, _shift(x))
+    assert torch.equal(second, _shift(x))
+
+
+@pytest.mark.usefixtures("_compile_all")
+def test_the_environment_can_keep_every_pass_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BITCYCLE_COMPILE", "0")
+    monkeypatch.setattr(torch, "compile", _broken_at_once)
+    x = torch.randn(1000)
+    assert torch.equal(Fused(_shift)(x), _shift(x))
+
+
+def test_one_compiled_function_serves_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def counting(function: Any, **kwargs: Any) -> Any:
+        made.append(kwargs)
+        return function
+
+    monkeypatch.setattr(fused, "MIN_ELEMENTS", 1)
+    monkeypatch.setattr(torch, "compile", counting)
+    shift = Fused(_shift)
+    for size in (10, 20, 30):
+        shift(torch.randn(size))
+    assert made == [{"dynamic": True, "fullgraph": True}]
+
+
+def _large(channels_last: bool) -> Tensor:
+    torch.manual_seed(0)
+    x = torch.randn(8, 16, 33, 33)  # 139,392 elements: above the threshold as it is
+    return x.to(memory_format=torch.channels_last) if channels_last else x
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_plain_and_compiled_passes_agree_in_every_bit(
+    channels_last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = _large(channels_last)
+    assert x.numel() >= fused.MIN_ELEMENTS
+    low, high = x.min(), x.max()
+    scale = (high - low) / LEVELS
+    rows = torch.linspace(0.5, 2.0, 8).view(8, 1, 1, 1)
+
+    def passes() -> list[Tensor]:
+        return [
+            round_nearest(x, scale, low, LEVELS),
+            round_nearest(x, scale * rows, low * rows, LEVELS),
+            round_stochastic(x, scale, low, LEVELS, KEY),
+        ]
+
+    compiled = passes()
+    counters = [f._compiled for f in (affine._fused_nearest, affine._fused_stochastic_flat)]
+    assert counters[0] is not None
+    monkeypatch.setattr(fused, "MIN_ELEMENTS", 1 << 40)
+    for ours, plain in zip(compiled, passes(), strict=True):
+        assert torch.equal(ours, plain)
+        assert ours.stride() == x.stride()
+
+
+def test_the_large_and_the_small_path_share_noise_whatever_the_layout() -> None:
+    scale, offset = torch.tensor(0.02), torch.tensor(-2.0)
+    plain = round_stochastic(_large(False), scale, offset, LEVELS, KEY)
+    turned = round_stochastic(_large(True), scale, offset, LEVELS, KEY)
+    assert torch.equal(plain, turned)
+
+
+class _BigOps(TorchDispatchMode):
+    """Lists the operations that read or make at least `size` elements, views aside."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size, self.names = size, []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:  # fmt: skip
+        result = func(*args, **(kwargs or {}))
+        tensors = [t for t in (*args, result) if isinstance(t, Tensor)]
+        if any(t.numel() >= self.size for t in tensors) and not func.is_view:
+            self.names.append(func.overloadpacket.__name__)
+        return result
+
+
+@pytest.mark.parametrize("role", ["act", "error", "weight"])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_quantizing_a_tensor_is_one_reduction_and_one_elementwise_pass(
+    role: str, channels_last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = _large(channels_last)
+    calls = []
+
+    def one_pass(self: Fused, x: Tensor, *args: Any) -> Tensor:
+        calls.append(self.plain.__name__)
+        return x  # a view: what the compiled pass would write once
+
+    monkeypatch.setattr(Fused, "__call__", one_pass)
+    sbm = SBM()
+    with _BigOps(x.numel()) as seen:
+        within = sbm.range_of(role, x, (0,) if role == "weight" else ())
+        sbm.encode(role, x, torch.tensor(255), within, KEY)
+    assert seen.names == ["aminmax"]
+    assert len(calls) == 1

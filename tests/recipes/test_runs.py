@@ -1,0 +1,119 @@
+"""Every recipe as a run: schedules fit, the settings survive YAML, the patterns match the model."""
+
+import json
+
+import pytest
+import yaml
+
+from bitcycle.convert import quantize_model
+from bitcycle.data import DATASETS
+from bitcycle.models import MODELS, build_model
+from bitcycle.recipes import list_recipes, recipe
+from bitcycle.schedules import parse_schedule
+from bitcycle.train.configfile import from_dict, to_dict, to_yaml
+
+CONFIGS = [recipe(info.name) for info in list_recipes()]
+STEPS_PER_EPOCH = {"imagenet": 5005, "ptb": 1328}  # ceil(1,281,167 / 256); (929,589 / 20 - 1) / 35
+
+
+def total_of(config):
+    if config.steps is not None:
+        return config.steps
+    return round(config.epochs * STEPS_PER_EPOCH[config.data.name])
+
+
+def test_the_schedules_of_every_recipe_fit_its_steps():
+    for config in CONFIGS:
+        total = total_of(config)
+        for text in config.precision.given().values():
+            schedule = parse_schedule(text)
+            schedule(0, total)  # raises when the run cannot hold it
+            schedule(total - 1, total)
+
+
+def test_every_full_size_run_of_cpt_ends_at_its_top():
+    runs = {(c.precision.forward, total_of(c)) for c in CONFIGS if "-cpt-" in c.name}
+    for text, total in runs:
+        schedule = parse_schedule(text)
+        if not str(text).startswith("delay@1.0"):
+            assert schedule(total - 1, total) == schedule.high, text
+
+
+def test_every_recipe_is_plain_data():
+    for config in CONFIGS:
+        assert json.loads(json.dumps(to_dict(config))) == to_dict(config), config.name
+
+
+def kinds_of_recipes():
+    """One recipe for every task, dataset, model and kind of schedule: checked settings differ."""
+    chosen, seen = [], set()
+    for config in CONFIGS:
+        heads = [f"{r}={str(t).partition(':')[0]}" for r, t in config.precision.given().items()]
+        traits = {config.task, config.data.name, config.lr.policy, config.optimizer.name, *heads}
+        if not traits <= seen:
+            chosen.append(config)
+            seen |= traits
+    return chosen
+
+
+@pytest.mark.parametrize("config", kinds_of_recipes(), ids=lambda config: config.name)
+def test_a_recipe_of_every_kind_survives_the_way_through_a_file(config):
+    assert from_dict(yaml.safe_load(to_yaml(config))) == config
+
+
+@pytest.mark.slow
+def test_every_recipe_survives_the_way_through_a_file():
+    for config in CONFIGS:
+        assert from_dict(yaml.safe_load(to_yaml(config))) == config
+
+
+def test_task_model_and_data_belong_together():
+    kinds = {"images": "image", "language": "language", "nodes": "graph"}
+    families = {
+        "images": {"cifar_resnet", "mobilenetv2", "imagenet_resnet", "digits"},
+        "language": {"lstm_lm", "transformer_lm"},
+        "nodes": {"graph"},
+    }
+    for config in CONFIGS:
+        assert DATASETS[config.data.name].kind == kinds[config.task], config.name
+        assert MODELS[config.model.name].family in families[config.task], config.name
+
+
+def test_a_quantized_recipe_pins_its_kernel_and_a_float_one_converts_nothing():
+    for config in CONFIGS:
+        is_float = "float32" in config.name or "fp32" in config.name
+        assert config.precision.is_float == is_float, config.name
+        assert config.precision.kernel == ("auto" if is_float else "simulate"), config.name
+
+
+@pytest.mark.parametrize(
+    ("name", "kept_float"),
+    [
+        ("cifar100-resnet38-cpt-3-8-8", {"fc"}),
+        ("cifar10-mobilenetv2-cpt-4-8-8", {"fc"}),
+        ("digits-cpt-3-8-8", {"fc"}),
+        (
+            "imagenet-resnet18-cpt-4-8-8",
+            {"conv1", "fc", *(f"layer{n}.0.downsample.0" for n in (2, 3, 4))},
+        ),
+        (
+            "imagenet-resnet50-cpt-4-8-8",
+            {"conv1", "fc", *(f"layer{n}.0.downsample.0" for n in (1, 2, 3, 4))},
+        ),
+        ("wikitext2-transformer-cpt-4-8-8-small", set()),
+        ("wikitext2-lstm-cpt-5-8-8-small", {"lstm"}),
+    ],
+)
+def test_the_layers_that_stay_float_are_the_published_ones(name, kept_float):
+    config = recipe(name)
+    options = dict(config.model.options)
+    if config.task == "language":
+        options["vocab_size"] = 50
+    model = build_model(config.model.name, **options)
+    quantize_model(model, skip=config.precision.skip)
+    multiplying = {
+        name
+        for name, module in model.named_modules()
+        if type(module).__name__ in ("Conv2d", "Linear", "MatMul", "LSTM")
+    }
+    assert multiplying == kept_float

@@ -1,0 +1,21 @@
+"""plot(): one entry for all pictures."""
+
+import subprocess
+import sys
+
+import pytest
+
+from bitcycle.report import plot
+
+
+def test_what_has_no_picture_is_an_error_that_lists_what_has():
+    with pytest.raises(ValueError, match="no picture of a int; plot.. draws: .*Schedule"):
+        plot(3)
+
+
+def test_importing_the_package_and_its_modules_does_not_import_matplotlib():
+    code = (
+        "import sys, bitcycle.report.schedules, bitcycle.report.terminal, bitcycle.report.files;"
+        "sys.exit('matplotlib' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

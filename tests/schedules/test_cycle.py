@@ -1,0 +1,230 @@
+"""The ten named schedules against closed forms written out here a second time."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bitcycle.schedules import Cycle, schedule
+
+from .strategies import cycle_schedules
+
+TOTAL = 64_000
+
+
+def naive(name, low, high, cycles, total):
+    """(t mod T) / T and the paper's formulas, for a total that is a multiple of the cycles."""
+    length = total // cycles
+    t = np.arange(total)
+    p = (t % length) / length
+    is_decay = (t // length) % 2 == 0
+
+    def grow(p):
+        return {
+            "L": lambda: p,
+            "C": lambda: 0.5 * (1 - np.cos(np.pi * p)),
+            "E": lambda: 1 - np.exp(-4 * p),
+            "R": lambda: 1 - (1 - p) / (0.1 + 0.9 * (1 - p)),
+        }[name[0]]()
+
+    if name[1] == "R":
+        unit = grow(p)
+    elif name.endswith("-V"):
+        unit = np.where(is_decay, 1 - grow(p), grow(p))
+    else:
+        unit = np.where(is_decay, grow(1 - p), grow(p))
+    return np.rint(np.round(low + (high - low) * unit, 9)).astype(int).tolist()
+
+
+NAMES = ["LR", "CR", "ER", "RR", "LT", "CT", "ET-H", "ET-V", "RT-H", "RT-V"]
+
+
+@pytest.mark.parametrize("cycles", [8, 32])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_step_of_a_long_run_equals_the_closed_form(name, cycles):
+    values = schedule(name, low=3, high=8, cycles=cycles).values(TOTAL)
+    assert values == naive(name, 3, 8, cycles, TOTAL)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_calling_equals_values(name):
+    one = schedule(name, low=3, high=8, cycles=7)
+    assert [one(step, 1000) for step in range(1000)] == one.values(1000)
+
+
+# One cycle of CR (and both of CT) by hand: 3 + 5 (1 - cos(pi k/10)) / 2 for k = 0..9 is
+# 3.00 3.12 3.48 4.03 4.73 5.50 6.27 6.97 7.52 7.88; the others likewise.
+LITERAL = {
+    "LR": [3, 4, 4, 4, 5, 6, 6, 6, 7, 8],  # 3 3.5 4 4.5 5 5.5 6 6.5 7 7.5, half to even
+    "CR": [3, 3, 3, 4, 5, 6, 6, 7, 8, 8],
+    "ER": [3, 5, 6, 6, 7, 7, 8, 8, 8, 8],  # 3 4.65 5.75 6.49 6.99 7.32 7.55 7.70 7.80 7.86
+    "RR": [3, 3, 3, 3, 3, 3, 4, 4, 4, 5],  # 3 3.05 3.12 3.21 3.31 3.45 3.65 3.95 4.43 5.37
+}
+
+
+@pytest.mark.parametrize("name", LITERAL)
+def test_one_cycle_of_ten_steps_is_this_list(name):
+    one = schedule(name, low=3, high=8, cycles=2)
+    assert one.values(20) == LITERAL[name] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "down", "up"),
+    [
+        ("LT", [8, 8, 7, 6, 6, 6, 5, 4, 4, 4], LITERAL["LR"]),  # 8 7.5 7 6.5 6 5.5 5 4.5 4 3.5
+        ("CT", [8, 8, 8, 7, 6, 6, 5, 4, 3, 3], LITERAL["CR"]),  # 11 minus the list above
+        ("ET-H", [8, 8, 8, 8, 8, 7, 7, 6, 6, 5], LITERAL["ER"]),  # 7.91, then ER backwards
+        ("ET-V", [8, 6, 5, 5, 4, 4, 3, 3, 3, 3], LITERAL["ER"]),  # 11 minus ER
+        ("RT-H", [8, 5, 4, 4, 4, 3, 3, 3, 3, 3], LITERAL["RR"]),  # 8, then RR backwards
+        ("RT-V", [8, 8, 8, 8, 8, 8, 7, 7, 7, 6], LITERAL["RR"]),  # 11 minus RR
+    ],
+)
+def test_triangular_cycles_go_down_then_up(name, down, up):
+    one = schedule(name, low=3, high=8, cycles=4)
+    assert one.values(40) == (down + up) * 2
+
+
+def test_cpt_spends_these_steps_at_each_bit_width():
+    # one cycle of 2,000 steps: first step of each bit-width is ceil(2000 acos(1 - 2y) / pi)
+    values = Cycle(3, 8, cycles=32).values(TOTAL)[:2000]
+    assert [values.count(bits) for bits in range(3, 9)] == [410, 329, 261, 262, 329, 409]
+    switches = [t for t in range(1, 2000) if values[t] != values[t - 1]]
+    assert switches == [410, 739, 1000, 1262, 1591]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "steps"),
+    [
+        (3, 6, [536, 465, 464, 535]),
+        (4, 8, [461, 379, 321, 379, 460]),
+        (4, 6, [667, 667, 666]),
+    ],  # ceil(2000 acos(1 - 2y) / pi) again, with y at the half bits
+)
+def test_other_ranges_spend_these_steps(low, high, steps):
+    values = Cycle(low, high, cycles=32).values(TOTAL)[:2000]
+    assert [values.count(bits) for bits in range(low, high + 1)] == steps
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "steps"),
+    [(3, 8, 91), (4, 8, 71), (3, 6, 51), (5, 8, 51), (4, 6, 31), (5, 6, 11)],
+)  # 1 - 1/T >= phase at which rex rounds to high: T = 20 (high - low) - 9
+@pytest.mark.parametrize("name", ["RR", "RT-H"])
+def test_rex_needs_legs_of_this_length(name, low, high, steps):
+    one = schedule(name, low=low, high=high, cycles=2)
+    assert one.shortest_cycle() == steps
+    assert one.notes(2 * steps) == []
+    assert len(one.notes(2 * (steps - 1))) == 1
+
+
+def test_a_vertical_decay_of_rex_can_need_one_step_more():
+    # at 91 steps its last value is 3.5 exactly, and half to even is 4
+    assert schedule("RT-V", low=3, high=8).shortest_cycle() == 92
+
+
+@pytest.mark.parametrize("name", ["RR", "RT-H", "RT-V"])
+def test_short_legs_of_rex_end_below_the_top_and_say_so(name):
+    one = schedule(name, low=3, high=8, cycles=8)
+    assert one.values(500)[-1] == 7
+    [note] = one.notes(500)
+    assert "ends at 7 bits, not at its top of 8" in note
+    assert "use fewer cycles or more steps" in note
+
+
+def test_a_top_that_is_never_reached_is_noted():
+    [note] = schedule("RR", low=3, high=8, cycles=8).notes(640)
+    assert "never gets to 8 bits in 640 steps" in note
+    assert "needs 91 steps in a cycle, here 80" in note
+
+
+def test_a_top_no_length_can_reach_is_noted():
+    [note] = schedule("ER", low=1, high=32, cycles=1).notes(TOTAL)
+    assert "never gets to 32 bits" in note
+    assert "choose bits closer together" in note
+
+
+@pytest.mark.parametrize("name", ["LT", "CT", "ET-H", "ET-V", "RT-H", "RT-V"])
+def test_an_odd_number_of_triangular_cycles_ends_low_and_is_noted(name):
+    odd, even = (schedule(name, low=3, high=8, cycles=n) for n in (3, 4))
+    assert (odd.values(3000)[-1], even.values(3000)[-1]) == (3, 8)
+    [note] = odd.notes(3000)
+    assert "odd number of triangular cycles (3)" in note
+    assert "use an even number" in note
+    assert even.notes(3000) == []
+
+
+@pytest.mark.parametrize("total", [1000, 1001, 1007, 63_999, 5005])
+def test_a_total_that_cycles_do_not_divide_still_ends_at_the_end_of_a_cycle(total):
+    values = Cycle(3, 8, cycles=32).values(total)
+    drops = sum(after < before for before, after in zip(values, values[1:], strict=False))
+    assert drops == 31
+    assert values[-1] == 8
+    # a cycle length of int(total / N), as in the public CPT code, begins a 33rd cycle instead
+    length = int(total / 32)
+    k, t = divmod(total - 1, length)
+    assert k == 32
+    assert Cycle(3, 8, cycles=1)(t, length) < 8
+
+
+def test_ten_steps_in_three_cycles_are_this_list():
+    # phases 0 .3 .6 .9 | .2 .5 .8 | .1 .4 .7 of a linear growth 3 + 5p
+    assert Cycle(3, 8, 3, profile="linear").values(10) == [3, 4, 6, 8, 4, 6, 7, 4, 5, 6]
+
+
+@settings(deadline=None)
+@given(one=cycle_schedules, total=st.integers(64, 400))
+def test_values_stay_in_range_and_form_exactly_n_monotone_cycles(one, total):
+    values = one.values(total)
+    assert one.low <= min(values)
+    assert max(values) <= one.high
+    starts = [-(-k * total // one.cycles) for k in range(one.cycles + 1)]
+    assert starts[-1] == total
+    for k in range(one.cycles):
+        leg = values[starts[k] : starts[k + 1]]
+        is_decay = one.form == "triangular" and k % 2 == 0
+        assert leg == sorted(leg, reverse=is_decay)
+        assert len(leg) >= 1
+
+
+def test_reflection_is_stored_only_where_it_matters():
+    assert Cycle(3, 8, reflect="vertical") == Cycle(3, 8)
+    up, down = (Cycle(3, 8, form="triangular", reflect=r) for r in ("vertical", "horizontal"))
+    assert up == down
+    rex = [
+        Cycle(3, 8, profile="rex", form="triangular", reflect=r) for r in ("vertical", "horizontal")
+    ]
+    assert rex[0] != rex[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"low": 8, "high": 3}, r"low \(8\) must be <= high \(3\)"),
+        ({"cycles": 0}, "cycles must be a whole number of at least 1, got 0"),
+        ({"cycles": 2.0}, "cycles must be a whole number"),
+        ({"cycles": True}, "cycles must be a whole number"),
+        ({"form": "round"}, "unknown form 'round'; known: repeated, triangular"),
+        ({"reflect": "diagonal"}, "unknown reflection 'diagonal'"),
+        ({"profile": None}, "unknown profile None"),
+    ],
+)
+def test_bad_values_are_refused_at_birth(options, message):
+    with pytest.raises(ValueError, match=message):
+        Cycle(**{"low": 3, "high": 8, **options})
+
+
+def test_more_cycles_than_steps_is_an_error():
+    with pytest.raises(ValueError, match=r"cycles \(32\) must be <= total_steps \(31\)"):
+        Cycle(3, 8)(0, 31)
+    assert Cycle(3, 8)(0, 32) == 3
+
+
+def test_bits_that_mean_float32_are_returned_as_they_are():
+    values = Cycle(8, 32, cycles=1).values(1000)
+    assert (values[0], values[-1]) == (8, 32)
+    assert set(values) == set(range(8, 33))
+
+
+def test_equal_ends_are_constant_and_need_no_note():
+    assert set(Cycle(6, 6, cycles=3, form="triangular").values(10)) == {6}
+    assert Cycle(6, 6, cycles=3, form="triangular").notes(10) == []

@@ -1,0 +1,84 @@
+"""Static, Ramp and Stages."""
+
+import pytest
+
+from bitcycle.schedules import Ramp, Stages, Static
+
+
+@pytest.mark.parametrize("bits", [1, 8, 32, None])
+def test_static_is_the_same_at_every_step(bits):
+    schedule = Static(bits)
+    assert schedule.values(5) == [bits] * 5
+    assert (schedule.low, schedule.high) == (bits, bits)
+
+
+@pytest.mark.parametrize("bits", [0, 33, 8.0, True, "8"])
+def test_static_bits_are_checked(bits):
+    with pytest.raises(ValueError, match="bits must be None"):
+        Static(bits)
+
+
+@pytest.mark.parametrize(
+    ("until", "total", "expected"),
+    [
+        (0.5, 12, [3, 4, 5, 6, 7, 8, 8, 8, 8, 8, 8, 8]),
+        (1.0, 12, [3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8]),
+        (12, 14, [3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 8, 8]),
+        (8, 8, [3, 3, 4, 5, 6, 6, 7, 8]),  # 3 + 6 t // 8
+        (0.0, 3, [8, 8, 8]),
+        (0, 3, [8, 8, 8]),
+        (3, 5, [3, 5, 7, 8, 8]),
+    ],
+)
+def test_a_ramp_is_this_list(until, total, expected):
+    assert Ramp(3, 8, until=until).values(total) == expected
+
+
+def test_a_ramp_takes_half_of_the_run_unless_told():
+    assert Ramp(3, 8) == Ramp(3, 8, until=0.5)
+
+
+def test_a_ramp_too_short_for_its_stages_is_noted():
+    [note] = Ramp(3, 8, until=3).notes(5)
+    assert "skips bit-widths: its 6 stages have 3 steps" in note
+    assert Ramp(3, 8).notes(12) == []
+
+
+def test_a_ramp_is_checked_at_birth():
+    with pytest.raises(ValueError, match="until must be a step count"):
+        Ramp(3, 8, until=1.5)
+    with pytest.raises(ValueError, match="low"):
+        Ramp(8, 3)
+
+
+@pytest.mark.parametrize(
+    ("stages", "total", "expected"),
+    [
+        ([(3, 0.5), (8, 1.0)], 6, [3, 3, 3, 8, 8, 8]),
+        ([(16, 2), (8, 4), (4, 1.0)], 6, [16, 16, 8, 8, 4, 4]),  # a ladder
+        ([(8, 2), (3, 4), (8, 1.0)], 6, [8, 8, 3, 3, 8, 8]),  # a deficit of 2 steps from step 2
+        ([(4, 0.8), (None, 1.0)], 5, [4, 4, 4, 4, None]),  # a late switch to full precision
+        ([(6, 1.0)], 2, [6, 6]),
+    ],
+)
+def test_stages_are_this_list(stages, total, expected):
+    schedule = Stages(stages)
+    assert schedule.values(total) == expected
+    assert [schedule(step, total) for step in range(total)] == expected
+
+
+def test_float32_is_the_top_of_stages():
+    stages = Stages([(4, 0.5), (None, 1.0)])
+    assert (stages.low, stages.high) == (4, None)
+
+
+def test_a_stage_without_a_step_is_noted():
+    [note] = Stages([(3, 0.5), (4, 0.51), (8, 1.0)]).notes(10)
+    assert "stage 2" in note
+    assert "has no step in a run of 10" in note
+
+
+@pytest.mark.parametrize("stages", [None, 8, "3@0.5", [3, 8], [(3,)], [(3, 0.5, 1)], [("3", 1.0)]])
+def test_stages_must_be_pairs_of_bits_and_end_points(stages):
+    with pytest.raises(ValueError, match="stage"):
+        Stages(stages)

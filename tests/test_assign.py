@@ -1,0 +1,118 @@
+"""Setting bits, reading them, and setting them for a while."""
+
+import pytest
+import torch
+from torch import nn
+
+import bitcycle as bc
+from tests.toys import linears, naive_linear, net, randn
+
+
+def bits_of(model):
+    return [str(layer.precision) for layer in (model.conv, model.head[0], model.head[2])]
+
+
+def test_bits_reach_the_arithmetic_of_every_layer():
+    model, x = bc.quantize_model(linears(4, 4, 4)), randn(8, 4)
+    for bits in (2, 3, 8):
+        bc.set_precision(model, f"w{bits}a{bits}")
+        hidden = naive_linear(x, model[0], bits)
+        assert torch.allclose(model(x), naive_linear(hidden, model[1], bits), atol=1e-5)
+
+
+def test_a_dict_sets_each_pattern_and_later_ones_win():
+    model = bc.quantize_model(net())
+    bc.set_precision(model, {"*": "w8", "head": "w4", "head.2": bc.Precision(act=3)})
+    assert bits_of(model) == ["w8", "w4", "a3"]
+    bc.set_precision(model, {nn.Conv2d: "w2"})
+    assert bits_of(model) == ["w2", "w4", "a3"]
+
+
+def test_layers_that_no_pattern_matches_keep_their_bits():
+    model = bc.quantize_model(net())
+    bc.set_precision(model, "w8")
+    bc.set_precision(model, {"head.2": "w4"})
+    assert bits_of(model) == ["w8", "w8", "w4"]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ({"conv": "w4", "fc": "w8"}, "pattern 'fc' matches no layer; layers: conv, head.0, head.2"),
+        ({"head.2": "w4", "head": "w8"}, "pattern 'head.2' has no effect"),
+        ({"conv": "w4", "head": "w99"}, "weight bits must be None"),
+        ({"norm": "w4"}, "pattern 'norm' matches no layer"),
+        ("four", "cannot read a precision from 'four'"),
+    ],
+)
+def test_a_mistake_is_an_error_and_nothing_is_written(assignment, message):
+    model = bc.quantize_model(net())
+    with pytest.raises(ValueError, match=message):
+        bc.set_precision(model, assignment)
+    assert bits_of(model) == ["fp32"] * 3
+
+
+@pytest.mark.parametrize("call", [bc.get_precision, lambda m: bc.set_precision(m, "w4")])
+def test_a_float_model_is_told_to_convert_first(call):
+    with pytest.raises(ValueError, match="convert it first: bitcycle.quantize_model"):
+        call(net())
+
+
+def test_equal_layers_have_one_precision_and_different_ones_a_dict_that_goes_back():
+    model = bc.quantize_model(net())
+    bc.set_precision(model, "FW4/BW8")
+    assert bc.get_precision(model) == bc.Precision.parse("FW4/BW8")
+    bc.set_precision(model, {"head.0": "w2", "head.2": "w3"})
+    by_layer = bc.get_precision(model)
+    assert {name: str(bits) for name, bits in by_layer.items()} == {
+        "conv": "w4a4e8g8",
+        "head.0": "w2",
+        "head.2": "w3",
+    }
+    bc.set_precision(model, "fp32")
+    bc.set_precision(model, by_layer)
+    assert bc.get_precision(model) == by_layer
+
+
+def test_equal_bits_write_nothing_and_new_bits_write_once_per_changed_layer():
+    model = bc.quantize_model(net())
+    bc.set_precision(model, "w4a4e8")
+    layers = (model.conv, model.head[0], model.head[2])
+
+    def writes(assignment):
+        before = [layer.control._version for layer in layers]
+        bc.set_precision(model, assignment)
+        return [layer.control._version - v for layer, v in zip(layers, before, strict=True)]
+
+    assert writes("w4a4e8") == [0, 0, 0]
+    assert writes({"head": "w5a4e8"}) == [0, 1, 1]
+    assert writes("w5a4e8") == [1, 0, 0]
+
+
+def test_bits_come_back_after_a_with():
+    model = bc.quantize_model(net())
+    bc.set_precision(model, {"*": "w8", "conv": "w4"})
+    with bc.at_precision(model, "w2") as same:
+        assert same is model
+        assert bits_of(model) == ["w2"] * 3
+        with bc.at_precision(model, {"head": "w3"}):
+            assert bits_of(model) == ["w2", "w3", "w3"]
+        assert bits_of(model) == ["w2"] * 3
+    assert bits_of(model) == ["w4", "w8", "w8"]
+
+
+def test_bits_come_back_after_an_exception():
+    model = bc.quantize_model(net())
+    bc.set_precision(model, "w8")
+    with pytest.raises(KeyError), bc.at_precision(model, "w2"):
+        raise KeyError
+    with pytest.raises(ValueError, match="cannot read"), bc.at_precision(model, "w"):
+        pass
+    assert bits_of(model) == ["w8"] * 3
+
+
+def test_bits_set_inside_a_with_do_not_survive_it():
+    model = bc.quantize_model(net())
+    with bc.at_precision(model, "w2"):
+        bc.set_precision(model, "w5")
+    assert bits_of(model) == ["fp32"] * 3

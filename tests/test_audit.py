@@ -1,0 +1,187 @@
+"""audit: one row per product, with the reason, and nothing changed by looking."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import bitcycle as bc
+from tests.toys import Attention, linears, net, randn
+
+
+class Functional(nn.Module):
+    """Multiplies in every way that needs no module."""
+
+    def __init__(self, product):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.product = product
+
+    def forward(self, x):
+        return self.product(self.fc(x), self)
+
+
+PRODUCTS = {
+    "matmul": lambda x, _: torch.matmul(x, x.transpose(1, 2)),
+    "@": lambda x, _: x @ x.transpose(1, 2),
+    "einsum": lambda x, _: torch.einsum("bij,bkj->bik", x, x),
+    "attention": lambda x, _: F.scaled_dot_product_attention(x, x, x),
+    "attention, four dimensions": lambda x, _: F.scaled_dot_product_attention(
+        x[:, None], x[:, None], x[:, None]
+    ),
+    "F.linear": lambda x, model: F.linear(x, model.fc.weight),
+    "F.conv1d": lambda x, model: F.conv1d(x.transpose(1, 2), model.fc.weight[:, :, None]),
+    "bilinear": lambda x, model: F.bilinear(x, x, model.fc.weight[None]),
+    "addmm": lambda x, _: torch.addmm(x[0, 0, 0], x[0], x[0].t()),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_functional_product_is_found_with_example_inputs(name):
+    model = bc.quantize_model(nn.Sequential(Functional(PRODUCTS[name])))
+    assert [row.name for row in bc.audit(model).rows] == ["0.fc"]
+    rows = bc.audit(model, randn(2, 3, 4)).rows
+    assert [row.is_converted for row in rows] == [True] + [False] * (len(rows) - 1)
+    assert len(rows) > 1
+    assert all(row.name.startswith("0: ") and row.type == "functional" for row in rows[1:])
+    assert "bitcycle.MatMul" in rows[1].reason
+
+
+def test_products_with_a_name_leave_nothing_functional():
+    for model in (bc.quantize_model(Attention()), Attention()):
+        rows = bc.audit(model, randn(2, 3, 4)).rows
+        assert [row.name for row in rows] == ["qkv", "scores", "mix"]
+
+
+def test_repeated_products_are_one_row_with_a_count():
+    model = Functional(lambda x, _: x @ x.transpose(1, 2) @ x)
+    (row,) = [row for row in bc.audit(model, randn(2, 3, 4)).rows if row.type == "functional"]
+    assert row.name == "(the model itself): bmm x2"
+
+
+def test_rows_say_what_is_converted_and_why_the_rest_is_not():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.LSTM(4, 4), nn.ReLU())
+    bc.quantize_model(model, skip=["1"])
+    rows = bc.audit(model)
+    assert [row.name for row in rows.rows] == ["0", "1", "2"]
+    assert [row.name for row in rows.converted_rows] == ["0"]
+    assert [row.name for row in rows.float_rows] == ["1", "2"]
+    first = rows["0"]
+    assert (first.type, first.quantizer, first.kernel) == ("Linear", "SBM", "simulate")
+    assert "not chosen (skip, only" in rows["1"].reason
+    assert rows["2"].reason == "no quantized layer for LSTM"
+
+
+def test_a_model_that_was_never_converted_is_all_float():
+    rows = bc.audit(net(), randn(2, 2, 6, 6))
+    assert [row.name for row in rows.float_rows] == ["conv", "head.0", "head.2"]
+    assert rows.converted_rows == ()
+
+
+def test_bits_are_shown_by_role_and_roles_without_a_rule_as_such():
+    model = bc.quantize_model(linears(4, 4))
+    bc.set_precision(model, "FW4/BW8")
+    expected = {"weight": "4", "act": "4", "error": "8", "grad": "no rule"}
+    assert bc.audit(model)["0"].bits == expected
+    bc.set_precision(model, "w4a24")
+    expected = {"weight": "4", "act": "24", "error": "fp32", "grad": "fp32"}
+    assert bc.audit(model)["0"].bits == expected
+
+
+def test_a_layer_is_unobserved_until_it_is_trained_with_bits_on_its_input():
+    model = bc.quantize_model(linears(4, 4))
+    model(randn(2, 4))
+    assert bc.audit(model)["0"].is_observed is False
+    bc.set_precision(model, "w4")
+    model(randn(2, 4))
+    assert bc.audit(model)["0"].is_observed is False
+    bc.set_precision(model, "w4a4")
+    model(randn(2, 4))
+    assert bc.audit(model)["0"].is_observed is True
+
+
+def test_the_kernel_comes_with_its_reason():
+    model = bc.quantize_model(linears(4, 4), kernel="simulate")
+    assert bc.audit(model)["0"].reason == "asked for"
+    assert bc.audit(bc.quantize_model(linears(4, 4)))["0"].reason.startswith("auto: ")
+
+
+def test_looking_changes_nothing():
+    model = bc.quantize_model(net())
+    bc.set_precision(model, {"conv": "w4a4e8", "head": "w8a8e8"})
+    model(randn(4, 2, 6, 6)).sum().backward()
+    model.head.eval()
+    modes = [module.training for module in model.modules()]
+    before = copy.deepcopy(model.state_dict())
+    control = [layer.control.clone() for layer in (model.conv, model.head[0])]
+    random_state = torch.get_rng_state()
+    bc.audit(model, 100 * randn(2, 2, 6, 6))
+    assert [module.training for module in model.modules()] == modes
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    for layer, values in zip((model.conv, model.head[0]), control, strict=True):
+        assert torch.equal(layer.control, values)
+    assert {n: str(p) for n, p in bc.get_precision(model).items()} == {
+        "conv": "w4a4e8",
+        "head.0": "w8a8e8",
+        "head.2": "w8a8e8",
+    }
+    assert torch.equal(torch.get_rng_state(), random_state)
+
+
+def test_looking_does_not_count_as_evaluating_an_unobserved_model():
+    model = bc.quantize_model(linears(4, 4))
+    bc.set_precision(model, "w4a4")
+    bc.audit(model, randn(2, 4))  # no warning, and the one that is due is still to come
+    with pytest.warns(bc.BitcycleWarning, match="never observed"):
+        model.eval()(randn(2, 4))
+
+
+def test_an_error_in_the_model_leaves_no_trace():
+    model = bc.quantize_model(net())
+    bc.set_precision(model, "w4")
+    with pytest.raises(RuntimeError):
+        bc.audit(model, randn(2, 7, 6, 6))
+    assert model.training
+    assert str(bc.get_precision(model)) == "w4"
+    assert not nn.modules.module._global_forward_hooks
+    assert not nn.modules.module._global_forward_pre_hooks
+
+
+@pytest.mark.parametrize(
+    "inputs", [(randn(2, 3), randn(3, 2)), {"a": randn(2, 3), "b": randn(3, 2)}]
+)
+def test_example_inputs_are_a_tensor_a_tuple_or_a_dict(inputs):
+    (row,) = bc.audit(bc.quantize_model(bc.MatMul()), inputs).rows
+    assert row.is_converted
+
+
+def test_scripted_modules_own_their_products():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        scripted = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    model = bc.quantize_model(nn.Sequential(scripted, nn.Linear(4, 4)))
+    rows = bc.audit(model, randn(2, 4))
+    assert {row.name: row.is_converted for row in rows.rows} == {"0.0": False, "1": True}
+
+
+def test_an_unknown_row_lists_the_rows():
+    with pytest.raises(KeyError, match="no row 'fc'; rows: conv, head.0, head.2"):
+        bc.audit(net())["fc"]
+
+
+def test_the_table_is_readable():
+    model = bc.quantize_model(nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 4)), kernel="simulate")
+    bc.set_precision(model, "FW4/BW8")
+    assert str(bc.audit(model)).splitlines() == [
+        "name  type    weight  act    error  grad     quantizer  kernel    ranges      why",
+        "----  ------  ------  -----  -----  -------  ---------  --------  ----------  "
+        "---------------------------",
+        "0     Linear  4       4      8      no rule  SBM        simulate  unobserved  asked for",
+        "1     LSTM    float   float  float  float    -          -         -           "
+        "no quantized layer for LSTM",
+        "1 of 2 products quantized",
+    ]
+    assert "(the model itself)" in str(bc.audit(bc.quantize_model(nn.Linear(2, 2))))

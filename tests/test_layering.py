@@ -1,0 +1,163 @@
+"""Who may import whom: the table of the design, read from the source with `ast`.
+
+A new folder or file below src/bitcycle needs a row here before anything passes.
+"""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+import bitcycle
+
+ROOT = Path(bitcycle.__file__).parent
+
+FOUNDATION = {"precision", "registry", "matmul", "extras", "warnings", "version", "tables"}
+CORE = {
+    "patterns", "assign", "convert", "scheduler", "audit", "collect", "calibrate", "health",
+    "products", "cost", "range_test",
+}  # fmt: skip
+BELOW_CORE = {"ops", "schedules", "quantizers", "kernels", "nn"}
+UP_TO_TRAIN = BELOW_CORE | CORE | {"models", "data", "tasks", "train"}
+
+# folder or file -> what of ours it may import, beside itself and the foundation
+OURS: dict[str, set[str]] = {
+    **{name: set() for name in FOUNDATION},
+    "ops": set(),
+    "schedules": set(),
+    "quantizers": {"ops"},
+    "kernels": {"quantizers.base", "ops"},
+    "nn": {"ops", "quantizers", "kernels"},
+    **{name: BELOW_CORE | CORE for name in CORE},
+    "__init__": BELOW_CORE | CORE | {"train"},
+    "models": set(),
+    "data": set(),
+    "tasks": {"models", "data"},
+    "train": UP_TO_TRAIN,
+    "recipes": UP_TO_TRAIN,
+    "landscape": UP_TO_TRAIN,
+    "export": UP_TO_TRAIN,
+    "study": UP_TO_TRAIN | {"recipes"},
+    "report": {"schedules", "cost", "range_test", "landscape", "study", "train"},
+    "integrations": BELOW_CORE | CORE,
+    "__main__": {"cli"},
+    "cli": UP_TO_TRAIN | {"recipes", "study", "landscape", "export", "report", "integrations"},
+}
+
+# packages outside the core installation, and where each may be used
+OTHERS: dict[str, set[str]] = {
+    "matplotlib": {"report"},
+    "plotly": {"report"},
+    "sklearn": {"data"},
+    "PIL": {"data"},
+    "torch_geometric": {"models", "nn"},
+    "accelerate": {"train"},
+    "safetensors": {"train", "export"},
+    "tensorboard": {"train"},
+    "jsonargparse": {"train", "cli"},
+    "yaml": {"train", "cli"},
+    "rich": {"train", "cli"},
+    "shtab": {"cli"},
+    "onnx": {"export"},
+    "onnxscript": {"export"},
+    "onnxruntime": {"export"},
+    "ray": {"study"},
+    "lightning": {"integrations"},
+    "transformers": {"integrations", "nn"},
+}
+
+
+def part_of(path: Path) -> str:
+    """The folder below src/bitcycle, or the file's own name."""
+    first = path.relative_to(ROOT).parts[0]
+    return first.removesuffix(".py")
+
+
+def imports_of(tree: ast.AST, package: str) -> set[str]:
+    """Full names of everything imported, at any depth of the file, also by `extras.require`."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            outer = package.split(".")[: len(package.split(".")) - node.level + 1]
+            start = ".".join([*outer, node.module or ""]).strip(".") if node.level else node.module
+            assert start is not None
+            found |= {f"{start}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Call) and _called(node) in ("require", "import_module"):
+            literals = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+            found |= {name for name in literals if isinstance(name, str)}
+    return found
+
+
+def _called(node: ast.Call) -> str:
+    return getattr(node.func, "id", getattr(node.func, "attr", ""))
+
+
+def may_import(part: str, name: str) -> bool:
+    """Whether a file of this part may import what has this full name."""
+    top, *below = name.split(".")
+    if top == "bitcycle":
+        if not below:
+            return part == "cli"  # nobody imports the whole from inside
+        is_name_of_package = not _is_ours(below[0])  # `from bitcycle import quantize_model`
+        if is_name_of_package:
+            return part in ("cli", "report", "integrations", "recipes", "study", "landscape")
+        allowed = OURS[part] | FOUNDATION | {part}
+        return below[0] in allowed or ".".join(below[:2]) in allowed
+    if top in sys.stdlib_module_names or top in ("torch", "numpy"):
+        return True
+    return part in OTHERS.get(top, set())
+
+
+def _is_ours(name: str) -> bool:
+    return (ROOT / name).is_dir() or (ROOT / f"{name}.py").exists()
+
+
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_imports_only_what_its_layer_may(path):
+    part = part_of(path)
+    assert part in OURS, f"{part} has no row in the table of this file: add one"
+    package = ".".join(["bitcycle", *path.relative_to(ROOT).parts[:-1]])
+    names = imports_of(ast.parse(path.read_text()), package)
+    forbidden = sorted(name for name in names if not may_import(part, name))
+    assert not forbidden, f"{part} may not import {', '.join(forbidden)}"
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "expected"),
+    [
+        ("schedules", "bitcycle.precision.Precision", True),
+        ("schedules", "bitcycle.ops.noise", False),
+        ("kernels", "bitcycle.quantizers.base.Quantized", True),
+        ("kernels", "bitcycle.quantizers.sbm.SBM", False),
+        ("models", "bitcycle.convert.quantize_model", False),
+        ("convert", "bitcycle.train", False),
+        ("train", "bitcycle.recipes", False),
+        ("study", "bitcycle.recipes", True),
+        ("convert", "bitcycle", False),
+        ("nn", "matplotlib.pyplot", False),
+        ("report", "matplotlib.pyplot", True),
+        ("data", "pandas", False),
+        ("convert", "numpy", True),
+    ],
+)
+def test_the_rules_mean_what_the_design_says(part, name, expected):
+    assert may_import(part, name) is expected
+
+
+def test_imports_are_seen_in_every_form():
+    source = """
+import a.b
+from . import c
+from ..d import e
+def f():
+    from g import h
+    require("i.j", extra="x", purpose="y")
+"""
+    found = imports_of(ast.parse(source), "bitcycle.nn")
+    assert found == {"a.b", "bitcycle.nn.c", "bitcycle.d.e", "g.h", "i.j"}

@@ -1,0 +1,119 @@
+"""Precision: bits by role, and the texts that stand for them."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bitcycle.precision import ROLES, Precision, check_bits, cost_bits, is_float
+
+bits = st.none() | st.integers(1, 32)
+precisions = st.builds(Precision, weight=bits, act=bits, error=bits, grad=bits)
+
+
+@given(precisions)
+def test_the_short_form_round_trips(precision):
+    assert Precision.parse(str(precision)) == precision
+
+
+@given(st.integers(1, 32), st.integers(1, 32))
+def test_the_forward_backward_form_names_all_four_roles(forward, backward):
+    expected = Precision(weight=forward, act=forward, error=backward, grad=backward)
+    assert Precision.parse(f"FW{forward}/BW{backward}") == expected
+
+
+@given(precisions, st.sampled_from([str.upper, str.lower, lambda text: f"  {text} "]))
+def test_case_and_outer_spaces_do_not_matter(precision, change):
+    assert Precision.parse(change(str(precision))) == precision
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("fp32", Precision()),
+        ("FW4", Precision(weight=4, act=4)),
+        ("BW8", Precision(error=8, grad=8)),
+        ("FWfp32/BW8", Precision(error=8, grad=8)),
+        ("FW4/BWfp32", Precision(weight=4, act=4)),
+        ("e8w4", Precision(weight=4, error=8)),
+    ],
+)
+def test_every_text_form_is_read(text, expected):
+    assert Precision.parse(text) == expected
+
+
+def test_a_precision_is_its_own_parse():
+    precision = Precision(weight=3)
+    assert Precision.parse(precision) is precision
+
+
+@pytest.mark.parametrize(
+    "text", ["", "FW4/", "4", "44", "w", "w4a", "FW4/FW8", "fp16", "-8", "w4 a4"]
+)
+def test_unparsable_text_gets_the_accepted_forms(text):
+    with pytest.raises(ValueError, match=r"accepted forms: 'FW4/BW8'.*'w4a4e8'.*'fp32'") as caught:
+        Precision.parse(text)
+    assert repr(text) in str(caught.value)
+    assert "unknown role" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "role"), [("x4", "x"), ("w4b8", "b"), ("W4A4Q2", "q")])
+def test_an_unknown_role_letter_is_named(text, role):
+    with pytest.raises(ValueError, match=rf"unknown role '{role}' \(roles: w, a, e, g\)"):
+        Precision.parse(text)
+
+
+def test_a_role_named_twice_is_an_error():
+    with pytest.raises(ValueError, match="'w4w8' names weight twice"):
+        Precision.parse("w4w8")
+
+
+@pytest.mark.parametrize("value", [4, None, ["w4"]])
+def test_something_that_is_no_text_is_an_error(value):
+    with pytest.raises(ValueError, match="cannot read a precision from"):
+        Precision.parse(value)
+
+
+@pytest.mark.parametrize("value", [0, -1, 33, 4.0, True, "4"])
+@pytest.mark.parametrize("role", ROLES)
+def test_bits_out_of_range_name_the_role_the_rule_and_the_value(role, value):
+    message = f"{role} bits must be None (float32) or a whole number from 1 to 32, got {value!r}"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Precision(**{role: value})
+
+
+def test_out_of_range_text_is_checked_like_numbers():
+    with pytest.raises(ValueError, match="error bits must be None .* from 1 to 32, got 64"):
+        Precision.parse("FW4/BW64")
+
+
+def test_replace_changes_some_roles_and_knows_the_names():
+    assert str(Precision.parse("w4a4").replace(act=8, error=None)) == "w4a8"
+    with pytest.raises(ValueError, match="unknown role 'acts'; roles: weight, act, error, grad"):
+        Precision().replace(acts=8)
+
+
+def test_a_precision_is_frozen_and_hashable():
+    with pytest.raises(AttributeError):
+        Precision().weight = 4
+    assert len({Precision(weight=4), Precision.parse("w4"), Precision()}) == 2
+
+
+@given(precisions)
+def test_quantized_roles_are_those_below_24_bits(precision):
+    expected = [r for r, b in precision.items() if b is not None and b < 24]
+    assert list(precision.quantized_roles) == expected
+    tops = [getattr(precision, role) for role in expected]
+    assert precision.top == (max(tops) if tops else None)
+
+
+def test_24_bits_and_more_are_float32_and_cost_32():
+    assert [is_float(b) for b in (1, 23, 24, 32, None)] == [False, False, True, True, True]
+    assert [cost_bits(b) for b in (1, 23, 24, 32, None)] == [1, 23, 32, 32, 32]
+
+
+def test_checked_bits_come_back_unchanged():
+    assert [check_bits(b) for b in (None, 1, 32)] == [None, 1, 32]
+    with pytest.raises(ValueError, match="max_bits must be None .* got 0"):
+        check_bits(0, "max_bits")

@@ -1,0 +1,220 @@
+"""Every document is run: `python` blocks are executed, `$ bitcycle` lines of `console` blocks too.
+
+The blocks of one file share a namespace and run in order, in a process of their own: what a walk
+registers must not reach other tests. A block right after `<!-- not executed: reason -->` is left
+out, and counted. Output shown below a command must appear in the real output, in order; a line
+`...` stands for anything.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bitcycle.version import VERSION
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+EXECUTED = ("python", "console")
+SHOWN = ("", "text", "diff", "yaml", "json", "toml", "make", "bibtex")
+TIMEOUT = 300  # seconds for one command, or for all blocks of one file
+
+_FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,}|~{3,})(?P<info>.*)$")
+_SKIP = re.compile(r"^ *<!-- not executed: (?P<reason>.*\S) *-->$")
+# On the line of a document's title: what a document shows must not warn.
+_PRELUDE = (
+    "import warnings, bitcycle; warnings.simplefilter('error', bitcycle.BitcycleWarning); "
+    "del warnings, bitcycle"
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: where its first line is (0-based), what it is, why it is not run."""
+
+    path: Path
+    start: int
+    language: str
+    lines: tuple[str, ...]
+    skip_reason: str | None
+
+    def __str__(self) -> str:
+        return f"{self.path.name}:{self.start + 1}"
+
+
+def blocks_of(path: Path) -> list[Block]:
+    """All fenced blocks of a Markdown file."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    blocks, at, reason = [], 0, None
+    while at < len(lines):
+        fence = _FENCE.match(lines[at])
+        if fence is None:
+            comment = _SKIP.match(lines[at])
+            reason = comment["reason"] if comment else reason if not lines[at].strip() else None
+            at += 1
+            continue
+        start = at = at + 1
+        while at < len(lines) and lines[at].strip() != fence["ticks"]:
+            at += 1
+        assert at < len(lines), f"{path.name}:{start}: this block is not closed"
+        body = textwrap.dedent("\n".join(lines[start:at])).split("\n")
+        blocks.append(Block(path, start, fence["info"].strip(), tuple(body), reason))
+        at, reason = at + 1, None
+    return blocks
+
+
+def executed(path: Path, language: str) -> list[Block]:
+    return [b for b in blocks_of(path) if b.language == language and b.skip_reason is None]
+
+
+def environment() -> dict[str, str]:
+    """A plain, 80 column wide terminal; one thread."""
+    extra = {"COLUMNS": "80", "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **extra}
+
+
+def run_python(path: Path, folder: Path) -> None:
+    """Run the file's blocks as one script whose line numbers are those of the document."""
+    script = [""] * len(path.read_text(encoding="utf-8").splitlines())
+    script[0] = _PRELUDE
+    for block in executed(path, "python"):
+        script[block.start : block.start + len(block.lines)] = block.lines
+    target = folder / f"{path.name}.py"
+    target.write_text("\n".join(script) + "\n", encoding="utf-8")
+    done = _run([sys.executable, str(target)], folder)
+    assert done.returncode == 0, f"{path.name} (same line numbers):\n{done.stderr}"
+
+
+def run_console(block: Block, folder: Path) -> None:
+    """Run the block's `$ bitcycle ...` lines; other commands are not run."""
+    command, shown = None, []
+    for line in (*block.lines, "$ end"):
+        if not line.startswith("$ "):
+            shown.append(line)
+            continue
+        if command is not None and command[0] == "bitcycle":
+            done = _run([sys.executable, "-m", "bitcycle.cli.main", *command[1:]], folder)
+            assert done.returncode == 0, f"{block}: {shlex.join(command)}\n{done.stderr}"
+            check_output(shown, done.stdout, f"{block}: {shlex.join(command)}")
+        command, shown = shlex.split(line[2:], comments=True), []
+
+
+def check_output(shown: list[str], real: str, what: str) -> None:
+    """Every line that is shown must be in the real output, in the same order."""
+    rest = iter(line.strip() for line in real.splitlines())
+    for line in (text.strip() for text in shown):
+        if line not in ("", "..."):
+            assert any(line == other for other in rest), f"{what}\n{line!r} is not in:\n{real}"
+
+
+def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=TIMEOUT,
+        check=False,
+    )
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", [p for p in DOCUMENTS if executed(p, "python")], ids=name_of)
+def test_the_python_blocks_of_a_document_run(path, tmp_path):
+    run_python(path, tmp_path)
+
+
+@pytest.mark.parametrize("path", [p for p in DOCUMENTS if executed(p, "console")], ids=name_of)
+def test_the_commands_of_a_document_run_and_print_what_is_shown(path, tmp_path):
+    for block in executed(path, "console"):
+        run_console(block, tmp_path)
+
+
+def test_blocks_that_are_not_executed_are_counted():
+    left_out = [b for path in DOCUMENTS for b in blocks_of(path) if b.skip_reason is not None]
+    if left_out:
+        reasons = "; ".join(f"{block} ({block.skip_reason})" for block in left_out)
+        pytest.skip(f"{len(left_out)} blocks are not executed: {reasons}")
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_a_document_has_no_block_of_a_language_that_is_never_run(path):
+    unknown = [f"{b}: {b.language}" for b in blocks_of(path) if b.language not in EXECUTED + SHOWN]
+    assert not unknown, f"write code as ```python, commands as ```console: {unknown}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_relative_links_lead_somewhere(path):
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
+    missing = [link for link in links if "://" not in link and not (path.parent / link).exists()]
+    assert not missing
+
+
+def test_the_citation_names_this_version():
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {VERSION}\n" in citation
+
+
+# -- the runner itself ----------------------------------------------------------------------------
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "note.md"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_block_that_raises_fails_with_the_line_of_the_document(tmp_path):
+    path = write(tmp_path, "# A note\n\n```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n")
+    with pytest.raises(AssertionError, match=r"line 8.*\n.*assert x == 2"):
+        run_python(path, tmp_path)
+
+
+def test_blocks_of_a_file_share_a_namespace_and_a_warning_of_ours_is_an_error(tmp_path):
+    run_python(
+        write(tmp_path, "# A\n```python\nx = 1\n```\n```python\nassert x == 1\n```\n"), tmp_path
+    )
+    warns = "import warnings, bitcycle\nwarnings.warn('no', bitcycle.BitcycleWarning)"
+    with pytest.raises(AssertionError, match="BitcycleWarning: no"):
+        run_python(write(tmp_path, f"# A\n```python\n{warns}\n```\n"), tmp_path)
+
+
+def test_a_block_after_the_comment_is_left_out_and_only_that_one(tmp_path):
+    comment = "<!-- not executed: takes a day -->"
+    text = f"# A\n{comment}\n\n```python\n1 / 0\n```\n{comment}\nwords\n```python\nx = 1\n```\n"
+    first, second = blocks_of(write(tmp_path, text))
+    assert (first.skip_reason, second.skip_reason) == ("takes a day", None)
+    run_python(first.path, tmp_path)
+
+
+def console(folder: Path, body: str) -> Block:
+    (block,) = blocks_of(write(folder, f"# A\n```console\n{body}\n```\n"))
+    return block
+
+
+def test_only_commands_of_ours_are_run_and_their_failure_is_ours(tmp_path):
+    run_console(
+        console(tmp_path, "$ rm -rf everything  # never run\n$ bitcycle --version"), tmp_path
+    )
+    with pytest.raises(AssertionError, match="unknown kind 'schedule'"):
+        run_console(console(tmp_path, "$ bitcycle ls schedule"), tmp_path)
+
+
+def test_output_that_is_shown_must_be_printed_in_that_order():
+    check_output(["a", "...", "  c"], "a\nb\nc\n", "x")
+    with pytest.raises(AssertionError, match="'a' is not in"):
+        check_output(["c", "a"], "a\nb\nc\n", "x")

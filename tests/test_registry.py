@@ -1,0 +1,90 @@
+"""Registries: names for things, found in the files of a package."""
+
+import sys
+
+import pytest
+
+from bitcycle.registry import Registry, unknown_name
+
+
+def filled(*names):
+    registry = Registry("colour")
+    for name in names:
+        registry.register(name)(name.upper())
+    return registry
+
+
+def test_names_come_back_sorted_with_their_objects():
+    registry = filled("red", "blue")
+    assert list(registry) == registry.names() == ["blue", "red"]
+    assert registry.items() == [("blue", "BLUE"), ("red", "RED")]
+    assert len(registry) == 2
+    assert "red" in registry
+    assert "green" not in registry
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("rde", r"unknown colour 'rde'; known: blue, red; did you mean 'red'\?"),
+        ("RED", r"did you mean 'red'\?"),
+        ("xyz", r"unknown colour 'xyz'; known: blue, red$"),
+        (["red"], r"unknown colour \['red'\]; known: blue, red"),
+    ],
+)
+def test_an_unknown_name_gets_the_known_ones_and_the_nearest(name, message):
+    with pytest.raises(ValueError, match=message):
+        filled("red", "blue")[name]
+
+
+def test_an_empty_registry_says_so():
+    assert str(unknown_name("colour", "red", [])) == "unknown colour 'red'; known: (none)"
+
+
+def test_a_name_can_be_taken_once():
+    with pytest.raises(ValueError, match="colour 'red' is registered already"):
+        filled("red", "red")
+
+
+def test_the_decorator_returns_what_it_decorates():
+    def paint():
+        return 1
+
+    assert Registry("colour").register("paint")(paint) is paint
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package `paints` that holds a registry; files dropped into it register colours."""
+    folder = tmp_path / "paints"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    text = "from bitcycle.registry import Registry\nCOLOURS = Registry('colour', 'paints')\n"
+    (folder / "base.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield folder
+    for name in [name for name in sys.modules if name.split(".")[0] == "paints"]:
+        del sys.modules[name]
+
+
+def add_colour(folder, name):
+    text = f"from paints.base import COLOURS\nCOLOURS.register('{name}')(1)\n"
+    (folder / f"{name}.py").write_text(text)
+
+
+def test_a_file_in_the_package_is_enough_to_add_an_entry(package):
+    add_colour(package, "red")
+    from paints.base import COLOURS
+
+    assert "paints.red" not in sys.modules  # nothing is imported before the first lookup
+    assert COLOURS.names() == ["red"]
+    assert COLOURS["red"] == 1
+
+
+def test_a_broken_file_shows_its_own_error_at_every_lookup(package):
+    (package / "broken.py").write_text("raise TypeError('paint is dry')")
+    from paints.base import COLOURS
+
+    for _ in range(2):
+        with pytest.raises(TypeError, match="paint is dry"):
+            COLOURS["red"]

@@ -1,0 +1,114 @@
+"""A run's configuration is checked at birth; an error names the key, the value and the rule."""
+
+import dataclasses
+
+import pytest
+
+from bitcycle.tasks import DataConfig, ModelConfig
+from bitcycle.train.config import (
+    CheckpointConfig,
+    EvalConfig,
+    LrConfig,
+    OptimizerConfig,
+    PrecisionConfig,
+    RunConfig,
+    SwaConfig,
+    TrackingConfig,
+    steps_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        (OptimizerConfig, {"name": "sgdd"}, r"optimizer\.name 'sgdd'.*did you mean 'sgd'"),
+        (OptimizerConfig, {"lr": 0.0}, r"optimizer\.lr \(0\.0\) must be greater than 0"),
+        (OptimizerConfig, {"lr": float("nan")}, r"optimizer\.lr \(nan\)"),
+        (OptimizerConfig, {"momentum": 1.0}, r"optimizer\.momentum \(1\.0\)"),
+        (OptimizerConfig, {"weight_decay": -1e-4}, r"optimizer\.weight_decay"),
+        (LrConfig, {"policy": "cosin"}, r"lr\.policy 'cosin'.*did you mean 'cosine'"),
+        (LrConfig, {"milestones": (0.5, 1.5)}, r"lr\.milestones \(1\.5\)"),
+        (LrConfig, {"warmup": -1}, r"lr\.warmup \(-1\)"),
+        (LrConfig, {"policy": "inverse_sqrt"}, r"needs lr\.warmup"),
+        (LrConfig, {"policy": "plateau", "warmup": 5}, r"lr\.warmup does not combine"),
+        (LrConfig, {"period_factor": 0}, r"lr\.period_factor \(0\)"),
+        (LrConfig, {"gamma": 0.0}, r"lr\.gamma \(0\.0\)"),
+        (PrecisionConfig, {"quantizer": "sbn"}, r"'sbn'.*did you mean 'sbm'"),
+        (PrecisionConfig, {"quantizer_options": {"x": 1}}, r"quantizer_options for 'sbm'.*'x'"),
+        (PrecisionConfig, {"kernel": "simulat"}, r"did you mean 'simulate'"),
+        (PrecisionConfig, {"max_bits": 40}, r"precision\.max_bits"),
+        (PrecisionConfig, {"forward": "CR:8-3"}, r"precision\.forward: .*low"),
+        (PrecisionConfig, {"error": {"fc1": "CQ:3-8"}}, r"precision\.error: "),
+        (PrecisionConfig, {"backward": 0}, r"precision\.backward: "),
+        (EvalConfig, {"precision": "hihg"}, r"eval\.precision is high, scheduled, full or bits"),
+        (EvalConfig, {"every": 1.1}, r"eval\.every \(1\.1\)"),
+        (CheckpointConfig, {"every": -0.1}, r"checkpoint\.every"),
+        (CheckpointConfig, {"keep": 0}, r"checkpoint\.keep \(0\)"),
+        (SwaConfig, {"start": 2.0}, r"swa\.start \(2\.0\)"),
+        (SwaConfig, {"start": 0.5, "every": 0}, r"swa\.every \(0\)"),
+        (TrackingConfig, {"log_every": 0}, r"tracking\.log_every \(0\)"),
+        (RunConfig, {"model": ModelConfig(name="digits_mpl")}, r"did you mean 'digits_mlp'"),
+        (RunConfig, {"model": ModelConfig(name="digits_mlp", options={"widht": 3})},
+         r"did you mean 'width'"),
+        (RunConfig, {"model": ModelConfig(name="lstm_lm")}, r"'lstm_lm' is of kind 'language'"),
+        (RunConfig, {"data": DataConfig(name="digit")}, r"did you mean 'digits'"),
+        (RunConfig, {"data": DataConfig(name="ptb")}, r"'ptb' is of kind 'language'"),
+        (DataConfig, {"batch_size": 0}, r"data\.batch_size \(0\)"),
+        (DataConfig, {"validation": 1.5}, r"data\.validation \(1\.5\)"),
+        (RunConfig, {"steps": 1, "task": "image"}, r"did you mean 'images'"),
+        (RunConfig, {"steps": 1, "name": "a/b"}, r"name \('a/b'\) must be usable as a folder"),
+        (RunConfig, {"steps": 1, "name": ""}, r"name \(''\)"),
+        (RunConfig, {}, r"exactly one of steps \(None\) and epochs \(None\)"),
+        (RunConfig, {"steps": 1, "epochs": 1.0}, r"exactly one of steps"),
+        (RunConfig, {"steps": 0}, r"steps \(0\)"),
+        (RunConfig, {"epochs": 0.0}, r"epochs \(0\.0\)"),
+        (RunConfig, {"steps": 1, "accumulate": 0}, r"accumulate \(0\)"),
+        (RunConfig, {"steps": 1, "clip_norm": 0.0}, r"clip_norm \(0\.0\)"),
+        (RunConfig, {"steps": 1, "autocast": "fp16"}, r"autocast 'fp16'"),
+        (RunConfig, {"steps": 1, "seed": -1}, r"seed \(-1\)"),
+        (RunConfig, {"steps": 1, "threads": 0}, r"threads \(0\)"),
+    ],
+)  # fmt: skip
+def test_a_bad_value_is_an_error_that_names_it(kind, settings, message):
+    with pytest.raises(ValueError, match=message):
+        kind(**settings)
+
+
+@pytest.mark.parametrize(
+    ("time", "total", "steps"),
+    [(400, 64_000, 400), (0.5, 64_000, 32_000), (1, 10, 1), (1.0, 10, 10), (0.26, 10, 3), (0, 9, 0)],
+)
+def test_a_time_is_a_number_of_steps_or_a_fraction_of_the_run(time, total, steps):
+    assert steps_of(time, total) == steps
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_float"),
+    [
+        ({}, True),
+        ({"forward": "fp32", "backward": None}, True),
+        ({"forward": {"fc1": "fp32"}}, True),
+        ({"forward": 8}, False),
+        ({"backward": 8}, False),
+        ({"weight": "CR:3-8:2"}, False),
+        ({"forward": {"fc1": 8}}, False),
+    ],
+)
+def test_only_a_run_without_any_bits_stays_unconverted(settings, is_float):
+    assert PrecisionConfig(**settings).is_float is is_float
+
+
+def test_roles_that_inherit_are_not_given_to_the_scheduler():
+    given = PrecisionConfig(forward="CR:3-8:2", error=8).given()
+    assert given == {"forward": "CR:3-8:2", "backward": "fp32", "error": 8}
+
+
+def test_configurations_are_frozen_and_equal_by_value():
+    config = RunConfig(steps=3)
+    assert config == RunConfig(steps=3)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.steps = 4
+
+
+def test_a_run_is_named_after_its_recipe_and_its_seed():
+    assert RunConfig(name="digits-cpt", steps=3, seed=7).run_name == "digits-cpt-seed7"
