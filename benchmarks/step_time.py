@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 import bitcycle as bc
 from bitcycle.models import build_model
+from bitcycle.ops import fused
 from bitcycle.tables import text_table
 
 Step = Callable[[], None]
@@ -131,6 +132,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
+    fused.WARM_UP = 0  # compile in the first step, which is not measured
     print(f"torch {torch.__version__}, {options.threads} threads, {platform.machine()}, "
           f"cpu capability {torch.backends.cpu.get_cpu_capability()}")  # fmt: skip
     rows = []

@@ -123,6 +123,6 @@ def test_bits_have_no_effect_on_a_layer_that_was_left_float():
 def test_a_layer_with_an_attribute_that_conversion_needs_stays_float():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[0].precision = "the user's own"
-    bitcycle.quantize_model(model)
+    bc.quantize_model(model)
     assert model[0].precision == "the user's own"
-    assert "'precision' of its own" in bitcycle.audit(model)["0"].reason
+    assert "'precision' of its own" in bc.audit(model)["0"].reason

@@ -27,6 +27,7 @@ def _shift(x: Tensor) -> Tensor:
 @pytest.fixture
 def _compile_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "MIN_ELEMENTS", 1)
+    monkeypatch.setattr(fused, "WARM_UP", 0)
 
 
 def _broken_at_once(*args: Any, **kwargs: Any) -> Any:
@@ -41,6 +42,20 @@ def test_below_the_threshold_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch, "compile", _broken_at_once)
     x = torch.randn(1000)
     assert torch.equal(Fused(_shift)(x), _shift(x))
+
+
+def test_a_short_script_never_waits_for_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setattr(torch, "compile", lambda function, **_: made.append(1) or function)
+    monkeypatch.setattr(fused, "MIN_ELEMENTS", 100)
+    monkeypatch.setattr(fused, "WARM_UP", 1000)
+    shift = Fused(_shift)
+    for _ in range(9):
+        shift(torch.randn(100))
+        shift(torch.randn(99))  # too small to count
+    assert made == []
+    shift(torch.randn(100))
+    assert made == [1]
 
 
 @pytest.mark.usefixtures("_compile_all")
@@ -69,6 +84,7 @@ def test_the_environment_can_keep_every_pass_eager(monkeypatch: pytest.MonkeyPat
     assert torch.equal(Fused(_shift)(x), _shift(x))
 
 
+@pytest.mark.usefixtures("_compile_all")
 def test_one_compiled_function_serves_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
@@ -76,7 +92,6 @@ def test_one_compiled_function_serves_all_sizes(monkeypatch: pytest.MonkeyPatch)
         made.append(kwargs)
         return function
 
-    monkeypatch.setattr(fused, "MIN_ELEMENTS", 1)
     monkeypatch.setattr(torch, "compile", counting)
     shift = Fused(_shift)
     for size in (10, 20, 30):
@@ -94,6 +109,7 @@ def _large(channels_last: bool) -> Tensor:
 def test_plain_and_compiled_passes_agree_in_every_bit(
     channels_last: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(fused, "WARM_UP", 0)
     x = _large(channels_last)
     assert x.numel() >= fused.MIN_ELEMENTS
     low, high = x.min(), x.max()

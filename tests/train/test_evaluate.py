@@ -45,7 +45,7 @@ def session(tmp_path_factory):
     ("asked", "bits"),
     [
         ("high", "w8a8e6g6"),  # the top of CR:3-8:2
-        ("scheduled", "w5a5e6g6"),  # step 3 of 12 is the middle of the first cycle
+        ("scheduled", "w6a6e6g6"),  # step 3 of 12: the middle of the first cycle, 5.5
         ("full", "fp32"),
         ("w4a4", "w4a4"),
     ],

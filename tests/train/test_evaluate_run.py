@@ -1,5 +1,7 @@
 """`evaluate_run`: a run's weights at explicit bits, from its folder, which it only reads."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -32,7 +34,7 @@ def test_the_best_checkpoint_gives_the_best_of_the_result(finished):
 
 def test_the_validation_split_gives_the_last_line_of_the_metrics(finished):
     row = evaluate_run(finished.directory, split="validation")
-    last = metrics_of(folder_of(small(finished.directory)).parent)[-1]
+    last = metrics_of(Path(finished.directory))[-1]
     assert row["metrics"].items() <= last.items()
 
 
@@ -45,7 +47,7 @@ def test_bits_are_what_was_asked_for(finished, asked, precision):
 
 
 def test_it_writes_nothing_not_even_into_a_run_that_is_being_written(finished):
-    temporary = folder_of(small(finished.directory)).parent / "checkpoints" / "step-00000099.tmp"
+    temporary = Path(finished.directory) / "checkpoints" / "step-00000099.tmp"
     temporary.mkdir()
     (temporary / "model.json").write_text("{")
     before = files_below(temporary.parents[1])

@@ -1,8 +1,8 @@
 """Small functions compiled into one pass over memory, with the plain function as the fallback.
 
-`torch.compile` is asked only when it pays (large tensors), is inlined when the caller is being
-compiled already, and is given up, with one warning, on a machine without a working compiler.
-Plain and compiled give the same bits, so the choice never changes a result.
+`torch.compile` is asked only when it pays (large tensors, after enough of them), is inlined when
+the caller is being compiled already, and is given up, with one warning, on a machine without a
+working compiler. Plain and compiled give the same bits, so the choice never changes a result.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from torch import Tensor
 
 from bitcycle.warnings import BitcycleWarning
 
-MIN_ELEMENTS = 1 << 17  # below this the call overhead of a compiled function exceeds its gain
+MIN_ELEMENTS = 1 << 16  # below this the call overhead of a compiled function exceeds its gain
+WARM_UP = 1 << 28  # elements done plainly first: a cold compiler takes 15 s, a short script less
 SWITCH = "BITCYCLE_COMPILE"  # environment: 0 keeps every pass eager
 
 
 class Fused:
-    """One function, compiled on first use for tensors of at least `MIN_ELEMENTS`.
+    """One function, compiled for large tensors once `WARM_UP` elements of such have gone by.
 
     >>> double = Fused(lambda x: x + x)
     >>> double(torch.ones(2))
@@ -34,11 +35,15 @@ class Fused:
         functools.update_wrapper(self, function)
         self.plain = function
         self._compiled: Callable[..., Tensor] | None = None
+        self._num_seen = 0
         self._is_broken = os.environ.get(SWITCH) == "0"
 
     def __call__(self, x: Tensor, *args: Any) -> Tensor:
         """`x` decides by its size; it should be dense, and of few ranks and dtypes over a run."""
         if torch.compiler.is_compiling() or self._is_broken or x.numel() < MIN_ELEMENTS:
+            return self.plain(x, *args)
+        self._num_seen += x.numel()
+        if self._num_seen < WARM_UP:
             return self.plain(x, *args)
         try:
             if self._compiled is None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -124,21 +126,35 @@ def _run_all(
             yield method, resume_or_run(config)
         else:
             missing.append((method, config))
-    context = get_context("spawn")  # threads of torch do not survive a fork
-    pool = ProcessPoolExecutor(num_jobs, mp_context=context, initializer=_ignore_interrupt)
+    others = active_children()
     running: dict[Future[RunResult], str] = {}
-    with pool:
-        while missing or running:
-            while missing and len(running) < num_jobs:  # no more: an interrupt starts none anew
-                method, config = missing.pop(0)
-                running[pool.submit(resume_or_run, config)] = method
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                yield running.pop(future), future.result()
+    # spawn: threads of torch do not survive a fork
+    with ProcessPoolExecutor(num_jobs, mp_context=get_context("spawn")) as pool:
+        try:
+            while missing or running:
+                while missing and len(running) < num_jobs:
+                    method, config = missing.pop(0)
+                    with _deaf_to_interrupts():
+                        running[pool.submit(resume_or_run, config)] = method
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    yield running.pop(future), future.result()
+        except BaseException:
+            for child in set(active_children()).difference(others):
+                child.terminate()  # one that trains writes a checkpoint first
+            raise
 
 
-def _ignore_interrupt() -> None:
-    """Ctrl-C reaches every process: a run listens itself and stops with a checkpoint."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Processes started inside do not hear Ctrl-C, which would end them with a traceback each."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may say so
+        return
+    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, former)
 
 
 def summarize(results: dict[str, list[RunResult]]) -> DemoResult:

@@ -174,5 +174,5 @@ def _noting_the_end(reporter: Reporter) -> Iterator[None]:
         yield
     except BaseException as error:
         with suppress(OSError):
-            reporter.note(f"stopped: {error or type(error).__name__}")
+            reporter.note(f"stopped: {str(error) or type(error).__name__}")
         raise

@@ -1,0 +1,154 @@
+"""The parts of a run: built from the configuration, saved and taken back whole."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from bitcycle.extras import MissingExtraError
+from bitcycle.kernels import KERNELS
+from bitcycle.train import PrecisionConfig, SwaConfig, TrackingConfig
+from bitcycle.train import session as module
+from bitcycle.train.loop import _train_step
+from bitcycle.train.reproduce import kept_settings
+from bitcycle.train.session import build_session, kernels_by_layer, swa_start
+from bitcycle.train.statefile import read_state, write_state
+from bitcycle.warnings import BitcycleWarning
+from tests.train.small import float32, lstm, small, write_words
+
+
+@pytest.fixture(autouse=True)
+def _settings():
+    with kept_settings():
+        yield
+
+
+def advance(session, steps):
+    session.model.train()
+    for _ in range(steps):
+        _train_step(session, [session.batches.batch_at(session.step)])
+        session.step += 1
+
+
+def through_files(state, folder):
+    for name, part in state.items():
+        write_state(folder, name, part)
+    return {name: read_state(folder, name) for name in state}
+
+
+def same(a, b):
+    torch.testing.assert_close(a, b, rtol=0, atol=0)
+    return True
+
+
+@pytest.mark.parametrize("kind", ["images", "language"])
+def test_the_state_comes_back_whole_through_files(tmp_path, kind):
+    if kind == "images":
+        config = small(tmp_path, swa=SwaConfig(start=0, every=1))
+    else:
+        config = lstm(tmp_path, write_words(tmp_path / "text"))
+    first = build_session(config)
+    advance(first, 4)
+    state = through_files(first.state_dict(), tmp_path)
+    second = build_session(config)
+    torch.manual_seed(99)
+    np.random.seed(99)
+    second.load_state_dict(state)
+    assert second.step == 4
+    advance(first, 3)
+    generators = first.state_dict()["run"]["ranks"][0]["random"]
+    second.load_state_dict(state)  # both share this process's generators
+    advance(second, 3)
+    assert same(second.state_dict()["model"], first.state_dict()["model"])
+    assert same(second.state_dict()["optimizer"], first.state_dict()["optimizer"])
+    assert second.state_dict()["run"]["cost"] == first.state_dict()["run"]["cost"]
+    assert second.state_dict()["run"]["bits"] == first.state_dict()["run"]["bits"]
+    assert same(second.state_dict()["run"]["ranks"][0]["random"]["torch"], generators["torch"])
+
+
+def test_the_kernels_of_the_beginning_are_restored(tmp_path):
+    KERNELS.register("other")(dataclasses.replace(KERNELS["simulate"], name="other"))
+    try:
+        config = small(tmp_path, swa=SwaConfig(start=0))
+        other = dataclasses.replace(
+            config, precision=PrecisionConfig(forward="CR:3-8:2", backward=6, kernel="other")
+        )
+        state = through_files(build_session(other).state_dict(), tmp_path)
+        session = build_session(config)
+        assert set(kernels_by_layer(session.model).values()) == {"simulate"}
+        session.load_state_dict(state)
+        assert set(kernels_by_layer(session.model).values()) == {"other"}
+        assert set(kernels_by_layer(session.swa).values()) == {"other"}
+    finally:
+        KERNELS._entries.pop("other")
+
+
+def test_the_number_of_threads_of_the_beginning_is_restored_unless_it_is_given(tmp_path):
+    torch.set_num_threads(2)
+    free = small(tmp_path, threads=None)
+    state = build_session(free).state_dict()
+    torch.set_num_threads(1)
+    build_session(free).load_state_dict(state)
+    assert torch.get_num_threads() == 2
+    build_session(small(tmp_path, threads=1)).load_state_dict(state)
+    assert torch.get_num_threads() == 1
+
+
+def test_another_number_of_processes_is_said_aloud(tmp_path):
+    config = lstm(tmp_path, write_words(tmp_path / "text"))
+    session = build_session(config)
+    advance(session, 2)
+    state = session.state_dict()
+    state["run"]["ranks"] = state["run"]["ranks"] * 2
+    fresh = build_session(config)
+    with pytest.warns(BitcycleWarning, match="written by 2 processes and 1 go on"):
+        fresh.load_state_dict(state)
+    assert fresh.task.carried == {}
+    assert fresh.window == {}
+    assert fresh.step == 2
+
+
+def test_a_float32_run_has_no_scheduler_and_its_layers_are_torchs_own(tmp_path):
+    session = build_session(small(tmp_path, precision=float32()))
+    assert session.bits is None
+    assert type(session.model.fc1) is torch.nn.Linear
+    assert session.state_dict()["run"]["bits"] is None
+
+
+def test_layers_that_are_skipped_stay_float(tmp_path):
+    precision = PrecisionConfig(forward=4, skip=("fc1", "fc3"))
+    session = build_session(small(tmp_path, precision=precision))
+    assert list(kernels_by_layer(session.model)) == ["fc2"]
+
+
+def test_the_model_depends_on_the_seed_and_on_nothing_the_caller_drew(tmp_path):
+    torch.manual_seed(1)
+    first = build_session(small(tmp_path)).model.state_dict()
+    torch.manual_seed(2)
+    assert same(build_session(small(tmp_path)).model.state_dict(), first)
+    other = build_session(small(tmp_path, seed=1)).model.state_dict()
+    assert not torch.equal(other["fc1.weight"], first["fc1.weight"])
+
+
+@pytest.mark.parametrize(("start", "step"), [(None, None), (5, 5), (0.5, 6), (1.0, 12)])
+def test_averaging_starts_at_a_time_of_the_run(tmp_path, start, step):
+    session = build_session(small(tmp_path, swa=SwaConfig(start=start)))
+    assert swa_start(session) == step
+    assert (session.swa is None) == (start is None)
+
+
+def test_a_missing_extra_is_found_before_anything_happens(tmp_path, monkeypatch):
+    def missing(name, *, extra, purpose):
+        raise MissingExtraError(f"{purpose} need {name}")
+
+    monkeypatch.setattr(module, "require", missing)
+    with pytest.raises(MissingExtraError, match="TensorBoard events need tensorboard"):
+        build_session(small(tmp_path, tracking=TrackingConfig(tensorboard=True)))
+
+
+def test_deterministic_algorithms_are_on_unless_told_otherwise(tmp_path):
+    build_session(small(tmp_path))
+    assert torch.are_deterministic_algorithms_enabled()
+    build_session(small(tmp_path, deterministic=False))
+    assert not torch.are_deterministic_algorithms_enabled()

@@ -1,0 +1,85 @@
+"""A signal is a wish: the step is finished, a checkpoint written, and the run can go on."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from bitcycle.train import loop, resume, run
+from bitcycle.train.checkpoint import Checkpoints
+from bitcycle.train.signals import Interrupted, StopWish
+from tests.train.small import folder_of, small, traces
+
+
+def signal_in_step(patch, step, *signals):
+    """This process gets the signals while it takes this 0-based step."""
+    original = loop._train_step
+
+    def interrupted(session, micro_batches):
+        if session.step == step:
+            for signum in signals:
+                os.kill(os.getpid(), signum)
+        original(session, micro_batches)
+
+    patch.setattr(loop, "_train_step", interrupted)
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_the_step_is_finished_and_saved_before_the_run_stops(tmp_path, monkeypatch, signum, code):
+    config = small(tmp_path / "broken")
+    with monkeypatch.context() as patch:
+        signal_in_step(patch, 4, signum)
+        with pytest.raises(Interrupted, match="stopped at step 5; the checkpoint is in") as caught:
+            run(config)
+    assert caught.value.exit_code == code
+    assert Checkpoints(folder_of(config) / "checkpoints").steps() == [3, 5]
+    assert "stopped: stopped at step 5" in (folder_of(config) / "log.txt").read_text()
+    resume(folder_of(config))
+    whole = small(tmp_path / "whole")
+    run(whole)
+    assert traces(folder_of(config)) == traces(folder_of(whole))
+
+
+def test_a_signal_in_the_last_step_is_too_late_to_matter(tmp_path, monkeypatch):
+    config = small(tmp_path)
+    signal_in_step(monkeypatch, 11, signal.SIGTERM)
+    assert run(config).steps == 12
+    assert (folder_of(config) / "result.json").exists()
+
+
+def test_a_second_interrupt_stops_at_once(tmp_path, monkeypatch):
+    config = small(tmp_path)
+    signal_in_step(monkeypatch, 4, signal.SIGINT, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        run(config)
+    assert Checkpoints(folder_of(config) / "checkpoints").steps() == [3]
+    assert "stopped: KeyboardInterrupt" in (folder_of(config) / "log.txt").read_text()
+
+
+def test_a_termination_asked_twice_is_asked_once():
+    with StopWish().listening() as wish:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert wish.signum == signal.SIGTERM
+
+
+def test_the_former_handlers_come_back():
+    former = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with StopWish().listening():
+        assert signal.getsignal(signal.SIGTERM) != former[0]
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == former
+
+
+def test_in_another_thread_nothing_is_listened_to():
+    former = signal.getsignal(signal.SIGTERM)
+    seen = []
+
+    def body():
+        with StopWish().listening() as wish:
+            seen.append((signal.getsignal(signal.SIGTERM) == former, wish.signum))
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    assert seen == [(True, None)]
