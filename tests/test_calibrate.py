@@ -18,7 +18,7 @@ def test_the_range_is_the_mean_over_batches():
     model = bc.quantize_model(nn.Linear(2, 1))
     batches = [torch.tensor([[0.0, 1.0]]), torch.tensor([[-1.0, 2.0]]), torch.tensor([[-2.0, 6.0]])]
     assert bc.calibrate(model, batches) is model
-    assert torch.allclose(model.act_range, torch.tensor([[1.0, -1.0, 4.0]]))
+    assert torch.allclose(model.act_range, torch.tensor([[3.0, -1.0, 4.0]]))
 
 
 def test_both_operands_of_a_product_are_observed():
@@ -32,7 +32,7 @@ def test_without_reset_the_running_average_goes_on():
     model = bc.quantize_model(nn.Linear(2, 1))
     bc.calibrate(model, [torch.tensor([[0.0, 1.0]])])
     bc.calibrate(model, [torch.tensor([[-1.0, 2.0]])], reset=False)
-    assert torch.allclose(model.act_range, torch.tensor([[1.0, -0.1, 1.2]]))  # 0.9 old + 0.1 new
+    assert torch.allclose(model.act_range, torch.tensor([[2.0, -0.1, 1.2]]))  # 0.9 old + 0.1 new
 
 
 def test_with_reset_what_was_observed_before_is_forgotten():
@@ -153,3 +153,27 @@ def test_parts_that_were_converted_separately_are_all_observed():
 def test_a_float_model_is_told_to_convert_first():
     with pytest.raises(ValueError, match="convert it first"):
         bc.calibrate(net(), [randn(4, 2, 6, 6)])
+
+
+def test_a_layer_called_twice_in_a_batch_keeps_the_mean_over_its_calls():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(2, 1)
+
+        def forward(self, x):
+            return self.linear(x) + self.linear(10 * x)
+
+    model = bc.quantize_model(Twice())
+    bc.calibrate(model, [torch.tensor([[0.0, 1.0]])] * 3)
+    assert torch.allclose(model.linear.act_range, torch.tensor([[6.0, 0.0, 5.5]]))
+
+
+def test_data_that_is_not_finite_is_an_error_and_leaves_the_ranges():
+    model = bc.quantize_model(nn.Sequential(nn.Linear(2, 1)))
+    bc.calibrate(model, [torch.tensor([[0.0, 1.0]])])
+    before = model[0].act_range.clone()
+    with pytest.raises(bc.NonFiniteError, match=r"layer 0 \(act\)"):
+        bc.calibrate(model, [torch.tensor([[0.0, float("nan")]])])
+    assert torch.equal(model[0].act_range, before)
+    assert model[0].is_observed

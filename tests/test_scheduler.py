@@ -1,5 +1,6 @@
 """PrecisionScheduler: the bits of every step of a run."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -171,8 +172,42 @@ def test_history_has_every_stretch_so_far():
 def test_a_preview_has_every_distinct_schedule_once():
     bits = scheduler(forward={"*": "stages:3@0.5,8", "1": 8}, error=8)
     preview = bits.preview()
-    assert list(preview) == ["weight, act: stages:3@0.5,8", "error, weight, act: 8", "grad: fp32"]
+    assert list(preview) == [
+        "weight, act: stages:3@0.5,8", "error: 8", "grad: fp32", "weight, act: 8",
+    ]  # fmt: skip
     assert preview["weight, act: stages:3@0.5,8"].shares == {3: 0.5, 8: 0.5}
+
+
+def test_the_cost_of_cycled_errors_has_the_forward_bits_fixed():
+    bits = scheduler(forward=6, error="stages:6@0.5,16")
+    # (36 + 12 b) / (36 + 12 * 16), b = 6 for half of the steps, 16 for the others
+    assert bits.preview()["error: stages:6@0.5,16"].relative_cost == pytest.approx(
+        (108 / 228 + 1) / 2
+    )
+
+
+def test_parts_that_were_converted_alone_take_their_full_names_and_draw_different_noise():
+    parts = nn.ModuleDict({name: nn.Sequential(nn.Linear(2, 2)) for name in "ab"})
+    for part in parts.values():
+        bc.quantize_model(part)
+    assert parts["a"][0].control[4] == parts["b"][0].control[4]
+    bc.PrecisionScheduler(parts, forward=8, backward=8, total_steps=4)
+    assert parts["a"][0].settings.name == "a.0"
+    assert parts["a"][0].control[4] != parts["b"][0].control[4]
+
+
+def test_a_new_scheduler_does_not_report_what_went_wrong_before_it():
+    model = bc.quantize_model(nn.Sequential(nn.Linear(2, 2)))
+    old = bc.PrecisionScheduler(model, forward=8, total_steps=4, nonfinite="ignore")
+    model(torch.tensor([[float("nan"), 0.0]]))
+    old.step()
+    bc.PrecisionScheduler(model, forward=8, total_steps=4).step()
+
+
+def test_a_numpy_number_of_steps_is_saved_as_a_plain_one():
+    model = bc.quantize_model(nn.Sequential(nn.Linear(2, 2)))
+    bits = bc.PrecisionScheduler(model, forward=8, total_steps=np.int64(4))
+    assert type(bits.state_dict()["total_steps"]) is int
 
 
 def test_the_top_has_the_most_bits_of_each_role_on_any_layer():

@@ -72,7 +72,7 @@ def test_the_state_is_one_integer_and_what_it_belongs_to():
     state = json.loads(json.dumps(bits.state_dict()))
     assert state["step_count"] == 1
     assert state["total_steps"] == 8
-    assert state["schedules"] == ["weight=CR:3-8:1 act=CR:3-8:1 error=4 grad=4"]
+    assert state["schedules"] == "weight=CR:3-8:1 act=CR:3-8:1 error=4 grad=4"
 
 
 def test_loading_applies_the_bits_at_once():

@@ -24,6 +24,7 @@ from bitcycle.schedules import (
     parse_schedule,
     schedule,
 )
+from bitcycle.train import RunConfig, RunResult, resume, run
 from bitcycle.version import VERSION as __version__
 from bitcycle.warnings import BitcycleWarning
 
@@ -39,6 +40,8 @@ __all__ = [
     "Precision",
     "PrecisionScheduler",
     "Ramp",
+    "RunConfig",
+    "RunResult",
     "Sequence",
     "Stages",
     "Static",
@@ -54,6 +57,8 @@ __all__ = [
     "parse_schedule",
     "quantize_model",
     "quantizers",
+    "resume",
+    "run",
     "schedule",
     "set_precision",
     "training_cost",

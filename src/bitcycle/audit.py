@@ -65,7 +65,7 @@ class Audit:
             )
             for row in self.rows
         ]  # fmt: skip
-        count = f"{len(self.converted_rows)} of {len(self.rows)} products quantized"
+        count = f"{len(self.converted_rows)} of {len(self.rows)} products converted"
         return f"{text_table(header, body)}\n{count}"
 
 

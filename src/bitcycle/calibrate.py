@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from bitcycle.assign import quantized_layers
+from bitcycle.health import HealthCheck
 
 
 def call_model(model: nn.Module, inputs: Any) -> Any:
@@ -21,46 +22,49 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
 
 
 def calibrate(model: nn.Module, batches: Iterable[Any], *, reset: bool = True) -> nn.Module:
-    """Run the batches and keep, per layer, the mean minimum and the mean range over them.
+    """Run the batches and keep, per layer, the mean minimum and the mean range of its inputs.
 
     For float checkpoints, and for averaged weights (SWA, EMA), whose ranges nobody observed. A
     batch is a tensor, a (input, target, ...) list or tuple of which the first is taken, or a dict
     of keyword arguments. Runs at the model's present bits, in evaluation mode, without gradients.
-    reset=False continues the running average instead of starting anew.
+    reset=False continues the running average instead of starting anew. A NaN or infinity in the
+    data is an error, and leaves the ranges as they were.
 
     >>> from bitcycle.convert import quantize_model
     >>> model = quantize_model(nn.Linear(2, 1))
     >>> _ = calibrate(model, [torch.tensor([[0.0, 1.0]]), torch.tensor([[-1.0, 2.0]])])
-    >>> model.act_range  # observed, mean minimum, mean range
-    tensor([[ 1.0000, -0.5000,  2.0000]])
+    >>> model.act_range  # observations, mean minimum, mean range
+    tensor([[ 2.0000, -0.5000,  2.0000]])
     """
-    layers = [layer for _, layer in quantized_layers(model)]
+    named = quantized_layers(model)
+    layers = [layer for _, layer in named]
     states = list({id(layer.shared): layer.shared for layer in layers}.values())
     modes = {module: module.training for module in model.modules()}
-    saved = [(layer, layer.act_range.clone(), layer.is_observed) for layer in layers]
+    saved = [layer.act_range.clone() for layer in layers]
+    health = HealthCheck([entry.name for entry, _ in named], layers)
+    health.clear()
     num_batches = 0
     try:
         if reset:
             for layer in layers:
                 layer.reset_ranges()
+        for state in states:
+            state.is_calibrating, state.takes_mean = True, reset
         model.eval()
         with torch.no_grad():
             for batch in batches:
-                for state in states:
-                    state.calibration_batch = num_batches if reset else None
-                    state.is_calibrating = True
                 call_model(model, batch[0] if isinstance(batch, list | tuple) else batch)
                 num_batches += 1
         if num_batches == 0:
             raise ValueError("calibrate was given no batch; the ranges are as they were")
+        health.check(states[0].step, layers[0].precision, can_wait=True)
     except BaseException:
-        for layer, ranges, was_observed in saved:
+        for layer, ranges in zip(layers, saved, strict=True):
             layer.act_range.copy_(ranges)
-            layer.is_observed = was_observed
         raise
     finally:
         for state in states:
-            state.is_calibrating, state.calibration_batch = False, None
+            state.is_calibrating = state.takes_mean = False
         for module, mode in modes.items():
             module.training = mode
     return model

@@ -136,6 +136,8 @@ def collect(model: nn.Module) -> Iterator[Collection]:
     if any(layer.recorder is not None for layer in layers.values()):
         raise RuntimeError("this model is being collected already; leave the outer `with` first")
     recorders = {name: LayerRecorder() for name in layers}
+    health = HealthCheck(list(layers), list(layers.values()))
+    health.clear()
     for name, layer in layers.items():
         layer.recorder = recorders[name]
     try:
@@ -143,5 +145,5 @@ def collect(model: nn.Module) -> Iterator[Collection]:
     finally:
         for layer in layers.values():
             layer.recorder = None
-    health = HealthCheck(list(layers), list(layers.values()))
-    health.check(layer.shared.step, get_precision(model), can_wait=True)
+    step = max(layer.shared.step for layer in layers.values())
+    health.check(step, get_precision(model), can_wait=True)

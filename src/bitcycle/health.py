@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -12,6 +13,8 @@ from bitcycle.nn.base import QuantizedLayer
 from bitcycle.nn.product import LEVELS
 from bitcycle.precision import Precision
 from bitcycle.warnings import BitcycleWarning
+
+Bits = Precision | dict[str, Precision]
 
 
 class NonFiniteError(ArithmeticError):
@@ -29,10 +32,18 @@ class HealthCheck:
         self._names, self._layers = names, layers
         self._pending: tuple[Tensor, torch.Event, int, object] | None = None
 
+    def clear(self) -> None:
+        """Forget what was recorded before: it belongs to someone else's run."""
+        self._pending = None
+        with torch.no_grad():
+            for layer in self._layers:
+                if not layer.health.is_meta:
+                    layer.health.zero_()
+
     def check(
         self,
         step: int,
-        precision: Precision | dict[str, Precision],
+        precision: Bits | Callable[[], Bits],
         *,
         action: Literal["raise", "warn"] = "raise",
         can_wait: bool = False,
@@ -60,14 +71,14 @@ class HealthCheck:
     def _report(self, table: Tensor, step: int, precision: object, action: str) -> None:
         if bool(torch.isfinite(table).all()):
             return
-        with torch.no_grad():
-            for layer in self._layers:
-                layer.health.zero_()
+        self.clear()
+        precision = precision() if callable(precision) else precision
         sick = describe_sick(self._names, table)
         message = (
             f"NaN or infinity at step {step} in {sick}; bits: {_shorten(precision)}. The learning "
-            "rate or the bits may be too aggressive; bitcycle.collect(model) shows the layers' "
-            "statistics"
+            "rate or the bits may be too aggressive: bitcycle.collect(model) shows the layers' "
+            "statistics. Where such steps are expected and skipped (a GradScaler), build the "
+            "scheduler with nonfinite='warn' or 'ignore'"
         )
         if action == "raise":
             raise NonFiniteError(message)

@@ -20,6 +20,7 @@ _WRAPPERS = {
     "torch.nn.parallel.distributed.DistributedDataParallel": "module",
     "torch.nn.parallel.data_parallel.DataParallel": "module",
     "torch._dynamo.eval_frame.OptimizedModule": "_orig_mod",
+    "torch.optim.swa_utils.AveragedModel": "module",
 }
 
 

@@ -7,7 +7,7 @@ optimizer step. Its own state is one integer.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, Literal
 
@@ -20,6 +20,7 @@ from bitcycle.patterns import Named, Pattern, check_mapping, last_match
 from bitcycle.precision import ROLES, Precision, is_float
 from bitcycle.registry import unknown_name
 from bitcycle.schedules import Bits, Preview, Schedule, ScheduleLike, parse_schedule
+from bitcycle.schedules.checks import check_total
 from bitcycle.warnings import BitcycleWarning
 
 
@@ -43,8 +44,9 @@ class PrecisionScheduler:
     those: later patterns win, layers that none matches keep what the role inherits. The call
     after the last optimizer step holds the final bits; one more raises.
 
-    nonfinite: what `step` does when a NaN or infinity reached a quantized tensor since the last
-    call: "raise" (names the layers), "warn" or "ignore" (a GradScaler skips such steps itself).
+    nonfinite: what `step` does when a NaN or infinity reached a quantized tensor in training since
+    the last call: "raise" (names the layers), "warn" or "ignore" (a GradScaler skips such steps
+    itself). The backward pass of a compiled model does not record its errors.
 
     >>> from bitcycle.convert import quantize_model
     >>> model = quantize_model(nn.Linear(4, 2))
@@ -77,17 +79,25 @@ class PrecisionScheduler:
         if nonfinite not in ("raise", "warn", "ignore"):
             raise unknown_name("nonfinite action", nonfinite, ("raise", "warn", "ignore"))
         layers = quantized_layers(model)
-        self.total_steps = total_steps
+        self.total_steps = check_total(total_steps)
         self._nonfinite = nonfinite
         self._layers = [layer for _, layer in layers]
         self._names = [entry.name for entry, _ in layers]
-        self._plans = role_schedules(layers, given, total_steps)
+        plans = role_schedules(layers, given, self.total_steps)
+        self._plans = list(dict.fromkeys(plans))  # the distinct ones
+        numbers = {plan: number for number, plan in enumerate(self._plans)}
+        self._plan_of = [numbers[plan] for plan in plans]  # by layer
+        self._schedules = list(dict.fromkeys(s for plan in self._plans for s in plan))
+        places = {schedule: place for place, schedule in enumerate(self._schedules)}
+        self._places = [tuple(places[s] for s in plan) for plan in self._plans]
         self._step_count = 0
-        distinct = {schedule for plan in self._plans for schedule in plan}
-        for schedule in sorted(distinct, key=str):
-            for note in schedule.notes(total_steps):
+        for schedule in sorted(self._schedules, key=str):
+            for note in schedule.notes(self.total_steps):
                 warnings.warn(note, BitcycleWarning, stacklevel=2)
+        for name, layer in zip(self._names, self._layers, strict=True):
+            layer.rename(name)  # parts converted alone, and copies, share names and so noise
         self._health = HealthCheck(self._names, self._layers)
+        self._health.clear()
         self._apply(0)
 
     # -- reading --------------------------------------------------------------------------------
@@ -109,12 +119,13 @@ class PrecisionScheduler:
 
     def precision_at(self, step: int) -> Precision | dict[str, Precision]:
         """The bits of any step; `total_steps` itself holds those of the step before."""
-        bits = self._bits_at(step)
-        if len(set(self._plans)) == 1:
-            return bits[self._plans[0]]
-        by_layer = {n: bits[plan] for n, plan in zip(self._names, self._plans, strict=True)}
-        distinct = set(by_layer.values())
-        return distinct.pop() if len(distinct) == 1 else by_layer
+        return self._by_layer(self._bits_at(step))
+
+    def _by_layer(self, bits: list[Precision]) -> Precision | dict[str, Precision]:
+        """The bits of each distinct plan -> those of the model."""
+        if len(set(bits)) == 1:
+            return bits[0]
+        return {n: bits[plan] for n, plan in zip(self._names, self._plan_of, strict=True)}
 
     @property
     def top(self) -> Precision:
@@ -128,22 +139,23 @@ class PrecisionScheduler:
     def history(self) -> list[tuple[int, Precision | dict[str, Precision]]]:
         """(first step, bits) of every stretch of equal bits so far."""
         last = min(self._step_count, self.total_steps - 1)
-        every = ((step, self.precision_at(step)) for step in range(last + 1))
-        return [next(stretch) for _, stretch in groupby(every, key=lambda item: item[1])]
+        columns = [schedule.values(self.total_steps)[: last + 1] for schedule in self._schedules]
+        every = enumerate(zip(*columns, strict=True))
+        changes = (next(stretch) for _, stretch in groupby(every, key=lambda item: item[1]))
+        return [(step, self._by_layer(self._combine(row))) for step, row in changes]
 
     def preview(self) -> dict[str, Preview]:
         """What every distinct schedule does over the run, by role ('weight, act') and text."""
-        roles_of: dict[Schedule, list[str]] = {}
-        for plan in dict.fromkeys(self._plans):
-            for role, schedule in zip(ROLES, plan, strict=True):
-                roles = roles_of.setdefault(schedule, [])
-                if role not in roles:
-                    roles.append(role)
-        error = self._plans[0][ROLES.index("error")].high
-        return {
-            f"{', '.join(roles)}: {schedule}": schedule.preview(self.total_steps, backward=error)
-            for schedule, roles in roles_of.items()
-        }
+        previews: dict[str, Preview] = {}
+        for weight, act, error, grad in self._plans:
+            forward, backward = {"weight": weight, "act": act}, {"error": error, "grad": grad}
+            for schedule, roles in _roles_by_schedule(forward):
+                preview = schedule.preview(self.total_steps, backward=error.high)
+                previews.setdefault(f"{roles}: {schedule}", preview)
+            for schedule, roles in _roles_by_schedule(backward):
+                preview = schedule.preview(self.total_steps, forward=weight.high)
+                previews.setdefault(f"{roles}: {schedule}", preview)
+        return previews
 
     # -- stepping -------------------------------------------------------------------------------
 
@@ -156,16 +168,16 @@ class PrecisionScheduler:
             )
         self._check_converted()
         if self._nonfinite != "ignore":
-            self._health.check(self._step_count, self.precision, action=self._nonfinite)
+            self._health.check(self._step_count, lambda: self.precision, action=self._nonfinite)
         self._step_count += 1
         self._apply(self._step_count)
 
     def _apply(self, step: int) -> None:
         self._check_converted()
         bits = self._bits_at(step)
-        for layer, plan in zip(self._layers, self._plans, strict=True):
-            layer.set_precision(bits[plan])
         advance_clocks(self._layers, step)
+        for layer, plan in zip(self._layers, self._plan_of, strict=True):
+            layer.set_precision(bits[plan])
 
     def _check_converted(self) -> None:
         for name, layer in zip(self._names, self._layers, strict=True):
@@ -175,14 +187,17 @@ class PrecisionScheduler:
                     "scheduler after converting the model"
                 )
 
-    def _bits_at(self, step: int) -> dict[Plan, Precision]:
+    def _bits_at(self, step: int) -> list[Precision]:
+        """The bits of each distinct plan."""
         at = min(step, self.total_steps - 1)  # the call after the last step holds its bits
-        return {
-            plan: Precision(
-                **{r: s(at, self.total_steps) for r, s in zip(ROLES, plan, strict=True)}
-            )
-            for plan in dict.fromkeys(self._plans)
-        }
+        return self._combine([schedule(at, self.total_steps) for schedule in self._schedules])
+
+    def _combine(self, values: Sequence[Bits]) -> list[Precision]:
+        """The values of the distinct schedules -> the bits of each distinct plan."""
+        return [
+            Precision(**{r: values[place] for r, place in zip(ROLES, places, strict=True)})
+            for places in self._places
+        ]
 
     # -- state ----------------------------------------------------------------------------------
 
@@ -213,11 +228,22 @@ class PrecisionScheduler:
         self._step_count = step
         self._apply(step)
 
-    def _describe_plans(self) -> list[str]:
-        return [
+    def _describe_plans(self) -> str | dict[str, str]:
+        """The roles' schedules in words, by layer where they differ."""
+        texts = [
             " ".join(f"{role}={schedule}" for role, schedule in zip(ROLES, plan, strict=True))
-            for plan in dict.fromkeys(self._plans)
+            for plan in self._plans
         ]
+        if len(texts) == 1:
+            return texts[0]
+        return {n: texts[plan] for n, plan in zip(self._names, self._plan_of, strict=True)}
+
+
+def _roles_by_schedule(schedules: Mapping[str, Schedule]) -> list[tuple[Schedule, str]]:
+    return [
+        (schedule, ", ".join(role for role, other in schedules.items() if other == schedule))
+        for schedule in dict.fromkeys(schedules.values())
+    ]
 
 
 def role_schedules(

@@ -1,14 +1,19 @@
 """bitcycle ls."""
 
 import json
+import shutil
 
 import pytest
 
 from bitcycle.cli.ls import KINDS, table
 from bitcycle.cli.main import main
+from bitcycle.data import DATASETS
+from bitcycle.models import MODELS
+from bitcycle.recipes import list_recipes
+from tests.cli.runs import write_config
 
 
-@pytest.mark.parametrize("kind", KINDS.names())
+@pytest.mark.parametrize("kind", [name for name in KINDS.names() if name != "runs"])
 def test_every_kind_lists_something(kind, capsys):
     assert main(["ls", kind]) == 0
     assert len(capsys.readouterr().out.splitlines()) >= 2
@@ -31,6 +36,74 @@ def test_layers_are_listed_under_their_float_type(capsys):
 def test_quantizers_are_listed_by_name(capsys):
     assert main(["ls", "quantizers", "--json"]) == 0
     assert "sbm" in [row["name"] for row in json.loads(capsys.readouterr().out)]
+
+
+def rows_of(kind, capsys):
+    assert main(["ls", kind, "--json"]) == 0
+    return {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+
+
+def test_models_come_with_the_kind_of_data_they_take(capsys):
+    rows = rows_of("models", capsys)
+    assert list(rows) == MODELS.names()
+    assert rows["resnet74"]["kind"] == "image"
+    assert rows["lstm_lm"]["kind"] == "language"
+    assert all(row["what"] for row in rows.values())
+
+
+def test_datasets_come_with_the_files_that_are_expected(capsys):
+    rows = rows_of("datasets", capsys)
+    assert list(rows) == DATASETS.names()
+    assert "cifar-100-binary/{train,test}.bin" in rows["cifar100"]["what"]
+
+
+def test_recipes_come_with_what_was_published(capsys):
+    rows = rows_of("recipes", capsys)
+    assert list(rows) == [info.name for info in list_recipes()]
+    assert "72.35" in rows["cifar100-resnet74-cpt-3-8-8"]["published"]  # CPT, Table 2
+    assert rows["digits-cpt-3-8-8"]["scale"] == "small"
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch, capsys):
+    """A finished run, one that stopped before its end, and one whose result is damaged."""
+    monkeypatch.chdir(tmp_path)
+    config = str(write_config(tmp_path))
+    assert main(["train", config, "--quiet"]) == 0
+    finished = tmp_path / "runs" / "tiny-seed0"
+    stopped = shutil.copytree(finished, tmp_path / "runs" / "deeper" / "stopped")
+    (stopped / "result.json").unlink()
+    shutil.rmtree(stopped / "checkpoints" / "step-00000012")
+    damaged = shutil.copytree(finished, tmp_path / "runs" / "damaged")
+    (damaged / "result.json").write_text("{")
+    capsys.readouterr()
+    return tmp_path / "runs"
+
+
+@pytest.mark.parametrize("argv", [["ls", "runs"], ["ls", "runs", "runs"]])
+def test_runs_are_listed_with_their_state_and_result(argv, runs, capsys):
+    assert main(argv) == 0
+    value = json.loads((runs / "tiny-seed0" / "result.json").read_text())["final"]["accuracy"]
+    lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()[1:]]
+    rows = [[cell.strip() for cell in line if cell.strip()] for line in lines]
+    assert rows == [
+        ["runs/damaged", "result.json is damaged", "12", "-"],
+        ["runs/deeper/stopped", "not finished", "9", "-"],
+        ["runs/tiny-seed0", "finished", "12", f"accuracy {value:.2f} at w8a8"],
+    ]
+
+
+def test_no_runs_are_said_to_be_none(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["ls", "runs"]) == 0
+    assert capsys.readouterr().out == "no runs below runs\n"
+    assert main(["ls", "runs", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_only_runs_take_a_folder(capsys):
+    assert main(["ls", "models", "somewhere"]) == 2
+    assert "only runs lie in a folder" in capsys.readouterr().err
 
 
 def test_an_unknown_kind_names_the_known_ones(capsys):

@@ -1,13 +1,12 @@
 """The command line as a whole: discovery, errors, exit codes."""
 
-import argparse
 import subprocess
 import sys
 
 import pytest
 
 import bitcycle.cli.ls
-from bitcycle.cli.main import build_parser, main
+from bitcycle.cli.main import PATIENCE, build_parser, main, split_overrides
 from bitcycle.extras import MissingExtraError
 from bitcycle.version import VERSION
 
@@ -67,9 +66,8 @@ def test_debug_shows_the_traceback(monkeypatch, argv):
 
 
 def test_every_command_sets_what_to_run():
-    parser = build_parser()
-    [commands] = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
-    for name, command in commands.choices.items():
+    _, commands = build_parser()
+    for name, command in commands.items():
         assert callable(command.get_default("run")), name
 
 
@@ -83,3 +81,47 @@ def test_a_closed_pipe_ends_quietly():
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait() == 141
+
+
+def test_overrides_are_told_from_a_commands_own_options():
+    _, commands = build_parser()
+    words = "train --seed 3 a.yaml --quiet --lr.gamma=0.2 --resume auto --clip_norm -1 --debug"
+    own, overrides = split_overrides(words.split(), commands)
+    assert own == ["train", "a.yaml", "--quiet", "--resume", "auto", "--debug"]
+    assert overrides == ["--seed", "3", "--lr.gamma=0.2", "--clip_norm", "-1"]
+
+
+def test_other_commands_take_no_overrides():
+    _, commands = build_parser()
+    words = ["schedule", "8", "--steps", "100", "--seed", "3"]
+    assert split_overrides(words, commands) == (words, [])
+
+
+@pytest.fixture
+def second_process(monkeypatch):
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "1")
+    waits = []
+    monkeypatch.setattr("time.sleep", waits.append)
+    return waits
+
+
+def test_only_the_first_process_prints(second_process, capsys):
+    assert main(["ls", "schedules"]) == 0
+    assert capsys.readouterr().out == ""
+    assert second_process == []
+
+
+def test_other_processes_leave_the_first_one_time_to_say_what_went_wrong(
+    second_process, monkeypatch, capsys
+):
+    _raise(monkeypatch, ValueError("low (8)"))
+    assert main(["ls", "schedules"]) == 2
+    assert second_process == [PATIENCE]
+    assert capsys.readouterr().err == "bitcycle [process 1]: error: low (8)\n"
+
+
+def test_a_lost_connection_points_at_the_process_that_ended(monkeypatch, capsys):
+    _raise(monkeypatch, RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:28397"))
+    assert main(["ls", "schedules"]) == 1
+    assert "another process of this run ended" in capsys.readouterr().err

@@ -44,6 +44,12 @@ def test_both_loops_learn_the_digits(name):
     assert float(found[1]) > 90  # chance is 10
 
 
+def test_the_own_task_learns_in_float32_and_at_low_precision():
+    errors = re.findall(r"^(\w+) +mean absolute error (\d+\.\d)", output_of("own_task.py"), re.M)
+    assert [name for name, _ in errors] == ["float32", "cpt"]
+    assert all(float(error) < 50 for _, error in errors)  # predicting the mean: 60.8
+
+
 def test_the_loop_with_bitcycle_is_the_plain_loop_and_at_most_eight_changed_lines():
     plain, ours = (
         (EXAMPLES / name).read_text(encoding="utf-8").splitlines()

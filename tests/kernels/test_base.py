@@ -22,8 +22,6 @@ def test_an_unknown_kernel_lists_the_known_ones() -> None:
         choose_kernel("simulat")
 
 
-def test_every_kernel_knows_its_name_and_describes_itself() -> None:
+def test_every_kernel_knows_its_name() -> None:
     for name, kernel in KERNELS.items():
         assert kernel.name == name
-        assert len(kernel.describe()) > 10
-        assert "\n" not in kernel.describe()

@@ -7,6 +7,7 @@ import warnings
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 import bitcycle as bc
 from bitcycle.warnings import BitcycleWarning
@@ -23,7 +24,7 @@ def test_the_running_range_starts_at_the_first_batch() -> None:
     layer = convert(nn.Linear(4, 3), "a4")
     assert layer.act_range.tolist() == [[0.0, 0.0, 0.0]]
     layer(_batch(-1.0, 2.0))
-    assert layer.act_range.tolist() == [[1.0, -1.0, 3.0]]  # observed, minimum, range
+    assert layer.act_range.tolist() == [[1.0, -1.0, 3.0]]  # observations, minimum, range
     assert layer.is_observed
 
 
@@ -32,9 +33,9 @@ def test_the_running_range_keeps_nine_tenths_and_takes_one_tenth() -> None:
     layer(_batch(-1.0, 2.0))
     layer(_batch(0.0, 10.0))
     # minimum .9 * -1 + .1 * 0, range .9 * 3 + .1 * 10
-    torch.testing.assert_close(layer.act_range, torch.tensor([[1.0, -0.9, 3.7]]))
+    torch.testing.assert_close(layer.act_range, torch.tensor([[2.0, -0.9, 3.7]]))
     layer(_batch(1.0, 1.0))
-    torch.testing.assert_close(layer.act_range, torch.tensor([[1.0, -0.71, 3.33]]))
+    torch.testing.assert_close(layer.act_range, torch.tensor([[3.0, -0.71, 3.33]]))
 
 
 def test_training_rounds_on_the_batch_s_own_range_and_evaluation_on_the_running_one() -> None:
@@ -152,4 +153,31 @@ def test_a_shared_layer_observes_every_call() -> None:
     layer = convert(nn.Linear(4, 4), "a4")
     layer(_batch(0.0, 1.0))
     layer(_batch(0.0, 2.0))
-    torch.testing.assert_close(layer.act_range, torch.tensor([[1.0, 0.0, 1.1]]))
+    torch.testing.assert_close(layer.act_range, torch.tensor([[2.0, 0.0, 1.1]]))
+
+
+def test_one_batch_that_is_not_finite_does_not_spoil_the_running_range() -> None:
+    layer = bc.quantize_model(nn.Linear(2, 2))
+    bc.set_precision(layer, "w8a8")
+    layer(torch.tensor([[0.0, 1.0]]))
+    layer(torch.tensor([[0.0, float("inf")]]))
+    assert layer.act_range.tolist() == [[1.0, 0.0, 1.0]]
+
+
+def test_ranges_written_by_an_average_count_as_observed() -> None:
+    model = bc.quantize_model(nn.Sequential(nn.Linear(2, 2)))
+    bc.set_precision(model, "w8a8")
+    average = AveragedModel(model)  # a copy made before anything was observed
+    model(torch.tensor([[0.0, 1.0]]))
+    assert not average.module[0].is_observed
+    average.update_parameters(model)  # copies the buffers
+    assert average.module[0].is_observed
+
+
+def test_loading_a_part_of_the_state_leaves_the_other_ranges_alone() -> None:
+    model = bc.quantize_model(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
+    bc.set_precision(model, "w8a8")
+    model(torch.randn(4, 2))
+    part = {name: value for name, value in model.state_dict().items() if name.startswith("0.")}
+    model.load_state_dict(part, strict=False)
+    assert [layer.is_observed for layer in model] == [True, True]

@@ -211,3 +211,15 @@ def test_bits_are_not_in_the_state() -> None:
     model = _model("w8a8e8")
     model.load_state_dict(_trained().state_dict())
     assert bc.get_precision(model) == bc.Precision(weight=8, act=8, error=8)
+
+
+def test_a_copy_of_a_layer_compiled_in_place_uses_its_own_weights() -> None:
+    layer = bc.quantize_model(nn.Linear(4, 4))
+    layer.compile(backend="eager")
+    x = torch.ones(1, 4)
+    layer(x)
+    for copied in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        with torch.no_grad():
+            copied.weight.zero_()
+            copied.bias.zero_()
+        assert not copied(x).any()

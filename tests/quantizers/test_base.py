@@ -56,11 +56,9 @@ def test_what_is_neither_a_name_nor_an_object_is_refused(wrong: object) -> None:
         make_quantizer(wrong)  # type: ignore[arg-type]
 
 
-def test_every_registered_quantizer_can_be_made_and_describes_itself() -> None:
+def test_every_registered_quantizer_can_be_made() -> None:
     assert "sbm" in QUANTIZERS
     for name, kind in QUANTIZERS.items():
         rule = kind()
         assert rule.roles <= {"weight", "act", "error", "grad"}, name
-        assert len(rule.describe()) > 10
-        assert "\n" not in rule.describe()
         assert hash(rule) == hash(kind())

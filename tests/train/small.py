@@ -49,9 +49,7 @@ def small(output: Path, **changes: Any) -> RunConfig:
 
 def convnet(output: Path, **changes: Any) -> RunConfig:
     """The same for a narrow convnet."""
-    return small(
-        output, model=ModelConfig(name="digits_convnet", options={"width": 4}), **changes
-    )
+    return small(output, model=ModelConfig(name="digits_convnet", options={"width": 4}), **changes)
 
 
 def float32() -> PrecisionConfig:

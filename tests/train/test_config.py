@@ -76,7 +76,14 @@ def test_a_bad_value_is_an_error_that_names_it(kind, settings, message):
 
 @pytest.mark.parametrize(
     ("time", "total", "steps"),
-    [(400, 64_000, 400), (0.5, 64_000, 32_000), (1, 10, 1), (1.0, 10, 10), (0.26, 10, 3), (0, 9, 0)],
+    [
+        (400, 64_000, 400),
+        (0.5, 64_000, 32_000),
+        (1, 10, 1),
+        (1.0, 10, 10),
+        (0.26, 10, 3),
+        (0, 9, 0),
+    ],
 )
 def test_a_time_is_a_number_of_steps_or_a_fraction_of_the_run(time, total, steps):
     assert steps_of(time, total) == steps

@@ -126,9 +126,7 @@ def test_every_key_can_be_overridden_on_the_command_line(key):
     assert value_of(changed, key) == wanted
     assert type(value_of(changed, key)) is type(wanted)
     others = [name for name in option_names() if name != key]
-    assert [value_of(changed, name) for name in others] == [
-        value_of(base, name) for name in others
-    ]
+    assert [value_of(changed, name) for name in others] == [value_of(base, name) for name in others]
 
 
 def test_steps_and_epochs_are_exchanged_on_the_command_line():

@@ -1,4 +1,4 @@
-"""The folder of a run: made once, owned by one process, its metrics continued where they stopped."""
+"""The folder of a run: made once, owned by one process, its metrics continued."""
 
 import json
 

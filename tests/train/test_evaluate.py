@@ -27,9 +27,7 @@ def trained(config, steps=3):
         session = build_session(config)
         session.model.train()
         for _ in range(steps):
-            micro = [
-                session.batches.batch_at(session.step, i) for i in range(config.accumulate)
-            ]
+            micro = [session.batches.batch_at(session.step, i) for i in range(config.accumulate)]
             _train_step(session, micro)
             session.step += 1
     return session

@@ -9,7 +9,15 @@ from torch import nn
 from bitcycle.health import NonFiniteError
 from bitcycle.precision import Precision
 from bitcycle.tasks import DataConfig
-from bitcycle.train import CheckpointConfig, EvalConfig, LrConfig, OptimizerConfig, loop, resume, run
+from bitcycle.train import (
+    CheckpointConfig,
+    EvalConfig,
+    LrConfig,
+    OptimizerConfig,
+    loop,
+    resume,
+    run,
+)
 from bitcycle.train.checkpoint import Checkpoints
 from bitcycle.train.nonfinite import bits_text, first_nonfinite_module
 from tests.train.small import float32, folder_of, small

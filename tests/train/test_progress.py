@@ -70,6 +70,15 @@ def test_a_terminal_gets_a_bar_with_step_loss_metric_bits_saving_and_time(tmp_pa
     assert "going on from step 40" in drawn
 
 
+def test_a_narrow_terminal_gets_the_numbers(tmp_path, monkeypatch):
+    terminal = make_terminal(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "80")
+    show("bar", tmp_path / "log.txt")
+    drawn = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    last = re.split(r"[\r\n]+", drawn.strip())[-1]
+    assert re.search(r"50/200 loss 1\.2346.*bits w4a4e8g8  saved 43\.2% left \S+", last)
+
+
 def test_without_a_terminal_it_is_lines(tmp_path, capsys):
     assert type(show("auto", tmp_path / "log.txt")) is Lines
 

@@ -18,6 +18,7 @@ from bitcycle.train.result import refresh_statistics, weights_digest
 from bitcycle.train.session import build_session
 from bitcycle.train.statefile import read_state
 from bitcycle.warnings import BitcycleWarning
+from tests.data.layouts import planetoid_parts, write_planetoid
 from tests.train.small import (
     Killed,
     convnet,
@@ -92,11 +93,19 @@ def test_the_result_of_averaged_weights_is_at_the_same_bits_and_leaves_the_last_
     assert (averaged.final, averaged.weights_sha256) == (plain.final, plain.weights_sha256)
 
 
-@pytest.mark.parametrize("kind", ["float32", "bf16", "recurrent"])
+@pytest.mark.parametrize("kind", ["float32", "bf16", "recurrent", "graph"])
 def test_averaging_works_for_every_kind_of_run(tmp_path, kind):
     swa = SwaConfig(start=0.5, every=2)
     if kind == "recurrent":
         config = lstm(tmp_path, write_words(tmp_path / "text"), swa=swa)
+    elif kind == "graph":  # the model takes the edges as well
+        pytest.importorskip("torch_geometric")
+        root = write_planetoid(tmp_path / "cora", planetoid_parts())
+        config = small(
+            tmp_path, swa=swa, task="nodes", precision=float32(),
+            model=ModelConfig(name="gcn", options={"hidden_dim": 4}),
+            data=DataConfig(name="cora", root=str(root)),
+        )  # fmt: skip
     elif kind == "float32":
         config = small(tmp_path, model=RESNET, swa=swa, precision=float32())
     else:

@@ -1,6 +1,7 @@
 """A signal is a wish: the step is finished, a checkpoint written, and the run can go on."""
 
 import os
+import pickle
 import signal
 import threading
 
@@ -83,3 +84,8 @@ def test_in_another_thread_nothing_is_listened_to():
     thread.start()
     thread.join()
     assert seen == [(True, None)]
+
+
+def test_an_interruption_survives_the_way_between_processes():
+    error = pickle.loads(pickle.dumps(Interrupted(signal.SIGTERM, "stopped at step 3")))
+    assert (str(error), error.exit_code) == ("stopped at step 3", 143)

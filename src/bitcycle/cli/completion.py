@@ -19,5 +19,6 @@ def run_completion(arguments: argparse.Namespace) -> int:
     from bitcycle.extras import require
 
     shtab = require("shtab", extra="train", purpose="completion scripts")
-    print(shtab.complete(build_parser(), shell=arguments.shell))
+    parser, _ = build_parser()
+    print(shtab.complete(parser, shell=arguments.shell))
     return 0

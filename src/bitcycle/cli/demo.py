@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from bitcycle.extras import MissingExtraError
+
 
 def register(subparsers: Any) -> None:
     """Adds the command."""
@@ -29,10 +31,12 @@ def run_command(arguments: argparse.Namespace) -> int:
         num_jobs=arguments.jobs,
         say=lambda line: print(line, flush=True),
     )
-    picture = output / "demo.png"
-    save(plot(result), picture)
-    print(f"\n{result}\n\nruns:    {output}\npicture: {picture}\n")
-    print("next:    bitcycle schedule CR:3-8:8 --steps 64000      see the schedule CPT uses")
-    print("         bitcycle train digits-cpt-3-8-8 --seed 7      one run, with progress")
+    print(f"\n{result}\n\nruns:    {output}")
+    try:
+        print(f"picture: {save(plot(result), output / 'demo.png')}\n")
+    except MissingExtraError as error:
+        print(f"picture: none, {error}\n")
+    print("next:    bitcycle train digits-cpt-3-8-8 --seed 7      one of these runs, with progress")
+    print("         bitcycle schedule CR:3-8:8 --steps 240        the bits it trains with")
     print("         bitcycle ls recipes                           the papers' experiments by name")
     return 0

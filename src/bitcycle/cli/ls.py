@@ -47,11 +47,11 @@ def layers() -> list[Row]:
 
 
 @KINDS.register("runs")
-def runs() -> list[Row]:
-    """Runs below ./runs, with their results."""
+def runs(folder: str = "runs") -> list[Row]:
+    """Runs below ./runs or the folder that follows, with their results."""
     from bitcycle.train.overview import list_runs
 
-    return list_runs("runs")
+    return list_runs(folder)
 
 
 @KINDS.register("models")
@@ -105,18 +105,24 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("kind", metavar="KIND", help=", ".join(KINDS.names()))
+    parser.add_argument("folder", metavar="FOLDER", nargs="?", help="for runs: where they are")
     parser.add_argument("--json", action="store_true", help="print a JSON list")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the table."""
-    rows = KINDS[arguments.kind]()
+    kind, folder = arguments.kind, arguments.folder
+    if folder is not None and kind != "runs":
+        raise ValueError(f"only runs lie in a folder: {folder!r} after {kind!r} means nothing")
+    rows = KINDS[kind]() if folder is None else runs(folder)
     if arguments.json:
         print(json.dumps(rows, indent=2))
     elif rows:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         print(table(rows, width=width))
+    else:
+        print(f"no {kind}" + (f" below {folder or 'runs'}" if kind == "runs" else ""))
     return 0
 
 

@@ -13,7 +13,7 @@ import pkgutil
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import Any, NoReturn
 
@@ -28,13 +28,13 @@ PATIENCE = 10.0  # seconds that other processes leave the first one to say what 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code: 0, 1 (failure), 2 (bad usage or value)."""
-    is_debug = "--debug" in (sys.argv[1:] if argv is None else argv)
-    parser = build_parser()
+    argv = list(sys.argv[1:] if argv is None else argv)
+    is_debug = "--debug" in argv
     try:
-        arguments, rest = parser.parse_known_args(argv)
-        if rest and not getattr(arguments, "takes_overrides", False):
-            parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        arguments.overrides = rest
+        parser, commands = build_parser()
+        own, overrides = split_overrides(argv, commands)
+        arguments = parser.parse_args(own)
+        arguments.overrides = overrides
         with _plain_warnings(), _only_first_prints():
             code: int = arguments.run(arguments)
         sys.stdout.flush()  # a closed pipe shows here, not at interpreter exit
@@ -59,7 +59,7 @@ def _report(error: Exception) -> int:
         if _is_first():
             print(f"bitcycle: {error}", file=sys.stderr)
         return int(error.exit_code)  # type: ignore[attr-defined]
-    if isinstance(error, ValueError):
+    if isinstance(error, ValueError | FileNotFoundError):  # a value or a path that was given
         message, code = str(error), USAGE
     elif isinstance(error, OSError | ArithmeticError | MissingExtraError):
         message, code = str(error), FAILURE
@@ -121,8 +121,34 @@ class Parser(argparse.ArgumentParser):
         self.exit(USAGE, f"bitcycle: error: {message}\n")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser with every sub-command of the package."""
+Commands = Mapping[str, argparse.ArgumentParser]
+
+
+def split_overrides(argv: Sequence[str], commands: Commands) -> tuple[list[str], list[str]]:
+    """What the command itself reads, and `--key value` pairs for the run's configuration.
+
+    Told apart here because argparse takes the value of an option it does not know for a position:
+    pairs may stand before or after the name of the recipe.
+    """
+    command = next((commands[word] for word in argv if word in commands), None)
+    if command is None or not command.get_default("takes_overrides"):
+        return list(argv), []
+    known = command._option_string_actions  # argparse has no public way to ask
+    own: list[str] = []
+    overrides: list[str] = []
+    words = iter(argv)
+    for word in words:
+        if not word.startswith("--") or word.partition("=")[0] in known:
+            own.append(word)
+            continue
+        overrides.append(word)
+        if "=" not in word:
+            overrides.extend(value for value in [next(words, None)] if value is not None)
+    return own, overrides
+
+
+def build_parser() -> tuple[argparse.ArgumentParser, Commands]:
+    """The parser with every sub-command of the package, and the sub-commands by name."""
     parser = Parser(
         prog="bitcycle", description="Train PyTorch models at low precision on a schedule."
     )
@@ -137,7 +163,7 @@ def build_parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS
         )
-    return parser
+    return parser, commands.choices
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ def register(subparsers: Any) -> None:
     train = subparsers.add_parser(
         "train", help="train a recipe or a configuration file", epilog=_OVERRIDES
     )
-    train.add_argument("what", metavar="RECIPE|FILE", help="a name of `ls recipes`, or a YAML file")
+    train.add_argument(
+        "what", nargs="?", metavar="RECIPE|FILE", help="a name of `ls recipes`, or a YAML file"
+    )
     train.add_argument(
         "--resume", choices=("auto",), help="go on with the run if its folder exists already"
     )
@@ -37,19 +39,31 @@ def _add_quiet(parser: argparse.ArgumentParser) -> None:
 
 def run_train(arguments: argparse.Namespace) -> int:
     """Trains, or goes on when asked to."""
-    from bitcycle.recipes import recipe
-    from bitcycle.train.configfile import override, read_config, to_yaml
+    from bitcycle.train.configfile import check_overrides, override, to_yaml
     from bitcycle.train.run import resume_or_run, run
 
-    path = Path(arguments.what)
-    is_file = path.suffix in (".yaml", ".yml") or path.is_file()
-    config = override(read_config(path) if is_file else recipe(path.name), arguments.overrides)
+    check_overrides(arguments.overrides)
+    config = override(_find_config(arguments.what), arguments.overrides)
     if arguments.print_config:
         print(to_yaml(config), end="")
         return 0
     start = resume_or_run if arguments.resume == "auto" else run
     _tell(start(config, show="quiet" if arguments.quiet else "auto"))
     return 0
+
+
+def _find_config(what: str | None) -> Any:
+    from bitcycle.recipes import recipe
+    from bitcycle.train.configfile import read_config
+
+    if what is None:
+        raise ValueError("give a recipe (bitcycle ls recipes) or a YAML file to train")
+    path = Path(what).expanduser()
+    if path.is_file():
+        return read_config(path)
+    if path.suffix in (".yaml", ".yml"):
+        raise ValueError(f"there is no file {what}; give a YAML file or a recipe's name")
+    return recipe(what)
 
 
 def run_resume(arguments: argparse.Namespace) -> int:

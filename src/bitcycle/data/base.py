@@ -140,7 +140,7 @@ def load(
     info = DATASETS[name]
     if root is None and info.needs_root:
         raise ValueError(
-            f"dataset {name!r} is read from a folder: give its root\n"
+            f"dataset {name!r} is read from a folder: give its root (--data.root)\n"
             f"expected: {info.layout}\nhow to get it: {info.source}"
         )
     if num_workers < 1:

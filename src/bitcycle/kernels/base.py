@@ -30,9 +30,6 @@ class Kernel(Protocol):
     ) -> Tensor:
         """error x act."""
 
-    def describe(self) -> str:
-        """One line: which arithmetic is real here, and which is not."""
-
 
 KERNELS: Registry[Kernel] = Registry("kernel", "bitcycle.kernels")
 

@@ -34,9 +34,5 @@ class Simulate:
         """error x act."""
         return geometry.grad_weight(e.dequantize(), a.dequantize(), w_shape)
 
-    def describe(self) -> str:
-        """One line for the audit."""
-        return "float32 arithmetic on quantized values"
-
 
 KERNELS.register("simulate")(Simulate())

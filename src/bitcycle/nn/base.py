@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -30,8 +30,8 @@ from bitcycle.registry import Registry
 from bitcycle.warnings import BitcycleWarning
 
 OWN_ATTRIBUTES = (
-    "settings", "shared", "precision", "quantized_roles", "is_observed", "recorder",
-    "_written_version",
+    "settings", "shared", "precision", "quantized_roles", "recorder", "_is_observed",
+    "_range_version", "_written_version",
 )  # fmt: skip
 OWN_BUFFERS = ("control", "health", "act_range")
 MOMENTUM = 0.1  # running ranges: 0.9 * old + 0.1 * new
@@ -46,7 +46,7 @@ class ModelState:
     step: int = 0  # optimizer step, written by the scheduler: part of the noise
     has_warned_unobserved: bool = False
     is_calibrating: bool = False  # while `calibrate` runs: observe, whatever the mode and the bits
-    calibration_batch: int | None = None  # then: the mean over batches so far, not a running one
+    takes_mean: bool = False  # then: the mean over all observations, not a running average
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,8 @@ class QuantizedLayer(nn.Module):
 
     Three buffers are added. `control` (not saved) holds what the arithmetic reads: level counts of
     the four roles and the clock of the noise. `health` (not saved) turns NaN when an operand was
-    not finite. `act_range` (saved) holds a row [observed, minimum, range] per activation input.
+    not finite. `act_range` (saved) holds a row [observations, minimum, range] per activation
+    input.
     """
 
     num_act_inputs: ClassVar[int] = 1
@@ -94,8 +95,8 @@ class QuantizedLayer(nn.Module):
     shared: ModelState
     precision: Precision
     quantized_roles: tuple[str, ...]
-    is_observed: bool
     recorder: Recorder | None  # while `collect` runs
+    _range_version: int | None
     float_type: type[nn.Module]
     control: Tensor
     health: Tensor
@@ -108,7 +109,8 @@ class QuantizedLayer(nn.Module):
         device = next((p.device for p in self.parameters(recurse=False)), None)
         self.settings, self.shared = settings, shared
         self.precision, self.quantized_roles = Precision(), ()
-        self.is_observed, self.recorder = False, None
+        self.recorder = None
+        self._is_observed, self._range_version = False, None
         zeros = torch.zeros(CONTROL_SIZE, dtype=torch.int32, device=device)
         self.register_buffer("control", zeros, persistent=False)
         health = torch.zeros(len(ROLES), dtype=torch.float32, device=device)
@@ -144,6 +146,12 @@ class QuantizedLayer(nn.Module):
         """Raise if these bits exceed the `max_bits` the layer was converted with."""
         self.settings.check(precision)
 
+    def rename(self, name: str) -> None:
+        """Take the name the layer has in the whole model: its noise depends on it."""
+        if name != self.settings.name:
+            self.settings = replace(self.settings, name=name)
+            self._write_control()
+
     def _write_control(self) -> None:
         levels = [
             0 if is_float(bits) else 2 ** (bits or 0) - 1 for _, bits in self.precision.items()
@@ -152,7 +160,7 @@ class QuantizedLayer(nn.Module):
         base = hash_ints(self.settings.seed, rank, zlib.crc32(self.settings.name.encode()))
         if not self.control.is_meta:
             values = torch.tensor([*levels, base, self.shared.step], dtype=torch.int32)
-            self.control[:CALL].copy_(values)
+            self.control[:CALL].copy_(values, non_blocking=True)
         # an optimizer of averages (EMA with buffers) may write here too: then write again
         self._written_version = _version(self.control)
 
@@ -234,12 +242,28 @@ class QuantizedLayer(nn.Module):
 
     def _observe(self, index: int, low: Tensor, high: Tensor) -> None:
         row = self.act_range[index]
-        one = torch.ones((), dtype=row.dtype, device=row.device)
-        new = torch.stack([one, low.to(row.dtype), (high - low).to(row.dtype)])
-        batch = self.shared.calibration_batch
-        share = MOMENTUM if batch is None else 1 / (batch + 1)
-        row.copy_(torch.lerp(row, new, torch.where(row[0] > 0, share, 1.0)))
-        self.is_observed = True
+        count = row[:1] + 1
+        share = 1 / count if self.shared.takes_mean else torch.where(count > 1, MOMENTUM, 1.0)
+        new = torch.stack([low, high - low]).to(row.dtype)
+        updated = torch.cat([count, torch.lerp(row[1:], new, share)])
+        # one bad batch must not spoil the ranges for good
+        row.copy_(torch.where(torch.isfinite(new[1]), updated, row))
+        self._is_observed = True
+        if not torch.compiler.is_compiling():
+            self._range_version = _version(self.act_range)
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether every activation input has a range; read again when others wrote the buffer.
+
+        Averaging (EMA, SWA), replication and loading write `act_range` without telling.
+        """
+        if torch.compiler.is_compiling() or self.act_range.is_meta:
+            return self._is_observed
+        if _version(self.act_range) != self._range_version:
+            self._is_observed = bool((self.act_range[:, 0] > 0).all())
+            self._range_version = _version(self.act_range)
+        return self._is_observed
 
     def _warn_unobserved(self) -> None:
         if torch.compiler.is_compiling() or self.shared.has_warned_unobserved:
@@ -257,9 +281,10 @@ class QuantizedLayer(nn.Module):
 
     def reset_ranges(self) -> None:
         """Forget every observed activation range."""
-        self.is_observed = False
+        self._is_observed = False
         if not self.act_range.is_meta:
             self.act_range.zero_()
+        self._range_version = _version(self.act_range)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         own = {name: getattr(self, name) for name in OWN_BUFFERS}
@@ -268,9 +293,10 @@ class QuantizedLayer(nn.Module):
             device = getattr(self, name).device
             if buffer.is_meta and device.type != "meta":
                 self._buffers[name] = torch.zeros_like(buffer, device=device)
-                self.is_observed = False
+                self._is_observed = False
             else:
                 self._buffers[name] = buffer.to(device)
+        self._range_version = _version(self.act_range)  # another tensor, the same values
         self._write_control()
         return self
 
@@ -288,20 +314,25 @@ class QuantizedLayer(nn.Module):
                     if buffer.is_meta:
                         self._buffers[name] = torch.zeros_like(buffer, device=device)
                 self._write_control()
+        self._range_version = None
         if key in state_dict:
-            self.is_observed = not self.act_range.is_meta and bool((self.act_range[:, 0] > 0).all())
-        else:  # a float model's state: nothing is missing, but the ranges are unobserved
-            missing_keys = args[2]
-            if key in missing_keys:
-                missing_keys.remove(key)
-            self.reset_ranges()
+            return
+        strict, missing_keys = args[1], args[2]
+        if key in missing_keys:
+            missing_keys.remove(key)
+        weights = [prefix + name for name in self._parameters]
+        if any(name in state_dict for name in weights) or (strict and not weights):
+            self.reset_ranges()  # a float model's state: nothing is missing, nothing was observed
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _rebuild, (self.float_type,), self.__dict__
+        state = dict(self.__dict__)
+        state.pop("_compiled_call_impl", None)  # module.compile(): bound to the original
+        return _rebuild, (self.float_type,), state
 
     def __setstate__(self, state: Any) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._written_version = _version(self.control)  # a copy's counts from 0
+        self._range_version = None
 
     def extra_repr(self) -> str:
         """The float module's, and the precision."""
@@ -361,6 +392,8 @@ def advance_clocks(layers: Iterable[QuantizedLayer], step: int) -> None:
             continue
         device = layer.control.device
         if device not in clocks:
-            clocks[device] = torch.tensor([step, 0], dtype=torch.int32, device=device)
+            # filled on the device: a copy from the host would wait for it
+            clocks[device] = torch.zeros(2, dtype=torch.int32, device=device)
+            clocks[device][0].fill_(step)
         layer.control[STEP:].copy_(clocks[device])
         layer._written_version = _version(layer.control)

@@ -119,9 +119,12 @@ class _Product(torch.autograd.Function):
         ctx.plan, ctx.health, ctx.has_bias = plan, health, bias is not None
         ctx.control = control  # not saved: a checkpoint's second forward would bring a later clock
         ctx.shapes = a.shape, w.shape
+        needs_a, needs_w = ctx.needs_input_grad[:2]
+        kept_a = qa if needs_w else Quantized()  # grad_weight reads the input, and only that
+        kept_w = qw if needs_a else Quantized()
         ctx.save_for_backward(
-            qa.values, qa.codes, qa.scale, qa.offset,
-            qw.values, qw.codes, qw.scale, qw.offset,
+            kept_a.values, kept_a.codes, kept_a.scale, kept_a.offset,
+            kept_w.values, kept_w.codes, kept_w.scale, kept_w.offset,
         )  # fmt: skip
         return output
 
@@ -137,7 +140,8 @@ class _Product(torch.autograd.Function):
         needs_a, needs_w, needs_bias = ctx.needs_input_grad[:3]
         grad_a = grad_w = grad_bias = None
         with _no_autocast(e):
-            e_in, e_w = _encode_error(plan, e, control, ctx.health)
+            if needs_a or needs_w:
+                e_in, e_w = _encode_error(plan, e, control, ctx.health)
             if needs_a:
                 grad_a = plan.kernel.grad_input(plan.geometry, e_in, qw, a_shape)
             if needs_w:

@@ -93,10 +93,6 @@ class Quantizer(ABC):
     def integer_range(self, bits: int) -> tuple[int, int] | None:
         """The lowest and highest code, or None when no int8 kernel can carry the grid."""
 
-    @abstractmethod
-    def describe(self) -> str:
-        """One line for `bitcycle ls quantizers`."""
-
 
 QUANTIZERS: Registry[type[Quantizer]] = Registry("quantizer", "bitcycle.quantizers")
 

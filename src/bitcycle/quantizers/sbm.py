@@ -26,7 +26,7 @@ from bitcycle.registry import unknown_name
 @QUANTIZERS.register("sbm")
 @dataclass(frozen=True, kw_only=True)
 class SBM(Quantizer):
-    """Affine min-max grids.
+    """Affine min-max grids; weights per output channel, stochastic errors (CPT's quantizer).
 
     error_rounding: "stochastic" (as published) or "nearest".
     zero: "real" (as published: the offset is the minimum itself) or "integer": the range is
@@ -95,10 +95,6 @@ class SBM(Quantizer):
     def integer_range(self, bits: int) -> tuple[int, int] | None:
         """0 .. 2^b - 1; an int8 kernel carries up to 8 bits."""
         return (0, 2**bits - 1) if bits <= 8 else None
-
-    def describe(self) -> str:
-        """One line for `bitcycle ls quantizers`."""
-        return "affine min-max grids, weight per output channel, error stochastic (CPT's quantizer)"
 
 
 def _is_distributed() -> bool:

@@ -56,39 +56,39 @@ def cifar10(model: str, name: str, precision: PrecisionConfig) -> RunConfig:
 
 
 def wikitext2_lstm(name: str, precision: PrecisionConfig) -> RunConfig:
-    """One layer of 128 units, tied embeddings, 500 windows of 20 x 35 words."""
+    """One layer of 64 units, tied embeddings, 400 windows of 10 x 35 words."""
     return RunConfig(
         name=f"wikitext2-lstm-{name}-small",
         task="language",
         model=ModelConfig(
             name="lstm_lm",
-            options={"embedding_dim": 128, "hidden_dim": 128, "dropout": 0.2, "tie": True},
+            options={"embedding_dim": 64, "hidden_dim": 64, "dropout": 0.2, "tie": True},
         ),
-        data=DataConfig(name="wikitext-2", batch_size=20, eval_batch_size=20, sequence_length=35),
+        data=DataConfig(name="wikitext-2", batch_size=10, eval_batch_size=20, sequence_length=35),
         optimizer=OptimizerConfig(name="sgd", lr=20.0, momentum=0.0),
         lr=LrConfig(policy="cosine"),
         precision=precision,
         eval=EvalConfig(every=0),
-        steps=500,
+        steps=400,
         clip_norm=0.25,
     )
 
 
 def wikitext2_transformer(name: str, precision: PrecisionConfig) -> RunConfig:
-    """Two layers of 128, 500 updates of 16 x 64 words."""
+    """Two layers of 64, 300 updates of 8 x 64 words."""
     return RunConfig(
         name=f"wikitext2-transformer-{name}-small",
         task="language",
         model=ModelConfig(
             name="transformer_lm",
-            options={"dim": 128, "ffn_dim": 512, "num_layers": 2, "num_heads": 4, "dropout": 0.1},
+            options={"dim": 64, "ffn_dim": 256, "num_layers": 2, "num_heads": 4, "dropout": 0.1},
         ),
-        data=DataConfig(name="wikitext-2", batch_size=16, eval_batch_size=16, sequence_length=64),
+        data=DataConfig(name="wikitext-2", batch_size=8, eval_batch_size=16, sequence_length=64),
         optimizer=OptimizerConfig(name="adamw", lr=2e-3, betas=(0.9, 0.98), weight_decay=0.01),
-        lr=LrConfig(policy="inverse_sqrt", warmup=100),
+        lr=LrConfig(policy="inverse_sqrt", warmup=60),
         precision=precision,
         eval=EvalConfig(every=0),
-        steps=500,
+        steps=300,
     )
 
 

@@ -11,7 +11,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from bitcycle.registry import Registry, unknown_name
 from bitcycle.schedules.checks import Bits, check_step, check_total
@@ -107,11 +107,21 @@ class Schedule(ABC):
         self.check_span(total)
         return self.notes_over(total)
 
-    def preview(self, total_steps: int, *, backward: Bits = 8) -> Preview:
-        """Shares, switches, mean bits and cost over a run, with `backward` bits for errors."""
+    def preview(
+        self,
+        total_steps: int,
+        *,
+        backward: Bits = 8,
+        forward: Bits | Literal["scheduled"] = "scheduled",
+    ) -> Preview:
+        """Shares, switches, mean bits and cost over a run.
+
+        The cost is that of a forward schedule with `backward` bits for errors, or, given fixed
+        `forward` bits, that of a schedule of the errors.
+        """
         from bitcycle.schedules.preview import Preview
 
-        return Preview.of(self, total_steps, backward=backward)
+        return Preview.of(self, total_steps, backward=backward, forward=forward)
 
     def to_dict(self) -> dict[str, Any]:
         """Only JSON types; `schedule_from_dict` gives an equal schedule back."""

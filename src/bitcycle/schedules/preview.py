@@ -6,7 +6,7 @@ import textwrap
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from bitcycle.precision import check_bits, cost_bits
 from bitcycle.schedules.base import Schedule
@@ -30,7 +30,7 @@ class Preview:
 
     schedule: Schedule
     total_steps: int
-    backward: Bits  # bits of the errors, for the cost
+    backward: Bits  # bits of the errors, for the cost; None with float32 errors
     steps_at: tuple[tuple[Bits, int], ...]  # (bits, number of steps), fewest bits first
     num_switches: int
     num_cycles: int
@@ -38,27 +38,38 @@ class Preview:
     relative_cost: float  # mean of (q^2 + 2 q b) / (high^2 + 2 high b)
     last: Bits
     notes: tuple[str, ...]
+    forward: Bits | Literal["scheduled"] = "scheduled"  # fixed bits when errors are what is cycled
 
     @classmethod
-    def of(cls, schedule: Schedule, total_steps: int, *, backward: Bits = 8) -> Preview:
-        """Evaluates the schedule at every step."""
+    def of(
+        cls,
+        schedule: Schedule,
+        total_steps: int,
+        *,
+        backward: Bits = 8,
+        forward: Bits | Literal["scheduled"] = "scheduled",
+    ) -> Preview:
+        """Evaluates the schedule at every step; with `forward` bits it is the errors' schedule."""
         total = check_total(total_steps)
-        b = cost_bits(check_bits(backward, "backward"))
         values = schedule.values(total)
         steps_at = tuple(sorted(Counter(values).items(), key=lambda item: order(item[0])))
-        # output costs q q, grad_input and grad_weight q b each
-        costs = {bits: cost_bits(bits) ** 2 + 2 * cost_bits(bits) * b for bits, _ in steps_at}
-        top = cost_bits(schedule.high)
+
+        def cost(bits: Bits) -> int:  # output costs q q, grad_input and grad_weight q b each
+            q = bits if forward == "scheduled" else check_bits(forward, "forward")
+            b = check_bits(backward, "backward") if forward == "scheduled" else bits
+            return cost_bits(q) ** 2 + 2 * cost_bits(q) * cost_bits(b)
+
         return cls(
             schedule=schedule,
             total_steps=total,
             backward=backward,
+            forward=forward,
             steps_at=steps_at,
             num_switches=sum(before != after for before, after in pairwise(values)),
             num_cycles=schedule.count_cycles(total),
             mean_bits=sum(cost_bits(bits) * count for bits, count in steps_at) / total,
-            relative_cost=sum(costs[bits] * count for bits, count in steps_at)
-            / (total * (top**2 + 2 * top * b)),
+            relative_cost=sum(cost(bits) * count for bits, count in steps_at)
+            / (total * cost(schedule.high)),
             last=values[-1],
             notes=tuple(schedule.notes(total)),
         )
@@ -84,7 +95,8 @@ class Preview:
             "schedule": str(self.schedule),
             "definition": self.schedule.to_dict(),
             "total_steps": self.total_steps,
-            "backward": self.backward,
+            "backward": self.backward if self.forward == "scheduled" else "scheduled",
+            "forward": self.forward,
             "low": self.schedule.low,
             "high": self.schedule.high,
             "steps_at": {bits_text(bits): count for bits, count in self.steps_at},
@@ -109,7 +121,7 @@ class Preview:
             ("bits", "  ".join(shares)),
             ("mean", f"{self.mean_bits:.2f} bits, {count(self.num_switches, 'switch')}{cycles}"),
             ("cost", f"{self.relative_cost:.3f} of static {bits_text(self.schedule.high)} "
-                     f"(backward {bits_text(self.backward)})"),
+                     f"({self._other_side()})"),
             ("end", self._ending()),
             *(("note", note) for note in self.notes),
         ]  # fmt: skip
@@ -120,6 +132,11 @@ class Preview:
                 body, width, initial_indent=f"  {name:<6}", subsequent_indent=" " * 8
             )
         return "\n".join(lines).replace("~", " ")  # ~: a space that is no place to wrap
+
+    def _other_side(self) -> str:
+        if self.forward == "scheduled":
+            return f"backward {bits_text(self.backward)}"
+        return f"forward {bits_text(self.forward)}"
 
     def _ending(self) -> str:
         top, last = bits_text(self.schedule.high), bits_text(self.last)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -64,7 +65,7 @@ def _build(
             _check_keys(settings, source)
             namespace = parser.parse_object(_plain(settings))
         else:
-            _check_arguments(arguments)
+            check_overrides(arguments)
             namespace = parser.parse_args(list(arguments))
         instantiated = parser.instantiate(namespace)
     except errors as error:
@@ -80,10 +81,12 @@ def _argument_error() -> type[Exception]:
 
 def _readable(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines).removeprefix("Parser key ")
+    text = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", " ".join(lines))  # a type's plain name
+    return text.removeprefix("Parser key ")
 
 
-def _check_arguments(arguments: Sequence[str]) -> None:
+def check_overrides(arguments: Sequence[str]) -> None:
+    """Raise for an option that is no key of the configuration, with the nearest one."""
     for argument in arguments:
         if argument.startswith("--"):
             _check_key(argument[2:].partition("=")[0].removesuffix("+"), f"option {argument!r}")

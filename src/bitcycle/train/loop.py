@@ -22,7 +22,7 @@ from bitcycle.train.nonfinite import bits_text, check_finite, explain_loss
 from bitcycle.train.progress import Reporter, Status
 from bitcycle.train.session import Best, Session, swa_start
 from bitcycle.train.signals import Interrupted, StopWish
-from bitcycle.train.together import on_main
+from bitcycle.train.together import on_main, share_buffers
 
 
 def train(
@@ -161,6 +161,7 @@ def _evaluate(
     task = session.task
     split: Split = "validation" if task.has_validation else "test"
     precision = eval_precision(session.config.eval.precision, session.bits)
+    share_buffers(session)
     metrics = evaluate(
         task, session.model, split, precision,
         device=session.device, rank=session.rank, world_size=session.world_size,

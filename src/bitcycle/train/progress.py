@@ -104,16 +104,19 @@ class Lines(Reporter):
 
 
 class Bar(Reporter):
-    """A rich progress bar; lines stay above it."""
+    """A rich progress bar; lines stay above it. On a narrow terminal only its numbers."""
 
     def __init__(self, log_file: Path | None, title: str, total_steps: int) -> None:
         super().__init__(log_file)
+        from rich import get_console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
         from rich.progress import TimeRemainingColumn as Remaining
 
+        is_wide = get_console().width >= 115
         self._progress: Any = Progress(
-            TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(),
-            TextColumn("{task.fields[status]}"), TextColumn("left"), Remaining(compact=True),
+            *([TextColumn("{task.description}"), BarColumn(bar_width=20)] if is_wide else []),
+            MofNCompleteColumn(), TextColumn("{task.fields[status]}"), TextColumn("left"),
+            Remaining(compact=True),
         )  # fmt: skip
         self._bar = self._progress.add_task(title, total=total_steps, status="")
 

@@ -21,6 +21,7 @@ from bitcycle.train.checkpoint import CheckpointError, Checkpoints
 from bitcycle.train.directory import RunDirectory
 from bitcycle.train.evaluate import describe_precision, eval_precision, evaluate, is_converted
 from bitcycle.train.session import Session, kernels_by_layer
+from bitcycle.train.together import share_buffers
 from bitcycle.warnings import BitcycleWarning
 
 
@@ -71,6 +72,7 @@ def make_result(session: Session, directory: RunDirectory) -> RunResult:
     """Evaluate what the run ended with; called by every process, the same on all."""
     config = session.config
     precision = eval_precision(config.eval.precision, session.bits)
+    share_buffers(session)
     final = _test(session, session.model, precision)
     swa = None
     if session.swa is not None and int(session.swa.n_averaged) > 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -115,9 +116,11 @@ def _execute_locked(session: Session, directory: RunDirectory, show: Show) -> Ru
             write_json(directory.result_file, result_json(result))
         session.accelerator.wait_for_everyone()
         metric = result.metric
+        num_uncounted = len(result.cost["uncounted"])
+        but = f", {num_uncounted} products not counted" if num_uncounted else ""
         reporter.say(
             f"done: test {metric} {result.value:.2f} at {result.eval_precision}, "
-            f"{result.cost['bitops']:.4g} BitOPs ({result.cost['convention']})"
+            f"{result.cost['bitops']:.4g} BitOPs ({result.cost['convention']}{but})"
         )
     return result
 
@@ -157,14 +160,31 @@ def _events(session: Session, directory: RunDirectory) -> Iterator[Any]:
         return
     from torch.utils.tensorboard import SummaryWriter
 
-    writer = SummaryWriter(str(directory.events), purge_step=session.step + 1)
+    with _quiet_threads():
+        writer = SummaryWriter(str(directory.events), purge_step=session.step + 1)
+        try:
+            yield writer
+        except BaseException:
+            with suppress(OSError):  # what stopped the run, such as a full disk, is the news
+                writer.close()
+            raise
+        writer.close()
+
+
+@contextmanager
+def _quiet_threads() -> Iterator[None]:
+    """TensorBoard's thread raises its OSError here as well: once is enough on the screen."""
+    former = threading.excepthook
+
+    def show(report: threading.ExceptHookArgs) -> None:
+        if not isinstance(report.exc_value, OSError):
+            former(report)
+
+    threading.excepthook = show
     try:
-        yield writer
-    except BaseException:
-        with suppress(OSError):  # what stopped the run, such as a full disk, is the news
-            writer.close()
-        raise
-    writer.close()
+        yield
+    finally:
+        threading.excepthook = former
 
 
 @contextmanager

@@ -61,8 +61,7 @@ class Session:
     @property
     def device(self) -> torch.device:
         """Where the model is."""
-        device: torch.device = self.accelerator.device
-        return device
+        return torch.device(self.accelerator.device)
 
     @property
     def rank(self) -> int:

@@ -1,0 +1,62 @@
+"""bitcycle completion."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from bitcycle.cli.main import build_parser, main
+
+pytest.importorskip("shtab")
+
+
+def completed(script, words):
+    """What bash offers for the last word, as it would ask after a tab."""
+    quoted = " ".join(f"'{word}'" for word in words)
+    asking = f"""
+{script}
+COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}
+function=$(complete -p bitcycle | sed 's/.*-F \\([^ ]*\\) .*/\\1/')
+$function bitcycle '{words[-1]}' '{words[-2]}'
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+    done = subprocess.run(
+        ["bash", "--norc", "-c", asking], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stderr == ""
+    return [word.strip() for word in done.stdout.split()]
+
+
+@pytest.fixture(scope="module")
+def script():
+    if shutil.which("bash") is None:
+        pytest.skip("no bash")
+    asking = [sys.executable, "-m", "bitcycle", "completion", "bash"]
+    return subprocess.run(asking, capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+def test_bash_completes_a_command(script):
+    assert completed(script, ["bitcycle", "tra"]) == ["train"]
+
+
+def test_bash_offers_every_command(script):
+    _, commands = build_parser()
+    assert set(commands) <= set(completed(script, ["bitcycle", ""]))
+
+
+def test_bash_completes_options_and_their_choices(script):
+    assert "--print-config" in completed(script, ["bitcycle", "train", "--pr"])
+    choices = completed(script, ["bitcycle", "eval", "--checkpoint", ""])
+    assert {"last", "best"} <= set(choices)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_a_script_is_printed(shell, capsys):
+    assert main(["completion", shell]) == 0
+    assert "bitcycle" in capsys.readouterr().out
+
+
+def test_an_unknown_shell_is_an_error(capsys):
+    assert main(["completion", "cmd"]) == 2
+    assert "cmd" in capsys.readouterr().err

@@ -1,0 +1,72 @@
+"""bitcycle demo: what it prints and leaves behind; the training itself is tested with the study."""
+
+import shlex
+import sys
+
+import pytest
+
+import bitcycle.study.demo
+from bitcycle.cli.main import main
+from tests.report.test_demo import made_up
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The demo without its training."""
+    made = []
+
+    def run_demo(output, *, num_seeds, num_jobs, say):
+        made.append((str(output), num_seeds, num_jobs))
+        output.mkdir(parents=True, exist_ok=True)
+        say("[1/1] a run")
+        return made_up()
+
+    monkeypatch.setattr(bitcycle.study.demo, "run_demo", run_demo)
+    return made
+
+
+def test_it_prints_the_table_draws_the_picture_and_says_what_to_type_next(
+    calls, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo"]) == 0
+    assert calls == [("runs/demo", 3, 2)]
+    out = capsys.readouterr().out
+    assert out.startswith("[1/1] a run\n")
+    assert str(made_up()) in out
+    assert (tmp_path / "runs" / "demo" / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert "runs/demo/demo.png" in out
+
+
+def test_without_matplotlib_there_is_everything_but_the_picture(
+    calls, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
+    assert main(["demo", "--output", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert str(made_up()) in out
+    assert 'pip install "bitcycle[report]"' in out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_command_it_names_works(calls, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    named = [line.removeprefix("next:").strip() for line in lines if " bitcycle " in line]
+    commands = [shlex.split(line.partition("  ")[0]) for line in named]
+    assert [command[1] for command in commands] == ["train", "schedule", "ls"]
+    for _, *argv in commands:
+        assert main([*argv, "--print-config"] if argv[0] == "train" else argv) == 0
+
+
+def test_options_are_handed_on(calls, tmp_path):
+    assert main(["demo", "--output", str(tmp_path), "--seeds", "1", "--jobs", "4"]) == 0
+    assert calls == [(str(tmp_path), 1, 4)]
+
+
+def test_no_seeds_is_an_error_before_anything_is_created(tmp_path, capsys):
+    assert main(["demo", "--output", str(tmp_path / "new"), "--seeds", "0"]) == 2
+    assert "must be at least 1" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,371 @@
+"""bitcycle train and bitcycle resume."""
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+import bitcycle.train.loop
+from bitcycle.cli.main import main
+from bitcycle.train.configfile import read_config
+from tests.cli.runs import write_config
+from tests.data.layouts import (
+    Payload,
+    cifar10_parts,
+    planetoid_parts,
+    write_binary,
+    write_pickled,
+    write_planetoid,
+    write_text,
+)
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return write_config(tmp_path)
+
+
+def run_of(tmp_path, seed=0):
+    return tmp_path / "runs" / f"tiny-seed{seed}"
+
+
+# -- a run ---------------------------------------------------------------------------------------
+
+
+def test_a_configuration_with_overrides_is_trained(config, tmp_path, capsys):
+    assert main(["train", str(config), "--optimizer.lr", "0.05", "--seed", "3"]) == 0
+    directory = run_of(tmp_path, seed=3)
+    stored = read_config(directory / "config.yaml")
+    assert (stored.optimizer.lr, stored.seed, stored.steps) == (0.05, 3, 12)
+    result = json.loads((directory / "result.json").read_text())
+    captured = capsys.readouterr()
+    lines = captured.out.splitlines()
+    assert lines[-2].startswith(f"accuracy {result['final']['accuracy']:.2f} at w8a8, best by val")
+    assert lines[-1] == f"{directory}/result.json"
+    assert any(line.startswith("step 12/12  loss ") for line in lines)
+    assert captured.err == ""
+
+
+@pytest.mark.parametrize("where", ["before", "after", "with equals signs"])
+def test_overrides_may_stand_before_or_after_the_name(where, config, capsys):
+    arguments = {
+        "before": ["train", "--seed", "3", "--optimizer.lr", "0.05", str(config)],
+        "after": ["train", str(config), "--seed", "3", "--optimizer.lr", "0.05"],
+        "with equals signs": ["train", "--seed=3", str(config), "--optimizer.lr=0.05"],
+    }[where]
+    assert main([*arguments, "--print-config"]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert (shown["seed"], shown["optimizer"]["lr"]) == (3, 0.05)
+
+
+def test_print_config_shows_every_key_and_trains_nothing(config, tmp_path, capsys):
+    before = sorted(tmp_path.iterdir())
+    assert main(["train", str(config), "--print-config"]) == 0
+    shown = capsys.readouterr().out
+    again = tmp_path / "again.yaml"
+    again.write_text(shown)
+    assert read_config(again) == read_config(config)
+    assert yaml.safe_load(shown)["lr"]["policy"] == "step"  # a default
+    again.unlink()
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_recipe_is_trained_by_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    short = ["--steps", "8", "--eval.every", "0", "--quiet", "--tracking.tensorboard", "false"]
+    assert main(["train", "digits-static-3-8", *short]) == 0
+    assert capsys.readouterr().out.startswith("accuracy ")
+    assert (tmp_path / "runs" / "digits-static-3-8-seed0" / "result.json").is_file()
+
+
+def test_quiet_prints_the_result_only(config, tmp_path, capsys):
+    assert main(["train", str(config), "--quiet"]) == 0
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 2
+    assert captured.err == ""
+    assert "step 12/12" in (run_of(tmp_path) / "log.txt").read_text()
+
+
+def test_a_finished_run_is_not_overwritten(config, tmp_path, capsys):
+    assert main(["train", str(config), "--quiet"]) == 0
+    before = (run_of(tmp_path) / "result.json").read_bytes()
+    capsys.readouterr()
+    assert main(["train", str(config)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "nothing is overwritten" in captured.err
+    assert "--resume auto" in captured.err
+    assert (run_of(tmp_path) / "result.json").read_bytes() == before
+
+
+# -- going on ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def interrupted(config, tmp_path, monkeypatch, capsys):
+    """A run that lost its process at step 7; its last checkpoint is of step 6."""
+    original = bitcycle.train.loop._train_step
+
+    def dying(session, micro_batches):
+        if session.step == 7:
+            raise KeyboardInterrupt
+        original(session, micro_batches)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bitcycle.train.loop, "_train_step", dying)
+        assert main(["train", str(config), "--quiet"]) == 130
+    assert capsys.readouterr().err == "bitcycle: interrupted\n"
+    return run_of(tmp_path)
+
+
+def whole_run(config, tmp_path):
+    assert main(["train", str(config), "--output", str(tmp_path / "whole"), "--quiet"]) == 0
+    return json.loads((tmp_path / "whole" / "tiny-seed0" / "result.json").read_text())
+
+
+@pytest.mark.parametrize("command", ["resume", "train --resume auto"])
+def test_an_interrupted_run_goes_on_to_the_result_of_the_whole_one(
+    command, interrupted, config, tmp_path, capsys
+):
+    argv = ["resume", str(interrupted)]
+    if command != "resume":
+        argv = ["train", str(config), "--resume", "auto"]
+    assert main(argv) == 0
+    assert "going on from step 6" in capsys.readouterr().out
+    result = json.loads((interrupted / "result.json").read_text())
+    expected = whole_run(config, tmp_path)
+    assert result["weights_sha256"] == expected["weights_sha256"]
+    assert result["final"] == expected["final"]
+
+
+def test_resume_auto_begins_a_run_that_is_not_there(config, tmp_path):
+    assert main(["train", str(config), "--resume", "auto", "--quiet"]) == 0
+    assert (run_of(tmp_path) / "result.json").is_file()
+
+
+def test_resume_auto_of_a_finished_run_gives_its_result(config, capsys):
+    assert main(["train", str(config), "--quiet"]) == 0
+    first = capsys.readouterr().out
+    assert main(["train", str(config), "--resume", "auto"]) == 0
+    assert capsys.readouterr().out == first
+
+
+def test_resume_auto_with_other_settings_names_them(interrupted, config, capsys):
+    assert main(["train", str(config), "--resume", "auto", "--optimizer.lr", "0.3"]) == 2
+    assert "other settings (optimizer.lr)" in capsys.readouterr().err
+
+
+def test_resuming_what_is_not_a_run_is_an_error(tmp_path, capsys):
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        assert main(["resume", str(folder)]) == 2
+        assert f"{folder} is not a run" in capsys.readouterr().err
+
+
+# -- errors --------------------------------------------------------------------------------------
+
+
+def refused(argv, capsys, tmp_path, *parts):
+    """Exit code 2, one message with these parts, no output, no traceback, no file."""
+    before = sorted(tmp_path.rglob("*"))
+    assert main(argv) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines()[0].startswith("bitcycle: error: ")
+    assert "Traceback" not in captured.err
+    for part in parts:
+        assert part in captured.err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("override", "parts"),
+    [
+        (["--optimizer.lt", "0.1"], ["'--optimizer.lt'", "did you mean 'optimizer.lr'?"]),
+        (["--precision.foward", "8"], ["did you mean 'precision.forward'?"]),
+        (["--optimizer.lr", "fast"], ["optimizer.lr", "float", "fast"]),
+        (["--steps", "many"], ["steps", "many"]),
+        (["--steps", "0"], ["steps (0) must be at least 1"]),
+        (["--epochs", "2"], ["exactly one of steps (12) and epochs (2.0)"]),
+        (["--precision.forward", "CR:8-3:2"], ["precision.forward", "low (8)", "high (3)"]),
+        (["--precision.forward", "RC:3-8"], ["precision.forward", "RC"]),
+        (["--model.name", "digits_mpl"], ["'digits_mpl'", "did you mean 'digits_mlp'?"]),
+        (["--model.options.widht", "3"], ["'widht'", "did you mean 'width'?"]),
+        (["--model.name", "gcn", "--model.options", "{}"], ["'gcn' is of kind 'graph'"]),
+        (["--data.name", "digit"], ["'digit'", "did you mean 'digits'?"]),
+        (["--task", "image"], ["unknown task 'image'", "did you mean 'images'?"]),
+        (["--lr.policy", "cosin"], ["lr.policy", "cosin", "cosine"]),
+        (["--eval.precision", "w99"], ["eval.precision"]),
+        (["--optimizer.lr"], ["optimizer.lr"]),
+        (["--data.batch_size", "0"], ["data.batch_size (0) must be at least 1"]),
+        (["--precision.kernel", "int9"], ["int9"]),
+        (["--precision.skip", "[nope]"], ["nope"]),
+        (["--name", "a/b"], ["'a/b'"]),
+    ],
+)
+def test_a_wrong_override_is_an_error_that_names_it_and_creates_nothing(
+    override, parts, config, tmp_path, capsys
+):
+    refused(["train", str(config), *override], capsys, tmp_path, *parts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"optimzer": {"lr": 0.1}}, ["'optimzer'", "tiny.yaml", "did you mean 'optimizer"]),
+        ({"optimizer": {"learning_rate": 0.1}}, ["'optimizer.learning_rate'", "tiny.yaml"]),
+        ({"steps": "many"}, ["steps", "many"]),
+        ({"precision": {"forward": "CR:8-3:2"}}, ["low (8)", "high (3)"]),
+        (
+            {"precision": {"quantizer_options": {"flor": 1}}},
+            ["precision.quantizer_options", "flor"],
+        ),
+    ],
+)
+def test_a_wrong_file_is_an_error_that_names_the_key(changes, parts, tmp_path, capsys):
+    path = write_config(tmp_path, **changes)
+    refused(["train", str(path)], capsys, tmp_path, *parts)
+
+
+@pytest.mark.parametrize("content", ["- a\n- b\n", "a: [", "", "just words"])
+def test_a_file_that_is_no_configuration_is_an_error(content, tmp_path, capsys):
+    path = tmp_path / "odd.yaml"
+    path.write_text(content)
+    refused(["train", str(path)], capsys, tmp_path, "odd.yaml")
+
+
+@pytest.mark.parametrize(
+    ("argv", "parts"),
+    [
+        (["train"], ["give a recipe"]),
+        (["train", "missing.yaml"], ["no file missing.yaml"]),
+        (["train", "digits-ctp-3-8-8"], ["digits-ctp-3-8-8", "digits-cpt-3-8-8"]),
+        (["train", "--quite", "digits-cpt-3-8-8"], ["unknown option '--quite'"]),
+    ],
+)
+def test_what_to_train_must_be_there(argv, parts, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    refused(argv, capsys, tmp_path, *parts)
+
+
+@pytest.fixture
+def cifar(tmp_path):
+    return write_config(
+        tmp_path,
+        model={"name": "resnet8", "options": {"width": 4}},
+        data={"name": "cifar10", "subset": None, "validation": None, "batch_size": 4},
+    )
+
+
+def test_data_without_a_root_says_which_option_and_how_to_get_it(cifar, tmp_path, capsys):
+    refused(["train", str(cifar)], capsys, tmp_path, "--data.root", "https://www.cs.toronto.edu")
+
+
+def test_a_missing_root_is_named_with_how_to_get_the_data(cifar, tmp_path, capsys):
+    root = tmp_path / "data" / "cifar"
+    argv = ["train", str(cifar), "--data.root", str(root)]
+    refused(argv, capsys, tmp_path, str(root), "https://www.cs.toronto.edu", "tar -xzf")
+
+
+def test_damaged_data_is_named_before_anything_is_created(cifar, tmp_path, capsys):
+    folder = write_binary(tmp_path / "cifar-10-batches-bin", cifar10_parts())
+    damaged = folder / "data_batch_3.bin"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    argv = ["train", str(cifar), "--data.root", str(tmp_path)]
+    refused(argv, capsys, tmp_path, str(damaged), "not a whole number of 3073-byte records")
+
+
+def test_a_malicious_pickle_is_refused_and_not_executed(cifar, tmp_path, capsys):
+    folder = write_pickled(tmp_path / "cifar-10-batches-py", cifar10_parts())
+    created = tmp_path / "created"
+    evil = folder / "data_batch_2"
+    evil.write_bytes(pickle.dumps({"data": Payload(created), "labels": [0]}))
+    argv = ["train", str(cifar), "--data.root", str(tmp_path)]
+    refused(argv, capsys, tmp_path, str(evil))
+    assert not created.exists()
+
+
+def test_whole_pickled_data_is_trained_on(cifar, tmp_path):
+    write_pickled(tmp_path / "cifar-10-batches-py", cifar10_parts())
+    argv = ["train", str(cifar), "--data.root", str(tmp_path), "--steps", "2", "--quiet"]
+    assert main([*argv, "--precision.forward", "4"]) == 0
+
+
+# -- what cannot be quantized yet ----------------------------------------------------------------
+
+
+def test_an_lstm_stays_float_and_says_so_while_its_decoder_is_quantized(tmp_path, capsys):
+    root = write_text(tmp_path / "ptb")
+    path = write_config(
+        tmp_path,
+        task="language",
+        model={"name": "lstm_lm", "options": {"embedding_dim": 8, "hidden_dim": 8}},
+        data={"name": "ptb", "root": str(root), "subset": None, "validation": None,
+              "batch_size": 2, "sequence_length": 2, "cache_dir": str(tmp_path)},
+    )  # fmt: skip
+    assert main(["train", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "stays float32: lstm (no quantized layer for LSTM)" in out
+    assert "perplexity" in out
+    result = json.loads((run_of(tmp_path) / "result.json").read_text())
+    assert list(result["kernels"]) == ["decoder"]
+
+
+def test_graph_layers_cannot_be_quantized_yet_and_the_error_says_so(tmp_path, capsys):
+    pytest.importorskip("torch_geometric")
+    root = write_planetoid(tmp_path / "cora", planetoid_parts())
+    path = write_config(
+        tmp_path,
+        task="nodes",
+        model={"name": "gcn", "options": {"hidden_dim": 4}},
+        data={"name": "cora", "root": str(root), "subset": None, "validation": None},
+    )
+    message = "convs.0.lin, convs.1.lin, convs.2.lin (graph layers of PyTorch Geometric cannot be"
+    refused(["train", str(path)], capsys, tmp_path, "nothing to convert", message)
+    float32 = ["--precision.forward", "fp32", "--precision.backward", "fp32", "--quiet"]
+    assert main(["train", str(path), *float32]) == 0
+    assert "accuracy" in capsys.readouterr().out
+
+
+# -- real processes ------------------------------------------------------------------------------
+
+
+def start(argv, folder):
+    return subprocess.Popen(
+        [sys.executable, "-m", "bitcycle", *argv],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_debug_shows_where_an_error_came_from(config, tmp_path):
+    with start(["train", str(config), "--steps", "0", "--debug"], tmp_path) as process:
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "Traceback" in err
+    assert err.splitlines()[-1] == "ValueError: steps (0) must be at least 1"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_leaves_a_checkpoint_and_the_conventional_exit_code(signum, config, tmp_path):
+    argv = ["train", str(config), "--steps", "100000", "--tracking.log_every", "5"]
+    metrics = run_of(tmp_path) / "metrics.jsonl"
+    with start([*argv, "--eval.every", "0", "--checkpoint.every", "0"], tmp_path) as process:
+        deadline = time.monotonic() + 120
+        while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(signum)
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 128 + signum
+    assert "Traceback" not in err
+    assert err.startswith("bitcycle: stopped at step ")
+    assert list((run_of(tmp_path) / "checkpoints").glob("step-*"))
