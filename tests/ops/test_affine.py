@@ -134,21 +134,26 @@ def test_stochastic_rounding_is_unbiased() -> None:
         assert abs(error) / float((frac * (1 - frac) / num) ** 0.5) < 6
 
 
-def test_noise_belongs_to_the_element_not_to_the_layout() -> None:
+def test_noise_goes_row_by_row_whatever_the_strides_and_by_pixels_where_channels_are_last() -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 3, 4, 5)
     args = (_scalar(0.5), _scalar(-2.0), _scalar(15.0), KEY)
     expected = round_stochastic(x, *args)
     turned = x.permute(3, 1, 0, 2).contiguous().permute(2, 1, 3, 0)
     assert turned.stride() != x.stride()
-    for same in (x.to(memory_format=torch.channels_last), turned, x[:, :, :, :5]):
+    for same in (turned, x[:, :, :, :5]):
         assert torch.equal(round_stochastic(same, *args), expected)
     gaps = torch.randn(2, 3, 4, 10)
     gaps[..., ::2] = x
     assert torch.equal(round_stochastic(gaps[..., ::2], *args), expected)
-    volume = x.unsqueeze(2)
-    for_volume = round_stochastic(volume.to(memory_format=torch.channels_last_3d), *args)
-    assert torch.equal(for_volume, expected.unsqueeze(2))
+    pixels = x.permute(0, 2, 3, 1).contiguous()  # in memory a channels-last tensor is this one
+    by_pixels = round_stochastic(pixels, *args).permute(0, 3, 1, 2)
+    assert torch.equal(round_stochastic(x.to(memory_format=torch.channels_last), *args), by_pixels)
+    volume = x.unsqueeze(2).to(memory_format=torch.channels_last_3d)
+    assert torch.equal(round_stochastic(volume, *args), by_pixels.unsqueeze(2))
+    rows = _scalar(0.5).expand(2, 1, 1, 1)  # a scale per sample takes another path
+    per_sample = round_stochastic(x.to(memory_format=torch.channels_last), rows, *args[1:])
+    assert torch.equal(per_sample, by_pixels)
 
 
 def _layouts() -> dict[str, Tensor]:
@@ -177,7 +182,8 @@ def test_rounding_keeps_the_layout(name: str) -> None:
     ):
         steps = zip(result.stride(), x.stride(), x.shape, strict=True)
         assert all(ours == theirs for ours, theirs, size in steps if size > 1)
-        assert torch.equal(result, again)
+        assert torch.equal(result, again) or name == "channels_last"  # numbered by pixels
+    assert torch.equal(round_nearest(x, *per_tensor), round_nearest(x.contiguous(), *per_tensor))
 
 
 def test_an_expanded_or_gappy_tensor_gets_values_of_its_own() -> None:

@@ -132,11 +132,11 @@ def test_plain_and_compiled_passes_agree_in_every_bit(
         assert ours.stride() == x.stride()
 
 
-def test_the_large_and_the_small_path_share_noise_whatever_the_layout() -> None:
-    scale, offset = torch.tensor(0.02), torch.tensor(-2.0)
-    plain = round_stochastic(_large(False), scale, offset, LEVELS, KEY)
-    turned = round_stochastic(_large(True), scale, offset, LEVELS, KEY)
-    assert torch.equal(plain, turned)
+def test_noise_is_equal_inside_a_compiled_caller_where_channels_are_last() -> None:
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    args = (torch.tensor(0.02), torch.tensor(-2.0), LEVELS, KEY)
+    compiled = torch.compile(round_stochastic, fullgraph=True)(x, *args)
+    assert torch.equal(compiled, round_stochastic(x, *args))
 
 
 class _BigOps(TorchDispatchMode):

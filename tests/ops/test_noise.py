@@ -130,7 +130,7 @@ def test_no_two_calls_of_a_run_share_a_key() -> None:
     assert torch.unique(keys, dim=1).shape == (2, 80_000)
 
 
-def test_an_element_s_number_does_not_depend_on_the_layout() -> None:
+def test_elements_are_numbered_row_by_row() -> None:
     index = element_index((2, 3, 4), torch.device("cpu"))
     assert index.dtype == torch.int32
     assert index[1, 2, 3] == 23

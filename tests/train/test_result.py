@@ -78,7 +78,7 @@ def test_averaged_weights_get_norms_and_ranges_of_plain_data_at_the_evaluation_b
     first = next(m for m in averaged.modules() if hasattr(m, "act_range"))
     low = torch.stack([batch.min() for batch in batches]).mean()
     high = torch.stack([batch.max() for batch in batches]).mean()
-    expected = torch.tensor([[1.0, low, high - low]])  # observed, mean minimum, mean range
+    expected = torch.tensor([[len(batches), low, high - low]])  # number, mean minimum, mean range
     torch.testing.assert_close(first.act_range, expected)
 
 

@@ -1,9 +1,8 @@
 """Noise as a function: hash(seed, rank, layer, step, call, element) -> U(-1/2, 1/2).
 
 A counter hash in 32-bit integers replaces a random generator: nothing to save, nothing to
-synchronize, the same numbers in eager and compiled code and on every layout of a tensor. Two
-multiplications are not enough (a chi-square over 2^20 consecutive counters rejects them); three
-are.
+synchronize, the same numbers in eager and compiled code. Two multiplications are not enough (a
+chi-square over 2^20 consecutive counters rejects them); three are.
 """
 
 from __future__ import annotations
@@ -63,5 +62,5 @@ def uniform(index: Tensor, key: Tensor) -> Tensor:
 
 
 def element_index(shape: Sequence[int], device: torch.device) -> Tensor:
-    """The row-major number of every element of a tensor of this shape, whatever its layout."""
+    """The row-major number of every element of a tensor of this shape."""
     return torch.arange(math.prod(shape), dtype=torch.int32, device=device).view(shape)
