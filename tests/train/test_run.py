@@ -3,6 +3,8 @@
 import dataclasses
 import errno
 import os
+import signal
+import sys
 
 import pytest
 import torch
@@ -22,12 +24,14 @@ from bitcycle.train import (
 from bitcycle.train.checkpoint import CheckpointError, Checkpoints
 from bitcycle.train.files import Appender
 from bitcycle.train.run import resume_or_run
+from bitcycle.train.signals import Interrupted
 from tests.train.small import (
     files_below,
     folder_of,
     small,
 )
 
+train_run = sys.modules["bitcycle.train.run"]  # the package has a function of that name
 DIGITS = DataConfig(subset=160, batch_size=32, eval_batch_size=128, validation=40)
 
 
@@ -137,3 +141,20 @@ def test_the_folder_holds_everything_the_documentation_names(tmp_path):
     log = (folder_of(config) / "log.txt").read_text()
     assert "step 4/4" in log
     assert "done: test accuracy" in log
+
+
+def test_a_signal_during_the_final_evaluation_is_obeyed_after_the_result_is_written(
+    tmp_path, monkeypatch
+):
+    make = train_run.make_result
+
+    def make_and_be_told(*args):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return make(*args)
+
+    monkeypatch.setattr(train_run, "make_result", make_and_be_told)
+    config = small(tmp_path, steps=2)
+    with pytest.raises(Interrupted) as stop:
+        run(config)
+    assert stop.value.exit_code == 143
+    assert RunResult.read(folder_of(config)).steps == 2

@@ -21,7 +21,7 @@ from bitcycle.train.progress import Reporter, Show, make_reporter
 from bitcycle.train.reproduce import kept_settings
 from bitcycle.train.result import RunResult, make_result, result_json
 from bitcycle.train.session import Session, build_session
-from bitcycle.train.signals import StopWish
+from bitcycle.train.signals import Interrupted, StopWish
 from bitcycle.train.together import on_main
 from bitcycle.warnings import BitcycleWarning
 
@@ -122,6 +122,8 @@ def _execute_locked(session: Session, directory: RunDirectory, show: Show) -> Ru
             f"done: test {metric} {result.value:.2f} at {result.eval_precision}, "
             f"{result.cost['bitops']:.4g} BitOPs ({result.cost['convention']}{but})"
         )
+        if wish.signum is not None:  # came during the final evaluation: whoever runs more must stop
+            raise Interrupted(wish.signum, f"stopped after the run finished, in {directory.path}")
     return result
 
 
