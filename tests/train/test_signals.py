@@ -42,10 +42,11 @@ def test_the_step_is_finished_and_saved_before_the_run_stops(tmp_path, monkeypat
     assert traces(folder_of(config)) == traces(folder_of(whole))
 
 
-def test_a_signal_in_the_last_step_is_too_late_to_matter(tmp_path, monkeypatch):
+def test_a_signal_in_the_last_step_lets_the_run_finish_first(tmp_path, monkeypatch):
     config = small(tmp_path)
     signal_in_step(monkeypatch, 11, signal.SIGTERM)
-    assert run(config).steps == 12
+    with pytest.raises(Interrupted, match="after the run finished"):
+        run(config)
     assert (folder_of(config) / "result.json").exists()
 
 
