@@ -182,6 +182,6 @@ def test_the_table_is_readable():
         "0     Linear  4       4      8      no rule  SBM        simulate  unobserved  asked for",
         "1     LSTM    float   float  float  float    -          -         -           "
         "no quantized layer for LSTM",
-        "1 of 2 products quantized",
+        "1 of 2 products converted",
     ]
     assert "(the model itself)" in str(bc.audit(bc.quantize_model(nn.Linear(2, 2))))
