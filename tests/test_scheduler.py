@@ -232,3 +232,12 @@ def test_a_layer_that_was_converted_back_under_the_scheduler_is_an_error():
 def test_a_float_model_cannot_be_scheduled():
     with pytest.raises(ValueError, match="convert it first"):
         scheduler(linears(4, 4), forward=4)
+
+
+def test_levels_that_someone_wrote_over_between_two_steps_are_put_right():
+    model = bc.quantize_model(nn.Sequential(nn.Linear(2, 2)))
+    bits = bc.PrecisionScheduler(model, forward=4, backward=8, total_steps=4)
+    model(torch.ones(1, 2)).sum().backward()
+    model[0].control[:4].fill_(1)  # as an average over buffers would
+    bits.step()
+    assert model[0].control[:4].tolist() == [15, 15, 255, 255]

@@ -395,5 +395,7 @@ def advance_clocks(layers: Iterable[QuantizedLayer], step: int) -> None:
             # filled on the device: a copy from the host would wait for it
             clocks[device] = torch.zeros(2, dtype=torch.int32, device=device)
             clocks[device][0].fill_(step)
+        if _version(layer.control) != layer._written_version:
+            layer._write_control()  # someone else wrote, or a compiled forward, which cannot tell
         layer.control[STEP:].copy_(clocks[device])
         layer._written_version = _version(layer.control)
