@@ -1,27 +1,40 @@
-"""The kernel boundary: names, choice, descriptions."""
+"""The kernel boundary: names, descriptions, and what each of them promises."""
 
 from __future__ import annotations
 
 import pytest
 
-from bitcycle.kernels import KERNELS, choose_kernel
-
-
-def test_a_kernel_asked_for_by_name_is_taken() -> None:
-    assert choose_kernel("simulate") == ("simulate", "asked for")
-
-
-def test_auto_says_why_it_chose() -> None:
-    name, reason = choose_kernel("auto")
-    assert name in KERNELS
-    assert reason.startswith("auto")
-
-
-def test_an_unknown_kernel_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"unknown kernel 'simulat'; known: .*simulate.*did you"):
-        choose_kernel("simulat")
+from bitcycle.kernels import KERNELS, PRODUCTS, make_kernel
 
 
 def test_every_kernel_knows_its_name() -> None:
     for name, kernel in KERNELS.items():
         assert kernel.name == name
+        assert make_kernel(name) is kernel
+
+
+def test_there_are_four() -> None:
+    assert set(KERNELS) == {"simulate", "dequantize", "bf16", "int8"}
+
+
+def test_the_products_have_the_names_of_a_kernel_s_methods() -> None:
+    assert PRODUCTS == ("output", "grad_input", "grad_weight")
+    for _, kernel in KERNELS.items():
+        assert all(callable(getattr(kernel, product)) for product in PRODUCTS)
+
+
+def test_only_simulate_takes_values() -> None:
+    assert [name for name in KERNELS if not KERNELS[name].takes_codes] == ["simulate"]
+
+
+@pytest.mark.parametrize(
+    ("name", "rounding"),
+    [("simulate", 2**-18), ("dequantize", 2**-18), ("int8", 2**-18), ("bf16", 2**-7)],
+)
+def test_a_kernel_states_how_far_it_may_be_off(name: str, rounding: float) -> None:
+    assert KERNELS[name].rounding == rounding
+
+
+def test_an_unknown_kernel_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"unknown kernel 'simulat'; known: .*simulate.*did you"):
+        make_kernel("simulat")

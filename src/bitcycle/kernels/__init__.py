@@ -1,14 +1,24 @@
 """Kernels: what multiplies quantized tensors, forward and backward."""
 
-from bitcycle.kernels.base import KERNELS, Kernel, choose_kernel
+from bitcycle.kernels.base import KERNELS, PRODUCTS, Kernel
+from bitcycle.kernels.choice import ask_kernel, decide_kernel, has_bf16
 from bitcycle.kernels.geometry import ConvGeometry, Geometry, LinearGeometry, MatMulGeometry
+from bitcycle.kernels.integer import exact_bits
+from bitcycle.kernels.mixed import UNDECIDED, Mixed, make_kernel
 
 __all__ = [
     "KERNELS",
+    "PRODUCTS",
+    "UNDECIDED",
     "ConvGeometry",
     "Geometry",
     "Kernel",
     "LinearGeometry",
     "MatMulGeometry",
-    "choose_kernel",
+    "Mixed",
+    "ask_kernel",
+    "decide_kernel",
+    "exact_bits",
+    "has_bf16",
+    "make_kernel",
 ]

@@ -15,7 +15,21 @@ from bitcycle.registry import Registry
 class Kernel(Protocol):
     """Multiplies quantized operands. Stateless; `simulate` is the oracle of the others."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What `make_kernel` makes it from."""
+
+    @property
+    def rounding(self) -> float:
+        """How far a result may be from exact, relative to the sum of absolute products."""
+
+    @property
+    def takes_codes(self) -> bool:
+        """Whether operands of at most 8 bits should come as codes."""
+
+    @property
+    def second_dtype(self) -> torch.dtype:
+        """Of the second operand's codes; the first operand's and the error's are uint8."""
 
     def output(self, geometry: Geometry, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
         """act x weight (+ float bias)."""
@@ -32,15 +46,5 @@ class Kernel(Protocol):
 
 
 KERNELS: Registry[Kernel] = Registry("kernel", "bitcycle.kernels")
-
-
-def choose_kernel(name: str) -> tuple[str, str]:
-    """The kernel a layer gets for a requested name, and why.
-
-    >>> choose_kernel("simulate")
-    ('simulate', 'asked for')
-    """
-    if name == "auto":
-        return "simulate", "auto: the only kernel there is"
-    KERNELS[name]  # an unknown name is an error here, before anything is converted
-    return name, "asked for"
+FLOAT32, BFLOAT16 = 2.0**-18, 2.0**-7  # of sums of up to thousands of products; of one result
+PRODUCTS = ("output", "grad_input", "grad_weight")

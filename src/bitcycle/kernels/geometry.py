@@ -96,7 +96,8 @@ class ConvGeometry:
         """Spatial dimensions."""
         return len(self.stride)
 
-    def _pad(self, a: Tensor) -> Tensor:
+    def pad(self, a: Tensor) -> Tensor:
+        """With the zeros that an even kernel's "same" padding adds at the ends."""
         if not any(self.end_padding):
             return a
         return F.pad(a, [n for end in reversed(self.end_padding) for n in (0, end)])
@@ -104,7 +105,7 @@ class ConvGeometry:
     def output(self, a: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
         """(N, Cin, *space) x (Cout, Cin/groups, *k) -> (N, Cout, *space)."""
         return torch.convolution(
-            self._pad(a), w, bias, self.stride, self.padding, self.dilation, self.transposed,
+            self.pad(a), w, bias, self.stride, self.padding, self.dilation, self.transposed,
             self.output_padding or (0,) * self.num_dims, self.groups,
         )  # fmt: skip
 
@@ -131,7 +132,25 @@ class ConvGeometry:
     def grad_weight(self, e: Tensor, a: Tensor, w_shape: torch.Size) -> Tensor:
         """(N, Cout, *space) x (N, Cin, *space) -> weight."""
         like_weight = _empty_like_format(w_shape, e)
-        return self._backward(e, self._pad(a), like_weight, (False, True, False))[1]
+        return self._backward(e, self.pad(a), like_weight, (False, True, False))[1]
+
+    def windows(self, a: Tensor, kernel: Sequence[int]) -> Tensor:
+        """What each tap of the kernel sees, zeros at the border: a view (N, *out, *kernel, Cin)."""
+        ends = self.end_padding or (0,) * self.num_dims
+        sides = [n for p, end in zip(self.padding, ends, strict=True) for n in (p + end, p)]
+        padded = F.pad(a.movedim(1, -1), [0, 0, *reversed(sides)]).contiguous()
+        batch, *space, channel = padded.stride()
+        out = [
+            (n - d * (k - 1) - 1) // s + 1
+            for n, d, k, s in zip(
+                padded.shape[1:-1], self.dilation, kernel, self.stride, strict=True
+            )
+        ]
+        steps = [n * s for n, s in zip(space, self.stride, strict=True)]
+        taps = [n * d for n, d in zip(space, self.dilation, strict=True)]
+        return padded.as_strided(
+            (padded.shape[0], *out, *kernel, padded.shape[-1]), (batch, *steps, *taps, channel)
+        )
 
     def grad_bias(self, e: Tensor) -> Tensor:
         """(N, Cout, *space) -> (Cout,)."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -13,16 +13,22 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from bitcycle.kernels.base import Kernel
+from bitcycle.kernels.choice import MAX_CODE_BITS, decide_kernel
 from bitcycle.kernels.geometry import Geometry
+from bitcycle.kernels.mixed import UNDECIDED
 from bitcycle.nn.product import (
     CALL,
     CONTROL_SIZE,
+    LEVELS,
     STEP,
     Plan,
     Recorder,
     quantized_product,
     watch,
 )
+from bitcycle.nn.seen import LastSeen, usable
+from bitcycle.nn.stepped import part_of
+from bitcycle.nn.third_party import find_layer, module_names
 from bitcycle.ops.noise import hash_ints
 from bitcycle.precision import ROLES, Precision, is_float
 from bitcycle.quantizers.base import Quantizer, Range
@@ -30,13 +36,15 @@ from bitcycle.registry import Registry
 from bitcycle.warnings import BitcycleWarning
 
 OWN_ATTRIBUTES = (
-    "settings", "shared", "precision", "quantized_roles", "recorder", "_is_observed",
+    "settings", "shared", "precision", "quantized_roles", "tops", "recorder", "_is_observed",
     "_range_version", "_written_version",
 )  # fmt: skip
 OWN_BUFFERS = ("control", "health", "act_range")
+TOPS = (4, 7, 8)  # two codes per byte; exact in 16-bit sums; exact in 32-bit sums
+NO_TOPS = (32,) * len(ROLES)
 MOMENTUM = 0.1  # running ranges: 0.9 * old + 0.1 * new
 
-LAYERS: Registry[type[QuantizedLayer]] = Registry("layer", "bitcycle.nn")
+LAYERS: Registry[type[QuantizedLayer]] = Registry("layer", "bitcycle.nn", module_names())
 
 
 @dataclass
@@ -47,6 +55,18 @@ class ModelState:
     has_warned_unobserved: bool = False
     is_calibrating: bool = False  # while `calibrate` runs: observe, whatever the mode and the bits
     takes_mean: bool = False  # then: the mean over all observations, not a running average
+    last_seen: LastSeen = field(default_factory=LastSeen, compare=False, repr=False)
+    layers_with_bits: frozenset[str] = frozenset()  # by name
+
+    @property
+    def has_bits(self) -> bool:
+        """Whether any layer has bits now: what companions go by."""
+        return bool(self.layers_with_bits)
+
+    def note_bits(self, name: str, has_bits: bool) -> None:
+        """The layer of this name has bits, or has none any more."""
+        others = self.layers_with_bits - {name}
+        self.layers_with_bits = others | {name} if has_bits else others
 
 
 @dataclass(frozen=True)
@@ -60,10 +80,32 @@ class LayerSettings:
     max_bits: int | None  # as given by the user; None: no limit
     seed: int = 0  # of the stochastic rounding
 
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether the user fixed the kernel."""
+        return self.kernel_reason.startswith("asked for")
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there are bits that `check` refuses."""
+        return self.max_bits is not None or (self.is_asked_for and self.kernel.takes_codes)
+
     def check(self, precision: Precision) -> None:
         """Raise if these bits exceed `max_bits`; roles without a rule take no bits."""
         roles = {r: bits for r, bits in precision.items() if r in self.quantizer.roles}
-        if self.max_bits is not None and (Precision(**roles).top or 0) > self.max_bits:
+        top = Precision(**roles).top or 0
+        if self.is_asked_for and self.kernel.takes_codes and top > MAX_CODE_BITS:
+            raise ValueError(
+                f"kernel {self.kernel.name!r} carries at most {MAX_CODE_BITS} bits and layer "
+                f"{self.name!r} cannot take {precision}; convert with kernel='auto' or 'simulate'"
+            )
+        lowest = min((bits for bits in roles.values() if bits is not None), default=32)
+        if lowest < self.quantizer.min_bits:
+            raise ValueError(
+                f"layer {self.name!r} cannot take {precision}: {type(self.quantizer).__name__} "
+                f"needs at least {self.quantizer.min_bits} bits"
+            )
+        if self.max_bits is not None and top > self.max_bits:
             raise ValueError(
                 f"layer {self.name!r} was converted with max_bits={self.max_bits} and cannot take "
                 f"{precision}; convert with a larger max_bits, or lower the bits"
@@ -88,13 +130,15 @@ class QuantizedLayer(nn.Module):
     input.
     """
 
-    num_act_inputs: ClassVar[int] = 1
+    num_act_inputs: ClassVar[int] = 1  # 0: keeps no running range
+    aggregates: ClassVar[bool] = False  # sums along edges, without a weight (`aggregation`)
     replaced_methods: ClassVar[tuple[str, ...]] = ("forward",)  # of the float type
 
     settings: LayerSettings
     shared: ModelState
     precision: Precision
     quantized_roles: tuple[str, ...]
+    tops: dict[str, int]  # the most bits each role will be given, as a scheduler announced
     recorder: Recorder | None  # while `collect` runs
     _range_version: int | None
     float_type: type[nn.Module]
@@ -106,9 +150,10 @@ class QuantizedLayer(nn.Module):
 
     def become_quantized(self, settings: LayerSettings, shared: ModelState) -> None:
         """Add to a freshly swapped float module what a converted layer needs."""
-        device = next((p.device for p in self.parameters(recurse=False)), None)
-        self.settings, self.shared = settings, shared
+        device = next((p.device for p in self.parameters()), None)
+        self.settings, self.shared = self.adapt(settings), shared
         self.precision, self.quantized_roles = Precision(), ()
+        self.tops = {}
         self.recorder = None
         self._is_observed, self._range_version = False, None
         zeros = torch.zeros(CONTROL_SIZE, dtype=torch.int32, device=device)
@@ -116,15 +161,26 @@ class QuantizedLayer(nn.Module):
         health = torch.zeros(len(ROLES), dtype=torch.float32, device=device)
         self.register_buffer("health", health, persistent=False)
         ranges = torch.zeros(self.num_act_inputs, 3, dtype=torch.float32, device=device)
-        self.register_buffer("act_range", ranges)
+        self.register_buffer("act_range", ranges, persistent=self.num_act_inputs > 0)
         self._write_control()
+
+    @classmethod
+    def reason_against(cls, module: nn.Module) -> str | None:
+        """Why this float module of a type there is a layer for stays float; None: it can change."""
+        return None
+
+    @classmethod
+    def adapt(cls, settings: LayerSettings) -> LayerSettings:
+        """The settings as far as layers of this type can follow them."""
+        return settings
 
     def become_float(self) -> None:
         """Remove what `become_quantized` added and be an instance of the float type again."""
         for name in OWN_BUFFERS:
             del self._buffers[name]
-        self._non_persistent_buffers_set -= {"control", "health"}
+        self._non_persistent_buffers_set -= set(OWN_BUFFERS)
         kind = self.float_type
+        self.shared.note_bits(self.settings.name, False)
         for name in OWN_ATTRIBUTES:
             delattr(self, name)
         self.__class__ = kind  # type: ignore[assignment]
@@ -139,8 +195,29 @@ class QuantizedLayer(nn.Module):
         self.precision = precision
         rules = self.settings.quantizer.roles
         self.quantized_roles = tuple(r for r in precision.quantized_roles if r in rules)
+        self.shared.note_bits(self.settings.name, bool(self.quantized_roles))
         self._write_control()
         return True
+
+    def expect(self, tops: Mapping[str, int | None]) -> None:
+        """Learn the most bits that roles will take: kernels and packing go by them."""
+        self.tops |= {role: max(self.tops.get(role, 0), bits or 0) for role, bits in tops.items()}
+
+    def top_bits(self, role: str) -> int:
+        """The limit given on conversion, or the most bits this role has or will be given.
+
+        Rounded up to what makes a difference to kernels, so that bits which are set one by one
+        (3, 4, 5, ...) do not make one graph each.
+        """
+        bits = getattr(self.precision, role)
+        now = 0 if is_float(bits) else bits or 0
+        top = self.settings.max_bits or max(self.tops.get(role, 0), now)
+        return next((bits for bits in TOPS if top <= bits), 32)
+
+    def _tops(self) -> tuple[int, ...]:
+        if not self.settings.kernel.takes_codes:
+            return NO_TOPS
+        return tuple(self.top_bits(role) for role in ROLES)
 
     def check_precision(self, precision: Precision) -> None:
         """Raise if these bits exceed the `max_bits` the layer was converted with."""
@@ -149,7 +226,9 @@ class QuantizedLayer(nn.Module):
     def rename(self, name: str) -> None:
         """Take the name the layer has in the whole model: its noise depends on it."""
         if name != self.settings.name:
+            self.shared.note_bits(self.settings.name, False)
             self.settings = replace(self.settings, name=name)
+            self.shared.note_bits(name, bool(self.quantized_roles))
             self._write_control()
 
     def _write_control(self) -> None:
@@ -181,31 +260,63 @@ class QuantizedLayer(nn.Module):
         second: str = "weight",
         second_keep: tuple[int, ...] = (),
         second_view: tuple[int, ...] = (),
+        input_keep: tuple[int, ...] = (),
+        act_row: int = 0,
     ) -> Tensor:
-        """a x w on this layer's grids: prepares, ranges, then hands both to the kernel."""
+        """a x w on this layer's grids: prepares, ranges, then hands both to the kernel.
+
+        act_row: where the running range of `a` is kept (of a second activation in the row after
+        it). Every product of a layer has rows, and noise, of its own.
+        """
         quantizer = self.settings.quantizer
         if a.dtype != w.dtype and torch.is_autocast_enabled(a.device.type):
             wide = torch.promote_types(a.dtype, w.dtype)  # grids are not bf16, operands may be
             a, w, bias = a.to(wide), w.to(wide), None if bias is None else bias.to(wide)
-        roles = self.quantized_roles
+        roles, control = self.quantized_roles, part_of(self._tick(), act_row)
         if "act" in roles:
-            a = quantizer.prepare("act", a)
+            a = quantizer.prepare("act", a, control[LEVELS["act"]])
         if second in roles:
-            w = quantizer.prepare(second, w)
-        a_range = self._act_range(a, 0)
-        w_range = self._act_range(w, 1) if second == "act" else None
+            w = quantizer.prepare(second, w, control[LEVELS[second]])
+        a_range = self._act_range(a, act_row)
+        w_range = self._act_range(w, act_row + 1) if second == "act" else None
+        is_undecided = self.settings.kernel.name == UNDECIDED.name  # copies are not identical
+        if is_undecided and self.training and not torch.compiler.is_compiling() and a.numel():
+            self._decide_kernel(geometry, a, w, second)
         plan = Plan(
             quantizer=quantizer,
             kernel=self.settings.kernel,
             geometry=geometry,
             roles=roles,
+            tops=self._tops(),
             second=second,
             second_keep=second_keep,
             second_view=second_view,
+            input_keep=input_keep,
             recorder=self.recorder,
+            seen=self.shared.last_seen if self._shares_codes() else None,
+            act_bits=self.precision.act or 0 if self._shares_codes() else 0,
         )
-        control = self._tick()
         return quantized_product(plan, a, w, bias, control, self.health, a_range, w_range)
+
+    def _shares_codes(self) -> bool:
+        """Whether an input is put on its own range, as for every layer that reads it."""
+        return usable() and self.training and self.recorder is None
+
+    def _decide_kernel(self, geometry: Geometry, a: Tensor, w: Tensor, second: str) -> None:
+        """What "auto" comes to, now that the shapes are known; once, in the first training step."""
+        roles = self.quantized_roles
+        first, other, error = (
+            self.top_bits(role) if role in roles or self.tops.get(role) else None
+            for role in ("act", second, "error")
+        )
+        kernel, reason = decide_kernel(
+            geometry,
+            a.detach(),
+            w.detach(),
+            tops=(first, other, error),
+            weight_grids=self.settings.quantizer.weight_grids,
+        )
+        self.settings = replace(self.settings, kernel=kernel, kernel_reason=reason)
 
     def _tick(self) -> Tensor:
         """A copy of the control tensor for this call, whose noise no other call shares.
@@ -215,7 +326,8 @@ class QuantizedLayer(nn.Module):
         if not torch.compiler.is_compiling() and _version(self.control) != self._written_version:
             self._write_control()  # averaged or broadcast by someone; the Precision is the truth
         may_train = self.training or torch.is_grad_enabled()
-        if "error" in self.quantized_roles and may_train and not _is_recomputing():
+        takes_noise = "error" in self.quantized_roles or "grad" in self.quantized_roles
+        if takes_noise and may_train and not _is_recomputing():
             self.control[CALL].add_(1)
             if not torch.compiler.is_compiling():
                 self._written_version = _version(self.control)
@@ -228,17 +340,26 @@ class QuantizedLayer(nn.Module):
         if "act" not in self.quantized_roles and not is_calibrating:
             return None
         must_observe = (self.training or is_calibrating) and quantizer.observes
-        if not must_observe and self.is_observed:
+        if not must_observe and quantizer.observes and self.is_observed:
             row = self.act_range[index].clone()  # backward may read it after the next observation
             return row[1], row[1] + row[2]
-        x = x.detach()
-        low, high = quantizer.range_of("act", x)
+        low, high = self._batch_range(x)
         watch(self.health, "act", (low, high))
         if must_observe and not _is_recomputing() and x.numel() > 0:
             self._observe(index, low, high)
         elif not must_observe and quantizer.observes:
             self._warn_unobserved()
         return low, high
+
+    def _batch_range(self, x: Tensor) -> Range:
+        quantizer, seen = self.settings.quantizer, self.shared.last_seen
+        if not usable():
+            return quantizer.range_of("act", x.detach())
+        known = seen.range_of(x, quantizer)
+        if known is None:
+            known = quantizer.range_of("act", x.detach())
+            seen.keep_range(x, quantizer, known)
+        return known
 
     def _observe(self, index: int, low: Tensor, high: Tensor) -> None:
         row = self.act_range[index]
@@ -258,6 +379,8 @@ class QuantizedLayer(nn.Module):
 
         Averaging (EMA, SWA), replication and loading write `act_range` without telling.
         """
+        if self.num_act_inputs == 0:
+            return True  # there is nothing to wait for
         if torch.compiler.is_compiling() or self.act_range.is_meta:
             return self._is_observed
         if _version(self.act_range) != self._range_version:
@@ -359,7 +482,7 @@ _converted_types: dict[type[nn.Module], type[QuantizedLayer]] = {}
 def registered_base(kind: type[nn.Module]) -> type[nn.Module] | None:
     """The nearest type in the inheritance of `kind` that a converted layer is registered for."""
     for base in kind.__mro__:
-        if qualified_name(base) in LAYERS:
+        if qualified_name(base) in LAYERS or find_layer(base) is not None:
             assert issubclass(base, nn.Module)
             return base
     return None
@@ -370,9 +493,11 @@ def converted_type(kind: type[nn.Module]) -> type[QuantizedLayer]:
     if kind not in _converted_types:
         base = registered_base(kind)
         assert base is not None
-        layer = LAYERS[qualified_name(base)]
-        name = layer.__name__ if kind is base else f"Quantized{kind.__name__}"
-        parents = (layer,) if kind is base else (layer, kind)
+        name = qualified_name(base)
+        layer = LAYERS[name] if name in LAYERS else find_layer(base)
+        is_whole = issubclass(layer, kind)
+        name = layer.__name__ if is_whole else f"Quantized{kind.__name__}"
+        parents = (layer,) if is_whole else (layer, kind)
         _converted_types[kind] = type(name, parents, {"float_type": kind, "__doc__": layer.__doc__})
     return _converted_types[kind]
 

@@ -52,7 +52,10 @@ class _QuantizedConv(QuantizedLayer, _ConvBase):
             groups=self.groups,
             end_padding=tuple(end_padding),
         )
-        output = self.multiply(geometry, x, self.weight, self.bias, second_keep=(0,))
+        output = self.multiply(
+            geometry, x, self.weight, self.bias,
+            second_keep=(0,), input_keep=(1,) if self.groups == 1 else (),
+        )  # fmt: skip
         return output.squeeze(0) if is_single else output
 
 

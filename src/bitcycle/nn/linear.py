@@ -18,4 +18,6 @@ class QuantizedLinear(QuantizedLayer, nn.Linear):
         """(..., in) -> (..., out); without bits exactly nn.Linear."""
         if not self.is_active:
             return super().forward(input)
-        return self.multiply(_GEOMETRY, input, self.weight, self.bias, second_keep=(0,))
+        return self.multiply(
+            _GEOMETRY, input, self.weight, self.bias, second_keep=(0,), input_keep=(1,)
+        )

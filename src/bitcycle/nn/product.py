@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -10,7 +10,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bitcycle.kernels.base import Kernel
+from bitcycle.kernels.choice import MAX_CODE_BITS
 from bitcycle.kernels.geometry import Geometry
+from bitcycle.kernels.mixed import UNDECIDED
+from bitcycle.nn.saved import NUM_TENSORS, restore, shared_codes, to_save
+from bitcycle.nn.seen import LastSeen
+from bitcycle.ops.layout import memory_layout
 from bitcycle.ops.noise import noise_key
 from bitcycle.quantizers.base import Quantized, Quantizer, Range
 
@@ -36,10 +41,23 @@ class Plan:
     kernel: Kernel
     geometry: Geometry
     roles: tuple[str, ...]  # the roles that are quantized now
+    tops: tuple[int, ...] = (32, 32, 32, 32)  # the most bits each role ever takes, as in LEVELS
     second: str = "weight"  # the role of the second operand: weight, or act for a MatMul
     second_keep: tuple[int, ...] = ()  # its channel dimensions
     second_view: tuple[int, ...] = ()  # the shape in which those are dimensions, if another
+    input_keep: tuple[int, ...] = ()  # its input channels, for a grid of grad_input's own
     recorder: Recorder | None = None
+    seen: LastSeen | None = (
+        None  # shares the first operand's codes with the layers before and after
+    )
+    act_bits: int = 0  # under which it does
+
+    def carrier(self, role: str, x: Tensor, dtype: torch.dtype) -> torch.dtype | None:
+        """The dtype of codes if this operand is multiplied as codes, else None."""
+        top = self.tops[LEVELS[role]]
+        if not self.kernel.takes_codes or x.dtype == torch.float64:
+            return None
+        return dtype if top <= MAX_CODE_BITS and self.quantizer.integer_range(top) else None
 
 
 def quantized_product(
@@ -63,15 +81,30 @@ def quantized_product(
     return output
 
 
-def _encode(plan: Plan, role: str, x: Tensor, control: Tensor, within: Range | None) -> Quantized:
+def _encode(
+    plan: Plan, role: str, x: Tensor, control: Tensor, within: Range | None, dtype: torch.dtype
+) -> Quantized:
     if role not in plan.roles:
         return Quantized(values=x)
     assert within is not None
     levels = control[LEVELS[role]]
-    quantized = plan.quantizer.encode(role, x, levels, within)
+    carrier = plan.carrier(role, x, dtype)
+    codes: dict[str, Any] = {} if carrier is None else {"carrier": carrier}
+    quantized = plan.quantizer.encode(role, x, levels, within, **codes)
     if plan.recorder is not None:
         plan.recorder.record(role, x, quantized, levels)
-    return quantized
+    return replace(quantized, top=plan.tops[LEVELS[role]])
+
+
+def _encode_first(plan: Plan, a: Tensor, control: Tensor, within: Range | None) -> Quantized:
+    if plan.seen is None or "act" not in plan.roles:
+        return _encode(plan, "act", a, control, within, torch.uint8)
+    key = plan.quantizer, plan.act_bits, plan.carrier("act", a, torch.uint8)
+    quantized = plan.seen.codes_of(a, key)
+    if quantized is None:
+        quantized = _encode(plan, "act", a, control, within, torch.uint8)
+        plan.seen.keep_codes(a, key, quantized)
+    return replace(quantized, top=plan.tops[LEVELS["act"]])
 
 
 def _encode_second(
@@ -79,14 +112,26 @@ def _encode_second(
 ) -> Quantized:
     role = plan.second
     if role != "weight" or role not in plan.roles:
-        return _encode(plan, role, w, control, within)
+        return _encode(plan, role, w, control, within, plan.kernel.second_dtype)
     view = w.view(plan.second_view) if plan.second_view else w
     within = plan.quantizer.range_of(role, view, plan.second_keep)
     watch(health, role, within)
-    quantized = _encode(plan, role, view, control, within)
-    if plan.second_view and quantized.values is not None:
-        return Quantized(values=quantized.values.view(w.shape))
-    return quantized
+    if not plan.second_view:
+        return _encode(plan, role, w, control, within, plan.kernel.second_dtype)
+    float_plan = replace(plan, kernel=UNDECIDED)  # these scales do not broadcast against the weight
+    values = _encode(float_plan, role, view, control, within, plan.kernel.second_dtype).values
+    assert values is not None
+    return Quantized(values=values.view(w.shape))
+
+
+def _encode_for_input(plan: Plan, w: Tensor, control: Tensor, qw: Quantized) -> Quantized:
+    """The weight as grad_input reads it: as the output does, or on a grid of its own."""
+    if plan.quantizer.weight_grids == 1 or not plan.input_keep or "weight" not in plan.roles:
+        return qw
+    within = plan.quantizer.range_of("weight", w, plan.input_keep)
+    return _encode(
+        replace(plan, recorder=None), "weight", w, control, within, plan.kernel.second_dtype
+    )
 
 
 def watch(health: Tensor, role: str, within: Range) -> None:
@@ -113,19 +158,22 @@ class _Product(torch.autograd.Function):
         a_range = (a_low, a_high) if a_low is not None and a_high is not None else None
         w_range = (w_low, w_high) if w_low is not None and w_high is not None else None
         with _no_autocast(a):
-            qa = _encode(plan, "act", a, control, a_range)
+            qa = _encode_first(plan, a, control, a_range)
             qw = _encode_second(plan, w, control, health, w_range)
             output = plan.kernel.output(plan.geometry, qa, qw, bias)
+            needs_a, needs_w = ctx.needs_input_grad[:2]
+            kept_a = qa if needs_w else Quantized()  # grad_weight reads the input, and only that
+            kept_w = _encode_for_input(plan, w, control, qw) if needs_a else Quantized()
+            a_tensors, a_form = to_save(kept_a)
+            if a_form.is_packed and plan.seen is not None:
+                a_tensors = shared_codes(a_tensors, plan.seen, a, (plan.quantizer, plan.act_bits))
+            w_tensors, w_form = to_save(kept_w)
+        ctx.save_for_backward(*a_tensors, *w_tensors)
         ctx.plan, ctx.health, ctx.has_bias = plan, health, bias is not None
         ctx.control = control  # not saved: a checkpoint's second forward would bring a later clock
-        ctx.shapes = a.shape, w.shape
-        needs_a, needs_w = ctx.needs_input_grad[:2]
-        kept_a = qa if needs_w else Quantized()  # grad_weight reads the input, and only that
-        kept_w = qw if needs_a else Quantized()
-        ctx.save_for_backward(
-            kept_a.values, kept_a.codes, kept_a.scale, kept_a.offset,
-            kept_w.values, kept_w.codes, kept_w.scale, kept_w.offset,
-        )  # fmt: skip
+        ctx.forms, ctx.shapes, ctx.dtypes = (a_form, w_form), (a.shape, w.shape), (a.dtype, w.dtype)
+        output = output.to(a.dtype)
+        ctx.layout = memory_layout(output)
         return output
 
     @staticmethod
@@ -133,22 +181,25 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, e: Tensor) -> tuple[Tensor | None, ...]:
         plan: Plan = ctx.plan
         control = ctx.control
-        a_values, a_codes, a_scale, a_offset, *rest = ctx.saved_tensors
-        qa = Quantized(values=a_values, codes=a_codes, scale=a_scale, offset=a_offset)
-        qw = Quantized(values=rest[0], codes=rest[1], scale=rest[2], offset=rest[3])
-        a_shape, w_shape = ctx.shapes
+        # noise is numbered in memory order: that of the output, which a traced graph knows too
+        e = e.contiguous(memory_format=ctx.layout)
+        saved = ctx.saved_tensors
+        qa = restore(saved[:NUM_TENSORS], ctx.forms[0])
+        qw = restore(saved[NUM_TENSORS:], ctx.forms[1])
+        (a_shape, w_shape), (a_dtype, w_dtype) = ctx.shapes, ctx.dtypes
         needs_a, needs_w, needs_bias = ctx.needs_input_grad[:3]
         grad_a = grad_w = grad_bias = None
         with _no_autocast(e):
             if needs_a or needs_w:
                 e_in, e_w = _encode_error(plan, e, control, ctx.health)
             if needs_a:
-                grad_a = plan.kernel.grad_input(plan.geometry, e_in, qw, a_shape)
+                grad_a = plan.kernel.grad_input(plan.geometry, e_in, qw, a_shape).to(a_dtype)
             if needs_w:
-                grad_w = plan.kernel.grad_weight(plan.geometry, e_w, qa, w_shape)
+                grad_w = plan.kernel.grad_weight(plan.geometry, e_w, qa, w_shape).to(w_dtype)
                 if plan.second == "weight" and "grad" in plan.roles:
                     levels = control[LEVELS["grad"]]
-                    grad_w = plan.quantizer.encode_grad(grad_w, levels, noise_key(control[CLOCK]))
+                    key, step = noise_key(control[CLOCK]), control[STEP]
+                    grad_w = plan.quantizer.encode_grad(grad_w, levels, key, step)
             if needs_bias and ctx.has_bias:
                 grad_bias = plan.geometry.grad_bias(e)  # the bias is float32: so is its gradient
         return grad_a, grad_w, grad_bias, None, None, None, None, None, None, None
@@ -165,10 +216,15 @@ def _encode_error(
         watch(health, "error", within)
     key = noise_key(control[CLOCK]) if plan.quantizer.has_stochastic_error else None
     levels = control[LEVELS["error"]]
-    for_input, for_weight = plan.quantizer.encode_error(e, levels, within, key)
+    carrier = plan.carrier("error", e, torch.uint8)
+    codes: dict[str, Any] = {} if carrier is None else {"carrier": carrier}
+    for_input, for_weight = plan.quantizer.encode_error(e, levels, within, key, **codes)
     if plan.recorder is not None:
         plan.recorder.record("error", e, for_input, levels)
-    return for_input, for_weight
+    top = plan.tops[LEVELS["error"]]
+    is_one = for_weight is for_input
+    for_input = replace(for_input, top=top)
+    return for_input, for_input if is_one else replace(for_weight, top=top)
 
 
 def _no_autocast(x: Tensor) -> torch.autocast:

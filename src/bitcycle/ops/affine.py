@@ -6,12 +6,20 @@ offsets are tensors, so changing the bits changes data and never a compiled grap
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from bitcycle.ops.fused import Fused
+from bitcycle.ops.layout import (
+    element_numbers,
+    flat,
+    has_outer_rows,
+    is_channels_last,
+    is_dense,
+    is_per_row,
+    like,
+    rows,
+)
 from bitcycle.ops.noise import element_index, uniform
 
 
@@ -28,10 +36,10 @@ def value_range(x: Tensor, keep: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
         return empty, empty.clone()
     if not keep:
         # aminmax copies what is not contiguous; memory order does not matter to a minimum
-        low, high = torch.aminmax(x if torch.compiler.is_compiling() else _flat(x))
+        low, high = torch.aminmax(x if torch.compiler.is_compiling() else flat(x))
         return low, high
     if keep == (0,):
-        low, high = torch.aminmax(_rows(x), dim=1)
+        low, high = torch.aminmax(rows(x), dim=1)
         shape = [x.shape[0]] + [1] * (x.dim() - 1)
         return low.view(shape), high.view(shape)
     drop = tuple(d for d in range(x.dim()) if d not in keep)
@@ -43,7 +51,7 @@ def grid_step(low: Tensor, high: Tensor, levels: Tensor, floor: float = 0.0) -> 
     step = (high - low) / levels
     if floor > 0:
         step = step.clamp_min(floor)
-    return torch.where(step == 0, 1.0, step)
+    return step + (step == 0)
 
 
 def _nearest(x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor) -> Tensor:
@@ -80,10 +88,10 @@ def round_nearest(x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor) -> T
     if torch.compiler.is_compiling():
         return _nearest(x, scale, offset, levels)
     if scale.dim() == 0:
-        return _like(_fused_nearest(_flat(x), scale, offset, levels), x)
-    if _is_per_row(scale, x) and _has_outer_rows(x):
-        rows = _fused_nearest(_rows(x), scale.view(-1, 1), offset.view(-1, 1), levels)
-        return _like(rows, x)
+        return like(_fused_nearest(flat(x), scale, offset, levels), x)
+    if is_per_row(scale, x) and has_outer_rows(x):
+        result = _fused_nearest(rows(x), scale.view(-1, 1), offset.view(-1, 1), levels)
+        return like(result, x)
     return _nearest(x, scale, offset, levels)
 
 
@@ -92,66 +100,8 @@ def round_stochastic(
 ) -> Tensor:
     """As `round_nearest` with U(-1/2, 1/2) added before the clamp: unbiased inside the range."""
     if torch.compiler.is_compiling() or scale.dim() > 0:
-        return _stochastic(x, scale, offset, levels, _numbers(x), key)
-    if x.is_contiguous() or _is_channels_last(x):
-        return _like(_fused_stochastic_flat(_flat(x), scale, offset, levels, key), x)
+        return _stochastic(x, scale, offset, levels, element_numbers(x), key)
+    if x.is_contiguous() or is_channels_last(x):
+        return like(_fused_stochastic_flat(flat(x), scale, offset, levels, key), x)
     result = round_stochastic(x.contiguous(), scale, offset, levels, key)
-    return torch.empty_like(x).copy_(result) if _is_dense(x) else result
-
-
-def _numbers(x: Tensor) -> Tensor:
-    """The number of every element: in memory order where channels are last, else row-major.
-
-    Numbering channels-last tensors row-major would make the fused pass three times slower.
-    """
-    if x.is_contiguous() or not _is_channels_last(x):
-        return element_index(x.shape, x.device)
-    batch, channels, *space = x.shape
-    return element_index((batch, *space, channels), x.device).movedim(-1, 1)
-
-
-def _is_channels_last(x: Tensor) -> bool:
-    if x.dim() == 4:
-        return x.is_contiguous(memory_format=torch.channels_last)
-    return x.dim() == 5 and x.is_contiguous(memory_format=torch.channels_last_3d)
-
-
-def _memory_order(x: Tensor) -> Tensor:
-    """The tensor with its dimensions from the outermost in memory to the innermost."""
-    strides = x.stride()
-    return x.permute(sorted(range(x.dim()), key=lambda d: (-strides[d], -x.shape[d])))
-
-
-def _is_dense(x: Tensor) -> bool:
-    """Whether the elements fill a stretch of memory, in whatever order of dimensions."""
-    return x.is_contiguous() or _memory_order(x).is_contiguous()
-
-
-def _has_outer_rows(x: Tensor) -> bool:
-    """Whether the first dimension is the outermost in memory, so that rows are stretches of it."""
-    return x.is_contiguous() or (_is_dense(x) and x.stride(0) == max(x.stride()))
-
-
-def _flat(x: Tensor) -> Tensor:
-    """All elements as one dense dimension, in memory order; a view unless `x` has gaps."""
-    if x.is_contiguous():
-        return x.view(-1)
-    ordered = _memory_order(x)
-    return ordered.view(-1) if ordered.is_contiguous() else x.contiguous().view(-1)
-
-
-def _rows(x: Tensor) -> Tensor:
-    """(rows, everything else); a view if the rows are stretches of memory."""
-    x = x if _has_outer_rows(x) else x.contiguous()
-    return _flat(x).view(x.shape[0], math.prod(x.shape[1:]))
-
-
-def _is_per_row(scale: Tensor, x: Tensor) -> bool:
-    return scale.dim() == x.dim() and scale.shape[0] == x.shape[0] == scale.numel()
-
-
-def _like(dense: Tensor, x: Tensor) -> Tensor:
-    """A result in memory order, with the shape of `x` and, unless that has gaps, its layout."""
-    if x.is_contiguous() or not _is_dense(x):
-        return dense.view(x.shape)
-    return dense.as_strided(x.shape, x.stride())
+    return torch.empty_like(x).copy_(result) if is_dense(x) else result

@@ -1,0 +1,171 @@
+"""The networks whose training step is timed: random weights, random data, no download."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bitcycle.matmul import MatMul
+from bitcycle.models import build_model
+from bitcycle.models.imagenet_resnet import Bottleneck, make_group
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """A float model in its fastest layout, one batch, and a loss of its output.
+
+    An input that requires a gradient stands for the output of earlier layers.
+    """
+
+    model: nn.Module
+    inputs: tuple[Tensor, ...]
+    loss: Callable[[Any], Tensor]
+    size: str
+    float_model: nn.Module | None = None  # the same function and keys, if float32 has a faster way
+
+
+Workload = Callable[[bool], Load]  # is_quick -> Load; quick ones only show that all works
+WORKLOADS: dict[str, Workload] = {}
+
+
+def _register(name: str) -> Callable[[Workload], Workload]:
+    def add(build: Workload) -> Workload:
+        WORKLOADS[name] = build
+        return build
+
+    return add
+
+
+@_register("resnet20-w16")
+def resnet20_narrow(is_quick: bool) -> Load:
+    """CIFAR ResNet-20, 16 channels at first."""
+    return _resnet(16, is_quick)
+
+
+@_register("resnet20-w64")
+def resnet20_wide(is_quick: bool) -> Load:
+    """CIFAR ResNet-20, 64 channels at first."""
+    return _resnet(64, is_quick)
+
+
+def _resnet(width: int, is_quick: bool) -> Load:
+    depth, batch, side = (8, 2, 8) if is_quick else (20, 64, 32)
+    model = _channels_last(build_model(f"resnet{depth}", width=width))
+    images = torch.randn(batch, 3, side, side).contiguous(memory_format=torch.channels_last)
+    target = torch.randint(10, (batch,))
+    return Load(
+        model=model,
+        inputs=(images,),
+        loss=lambda logits: F.cross_entropy(logits, target),
+        size=f"ResNet-{depth} of width {width}, batch {batch}, {side}x{side}",
+    )
+
+
+def _channels_last(model: nn.Module) -> nn.Module:
+    """The layout in which convolutions are fastest on a CPU."""
+    result: nn.Module = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return result
+
+
+@_register("bottleneck")
+def bottleneck(is_quick: bool) -> Load:
+    """The first group of an ImageNet ResNet-50: three bottleneck blocks."""
+    batch, side = (1, 14) if is_quick else (8, 56)
+    model = _channels_last(make_group(Bottleneck, 64, 64, 3, stride=1))
+    maps = torch.randn(batch, 64, side, side).contiguous(memory_format=torch.channels_last)
+    return Load(
+        model=model,
+        inputs=(maps.requires_grad_(),),
+        loss=lambda out: out.square().mean(),
+        size=f"3 bottlenecks of ResNet-50, batch {batch}, {side}x{side}",
+    )
+
+
+class Block(nn.Module):
+    """A pre-norm transformer block; its two attention products are modules, or one fused call."""
+
+    def __init__(self, width: int, *, heads: int = 8, is_fused: bool = False) -> None:
+        super().__init__()
+        self.heads, self.is_fused = heads, is_fused
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.qk, self.pv = MatMul(), MatMul()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, T, width) -> (N, T, width)."""
+        num, length, width = x.shape
+        q, k, v = (
+            part.view(num, length, self.heads, -1).transpose(1, 2)
+            for part in self.qkv(self.norm1(x)).chunk(3, dim=-1)
+        )  # each (N, heads, T, width / heads)
+        if self.is_fused:
+            mixed = F.scaled_dot_product_attention(q, k, v)
+        else:
+            scores = self.qk(q, k.transpose(-1, -2)) * (width // self.heads) ** -0.5
+            mixed = self.pv(scores.softmax(-1), v)
+        x = x + self.out(mixed.transpose(1, 2).reshape(x.shape))
+        out: Tensor = x + self.down(F.gelu(self.up(self.norm2(x))))
+        return out
+
+
+@_register("transformer-d512")
+def transformer_512(is_quick: bool) -> Load:
+    """Two blocks of width 512."""
+    return _transformer(*((64, 2, 32) if is_quick else (512, 8, 256)))
+
+
+@_register("transformer-d1024")
+def transformer_1024(is_quick: bool) -> Load:
+    """Two blocks of width 1024."""
+    return _transformer(*((128, 2, 32) if is_quick else (1024, 8, 256)))
+
+
+def _transformer(width: int, batch: int, length: int) -> Load:
+    model = nn.Sequential(Block(width), Block(width))
+    fused = nn.Sequential(Block(width, is_fused=True), Block(width, is_fused=True))
+    fused.load_state_dict(model.state_dict())
+    return Load(
+        model=model,
+        float_model=fused,
+        inputs=(torch.randn(batch, length, width).requires_grad_(),),
+        loss=lambda out: out.square().mean(),
+        size=f"2 transformer blocks of width {width}, {batch}x{length} tokens",
+    )
+
+
+@_register("lstm")
+def lstm(is_quick: bool) -> Load:
+    """The medium language model of Zaremba et al.: 2 layers of 650 units, 10,000 words."""
+    units, words, batch, length = (32, 100, 4, 8) if is_quick else (650, 10_000, 20, 35)
+    model = build_model(
+        "lstm_lm", vocab_size=words, embedding_dim=units, hidden_dim=units, num_layers=2
+    )
+    tokens, target = torch.randint(words, (2, batch, length))
+    return Load(
+        model=model,
+        inputs=(tokens,),
+        loss=lambda out: F.cross_entropy(out[0].flatten(0, 1), target.flatten()),
+        size=f"2 LSTM layers of {units} units, {words:,} words, batch {batch}, {length} steps",
+    )
+
+
+@_register("gcn")
+def gcn(is_quick: bool) -> Load:
+    """Two graph convolutions on a random graph of Cora's size."""
+    nodes, edges, features = (200, 800, 64) if is_quick else (2708, 10_556, 1433)
+    model = build_model(
+        "gcn", in_features=features, hidden_dim=64, num_classes=7, num_layers=2, dropout=0.5
+    )
+    target = torch.randint(7, (nodes,))
+    return Load(
+        model=model,
+        inputs=(torch.randn(nodes, features), torch.randint(nodes, (2, edges))),
+        loss=lambda logits: F.cross_entropy(logits, target),
+        size=f"2 graph convolutions, {nodes:,} nodes, {edges:,} edges, {features:,} features",
+    )

@@ -1,0 +1,85 @@
+"""`bitcycle bench`: how fast a training step is on this machine, by every kernel."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+_EXAMPLES = """examples:
+  bitcycle bench --quick
+  bitcycle bench --workload transformer-d512 --workload lstm --bits FW8/BW8 FW4/BW8
+  bitcycle bench --kernels bf16-autocast auto --json speed.json
+"""
+
+
+def register(subparsers: Any) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser(
+        "bench",
+        help="time a training step on this machine: float32 against every kernel",
+        description="Times training steps (forward, backward, SGD) of several networks on this\n"
+        "CPU, all variants of a network in turn, and compares them with float32.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--workload", action="append", default=[], metavar="NAME",
+        help="resnet20-w16, resnet20-w64, bottleneck, transformer-d512, transformer-d1024, lstm, "
+        "gcn (default: all); may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--kernels", nargs="+", default=[], metavar="NAME",
+        help="beside float32: bf16-autocast, simulate, dequantize, bf16, int8, auto, and torchao, "
+        "brevitas, qpytorch if installed (default: all)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--bits", nargs="+", default=[], metavar="BITS",
+        help="such as FW7/BW8 or w4a4e8 (default: FW8/BW8, and FW7/BW8 on a processor whose int8 "
+        "products are not exact at 8 x 8 bits)",
+    )  # fmt: skip
+    parser.add_argument("--repeats", type=int, help="of each step (default 10; 3 with --quick)")
+    parser.add_argument(
+        "--budget", type=float, default=30.0, metavar="SECONDS",
+        help="a variant with no time for three repeats of a network is measured once (default 30)",
+    )  # fmt: skip
+    parser.add_argument("--threads", type=int, help="(default: what torch takes)")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes, half a minute: a check, not a figure"
+    )
+    parser.add_argument("--json", metavar="FILE", help="also write everything there")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measures with progress, prints the table, writes the file."""
+    import torch
+
+    from bitcycle.bench import BenchConfig, run_bench
+    from bitcycle.train.files import write_json
+    from bitcycle.train.progress import make_reporter
+
+    default = 3 if arguments.quick else 10
+    config = BenchConfig(
+        workloads=tuple(arguments.workload),
+        kernels=tuple(arguments.kernels),
+        bits=tuple(arguments.bits),
+        repeats=default if arguments.repeats is None else arguments.repeats,
+        budget=arguments.budget,
+        is_quick=arguments.quick,
+    )
+    target = None if arguments.json is None else Path(arguments.json).expanduser()
+    if target is not None and not target.parent.is_dir():
+        raise ValueError(f"--json {target}: there is no folder {target.parent}")
+    if arguments.threads is not None:
+        if arguments.threads < 1:
+            raise ValueError(f"--threads must be at least 1, got {arguments.threads}")
+        torch.set_num_threads(arguments.threads)
+    steps = config.count_steps()
+    with make_reporter("auto", log_file=None, title="bench", total_steps=steps) as reporter:
+        result = run_bench(config, say=reporter.say, advance=reporter.advance)
+    print(f"\n{result}")
+    if target is not None:
+        write_json(target, result.to_dict())
+        print(f"\nwrote {target}")
+    return 0

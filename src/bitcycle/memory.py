@@ -1,0 +1,79 @@
+"""Memory that a forward pass keeps for the backward pass: in all, by layer, and as codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from bitcycle.calibrate import call_model
+from bitcycle.cost.memory import kept_for_backward
+from bitcycle.nn.base import QuantizedLayer
+from bitcycle.patterns import named_modules
+from bitcycle.tables import text_table
+
+_CODES = (torch.uint8, torch.int8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedBytes:
+    """Bytes of distinct storages, by the module that kept them first; `str()` is a table."""
+
+    by_layer: dict[str, int]
+    codes_by_layer: dict[str, int]  # the part of them that is codes of a converted layer
+    by_function: dict[str, int]  # hung on the ctx of custom autograd functions, beside that
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the whole model."""
+        return sum(self.by_layer.values()) + sum(self.by_function.values())
+
+    def __str__(self) -> str:
+        rows = [
+            (name or "(the model itself)", f"{n:,}", f"{self.codes_by_layer.get(name, 0):,}")
+            for name, n in self.by_layer.items()
+        ]
+        rows += [(f"(ctx of {name})", f"{n:,}", "0") for name, n in self.by_function.items()]
+        rows.append(("all", f"{self.num_bytes:,}", f"{sum(self.codes_by_layer.values()):,}"))
+        return text_table(("layer", "bytes", "of these codes"), rows, right=(1, 2))
+
+
+def saved_bytes(
+    model: nn.Module,
+    inputs: Any | Callable[[nn.Module], Any],
+    *,
+    exclude: Iterable[Tensor] = (),
+) -> SavedBytes:
+    """Run one forward pass at the present bits; add up what its graph keeps alive at the end.
+
+    inputs: a tensor, a tuple of arguments, a dict of keyword arguments, or a function of the model
+    that returns what backward would start from, such as a loss. Every storage counts once, with all
+    its bytes. Left out: parameters, buffers, the inputs, and `exclude` (the tensors that a function
+    brings along).
+
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> saved_bytes(model, torch.ones(16, 4)).by_layer  # ReLU's output, kept by two
+    {'1': 512}
+    """
+    excluded = tuple(exclude)
+    run = inputs
+    if not callable(inputs):
+        excluded += tuple(x for x in tree_leaves(inputs) if isinstance(x, Tensor))
+
+        def run(inner: nn.Module) -> Any:
+            return call_model(inner, inputs)
+
+    converted = {e.name for e in named_modules(model) if isinstance(e.module, QuantizedLayer)}
+    by_layer: dict[str, int] = {}
+    codes: dict[str, int] = {}
+    by_function: dict[str, int] = {}
+    for kept in kept_for_backward(model, run, excluded):
+        group = by_function if kept.is_attribute else by_layer
+        group[kept.place] = group.get(kept.place, 0) + kept.num_bytes
+        if kept.dtype in _CODES and kept.place in converted and not kept.is_attribute:
+            codes[kept.place] = codes.get(kept.place, 0) + kept.num_bytes
+    return SavedBytes(by_layer=by_layer, codes_by_layer=codes, by_function=by_function)

@@ -1,0 +1,69 @@
+"""nn.Dropout that keeps one bit per element for its backward pass instead of a float.
+
+Dropout1d, 2d and 3d need none of this: torch keeps one float per channel for them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bitcycle.nn.companion import COMPANIONS, Companion
+from bitcycle.ops.bitmask import keep_positive, pack_positive
+from bitcycle.ops.layout import flat
+
+
+@COMPANIONS.register("torch.nn.modules.dropout.Dropout")
+class MaskedDropout(Companion, nn.Dropout):
+    """A converted nn.Dropout: the same draws, output and gradient, 1/32 of the memory."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """x * noise, with noise 0 with probability p, else 1 / (1 - p).
+
+        Exactly nn.Dropout where that draws nothing, without bits, without gradients, for special
+        tensors, and where its draws are made otherwise: compiled, and off the CPU.
+        """
+        is_drawn = self.training and 0 < self.p < 1 and input.numel() > 0
+        if not is_drawn or torch.compiler.is_compiling() or input.device.type != "cpu":
+            return super().forward(input)
+        if not self.saves_memory(input):
+            return super().forward(input)
+        output: Tensor = _Dropout.apply(input, self.p, self.inplace)  # type: ignore[no-untyped-call]
+        return output
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, p: float, inplace: bool) -> Tensor:
+        # the steps of torch's own CPU dropout: another layout or order would draw other numbers
+        noise = torch.empty_like(x).bernoulli_(1 - p).div_(1 - p)
+        ctx.save_for_backward(pack_positive(flat(noise)))
+        ctx.p, ctx.stride = p, noise.stride()
+        if inplace:
+            ctx.mark_dirty(x)
+            return x.mul_(noise)
+        return x * noise
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+        return _Noise.apply(g, *ctx.saved_tensors, ctx.p, ctx.stride), None, None  # type: ignore[no-untyped-call]
+
+
+class _Noise(torch.autograd.Function):
+    """g * noise, from the bits of the noise: linear in g, so its own derivative is itself."""
+
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, words: Tensor, p: float, stride: tuple[int, ...]) -> Tensor:
+        ctx.save_for_backward(words)
+        ctx.p, ctx.stride = p, stride
+        kept = torch.ones((), dtype=g.dtype).div_(1 - p)
+        noise = keep_positive(words, kept.expand(g.numel()))
+        return g * noise.as_strided(
+            g.shape, stride
+        )  # a product: the gradient of 0 may be -0 or NaN
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None, None]:
+        return _Noise.apply(g, *ctx.saved_tensors, ctx.p, ctx.stride), None, None, None  # type: ignore[no-untyped-call]

@@ -1,0 +1,77 @@
+"""Tensors as dense stretches of memory: passes run on flat views and keep the layout they found."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from bitcycle.ops.noise import element_index
+
+
+def element_numbers(x: Tensor) -> Tensor:
+    """The number of every element: in memory order where channels are last, else row-major.
+
+    Numbering channels-last tensors row-major would make the fused pass three times slower.
+    """
+    if x.is_contiguous() or not is_channels_last(x):
+        return element_index(x.shape, x.device)
+    batch, channels, *space = x.shape
+    return element_index((batch, *space, channels), x.device).movedim(-1, 1)
+
+
+def is_channels_last(x: Tensor) -> bool:
+    if x.dim() == 4:
+        return x.is_contiguous(memory_format=torch.channels_last)
+    return x.dim() == 5 and x.is_contiguous(memory_format=torch.channels_last_3d)
+
+
+def memory_layout(x: Tensor) -> torch.memory_format:
+    """Channels-last if the tensor is that and not also contiguous, else contiguous."""
+    if x.is_contiguous() or not is_channels_last(x):
+        return torch.contiguous_format
+    return torch.channels_last if x.dim() == 4 else torch.channels_last_3d
+
+
+def _memory_order(x: Tensor) -> Tensor:
+    """The tensor with its dimensions from the outermost in memory to the innermost."""
+    strides = x.stride()
+    return x.permute(sorted(range(x.dim()), key=lambda d: (-strides[d], -x.shape[d])))
+
+
+def is_dense(x: Tensor) -> bool:
+    """Whether the elements fill a stretch of memory, in whatever order of dimensions."""
+    return x.is_contiguous() or is_channels_last(x) or _memory_order(x).is_contiguous()
+
+
+def has_outer_rows(x: Tensor) -> bool:
+    """Whether the first dimension is the outermost in memory, so that rows are stretches of it."""
+    if x.is_contiguous() or is_channels_last(x):
+        return True
+    return is_dense(x) and x.stride(0) == max(x.stride())
+
+
+def flat(x: Tensor) -> Tensor:
+    """All elements as one dense dimension, in memory order; a view unless `x` has gaps."""
+    if x.is_contiguous():
+        return x.view(-1)
+    ordered = _memory_order(x)
+    return ordered.view(-1) if ordered.is_contiguous() else x.contiguous().view(-1)
+
+
+def rows(x: Tensor) -> Tensor:
+    """(rows, everything else); a view if the rows are stretches of memory."""
+    x = x if has_outer_rows(x) else x.contiguous()
+    return flat(x).view(x.shape[0], math.prod(x.shape[1:]))
+
+
+def is_per_row(scale: Tensor, x: Tensor) -> bool:
+    return scale.dim() == x.dim() and scale.shape[0] == x.shape[0] == scale.numel()
+
+
+def like(dense: Tensor, x: Tensor) -> Tensor:
+    """A result in memory order, with the shape of `x` and, unless that has gaps, its layout."""
+    if x.is_contiguous() or not is_dense(x):
+        return dense.view(x.shape)
+    return dense.as_strided(x.shape, x.stride())

@@ -1,0 +1,95 @@
+"""Measurements from end to end, at sizes that only show that all works."""
+
+import pytest
+import torch
+
+from bitcycle.bench import BenchConfig, run_bench
+from bitcycle.bench.run import default_bits
+from bitcycle.bench.workloads import WORKLOADS
+from bitcycle.extras import MissingExtraError
+from bitcycle.kernels import exact_bits
+from bitcycle.ops import fused
+
+SMALL = {"workloads": ("resnet20-w16",), "repeats": 2, "is_quick": True}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workloads": ("resnet",)}, "unknown workload 'resnet'; known: bottleneck, gcn"),
+        ({"kernels": ("int4",)}, "unknown kernel 'int4'.*did you mean 'int8'"),
+        ({"repeats": 0}, "repeats must be at least 1, got 0"),
+        ({"budget": 0.0}, "budget must be more than 0 seconds"),
+        ({"bits": ("fp32",)}, "bits 'fp32' are float32"),
+        ({"bits": ("x9",)}, "cannot read a precision"),
+    ],
+)
+def test_a_bad_setting_is_an_error_at_birth(options, message):
+    with pytest.raises(ValueError, match=message):
+        BenchConfig(**options)
+
+
+def test_seven_bits_are_shown_too_where_eight_are_not_exact():
+    expected = ["FW8/BW8"] if exact_bits("cpu") >= 16 else ["FW8/BW8", "FW7/BW8"]
+    assert default_bits() == expected
+    config = BenchConfig(kernels=("int8",))
+    assert len(config.variants()) == 1 + len(expected)  # float32 always
+
+
+def test_rows_are_consistent_and_the_world_is_as_it_was():
+    config = BenchConfig(kernels=("simulate", "auto"), bits=("FW8/BW8", "w4a4e8"), **SMALL)
+    warm_up, random = fused.WARM_UP, torch.get_rng_state()
+    lines, places = [], []
+    result = run_bench(config, say=lines.append, advance=places.append)
+    assert lines == ["[1/1] resnet20-w16"]
+    assert places == sorted(places)
+    assert places[-1] == config.count_steps()
+    assert warm_up == fused.WARM_UP
+    assert torch.equal(torch.get_rng_state(), random)
+    assert [(row.kernel, row.bits) for row in result.rows] == [
+        ("float32", ""),
+        ("simulate", "w8a8e8"), ("simulate", "w4a4e8"),
+        ("auto", "w8a8e8"), ("auto", "w4a4e8"),
+    ]  # fmt: skip
+    base = min(result.find("resnet20-w16", "float32").seconds)
+    for row in result.rows:
+        assert len(row.seconds) == 2
+        assert row.ratio == min(row.seconds) / base
+        assert row.saved_bytes
+        assert bool(row.layers) == bool(row.bits)
+    assert all(kernel == "simulate" for kernel, _ in result.rows[1].layers.values())
+
+
+def test_a_variant_without_time_to_repeat_is_measured_once():
+    result = run_bench(BenchConfig(kernels=("simulate",), bits=("w8a8e8",), budget=1e-6, **SMALL))
+    assert all(row.is_once and len(row.seconds) == 1 for row in result.rows)
+    assert " once " in str(result)
+
+
+def test_a_workload_that_cannot_be_converted_says_so(monkeypatch):
+    def build(is_quick):
+        model = torch.nn.Bilinear(2, 2, 1)
+        inputs = (torch.ones(2, 2), torch.ones(2, 2))
+        load = WORKLOADS["resnet20-w16"](True)
+        return type(load)(model=model, inputs=inputs, loss=lambda out: out.sum(), size="bilinear")
+
+    monkeypatch.setitem(WORKLOADS, "bilinear", build)
+    config = BenchConfig(
+        workloads=("bilinear",), kernels=("simulate",), bits=("w8a8e8",), repeats=1, is_quick=True
+    )
+    result = run_bench(config)
+    assert result.find("bilinear", "float32").seconds
+    assert result.find("bilinear", "simulate", "w8a8e8").seconds == ()
+    assert "bilinear: low precision not measured: nothing to convert" in str(result)
+
+
+def test_a_missing_package_leaves_a_workload_out_unless_it_was_asked_for(monkeypatch):
+    def missing(is_quick):
+        raise MissingExtraError("graph models need 'torch_geometric'")
+
+    monkeypatch.setattr("bitcycle.bench.run.WORKLOADS", {"gcn": missing})
+    result = run_bench(BenchConfig(is_quick=True))
+    assert result.rows == ()
+    assert result.sizes["gcn"].startswith("left out: graph models need")
+    with pytest.raises(MissingExtraError):
+        run_bench(BenchConfig(workloads=("gcn",), is_quick=True))

@@ -1,0 +1,213 @@
+"""The three products of a convolution from codes, against float64 on the same codes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bitcycle.kernels import KERNELS, ConvGeometry
+from bitcycle.quantizers.base import Quantized
+
+from .operands import (
+    assert_close,
+    assert_path,
+    counted,
+    is_exact,
+    kinds,
+    layouts,
+    naive_conv,
+    numbers,
+    quantized,
+    seeds,
+    thrifty,
+    widths,
+)
+
+KERNEL_NAMES = ["int8", "bf16", "dequantize"]
+thriftier = settings(thrifty, max_examples=25)  # the oracle is slow
+
+
+@dataclass(frozen=True)
+class Case:
+    """A geometry and the shapes of its operands."""
+
+    geometry: ConvGeometry
+    input: tuple[int, ...]
+    weight: tuple[int, ...]
+    output: tuple[int, ...]
+
+    def error(self, width: tuple[int, int], kind: str, layout: str, seed: int) -> Quantized:
+        return quantized(numbers(self.output, kind, seed), width, layout=layout)
+
+    def act(self, width: tuple[int, int], kind: str, layout: str, seed: int) -> Quantized:
+        return quantized(numbers(self.input, kind, seed), width, layout=layout)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """1 to 3 dimensions, any stride, dilation, padding (of either end), groups and batch."""
+    num_dims = draw(st.sampled_from((1, 2, 2, 2, 3)))
+    groups = draw(st.sampled_from((1, 1, 1, 2, 3)))
+
+    def each(*choices: int) -> tuple[int, ...]:
+        return tuple(draw(st.sampled_from(choices)) for _ in range(num_dims))
+
+    geometry = ConvGeometry(
+        stride=each(1, 1, 1, 2, 3),
+        padding=each(0, 1, 1, 2),
+        dilation=each(1, 1, 2),
+        groups=groups,
+        end_padding=draw(st.sampled_from(((), each(0, 1)))),
+    )
+    kernel, space = each(1, 2, 3), each(4, 5, 7, 8)
+    batch = draw(st.sampled_from((0, 1, 2, 3)))
+    rows, columns = draw(st.sampled_from((1, 2, 5, 9))), draw(st.sampled_from((1, 3, 4, 16)))
+    a_shape, w_shape = (batch, groups * columns, *space), (groups * rows, columns, *kernel)
+    a, w = torch.empty(a_shape, device="meta"), torch.empty(w_shape, device="meta")
+    reaches = [
+        n + 2 * p > d * (k - 1)
+        for n, p, d, k in zip(space, geometry.padding, geometry.dilation, kernel, strict=True)
+    ]
+    assume(all(reaches))
+    return Case(geometry, a_shape, w_shape, tuple(geometry.output(a, w, None).shape))
+
+
+@pytest.mark.parametrize("kernel", KERNEL_NAMES)
+@thriftier
+@given(cases(), widths, widths, kinds, kinds, layouts, st.booleans(), st.booleans(), seeds)
+def test_the_output_is_that_of_the_codes(
+    kernel, case, act, weight, a_kind, w_kind, layout, is_per_channel, has_bias, seed
+):
+    a = case.act(act, a_kind, layout, seed)
+    keep = (0,) if is_per_channel else ()
+    w = quantized(
+        numbers(case.weight, w_kind, seed + 1), weight, torch.int8, keep=keep, layout=layout
+    )
+    bias = numbers(case.weight[:1], "centred", seed + 2) if has_bias else None
+    oracle = naive_conv(case.geometry)
+    zero = torch.zeros(case.output, dtype=torch.float64)
+
+    def conv(x: Tensor, y: Tensor) -> Tensor:
+        return oracle.products(x, y, None, zero).output
+
+    with counted() as calls:
+        actual = KERNELS[kernel].output(case.geometry, a, w, bias)
+    assert_close(kernel, actual, conv, a, w, bias)
+    assert_path(kernel, calls, integers=is_exact(a, w) and case.input[0] > 0, what="conv")
+    if kernel == "bf16":
+        assert bool(calls["float"]) == (case.input[0] == 0)
+
+
+@pytest.mark.parametrize("kernel", KERNEL_NAMES)
+@pytest.mark.parametrize("keep", [(), (0,), (1,)])
+@thriftier
+@given(cases(), widths, widths, kinds, kinds, layouts, seeds)
+def test_grad_input_is_that_of_the_codes(
+    kernel, keep, case, error, weight, e_kind, w_kind, layout, seed
+):
+    e = case.error(error, e_kind, layout, seed)
+    w = quantized(
+        numbers(case.weight, w_kind, seed + 1), weight, torch.int8, keep=keep, layout=layout
+    )
+    oracle = naive_conv(case.geometry)
+    zero = torch.zeros(case.input, dtype=torch.float64)
+
+    def conv(x: Tensor, y: Tensor) -> Tensor:
+        return oracle.products(zero, y, None, x).grad_input
+
+    with counted() as calls:
+        actual = KERNELS[kernel].grad_input(case.geometry, e, w, torch.Size(case.input))
+    assert_close(kernel, actual, conv, e, w)
+    geometry, taps = case.geometry, case.weight[2:]
+    is_convolution = (
+        geometry.groups == 1
+        and set(geometry.stride) == {1}
+        and all(
+            d * (k - 1) >= p
+            for d, k, p in zip(geometry.dilation, taps, geometry.padding, strict=True)
+        )
+    )
+    has_scales_on_the_sum = keep == (0,) and case.weight[0] > 1
+    integers = is_exact(e, w) and case.input[0] > 0 and is_convolution and not has_scales_on_the_sum
+    assert_path(kernel, calls, integers=integers, what="conv")
+    if kernel == "bf16" and keep == (0,):  # folded into the error, whatever the geometry
+        assert bool(calls["float"]) == (case.input[0] == 0)
+
+
+@pytest.mark.parametrize("kernel", KERNEL_NAMES)
+@thriftier
+@given(cases(), widths, widths, kinds, kinds, layouts, seeds)
+def test_grad_weight_is_that_of_the_codes(kernel, case, error, act, e_kind, a_kind, layout, seed):
+    e, a = case.error(error, e_kind, layout, seed), case.act(act, a_kind, layout, seed + 1)
+    oracle = naive_conv(case.geometry)
+    zero = torch.zeros(case.weight, dtype=torch.float64)
+
+    def conv(x: Tensor, y: Tensor) -> Tensor:
+        return oracle.products(y, zero, None, x).grad_weight
+
+    with counted() as calls:
+        actual = KERNELS[kernel].grad_weight(case.geometry, e, a, torch.Size(case.weight))
+    assert_close(kernel, actual, conv, e, a)
+    assert_path(kernel, calls, integers=is_exact(e, a) and case.input[0] > 0, what="gemm")
+    if kernel == "bf16":
+        assert bool(calls["float"]) == (case.input[0] == 0)
+
+
+@pytest.mark.parametrize("num_dims", [1, 2, 3])
+@pytest.mark.parametrize("kernel", KERNEL_NAMES)
+def test_a_transposed_convolution_is_float32(kernel: str, num_dims: int) -> None:
+    twos = (2,) * num_dims
+    geometry = ConvGeometry(twos, (1,) * num_dims, (1,) * num_dims, 1, transposed=True)
+    space = (5, 4, 6)[:num_dims]
+    a = quantized(numbers((2, 3, *space), "centred", 0), (4, 4))
+    w = quantized(numbers((3, 4, *[3] * num_dims), "above", 1), (4, 4), torch.int8)
+    e_shape = (2, 4, *(2 * n - 1 for n in space))
+    e = quantized(numbers(e_shape, "below", 2), (4, 4))
+    kernels = KERNELS[kernel]
+    with counted() as calls:
+        actual = [
+            kernels.output(geometry, a, w, None),
+            kernels.grad_input(geometry, e, w, torch.Size((2, 3, *space))),
+            kernels.grad_weight(geometry, e, a, torch.Size((3, 4, *[3] * num_dims))),
+        ]
+    assert calls == ({} if kernel == "dequantize" else {"float": 3})
+    oracle = naive_conv(geometry)
+    values = [q.dequantize().double() for q in (a, w, e)]
+    products = oracle.products(values[0], values[1], None, values[2])
+    for ours, theirs in zip(
+        actual, (products.output, products.grad_input, products.grad_weight), strict=True
+    ):
+        bound = 1e-5 * float(theirs.abs().max())
+        torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("kernel", KERNEL_NAMES)
+def test_an_even_kernel_s_same_padding_is_the_value_0_at_the_end(kernel: str) -> None:
+    # all values are 3 and all weights 2: the sums count the taps that lie on the image
+    geometry = ConvGeometry((1,), (0,), (1,), 1, end_padding=(1,))
+    a = quantized(torch.full((1, 1, 4), 3.0), (4, 4))
+    w = quantized(torch.full((1, 1, 2), 2.0), (4, 4), torch.int8, keep=(0,))
+    assert KERNELS[kernel].output(geometry, a, w, None).tolist() == [[[12.0, 12.0, 12.0, 6.0]]]
+    e = quantized(torch.ones(1, 1, 4), (4, 4))
+    grad = KERNELS[kernel].grad_input(geometry, e, w, torch.Size((1, 1, 4)))
+    assert grad.tolist() == [[[2.0, 4.0, 4.0, 4.0]]]
+    grad = KERNELS[kernel].grad_weight(geometry, e, a, torch.Size((1, 1, 2)))
+    assert grad.tolist() == [[[12.0, 9.0]]]
+
+
+@pytest.mark.parametrize("product", ["output", "grad_input"])
+@pytest.mark.parametrize("kernel", ["int8", "bf16"])
+def test_channels_last_codes_give_a_channels_last_result(kernel: str, product: str) -> None:
+    geometry = ConvGeometry((1, 1), (1, 1), (1, 1), 1)
+    x = quantized(numbers((2, 4, 6, 5), "centred", 0), (4, 4), layout="channels_last")
+    w = quantized(numbers((4, 4, 3, 3), "centred", 1), (4, 4), torch.int8)
+    last = None if product == "output" else torch.Size((2, 4, 6, 5))
+    with counted() as calls:
+        result = getattr(KERNELS[kernel], product)(geometry, x, w, last)
+    assert not calls["float"]
+    assert result.is_contiguous(memory_format=torch.channels_last)

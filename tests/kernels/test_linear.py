@@ -1,0 +1,98 @@
+"""The three products of a linear layer from codes, against float64 on the same codes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bitcycle.kernels import KERNELS, LinearGeometry
+
+from .operands import (
+    assert_close,
+    assert_path,
+    counted,
+    is_exact,
+    kinds,
+    layouts,
+    numbers,
+    quantized,
+    seeds,
+    thrifty,
+    widths,
+)
+
+GEOMETRY = LinearGeometry()
+sizes = st.sampled_from((1, 2, 3, 8, 17, 33, 64, 65))
+batches = st.sampled_from(((), (0,), (1,), (2,), (7,), (33,), (2, 0), (3, 5), (1, 1, 2)))
+zeros = st.sampled_from(("real", "integer"))
+
+
+def output(a: Tensor, w: Tensor) -> Tensor:
+    return torch.einsum("...i,oi->...o", a, w)
+
+
+def grad_input(e: Tensor, w: Tensor) -> Tensor:
+    return torch.einsum("...o,oi->...i", e, w)
+
+
+def grad_weight(e: Tensor, a: Tensor) -> Tensor:
+    return torch.einsum("no,ni->oi", e.reshape(-1, e.shape[-1]), a.reshape(-1, a.shape[-1]))
+
+
+@pytest.mark.parametrize("kernel", ["int8", "bf16", "dequantize"])
+@thrifty
+@given(batches, sizes, sizes, widths, widths, kinds, kinds, layouts, zeros, st.booleans(), seeds)
+def test_the_output_is_that_of_the_codes(
+    kernel, batch, inner, outer, act, weight, a_kind, w_kind, layout, zero, has_bias, seed
+):
+    a = quantized(numbers((*batch, inner), a_kind, seed), act, layout=layout, zero=zero)
+    w = quantized(
+        numbers((outer, inner), w_kind, seed + 1), weight, torch.int8,
+        keep=(0,) if seed % 2 else (), layout=layout, zero=zero,
+    )  # fmt: skip
+    bias = numbers((outer,), "centred", seed + 2) if has_bias else None
+    with counted() as calls:
+        actual = KERNELS[kernel].output(GEOMETRY, a, w, bias)
+    assert_close(kernel, actual, output, a, w, bias)
+    integers = is_exact(a, w) and 0 not in batch
+    assert_path(kernel, calls, integers=integers, what="gemm")
+
+
+@pytest.mark.parametrize("kernel", ["int8", "bf16", "dequantize"])
+@pytest.mark.parametrize("keep", [(), (0,), (1,)])
+@thrifty
+@given(batches, sizes, sizes, widths, widths, kinds, kinds, layouts, seeds)
+def test_grad_input_is_that_of_the_codes(
+    kernel, keep, batch, inner, outer, error, weight, e_kind, w_kind, layout, seed
+):
+    e = quantized(numbers((*batch, outer), e_kind, seed), error, layout=layout)
+    w = quantized(
+        numbers((outer, inner), w_kind, seed + 1), weight, torch.int8, keep=keep, layout=layout
+    )
+    with counted() as calls:
+        actual = KERNELS[kernel].grad_input(GEOMETRY, e, w, torch.Size((*batch, inner)))
+    assert_close(kernel, actual, grad_input, e, w)
+    has_scales_on_the_sum = keep == (0,) and outer > 1
+    integers = is_exact(e, w) and 0 not in batch and not has_scales_on_the_sum
+    assert_path(kernel, calls, integers=integers, what="gemm")
+    if kernel == "bf16":
+        assert bool(calls["float"]) == (0 in batch)
+
+
+@pytest.mark.parametrize("kernel", ["int8", "bf16", "dequantize"])
+@thrifty
+@given(batches, sizes, sizes, widths, widths, kinds, kinds, layouts, seeds)
+def test_grad_weight_is_that_of_the_codes(
+    kernel, batch, inner, outer, error, act, e_kind, a_kind, layout, seed
+):
+    e = quantized(numbers((*batch, outer), e_kind, seed), error, layout=layout)
+    a = quantized(numbers((*batch, inner), a_kind, seed + 1), act, layout=layout)
+    with counted() as calls:
+        actual = KERNELS[kernel].grad_weight(GEOMETRY, e, a, torch.Size((outer, inner)))
+    assert_close(kernel, actual, grad_weight, e, a)
+    assert_path(kernel, calls, integers=is_exact(e, a) and 0 not in batch, what="gemm")
+    if kernel == "bf16":
+        assert bool(calls["float"]) == (0 in batch)

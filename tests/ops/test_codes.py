@@ -1,0 +1,174 @@
+"""Codes: the whole numbers of the affine grid in one byte, in the layout of the tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bitcycle.ops import codes, fused
+from bitcycle.ops.affine import grid_step, round_nearest, round_stochastic, value_range
+from bitcycle.ops.codes import decode, nearest_codes, shift_codes, stochastic_codes
+
+KEY = torch.tensor([123, 456], dtype=torch.int32)
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "contiguous": lambda x: x.contiguous(),
+    "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
+    "turned": lambda x: x.permute(3, 1, 0, 2).contiguous().permute(2, 1, 3, 0),
+    "gaps": lambda x: x.repeat_interleave(2, dim=-1)[..., ::2],
+}
+
+
+def _grid(x: Tensor, bits: int, keep: tuple[int, ...] = ()) -> tuple[Tensor, Tensor, Tensor]:
+    low, high = value_range(x, keep)
+    levels = torch.tensor(2.0**bits - 1)
+    return grid_step(low, high, levels), low, levels
+
+
+def _tensor(layout: str, shape: tuple[int, int, int, int] = (2, 6, 5, 4)) -> Tensor:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    made = LAYOUTS[layout](x)
+    assert torch.equal(made, x)
+    return made
+
+
+@settings(max_examples=100, derandomize=True, deadline=None)
+@given(
+    st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=40).map(torch.tensor),
+    st.integers(1, 8),
+)
+def test_codes_multiplied_out_are_the_values_of_the_grid(x: Tensor, bits: int) -> None:
+    scale, offset, levels = _grid(x, bits)
+    values = round_nearest(x, scale, offset, levels)
+    numbers = nearest_codes(x, scale, offset, levels, torch.uint8)
+    assert torch.equal(decode(numbers, scale, offset), values)
+    shifted = nearest_codes(x, scale, offset, levels, torch.int8)
+    assert torch.equal(shifted.int() + 2 ** (bits - 1), numbers.int())
+    assert int(numbers.max()) <= 2**bits - 1
+    noisy = stochastic_codes(x, scale, offset, levels, KEY)
+    assert torch.equal(
+        decode(noisy, scale, offset), round_stochastic(x, scale, offset, levels, KEY)
+    )
+
+
+@pytest.mark.parametrize("keep", [(), (0,), (1,), (0, 2)])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("carrier", [torch.uint8, torch.int8])
+def test_the_grid_and_the_layout_are_kept(
+    layout: str, carrier: torch.dtype, keep: tuple[int, ...]
+) -> None:
+    x = _tensor(layout)
+    scale, offset, levels = _grid(x, 4, keep)
+    numbers = nearest_codes(x, scale, offset, levels, carrier)
+    assert numbers.dtype == carrier
+    values = round_nearest(x, scale, offset, levels)
+    shifted = numbers.int() + (8 if carrier == torch.int8 else 0)
+    assert torch.equal(shifted * scale + offset, values)
+    assert torch.equal(decode(numbers, scale, offset), numbers * scale + offset)
+    if layout != "gaps":
+        assert numbers.stride() == x.stride()
+        assert decode(numbers, scale, offset).stride() == x.stride()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_stochastic_codes_are_those_of_the_values_in_every_layout(layout: str) -> None:
+    x = _tensor(layout)
+    scale, offset, levels = _grid(x, 3)
+    numbers = stochastic_codes(x, scale, offset, levels, KEY)
+    assert numbers.dtype == torch.uint8
+    values = round_stochastic(x, scale, offset, levels, KEY)
+    assert torch.equal(decode(numbers, scale, offset), values)
+    assert not torch.equal(numbers, nearest_codes(x, scale, offset, levels, torch.uint8))
+    if layout != "gaps":
+        assert numbers.stride() == x.stride()
+
+
+def test_stochastic_codes_take_scales_per_row() -> None:
+    x = _tensor("contiguous")
+    scale, offset, levels = _grid(x, 3, (0,))
+    numbers = stochastic_codes(x, scale, offset, levels, KEY)
+    values = round_stochastic(x, scale, offset, levels, KEY)
+    assert torch.equal(decode(numbers, scale, offset), values)
+
+
+def test_values_outside_the_grid_go_to_its_ends() -> None:
+    x = torch.tensor([-100.0, 0.4, 0.6, 100.0])
+    grid = torch.tensor(1.0), torch.tensor(0.0), torch.tensor(255.0)
+    assert nearest_codes(x, *grid, torch.uint8).tolist() == [0, 0, 1, 100]
+    assert nearest_codes(3 * x, *grid, torch.uint8).tolist() == [0, 1, 2, 255]
+    assert nearest_codes(3 * x, *grid, torch.int8).tolist() == [-128, -127, -126, 127]
+    assert stochastic_codes(3 * x, *grid, KEY).tolist()[::3] == [0, 255]
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0), ()])
+def test_empty_and_0_d_tensors_have_codes_too(shape: tuple[int, ...]) -> None:
+    x = torch.full(shape, 0.3)
+    scale, offset, levels = _grid(x, 3)
+    for numbers in (
+        nearest_codes(x, scale, offset, levels, torch.int8),
+        stochastic_codes(x, scale, offset, levels, KEY),
+    ):
+        assert numbers.shape == x.shape
+        assert decode(numbers, scale, offset).shape == x.shape
+
+
+@given(st.lists(st.integers(0, 255), max_size=20), st.sampled_from((2, 8, 64, 128)))
+def test_shifting_goes_from_one_carrier_to_the_other_and_back(
+    numbers: list[int], half: int
+) -> None:
+    bounded = [n % (2 * half) for n in numbers]
+    unsigned = torch.tensor(bounded, dtype=torch.uint8)
+    signed = shift_codes(unsigned, torch.tensor(float(half)))
+    assert signed.dtype == torch.int8
+    assert signed.tolist() == [n - half for n in bounded]
+    assert torch.equal(shift_codes(signed, torch.tensor(half)), unsigned)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels last"])
+def test_plain_and_compiled_passes_agree_in_every_bit(
+    layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused, "WARM_UP", 0)
+    x = _tensor(layout, (8, 16, 33, 33))  # 139,392 elements: above the threshold as it is
+    assert x.numel() >= fused.MIN_ELEMENTS
+    one, each = _grid(x, 8), _grid(x, 5, (0,))
+
+    def passes() -> list[Tensor]:
+        unsigned = nearest_codes(x, *one, torch.uint8)
+        signed = nearest_codes(x, *each, torch.int8)
+        return [
+            unsigned,
+            signed,
+            stochastic_codes(x, *one, KEY),
+            decode(unsigned, *one[:2]),
+            decode(signed, *each[:2]),
+        ]
+
+    compiled = passes()
+    used = [*codes._nearest.values(), codes._fused_stochastic, codes._fused_decode]
+    assert all(function._compiled is not None for function in used)
+    monkeypatch.setattr(fused, "MIN_ELEMENTS", 1 << 40)
+    for ours, plain in zip(compiled, passes(), strict=True):
+        assert torch.equal(ours, plain)
+        assert ours.dtype == plain.dtype
+        assert ours.stride() == x.stride()
+
+
+def test_codes_are_equal_inside_a_compiled_caller() -> None:
+    def caller(x: Tensor) -> list[Tensor]:
+        grid = torch.tensor(0.02), torch.tensor(-2.0), torch.tensor(255.0)
+        unsigned = nearest_codes(x, *grid, torch.uint8)
+        return [
+            unsigned,
+            nearest_codes(x, *grid, torch.int8),
+            stochastic_codes(x, *grid, KEY),
+            shift_codes(unsigned, torch.tensor(128)),
+        ]
+
+    x = _tensor("channels last")
+    compiled = torch.compile(caller, fullgraph=True)(x)
+    assert all(map(torch.equal, compiled, caller(x)))
