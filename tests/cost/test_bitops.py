@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 import bitcycle as bc
-from bitcycle.cost import CONVENTIONS
+from bitcycle.cost import CONVENTIONS, count_macs
+from bitcycle.cost.bitops import cost_of_plans
+from bitcycle.cost.scheduled import find_plans
 from bitcycle.models import build_model
 from tests import toys
 
@@ -104,6 +106,38 @@ def test_operand_traffic_depends_on_the_batch_as_specified(
     assert round(cost.relative_traffic, 3) == ratio
 
 
+@pytest.mark.parametrize(
+    ("forward", "backward", "over", "ratio"),  # spec/cost.md: 4q + 2b
+    [
+        (6, 6, "FW8/BW8", 0.75),
+        ("CR:3-8:32", 8, None, 0.792),
+        ("CR:3-6:32", 6, None, 0.833),
+        ("CR:4-8:32", 8, None, 0.833),
+        ("CR:4-6:32", 6, None, 0.889),
+    ],
+)
+def test_uniform_traffic_is_4q_plus_2b_when_every_product_exists(
+    forward: object, backward: int, over: str | None, ratio: float
+) -> None:
+    cost = bc.training_cost(
+        quantized(4, 8, 2), torch.ones(2, 4, requires_grad=True), forward=forward,
+        backward=backward, total_steps=64_000, baseline=over,
+    )  # fmt: skip
+    assert round(cost.relative_uniform_traffic, 3) == ratio
+    if over is None and backward == 8:
+        return
+    (first, _), q = cost.layers, bc.parse_schedule(forward).values(64_000)
+    assert first.uniform == sum(4 * bits + 2 * backward for bits in q)
+
+
+def test_uniform_traffic_leaves_out_products_that_do_not_exist() -> None:
+    cost = bc.training_cost(
+        quantized(4, 8, 2), torch.ones(1, 4), weight=2, act=3, error=5, total_steps=7
+    )
+    # output a + w, grad_input e + w (not of the first layer), grad_weight e + a
+    assert [layer.uniform for layer in cost.layers] == [7 * (5 + 8), 7 * (5 + 7 + 8)]
+
+
 def test_traffic_reads_weights_once_a_step_and_activations_per_sample() -> None:
     cost = bc.training_cost(
         quantized(4, 8), torch.ones(2, 4), weight=2, act=3, error=5, total_steps=7,
@@ -185,23 +219,47 @@ def test_a_static_schedule_reproduces_the_ratios_to_float32() -> None:
     assert [round(cost.relative, 5) for cost in costs] == [0.0625, 0.03516]  # spec/cost.md
 
 
-class Gram(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x @ x.T
-
-
 def test_what_was_not_counted_is_in_the_cost_and_in_its_text() -> None:
-    model = bc.quantize_model(nn.Sequential(nn.Linear(4, 4), Gram()))
+    model = bc.quantize_model(nn.Sequential(nn.Linear(4, 4), toys.Trilinear()))
     cost = bc.training_cost(model, torch.ones(3, 4), forward=8, backward=8, total_steps=1)
-    assert cost.uncounted == ("1: mm",)
-    assert str(cost).endswith("not counted:\n  1: mm")
+    assert cost.uncounted == ("1: _trilinear",)
+    assert str(cost).endswith("not counted:\n  1: _trilinear")
     assert "convention 'exact'" in str(cost)
 
 
+def test_a_product_that_no_layer_owns_stays_at_32_bits() -> None:
+    class Gram(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ x.T
+
+    model = bc.quantize_model(nn.Sequential(nn.Linear(4, 4), Gram()))
+    cost = bc.training_cost(model, torch.ones(3, 4), forward=8, backward=8, total_steps=1)
+    assert cost.by_layer() == {"0": 48 * 2 * 64, "1": 36 * 3 * 1024}
+
+
+def test_a_traced_model_is_priced_without_running_it_again() -> None:
+    model, x = quantized(4, 8, 2), torch.ones(3, 4)
+    roles = {"forward": "CR:3-8:2", "backward": 8}
+    before = bc.training_cost(model, x, **roles, total_steps=40, samples_per_step=7)
+    trace, plans = count_macs(model, x), find_plans(model, roles, 40)
+    assert cost_of_plans(trace, plans, total_steps=40, samples_per_step=7) == before
+
+
+def test_the_baseline_is_named_by_its_bits_when_it_is_one_for_all_layers() -> None:
+    def baseline(forward: object) -> str:
+        return bc.training_cost(
+            quantized(4, 8, 2), torch.ones(1, 4), forward=forward, backward=8, total_steps=9
+        ).baseline
+
+    assert baseline("CR:3-8:1") == "static w8a8e8g8, the schedules' tops"
+    assert baseline({"*": 4, "1": 6}) == "every role at its schedule's top"
+
+
 def test_an_unknown_convention_is_an_error_before_anything_runs() -> None:
-    with pytest.raises(ValueError, match="unknown cost convention 'exakt'; known: exact"):
+    known = "known: exact, followup, paper; did you mean 'exact'"
+    with pytest.raises(ValueError, match=f"unknown cost convention 'exakt'; {known}"):
         bc.training_cost(None, None, forward=8, total_steps=1, convention="exakt")
-    assert "exact" in CONVENTIONS
+    assert CONVENTIONS.names() == ["exact", "followup", "paper"]
 
 
 @pytest.mark.parametrize("wrong", [{"total_steps": 0}, {"total_steps": 2.5}, {"total_steps": True}])

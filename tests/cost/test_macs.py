@@ -118,7 +118,7 @@ def test_a_layer_called_twice_adds_up() -> None:
     assert (row.name, row.output, row.grad_input, row.grad_weight) == ("0", 32, 16, 32)
 
 
-def test_products_that_no_module_owns_are_listed() -> None:
+def test_products_that_no_module_owns_have_a_row_where_they_ran() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -129,8 +129,17 @@ def test_products_that_no_module_owns_are_listed() -> None:
             return x @ x.T
 
     trace = count_macs(Net(), torch.ones(3, 4))
-    assert [row.name for row in trace.layers] == ["fc"]
-    assert trace.uncounted == ("(the model itself): mm",)
+    assert [(row.name, row.kind, row.output) for row in trace.layers] == [
+        ("", "Net", 36),
+        ("fc", "Linear", 48),
+    ]
+    assert trace.uncounted == ()
+
+
+def test_an_operator_without_a_formula_is_listed() -> None:
+    trace = count_macs(nn.Sequential(nn.Linear(4, 4), toys.Trilinear()), torch.ones(3, 4))
+    assert [row.name for row in trace.layers] == ["0"]
+    assert trace.uncounted == ("1: _trilinear",)
 
 
 def test_a_candidate_without_a_counter_is_listed() -> None:
@@ -183,8 +192,11 @@ def test_a_subclass_that_computes_one_product_counts_as_what_it_extends() -> Non
 
 def test_a_subclass_that_computes_something_else_is_not_guessed() -> None:
     trace = count_macs(nn.Sequential(Twice(4, 4), nn.Linear(4, 2)), torch.ones(3, 4))
-    assert [row.name for row in trace.layers] == ["1"]
-    assert trace.uncounted == ("0: mm x2",)
+    assert [(row.name, row.kind, row.output) for row in trace.layers] == [
+        ("0", "Twice", 96),  # both of its products, as they ran
+        ("1", "Linear", 24),
+    ]
+    assert trace.uncounted == ()
     trace = count_macs(nn.Sequential(Pair(4, 4)), {"input": torch.ones(3, 4)})
     assert trace.layers == ()
     assert trace.uncounted == ("0 (Pair): returns a tuple",)
@@ -202,6 +214,18 @@ def test_parametrized_layers_count_as_what_they_are() -> None:
     assert trace.uncounted == ()
     model = nn.Sequential(nn.utils.parametrizations.orthogonal(nn.Linear(4, 2)))
     assert count_macs(model, torch.ones(3, 4)) == trace  # looking at its weight multiplies
+
+
+def test_norms_are_noted_with_their_outputs_and_are_no_layers() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 6), nn.LayerNorm(6)
+    )
+    trace = count_macs(model, torch.ones(5, 2, 6, 6))
+    assert [row.name for row in trace.layers] == ["0", "3"]
+    assert [(n.name, n.kind, n.family, n.elements) for n in trace.norms] == [
+        ("1", "BatchNorm2d", "batch", 5 * 4 * 16),
+        ("4", "LayerNorm", "layer", 30),
+    ]
 
 
 def test_wrappers_change_nothing() -> None:

@@ -41,8 +41,14 @@ def layers() -> list[Row]:
     from bitcycle.nn import LAYERS
 
     return [
-        {"float type": name, "converted": entry.__name__, "what": first_line(entry)}
-        for name, entry in LAYERS.items()
+        {
+            "float type": name,
+            "converted": f"Quantized{name.rpartition('.')[2]}",
+            "what": first_line(LAYERS[name])
+            if LAYERS.is_imported(name)
+            else f"Imported when a model of {name.partition('.')[0]} is converted",
+        }
+        for name in LAYERS
     ]
 
 

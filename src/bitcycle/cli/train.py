@@ -43,7 +43,7 @@ def run_train(arguments: argparse.Namespace) -> int:
     from bitcycle.train.run import resume_or_run, run
 
     check_overrides(arguments.overrides)
-    config = override(_find_config(arguments.what), arguments.overrides)
+    config = override(find_config(arguments.what), arguments.overrides)
     if arguments.print_config:
         print(to_yaml(config), end="")
         return 0
@@ -52,7 +52,8 @@ def run_train(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _find_config(what: str | None) -> Any:
+def find_config(what: str | None) -> Any:
+    """The configuration of a recipe's name or of a YAML file."""
     from bitcycle.recipes import recipe
     from bitcycle.train.configfile import read_config
 

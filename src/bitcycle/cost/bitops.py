@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
-import warnings
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from bitcycle.assign import PrecisionLike
-from bitcycle.cost.macs import Trace, check_count, count_macs
-from bitcycle.cost.product import MATMULS, OPERANDS
+from bitcycle.cost.macs import check_count, count_macs
+from bitcycle.cost.product import MATMULS
 from bitcycle.cost.result import Cost, LayerCost
+from bitcycle.cost.scheduled import BitsOf, LayerPlans, find_plans
+from bitcycle.cost.trace import LayerMacs, Trace
 from bitcycle.cost.usage import OperandBits, Usage, operand_bits
-from bitcycle.nn.base import QuantizedLayer
-from bitcycle.patterns import named_modules
-from bitcycle.precision import ROLES, Precision, is_float
+from bitcycle.precision import Precision
 from bitcycle.registry import Registry
-from bitcycle.scheduler import INHERIT, Plan, RoleSchedule, role_schedules
-from bitcycle.schedules import Bits, parse_schedule
-from bitcycle.warnings import BitcycleWarning
+from bitcycle.scheduler import INHERIT, RoleSchedule
 
-Convention = Callable[[Trace, Sequence[Usage]], tuple[LayerCost, ...]]
+Count = Callable[[Trace, Sequence[Usage]], tuple[LayerCost, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convention:
+    """A way to count: what a traced batch costs at the bits its layers have, and in which unit.
+
+    needs_conversion: whether only converted layers have the scheduled bits. Published counts take
+    every layer at them.
+    """
+
+    count: Count
+    unit: str = "BitOPs"
+    needs_conversion: bool = True
+
+    def __call__(self, trace: Trace, usages: Sequence[Usage]) -> tuple[LayerCost, ...]:
+        """The cost of each layer."""
+        return self.count(trace, usages)
+
+
 CONVENTIONS: Registry[Convention] = Registry("cost convention", "bitcycle.cost")
 
 
-@CONVENTIONS.register("exact")
 def exact(trace: Trace, usages: Sequence[Usage]) -> tuple[LayerCost, ...]:
     """Each product that is really computed, at the bits its layer really has.
 
@@ -37,19 +52,37 @@ def exact(trace: Trace, usages: Sequence[Usage]) -> tuple[LayerCost, ...]:
     size = trace.batch_size
     costs = []
     for layer, usage in zip(trace.layers, usages, strict=True):
-        totals = dict.fromkeys((*MATMULS, "traffic"), 0)  # times size: whole numbers
-        for bits, (num_steps, num_samples) in usage.items():
-            bitops, read_of_batch, read_of_weights = layer.at_bits(bits)
-            for matmul, number in bitops.items():
+        totals = dict.fromkeys(MATMULS, 0)  # times size: whole numbers
+        for bits, (_, num_samples) in usage.items():
+            for matmul, number in layer.at_bits(bits).bitops.items():
                 totals[matmul] += number * num_samples
-            totals["traffic"] += read_of_batch * num_samples + read_of_weights * num_steps * size
-        whole = {key: _divide(number, size) for key, number in totals.items()}
-        costs.append(LayerCost(name=layer.name, kind=layer.kind, **whole))
+        whole = {matmul: divide(number, size) for matmul, number in totals.items()}
+        traffic, uniform = operand_traffic(layer, usage, size)
+        costs.append(
+            LayerCost(name=layer.name, kind=layer.kind, **whole, traffic=traffic, uniform=uniform)
+        )
     return tuple(costs)
 
 
-def _divide(number: int, by: int) -> int:
-    """Exact when the layer's work is proportional to the samples; else the nearest whole number."""
+CONVENTIONS.register("exact")(Convention(count=exact))
+
+
+def operand_traffic(layer: LayerMacs, usage: Usage, batch_size: int) -> tuple[int, int]:
+    """Operand bits read by a layer's products: by tensor sizes, and as if each had one element."""
+    sized = uniform = 0
+    for bits, (num_steps, num_samples) in usage.items():
+        amounts = layer.at_bits(bits)
+        sized += amounts.batch_reads * num_samples + amounts.weight_reads * num_steps * batch_size
+        uniform += amounts.uniform_reads * num_steps
+    return divide(sized, batch_size), uniform
+
+
+def divide(number: int, by: int) -> int:
+    """Exact when the layer's work is proportional to the samples; else the nearest whole number.
+
+    >>> divide(12, 4), divide(13, 4), divide(15, 4)
+    (3, 3, 4)
+    """
     return (2 * number + by) // (2 * by)
 
 
@@ -63,16 +96,18 @@ def make_cost(
     convention: str,
     baseline: PrecisionLike | None,
     default_baseline: str,
+    bits_of: BitsOf = operand_bits,
 ) -> Cost:
     """The cost of usages, next to that of the same steps at `baseline`, or else at `tops`."""
-    count = CONVENTIONS[convention]
+    counted = CONVENTIONS[convention]
     if baseline is not None:
         precision = Precision.parse(baseline)
-        tops = [operand_bits(module, precision) for module in trace.modules]
+        tops = [bits_of(module, precision) for module in trace.modules]
     return Cost(
         convention=convention,
-        layers=count(trace, usages),
-        baseline_layers=count(trace, [{top: (num_steps, num_samples)} for top in tops]),
+        unit=counted.unit,
+        layers=counted(trace, usages),
+        baseline_layers=counted(trace, [{top: (num_steps, num_samples)} for top in tops]),
         baseline=default_baseline if baseline is None else f"static {precision}",
         num_steps=num_steps,
         num_samples=num_samples,
@@ -99,9 +134,11 @@ def training_cost(
     """The cost of training the model with these schedules, as a `PrecisionScheduler` takes them.
 
     example_inputs, batch_size: one batch, see `count_macs`. samples_per_step: the batch size of the
-    run, if another. baseline: what `relative` compares with; by default the static upper bound,
-    every role at its schedule's top. Layers that are not converted, and roles without a rule, count
-    at 32 bits.
+    run, if another. convention: "exact", or one of the published ones (`bitcycle.cost.published`).
+    baseline: what `relative` compares with; by default the static upper bound, every role at its
+    schedule's top. Layers that are not converted, and roles without a rule, count at 32 bits
+    (exactly counted, that is). A rule that follows the training has no cost before it: a
+    `CostMeter` counts it as it happens.
 
     >>> import torch
     >>> from bitcycle.convert import quantize_model
@@ -120,68 +157,45 @@ def training_cost(
     }  # fmt: skip
     check_count(total_steps, "total_steps")
     CONVENTIONS[convention]  # unknown: before anything runs
-    plans = _plans(model, given, total_steps)
+    if samples_per_step is not None:
+        check_count(samples_per_step, "samples_per_step")
+    plans = find_plans(
+        model, given, total_steps, needs_conversion=CONVENTIONS[convention].needs_conversion
+    )
     trace = count_macs(model, example_inputs, batch_size=batch_size)
-    samples = trace.batch_size if samples_per_step is None else samples_per_step
-    check_count(samples, "samples_per_step")
-    float32 = (parse_schedule("fp32"),) * len(ROLES)
-    layer_plans = [plans.get(id(module), float32) for module in trace.modules]
-    steps_at = {plan: _count_steps(plan, total_steps) for plan in dict.fromkeys(layer_plans)}
-    usages, tops = [], []
-    for module, plan in zip(trace.modules, layer_plans, strict=True):
-        usages.append(_usage(module, steps_at[plan], samples))
-        highs = Precision(**{role: s.high for role, s in zip(ROLES, plan, strict=True)})
-        tops.append(operand_bits(module, highs))
+    samples = samples_per_step or trace.batch_size
+    return cost_of_plans(
+        trace,
+        plans,
+        total_steps=total_steps,
+        samples_per_step=samples,
+        convention=convention,
+        baseline=baseline,
+    )
+
+
+def cost_of_plans(
+    trace: Trace,
+    plans: LayerPlans,
+    *,
+    total_steps: int,
+    samples_per_step: int,
+    convention: str = "exact",
+    baseline: PrecisionLike | None = None,
+) -> Cost:
+    """What `training_cost` says, of a model that is traced and whose schedules are found."""
+    usages, tops = plans.usages(trace.modules, total_steps, samples_per_step)
+    static = plans.top
     return make_cost(
         trace,
         usages,
         tops,
         num_steps=total_steps,
-        num_samples=total_steps * samples,
+        num_samples=total_steps * samples_per_step,
         convention=convention,
         baseline=baseline,
-        default_baseline="every role at its schedule's top",
+        bits_of=plans.bits_of,
+        default_baseline="every role at its schedule's top"
+        if static is None
+        else f"static {static}, the schedules' tops",
     )
-
-
-def _plans(
-    model: nn.Module, given: Mapping[str, RoleSchedule], total_steps: int
-) -> dict[int, Plan]:
-    """The schedules of every converted layer, by the id of the module."""
-    layers = [(e, e.module) for e in named_modules(model) if isinstance(e.module, QuantizedLayer)]
-    if layers:
-        plans = role_schedules(layers, given, total_steps)
-        return {id(layer): plan for (_, layer), plan in zip(layers, plans, strict=True)}
-    if any(_lowers(value) for value in given.values()):
-        warnings.warn(
-            "the model has no quantized layer: everything counts at 32 bits, whatever the "
-            "schedules; convert it first: bitcycle.quantize_model(model)",
-            BitcycleWarning,
-            stacklevel=3,
-        )
-    return {}
-
-
-def _lowers(value: RoleSchedule) -> bool:
-    if value is INHERIT:
-        return False
-    if isinstance(value, Mapping):
-        return any(_lowers(inner) for inner in value.values())
-    return not is_float(parse_schedule(value).low)  # type: ignore[arg-type]
-
-
-def _count_steps(plan: Plan, total_steps: int) -> Counter[tuple[Bits, ...]]:
-    """How many steps have which bits of weight, act and error: few entries for many steps."""
-    operands = [plan[ROLES.index(role)] for role in OPERANDS]
-    values = {schedule: schedule.values(total_steps) for schedule in dict.fromkeys(operands)}
-    return Counter(zip(*(values[schedule] for schedule in operands), strict=True))
-
-
-def _usage(
-    module: nn.Module, steps_at: Mapping[tuple[Bits, ...], int], samples_per_step: int
-) -> Usage:
-    num_steps: Counter[OperandBits] = Counter()
-    for bits, count in steps_at.items():
-        precision = Precision(**dict(zip(OPERANDS, bits, strict=True)))
-        num_steps[operand_bits(module, precision)] += count
-    return {bits: (steps, steps * samples_per_step) for bits, steps in num_steps.items()}

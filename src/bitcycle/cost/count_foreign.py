@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from bitcycle.cost.count_layers import with_weight
-from bitcycle.cost.product import COUNTERS, Call, Product, UncountedError
+from bitcycle.cost.product import COUNTERS, Call, Product
 
 
 @COUNTERS.register("transformers.pytorch_utils.Conv1D")
@@ -14,9 +14,3 @@ def count_linear_of_x(call: Call) -> list[Product]:
     """A linear layer whose argument is called x: elements(output) x in MACs."""
     x: Tensor = call.argument(0, "x")
     return with_weight(call, x, call.result.numel() * x.shape[-1])
-
-
-@COUNTERS.register("torch_geometric.nn.conv.message_passing.MessagePassing")
-def count_aggregation(call: Call) -> list[Product]:
-    """Sums over edges, not a product of matrices: its linear layers have rows of their own."""
-    raise UncountedError("aggregation over edges")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,80 +12,18 @@ from torch.utils._pytree import tree_leaves
 
 from bitcycle.calibrate import call_model
 from bitcycle.convert import Candidate, find_candidates
+from bitcycle.cost.functional import ProductCounter
 from bitcycle.cost.preserve import preserved
-from bitcycle.cost.product import (
-    MATMULS,
-    OPERANDS,
-    Call,
-    Counter,
-    Product,
-    UncountedError,
-    add_up,
-    find_counter,
-)
+from bitcycle.cost.product import Call, Counter, Product, UncountedError, add_up, find_counter
+from bitcycle.cost.trace import LayerMacs, Norm, Trace
 from bitcycle.nn.base import QuantizedLayer
+from bitcycle.nn.third_party import find_layer
 from bitcycle.patterns import named_modules, unwrap
-from bitcycle.products import ProductWatch, watch_products
+from bitcycle.products import watch_products
 
+__all__ = ["LayerMacs", "Trace", "check_count", "count_macs"]
 
-@dataclass(frozen=True)
-class LayerMacs:
-    """The products of one layer over the traced batch; all its calls added up."""
-
-    name: str
-    kind: str  # the float module's type
-    products: tuple[Product, ...]
-    _known: dict[tuple[int, ...], tuple[dict[str, int], int, int]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-
-    def at_bits(self, bits: tuple[int, ...]) -> tuple[dict[str, int], int, int]:
-        """For bits of weight, act and error: BitOPs by matmul, and operand bits read of the batch
-        and of weights; computed once, asked for at every step of a run.
-        """
-        if bits not in self._known:
-            by_role = dict(zip(OPERANDS, bits, strict=True))
-            bitops = dict.fromkeys(MATMULS, 0)
-            for product in self.products:
-                bitops[product.matmul] += product.bitops(by_role)
-            reads = [product.traffic(by_role) for product in self.products]
-            self._known[bits] = bitops, sum(n for n, _ in reads), sum(n for _, n in reads)
-        return self._known[bits]
-
-    @property
-    def macs(self) -> dict[str, int]:
-        """MACs by matmul; 0 where there is none, such as the first layer's grad_input."""
-        return {m: sum(p.macs for p in self.products if p.matmul == m) for m in MATMULS}
-
-    @property
-    def output(self) -> int:
-        """MACs of the forward product."""
-        return self.macs["output"]
-
-    @property
-    def grad_input(self) -> int:
-        """MACs of the input's gradient."""
-        return self.macs["grad_input"]
-
-    @property
-    def grad_weight(self) -> int:
-        """MACs of the weight's gradient (for a MatMul: the second operand's)."""
-        return self.macs["grad_weight"]
-
-
-@dataclass(frozen=True)
-class Trace:
-    """Every layer that ran, the batch it ran on, and what multiplied without being counted."""
-
-    layers: tuple[LayerMacs, ...]
-    batch_size: int
-    uncounted: tuple[str, ...]
-    modules: tuple[nn.Module, ...] = field(repr=False, compare=False)  # of the layers
-
-    @property
-    def macs(self) -> dict[str, int]:
-        """MACs of the whole batch by matmul."""
-        return {m: sum(layer.macs[m] for layer in self.layers) for m in MATMULS}
+_NORMS = {"batch": nn.modules.batchnorm._BatchNorm, "layer": nn.LayerNorm}
 
 
 def count_macs(model: nn.Module, example_inputs: Any, *, batch_size: int | None = None) -> Trace:
@@ -96,8 +33,10 @@ def count_macs(model: nn.Module, example_inputs: Any, *, batch_size: int | None 
     device (the meta device will do). batch_size: the number of samples in them; by default the
     leading dimension of the first tensor. The model is left as it was: it runs in evaluation mode
     at float32, without a backward pass. Which gradients exist is read from requires_grad: the
-    first layer has no grad_input, a frozen weight no grad_weight. Layers that only run in training
-    are listed as uncounted; products that gradient checkpointing repeats are not counted twice.
+    first layer has no grad_input, a frozen weight no grad_weight. Products that no layer owns
+    (x @ y, fused attention) have a row under the module they run in. Layers that only run in
+    training are listed as uncounted; products that gradient checkpointing repeats are not counted
+    twice.
 
     >>> trace = count_macs(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), torch.ones(3, 4))
     >>> [(layer.name, layer.macs) for layer in trace.layers]
@@ -110,8 +49,8 @@ def count_macs(model: nn.Module, example_inputs: Any, *, batch_size: int | None 
     for name, parameter in model.named_parameters():
         if nn.parameter.is_lazy(parameter):
             raise ValueError(f"parameter {name!r} is lazy: run one batch through the model first")
-    tally = _Tally(model)
-    with preserved(model), watch_products(model, tally.owners) as watch, tally.hooked(watch):
+    tally, watch = _Tally(model), ProductCounter()
+    with preserved(model), watch_products(model, tally.owners, watch), tally.hooked(watch):
         call_model(model, example_inputs)
     return tally.trace(watch, num_samples)
 
@@ -133,6 +72,8 @@ class _Tally:
     """What the counters say about each call of a model's layers."""
 
     def __init__(self, model: nn.Module) -> None:
+        self.modules = {entry.name: entry.module for entry in named_modules(model)}
+        self.norm_elements: dict[str, int] = {}
         self.candidates = {id(c.module): c for c in find_candidates(model)}
         for e in named_modules(model):  # types that only the cost knows
             if id(e.module) not in self.candidates and find_counter(type(e.module)) is not None:
@@ -144,6 +85,8 @@ class _Tally:
                 base, self.counters[key] = found
                 if _overrides(candidate.module, base):
                     self.changed.add(key)
+            elif _calls_a_function(type(candidate.module)):
+                self.changed.add(key)
         self.products: dict[int, list[Product]] = {key: [] for key in self.candidates}
         self.num_calls = dict.fromkeys(self.candidates, 0)
         self.failures: dict[int, str] = {}
@@ -154,7 +97,7 @@ class _Tally:
         return [c for key, c in self.candidates.items() if key not in self.changed]
 
     @contextmanager
-    def hooked(self, watch: ProductWatch) -> Iterator[None]:
+    def hooked(self, watch: ProductCounter) -> Iterator[None]:
         """Count every call inside the `with`."""
 
         def count(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -169,6 +112,11 @@ class _Tally:
             for candidate in self.candidates.values()
             if not isinstance(candidate.module, torch.jit.ScriptModule)  # takes no hook
         ]
+        handles += [
+            module.register_forward_hook(self._count_norm(name))
+            for name, module in self.modules.items()
+            if isinstance(module, tuple(_NORMS.values()))
+        ]
         try:
             yield
         finally:
@@ -182,29 +130,47 @@ class _Tally:
         except UncountedError as reason:
             self.failures[key] = str(reason)
 
-    def trace(self, watch: ProductWatch, batch_size: int) -> Trace:
-        """The rows, and everything else by name."""
-        rows, modules, uncounted = [], [], []
+    def _count_norm(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def count(module: nn.Module, args: Any, output: Any) -> None:
+            self.norm_elements[name] = self.norm_elements.get(name, 0) + output.numel()
+
+        return count
+
+    def trace(self, watch: ProductCounter, batch_size: int) -> Trace:
+        """The rows in the order of the modules, and everything else by name."""
+        rows: dict[str, tuple[nn.Module, list[Product]]] = {}
+        uncounted = []
         for key, candidate in self.candidates.items():
-            is_known = key not in self.changed or self._agrees(candidate, watch)
+            is_known = key not in self.changed or (
+                key in self.counters and watch.take_back(candidate.name, self.num_calls[key])
+            )
             if is_known and self.products[key]:
-                products = add_up(self.products[key])
-                rows.append(LayerMacs(candidate.name, _kind(candidate.module), products))
-                modules.append(candidate.module)
-            # otherwise its products are in the watch's list, or its children's
+                rows[candidate.name] = candidate.module, self.products[key]
+            # otherwise its products are the watch's, or its children's
             if (is_known or key in self.failures) and (reason := self._reason(key, candidate)):
                 name = candidate.name or "(the model itself)"
                 uncounted.append(f"{name} ({_kind(candidate.module)}): {reason}")
-        return Trace(tuple(rows), batch_size, (*uncounted, *watch.lines()), tuple(modules))
+        for name, products in watch.products.items():
+            rows[name] = self.modules[name], products
+        layers, modules = [], []
+        for name in (name for name in self.modules if name in rows):
+            module, products = rows[name]
+            layers.append(LayerMacs(name, _kind(module), add_up(products)))
+            modules.append(module)
+        return Trace(
+            layers=tuple(layers),
+            batch_size=batch_size,
+            uncounted=(*uncounted, *watch.lines()),
+            norms=tuple(self._norms()),
+            modules=tuple(modules),
+            order=tuple(self.modules),
+        )
 
-    def _agrees(self, candidate: Candidate, watch: ProductWatch) -> bool:
-        """Whether a forward of its own computes one product per call, as the type it extends."""
-        own = {found: n for found, n in watch.found.items() if found[0] == candidate.name}
-        if sum(own.values()) != self.num_calls[id(candidate.module)]:
-            return False
-        for found in own:
-            del watch.found[found]
-        return True
+    def _norms(self) -> Iterator[Norm]:
+        for name, elements in self.norm_elements.items():
+            module = self.modules[name]
+            family = next(f for f, kind in _NORMS.items() if isinstance(module, kind))
+            yield Norm(name, _kind(module), family, elements)
 
     def _reason(self, key: int, candidate: Candidate) -> str | None:
         if key in self.failures:
@@ -221,6 +187,11 @@ class _Tally:
 
 def _kind(module: nn.Module) -> str:
     return (module.float_type if isinstance(module, QuantizedLayer) else type(module)).__name__
+
+
+def _calls_a_function(kind: type[nn.Module]) -> bool:
+    """Whether its products run in a function that it is told to call: seen by the watch alone."""
+    return any(find_layer(base) is not None for base in kind.__mro__)
 
 
 def _overrides(module: nn.Module, base: type[nn.Module]) -> bool:

@@ -9,8 +9,9 @@ from torch import nn
 
 from bitcycle.assign import PrecisionLike
 from bitcycle.cost.bitops import make_cost
-from bitcycle.cost.macs import Trace, check_count, count_macs
+from bitcycle.cost.macs import check_count, count_macs
 from bitcycle.cost.result import Cost
+from bitcycle.cost.trace import Trace
 from bitcycle.cost.usage import OperandBits, present_bits
 from bitcycle.nn.base import QuantizedLayer
 
@@ -102,8 +103,8 @@ class CostMeter:
         """What multiplies and is not in the numbers, by name."""
         return self._trace.uncounted
 
-    def cost(self, baseline: PrecisionLike | None = None) -> Cost:
-        """The cost so far, by the convention "exact".
+    def cost(self, baseline: PrecisionLike | None = None, *, convention: str = "exact") -> Cost:
+        """The cost so far.
 
         baseline: what `relative` compares with; by default the static upper bound, every role of
         every layer at the most bits it has had.
@@ -119,7 +120,7 @@ class CostMeter:
             tops,
             num_steps=self._num_steps,
             num_samples=self._num_samples,
-            convention="exact",
+            convention=convention,
             baseline=baseline,
             default_baseline="every role at the most bits it had",
         )

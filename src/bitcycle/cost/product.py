@@ -20,6 +20,8 @@ from bitcycle.registry import Registry
 
 MATMULS = ("output", "grad_input", "grad_weight")
 OPERANDS = ("weight", "act", "error")  # the roles that are multiplied
+FIXED = "fixed"  # what no role's bits reach: the coefficients of a graph's edges, in float32
+ONES = "ones"  # edges without coefficients, one bit each: a MAC is an addition
 
 
 @dataclass(frozen=True, kw_only=True)

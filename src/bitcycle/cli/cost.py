@@ -1,0 +1,112 @@
+"""`bitcycle cost resnet74 --forward CR:3-8:32 --backward 8`: what a run will cost."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+_ROLES = ("forward", "backward", "weight", "act", "error", "grad")
+_EXAMPLES = """examples:
+  bitcycle cost resnet74 --forward CR:3-8:32 --backward 8
+  bitcycle cost imagenet_resnet50 --forward 8 --backward 8 --input-shape 3x160x160 --by-layer
+  bitcycle cost cifar100-resnet74-cpt-3-8-8 --convention paper
+  bitcycle cost --paper
+"""
+
+
+def register(subparsers: Any) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser(
+        "cost",
+        help="what a run costs, before it: BitOPs, saving, operand traffic",
+        description="Counts the BitOPs and the operand traffic of a run by layer, before it.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "what",
+        nargs="?",
+        metavar="MODEL|RECIPE|FILE",
+        help="a name of `ls models` or `ls recipes`, or a YAML file",
+    )
+    parser.add_argument(
+        "--forward", metavar="SCHEDULE", help="bits of weights and activations: CR:3-8:32, 8, fp32"
+    )
+    parser.add_argument(
+        "--backward", metavar="SCHEDULE", help="bits of errors and gradients: 8, fp32 (default)"
+    )
+    for role in ("weight", "act", "error", "grad"):
+        parser.add_argument(f"--{role}", metavar="SCHEDULE", help=f"bits of {role} alone")
+    parser.add_argument(
+        "--total-steps", "--steps", type=int, metavar="N",
+        help="optimizer steps (default: the recipe's; 64000 for a model)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--batch-size", type=int, metavar="N",
+        help="samples a step (default: the recipe's; 128 for a model)",
+    )  # fmt: skip
+    parser.add_argument("--input-shape", metavar="SHAPE", help="of one sample, such as 3x224x224")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of the model, such as num_classes=100; may be repeated",
+    )
+    parser.add_argument("--skip", nargs="+", metavar="PATTERN", help="layers that stay float32")
+    parser.add_argument(
+        "--convention",
+        default="exact",
+        metavar="NAME",
+        help="exact (default), paper or followup: how published costs were counted",
+    )
+    parser.add_argument("--by-layer", action="store_true", help="a row for every layer")
+    parser.add_argument(
+        "--memory", action="store_true", help="also measure the bytes kept for the backward pass"
+    )
+    parser.add_argument(
+        "--paper",
+        action="store_true",
+        help="the published costs of the CPT paper next to what this package counts",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the page, or the comparison with the paper."""
+    if arguments.paper:
+        return _run_paper(arguments)
+    from bitcycle.study.cost import price
+    from bitcycle.study.subject import find_subject, parse_options, parse_shape
+
+    if arguments.what is None:
+        raise ValueError("give a model (bitcycle ls models) or a recipe, or --paper")
+    roles = {role: getattr(arguments, role) for role in _ROLES}
+    shape = arguments.input_shape
+    subject = find_subject(
+        arguments.what,
+        roles={role: text for role, text in roles.items() if text is not None},
+        options=parse_options(arguments.option),
+        skip=arguments.skip,
+        total_steps=arguments.total_steps,
+        batch_size=arguments.batch_size,
+        input_shape=None if shape is None else parse_shape(shape),
+    )
+    priced = price(subject, convention=arguments.convention, measures_memory=arguments.memory)
+    if arguments.json:
+        print(json.dumps(priced.to_dict(), indent=2))
+    else:
+        print(priced.text(by_layer=arguments.by_layer))
+    return 0
+
+
+def _run_paper(arguments: argparse.Namespace) -> int:
+    from bitcycle.study.paper_cost import compare_with_paper
+
+    if arguments.what is not None:
+        raise ValueError(f"--paper takes no model: drop {arguments.what!r} or --paper")
+    comparison = compare_with_paper()
+    print(json.dumps(comparison.to_dict(), indent=2) if arguments.json else comparison)
+    return 0

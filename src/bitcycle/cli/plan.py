@@ -1,0 +1,125 @@
+"""`bitcycle plan RECIPE --saving 40%`: the schedules that meet a budget, before any training."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from typing import Any
+
+_DESCRIPTION = """\
+Lists the published precision schedules that cost no more than a budget, dearest first: what each
+saves, its mean bits, how it ends, what the CPT paper's tables say of it, and the text to train it
+with. Costs are those of the whole run, from the model's shapes: no data is read."""
+_EXAMPLES = """examples:
+  bitcycle plan cifar100-resnet74-cpt-3-8-8 --saving 40%
+  bitcycle plan cifar100-resnet74-static-8-8 --saving 40% --range-test range-test.json
+  bitcycle plan resnet20 --skip fc --low 3 --high 8 --saving 0.3 --cycles 4,8 --picture plan.png
+"""
+
+
+def register(subparsers: Any) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser(
+        "plan",
+        help="list the schedules that meet a budget",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "what",
+        metavar="MODEL|RECIPE|FILE",
+        help="a name of `ls models` or `ls recipes`, or a YAML file",
+    )
+    budget = parser.add_mutually_exclusive_group(required=True)
+    budget.add_argument("--saving", help="share of the static upper bound to save: 40%% or 0.4")
+    budget.add_argument("--bitops", type=float, help="BitOPs to spend at most, such as 1.2e15")
+    parser.add_argument("--low", type=int, help="fewest forward bits (default: the recipe's)")
+    parser.add_argument("--high", type=int, help="most forward bits (default: the recipe's)")
+    parser.add_argument(
+        "--range-test", metavar="FILE", help="bounds from the JSON of `bitcycle range-test`"
+    )
+    parser.add_argument(
+        "--backward",
+        metavar="SCHEDULE",
+        help="bits of the errors: 8, CR:6-8:8, fp32 (default: the recipe's, 8)",
+    )
+    parser.add_argument(
+        "--cycles", type=_numbers, metavar="N,N", help="such as 2,4,8 (default: 2,8,32)"
+    )
+    parser.add_argument(
+        "--tops", type=_numbers, default=[], metavar="N,N", help="upper bounds besides the highest"
+    )
+    parser.add_argument(
+        "--total-steps", "--steps", type=int, help="optimizer steps (default: the recipe's, 64000)"
+    )
+    parser.add_argument(
+        "--batch-size", type=int, help="samples a step (default: the recipe's, 128)"
+    )
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of the model, such as num_classes=100; may be repeated",
+    )
+    parser.add_argument("--skip", nargs="+", metavar="PATTERN", help="layers that stay float32")
+    parser.add_argument(
+        "--convention",
+        default="exact",
+        metavar="NAME",
+        help="exact (default), paper or followup: how published costs were counted",
+    )
+    parser.add_argument("--limit", type=int, help="lines to print (default 20; JSON: all)")
+    parser.add_argument("--picture", metavar="FILE", help="also draw the first ones, as a .png")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected numbers such as 2,4,8, got {text!r}") from None
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prices the candidates, draws the picture, then prints."""
+    from bitcycle.cost.plan import parse_saving
+    from bitcycle.cost.plan_result import LIMIT
+    from bitcycle.models import MODELS
+    from bitcycle.report.files import check_path, save
+    from bitcycle.study.plan import plan_by_name
+    from bitcycle.study.subject import parse_options
+
+    limit = arguments.limit
+    if limit is not None and limit < 1:
+        raise ValueError(f"--limit must be at least 1, got {limit}")
+    target = None if arguments.picture is None else check_path(arguments.picture)
+    names = ("bitops", "low", "high", "range_test", "backward", "cycles", "tops", "skip",
+             "total_steps", "batch_size", "convention")  # fmt: skip
+    found = plan_by_name(
+        arguments.what,
+        saving=None if arguments.saving is None else parse_saving(arguments.saving),
+        options=parse_options(arguments.option),
+        **{name: getattr(arguments, name) for name in names},
+    )
+    if target is not None:
+        from bitcycle.report import plot
+
+        save(plot(found, **({} if limit is None else {"limit": limit})), target)
+    if arguments.json:
+        print(json.dumps({"what": arguments.what, **found.to_dict(limit)}, indent=2))
+        return 0
+    print(found.text(limit or LIMIT))
+    if arguments.what not in MODELS:
+        first, _ = found.lines()[0]
+        forward, backward = shlex.quote(first.forward), shlex.quote(found.backward)
+        print(
+            f"\nto train the first:\n  bitcycle train {arguments.what} \\\n"
+            f"    --precision.forward {forward} --precision.backward {backward}"
+        )
+    if target is not None:
+        print(f"wrote {target}")
+    return 0

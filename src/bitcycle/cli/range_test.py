@@ -1,0 +1,156 @@
+"""`bitcycle range-test RECIPE`: the fewest bits at which a recipe's model still learns."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bitcycle.extras import MissingExtraError
+
+_EXAMPLES = """examples:
+  bitcycle range-test digits-cpt-3-8-8
+  bitcycle range-test cifar100-resnet74-cpt-3-8-8 --data.root ~/data --upper
+  bitcycle range-test wikitext2-lstm-cpt-5-8-8-small --data.root ~/data --threshold 0.5
+
+Any key of the configuration can follow as an override, as for `bitcycle train`.
+"""
+
+
+def register(subparsers: Any) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser(
+        "range-test",
+        help="find the fewest bits at which a recipe still learns",
+        description="Trains a recipe's model for a while at 2 bits, 3, ..., and tells from where\n"
+        "on it learns: the lower end for its schedule. Nothing is kept of the training.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "what", nargs="?", metavar="RECIPE|FILE", help="a name of `ls recipes`, or a YAML file"
+    )
+    parser.add_argument("--low", type=int, metavar="BITS", help="where it starts (default 2)")
+    parser.add_argument(
+        "--high",
+        type=int,
+        metavar="BITS",
+        help="where it ends (default: the top of the recipe's schedule)",
+    )
+    parser.add_argument(
+        "--steps-per-precision",
+        type=int,
+        metavar="N",
+        help="default: a cycle over the number of precisions, at least 100",
+    )
+    parser.add_argument(
+        "--window",
+        type=int,
+        metavar="N",
+        help="steps to take the mean over (default: a quarter of those)",
+    )
+    goal = parser.add_mutually_exclusive_group()
+    goal.add_argument(
+        "--threshold",
+        type=float,
+        metavar="GAIN",
+        help="bits pass with more gain (default for accuracies: 2 x chance)",
+    )
+    goal.add_argument(
+        "--chance",
+        type=float,
+        metavar="PERCENT",
+        help="accuracy of a blind guess (default: 100 / classes)",
+    )
+    parser.add_argument(
+        "--reset", action="store_true", help="start every precision from the same state"
+    )
+    parser.add_argument("--upper", action="store_true", help="find the upper bound as well")
+    parser.add_argument(
+        "--stop-early", action="store_true", help="stop at the first precision that passes"
+    )
+    parser.add_argument(
+        "--out",
+        metavar="FOLDER",
+        help="for picture and numbers (default: below the recipe's output)",
+    )
+    parser.add_argument("--quiet", action="store_true", help="print the result only")
+    parser.set_defaults(run=run_range_test, takes_overrides=True)
+
+
+def run_range_test(arguments: argparse.Namespace) -> int:
+    """Tests, prints the table, writes both files, says what to type next."""
+    from bitcycle.cli.train import find_config
+    from bitcycle.train.configfile import check_overrides, override
+    from bitcycle.train.range_run import range_test_of
+
+    check_overrides(arguments.overrides)
+    config = override(find_config(arguments.what), arguments.overrides)
+    config = replace(config, range_test=_settings(config.range_test, arguments))
+    default = Path(config.output) / f"{config.run_name}-range-test"
+    folder = Path(arguments.out).expanduser() if arguments.out else default
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--out {folder} is a file; give a folder")
+    report, error = range_test_of(
+        config,
+        high=arguments.high,
+        find_upper=arguments.upper,
+        stop_early=arguments.stop_early,
+        say=(lambda line: None) if arguments.quiet else lambda line: print(line, flush=True),
+    )
+    if report.test is not None:
+        cost = f"{report.bitops:.3g} BitOPs"
+        print(f"\n{report.curve}\n\nlower bound: {report.test.low} bits", end="")
+        print(f"\nupper bound: {report.test.high} bits" if arguments.upper else "")
+        print(f"cost:        {cost} for {len(report.curve.bits)} steps")
+        command = ["bitcycle", "train", arguments.what, *_others(arguments.overrides)]
+        print(f"next:        {shlex.join(command)} --precision.forward {report.forward}")
+    _write(folder, report)
+    if error is not None:
+        print(f"bitcycle: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _settings(base: Any, arguments: argparse.Namespace) -> Any:
+    from bitcycle.range_test import check_threshold
+
+    threshold = arguments.threshold
+    if arguments.chance is not None:
+        threshold = check_threshold(arguments.chance, None)
+    given = {
+        "low": arguments.low,
+        "steps_per_precision": arguments.steps_per_precision,
+        "window": arguments.window,
+        "threshold": threshold,
+        "reset": arguments.reset or None,
+    }
+    return replace(base, **{key: value for key, value in given.items() if value is not None})
+
+
+def _others(overrides: list[str]) -> list[str]:
+    """The overrides but a forward schedule, which the result replaces."""
+    words, kept = iter(overrides), []
+    for word in words:
+        pair = [word] if "=" in word else [word, *[value for value in [next(words, None)] if value]]
+        if not pair[0].startswith("--precision.forward"):
+            kept += pair
+    return kept
+
+
+def _write(folder: Path, report: Any) -> None:
+    from bitcycle.report import plot
+    from bitcycle.report.files import save
+    from bitcycle.train.files import write_json
+
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "range-test.json", report.to_dict())
+    print(f"numbers:     {folder / 'range-test.json'}")
+    try:
+        path = save(plot(report.test or report.curve), folder / "range-test.png")
+        print(f"picture:     {path}")
+    except MissingExtraError as error:
+        print(f"picture:     none, {error}")

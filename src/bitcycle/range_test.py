@@ -1,0 +1,332 @@
+"""The precision range test (CPT, ICLR 2021): the fewest bits at which a model still learns."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from bitcycle.assign import quantized_layers, set_precision
+from bitcycle.health import HealthCheck, NonFiniteError
+from bitcycle.nn.base import advance_clocks
+from bitcycle.precision import Precision
+from bitcycle.range_curve import RangeCurve
+from bitcycle.schedules import Bits, Schedule, ScheduleLike, Static, parse_schedule, schedule
+from bitcycle.schedules.checks import bits_text, check_range
+from bitcycle.schedules.cyclic import DEFAULT_CYCLES
+from bitcycle.snapshot import Snapshot, Stateful
+
+__all__ = ["RangeCurve", "RangeProgress", "RangeTest", "RangeTestError", "precision_range_test"]
+
+TrainStep = Callable[[], Any]  # anything float() takes
+LINES = 5  # progress reports per precision
+
+
+class RangeTestError(ArithmeticError):
+    """The model learned at none of the bits that were tried; `curve` shows how it went."""
+
+    def __init__(self, message: str, curve: RangeCurve) -> None:
+        super().__init__(message, curve)  # both: an exception is pickled with what it was given
+        self.curve = curve
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@dataclass(frozen=True)
+class RangeProgress:
+    """One moment of a test; `str()` is a line, so that `progress=print` does."""
+
+    bits: int
+    step: int  # steps done, of all precisions
+    total_steps: int  # at most
+    name: str
+    metric: float  # mean over the last window
+    seconds_left: float  # at most
+
+    def __str__(self) -> str:
+        value = "not finite" if math.isnan(self.metric) else f"{self.metric:.4g}"
+        return (
+            f"range test  {self.bits} bits  step {self.step}/{self.total_steps}  "
+            f"{self.name} {value}  at most {self.seconds_left:.0f} s left"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RangeTest:
+    """The bounds that a test found, and the curve they were read from.
+
+    low: the fewest bits that pass. high: the most bits tried, or the upper bound when asked for.
+    """
+
+    low: int
+    high: int
+    curve: RangeCurve
+    backward: Bits
+    reset: bool
+
+    @property
+    def threshold(self) -> float:
+        """The gain above which bits pass."""
+        return self.curve.threshold
+
+    def schedule(self, name: str = "CR", *, cycles: int = DEFAULT_CYCLES) -> Schedule:
+        """The named cyclic schedule between the bounds; its `str()` goes into configurations."""
+        return schedule(name, low=self.low, high=self.high, cycles=cycles)
+
+    def __str__(self) -> str:
+        return f"{self.curve}\n\nlower bound {self.low}, upper bound {self.high}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types only."""
+        return {
+            "low": self.low,
+            "high": self.high,
+            "backward": self.backward,
+            "reset": self.reset,
+            "curve": self.curve.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RangeTest:
+        """The test that `to_dict` wrote."""
+        curve = RangeCurve.from_dict(data["curve"])
+        return cls(**{**{k: data[k] for k in ("low", "high", "backward", "reset")}, "curve": curve})
+
+
+def precision_range_test(
+    model: nn.Module,
+    train_step: TrainStep,
+    *,
+    restore: Iterable[Stateful] = (),
+    low: int = 2,
+    high: int = 8,
+    steps_per_precision: int,
+    window: int,
+    chance: float | None = None,
+    threshold: float | None = None,
+    backward: ScheduleLike = 8,
+    reset: bool = False,
+    find_upper: bool = False,
+    stop_early: bool = False,
+    name: str = "metric",
+    progress: Callable[[RangeProgress], object] | None = None,
+) -> RangeTest:
+    """Train for a while at `low` bits, low + 1, ..., `high`, and see from where on it learns.
+
+    gain(b) = mean(last `window` metrics at b bits) - mean(first `window` metrics at b bits);
+    lower bound = the first b with gain(b) > threshold.
+
+    train_step: one optimizer step of your own loop, without the bits' scheduler; returns a metric
+    that grows (accuracy; -loss). Weights and activations have b bits, errors `backward`.
+    Exactly one of `threshold` and `chance`, the accuracy of a blind guess: threshold = 2 x chance.
+    Training goes on from precision to precision; reset=True starts each from the same state.
+    find_upper: `high` of the result is the fewest bits after which more add less than the
+    threshold. stop_early: no more precisions once one passes. A NaN (metric, weights, or a
+    `NonFiniteError`) means that the bits do not pass; the next ones start from the starting state.
+
+    Afterwards, also after an error, the model, everything in `restore` and the random generators
+    are as they were, to the bit; the data that train_step draws is not rewound. If nothing passes:
+    `RangeTestError`, with the curve. Under torch.distributed every process takes part, and the
+    metric is the mean over them.
+    """
+    error = parse_schedule(backward)
+    if not isinstance(error, Static):
+        raise ValueError(f"backward ({error}) must be a number of bits or fp32 during a range test")
+    return run_range_test(
+        model,
+        train_step,
+        lambda bits: Precision(weight=bits, act=bits, error=error.bits, grad=error.bits),
+        restore=restore,
+        bit_range=(low, high),
+        steps_per_precision=steps_per_precision,
+        window=window,
+        threshold=check_threshold(chance, threshold),
+        backward=error.bits,
+        reset=reset,
+        find_upper=find_upper,
+        stop_early=stop_early,
+        name=name,
+        progress=progress,
+    )
+
+
+def check_threshold(chance: float | None, threshold: float | None) -> float:
+    """The gain to exceed, from exactly one of the two.
+
+    >>> check_threshold(0.1, None)
+    0.2
+    """
+    if (chance is None) == (threshold is None):
+        raise ValueError(
+            f"give exactly one of chance ({chance}), the accuracy of a blind guess in the metric's "
+            f"unit, and threshold ({threshold}), the gain above which bits pass"
+        )
+    if chance is not None and not (math.isfinite(chance) and chance > 0):
+        raise ValueError(f"chance ({chance}) must be greater than 0, such as 1 / num_classes")
+    if threshold is not None and not (math.isfinite(threshold) and threshold >= 0):
+        raise ValueError(f"threshold ({threshold}) must be a number of at least 0")
+    return 2 * chance if chance is not None else float(threshold or 0)
+
+
+def check_lengths(steps_per_precision: int, window: int) -> None:
+    """Raise unless the first and the last window of a precision are there and apart."""
+    if window < 1:
+        raise ValueError(f"window ({window}) must be at least 1 step")
+    if steps_per_precision < 2 * window:
+        raise ValueError(
+            f"steps_per_precision ({steps_per_precision}) must be at least 2 x window ({window}): "
+            "the gain is the last window's mean minus the first one's"
+        )
+
+
+def run_range_test(
+    model: nn.Module,
+    train_step: TrainStep,
+    precision_at: Callable[[int], Precision | dict[str, Precision]],
+    *,
+    restore: Iterable[Stateful] = (),
+    bit_range: tuple[int, int],
+    steps_per_precision: int,
+    window: int,
+    threshold: float,
+    backward: Bits,
+    reset: bool = False,
+    find_upper: bool = False,
+    stop_early: bool = False,
+    name: str = "metric",
+    progress: Callable[[RangeProgress], object] | None = None,
+) -> RangeTest:
+    """`precision_range_test` where `precision_at` says what the layers have at b forward bits."""
+    low, high = bit_range
+    check_range(low, high)
+    check_lengths(steps_per_precision, window)
+    if find_upper and stop_early:
+        raise ValueError("find_upper looks beyond the lower bound: leave stop_early out")
+    trainer = _Trainer(model, train_step, name)
+    start = Snapshot(model, restore)
+    seen: list[tuple[int, float]] = []  # bits, metric
+    began, total = time.monotonic(), (high - low + 1) * steps_per_precision
+
+    def curve() -> RangeCurve:
+        bits, metric = (tuple(column) for column in zip(*seen, strict=True))
+        return RangeCurve(bits=bits, metric=metric, window=window, threshold=threshold, name=name)
+
+    try:
+        for each in range(high, low - 1, -1):  # more than a layer can take is an error at once
+            set_precision(model, precision_at(each))  # type: ignore[arg-type]
+        for number, bits in enumerate(range(low, high + 1)):
+            if reset or (seen and math.isnan(seen[-1][1])):
+                start.put_back()
+            set_precision(model, precision_at(bits))  # type: ignore[arg-type]
+            before = number * steps_per_precision
+            for step in range(steps_per_precision):
+                clock, is_last = step if reset else before + step, step + 1 == steps_per_precision
+                seen.append((bits, trainer.step(clock, is_last=is_last)))
+                has_ended = is_last or math.isnan(seen[-1][1])
+                if progress and (has_ended or (step + 1) % -(-steps_per_precision // LINES) == 0):
+                    done = before + steps_per_precision if has_ended else before + step + 1
+                    pace = (time.monotonic() - began) / len(seen)
+                    mean = curve().window_means()[-1]
+                    progress(RangeProgress(bits, done, total, name, mean, pace * (total - done)))
+                if has_ended:
+                    break
+            if stop_early and curve().passes(bits):
+                break
+    finally:
+        start.put_back()
+    return _judge(curve(), high, backward=backward, reset=reset, find_upper=find_upper)
+
+
+def _judge(
+    curve: RangeCurve, high: int, *, backward: Bits, reset: bool, find_upper: bool
+) -> RangeTest:
+    low, upper = curve.first_passing, curve.upper_bound
+    if low is None or upper is None:
+        first, last = curve.precisions[0], curve.precisions[-1]
+        raise RangeTestError(
+            f"the model does not learn at {first} to {last} bits (errors: {bits_text(backward)}): "
+            f"no gain in {curve.name} exceeds {curve.threshold:g}\n\n{curve}\n\n"
+            f"{_advice(curve, reset)}",
+            curve,
+        )
+    return RangeTest(
+        low=low, high=upper if find_upper else high, curve=curve, backward=backward, reset=reset
+    )
+
+
+def _advice(curve: RangeCurve, reset: bool) -> str:
+    whole = curve.end(curve.precisions[-1]) - curve.start(curve.precisions[0])
+    if whole > curve.threshold and not reset:
+        return (
+            f"Over all precisions together the gain is {whole:.4g}: it learns, but spread over "
+            "several. Give it more steps per precision, a lower threshold, or reset every "
+            "precision to the same state (reset=True)"
+        )
+    return (
+        "Give it more steps per precision, a lower threshold or more bits; if it does not learn "
+        "in float32 either, look at the learning rate and the data"
+    )
+
+
+class _Trainer:
+    """Takes steps of the caller's loop and turns whatever goes wrong with numbers into NaN."""
+
+    def __init__(self, model: nn.Module, train_step: TrainStep, name: str) -> None:
+        named = quantized_layers(model)
+        self._model, self._train_step, self._name = model, train_step, name
+        self._layers = [layer for _, layer in named]
+        self._health = HealthCheck([entry.name for entry, _ in named], self._layers)
+        self._first_clock = self._layers[0].shared.step
+
+    def step(self, number: int, *, is_last: bool) -> float:
+        """The metric of one step, over all processes; NaN when the model diverged."""
+        expected = [layer.precision for layer in self._layers]
+        advance_clocks(self._layers, self._first_clock + number)
+        self._health.clear()
+        try:
+            metric = self._number(self._train_step())
+        except NonFiniteError:
+            metric = math.nan
+        if [layer.precision for layer in self._layers] != expected:
+            raise ValueError(
+                "train_step changed the bits of the model: leave the step of the "
+                "PrecisionScheduler out of it, the range test sets the bits"
+            )
+        if not math.isfinite(metric) or self._is_ruined(look=is_last):
+            metric = math.nan
+        metric = self._over_processes(metric)
+        return metric if math.isfinite(metric) else math.nan
+
+    def _number(self, metric: Any) -> float:
+        try:
+            return float(metric)
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(
+                f"train_step must return the {self._name} as a number, got {metric!r:.80}"
+            ) from None
+
+    def _is_ruined(self, *, look: bool) -> bool:
+        """Whether the weights are NaN; looked at when asked to, or when NaN reached a layer.
+
+        Not every NaN gets that far: a GradScaler skips such steps.
+        """
+        try:
+            self._health.check(0, self._layers[0].precision, can_wait=True)
+        except NonFiniteError:
+            look = True
+        return look and not all(bool(torch.isfinite(p).all()) for p in self._model.parameters())
+
+    def _over_processes(self, metric: float) -> float:
+        if not (dist.is_available() and dist.is_initialized()):
+            return metric
+        device = self._layers[0].control.device
+        total = torch.tensor(metric, dtype=torch.float64, device=device)
+        dist.all_reduce(total)
+        return float(total) / dist.get_world_size()

@@ -1,0 +1,131 @@
+"""A moment of training to come back to: model, optimizer and whatever else, random generators."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterable
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bitcycle.nn.base import OWN_ATTRIBUTES, QuantizedLayer
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Optimizers, learning-rate schedulers, scalers, data samplers, modules, ..."""
+
+    def state_dict(self) -> Any:
+        """The state."""
+        ...
+
+    def load_state_dict(self, state: Any) -> Any:
+        """Take it back."""
+        ...
+
+
+class Snapshot:
+    """What a model, some `others` and the random generators were when it was taken.
+
+    `put_back` may be called any number of times. A model comes back to the bit, in the same
+    tensors: parameters, gradients, every buffer (ranges, noise clocks, norm statistics), bits and
+    modes. Others come back through their `load_state_dict`, modules among them like the model.
+
+    >>> layer = nn.Linear(2, 2)
+    >>> before = Snapshot(layer)
+    >>> _ = layer.weight.data.zero_(), torch.rand(3)
+    >>> before.put_back()
+    >>> bool(layer.weight.any())
+    True
+    """
+
+    def __init__(self, model: nn.Module, others: Iterable[Stateful] = ()) -> None:
+        others = list(others)
+        for other in others:
+            if not isinstance(other, Stateful):
+                raise TypeError(
+                    f"a {type(other).__name__} cannot be put back: it has no state_dict and "
+                    "load_state_dict; leave it out, or wrap it in an object that has both"
+                )
+        modules = [model, *(other for other in others if isinstance(other, nn.Module))]
+        self._modules = [_ModuleState(module) for module in modules]
+        plain = [other for other in others if not isinstance(other, nn.Module)]
+        self._others = [(other, copy.deepcopy(other.state_dict())) for other in plain]
+        self._random = _random_state()
+
+    def put_back(self) -> None:
+        """Everything as it was. The model last: a scheduler among the others writes its bits."""
+        for other, state in self._others:
+            other.load_state_dict(copy.deepcopy(state))  # an optimizer keeps what it is given
+        for state in self._modules:
+            state.put_back()
+        _restore_random_state(self._random)
+
+
+class _ModuleState:
+    """One module with all below it."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._modes = [(each, each.training) for each in module.modules()]
+        self._parameters = [(each, _copy(each), each.grad) for each in module.parameters()]
+        self._grads = [None if grad is None else _copy(grad) for _, _, grad in self._parameters]
+        self._buffers = [
+            (each, name, buffer, _copy(buffer))
+            for each in module.modules()
+            for name, buffer in each._buffers.items()
+            if buffer is not None
+        ]
+        layers = [each for each in module.modules() if isinstance(each, QuantizedLayer)]
+        self._layers = [(layer, _own(layer), dict(vars(layer.shared))) for layer in layers]
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        for layer, own, shared in self._layers:
+            vars(layer).update({name: _fresh(value) for name, value in own.items()})
+            vars(layer.shared).update(shared)
+        for (parameter, values, grad), grad_values in zip(
+            self._parameters, self._grads, strict=True
+        ):
+            parameter.copy_(values)
+            parameter.grad = grad
+            if grad is not None and grad_values is not None:
+                grad.copy_(grad_values)
+        for owner, name, buffer, values in self._buffers:  # levels and noise clocks among them
+            owner._buffers[name] = buffer
+            buffer.copy_(values)
+        for module, is_training in self._modes:
+            module.training = is_training
+
+
+def _own(layer: QuantizedLayer) -> dict[str, Any]:
+    """A layer's bits, how it is converted, which kernel "auto" came to; not what counts writes."""
+    names = set(OWN_ATTRIBUTES) - {"shared", "recorder", "_range_version", "_written_version"}
+    return {name: _fresh(getattr(layer, name)) for name in names}
+
+
+def _fresh(value: Any) -> Any:
+    return dict(value) if isinstance(value, dict) else value
+
+
+def _copy(x: Tensor) -> Tensor:
+    return x.detach().clone()
+
+
+def _random_state() -> dict[str, Any]:
+    return {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def _restore_random_state(state: dict[str, Any]) -> None:
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"])
+    if state["cuda"]:
+        torch.cuda.set_rng_state_all(state["cuda"])

@@ -1,0 +1,96 @@
+"""Stretches of equal bits: what listing every step gives, without listing every step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import groupby
+
+import pytest
+from hypothesis import given, reject
+from hypothesis import strategies as st
+
+from bitcycle.cost.plan_candidates import list_candidates
+from bitcycle.cost.plan_runs import Run, count_steps, find_runs
+from bitcycle.schedules import Bits, Schedule, parse_schedule
+from tests.schedules.strategies import schedules
+
+
+def listed(schedule: Schedule, total_steps: int) -> list[Run]:
+    runs, start = [], 0
+    for bits, same in groupby(schedule.values(total_steps)):
+        stop = start + len(list(same))
+        runs.append(Run(bits, start, stop))
+        start = stop
+    return runs
+
+
+@given(
+    low=st.integers(1, 8), width=st.integers(1, 8), total_steps=st.integers(1, 400),
+    cycles=st.integers(1, 40), pick=st.integers(0, 10_000),
+)  # fmt: skip
+def test_every_candidate_has_the_runs_that_its_values_have(
+    low: int, width: int, total_steps: int, cycles: int, pick: int
+) -> None:
+    some = list_candidates(
+        low, low + width, total_steps=total_steps, cycles=[min(cycles, total_steps)]
+    )
+    schedule = some[pick % len(some)]
+    assert find_runs(schedule, total_steps) == listed(schedule, total_steps)
+
+
+@given(schedule=schedules, total_steps=st.integers(1, 200))
+def test_any_schedule_has_the_runs_that_its_values_have(
+    schedule: Schedule, total_steps: int
+) -> None:
+    try:
+        schedule.check_span(total_steps)
+    except ValueError:
+        reject()  # too long for the run
+    assert find_runs(schedule, total_steps) == listed(schedule, total_steps)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["fp32", "CR:8-32:3", "stages:16@0.25,8@0.9,fp32", "seq(CR:3-8:2@0.8, fp32)",
+     "delay@1.0(CR:3-8:2)", "delay@0.5(seq(triangle:3-8:2@0.5, 8))", "CR:8-8:4"],
+)  # fmt: skip
+@pytest.mark.parametrize("total_steps", [12, 97, 100])
+def test_other_schedules_have_theirs_too(text: str, total_steps: int) -> None:
+    schedule = parse_schedule(text)
+    assert find_runs(schedule, total_steps) == listed(schedule, total_steps)
+
+
+def test_few_evaluations_are_enough_for_a_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = parse_schedule("CT:3-8:2")
+    rule, steps = type(schedule).bits_at, []
+
+    def bits_at(self: Schedule, step: int, total_steps: int) -> Bits:
+        steps.append(step)
+        return rule(self, step, total_steps)
+
+    monkeypatch.setattr(type(schedule), "bits_at", bits_at)
+    runs = find_runs(schedule, 1_000_000)
+    assert [run.bits for run in runs] == [8, 7, 6, 5, 4, 3, 4, 5, 6, 7, 8]
+    assert len(steps) < 300  # 12 stretches x (log2 of 500,000 and a first look)
+
+
+def test_a_schedule_that_the_run_cannot_hold_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"cycles \(8\) must be <= total_steps \(7\)"):
+        find_runs(parse_schedule("CR:3-8:8"), 7)
+
+
+@given(
+    texts=st.tuples(*[st.sampled_from(["8", "CR:3-8:3", "ramp:3-6@0.5", "stages:4@7,fp32"])] * 2),
+    total_steps=st.integers(7, 60),
+)
+def test_pairs_of_bits_are_counted_as_if_listed(texts: tuple[str, str], total_steps: int) -> None:
+    first, second = (parse_schedule(text) for text in texts)
+    counted = count_steps(find_runs(first, total_steps), find_runs(second, total_steps))
+    expected = Counter(zip(first.values(total_steps), second.values(total_steps), strict=True))
+    assert counted == expected
+
+
+def test_runs_of_different_lengths_cannot_be_counted_together() -> None:
+    short, long = find_runs(parse_schedule(8), 5), find_runs(parse_schedule(8), 6)
+    with pytest.raises(ValueError, match="runs of 5 and 6 steps"):
+        count_steps(short, long)
