@@ -63,8 +63,8 @@ def test_repeated_products_are_one_row_with_a_count():
 
 
 def test_rows_say_what_is_converted_and_why_the_rest_is_not():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.LSTM(4, 4), nn.ReLU())
-    bc.quantize_model(model, skip=["1"])
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Bilinear(4, 4, 4), nn.ReLU())
+    bc.quantize_model(model, skip=["1"], kernel="simulate")
     rows = bc.audit(model)
     assert [row.name for row in rows.rows] == ["0", "1", "2"]
     assert [row.name for row in rows.converted_rows] == ["0"]
@@ -72,7 +72,7 @@ def test_rows_say_what_is_converted_and_why_the_rest_is_not():
     first = rows["0"]
     assert (first.type, first.quantizer, first.kernel) == ("Linear", "SBM", "simulate")
     assert "not chosen (skip, only" in rows["1"].reason
-    assert rows["2"].reason == "no quantized layer for LSTM"
+    assert rows["2"].reason == "no quantized layer for Bilinear"
 
 
 def test_a_model_that_was_never_converted_is_all_float():
@@ -173,15 +173,16 @@ def test_an_unknown_row_lists_the_rows():
 
 
 def test_the_table_is_readable():
-    model = bc.quantize_model(nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 4)), kernel="simulate")
+    model = nn.ModuleList([nn.Linear(4, 4), nn.Bilinear(4, 4, 4)])
+    bc.quantize_model(model, kernel="simulate")
     bc.set_precision(model, "FW4/BW8")
     assert str(bc.audit(model)).splitlines() == [
-        "name  type    weight  act    error  grad     quantizer  kernel    ranges      why",
-        "----  ------  ------  -----  -----  -------  ---------  --------  ----------  "
-        "---------------------------",
-        "0     Linear  4       4      8      no rule  SBM        simulate  unobserved  asked for",
-        "1     LSTM    float   float  float  float    -          -         -           "
-        "no quantized layer for LSTM",
+        "name  type      weight  act    error  grad     quantizer  kernel    ranges      why",
+        "----  --------  ------  -----  -----  -------  ---------  --------  ----------  "
+        "-------------------------------",
+        "0     Linear    4       4      8      no rule  SBM        simulate  unobserved  asked for",
+        "1     Bilinear  float   float  float  float    -          -         -           "
+        "no quantized layer for Bilinear",
         "1 of 2 products converted",
     ]
     assert "(the model itself)" in str(bc.audit(bc.quantize_model(nn.Linear(2, 2))))

@@ -59,7 +59,10 @@ CASES = {
     "pruned": (lambda: prune.random_unstructured(nn.Linear(4, 4), "weight", 1), "by a hook"),
     "scripted": (lambda: old_style(torch.jit.script, nn.Linear(4, 4)), "scripted"),
     "bilinear": (lambda: nn.Bilinear(2, 2, 2), "no quantized layer for Bilinear"),
-    "recurrent": (lambda: nn.LSTM(2, 2), "no quantized layer for LSTM"),
+    "recurrent": (
+        lambda: nn.utils.parametrizations.weight_norm(nn.LSTM(2, 2), "weight_hh_l0"),
+        "parametrized",
+    ),
 }
 
 
@@ -98,13 +101,18 @@ def test_a_pruned_layer_is_converted_once_the_pruning_is_made_permanent():
     assert bc.audit(bc.quantize_model(nn.Sequential(layer)))["0"].is_converted
 
 
-def test_the_output_projection_of_multihead_attention_is_never_called_and_stays_float():
-    model = nn.ModuleDict({"mha": nn.MultiheadAttention(4, 2), "fc": nn.Linear(4, 4)})
+class OwnAttention(nn.MultiheadAttention):
+    def forward(self, query, key, value):
+        return super().forward(2 * query, key, value)
+
+
+def test_the_output_projection_of_an_attention_that_stays_float_stays_float():
+    model = nn.ModuleDict({"mha": OwnAttention(4, 2), "fc": nn.Linear(4, 4)})
     bc.quantize_model(model)
     rows = bc.audit(model)
     assert [row.name for row in rows.converted_rows] == ["fc"]
     assert "inside nn.MultiheadAttention" in rows["mha.out_proj"].reason
-    assert "no quantized layer for MultiheadAttention" in rows["mha"].reason
+    assert "OwnAttention overrides forward" in rows["mha"].reason
 
 
 def test_a_layer_that_was_skipped_has_that_as_its_reason():

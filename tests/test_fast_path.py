@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import bitcycle as bc
+from tests import naive_attention
 from tests.toys import naive_linear, randn
 
 BITS = 4
@@ -20,8 +21,9 @@ def encoder_layer(activation="relu"):
 
 
 def naive_layer(layer, x, padding=None):
-    """The layer in evaluation, with its two Linears on 4-bit grids and its attention in float32."""
-    attended = layer.self_attn(x, x, x, key_padding_mask=padding, need_weights=False)[0]
+    """The layer in evaluation, with its two Linears and its attention on 4-bit grids."""
+    hidden = None if padding is None else padding[:, None, None]
+    attended = naive_attention.multihead(layer.self_attn, x, x, x, BITS, hidden)[0]
     x = layer.norm1(x + attended)
     hidden = layer.activation(naive_linear(x, layer.linear1, BITS))
     return layer.norm2(x + naive_linear(hidden, layer.linear2, BITS))

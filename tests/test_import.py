@@ -42,6 +42,23 @@ print(json.dumps(names))
     assert all(count > 0 for count in run(code))
 
 
+def test_layers_of_other_packages_are_listed_without_importing_them():
+    code = """
+import contextlib, io, json, sys
+import torch, bitcycle as bc
+from bitcycle.cli.main import main
+bc.quantize_model(torch.nn.Sequential(torch.nn.Linear(4, 2)))
+with contextlib.redirect_stdout(io.StringIO()) as shown:
+    main(["ls", "layers"])
+found = {name.split(".")[0] for name in sys.modules} & {"transformers", "torch_geometric"}
+print(json.dumps([sorted(found), shown.getvalue()]))
+"""
+    imported, shown = run(code)
+    assert imported == []
+    assert "transformers.pytorch_utils.Conv1D" in shown
+    assert "Imported when a model of transformers is converted" in shown
+
+
 def test_every_public_name_is_there():
     import bitcycle
 

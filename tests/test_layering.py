@@ -16,7 +16,7 @@ ROOT = Path(bitcycle.__file__).parent
 FOUNDATION = {"precision", "registry", "matmul", "extras", "warnings", "version", "tables"}
 CORE = {
     "patterns", "assign", "convert", "scheduler", "audit", "collect", "calibrate", "health",
-    "products", "cost", "range_test",
+    "products", "cost", "range_test", "range_curve", "snapshot", "memory",
 }  # fmt: skip
 BELOW_CORE = {"ops", "schedules", "quantizers", "kernels", "nn"}
 UP_TO_TRAIN = BELOW_CORE | CORE | {"models", "data", "tasks", "train"}
@@ -38,11 +38,13 @@ OURS: dict[str, set[str]] = {
     "recipes": UP_TO_TRAIN,
     "landscape": UP_TO_TRAIN,
     "export": UP_TO_TRAIN,
+    "bench": BELOW_CORE | CORE | {"models"},
     "study": UP_TO_TRAIN | {"recipes"},
     "report": {"schedules", "cost", "range_test", "landscape", "study", "train"},
     "integrations": BELOW_CORE | CORE,
     "__main__": {"cli"},
-    "cli": UP_TO_TRAIN | {"recipes", "study", "landscape", "export", "report", "integrations"},
+    "cli": UP_TO_TRAIN
+    | {"recipes", "study", "landscape", "export", "bench", "report", "integrations"},
 }
 
 # packages outside the core installation, and where each may be used
@@ -63,8 +65,12 @@ OTHERS: dict[str, set[str]] = {
     "onnxscript": {"export"},
     "onnxruntime": {"export"},
     "ray": {"study"},
+    "torchao": {"bench"},
+    "brevitas": {"bench"},
+    "qtorch": {"bench"},
     "lightning": {"integrations"},
-    "transformers": {"integrations", "nn"},
+    "transformers": {"integrations", "nn", "models"},
+    "tokenizers": {"data"},
 }
 
 

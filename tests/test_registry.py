@@ -88,3 +88,24 @@ def test_a_broken_file_shows_its_own_error_at_every_lookup(package):
     for _ in range(2):
         with pytest.raises(TypeError, match="paint is dry"):
             COLOURS["red"]
+
+
+def test_a_name_from_elsewhere_is_known_at_once_and_imported_when_it_is_asked_for(package):
+    text = "from paints.base import COLOURS\nCOLOURS.register('rare')(7)\n"
+    (package / "shelf").mkdir()
+    (package / "shelf" / "__init__.py").write_text("")
+    (package / "shelf" / "rare.py").write_text(text)
+    base = "Registry('colour', 'paints', {'rare': 'paints.shelf.rare'})"
+    (package / "base.py").write_text(f"from bitcycle.registry import Registry\nCOLOURS = {base}\n")
+    from paints.base import COLOURS
+
+    assert "rare" in COLOURS
+    assert COLOURS.names() == ["rare"]
+    assert len(COLOURS) == 1
+    assert not COLOURS.is_imported("rare")
+    assert "paints.shelf.rare" not in sys.modules
+    with pytest.raises(ValueError, match="known: rare; did you mean 'rare'"):
+        COLOURS["rar"]
+    assert COLOURS["rare"] == 7
+    assert COLOURS.is_imported("rare")
+    assert COLOURS.items() == [("rare", 7)]

@@ -38,6 +38,13 @@ class Attention(nn.Module):
         return self.mix(self.scores(q, k.transpose(1, 2)).softmax(-1), v)
 
 
+class Trilinear(nn.Module):
+    """(N, 4) -> (N, 2) by an operator that has no MAC formula."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.bilinear(x, x, torch.ones(2, 4, 4))
+
+
 def net(seed: int = 0) -> Net:
     """A float `Net` with fixed weights."""
     with torch.random.fork_rng():

@@ -10,6 +10,7 @@ from bitcycle.cost import CostMeter, training_cost
 from bitcycle.health import NonFiniteError
 from bitcycle.matmul import MatMul
 from bitcycle.precision import Precision
+from bitcycle.range_test import RangeTest, RangeTestError, precision_range_test
 from bitcycle.scheduler import PrecisionScheduler
 from bitcycle.schedules import (
     Anneal,
@@ -40,6 +41,8 @@ __all__ = [
     "Precision",
     "PrecisionScheduler",
     "Ramp",
+    "RangeTest",
+    "RangeTestError",
     "RunConfig",
     "RunResult",
     "Sequence",
@@ -55,6 +58,7 @@ __all__ = [
     "get_precision",
     "list_schedules",
     "parse_schedule",
+    "precision_range_test",
     "quantize_model",
     "quantizers",
     "resume",

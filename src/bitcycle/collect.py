@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -104,6 +105,16 @@ class Collection:
                 return row
         known = ", ".join(f"({row.layer!r}, {row.role!r})" for row in self.rows())
         raise KeyError(f"nothing was quantized for {key!r}; there is: {known or 'nothing'}")
+
+    def gradient_noise(self) -> dict[str, float]:
+        """Norms over all layers of the errors, and of what quantization added to them.
+
+        By the names that an adaptive schedule reads; both 0 where no error was quantized.
+        """
+        rows = [row for row in self.rows() if row.role == "error"]
+        gradient = math.hypot(*(row.signal_norm for row in rows))
+        return {"gradient_norm": gradient,
+                "noise_norm": math.hypot(*(row.noise_norm for row in rows))}  # fmt: skip
 
     def __str__(self) -> str:
         header = ("layer", "role", "calls", "saturated", "SQNR dB", "norm", "noise norm")

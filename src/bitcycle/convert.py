@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
-from bitcycle.kernels.base import KERNELS, choose_kernel
+from bitcycle.kernels import Kernel, ask_kernel, make_kernel
+from bitcycle.kernels.choice import MAX_CODE_BITS
 from bitcycle.matmul import MatMul
 from bitcycle.nn.base import (
     OWN_ATTRIBUTES,
@@ -26,6 +28,9 @@ from bitcycle.nn.base import (
     qualified_name,
     registered_base,
 )
+from bitcycle.nn.companion import Companion, accompany, can_accompany
+from bitcycle.nn.embedding import LOOKUPS, QuantizedLookup, is_lookup
+from bitcycle.nn.norm import QuantizedNorm, can_normalize, convert_norm
 from bitcycle.patterns import (
     Named,
     Pattern,
@@ -33,6 +38,7 @@ from bitcycle.patterns import (
     list_names,
     matches,
     named_modules,
+    names,
     unwrap,
 )
 from bitcycle.precision import Precision, check_bits
@@ -46,9 +52,8 @@ _MULTIPLYING = (
 # The same by name, since nobody has imported their packages; why they stay float until a layer is
 # registered for them.
 _MULTIPLYING_NAMES = {
-    "transformers.pytorch_utils.Conv1D": "no quantized layer for Conv1D",
-    "torch_geometric.nn.dense.linear.Linear": (
-        "graph layers of PyTorch Geometric cannot be converted yet"
+    "torch_geometric.nn.conv.message_passing.MessagePassing": (
+        "aggregates in float32: no quantized layer for its type"
     ),
 }
 
@@ -62,15 +67,51 @@ class Candidate(Named):
 
 def find_candidates(model: nn.Module) -> list[Candidate]:
     """Every module of the model that multiplies."""
-    return [
+    candidates = [
         Candidate(e.module, e.names, e.parents, _reason_against(e))
         for e in named_modules(model)
         if _multiplies(e.module)
     ]
+    # what such a layer reads the parameters of is part of it: its out_proj
+    whole = {
+        id(c.module)
+        for c in candidates
+        if c.reason is None and isinstance(c.module, nn.MultiheadAttention)
+    }
+    return [c for c in candidates if not any(id(parent) in whole for parent in c.parents)]
+
+
+def find_ends(candidates: list[Candidate]) -> list[Candidate]:
+    """The first and the last layer with parameters: what `first_last="float32"` leaves float."""
+    ids = {id(c.module) for c in candidates}
+    outer = [
+        c
+        for c in candidates
+        if not any(id(parent) in ids for parent in c.parents)
+        and next(c.module.parameters(), None) is not None
+    ]
+    return [outer[0], *outer[1:][-1:]] if outer else []
+
+
+def keeps_aggregation(rules: Quantizer, module: nn.Module) -> bool:
+    """Whether this module sums along edges, and these rules leave that float32 (FP-Agg)."""
+    if rules.aggregation == "quantized":
+        return False
+    if isinstance(module, QuantizedLayer):
+        return module.aggregates
+    return registered_base(type(module)) is not None and converted_type(type(module)).aggregates
+
+
+def is_within(entry: Named, others: Iterable[Named]) -> bool:
+    """Whether the module is one of these, or part of one."""
+    modules = (entry.module, *entry.parents)
+    return any(other.module is module for other in others for module in modules)
 
 
 def _multiplies(module: nn.Module) -> bool:
     kind = type(module)
+    if isinstance(module, (QuantizedNorm, QuantizedLookup)):
+        return False
     return (
         isinstance(module, (QuantizedLayer, *_MULTIPLYING))
         or registered_base(kind) is not None
@@ -101,7 +142,9 @@ def _reason_against(entry: Named) -> str | None:
     if base is None:
         named = (_MULTIPLYING_NAMES.get(qualified_name(other)) for other in kind.__mro__)
         return next(filter(None, named), f"no quantized layer for {kind.__name__}")
-    if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
+    if any(
+        parameter is not None and is_lazy(parameter) for parameter in module._parameters.values()
+    ):
         return "lazy: run one batch through the model first"
     if parametrize.is_parametrized(module):
         return "parametrized: its weight is computed (weight_norm, spectral_norm, ...)"
@@ -114,6 +157,9 @@ def _reason_against(entry: Named) -> str | None:
     changed = [name for name in replaced if name in module.__dict__]
     if changed:
         return f"{changed[0]} was replaced on this instance"
+    against = converted_type(base).reason_against(module)
+    if against:
+        return against
     taken = [name for name in (*OWN_ATTRIBUTES, *OWN_BUFFERS) if hasattr(module, name)]
     if taken:
         return f"it has an attribute {taken[0]!r} of its own, which conversion would overwrite"
@@ -132,7 +178,11 @@ def quantize_model(
 ) -> nn.Module:
     """Convert every layer there is a quantized one for, in place; returns the same model.
 
-    skip, only: names (with everything below), globs over full dotted paths, or module types.
+    skip, only: names (with everything below), globs over full dotted paths, or module types. What
+    they leave over includes nn.ReLUs, which then keep one bit per element for the backward pass,
+    and BatchNorms if the quantizer has a rule for them. Quantizers with first_last="float32" leave
+    the first and the last layer float. Embeddings stay float unless `only` names them themselves,
+    by a name, a glob or a type; converted, their weight follows its bits.
     kernel: "auto", or the name of one for all layers. max_bits: exceeding it later is an error.
     seed: of the stochastic rounding. Layers converted earlier take the new settings and keep
     their bits and ranges.
@@ -140,33 +190,46 @@ def quantize_model(
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> model = quantize_model(model, skip=["2"])
     >>> [type(module).__name__ for module in model]
-    ['QuantizedLinear', 'ReLU', 'Linear']
+    ['QuantizedLinear', 'MaskedReLU', 'Linear']
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"quantize_model takes an nn.Module, got {type(model).__name__}")
     rules = make_quantizer(quantizer)
-    kernel_name, kernel_reason = choose_kernel(kernel)
     check_bits(max_bits, "max_bits")
+    device = next((parameter.device for parameter in model.parameters()), None)
+    multiplier, kernel_reason = _ask_kernel(kernel, rules, device)
     _refuse_sharded(model)
     candidates = find_candidates(model)
-    skipped = check_patterns(skip, candidates, "skip")
-    wanted = None if only is None else check_patterns(only, candidates, "only")
-    chosen = [
-        c
-        for c in candidates
-        if c.reason is None
-        and not any(matches(pattern, c) for pattern in skipped)
-        and (wanted is None or any(matches(pattern, c) for pattern in wanted))
-    ]
+    modules = named_modules(model)
+    companions = [entry for entry in modules if can_accompany(entry.module)]
+    norms = [entry for entry in modules if _is_norm_for(rules, entry.module)]
+    lookups = [entry for entry in modules if is_lookup(entry.module)]
+    others = [*companions, *norms, *lookups]
+    skipped = check_patterns(skip, candidates, "skip", also=others)
+    wanted = None if only is None else check_patterns(only, candidates, "only", also=others)
+
+    def is_meant(entry: Named) -> bool:
+        return not any(matches(pattern, entry) for pattern in skipped) and (
+            wanted is None or any(matches(pattern, entry) for pattern in wanted)
+        )
+
+    meant = [c for c in candidates if c.reason is None and is_meant(c)]
+    ends = find_ends(candidates) if rules.first_last == "float32" else []
+
+    def is_kept_float(candidate: Candidate) -> bool:
+        return is_within(candidate, ends) or keeps_aggregation(rules, candidate.module)
+
+    chosen = [c for c in meant if not is_kept_float(c)]
+    chosen += _chosen_lookups(filter(is_meant, lookups), wanted or ())
     if not chosen:
-        raise ValueError(f"nothing to convert: {_explain(candidates)}")
+        raise ValueError(f"nothing to convert: {_explain(candidates, rules, meant)}")
     shared = next(
-        (c.module.shared for c in candidates if isinstance(c.module, QuantizedLayer)), ModelState()
+        (e.module.shared for e in modules if isinstance(e.module, QuantizedLayer)), ModelState()
     )
     settings = LayerSettings(
         name="",
         quantizer=rules,
-        kernel=KERNELS[kernel_name],
+        kernel=multiplier,
         kernel_reason=kernel_reason,
         max_bits=max_bits,
         seed=seed,
@@ -174,12 +237,32 @@ def quantize_model(
     for candidate in chosen:  # check everything before anything is written
         if isinstance(candidate.module, QuantizedLayer):
             replace(settings, name=candidate.name).check(candidate.module.precision)
-    device = next((parameter.device for parameter in model.parameters()), None)
     for candidate in chosen:
         _convert(candidate.module, replace(settings, name=candidate.name), shared, device)
+    for candidate in meant:
+        if is_kept_float(candidate) and isinstance(candidate.module, QuantizedLayer):
+            candidate.module.become_float()  # converted before, by rules that did not keep it
+    for entry in filter(is_meant, norms):
+        named = replace(settings, name=entry.name)
+        convert_norm(entry.module, rules.norm_rule, named, shared)
+    for entry in filter(is_meant, companions):
+        accompany(entry.module, shared)
     _disable_fast_paths(model)
     _ignore_in_ddp(model)
     return model
+
+
+def _chosen_lookups(lookups: Iterable[Named], wanted: tuple[Pattern, ...]) -> list[Candidate]:
+    """Embeddings that a pattern is about, and those converted before."""
+    chosen = []
+    for entry in lookups:
+        if not isinstance(entry.module, QuantizedLookup):
+            if not any(names(pattern, entry) for pattern in wanted):
+                continue
+            if reason := LOOKUPS[type(entry.module)].reason_against(entry.module):
+                raise ValueError(f"only: {entry.name!r} cannot be converted: {reason}")
+        chosen.append(Candidate(entry.module, entry.names, entry.parents))
+    return chosen
 
 
 def _convert(
@@ -188,18 +271,51 @@ def _convert(
     if isinstance(module, QuantizedLayer):
         old = module.settings.name  # keep the fuller path: parts may be converted before the whole
         name = settings.name if settings.name.endswith(old) else old
-        module.settings, module.shared = replace(settings, name=name), shared
-        precision, module.precision = module.precision, Precision()
+        precision = module.precision
+        module.set_precision(Precision())
+        module.settings, module.shared = module.adapt(replace(settings, name=name)), shared
         module.set_precision(precision)
         return
-    module.__class__ = converted_type(type(module))
+    module.__class__ = LOOKUPS.get(type(module)) or converted_type(type(module))
     assert isinstance(module, QuantizedLayer)
     module.become_quantized(settings, shared)
-    if device is not None and not module._parameters:
+    if device is not None and next(module.parameters(), None) is None:
         module.to(device)  # a MatMul has no parameter that tells where the model is
 
 
-def _explain(candidates: list[Candidate]) -> str:
+def _ask_kernel(name: str, rules: Quantizer, device: torch.device | None) -> tuple[Kernel, str]:
+    kernel, reason = ask_kernel(
+        name,
+        weight_grids=rules.weight_grids,
+        device_type="cpu" if device is None else device.type,
+    )
+    if rules.integer_range(MAX_CODE_BITS) is not None:
+        return kernel, reason
+    why = f"{type(rules).__name__} has no integer codes"
+    if name == "auto":
+        return make_kernel("simulate"), f"auto: {why}"
+    return kernel, f"{reason}; multiplies floats: {why}" if kernel.takes_codes else reason
+
+
+def _is_norm_for(rules: Quantizer, module: nn.Module) -> bool:
+    """Whether the rules normalize by a rule of their own here, or earlier ones did."""
+    if rules.norm_rule is None:
+        return isinstance(module, QuantizedNorm)
+    return can_normalize(module)
+
+
+def _explain(candidates: list[Candidate], rules: Quantizer, kept: list[Candidate]) -> str:
+    kind = type(rules).__name__
+    if kept and all(keeps_aggregation(rules, c.module) for c in kept):
+        return (
+            f"{kind} leaves sums along edges float32 and there is no other layer to convert; "
+            f"{kind}(aggregation='quantized') converts them. Layers: {list_names(kept)}"
+        )
+    if kept:
+        return (
+            f"{kind} leaves the first and the last layer float32 and there is no other to convert; "
+            f"{kind}(first_last='quantized') converts them too. Layers: {list_names(candidates)}"
+        )
     if not candidates:
         return "the model has no layer that multiplies (nn.Linear, convolutions, bitcycle.MatMul)"
     names: dict[str, list[str]] = {}
@@ -279,7 +395,8 @@ def unquantize_model(model: nn.Module) -> nn.Module:
     >>> type(model).__name__, sorted(model.state_dict())
     ('Linear', ['bias', 'weight'])
     """
-    layers = [module for module in model.modules() if isinstance(module, QuantizedLayer)]
+    kinds = (QuantizedLayer, Companion)
+    layers = [module for module in model.modules() if isinstance(module, kinds)]
     if not layers:
         raise ValueError("the model has no quantized layer: nothing to convert back")
     inner = unwrap(model)

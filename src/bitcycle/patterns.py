@@ -91,19 +91,34 @@ def matches(pattern: Pattern, entry: Named) -> bool:
     return is_glob and any(fnmatch.fnmatchcase(name, pattern) for name in entry.names)
 
 
+def names(pattern: Pattern, entry: Named) -> bool:
+    """Whether the pattern covers the module by itself, not through a module around it.
+
+    >>> entry = Named(nn.Linear(1, 1), ["net.fc"])
+    >>> names("net.fc", entry), names("*.fc", entry), names(nn.Linear, entry), names("net", entry)
+    (True, True, True, False)
+    """
+    if isinstance(pattern, type):
+        return isinstance(entry.module, pattern)
+    return any(pattern == name or fnmatch.fnmatchcase(name, pattern) for name in entry.names)
+
+
 def check_patterns(
-    patterns: Iterable[Pattern], entries: Iterable[Named], what: str
+    patterns: Iterable[Pattern], entries: Iterable[Named], what: str, also: Iterable[Named] = ()
 ) -> tuple[Pattern, ...]:
-    """The patterns, each known to match; otherwise a ValueError that lists what there is."""
+    """The patterns, each known to match; otherwise a ValueError that lists what there is.
+
+    also: what a pattern may match too, without being listed.
+    """
     if isinstance(patterns, str | type):
         raise ValueError(f"{what} takes a list of patterns, got {patterns!r}; write [{patterns!r}]")
-    patterns, entries = tuple(patterns), list(entries)
+    patterns, entries, also = tuple(patterns), list(entries), list(also)
     for pattern in patterns:
         if not isinstance(pattern, str | type):
             raise ValueError(
                 f"{what}: a pattern is a name, a glob or a module type, got {pattern!r}"
             )
-        if not any(matches(pattern, entry) for entry in entries):
+        if not any(matches(pattern, entry) for entry in (*entries, *also)):
             shown = pattern if isinstance(pattern, str) else pattern.__name__
             raise ValueError(
                 f"{what}: pattern {shown!r} matches no layer; layers: {list_names(entries)}"

@@ -31,9 +31,9 @@ PRODUCTS = frozenset({
 class ProductWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes every product that runs while no owning module is on the stack."""
 
-    def __init__(self, owners: set[int]) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.owners = owners
+        self.owners: set[int] = set()  # ids of modules
         self.stack: list[tuple[int, str]] = []
         self.found: dict[tuple[str, str], int] = {}  # (module name, operator) -> times
         self.is_paused = False
@@ -42,11 +42,15 @@ class ProductWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         name = func.overloadpacket.__name__
+        result = func(*args, **(kwargs or {}))
         is_owned = any(module in self.owners for module, _ in self.stack)
         if name in PRODUCTS and not is_owned and not self.is_paused:
-            place = self.stack[-1][1] if self.stack else ""
-            self.found[place, name] = self.found.get((place, name), 0) + 1
-        return func(*args, **(kwargs or {}))
+            self.note(self.stack[-1][1] if self.stack else "", name, args, result)
+        return result
+
+    def note(self, place: str, name: str, args: tuple[Any, ...], result: Any) -> None:
+        """Take down one product: the module it ran in, the operator, its operands and result."""
+        self.found[place, name] = self.found.get((place, name), 0) + 1
 
     def lines(self) -> list[str]:
         """What was found, one line per module and operator: 'attention: bmm x2'."""
@@ -57,13 +61,16 @@ class ProductWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @contextmanager
-def watch_products(model: nn.Module, owners: Iterable[Candidate]) -> Iterator[ProductWatch]:
+def watch_products(
+    model: nn.Module, owners: Iterable[Candidate], watch: ProductWatch | None = None
+) -> Iterator[ProductWatch]:
     """The model in evaluation mode at float32, every product inside the `with` noted."""
     ids: set[int] = set()
     for owner in owners:
         ids.add(id(owner.module))  # what a scripted module runs inside is not seen as a call
         ids |= {id(p) for p in owner.parents if isinstance(p, torch.jit.ScriptModule)}
-    watch = ProductWatch(ids)
+    watch = ProductWatch() if watch is None else watch
+    watch.owners = ids
     with _evaluation(model), _tracked(model, watch), watch:
         yield watch
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -35,15 +35,21 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> ValueError:
 class Registry(Generic[T]):
     """Maps names to objects of one kind and imports the package that defines them on first use.
 
+    elsewhere: names whose module, outside the package's own files, is imported only when its name
+    is asked for.
+
     >>> colours = Registry[str]("colour")
     >>> _ = colours.register("red")("#f00")
     >>> colours["red"], colours.names()
     ('#f00', ['red'])
     """
 
-    def __init__(self, kind: str, package: str | None = None) -> None:
+    def __init__(
+        self, kind: str, package: str | None = None, elsewhere: Mapping[str, str] | None = None
+    ) -> None:
         self.kind = kind
         self._package = package
+        self._elsewhere = dict(elsewhere or {})
         self._entries: dict[str, T] = {}
         self._is_loaded = package is None
 
@@ -74,27 +80,33 @@ class Registry(Generic[T]):
     def __getitem__(self, name: str) -> T:
         if isinstance(name, str) and name not in self._entries:
             self._load()
+            if name in self._elsewhere:
+                importlib.import_module(self._elsewhere[name])
         try:
             return self._entries[name]
         except (KeyError, TypeError):
-            raise unknown_name(self.kind, name, self._entries) from None
+            raise unknown_name(self.kind, name, self.names()) from None
 
     def __contains__(self, name: object) -> bool:
         self._load()
-        return name in self._entries
+        return name in self._entries or name in self._elsewhere
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
 
     def __len__(self) -> int:
-        self._load()
-        return len(self._entries)
+        return len(self.names())
 
     def names(self) -> list[str]:
         """Every name, sorted."""
         self._load()
-        return sorted(self._entries)
+        return sorted({*self._entries, *self._elsewhere})
+
+    def is_imported(self, name: str) -> bool:
+        """Whether the object is at hand: False until a name from `elsewhere` is asked for."""
+        self._load()
+        return name in self._entries
 
     def items(self) -> list[tuple[str, T]]:
         """Every (name, object), sorted by name."""
-        return [(name, self._entries[name]) for name in self.names()]
+        return [(name, self[name]) for name in self.names()]

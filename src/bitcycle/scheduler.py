@@ -1,7 +1,7 @@
 """The scheduler: asks each role's schedule for the bits of a step and writes them to the layers.
 
 Used like a learning-rate scheduler: built once (which applies step 0), stepped after every
-optimizer step. Its own state is one integer.
+optimizer step. Its own state is one integer, and what adaptive schedules have seen so far.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from bitcycle.nn.base import QuantizedLayer, advance_clocks
 from bitcycle.patterns import Named, Pattern, check_mapping, last_match
 from bitcycle.precision import ROLES, Precision, is_float
 from bitcycle.registry import unknown_name
-from bitcycle.schedules import Bits, Preview, Schedule, ScheduleLike, parse_schedule
+from bitcycle.schedules import Adaptive, Bits, Preview, Schedule, ScheduleLike, parse_schedule
+from bitcycle.schedules.adaptive_states import AdaptiveStates, Metric
 from bitcycle.schedules.checks import check_total
 from bitcycle.warnings import BitcycleWarning
 
@@ -90,12 +91,14 @@ class PrecisionScheduler:
         self._schedules = list(dict.fromkeys(s for plan in self._plans for s in plan))
         places = {schedule: place for place, schedule in enumerate(self._schedules)}
         self._places = [tuple(places[s] for s in plan) for plan in self._plans]
+        self._adaptive = AdaptiveStates(self._schedules, self.total_steps)
         self._step_count = 0
         for schedule in sorted(self._schedules, key=str):
             for note in schedule.notes(self.total_steps):
                 warnings.warn(note, BitcycleWarning, stacklevel=2)
         for name, layer in zip(self._names, self._layers, strict=True):
             layer.rename(name)  # parts converted alone, and copies, share names and so noise
+        self._announce_tops()
         self._health = HealthCheck(self._names, self._layers)
         self._health.clear()
         self._apply(0)
@@ -118,7 +121,10 @@ class PrecisionScheduler:
         return self.precision_at(self._step_count)
 
     def precision_at(self, step: int) -> Precision | dict[str, Precision]:
-        """The bits of any step; `total_steps` itself holds those of the step before."""
+        """The bits of any step; `total_steps` itself holds those of the step before.
+
+        An adaptive schedule has none yet for the steps to come.
+        """
         return self._by_layer(self._bits_at(step))
 
     def _by_layer(self, bits: list[Precision]) -> Precision | dict[str, Precision]:
@@ -139,7 +145,12 @@ class PrecisionScheduler:
     def history(self) -> list[tuple[int, Precision | dict[str, Precision]]]:
         """(first step, bits) of every stretch of equal bits so far."""
         last = min(self._step_count, self.total_steps - 1)
-        columns = [schedule.values(self.total_steps)[: last + 1] for schedule in self._schedules]
+        columns = [
+            [self._adaptive.bits_at(schedule, step) for step in range(last + 1)]
+            if isinstance(schedule, Adaptive)
+            else schedule.values(self.total_steps)[: last + 1]
+            for schedule in self._schedules
+        ]
         every = enumerate(zip(*columns, strict=True))
         changes = (next(stretch) for _, stretch in groupby(every, key=lambda item: item[1]))
         return [(step, self._by_layer(self._combine(row))) for step, row in changes]
@@ -159,8 +170,31 @@ class PrecisionScheduler:
 
     # -- stepping -------------------------------------------------------------------------------
 
-    def step(self, metric: float | None = None) -> None:
-        """Call after every optimizer step. `metric` is read by adaptive schedules only."""
+    @property
+    def reads(self) -> frozenset[str]:
+        """All that its adaptive schedules want to be told, by name, at some step."""
+        return self._adaptive.reads
+
+    @property
+    def rounds_errors(self) -> bool:
+        """Whether any layer's errors have bits at some step."""
+        errors = [plan[ROLES.index("error")] for plan in self._plans]
+        return any(not is_float(schedule.low) for schedule in errors)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the next `step` must be told by name, such as "loss"; empty: nothing.
+
+        Adaptive schedules read it; see `bitcycle.schedules.adaptive` for the names.
+        """
+        return frozenset() if self.finished else self._adaptive.needs(self._step_count)
+
+    def step(self, metric: Metric | None = None) -> None:
+        """Call after every optimizer step.
+
+        metric: a number or, by name, several, that adaptive schedules read (`needs`); others do
+        not look at it. With several processes it must be the same in all of them.
+        """
         if self.finished:
             raise RuntimeError(
                 f"the schedule was built for total_steps={self.total_steps} and has been stepped "
@@ -169,6 +203,8 @@ class PrecisionScheduler:
         self._check_converted()
         if self._nonfinite != "ignore":
             self._health.check(self._step_count, lambda: self.precision, action=self._nonfinite)
+        if self._adaptive:
+            self._adaptive.tell(self._step_count, metric)
         self._step_count += 1
         self._apply(self._step_count)
 
@@ -178,6 +214,13 @@ class PrecisionScheduler:
         advance_clocks(self._layers, step)
         for layer, plan in zip(self._layers, self._plan_of, strict=True):
             layer.set_precision(bits[plan])
+
+    def _announce_tops(self) -> None:
+        """Tell each layer the most bits it will be given, before it is given the first."""
+        most = {schedule: _most_bits(schedule, self.total_steps) for schedule in self._schedules}
+        for layer, number in zip(self._layers, self._plan_of, strict=True):
+            plan = zip(ROLES, self._plans[number], strict=True)
+            layer.expect({role: most[schedule] for role, schedule in plan})
 
     def _check_converted(self) -> None:
         for name, layer in zip(self._names, self._layers, strict=True):
@@ -190,7 +233,14 @@ class PrecisionScheduler:
     def _bits_at(self, step: int) -> list[Precision]:
         """The bits of each distinct plan."""
         at = min(step, self.total_steps - 1)  # the call after the last step holds its bits
-        return self._combine([schedule(at, self.total_steps) for schedule in self._schedules])
+        return self._combine(
+            [
+                self._adaptive.bits_at(schedule, at)
+                if isinstance(schedule, Adaptive)
+                else schedule(at, self.total_steps)
+                for schedule in self._schedules
+            ]
+        )
 
     def _combine(self, values: Sequence[Bits]) -> list[Precision]:
         """The values of the distinct schedules -> the bits of each distinct plan."""
@@ -202,12 +252,18 @@ class PrecisionScheduler:
     # -- state ----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The step, and what it is a step of, so that a mismatch is noticed on loading."""
-        return {
+        """The step, and what it is a step of, so that a mismatch is noticed on loading.
+
+        With adaptive schedules also what they have seen so far.
+        """
+        state: dict[str, Any] = {
             "step_count": self._step_count,
             "total_steps": self.total_steps,
             "schedules": self._describe_plans(),
         }
+        if self._adaptive:
+            state["adaptive"] = self._adaptive.state_dict()
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from there: the bits of that step are applied at once."""
@@ -225,6 +281,7 @@ class PrecisionScheduler:
                     BitcycleWarning,
                     stacklevel=2,
                 )
+        self._adaptive.load_state_dict(state.get("adaptive"), step)
         self._step_count = step
         self._apply(step)
 
@@ -237,6 +294,13 @@ class PrecisionScheduler:
         if len(texts) == 1:
             return texts[0]
         return {n: texts[plan] for n, plan in zip(self._names, self._plan_of, strict=True)}
+
+
+def _most_bits(schedule: Schedule, total_steps: int) -> int:
+    """The most bits below float32; listing every step only if the schedule gets to float32."""
+    if schedule.high is not None and not is_float(schedule.high):
+        return schedule.high
+    return max([b or 0 for b in schedule.bit_widths(total_steps) if not is_float(b)] or [0])
 
 
 def _roles_by_schedule(schedules: Mapping[str, Schedule]) -> list[tuple[Schedule, str]]:
@@ -316,11 +380,11 @@ def _check_rules(layer: QuantizedLayer, plan: Plan, named: set[str]) -> None:
 
 
 def _check_limits(layers: list[QuantizedLayer], plans: list[Plan], total_steps: int) -> None:
-    """Bits that will exceed a layer's max_bits at some step are an error now."""
+    """Bits that will exceed a layer's max_bits, or its kernel's, at some step are an error now."""
     limited = [
-        (layer, p) for layer, p in zip(layers, plans, strict=True) if layer.settings.max_bits
+        (layer, p) for layer, p in zip(layers, plans, strict=True) if layer.settings.is_limited
     ]
-    bits_of = {s: set(s.values(total_steps)) for s in {s for _, plan in limited for s in plan}}
+    bits_of = {s: s.bit_widths(total_steps) for s in {s for _, plan in limited for s in plan}}
     for layer, plan in limited:
         for role, schedule in zip(ROLES, plan, strict=True):
             for bits in bits_of[schedule]:

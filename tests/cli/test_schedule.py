@@ -82,3 +82,15 @@ def test_a_bad_value_is_exit_code_2_and_nothing_is_printed_or_written(
     assert captured.out == ""
     assert message in captured.err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("more", [[], ["--json"], ["--png", "bits.png"]])
+def test_bits_that_follow_the_training_are_not_guessed(capsys, tmp_path, monkeypatch, more):
+    monkeypatch.chdir(tmp_path)
+    assert main(["schedule", "CR:3-8:8", "plateau:3-8", *more]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "plateau:3-8:window=0.00625" in shown.err
+    assert "follows the training (3 to 8 bits, one more when the mean loss did not" in shown.err
+    assert "not known before the run" in shown.err
+    assert not list(tmp_path.iterdir())

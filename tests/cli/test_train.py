@@ -300,7 +300,7 @@ def test_whole_pickled_data_is_trained_on(cifar, tmp_path):
 # -- what cannot be quantized yet ----------------------------------------------------------------
 
 
-def test_an_lstm_stays_float_and_says_so_while_its_decoder_is_quantized(tmp_path, capsys):
+def test_an_lstm_and_its_decoder_are_quantized(tmp_path, capsys):
     root = write_text(tmp_path / "ptb")
     path = write_config(
         tmp_path,
@@ -311,13 +311,13 @@ def test_an_lstm_stays_float_and_says_so_while_its_decoder_is_quantized(tmp_path
     )  # fmt: skip
     assert main(["train", str(path)]) == 0
     out = capsys.readouterr().out
-    assert "stays float32: lstm (no quantized layer for LSTM)" in out
+    assert "stays float32" not in out
     assert "perplexity" in out
     result = json.loads((run_of(tmp_path) / "result.json").read_text())
-    assert list(result["kernels"]) == ["decoder"]
+    assert list(result["kernels"]) == ["lstm", "decoder"]
 
 
-def test_graph_layers_cannot_be_quantized_yet_and_the_error_says_so(tmp_path, capsys):
+def test_a_graph_net_sums_along_edges_in_float32_or_quantized(tmp_path, capsys):
     pytest.importorskip("torch_geometric")
     root = write_planetoid(tmp_path / "cora", planetoid_parts())
     path = write_config(
@@ -326,11 +326,13 @@ def test_graph_layers_cannot_be_quantized_yet_and_the_error_says_so(tmp_path, ca
         model={"name": "gcn", "options": {"hidden_dim": 4}},
         data={"name": "cora", "root": str(root), "subset": None, "validation": None},
     )
-    message = "convs.0.lin, convs.1.lin, convs.2.lin (graph layers of PyTorch Geometric cannot be"
-    refused(["train", str(path)], capsys, tmp_path, "nothing to convert", message)
-    float32 = ["--precision.forward", "fp32", "--precision.backward", "fp32", "--quiet"]
-    assert main(["train", str(path), *float32]) == 0
-    assert "accuracy" in capsys.readouterr().out
+    assert main(["train", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "stays float32: convs.0 (sums along edges in float32 (aggregation='float32'))" in out
+    assert "accuracy" in out
+    quantized = ["--precision.quantizer_options.aggregation", "quantized", "--name", "qagg"]
+    assert main(["train", str(path), *quantized]) == 0
+    assert "stays float32" not in capsys.readouterr().out
 
 
 # -- real processes ------------------------------------------------------------------------------

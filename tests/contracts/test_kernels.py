@@ -4,25 +4,33 @@ import pytest
 import torch
 
 import bitcycle as bc
-from bitcycle.kernels import KERNELS
+from bitcycle.kernels import KERNELS, make_kernel
 from bitcycle.nn import LAYERS
 from tests import naive
 from tests.contracts.examples import EXAMPLES
 from tests.contracts.test_layers import fixed_error, run
 
-pytestmark = pytest.mark.parametrize("kernel", KERNELS.names())
+MIXED = "int8/bf16/int8"
+# recurrent and attention layers multiply many times, graph layers have a scale per node and decline
+# kernels of codes: their own tests hold them to an oracle
+OTHERS = ("torch.nn.modules.rnn.", "torch.nn.modules.activation.", "torch_geometric.")
+SINGLE = [name for name in LAYERS.names() if not name.startswith(OTHERS)]
+
+pytestmark = pytest.mark.parametrize("kernel", [*KERNELS.names(), MIXED])
 
 
 def test_it_knows_its_name(kernel):
-    assert KERNELS[kernel].name == kernel
+    assert make_kernel(kernel).name == kernel
 
 
-@pytest.mark.parametrize("layer", LAYERS.names())
-@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("layer", SINGLE)
+@pytest.mark.parametrize("bits", [2, 4, 7, 8])
 def test_its_three_products_are_the_float_products_of_the_quantized_operands(kernel, layer, bits):
     quantizer = bc.quantizers.SBM(error_rounding="nearest")
     module = bc.quantize_model(EXAMPLES[layer].module(), quantizer, kernel=kernel)
-    assert bc.audit(module)[""].kernel == kernel
+    # scales per output channel keep grad_input from int8: bf16 forms it where the processor has it
+    names = ("int8", MIXED) if kernel == "int8" else (kernel,)
+    assert bc.audit(module)[""].kernel in names
     bc.set_precision(module, f"w{bits}a{bits}e{bits}")
     tensors = EXAMPLES[layer].tensors()
     ours = run(module, tensors)
@@ -32,7 +40,8 @@ def test_its_three_products_are_the_float_products_of_the_quantized_operands(ker
         operands = [naive.per_tensor(x, bits).double() for x in tensors]
         float_module = EXAMPLES[layer].module().double()
         if hasattr(float_module, "weight"):
-            groups = module.groups if getattr(module, "transposed", False) else 0
+            is_turned = layer.endswith("Conv1D")  # (in, out), as one group of a transposed one
+            groups = module.groups if getattr(module, "transposed", False) else int(is_turned)
             float_module.weight.copy_(naive.per_channel(module.weight, bits, groups))
         error = naive.per_tensor(fixed_error(ours[0]), bits).double()
     leaves = [operand.requires_grad_() for operand in operands]
@@ -40,4 +49,5 @@ def test_its_three_products_are_the_float_products_of_the_quantized_operands(ker
     wanted = [p for n, p in float_module.named_parameters() if n == "weight"]
     theirs = [output, *torch.autograd.grad(output, [*leaves, *wanted], error)]
     for a, b in zip(ours, theirs, strict=False):  # the bias and its gradient are float32
-        assert torch.allclose(a.double(), b, atol=1e-4 * b.abs().max().item())
+        atol = max(1e-4, 2 * module.settings.kernel.rounding) * b.abs().max().item()
+        assert torch.allclose(a.double(), b, atol=atol)

@@ -64,9 +64,9 @@ def test_the_number_of_workers_is_checked():
 def test_every_dataset_says_what_it_is(name):
     info = DATASETS[name]
     assert info.name == name
-    assert info.kind in {"image", "language", "graph"}
+    assert info.kind in {"image", "language", "graph", "pair"}
     assert info.num_classes > 1
-    assert len(info.input_shape) == {"image": 3, "language": 0, "graph": 1}[info.kind]
+    assert len(info.input_shape) == {"image": 3, "language": 0, "graph": 1, "pair": 0}[info.kind]
     assert min(len(text) for text in (info.description, info.layout, info.source)) > 10
 
 
@@ -100,8 +100,11 @@ def test_the_datasets_of_the_papers_are_there():
         "imagenet",
         "mnist",
         "ogbn-arxiv",
+        "pairs",
         "ptb",
         "pubmed",
+        "snli",
         "wikitext-103",
         "wikitext-2",
+        "xnli",
     ]

@@ -1,4 +1,4 @@
-"""Training at FW(3,8)/BW8 on real data reaches float32's accuracy."""
+"""Training at low precision on real data reaches float32's accuracy."""
 
 import pytest
 import torch
@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import bitcycle as bc
+from bitcycle.quantizers import QUANTIZERS
 
 SEEDS = (0, 1, 2)
 EPOCHS, BATCH = 8, 64
@@ -30,11 +31,11 @@ def convnet():
     )  # fmt: skip
 
 
-def accuracy(digits, seed, forward, backward):
+def accuracy(digits, seed, forward, backward, quantizer="sbm"):
     """Percent right on the test images after training; evaluated at the schedule's top."""
     x, y, x_test, y_test = digits
     torch.manual_seed(seed)
-    model = bc.quantize_model(convnet(), seed=seed)
+    model = bc.quantize_model(convnet(), quantizer, seed=seed)
     total_steps = EPOCHS * (NUM_TRAIN // BATCH)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     lr = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total_steps)
@@ -64,3 +65,14 @@ def test_cyclic_precision_reaches_float32_within_two_points(digits):
 def test_two_bits_throughout_do_not_reach_it(digits):
     """What the test above would not notice if bits had no effect, this one does."""
     assert accuracy(digits, 0, 2, 2) < 90
+
+
+@pytest.fixture(scope="module")
+def float32(digits):
+    return mean([accuracy(digits, seed, "fp32", "fp32") for seed in SEEDS])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quantizer", QUANTIZERS.names())
+def test_every_quantizer_reaches_float32_within_three_points_at_8_bits(digits, float32, quantizer):
+    assert mean([accuracy(digits, seed, 8, 8, quantizer) for seed in SEEDS]) > float32 - 3

@@ -178,6 +178,18 @@ with open(f"rank{os.environ['RANK']}.json", "w") as file:
 """
 
 
+def test_processes_agree_on_bits_that_follow_the_training(tmp_path):
+    """Each has other batches, and so another loss and other noise."""
+    precision = {
+        "forward": "plateau:3-20:window=1:patience=0:threshold=0",  # every single loss counts
+        "backward": "noise:2,4,8:every=5",
+    }
+    run_script(tmp_path, WATCHED, write_config(tmp_path, precision=precision))
+    first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
+    assert first["bits"] == second["bits"]
+    assert len(set(first["bits"])) > 4
+
+
 def test_every_process_has_the_same_bits_and_weights_and_again_the_same(pair, tmp_path):
     run_script(tmp_path, WATCHED, write_config(tmp_path))
     first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2))
@@ -205,6 +217,24 @@ def test_a_run_stopped_by_sigterm_resumes_to_the_same_weights(pair, tmp_path):
     assert code == 0, err
     assert out.count("going on from step") == 1
     assert result_of(run)["weights_sha256"] == result_of(pair[1])["weights_sha256"]
+
+
+def test_all_processes_find_the_same_lower_end(tmp_path):
+    """The test's metric is that of the whole batch, and its weights those of one process."""
+    changes = {
+        "precision": {**SETTINGS["precision"], "forward": "CR:auto-8:2"},
+        "range_test": {"steps_per_precision": 10, "window": 3, "threshold": 3.0},
+    }
+    found = [
+        result_of(trained(tmp_path / str(number), num_processes=number, **changes))["range_test"]
+        for number in (1, 2)
+    ]
+    one, two = (each["test"]["curve"]["metric"] for each in found)
+    assert two[:3] == pytest.approx(one[:3], abs=1e-6)
+    lows = [each["test"]["low"] for each in found]
+    assert lows[0] == lows[1]
+    assert lows[1] == json.loads((tmp_path / "2/runs/dist-seed0/metrics.jsonl").read_text()
+                                 .splitlines()[0])["low"]  # fmt: skip
 
 
 @pytest.mark.parametrize("content", ["a run", "something else"])

@@ -50,6 +50,33 @@ def test_the_own_task_learns_in_float32_and_at_low_precision():
     assert all(float(error) < 50 for _, error in errors)  # predicting the mean: 60.8
 
 
+def test_the_own_quantizer_learns_and_keeps_every_contract():
+    """Loaded as a plugin it is registered before the contract tests ask for quantizers."""
+    found = re.findall(r"^(\w+) +test accuracy (\d+\.\d) %", output_of("own_quantizer.py"), re.M)
+    assert [name for name, _ in found] == ["sbm", "three_sigma"]
+    assert all(float(accuracy) > 80 for _, accuracy in found)
+    layers = ["linear.Linear", "conv.Conv2d", "matmul.MatMul"]
+    chosen = (
+        "three_sigma and not ConvTranspose and ("
+        + " or ".join(
+            ["test_quantizers.py", *(f"modules.{name}" for name in layers[:2]), layers[2]]
+        )
+        + ")"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "own_quantizer", "-p", "no:cacheprovider",
+         "tests/contracts/test_quantizers.py", "tests/contracts/test_layers.py", "-k", chosen],
+        cwd=EXAMPLES.parent,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(EXAMPLES)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 60
+
+
 def test_the_loop_with_bitcycle_is_the_plain_loop_and_at_most_eight_changed_lines():
     plain, ours = (
         (EXAMPLES / name).read_text(encoding="utf-8").splitlines()

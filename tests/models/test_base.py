@@ -18,6 +18,7 @@ PAPERS = {
     "lstm_lm": {"lstm_lm"},
     "transformer_lm": {"transformer_lm"},
     "graph": {"gcn", "graphsage"},
+    "bert": {"bert"},
     "digits": {"digits_mlp", "digits_convnet", "digits_resnet"},
 }
 

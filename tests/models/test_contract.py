@@ -13,8 +13,9 @@ from bitcycle.models import MODELS, Model, build_model
 
 
 def build(name: str, *, seed: int = 0) -> Model:
-    if MODELS[name].extra == "graph":
-        pytest.importorskip("torch_geometric")
+    packages = {"graph": "torch_geometric", "transformers": "transformers"}
+    if MODELS[name].extra is not None:
+        pytest.importorskip(packages[MODELS[name].extra])
     torch.manual_seed(seed)
     return build_model(name)
 

@@ -1,13 +1,14 @@
 """Recipes by name: lookup, listing, what depends on registered quantizers and layers."""
 
 import dataclasses
-from collections import Counter
 
 import pytest
+import torch
 
-from bitcycle.nn import LAYERS
+from bitcycle.audit import audit
+from bitcycle.convert import quantize_model
+from bitcycle.models import build_model
 from bitcycle.quantizers import QUANTIZERS
-from bitcycle.quantizers.sbm import SBM
 from bitcycle.recipes import FAMILIES, Recipe, list_recipes, recipe
 from bitcycle.recipes.base import _merge
 from bitcycle.train.config import RunConfig
@@ -57,7 +58,7 @@ def test_upper_case_still_finds_the_nearest():
     ("cell", "count"),
     [
         ("CPT Table 1", 32),  # 2 networks x 4 precisions x 4 rates
-        ("CPT Table 2", 24),  # 3 networks x 2 datasets x (2 static + 2 CPT); 48 with all quantizers
+        ("CPT Table 2", 48),  # 3 networks x 2 datasets x 2 bits x (static, CPT, dorefa, wageubn)
         ("CPT Table 3", 12),
         ("CPT Table 4", 4),
         ("CPT Table 5", 8),
@@ -91,37 +92,44 @@ def test_a_cell_of_several_tables_is_one_recipe_with_all_published_values():
 
 
 def test_scale_and_data_tell_what_a_user_needs():
-    assert Counter(info.needs_data for info in INFOS.values())[None] == 16  # the digits
+    built_in = {info.name for info in INFOS.values() if info.needs_data is None}
+    assert built_in == {name for name in INFOS if name.startswith("digits-")}
     assert INFOS["digits-cpt-3-8-8"].scale == "small"
     assert INFOS["wikitext2-lstm-cpt-5-8-8-small"].needs_data == "wikitext-2"
     assert INFOS["imagenet-resnet50-cpt-4-8-8"].scale == "full"
 
 
 def test_recipes_of_a_quantizer_appear_when_it_is_registered(monkeypatch):
-    assert "cifar10-mobilenetv2-dorefa-8-8" not in INFOS
-    monkeypatch.setitem(QUANTIZERS._entries, "dorefa", SBM)
-    listed = {info.name: info for info in list_recipes()}
-    new = sorted(set(listed) - set(INFOS))
-    assert len(new) == 12  # 3 networks x 2 datasets x 8/8 and 6/6
-    info = listed["cifar10-mobilenetv2-dorefa-8-8"]
-    assert info.results[0].value == 91.03
-    config = recipe(info.name)
-    assert (config.precision.quantizer, config.precision.skip) == ("dorefa", ("conv1", "fc"))
+    monkeypatch.delitem(QUANTIZERS._entries, "dorefa")
+    without = {info.name for info in list_recipes()}
+    new = sorted(set(INFOS) - without)
+    assert len(new) == 13  # 3 networks x 2 datasets x 8/8 and 6/6, and the digits
+    assert INFOS["cifar10-mobilenetv2-dorefa-8-8"].results[0].value == 91.03
 
 
-@pytest.mark.parametrize(
-    ("name", "layer", "words"),
-    [
-        ("ptb-lstm-cpt-5-8-8", "torch.nn.modules.rnn.LSTM", "the LSTM and the embedding stay"),
-        ("arxiv-gcn-cr-3-8-8", "torch_geometric.nn.conv.gcn_conv.GCNConv", "refuses to start"),
-    ],
-)
-def test_a_description_says_what_stays_float_until_there_is_a_layer(
-    monkeypatch, name, layer, words
-):
-    assert words in INFOS[name].description
-    monkeypatch.setitem(LAYERS._entries, layer, object)
-    assert words not in {info.name: info for info in list_recipes()}[name].description
+@pytest.mark.parametrize("model", ["resnet74", "resnet164", "mobilenetv2"])
+@pytest.mark.parametrize("quantizer", ["dorefa", "wageubn"])
+def test_a_baseline_skips_the_layers_that_its_quantizer_keeps_float_by_itself(model, quantizer):
+    config = recipe(f"cifar10-{model}-{quantizer}-8-8")
+    assert (config.precision.quantizer, config.precision.skip) == (quantizer, ("conv1", "fc"))
+    with torch.device("meta"):
+        net = quantize_model(build_model(model), quantizer)  # without skip
+    assert [row.name for row in audit(net).float_rows] == ["conv1", "fc"]
+
+
+def test_the_stages_of_wageubn_s_gradient_span_the_run():
+    config = recipe("cifar10-resnet74-wageubn-8-8")
+    assert config.precision.quantizer_options == {"total_steps": config.steps}
+    assert recipe("cifar10-resnet74-dorefa-8-8").precision.quantizer_options == {}
+
+
+def test_a_graphs_recipe_says_what_its_sums_along_edges_are():
+    assert INFOS["arxiv-gcn-cr-3-8-8"].description.endswith(
+        "follow-up paper; FP-Agg: sums along edges are float32"
+    )
+    assert INFOS["cora-gcn-cpt-3-8-8-qagg"].description.endswith(
+        "Q-Agg: sums along edges are quantized"
+    )
 
 
 def test_a_family_of_ones_own_is_found_by_name(monkeypatch):

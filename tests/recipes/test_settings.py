@@ -1,5 +1,7 @@
 """Settings of single cells, written out, against the papers."""
 
+import dataclasses
+
 import pytest
 
 from bitcycle.recipes import list_recipes, recipe
@@ -66,6 +68,7 @@ def test_static_bits_on_cifar():
         ("digits-float32", "fp32", "fp32", None),
         ("cifar10-resnet8-cpt-3-8-8-small", "CR:3-8:8", 8, None),
         ("cora-gcn-float32", "fp32", "fp32", None),
+        ("pubmed-gcn-rt-v-3-8-8-qagg", "RT-V:3-8:8", 8, None),
     ],
 )
 def test_bits_and_published_results(name, forward, backward, published):
@@ -135,6 +138,23 @@ def test_the_gcn():
     assert (config.lr.policy, config.lr.min_lr, config.steps) == ("cosine", 1e-4, 500)
     assert config.data.features == "standardized"
     assert config.model.options == {"hidden_dim": 512, "num_layers": 3, "dropout": 0.2}
+    assert config.precision.quantizer_options == {}  # FP-Agg
+    quantized = recipe("arxiv-gcn-static-8-8-qagg")
+    assert quantized.precision.quantizer_options == {"aggregation": "quantized"}
+    assert dataclasses.replace(quantized, name=config.name, precision=config.precision) == config
+
+
+@pytest.mark.parametrize("dataset", ["cora", "citeseer", "pubmed"])
+@pytest.mark.parametrize("mode", ["", "-qagg"])
+def test_citation_graphs_are_trained_statically_and_with_cpt_in_both_modes(dataset, mode):
+    for model, name in (("gcn", "gcn"), ("graphsage", "sage")):
+        static = recipe(f"{dataset}-{name}-static-8-8{mode}")
+        cpt = recipe(f"{dataset}-{name}-cpt-3-8-8{mode}")
+        assert (static.precision.forward, cpt.precision.forward) == (8, "CR:3-8:8")
+        for config in (static, cpt):
+            assert (config.model.name, config.data.name, config.steps) == (model, dataset, 200)
+            options = config.precision.quantizer_options
+            assert options.get("aggregation", "float32") == ("quantized" if mode else "float32")
 
 
 def test_the_digits_have_all_ten_schedules_in_eight_cycles():

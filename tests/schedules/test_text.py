@@ -15,6 +15,7 @@ from bitcycle.schedules import (
     Triangle,
     parse_schedule,
 )
+from bitcycle.schedules.text import auto_high, fill_auto
 
 from .strategies import schedules
 
@@ -125,12 +126,13 @@ def test_an_error_points_at_the_character_and_lists_the_forms(text, at, reason):
     assert "seq(CR:3-8:8@0.8, fp32)" in forms
 
 
-GRAMMAR = st.lists(
-    st.sampled_from(
-        [*"0123456789:-@(),. eE+x\n", "CR", "RT-V", "seq(", "delay@", "stages:", "ramp:", "fp32"]
-    ),
-    max_size=30,
-).map("".join)
+PIECES = [
+    "CR", "RT-V", "seq(", "delay@", "stages:", "ramp:", "fp32", "pfq:", "plateau:", "noise:",
+    ":window=", ":eps=", ":every=", ":on=", "validation",
+]  # fmt: skip
+GRAMMAR = st.lists(st.sampled_from([*"0123456789:-@(),. eE+x\n", *PIECES]), max_size=30).map(
+    "".join
+)
 
 
 @settings(deadline=None)
@@ -147,3 +149,30 @@ def test_the_parser_raises_nothing_but_value_errors(text):
     except ValueError:
         return
     assert parse_schedule(str(schedule)) == schedule
+
+
+@pytest.mark.parametrize(
+    ("text", "high", "filled"),
+    [
+        ("CR:auto-8:32", 8, "CR:4-8:32"),
+        (" cr : AUTO - 8", 8, " cr : 4 - 8"),
+        ("seq(CR:auto-8:8@0.8, ramp:auto-3@1.0)", 8, "seq(CR:4-8:8@0.8, ramp:3-3@1.0)"),
+        ("CR:3-8:32", None, "CR:3-8:32"),
+        ("CR:auto", None, "CR:auto"),
+        ("anneal:3-8", None, "anneal:3-8"),
+    ],
+)
+def test_auto_stands_for_the_lower_end_of_a_range(text, high, filled):
+    assert auto_high(text) == high
+    assert fill_auto(text, 4) == filled
+
+
+@pytest.mark.parametrize("text", ["CR:auto-8:32", "auto", "stages:auto@0.5,8"])
+def test_a_text_with_auto_is_no_schedule_yet(text):
+    with pytest.raises(ValueError, match=r"auto"):
+        parse_schedule(text)
+
+
+def test_the_error_for_auto_says_where_it_may_stand():
+    with pytest.raises(ValueError, match="lower end of a run's forward schedule.*range test"):
+        parse_schedule("CR:auto-8:32")

@@ -27,8 +27,13 @@ def test_a_name_that_does_not_fit_is_an_error_that_lists_what_does(model, data, 
         check_names("image", ModelConfig(**model), DataConfig(**data))
 
 
+def test_a_folder_of_a_model_is_refused_where_none_is_read():
+    with pytest.raises(ValueError, match=r"model\.path \(here\) is for the task pairs"):
+        check_names("image", ModelConfig(path="here"), DataConfig())
+
+
 def test_every_model_and_every_dataset_is_of_a_kind_that_some_task_takes():
-    kinds = {"image", "language", "graph"}
+    kinds = {"image", "language", "graph", "pair"}
     assert {model_kind(entry) for _, entry in MODELS.items()} == kinds
     assert {info.kind for _, info in DATASETS.items()} == kinds
 
@@ -40,6 +45,7 @@ def test_every_model_and_every_dataset_is_of_a_kind_that_some_task_takes():
         ("language", "lstm_lm", "ptb"),
         ("language", "transformer_lm", "wikitext-103"),
         ("nodes", "gcn", "ogbn-arxiv"),
+        ("pairs", "bert", "xnli"),
     ],
 )
 def test_what_fits_passes_without_reading_anything(task, model, data):

@@ -6,9 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+import bitcycle as bc
 from bitcycle.data import IGNORE
+from bitcycle.quantizers import SBM
 from bitcycle.tasks import TASKS, DataConfig, ModelConfig
 from tests.data.layouts import planetoid_parts, write_planetoid
+from tests.data.test_ogbn import write as write_arxiv
 
 GCN = ModelConfig(name="gcn", options={"hidden_dim": 4, "num_layers": 2})
 
@@ -103,3 +106,28 @@ def test_the_graph_moves_to_the_device_that_uses_it(make):
 
 def test_there_is_a_validation_mask(make):
     assert make().has_validation
+
+
+@pytest.mark.parametrize("mode", ["float32", "quantized"])
+@pytest.mark.parametrize("model", ["gcn", "graphsage"])
+@pytest.mark.parametrize("dataset", ["cora", "ogbn-arxiv"])
+def test_converted_layers_train_and_evaluate(tmp_path, make, dataset, model, mode):
+    pytest.importorskip("torch_geometric")
+    config = ModelConfig(name=model, options={"hidden_dim": 4, "num_layers": 2, "dropout": 0.0})
+    if dataset == "cora":
+        task = make(config)
+    else:
+        data = DataConfig(name=dataset, root=str(write_arxiv(tmp_path)), features="standardized")
+        task = TASKS["nodes"](config, data)
+    net = bc.quantize_model(task.build_model(), SBM(aggregation=mode))
+    batch = task.train_batches().batch_at(0)
+    float_loss, _ = task.loss(net, batch)
+    bc.set_precision(net, "FW3/BW8")
+    loss, _ = task.loss(net, batch)
+    loss.backward()
+    assert loss != float_loss
+    assert all(p.grad.isfinite().all() for p in net.parameters())
+    assert any(p.grad.any() for p in net.parameters())
+    [held_out] = task.eval_batches("test")
+    _, sums = task.loss(net.eval(), held_out)
+    assert task.metrics({k: v.item() for k, v in sums.items()})["loss"] > 0

@@ -11,6 +11,7 @@ from bitcycle.train.config import (
     LrConfig,
     OptimizerConfig,
     PrecisionConfig,
+    RangeTestConfig,
     RunConfig,
     SwaConfig,
     TrackingConfig,
@@ -40,6 +41,16 @@ from bitcycle.train.config import (
         (PrecisionConfig, {"forward": "CR:8-3"}, r"precision\.forward: .*low"),
         (PrecisionConfig, {"error": {"fc1": "CQ:3-8"}}, r"precision\.error: "),
         (PrecisionConfig, {"backward": 0}, r"precision\.backward: "),
+        (PrecisionConfig, {"forward": "CR:auto"}, r"precision\.forward: .*as in CR:auto-8:32"),
+        (PrecisionConfig, {"backward": "CR:auto-8"}, r"precision\.backward.*auto is for one forw"),
+        (PrecisionConfig, {"forward": {"*": "CR:auto-8"}}, r"auto is for one forward schedule"),
+        (PrecisionConfig, {"forward": {"name": "CR", "lo": 3}}, r"did you mean 'low'"),
+        (PrecisionConfig, {"forward": {"name": "CR", "low": 3}}, r"forward .* lacks high"),
+        (RangeTestConfig, {"low": 0}, r"range_test\.low"),
+        (RangeTestConfig, {"low": None}, r"range_test\.low must be a number of bits"),
+        (RangeTestConfig, {"steps_per_precision": 0}, r"range_test\.steps_per_precision \(0\)"),
+        (RangeTestConfig, {"window": -1}, r"range_test\.window \(-1\)"),
+        (RangeTestConfig, {"threshold": float("nan")}, r"range_test\.threshold \(nan\)"),
         (EvalConfig, {"precision": "hihg"}, r"eval\.precision is high, scheduled, full or bits"),
         (EvalConfig, {"every": 1.1}, r"eval\.every \(1\.1\)"),
         (CheckpointConfig, {"every": -0.1}, r"checkpoint\.every"),
@@ -119,3 +130,17 @@ def test_configurations_are_frozen_and_equal_by_value():
 
 def test_a_run_is_named_after_its_recipe_and_its_seed():
     assert RunConfig(name="digits-cpt", steps=3, seed=7).run_name == "digits-cpt-seed7"
+
+
+def test_a_mapping_with_a_name_is_a_schedule_and_kept_as_its_text():
+    mapping = {"name": "CR", "low": "auto", "high": 8, "cycles": 4}
+    assert PrecisionConfig(forward=mapping).forward == "CR:auto-8:4"
+    assert PrecisionConfig(backward={"name": "LR", "low": 6, "high": 8}).backward == "LR:6-8"
+
+
+def test_auto_is_filled_in_when_the_lower_end_is_known():
+    precision = PrecisionConfig(forward="delay@0.25(CR:auto-8:4)", backward=8)
+    assert precision.auto_high == 8
+    assert precision.given(auto=3)["forward"] == "delay@0.25(CR:3-8:4)"
+    assert not precision.is_float
+    assert PrecisionConfig(forward="CR:3-8:4").auto_high is None

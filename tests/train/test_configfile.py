@@ -12,6 +12,7 @@ from bitcycle.train.config import (
     LrConfig,
     OptimizerConfig,
     PrecisionConfig,
+    RangeTestConfig,
     RunConfig,
     SwaConfig,
     TrackingConfig,
@@ -49,6 +50,9 @@ OTHER = RunConfig(
         backward={"decoder": 8, "lstm.*": "fp32"}, weight=4, act="RT-H:2-6:4", error=None,
         grad={"*": 6},
     ),
+    range_test=RangeTestConfig(
+        low=3, steps_per_precision=40, window=5, threshold=2.5, reset=True
+    ),
     eval=EvalConfig(precision="w4a4", every=500),
     checkpoint=CheckpointConfig(every=1.0, keep=5),
     swa=SwaConfig(start=0.75, every=10),
@@ -73,8 +77,8 @@ def value_of(config, key):
     return value
 
 
-# there is no other quantizer yet, and a task decides about the names of model and data
-UNCHANGED = {"precision.quantizer", "task"}
+# there is no other quantizer yet, and a task decides about the names of model and data, and a path
+UNCHANGED = {"precision.quantizer", "task", "model.path"}
 
 
 @pytest.mark.parametrize("key", sorted(set(option_names()) - UNCHANGED))
@@ -200,3 +204,28 @@ def test_a_file_that_is_no_configuration_is_an_error_that_names_it(tmp_path, con
     with pytest.raises(ValueError, match=message) as caught:
         read_config(path)
     assert "broken.yaml" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "forward"),
+    [
+        (["--precision.forward.low", "auto"], "CR:auto-8:32"),
+        (["--precision.forward.low=4"], "CR:4-8:32"),
+        (["--precision.forward", "delay@0.5(LR:3-6:2)", "--precision.forward.low", "auto"],
+         "delay@0.5(LR:auto-6:2)"),
+        (["--precision.forward.low", "auto", "--precision.forward=LR:5-6:2"], "LR:auto-6:2"),
+        (["--precision.forward", "{name: CR, low: auto, high: 6}"], "CR:auto-6"),
+    ],
+)  # fmt: skip
+def test_the_lower_end_of_the_forward_schedule_has_an_override_of_its_own(arguments, forward):
+    base = RunConfig(steps=100, precision=PrecisionConfig(forward="CR:3-8:32", backward=8))
+    config = override(base, arguments)
+    assert config.precision.forward == forward
+    assert from_dict(to_dict(config)) == config
+
+
+@pytest.mark.parametrize("forward", [8, "seq(CR:3-8:8@0.8, CR:4-8:2)", {"fc": 8}])
+def test_a_schedule_without_one_range_has_no_lower_end_to_override(forward):
+    base = RunConfig(steps=100, precision=PrecisionConfig(forward=forward, backward=8))
+    with pytest.raises(ValueError, match="a schedule with one range.*give all of"):
+        override(base, ["--precision.forward.low", "auto"])

@@ -121,3 +121,13 @@ def test_a_damaged_line_does_not_take_the_others_with_it(directory):
     texts[1] = b"\xff" + texts[1][1:]
     directory.metrics_file.write_bytes(b"\n".join(texts) + b"\n")
     assert directory.read_metrics() == lines(2, 6)
+
+
+def test_a_tasks_files_are_written_once(tmp_path):
+    directory = RunDirectory(tmp_path)
+    directory.write_missing({"a.json": "1"})
+    directory.write_missing({"a.json": "2", "b.json": "3"})
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
+        "a.json": "1",
+        "b.json": "3",
+    }

@@ -5,6 +5,7 @@ import sys
 import pytest
 import torch
 
+from bitcycle.kernels import KERNELS, choice, make_kernel
 from bitcycle.tasks import DataConfig, ModelConfig
 from bitcycle.train import (
     EvalConfig,
@@ -56,10 +57,33 @@ VARIANTS = {
         out, precision=PrecisionConfig(forward=4, backward=6,
                                        quantizer_options={"error_rounding": "nearest"}),
     ),
+    "loss-driven stages": lambda out, _: small(
+        out, precision=PrecisionConfig(forward="pfq:3,4,6:window=1:eps=9",
+                                       backward="pfq:6,6,8:window=1:eps=9"),
+    ),
+    "bits on a plateau of the loss": lambda out, _: small(
+        out, accumulate=2,
+        precision=PrecisionConfig(forward="plateau:3-6:window=2:patience=0:threshold=0.9",
+                                  backward=6),
+    ),
+    "bits on a plateau of the validation": lambda out, _: small(
+        out, data=DIGITS, eval=EvalConfig(every=3),  # as often as checkpoints: one is on its way
+        precision=PrecisionConfig(forward="plateau:3-6:patience=0:threshold=0.5:on=validation",
+                                  backward=6),
+    ),
+    "gradient-noise switch": lambda out, _: convnet(
+        out, precision=PrecisionConfig(forward=8, backward="noise:1,3,5,8:every=2:factor=3"),
+    ),
     "recurrent with dropout": lambda out, root: lstm(out, root),
     "recurrent, micro-batches, plateau": lambda out, root: lstm(
         out, root, accumulate=2, lr=LrConfig(policy="plateau", gamma=0.5), eval=EvalConfig(every=1)
     ),
+} | {
+    f"kernel {kernel}": lambda out, _, kernel=kernel: convnet(
+        out, precision=PrecisionConfig(forward="CR:3-7:2", backward=8, kernel=kernel),
+        swa=SwaConfig(start=0.25, every=2),
+    )
+    for kernel in (*KERNELS.names(), "int8/bf16/dequantize")
 }  # fmt: skip
 
 
@@ -77,6 +101,22 @@ def test_a_run_that_dies_twice_ends_like_the_one_that_did_not(tmp_path, monkeypa
                 resume(folder_of(broken)) if i else run(broken)
         torch.manual_seed(step)  # another process would not have this one's generators
     resume(folder_of(broken))
+    assert traces(folder_of(broken)) == traces(folder_of(whole))
+
+
+def test_what_auto_decided_is_restored_and_not_decided_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(choice, "SMALL", 0)  # otherwise nothing here is worth a measurement
+    monkeypatch.setattr(choice, "_by_measurement", lambda case: (make_kernel("int8"), "auto: this"))
+    precision = PrecisionConfig(forward="CR:3-7:2", backward=8)
+    whole, broken = (convnet(tmp_path / name, precision=precision) for name in ("whole", "broken"))
+    run(whole)
+    with monkeypatch.context() as patch:
+        kill_before_step(patch, 5)
+        with pytest.raises(Killed):
+            run(broken)
+    monkeypatch.setattr(choice, "_by_measurement", lambda case: (make_kernel("bf16"), "auto: that"))
+    resumed = resume(folder_of(broken))
+    assert set(resumed.kernels.values()) == {"int8"}
     assert traces(folder_of(broken)) == traces(folder_of(whole))
 
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from bitcycle.extras import MissingExtraError
-from bitcycle.kernels import KERNELS
 from bitcycle.train import PrecisionConfig, SwaConfig, TrackingConfig
 from bitcycle.train import session as module
 from bitcycle.train.loop import _train_step
@@ -68,20 +67,17 @@ def test_the_state_comes_back_whole_through_files(tmp_path, kind):
 
 
 def test_the_kernels_of_the_beginning_are_restored(tmp_path):
-    KERNELS.register("other")(dataclasses.replace(KERNELS["simulate"], name="other"))
-    try:
-        config = small(tmp_path, swa=SwaConfig(start=0))
-        other = dataclasses.replace(
-            config, precision=PrecisionConfig(forward="CR:3-8:2", backward=6, kernel="other")
-        )
-        state = through_files(build_session(other).state_dict(), tmp_path)
-        session = build_session(config)
-        assert set(kernels_by_layer(session.model).values()) == {"simulate"}
-        session.load_state_dict(state)
-        assert set(kernels_by_layer(session.model).values()) == {"other"}
-        assert set(kernels_by_layer(session.swa).values()) == {"other"}
-    finally:
-        KERNELS._entries.pop("other")
+    config = small(tmp_path, swa=SwaConfig(start=0))
+    mixed = "int8/dequantize/int8"
+    other = dataclasses.replace(
+        config, precision=PrecisionConfig(forward="CR:3-8:2", backward=6, kernel=mixed)
+    )
+    state = through_files(build_session(other).state_dict(), tmp_path)
+    session = build_session(config)
+    assert set(kernels_by_layer(session.model).values()) == {"auto"}
+    session.load_state_dict(state)
+    assert set(kernels_by_layer(session.model).values()) == {mixed}
+    assert set(kernels_by_layer(session.swa).values()) == {mixed}
 
 
 def test_the_number_of_threads_of_the_beginning_is_restored_unless_it_is_given(tmp_path):

@@ -18,13 +18,15 @@ from bitcycle.data.base import (
     load_corpus,
     load_graph,
     load_images,
+    load_pairs,
 )
 from bitcycle.data.batch import IGNORE, Batch, Key, Samples
 from bitcycle.data.batches import Batches, OnePass
 from bitcycle.data.blocks import Blocks
+from bitcycle.data.encoded import EncodedPairs, PairEncoder
 from bitcycle.data.images import ImageArrays
 from bitcycle.data.selection import select
-from bitcycle.data.splits import Corpus, Graph, ImageSplits
+from bitcycle.data.splits import Corpus, Graph, ImageSplits, PairSplits, SentencePairs
 from bitcycle.data.streams import StreamPass, Streams
 from bitcycle.data.tensors import Tensors
 
@@ -36,13 +38,17 @@ __all__ = [
     "Blocks",
     "Corpus",
     "DatasetInfo",
+    "EncodedPairs",
     "Graph",
     "ImageArrays",
     "ImageSplits",
     "Key",
     "OnePass",
+    "PairEncoder",
+    "PairSplits",
     "Place",
     "Samples",
+    "SentencePairs",
     "StreamPass",
     "Streams",
     "Tensors",
@@ -51,5 +57,6 @@ __all__ = [
     "load_corpus",
     "load_graph",
     "load_images",
+    "load_pairs",
     "select",
 ]

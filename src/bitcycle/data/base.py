@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from bitcycle.data.splits import Corpus, Graph, ImageSplits
+from bitcycle.data.splits import Corpus, Graph, ImageSplits, PairSplits
 from bitcycle.registry import Registry
 
-Kind = Literal["image", "language", "graph"]
-Loaded = ImageSplits | Corpus | Graph
+Kind = Literal["image", "language", "graph", "pair"]
+Loaded = ImageSplits | Corpus | Graph | PairSplits
 Loader = Callable[["Place"], Loaded]
 L = TypeVar("L", bound=Loader)
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".zip")
@@ -32,9 +32,9 @@ class DatasetInfo:
     kind: Kind
     description: str
     num_classes: int
-    """Classes of an image or a node; words of the vocabulary for language."""
+    """Classes of an image, a node or a pair; words of the vocabulary for language."""
     input_shape: tuple[int, ...]
-    """Of one sample, (channels, height, width); (num_features,) of a node; () for a word."""
+    """Of one sample, (channels, height, width); (num_features,) of a node; () for text."""
     layout: str
     """The files, as they are expected below the root."""
     source: str
@@ -176,6 +176,14 @@ def load_graph(name: str, root: str | Path | None = None) -> Graph:
     _check_kind(name, "graph")
     loaded = load(name, root)
     assert isinstance(loaded, Graph)
+    return loaded
+
+
+def load_pairs(name: str, root: str | Path | None = None) -> PairSplits:
+    """`load` for pairs of sentences; another kind is an error."""
+    _check_kind(name, "pair")
+    loaded = load(name, root)
+    assert isinstance(loaded, PairSplits)
     return loaded
 
 

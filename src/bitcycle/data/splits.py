@@ -1,4 +1,4 @@
-"""What a loaded dataset is: image splits, a text corpus, or a graph."""
+"""What a loaded dataset is: image splits, a text corpus, a graph, or pairs of sentences."""
 
 from __future__ import annotations
 
@@ -62,6 +62,33 @@ class Graph:
         centred = self.features - self.features.mean(dim=0)
         deviation = centred.square().mean(dim=0).sqrt()
         return replace(self, features=centred / torch.where(deviation == 0, 1.0, deviation))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SentencePairs:
+    """Pairs of sentences, each with the number of its label and of its language."""
+
+    premises: tuple[str, ...]
+    hypotheses: tuple[str, ...]
+    labels: NDArray[np.int64]
+    languages: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PairSplits:
+    """Pairs for training and for the final test, and the names behind the numbers.
+
+    languages: the first is "", that of files which name none.
+    """
+
+    train: SentencePairs
+    test: SentencePairs
+    validation: SentencePairs | None
+    labels: tuple[str, ...]
+    languages: tuple[str, ...]
 
 
 def both_directions(

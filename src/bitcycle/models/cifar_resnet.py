@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from bitcycle.models.base import check_positive, register_model
@@ -30,6 +29,7 @@ class CifarResNet(ImageModel):
         check_positive(num_blocks=num_blocks, width=width)
         self.conv1 = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU()
         self.layer1 = make_group(width, width, num_blocks, stride=1)
         self.layer2 = make_group(width, 2 * width, num_blocks, stride=2)
         self.layer3 = make_group(2 * width, 4 * width, num_blocks, stride=2)
@@ -38,7 +38,7 @@ class CifarResNet(ImageModel):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """(N, in_channels, H, W) -> logits (N, num_classes)."""
-        x = F.relu(self.bn1(self.conv1(images)))  # (N, width, H, W)
+        x = self.relu(self.bn1(self.conv1(images)))  # (N, width, H, W)
         x = self.layer3(self.layer2(self.layer1(x)))  # (N, 4 width, H / 4, W / 4)
         logits: torch.Tensor = self.fc(global_average(x))
         return logits

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from bitcycle.models.base import Model, check_positive, cpu_generator
@@ -67,10 +66,11 @@ class BasicBlock(nn.Module):
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels)
         self.downsample = projection(in_channels, channels, stride)
+        self.relu = nn.ReLU()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(N, in, H, W) -> (N, channels, H / stride, W / stride)."""
         shortcut = x if self.downsample is None else self.downsample(x)
-        out = F.relu(self.bn1(self.conv1(x)))
-        out = self.bn2(self.conv2(out))
-        return F.relu(out + shortcut)
+        out = self.relu(self.bn1(self.conv1(x)))
+        total: torch.Tensor = self.relu(self.bn2(self.conv2(out)) + shortcut)
+        return total

@@ -25,14 +25,15 @@ class Bottleneck(nn.Module):
         self.conv3 = nn.Conv2d(channels, out_channels, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(out_channels)
         self.downsample = projection(in_channels, out_channels, stride)
+        self.relu = nn.ReLU()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(N, in, H, W) -> (N, 4 channels, H / stride, W / stride)."""
         shortcut = x if self.downsample is None else self.downsample(x)
-        out = F.relu(self.bn1(self.conv1(x)))
-        out = F.relu(self.bn2(self.conv2(out)))
-        out = self.bn3(self.conv3(out))
-        return F.relu(out + shortcut)
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.relu(self.bn2(self.conv2(out)))
+        total: torch.Tensor = self.relu(self.bn3(self.conv3(out)) + shortcut)
+        return total
 
 
 class ImageNetResNet(ImageModel):
@@ -49,6 +50,7 @@ class ImageNetResNet(ImageModel):
         super().__init__(num_classes=num_classes, in_channels=in_channels, image_size=224)
         self.conv1 = nn.Conv2d(in_channels, 64, 7, stride=2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
+        self.relu = nn.ReLU()
         self.layer1 = make_group(block, 64, 64, num_blocks[0], stride=1)
         self.layer2 = make_group(block, 64 * block.expansion, 128, num_blocks[1], stride=2)
         self.layer3 = make_group(block, 128 * block.expansion, 256, num_blocks[2], stride=2)
@@ -58,7 +60,7 @@ class ImageNetResNet(ImageModel):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """(N, in_channels, H, W) -> logits (N, num_classes)."""
-        x = F.relu(self.bn1(self.conv1(images)))  # (N, 64, H / 2, W / 2)
+        x = self.relu(self.bn1(self.conv1(images)))  # (N, 64, H / 2, W / 2)
         x = F.max_pool2d(x, 3, stride=2, padding=1)  # (N, 64, H / 4, W / 4)
         x = self.layer2(self.layer1(x))  # (N, 128 expansion, H / 8, W / 8)
         x = self.layer4(self.layer3(x))  # (N, 512 expansion, H / 32, W / 32)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from bitcycle.models.base import register_model
@@ -39,13 +38,14 @@ class InvertedResidual(nn.Module):
         self.bn2 = nn.BatchNorm2d(hidden)
         self.conv3 = nn.Conv2d(hidden, out_channels, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(out_channels)
+        self.relu = nn.ReLU()
         self.has_shortcut = stride == 1
         self.downsample = projection(in_channels, out_channels, 1) if stride == 1 else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(N, in, H, W) -> (N, out, H / stride, W / stride)."""
-        out: torch.Tensor = F.relu(self.bn1(self.conv1(x)))  # (N, t in, H, W)
-        out = F.relu(self.bn2(self.conv2(out)))  # (N, t in, H / stride, W / stride)
+        out: torch.Tensor = self.relu(self.bn1(self.conv1(x)))  # (N, t in, H, W)
+        out = self.relu(self.bn2(self.conv2(out)))  # (N, t in, H / stride, W / stride)
         out = self.bn3(self.conv3(out))
         if self.has_shortcut:
             out = out + (x if self.downsample is None else self.downsample(x))
@@ -59,6 +59,7 @@ class MobileNetV2(ImageModel):
         super().__init__(num_classes=num_classes, in_channels=in_channels, image_size=32)
         self.conv1 = nn.Conv2d(in_channels, 32, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(32)
+        self.relu = nn.ReLU()
         blocks = []
         channels = 32
         for expansion, out_channels, num_repeats, first_stride in STAGES:
@@ -74,9 +75,9 @@ class MobileNetV2(ImageModel):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """(N, in_channels, H, W) -> logits (N, num_classes)."""
-        x = F.relu(self.bn1(self.conv1(images)))  # (N, 32, H, W)
+        x = self.relu(self.bn1(self.conv1(images)))  # (N, 32, H, W)
         x = self.blocks(x)  # (N, 320, H / 8, W / 8)
-        x = F.relu(self.bn2(self.conv2(x)))  # (N, 1280, H / 8, W / 8)
+        x = self.relu(self.bn2(self.conv2(x)))  # (N, 1280, H / 8, W / 8)
         logits: torch.Tensor = self.fc(global_average(x))
         return logits
 

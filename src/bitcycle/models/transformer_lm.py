@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from bitcycle.matmul import MatMul
@@ -52,13 +51,14 @@ class DecoderLayer(nn.Module):
         self.attention = CausalSelfAttention(dim, num_heads)
         self.norm2 = nn.LayerNorm(dim)
         self.fc1 = nn.Linear(dim, ffn_dim)
+        self.relu = nn.ReLU()
         self.fc2 = nn.Linear(ffn_dim, dim)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(N, T, dim) -> (N, T, dim)."""
         x = x + self.dropout(self.attention(self.norm1(x)))
-        out: torch.Tensor = x + self.dropout(self.fc2(F.relu(self.fc1(self.norm2(x)))))
+        out: torch.Tensor = x + self.dropout(self.fc2(self.relu(self.fc1(self.norm2(x)))))
         return out
 
 

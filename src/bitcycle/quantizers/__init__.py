@@ -1,6 +1,23 @@
 """Quantizers: rules that put weights, activations, errors and gradients on a grid."""
 
+from bitcycle.quantizers.absmax import AbsMax
 from bitcycle.quantizers.base import QUANTIZERS, Quantized, Quantizer, Range, make_quantizer
+from bitcycle.quantizers.dorefa import DoReFa
+from bitcycle.quantizers.pow2 import PowerOfTwo
 from bitcycle.quantizers.sbm import SBM
+from bitcycle.quantizers.sbm_full import SBMFull
+from bitcycle.quantizers.wageubn import WAGEUBN
 
-__all__ = ["QUANTIZERS", "SBM", "Quantized", "Quantizer", "Range", "make_quantizer"]
+__all__ = [
+    "QUANTIZERS",
+    "SBM",
+    "WAGEUBN",
+    "AbsMax",
+    "DoReFa",
+    "PowerOfTwo",
+    "Quantized",
+    "Quantizer",
+    "Range",
+    "SBMFull",
+    "make_quantizer",
+]

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from bitcycle.registry import Registry
+from bitcycle.ops.codes import decode
+from bitcycle.registry import Registry, unknown_name
 
 
 @dataclass(frozen=True)
 class Quantized:
     """A tensor on a grid: value = scale * code + offset.
 
-    A quantizer fills `codes` (an integer dtype) for a kernel that multiplies codes, or `values`
-    (already multiplied out) for one that multiplies floats. Without a grid (`scale` is None) the
-    values are the tensor itself. `scale` and `offset` broadcast against it.
+    A quantizer fills `codes` (uint8, or int8 with the codes shifted down by half their range) for
+    a kernel that multiplies codes, or `values` (already multiplied out) for one that multiplies
+    floats. Without a grid (`scale` is None) the values are the tensor itself. `scale` and `offset`
+    broadcast against it. `half`: 2^(b-1), by which the two kinds of codes differ. `top`: the most
+    bits that this tensor's codes ever take, known without looking.
     """
 
     scale: Tensor | None = None
     offset: Tensor | None = None
     values: Tensor | None = None
     codes: Tensor | None = None
+    half: Tensor | None = None
+    top: int = 8
 
     def dequantize(self) -> Tensor:
         """The float values, multiplied out if they are not there yet."""
@@ -33,7 +38,7 @@ class Quantized:
         assert self.codes is not None
         assert self.scale is not None
         assert self.offset is not None
-        return self.codes * self.scale + self.offset
+        return decode(self.codes, self.scale, self.offset)
 
     def integer_codes(self) -> Tensor:
         """The codes as whole numbers in the values' dtype, recovered from the values if need be."""
@@ -54,18 +59,39 @@ class Quantizer(ABC):
 
     A rule sees the level count 2^b - 1 as a tensor, never the bits as a number: the bits are
     data. Running ranges belong to the layer, which hands them in as `within`.
+
+    first_last: whether `quantize_model` leaves the first and the last layer of a model float32.
+    aggregation: what graph layers sum along edges: "float32" messages (FP-Agg: only their linear
+        layers are quantized), or "quantized" ones (Q-Agg).
     """
 
     roles: ClassVar[frozenset[str]]
     observes: ClassVar[bool] = True  # whether act ranges come from data (and are kept running)
+    min_bits: ClassVar[int] = 1  # fewer leave nothing of a tensor
+
+    first_last: Literal["quantized", "float32"] = field(default="quantized", kw_only=True)
+    aggregation: Literal["float32", "quantized"] = field(default="float32", kw_only=True)
+
+    def __post_init__(self) -> None:
+        self._check_choice("first_last", ("quantized", "float32"))
+        self._check_choice("aggregation", ("float32", "quantized"))
+
+    def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
+        if getattr(self, name) not in choices:
+            raise unknown_name(f"{type(self).__name__} {name}", getattr(self, name), choices)
+
+    @property
+    def norm_rule(self) -> str | None:
+        """The rule (`bitcycle.nn.norm`) by which BatchNorms normalize; None: they stay float."""
+        return None
 
     @property
     def has_stochastic_error(self) -> bool:
         """Whether encoding an error takes noise."""
         return True
 
-    def prepare(self, role: str, x: Tensor) -> Tensor:
-        """Differentiable torch before the grid; most rules have none."""
+    def prepare(self, role: str, x: Tensor, levels: Tensor | None = None) -> Tensor:
+        """Differentiable torch before the grid; most rules have none. Without levels: 2 bits up."""
         return x
 
     @abstractmethod
@@ -74,24 +100,50 @@ class Quantizer(ABC):
 
     @abstractmethod
     def encode(
-        self, role: str, x: Tensor, levels: Tensor, within: Range, key: Tensor | None = None
+        self,
+        role: str,
+        x: Tensor,
+        levels: Tensor,
+        within: Range,
+        key: Tensor | None = None,
+        carrier: torch.dtype | None = None,
     ) -> Quantized:
-        """The tensor on the grid of `within`; stochastic where the rule is and a key is given."""
+        """The tensor on the grid of `within`; stochastic where the rule is and a key is given.
+
+        carrier: torch.uint8 or torch.int8 for codes, None for values. Codes are asked for only up
+        to the bits that `integer_range` has a range for.
+        """
 
     def encode_error(
-        self, e: Tensor, levels: Tensor, within: Range, key: Tensor | None
+        self,
+        e: Tensor,
+        levels: Tensor,
+        within: Range,
+        key: Tensor | None,
+        carrier: torch.dtype | None = None,
     ) -> tuple[Quantized, Quantized]:
         """The error for grad_input and for grad_weight: the same object unless a rule splits."""
-        error = self.encode("error", e, levels, within, key)
+        codes: dict[str, Any] = {} if carrier is None else {"carrier": carrier}
+        error = self.encode("error", e, levels, within, key, **codes)
         return error, error
 
-    def encode_grad(self, g: Tensor, levels: Tensor, key: Tensor | None) -> Tensor:
-        """The weight gradient on its grid; only rules with the role grad have one."""
+    @property
+    def weight_grids(self) -> int:
+        """2 if grad_input reads the weight on a grid of its own, 1 if it is the output's."""
+        return 1
+
+    def encode_grad(
+        self, g: Tensor, levels: Tensor, key: Tensor | None, step: Tensor | None = None
+    ) -> Tensor:
+        """The weight gradient on its grid; only rules with the role grad have one.
+
+        step: the optimizer step, of a model that a scheduler drives.
+        """
         return g
 
-    @abstractmethod
     def integer_range(self, bits: int) -> tuple[int, int] | None:
-        """The lowest and highest code, or None when no int8 kernel can carry the grid."""
+        """The lowest and highest code; None: `encode` has no codes to give for these bits."""
+        return None
 
 
 QUANTIZERS: Registry[type[Quantizer]] = Registry("quantizer", "bitcycle.quantizers")

@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bitcycle.ops.affine import grid_step, round_nearest, round_stochastic, value_range
+from bitcycle.ops.affine import grid_step, value_range
 from bitcycle.quantizers.base import QUANTIZERS, Quantized, Quantizer, Range
-from bitcycle.registry import unknown_name
+from bitcycle.quantizers.grid import put_on_grid, work_dtype
 
 
 @QUANTIZERS.register("sbm")
@@ -32,6 +32,9 @@ class SBM(Quantizer):
     zero: "real" (as published: the offset is the minimum itself) or "integer": the range is
         widened to include 0 and the offset is a whole number of steps, so that 0 is on the grid.
     sync_ranges: take act and error ranges over all data-parallel processes.
+    grad_input_weight: the grid on which grad_input reads the weight. "shared" (as published): the
+        output's, whose scales lie on the axis that grad_input sums over, so that product cannot
+        stay integer. "per_input_channel": a grid of its own along the other axis, so it can.
     floor: smallest step; 1e-8 reproduces the reference code, which leaves a 16-bit error about
         10 bits (errors have ranges of 1e-5).
 
@@ -43,18 +46,17 @@ class SBM(Quantizer):
 
     error_rounding: Literal["stochastic", "nearest"] = "stochastic"
     zero: Literal["real", "integer"] = "real"
+    grad_input_weight: Literal["shared", "per_input_channel"] = "shared"
     sync_ranges: bool = False
     floor: float = 0.0
 
     roles: ClassVar[frozenset[str]] = frozenset({"weight", "act", "error"})
 
     def __post_init__(self) -> None:
-        for name, choices in (
-            ("error_rounding", ("stochastic", "nearest")),
-            ("zero", ("real", "integer")),
-        ):
-            if getattr(self, name) not in choices:
-                raise unknown_name(f"SBM {name}", getattr(self, name), choices)
+        super().__post_init__()
+        self._check_choice("error_rounding", ("stochastic", "nearest"))
+        self._check_choice("zero", ("real", "integer"))
+        self._check_choice("grad_input_weight", ("shared", "per_input_channel"))
         if not self.floor >= 0:
             raise ValueError(f"SBM floor ({self.floor}) must be 0 or a small positive step")
 
@@ -63,34 +65,44 @@ class SBM(Quantizer):
         """Whether encoding an error takes noise."""
         return self.error_rounding == "stochastic"
 
+    @property
+    def weight_grids(self) -> int:
+        """2 if grad_input reads the weight on a grid of its own."""
+        return 1 if self.grad_input_weight == "shared" else 2
+
     def range_of(self, role: str, x: Tensor, keep: tuple[int, ...] = ()) -> Range:
-        """Minimum and maximum: per channel for weights, of the whole tensor otherwise.
+        """Minimum and maximum: per channel for weights, of the whole tensor (or node) otherwise.
 
         In float32 for half-precision tensors, whose extremes may be further apart than they reach.
         """
-        low, high = (end.to(_work_dtype(x)) for end in value_range(x, keep))
-        if self.sync_ranges and role != "weight" and _is_distributed():
+        low, high = (end.to(work_dtype(x)) for end in value_range(x, keep))
+        is_shared = role != "weight" and not keep  # others' nodes are not ours
+        if self.sync_ranges and is_shared and _is_distributed():
             ends = torch.stack([-low, high])
             dist.all_reduce(ends, op=dist.ReduceOp.MAX)
             low, high = -ends[0], ends[1]
         return low, high
 
     def encode(
-        self, role: str, x: Tensor, levels: Tensor, within: Range, key: Tensor | None = None
+        self,
+        role: str,
+        x: Tensor,
+        levels: Tensor,
+        within: Range,
+        key: Tensor | None = None,
+        carrier: torch.dtype | None = None,
     ) -> Quantized:
         """Round to the grid of `within`; arithmetic in float32 for half-precision tensors."""
-        work = x.to(_work_dtype(x))
-        low, high = (end.to(work.dtype) for end in within)
-        levels = levels.to(work.dtype)
+        dtype = work_dtype(x)
+        low, high = (end.to(dtype) for end in within)
+        levels = levels.to(dtype)
         if self.zero == "integer":
             low, high = low.clamp_max(0.0), high.clamp_min(0.0)
         scale = grid_step(low, high, levels, self.floor)
         offset = low if self.zero == "real" else -torch.round(-low / scale) * scale
-        if role == "error" and self.has_stochastic_error and key is not None:
-            values = round_stochastic(work, scale, offset, levels, key)
-        else:
-            values = round_nearest(work, scale, offset, levels)
-        return Quantized(scale=scale, offset=offset, values=values.to(x.dtype))
+        key = key if role == "error" and self.has_stochastic_error else None
+        has_steps = high != low  # a constant is its offset, to the last bit
+        return put_on_grid(x, scale, offset, levels, key=key, carrier=carrier, has_steps=has_steps)
 
     def integer_range(self, bits: int) -> tuple[int, int] | None:
         """0 .. 2^b - 1; an int8 kernel carries up to 8 bits."""
@@ -99,7 +111,3 @@ class SBM(Quantizer):
 
 def _is_distributed() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-def _work_dtype(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)

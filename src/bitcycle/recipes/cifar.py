@@ -88,7 +88,7 @@ def table1() -> Iterator[Recipe]:
 
 @FAMILIES.register("cpt-table2")
 def table2() -> Iterator[Recipe]:
-    """CPT against static precision; dorefa and wageubn as soon as there are such quantizers."""
+    """CPT against static precision, with sbm and with the other quantizers."""
     where = "CPT Table 2"
     for row in read_table("table2_cifar"):
         for dataset in ("cifar10", "cifar100"):
@@ -110,6 +110,8 @@ def baseline(dataset: str, model: str, quantizer: str, cell: str) -> RunConfig:
     """Static bits with another quantizer, whose authors keep the first and the last layer float."""
     bits = Bits.parse(cell)
     precision = quantized(bits.high, bits.backward, skip=("conv1", "fc"), quantizer=quantizer)
+    if quantizer == "wageubn":  # whose gradients get coarser over the run
+        precision = replace(precision, quantizer_options={"total_steps": STEPS})
     return train_cifar(f"{dataset}-{model}-{quantizer}-{bits.name}", dataset, model, precision)
 
 

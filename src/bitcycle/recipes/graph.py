@@ -1,11 +1,16 @@
-"""Graph networks: the follow-up's GCN on OGBN-Arxiv, and citation graphs for small machines."""
+"""Graph networks: the follow-up's GCN on OGBN-Arxiv, and citation graphs for small machines.
+
+Each at two modes: FP-Agg, whose sums along edges stay float32, and Q-Agg (`-qagg`), whose summed
+features and their errors are quantized too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from bitcycle.recipes.base import FAMILIES, Recipe, Scale
-from bitcycle.recipes.parts import FEW_CYCLES, TEN, float_note, quantized, schedule_text
+from bitcycle.recipes.parts import FEW_CYCLES, TEN, quantized, schedule_text
 from bitcycle.recipes.tables import Bits
 from bitcycle.tasks import DataConfig, ModelConfig
 from bitcycle.train.config import (
@@ -16,11 +21,9 @@ from bitcycle.train.config import (
     RunConfig,
 )
 
-LAYER = "torch_geometric.nn.conv.gcn_conv.GCNConv"
-NOTE = (
-    "graph layers are not quantized yet, and a GCN has no others: its products and its aggregation "
-    "would all stay float32, so a run at low precision refuses to start"
-)
+Build = Callable[[str, PrecisionConfig], RunConfig]
+# suffix of the name -> what graph layers sum along edges, and how the follow-up calls it
+MODES = {"": ("float32", "FP-Agg"), "-qagg": ("quantized", "Q-Agg")}
 
 
 def arxiv(name: str, precision: PrecisionConfig) -> RunConfig:
@@ -38,12 +41,13 @@ def arxiv(name: str, precision: PrecisionConfig) -> RunConfig:
     )
 
 
-def citations(dataset: str, name: str, precision: PrecisionConfig) -> RunConfig:
+def citations(dataset: str, model: str, name: str, precision: PrecisionConfig) -> RunConfig:
     """Two convolutions with 64 units, 200 steps: seconds."""
+    short = {"graphsage": "sage"}.get(model, model)
     return RunConfig(
-        name=f"{dataset}-gcn-{name}",
+        name=f"{dataset}-{short}-{name}",
         task="nodes",
-        model=ModelConfig(name="gcn", options={"hidden_dim": 64, "num_layers": 2, "dropout": 0.5}),
+        model=ModelConfig(name=model, options={"hidden_dim": 64, "num_layers": 2, "dropout": 0.5}),
         data=DataConfig(name=dataset, features="row_normalized"),
         optimizer=OptimizerConfig(name="adam", lr=0.01, weight_decay=5e-4),
         lr=LrConfig(policy="constant"),
@@ -56,34 +60,43 @@ def citations(dataset: str, name: str, precision: PrecisionConfig) -> RunConfig:
 @FAMILIES.register("schedules-arxiv")
 def ten_schedules_on_arxiv() -> Iterator[Recipe]:
     """Static bits, and each schedule at 8 cycles, at both ranges of the follow-up."""
-    yield from _suite(arxiv, ("3-8/8", "3-6/6"), "full", ("follow-up paper",))
+    yield from _suite(arxiv, ("3-8/8", "3-6/6"), TEN, "full", ("follow-up paper",))
 
 
 @FAMILIES.register("citation-graphs")
-def ten_schedules_on_citations() -> Iterator[Recipe]:
-    """The same on graphs of some thousand nodes."""
+def schedules_on_citations() -> Iterator[Recipe]:
+    """Graphs of some thousand nodes: CPT and all ten schedules for a GCN, CPT for a GraphSAGE."""
     for dataset in ("cora", "citeseer", "pubmed"):
+        for model, methods in (("gcn", ("cpt", *TEN)), ("graphsage", ("cpt",))):
 
-        def build(name: str, precision: PrecisionConfig, dataset: str = dataset) -> RunConfig:
-            return citations(dataset, name, precision)
+            def build(
+                name: str, precision: PrecisionConfig, dataset: str = dataset, model: str = model
+            ) -> RunConfig:
+                return citations(dataset, model, name, precision)
 
-        yield from _suite(build, ("3-8/8",), "small", ())
+            yield from _suite(build, ("3-8/8",), methods, "small", ())
 
 
 def _suite(
-    build: Callable[[str, PrecisionConfig], RunConfig],
+    build: Build,
     cells: tuple[str, ...],
+    methods: tuple[str, ...],
     scale: Scale,
     notes: tuple[str, ...],
 ) -> Iterator[Recipe]:
     yield Recipe(config=build("float32", PrecisionConfig()), scale=scale)
-    notes = (*notes, *float_note(LAYER, NOTE))
-    for cell in cells:
-        bits = Bits.parse(cell)
-        static = bits._replace(low=bits.high)
-        precision = quantized(static.high, static.backward)
-        yield Recipe(config=build(f"static-{static.name}", precision), notes=notes, scale=scale)
-        for method in TEN:
-            precision = quantized(schedule_text(method, bits, FEW_CYCLES), bits.backward)
-            config = build(f"{method.lower()}-{bits.name}", precision)
-            yield Recipe(config=config, notes=notes, scale=scale)
+    for suffix, (aggregation, name) in MODES.items():
+        told = (*notes, f"{name}: sums along edges are {aggregation}")
+        for cell in cells:
+            bits = Bits.parse(cell)
+            static = bits._replace(low=bits.high)
+            texts = {f"static-{static.name}": static.high} | {
+                f"{method.lower()}-{bits.name}": schedule_text(method, bits, FEW_CYCLES)
+                for method in methods
+            }
+            for run, forward in texts.items():
+                precision = quantized(forward, bits.backward)
+                if aggregation != "float32":  # the quantizer's default
+                    options = {"aggregation": aggregation}
+                    precision = replace(precision, quantizer_options=options)
+                yield Recipe(config=build(f"{run}{suffix}", precision), notes=told, scale=scale)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bitcycle.recipes.base import FAMILIES, Recipe
-from bitcycle.recipes.parts import FEW_CYCLES, TEN, float_note, quantized, schedule_text
+from bitcycle.recipes.parts import FEW_CYCLES, TEN, quantized, schedule_text
 from bitcycle.recipes.tables import Bits, read_table, values
 from bitcycle.tasks import DataConfig, ModelConfig
 from bitcycle.train.config import (
@@ -14,11 +14,6 @@ from bitcycle.train.config import (
     OptimizerConfig,
     PrecisionConfig,
     RunConfig,
-)
-
-LSTM = "torch.nn.modules.rnn.LSTM"
-LSTM_NOTE = (
-    "nn.LSTM is not quantized yet: only the decoder is, the LSTM and the embedding stay float32"
 )
 
 
@@ -88,7 +83,6 @@ def table5() -> Iterator[Recipe]:
             name = f"ptb-lstm-{method}-{bits.name}"
             config = lstm(name, precision, num_layers=2, size=650)
             notes = ("the paper's layer size is unpublished, 650 here",)
-            notes += float_note(LSTM, LSTM_NOTE)
         published = values(row, where, "perplexity", "gbitops")
         yield Recipe(config=config, cells=(where,), published=published, notes=notes)
 
@@ -96,7 +90,6 @@ def table5() -> Iterator[Recipe]:
 @FAMILIES.register("schedules-lstm")
 def ten_schedules() -> Iterator[Recipe]:
     """The follow-up's one layer of 800: static bits, and each schedule at 8 cycles."""
-    notes = ("follow-up paper", *float_note(LSTM, LSTM_NOTE))
     for high, backward in ((8, 8), (6, 6)):
         for method in ("static", *TEN):
             bits = Bits(high if method == "static" else 5, high, backward)
@@ -104,7 +97,7 @@ def ten_schedules() -> Iterator[Recipe]:
             name = f"ptb-lstm800-{method.lower()}-{bits.name}"
             yield Recipe(
                 config=lstm(name, precision, num_layers=1, size=800),
-                notes=notes,
+                notes=("follow-up paper",),
             )
     for name, num_layers, size in (("ptb-lstm", 2, 650), ("ptb-lstm800", 1, 800)):
         config = lstm(f"{name}-float32", PrecisionConfig(), num_layers=num_layers, size=size)

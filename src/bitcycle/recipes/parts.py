@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bitcycle.nn import LAYERS
 from bitcycle.recipes.tables import Bits
 from bitcycle.schedules.cycle import Cycle
 from bitcycle.train.config import PrecisionConfig
@@ -35,8 +34,3 @@ def quantized(
     return PrecisionConfig(
         quantizer=quantizer, skip=skip, kernel="simulate", forward=forward, backward=backward
     )
-
-
-def float_note(layer: str, note: str) -> tuple[str, ...]:
-    """The note, as long as there is no quantized layer for modules of that qualified name."""
-    return () if layer in LAYERS else (note,)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from bitcycle.recipes.base import FAMILIES, Recipe
-from bitcycle.recipes.language import LSTM, LSTM_NOTE
-from bitcycle.recipes.parts import FEW_CYCLES, TEN, float_note, quantized, schedule_text
+from bitcycle.recipes.parts import FEW_CYCLES, TEN, quantized, schedule_text
 from bitcycle.recipes.tables import Bits
 from bitcycle.tasks import DataConfig, ModelConfig
 from bitcycle.train.config import (
@@ -95,9 +94,7 @@ def wikitext2_transformer(name: str, precision: PrecisionConfig) -> RunConfig:
 Build = Callable[[str, PrecisionConfig], RunConfig]
 
 
-def compare(
-    build: Build, cells: tuple[str, ...], skip: tuple[str, ...], notes: tuple[str, ...] = ()
-) -> Iterator[Recipe]:
+def compare(build: Build, cells: tuple[str, ...], skip: tuple[str, ...]) -> Iterator[Recipe]:
     """float32, and each cell: a range is CPT at 8 cycles, one number is static."""
     yield Recipe(config=build("float32", PrecisionConfig()), scale="small")
     for cell in cells:
@@ -105,7 +102,7 @@ def compare(
         method = "static" if bits.low == bits.high else "cpt"
         precision = quantized(schedule_text(method, bits, FEW_CYCLES), bits.backward, skip=skip)
         config = build(f"{method}-{bits.name}", precision)
-        yield Recipe(config=config, scale="small", notes=notes)
+        yield Recipe(config=config, scale="small")
 
 
 @FAMILIES.register("digits")
@@ -127,6 +124,5 @@ def small_runs() -> Iterator[Recipe]:
             return cifar10(model, name, precision)
 
         yield from compare(build, ("8/8", "6/6", "3/8", "3-8/8", "3-6/6"), ("fc",))
-    cells = ("8/8", "6/8", "5-8/8", "5-6/8")
-    yield from compare(wikitext2_lstm, cells, (), float_note(LSTM, LSTM_NOTE))
+    yield from compare(wikitext2_lstm, ("8/8", "6/8", "5-8/8", "5-6/8"), ())
     yield from compare(wikitext2_transformer, ("8/8", "6/8", "4-8/8", "4-6/8"), ())

@@ -45,6 +45,7 @@ class Schedule(ABC):
 
     forms: ClassVar[tuple[str, ...]]  # examples of the text, shown by parse errors
     is_open: ClassVar[bool] = False  # its text may run on after @ or a comma: seq wants (...)
+    is_adaptive: ClassVar[bool] = False  # follows the training: see `adaptive`
 
     if TYPE_CHECKING:  # fields in some schedules, properties in others
 
@@ -77,6 +78,10 @@ class Schedule(ABC):
     def values_over(self, total_steps: int) -> list[Bits]:
         """All values, for a length that is checked already."""
         return [self.bits_at(step, total_steps) for step in range(total_steps)]
+
+    def bit_widths(self, total_steps: int) -> set[Bits]:
+        """All bits that a run of this length may have at some step."""
+        return set(self.values(total_steps))
 
     def notes_over(self, total_steps: int) -> list[str]:
         """What would surprise in a run of this (checked) length."""
@@ -152,8 +157,14 @@ class Schedule(ABC):
 
 
 def check_depth(parts: Iterable[Schedule]) -> None:
-    """Raises when schedules would be nested deeper than `MAX_DEPTH` levels."""
+    """Raises when schedules would be nested deeper than `MAX_DEPTH` levels, or are adaptive."""
     level, depth = tuple(parts), 1
+    for part in level:
+        if part.is_adaptive:
+            raise ValueError(
+                f"{part} follows the training and cannot be part of another schedule; give it to a "
+                "role or a layer as it is"
+            )
     while level:
         depth += 1
         if depth > MAX_DEPTH:

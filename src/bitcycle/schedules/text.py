@@ -7,7 +7,8 @@ the parser itself knows no schedule.
 from __future__ import annotations
 
 import re
-from typing import NoReturn
+from collections.abc import Iterable
+from typing import Any, NoReturn
 
 from bitcycle.precision import check_bits
 from bitcycle.registry import unknown_name
@@ -16,8 +17,10 @@ from bitcycle.schedules.checks import Bits
 from bitcycle.schedules.simple import Static
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:-[A-Za-z]+)*")
+_NAME = re.compile(r"[a-z]+")
 _WHOLE = re.compile(r"[0-9]+")
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
+_AUTO = re.compile(r"(?<![A-Za-z0-9])auto(?=\s*-\s*([0-9]+))", re.IGNORECASE)
 _SHOWN = 72  # characters of the text that an error shows
 
 
@@ -42,6 +45,27 @@ def parse_schedule(text: ScheduleLike) -> Schedule:
         return Static(text)
     except ValueError as error:
         raise ValueError(f"{error}, or the text of a schedule: {_forms()}") from None
+
+
+def auto_high(text: object) -> int | None:
+    """The upper end of the range whose lower end is `auto`; the largest if there are several.
+
+    Such a text is not a schedule yet: a run's precision range test finds the number.
+
+    >>> auto_high("CR:auto-8:32"), auto_high("CR:3-8:32")
+    (8, None)
+    """
+    ends = [int(end) for end in _AUTO.findall(text)] if isinstance(text, str) else []
+    return max(ends, default=None)
+
+
+def fill_auto(text: str, low: int) -> str:
+    """The text with this number for every `auto`, at most the upper end beside it.
+
+    >>> fill_auto("seq(CR:auto-8:8@0.8, LR:auto-4:2)", 5)
+    'seq(CR:5-8:8@0.8, LR:4-4:2)'
+    """
+    return _AUTO.sub(lambda found: str(min(low, int(found[1]))), text)
 
 
 class ScheduleTextError(ValueError):
@@ -129,6 +153,9 @@ class Reader:
         if self.text[at : at + 4].lower() == "fp32":
             self._at += 4
             return None
+        if self.text[at : at + 4].lower() == "auto":
+            self.fail(at, "auto is the lower end of a run's forward schedule, as in CR:auto-8:32, "
+                          "found by its precision range test; elsewhere give a number")  # fmt: skip
         number = self.whole("bits")
         try:
             return check_bits(number)
@@ -146,6 +173,31 @@ class Reader:
             ends.append(bits)
             self.expect(symbol, "the range goes on, such as 3-8")
         return ends[0], ends[1]
+
+    def bits_list(self) -> tuple[Bits, ...]:
+        """Numbers of bits with commas between them."""
+        listed = [self.bits()]
+        while self.accept(","):
+            listed.append(self.bits())
+        return tuple(listed)
+
+    def settings(self, known: Iterable[str]) -> dict[str, Any]:
+        """What follows as :name=value; a value is a number or a word."""
+        found: dict[str, Any] = {}
+        while self.accept(":"):
+            at = self.position()
+            name = self._take(_NAME)
+            if name not in known:
+                self.fail(at, str(unknown_name("setting", name, known)))
+            if name in found:
+                self.fail(at, f"{name} is given twice")
+            self.expect("=", f"the value of {name}")
+            at, text = self.position(), self._take(_NUMBER) or self._take(_WORD)
+            if not 1 <= len(text) <= 40:
+                self.fail(at, f"expected the value of {name}")
+            is_word = text[0].isalpha()
+            found[name] = text if is_word else int(text) if text.isdigit() else float(text)
+        return found
 
     def time(self, what: str) -> int | float:
         """A step count (digits only) or a fraction of the run (with a point or an exponent)."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 import torch
@@ -78,6 +79,11 @@ class Task(ABC):
     def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Sums over a split -> metrics, `self.metric` and "loss" among them."""
 
+    @property
+    def chance(self) -> float | None:
+        """The metric of a blind guess if it is an accuracy; None for other metrics."""
+        return None
+
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         """The arguments the model is called with."""
         return (batch.inputs,)
@@ -95,6 +101,13 @@ class Task(ABC):
 
     def start_pass(self) -> None:  # noqa: B027 (only recurrent tasks carry state)
         """Forget what was carried from batch to batch: a pass over other data begins."""
+
+    def files(self) -> dict[str, str]:
+        """Texts a run keeps in its folder by name, such as a tokenizer; written once."""
+        return {}
+
+    def take_files(self, folder: Path) -> None:  # noqa: B027 (most tasks have none)
+        """Use what `files` left in a run's folder; called before anything else, if at all."""
 
     def state_dict(self) -> dict[str, Any]:
         """What must be saved to go on exactly: nothing, unless state is carried over batches."""

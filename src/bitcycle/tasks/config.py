@@ -14,10 +14,14 @@ Features = Literal["raw", "row_normalized", "standardized"]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """A model by name and the options of its builder."""
+    """A model by name and the options of its builder.
+
+    path: a folder with a downloaded model to start from, for tasks that take one (pairs).
+    """
 
     name: str = "digits_resnet"
     options: dict[str, Any] = field(default_factory=dict)
+    path: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +30,7 @@ class DataConfig:
 
     subset, validation: a number (int) or a fraction (float) of the training samples to keep, and
     to hold out. batch_size counts samples (streams, for a recurrent language model) per optimizer
-    step over all processes. sequence_length: tokens per sample or window, for language.
+    step over all processes. sequence_length: tokens per sample or window, for language and pairs.
     features: how a graph's node features are scaled.
     """
 

@@ -42,6 +42,11 @@ class ImageClassification(SampleTask):
         """Both are registered, and for images."""
         check_names("image", model, data)
 
+    @property
+    def chance(self) -> float:
+        """One class of all, in percent."""
+        return 100 / self.num_classes
+
     def build_model(self) -> nn.Module:
         """By name, with the dataset's classes and channels."""
         given = {"num_classes": self.num_classes}

@@ -20,16 +20,21 @@ def check_names(kind: Kind, model: ModelConfig, data: DataConfig) -> None:
     datasets = {name: each.kind for name, each in DATASETS.items()}
     _check_kind("model", model.name, model_kind(entry), kind, models)
     _check_kind("dataset", data.name, info.kind, kind, datasets)
+    if model.path is not None and kind != "pair":
+        raise ValueError(
+            f"model.path ({model.path}) is for the task pairs; {model.name!r} is built from its "
+            "options: leave it null"
+        )
 
 
 def model_kind(entry: ModelEntry) -> Kind:
     """The kind of data a model takes, told by the sizes it asks for.
 
-    >>> model_kind(MODELS["resnet20"]), model_kind(MODELS["lstm_lm"]), model_kind(MODELS["gcn"])
-    ('image', 'language', 'graph')
+    >>> [model_kind(MODELS[name]) for name in ("resnet20", "lstm_lm", "gcn", "bert")]
+    ['image', 'language', 'graph', 'pair']
     """
     if "vocab_size" in entry.options:
-        return "language"
+        return "pair" if "num_classes" in entry.options else "language"
     return "graph" if "in_features" in entry.options else "image"
 
 

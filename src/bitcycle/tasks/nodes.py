@@ -67,6 +67,11 @@ class NodeClassification(Task):
                 "to a graph, which has masks of its own: leave both null"
             )
 
+    @property
+    def chance(self) -> float:
+        """One class of all, in percent."""
+        return 100 / self.graph.num_classes
+
     def build_model(self) -> nn.Module:
         """By name, with the graph's sizes."""
         sizes = {"in_features": self.graph.features.shape[1], "num_classes": self.graph.num_classes}

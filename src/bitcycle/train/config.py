@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from bitcycle.kernels import KERNELS
+from bitcycle.kernels import make_kernel
 from bitcycle.precision import Precision, check_bits
 from bitcycle.quantizers import QUANTIZERS
 from bitcycle.registry import unknown_name
 from bitcycle.schedules import Schedule, parse_schedule
+from bitcycle.schedules.text import auto_high, fill_auto
 from bitcycle.tasks import TASKS, DataConfig, ModelConfig
 
 Time = int | float
@@ -110,7 +111,9 @@ class PrecisionConfig:
 
     forward, backward, weight, act, error, grad: schedule text, a number of bits, or a dict from
     layer patterns to those; a role left out inherits. With forward and backward "fp32" and no
-    role given the model is not converted at all: the float32 baseline.
+    role given the model is not converted at all: the float32 baseline. A cyclic schedule may also
+    be a mapping: {name: CR, low: 3, high: 8, cycles: 32}. `auto` for the lower end of forward's
+    (CR:auto-8:32, or low: auto) is found by a precision range test in the run.
     """
 
     quantizer: str = "sbm"
@@ -134,22 +137,42 @@ class PrecisionConfig:
             raise ValueError(
                 f"precision.quantizer_options for {self.quantizer!r}: {error}"
             ) from None
-        if self.kernel != "auto":
-            KERNELS[self.kernel]
+        make_kernel(self.kernel)  # an unknown name is an error before anything is read
         check_bits(self.max_bits, "precision.max_bits")
         for role, text in self.given().items():
+            if isinstance(text, dict) and "name" in text:
+                object.__setattr__(self, role, _schedule_text(role, text))
+        self._check_auto()
+        for role, text in self.given(auto=1).items():
             for inner in text.values() if isinstance(text, dict) else [text]:
                 try:
                     parse_schedule(inner)
                 except ValueError as error:
                     raise ValueError(f"precision.{role}: {error}") from None
 
-    def given(self) -> dict[str, ScheduleText]:
-        """What a PrecisionScheduler is built with."""
+    @property
+    def auto_high(self) -> int | None:
+        """Where a precision range test ends when forward's lower end is `auto`; None: it is not."""
+        return auto_high(self.forward)
+
+    def _check_auto(self) -> None:
+        for role, text in self.given().items():
+            inner = text.values() if isinstance(text, dict) else [text]
+            is_whole_forward = role == "forward" and not isinstance(text, dict)
+            if not is_whole_forward and any(auto_high(each) is not None for each in inner):
+                raise ValueError(
+                    f"precision.{role} ({text}): auto is for one forward schedule of all layers, "
+                    "such as precision.forward CR:auto-8:32; give a number here"
+                )
+
+    def given(self, auto: int | None = None) -> dict[str, ScheduleText]:
+        """What a PrecisionScheduler is built with; `auto` is the number for forward's auto."""
         texts = {
             role: getattr(self, role)
             for role in ("forward", "backward", "weight", "act", "error", "grad")
         }
+        if auto is not None and isinstance(self.forward, str):
+            texts["forward"] = fill_auto(self.forward, auto)
         return {role: text for role, text in texts.items() if text != "inherit"}
 
     @property
@@ -157,13 +180,51 @@ class PrecisionConfig:
         """Whether nothing is ever quantized, so that the model stays unconverted."""
         return all(
             isinstance(schedule, Schedule) and schedule.low is None
-            for text in self.given().values()
+            for text in self.given(auto=1).values()
             for schedule in (
                 [parse_schedule(inner) for inner in text.values()]
                 if isinstance(text, dict)
                 else [parse_schedule(text)]
             )
         )
+
+
+def _schedule_text(role: str, mapping: dict[str, int | str | None]) -> str:
+    """`{name: CR, low: auto, high: 8, cycles: 8}` as `CR:auto-8:8`."""
+    known = ("name", "low", "high", "cycles")
+    for key in mapping:
+        _check_choice(f"key of precision.{role}", key, known)
+    for key in known[:3]:
+        if mapping.get(key) is None:
+            raise ValueError(f"precision.{role} {mapping} lacks {key}; keys: {', '.join(known)}")
+    cycles = "" if mapping.get("cycles") is None else f":{mapping['cycles']}"
+    return f"{mapping['name']}:{mapping['low']}-{mapping['high']}{cycles}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RangeTestConfig:
+    """How `auto` in the forward schedule is found; also what `bitcycle range-test` begins with.
+
+    low: where the test starts. steps_per_precision: by default a cycle of the schedule divided by
+    the number of precisions. window: steps whose mean is compared, a quarter of those by default.
+    threshold: the gain above which bits pass; by default twice the accuracy of a blind guess.
+    reset: start every precision from the same state instead of going on.
+    """
+
+    low: int = 2
+    steps_per_precision: int | None = None
+    window: int | None = None
+    threshold: float | None = None
+    reset: bool = False
+
+    def __post_init__(self) -> None:
+        if check_bits(self.low, "range_test.low") is None:
+            raise ValueError("range_test.low must be a number of bits, such as 2")
+        for name in ("steps_per_precision", "window"):
+            if (value := getattr(self, name)) is not None:
+                _check_positive(f"range_test.{name}", value)
+        if self.threshold is not None and not self.threshold >= 0:
+            raise ValueError(f"range_test.threshold ({self.threshold}) must be at least 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,6 +303,7 @@ class RunConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     lr: LrConfig = field(default_factory=LrConfig)
     precision: PrecisionConfig = field(default_factory=PrecisionConfig)
+    range_test: RangeTestConfig = field(default_factory=RangeTestConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     swa: SwaConfig = field(default_factory=SwaConfig)

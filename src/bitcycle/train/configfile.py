@@ -41,8 +41,43 @@ def make_parser(base: RunConfig | None = None) -> Any:
 
 
 def override(base: RunConfig, arguments: Sequence[str]) -> RunConfig:
-    """`base` with command-line overrides such as `--optimizer.lr 0.05 --seed 3` applied."""
-    return _build(base, arguments, None)
+    """`base` with command-line overrides such as `--optimizer.lr 0.05 --seed 3` applied.
+
+    `--precision.forward.low auto` (or a number) changes the lower end of the forward schedule.
+    """
+    return _build(base, _with_low(base, list(arguments)), None)
+
+
+_LOW = "--precision.forward.low"
+_RANGE = re.compile(r"(?P<head>[^:@,()]+:\s*)(?:[0-9]+|auto)(?=\s*-)", re.IGNORECASE)
+
+
+def _with_low(base: RunConfig, arguments: list[str]) -> list[str]:
+    """The forward schedule with another lower end, where an override asks for that."""
+    forward: object = base.precision.forward
+    kept: list[str] = []
+    words = iter(arguments)
+    low: str | None = None
+    for word in words:
+        key, has_value, value = word.partition("=")
+        if key not in (_LOW, "--precision.forward"):
+            kept.append(word)
+            continue
+        given = value if has_value else next(words, "")
+        if key == _LOW:
+            low = given
+        else:
+            forward = given
+            kept += [key, given]
+    if low is None:
+        return kept
+    text, number = _RANGE.subn(lambda found: found["head"] + low, str(forward))
+    if isinstance(forward, dict) or number != 1:
+        raise ValueError(
+            f"option {_LOW!r} changes the lower end of a schedule with one range, such as "
+            f"CR:3-8:32; forward is {forward}: give all of --precision.forward"
+        )
+    return [*kept, "--precision.forward", text]
 
 
 def from_dict(settings: Mapping[str, Any], *, source: str = "configuration") -> RunConfig:
@@ -88,7 +123,7 @@ def _readable(error: Exception) -> str:
 def check_overrides(arguments: Sequence[str]) -> None:
     """Raise for an option that is no key of the configuration, with the nearest one."""
     for argument in arguments:
-        if argument.startswith("--"):
+        if argument.startswith("--") and argument.partition("=")[0] != _LOW:
             _check_key(argument[2:].partition("=")[0].removesuffix("+"), f"option {argument!r}")
 
 

@@ -8,7 +8,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,12 @@ class RunDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.path / "env.json", environment())
         write_text(self.config_file, to_yaml(config))  # last: a folder with it is a run
+
+    def write_missing(self, files: Mapping[str, str]) -> None:
+        """Write what the run's task keeps here, unless it is there already."""
+        for name, text in files.items():
+            if not (self.path / name).exists():
+                write_text(self.path / name, text)
 
     def _is_free(self) -> bool:
         """Empty, or with nothing but what a process left that was killed inside `create`."""

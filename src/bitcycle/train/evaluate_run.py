@@ -17,7 +17,7 @@ from bitcycle.train.evaluate import (
     unobserved_layers,
 )
 from bitcycle.train.reproduce import kept_settings
-from bitcycle.train.session import Session, build_session
+from bitcycle.train.session import FoundLow, Session, build_session
 
 
 def evaluate_run(
@@ -41,7 +41,7 @@ def evaluate_run(
         raise CheckpointError(f"{directory.path} has no {checkpoint} checkpoint to evaluate")
     step, state = loaded
     with kept_settings():
-        session = build_session(config)
+        session = build_session(config, directory.path)
         bits, metrics = _evaluate(session, step, state, precision, split)
     return {
         "run": str(directory.path),
@@ -58,8 +58,13 @@ def _evaluate(
     if split == "validation" and not session.task.has_validation:
         raise ValueError("the run has no validation split; evaluate test or train")
     session.model.load_state_dict(state["model"])
+    saved = state.get("run", {})
+    if saved.get("range_test") is not None:
+        session.take_low(FoundLow.from_dict(saved["range_test"]))
     if session.bits is not None:
-        session.bits.load_state_dict({"step_count": min(step, session.total_steps)})
+        adaptive = (saved.get("bits") or {}).get("adaptive")
+        at = min(step, session.total_steps)
+        session.bits.load_state_dict({"step_count": at, "adaptive": adaptive})
     bits = eval_precision(precision, session.bits)
     unobserved = unobserved_layers(session.model)
     if unobserved and describe_precision(session.model, bits) != "fp32":

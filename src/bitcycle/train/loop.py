@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from bitcycle.data import Batch
 from bitcycle.precision import ROLES, Precision
@@ -18,6 +19,7 @@ from bitcycle.train.checkpoint import Checkpoints
 from bitcycle.train.config import Time, steps_of
 from bitcycle.train.directory import RunDirectory
 from bitcycle.train.evaluate import describe_precision, eval_precision, evaluate, reduce_sums
+from bitcycle.train.feedback import measured, measuring, note_validation
 from bitcycle.train.nonfinite import bits_text, check_finite, explain_loss
 from bitcycle.train.progress import Reporter, Status
 from bitcycle.train.session import Best, Session, swa_start
@@ -38,7 +40,7 @@ def train(
     averaging_from = swa_start(session)
     began, before, first_step = time.monotonic(), session.seconds, session.step
     session.wrapped.train()
-    with closing(_steps(session)) as steps:
+    with closing(steps_of_run(session)) as steps:
         for micro_batches in steps:
             _train_step(session, micro_batches)
             session.step += 1
@@ -57,18 +59,19 @@ def train(
                 _log(session, directory, reporter, events, pace * (total - step))
             if _is_due(config.eval.every, step, total) or step == total:
                 _evaluate(session, directory, reporter, checkpoints, events)
-            must_stop = _must_stop(session, wish)
+            must_stop = stop_signal(session, wish)
             if _is_due(config.checkpoint.every, step, total) or step == total or must_stop:
-                _save(session, directory, checkpoints)
+                save(session, directory, checkpoints)
             if must_stop and step < total:
                 raise Interrupted(
                     must_stop, f"stopped at step {step}; the checkpoint is in {directory.path}"
                 )
 
 
-def _steps(session: Session) -> Generator[list[Batch]]:
+def steps_of_run(session: Session, *, is_endless: bool = False) -> Generator[list[Batch]]:
     """The micro-batches of each remaining optimizer step, on the model's device."""
-    batches = session.batches.from_step(session.step, session.total_steps)
+    stop = None if is_endless else session.total_steps
+    batches = session.batches.from_step(session.step, stop)
     group: list[Batch] = []
     try:
         for batch in batches:
@@ -83,8 +86,22 @@ def _steps(session: Session) -> Generator[list[Batch]]:
 
 
 def _train_step(session: Session, micro_batches: list[Batch]) -> None:
-    """Forward and backward of every micro-batch, then one step of everything that steps."""
+    """One step of everything that steps."""
+    with measuring(session) as statistics:
+        sums = update(session, micro_batches)
+    if session.bits is not None:
+        session.bits.step(measured(session, sums, statistics))
+
+
+def update(
+    session: Session, micro_batches: list[Batch], *, checks_loss: bool = True
+) -> dict[str, Tensor]:
+    """Forward and backward of every micro-batch, then a step of all but the bits.
+
+    Gives this step's sums, which also go into the session's window.
+    """
     accelerator, last = session.accelerator, len(micro_batches) - 1
+    own: dict[str, Tensor] = {}
     for i, batch in enumerate(micro_batches):
         with accelerator.no_sync(session.wrapped) if i < last else nullcontext():
             loss, sums = session.task.loss(session.wrapped, batch)
@@ -93,7 +110,8 @@ def _train_step(session: Session, micro_batches: list[Batch]) -> None:
         for name, value in sums.items():
             known = session.window.get(name)
             session.window[name] = value if known is None else known + value
-        if session.device.type == "cpu" and not math.isfinite(loss.item()):
+            own[name] = value if name not in own else own[name] + value
+        if checks_loss and session.device.type == "cpu" and not math.isfinite(loss.item()):
             raise explain_loss(session, batch, loss.item())
     if session.config.clip_norm is not None:
         accelerator.clip_grad_norm_(session.wrapped.parameters(), session.config.clip_norm)
@@ -101,8 +119,7 @@ def _train_step(session: Session, micro_batches: list[Batch]) -> None:
     session.prepared.zero_grad()
     session.meter.step(session.task.num_samples(micro_batches[0]))
     session.lr.step()
-    if session.bits is not None:
-        session.bits.step()
+    return own
 
 
 def _log(
@@ -114,14 +131,14 @@ def _log(
     if not math.isfinite(metrics["loss"]):
         raise explain_loss(session, None, metrics["loss"])
     precision = _applied_precision(session)
-    saved = None if session.bits is None else 1 - session.meter.relative_to(session.bits.top)
+    saved = None if session.bits is None else 1 - session.relative_to(session.bits.top)
     line: dict[str, Any] = {
         "step": session.step,
         "kind": "train",
         **metrics,
         "bits": bits_by_role(precision),
         "lr": session.lr.value,
-        "bitops": session.meter.bitops,
+        "bitops": session.bitops,
         "seconds": round(session.seconds, 3),
     }
     if session.is_main:
@@ -178,14 +195,20 @@ def _evaluate(
     if split != "validation":
         return
     session.lr.after_evaluation(metric)
+    note_validation(session, metric)
     best = session.best
     if best is None or (metric > best.metric if task.higher_is_better else metric < best.metric):
         session.best = Best(session.step, metric)
-        state = {"model": session.model.state_dict()}
+        run = {
+            "bits": None if session.bits is None else session.bits.state_dict(),
+            "range_test": None if session.found is None else session.found.to_dict(),
+        }
+        state: dict[str, Any] = {"model": session.model.state_dict(), "run": run}
         on_main(session, lambda: checkpoints.save_best(session.step, state))
 
 
-def _save(session: Session, directory: RunDirectory, checkpoints: Checkpoints) -> None:
+def save(session: Session, directory: RunDirectory, checkpoints: Checkpoints) -> None:
+    """A checkpoint of this moment, called by every process."""
     check_finite(session)
     state = session.state_dict()
 
@@ -201,7 +224,7 @@ def _is_due(every: Time, step: int, total: int) -> bool:
     return period > 0 and step % period == 0
 
 
-def _must_stop(session: Session, wish: StopWish) -> int:
+def stop_signal(session: Session, wish: StopWish) -> int:
     """The signal that asked to stop, agreed upon by all processes; 0 for none."""
     signum = wish.signum or 0
     if session.world_size > 1:

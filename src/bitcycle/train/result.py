@@ -20,7 +20,7 @@ from bitcycle.precision import Precision
 from bitcycle.train.checkpoint import CheckpointError, Checkpoints
 from bitcycle.train.directory import RunDirectory
 from bitcycle.train.evaluate import describe_precision, eval_precision, evaluate, is_converted
-from bitcycle.train.session import Session, kernels_by_layer
+from bitcycle.train.session import Session, kernels_by_layer, restore_kernels
 from bitcycle.train.together import share_buffers
 from bitcycle.warnings import BitcycleWarning
 
@@ -31,7 +31,8 @@ class RunResult:
 
     final: metrics on the test split with the last weights: the headline. best: the same with the
     weights that had the best validation metric (None without a validation split). swa: with the
-    averaged weights. eval_precision: the bits all of these were evaluated at.
+    averaged weights. eval_precision: the bits all of these were evaluated at. range_test: how the
+    lower end of the forward schedule was found, where the configuration says auto.
     """
 
     name: str
@@ -47,6 +48,7 @@ class RunResult:
     kernels: dict[str, str]
     weights_sha256: str
     directory: str
+    range_test: dict[str, Any] | None = None
 
     @property
     def value(self) -> float:
@@ -77,6 +79,7 @@ def make_result(session: Session, directory: RunDirectory) -> RunResult:
     swa = None
     if session.swa is not None and int(session.swa.n_averaged) > 0:
         averaged = session.swa.module
+        restore_kernels(averaged, kernels_by_layer(session.model))  # decided after it was copied
         refresh_statistics(session, averaged, precision)
         swa = _test(session, averaged, precision)
     return RunResult(
@@ -93,6 +96,7 @@ def make_result(session: Session, directory: RunDirectory) -> RunResult:
         kernels=kernels_by_layer(session.model),
         weights_sha256=weights_digest(session.model),
         directory=str(directory.path),
+        range_test=None if session.found is None else session.found.to_dict(),
     )
 
 
@@ -136,13 +140,15 @@ def _test_best(
 
 def _cost(session: Session) -> dict[str, Any]:
     top = Precision() if session.bits is None else session.bits.top
+    tested = {} if session.found is None else session.found.bitops
     return {
         "convention": "exact",
-        "bitops": session.meter.bitops,
-        "by_matmul": session.meter.by_matmul(),
-        "relative_to_static_top": session.meter.relative_to(top),
+        "bitops": session.bitops,
+        "range_test": sum(tested.values()),  # of those
+        "by_matmul": {k: n + tested.get(k, 0) for k, n in session.meter.by_matmul().items()},
+        "relative_to_static_top": session.relative_to(top),
         "static_top": str(top),
-        "relative_to_float32": session.meter.relative_to(Precision()),
+        "relative_to_float32": session.relative_to(Precision()),
         "uncounted": list(session.meter.uncounted),
     }
 

@@ -16,6 +16,7 @@ from bitcycle.train.config import RunConfig
 from bitcycle.train.configfile import from_dict, option_names, to_dict
 from bitcycle.train.directory import RunDirectory
 from bitcycle.train.files import write_json
+from bitcycle.train.find_low import find_low
 from bitcycle.train.loop import train
 from bitcycle.train.progress import Reporter, Show, make_reporter
 from bitcycle.train.reproduce import kept_settings
@@ -44,7 +45,7 @@ def resume(run_dir: str | Path, *, show: Show = "quiet") -> RunResult:
     if directory.is_finished:
         return RunResult.read(directory.path)
     with kept_settings():
-        return _execute(build_session(config), directory, show)
+        return _execute(build_session(config, directory.path), directory, show)
 
 
 def resume_or_run(config: RunConfig, *, show: Show = "quiet") -> RunResult:
@@ -102,14 +103,17 @@ def _execute_locked(session: Session, directory: RunDirectory, show: Show) -> Ru
                 )
             )
         stack.enter_context(_noting_the_end(reporter))
-        _load_newest(session, directory, reporter)
+        has_loaded = _load_newest(session, directory, reporter)
         events = None
         if session.is_main:
-            directory.continue_metrics(session.step)
+            directory.write_missing(session.task.files())
+            directory.continue_metrics(session.step if has_loaded else -1)
             stack.callback(directory.close)
             events = stack.enter_context(_events(session, directory))
         _say_what_stays_float(session, reporter)
         wish = stack.enter_context(StopWish().listening())
+        if session.must_find_low:
+            find_low(session, directory, reporter, wish)
         train(session, directory, reporter, wish, events)
         result = make_result(session, directory)
         if session.is_main:
@@ -127,7 +131,8 @@ def _execute_locked(session: Session, directory: RunDirectory, show: Show) -> Ru
     return result
 
 
-def _load_newest(session: Session, directory: RunDirectory, reporter: Reporter) -> None:
+def _load_newest(session: Session, directory: RunDirectory, reporter: Reporter) -> bool:
+    """Whether there was a checkpoint to go on from."""
     checkpoints = Checkpoints(directory.checkpoints)
     if session.is_main:
         directory.remove_leftovers()
@@ -140,10 +145,11 @@ def _load_newest(session: Session, directory: RunDirectory, reporter: Reporter) 
         reporter.say(f"warning: {warning.message}")
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     if loaded is None:
-        return
+        return False
     step, state = loaded
     session.load_state_dict(state)
     reporter.say(f"going on from step {step}")
+    return True
 
 
 def _say_what_stays_float(session: Session, reporter: Reporter) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,13 +17,17 @@ from torch.optim.swa_utils import AveragedModel
 from bitcycle.convert import quantize_model
 from bitcycle.cost import CostMeter
 from bitcycle.extras import require
-from bitcycle.kernels import KERNELS
+from bitcycle.kernels import make_kernel
 from bitcycle.nn.base import QuantizedLayer
+from bitcycle.precision import Precision
 from bitcycle.quantizers import QUANTIZERS
+from bitcycle.range_test import RangeTest
 from bitcycle.scheduler import PrecisionScheduler
 from bitcycle.tasks import TASKS, Task, TrainBatches
 from bitcycle.train.config import RunConfig, steps_of
+from bitcycle.train.feedback import check_feedback
 from bitcycle.train.optimizers import LearningRate, make_optimizer
+from bitcycle.train.range_plan import plan_range_test
 from bitcycle.train.reproduce import random_state, restore_random_state, seed_everything
 from bitcycle.train.statefile import join_state, split_state
 from bitcycle.warnings import BitcycleWarning
@@ -34,6 +39,26 @@ class Best:
 
     step: int
     metric: float
+
+
+@dataclass(frozen=True)
+class FoundLow:
+    """The lower end of the forward schedule as the run's range test found it, and what that cost.
+
+    bitops: of output, grad_input and grad_weight, in all steps of the test.
+    """
+
+    test: RangeTest
+    bitops: dict[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types only."""
+        return {"test": self.test.to_dict(), "bitops": self.bitops}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> FoundLow:
+        """What `to_dict` wrote."""
+        return cls(test=RangeTest.from_dict(data["test"]), bitops=dict(data["bitops"]))
 
 
 @dataclass
@@ -57,6 +82,8 @@ class Session:
     seconds: float = 0.0
     best: Best | None = None
     window: dict[str, Tensor] = field(default_factory=dict)  # sums since the last metrics line
+    news: dict[str, float] = field(default_factory=dict)  # validation that no schedule has read yet
+    found: FoundLow | None = None  # where the configuration says auto
 
     @property
     def device(self) -> torch.device:
@@ -78,6 +105,26 @@ class Session:
         """Whether this process writes the files."""
         return self.rank == 0
 
+    @property
+    def must_find_low(self) -> bool:
+        """Whether the forward schedule waits for a range test; until then its bits are a guess."""
+        return self.config.precision.auto_high is not None and self.found is None
+
+    def take_low(self, found: FoundLow) -> None:
+        """Schedule the bits from the lower end that was found."""
+        self.found = found
+        self.bits = make_scheduler(self.model, self.config, self.total_steps, found.test.low)
+
+    @property
+    def bitops(self) -> int:
+        """All that was spent so far, the range test among it."""
+        return self.meter.bitops + (sum(self.found.bitops.values()) if self.found else 0)
+
+    def relative_to(self, precision: Precision) -> float:
+        """`bitops` over those of the same training steps, without a test, at a static precision."""
+        training = self.meter.bitops
+        return self.meter.relative_to(precision) * (self.bitops / training if training else 1.0)
+
     def state_dict(self) -> dict[str, Any]:
         """The parts of a checkpoint: enough to go on bit for bit. Called by every process."""
         own = {"window": self.window, "task": self.task.state_dict(), "random": random_state()}
@@ -87,7 +134,9 @@ class Session:
             "best": None if self.best is None else [self.best.step, self.best.metric],
             "lr": self.lr.state_dict(),
             "bits": None if self.bits is None else self.bits.state_dict(),
+            "news": self.news,
             "cost": self.meter.state_dict(),
+            "range_test": None if self.found is None else self.found.to_dict(),
             "kernels": kernels_by_layer(self.model),
             "threads": torch.get_num_threads(),
             "ranks": self._gather(own),
@@ -109,15 +158,18 @@ class Session:
         self.step, self.seconds = run["step"], run["seconds"]
         self.best = None if run["best"] is None else Best(*run["best"])
         self.lr.load_state_dict(run["lr"])
+        if run.get("range_test") is not None:
+            self.take_low(FoundLow.from_dict(run["range_test"]))
         if self.bits is not None:
             self.bits.load_state_dict(run["bits"])
+        self.news = dict(run.get("news", {}))
         self.meter.load_state_dict(run["cost"])
-        _restore_kernels(self.model, run["kernels"])
+        restore_kernels(self.model, run["kernels"])
         if self.config.threads is None:
             torch.set_num_threads(run["threads"])  # sums are divided among threads
         if self.swa is not None:
             self.swa.load_state_dict(state["swa"])
-            _restore_kernels(self.swa, run["kernels"])
+            restore_kernels(self.swa, run["kernels"])
         self._load_own(run["ranks"])
 
     def _load_own(self, ranks: list[dict[str, Any]]) -> None:
@@ -147,14 +199,19 @@ class Session:
         return [join_state(plain, tensors) for plain, tensors in parts]
 
 
-def build_session(config: RunConfig) -> Session:
-    """Data first, so that a missing file is an error before anything else happens."""
+def build_session(config: RunConfig, folder: Path | None = None) -> Session:
+    """Data first, so that a missing file is an error before anything else happens.
+
+    folder: of the run, where there is one already; the task may have left files in it.
+    """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
     if config.tracking.tensorboard:
         require("tensorboard", extra="train", purpose="TensorBoard events")
     task = TASKS[config.task](config.model, config.data, seed=config.seed)
+    if folder is not None:
+        task.take_files(folder)
     accelerator = _make_accelerator(config)
     device, rank, world_size = (
         accelerator.device, accelerator.process_index, accelerator.num_processes,
@@ -169,8 +226,10 @@ def build_session(config: RunConfig) -> Session:
     bits = None
     if not config.precision.is_float:
         _convert(model, config)
-        roles: dict[str, Any] = config.precision.given()
-        bits = PrecisionScheduler(model, **roles, total_steps=total_steps)
+        bits = make_scheduler(model, config, total_steps)
+        check_feedback(config, task, bits, total_steps)
+    if config.precision.auto_high is not None:  # a test that cannot be judged fails here
+        plan_range_test(config, task, total_steps, high=config.precision.auto_high)
     meter = CostMeter(model, task.example_inputs(batches.batch_at(0).to(device)))
     optimizer = make_optimizer(config.optimizer, model.parameters())
     lr = LearningRate(config.lr, optimizer, total_steps, higher_is_better=task.higher_is_better)
@@ -202,6 +261,18 @@ def build_session(config: RunConfig) -> Session:
     )
 
 
+def make_scheduler(
+    model: nn.Module, config: RunConfig, total_steps: int, low: int | None = None
+) -> PrecisionScheduler:
+    """The run's scheduler; before `low` is found, one with the lower end the test begins at."""
+    is_guess = low is None and config.precision.auto_high is not None
+    roles: dict[str, Any] = config.precision.given(auto=config.range_test.low if is_guess else low)
+    with warnings.catch_warnings():
+        if is_guess:  # what it would warn of may not come true
+            warnings.simplefilter("ignore", BitcycleWarning)
+        return PrecisionScheduler(model, **roles, total_steps=total_steps)
+
+
 def swa_start(session: Session) -> int | None:
     """The first step whose weights are averaged."""
     start = session.config.swa.start
@@ -213,13 +284,13 @@ def kernels_by_layer(model: nn.Module) -> dict[str, str]:
     return {layer.settings.name: layer.settings.kernel.name for layer in _layers(model)}
 
 
-def _restore_kernels(model: nn.Module, kernels: Mapping[str, str]) -> None:
+def restore_kernels(model: nn.Module, kernels: Mapping[str, str]) -> None:
     """The kernels the run began with, whatever "auto" would choose today."""
     for layer in _layers(model):
         name = kernels[layer.settings.name]
         if name != layer.settings.kernel.name:
             layer.settings = replace(
-                layer.settings, kernel=KERNELS[name], kernel_reason="as the run began"
+                layer.settings, kernel=make_kernel(name), kernel_reason="as the run began"
             )
 
 

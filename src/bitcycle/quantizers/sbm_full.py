@@ -1,0 +1,117 @@
+"""`sbm_full`: 8-bit training as Banner et al. published it.
+
+    levels = 2^b - 1,  s = (max - min) / levels,  u = (x - min) / s
+    q = rint(clamp(u, 0, levels)),  x^ = q * s + min
+
+weight: range of the whole tensor. act: the mean over samples of each sample's minimum and of its
+maximum. error: two of them (gradient bifurcation): grad_input reads it on the grid, rounded
+stochastically, grad_weight as it arrived. BatchNorms become Range BN (`bitcycle.nn.norm_range`).
+Differs from `sbm`, CPT's simplification, in all four.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from bitcycle.ops.affine import grid_step, value_range
+from bitcycle.quantizers.base import QUANTIZERS, Quantized, Quantizer, Range
+from bitcycle.quantizers.grid import put_on_grid, work_dtype
+
+_OTHER_NOISE = 0x6A09E667  # the finer error must not share the coarser one's roundings
+
+
+@QUANTIZERS.register("sbm_full")
+@dataclass(frozen=True, kw_only=True)
+class SBMFull(Quantizer):
+    """Banner et al. as published: two errors (gradient bifurcation), Range BN, one weight scale.
+
+    weight_range: "tensor" (as published) or "channel", one per output channel.
+    grad_weight_error: bits of the error that grad_weight reads; None is float32. Published
+        experiments keep it at 16 bits or float32.
+    error_rounding: "stochastic" (as published) or "nearest".
+    norm: "range" (as published) or "batch", the model's own BatchNorm.
+
+    >>> rule = SBMFull()
+    >>> x = torch.tensor([[0.0, 1.0], [-2.0, 5.0]])  # two samples
+    >>> rule.range_of("act", x)
+    (tensor(-1.), tensor(3.))
+    """
+
+    weight_range: Literal["tensor", "channel"] = "tensor"
+    grad_weight_error: int | None = None
+    error_rounding: Literal["stochastic", "nearest"] = "stochastic"
+    norm: Literal["range", "batch"] = "range"
+
+    roles: ClassVar[frozenset[str]] = frozenset({"weight", "act", "error"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_choice("weight_range", ("tensor", "channel"))
+        self._check_choice("error_rounding", ("stochastic", "nearest"))
+        self._check_choice("norm", ("range", "batch"))
+        bits = self.grad_weight_error
+        if bits is not None and not (isinstance(bits, int) and 1 <= bits < 24):
+            raise ValueError(
+                f"SBMFull grad_weight_error ({bits!r}) must be None (float32) or bits from 1 to 23"
+            )
+
+    @property
+    def has_stochastic_error(self) -> bool:
+        """Whether encoding an error takes noise."""
+        return self.error_rounding == "stochastic"
+
+    @property
+    def norm_rule(self) -> str | None:
+        """Range BN, unless it was declined."""
+        return "range" if self.norm == "range" else None
+
+    def range_of(self, role: str, x: Tensor, keep: tuple[int, ...] = ()) -> Range:
+        """Extremes of the tensor; of an act, their means over samples (the first dimension)."""
+        if role == "act" and x.dim() > 1 and x.numel() > 0:
+            low, high = value_range(x, (0,))
+            dtype = work_dtype(x)
+            return low.to(dtype).mean(), high.to(dtype).mean()
+        by_channel = role == "weight" and self.weight_range == "channel"
+        low, high = value_range(x, keep if by_channel else ())
+        return low.to(work_dtype(x)), high.to(work_dtype(x))
+
+    def encode(
+        self,
+        role: str,
+        x: Tensor,
+        levels: Tensor,
+        within: Range,
+        key: Tensor | None = None,
+        carrier: torch.dtype | None = None,
+    ) -> Quantized:
+        """Round to the grid of `within`."""
+        dtype = work_dtype(x)
+        low, high = (end.to(dtype) for end in within)
+        levels = levels.to(dtype)
+        scale = grid_step(low, high, levels)
+        key = key if role == "error" and self.has_stochastic_error else None
+        return put_on_grid(x, scale, low, levels, key=key, carrier=carrier, has_steps=high != low)
+
+    def encode_error(
+        self,
+        e: Tensor,
+        levels: Tensor,
+        within: Range,
+        key: Tensor | None,
+        carrier: torch.dtype | None = None,
+    ) -> tuple[Quantized, Quantized]:
+        """On the grid for grad_input; float32, or on a finer grid, for grad_weight."""
+        for_input = self.encode("error", e, levels, within, key, carrier)
+        if self.grad_weight_error is None:
+            return for_input, Quantized(values=e)
+        finer = torch.maximum(levels, torch.full_like(levels, 2**self.grad_weight_error - 1))
+        key = None if key is None else key ^ _OTHER_NOISE
+        return for_input, self.encode("error", e, finer, within, key)
+
+    def integer_range(self, bits: int) -> tuple[int, int] | None:
+        """0 .. 2^b - 1; an int8 kernel carries up to 8 bits."""
+        return (0, 2**bits - 1) if bits <= 8 else None

@@ -1,0 +1,102 @@
+"""bitcycle cost."""
+
+import json
+
+import pytest
+
+from bitcycle.cli.main import main
+
+RUN = ["cost", "resnet20", "--forward", "CR:3-8:32", "--backward", "8"]
+
+
+def test_a_model_is_priced_by_stage(capsys):
+    assert main(RUN) == 0
+    out = capsys.readouterr().out
+    assert "resnet20: forward CR:3-8:32, backward 8" in out
+    assert "convention 'exact': 64,000 steps, 8,192,000 samples" in out
+    assert "relative to static w8a8e8g8" in out
+    for stage in ("conv1", "layer1", "layer2", "layer3", "fc", "all"):
+        assert f"\n{stage} " in out
+    assert "saving 36." in out
+    assert "operand traffic" in out
+    assert "a model, not a measurement" in out
+    assert max(map(len, out.splitlines())) <= 88
+
+
+def test_layers_json_and_conventions(capsys):
+    assert main([*RUN, "--by-layer", "--convention", "paper"]) == 0
+    out = capsys.readouterr().out
+    assert "layer2.0.downsample.0" in out
+    assert "layer2.0.bn1" in out  # the paper counts BatchNorm
+    assert "saving 36.67%" in out
+    assert main([*RUN, "--json", "--convention", "followup"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["convention"] == "followup"
+    assert data["unit"] == "MACs (32-bit)"
+    assert round(data["saving"], 4) == 0.3667
+
+
+def test_steps_batch_shape_options_and_skip_reach_the_count(capsys):
+    def bitops(*more):
+        assert main([*RUN, "--json", *more]) == 0
+        return json.loads(capsys.readouterr().out)["bitops"]
+
+    base = bitops("--total-steps", "6400", "--batch-size", "8")
+    assert bitops("--steps", "6400", "--batch-size", "16") == 2 * base
+    shaped = bitops("--steps", "6400", "--batch-size", "8", "--input-shape", "3x64x64")
+    assert 3.9 < shaped / base <= 4
+    skipped = bitops("--steps", "6400", "--batch-size", "8", "--skip", "layer1", "fc")
+    assert skipped > 5 * base
+    assert bitops("--steps", "6400", "--batch-size", "8", "--option", "width=32") > 3 * base
+
+
+def test_a_recipe_is_priced_as_it_is(capsys):
+    assert main(["cost", "digits-cpt-3-8-8", "--memory"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("digits_resnet: forward CR:3-8:8, backward 8; 64 samples a step")
+    assert "240 steps" in out
+    assert "kept for backward" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["cost"], "give a model"),
+        (["cost", "resnet21", "--forward", "8"], "unknown model or recipe 'resnet21'; nearest: "),
+        (["cost", "resnet20"], "give a schedule"),
+        (["cost", "resnet20", "--forward", "CR:3-9-8"], "CR:3-9-8"),
+        (["cost", "resnet20", "--forward", "CR:8-3:4"], "(8)"),
+        ([*RUN, "--convention", "exakt"], "unknown cost convention 'exakt'"),
+        ([*RUN, "--total-steps", "0"], "total_steps must be"),
+        ([*RUN, "--batch-size", "-1"], "samples_per_step must be"),
+        ([*RUN, "--input-shape", "big"], "3x224x224"),
+        ([*RUN, "--option", "num_class=3"], "unknown option of resnet20 'num_class'"),
+        ([*RUN, "--skip", "head"], "head"),
+        (["cost", "resnet20", "--paper"], "--paper takes no model"),
+    ],
+)
+def test_a_mistake_is_said_and_exit_code_2(argv, message, capsys):
+    assert main(argv) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("bitcycle: error: ")
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_paper_is_compared(as_json, capsys, monkeypatch):
+    """The numbers are tested in tests/study/test_paper_cost.py; here one network is enough."""
+    import bitcycle.study.paper_cost as paper_cost
+
+    monkeypatch.setattr(paper_cost, "_TABLES", {"Table 2": paper_cost._TABLES["Table 2"]})
+    monkeypatch.setattr(paper_cost, "_latencies", lambda counted: iter(()))
+    rows = [r for r in paper_cost.read_table("table2_cifar") if r["model"] == "resnet74"]
+    tables = {"table2_cifar": tuple(rows), "table5_language": ()}
+    monkeypatch.setattr(paper_cost, "read_table", tables.__getitem__)
+    assert main(["cost", "--paper", *(["--json"] if as_json else [])]) == 0
+    out = capsys.readouterr().out
+    if as_json:
+        assert [row["bits"] for row in json.loads(out)["costs"]] == ["8/8", "3-8/8", "6/6", "3-6/6"]
+    else:
+        assert "Table 2  resnet74  3-8/8   1.68e+08  1.690e+08     +0.59%  36.67%" in out

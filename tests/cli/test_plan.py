@@ -1,0 +1,115 @@
+"""bitcycle plan."""
+
+import json
+import shlex
+import sys
+
+import pytest
+
+from bitcycle.cli.main import main
+from bitcycle.study.plan import plan_by_name
+
+DIGITS = ["plan", "digits-cpt-3-8-8", "--saving", "40%"]
+
+
+def test_the_schedules_that_meet_the_budget_are_listed(capsys):
+    assert main(DIGITS) == 0
+    out = capsys.readouterr().out
+    found = plan_by_name("digits-cpt-3-8-8", saving=0.4)
+    assert str(found) in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_the_command_that_is_shown_trains_the_first_schedule(capsys, tmp_path):
+    assert main([*DIGITS, "--saving", "0.4", "--limit", "1"]) == 0
+    _, _, command = capsys.readouterr().out.partition("to train the first:\n")
+    words = shlex.split(command.replace("\\\n", " "))
+    assert words[:3] == ["bitcycle", "train", "digits-cpt-3-8-8"]
+    assert main([*words[1:], "--print-config"]) == 0
+    first, _ = plan_by_name("digits-cpt-3-8-8", saving=0.4).lines()[0]
+    assert f"forward: {first.forward}\n" in capsys.readouterr().out
+
+
+def test_options_reach_the_plan(capsys):
+    arguments = [
+        "plan", "resnet8", "--bitops", "1e16", "--low", "4", "--high", "8", "--backward", "6",
+        "--cycles", "2,4", "--tops", "6,7", "--total-steps", "1000", "--batch-size", "32",
+        "--skip", "fc", "--option", "num_classes=100", "--convention", "paper", "--json",
+    ]  # fmt: skip
+    assert main(arguments) == 0
+    data = json.loads(capsys.readouterr().out)
+    found = plan_by_name(
+        "resnet8", bitops=1e16, low=4, high=8, backward="6", cycles=[2, 4], tops=[6, 7],
+        total_steps=1000, batch_size=32, skip=["fc"], options={"num_classes": 100},
+        convention="paper",
+    )  # fmt: skip
+    assert data == {"what": "resnet8", **found.to_dict()}
+
+
+def test_a_limit_cuts_the_json_rows(capsys):
+    assert main([*DIGITS, "--json", "--limit", "3"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert len(data["rows"]) == 3 < data["num_rows"]
+
+
+def test_bounds_come_from_the_file_of_a_range_test(tmp_path, capsys):
+    file = tmp_path / "range-test.json"
+    file.write_text(json.dumps({"low": 5, "high": 7, "curve": {}}))
+    assert main([*DIGITS, "--saving", "10%", "--range-test", str(file), "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["low"], data["high"]) == (5, 7)
+
+
+def test_a_picture_is_written(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    target = tmp_path / "plan.png"
+    assert main([*DIGITS, "--limit", "2", "--picture", str(target)]) == 0
+    assert target.read_bytes().startswith(b"\x89PNG")
+    assert f"wrote {target}" in capsys.readouterr().out
+
+
+def test_without_matplotlib_the_extra_is_named_and_nothing_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
+    assert main([*DIGITS, "--picture", str(tmp_path / "plan.png")]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert 'pip install "bitcycle[report]"' in captured.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--saving", "95%"], "the cheapest, forward 3, takes"),
+        (["--saving", "40"], "did you mean 40%?"),
+        (["--limit", "0"], "--limit must be at least 1, got 0"),
+        (["--cycles", "2,x"], "expected numbers such as 2,4,8, got '2,x'"),
+        (["--cycles", "241"], "cycles (241) must be <= total_steps (240)"),
+        (["--picture", "plan.jpg"], "must end in .png"),
+        (["--bitops", "1e9"], "not allowed with"),
+        (["--low", "8"], "low and high are both 8"),
+        (["--range-test", "nowhere.json"], "there is no file nowhere.json"),
+        (["--convention", "exakt"], "unknown cost convention 'exakt'"),
+    ],
+)
+def test_a_bad_value_is_exit_code_2_and_nothing_is_printed_or_written(
+    extra, message, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    picture = [] if "--picture" in extra else ["--picture", "plan.png"]
+    assert main([*DIGITS, *extra, *picture]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_name_is_an_error_that_lists_near_ones(capsys):
+    assert main(["plan", "digits-cpt-3-8", "--saving", "40%"]) == 2
+    assert "digits-cpt-3-8-8" in capsys.readouterr().err
+
+
+def test_a_budget_is_required(capsys):
+    assert main(["plan", "digits-cpt-3-8-8"]) == 2
+    assert "--saving --bitops is required" in capsys.readouterr().err

@@ -1,0 +1,58 @@
+"""Layers with a range per node: which dimensions number the nodes, and that none is kept."""
+
+import pytest
+import torch
+from torch import nn
+
+import bitcycle as bc
+from bitcycle.kernels import make_kernel
+from bitcycle.nn.base import LayerSettings, ModelState
+from bitcycle.nn.per_node import PerNodeLayer
+from bitcycle.quantizers import QUANTIZERS
+
+
+class Plain(PerNodeLayer, nn.Identity):
+    float_type = nn.Identity
+
+
+def layer(quantizer="sbm", precision="a4"):
+    made = Plain()
+    settings = LayerSettings("l", QUANTIZERS[quantizer](), make_kernel("int8"), "asked for", None)
+    made.become_quantized(settings, ModelState())
+    made.set_precision(bc.Precision.parse(precision))
+    return made
+
+
+@pytest.mark.parametrize(("shape", "num_dims"), [((5, 3), 1), ((2, 5, 3), 2), ((5, 2, 3), 1)])
+def test_the_first_dimensions_number_the_nodes(shape, num_dims):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    low, high = layer().node_range(x, num_dims)
+    flat = x.flatten(num_dims)
+    assert torch.equal(low.flatten(num_dims)[..., 0], flat.amin(-1))
+    assert torch.equal(high.flatten(num_dims)[..., 0], flat.amax(-1))
+    assert (low.dim(), low.shape[:num_dims]) == (x.dim(), x.shape[:num_dims])
+
+
+@pytest.mark.parametrize("quantizer", QUANTIZERS.names())
+def test_every_rule_gives_a_range_that_broadcasts(quantizer):
+    low, high = layer(quantizer).node_range(torch.ones(5, 3), 1)
+    assert torch.broadcast_shapes(low.shape, high.shape, (5, 3)) == (5, 3)
+
+
+def test_no_range_is_kept_or_saved():
+    made = layer()
+    made._act_range(torch.ones(5, 3), 0)
+    assert made.act_range.shape == (0, 3)
+    made.reset_ranges()
+    assert made.is_observed
+    assert not made.state_dict()
+
+
+def test_without_bits_for_activations_there_is_no_range():
+    assert layer(precision="w4")._act_range(torch.ones(5, 3), 0) is None
+
+
+def test_the_kernel_is_the_one_that_takes_a_scale_per_node():
+    settings = layer().settings
+    assert settings.kernel.name == "simulate"
+    assert settings.kernel_reason.startswith("one scale per node")

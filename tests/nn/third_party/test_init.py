@@ -1,0 +1,31 @@
+"""Layers of other packages: found by name, imported when met."""
+
+import importlib.util
+
+import pytest
+from torch import nn
+
+from bitcycle.nn import LAYERS
+from bitcycle.nn.base import qualified_name, registered_base
+from bitcycle.nn.third_party import FILES, FINDERS, find_layer
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_registers_what_the_table_says(name):
+    package, _, kind = name.partition(".")[0], *name.rpartition(".")[1:]
+    pytest.importorskip(package, reason=f"needs {package}")
+    assert name in LAYERS
+    assert LAYERS[name].__name__ == f"Quantized{kind}"
+    assert any(qualified_name(base) == name for base in LAYERS[name].__mro__)
+
+
+@pytest.mark.parametrize("file", FINDERS.values())
+def test_a_finder_is_there(file):
+    assert importlib.util.find_spec(f"bitcycle.nn.third_party.{file}") is not None
+
+
+def test_a_type_of_a_package_that_nobody_imported_is_not_looked_for(monkeypatch):
+    monkeypatch.setitem(FINDERS, "unheard_of", "no_such_file")
+    kind = type("Layer", (nn.Module,), {"__module__": "unheard_of.layers"})
+    assert find_layer(kind) is None
+    assert registered_base(kind) is None

@@ -1,0 +1,119 @@
+"""Bytes kept for backward: distinct, alive at the end, and whose."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import bitcycle as bc
+from bitcycle.memory import saved_bytes
+from tests.toys import Attention, linears, net, randn
+
+FLOAT = 4
+
+
+def test_inputs_parameters_and_buffers_are_left_out() -> None:
+    assert saved_bytes(nn.Linear(8, 3), randn(5, 8)).num_bytes == 0
+    assert saved_bytes(nn.BatchNorm1d(8).eval(), (randn(5, 8),)).num_bytes == 0
+    assert saved_bytes(nn.Linear(8, 3), {"input": randn(5, 8)}).num_bytes == 0
+
+
+def test_a_storage_counts_once_and_whole() -> None:
+    class Views(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            x = x * 1
+            return x[0] * x[1] + x[1] * x[2]  # rows of one storage of four
+
+    assert saved_bytes(Views(), randn(4, 8).requires_grad_()).num_bytes == 4 * 8 * FLOAT
+
+
+def test_what_is_let_go_before_the_end_does_not_count() -> None:
+    class Discards(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            (x * 1).exp()  # keeps its output until nobody has it
+            return x + 1
+
+    assert saved_bytes(Discards(), randn(8).requires_grad_()).by_layer == {}
+
+
+def test_a_tensor_hung_on_a_function_is_found() -> None:
+    class Hides(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.pair = (x.exp(), 3)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2
+
+    class Module(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return Hides.apply(x)
+
+    saved = saved_bytes(Module(), randn(8).requires_grad_())
+    assert saved.by_layer == {}
+    assert saved.by_function == {"HidesBackward": 8 * FLOAT}
+    assert saved.num_bytes == 8 * FLOAT
+
+
+def test_a_function_of_the_model_can_add_a_loss_and_exclude_its_tensors() -> None:
+    model, x, y = linears(8, 3), randn(5, 8), torch.zeros(5, dtype=torch.long)
+
+    def loss(model: nn.Module) -> Tensor:
+        return F.cross_entropy(model(x), y)
+
+    with_all = saved_bytes(model, loss).num_bytes
+    without = saved_bytes(model, loss, exclude=[x, y]).num_bytes
+    assert with_all - without == 5 * 8 * FLOAT + 5 * 8
+    assert without >= 5 * 3 * FLOAT  # log-probabilities
+
+
+@pytest.mark.parametrize("kernel", ["dequantize", "int8"])
+@pytest.mark.parametrize(("bits", "share"), [(8, 0.26), (4, 0.14)])
+def test_codes_take_their_share_of_the_float_operands(kernel: str, bits: int, share: float) -> None:
+    model = bc.quantize_model(linears(64, 48, 32), kernel=kernel, max_bits=bits)
+    bc.set_precision(model, f"w{bits}a{bits}e{bits}")
+    saved = saved_bytes(model, randn(100, 64))
+    elements = {"0": 100 * 64, "1": 100 * 48 + 48 * 32}  # the first needs no grad_input
+    assert saved.codes_by_layer == {name: n * bits // 8 for name, n in elements.items()}
+    assert all(n <= share * FLOAT * elements[name] for name, n in saved.codes_by_layer.items())
+    table = str(saved).splitlines()
+    assert table[0].split() == ["layer", "bytes", "of", "these", "codes"]
+    assert table[-1].split() == [
+        "all",
+        f"{saved.num_bytes:,}",
+        f"{sum(elements.values()) * bits // 8:,}",
+    ]
+
+
+@pytest.mark.parametrize("kernel", ["dequantize", "int8"])
+def test_both_operands_of_a_product_of_activations_are_codes(kernel: str) -> None:
+    model = bc.quantize_model(Attention(), kernel=kernel)
+    bc.set_precision(model, "w8a8e8")
+    codes = saved_bytes(model, randn(2, 6, 4)).codes_by_layer
+    assert codes["scores"] == 2 * (2 * 6 * 4)
+    assert codes["mix"] == 2 * 6 * 6 + 2 * 6 * 4
+
+
+def test_no_function_of_ours_hides_more_than_a_clock() -> None:
+    model = bc.quantize_model(net(), kernel="dequantize")
+    bc.set_precision(model, "w8a8e8")
+    hidden = saved_bytes(model, randn(4, 2, 6, 6)).by_function
+    assert sum(hidden.values()) <= 3 * 32  # a copy of each layer's control tensor
+
+
+def test_a_converted_conv_bn_relu_net_keeps_less_than_seven_tenths() -> None:
+    parts = [
+        (nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
+        for _ in range(3)
+    ]
+    model = nn.Sequential(*(module for part in parts for module in part))
+    x = randn(4, 16, 16, 16)
+    before = saved_bytes(model, x).num_bytes
+    bc.set_precision(bc.quantize_model(model, kernel="dequantize"), "w8a8e8")
+    saved = saved_bytes(model, x)
+    assert saved.by_layer["2"] == x.numel() // 8
+    assert saved.num_bytes <= 0.7 * before
