@@ -36,8 +36,8 @@ from bitcycle.registry import Registry
 from bitcycle.warnings import BitcycleWarning
 
 OWN_ATTRIBUTES = (
-    "settings", "shared", "precision", "quantized_roles", "tops", "recorder", "_is_observed",
-    "_range_version", "_written_version",
+    "settings", "shared", "precision", "quantized_roles", "tops", "is_announced", "code_tops",
+    "recorder", "_is_observed", "_range_version", "_written_version",
 )  # fmt: skip
 OWN_BUFFERS = ("control", "health", "act_range")
 TOPS = (4, 7, 8)  # two codes per byte; exact in 16-bit sums; exact in 32-bit sums
@@ -138,7 +138,9 @@ class QuantizedLayer(nn.Module):
     shared: ModelState
     precision: Precision
     quantized_roles: tuple[str, ...]
-    tops: dict[str, int]  # the most bits each role will be given, as a scheduler announced
+    tops: dict[str, int]  # the most bits each role was or will be given
+    is_announced: bool  # by a scheduler, which knows: an evaluation's bits do not count then
+    code_tops: tuple[int, ...]  # these as kernels see them, and graphs: they never read the bits
     recorder: Recorder | None  # while `collect` runs
     _range_version: int | None
     float_type: type[nn.Module]
@@ -153,7 +155,7 @@ class QuantizedLayer(nn.Module):
         device = next((p.device for p in self.parameters()), None)
         self.settings, self.shared = self.adapt(settings), shared
         self.precision, self.quantized_roles = Precision(), ()
-        self.tops = {}
+        self.tops, self.is_announced, self.code_tops = {}, False, NO_TOPS
         self.recorder = None
         self._is_observed, self._range_version = False, None
         zeros = torch.zeros(CONTROL_SIZE, dtype=torch.int32, device=device)
@@ -195,13 +197,18 @@ class QuantizedLayer(nn.Module):
         self.precision = precision
         rules = self.settings.quantizer.roles
         self.quantized_roles = tuple(r for r in precision.quantized_roles if r in rules)
+        if not self.is_announced:  # nobody knows better than to learn from what is set
+            bits = {r: b for r, b in precision.items() if b is not None and not is_float(b)}
+            self.tops |= {role: max(self.tops.get(role, 0), b) for role, b in bits.items()}
+        self.code_tops = tuple(self.top_bits(role) for role in ROLES)
         self.shared.note_bits(self.settings.name, bool(self.quantized_roles))
         self._write_control()
         return True
 
-    def expect(self, tops: Mapping[str, int | None]) -> None:
-        """Learn the most bits that roles will take: kernels and packing go by them."""
-        self.tops |= {role: max(self.tops.get(role, 0), bits or 0) for role, bits in tops.items()}
+    def expect(self, tops: Mapping[str, int]) -> None:
+        """Be told the most bits that roles will take: kernels and packing go by them."""
+        self.tops, self.is_announced = dict(tops), True
+        self.code_tops = tuple(self.top_bits(role) for role in ROLES)
 
     def top_bits(self, role: str) -> int:
         """The limit given on conversion, or the most bits this role has or will be given.
@@ -217,7 +224,7 @@ class QuantizedLayer(nn.Module):
     def _tops(self) -> tuple[int, ...]:
         if not self.settings.kernel.takes_codes:
             return NO_TOPS
-        return tuple(self.top_bits(role) for role in ROLES)
+        return self.code_tops
 
     def check_precision(self, precision: Precision) -> None:
         """Raise if these bits exceed the `max_bits` the layer was converted with."""
