@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bitcycle.kernels import KERNELS, MatMulGeometry
+from bitcycle.kernels import KERNELS, MatMulGeometry, int8
 
 from .. import naive
 from .operands import (
@@ -62,7 +64,7 @@ def test_it_is_that_of_the_codes(
         "grad_input": (e, b, torch.Size(a_shape), grad_input),
         "grad_weight": (e, a, torch.Size(b_shape), grad_weight),
     }[product]
-    with counted() as calls:
+    with counted() as calls, patch.object(int8, "MIN_BATCHED", 0):
         actual = getattr(KERNELS[kernel], product)(GEOMETRY, x, y, last)
     assert_close(kernel, actual, reference, x, y)
     is_empty = not (x.codes.numel() and y.codes.numel())
@@ -71,12 +73,21 @@ def test_it_is_that_of_the_codes(
         assert bool(calls["float"]) == is_empty
 
 
-def test_each_matrix_of_a_batch_is_one_integer_product() -> None:
+def test_each_large_matrix_of_a_batch_is_one_integer_product() -> None:
+    a = quantized(numbers((2, 3, 4, 5), "centred", 0), (4, 4))
+    b = quantized(numbers((3, 5, 6), "centred", 1), (4, 4), torch.int8)
+    with counted() as calls, patch.object(int8, "MIN_BATCHED", 4 * 5 * 6):
+        KERNELS["int8"].output(GEOMETRY, a, b, None)
+    assert calls == {"gemm": 6}
+
+
+def test_a_batch_of_small_matrices_is_one_float32_product() -> None:
     a = quantized(numbers((2, 3, 4, 5), "centred", 0), (4, 4))
     b = quantized(numbers((3, 5, 6), "centred", 1), (4, 4), torch.int8)
     with counted() as calls:
-        KERNELS["int8"].output(GEOMETRY, a, b, None)
-    assert calls == {"gemm": 6}
+        output = KERNELS["int8"].output(GEOMETRY, a, b, None)
+    assert calls == {"float": 1}
+    torch.testing.assert_close(output, a.dequantize() @ b.dequantize())
 
 
 @pytest.mark.parametrize("kernel", ["int8", "bf16"])

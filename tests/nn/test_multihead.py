@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 import bitcycle as bc
 from bitcycle.kernels import KERNELS
+from bitcycle.nn import product
 from tests import naive_attention
 from tests.toys import randn
 
@@ -275,3 +276,22 @@ def test_both_attentions_of_a_decoder_layer_follow_their_bits():
     hidden = naive_attention.linear(y, module.linear1.weight, module.linear1.bias, BITS).relu()
     y = y + naive_attention.linear(hidden, module.linear2.weight, module.linear2.bias, BITS)
     assert torch.allclose(module(x, memory), module.norm3(y), atol=1e-4)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_one_tensor_that_is_query_key_and_value_is_put_on_its_grid_once(batch_first, monkeypatch):
+    layer = bc.quantize_model(
+        nn.MultiheadAttention(8, 2, batch_first=batch_first), kernel="dequantize"
+    )
+    bc.set_precision(layer, "w8a8")
+    encoded = []
+    encode = product._encode
+
+    def counting(plan, role, *rest):
+        encoded.append(role)
+        return encode(plan, role, *rest)
+
+    monkeypatch.setattr(product, "_encode", counting)
+    x = torch.randn(3, 4, 8, requires_grad=True) * 1
+    layer(x, x, x, need_weights=False)
+    assert encoded.count("act") == 1 + 4 + 1  # the input, two attention products, their result

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import bitcycle as bc
+from bitcycle.kernels import int8
 from bitcycle.quantizers import SBM
 
 from .. import naive
@@ -257,7 +258,10 @@ def test_batches_of_any_shape_are_multiplied(kernel: str, shape: tuple[int, ...]
 
 
 @pytest.mark.parametrize("kernel", CODED)
-def test_a_product_of_activations_is_multiplied_from_codes(kernel: str) -> None:
+def test_a_product_of_activations_is_multiplied_from_codes(
+    kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(int8, "MIN_BATCHED", 0)
     torch.manual_seed(0)
     product = bc.quantize_model(bc.MatMul(), SBM(error_rounding="nearest"), kernel=kernel)
     bc.set_precision(product, "a6e6")

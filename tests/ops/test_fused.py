@@ -177,5 +177,6 @@ def test_quantizing_a_tensor_is_one_reduction_and_one_elementwise_pass(
     with _BigOps(x.numel()) as seen:
         within = sbm.range_of(role, x, (0,) if role == "weight" else ())
         sbm.encode(role, x, torch.tensor(255), within, KEY)
-    assert seen.names == ["aminmax"]
+    # along one dimension torch's aminmax takes ten times as long as both of these
+    assert seen.names == (["amin", "amax"] if role == "weight" else ["aminmax"])
     assert len(calls) == 1

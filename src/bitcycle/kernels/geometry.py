@@ -135,21 +135,22 @@ class ConvGeometry:
         return self._backward(e, self.pad(a), like_weight, (False, True, False))[1]
 
     def windows(self, a: Tensor, kernel: Sequence[int]) -> Tensor:
-        """What each tap of the kernel sees, zeros at the border: a view (N, *out, *kernel, Cin)."""
+        """What each tap of the kernel sees, zeros at the border: a view (*kernel, Cin, N, *out).
+
+        Rows of the image are stretches of memory in it, so that a copy of the view is fast.
+        """
         ends = self.end_padding or (0,) * self.num_dims
         sides = [n for p, end in zip(self.padding, ends, strict=True) for n in (p + end, p)]
-        padded = F.pad(a.movedim(1, -1), [0, 0, *reversed(sides)]).contiguous()
-        batch, *space, channel = padded.stride()
+        planes = F.pad(a.transpose(0, 1), [*reversed(sides)]).contiguous()
+        channel, batch, *space = planes.stride()
         out = [
             (n - d * (k - 1) - 1) // s + 1
-            for n, d, k, s in zip(
-                padded.shape[1:-1], self.dilation, kernel, self.stride, strict=True
-            )
+            for n, d, k, s in zip(planes.shape[2:], self.dilation, kernel, self.stride, strict=True)
         ]
         steps = [n * s for n, s in zip(space, self.stride, strict=True)]
         taps = [n * d for n, d in zip(space, self.dilation, strict=True)]
-        return padded.as_strided(
-            (padded.shape[0], *out, *kernel, padded.shape[-1]), (batch, *steps, *taps, channel)
+        return planes.as_strided(
+            (*kernel, *planes.shape[:2], *out), (*taps, channel, batch, *steps)
         )
 
     def grad_bias(self, e: Tensor) -> Tensor:

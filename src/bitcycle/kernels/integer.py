@@ -78,19 +78,18 @@ class IntegerArithmetic:
         self, e: Operand, a: Operand, geometry: ConvGeometry, w_shape: torch.Size
     ) -> Tensor:
         """sum over batch and space of E[n] A[c at tap k], by unrolling A (im2col), per group."""
-        groups = geometry.groups
-        taps = geometry.windows(a.numbers, w_shape[2:])  # (N, *out, *k, Cin)
-        error = e.numbers.movedim(1, -1).flatten(0, -2)
-        tokens, channels = error.shape
-        error = error.view(tokens, groups, channels // groups)
-        columns = taps.view(*taps.shape[:-1], groups, w_shape[1]).movedim(-2, 0)  # G first
+        groups, kernel = geometry.groups, w_shape[2:]
+        num_taps, channels = kernel.numel(), w_shape[1]
+        taps = geometry.windows(a.numbers, kernel)  # (*k, Cin, N, *out)
+        taps = taps.reshape(num_taps, groups, channels, -1)
+        error = e.numbers.transpose(0, 1).reshape(groups, w_shape[0] // groups, -1)
         parts = []
         for group in range(groups):
-            x = columns[group].reshape(tokens, -1).t()  # (k * Cin / G, tokens)
-            w = error[:, group].t().contiguous()  # (Cout / G, tokens)
+            x = taps[:, group].reshape(num_taps * channels, -1)
+            w = error[group].contiguous()  # (Cout / G, tokens)
             parts.append(integer_gemm(x, w, w.new_ones(w.shape[0], dtype=torch.float32), None))
         total = torch.cat(parts, dim=1)  # (k * Cin / G, Cout)
-        return total.t().reshape(w_shape[0], *w_shape[2:], w_shape[1]).movedim(-1, 1)
+        return total.t().reshape(w_shape[0], *kernel, channels).movedim(-1, 1)
 
 
 def _carried(q: Quantized, carrier: torch.dtype) -> Operand:

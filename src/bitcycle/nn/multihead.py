@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -59,9 +60,9 @@ class QuantizedMultiheadAttention(QuantizedLayer, nn.MultiheadAttention):
         mask = self._mask(query, attn_mask, key_padding_mask)
         batch_dim = 0 if self.batch_first and is_batched else 1
         if not is_batched:
-            query, key, value = (x.unsqueeze(batch_dim) for x in (query, key, value))
+            query, key, value = _each(lambda x: x.unsqueeze(batch_dim), query, key, value)
         if batch_dim == 1:
-            query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+            query, key, value = _each(lambda x: x.transpose(0, 1), query, key, value)
         if is_causal and key_padding_mask is None and not need_weights:
             mask = self._causal_mask(query, key)
         output, weights = self._forward_on_grids(query, key, value, mask)  # (N, L, E)
@@ -143,3 +144,9 @@ class QuantizedMultiheadAttention(QuantizedLayer, nn.MultiheadAttention):
             return mask
         padding = padding.view(-1, 1, 1, padding.shape[-1])
         return padding if mask is None else mask + padding
+
+
+def _each(function: Callable[[Tensor], Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
+    """Of each input; one result for one tensor, so that its codes are made once."""
+    results = {id(x): function(x) for x in inputs}
+    return tuple(results[id(x)] for x in inputs)

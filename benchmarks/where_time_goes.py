@@ -1,0 +1,138 @@
+"""Where a training step spends its time: encoding, the three products, and everything else.
+
+    python benchmarks/where_time_goes.py [--workload NAME] [--kernels simulate int8 auto]
+                                         [--bits FW7/BW8] [--steps 10] [--threads 2]
+
+Stages are timed inside the converted layers, in the fastest of the steps. "integers" is the part of
+the three products that is spent in the integer (or bfloat16) products themselves, repacking
+included: the least that the step could take with everything else free.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from bitcycle.bench.run import _compiling
+from bitcycle.bench.steps import FLOAT, TrainStep, Variant
+from bitcycle.bench.workloads import WORKLOADS
+from bitcycle.kernels import bf16, coded, integer, mixed, simulate
+from bitcycle.nn import product
+from bitcycle.precision import Precision
+from bitcycle.tables import text_table
+
+STAGES = {
+    "encode act": (product, "_encode_first"),
+    "encode weight": (product, "_encode_second"),
+    "encode error": (product, "_encode_error"),
+}
+PRODUCTS = ("output", "grad_input", "grad_weight")
+KERNELS = (coded.Coded, simulate.Simulate, mixed.Mixed)
+ARITHMETIC = (integer.IntegerArithmetic, bf16.RoundedArithmetic)
+INSIDE = "integers"
+
+
+class Clock:
+    """Seconds by stage; a stage inside itself (a mixed kernel calls another) counts once."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._open: set[str] = set()
+
+    def timed(self, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, on the clock."""
+
+        def call(*args: Any, **options: Any) -> Any:
+            if stage in self._open:
+                return function(*args, **options)
+            self._open.add(stage)
+            start = time.perf_counter()
+            try:
+                return function(*args, **options)
+            finally:
+                self.seconds[stage] += time.perf_counter() - start
+                self._open.discard(stage)
+
+        return call
+
+
+@contextmanager
+def on_the_clock(clock: Clock) -> Iterator[None]:
+    """Every stage of a converted layer's product, timed."""
+    with ExitStack() as stack:
+        for stage, (module, name) in STAGES.items():
+            stack.enter_context(
+                patch.object(module, name, clock.timed(stage, getattr(module, name)))
+            )
+        for stage in PRODUCTS:
+            for kernel in KERNELS:
+                if stage in vars(kernel):
+                    timed = clock.timed(stage, getattr(kernel, stage))
+                    stack.enter_context(patch.object(kernel, stage, timed))
+        for kind in ARITHMETIC:
+            for name in ("gemm", "conv", "conv_weight"):
+                timed = clock.timed(INSIDE, getattr(kind, name))
+                stack.enter_context(patch.object(kind, name, timed))
+        yield
+
+
+def measure(step: TrainStep, steps: int) -> tuple[float, dict[str, float]]:
+    """The fastest step and its stages."""
+    for _ in range(3):
+        step()
+    best: tuple[float, dict[str, float]] = (float("inf"), {})
+    for _ in range(steps):
+        clock = Clock()
+        with on_the_clock(clock):
+            start = time.perf_counter()
+            step()
+            total = time.perf_counter() - start
+        best = min(best, (total, dict(clock.seconds)), key=lambda found: found[0])
+    return best
+
+
+def main() -> None:
+    """One table per workload."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--workload", action="append", choices=list(WORKLOADS))
+    parser.add_argument("--kernels", nargs="+", default=["simulate", "int8", "auto"])
+    parser.add_argument("--bits", nargs="+", default=["FW7/BW8"])
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    for name in arguments.workload or WORKLOADS:
+        torch.manual_seed(0)
+        load = WORKLOADS[name](False)
+        variants = [Variant(FLOAT)] + [
+            Variant(kernel, Precision.parse(bits))
+            for kernel in arguments.kernels
+            for bits in arguments.bits
+        ]
+        rows = []
+        with _compiling(True):
+            found = {str(v): measure(TrainStep(load, v), arguments.steps) for v in variants}
+        base = found[FLOAT][0]
+        columns = [*STAGES, *PRODUCTS]
+        for label, (total, seconds) in found.items():
+            inside = [seconds.get(stage, 0.0) for stage in columns]
+            cells = [*inside, total - sum(inside), seconds.get(INSIDE, 0.0)]
+            rows.append(
+                (label, f"{total / base:.2f}", *(f"{1e3 * s:.1f}" for s in [total, *cells]))
+            )
+        header = ("kernel", "ratio", "step", *columns, "else", INSIDE)
+        print(f"\n{name}: {load.size}; milliseconds, {arguments.threads} threads")
+        print(text_table(header, rows, right=tuple(range(1, len(header)))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
