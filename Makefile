@@ -10,7 +10,7 @@ demo: $(STAMP)
 	$(BIN)/bitcycle demo
 
 test: lint
-	$(PYTEST) -n 2 -m "not slow"
+	$(PYTEST) -n 2 --dist worksteal -m "not slow"
 
 test-all: $(STAMP)
 	$(PYTEST) -m slow
@@ -25,7 +25,7 @@ bench: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,report,graph,transformers,dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,report,graph,lightning,transformers,cluster,export,dev]"
 	touch $@
 
 clean:

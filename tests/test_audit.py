@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import bitcycle as bc
+from bitcycle.quantizers import QUANTIZERS
 from tests.toys import Attention, linears, net, randn
 
 
@@ -101,6 +102,26 @@ def test_a_layer_is_unobserved_until_it_is_trained_with_bits_on_its_input():
     bc.set_precision(model, "w4a4")
     model(randn(2, 4))
     assert bc.audit(model)["0"].is_observed is True
+
+
+@pytest.mark.parametrize(
+    ("rules", "kernel", "notes"),
+    [
+        ("dorefa", "int8/dequantize/int8", ["grad_weight in float32: one scale per sample"]),
+        ("dorefa", "bf16", ["grad_input and grad_weight in float32: one scale per sample"]),
+        ("sbm_full", "bf16", ["grad_weight in float32: it reads an error of its own"]),
+        ("sbm", "bf16", []),
+        ("sbm", "int8/int8/int8", ["grad_input in float32 where the weight has a scale per"]),
+        ("sbm", "dequantize", []),
+        ("dorefa", "simulate", []),
+        ("dorefa", "auto", []),
+    ],
+)
+def test_products_that_a_rule_leaves_to_float32_are_named(rules, kernel, notes):
+    rules = QUANTIZERS[rules](first_last="quantized")
+    reason = bc.audit(bc.quantize_model(linears(4, 4), rules, kernel=kernel))["0"].reason
+    assert reason.count("in float32") == len(notes)
+    assert all(note in reason for note in notes)
 
 
 def test_the_kernel_comes_with_its_reason():

@@ -155,6 +155,7 @@ def test_full_precision_has_nothing_to_tell():
     assert len(str(statistics).splitlines()) == 2
 
 
+@pytest.mark.slow
 def test_a_compiled_model_has_the_same_statistics():
     model = converted(linears(4, 4))
     other, x = copy.deepcopy(model), randn(5, 4)

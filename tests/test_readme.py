@@ -11,8 +11,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
-import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from bitcycle.version import VERSION
+from tests.forking import run_command, run_script
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -89,7 +88,7 @@ def run_python(path: Path, folder: Path) -> None:
         script[block.start : block.start + len(block.lines)] = block.lines
     target = folder / f"{path.name}.py"
     target.write_text("\n".join(script) + "\n", encoding="utf-8")
-    done = _run([sys.executable, str(target)], folder)
+    done = run_script(target, folder, env=environment(), timeout=TIMEOUT)
     assert done.returncode == 0, f"{path.name} (same line numbers):\n{done.stderr}"
 
 
@@ -101,7 +100,7 @@ def run_console(block: Block, folder: Path) -> None:
             shown.append(line)
             continue
         if command is not None and command[0] == "bitcycle":
-            done = _run([sys.executable, "-m", "bitcycle.cli.main", *command[1:]], folder)
+            done = run_command(command[1:], folder, env=environment(), timeout=TIMEOUT)
             assert done.returncode == 0, f"{block}: {shlex.join(command)}\n{done.stderr}"
             check_output(shown, done.stdout, f"{block}: {shlex.join(command)}")
         command, shown = shlex.split(line[2:], comments=True), []
@@ -113,19 +112,6 @@ def check_output(shown: list[str], real: str, what: str) -> None:
     for line in (text.strip() for text in shown):
         if line not in ("", "..."):
             assert any(line == other for other in rest), f"{what}\n{line!r} is not in:\n{real}"
-
-
-def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=TIMEOUT,
-        check=False,
-    )
 
 
 def name_of(path: Path) -> str:

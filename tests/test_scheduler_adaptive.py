@@ -51,6 +51,45 @@ def test_a_saved_scheduler_goes_on_with_the_same_bits():
     assert second.state_dict() == whole.state_dict()
 
 
+HAND_MADE = {
+    # five close windows turn: within .5 of a scale of 1, then (eps x alpha) within .05
+    "pfq:3,4,6:window=1:eps=0.5:alpha=0.1": (
+        [{"loss": x} for x in (0.8, 1.2, 1, 1, 1, 1.02, 0.98, 1, 1, 1, 1)],
+        [(0, 3), (5, 4), (10, 6)],
+    ),
+    # no improvement on the best at steps 2 and 4
+    RULE: ([{"loss": x} for x in LOSSES], [(0, 3), (3, 4), (5, 5)]),
+    # evaluated after steps 1, 3 and 5: 1, then no better twice
+    "plateau:3-5:patience=0:on=validation": (
+        [{"validation": 1.0} if step % 2 else None for step in range(8)],
+        [(0, 3), (4, 4), (6, 5)],
+    ),
+    # running means of the gradient at steps 0, 2, 4: 2, 1.8, 1.62 < sqrt(3); then anew, 1
+    "noise:4,6,8:every=2": (
+        [
+            {"gradient_norm": g, "noise_norm": 1.0} if step % 2 == 0 else None
+            for step, g in enumerate((2.0, 0, 0.0, 0, 0.0, 0, 1.0, 0))
+        ],
+        [(0, 4), (5, 6), (7, 8)],
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", HAND_MADE)
+def test_every_rule_switches_where_it_must_wherever_it_is_resumed(rule):
+    metrics, expected = HAND_MADE[rule]
+    for middle in range(len(metrics)):
+        bits = scheduler(len(metrics), forward=rule)
+        for metric in metrics[:middle]:
+            bits.step(metric)
+        state = json.loads(json.dumps(bits.state_dict()))
+        bits = scheduler(len(metrics), forward=rule)
+        bits.load_state_dict(state)
+        for metric in metrics[middle:]:
+            bits.step(metric)
+        assert weights(bits) == expected, middle
+
+
 def test_a_state_without_the_rule_s_own_is_refused_and_nothing_changes():
     bits = scheduler(forward=RULE)
     bits.step(1.0)

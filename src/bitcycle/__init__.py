@@ -1,6 +1,6 @@
 """bitcycle: train PyTorch models at low precision on a schedule."""
 
-from bitcycle import quantizers
+from bitcycle import quantizers, schedules
 from bitcycle.assign import at_precision, get_precision, set_precision
 from bitcycle.audit import Audit, audit
 from bitcycle.calibrate import calibrate
@@ -64,6 +64,7 @@ __all__ = [
     "resume",
     "run",
     "schedule",
+    "schedules",
     "set_precision",
     "training_cost",
     "unquantize_model",

@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
 from bitcycle.kernels import Kernel, ask_kernel, make_kernel
+from bitcycle.kernels.base import PRODUCTS
 from bitcycle.kernels.choice import MAX_CODE_BITS
 from bitcycle.matmul import MatMul
 from bitcycle.nn.base import (
@@ -290,11 +291,30 @@ def _ask_kernel(name: str, rules: Quantizer, device: torch.device | None) -> tup
         device_type="cpu" if device is None else device.type,
     )
     if rules.integer_range(MAX_CODE_BITS) is not None:
-        return kernel, reason
+        notes = [] if name == "auto" else _float_products(kernel, rules)
+        return kernel, "; ".join([reason, *notes])
     why = f"{type(rules).__name__} has no integer codes"
     if name == "auto":
         return make_kernel("simulate"), f"auto: {why}"
     return kernel, f"{reason}; multiplies floats: {why}" if kernel.takes_codes else reason
+
+
+def _float_products(kernel: Kernel, rules: Quantizer) -> list[str]:
+    """Which products of a kernel that multiplies codes these rules leave to float32, and why."""
+    parts = kernel.name.split("/")
+    by_product = dict(zip(PRODUCTS, parts if len(parts) > 1 else parts * 3, strict=True))
+    tensor = torch.zeros(2, 2)
+    multiplying = {p for p, part in by_product.items() if part in ("int8", "bf16")}
+    if rules.range_of("error", tensor)[0].numel() > 1:
+        left = [p for p in ("grad_input", "grad_weight") if p in multiplying]
+        return [f"{' and '.join(left)} in float32: one scale per sample"] if left else []
+    notes = []
+    by_channel = rules.range_of("weight", tensor, (0,))[0].numel() > 1 and rules.weight_grids == 1
+    if by_channel and by_product["grad_input"] == "int8":
+        notes.append("grad_input in float32 where the weight has a scale per output channel")
+    if rules.grad_weight_bits(MAX_CODE_BITS) != MAX_CODE_BITS and "grad_weight" in multiplying:
+        notes.append("grad_weight in float32: it reads an error of its own")
+    return notes
 
 
 def _is_norm_for(rules: Quantizer, module: nn.Module) -> bool:

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+import bitcycle.report.page
 import bitcycle.study.demo
 from bitcycle.cli.main import main
 from tests.report.test_demo import made_up
@@ -21,11 +22,16 @@ def calls(monkeypatch):
         say("[1/1] a run")
         return made_up()
 
+    def write_page(result, path):
+        path.write_text("page", encoding="utf-8")
+        return path
+
     monkeypatch.setattr(bitcycle.study.demo, "run_demo", run_demo)
+    monkeypatch.setattr(bitcycle.report.page, "write_page", write_page)
     return made
 
 
-def test_it_prints_the_table_draws_the_picture_and_says_what_to_type_next(
+def test_it_prints_the_table_says_what_to_type_next_and_ends_with_the_page(
     calls, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
@@ -36,9 +42,11 @@ def test_it_prints_the_table_draws_the_picture_and_says_what_to_type_next(
     assert str(made_up()) in out
     assert (tmp_path / "runs" / "demo" / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert "runs/demo/demo.png" in out
+    assert out.endswith("page:    runs/demo/demo.html\n")
+    assert (tmp_path / "runs" / "demo" / "demo.html").exists()
 
 
-def test_without_matplotlib_there_is_everything_but_the_picture(
+def test_without_matplotlib_there_is_everything_but_picture_and_page(
     calls, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
@@ -56,7 +64,7 @@ def test_every_command_it_names_works(calls, tmp_path, monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     named = [line.removeprefix("next:").strip() for line in lines if " bitcycle " in line]
     commands = [shlex.split(line.partition("  ")[0]) for line in named]
-    assert [command[1] for command in commands] == ["train", "schedule", "ls"]
+    assert [command[1] for command in commands] == ["train", "schedule", "study"]
     for _, *argv in commands:
         assert main([*argv, "--print-config"] if argv[0] == "train" else argv) == 0
 

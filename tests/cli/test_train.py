@@ -357,7 +357,9 @@ def test_debug_shows_where_an_error_came_from(config, tmp_path):
     assert err.splitlines()[-1] == "ValueError: steps (0) must be at least 1"
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "signum", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_a_signal_leaves_a_checkpoint_and_the_conventional_exit_code(signum, config, tmp_path):
     argv = ["train", str(config), "--steps", "100000", "--tracking.log_every", "5"]
     metrics = run_of(tmp_path) / "metrics.jsonl"

@@ -47,30 +47,28 @@ def equal(ours, theirs):
     return all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-@pytest.mark.parametrize("precision", BITS)
-@pytest.mark.parametrize("training", [True, False])
-def test_shapes_are_the_float_layers_and_values_are_finite(layer, quantizer, precision, training):
+def test_shapes_are_the_float_layers_and_values_are_finite(layer, quantizer):
     example = EXAMPLES[layer]
-    module, tensors = converted(layer, quantizer, precision), example.tensors()
-    module(*tensors)  # observe a range for evaluation
-    results = run(module.train(training), tensors)
-    assert tuple(results[0].shape) == example.output
-    for value, like in zip(results[1:], leaves(module, tensors), strict=True):
-        assert value.shape == like.shape
-        assert value.dtype == like.dtype
-    assert all(value.isfinite().all() for value in results)
+    module, tensors = converted(layer, quantizer), example.tensors()
+    for precision in BITS:
+        bc.set_precision(module, precision)
+        for training in (True, False):  # the first observes a range for the second
+            results = run(module.train(training), tensors)
+            assert tuple(results[0].shape) == example.output
+            for value, like in zip(results[1:], leaves(module, tensors), strict=True):
+                assert value.shape == like.shape
+                assert value.dtype == like.dtype
+            finite = [bool(value.isfinite().all()) for value in results]
+            assert all(finite), (precision, training)
 
 
-def test_full_precision_is_bit_identical_to_the_float_layer(layer, quantizer):
-    tensors = EXAMPLES[layer].tensors()
-    expected = run(EXAMPLES[layer].module(), tensors)
-    assert equal(run(converted(layer, quantizer), tensors), expected)
-
-
-def test_every_width_gives_products_of_its_own(layer, quantizer):
+def test_full_precision_is_the_float_layer_and_every_width_has_products_of_its_own(
+    layer, quantizer
+):
     tensors = EXAMPLES[layer].tensors()
     results = [run(converted(layer, quantizer, precision), tensors) for precision in BITS]
     float_module = EXAMPLES[layer].module()
+    assert equal(results[0], run(float_module, tensors))
     names = [name for name, _ in float_module.named_parameters()]
     names = [*["product"] * (len(results[0]) - len(names)), *names]
     for i, ours in enumerate(results):
@@ -90,17 +88,13 @@ def test_a_constant_input_is_handled(layer, quantizer):
     assert all(value.isfinite().all() for value in run(module, tensors))
 
 
-def test_the_state_dict_has_the_float_keys_and_the_ranges(layer, quantizer):
-    module = converted(layer, quantizer, BITS[2])
+def test_a_state_dict_has_the_float_keys_and_the_ranges_and_keeps_the_evaluation(layer, quantizer):
+    module, tensors = converted(layer, quantizer, BITS[2]), EXAMPLES[layer].tensors()
     assert list(bc.float_state_dict(module)) == list(EXAMPLES[layer].module().state_dict())
     ranges = set(module.state_dict()) - set(bc.float_state_dict(module))
     assert {key.rpartition(".")[2] for key in ranges} <= {"act_range"}
     kept = [m for m in module.modules() if isinstance(m, QuantizedLayer) and m.num_act_inputs]
     assert len(ranges) == len(kept)
-
-
-def test_a_state_dict_round_trip_keeps_the_evaluation(layer, quantizer):
-    module, tensors = converted(layer, quantizer, BITS[2]), EXAMPLES[layer].tensors()
     module(*tensors)
     other = converted(layer, quantizer, BITS[2])
     for parameter in other.parameters():
@@ -110,12 +104,13 @@ def test_a_state_dict_round_trip_keeps_the_evaluation(layer, quantizer):
     assert torch.equal(first_result(other.eval(), beyond), first_result(module.eval(), beyond))
 
 
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
-def test_a_copy_computes_the_same(layer, quantizer, duplicate):
+def test_a_copy_computes_the_same(layer, quantizer):
     module, tensors = converted(layer, quantizer, BITS[2]), EXAMPLES[layer].tensors()
-    other = duplicate(module)
-    assert type(other) is type(module)
-    assert equal(run(other, tensors), run(module, tensors))
+    copies = [copy.deepcopy(module), pickle.loads(pickle.dumps(module))]
+    expected = run(module, tensors)
+    for other in copies:
+        assert type(other) is type(module)
+        assert equal(run(other, tensors), expected)
 
 
 def test_the_audit_and_the_repr_tell_the_bits(layer, quantizer):

@@ -39,13 +39,13 @@ def test_its_docstring_opens_with_the_line_that_ls_shows(name):
     assert 10 < len(line) <= 100
 
 
-@pytest.mark.parametrize("bits", range(1, 17))
-def test_its_integer_range_is_no_wider_than_its_bits(name, bits):
-    ends = make_quantizer(name).integer_range(bits)
-    if ends is not None:
-        low, high = ends
-        assert low < high
-        assert high - low + 1 <= 2**bits
+def test_its_integer_range_is_no_wider_than_its_bits(name):
+    for bits in range(1, 17):
+        ends = make_quantizer(name).integer_range(bits)
+        if ends is not None:
+            low, high = ends
+            assert low < high
+            assert high - low + 1 <= 2**bits
 
 
 def products(rules, kernel, layer, bits, error):

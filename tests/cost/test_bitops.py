@@ -308,3 +308,22 @@ def test_sums_stay_exact_beyond_what_floats_can_hold() -> None:
         model, x, forward=7, backward=7, total_steps=3_333_333, samples_per_step=10**12 + 1
     )
     assert cost.bitops == 3_333_333 * (10**12 + 1) * 21 * 2 * 49
+
+
+@pytest.mark.parametrize(("finer", "bits"), [(None, 32), (16, 16)])
+def test_a_rule_with_two_errors_is_counted_with_both(finer: int | None, bits: int) -> None:
+    model = bc.quantize_model(toys.linears(4, 8, 2), bc.quantizers.SBMFull(grad_weight_error=finer))
+    cost = bc.training_cost(model, toys.randn(1, 4), forward=6, backward=8, total_steps=10)
+    # 32 + 16 MACs a step; the first layer has no grad_input
+    assert cost.by_matmul() == {
+        "output": 10 * 48 * 6 * 6, "grad_input": 10 * 16 * 6 * 8, "grad_weight": 10 * 48 * 6 * bits,
+    }  # fmt: skip
+    meter = bc.CostMeter(model, toys.randn(1, 4))
+    bc.set_precision(model, "FW6/BW8")
+    for _ in range(10):
+        meter.step()
+    assert meter.by_matmul() == cost.by_matmul()
+    paper = bc.training_cost(
+        model, toys.randn(1, 4), forward=6, backward=8, total_steps=10, convention="paper"
+    )
+    assert paper.bitops == 10 * 48 * (6 * 6 + 2 * 6 * 8)  # as published: q^2 + 2 q b

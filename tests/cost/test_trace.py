@@ -22,6 +22,14 @@ def test_amounts_at_bits_follow_the_three_products() -> None:
     assert amounts.uniform_reads == 2 * (2 + 3 + 5)
 
 
+def test_an_error_of_grad_weight_s_own_counts_there_alone() -> None:
+    amounts = LAYER.at_bits((2, 3, 5), 32)
+    assert amounts.bitops == {"output": 96 * 6, "grad_input": 96 * 10, "grad_weight": 96 * 3 * 32}
+    assert amounts.batch_reads == 12 * 3 + 24 * 5 + (24 * 32 + 12 * 3)
+    assert amounts.uniform_reads == 2 * (2 + 3) + 5 + 32
+    assert LAYER.at_bits((2, 3, 5), 5) is LAYER.at_bits((2, 3, 5))
+
+
 def test_uniform_reads_are_4q_plus_2b() -> None:
     assert LAYER.at_bits((3, 3, 8)).uniform_reads == 4 * 3 + 2 * 8
 

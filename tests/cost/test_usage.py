@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 import bitcycle as bc
-from bitcycle.cost.usage import operand_bits, present_bits
+from bitcycle.cost.usage import grad_weight_error_bits, operand_bits, present_bits
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,19 @@ def test_float32_and_what_means_float32_count_as_32(text: str, bits: tuple[int, 
 def test_a_float_layer_stays_at_32_whatever_it_is_asked() -> None:
     assert operand_bits(nn.Linear(2, 2), bc.Precision.parse("FW3/BW8")) == (32, 32, 32)
     assert present_bits(nn.Linear(2, 2)) == (32, 32, 32)
+
+
+@pytest.mark.parametrize(
+    ("finer", "error", "bits"),
+    [(None, 8, 32), (16, 8, 16), (16, 20, 20), (4, 8, 8), (16, 32, 32)],
+)
+def test_the_error_in_grad_weight_may_have_bits_of_its_own(
+    finer: int | None, error: int, bits: int
+) -> None:
+    layer = bc.quantize_model(nn.Linear(2, 2), bc.quantizers.SBMFull(grad_weight_error=finer))
+    assert grad_weight_error_bits(layer, (8, 8, error)) == bits
+
+
+def test_most_rules_have_one_error() -> None:
+    for layer in (nn.Linear(2, 2), bc.quantize_model(nn.Linear(2, 2))):
+        assert grad_weight_error_bits(layer, (4, 4, 8)) == 8

@@ -60,7 +60,7 @@ def test_ranks_and_micro_batches_union_to_the_single_process_batch(size, seed, s
     assert sum(part.share for part in parts) == pytest.approx(1.0)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(sizes, st.integers(0, 100), st.booleans())
 def test_every_sample_appears_once_per_epoch(size, seed, drop_last):
     number, batch_size, _, num_micro = size
@@ -76,7 +76,7 @@ def test_every_sample_appears_once_per_epoch(size, seed, drop_last):
         assert len(set(seen)) == len(seen) == (steps * batch_size if drop_last else number)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)  # of 78
 @given(st.integers(0, 25), st.integers(1, 3))
 def test_starting_anywhere_equals_iterating_from_the_start(start, num_micro):
     batches = Batches(images(23), batch_size=6, seed=1, num_micro=num_micro)

@@ -92,6 +92,7 @@ def test_a_tokenizer_that_was_not_written_yet_is_trained_again(tmp_path, monkeyp
     assert path.read_text(encoding="utf-8") == text
 
 
+@pytest.mark.slow
 def test_the_small_recipe_learns_and_reports_on_the_command_line(tmp_path, capsys):
     root = write_snli(tmp_path, train=60, test=30)
     options = ["--data.root", str(root), "--output", str(tmp_path / "runs"), "--steps", "60",

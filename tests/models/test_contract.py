@@ -27,7 +27,11 @@ def run(model: Model) -> torch.Tensor:
     return output[0] if isinstance(output, tuple) else output
 
 
-every_model = pytest.mark.parametrize("name", MODELS.names())
+LARGE = ("imagenet_resnet34", "imagenet_resnet50")  # as imagenet_resnet18, but for their size
+every_model = pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if n in LARGE else n for n in MODELS.names()],
+)
 
 
 @every_model

@@ -41,7 +41,10 @@ def test_other_image_sizes_are_an_option(name, image_size):
     assert model(*model.example_inputs(2)).shape == (2, 10)
 
 
-@pytest.mark.parametrize("name", ["digits_mlp", "digits_convnet", "digits_resnet"])
+@pytest.mark.parametrize(
+    "name",
+    ["digits_mlp", "digits_convnet", pytest.param("digits_resnet", marks=pytest.mark.slow)],
+)
 def test_five_epochs_of_real_digits_reach_90_percent(name):
     datasets = pytest.importorskip("sklearn.datasets")
     digits = datasets.load_digits()

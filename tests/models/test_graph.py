@@ -105,8 +105,15 @@ def made_graph(num_nodes: int = 120, num_classes: int = 3, num_features: int = 1
     return x, torch.cat([edges, edges.flip(0)], dim=1), targets
 
 
-@pytest.mark.parametrize("mode", ["float32", "quantized"])
-@pytest.mark.parametrize("name", ["gcn", "graphsage"])
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("gcn", "quantized"),
+        ("graphsage", "float32"),
+        pytest.param("gcn", "float32", marks=pytest.mark.slow),
+        pytest.param("graphsage", "quantized", marks=pytest.mark.slow),
+    ],
+)
 def test_a_graph_net_learns_while_its_bits_cycle_from_3_to_8(name, mode):
     x, edges, targets = made_graph()
     is_train = torch.arange(len(x)) < 40

@@ -81,6 +81,7 @@ def test_there_is_one_graph_per_pattern_of_float_roles() -> None:
     assert graphs == [1, 2, 2, 3, 3, 3, 3, 4]
 
 
+@pytest.mark.slow
 def test_evaluation_is_one_more_graph_on_the_running_range() -> None:
     model, twin = _models()
     compiled = torch.compile(model, backend="aot_eager")

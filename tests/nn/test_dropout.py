@@ -20,7 +20,7 @@ from bitcycle.memory import saved_bytes
 from bitcycle.models import build_model
 from bitcycle.nn.base import ModelState
 from bitcycle.nn.companion import accompany
-from bitcycle.nn.dropout import MaskedDropout
+from bitcycle.nn.dropout import MaskedDropout, drop
 from tests.toys import randn
 
 INF, NAN = float("inf"), float("nan")
@@ -92,6 +92,28 @@ def test_draws_output_and_gradient_are_torchs_to_the_bit(layout: str, inplace: b
             for dropout in (masked(inplace=inplace), nn.Dropout(0.3, inplace))
         )
         assert is_exact(ours, theirs)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layer_s_own_dropout_is_torchs_to_the_bit(layout: str) -> None:
+    x, g = LAYOUTS[layout], torch.ones_like(LAYOUTS[layout])
+    assert is_exact(run(lambda x: drop(x, 0.3), x, g), run(nn.Dropout(0.3), x, g))
+
+
+@pytest.mark.parametrize("layer", [
+    nn.MultiheadAttention(8, 2, dropout=0.4), nn.LSTM(8, 8, num_layers=2, dropout=0.4),
+])  # fmt: skip
+def test_a_layer_with_a_dropout_of_its_own_keeps_a_bit_per_element(layer: nn.Module) -> None:
+    x = randn(16, 4, 8).requires_grad_()
+    bc.set_precision(bc.quantize_model(layer, kernel="simulate"), "w4a4e8")
+
+    def num_bytes(p: float) -> int:
+        layer.dropout = p
+        inputs = (x, x, x) if isinstance(layer, nn.MultiheadAttention) else (x,)
+        return saved_bytes(layer, inputs).num_bytes
+
+    num_dropped = 4 * 2 * 16 * 16 if isinstance(layer, nn.MultiheadAttention) else 16 * 4 * 8
+    assert num_bytes(0.4) - num_bytes(0.0) == num_dropped // 8
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])

@@ -223,3 +223,10 @@ def test_a_copy_of_a_layer_compiled_in_place_uses_its_own_weights() -> None:
             copied.weight.zero_()
             copied.bias.zero_()
         assert not copied(x).any()
+
+
+def test_ranges_that_were_loaded_are_known_after_a_move_at_once():
+    model = _model()
+    model.load_state_dict(_trained().state_dict())
+    model.to("cpu")  # as trainers do before anybody looks at the ranges
+    assert all(layer.is_observed for layer in model)

@@ -13,9 +13,11 @@ def test_what_has_no_picture_is_an_error_that_lists_what_has():
         plot(3)
 
 
-def test_importing_the_package_and_its_modules_does_not_import_matplotlib():
+def test_importing_the_package_and_its_modules_needs_neither_matplotlib_nor_plotly():
     code = (
-        "import sys, bitcycle.report.schedules, bitcycle.report.terminal, bitcycle.report.files;"
+        "import sys; sys.modules['plotly'] = None;"
+        "import bitcycle.report.schedules, bitcycle.report.terminal, bitcycle.report.files;"
+        "import bitcycle.report.page;"
         "sys.exit('matplotlib' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

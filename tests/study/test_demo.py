@@ -6,8 +6,11 @@ import pytest
 
 import bitcycle.study.demo as demo
 from bitcycle.recipes import recipe
-from bitcycle.study.demo import BASELINE, METHODS, demo_configs, run_demo
-from bitcycle.train import EvalConfig, TrackingConfig
+from bitcycle.study.demo import BASELINE, METHODS, demo_study, run_demo
+from bitcycle.study.engines.local import LocalEngine
+from bitcycle.study.options import open_study
+from bitcycle.train import EvalConfig, SwaConfig, TrackingConfig
+from tests.study.small_studies import Here
 
 
 def short_recipe(name):
@@ -31,17 +34,21 @@ def finished(tmp_path_factory):
     output, said = tmp_path_factory.mktemp("demo"), []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "recipe", short_recipe)
+        patch.setattr(demo, "make_engine", lambda name, num_jobs: Here())
         result = run_demo(output, num_seeds=1, say=said.append)
     return output, result, said
 
 
-def test_it_compares_four_methods_that_differ_in_nothing_but_bits(tmp_path):
-    configs = demo_configs(tmp_path, range(3))
-    assert len(configs) == 12
-    plain = [replace(c, name="x", seed=0, precision=configs[0][1].precision) for _, c in configs]
+def test_it_compares_four_methods_that_differ_in_nothing_but_bits():
+    study = demo_study()
+    assert (study.seeds, study.baseline) == ((0, 1, 2), BASELINE)
+    configs = {method.label: method.config for method in study.methods}
+    first = next(iter(configs.values()))
+    plain = [replace(c, name="x", precision=first.precision) for c in configs.values()]
     assert all(config == plain[0] for config in plain)
-    bits = {method: (c.precision.forward, c.precision.backward) for method, c in configs}
-    assert {method: tuple(map(str, pair)) for method, pair in bits.items()} == {
+    assert first.threads == 1  # the same results with any number of jobs
+    bits = {label: (c.precision.forward, c.precision.backward) for label, c in configs.items()}
+    assert {label: tuple(map(str, pair)) for label, pair in bits.items()} == {
         "float32": ("fp32", "fp32"),
         "static 8/8": ("8", "8"),
         "CPT 3-8/8": ("CR:3-8:8", "8"),
@@ -87,30 +94,49 @@ def test_the_table_has_a_line_per_method_and_says_what_it_means(finished):
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_the_comparison_is_of_cost_and_accuracy(finished):
+def test_the_answer_is_of_cost_and_accuracy_and_says_what_one_seed_can_tell(finished):
     _, result, _ = finished
     rows = {row.method: row for row in result.rows}
     share = 100 * rows["CPT 3-8/8"].relative_cost
-    gain = rows["CPT 3-8/8"].mean - rows[BASELINE].mean
-    assert result.comparison() == (
-        f"CPT 3-8/8 against static 8/8: {share:.0f} % of the training cost, "
-        f"accuracy {gain:+.2f} points"
-    )
+    text = " ".join(str(result).split())
+    assert f"CPT 3-8/8 against static 8/8: {share:.0f} % of the cost, accuracy" in text
+    assert "(n = 1, no interval): one seed cannot tell" in text
 
 
 def test_progress_is_said_run_by_run(finished):
     _, _, said = finished
-    assert said[0].endswith("4 methods x 1 seed = 4 runs, 2 at a time")
-    assert [line[:5] for line in said[1:]] == ["[1/4]", "[2/4]", "[3/4]", "[4/4]"]
+    assert said[0].endswith("4 methods x 1 seed")
+    assert said[1] == "demo: 4 runs: 4 to begin; 1 at a time"
+    ends = [line for line in said[2:] if line.startswith("[") and "at work" not in line]
+    assert [line[:5] for line in ends] == ["[1/4]", "[2/4]", "[3/4]", "[4/4]"]
 
 
 def test_a_second_call_trains_nothing_and_says_the_same(finished, monkeypatch):
     output, result, _ = finished
-    before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
+    runs = list(output.glob("digits-*/*"))
+    before = {path: path.stat().st_mtime_ns for path in runs}
     monkeypatch.setattr(demo, "recipe", short_recipe)
-    monkeypatch.setattr(demo, "get_context", None)  # no process is started
+    monkeypatch.setattr(LocalEngine, "start", None)  # no process is started
     assert run_demo(output, num_seeds=1, say=lambda line: None) == result
-    assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for path in runs} == before
+
+
+def test_it_is_a_study_like_others(finished, monkeypatch):
+    output, result, _ = finished
+    assert result.study.count("done") == 4
+    monkeypatch.setattr(demo, "recipe", short_recipe)
+    assert open_study("demo", output).seeds == (0,)
+
+
+def test_a_run_that_crashes_is_an_error_with_its_message(tmp_path, monkeypatch):
+    def broken(name):
+        return replace(short_recipe(name), swa=SwaConfig(start=100))
+
+    monkeypatch.setattr(demo, "recipe", broken)
+    monkeypatch.setattr(demo, "make_engine", lambda name, num_jobs: Here())
+    with pytest.raises(ChildProcessError, match="float32 seed 0: ValueError: swa.start") as caught:
+        run_demo(tmp_path, num_seeds=1, say=lambda line: None)
+    assert str(caught.value).endswith("4 runs failed; the same command tries again")
 
 
 @pytest.mark.parametrize(("options"), [{"num_seeds": 0}, {"num_jobs": 0}])

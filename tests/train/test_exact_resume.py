@@ -87,7 +87,16 @@ VARIANTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+OFTEN = {  # every kind of state once: the others combine or repeat them
+    "averaged weights", "micro-batches", "best by validation", "batch norm", "loss-driven stages",
+    "gradient-noise switch", "recurrent, micro-batches, plateau",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [v if v in OFTEN else pytest.param(v, marks=pytest.mark.slow) for v in VARIANTS],
+)
 def test_a_run_that_dies_twice_ends_like_the_one_that_did_not(tmp_path, monkeypatch, variant):
     """Before step 5 (checkpoint of step 3) and before step 10 (of step 9)."""
     root = write_words(tmp_path / "text")

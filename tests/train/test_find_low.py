@@ -165,7 +165,13 @@ VARIANTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+OFTEN = {"micro-batches and reset", "recurrent with dropout"}
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [v if v in OFTEN else pytest.param(v, marks=pytest.mark.slow) for v in VARIANTS],
+)
 def test_killed_in_the_test_and_again_in_training_it_ends_the_same(tmp_path, monkeypatch, variant):
     root = write_words(tmp_path / "text")
     reference = VARIANTS[variant](tmp_path / "whole", root)

@@ -1,4 +1,4 @@
-"""`bitcycle demo`: a first result on real data, within two minutes and without a download."""
+"""`bitcycle demo`: a first study on real data, within two minutes and without a download."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ def register(subparsers: Any) -> None:
 
 
 def run_command(arguments: argparse.Namespace) -> int:
-    """Trains, prints the table, draws the picture, says what to type next."""
-    from bitcycle.report import plot
-    from bitcycle.report.files import save
+    """Trains, prints the table, says what to type next, draws the picture and the page."""
     from bitcycle.study.demo import run_demo
 
     output = Path(arguments.output)
@@ -31,12 +29,22 @@ def run_command(arguments: argparse.Namespace) -> int:
         num_jobs=arguments.jobs,
         say=lambda line: print(line, flush=True),
     )
-    print(f"\n{result}\n\nruns:    {output}")
-    try:
-        print(f"picture: {save(plot(result), output / 'demo.png')}\n")
-    except MissingExtraError as error:
-        print(f"picture: none, {error}\n")
+    print(f"\n{result}\n")
     print("next:    bitcycle train digits-cpt-3-8-8 --seed 7      one of these runs, with progress")
     print("         bitcycle schedule CR:3-8:8 --steps 240        the bits it trains with")
-    print("         bitcycle ls recipes                           the papers' experiments by name")
+    print("         bitcycle study ls                             the papers' tables by name")
+    print(f"\nruns:    {output}")
+    try:
+        _draw(result, output)
+    except MissingExtraError as error:
+        print(f"page:    none, {error}")
     return 0
+
+
+def _draw(result: Any, output: Path) -> None:
+    from bitcycle.report import plot
+    from bitcycle.report.files import save
+    from bitcycle.report.page import write_page
+
+    print(f"picture: {save(plot(result), output / 'demo.png')}")
+    print(f"page:    {write_page(result.study, output / 'demo.html')}")

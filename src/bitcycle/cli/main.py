@@ -1,7 +1,8 @@
 """The `bitcycle` command: finds the sub-commands, runs one, and turns errors into one line.
 
 A sub-command is a module of this package with `register(subparsers)`, which adds a parser and sets
-its default `run` to a function from the parsed arguments to an exit code.
+its default `run` to a function from the parsed arguments to an exit code. One with sub-commands of
+its own has them, by name, as its default `commands`.
 """
 
 from __future__ import annotations
@@ -131,6 +132,8 @@ def split_overrides(argv: Sequence[str], commands: Commands) -> tuple[list[str],
     pairs may stand before or after the name of the recipe.
     """
     command = next((commands[word] for word in argv if word in commands), None)
+    inner: Commands = {} if command is None else command.get_default("commands") or {}
+    command = next((inner[word] for word in argv if word in inner), command)
     if command is None or not command.get_default("takes_overrides"):
         return list(argv), []
     known = command._option_string_actions  # argparse has no public way to ask
@@ -160,9 +163,10 @@ def build_parser() -> tuple[argparse.ArgumentParser, Commands]:
         if register is not None:
             register(commands)
     for command in commands.choices.values():  # bitcycle schedule --debug works as well
-        command.add_argument(
-            "--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS
-        )
+        for parser_of_it in (command, *(command.get_default("commands") or {}).values()):
+            parser_of_it.add_argument(
+                "--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS
+            )
     return parser, commands.choices
 
 

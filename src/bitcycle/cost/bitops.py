@@ -14,7 +14,7 @@ from bitcycle.cost.product import MATMULS
 from bitcycle.cost.result import Cost, LayerCost
 from bitcycle.cost.scheduled import BitsOf, LayerPlans, find_plans
 from bitcycle.cost.trace import LayerMacs, Trace
-from bitcycle.cost.usage import OperandBits, Usage, operand_bits
+from bitcycle.cost.usage import OperandBits, Usage, grad_weight_error_bits, operand_bits
 from bitcycle.precision import Precision
 from bitcycle.registry import Registry
 from bitcycle.scheduler import INHERIT, RoleSchedule
@@ -51,13 +51,14 @@ def exact(trace: Trace, usages: Sequence[Usage]) -> tuple[LayerCost, ...]:
     """
     size = trace.batch_size
     costs = []
-    for layer, usage in zip(trace.layers, usages, strict=True):
+    for layer, module, usage in zip(trace.layers, trace.modules, usages, strict=True):
         totals = dict.fromkeys(MATMULS, 0)  # times size: whole numbers
         for bits, (_, num_samples) in usage.items():
-            for matmul, number in layer.at_bits(bits).bitops.items():
+            amounts = layer.at_bits(bits, grad_weight_error_bits(module, bits))
+            for matmul, number in amounts.bitops.items():
                 totals[matmul] += number * num_samples
         whole = {matmul: divide(number, size) for matmul, number in totals.items()}
-        traffic, uniform = operand_traffic(layer, usage, size)
+        traffic, uniform = operand_traffic(layer, usage, size, module)
         costs.append(
             LayerCost(name=layer.name, kind=layer.kind, **whole, traffic=traffic, uniform=uniform)
         )
@@ -67,11 +68,17 @@ def exact(trace: Trace, usages: Sequence[Usage]) -> tuple[LayerCost, ...]:
 CONVENTIONS.register("exact")(Convention(count=exact))
 
 
-def operand_traffic(layer: LayerMacs, usage: Usage, batch_size: int) -> tuple[int, int]:
-    """Operand bits read by a layer's products: by tensor sizes, and as if each had one element."""
+def operand_traffic(
+    layer: LayerMacs, usage: Usage, batch_size: int, module: nn.Module | None = None
+) -> tuple[int, int]:
+    """Operand bits read by a layer's products: by tensor sizes, and as if each had one element.
+
+    module: the layer itself, whose quantizer may give grad_weight an error of its own.
+    """
     sized = uniform = 0
     for bits, (num_steps, num_samples) in usage.items():
-        amounts = layer.at_bits(bits)
+        error = None if module is None else grad_weight_error_bits(module, bits)
+        amounts = layer.at_bits(bits, error)
         sized += amounts.batch_reads * num_samples + amounts.weight_reads * num_steps * batch_size
         uniform += amounts.uniform_reads * num_steps
     return divide(sized, batch_size), uniform

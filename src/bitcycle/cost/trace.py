@@ -30,21 +30,33 @@ class LayerMacs:
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    def at_bits(self, bits: tuple[int, ...]) -> Amounts:
-        """For bits of weight, act and error; computed once, asked for at every step of a run."""
-        if bits not in self._known:
-            by_role = {**dict(zip(OPERANDS, bits, strict=True)), FIXED: 32, ONES: 1}
-            bitops = dict.fromkeys(MATMULS, 0)
-            for product in self.products:
-                bitops[product.matmul] += product.bitops(by_role)
-            reads = [product.traffic(by_role) for product in self.products]
-            self._known[bits] = Amounts(
-                bitops=bitops,
-                batch_reads=sum(of_batch for of_batch, _ in reads),
-                weight_reads=sum(of_weights for _, of_weights in reads),
-                uniform_reads=sum(by_role[r] for product in self.products for r in product.roles),
-            )
-        return self._known[bits]
+    def at_bits(self, bits: tuple[int, ...], grad_weight_error: int | None = None) -> Amounts:
+        """For bits of weight, act and error; computed once, asked for at every step of a run.
+
+        grad_weight_error: the error's bits in grad_weight, if they are others than in grad_input.
+        """
+        key = (*bits, bits[-1] if grad_weight_error is None else grad_weight_error)
+        if key not in self._known:
+            self._known[key] = self._add_up(key)
+        return self._known[key]
+
+    def _add_up(self, bits: tuple[int, ...]) -> Amounts:
+        by_role = {**dict(zip(OPERANDS, bits[:-1], strict=True)), FIXED: 32, ONES: 1}
+        in_grad_weight = {**by_role, "error": bits[-1]}
+        pairs = [
+            (product, in_grad_weight if product.matmul == "grad_weight" else by_role)
+            for product in self.products
+        ]
+        bitops = dict.fromkeys(MATMULS, 0)
+        for product, at in pairs:
+            bitops[product.matmul] += product.bitops(at)
+        reads = [product.traffic(at) for product, at in pairs]
+        return Amounts(
+            bitops=bitops,
+            batch_reads=sum(of_batch for of_batch, _ in reads),
+            weight_reads=sum(of_weights for _, of_weights in reads),
+            uniform_reads=sum(at[role] for product, at in pairs for role in product.roles),
+        )
 
     @property
     def macs(self) -> dict[str, int]:

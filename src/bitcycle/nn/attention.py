@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from bitcycle.kernels.geometry import MatMulGeometry
 from bitcycle.nn.base import QuantizedLayer
+from bitcycle.nn.dropout import drop
 
 NUM_RANGES = 4  # q, k, the attention weights, v
 
@@ -42,6 +42,6 @@ def attend(
     wide = torch.promote_types(scores.dtype, torch.float32)
     weights: Tensor = torch.ops.aten._safe_softmax(scores, -1, dtype=wide).to(v.dtype)
     if dropout > 0.0:
-        weights = F.dropout(weights, dropout)
+        weights = drop(weights, dropout)
     output = layer.multiply(_GEOMETRY, weights, v, second="act", act_row=act_row + 2)
     return output, weights

@@ -426,7 +426,7 @@ class QuantizedLayer(nn.Module):
                 self._is_observed = False
             else:
                 self._buffers[name] = buffer.to(device)
-        self._range_version = _version(self.act_range)  # another tensor, the same values
+        self._range_version = None  # another tensor; a state may just have been loaded into the old
         self._write_control()
         return self
 

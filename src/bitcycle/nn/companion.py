@@ -23,10 +23,7 @@ class Companion(nn.Module):
 
     def saves_memory(self, x: Tensor) -> bool:
         """Whether to: a layer has bits, and an ordinary tensor waits for its gradient."""
-        if not (self.shared.has_bits and torch.is_grad_enabled() and x.requires_grad):
-            return False
-        is_strided = x.layout is torch.strided and not x.is_nested
-        return is_strided and type(x) in (Tensor, nn.Parameter)
+        return self.shared.has_bits and awaits_gradient(x)
 
     def become_float(self) -> None:
         """Be an instance of the float type again, exactly as before."""
@@ -38,6 +35,14 @@ class Companion(nn.Module):
         state = dict(self.__dict__)
         state.pop("_compiled_call_impl", None)  # module.compile(): bound to the original
         return _rebuild, (self.float_type,), state
+
+
+def awaits_gradient(x: Tensor) -> bool:
+    """Whether this is an ordinary tensor of which something is kept for a backward pass."""
+    if not (torch.is_grad_enabled() and x.requires_grad):
+        return False
+    is_strided = x.layout is torch.strided and not x.is_nested
+    return is_strided and type(x) in (Tensor, nn.Parameter)
 
 
 COMPANIONS: Registry[type[Companion]] = Registry("companion", "bitcycle.nn")

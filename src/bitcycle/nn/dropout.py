@@ -1,4 +1,6 @@
-"""nn.Dropout that keeps one bit per element for its backward pass instead of a float.
+"""Dropout that keeps one bit per element for its backward pass instead of a float.
+
+`MaskedDropout` is a converted nn.Dropout; `drop` is what layers with a dropout of their own call.
 
 Dropout1d, 2d and 3d need none of this: torch keeps one float per channel for them.
 """
@@ -8,9 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bitcycle.nn.companion import COMPANIONS, Companion
+from bitcycle.nn.companion import COMPANIONS, Companion, awaits_gradient
 from bitcycle.ops.bitmask import keep_positive, pack_positive
 from bitcycle.ops.layout import flat
 
@@ -32,6 +35,20 @@ class MaskedDropout(Companion, nn.Dropout):
             return super().forward(input)
         output: Tensor = _Dropout.apply(input, self.p, self.inplace)  # type: ignore[no-untyped-call]
         return output
+
+
+def drop(x: Tensor, p: float) -> Tensor:
+    """`F.dropout(x, p)` of a layer that has bits: the same draws, output and gradient.
+
+    >>> _ = torch.manual_seed(0)
+    >>> drop(torch.ones(8, requires_grad=True), 0.5).unique().tolist()
+    [0.0, 2.0]
+    """
+    is_drawn = 0 < p < 1 and x.numel() > 0 and x.device.type == "cpu"
+    if not is_drawn or torch.compiler.is_compiling() or not awaits_gradient(x):
+        return F.dropout(x, p)
+    output: Tensor = _Dropout.apply(x, p, False)  # type: ignore[no-untyped-call]
+    return output
 
 
 class _Dropout(torch.autograd.Function):

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from bitcycle.nn.base import LAYERS
+from bitcycle.nn.dropout import drop
 from bitcycle.nn.gates import Gates, GRUGates, LSTMGates, RNNGates
 from bitcycle.nn.recurrence import Steps
 from bitcycle.nn.recurrent import RecurrentLayer
@@ -108,7 +108,7 @@ class _RecurrentStack(RecurrentLayer, nn.RNNBase):
                 last_c.append(result.c)
             x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
             if self.dropout and self.training and layer < self.num_layers - 1:
-                x = F.dropout(x, self.dropout)
+                x = drop(x, self.dropout)
         cells = [state for state in last_c if state is not None]
         return x, torch.stack(last_h), torch.stack(cells) if cells else None
 

@@ -155,12 +155,6 @@ class SteppedBackward:
         return grad
 
 
-def _prepare(plan: Plan, x: Tensor, control: Tensor) -> Tensor:
-    if "act" not in plan.roles:
-        return x
-    return plan.quantizer.prepare("act", x, control[LEVELS["act"]])
-
-
 def _counts(parts: list[Quantized]) -> list[int]:
     return [_data(part).shape[0] for part in parts]
 

@@ -127,6 +127,10 @@ class Quantizer(ABC):
         error = self.encode("error", e, levels, within, key, **codes)
         return error, error
 
+    def grad_weight_bits(self, bits: int) -> int | None:
+        """Bits of the error that grad_weight reads when grad_input has `bits`; None: float32."""
+        return bits
+
     @property
     def weight_grids(self) -> int:
         """2 if grad_input reads the weight on a grid of its own, 1 if it is the output's."""

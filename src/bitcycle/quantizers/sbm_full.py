@@ -112,6 +112,10 @@ class SBMFull(Quantizer):
         key = None if key is None else key ^ _OTHER_NOISE
         return for_input, self.encode("error", e, finer, within, key)
 
+    def grad_weight_bits(self, bits: int) -> int | None:
+        """Those it was given, if they are more; float32 if it was given none."""
+        return None if self.grad_weight_error is None else max(bits, self.grad_weight_error)
+
     def integer_range(self, bits: int) -> tuple[int, int] | None:
         """0 .. 2^b - 1; an int8 kernel carries up to 8 bits."""
         return (0, 2**bits - 1) if bits <= 8 else None

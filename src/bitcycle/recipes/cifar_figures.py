@@ -1,4 +1,4 @@
-"""CPT on CIFAR-100: Figures 1, 5, 6, 7, 8, and the float32 baselines that no table has."""
+"""CPT on CIFAR-100: Figures 1, 2, 5, 6, 7, 8, and the float32 baselines that no table has."""
 
 from __future__ import annotations
 
@@ -22,6 +22,15 @@ def figure1() -> Iterator[Recipe]:
     """Static, progressive and cyclic precision on ResNet-74."""
     for method, cell in (("static", "8/8"), ("progressive", "3-8/8"), ("cpt", "3-8/8")):
         yield Recipe(config=cifar("cifar100", "resnet74", method, cell), cells=("CPT Fig. 1",))
+
+
+@FAMILIES.register("cpt-figure2")
+def figure2() -> Iterator[Recipe]:
+    """Schedules whose loss landscapes are drawn: those of Fig. 1 on the network of Fig. 6."""
+    notes = ("which runs CPT Fig. 2 draws is unpublished, these are ours",)
+    for method, cell in (("static", "8/8"), ("progressive", "3-8/8"), ("cpt", "3-8/8")):
+        config = cifar("cifar100", "resnet110", method, cell)
+        yield Recipe(config=config, cells=("CPT Fig. 2",), notes=notes)
 
 
 @FAMILIES.register("cpt-figure5")

@@ -25,12 +25,13 @@ def check_path(path: str | Path, suffix: str = ".png") -> Path:
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """Writes a PNG: beside the target first, then renamed, so no half file is ever seen."""
-    target = check_path(path)
+    """Writes a PNG or SVG: beside the target first, then renamed: no half file is ever seen."""
+    is_svg = Path(path).suffix.lower() == ".svg"
+    target = check_path(path, ".svg" if is_svg else ".png")
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with part.open("xb") as file:
-            figure.savefig(file, format="png", dpi=200)
+            figure.savefig(file, format="svg" if is_svg else "png", dpi=200)
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from multiprocessing import active_children, get_context
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
 
 from bitcycle.recipes import recipe
+from bitcycle.study.adjust import StudyOptions
+from bitcycle.study.base import Method, Study
+from bitcycle.study.engines import make_engine
+from bitcycle.study.execute import run_study
+from bitcycle.study.headline import headline
+from bitcycle.study.options import write_options
+from bitcycle.study.progress import Lines
+from bitcycle.study.results import MethodResult, StudyResult
+from bitcycle.study.status import failures_text
 from bitcycle.tables import text_table
-from bitcycle.train.config import RunConfig
-from bitcycle.train.directory import RunDirectory
-from bitcycle.train.result import RunResult
-from bitcycle.train.run import resume_or_run
 
 METHODS = {
     "float32": "digits-float32",
@@ -25,7 +26,8 @@ METHODS = {
     "CPT 3-8/8": "digits-cpt-3-8-8",
     "static 3/8": "digits-static-3-8",
 }
-BASELINE, CYCLED = "static 8/8", "CPT 3-8/8"
+BASELINE = "static 8/8"
+WIDTH = 90
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,10 @@ class DemoRow:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """The rows of the demo; `str()` is its table."""
+    """The rows of the demo; `str()` is its table. study: what they were made of."""
 
     rows: tuple[DemoRow, ...]
+    study: StudyResult | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         body = [
@@ -65,8 +68,9 @@ class DemoResult:
         ]  # fmt: skip
         seeds = _seeds(len(self.rows[0].accuracies))
         header = ("forward/backward bits", "test accuracy %", "training cost", "time per run")
+        answer = "" if self.study is None else f"{textwrap.fill(headline(self.study), WIDTH)}\n\n"
         return (
-            f"{text_table(header, body, right=(1, 2, 3))}\n\n{self.comparison()}\n\n"
+            f"{text_table(header, body, right=(1, 2, 3))}\n\n{answer}"
             "bits      of weights and activations / of errors; CPT (cyclic precision training) "
             "raises\n          the first from 3 to 8, eight times in a run\n"
             f"accuracy  mean +- standard deviation over {seeds} on 360 test images, where "
@@ -75,28 +79,22 @@ class DemoResult:
             "time      low precision is simulated in float32 here, which takes longer, not less"
         )
 
-    def comparison(self) -> str:
-        """What cycling changes, in one sentence."""
-        by_method = {row.method: row for row in self.rows}
-        cycled, base = by_method[CYCLED], by_method[BASELINE]
-        share, gain = 100 * cycled.relative_cost, cycled.mean - base.mean
-        return (
-            f"{CYCLED} against {BASELINE}: {share:.0f} % of the training cost, "
-            f"accuracy {gain:+.2f} points"
-        )
-
 
 def _seeds(number: int) -> str:
     return f"{number} seed{'s' if number > 1 else ''}"
 
 
-def demo_configs(output: Path, seeds: Iterable[int]) -> list[tuple[str, RunConfig]]:
-    """Every run of the demo."""
-    return [
-        (method, replace(recipe(name), seed=seed, output=str(output), threads=1))
-        for method, name in METHODS.items()
-        for seed in seeds
-    ]
+def demo_study(num_seeds: int = 3) -> Study:
+    """Four methods that differ in nothing but bits."""
+    return Study(
+        name="demo",
+        description="Static 8-bit against cycled precision: a small residual net on 8x8 images of "
+        "digits, two minutes on two cores",
+        methods=tuple(Method(label=label, config=recipe(name)) for label, name in METHODS.items()),
+        seeds=tuple(range(num_seeds)),
+        baseline=BASELINE,
+        scale="small",
+    )
 
 
 def run_demo(
@@ -105,77 +103,38 @@ def run_demo(
     """Train what is missing below `output`, several runs at a time, and sum up."""
     if num_seeds < 1 or num_jobs < 1:
         raise ValueError(f"seeds ({num_seeds}) and jobs ({num_jobs}) must be at least 1")
-    configs = demo_configs(output, range(num_seeds))
+    study = demo_study(num_seeds)
     say(
         f"training a small residual net on 8x8 images of digits: {len(METHODS)} methods x "
-        f"{_seeds(num_seeds)} = {len(configs)} runs, {num_jobs} at a time"
+        f"{_seeds(num_seeds)}"
     )
-    results: dict[str, list[RunResult]] = {method: [] for method in METHODS}
-    for done, (method, result) in enumerate(_run_all(configs, num_jobs), start=1):
-        results[method].append(result)
-        count = f"[{done:>{len(str(len(configs)))}}/{len(configs)}]"
-        say(f"{count} {method:<12}seed {result.seed}  accuracy {result.value:.2f} %")
-    return summarize(results)
+    write_options(output, study.name, StudyOptions(seeds=study.seeds))
+    engine = make_engine("local", num_jobs=num_jobs)
+    result = run_study(study, output, engine=engine, retry_failed=True, watcher=Lines(say))
+    if result.count("failed"):
+        raise ChildProcessError(failures_text(result).replace("--retry-failed", "the same command"))
+    return summarize(result)
 
 
-def _run_all(
-    configs: Iterable[tuple[str, RunConfig]], num_jobs: int
-) -> Iterator[tuple[str, RunResult]]:
-    """(method, result) as they come: finished runs at once, the others from processes."""
-    missing = []
-    for method, config in configs:
-        if RunDirectory(Path(config.output) / config.run_name).is_finished:
-            yield method, resume_or_run(config)
-        else:
-            missing.append((method, config))
-    others = active_children()
-    running: dict[Future[RunResult], str] = {}
-    if not missing:
-        return
-    # spawn: threads of torch do not survive a fork
-    with ProcessPoolExecutor(num_jobs, mp_context=get_context("spawn")) as pool:
-        try:
-            while missing or running:
-                while missing and len(running) < num_jobs:
-                    method, config = missing.pop(0)
-                    with _deaf_to_interrupts():
-                        running[pool.submit(resume_or_run, config)] = method
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    yield running.pop(future), future.result()
-        except BaseException:
-            for child in set(active_children()).difference(others):
-                child.terminate()  # one that trains writes a checkpoint first
-            raise
-
-
-@contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """Processes started inside do not hear Ctrl-C, which would end them with a traceback each."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may say so
-        return
-    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, former)
-
-
-def summarize(results: dict[str, list[RunResult]]) -> DemoResult:
+def summarize(result: StudyResult) -> DemoResult:
     """Rows in the order of the methods, costs relative to the baseline's."""
-    ordered = {m: sorted(runs, key=lambda run: run.seed) for m, runs in results.items()}
-    base = mean(run.cost["bitops"] for run in ordered[BASELINE])
-    return DemoResult(
-        tuple(
-            DemoRow(
-                method=method,
-                forward=str(RunDirectory(runs[0].directory).read_config().precision.forward),
-                num_steps=runs[0].steps,
-                accuracies=tuple(run.value for run in runs),
-                relative_cost=mean(run.cost["bitops"] for run in runs) / base,
-                seconds=mean(run.seconds for run in runs),
-                directories=tuple(run.directory for run in runs),
-            )
-            for method, runs in ordered.items()
-        )
+    [group] = result.study.groups
+    baseline = result.baseline(group)
+    assert baseline is not None
+    assert baseline.bitops is not None
+    rows = tuple(_row(row, baseline.bitops) for row in result.methods)
+    return DemoResult(rows, result)
+
+
+def _row(row: MethodResult, baseline_bitops: float) -> DemoRow:
+    runs = list(row.results.values())
+    assert row.bitops is not None
+    return DemoRow(
+        method=row.method.label,
+        forward=str(row.method.config.precision.forward),
+        num_steps=runs[0].steps,
+        accuracies=tuple(row.values.values()),
+        relative_cost=row.bitops / baseline_bitops,
+        seconds=mean(run.seconds for run in runs),
+        directories=tuple(run.directory for run in runs),
     )

@@ -116,7 +116,7 @@ def find_subject(
         return Subject(model=name, options=options or {}, precision=precision, **changes)
     config = _find_config(name)
     given: dict[str, Any] = dict(roles) if skip is None else {**roles, "skip": tuple(skip)}
-    subject = _subject_of(config, total_steps)
+    subject = subject_of(config, total_steps)
     subject = replace(subject, precision=replace(subject.precision, **given), **changes)
     return replace(subject, options={**subject.options, **(options or {})})
 
@@ -137,7 +137,7 @@ def _find_config(name: str) -> RunConfig:
     )
 
 
-def _subject_of(config: RunConfig, total_steps: int | None) -> Subject:
+def subject_of(config: RunConfig, total_steps: int | None = None) -> Subject:
     """A run's model with the sizes that its dataset gives it, told without reading the data."""
     data, entry = config.data, MODELS[config.model.name]
     info = DATASETS[data.name]

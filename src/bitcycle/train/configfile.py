@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,13 +21,18 @@ def _jsonargparse() -> ModuleType:
     return require("jsonargparse", extra="train", purpose=_PURPOSE)
 
 
-def option_names(kind: type = RunConfig, prefix: str = "") -> Iterator[str]:
+@functools.cache
+def option_names() -> tuple[str, ...]:
     """Every dotted key of a configuration: name, model.name, model.options, ..."""
+    return tuple(_names_of(RunConfig, ""))
+
+
+def _names_of(kind: type, prefix: str) -> Iterator[str]:
     hints = get_type_hints(kind)
     for entry in dataclasses.fields(kind):
         key = prefix + entry.name
         if dataclasses.is_dataclass(hints[entry.name]):
-            yield from option_names(hints[entry.name], f"{key}.")
+            yield from _names_of(hints[entry.name], f"{key}.")
         else:
             yield key
 
@@ -139,7 +145,7 @@ def _check_keys(settings: Mapping[str, Any], source: str, prefix: str = "") -> N
 
 
 def _check_key(key: str, what: str) -> None:
-    names = list(option_names())
+    names = option_names()
     groups = {name.rpartition(".")[0] for name in names}
     is_free = any(key.startswith(f"{n}.") for n in ("model.options", "precision.quantizer_options"))
     if key in names or key in groups or is_free:

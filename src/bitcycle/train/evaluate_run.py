@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import nn
+
+from bitcycle.precision import Precision
 from bitcycle.tasks import Split
 from bitcycle.train.checkpoint import CheckpointError, Checkpoints
 from bitcycle.train.configfile import override
@@ -57,6 +60,15 @@ def _evaluate(
 ) -> tuple[str, dict[str, float]]:
     if split == "validation" and not session.task.has_validation:
         raise ValueError("the run has no validation split; evaluate test or train")
+    restore(session, step, state)
+    bits = eval_precision(precision, session.bits)
+    check_observed(session.model, bits)
+    metrics = evaluate(session.task, session.model, split, bits, device=session.device)
+    return describe_precision(session.model, bits), metrics
+
+
+def restore(session: Session, step: int, state: Mapping[str, Any]) -> None:
+    """The weights and the bits of a checkpoint: what an evaluation needs of it."""
     session.model.load_state_dict(state["model"])
     saved = state.get("run", {})
     if saved.get("range_test") is not None:
@@ -65,12 +77,13 @@ def _evaluate(
         adaptive = (saved.get("bits") or {}).get("adaptive")
         at = min(step, session.total_steps)
         session.bits.load_state_dict({"step_count": at, "adaptive": adaptive})
-    bits = eval_precision(precision, session.bits)
-    unobserved = unobserved_layers(session.model)
-    if unobserved and describe_precision(session.model, bits) != "fp32":
+
+
+def check_observed(model: nn.Module, bits: Precision | dict[str, Precision]) -> None:
+    """Raise if quantized activations would have no range to be put on."""
+    unobserved = unobserved_layers(model)
+    if unobserved and describe_precision(model, bits) != "fp32":
         raise ValueError(
             f"activation ranges were never observed in {', '.join(unobserved[:3])}; evaluate with "
             "--precision full, or train with quantization on"
         )
-    metrics = evaluate(session.task, session.model, split, bits, device=session.device)
-    return describe_precision(session.model, bits), metrics

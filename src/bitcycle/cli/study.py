@@ -1,0 +1,196 @@
+"""`bitcycle study run|status|table|ls`: many runs and the question they answer."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from bitcycle.extras import MissingExtraError
+
+_WIDE = 160
+_OVERRIDES = (
+    "Any key of the configuration can follow as an override for every method, such as "
+    "--data.root ~/data --steps 100; a changed setting is a new run."
+)
+
+
+def register(subparsers: Any) -> None:
+    """Adds the command and its own commands."""
+    parser = subparsers.add_parser(
+        "study", help="run and compare methods over seeds: run, status, table, ls"
+    )
+    inner = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_run(inner)
+    status = inner.add_parser("status", help="where a study stands", epilog=_OVERRIDES)
+    _add_study(status)
+    status.set_defaults(run=run_status, takes_overrides=True)
+    table = inner.add_parser("table", help="print and write a study's tables", epilog=_OVERRIDES)
+    _add_study(table)
+    table.set_defaults(run=run_table, takes_overrides=True)
+    listing = inner.add_parser("ls", help="list the studies that come with the package")
+    listing.add_argument("--json", action="store_true", help="print a JSON list")
+    listing.set_defaults(run=run_ls)
+    parser.set_defaults(run=run_ls, commands=inner.choices)
+
+
+def _add_run(inner: Any) -> None:
+    parser = inner.add_parser(
+        "run",
+        help="train what is missing, go on with what was interrupted",
+        epilog=_OVERRIDES,
+    )
+    _add_study(parser)
+    parser.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: 1)")
+    parser.add_argument(
+        "--engine", default="local", metavar="NAME", help="local (processes, default) or ray"
+    )
+    parser.add_argument("--address", help="of a Ray cluster (default: a Ray on this machine)")
+    parser.add_argument("--retry-failed", action="store_true", help="try failed runs again")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the runs, their BitOPs and the time; stop"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print the table only")
+    parser.set_defaults(run=run_run, takes_overrides=True)
+
+
+def _add_study(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("study", metavar="STUDY", help="a name of `study ls`, or a YAML file")
+    parser.add_argument("--output", default="runs", help="where the runs are (default: runs)")
+    seeds = parser.add_mutually_exclusive_group()
+    seeds.add_argument("--seeds", type=int, nargs="+", metavar="SEED", help="such as 0 1 2")
+    seeds.add_argument("--num-seeds", type=int, metavar="N", help="seeds 0 to N-1")
+    parser.add_argument(
+        "--threads", type=int, metavar="N",
+        help="of every run, part of what it is (default: the study's, or cores / jobs)",
+    )  # fmt: skip
+
+
+def run_run(arguments: argparse.Namespace) -> int:
+    """Trains, then prints the table."""
+    from bitcycle.study.adjust import adjust
+    from bitcycle.study.check_data import check_data
+    from bitcycle.study.dry_run import dry_run
+    from bitcycle.study.engines import make_engine
+    from bitcycle.study.execute import run_study, to_do
+    from bitcycle.study.find import find_study
+    from bitcycle.study.options import choose_options, write_options
+    from bitcycle.study.progress import make_watcher
+    from bitcycle.study.results import read_study
+
+    output, jobs = arguments.output, arguments.jobs
+    study = find_study(arguments.study)
+    options = choose_options(
+        study.name, output, _options(arguments), num_jobs=jobs, engine=arguments.engine
+    )
+    study = adjust(study, options)
+    before = read_study(study, output)
+    todo = to_do(before, retry_failed=arguments.retry_failed)
+    if arguments.dry_run:
+        print(dry_run(before, todo, num_jobs=jobs or 1))
+        return 0
+    check_data(state.run.config for state in todo)
+    threads = max(method.config.threads or 1 for method in study.methods)
+    engine = make_engine(
+        arguments.engine, num_jobs=jobs, threads=threads, address=arguments.address
+    )
+    write_options(output, study.name, options)
+    result = run_study(
+        study,
+        output,
+        engine=engine,
+        retry_failed=arguments.retry_failed,
+        watcher=make_watcher("quiet" if arguments.quiet else "auto"),
+    )
+    return _finish(result)
+
+
+def _finish(result: Any) -> int:
+    """The first table, the files, and what failed; the exit code."""
+    from bitcycle.study.status import failures_text
+
+    print()
+    _show(result, num_tables=1)
+    if not result.count("failed"):
+        return 0
+    print(f"\n{failures_text(result)}")
+    return 1
+
+
+def _show(result: Any, num_tables: int | None = None) -> None:
+    """The sentence and the tables on the terminal; tables and pictures as files."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from bitcycle.cli.study_table import print_tables
+    from bitcycle.study.headline import headline
+    from bitcycle.study.table import study_tables, write_tables
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDE  # a file has no width of its own
+    console.print(Text(headline(result)), end="\n\n")
+    print_tables(study_tables(result)[:num_tables], console)
+    paths = write_tables(result)
+    if result.count("done"):
+        try:
+            from bitcycle.report.study import save_study
+
+            paths += save_study(result)
+        except MissingExtraError as error:
+            print(f"no picture: {error}")
+    for path in paths:
+        print(path)
+
+
+def run_status(arguments: argparse.Namespace) -> int:
+    """Prints where the runs are; starts and changes nothing."""
+    from bitcycle.study.status import status_text
+
+    print(status_text(_read(arguments)))
+    return 0
+
+
+def run_table(arguments: argparse.Namespace) -> int:
+    """Prints and writes the tables of what is done."""
+    result = _read(arguments)
+    if not result.count("done"):
+        raise ValueError(
+            f"no run of {result.study.name} is done below {arguments.output}; first: "
+            f"bitcycle study run {arguments.study}"
+        )
+    _show(result)
+    return 0
+
+
+def run_ls(arguments: argparse.Namespace) -> int:
+    """Prints the names."""
+    import json
+
+    from bitcycle.cli.ls import table
+    from bitcycle.study.listing import list_studies
+
+    rows = list_studies()
+    print(json.dumps(rows, indent=2) if arguments.json else table(rows))
+    return 0
+
+
+def _read(arguments: argparse.Namespace) -> Any:
+    from bitcycle.study.options import open_study
+    from bitcycle.study.results import read_study
+
+    output = Path(arguments.output)
+    return read_study(open_study(arguments.study, output, _options(arguments)), output)
+
+
+def _options(arguments: argparse.Namespace) -> Any:
+    from bitcycle.study.adjust import StudyOptions
+
+    seeds = arguments.seeds
+    if arguments.num_seeds is not None:
+        seeds = range(arguments.num_seeds)
+    return StudyOptions(
+        overrides=tuple(arguments.overrides),
+        seeds=None if seeds is None else tuple(seeds),
+        threads=arguments.threads,
+    )

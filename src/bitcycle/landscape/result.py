@@ -1,0 +1,167 @@
+"""The loss surface of a model as numbers, alone and beside those of other models."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from bitcycle.landscape.numbers import from_plain, to_plain
+from bitcycle.landscape.sharpness import Sharpness, measure_sharpness
+from bitcycle.landscape.surface import Ranges
+from bitcycle.tables import text_table
+from bitcycle.train.files import write_text
+
+FILE_NAME = "landscape.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Landscape:
+    """losses[i][j] is the mean loss at (alphas[i], betas[j]); NaN and infinity stand as they are.
+
+    precision: the bits of the forward passes. num_samples: that the loss is a mean over, if known.
+    seed: of the directions. ranges: what activations were put on ("batch" or "observed").
+    origin: what else the numbers depend on, such as a hash of the weights.
+    """
+
+    alphas: tuple[float, ...]
+    betas: tuple[float, ...]
+    losses: tuple[tuple[float, ...], ...]
+    label: str
+    precision: str
+    num_samples: int | None
+    seed: int
+    ranges: Ranges
+    origin: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        rows, columns = len(self.losses), {len(row) for row in self.losses}
+        if rows != len(self.alphas) or columns != {len(self.betas)} or self.alphas != self.betas:
+            raise ValueError(
+                f"a landscape is a square of losses over equal alphas and betas; got {rows} rows "
+                f"for {len(self.alphas)} alphas and {len(self.betas)} betas"
+            )
+
+    @property
+    def center(self) -> float:
+        """The loss at (0, 0): that of the model itself."""
+        middle = len(self.alphas) // 2
+        return self.losses[middle][middle]
+
+    @property
+    def num_nonfinite(self) -> int:
+        """Points whose loss is NaN or infinite."""
+        return sum(not math.isfinite(loss) for row in self.losses for loss in row)
+
+    def slice(self) -> tuple[float, ...]:
+        """The losses along the first direction: over the alphas, at beta = 0."""
+        return tuple(row[len(self.betas) // 2] for row in self.losses)
+
+    @cached_property
+    def sharpness(self) -> Sharpness:
+        """Mean rise at radii 0.25, 0.5 and 1; area at most 1 above the centre."""
+        return measure_sharpness(self.alphas, self.losses)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON; numbers that JSON does not have are the texts nan, inf and -inf."""
+        return {
+            "label": self.label,
+            "precision": self.precision,
+            "num_samples": self.num_samples,
+            "seed": self.seed,
+            "ranges": self.ranges,
+            "center": to_plain(self.center),
+            "sharpness": to_plain(self.sharpness.to_dict()),
+            "num_nonfinite": self.num_nonfinite,
+            "origin": to_plain(self.origin),
+            "alphas": list(self.alphas),
+            "betas": list(self.betas),
+            "losses": to_plain(self.losses),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Landscape:
+        """What `to_dict` gave; what follows from the losses is computed from them again."""
+        names = ("label", "precision", "num_samples", "seed", "ranges")
+        return cls(
+            alphas=tuple(data["alphas"]),
+            betas=tuple(data["betas"]),
+            losses=tuple(tuple(from_plain(loss) for loss in row) for row in data["losses"]),
+            origin=dict(data["origin"]),
+            **{name: data[name] for name in names},
+        )
+
+    def write(self, path: str | Path) -> Path:
+        """As a JSON file, whole or not at all."""
+        target = Path(path)
+        write_text(target, json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
+        return target
+
+    @classmethod
+    def read(cls, path: str | Path) -> Landscape:
+        """A file that `write` wrote."""
+        try:
+            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(
+                f"{path} is not a landscape or is damaged ({type(error).__name__}: {error}); "
+                "delete it and compute it anew"
+            ) from None
+
+    def __str__(self) -> str:
+        return str(Landscapes((self,)))
+
+
+@dataclass(frozen=True)
+class Landscapes:
+    """Several surfaces to compare: drawn side by side on the same levels; `str()` is a table."""
+
+    items: tuple[Landscape, ...]
+    level: float | None = None  # of the area below it; None: 1 above the highest centre
+
+    def __post_init__(self) -> None:
+        if not self.items:
+            raise ValueError("there is no landscape to compare; give at least one")
+        if len({item.alphas for item in self.items}) > 1:
+            raise ValueError(
+                "landscapes on different grids cannot be compared: "
+                + ", ".join(f"{item.label} {_grid(item)}" for item in self.items)
+            )
+
+    @property
+    def common_level(self) -> float:
+        """The loss that the areas of all of them are below."""
+        if self.level is not None:
+            return self.level
+        centers = [item.center for item in self.items if math.isfinite(item.center)]
+        return max(centers, default=0.0) + 1.0
+
+    def sharpness(self) -> list[Sharpness]:
+        """Of each, at the common level."""
+        level = self.common_level
+        return [measure_sharpness(item.alphas, item.losses, level=level) for item in self.items]
+
+    @property
+    def share_directions(self) -> bool:
+        """Whether all moved the same parameters by the same Gaussian numbers."""
+        return len({(item.seed, item.origin.get("shapes")) for item in self.items}) == 1
+
+    def __str__(self) -> str:
+        numbers = self.sharpness()
+        header = ("model", "bits", "loss", *(f"rise r={r:g}" for r in numbers[0].radii),
+                  f"area < {self.common_level:.4g}", "not finite")  # fmt: skip
+        rows = [
+            (item.label, item.precision, f"{item.center:.4f}",
+             *(f"{rise:.4g}" for rise in found.rises), f"{found.area:.3f}",
+             f"{item.num_nonfinite}/{len(item.alphas) ** 2}")
+            for item, found in zip(self.items, numbers, strict=True)
+        ]  # fmt: skip
+        return text_table(header, rows, right=range(2, len(header)))
+
+
+def _grid(item: Landscape) -> str:
+    return f"{len(item.alphas)} x {len(item.betas)} to {item.alphas[-1]:g}"

@@ -1,0 +1,228 @@
+"""The landscape of a run: its weights, its task, its training data, from its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from bitcycle.landscape.directions import moving_parameters, shapes_digest
+from bitcycle.landscape.grid import Grid
+from bitcycle.landscape.model import plain_bits
+from bitcycle.landscape.numbers import to_plain
+from bitcycle.landscape.parallel import LossAt, compute_points
+from bitcycle.landscape.points import PointFile
+from bitcycle.landscape.result import Landscape
+from bitcycle.landscape.samples import FirstSamples
+from bitcycle.landscape.surface import Ranges, Surface, check_ranges, surface_of
+from bitcycle.train.checkpoint import CheckpointError, Checkpoints
+from bitcycle.train.configfile import override
+from bitcycle.train.directory import RunDirectory
+from bitcycle.train.evaluate import describe_precision, eval_precision
+from bitcycle.train.evaluate_run import check_observed, restore
+from bitcycle.train.reproduce import kept_settings
+from bitcycle.train.result import weights_digest
+from bitcycle.train.session import Session, build_session
+
+Checkpoint = Literal["last", "best"]
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A run whose losses can be asked for."""
+
+    surface: Surface
+    label: str
+    precision: str
+    num_samples: int
+    origin: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSurface:
+    """Which surface of which run; loads it in whichever process asks.
+
+    precision: high (the schedule's top), scheduled, full (float32), or bits such as w8a8.
+    ranges: "batch" or "observed", see `surface_of`. samples: None for the whole training split.
+    seed: of the directions, equal for all runs that are compared. overrides: for what may differ on
+    this machine, such as --data.root. threads: of each process; None: the run's own, else one. They
+    divide sums, so that the last bits depend on them, and must not depend on the number of
+    processes.
+    """
+
+    directory: str
+    precision: str = "high"
+    ranges: Ranges = "batch"
+    samples: int | None = 1000
+    seed: int = 0
+    checkpoint: Checkpoint = "last"
+    overrides: tuple[str, ...] = ()
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        check_ranges(self.ranges)
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads ({self.threads}) must be at least 1")
+
+    @contextmanager
+    def opened(self) -> Iterator[LossAt]:
+        """(alpha, beta) -> loss."""
+        with self.loaded() as run:
+            yield run.surface.loss_at
+
+    @contextmanager
+    def loaded(self) -> Iterator[OpenRun]:
+        """The run with all that is known of it."""
+        directory = RunDirectory(self.directory)
+        config = override(directory.read_config(), list(self.overrides))
+        config = replace(config, threads=self.threads or config.threads or 1)
+        checkpoints = Checkpoints(directory.checkpoints)
+        found = checkpoints.load_newest() if self.checkpoint == "last" else checkpoints.load_best()
+        if found is None:
+            raise CheckpointError(f"{directory.path} has no {self.checkpoint} checkpoint")
+        step, state = found
+        with kept_settings():
+            session = build_session(config, directory.path)
+            restore(session, step, state)
+            with self._opened(session, step) as run:
+                yield run
+
+    @contextmanager
+    def _opened(self, session: Session, step: int) -> Iterator[OpenRun]:
+        model, config = session.model, session.config
+        bits = eval_precision(self.precision, session.bits)
+        if self.ranges == "observed":
+            check_observed(model, bits)
+        samples = FirstSamples(session.task, self.samples, session.device)
+        origin = {
+            "run": config.run_name,
+            "checkpoint": self.checkpoint,
+            "step": step,
+            "weights": weights_digest(model),
+            "shapes": shapes_digest(moving_parameters(model).items()),
+            "bits": plain_bits(bits),
+            "ranges": self.ranges,
+            "seed": self.seed,
+            "data": config.data.name,
+            "num_samples": samples.num_samples,
+            "batch_size": config.data.eval_batch_size,
+            "threads": config.threads,
+            "device": str(session.device),
+            "torch": str(torch.__version__),
+        }
+        precision = describe_precision(model, bits)
+        loss = samples.mean_loss
+        with surface_of(model, loss, seed=self.seed, precision=bits, ranges=self.ranges) as surface:
+            yield OpenRun(surface, config.run_name, precision, samples.num_samples, origin)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A surface that was looked at: its centre, and the seconds that loading and a point take.
+
+    origin has the loss at the centre as well: points of an earlier computation are used only if it
+    is the same to the bit, that is, if data, arithmetic and machine still give what they gave.
+    """
+
+    what: RunSurface
+    grid: Grid
+    label: str
+    precision: str
+    num_samples: int
+    center: float
+    origin: dict[str, Any]
+    load_seconds: float
+    point_seconds: float
+
+    def seconds(self, num_points: int, jobs: int) -> float:
+        """About how long that many points take."""
+        return self.load_seconds + self.point_seconds * num_points / jobs
+
+
+def prepare(what: RunSurface, grid: Grid) -> Prepared:
+    """Load the run and evaluate its centre twice, the second time to see how long it takes."""
+    start = time.perf_counter()
+    with what.loaded() as run:
+        center = run.surface.loss_at(0.0, 0.0)
+        loaded = time.perf_counter()
+        run.surface.loss_at(0.0, 0.0)
+        end = time.perf_counter()
+        shape = {"grid": grid.num, "extent": grid.extent, "center": center}
+        origin = to_plain({**run.origin, **shape})
+        return Prepared(what, grid, run.label, run.precision, run.num_samples, center, origin,
+                        loaded - start, end - loaded)  # fmt: skip
+
+
+def stored(prepared: Prepared, target: Path) -> Landscape | None:
+    """The landscape in a file, if it is the very one that would be computed; else None."""
+    if not target.exists():
+        return None
+    found = Landscape.read(target)
+    return found if found.origin == prepared.origin else None
+
+
+def compute(
+    prepared: Prepared,
+    target: Path,
+    *,
+    jobs: int = 1,
+    advance: Callable[[int], None] = lambda done: None,
+) -> Landscape:
+    """Compute what is missing and write the file; `advance` is told how many points are done.
+
+    Points go to a file beside the target as they come: after an interruption, the next call goes on
+    from there, and ends with the very numbers of an undisturbed one.
+    """
+    grid, store = prepared.grid, point_file(prepared, target)
+    finished = stored(prepared, target)
+    if finished is not None:
+        store.remove()  # of a process that was killed between its last two lines
+        return finished
+    with store.opened():
+        if grid.center not in store.losses:
+            store.add(grid.center, prepared.center)
+        missing = [point for point in grid.points if point not in store.losses]
+        advance(len(store.losses))
+        with closing(compute_points(prepared.what, grid, missing, jobs=jobs)) as computed:
+            for point, loss in computed:
+                store.add(point, loss)
+                advance(len(store.losses))
+        landscape = Landscape(
+            alphas=grid.values,
+            betas=grid.values,
+            losses=grid.table(store.losses),
+            label=prepared.label,
+            precision=prepared.precision,
+            num_samples=prepared.num_samples,
+            seed=prepared.what.seed,
+            ranges=prepared.what.ranges,
+            origin=prepared.origin,
+        )
+        landscape.write(target)
+        store.remove()
+    return landscape
+
+
+def point_file(prepared: Prepared, target: Path) -> PointFile:
+    """Where the points of an unfinished landscape are kept: landscape.partial-1a2b3c4d.jsonl.
+
+    Other settings have another name: to try them out does not cost the points of a long run.
+    """
+    text = json.dumps(prepared.origin, sort_keys=True)
+    key = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return PointFile(target.with_name(f"{target.stem}.partial-{key}.jsonl"), prepared.origin)
+
+
+def num_missing(prepared: Prepared, target: Path) -> int:
+    """Points that are still to be computed."""
+    if stored(prepared, target) is not None:
+        return 0
+    known = point_file(prepared, target).read()
+    return len(prepared.grid.points) - len({*known, prepared.grid.center})

@@ -1,0 +1,173 @@
+"""What a study would train: its runs, their BitOPs, and the time at the pace of a measured step."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bitcycle.study.base import Method
+from bitcycle.study.cost import price
+from bitcycle.study.results import MethodResult, RunState, StudyResult
+from bitcycle.study.step_time import measure_step, step_kind
+from bitcycle.study.subject import subject_of
+from bitcycle.tables import text_table
+from bitcycle.train.config import RunConfig
+from bitcycle.train.progress import duration
+from bitcycle.warnings import BitcycleWarning
+
+Measure = Callable[[RunConfig], tuple[float, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRun:
+    """One run: None for what cannot be told before it."""
+
+    label: str
+    run: RunState
+    steps: int | None
+    bitops: int | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryRun:
+    """The runs to train, in order, and what remains unknown; `str()` is the page."""
+
+    runs: tuple[PlannedRun, ...]
+    num_done: int
+    num_failed: int
+    num_jobs: int
+    notes: tuple[str, ...]
+
+    @property
+    def bitops(self) -> int:
+        """Of all runs to train, as far as it is known."""
+        return sum(run.bitops or 0 for run in self.runs)
+
+    @property
+    def seconds(self) -> float:
+        """At `num_jobs` runs at a time, as far as it is known."""
+        times = [run.seconds or 0.0 for run in self.runs]
+        return max(sum(times) / self.num_jobs, max(times, default=0.0))
+
+    def __str__(self) -> str:
+        rows = [
+            (run.label, str(run.run.run.seed), run.run.state, _or_dash(run.steps, ","),
+             _or_dash(run.bitops, ".4g"), duration(run.seconds), run.run.directory.name)
+            for run in self.runs
+        ]  # fmt: skip
+        header = ("method", "seed", "state", "steps", "BitOPs", "time", "folder")
+        table = [text_table(header, rows, right=(1, 3, 4, 5)), ""] if rows else []
+        return "\n".join([*table, self._total(), *(f"note: {note}" for note in self.notes)])
+
+    def _total(self) -> str:
+        but = [
+            f"{number} without {what}"
+            for number, what in (
+                (sum(run.bitops is None for run in self.runs), "BitOPs"),
+                (sum(run.seconds is None for run in self.runs), "time"),
+            )
+            if number
+        ]
+        rest = f" ({', '.join(but)})" if but else ""
+        failed = f", {self.num_failed} failed" if self.num_failed else ""
+        return (
+            f"to train: {len(self.runs)} runs, {self.bitops:.4g} BitOPs, about "
+            f"{duration(self.seconds)} of training steps, {self.num_jobs} at a time{rest}; "
+            f"done: {self.num_done}{failed}"
+        )
+
+
+def dry_run(
+    result: StudyResult,
+    todo: Sequence[RunState],
+    *,
+    num_jobs: int,
+    measure: Measure | None = measure_step,
+) -> DryRun:
+    """Price and time what is to be trained; with `measure=None` no step is taken."""
+    notes: dict[str, None] = {}
+    timer = _Timer(result, measure, notes)
+    methods = {state.run.method.key: state.run.method for state in todo}
+    costs = {key: _bitops(method, notes) for key, method in methods.items()}
+    runs = []
+    for state in todo:
+        seconds, steps = timer.of(state)
+        runs.append(
+            PlannedRun(
+                label=state.run.method.key,
+                run=state,
+                steps=steps,
+                bitops=costs[state.run.method.key],
+                seconds=seconds,
+            )
+        )
+    every = {s.directory: s.state for row in result.methods for s in row.runs}
+    chosen = {state.directory for state in todo}
+    return DryRun(
+        runs=tuple(runs),
+        num_done=sum(state == "done" for state in every.values()),
+        num_failed=sum(s == "failed" for path, s in every.items() if path not in chosen),
+        num_jobs=num_jobs,
+        notes=tuple(notes),
+    )
+
+
+def _bitops(method: Method, notes: dict[str, None]) -> int | None:
+    """Of one run, counted without data; None where only the run itself can tell."""
+    config = method.config
+    if config.precision.auto_high is not None:
+        low = config.range_test.low
+        filled: Any = config.precision.given(auto=low)["forward"]
+        config = replace(config, precision=replace(config.precision, forward=filled))
+        notes[f"{method.key}: counted from {low} bits, the run finds its own lower end"] = None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", BitcycleWarning)  # the run itself will say it
+            priced = price(subject_of(config))
+    except ValueError as error:
+        notes[f"{method.key}: no BitOPs, {error}"] = None
+        return None
+    for note in priced.notes:
+        notes[f"{method.key}: {note}"] = None
+    return int(priced.cost.bitops)
+
+
+class _Timer:
+    """Seconds and steps of a run: from finished runs of its method, else from a measured step."""
+
+    def __init__(
+        self, result: StudyResult, measure: Measure | None, notes: dict[str, None]
+    ) -> None:
+        self._rows: dict[str, MethodResult] = {row.method.key: row for row in result.methods}
+        self._measure, self._notes = measure, notes
+        self._measured: dict[str, tuple[float, int] | None] = {}
+
+    def of(self, state: RunState) -> tuple[float | None, int | None]:
+        done = list(self._rows[state.run.method.key].results.values())
+        if done:
+            return sum(run.seconds for run in done) / len(done), done[0].steps
+        config = state.run.config
+        kind = step_kind(config)
+        if kind not in self._measured:
+            self._measured[kind] = self._try(config)
+        measured = self._measured[kind]
+        if measured is None:
+            return None, config.steps
+        seconds, steps = measured
+        return seconds * steps, steps
+
+    def _try(self, config: RunConfig) -> tuple[float, int] | None:
+        if self._measure is None:
+            return None
+        try:
+            return self._measure(config)
+        except (ValueError, OSError) as error:
+            self._notes[f"no time, a step could not be measured: {error}"] = None
+            return None
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return "-" if value is None else f"{value:{form}}"

@@ -1,0 +1,174 @@
+"""The answer of a study in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bitcycle.study.numbers import (
+    POINTS,
+    decimals_for,
+    fixed,
+    interval_text,
+    share_text,
+    summary_text,
+)
+from bitcycle.study.relations import cost_relation
+from bitcycle.study.results import StudyResult
+from bitcycle.study.statistics import Correlation, Difference
+from bitcycle.study.summary import GroupSummary, Row, summarize
+
+
+def headline(result: StudyResult) -> str:
+    """What the runs that are done say about the study's question, and how many are not.
+
+    One method against one baseline is said with its numbers, more of them are counted: methods
+    whose bits change where the study has such, all that are compared otherwise.
+    """
+    groups = summarize(result)
+    text = "No run is done yet"
+    if result.count("done"):
+        text = _relations(groups) if result.study.kind == "suite" else ""
+        text = text or (_extremes(groups) if result.study.kind == "critical-periods" else "")
+        text = text or _comparison(groups) or "Nothing to compare yet"
+    return text + _missing(result)
+
+
+def _missing(result: StudyResult) -> str:
+    undone = result.num_runs - result.count("done")
+    if not undone:
+        return ""
+    failed = result.count("failed")
+    why = f", {failed} of them failed" if failed else ""
+    return f"; {undone} of {result.num_runs} runs are not done{why}"
+
+
+# -- methods against a baseline -----------------------------------------------------------------
+
+
+def _comparison(groups: Sequence[GroupSummary]) -> str:
+    compared = [(group, row) for group in groups for row in group.others]
+    chosen = [(group, row) for group, row in compared if row.is_scheduled] or compared
+    if not chosen:
+        return ""
+    return _one(*chosen[0], len(groups)) if len(chosen) == 1 else _several(chosen)
+
+
+def _one(group: GroupSummary, row: Row, num_groups: int) -> str:
+    assert row.difference is not None
+    place = f"{group.group}: " if group.group and num_groups > 1 else ""
+    cost = "" if row.relative_cost is None else f"{share_text(row.relative_cost)} of the cost, "
+    return (
+        f"{place}{row.label} against {group.baseline}: {cost}{group.metric} "
+        f"{amount(row.difference, group.metric)}: {verdict(group, row)}"
+    )
+
+
+def amount(difference: Difference, metric: str) -> str:
+    """A difference with unit, interval and n."""
+    low, high = difference.low, difference.high
+    if low is None or high is None:
+        mean = fixed(difference.mean, decimals_for(None), sign=True)
+        return f"{mean}{POINTS.get(metric, '')} (n = {difference.n}, no interval)"
+    mean = fixed(difference.mean, decimals_for((high - low) / 2), sign=True)
+    interval = f"95 % interval {interval_text(low, high)}, n = {difference.n}"
+    return f"{mean}{POINTS.get(metric, '')} ({interval})"
+
+
+def verdict(group: GroupSummary, row: Row) -> str:
+    """Whether a row's difference to the baseline is more than noise."""
+    assert row.difference is not None
+    if row.difference.is_beyond_noise is None:
+        one = row.difference.n == 1
+        return "one seed cannot tell" if one else "the same in every seed, so noise is not known"
+    if not row.difference.is_beyond_noise:
+        return "no difference beyond noise"
+    return "better, beyond noise" if group.is_better(row) else "worse, beyond noise"
+
+
+def _several(chosen: Sequence[tuple[GroupSummary, Row]]) -> str:
+    verdicts = [group.is_better(row) for group, row in chosen]
+    unknown = sum(
+        row.difference is not None and row.difference.is_beyond_noise is None for _, row in chosen
+    )
+    counts = {
+        "better": verdicts.count(True),
+        "worse": verdicts.count(False),
+        "no different beyond noise": verdicts.count(None) - unknown,
+        "without an interval": unknown,
+    }
+    said = ", ".join(f"{n} {word}" for word, n in counts.items() if n)
+    bases = list(dict.fromkeys(str(group.baseline) for group, _ in chosen))
+    text = f"Of {len(chosen)} comparisons with {' and '.join(bases)}: {said}"
+    fine = [
+        (row.relative_cost, group, row)
+        for (group, row), is_better in zip(chosen, verdicts, strict=True)
+        if is_better is not False and row.relative_cost is not None and row.relative_cost < 1
+        and row.difference is not None and row.difference.is_beyond_noise is not None
+    ]  # fmt: skip
+    if not fine:
+        return text
+    cost, group, row = min(fine, key=lambda entry: entry[0])
+    assert row.difference is not None
+    place = f"{row.label}, {group.group}" if group.group else row.label
+    return (
+        f"{text}; the cheapest that is not worse ({place}) takes {share_text(cost)} of the cost, "
+        f"{group.metric} {amount(row.difference, group.metric)}"
+    )
+
+
+# -- suites and critical periods ----------------------------------------------------------------
+
+
+def _relations(groups: Sequence[GroupSummary]) -> str:
+    said = []
+    for group in groups:
+        relation = cost_relation(group)
+        if relation.correlation.rho is None:
+            continue
+        place = f"{group.group}: " if group.group else ""
+        said.append(
+            f"{place}rank correlation of training cost and final {group.metric} over "
+            f"{relation.correlation.n} schedules {_strength(relation.correlation)}; on the Pareto "
+            f"front: {', '.join(relation.front)}"
+        )
+    return ". ".join(said)
+
+
+def _strength(correlation: Correlation) -> str:
+    assert correlation.rho is not None
+    low, high = correlation.low, correlation.high
+    if low is None or high is None:
+        return f"{fixed(correlation.rho, 2)} (no interval)"
+    meaning = "dearer ones end better" if low > 0 else "dearer ones end worse"
+    return (
+        f"{fixed(correlation.rho, 2)} (95 % interval {fixed(low, 2)} to {fixed(high, 2)}): "
+        f"{meaning if low > 0 or high < 0 else 'which may be chance'}"
+    )
+
+
+def _extremes(groups: Sequence[GroupSummary]) -> str:
+    """The worst place of the deficit in each group, against the baseline where there is one."""
+    said = []
+    for group in groups:
+        rows = [row for row in group.done if row.method.method.at is not None]
+        if len(rows) < 2:
+            continue
+        worst = (min if group.higher_is_better else max)(rows, key=_mean)
+        place = f"{group.group}: " if group.group else ""
+        if worst.difference is not None:
+            said.append(
+                f"{place}{group.metric} is worst for {worst.label}, one of {len(rows)}: "
+                f"{amount(worst.difference, group.metric)} against {group.baseline}"
+            )
+        else:
+            best = (max if group.higher_is_better else min)(rows, key=_mean)
+            said.append(
+                f"{place}{group.metric} from {summary_text(worst.summary)} ({worst.label}) to "
+                f"{summary_text(best.summary)} ({best.label})"
+            )
+    return "; ".join(said)
+
+
+def _mean(row: Row) -> float:
+    assert row.summary is not None
+    return row.summary.mean

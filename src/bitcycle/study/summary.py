@@ -1,0 +1,173 @@
+"""What a study found: per group a row for each method, its difference and cost to the baseline."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from bitcycle.schedules import parse_schedule
+from bitcycle.study.results import MethodResult, StudyResult
+from bitcycle.study.statistics import (
+    Difference,
+    Summary,
+    paired_difference,
+    pareto_front,
+    summarize_values,
+)
+from bitcycle.train.config import RunConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One method. Everything is None (and is_on_front False) before one of its runs is done.
+
+    difference: to the baseline over common seeds; None for the baseline itself. relative_cost:
+    training BitOPs, the baseline's = 1. is_on_front: no method of the group is both cheaper and
+    better, by cost and mean.
+    """
+
+    method: MethodResult
+    summary: Summary | None
+    difference: Difference | None
+    relative_cost: float | None
+    is_on_front: bool
+
+    @property
+    def label(self) -> str:
+        """The method's."""
+        return self.method.method.label
+
+    @property
+    def bitops(self) -> float | None:
+        """Mean training cost of a run."""
+        return self.method.bitops
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether its bits change during training."""
+        return has_changing_bits(self.method.method.config)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSummary:
+    """The rows of one group, in the study's order. baseline: its label; None without one."""
+
+    group: str
+    metric: str
+    higher_is_better: bool
+    baseline: str | None
+    rows: tuple[Row, ...]
+
+    @property
+    def baseline_row(self) -> Row | None:
+        """What the others are compared with."""
+        return next((row for row in self.rows if row.label == self.baseline), None)
+
+    @property
+    def done(self) -> tuple[Row, ...]:
+        """The rows with at least one finished run."""
+        return tuple(row for row in self.rows if row.summary is not None)
+
+    @property
+    def others(self) -> tuple[Row, ...]:
+        """The rows that are compared with the baseline."""
+        return tuple(row for row in self.rows if row.difference is not None)
+
+    def is_better(self, row: Row) -> bool | None:
+        """Than the baseline; None for a difference that may be noise."""
+        if row.difference is None or not row.difference.is_beyond_noise:
+            return None
+        return (row.difference.mean > 0) == self.higher_is_better
+
+
+def summarize(result: StudyResult) -> tuple[GroupSummary, ...]:
+    """Every group of the study, in its order."""
+    return tuple(_summarize_group(result, group) for group in result.study.groups)
+
+
+def _summarize_group(result: StudyResult, group: str) -> GroupSummary:
+    methods, base = result.of(group), result.baseline(group)
+    higher_is_better = result.study.higher_is_better(group)
+    summaries = [summarize_values(m.values.values()) if m.values else None for m in methods]
+    judged = [
+        (i, method.bitops, summary.mean)
+        for i, (method, summary) in enumerate(zip(methods, summaries, strict=True))
+        if summary is not None and method.bitops is not None
+    ]
+    on_front = pareto_front(
+        [cost for _, cost, _ in judged],
+        [mean for _, _, mean in judged],
+        higher_is_better=higher_is_better,
+    )
+    front = {i for (i, _, _), is_on in zip(judged, on_front, strict=True) if is_on}
+    rows = tuple(
+        Row(
+            method=method,
+            summary=summary,
+            difference=_difference(method, base),
+            relative_cost=_relative(method.bitops, None if base is None else base.bitops),
+            is_on_front=i in front,
+        )
+        for i, (method, summary) in enumerate(zip(methods, summaries, strict=True))
+    )
+    return GroupSummary(
+        group=group,
+        metric=result.study.metric(group),
+        higher_is_better=higher_is_better,
+        baseline=None if base is None else base.method.label,
+        rows=rows,
+    )
+
+
+def _difference(method: MethodResult, base: MethodResult | None) -> Difference | None:
+    if base is None or method is base:
+        return None
+    return paired_difference(method.values, base.values)
+
+
+def _relative(cost: float | None, base: float | None) -> float | None:
+    return None if cost is None or not base else cost / base
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """The best mean among the methods that cost at most `bitops`."""
+
+    bitops: float
+    best: Row
+
+
+def best_within(group: GroupSummary, budget_bitops: float) -> Row | None:
+    """The method with the best mean final value among those that cost no more than the budget.
+
+    Of equal means the cheaper one; None when nothing that is done is that cheap.
+    """
+    sign = 1 if group.higher_is_better else -1
+    affordable = [
+        (sign * row.summary.mean, -row.bitops, row)
+        for row in group.done
+        if row.summary is not None and row.bitops is not None
+        and row.bitops <= budget_bitops * (1 + 1e-9)
+    ]  # fmt: skip
+    return max(affordable, key=lambda entry: entry[:2])[2] if affordable else None
+
+
+def budgets(group: GroupSummary) -> tuple[Budget, ...]:
+    """`best_within` the cost of every method, cheapest budget first; equal costs once."""
+    costs: list[float] = []
+    for cost in sorted(row.bitops for row in group.done if row.bitops is not None):
+        if not costs or not math.isclose(cost, costs[-1], rel_tol=1e-9):
+            costs.append(cost)
+    found = ((cost, best_within(group, cost)) for cost in costs)
+    return tuple(Budget(bitops=cost, best=best) for cost, best in found if best is not None)
+
+
+def has_changing_bits(config: RunConfig) -> bool:
+    """Whether any role's schedule has more than one number of bits."""
+    texts = [
+        inner
+        for text in config.precision.given(auto=1).values()
+        for inner in (text.values() if isinstance(text, dict) else [text])
+    ]
+    schedules = [parse_schedule(text) for text in texts]
+    return any(schedule.low != schedule.high for schedule in schedules)

@@ -1,0 +1,46 @@
+"""bitcycle compare."""
+
+import json
+
+import pytest
+
+from bitcycle.cli.main import main
+from tests.study.test_compare import written
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return [
+        str(written(tmp_path, 8, 0, 90.0, 200.0)),
+        str(written(tmp_path, "CR:3-8:8", 0, 91.0)),
+        str(written(tmp_path, 3, 0, None)),
+    ]
+
+
+def test_a_table_of_the_runs(runs, capsys):
+    assert main(["compare", *runs]) == 0
+    out = capsys.readouterr().out
+    assert "Runs: accuracy, %" in out
+    assert "91.00" in out
+    assert "not finished" in " ".join(out.split())
+    assert "precision.forward" in "".join(out.split())
+
+
+def test_json(runs, capsys):
+    assert main(["compare", *runs, "--json"]) == 0
+    names = [row["name"] for row in json.loads(capsys.readouterr().out)["runs"]]
+    assert names == ["run-8", "run-CR-3-8-8", "run-3"]
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_the_picture(runs, capsys, tmp_path, suffix):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"curves.{suffix}"
+    assert main(["compare", *runs, "--output", str(path)]) == 0
+    assert f"wrote {path}" in capsys.readouterr().out
+    assert path.stat().st_size > 5_000
+
+
+def test_a_folder_that_is_no_run_is_one_error_line(tmp_path, capsys):
+    assert main(["compare", str(tmp_path)]) == 2
+    assert "is not a run: it has no config.yaml" in capsys.readouterr().err

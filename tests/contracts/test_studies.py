@@ -1,0 +1,97 @@
+"""What every study that comes with the package keeps to."""
+
+from pathlib import Path
+
+import pytest
+
+from bitcycle.data import DATASETS
+from bitcycle.schedules import parse_schedule
+from bitcycle.study.base import STUDIES
+from bitcycle.study.identity import config_id
+
+NAMES = STUDIES.names()
+
+
+@pytest.fixture(scope="module")
+def studies():
+    return {name: STUDIES[name]() for name in NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_study_has_the_name_it_is_found_by_and_asks_a_question(studies, name):
+    study = studies[name]
+    assert study.name == name
+    assert len(study.description) > 20
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_two_methods_of_a_study_are_the_same_run(studies, name):
+    ids = [config_id(method.config) for method in studies[name].methods]
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_group_has_the_baseline(studies, name):
+    study = studies[name]
+    for group in study.groups:
+        assert study.baseline in [method.label for method in study.of(group)], group
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_kernels_are_pinned_so_that_machines_agree(studies, name):
+    for method in studies[name].methods:
+        precision = method.config.precision
+        assert precision.is_float or precision.kernel == "simulate", method.key
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_small_study_says_so_and_its_runs_take_one_thread(studies, name):
+    study = studies[name]
+    is_small = name.endswith("-small") or name in ("demo", "digits")
+    assert study.scale == ("small" if is_small else "full")
+    if is_small:
+        assert {method.config.threads for method in study.methods} == {1}
+        assert not any(method.published for method in study.methods)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_study_asks_for_files_by_a_path_of_its_own(studies, name):
+    for method in studies[name].methods:
+        assert method.config.data.root is None
+        assert method.config.data.name in DATASETS
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_schedules_of_a_study_fit_its_runs(studies, name):
+    for method in studies[name].methods:
+        total = method.config.steps or 50_000
+        for text in method.config.precision.given(auto=3).values():
+            schedule = parse_schedule(text)
+            schedule(0, total)
+            schedule(total - 1, total)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_critical_periods_study_varies_is_on_its_methods(studies, name):
+    study = studies[name]
+    varied = [method.at for method in study.methods if method.label != study.baseline]
+    if study.kind == "critical-periods":
+        assert None not in varied
+    else:
+        assert set(varied) <= {None}
+
+
+def test_every_table_and_figure_of_cpt_with_runs_has_a_study_of_both_sizes():
+    tables = [f"table{n}" for n in range(1, 9)]
+    figures = [f"fig{n}" for n in (1, 2, 4, 5, 6, 7, 8, 9)]
+    for name in (*tables, *figures, "schedule-suite", "critical-periods"):
+        assert {name, f"{name}-small"} <= set(NAMES), name
+
+
+def test_every_study_is_documented_with_its_number_of_runs(studies):
+    text = (Path(__file__).parents[2] / "docs" / "studies-shipped.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    documented = {row[0].strip("| `"): int(row[2]) for row in rows}
+    assert documented == {
+        name: len(study.methods) * len(study.seeds) for name, study in studies.items()
+    }

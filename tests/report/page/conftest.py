@@ -1,0 +1,58 @@
+"""One page for all tests of its parts; pricing builds models and is tested on its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from bitcycle.cost.result import Cost, LayerCost
+from bitcycle.report.page import layers, write_page
+from bitcycle.study.results import read_study
+
+from .made_up import landscape, range_curve, result_of, write_run, write_study
+
+
+def made_up_cost(num_layers=2):
+    each = [
+        LayerCost(name=f"stage{i // 2}.fc{i}", kind="linear", output=10, grad_input=20 * i,
+                  grad_weight=30, traffic=1)
+        for i in range(num_layers)
+    ]  # fmt: skip
+    return Cost(
+        convention="exact", layers=tuple(each), baseline_layers=tuple(each), baseline="itself",
+        num_steps=40, num_samples=40, uncounted=(),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def output(tmp_path):
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def made(output):
+    """The study, as read from its folders."""
+    return read_study(write_study(output), output)
+
+
+@pytest.fixture(scope="session")
+def page_file(tmp_path_factory):
+    """The study's page with everything that a page can have."""
+    output = tmp_path_factory.mktemp("page") / "runs"
+    made = write_study(output)
+    result = read_study(made, output)
+    curve = {"test": {"low": 3, "high": 8, "curve": range_curve().to_dict()}}
+    first = result.methods[1].runs[0]
+    stored = result_of(first.run.config, 93.0, 600, range_test=curve)
+    for path in sorted(first.directory.iterdir()):
+        path.unlink()
+    first.directory.rmdir()
+    write_run(first.run, stored)
+    landscape().write(first.directory / "landscape.json")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layers, "price_method", lambda method: made_up_cost())
+        return write_page(read_study(made, output))
+
+
+@pytest.fixture(scope="session")
+def page(page_file):
+    return page_file.read_text(encoding="utf-8")

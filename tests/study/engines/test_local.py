@@ -1,0 +1,131 @@
+"""Processes of this machine: one that dies takes no other with it, and none is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from bitcycle.study.attempt import run_folder
+from bitcycle.study.engines.local import Child, LocalEngine, _ending
+from bitcycle.train.config import CheckpointConfig, TrackingConfig
+from tests.study.small_studies import crashing, tiny
+
+
+def config_in(output, name, **changes):
+    return replace(tiny(**changes), output=str(output), name=name)
+
+
+def endless(output, name):
+    tracking = TrackingConfig(log_every=1, tensorboard=False)
+    every = CheckpointConfig(every=0)
+    return config_in(output, name, steps=1_000_000, tracking=tracking, checkpoint=every)
+
+
+def wait_for_all(engine, seconds=90.0):
+    endings, until = {}, time.monotonic() + seconds
+    while engine.running:
+        assert time.monotonic() < until
+        endings |= {ending.name: ending for ending in engine.wait(1.0)}
+    return endings
+
+
+def wait_for_steps(config, seconds=90.0):
+    until = time.monotonic() + seconds
+    while not run_folder(config).read_metrics():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "message"),
+    [
+        (-signal.SIGKILL, "failed", "ProcessDied: killed by SIGKILL, perhaps for lack of memory"),
+        (-signal.SIGSEGV, "failed", "ProcessDied: killed by SIGSEGV (log"),
+        (3, "failed", "ProcessDied: exit code 3"),
+        (-signal.SIGTERM, "stopped", "stopped before its first step"),
+    ],
+)
+def test_a_process_that_says_nothing_is_judged_by_its_exit_code(code, state, message):
+    process = SimpleNamespace(exitcode=code, join=lambda: None, close=lambda: None)
+    reader = SimpleNamespace(poll=lambda: False, close=lambda: None)
+    ending = _ending(Child(process, reader, tiny()))
+    assert (ending.name, ending.state) == ("small-seed0", state)
+    assert message in ending.message
+
+
+def test_a_run_trains_in_a_process_of_its_own(tmp_path):
+    config = config_in(tmp_path, "one")
+    with LocalEngine(1) as engine:
+        engine.start(config)
+        assert engine.running == ("one-seed0",)
+        assert engine.wait(0.0) == []
+        endings = wait_for_all(engine)
+    assert endings["one-seed0"].state == "done"
+    pid = int((run_folder(config).path / ".lock").read_text(encoding="utf-8"))
+    assert pid != os.getpid()
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_is_a_failed_run_and_others_go_on(tmp_path):
+    victim, other = endless(tmp_path, "victim"), config_in(tmp_path, "other", steps=200)
+    crash = replace(crashing().config, output=str(tmp_path), name="crash")
+    with LocalEngine(3) as engine:
+        for config in (victim, other, crash):
+            engine.start(config)
+        assert engine.is_full
+        wait_for_steps(victim)
+        os.kill(engine._children["victim-seed0"].process.pid, signal.SIGKILL)
+        endings = wait_for_all(engine)
+    assert endings["victim-seed0"].state == "failed"
+    assert "killed by SIGKILL" in endings["victim-seed0"].message
+    assert endings["crash-seed0"].message.startswith("ValueError: swa.start")
+    assert endings["other-seed0"].state == "done"
+
+
+@pytest.mark.slow
+def test_asked_to_stop_a_run_writes_its_checkpoint(tmp_path):
+    config = endless(tmp_path, "long")
+    with LocalEngine(1) as engine:
+        engine.start(config)
+        wait_for_steps(config)
+        engine.stop()
+        endings = wait_for_all(engine)
+    assert endings["long-seed0"].state == "stopped"
+    assert list((run_folder(config).path / "checkpoints").glob("step-*"))
+
+
+PARENT = """
+import os, signal, sys, time
+from bitcycle.study.engines.local import LocalEngine
+from bitcycle.train.configfile import read_config
+if __name__ == "__main__":
+    engine = LocalEngine(1)
+    config = read_config(sys.argv[1])
+    engine.start(config)
+    print(engine._children[config.run_name].process.pid, flush=True)
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.slow
+def test_a_study_that_is_killed_does_not_go_on_in_the_background(tmp_path):
+    from bitcycle.train.configfile import to_yaml
+
+    config = endless(tmp_path, "long")
+    (tmp_path / "parent.py").write_text(PARENT, encoding="utf-8")
+    (tmp_path / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+    command = [sys.executable, str(tmp_path / "parent.py"), str(tmp_path / "config.yaml")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        pid = int(parent.stdout.readline())
+        wait_for_steps(config)
+        parent.kill()
+    until = time.monotonic() + 60
+    while os.path.exists(f"/proc/{pid}") and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not os.path.exists(f"/proc/{pid}")
+    assert list((run_folder(config).path / "checkpoints").glob("step-*"))

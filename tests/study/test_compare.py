@@ -1,0 +1,109 @@
+"""Runs side by side."""
+
+from dataclasses import replace
+
+import pytest
+
+from bitcycle.study.base import StudyRun
+from bitcycle.study.compare import compare_runs, differing
+from bitcycle.train.config import OptimizerConfig
+from tests.study.made_up import config, method, result_of, write_run
+
+
+def written(tmp_path, forward, seed, value, bitops=100.0, *, best=None, **changes):
+    """A run folder; no value: it ended at step 120 of 240."""
+    settings = config(forward, output=str(tmp_path), seed=seed, **changes)
+    run = StudyRun(method=method("m", forward), seed=seed, config=settings)
+    lines = [
+        {"step": step, "kind": "train", "accuracy": 50.0 + step / 10, "loss": 1.0,
+         "bits": {"weight": 3}, "bitops": bitops * step / 240, "seconds": step / 100}
+        for step in (60, 120)
+    ]  # fmt: skip
+    result = None
+    if value is not None:
+        result = result_of(run, tmp_path, value, bitops)
+        result = replace(result, best=None if best is None else {"accuracy": best, "step": 60})
+    return write_run(settings, result, lines)
+
+
+def test_seeds_of_one_configuration_are_one_entry(tmp_path):
+    folders = [
+        written(tmp_path, 8, 1, 92.0, 200.0),
+        written(tmp_path, "CR:3-8:8", 0, 91.0, best=93.0),
+        written(tmp_path, 8, 0, 90.0, 200.0),
+    ]
+    static, cpt = compare_runs(folders).entries
+    assert (static.name, static.seeds, static.num_unfinished) == ("run-8", (0, 1), 0)
+    assert (static.final.mean, static.final.n, static.best) == (91.0, 2, None)
+    assert (cpt.final.mean, cpt.best.mean, cpt.metric) == (91.0, 93.0, "accuracy")
+    assert (static.relative_cost, cpt.relative_cost) == (1.0, 0.5)
+    assert static.difference is None
+    assert (cpt.difference.mean, cpt.difference.n) == (1.0, 1)  # seed 0 only
+
+
+def test_the_folder_and_what_is_logged_do_not_make_a_configuration(tmp_path):
+    other = tmp_path / "elsewhere"
+    folders = [
+        written(tmp_path, 8, 0, 90.0),
+        written(other, 8, 1, 92.0, name="renamed"),
+    ]
+    [entry] = compare_runs(folders).entries
+    assert entry.seeds == (0, 1)
+
+
+def test_an_unfinished_run_shows_what_it_has(tmp_path):
+    folders = [written(tmp_path, 8, 0, 90.0, 200.0), written(tmp_path, "CR:3-8:8", 0, None)]
+    _, cut = compare_runs(folders).entries
+    [run] = cut.runs
+    assert (run.step, run.bitops, run.seconds, run.result) == (120, 50.0, 1.2, None)
+    assert (cut.final, cut.difference, cut.num_unfinished) == (None, None, 1)
+    assert cut.relative_cost == 0.25
+
+
+def test_costs_are_relative_to_the_first_finished_one(tmp_path):
+    folders = [written(tmp_path, "CR:3-8:8", 0, None), written(tmp_path, 8, 0, 90.0, 200.0)]
+    assert [e.relative_cost for e in compare_runs(folders).entries] == [0.25, 1.0]
+    assert [e.relative_cost for e in compare_runs(folders[:1]).entries] == [None]
+
+
+def test_a_run_without_a_line_is_at_step_zero(tmp_path):
+    folder = write_run(config(8, output=str(tmp_path)), None)
+    [entry] = compare_runs([folder]).entries
+    assert (entry.runs[0].step, entry.runs[0].bitops, entry.runs[0].seconds) == (0, None, None)
+
+
+def test_settings_that_differ_are_listed_by_their_dotted_names():
+    one = config(8)
+    other = replace(one, seed=3, name="x", optimizer=OptimizerConfig(lr=0.5), output="y")
+    assert differing([one, other]) == {"optimizer.lr": ("0.1", "0.5")}
+    assert differing([one, replace(one, seed=1)]) == {}
+    wide = config(8, model=replace(one.model, options={"width": 16}))
+    assert differing([one, wide]) == {"model.options.width": ("-", "16")}
+
+
+def test_the_same_folder_counts_once_and_a_copy_is_an_error(tmp_path):
+    folder = written(tmp_path, 8, 0, 90.0)
+    assert compare_runs([folder, folder / "." / ""]).entries[0].seeds == (0,)
+    copy = written(tmp_path / "copy", 8, 0, 90.0)
+    with pytest.raises(ValueError, match=r"same settings and seed \(0\): give one of them"):
+        compare_runs([folder, copy])
+
+
+def test_equal_names_are_told_apart(tmp_path):
+    folders = [
+        written(tmp_path / "a", 8, 0, 90.0, name="run"),
+        written(tmp_path / "b", 4, 0, 90.0, name="run"),
+    ]
+    assert [e.name for e in compare_runs(folders).entries] == ["run (a)", "run (b)"]
+    more = [*folders, written(tmp_path / "a", 5, 1, 90.0, name="run")]
+    assert [e.name for e in compare_runs(more).entries] == ["run (1)", "run (2)", "run (3)"]
+
+
+def test_what_is_no_run_is_an_error_that_says_where_runs_are(tmp_path):
+    written(tmp_path, 8, 0, 90.0)
+    with pytest.raises(ValueError, match=r"no config.yaml; it holds 1 runs: give .*/\*"):
+        compare_runs([tmp_path])
+    with pytest.raises(ValueError, match="is not a run: it has no config.yaml$"):
+        compare_runs([tmp_path / "nothing"])
+    with pytest.raises(ValueError, match="nothing to compare"):
+        compare_runs([])

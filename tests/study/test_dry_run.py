@@ -1,0 +1,107 @@
+"""What a study would train: exact costs, and times that are multiples of a measured step."""
+
+from dataclasses import replace
+
+from bitcycle.recipes import recipe
+from bitcycle.study.base import Method
+from bitcycle.study.dry_run import dry_run
+from bitcycle.study.execute import run_study, to_do
+from bitcycle.study.results import read_study
+from tests.study.small_studies import Here, tiny, tiny_study
+
+
+def plan(study, output, **options):
+    before = read_study(study, output)
+    options = {"num_jobs": 1, "measure": lambda config: (0.5, config.steps), **options}
+    return dry_run(before, to_do(before, retry_failed=False), **options)
+
+
+def test_the_total_is_the_sum_of_what_the_runs_then_cost(tmp_path):
+    cycled = Method(label="CPT", config=tiny("CR:3-8:2", steps=12))
+    float32 = recipe("digits-float32").precision
+    study = tiny_study(
+        cycled, Method(label="8", config=tiny(8)),
+        Method(label="float", config=tiny(precision=float32)), seeds=(0, 1),
+    )  # fmt: skip
+    planned = plan(study, tmp_path)
+    result = run_study(study, tmp_path, engine=Here())
+    costs = {row.method.label: row.results[0].cost["bitops"] for row in result.methods}
+    assert {run.label: run.bitops for run in planned.runs} == costs
+    assert planned.bitops == 2 * sum(costs.values())
+
+
+def test_times_are_steps_times_the_measured_step_divided_by_the_jobs(tmp_path):
+    study = tiny_study(seeds=(0, 1))
+    assert [run.seconds for run in plan(study, tmp_path).runs] == [2.0] * 4
+    assert plan(study, tmp_path).seconds == 8.0
+    assert plan(study, tmp_path, num_jobs=2).seconds == 4.0
+    assert plan(study, tmp_path, num_jobs=100).seconds == 2.0
+
+
+def test_each_kind_of_step_is_measured_once(tmp_path):
+    measured = []
+
+    def measure(config):
+        measured.append(config.precision.forward)
+        return 1.0, 4
+
+    wide = replace(tiny().model, options={"width": 32})
+    study = tiny_study(
+        Method(label="8", config=tiny(8)),
+        Method(label="4", config=tiny(4)),
+        Method(label="wide", config=tiny(5, model=wide)),
+        seeds=(0, 1),
+    )
+    plan(study, tmp_path, measure=measure)
+    assert measured == [8, 5]
+
+
+def test_what_is_done_is_not_counted_and_tells_the_time_of_the_rest(tmp_path):
+    result = run_study(tiny_study(), tmp_path, engine=Here())
+    more = tiny_study(seeds=(0, 1))
+    planned = plan(more, tmp_path, measure=None)
+    assert planned.num_done == 2
+    assert [run.run.run.seed for run in planned.runs] == [1, 1]
+    assert [run.seconds for run in planned.runs] == [
+        row.results[0].seconds for row in result.methods
+    ]
+
+
+def test_the_page_lists_every_run_and_nothing_is_written(tmp_path):
+    planned = plan(tiny_study(), tmp_path / "no")
+    header, _, first, second, _, total = str(planned).splitlines()
+    assert header.split() == ["method", "seed", "state", "steps", "BitOPs", "time", "folder"]
+    cells = first.split()
+    assert cells[:4] == ["8", "0", "missing", "4"]
+    assert cells[5] == "0:02"
+    assert cells[6] == planned.runs[0].run.directory.name
+    assert second.startswith("4 ")
+    assert total == (
+        f"to train: 2 runs, {planned.bitops:.4g} BitOPs, about 0:04 of training steps, "
+        "1 at a time; done: 0"
+    )
+    assert not (tmp_path / "no").exists()
+
+
+def test_what_cannot_be_told_is_said(tmp_path):
+    def fail(config):
+        raise FileNotFoundError("cifar10: not found")
+
+    epochs = Method(label="epochs", config=tiny(steps=None, epochs=1.0))
+    auto = Method(label="auto", config=tiny("CR:auto-8:2", steps=12))
+    planned = plan(tiny_study(epochs, auto, baseline=None), tmp_path, measure=fail)
+    assert [run.bitops is None for run in planned.runs] == [True, False]
+    assert [run.steps for run in planned.runs] == [None, 12]
+    notes = "\n".join(planned.notes)
+    assert "epochs: no BitOPs" in notes
+    assert "auto: counted from 2 bits, the run finds its own lower end" in notes
+    assert "a step could not be measured: cifar10: not found" in notes
+    assert "(1 without BitOPs, 2 without time)" in str(planned)
+
+
+def test_with_nothing_to_do_only_the_total_remains(tmp_path):
+    study = tiny_study(Method(label="8", config=tiny(8)))
+    run_study(study, tmp_path, engine=Here())
+    assert str(plan(study, tmp_path)) == (
+        "to train: 0 runs, 0 BitOPs, about 0:00 of training steps, 1 at a time; done: 1"
+    )

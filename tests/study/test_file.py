@@ -1,0 +1,155 @@
+"""Studies in YAML files: what they mean, and what is wrong with some."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bitcycle.recipes import recipe
+from bitcycle.study.file import read_study_file, study_from_dict
+from bitcycle.train.configfile import from_dict
+
+BASE = {"model": {"name": "digits_mlp", "options": {"width": 16}}, "steps": 10, "threads": 1}
+
+
+def study(**changes):
+    settings = {"name": "x", "base": BASE, "methods": {"a": {}, "b": {"steps": 20}}}
+    return study_from_dict({**settings, **changes})
+
+
+def configs(found):
+    return {method.key: method.config for method in found.methods}
+
+
+def test_a_file_with_everything_in_it(tmp_path):
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        """
+name: cycles
+description: How many cycles?
+baseline: static
+seeds: [4, 5]
+base: digits-static-8-8
+group: digits
+methods:
+  static: {}
+  two: {precision.forward: "CR:3-8:2"}
+  float: digits-float32
+notes: [the last layer stays float32]
+""",
+        encoding="utf-8",
+    )
+    found = read_study_file(path)
+    assert (found.name, found.description) == ("cycles", "How many cycles?")
+    assert (found.seeds, found.baseline) == ((4, 5), "static")
+    assert found.notes == ("the last layer stays float32",)
+    by_key = configs(found)
+    assert list(by_key) == ["digits: static", "digits: two", "digits: float"]
+    assert by_key["digits: static"] == recipe("digits-static-8-8")
+    assert by_key["digits: float"] == recipe("digits-float32")
+    assert by_key["digits: two"].precision.forward == "CR:3-8:2"
+    assert by_key["digits: two"].precision.skip == ("fc",)
+
+
+def test_changes_may_be_dotted_or_nested_and_leave_the_rest():
+    dotted = {"optimizer.lr": 0.5, "model.options.width": 8}
+    nested = {"optimizer": {"lr": 0.5}, "model": {"options": {"width": 8}}}
+    found = configs(study(methods={"a": dotted, "b": nested, "c": {}}))
+    assert found["a"] == found["b"]
+    assert (found["a"].optimizer.lr, found["a"].model.options) == (0.5, {"width": 8})
+    assert found["a"].model.name == "digits_mlp"
+    assert found["c"] == from_dict(BASE)  # changes of one method do not reach another
+
+
+def test_a_mapping_that_is_a_value_replaces_the_whole():
+    forward = {"fc1": 4, "*": 8}
+    found = configs(study(methods={"a": {"precision.forward": forward}}))
+    assert found["a"].precision.forward == forward
+
+
+def test_a_method_may_have_its_own_base_and_group():
+    method = {"base": "digits-float32", "group": "other", "steps": 3}
+    found = configs(study(group="one", methods={"a": {}, "b": method}))
+    assert list(found) == ["one: a", "other: b"]
+    assert (found["other: b"].name, found["other: b"].steps) == ("digits-float32", 3)
+
+
+def test_a_grid_crosses_every_method_and_each_point_is_a_group():
+    grid = {"optimizer.lr": [0.1, 0.2], "data.batch_size": [32]}
+    found = study(grid=grid, baseline="a")
+    assert found.groups == ("lr 0.1, batch_size 32", "lr 0.2, batch_size 32")
+    assert [method.label for method in found.methods] == ["a", "b"] * 2
+    values = [(m.config.optimizer.lr, m.config.data.batch_size, m.config.steps)
+              for m in found.methods]  # fmt: skip
+    assert values == [(0.1, 32, 10), (0.1, 32, 20), (0.2, 32, 10), (0.2, 32, 20)]
+
+
+def test_without_methods_the_points_of_the_grid_are_the_methods():
+    found = study(methods=None, grid={"precision.forward": [8, "CR:3-8:2"]}, baseline="forward 8")
+    assert [method.label for method in found.methods] == ["forward 8", "forward CR:3-8:2"]
+    assert found.groups == ("",)
+
+
+def test_axes_with_one_last_name_are_named_in_full():
+    grid = {"data.name": ["digits"], "model.name": ["digits_mlp"]}
+    assert study(grid=grid).groups == ("data.name digits, model.name digits_mlp",)
+
+
+@pytest.mark.parametrize(("given", "seeds"), [(2, (0, 1)), ([7, 3], (7, 3))])
+def test_seeds_are_a_number_or_a_list(given, seeds):
+    assert study(seeds=given).seeds == seeds
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"metods": {}}, "unknown key 'metods'; known: .*did you mean 'methods'"),
+        ({"name": None}, "needs a name"),
+        ({"methods": None}, r"needs methods .* or a grid"),
+        ({"methods": ["a"]}, "methods must be a mapping"),
+        ({"methods": {"a": 3}}, "method 'a' must be a mapping, got 3"),
+        ({"methods": {"a": "digits-flot32"}}, "unknown recipe 'digits-flot32'; nearest"),
+        ({"methods": {"a": {"optimiser.lr": 1}}}, "'optimiser.* in method 'a'.*optimizer"),
+        ({"methods": {"a": {"optimizer.lr": "fast"}}}, "method 'a': .*optimizer.lr"),
+        ({"methods": {"a": {"seed": 3}}}, "sets seed: .* list them under seeds"),
+        ({"base": {**BASE, "output": "x"}}, "sets output: .*--output"),
+        ({"base": 3}, "base must be a mapping"),
+        ({"grid": {"steps": 3}}, "grid.steps must be a list"),
+        ({"grid": {"steps": []}}, "grid.steps must be a list"),
+        ({"seeds": 0}, r"seeds \(0\) must be a number of seeds or a list"),
+        ({"seeds": [0, "1"]}, "must be a number of seeds or a list"),
+        ({"seeds": True}, "must be a number of seeds or a list"),
+        ({"baseline": "c"}, "baseline 'c' of study 'x' is none of its methods: a, b"),
+        ({"baseline": 8}, "baseline must be text, got 8; put quotes around it"),
+    ],
+)
+def test_a_wrong_entry_is_an_error_that_names_it(changes, message):
+    with pytest.raises(ValueError, match=f"^study: .*{message}"):
+        study(**changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: [", "is not valid YAML"),
+        ("- a", r"s\.yaml: a study must be a mapping"),
+        ("!!python/object/apply:os.getcwd []", "is not valid YAML"),
+    ],
+)
+def test_a_file_that_is_no_study_is_an_error_with_its_path(text, message, tmp_path):
+    path = tmp_path / "s.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        read_study_file(path)
+    path.write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(ValueError, match="is not a text file"):
+        read_study_file(path)
+
+
+def test_the_example_of_the_documentation_is_the_study_it_says(tmp_path):
+    text = (Path(__file__).parents[2] / "docs" / "studies.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "s.yaml").write_text(example, encoding="utf-8")
+    found = read_study_file(tmp_path / "s.yaml")
+    assert len(found.methods) * len(found.seeds) == 24
+    assert found.groups == ("lr 0.05", "lr 0.1")

@@ -1,0 +1,110 @@
+"""The answer in one sentence."""
+
+import pytest
+
+from bitcycle.study.headline import headline
+from tests.study.made_up import method, study_result
+
+BASE = {0: 90.0, 1: 91.0, 2: 92.0}
+
+
+def two(values, **changes):
+    return study_result(
+        [(method("static 8/8", 8), BASE, 200.0), (method("CPT", "CR:3-8:8"), values, 126.0)],
+        baseline="static 8/8",
+        **changes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "ending"),
+    [
+        # differences 1 2 3, hand-computed in test_statistics
+        ({0: 91.0, 1: 93.0, 2: 95.0}, "accuracy +2.0 points (95 % interval -0.5 to 4.5, n = 3): "
+         "no difference beyond noise"),
+        # 1.9 2.0 2.1: +- 4.3027 * 0.1 / sqrt(3) = 0.2484
+        ({0: 91.9, 1: 93.0, 2: 94.1}, "accuracy +2.00 points (95 % interval 1.75 to 2.25, n = 3): "
+         "better, beyond noise"),
+        ({0: 88.1, 1: 89.0, 2: 89.9}, "accuracy -2.00 points (95 % interval -2.25 to -1.75, "
+         "n = 3): worse, beyond noise"),
+        ({0: 91.0, 1: 92.0, 2: 93.0}, "accuracy +1.00 points (n = 3, no interval): the same in "
+         "every seed, so noise is not known"),
+    ],
+)  # fmt: skip
+def test_one_method_is_said_with_its_numbers(values, ending):
+    assert headline(two(values)) == f"CPT against static 8/8: 63 % of the cost, {ending}"
+
+
+def test_one_seed_cannot_tell_and_what_is_not_done_is_said():
+    assert headline(two({0: 91.0, 1: None})) == (
+        "CPT against static 8/8: 63 % of the cost, accuracy +1.00 points (n = 1, no interval): "
+        "one seed cannot tell; 2 of 6 runs are not done, 1 of them failed"
+    )
+
+
+def test_before_the_first_run_there_is_no_answer():
+    entries = [(method("a", 8), {}, 1.0), (method("b", 4), {}, 1.0)]
+    assert headline(study_result(entries, baseline="a")) == (
+        "No run is done yet; 6 of 6 runs are not done"
+    )
+
+
+def test_without_a_pair_there_is_nothing_to_compare():
+    assert headline(two({})) == "Nothing to compare yet; 3 of 6 runs are not done"
+
+
+def test_methods_whose_bits_change_are_the_question():
+    result = study_result(
+        [
+            (method("static 8/8", 8), BASE, 200.0),
+            (method("static 3/8", 3), {0: 80.0, 1: 80.0, 2: 80.5}, 60.0),
+            (method("CPT", "CR:3-8:8"), {0: 91.9, 1: 93.0, 2: 94.1}, 126.0),
+        ],
+        baseline="static 8/8",
+    )
+    assert headline(result).startswith("CPT against static 8/8: ")
+
+
+def test_several_are_counted_and_the_cheapest_that_is_not_worse_is_named():
+    result = study_result(
+        [
+            (method("static", 8), BASE, 200.0),
+            (method("better", "CR:3-8:8"), {0: 91.9, 1: 93.0, 2: 94.1}, 126.0),
+            (method("worse", "CR:2-8:8"), {0: 88.1, 1: 89.0, 2: 89.9}, 50.0),
+            (method("same", "CR:4-8:8"), {0: 91.0, 1: 90.0, 2: 92.1}, 100.0),
+            (method("single", "CR:5-8:8"), {0: 91.0}, 40.0),
+        ],
+        baseline="static",
+    )
+    text = headline(result)
+    assert text.startswith(
+        "Of 4 comparisons with static: 1 better, 1 worse, 1 no different beyond noise, 1 without "
+        "an interval; the cheapest that is not worse (same) takes 50 % of the cost, accuracy "
+    )
+
+
+def test_a_suite_answers_with_the_relation():
+    entries = [
+        (method(f"s{i}", f"CR:3-8:{i + 1}", changes={"name": f"s{i}"}), {0: v}, 10.0 + i)
+        for i, v in enumerate([1.0, 2.0, 4.0, 3.0, 5.0, 6.0, 7.0])
+    ]
+    text = headline(study_result(entries, seeds=(0,), kind="suite"))
+    assert text.startswith(
+        "rank correlation of training cost and final accuracy over 7 schedules 0.96 (95 % interval "
+    )
+    assert "dearer ones end better; on the Pareto front: s0, s1, s2, s4, s5, s6" in text
+
+
+def test_critical_periods_answer_with_the_worst_place():
+    entries = [
+        (method("no deficit", 8), BASE, 1.0),
+        (method("R = 9", "stages:3@9,8", at=9), {0: 89.9, 1: 91.0, 2: 92.1}, 1.0),
+        (method("R = 99", "stages:3@99,8", at=99), {0: 88.1, 1: 89.0, 2: 89.9}, 1.0),
+    ]
+    result = study_result(entries, kind="critical-periods", baseline="no deficit")
+    assert headline(result) == (
+        "accuracy is worst for R = 99, one of 2: -2.00 points (95 % interval -2.25 to -1.75, "
+        "n = 3) against no deficit"
+    )
+    alone = study_result(entries, kind="critical-periods")
+    assert headline(alone) == "accuracy from 89.00 ± 0.90 (R = 99) to 91.0 ± 1.1 (R = 9)"

@@ -1,0 +1,80 @@
+"""Which settings make another run."""
+
+from dataclasses import replace
+
+import pytest
+
+from bitcycle.recipes import recipe
+from bitcycle.study.identity import LENGTH, config_id
+from bitcycle.tasks import DataConfig, ModelConfig
+from bitcycle.train.config import (
+    CheckpointConfig,
+    EvalConfig,
+    OptimizerConfig,
+    PrecisionConfig,
+    TrackingConfig,
+)
+from bitcycle.train.configfile import from_dict, to_dict
+from tests.study.small_studies import tiny
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "other"},
+        {"seed": 7},
+        {"output": "elsewhere"},
+        {"tracking": TrackingConfig(log_every=1, tensorboard=False)},
+        {"checkpoint": CheckpointConfig(every=1)},
+        {"data": replace(tiny().data, root="somewhere", cache_dir="there")},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_where_files_lie_and_what_is_tracked_is_no_part_of_a_run(changes):
+    assert config_id(replace(tiny(), **changes)) == config_id(tiny())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"steps": 5},
+        {"threads": 2},
+        {"threads": None},
+        {"eval": EvalConfig(every=2)},
+        {"data": replace(tiny().data, batch_size=16)},
+        {"precision": PrecisionConfig(forward=7, backward=8)},
+        {"precision": PrecisionConfig(forward={"fc1": 7}, backward=8)},
+        {"deterministic": False},
+    ],
+    ids=str,
+)
+def test_any_other_setting_makes_another_run(changes):
+    assert config_id(replace(tiny(), **changes)) != config_id(tiny())
+
+
+def test_of_a_models_folder_only_its_own_name_counts():
+    models = [ModelConfig(name="bert", path=path) for path in ("a/large", "b/large", "a/small")]
+    data = DataConfig(name="xnli", root="x")
+    ids = [config_id(replace(tiny(), task="pairs", model=m, data=data)) for m in models]
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_a_configuration_that_went_through_a_file_is_the_same_run():
+    for config in (
+        tiny("8"),
+        tiny(8, optimizer=OptimizerConfig(lr=1), clip_norm=1),
+        recipe("digits-cpt-3-8-8"),
+        recipe("cifar10-resnet8-float32-small"),
+    ):
+        assert config_id(from_dict(to_dict(config))) == config_id(config)
+    assert config_id(tiny("8")) == config_id(tiny(8))
+
+
+def test_a_step_and_a_fraction_of_the_run_are_not_the_same_time():
+    whole, first = EvalConfig(every=1.0), EvalConfig(every=1)
+    assert config_id(tiny(eval=whole)) != config_id(tiny(eval=first))
+
+
+def test_an_id_is_short_hexadecimal_text():
+    assert len(config_id(tiny())) == LENGTH
+    int(config_id(tiny()), 16)

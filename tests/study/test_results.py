@@ -1,0 +1,55 @@
+"""A study with the folders of its runs."""
+
+from pathlib import Path
+
+import pytest
+
+from bitcycle.study.base import Method
+from bitcycle.study.failures import add_failure
+from bitcycle.study.results import read_study, study_folder
+from tests.study.made_up import result_of, write_run
+from tests.study.small_studies import tiny, tiny_study
+
+
+@pytest.fixture
+def study():
+    return tiny_study(seeds=(0, 1))
+
+
+def test_a_run_is_missing_started_failed_or_done(study, tmp_path):
+    first, second, third, _ = study.runs(str(tmp_path))
+    write_run(first.config, result_of(first, Path("."), 91.5, 1e6))
+    write_run(second.config, None)
+    add_failure(tmp_path, third.config.run_name, "ValueError: no")
+    result = read_study(study, tmp_path)
+    states = {s.run.config.run_name: s.state for row in result.methods for s in row.runs}
+    assert list(states.values()) == ["done", "failed", "started", "missing"]
+    assert [result.count(s) for s in ("done", "failed", "started", "missing")] == [1] * 4
+    assert result.num_runs == 4
+    assert result.methods[0].values == {0: 91.5}
+    assert result.methods[0].bitops == 1e6
+    assert result.methods[1].bitops is None
+    assert result.methods[0].runs[1].error == "ValueError: no"
+
+
+def test_a_result_counts_more_than_a_failure_that_was_noted(study, tmp_path):
+    first, *_ = study.runs(str(tmp_path))
+    write_run(first.config, result_of(first, Path("."), 91.5, 1e6))
+    add_failure(tmp_path, first.config.run_name, "ValueError: no")
+    state = read_study(study, tmp_path).methods[0].runs[0]
+    assert (state.state, state.error) == ("done", None)
+
+
+def test_reading_changes_nothing(study, tmp_path):
+    read_study(study, tmp_path / "no")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_baseline_is_of_its_group(tmp_path):
+    study = tiny_study(
+        Method(label="8", config=tiny(8), group="a"), Method(label="4", config=tiny(4), group="b")
+    )
+    result = read_study(study, tmp_path)
+    assert result.baseline("a").method.label == "8"
+    assert result.baseline("b") is None
+    assert result.folder == study_folder(tmp_path, "tiny") == tmp_path / "studies" / "tiny"

@@ -1,0 +1,227 @@
+"""Statistics against hand-computed examples and scipy's own tests."""
+
+import math
+import random
+
+import pytest
+
+from bitcycle.study.statistics import (
+    brown_forsythe,
+    paired_difference,
+    pareto_front,
+    rank_correlation,
+    summarize_values,
+)
+
+stats = pytest.importorskip("scipy.stats")
+
+
+def by_seed(values):
+    return dict(enumerate(values))
+
+
+def normal(seed, mean, deviation, n):
+    source = random.Random(seed)
+    return [source.gauss(mean, deviation) for _ in range(n)]
+
+
+# -- mean and interval ------------------------------------------------------------------------
+
+
+def test_the_interval_is_the_hand_computed_one():
+    # mean 93, deviations -3 -1 0 1 3: s^2 = 20 / 4, s = 2.236; s / sqrt(5) = 1;
+    # t(0.975, 4) = 2.776 (any table)
+    summary = summarize_values([90.0, 92.0, 93.0, 94.0, 96.0])
+    assert (summary.mean, summary.n) == (93.0, 5)
+    assert summary.std == pytest.approx(math.sqrt(5))
+    assert (summary.low, summary.high) == pytest.approx((90.224, 95.776), abs=1e-3)
+
+
+@pytest.mark.parametrize("n", [2, 3, 10])
+def test_the_interval_is_scipys(n):
+    values = normal(n, 70, 2, n)
+    expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    summary = summarize_values(values)
+    assert (summary.low, summary.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_one_value_has_no_deviation_and_no_interval():
+    summary = summarize_values([91.4])
+    assert (summary.mean, summary.n) == (91.4, 1)
+    assert summary.std is summary.low is summary.high is None
+
+
+def test_equal_values_have_a_deviation_of_zero_and_no_interval():
+    summary = summarize_values([0.1 + 0.2, 0.3, 0.3])  # equal but for rounding
+    assert summary.std == 0
+    assert summary.low is summary.high is None
+
+
+def test_a_value_that_is_not_finite_leaves_no_interval():
+    summary = summarize_values([30.0, math.inf, 31.0])
+    assert summary.mean == math.inf
+    assert summary.std is summary.low is None
+
+
+def test_nothing_has_no_mean():
+    with pytest.raises(ValueError, match="at least one value"):
+        summarize_values([])
+
+
+# -- paired differences -----------------------------------------------------------------------
+
+
+def test_the_paired_difference_is_the_hand_computed_one():
+    # differences 1 2 3: mean 2, s = 1, standard error 0.57735, t(0.975, 2) = 4.3027: +- 2.4841
+    # t = 2 / 0.57735 = 3.4641 with 2 degrees: p = 0.0742
+    found = paired_difference(by_seed([11.0, 22.0, 33.0]), by_seed([10.0, 20.0, 30.0]))
+    assert (found.mean, found.n) == (2.0, 3)
+    assert (found.low, found.high) == pytest.approx((-0.4841, 4.4841), abs=1e-4)
+    assert found.p == pytest.approx(0.0742, abs=1e-4)
+    assert found.is_beyond_noise is False
+
+
+def test_p_and_interval_are_those_of_scipys_paired_t_test():
+    one = normal(1, 70, 1, 6)
+    other = normal(2, 69, 1, 6)
+    expected = stats.ttest_rel(one, other)
+    found = paired_difference(by_seed(one), by_seed(other))
+    assert found.p == pytest.approx(expected.pvalue)
+    interval = expected.confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+
+
+def test_unequal_seeds_are_compared_as_pairs_of_common_seeds():
+    one = {0: 5.0, 1: 7.0, 2: 100.0, 5: 9.0}
+    base = {5: 6.0, 1: 5.0, 0: 4.0, 9: -100.0}
+    found = paired_difference(one, base)
+    assert found == paired_difference(by_seed([5.0, 7.0, 9.0]), by_seed([4.0, 5.0, 6.0]))
+    assert (found.mean, found.n) == (2.0, 3)
+
+
+def test_no_common_seed_is_no_difference():
+    assert paired_difference({0: 1.0}, {1: 2.0}) is None
+
+
+def test_one_pair_has_no_interval_and_no_p():
+    found = paired_difference({0: 3.0, 1: 4.0}, {1: 2.0})
+    assert (found.mean, found.n) == (2.0, 1)
+    assert found.low is found.high is found.p is found.is_beyond_noise is None
+
+
+def test_the_same_difference_in_every_seed_has_no_p_of_zero():
+    """One image of 360 in each of three seeds: not a proof."""
+    base = {0: 98.055555, 1: 97.777777, 2: 98.888888}
+    found = paired_difference({seed: value + 100 / 360 for seed, value in base.items()}, base)
+    assert found.mean == pytest.approx(100 / 360)
+    assert found.low is found.p is found.is_beyond_noise is None
+
+
+def test_an_interval_that_leaves_out_zero_is_beyond_noise():
+    assert paired_difference(by_seed([5.0, 5.1, 5.2]), by_seed([1.0, 1.0, 1.1])).is_beyond_noise
+    assert paired_difference(by_seed([1.0, 1.0, 1.1]), by_seed([5.0, 5.1, 5.2])).is_beyond_noise
+
+
+# -- variance ---------------------------------------------------------------------------------
+
+
+def test_brown_forsythe_is_the_hand_computed_one():
+    # distances to the medians 2 and 20: (1, 0, 1) and (10, 0, 10); means 2/3 and 20/3
+    # between: 3 * (3^2 + 3^2) = 54, one degree; within: 2/3 + 200/3 = 67.333, four degrees
+    # F = 54 / 16.8333 = 3.2079
+    found = brown_forsythe([[1.0, 2.0, 3.0], [10.0, 20.0, 30.0]])
+    assert found.statistic == pytest.approx(3.2079, abs=1e-4)
+    assert found.p == pytest.approx(float(stats.f.sf(3.2079, 1, 4)), abs=1e-4)
+
+
+@pytest.mark.parametrize("sizes", [(3, 3), (5, 8), (4, 6, 3)])
+def test_brown_forsythe_is_scipys_with_the_median(sizes):
+    groups = [normal(n, 70, 1 + i, n) for i, n in enumerate(sizes)]
+    expected = stats.levene(*groups, center="median")
+    found = brown_forsythe(groups)
+    assert (found.statistic, found.p) == pytest.approx((expected.statistic, expected.pvalue))
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [[1.0, 2.0, 3.0]],
+        [[1.0, 2.0], [1.0, 2.0, 3.0]],  # two distances to the median of a pair are always equal
+        [[1.0, 1.0, 1.0], [5.0, 5.0, 5.0]],
+        [[0.0, 0.0, 2.0, 2.0], [1.0, 1.0, 5.0, 5.0]],  # all distances 1, all distances 2
+        [[1.0, 2.0, math.inf], [1.0, 2.0, 3.0]],
+    ],
+)
+def test_too_little_to_judge_a_variance_by_is_no_test(groups):
+    assert brown_forsythe(groups) is None
+
+
+# -- rank correlation -------------------------------------------------------------------------
+
+
+def test_the_correlation_and_its_interval_are_the_hand_computed_ones():
+    # ranks differ by 1 -1 1 -1 0: rho = 1 - 6 * 4 / (5 * 24) = 0.8
+    # z = 1.0986; sqrt((1 + 0.32) / 2) = 0.8124, * 1.95996 = 1.5923; tanh(-0.4937), tanh(2.6909)
+    found = rank_correlation([1.0, 2.0, 3.0, 4.0, 5.0], [2.0, 1.0, 4.0, 3.0, 5.0])
+    assert found.rho == pytest.approx(0.8)
+    assert (found.low, found.high) == pytest.approx((-0.4571, 0.9909), abs=1e-4)
+    assert found.n == 5
+
+
+def test_ties_share_their_ranks_as_in_scipy():
+    x, y = [1.0, 1.0, 2.0, 3.0, 3.0], [5.0, 4.0, 4.0, 8.0, 7.0]
+    assert rank_correlation(x, y).rho == pytest.approx(stats.spearmanr(x, y).statistic)
+
+
+def test_a_perfect_order_has_no_interval():
+    found = rank_correlation([1.0, 2.0, 3.0, 4.0, 9.0], [1.0, 8.0, 9.0, 10.0, 30.0])
+    assert found.rho == 1
+    assert found.low is found.high is None
+
+
+@pytest.mark.parametrize(("x", "rho"), [([1.0, 2.0, 3.0], -0.5), ([4.0, 4.0, 4.0], None)])
+def test_few_points_have_no_interval_and_a_constant_no_correlation(x, rho):
+    found = rank_correlation(x, [3.0, 1.0, 2.0])
+    assert found.rho == (None if rho is None else pytest.approx(rho))
+    assert found.low is None
+
+
+def test_a_correlation_needs_pairs():
+    with pytest.raises(ValueError, match="3 numbers against 2"):
+        rank_correlation([1.0, 2.0, 3.0], [1.0, 2.0])
+
+
+def test_the_interval_covers_the_true_correlation_about_as_often_as_it_says():
+    """Normal pairs of correlation 0.7 have Spearman's 6 / pi * asin(0.35) = 0.683."""
+    source, truth, hits = random.Random(0), 6 / math.pi * math.asin(0.35), 0
+    for _ in range(2000):
+        x = [source.gauss(0, 1) for _ in range(15)]
+        y = [0.7 * a + math.sqrt(1 - 0.49) * source.gauss(0, 1) for a in x]
+        found = rank_correlation(x, y)
+        hits += found.low is not None and found.low <= truth <= found.high
+    assert 0.93 < hits / 2000 < 0.98
+
+
+# -- Pareto front -----------------------------------------------------------------------------
+
+
+def test_the_front_is_what_nothing_beats():
+    costs, values = [1.0, 2.0, 3.0, 3.0, 4.0], [5.0, 4.0, 6.0, 7.0, 7.0]
+    assert pareto_front(costs, values) == [True, False, False, True, False]
+    negative = [-value for value in values]
+    assert pareto_front(costs, negative, higher_is_better=False) == [
+        True, False, False, True, False,
+    ]  # fmt: skip
+
+
+def test_equal_points_are_on_the_front_together():
+    assert pareto_front([1.0, 1.0, 2.0], [5.0, 5.0, 4.0]) == [True, True, False]
+
+
+def test_the_front_agrees_with_the_definition_on_random_points():
+    source = random.Random(3)
+    points = [(source.randint(0, 9), source.randint(0, 9)) for _ in range(60)]
+    front = pareto_front([c for c, _ in points], [v for _, v in points])
+    for (cost, value), is_on in zip(points, front, strict=True):
+        better = [v for c, v in points if c <= cost and (v > value or (v == value and c < cost))]
+        assert is_on == (not better)
