@@ -1,6 +1,7 @@
 """CIFAR-10 ResNet-8 trained with every kernel from one seed, beside other seeds of `simulate`.
 
     python benchmarks/same_training.py --data.root FOLDER [--steps 300] [--forward CR:3-7:4]
+                                       [--kernels dequantize int8]
 
 Kernels compute the same products with other rounding, so accuracies must agree as closely as those
 of different seeds do, and the losses of the first steps closely. 7 bits forward, so that a
@@ -53,9 +54,10 @@ def main() -> None:
     parser.add_argument("--subset", type=int, default=10_000)
     parser.add_argument("--forward", default="CR:3-7:4")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--kernels", nargs="+", default=[k for k in KERNELS if k != "simulate"])
     arguments = parser.parse_args()
     cases = [("simulate", seed) for seed in SEEDS]
-    cases += [(name, SEEDS[0]) for name in KERNELS if name != "simulate"]
+    cases += [(name, SEEDS[0]) for name in arguments.kernels]
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for kernel, seed in cases:

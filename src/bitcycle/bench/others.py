@@ -1,7 +1,8 @@
 """Other packages that train with 8 bits, timed beside ours where they are installed.
 
-Written from their documentation and not run by the tests, which do not install them: a package
-whose interface has changed shows in the table as a row with its error. None does the same work:
+Tried with torchao 0.18.0, brevitas 0.13.4 and qtorch 0.3.0, and not run by the tests, which do not
+install them: a package whose interface has changed shows in the table as a row with its error. None
+does the same work:
 
 torchao     int8 mixed-precision training: the three products of nn.Linear, nothing else
 brevitas    weights and inputs of nn.Linear and nn.Conv2d, simulated; errors stay float32

@@ -1,0 +1,206 @@
+"""One training run inside somebody else's trainer: its bits, its cost, its evaluation."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from bitcycle.assign import at_precision, quantized_layers, set_precision
+from bitcycle.cost import CostMeter
+from bitcycle.kernels import make_kernel
+from bitcycle.precision import ROLES, Precision, cost_bits
+from bitcycle.scheduler import INHERIT, PrecisionScheduler, RoleSchedule, role_schedules
+from bitcycle.schedules import Adaptive
+from bitcycle.warnings import BitcycleWarning
+
+Nonfinite = Literal["raise", "warn", "ignore"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a callback was asked for; the roles as in `PrecisionScheduler`."""
+
+    forward: RoleSchedule = INHERIT
+    backward: RoleSchedule = INHERIT
+    weight: RoleSchedule = INHERIT
+    act: RoleSchedule = INHERIT
+    error: RoleSchedule = INHERIT
+    grad: RoleSchedule = INHERIT
+    total_steps: int | None = None
+    eval_precision: str = "high"
+    example_inputs: Any = None
+    nonfinite: Nonfinite = "raise"
+
+    def __post_init__(self) -> None:
+        if self.eval_precision not in ("high", "full", "scheduled"):
+            try:
+                Precision.parse(self.eval_precision)
+            except ValueError as error:
+                raise ValueError(
+                    f"eval_precision must be 'high', 'full', 'scheduled' or bits such as 'w8a8', "
+                    f"got {self.eval_precision!r}: {error}"
+                ) from None
+
+    def make_scheduler(self, model: nn.Module, total_steps: int) -> PrecisionScheduler:
+        """The scheduler of a run; adaptive schedules are refused."""
+        roles = {name: getattr(self, name) for name in ("forward", "backward", *ROLES)}
+        for plan in role_schedules(quantized_layers(model), roles, total_steps):
+            for schedule in plan:
+                if isinstance(schedule, Adaptive):
+                    raise ValueError(
+                        f"{schedule} follows the {' and the '.join(schedule.reads)} of the "
+                        "training, which trainers do not tell this callback; use a schedule of "
+                        "the step alone, or a loop of your own: PrecisionScheduler.step(metric=...)"
+                    )
+        return PrecisionScheduler(model, **roles, total_steps=total_steps, nonfinite=self.nonfinite)
+
+
+def agree_on_total(asked: int | None, trainer: float, setting: str) -> int:
+    """The optimizer steps of the run; `trainer`: what the trainer says, infinite or < 1: nothing.
+
+    >>> agree_on_total(None, 100, "max_steps"), agree_on_total(50, float("inf"), "max_steps")
+    (100, 50)
+    >>> agree_on_total(50, 100, "max_steps")
+    Traceback (most recent call last):
+    ...
+    ValueError: total_steps=50, but the trainer will take 100 optimizer steps; leave total_steps \
+out, or change max_steps
+    """
+    if not 1 <= trainer < float("inf"):
+        if asked is None:
+            raise ValueError(
+                "the trainer does not know how many optimizer steps it will take, and a precision "
+                f"schedule must: set {setting}, or pass total_steps="
+            )
+        return asked
+    if asked is not None and asked != trainer:
+        raise ValueError(
+            f"total_steps={asked}, but the trainer will take {trainer:.0f} optimizer steps; leave "
+            f"total_steps out, or change {setting}"
+        )
+    return int(trainer)
+
+
+class PrecisionRun:
+    """The scheduler and the meter of one run, told of every optimizer step; applies step 0."""
+
+    def __init__(self, settings: Settings, model: nn.Module, total_steps: int) -> None:
+        self.scheduler = settings.make_scheduler(model, total_steps)
+        self.meter: CostMeter | None = None
+        self._settings, self._model = settings, model
+        self._num_samples = 0  # since the last optimizer step
+        self._saved_meter: Mapping[str, Any] | None = None  # until there is a meter
+        self._evaluation = ExitStack()
+
+    # -- training -------------------------------------------------------------------------------
+
+    def start_meter(self, example_inputs: Any) -> None:
+        """Count cost from here on, or from where the saved run's meter was."""
+        self.meter = CostMeter(self._model, example_inputs)
+        if self._saved_meter is not None:
+            self.meter.load_state_dict(self._saved_meter)
+
+    def add_samples(self, batch: Any, num_processes: int = 1) -> None:
+        """A micro-batch was computed: its samples belong to the coming optimizer step."""
+        sizes = (x.shape[0] for x in tree_leaves(batch) if isinstance(x, Tensor) and x.dim() > 0)
+        self._num_samples += next(sizes, 0) * num_processes
+
+    def step(self) -> None:
+        """An optimizer step was taken."""
+        if self.meter is not None:
+            self.meter.step(self._num_samples or None)
+        self._num_samples = 0
+        self.scheduler.step()
+
+    def metrics(self) -> dict[str, float]:
+        """Of the step that was just taken: bits by role (mean over layers), the cost so far."""
+        bits = self.scheduler.precision_at(max(self.scheduler.step_count - 1, 0))
+        rows = [bits] if isinstance(bits, Precision) else list(bits.values())
+        values = {
+            f"bits/{role}": sum(cost_bits(getattr(row, role)) for row in rows) / len(rows)
+            for role in ROLES
+        }
+        if self.meter is not None:
+            cost = self.meter.cost(self.scheduler.top)
+            values |= {"cost/bitops": float(cost.bitops), "cost/relative": cost.relative}
+        return values
+
+    # -- evaluation -----------------------------------------------------------------------------
+
+    @property
+    def eval_bits(self) -> Precision | dict[str, Precision]:
+        """What the model is evaluated at now: float32 until it has seen a range to round to."""
+        asked = self._settings.eval_precision
+        if self.scheduler.step_count == 0 and not self._has_ranges():
+            return Precision()
+        if asked == "high":
+            return self.scheduler.top
+        if asked == "scheduled":
+            return self.scheduler.precision
+        return Precision() if asked == "full" else Precision.parse(asked)
+
+    def _has_ranges(self) -> bool:
+        return all(
+            layer.is_observed or not layer.settings.quantizer.observes
+            for _, layer in quantized_layers(self._model)
+        )
+
+    def start_evaluation(self) -> None:
+        """To the evaluation's bits, until `end_evaluation`."""
+        self.end_evaluation()
+        self._evaluation.enter_context(at_precision(self._model, self.eval_bits))  # type: ignore[arg-type]
+
+    def end_evaluation(self) -> None:
+        """Back to the bits of training; harmless when there was no evaluation."""
+        self._evaluation.close()
+
+    def leave_at_eval_bits(self) -> None:
+        """Training is over: the model keeps the bits that it is evaluated at."""
+        self.end_evaluation()
+        set_precision(self._model, self.eval_bits)  # type: ignore[arg-type]
+
+    # -- state ----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON types only. What kernel "auto" came to is part of it: it decides roundings."""
+        meter = self._saved_meter if self.meter is None else self.meter.state_dict()
+        return {
+            "scheduler": self.scheduler.state_dict(),
+            "meter": meter,
+            "kernels": {
+                layer.settings.name: layer.settings.kernel.name
+                for _, layer in quantized_layers(self._model)
+            },
+        }
+
+    def resume_at(self, step: int, saved: Mapping[str, Any] | None) -> None:
+        """Go on before this optimizer step, from the state that was saved there if there is one.
+
+        Without it the bits and the noise are exact all the same: they are functions of the step.
+        """
+        if saved is None or saved["scheduler"]["step_count"] != step:
+            if step != self.scheduler.step_count:
+                self.scheduler.load_state_dict({"step_count": step})
+                warnings.warn(
+                    f"the trainer goes on from step {step}, of which its checkpoint has no "
+                    "precision state: the bits follow from the step, the cost counts from here",
+                    BitcycleWarning,
+                    stacklevel=2,
+                )
+            return
+        self.scheduler.load_state_dict(saved["scheduler"])
+        self._saved_meter = saved["meter"]
+        if self.meter is not None and self._saved_meter is not None:
+            self.meter.load_state_dict(self._saved_meter)
+        for _, layer in quantized_layers(self._model):
+            name = saved["kernels"].get(layer.settings.name, layer.settings.kernel.name)
+            if name != layer.settings.kernel.name:
+                layer.settings = replace(
+                    layer.settings, kernel=make_kernel(name), kernel_reason="as the run began"
+                )

@@ -1,0 +1,161 @@
+"""Precision schedules in Lightning: a callback for `lightning.pytorch.Trainer`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bitcycle.extras import require
+from bitcycle.integrations.base import Nonfinite, PrecisionRun, Settings, agree_on_total
+from bitcycle.scheduler import INHERIT, PrecisionScheduler, RoleSchedule
+
+require("lightning.pytorch", extra="lightning", purpose="Lightning callbacks")
+
+from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
+
+_KEY = "bitcycle"  # in the trainer's checkpoints; a state_dict would turn our error about two
+# callbacks into Lightning's, about state keys
+
+
+class PrecisionCallback(Callback):
+    """Steps the bits of a converted model with the optimizer steps of a `Trainer`.
+
+    Convert the model first, in the LightningModule's `__init__` or before `fit`. The roles are
+    those of `PrecisionScheduler`, with the names of layers as seen from the LightningModule.
+
+    total_steps: only for a trainer that cannot tell (`max_epochs=-1`, a data set without length).
+    eval_precision: the bits of validation, test and prediction: "high" (the most each role
+    reaches), "full", "scheduled", or bits such as "w8a8"; the model has them after `fit`, too.
+    example_inputs: of the LightningModule's `forward`, to count cost with; by default its
+    `example_input_array`. Without either, bits are logged and cost is not.
+    nonfinite: as in `PrecisionScheduler`.
+    """
+
+    def __init__(
+        self,
+        forward: RoleSchedule = INHERIT,
+        backward: RoleSchedule = INHERIT,
+        *,
+        weight: RoleSchedule = INHERIT,
+        act: RoleSchedule = INHERIT,
+        error: RoleSchedule = INHERIT,
+        grad: RoleSchedule = INHERIT,
+        total_steps: int | None = None,
+        eval_precision: str = "high",
+        example_inputs: Any = None,
+        nonfinite: Nonfinite = "raise",
+    ) -> None:
+        self._settings = Settings(
+            forward=forward,
+            backward=backward,
+            weight=weight,
+            act=act,
+            error=error,
+            grad=grad,
+            total_steps=total_steps,
+            eval_precision=eval_precision,
+            example_inputs=example_inputs,
+            nonfinite=nonfinite,
+        )
+        self._run: PrecisionRun | None = None
+        self._saved: dict[str, Any] | None = None
+
+    @property
+    def scheduler(self) -> PrecisionScheduler | None:
+        """The scheduler of the run; None before `fit`."""
+        return None if self._run is None else self._run.scheduler
+
+    # -- training -------------------------------------------------------------------------------
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        if sum(isinstance(other, PrecisionCallback) for other in callbacks) > 1:
+            raise ValueError(
+                "two PrecisionCallbacks on one trainer would overwrite each other's bits; give "
+                "one of them dicts from layer patterns to schedules"
+            )
+        if stage == "fit" and self._run is not None:  # fit again: go on where this run ended
+            self._saved, self._run = self._run.state_dict(), None
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if len(trainer.optimizers) > 1:
+            raise ValueError(
+                f"{len(trainer.optimizers)} optimizers: a precision schedule counts the steps of "
+                "one; step a PrecisionScheduler in your training_step instead"
+            )
+        total = agree_on_total(
+            self._settings.total_steps,
+            trainer.estimated_stepping_batches,
+            "max_steps or max_epochs",
+        )
+        self._run = PrecisionRun(self._settings, pl_module, total)
+        example = self._settings.example_inputs
+        example = pl_module.example_input_array if example is None else example
+        if example is not None:
+            batch = pl_module.transfer_batch_to_device(example, pl_module.device, 0)
+            self._run.start_meter(batch)
+        self._run.start_evaluation()  # others look at the model before it trains: ModelSummary
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._running().end_evaluation()
+        self._running().resume_at(trainer.global_step, self._saved)
+        self._saved = None
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        run = self._running()
+        run.add_samples(batch, trainer.world_size)
+        if trainer.global_step == run.scheduler.step_count:
+            return  # a micro-batch: gradients accumulate
+        run.step()
+        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if every and trainer.global_step % every == 0:
+            pl_module.log_dict(run.metrics(), batch_size=1)
+        if trainer.global_step != run.scheduler.step_count:
+            raise ValueError(
+                f"training_step took {trainer.global_step - run.scheduler.step_count + 1} "
+                "optimizer steps, PrecisionCallback follows one per batch; step a "
+                "PrecisionScheduler in your training_step instead"
+            )
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._running().leave_at_eval_bits()
+
+    def _running(self) -> PrecisionRun:
+        assert self._run is not None
+        return self._run
+
+    # -- evaluation -----------------------------------------------------------------------------
+
+    def _start_evaluation(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._run is None and self._saved is not None:  # of a checkpoint, without a fit before
+            total = self._saved["scheduler"]["total_steps"]
+            self._run = PrecisionRun(self._settings, pl_module, total)
+            self._run.resume_at(self._saved["scheduler"]["step_count"], self._saved)
+        if self._run is not None:
+            self._run.start_evaluation()
+
+    def _end_evaluation(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._run is not None:
+            self._run.end_evaluation()
+
+    on_validation_start = on_test_start = on_predict_start = _start_evaluation
+    on_validation_end = on_test_end = on_predict_end = _end_evaluation
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        self._end_evaluation(trainer, pl_module)
+
+    # -- state ----------------------------------------------------------------------------------
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        if self._run is not None:
+            checkpoint[_KEY] = self._run.state_dict()
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        self._saved = checkpoint.get(_KEY)

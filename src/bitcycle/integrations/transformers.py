@@ -1,0 +1,210 @@
+"""Precision schedules in Hugging Face Transformers: a callback for its `Trainer`."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from bitcycle.extras import require
+from bitcycle.integrations.base import Nonfinite, PrecisionRun, Settings, agree_on_total
+from bitcycle.scheduler import INHERIT, PrecisionScheduler, RoleSchedule
+from bitcycle.schedules import parse_schedule
+from bitcycle.warnings import BitcycleWarning
+
+require("transformers", extra="transformers", purpose="Transformers callbacks")
+
+from transformers.trainer_callback import (  # noqa: E402
+    CallbackHandler,
+    ExportableState,
+    TrainerCallback,
+)
+
+_NAME = "PrecisionCallback"  # in the trainer's checkpoints
+
+
+class PrecisionCallback(TrainerCallback, ExportableState):
+    """Steps the bits of a converted model with the optimizer steps of a `Trainer`.
+
+    Convert the model before the Trainer gets it. The roles are those of `PrecisionScheduler`;
+    layer patterns are names or globs, since the trainer's checkpoints hold only text. The state is
+    in those checkpoints and taken from them on `train(resume_from_checkpoint=...)`, with or
+    without `restore_callback_states_from_checkpoint`.
+
+    total_steps: what the trainer will do; more than a check only where it cannot tell.
+    eval_precision: the bits of every forward pass in evaluation mode: "high" (the most each role
+    reaches), "full", "scheduled", or bits such as "w8a8"; the model has them after `train`, too.
+    example_inputs: keyword arguments of the model, to count cost with; by default the first batch.
+    nonfinite: as in `PrecisionScheduler`.
+    """
+
+    def __init__(
+        self,
+        forward: RoleSchedule = INHERIT,
+        backward: RoleSchedule = INHERIT,
+        *,
+        weight: RoleSchedule = INHERIT,
+        act: RoleSchedule = INHERIT,
+        error: RoleSchedule = INHERIT,
+        grad: RoleSchedule = INHERIT,
+        total_steps: int | None = None,
+        eval_precision: str = "high",
+        example_inputs: Any = None,
+        nonfinite: Nonfinite = "raise",
+    ) -> None:
+        roles = {
+            "forward": forward, "backward": backward,
+            "weight": weight, "act": act, "error": error, "grad": grad,
+        }  # fmt: skip
+        self._args: dict[str, Any] = {
+            **{name: _as_text(value) for name, value in roles.items() if value is not INHERIT},
+            "total_steps": total_steps,
+            "eval_precision": eval_precision,
+            "nonfinite": nonfinite,
+        }
+        self._settings = Settings(**self._args, example_inputs=example_inputs)
+        self._run: PrecisionRun | None = None
+        self._hooks: list[RemovableHandle] = []
+        self._first_batch: Mapping[str, Any] | None = None
+        self._num_processes = 1
+        self._is_tracing = False
+
+    @property
+    def scheduler(self) -> PrecisionScheduler | None:
+        """The scheduler of the run; None before `train`."""
+        return None if self._run is None else self._run.scheduler
+
+    def state(self) -> dict[str, Any]:
+        """What the trainer writes to trainer_state.json."""
+        run = None if self._run is None else self._run.state_dict()
+        return {"args": self._args, "attributes": {"saved": run}}
+
+    # -- training -------------------------------------------------------------------------------
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        _go_first(self)
+        model: nn.Module = kwargs["model"]
+        total = agree_on_total(
+            self._settings.total_steps, state.max_steps, "max_steps or num_train_epochs"
+        )
+        saved = state.stateful_callbacks.get(_NAME, {}).get("attributes", {}).get("saved")
+        self._run = PrecisionRun(self._settings, model, total)
+        self._run.resume_at(state.global_step, saved if state.global_step else None)
+        state.stateful_callbacks[_NAME] = self.state()  # the trainer updates what is there
+        self._num_processes = args.world_size
+        self._first_batch = None
+        _remove_stale_hooks(model)
+        self._hooks = [
+            model.register_forward_pre_hook(self._before_forward, with_kwargs=True),
+            model.register_forward_hook(self._after_forward, always_call=True),
+        ]
+        if self._settings.example_inputs is not None:
+            self._start_meter(self._settings.example_inputs)
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        run = self._running()
+        if run.meter is not None or self._first_batch is None:
+            return
+        try:
+            self._start_meter(self._first_batch)
+        except Exception as error:
+            warnings.warn(
+                f"no cost is counted: the first batch cannot be traced ({error}); pass "
+                "example_inputs= that can",
+                BitcycleWarning,
+                stacklevel=2,
+            )
+        self._first_batch = None
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._running().step()
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        if self._run is None or logs is None or "loss" not in logs:
+            return  # the line of an evaluation, or the summary of the run
+        values = self._run.metrics()
+        logs.update(values)  # the loggers come after this callback
+        state.log_history[-1].update(values)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._remove_hooks()
+        self._running().leave_at_eval_bits()
+
+    def _running(self) -> PrecisionRun:
+        assert self._run is not None
+        return self._run
+
+    def _start_meter(self, example_inputs: Any) -> None:
+        self._is_tracing = True
+        try:
+            self._running().start_meter(example_inputs)
+        finally:
+            self._is_tracing = False
+
+    # -- forward passes: the Trainer has no event before an evaluation --------------------------
+
+    def _before_forward(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        if self._is_tracing:
+            return
+        if not model.training:
+            self._running().start_evaluation()
+            return
+        self._running().add_samples((args, kwargs), self._num_processes)
+        if self._first_batch is None and self._running().meter is None and not args:
+            self._first_batch = kwargs
+
+    def _after_forward(self, model: nn.Module, args: Any, output: Any) -> None:
+        self._running().end_evaluation()
+
+    def _remove_hooks(self) -> None:
+        if self._run is not None:
+            self._run.end_evaluation()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+
+def _remove_stale_hooks(model: nn.Module) -> None:
+    """Those of a run that was interrupted, whichever callback it had."""
+    for hook in list(model._forward_pre_hooks.values()):
+        owner = getattr(hook, "__self__", None)
+        if isinstance(owner, PrecisionCallback):
+            owner._remove_hooks()
+
+
+def _as_text(value: RoleSchedule) -> Any:
+    """A role's schedules as JSON can hold them."""
+    if not isinstance(value, Mapping):
+        return str(parse_schedule(value))  # type: ignore[arg-type]
+    types = [pattern for pattern in value if not isinstance(pattern, str)]
+    if types:
+        raise ValueError(
+            f"layer pattern {types[0]!r}: the trainer's checkpoints hold only text; name the "
+            "layers, or use globs such as '*.attention.*'"
+        )
+    return {pattern: str(parse_schedule(inner)) for pattern, inner in value.items()}
+
+
+def _go_first(callback: PrecisionCallback) -> None:
+    """Before the loggers, which the Trainer puts before every callback that it is given.
+
+    It hands its callbacks nothing that leads to their list, but it is calling one of them now.
+    """
+    frame = sys._getframe(1)
+    while not isinstance(handler := frame.f_locals.get("self"), CallbackHandler):
+        if frame.f_back is None:
+            return  # not called by a Trainer
+        frame = frame.f_back
+    if sum(isinstance(other, PrecisionCallback) for other in handler.callbacks) > 1:
+        raise ValueError(
+            "two PrecisionCallbacks on one trainer would overwrite each other's bits; give one of "
+            "them dicts from layer patterns to schedules"
+        )
+    handler.callbacks.remove(callback)
+    handler.callbacks.insert(0, callback)  # those that are still to be called keep their places
