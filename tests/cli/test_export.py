@@ -1,0 +1,71 @@
+"""bitcycle export."""
+
+import json
+
+import pytest
+
+from bitcycle.cli.main import main
+from tests.cli.runs import write_config
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("export")
+    assert main(["train", str(write_config(folder)), "--quiet"]) == 0
+    return folder / "runs" / "tiny-seed0"
+
+
+def test_it_says_what_was_written_and_how_it_compares(finished, capsys):
+    assert main(["export", str(finished), "--to", "safetensors", "--codes"]) == 0
+    first, metric, outputs = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"wrote {finished}/export/model.safetensors: ")
+    assert first.endswith("of float32; step 12 at w8a8")
+    assert metric.startswith("validation accuracy: run ")
+    run, exported = metric.removeprefix("validation accuracy: run ").split(", exported ")
+    assert run == exported
+    assert ": within the tolerance of " in outputs
+
+
+def test_torch_says_that_activations_are_float(finished, capsys):
+    assert main(["export", str(finished), "--to", "torch"]) == 0
+    assert "activations float32: compared at the weights' bits" in capsys.readouterr().out
+
+
+def test_json_has_everything(finished, tmp_path, capsys):
+    path = tmp_path / "m.pt"
+    assert main(["export", str(finished), "--to", "torch", "--output", str(path), "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["is_within_tolerance"] is True
+    assert row["file"]["num_bytes"] == path.stat().st_size
+    assert row["check"]["metric"] == "accuracy"
+
+
+def test_a_file_that_does_not_match_is_a_failure(finished, capsys, monkeypatch):
+    monkeypatch.setattr("bitcycle.export.check.Check.is_within", property(lambda check: False))
+    assert main(["export", str(finished), "--to", "torch"]) == 1
+    assert "NOT within the tolerance" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--to", "torch", "--codes"], "codes is an option of safetensors, not of torch"),
+        (["--to", "torch", "--output", "m.onnx"], "a file for torch must end in .pt"),
+        (["--to", "onnx", "--precision", "w12a12"], "ONNX files are written up to 8"),
+        (["--to", "pickle"], "invalid choice: 'pickle'"),
+    ],
+)
+def test_bad_options_are_one_line(finished, options, message, capsys):
+    assert main(["export", str(finished), *options]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.slow
+def test_onnx_says_how_its_grids_are_written(finished, capsys):
+    assert main(["export", str(finished), "--to", "onnx", "--precision", "w4a6"]) == 0
+    out = capsys.readouterr().out
+    assert "weights of 4 bits: explicit Add of the real offset" in out
+    assert "inputs of 6 bits: one to one, carried in 8 bits, clipped first" in out
+    assert ": within the tolerance of " in out

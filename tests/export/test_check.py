@@ -1,0 +1,64 @@
+"""Comparing an exported model to the evaluated one."""
+
+import pytest
+import torch
+from torch import nn
+
+import bitcycle as bc
+from bitcycle.export.check import Check, compare
+from bitcycle.tasks import TASKS, DataConfig, ModelConfig
+from tests.export.models import ready
+
+
+@pytest.fixture(scope="module")
+def task():
+    data = DataConfig(name="digits", subset=60, batch_size=16, validation=20)
+    return TASKS["images"](ModelConfig(name="digits_mlp", options={"width": 8}), data)
+
+
+def built(task, bits="w4a4"):
+    torch.manual_seed(0)
+    model = task.build_model()
+    (x,) = task.inputs(next(iter(task.eval_batches("train"))))
+    return ready(model, x, bits)
+
+
+def test_a_model_equals_itself_at_the_bits_that_are_asked_for(task):
+    model, exported = built(task), built(task)
+    bits = bc.Precision.parse("w4a4")
+    bc.set_precision(model, "fp32")
+    check = compare(task, model, bits, exported, "validation")
+    assert check.run == check.exported
+    assert check.largest_difference == 0.0
+    assert check.tolerance == check.largest_output / 16
+    assert check.is_within
+    assert model.training is False
+    assert str(bc.get_precision(model)) == "fp32"
+
+
+def test_differences_are_those_of_the_outputs(task):
+    class Shifted(nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, x):
+            return self.model(x) + 0.25
+
+    model = task.build_model()
+    check = compare(task, model, bc.Precision(), Shifted(model), "validation")
+    assert check.mean_difference == pytest.approx(0.25, rel=1e-5)
+    assert check.largest_difference == pytest.approx(0.25, rel=1e-5)
+    assert check.run == check.exported
+    assert not check.is_within
+
+
+@pytest.mark.parametrize(("exported", "mean", "expected"), [
+    (90.0, 0.0, True), (89.2, 0.01, True), (89.0, 0.0, False), (90.0, 0.02, False),
+])  # fmt: skip
+def test_both_the_metric_and_the_outputs_must_be_near(exported, mean, expected):
+    check = Check(
+        split="test", metric="accuracy", run=90.0, exported=exported, largest_output=1.0,
+        largest_difference=0.1, mean_difference=mean, tolerance=0.01,
+    )  # fmt: skip
+    assert check.is_within is expected

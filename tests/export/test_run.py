@@ -1,0 +1,99 @@
+"""export_run: the file of a run is what the run evaluated to."""
+
+import json
+
+import pytest
+import torch
+
+from bitcycle.cli.main import main
+from bitcycle.export import export_run, load_exported
+from bitcycle.train.evaluate_run import evaluate_run
+from tests.cli.runs import write_config
+from tests.data.pair_layouts import write_snli
+
+
+def trained(folder, **changes):
+    assert main(["train", str(write_config(folder, **changes)), "--quiet"]) == 0
+    return folder / "runs" / "tiny-seed0"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("export"))
+
+
+@pytest.mark.parametrize("codes", [False, True])
+def test_safetensors_evaluate_as_the_run(finished, codes, tmp_path):
+    path = tmp_path / "model.safetensors"
+    done = export_run(finished, to="safetensors", output=path, codes=codes)
+    metrics = evaluate_run(finished, split="validation")["metrics"]
+    assert done.check.run == done.check.exported == metrics["accuracy"]
+    assert done.check.mean_difference < 1e-6
+    assert (done.precision, done.step, done.check.split) == ("w8a8", 12, "validation")
+
+
+def test_torch_is_compared_at_the_bits_of_the_weights(finished, tmp_path):
+    done = export_run(finished, to="torch", output=tmp_path / "m.pt", precision="w3a3")
+    metrics = evaluate_run(finished, split="validation", precision="w3")["metrics"]
+    assert done.check.exported == metrics["accuracy"]
+    assert done.check.is_within
+    assert done.precision == "w3a3"
+
+
+def test_the_file_names_its_run(finished, tmp_path):
+    export_run(finished, to="torch", output=tmp_path / "m.pt")
+    about = load_exported(tmp_path / "m.pt").about
+    assert (about["run"], about["step"], about["model"]) == ("tiny", 12, "digits_mlp")
+
+
+def test_a_float_run_is_exported_too(tmp_path):
+    run = trained(tmp_path, precision={"forward": None, "backward": None})
+    done = export_run(run, to="safetensors")
+    assert done.precision == "fp32"
+    assert done.check.largest_difference == 0.0
+    assert (run / "export" / "model.safetensors").exists()
+
+
+def test_a_run_that_never_observed_ranges_is_refused(tmp_path):
+    run = trained(tmp_path, precision={"forward": None, "backward": 8})
+    with pytest.raises(ValueError, match="never observed"):
+        export_run(run, to="torch", precision="w8a8")
+    assert not (run / "export").exists()
+
+
+def test_the_callers_settings_come_back(finished, tmp_path):
+    before = torch.get_num_threads()
+    export_run(finished, to="torch", output=tmp_path / "m.pt")
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zero", ["real", "integer"])
+def test_onnx_evaluates_as_the_run(zero, tmp_path):
+    options = {"quantizer_options": {"zero": zero}}
+    run = trained(tmp_path, precision=options, model={"name": "digits_convnet", "options": {}})
+    done = export_run(run, to="onnx")
+    metrics = json.loads((run / "result.json").read_text())
+    assert metrics["eval_precision"] == done.precision == "w8a8"
+    assert done.check.is_within
+    assert done.check.exported == pytest.approx(done.check.run, rel=0.01)
+    said = " ".join(done.file.ways)
+    assert ("explicit Add" in said) is (zero == "real")
+
+
+@pytest.mark.slow
+def test_a_bert_that_learned_evaluates_as_the_run_in_onnx(tmp_path):
+    write_snli(tmp_path, train=120, test=60)
+    run = trained(
+        tmp_path,
+        task="pairs",
+        model={"name": "bert", "options": {"dim": 32, "ffn_dim": 64, "vocab_size": 300}},
+        data={"name": "snli", "root": str(tmp_path), "subset": None, "sequence_length": 24},
+        optimizer={"name": "adam", "lr": 0.003},
+        steps=60,
+    )
+    done = export_run(run, to="onnx")
+    assert done.check.run > 50  # chance is 33
+    assert done.check.is_within
+    assert done.check.exported == done.check.run
+    assert export_run(run, to="safetensors", codes=True).check.is_within
