@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -54,6 +55,16 @@ def test_one_run_has_its_numbers_and_its_picture_in_its_folder(runs, capsys):
     assert f"picture: {run}/landscape.png" in out
     assert main(["landscape", run, *SMALL]) == 2
     assert "holds another surface" in capsys.readouterr().err
+
+
+def test_weights_of_an_unfinished_run_are_said_to_be(runs, tmp_path, capsys):
+    run = tmp_path / "tiny-seed0"
+    shutil.copytree(runs[0], run)
+    (run / "result.json").unlink()
+    assert main(["landscape", str(run), *SMALL, "--output", str(tmp_path)]) == 0
+    steps = json.loads(Path(runs[0], "result.json").read_text())["steps"]
+    said = f"the run is not finished, these are the weights of step {steps}\n"
+    assert capsys.readouterr().out.count(said) == 1
 
 
 def test_the_centre_is_what_eval_says(runs, tmp_path, capsys):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bitcycle.study.base import Method
+from bitcycle.study.execute import to_do
 from bitcycle.study.failures import add_failure
 from bitcycle.study.results import read_study, study_folder
 from tests.study.made_up import result_of, write_run
@@ -38,6 +39,22 @@ def test_a_result_counts_more_than_a_failure_that_was_noted(study, tmp_path):
     add_failure(tmp_path, first.config.run_name, "ValueError: no")
     state = read_study(study, tmp_path).methods[0].runs[0]
     assert (state.state, state.error) == ("done", None)
+
+
+def test_a_damaged_result_is_a_failed_run_that_only_its_owner_can_try_again(study, tmp_path):
+    first, *_ = study.runs(str(tmp_path))
+    write_run(first.config, result_of(first, Path("."), 91.5, 1e6))
+    file = tmp_path / first.config.run_name / "result.json"
+    file.write_text(file.read_text(encoding="utf-8")[:50], encoding="utf-8")
+    result = read_study(study, tmp_path)
+    state = result.methods[0].runs[0]
+    assert state.state == "failed"
+    assert f"{file} is damaged" in state.error
+    assert "delete it and resume" in state.error
+    assert result.count("missing") == 3
+    assert [s.state for s in to_do(result, retry_failed=True)] == ["missing"] * 3
+    file.unlink()
+    assert read_study(study, tmp_path).methods[0].runs[0].state == "started"
 
 
 def test_reading_changes_nothing(study, tmp_path):

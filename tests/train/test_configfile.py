@@ -229,3 +229,10 @@ def test_a_schedule_without_one_range_has_no_lower_end_to_override(forward):
     base = RunConfig(steps=100, precision=PrecisionConfig(forward=forward, backward=8))
     with pytest.raises(ValueError, match="a schedule with one range.*give all of"):
         override(base, ["--precision.forward.low", "auto"])
+
+
+def test_a_rule_of_the_configuration_that_a_file_breaks_is_said_with_the_file(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("steps: 0\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"run\.yaml: steps \(0\) must be at least 1"):
+        read_config(path)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from bitcycle.extras import MissingExtraError
 
 if TYPE_CHECKING:
-    from bitcycle.landscape.compare import Comparison
+    from bitcycle.landscape.compare import Comparison, Piece
     from bitcycle.landscape.result import Landscapes
 
 _DESCRIPTION = """\
-Moves the weights of finished runs along two random, filter-normalized directions, the same for all
+Moves the weights of runs along two random, filter-normalized directions, the same for all
 of them, and evaluates the loss on a grid: contours and surfaces side by side, and how sharp each
 minimum is. An interrupted computation goes on where it stopped when the command is repeated."""
 _EXAMPLES = """examples:
@@ -129,7 +129,7 @@ def _announce(todo: Comparison) -> None:
     print(f"{size}, {first.num_samples} samples each, ranges: {first.what.ranges}")
     for piece in todo.pieces:
         print(f"  {piece.prepared.label}: loss {piece.prepared.center:.4f} at "
-              f"{piece.prepared.precision}")  # fmt: skip
+              f"{piece.prepared.precision}{_unfinished(piece)}")  # fmt: skip
     if todo.num_missing == 0:
         print("all of them were computed before")
         return
@@ -137,6 +137,16 @@ def _announce(todo: Comparison) -> None:
     kept = f"{done} were computed before; " if done > 0 else ""
     processes = "1 process" if todo.jobs == 1 else f"{todo.jobs} processes"
     print(f"{kept}about {duration(todo.seconds)} with {processes}", flush=True)
+
+
+def _unfinished(piece: Piece) -> str:
+    from bitcycle.train.directory import RunDirectory
+
+    if RunDirectory(piece.prepared.what.directory).is_finished:
+        return ""
+    return (
+        f"; the run is not finished, these are the weights of step {piece.prepared.origin['step']}"
+    )
 
 
 def _compute(todo: Comparison) -> Landscapes:

@@ -79,6 +79,8 @@ def run_run(arguments: argparse.Namespace) -> int:
     from bitcycle.study.results import read_study
 
     output, jobs = arguments.output, arguments.jobs
+    if Path(output).exists() and not Path(output).is_dir():
+        raise ValueError(f"--output {output} is a file; give a folder")
     study = find_study(arguments.study)
     options = choose_options(
         study.name, output, _options(arguments), num_jobs=jobs, engine=arguments.engine
@@ -157,7 +159,7 @@ def run_table(arguments: argparse.Namespace) -> int:
     if not result.count("done"):
         raise ValueError(
             f"no run of {result.study.name} is done below {arguments.output}; first: "
-            f"bitcycle study run {arguments.study}"
+            f"bitcycle study run {arguments.study}, or say where its runs are with --output"
         )
     _show(result)
     return 0

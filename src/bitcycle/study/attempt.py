@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TextIO
 
 from bitcycle.study.identity import config_id
 from bitcycle.train.config import RunConfig
@@ -46,14 +46,23 @@ def log_file(config: RunConfig) -> Path:
 
 
 def attempt(config: RunConfig) -> Ending:
-    """Train, with everything that is printed going to the log; never raises."""
+    """Train, with everything that is printed going to the log; never raises.
+
+    The log is locked meanwhile: of two studies that want one run, the second is told "busy" before
+    it touches the run or what the first one has printed.
+    """
     log, name = log_file(config), config.run_name
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
-        with _output_to(log):
-            ending = _attempt(config)
-        if log.stat().st_size == 0:
-            log.unlink()
+        with log.open("a", buffering=1, encoding="utf-8") as file:
+            if not _lock(file):
+                return Ending(name=name, state="busy", message="another process has this run")
+            file.truncate(0)  # of a former attempt
+            with _output_to(file):
+                ending = _attempt(config)
+            if os.fstat(file.fileno()).st_size == 0:
+                log.unlink(missing_ok=True)
+            fcntl.flock(file, fcntl.LOCK_UN)  # processes that it started may still hold the file
     except OSError as error:  # no room for a log
         return Ending(name=name, state="failed", message=_described(error))
     if ending.state == "failed":
@@ -111,17 +120,24 @@ def _described(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+def _lock(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 @contextmanager
-def _output_to(path: Path) -> Iterator[None]:
+def _output_to(file: TextIO) -> Iterator[None]:
     """Standard output and error into a file, also what is printed from outside Python."""
-    with path.open("w", buffering=1, encoding="utf-8") as file:
-        kept = [os.dup(descriptor) for descriptor in (1, 2)]
-        try:
-            for descriptor in (1, 2):
-                os.dup2(file.fileno(), descriptor)
-            with redirect_stdout(file), redirect_stderr(file):
-                yield
-        finally:
-            for descriptor, former in zip((1, 2), kept, strict=True):
-                os.dup2(former, descriptor)
-                os.close(former)
+    kept = [os.dup(descriptor) for descriptor in (1, 2)]
+    try:
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+        with redirect_stdout(file), redirect_stderr(file):
+            yield
+    finally:
+        for descriptor, former in zip((1, 2), kept, strict=True):
+            os.dup2(former, descriptor)
+            os.close(former)

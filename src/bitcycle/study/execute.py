@@ -68,11 +68,15 @@ def run_study(
 
 
 def to_do(result: StudyResult, *, retry_failed: bool) -> list[RunState]:
-    """The runs to train, seed by seed; one that two methods share is there once."""
+    """The runs to train, seed by seed; one that two methods share is there once.
+
+    One whose result is damaged is not there: only its owner may delete that file.
+    """
     wanted = ("missing", "started", *(("failed",) if retry_failed else ()))
     states = {state.directory: state for row in result.methods for state in row.runs}
-    in_order = [run_folder(run.config).path for run in result.study.runs(str(result.output))]
-    return [states[path] for path in dict.fromkeys(in_order) if states[path].state in wanted]
+    folders = [run_folder(run.config) for run in result.study.runs(str(result.output))]
+    in_order = dict.fromkeys(folder.path for folder in folders if not folder.is_finished)
+    return [states[path] for path in in_order if states[path].state in wanted]
 
 
 def _work_off(queue: Queue, engine: Engine, watcher: Watcher, wish: StopWish) -> None:

@@ -16,9 +16,10 @@ from bitcycle.recipes import recipe
 from bitcycle.registry import unknown_name
 from bitcycle.study.base import Method, Study
 from bitcycle.train.config import RunConfig
-from bitcycle.train.configfile import from_dict, to_dict
+from bitcycle.train.configfile import from_dict, option_names, to_dict
 
 KEYS = ("name", "description", "baseline", "seeds", "base", "group", "methods", "grid", "notes")
+SECTIONS = tuple(dict.fromkeys(key.partition(".")[0] for key in option_names() if "." in key))
 DEFAULT_SEEDS = 3
 
 
@@ -51,14 +52,13 @@ def _build(settings: Mapping[str, Any]) -> Study:
         raise ValueError("a study needs a name (text)")
     if not settings.get("methods") and not settings.get("grid"):
         raise ValueError("a study needs methods (label -> changes) or a grid (key -> values)")
-    notes = settings.get("notes") or ()
     return Study(
         name=settings["name"],
         description=_text("description", settings.get("description", "")),
         methods=tuple(_methods(settings)),
         seeds=_seeds(settings.get("seeds", DEFAULT_SEEDS)),
         baseline=_optional_text("baseline", settings.get("baseline")),
-        notes=(notes,) if isinstance(notes, str) else tuple(_text("notes", n) for n in notes),
+        notes=_notes(settings.get("notes") or []),
     )
 
 
@@ -91,6 +91,7 @@ def _method(label: str, given: Any, base: Any, group: str) -> tuple[Any, str, di
 def _points(grid: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """(text, changes) of every combination; one without changes when there is no grid."""
     for key, values in grid.items():
+        _text("a key of grid", key)
         if not isinstance(values, list) or not values:
             raise ValueError(f"grid.{key} must be a list of values, such as [0.05, 0.1]")
     last_parts = [key.rpartition(".")[2] for key in grid]
@@ -117,6 +118,9 @@ def _config(label: str, base: Any, changes: Mapping[str, Any]) -> RunConfig:
         if key in changes or (key in settings and not isinstance(base, str)):
             way_out = "list them under seeds" if key == "seed" else "it is an option, --output"
             raise ValueError(f"{what} sets {key}: a study has it for all its runs, {way_out}")
+    for key in SECTIONS:
+        if key in settings:
+            _mapping(f"{key} of {what}", settings[key])
     return from_dict(settings, source=what)
 
 
@@ -148,6 +152,12 @@ def _seeds(given: Any) -> tuple[int, ...]:
     if isinstance(given, list) and given and all(type(seed) is int for seed in given):
         return tuple(given)
     raise ValueError(f"seeds ({given!r}) must be a number of seeds or a list such as [0, 1, 2]")
+
+
+def _notes(given: Any) -> tuple[str, ...]:
+    if isinstance(given, list):
+        return tuple(_text("a note", note) for note in given)
+    return (_text("notes", given),)
 
 
 def _mapping(what: str, given: Any) -> Mapping[str, Any]:

@@ -109,8 +109,13 @@ def read_study(study: Study, output: str | Path) -> StudyResult:
 
 def _state_of(run: StudyRun, failures: dict[str, str]) -> RunState:
     directory = RunDirectory(Path(run.config.output) / run.config.run_name)
-    result = RunResult.read(directory.path) if directory.is_finished else None
-    error = failures.get(run.config.run_name) if result is None else None
+    result: RunResult | None = None
+    error = failures.get(run.config.run_name)
+    try:
+        if directory.is_finished:
+            result, error = RunResult.read(directory.path), None
+    except ValueError as damage:  # one damaged file must not hide the other runs
+        error = str(damage)
     state: State = "missing"
     if result is not None:
         state = "done"

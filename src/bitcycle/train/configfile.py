@@ -184,4 +184,8 @@ def read_config(path: str | Path) -> RunConfig:
         raise ValueError(f"{path} is not a text file: {error}") from None
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not valid YAML: {error}") from None
-    return from_dict(settings, source=str(path))
+    try:
+        return from_dict(settings, source=str(path))
+    except ValueError as error:  # a rule of the configuration itself does not know the file
+        message = str(error)
+        raise ValueError(message if str(path) in message else f"{path}: {message}") from None

@@ -57,6 +57,19 @@ def test_adaptive_bits_and_bits_that_differ_by_layer_come_from_the_log(made):
     assert logged_segments(adaptive, "act") == [(0, STEPS, 3)]
 
 
+def test_epochs_that_are_not_over_have_the_bits_of_the_log(made):
+    method = made.methods[1]
+    config = replace(method.method.config, steps=None, epochs=9.0)
+    runs = tuple(
+        replace(state, state="started", result=None, run=replace(state.run, config=config))
+        for state in method.runs
+    )
+    unfinished = replace(method, method=replace(method.method, config=config), runs=runs)
+    recorded = record(replace(made, methods=(unfinished,)))[0]
+    assert weight_segments(recorded) == logged_segments(recorded, "weight")
+    assert segments_of("CR:3-8:32000", recorded, "weight") == weight_segments(recorded)
+
+
 def test_auto_that_nobody_found_has_no_bits(made):
     method = with_precision(made, forward="CR:auto-8:4", backward=8)
     assert weight_segments(method) == []

@@ -1,4 +1,7 @@
-"""The bits of a method over its steps: from its schedules, or from its log where those adapt."""
+"""The bits of a method over its steps: from its schedules, or from its log where those adapt.
+
+Also from its log while only the data can tell how many steps the epochs of a run will be.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ def segments_of(text: str, method: RecordedMethod, role: str) -> list[Segment]:
     schedule = _parse(text)
     if schedule is None or steps < 1:
         return []
-    if schedule.is_adaptive:
+    if schedule.is_adaptive or not method.is_length_known:
         return logged_segments(method, role)
     return compress(schedule.values(steps))
 

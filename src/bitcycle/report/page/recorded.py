@@ -74,6 +74,11 @@ class RecordedMethod:
         return max((run.num_steps for run in self.runs), default=0)
 
     @property
+    def is_length_known(self) -> bool:
+        """Whether `num_steps` is that of a whole run, not of the log of an unfinished one."""
+        return bool(self.result.results) or self.result.method.config.steps is not None
+
+    @property
     def found_low(self) -> int | None:
         """What `auto` in its forward schedule stood for in its first run that is done."""
         for result in self.result.results.values():
