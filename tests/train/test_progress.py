@@ -5,6 +5,7 @@ import re
 import sys
 
 import pytest
+import rich
 
 from bitcycle.train import run
 from bitcycle.train.progress import Bar, Lines, Reporter, Status, make_reporter
@@ -31,6 +32,7 @@ def make_terminal(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr(rich, "_console", None)  # the shared one keeps the width it was made with
     monkeypatch.setattr(sys, "stdout", screen)
     return screen
 
