@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bitcycle.kernels.geometry import ConvGeometry
+from bitcycle.ops.layout import has_outer_rows, rows
 from bitcycle.quantizers.base import Quantized
 
 
@@ -32,6 +33,8 @@ class Operand:
         wide = torch.float32
         if not self.numbers.is_floating_point():  # int32 holds 2^23 bytes of any sign
             wide = torch.int32 if self._count(dims) <= 1 << 23 else torch.int64
+        if dims == [0] and not torch.compiler.is_compiling() and has_outer_rows(self.numbers):
+            return _sum_batch(self.numbers, wide, keepdim)
         return self.numbers.sum(dims, keepdim=keepdim, dtype=wide).to(torch.float32)
 
     def value_sum(self, dims: list[int], keepdim: bool = False) -> Tensor:
@@ -40,6 +43,13 @@ class Operand:
 
     def _count(self, dims: list[int]) -> int:
         return prod([self.numbers.shape[d] for d in dims])
+
+
+def _sum_batch(x: Tensor, dtype: torch.dtype, keepdim: bool) -> Tensor:
+    """`x.sum(0)` in memory order, which for channels-last maps takes a tenth of the time."""
+    total = rows(x).sum(0, dtype=dtype).to(torch.float32)
+    total = total.as_strided(x.shape[1:], x.stride()[1:])
+    return total.unsqueeze(0) if keepdim else total
 
 
 class Arithmetic(Protocol):
