@@ -1,6 +1,6 @@
 """Memory kept for the backward pass: float32 against W8A8E8 by kernel, in one table.
 
-    python benchmarks/saved_memory.py [--only resnet20] [--layers]
+    python benchmarks/saved_memory.py [--only resnet20] [--layers] [--json memory.json]
 
 Prints, per model, MiB of distinct storages that a training forward pass keeps alive (parameters,
 buffers and inputs left out), the ratio to float32, and the codes of the converted layers relative
@@ -14,6 +14,8 @@ import argparse
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +25,7 @@ from bitcycle.memory import SavedBytes, saved_bytes
 from bitcycle.models import build_model
 from bitcycle.models.transformer_lm import DecoderLayer
 from bitcycle.tables import text_table
+from bitcycle.train.files import write_json
 
 KERNELS = ("dequantize", "int8")
 
@@ -64,6 +67,12 @@ def _blocks(make: Callable[[], nn.Module]) -> Workload:
     return Workload(nn.Sequential(make(), make()), torch.randn(8, 256, 512), target=0.65)
 
 
+def _encoder() -> nn.Module:
+    return nn.TransformerEncoderLayer(
+        512, 8, 2048, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+    )
+
+
 def _resnet20() -> Workload:
     model = build_model("resnet20", width=16).to(memory_format=torch.channels_last)
     images = torch.randn(64, 3, 32, 32).contiguous(memory_format=torch.channels_last)
@@ -73,7 +82,8 @@ def _resnet20() -> Workload:
 WORKLOADS: dict[str, Callable[[], Workload]] = {
     "resnet20": _resnet20,  # width 16, batch 64
     "decoder": lambda: _blocks(lambda: DecoderLayer(512, 2048, 8, 0.1)),  # transformer_lm's, ReLU
-    "prenorm": lambda: _blocks(lambda: Block(512)),  # GELU
+    "encoder": lambda: _blocks(_encoder),  # torch's: in float32 a fused attention, which keeps less
+    "prenorm": lambda: _blocks(lambda: Block(512)),  # GELU, softmax by hand
 }
 
 
@@ -101,15 +111,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=WORKLOADS, action="append")
     parser.add_argument("--layers", action="store_true", help="also list who keeps what")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
     options = parser.parse_args()
     torch.manual_seed(0)
     rows = []
+    plain: list[dict[str, Any]] = []
     for name in options.only or WORKLOADS:
         load = WORKLOADS[name]()
         before, simulated = measure(load, None), measure(load, "simulate")
         for kernel in ("simulate", *KERNELS):
             saved = measure(load, kernel)
             ratio = saved.num_bytes / before.num_bytes
+            plain.append(
+                {
+                    "model": name,
+                    "kernel": kernel,
+                    "float32_bytes": before.num_bytes,
+                    "bytes": saved.num_bytes,
+                    "ratio": ratio,
+                    "codes_8": None,
+                    "codes_4": None,
+                }
+            )
             row = [name, f"{before.num_bytes / 2**20:.1f}", kernel]
             row += [f"{saved.num_bytes / 2**20:.1f}", f"{ratio:.3f}", f"{load.target:.2f}"]
             if kernel == "simulate":
@@ -118,6 +141,7 @@ def main() -> None:
             eight = share_of_codes(saved, simulated)
             four = share_of_codes(measure(load, kernel, bits=4), simulated)
             rows.append((*row, f"{eight:.3f}", f"{four:.3f}"))
+            plain[-1].update(codes_8=eight, codes_4=four)
         if options.layers:
             print(f"{name}, float32:\n{before}\n{name}, {KERNELS[-1]}:\n{saved}\n")
     header = (
@@ -131,6 +155,9 @@ def main() -> None:
         "codes 4 bit",
     )
     print(text_table(header, rows, right=(1, 3, 4, 5, 6, 7)))
+    if options.json is not None:
+        versions = {"torch": torch.__version__, "bitcycle": bc.__version__}
+        write_json(options.json, {"benchmark": "saved_memory", **versions, "rows": plain})
 
 
 if __name__ == "__main__":

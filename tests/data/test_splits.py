@@ -1,10 +1,11 @@
-"""The graph container: normalizations of features, moving."""
+"""The containers: normalizations of a graph's features, a corpus with fewer words."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from bitcycle.data import Graph
+from bitcycle.data import Corpus, Graph
 
 
 def graph() -> Graph:
@@ -38,3 +39,33 @@ def test_a_graph_moves_whole():
     tensors = [value for value in vars(moved).values() if isinstance(value, torch.Tensor)]
     assert len(tensors) == 6
     assert {tensor.device.type for tensor in tensors} == {"meta"}
+
+
+def _text(corpus: Corpus, split: str) -> str:
+    return " ".join(corpus.vocabulary[number] for number in getattr(corpus, split))
+
+
+def _corpus(*words: str) -> Corpus:
+    numbers = torch.arange(len(words), dtype=torch.int32)
+    return Corpus(train=numbers, validation=numbers[:3], test=numbers[3:], vocabulary=words)
+
+
+def test_rare_words_become_unknown():
+    corpus = _corpus("the", "<unk>", "a", "<eos>", "cat", "dog").with_most_frequent(4)
+    assert corpus.vocabulary == ("the", "<unk>", "a", "<eos>")
+    assert _text(corpus, "train") == "the <unk> a <eos> <unk> <unk>"
+    assert _text(corpus, "validation") == "the <unk> a"
+    assert _text(corpus, "test") == "<eos> <unk> <unk>"
+    assert corpus.train.dtype == torch.int32
+
+
+def test_marks_are_kept_however_rare():
+    corpus = _corpus("the", "a", "cat", "<eos>", "dog", "<unk>").with_most_frequent(3)
+    assert corpus.vocabulary == ("the", "<eos>", "<unk>")
+    assert _text(corpus, "train") == "the <unk> <unk> <eos> <unk> <unk>"
+
+
+@pytest.mark.parametrize("count", [4, 9])
+def test_as_many_words_as_there_are_or_more_change_nothing(count):
+    corpus = _corpus("<eos>", "<unk>", "a", "b")
+    assert corpus.with_most_frequent(count) is corpus

@@ -273,7 +273,7 @@ def test_a_layer_decides_in_its_first_training_step_with_bits(
 ) -> None:
     asked = []
 
-    def decide(geometry, a, w, *, tops, weight_grids):
+    def decide(geometry, a, w, *, tops, weight_grids, recurrence):
         asked.append(tops)
         return KERNELS["dequantize"], "auto: said so"
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from bitcycle.kernels import ConvGeometry, LinearGeometry, MatMulGeometry, measure
-from bitcycle.kernels.measure import Case, count_macs, time_products
+from bitcycle.kernels.measure import Case, Recurrence, count_macs, time_products
 
 from .operands import counted
 
@@ -111,7 +111,38 @@ def test_large_batches_are_measured_in_part(monkeypatch: pytest.MonkeyPatch) -> 
     assert measure.capped(MATMUL) == MATMUL
 
 
+def test_of_many_outputs_a_part_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = replace(LINEAR, w_shape=(100, 6))
+    monkeypatch.setattr(measure, "MAX_MACS", count_macs(wide) // 4)
+    part = measure.capped(wide)
+    assert (part.a_shape, part.w_shape, part.share) == (wide.a_shape, (25, 6), 0.25)
+
+
 def test_modes_of_the_caller_do_not_see_the_measurement() -> None:
     with FlopCounterMode(display=False) as counter, torch.autocast("cpu", dtype=torch.bfloat16):
         time_products(LINEAR, bf16=False)
     assert counter.get_total_flops() == 0
+
+
+RECURRENT = replace(LINEAR, a_shape=(20, 6), w_shape=(12, 6), recurrence=Recurrence(4, 5, (12, 3)))
+
+
+@pytest.mark.parametrize("weight_grids", [1, 2])
+def test_a_recurrence_is_timed_with_its_products(weight_grids: int, monkeypatch) -> None:
+    monkeypatch.setattr(measure, "HOPELESS", float("inf"))
+    case = replace(RECURRENT, weight_grids=weight_grids)
+    with counted() as calls:
+        times = time_products(case, bf16=True)
+    assert [set(by_kernel) for by_kernel in times] == [
+        {"simulate", "dequantize", "int8", "bf16"}
+    ] * 3
+    assert calls["gemm"] > 0
+
+
+def test_every_time_step_counts_and_as_much_of_them_as_of_the_batch(monkeypatch) -> None:
+    monkeypatch.setattr(measure, "_time", lambda product, names, device: dict.fromkeys(names, 1.0))
+    times = time_products(RECURRENT, bf16=False)
+    assert [by_kernel["int8"] for by_kernel in times] == [1 + 5, 1 + 5, 1 + 1]
+    monkeypatch.setattr(measure, "MAX_MACS", count_macs(RECURRENT) // 2)
+    times = time_products(measure.capped(RECURRENT), bf16=False)
+    assert [by_kernel["int8"] for by_kernel in times] == [1 + 2.5, 1 + 2.5, 1 + 0.5]

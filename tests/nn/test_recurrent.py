@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import bitcycle as bc
+from bitcycle.kernels import make_kernel
+from bitcycle.kernels.measure import Recurrence
 from bitcycle.nn.base import advance_clocks
 from bitcycle.nn.recurrent import RecurrentLayer
 
@@ -209,6 +211,20 @@ def test_auto_decides_one_kernel_for_all_products_in_the_first_training_step() -
     layer(torch.randn(5, 3, 4))
     assert layer.settings.kernel.name == "simulate"
     assert layer.settings.kernel_reason == "auto: too small to gain"
+
+
+def test_auto_weighs_the_products_of_every_time_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def decide(*args: object, recurrence: object, **kwargs: object) -> object:
+        seen.append(recurrence)
+        return make_kernel("simulate"), "auto: measured"
+
+    monkeypatch.setattr("bitcycle.nn.base.decide_kernel", decide)
+    layer = bc.quantize_model(nn.LSTM(4, 6, proj_size=5))
+    bc.set_precision(layer, "w4a4e4")
+    layer(torch.randn(7, 3, 4))
+    assert seen == [Recurrence(rows=3, num_steps=7, w_shape=(24, 5))]
 
 
 def test_compiled_models_break_at_the_layer_and_compute_the_same() -> None:

@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 
 from bitcycle.recipes import recipe
-from bitcycle.study.identity import LENGTH, config_id
+from bitcycle.study.identity import LENGTH, _differing, config_id
 from bitcycle.tasks import DataConfig, ModelConfig
 from bitcycle.train.config import (
     CheckpointConfig,
     EvalConfig,
     OptimizerConfig,
     PrecisionConfig,
+    RunConfig,
     TrackingConfig,
 )
 from bitcycle.train.configfile import from_dict, to_dict
@@ -78,3 +79,20 @@ def test_a_step_and_a_fraction_of_the_run_are_not_the_same_time():
 def test_an_id_is_short_hexadecimal_text():
     assert len(config_id(tiny())) == LENGTH
     int(config_id(tiny()), 16)
+
+
+def test_a_setting_at_its_default_is_no_part():
+    config = tiny()
+    settings = to_dict(config)
+    later = {**settings, "data": {**settings["data"], "added_later": None}, "also_new": {"a": 1}}
+    defaults = {**to_dict(RunConfig(steps=1)), "also_new": {"a": 1}}
+    defaults["data"] = {**defaults["data"], "added_later": None}
+    assert _differing(later, defaults) == _differing(settings, to_dict(RunConfig(steps=1)))
+    later["data"]["added_later"] = 3
+    assert _differing(later, defaults)["data"]["added_later"] == 3
+
+
+def test_ids_stay_the_same_from_version_to_version():
+    """A changed id would train finished studies again: if it must change, say so in the changes."""
+    assert config_id(recipe("digits-cpt-3-8-8")) == "99b5c45650"
+    assert config_id(recipe("cifar10-resnet8-float32-small")) == "e3afcad365"

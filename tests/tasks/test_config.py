@@ -32,6 +32,12 @@ def test_amounts_in_range_are_taken():
     assert DataConfig(subset=100, validation=0.1).subset == 100
 
 
+def test_a_vocabulary_has_room_for_the_marks_and_a_word():
+    assert DataConfig(vocabulary=3).vocabulary == 3
+    with pytest.raises(ValueError, match=r"data.vocabulary \(2\) must be at least 3: <unk>, <eos>"):
+        DataConfig(vocabulary=2)
+
+
 def test_configurations_are_frozen_and_by_keyword():
     with pytest.raises(dataclasses.FrozenInstanceError):
         ModelConfig().name = "other"

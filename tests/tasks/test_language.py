@@ -193,6 +193,13 @@ def test_the_model_gets_the_vocabulary_unless_its_options_say_otherwise(make):
     assert make(more).build_model().vocab_size == 50
 
 
+def test_a_smaller_vocabulary_makes_a_smaller_model(make):
+    task = make(LSTM, vocabulary=4)
+    assert len(task.corpus.vocabulary) == 4
+    assert int(task.corpus.train.max()) == 3
+    assert build(task).decoder.out_features == 4
+
+
 def test_models_are_called_with_sequences_first_and_counted_by_sequence(make):
     for config in (LSTM, TRANSFORMER):
         task = make(config)

@@ -32,6 +32,14 @@ def test_a_folder_of_a_model_is_refused_where_none_is_read():
         check_names("image", ModelConfig(path="here"), DataConfig())
 
 
+def test_a_vocabulary_is_refused_where_there_are_no_words():
+    data = DataConfig(name="digits", vocabulary=100)
+    with pytest.raises(
+        ValueError, match=r"data.vocabulary \(100\) is for the task language"
+    ):
+        check_names("image", ModelConfig(), data)
+
+
 def test_every_model_and_every_dataset_is_of_a_kind_that_some_task_takes():
     kinds = {"image", "language", "graph", "pair"}
     assert {model_kind(entry) for _, entry in MODELS.items()} == kinds

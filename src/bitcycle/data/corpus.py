@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from bitcycle.data.base import Place, dataset
-from bitcycle.data.splits import Corpus
-from bitcycle.data.vocabulary import END_OF_LINE, UNKNOWN, cached_vocabulary
+from bitcycle.data.splits import END_OF_LINE, UNKNOWN, Corpus
+from bitcycle.data.vocabulary import cached_vocabulary
 
 SPLITS = ("train", "valid", "test")
 

@@ -11,6 +11,10 @@ from torch import Tensor
 
 from bitcycle.data.batch import Samples
 
+END_OF_LINE = "<eos>"
+UNKNOWN = "<unk>"
+MARKS = (END_OF_LINE, UNKNOWN)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageSplits:
@@ -30,6 +34,21 @@ class Corpus:
     validation: Tensor
     test: Tensor
     vocabulary: tuple[str, ...]
+    """Most frequent first."""
+
+    def with_most_frequent(self, count: int) -> Corpus:
+        """Only `count` words, the marks among them; the others become `<unk>`."""
+        if count >= len(self.vocabulary):
+            return self
+        marks = [word for word in self.vocabulary[count:] if word in MARKS]
+        words = (*self.vocabulary[: count - len(marks)], *marks)
+        numbers = {word: number for number, word in enumerate(words)}
+        unknown = numbers[UNKNOWN]
+        new = torch.tensor(
+            [numbers.get(word, unknown) for word in self.vocabulary], dtype=torch.int32
+        )
+        train, validation, test = (new[x.long()] for x in (self.train, self.validation, self.test))
+        return Corpus(train=train, validation=validation, test=test, vocabulary=words)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -10,8 +10,7 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-END_OF_LINE = "<eos>"
-UNKNOWN = "<unk>"
+from bitcycle.data.splits import END_OF_LINE, UNKNOWN
 
 
 def build_vocabulary(path: Path) -> tuple[str, ...]:

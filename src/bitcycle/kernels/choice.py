@@ -14,7 +14,7 @@ import torch.distributed as dist
 from bitcycle.kernels.base import Kernel
 from bitcycle.kernels.geometry import Geometry
 from bitcycle.kernels.integer import exact_bits
-from bitcycle.kernels.measure import Case, capped, count_macs, time_products
+from bitcycle.kernels.measure import Case, Recurrence, capped, count_macs, time_products
 from bitcycle.kernels.mixed import UNDECIDED, make_kernel
 
 MAX_CODE_BITS = 8
@@ -68,8 +68,12 @@ def decide_kernel(
     *,
     tops: tuple[int | None, int | None, int | None],
     weight_grids: int,
+    recurrence: Recurrence | None = None,
 ) -> tuple[Kernel, str]:
-    """What "auto" means for a product of these shapes; tops: bits of act, second operand, error."""
+    """What "auto" means for a product of these shapes; tops: bits of act, second operand, error.
+
+    recurrence: the product of the hidden state, which takes the same kernel.
+    """
     simulate = make_kernel("simulate")
     if a.dtype == torch.float64 or w.dtype == torch.float64:
         return simulate, "auto: float64"
@@ -86,6 +90,7 @@ def decide_kernel(
         weight_grids=weight_grids,
         device=a.device.type,
         num_threads=torch.get_num_threads(),
+        recurrence=recurrence,
     )
     if count_macs(case) < SMALL:
         return simulate, "auto: too small to gain"

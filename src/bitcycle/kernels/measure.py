@@ -13,11 +13,21 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from bitcycle.kernels.base import KERNELS, Kernel
 from bitcycle.kernels.geometry import ConvGeometry, Geometry, LinearGeometry
+from bitcycle.kernels.held import hold_grad_input, hold_output
 from bitcycle.quantizers.base import Quantized
 
 REPEATS = 3
 HOPELESS = 3.0  # a kernel so many times slower than the best is not tried again
-MAX_MACS = 1 << 28  # larger batches are measured in part
+MAX_MACS = 1 << 28  # larger products are measured in part
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """The other product of a recurrent layer: one weight, a few rows at each time step."""
+
+    rows: int
+    num_steps: int
+    w_shape: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,8 @@ class Case:
     weight_grids: int
     device: str
     num_threads: int
+    recurrence: Recurrence | None = None
+    share: float = 1.0  # of the product that is measured
 
 
 def count_macs(case: Case) -> int:
@@ -45,12 +57,21 @@ def count_macs(case: Case) -> int:
 
 
 def capped(case: Case) -> Case:
-    """The same with a smaller batch, if all of it would take long; not for two activations."""
+    """The same with a smaller batch, if all of it would take long; not for two activations.
+
+    A linear layer with more outputs than rows gets fewer outputs: what its weight costs besides
+    the products is to keep its proportion.
+    """
     macs = count_macs(case)
     if macs <= MAX_MACS or not _has_weight(case):
         return case
+    num_out, *inner = case.w_shape
+    if isinstance(case.geometry, LinearGeometry) and num_out > prod(case.a_shape[:-1]):
+        fewer = max(1, num_out * MAX_MACS // macs)
+        return replace(case, w_shape=(fewer, *inner), share=fewer / num_out)
     batch = max(1, case.a_shape[0] * MAX_MACS // macs)
-    return replace(case, a_shape=(batch, *case.a_shape[1:]))
+    share = batch / case.a_shape[0]
+    return replace(case, a_shape=(batch, *case.a_shape[1:]), share=share)
 
 
 def _output_shape(case: Case) -> torch.Size:
@@ -69,7 +90,14 @@ def time_products(case: Case, *, bf16: bool) -> list[dict[str, float]]:
         torch.autocast(case.device, enabled=False),
         _disable_current_modes(),
     ):
-        return _time_products(case, bf16=bf16)
+        times = _time_products(case, bf16=bf16)
+        if case.recurrence is None:
+            return times
+        steps = _time_steps(case, case.recurrence, bf16=bf16)
+        return [
+            {name: seconds + case.share * of_steps[name] for name, seconds in by_kernel.items()}
+            for by_kernel, of_steps in zip(times, steps, strict=True)
+        ]
 
 
 def _time_products(case: Case, *, bf16: bool) -> list[dict[str, float]]:
@@ -79,7 +107,7 @@ def _time_products(case: Case, *, bf16: bool) -> list[dict[str, float]]:
     w_in = w
     if case.weight_grids == 2 and _has_weight(case):
         w_in = _operand(case, case.w_shape, torch.int8, case.tops[1], per_channel=True, dim=1)
-    names = ["simulate", "dequantize", "int8", *(["bf16"] if bf16 else [])]
+    names = _names(bf16)
     a_shape, w_shape = torch.Size(case.a_shape), torch.Size(case.w_shape)
     products: list[Callable[[Kernel, bool], Tensor]] = [
         lambda kernel, codes: kernel.output(case.geometry, _as(a, codes), _as(w, codes), None),
@@ -91,6 +119,48 @@ def _time_products(case: Case, *, bf16: bool) -> list[dict[str, float]]:
         ),
     ]
     return [_time(product, names, case.device) for product in products]
+
+
+def _time_steps(case: Case, recurrence: Recurrence, *, bf16: bool) -> list[dict[str, float]]:
+    """Of all time steps: two products at each, with a held weight, and one over all of them."""
+    num_out, num_in = recurrence.w_shape
+    rows, num_steps, names = recurrence.rows, recurrence.num_steps, _names(bf16)
+    a = _operand(case, (rows, num_in), torch.uint8, case.tops[0])
+    e = _operand(case, (rows, num_out), torch.uint8, case.tops[2])
+    w, w_in = (
+        _operand(case, recurrence.w_shape, torch.int8, case.tops[1], per_channel=True, dim=dim)
+        for dim in (0, case.weight_grids - 1)
+    )
+    outputs, grads = {}, {}
+    for name in names:
+        kernel = KERNELS[name]
+        outputs[name] = hold_output(kernel, _as(w, kernel.takes_codes), None)
+        grads[name] = hold_grad_input(kernel, _as(w_in, kernel.takes_codes))
+    all_a, all_e = (  # a scale per row: every time step has its own
+        _operand(case, (rows * num_steps, width), torch.uint8, top, per_channel=True)
+        for width, top in ((num_in, case.tops[0]), (num_out, case.tops[2]))
+    )
+    w_shape = torch.Size(recurrence.w_shape)
+    each: list[Callable[[Kernel, bool], Tensor]] = [
+        lambda kernel, codes: outputs[kernel.name](_as(a, codes)),
+        lambda kernel, codes: grads[kernel.name](_as(e, codes)),
+    ]
+    by_step = [
+        {name: num_steps * seconds for name, seconds in _time(product, names, case.device).items()}
+        for product in each
+    ]
+    over_all = _time(
+        lambda kernel, codes: kernel.grad_weight(
+            case.geometry, _as(all_e, codes), _as(all_a, codes), w_shape
+        ),
+        names,
+        case.device,
+    )
+    return [*by_step, over_all]
+
+
+def _names(bf16: bool) -> list[str]:
+    return ["simulate", "dequantize", "int8", *(["bf16"] if bf16 else [])]
 
 
 def _time(

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from bitcycle.kernels.base import Kernel
 from bitcycle.kernels.choice import MAX_CODE_BITS, decide_kernel
 from bitcycle.kernels.geometry import Geometry
+from bitcycle.kernels.measure import Recurrence
 from bitcycle.kernels.mixed import UNDECIDED
 from bitcycle.nn.product import (
     CALL,
@@ -119,6 +120,13 @@ def qualified_name(kind: type) -> str:
     'torch.nn.modules.linear.Linear'
     """
     return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def alone(quantizer: Quantizer) -> Quantizer:
+    """The same rules without a word to other processes."""
+    if not getattr(quantizer, "sync_ranges", False):
+        return quantizer
+    return replace(quantizer, sync_ranges=False)  # type: ignore[call-arg]
 
 
 class QuantizedLayer(nn.Module):
@@ -309,7 +317,14 @@ class QuantizedLayer(nn.Module):
         """Whether an input is put on its own range, as for every layer that reads it."""
         return usable() and self.training and self.recorder is None
 
-    def _decide_kernel(self, geometry: Geometry, a: Tensor, w: Tensor, second: str) -> None:
+    def _decide_kernel(
+        self,
+        geometry: Geometry,
+        a: Tensor,
+        w: Tensor,
+        second: str,
+        recurrence: Recurrence | None = None,
+    ) -> None:
         """What "auto" comes to, now that the shapes are known; once, in the first training step."""
         roles = self.quantized_roles
         first, other, error = (
@@ -322,6 +337,7 @@ class QuantizedLayer(nn.Module):
             w.detach(),
             tops=(first, other, error),
             weight_grids=self.settings.quantizer.weight_grids,
+            recurrence=recurrence,
         )
         self.settings = replace(self.settings, kernel=kernel, kernel_reason=reason)
 
@@ -358,8 +374,15 @@ class QuantizedLayer(nn.Module):
             self._warn_unobserved()
         return low, high
 
+    @property
+    def rules(self) -> Quantizer:
+        """The quantizer; in evaluation it waits for no other process, which may not evaluate."""
+        quantizer = self.settings.quantizer
+        is_alone = not (self.training or self.shared.is_calibrating)
+        return alone(quantizer) if is_alone else quantizer
+
     def _batch_range(self, x: Tensor) -> Range:
-        quantizer, seen = self.settings.quantizer, self.shared.last_seen
+        quantizer, seen = self.rules, self.shared.last_seen
         if not usable():
             return quantizer.range_of("act", x.detach())
         known = seen.range_of(x, quantizer)

@@ -13,7 +13,7 @@ from bitcycle.kernels.base import Kernel
 from bitcycle.kernels.choice import MAX_CODE_BITS
 from bitcycle.kernels.geometry import Geometry
 from bitcycle.kernels.mixed import UNDECIDED
-from bitcycle.nn.saved import NUM_TENSORS, restore, shared_codes, to_save
+from bitcycle.nn.saved import NUM_TENSORS, Form, restore, shared_codes, to_save
 from bitcycle.nn.seen import LastSeen
 from bitcycle.ops.layout import memory_layout
 from bitcycle.ops.noise import noise_key
@@ -183,9 +183,7 @@ class _Product(torch.autograd.Function):
         control = ctx.control
         # noise is numbered in memory order: that of the output, which a traced graph knows too
         e = e.contiguous(memory_format=ctx.layout)
-        saved = ctx.saved_tensors
-        qa = restore(saved[:NUM_TENSORS], ctx.forms[0])
-        qw = restore(saved[NUM_TENSORS:], ctx.forms[1])
+        qa, qw = _restored(ctx)
         (a_shape, w_shape), (a_dtype, w_dtype) = ctx.shapes, ctx.dtypes
         needs_a, needs_w, needs_bias = ctx.needs_input_grad[:3]
         grad_a = grad_w = grad_bias = None
@@ -203,6 +201,36 @@ class _Product(torch.autograd.Function):
             if needs_bias and ctx.has_bias:
                 grad_bias = plan.geometry.grad_bias(e)  # the bias is float32: so is its gradient
         return grad_a, grad_w, grad_bias, None, None, None, None, None, None, None
+
+
+def _restored(ctx: Any) -> tuple[Quantized, Quantized]:
+    return _both(vars(ctx).pop("unpacked", None) or ctx.saved_tensors, ctx.forms)
+
+
+def _both(saved: Any, forms: tuple[Form, Form]) -> tuple[Quantized, Quantized]:
+    return restore(saved[:NUM_TENSORS], forms[0]), restore(saved[NUM_TENSORS:], forms[1])
+
+
+def product_behind(output: Tensor) -> Any | None:
+    """The node of the product that made this tensor, if it keeps both operands, as codes."""
+    if type(output.grad_fn) is not _Product._backward_cls:
+        return None
+    node: Any = output.grad_fn
+    keeps_both = all(node.needs_input_grad[:2]) and not node.has_bias
+    return node if keeps_both and node.plan.kernel.takes_codes else None
+
+
+def multiply_again(node: Any) -> Tensor:
+    """The output of such a product once more, to the bit, from the codes it keeps.
+
+    For a backward pass that comes before the product's own, which then finds the codes unpacked:
+    gradient checkpointing lets a tensor be unpacked once only.
+    """
+    node.unpacked = node.saved_tensors
+    qa, qw = _both(node.unpacked, node.forms)
+    with _no_autocast(node.control):
+        output: Tensor = node.plan.kernel.output(node.plan.geometry, qa, qw, None)
+    return output.to(node.dtypes[0])
 
 
 def _encode_error(

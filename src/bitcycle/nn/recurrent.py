@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from bitcycle.kernels.geometry import LinearGeometry
+from bitcycle.kernels.measure import Recurrence
 from bitcycle.kernels.mixed import UNDECIDED
 from bitcycle.nn.base import QuantizedLayer
 from bitcycle.nn.base import _is_recomputing as is_recomputing
@@ -52,7 +53,7 @@ class RecurrentLayer(QuantizedLayer):
         w_ih, w_hh, b_ih, b_hh, w_hr = weights
         x, h = _in_one_dtype(x, w_ih), _in_one_dtype(h, w_hh)
         c = c if c is None else _in_one_dtype(c, w_hh)
-        plan, quantizer = self._plan(x, w_ih), self.settings.quantizer
+        plan, quantizer = self._plan(x, w_ih, w_hh, steps), self.settings.quantizer
         if "act" in plan.roles:
             x = quantizer.prepare("act", x, control[LEVELS["act"]])
         if "weight" in plan.roles:
@@ -74,9 +75,11 @@ class RecurrentLayer(QuantizedLayer):
         self._observe_steps(p_row, result.p_extremes)
         return result
 
-    def _plan(self, x: Tensor, w: Tensor) -> Plan:
+    def _plan(self, x: Tensor, w_ih: Tensor, w_hh: Tensor, steps: Steps) -> Plan:
         if self.settings.kernel.name == UNDECIDED.name and self.training and x.numel():
-            self._decide_kernel(_GEOMETRY, x, w, "weight")  # by the largest of its products
+            num_out, num_in = w_hh.shape
+            recurrence = Recurrence(max(steps.counts), len(steps.counts), (num_out, num_in))
+            self._decide_kernel(_GEOMETRY, x, w_ih, "weight", recurrence)
         return Plan(
             quantizer=self.settings.quantizer,
             kernel=self.settings.kernel,

@@ -21,7 +21,8 @@ LENGTH = 10  # hex digits: two of a million configurations collide once in two
 def config_id(config: RunConfig) -> str:
     """Equal for configurations that train the same, wherever the files lie; the seed is no part.
 
-    Of a model's folder (`model.path`) its own name counts, without the folders above it.
+    Of a model's folder (`model.path`) its own name counts, without the folders above it. Settings
+    that have their default are no part either: one that is added later changes no run's id.
 
     >>> from dataclasses import replace
     >>> one = RunConfig(steps=10)
@@ -30,6 +31,33 @@ def config_id(config: RunConfig) -> str:
     >>> config_id(one) == config_id(replace(one, steps=11))
     False
     """
+    settings = _differing(_normalized(config), _defaults())
+    text = json.dumps(settings, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
+
+
+@functools.cache
+def _defaults() -> dict[str, Any]:
+    defaults = _normalized(RunConfig(steps=1))
+    del defaults["steps"]
+    return defaults
+
+
+def _differing(settings: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """What is not as in `defaults`, which has these settings or more."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        default = defaults.get(name)
+        if isinstance(value, dict) and isinstance(default, dict):
+            value = _differing(value, default)
+            default = {}
+        is_default = name in defaults and json.dumps(value) == json.dumps(default)  # 1 is not 1.0
+        if not is_default:
+            found[name] = value
+    return found
+
+
+def _normalized(config: RunConfig) -> dict[str, Any]:
     settings = to_dict(config)
     for name in NOT_PART:
         _change(settings, name, None)
@@ -39,8 +67,7 @@ def config_id(config: RunConfig) -> str:
         _change(settings, f"precision.{role}", _as_text)  # 8 and "8" are one schedule
     if settings["model"]["path"] is not None:
         settings["model"]["path"] = Path(settings["model"]["path"]).name
-    text = json.dumps(settings, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
+    return settings
 
 
 def _change(settings: dict[str, Any], dotted: str, change: Callable[[Any], Any] | None) -> None:

@@ -145,7 +145,7 @@ def subject_of(config: RunConfig, total_steps: int | None = None) -> Subject:
     shape: tuple[int, ...] | None = None
     batch_size = data.batch_size
     if info.kind == "language":
-        sizes = {"vocab_size": info.num_classes}
+        sizes = {"vocab_size": min(info.num_classes, data.vocabulary or info.num_classes)}
         shape = (data.sequence_length,)
     elif info.kind == "pair":
         sizes["max_length"] = data.sequence_length

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Features = Literal["raw", "row_normalized", "standardized"]
+SMALLEST_VOCABULARY = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,7 @@ class DataConfig:
     subset, validation: a number (int) or a fraction (float) of the training samples to keep, and
     to hold out. batch_size counts samples (streams, for a recurrent language model) per optimizer
     step over all processes. sequence_length: tokens per sample or window, for language and pairs.
+    vocabulary: how many words a text keeps, the most frequent ones; the others become <unk>.
     features: how a graph's node features are scaled.
     """
 
@@ -41,6 +43,7 @@ class DataConfig:
     subset: int | float | None = None
     validation: int | float | None = None
     sequence_length: int = 35
+    vocabulary: int | None = None
     features: Features = "raw"
     num_workers: int = 2
     cache_dir: str | None = None
@@ -55,3 +58,8 @@ class DataConfig:
                 raise ValueError(f"data.{name} ({amount}) as a fraction must be between 0 and 1")
             if isinstance(amount, int) and amount < 1:
                 raise ValueError(f"data.{name} ({amount}) as a number must be at least 1")
+        if self.vocabulary is not None and self.vocabulary < SMALLEST_VOCABULARY:
+            raise ValueError(
+                f"data.vocabulary ({self.vocabulary}) must be at least {SMALLEST_VOCABULARY}: "
+                "<unk>, <eos> and a word"
+            )

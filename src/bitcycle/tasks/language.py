@@ -33,7 +33,8 @@ class LanguageModelling(Task):
 
     def __init__(self, model: ModelConfig, data: DataConfig, *, seed: int = 0) -> None:
         super().__init__(model, data, seed=seed)
-        self.corpus = load_corpus(data.name, data.root, cache_dir=data.cache_dir)
+        corpus = load_corpus(data.name, data.root, cache_dir=data.cache_dir)
+        self.corpus = corpus.with_most_frequent(data.vocabulary or len(corpus.vocabulary))
         self.is_recurrent = MODELS[model.name].family == "lstm_lm"
         self.carried: dict[int, State] = {}  # by micro-batch
 

@@ -25,6 +25,11 @@ def check_names(kind: Kind, model: ModelConfig, data: DataConfig) -> None:
             f"model.path ({model.path}) is for the task pairs; {model.name!r} is built from its "
             "options: leave it null"
         )
+    if data.vocabulary is not None and kind != "language":
+        raise ValueError(
+            f"data.vocabulary ({data.vocabulary}) is for the task language; {data.name!r} is of "
+            f"kind {info.kind!r}: leave it null"
+        )
 
 
 def model_kind(entry: ModelEntry) -> Kind:

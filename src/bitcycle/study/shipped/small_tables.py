@@ -109,8 +109,8 @@ def table5_small() -> Study:
 
 
 WIKITEXT2 = (
-    "WikiText-2: a fraction of an epoch, far from the perplexity of a whole training; about 4 "
-    "minutes a run on one core, most of them for the evaluation on all words"
+    "WikiText-2 with the 5,000 most frequent words, 13 % of the text is <unk>: perplexities are "
+    "lower than those of all 33,278; a third of an epoch, far from a whole training"
 )
 
 
