@@ -57,7 +57,7 @@ def cifar10(model: str, name: str, precision: PrecisionConfig) -> RunConfig:
 
 
 def wikitext2_lstm(name: str, precision: PrecisionConfig) -> RunConfig:
-    """One layer of 128 units, tied embeddings, 5,000 words; 800 windows of 20 x 35 words."""
+    """One layer of 128 units, tied embeddings, 5,000 words; 500 windows of 20 x 35 words."""
     return RunConfig(
         name=f"wikitext2-lstm-{name}-small",
         task="language",
@@ -76,14 +76,14 @@ def wikitext2_lstm(name: str, precision: PrecisionConfig) -> RunConfig:
         lr=LrConfig(policy="cosine"),
         precision=precision,
         eval=EvalConfig(every=0),
-        steps=800,
+        steps=500,
         clip_norm=0.25,
         threads=1,
     )
 
 
 def wikitext2_transformer(name: str, precision: PrecisionConfig) -> RunConfig:
-    """Two layers of 128, 5,000 words; 800 updates of 16 x 64 words."""
+    """Two layers of 128, 5,000 words; 400 updates of 16 x 64 words."""
     return RunConfig(
         name=f"wikitext2-transformer-{name}-small",
         task="language",
@@ -102,7 +102,7 @@ def wikitext2_transformer(name: str, precision: PrecisionConfig) -> RunConfig:
         lr=LrConfig(policy="inverse_sqrt", warmup=100),
         precision=precision,
         eval=EvalConfig(every=0),
-        steps=800,
+        steps=400,
         threads=1,
     )
 

@@ -66,6 +66,7 @@ def cifar10_small() -> Study:
             run("cpt-3-8-8-start60", "CPT 3-8/8 from epoch 60 of 160"),
         ),
         baseline=BASELINE,
+        seeds=5,
         notes=(CIFAR10, "64 steps a cycle are too few for RR, which ends at 7 bits"),
     )
 
@@ -79,6 +80,7 @@ def snli_small() -> Study:
         "CPT against static bits for a small BERT on SNLI.",
         from_recipes(*(f"snli-bert-{run}-small" for run in runs)),
         baseline=BASELINE,
+        seeds=5,
         notes=("two layers of 128 from scratch, 900 steps of 64 pairs, 8 cycles",),
     )
 
