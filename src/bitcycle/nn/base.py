@@ -287,7 +287,7 @@ class QuantizedLayer(nn.Module):
         if a.dtype != w.dtype and torch.is_autocast_enabled(a.device.type):
             wide = torch.promote_types(a.dtype, w.dtype)  # grids are not bf16, operands may be
             a, w, bias = a.to(wide), w.to(wide), None if bias is None else bias.to(wide)
-        roles, control = self.quantized_roles, part_of(self._tick(), act_row)
+        roles, control = self.quantized_roles, part_of(self._tick(is_first=act_row == 0), act_row)
         if "act" in roles:
             a = quantizer.prepare("act", a, control[LEVELS["act"]])
         if second in roles:
@@ -341,16 +341,18 @@ class QuantizedLayer(nn.Module):
         )
         self.settings = replace(self.settings, kernel=kernel, kernel_reason=reason)
 
-    def _tick(self) -> Tensor:
+    def _tick(self, *, is_first: bool = True) -> Tensor:
         """A copy of the control tensor for this call, whose noise no other call shares.
 
-        Evaluation takes no noise and must not shift that of the training around it.
+        The first product of a call counts it: a forward pass that is computed again inside a
+        backward pass counts nothing, and all products must find the number they had. Evaluation
+        takes no noise and must not shift that of the training around it.
         """
         if not torch.compiler.is_compiling() and _version(self.control) != self._written_version:
             self._write_control()  # averaged or broadcast by someone; the Precision is the truth
         may_train = self.training or torch.is_grad_enabled()
         takes_noise = "error" in self.quantized_roles or "grad" in self.quantized_roles
-        if takes_noise and may_train and not _is_recomputing():
+        if is_first and takes_noise and may_train and not _is_recomputing():
             self.control[CALL].add_(1)
             if not torch.compiler.is_compiling():
                 self._written_version = _version(self.control)
