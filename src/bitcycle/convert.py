@@ -25,6 +25,7 @@ from bitcycle.nn.base import (
     LayerSettings,
     ModelState,
     QuantizedLayer,
+    alone,
     converted_type,
     qualified_name,
     registered_base,
@@ -303,7 +304,7 @@ def _float_products(kernel: Kernel, rules: Quantizer) -> list[str]:
     """Which products of a kernel that multiplies codes these rules leave to float32, and why."""
     parts = kernel.name.split("/")
     by_product = dict(zip(PRODUCTS, parts if len(parts) > 1 else parts * 3, strict=True))
-    tensor = torch.zeros(2, 2)
+    tensor, rules = torch.zeros(2, 2), alone(rules)
     multiplying = {p for p, part in by_product.items() if part in ("int8", "bf16")}
     if rules.range_of("error", tensor)[0].numel() > 1:
         left = [p for p in ("grad_input", "grad_weight") if p in multiplying]
@@ -349,16 +350,30 @@ def _explain(candidates: list[Candidate], rules: Quantizer, kept: list[Candidate
 
 
 def _refuse_sharded(model: nn.Module) -> None:
+    """Conversion swaps classes, and fully_shard has put its own in their place."""
     for name, parameter in model.named_parameters():
         if _is_sharded(parameter):
             raise ValueError(
-                f"parameter {name!r} is sharded already (fully_shard): convert first, then shard"
+                f"parameter {name!r} is sharded already (fully_shard): convert first, then shard. "
+                "FSDP2 owns the classes of these modules and a part of each weight by now; call "
+                "quantize_model on the plain model, before fully_shard or accelerator.prepare"
+            )
+    for name, module in model.named_modules():
+        if _is_fsdp(module):  # its weights are whole for the moment: between forward and backward
+            raise ValueError(
+                f"module {name or '(the model itself)'!r} was given to fully_shard: convert first, "
+                "then shard"
             )
 
 
 def _is_sharded(parameter: Tensor | None) -> bool:
     distributed = sys.modules.get("torch.distributed.tensor")  # who has a DTensor imported this
     return distributed is not None and isinstance(parameter, distributed.DTensor)
+
+
+def _is_fsdp(module: nn.Module) -> bool:
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and isinstance(module, getattr(fsdp, "FSDPModule", ()))
 
 
 def _disable_fast_paths(model: nn.Module) -> None:
@@ -419,6 +434,12 @@ def unquantize_model(model: nn.Module) -> nn.Module:
     layers = [module for module in model.modules() if isinstance(module, kinds)]
     if not layers:
         raise ValueError("the model has no quantized layer: nothing to convert back")
+    if any(_is_fsdp(module) for module in model.modules()):
+        raise ValueError(
+            "the model was given to fully_shard, which owns its classes now: build the model anew, "
+            "convert it, load the whole state (torch.distributed.checkpoint.state_dict, "
+            "full_state_dict=True) and convert that one back"
+        )
     inner = unwrap(model)
     own = {key for key, _ in _own_buffers(inner)}
     ignored = getattr(inner, "_ddp_params_and_buffers_to_ignore", [])

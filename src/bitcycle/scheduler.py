@@ -254,7 +254,8 @@ class PrecisionScheduler:
     def state_dict(self) -> dict[str, Any]:
         """The step, and what it is a step of, so that a mismatch is noticed on loading.
 
-        With adaptive schedules also what they have seen so far.
+        With adaptive schedules also what they have seen so far. Plain numbers and texts under
+        names that stay: `torch.distributed.checkpoint` takes the scheduler as it is (`Stateful`).
         """
         state: dict[str, Any] = {
             "step_count": self._step_count,
@@ -274,10 +275,11 @@ class PrecisionScheduler:
                 f"got {step!r}"
             )
         for key, own in (("total_steps", self.total_steps), ("schedules", self._describe_plans())):
-            if key in state and state[key] != own:
+            if key in state and _in_words(state[key]) != own:
                 warnings.warn(
-                    f"the saved scheduler had {key} {state[key]!r}, this one has {own!r}: the bits "
-                    "from here on differ from what the saved run would have used",
+                    f"the saved scheduler had {key} {_in_words(state[key])!r}, this one has "
+                    f"{own!r}: the bits from here on differ from what the saved run would have "
+                    "used",
                     BitcycleWarning,
                     stacklevel=2,
                 )
@@ -285,15 +287,27 @@ class PrecisionScheduler:
         self._step_count = step
         self._apply(step)
 
-    def _describe_plans(self) -> str | dict[str, str]:
-        """The roles' schedules in words, by layer where they differ."""
+    def _describe_plans(self) -> str:
+        """The roles' schedules in words, by layer where they differ.
+
+        One text, not a dict: a distributed checkpoint would look for each of its keys.
+        """
         texts = [
             " ".join(f"{role}={schedule}" for role, schedule in zip(ROLES, plan, strict=True))
             for plan in self._plans
         ]
         if len(texts) == 1:
             return texts[0]
-        return {n: texts[plan] for n, plan in zip(self._names, self._plan_of, strict=True)}
+        plans = zip(self._names, self._plan_of, strict=True)
+        words: str = _in_words({name: texts[plan] for name, plan in plans})
+        return words
+
+
+def _in_words(value: Any) -> Any:
+    """By layer in one text; anything else as it is."""
+    if not isinstance(value, Mapping):
+        return value
+    return "; ".join(f"{name}: {text}" for name, text in value.items())
 
 
 def _most_bits(schedule: Schedule, total_steps: int) -> int:

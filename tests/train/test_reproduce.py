@@ -11,6 +11,7 @@ from bitcycle.train.reproduce import (
     random_state,
     restore_random_state,
     seed_everything,
+    seed_of_process,
 )
 from bitcycle.train.statefile import read_state, write_state
 
@@ -34,6 +35,13 @@ def test_a_seed_may_be_larger_than_numpy_takes():
     first = draw()
     seed_everything(2**32 + 5)
     assert draw() == first
+
+
+def test_every_process_draws_numbers_of_its_own():
+    seeds = [seed_of_process(seed, rank) for seed in (0, 1, 2**40) for rank in range(4)]
+    assert seeds[::4] == [0, 1, 2**40]
+    assert len(set(seeds)) == len(seeds)
+    seed_everything(seeds[-1])  # each is one that the generators take
 
 
 def test_generators_go_on_from_a_saved_state(tmp_path):

@@ -81,7 +81,7 @@ class RecurrentLayer(QuantizedLayer):
             recurrence = Recurrence(max(steps.counts), len(steps.counts), (num_out, num_in))
             self._decide_kernel(_GEOMETRY, x, w_ih, "weight", recurrence)
         return Plan(
-            quantizer=self.settings.quantizer,
+            quantizer=self.rules,
             kernel=self.settings.kernel,
             geometry=_GEOMETRY,
             roles=self.quantized_roles,

@@ -148,6 +148,9 @@ def damage(path: Path) -> str | None:
         sums: dict[str, str] = manifest["sha256"]
         if manifest["manifest"] != _manifest_digest(manifest["step"], sums):
             return f"{MANIFEST} is not what was written (checksum differs)"
+        named = _NAME.fullmatch(path.name)
+        if named and int(named[1]) != manifest["step"]:
+            return f"it is the checkpoint of step {manifest['step']}"
         for name, expected in sums.items():
             file = path / name
             if not file.is_file():
@@ -156,7 +159,7 @@ def damage(path: Path) -> str | None:
                 return f"{name} is not what was written (checksum differs)"
     except FileNotFoundError:
         return f"{MANIFEST} is missing"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"{MANIFEST} cannot be read ({type(error).__name__})"
     return None
 
@@ -164,7 +167,10 @@ def damage(path: Path) -> str | None:
 def _load(path: Path) -> dict[str, Any]:
     """Every part of a verified checkpoint, by name."""
     names = {Path(file).stem for file in _read_manifest(path)["sha256"]}
-    return {name: read_state(path, name) for name in sorted(names)}
+    try:
+        return {name: read_state(path, name) for name in sorted(names)}
+    except ValueError as error:  # as it was written, and not by us
+        raise CheckpointError(f"{error}; restore the files of {path}") from None
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

@@ -9,10 +9,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from bitcycle.extras import require
 from bitcycle.train.config import RunConfig
+from bitcycle.train.yamlfile import read_yaml
 
 _PURPOSE = "run configurations"
 
@@ -108,10 +109,34 @@ def _build(
         else:
             check_overrides(arguments)
             namespace = parser.parse_args(list(arguments))
+        _check_null(namespace.as_dict(), source)
         instantiated = parser.instantiate(namespace)
     except errors as error:
         raise ValueError(f"{source}: {_readable(error)}") from None
     return RunConfig(**vars(instantiated))
+
+
+def _check_null(settings: Mapping[str, Any], source: str) -> None:
+    """Raise for a null where a value must be; the parser takes one anywhere."""
+    for key, may_be in _may_be_null(RunConfig, ""):
+        value: Any = settings
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if value is None and not may_be:
+            raise ValueError(f"{source}: {key} is null; give a value, or leave the key out")
+
+
+@functools.cache
+def _may_be_null(kind: type, prefix: str) -> tuple[tuple[str, bool], ...]:
+    found: list[tuple[str, bool]] = []
+    for entry in dataclasses.fields(kind):
+        hint, key = get_type_hints(kind)[entry.name], prefix + entry.name
+        if dataclasses.is_dataclass(hint):
+            assert isinstance(hint, type)
+            found += _may_be_null(hint, f"{key}.")
+        else:
+            found.append((key, type(None) in get_args(hint)))
+    return tuple(found)
 
 
 def _argument_error() -> type[Exception]:
@@ -176,14 +201,8 @@ def to_yaml(config: RunConfig) -> str:
 
 def read_config(path: str | Path) -> RunConfig:
     """The configuration in a YAML file; keys left out take their defaults."""
-    yaml = require("yaml", extra="train", purpose=_PURPOSE)
     path = Path(path)
-    try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not a text file: {error}") from None
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not valid YAML: {error}") from None
+    settings = read_yaml(path, purpose=_PURPOSE)
     try:
         return from_dict(settings, source=str(path))
     except ValueError as error:  # a rule of the configuration itself does not know the file

@@ -10,12 +10,23 @@ from typing import Any
 import numpy as np
 import torch
 
+from bitcycle.ops.noise import hash_ints
+
 
 def seed_everything(seed: int) -> None:
     """torch (initialization, dropout), numpy and Python, for code that uses them."""
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
+
+
+def seed_of_process(seed: int, rank: int) -> int:
+    """What a process draws with: the run's seed in the first, others of their own.
+
+    >>> seed_of_process(7, 0)
+    7
+    """
+    return seed if rank == 0 else hash_ints(seed, rank) % 2**32
 
 
 def random_state() -> dict[str, Any]:

@@ -141,14 +141,14 @@ def _load_newest(session: Session, directory: RunDirectory, reporter: Reporter) 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", BitcycleWarning)
         loaded = checkpoints.load_newest()
+        if loaded is not None:
+            session.load_state_dict(loaded[1])
     for warning in caught:
         reporter.say(f"warning: {warning.message}")
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     if loaded is None:
         return False
-    step, state = loaded
-    session.load_state_dict(state)
-    reporter.say(f"going on from step {step}")
+    reporter.say(f"going on from step {loaded[0]}")
     return True
 
 

@@ -28,7 +28,12 @@ from bitcycle.train.config import RunConfig, steps_of
 from bitcycle.train.feedback import check_feedback
 from bitcycle.train.optimizers import LearningRate, make_optimizer
 from bitcycle.train.range_plan import plan_range_test
-from bitcycle.train.reproduce import random_state, restore_random_state, seed_everything
+from bitcycle.train.reproduce import (
+    random_state,
+    restore_random_state,
+    seed_everything,
+    seed_of_process,
+)
 from bitcycle.train.statefile import join_state, split_state
 from bitcycle.warnings import BitcycleWarning
 
@@ -165,7 +170,7 @@ class Session:
         self.news = dict(run.get("news", {}))
         self.meter.load_state_dict(run["cost"])
         restore_kernels(self.model, run["kernels"])
-        if self.config.threads is None:
+        if self.config.threads is None and len(run["ranks"]) == self.world_size:
             torch.set_num_threads(run["threads"])  # sums are divided among threads
         if self.swa is not None:
             self.swa.load_state_dict(state["swa"])
@@ -182,9 +187,13 @@ class Session:
         else:
             own = ranks[0]
             self.task.start_pass()
+            sums = _add_up([rank["window"] for rank in ranks]) if self.is_main else {}
+            self.window = {name: value.to(self.device) for name, value in sums.items()}
             warnings.warn(
                 f"the checkpoint was written by {len(ranks)} processes and {self.world_size} go "
-                "on: the rest of the run is not bit for bit what it would have been",
+                "on: weights, optimizer, bits and the order of the data are exact; the noise of "
+                "rounding, dropout, recurrent state, batch statistics and the order of sums are "
+                "not what they would have been",
                 BitcycleWarning,
                 stacklevel=3,
             )
@@ -197,6 +206,14 @@ class Session:
             parts = parts * self.world_size
             dist.all_gather_object(parts, parts[self.rank])
         return [join_state(plain, tensors) for plain, tensors in parts]
+
+
+def _add_up(windows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    names = {name for window in windows for name in window}
+    return {
+        name: torch.stack([window[name] for window in windows if name in window]).sum(0)
+        for name in sorted(names)
+    }
 
 
 def build_session(config: RunConfig, folder: Path | None = None) -> Session:
@@ -244,6 +261,8 @@ def build_session(config: RunConfig, folder: Path | None = None) -> Session:
             raise ValueError(f"swa.start ({config.swa.start}) is beyond the run's {total_steps} "
                              "steps: nothing would be averaged")  # fmt: skip
         swa = AveragedModel(model)
+    if rank > 0:
+        seed_everything(seed_of_process(config.seed, rank))  # dropout of its own; one model for all
     return Session(
         config=config,
         task=task,
@@ -315,6 +334,14 @@ def _make_accelerator(config: RunConfig) -> Any:
     accelerate = require("accelerate", extra="train", purpose="training runs")
     # several runs in one process may differ in mixed precision, which accelerate keeps globally
     accelerate.state.AcceleratorState._reset_state()
-    return accelerate.Accelerator(
+    accelerator = accelerate.Accelerator(
         cpu=not torch.cuda.is_available(), mixed_precision=config.autocast
     )
+    kind = accelerator.distributed_type.value
+    if kind in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
+        raise ValueError(
+            f"accelerate is configured for {kind}, and runs of bitcycle have many processes by DDP "
+            "only: start this one with torchrun, or without that part of accelerate's "
+            "configuration; a loop of your own may use FSDP2 (docs/scale.md)"
+        )
+    return accelerator

@@ -88,9 +88,15 @@ def write_state(folder: Path, name: str, state: Any) -> list[Path]:
 
 
 def read_state(folder: Path, name: str) -> Any:
-    """The state that `write_state` wrote."""
+    """The state that `write_state` wrote; ValueError when the files hold anything else."""
     safetensors = require("safetensors.torch", extra="train", purpose=_PURPOSE)
-    plain = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    damage = require("safetensors", extra="train", purpose=_PURPOSE).SafetensorError
     path = folder / f"{name}.safetensors"
-    tensors = safetensors.load(path.read_bytes()) if path.exists() else {}
-    return join_state(plain, tensors)
+    try:
+        plain = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        tensors = safetensors.load(path.read_bytes()) if path.exists() else {}
+        return join_state(plain, tensors)
+    except (ValueError, LookupError, TypeError, RecursionError, damage) as error:
+        raise ValueError(
+            f"{folder / name}.json and .safetensors are no saved state ({error!r})"
+        ) from None
