@@ -214,6 +214,16 @@ def test_the_top_has_the_most_bits_of_each_role_on_any_layer():
     forward = {"0": "stages:3@0.5,8", "1": 6}
     bits = scheduler(forward=forward, act={"0": 4}, error="seq(4@0.5, fp32)")
     assert str(bits.top) == "w8a6"
+    by_layer = {name: str(precision) for name, precision in bits.highest.items()}
+    assert by_layer == {"0": "w8a4", "1": "w6a6"}
+
+
+def test_a_float_layer_does_not_make_the_others_float():
+    bits = scheduler(forward={"*": "stages:3@0.5,8", "1": None}, backward=8)
+    highest = bits.highest
+    assert (highest["0"].weight, highest["0"].act) == (8, 8)
+    assert highest["1"].weight is None
+    assert str(scheduler(forward="stages:3@0.5,8").highest) == "w8a8"
 
 
 def test_the_bits_of_any_step_can_be_asked_for():

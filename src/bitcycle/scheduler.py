@@ -134,8 +134,14 @@ class PrecisionScheduler:
         return {n: bits[plan] for n, plan in zip(self._names, self._plan_of, strict=True)}
 
     @property
+    def highest(self) -> Precision | dict[str, Precision]:
+        """The most bits each layer reaches: what a model is evaluated at by default."""
+        highs = [[schedule.high for schedule in plan] for plan in self._plans]
+        return self._by_layer([Precision(**dict(zip(ROLES, row, strict=True))) for row in highs])
+
+    @property
     def top(self) -> Precision:
-        """The most bits each role reaches on any layer: what a model is evaluated at by default."""
+        """The most bits each role reaches on any layer: what a static run would take throughout."""
         tops: dict[str, Bits] = {}
         for role, schedules in zip(ROLES, zip(*self._plans, strict=True), strict=True):
             highs = [schedule.high for schedule in schedules]

@@ -62,3 +62,11 @@ def test_a_damaged_file_is_a_clear_error(tmp_path):
     path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(ValueError, match="damaged"):
         read_safetensors(path)
+
+
+def test_a_file_without_its_grids_is_a_clear_error(tmp_path):
+    path = tmp_path / "model.safetensors"
+    written(path, ready(conv_net(), images()), images())
+    path.with_suffix(".json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"model\.json does not exist; model.safetensors"):
+        read_safetensors(path)

@@ -87,6 +87,17 @@ def test_evaluation_started_twice_still_comes_back_to_the_training_bits():
     assert str(bc.get_precision(run._model)) == "w3a3e8g8"
 
 
+def test_evaluation_bits_that_a_layer_cannot_take_are_an_error_before_the_first_step():
+    model = bc.quantize_model(linears(4, 8, 2), max_bits=5)
+    with pytest.raises(ValueError, match="max_bits=5 and cannot take w8a8"):
+        PrecisionRun(Settings(forward=4, backward=5, eval_precision="w8a8"), model, 4)
+
+
+def test_a_checkpoint_from_after_the_last_step_is_an_error():
+    with pytest.raises(ValueError, match="the checkpoint is of step 9, and this run has 4 steps"):
+        make_run().resume_at(9, None)
+
+
 @pytest.mark.parametrize("name", ["lightning", "transformers"])
 def test_a_missing_package_is_an_error_with_the_install_command(monkeypatch, name):
     for loaded in [m for m in sys.modules if m.split(".")[0] == name]:

@@ -8,7 +8,12 @@ import lightning.pytorch as pl
 import pytest
 import torch
 import torch.nn.functional as F
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+    WeightAveraging,
+)
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -108,6 +113,21 @@ def test_validation_runs_at_its_own_bits_and_leaves_training_as_it_is_without(tm
         assert torch.equal(value, validated.state_dict()[name]), name
 
 
+class Leveled(Module):
+    """Notes what the arithmetic reads, not what the layer says."""
+
+    def validation_step(self, batch, _):
+        self(batch[0])
+        self.seen.append(("val", self.net[0].control[:2].tolist()))
+
+
+def test_averaged_weights_are_evaluated_at_the_evaluation_bits(tmp_path):
+    module = Leveled()
+    run = trainer(tmp_path, PrecisionCallback(**ROLES), WeightAveraging(), max_epochs=2)
+    run.fit(module, loader(), loader(4))  # the average of level counts is no level count
+    assert [seen for kind, seen in module.seen if kind == "val"] == [[31, 31], [31, 31]]
+
+
 @pytest.mark.parametrize(
     ("asked", "bits"), [("full", "fp32"), ("w4a4", "w4a4"), ("scheduled", "w3a3e8g8")]
 )
@@ -151,6 +171,38 @@ def test_an_interrupted_run_resumed_by_the_trainer_ends_bit_identical(tmp_path, 
     num_before = 2 * 6
     assert bits_of_training(actual) == bits_of_training(expected)[num_before:]
     assert saved(resumed) == saved(whole)  # cost and kernels, too
+    for name, value in expected.state_dict().items():
+        assert torch.equal(value, actual.state_dict()[name]), name
+
+
+class Remembering:
+    """A loader that saves its place, as those of torchdata do."""
+
+    def __init__(self) -> None:
+        self.batches, self.place = list(loader()), 0
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __iter__(self):
+        self.place %= len(self)
+        while self.place < len(self):
+            self.place += 1
+            yield self.batches[self.place - 1]
+
+    def state_dict(self):
+        return {"place": self.place}
+
+    def load_state_dict(self, state):
+        self.place = state["place"]
+
+
+def test_a_run_resumed_in_mid_epoch_at_its_place_in_the_data_ends_bit_identical(tmp_path):
+    saver = ModelCheckpoint(tmp_path, every_n_train_steps=4, save_top_k=-1)
+    expected, actual = Module(), Module()
+    trainer(tmp_path, saver, PrecisionCallback(**ROLES), max_epochs=2).fit(expected, Remembering())
+    run = trainer(tmp_path, PrecisionCallback(**ROLES), max_epochs=2)
+    run.fit(actual, Remembering(), ckpt_path=tmp_path / "epoch=1-step=8.ckpt")
     for name, value in expected.state_dict().items():
         assert torch.equal(value, actual.state_dict()[name]), name
 
@@ -239,6 +291,34 @@ def test_a_trainer_that_cannot_tell_the_total_needs_to_be_told(tmp_path):
     assert bits.scheduler.finished
 
 
+def test_a_trainer_that_goes_on_after_the_total_is_an_error(tmp_path):
+    bits = PrecisionCallback(**ROLES, total_steps=4)
+    with pytest.raises(ValueError, match="goes on after the 4 optimizer steps.*max_steps=4"):
+        trainer(tmp_path, bits, max_epochs=-1).fit(Module(), loader())
+
+
+def test_an_accumulation_that_changes_needs_a_total(tmp_path):
+    def fit(**options):
+        bits, changing = PrecisionCallback(**ROLES, **options), {0: 1, 1: 2}
+        accumulate = GradientAccumulationScheduler(changing)
+        trainer(tmp_path, bits, accumulate, max_epochs=2).fit(Module(), loader())
+        return bits.scheduler.finished
+
+    with pytest.raises(ValueError, match="or pass total_steps="):
+        fit()
+    assert fit(total_steps=9)  # 6 and 3
+
+
+def test_nothing_left_to_train_leaves_the_checkpoint_to_evaluation(tmp_path):
+    saver = ModelCheckpoint(tmp_path, save_last=True)
+    trainer(tmp_path, saver, PrecisionCallback(**ROLES), max_epochs=1).fit(Module(), loader())
+    module = Module()
+    run = trainer(tmp_path, PrecisionCallback(**ROLES), max_epochs=1)
+    run.fit(module, loader(), ckpt_path=tmp_path / "last.ckpt")
+    run.test(module, loader(4), verbose=False)
+    assert module.seen == [("val", "w5a5e8g8")]
+
+
 @pytest.mark.parametrize(
     ("callbacks", "converts", "message"),
     [
@@ -281,3 +361,24 @@ class Several(Module):
 def test_more_steps_than_one_per_batch_are_an_error(tmp_path, number, message):
     with pytest.raises(ValueError, match=message):
         trainer(tmp_path, PrecisionCallback(**ROLES), max_epochs=1).fit(Several(number), loader())
+
+
+class Accumulating(Several):
+    """Steps its optimizer at every second batch."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def training_step(self, batch, index):
+        self.manual_backward(Module.training_step(self, batch, index))
+        if index % 2:
+            self.optimizers().step()
+            self.optimizers().zero_grad()
+
+
+def test_fewer_steps_than_batches_need_a_total(tmp_path):
+    with pytest.raises(ValueError, match="took no optimizer step.*pass total_steps="):
+        trainer(tmp_path, PrecisionCallback(**ROLES), max_epochs=2).fit(Accumulating(), loader())
+    bits = PrecisionCallback(**ROLES, total_steps=6)
+    trainer(tmp_path, bits, max_epochs=2).fit(Accumulating(), loader())
+    assert bits.scheduler.finished

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,6 +13,10 @@ from transformers import (
     BertConfig,
     BertForSequenceClassification,
     EarlyStoppingCallback,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    T5Config,
+    T5ForConditionalGeneration,
     Trainer,
     TrainerCallback,
     TrainingArguments,
@@ -109,8 +115,46 @@ def test_evaluation_has_its_own_bits_and_training_does_not_notice(tmp_path, aske
         assert torch.equal(value, evaluated.state_dict()[name]), name
     run.evaluate()  # after training, too
     assert evaluated.seen[-1] == ("val", expected)
-    assert not evaluated._forward_hooks
     assert not evaluated._forward_pre_hooks
+    assert "train" not in vars(evaluated)
+
+
+def test_generation_calls_the_encoder_alone_and_at_the_evaluation_bits(tmp_path):
+    config = T5Config(
+        vocab_size=20, d_model=8, d_kv=4, d_ff=16, num_layers=1, num_heads=2,
+        decoder_start_token_id=0,
+    )  # fmt: skip
+    model = bc.quantize_model(T5ForConditionalGeneration(config))
+    seen = set()
+
+    def note(block, _):
+        if not block.training:
+            seen.add(str(bc.get_precision(block)))
+
+    model.encoder.block[0].register_forward_pre_hook(note)
+    rows = [{"input_ids": torch.arange(1, 6), "labels": torch.arange(1, 5)} for _ in range(8)]
+    arguments = Seq2SeqTrainingArguments(
+        tmp_path, use_cpu=True, report_to="none", max_steps=4, eval_strategy="steps", eval_steps=2,
+        predict_with_generate=True, save_strategy="no", disable_tqdm=True,
+    )  # fmt: skip
+    Seq2SeqTrainer(
+        model, arguments, train_dataset=rows, eval_dataset=rows[:2], compute_metrics=lambda _: {},
+        callbacks=[PrecisionCallback(forward=4, backward=8, eval_precision="w7a7")],
+    ).train()  # fmt: skip
+    assert seen == {"w7a7", "fp32"}  # float32: traced for the cost
+
+
+def test_a_copy_of_the_model_has_a_mode_and_bits_of_its_own(tmp_path):
+    class Copies(TrainerCallback):
+        def on_step_end(self, args, state, control, model=None, **kwargs):
+            other = copy.deepcopy(model)
+            before = str(bc.get_precision(model))
+            assert not other.eval().training
+            assert model.training
+            assert (str(bc.get_precision(other)), str(bc.get_precision(model))) == ("w7a7", before)
+
+    bits = PrecisionCallback(forward=4, backward=8, eval_precision="w7a7")
+    trainer(tmp_path, Net(), bits, Copies(), max_steps=2).train()
 
 
 def bert() -> nn.Module:
@@ -153,6 +197,17 @@ def test_an_interrupted_run_resumed_by_the_trainer_ends_bit_identical(
     assert resumed.state()["attributes"]["saved"]["meter"]["num_samples"] == 4 * 24
     for name, value in expected.state_dict().items():
         assert torch.equal(value, actual.state_dict()[name]), name
+
+
+def test_a_callback_of_ones_own_kind_finds_its_state_again(tmp_path):
+    class Own(PrecisionCallback):
+        pass
+
+    saves = dict(save_strategy="steps", save_steps=5)
+    trainer(tmp_path, Net(), Own(**ROLES), StopAt(5), **saves).train()
+    bits = Own(**ROLES)
+    trainer(tmp_path, Net(), bits, **saves).train(resume_from_checkpoint=True)
+    assert bits.state()["attributes"]["saved"]["meter"]["num_samples"] == 48
 
 
 def test_a_checkpoint_without_the_callback_is_gone_on_from_by_its_step(tmp_path):
@@ -243,7 +298,7 @@ def test_a_run_that_was_broken_off_leaves_nothing_to_the_next_on_the_same_model(
     model, first = Net(), PrecisionCallback(**ROLES, eval_precision="full")
     with pytest.raises(KeyboardInterrupt):
         trainer(tmp_path, model, first, Interrupt()).train()
-    assert len(model._forward_pre_hooks) == 1
+    model.eval()  # as an interrupted evaluation leaves it
     model.seen.clear()
     options = dict(eval_strategy="steps", eval_steps=2)
     trainer(tmp_path, model, PrecisionCallback(**ROLES), **options).train()

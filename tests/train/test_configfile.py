@@ -77,8 +77,9 @@ def value_of(config, key):
     return value
 
 
-# there is no other quantizer yet, and a task decides about the names of model and data, and a path
-UNCHANGED = {"precision.quantizer", "task", "model.path"}
+# there is no other quantizer yet, and a task decides about the names of model and data, a path and
+# a vocabulary
+UNCHANGED = {"precision.quantizer", "task", "model.path", "data.vocabulary"}
 
 
 @pytest.mark.parametrize("key", sorted(set(option_names()) - UNCHANGED))
@@ -140,9 +141,11 @@ def test_steps_and_epochs_are_exchanged_on_the_command_line():
 
 
 def test_a_task_is_chosen_together_with_its_model_and_data():
-    names = ["--task", "language", "--model.name", "lstm_lm", "--data.name", "ptb"]
+    names = ["--task", "language", "--model.name", "lstm_lm", "--data.name", "ptb",
+             "--data.vocabulary", "500"]  # fmt: skip
     changed = override(BASE, [*names, "--model.options.tie", "true"])
     assert (changed.task, changed.model.name, changed.data.name) == ("language", "lstm_lm", "ptb")
+    assert changed.data.vocabulary == 500
     assert changed.model.options == {"tie": True}
 
 

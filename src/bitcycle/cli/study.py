@@ -1,4 +1,4 @@
-"""`bitcycle study run|status|table|ls`: many runs and the question they answer."""
+"""`bitcycle study run|status|table|publish|ls`: many runs and the question they answer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from bitcycle.cli.study_publish import add_publish
 from bitcycle.extras import MissingExtraError
 
 _WIDE = 160
@@ -18,7 +19,7 @@ _OVERRIDES = (
 def register(subparsers: Any) -> None:
     """Adds the command and its own commands."""
     parser = subparsers.add_parser(
-        "study", help="run and compare methods over seeds: run, status, table, ls"
+        "study", help="run and compare methods over seeds: run, status, table, publish, ls"
     )
     inner = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_run(inner)
@@ -28,6 +29,7 @@ def register(subparsers: Any) -> None:
     table = inner.add_parser("table", help="print and write a study's tables", epilog=_OVERRIDES)
     _add_study(table)
     table.set_defaults(run=run_table, takes_overrides=True)
+    add_publish(inner, _add_runs, _OVERRIDES)
     listing = inner.add_parser("ls", help="list the studies that come with the package")
     listing.add_argument("--json", action="store_true", help="print a JSON list")
     listing.set_defaults(run=run_ls)
@@ -56,6 +58,10 @@ def _add_run(inner: Any) -> None:
 
 def _add_study(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("study", metavar="STUDY", help="a name of `study ls`, or a YAML file")
+    _add_runs(parser)
+
+
+def _add_runs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", default="runs", help="where the runs are (default: runs)")
     seeds = parser.add_mutually_exclusive_group()
     seeds.add_argument("--seeds", type=int, nargs="+", metavar="SEED", help="such as 0 1 2")
@@ -83,7 +89,7 @@ def run_run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--output {output} is a file; give a folder")
     study = find_study(arguments.study)
     options = choose_options(
-        study.name, output, _options(arguments), num_jobs=jobs, engine=arguments.engine
+        study.name, output, study_options(arguments), num_jobs=jobs, engine=arguments.engine
     )
     study = adjust(study, options)
     before = read_study(study, output)
@@ -149,13 +155,13 @@ def run_status(arguments: argparse.Namespace) -> int:
     """Prints where the runs are; starts and changes nothing."""
     from bitcycle.study.status import status_text
 
-    print(status_text(_read(arguments)))
+    print(status_text(read(arguments)))
     return 0
 
 
 def run_table(arguments: argparse.Namespace) -> int:
     """Prints and writes the tables of what is done."""
-    result = _read(arguments)
+    result = read(arguments)
     if not result.count("done"):
         raise ValueError(
             f"no run of {result.study.name} is done below {arguments.output}; first: "
@@ -177,15 +183,17 @@ def run_ls(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _read(arguments: argparse.Namespace) -> Any:
+def read(arguments: argparse.Namespace) -> Any:
+    """The study that was named, with its runs."""
     from bitcycle.study.options import open_study
     from bitcycle.study.results import read_study
 
     output = Path(arguments.output)
-    return read_study(open_study(arguments.study, output, _options(arguments)), output)
+    return read_study(open_study(arguments.study, output, study_options(arguments)), output)
 
 
-def _options(arguments: argparse.Namespace) -> Any:
+def study_options(arguments: argparse.Namespace) -> Any:
+    """What the command line says about it."""
     from bitcycle.study.adjust import StudyOptions
 
     seeds = arguments.seeds

@@ -171,8 +171,11 @@ class CostMeter:
                 f"{', '.join(missing[:10])}"
             )
         self._usages = [
-            {tuple(bits): (num_steps, num_samples) for *bits, num_steps, num_samples in rows}
+            {
+                tuple(bits): (int(num_steps), int(num_samples))
+                for *bits, num_steps, num_samples in rows
+            }
             for rows in (state["layers"][name] for name in names)
         ]
-        self._num_steps, self._num_samples = state["num_steps"], state["num_samples"]
+        self._num_steps, self._num_samples = int(state["num_steps"]), int(state["num_samples"])
         self._recent_steps = self._recent_samples = 0

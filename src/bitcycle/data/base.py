@@ -22,6 +22,7 @@ Loaded = ImageSplits | Corpus | Graph | PairSplits
 Loader = Callable[["Place"], Loaded]
 L = TypeVar("L", bound=Loader)
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".zip")
+MOST_SHOWN = 500  # characters of what is wrong with a file: it may quote the file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +84,8 @@ class Place:
 
     def damaged(self, path: Path, problem: str) -> ValueError:
         """The error for a file that is there and is not what it should be."""
-        return ValueError(f"{self.info.name}: {path}: {problem}\n{self._help}")
+        short = problem if len(problem) <= MOST_SHOWN else f"{problem[:MOST_SHOWN]}..."
+        return ValueError(f"{self.info.name}: {path}: {short}\n{self._help}")
 
     @property
     def _help(self) -> str:

@@ -121,9 +121,10 @@ def _read_pickled(place: Place, path: Path, variant: Variant) -> Arrays:
             )
         if not isinstance(labels, list) or not all(isinstance(label, int) for label in labels):
             raise ValueError(f"{variant.label_key} is not a list of integers")
-    except ValueError as error:
+        numbers = np.array(labels, np.int64)
+    except (ValueError, OverflowError) as error:
         raise place.damaged(path, str(error)) from None
-    return _checked(place, path, variant, pixels.reshape(-1, 3, 32, 32), np.array(labels, np.int64))
+    return _checked(place, path, variant, pixels.reshape(-1, 3, 32, 32), numbers)
 
 
 def _checked(

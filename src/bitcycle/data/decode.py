@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 AREA = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
 NUM_TRIALS = 10
+FORMATS = ("JPEG", "PNG", "GIF", "BMP")  # no EPS, for which Pillow starts a program
 
 
 class Window(NamedTuple):
@@ -90,7 +91,7 @@ def read_header(path: Path) -> tuple[int, int]:
     """Width and height of an image file, without decoding it; ValueError if it is no image."""
     pillow = require("PIL.Image", extra="train", purpose="image files")
     try:
-        with pillow.open(path) as image:
+        with pillow.open(path, formats=FORMATS) as image:
             width, height = image.size
     except PermissionError:
         raise
@@ -102,7 +103,9 @@ def read_header(path: Path) -> tuple[int, int]:
 def _open(path: Path) -> Image:
     pillow = require("PIL.Image", extra="train", purpose="image files")
     try:
-        with pillow.open(path) as image:
+        with pillow.open(path, formats=FORMATS) as image:
+            if image.width * image.height > pillow.MAX_IMAGE_PIXELS:  # where Pillow only warns
+                raise ValueError(f"{image.width} x {image.height} pixels are too many")
             decoded: Image = image.convert("RGB")  # also the grey and CMYK files of ImageNet
             return decoded
     except (FileNotFoundError, PermissionError):

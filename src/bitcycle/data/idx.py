@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import zlib
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from bitcycle.data.base import Place, dataset
 from bitcycle.data.images import ImageArrays, channel_statistics
 from bitcycle.data.splits import ImageSplits
+from bitcycle.data.unpacked import most_bytes, open_unpacked
 
 IMAGE_MAGIC, LABEL_MAGIC = 0x0803, 0x0801  # unsigned bytes in 3 dimensions, in 1
 
@@ -20,9 +20,8 @@ IMAGE_MAGIC, LABEL_MAGIC = 0x0803, 0x0801  # unsigned bytes in 3 dimensions, in 
 def read_idx(path: Path, magic: int) -> NDArray[np.uint8]:
     """The array of bytes in an IDX file of this kind; ValueError when it is anything else."""
     num_dimensions = magic & 0xFF
-    open_file = gzip.open if path.suffix == ".gz" else open
     try:
-        with open_file(path, "rb") as file:
+        with open_unpacked(path) as file:
             header = np.frombuffer(file.read(4 * (1 + num_dimensions)), ">u4")
             if len(header) != 1 + num_dimensions:
                 raise ValueError("cut off inside the header")
@@ -30,6 +29,8 @@ def read_idx(path: Path, magic: int) -> NDArray[np.uint8]:
                 raise ValueError(f"begins with 0x{header[0]:08x}, expected 0x{magic:08x}")
             shape = tuple(int(n) for n in header[1:])
             size = int(np.prod(shape, dtype=object))
+            if size > most_bytes(path):  # before so much is made room for
+                raise ValueError(f"shape {shape} in a file of {path.stat().st_size:,} bytes")
             content = file.read(size + 1)
     except (OSError, EOFError, zlib.error, MemoryError, OverflowError) as error:
         if isinstance(error, PermissionError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
+import io
 import zlib
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from bitcycle.data.base import Place, dataset
 from bitcycle.data.splits import Graph, both_directions
+from bitcycle.data.unpacked import open_unpacked
 
 SPLITS = ("train", "valid", "test")
 
@@ -72,9 +73,8 @@ def load_arxiv(place: Place) -> Graph:
 
 def read_csv(path: Path, dtype: type[np.generic], num_columns: int) -> NDArray[Any]:
     """A table of numbers, plain or gzipped; ValueError when it is anything else."""
-    open_file = gzip.open if path.suffix == ".gz" else open
     try:
-        with open_file(path, "rt", encoding="ascii") as file:
+        with open_unpacked(path) as content, io.TextIOWrapper(content, encoding="ascii") as file:
             table = np.loadtxt(file, dtype=dtype, delimiter=",", ndmin=2)
     except PermissionError:
         raise
@@ -82,6 +82,8 @@ def read_csv(path: Path, dtype: type[np.generic], num_columns: int) -> NDArray[A
         raise ValueError(f"not a table of numbers ({type(error).__name__}: {error})") from None
     if len(table) == 0 or table.shape[1] != num_columns:
         raise ValueError(f"a table of {table.shape}, expected {num_columns} columns")
+    if not np.isfinite(table).all():
+        raise ValueError("a number that is not finite")
     return table
 
 

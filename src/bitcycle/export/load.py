@@ -53,18 +53,38 @@ def load_exported(path: str | Path, model: nn.Module | None = None) -> nn.Module
     about, state = READERS[path.suffix](path)
     if model is None:
         return Exported(about, state)
-    _take_act_grids(model, about)
+    _check_fit(model, state, path)
+    _take_act_grids(model, about, path)
     model.load_state_dict(state)
     return model.eval()
 
 
-def _take_act_grids(model: nn.Module, about: dict[str, Any]) -> None:
+def _check_fit(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
+    """Raise before anything of the model is changed."""
+    own, given = (
+        {name: value for name, value in tensors.items() if not name.endswith("act_range")}
+        for tensors in (model.state_dict(), state)
+    )
+    wrong = sorted(own.keys() ^ given.keys())
+    wrong += [name for name in own.keys() & given.keys() if own[name].shape != given[name].shape]
+    if wrong:
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise ValueError(
+            f"{path} was written of another architecture than this model: they differ in "
+            f"{', '.join(wrong[:3])}{more}"
+        )
+
+
+def _take_act_grids(model: nn.Module, about: dict[str, Any], path: Path) -> None:
     """Convert the layers that put activations on grids; a .pt has none."""
     if "activations" not in about or "quantizer" not in about:
         return
-    names = list(about["precision"])
-    rule = about["quantizer"]
-    quantizer = QUANTIZERS[rule["name"]](**rule["options"])
+    try:
+        names = list(about["precision"])
+        rule = about["quantizer"]
+        quantizer = QUANTIZERS[rule["name"]](**rule["options"])
+        bits = {n: Precision.parse(b).replace(weight=None) for n, b in about["precision"].items()}
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged ({error!r}); export the run again") from None
     quantize_model(model, quantizer, only=None if names == [""] else names, kernel="simulate")
-    bits = {n: Precision.parse(b).replace(weight=None) for n, b in about["precision"].items()}
     set_precision(model, bits[""] if names == [""] else bits)

@@ -33,7 +33,7 @@ class ExportedFile:
 
 def export_model(
     model: nn.Module,
-    example_inputs: Sequence[Tensor],
+    example_inputs: Tensor | Sequence[Tensor],
     *,
     to: Target,
     path: str | Path,
@@ -56,8 +56,9 @@ def export_model(
     (['bias', 'weight'], 40)
     """
     path = check_target(to, path, codes)
+    inputs = (example_inputs,) if isinstance(example_inputs, Tensor) else example_inputs
+    frozen = freeze(model, inputs)
     path.parent.mkdir(parents=True, exist_ok=True)
-    frozen = freeze(model, example_inputs)
     facts = source or {}
     ways: dict[str, int] = {}
     files = [path]
@@ -67,7 +68,7 @@ def export_model(
         write_safetensors(frozen, path, facts, codes=codes)
         files.append(json_of(path))
     else:
-        ways = dict(write_onnx(frozen, example_inputs, path, facts))
+        ways = dict(write_onnx(frozen, inputs, path, facts))
     return ExportedFile(
         path=path,
         to=to,
@@ -86,4 +87,9 @@ def check_target(to: str, path: str | Path, codes: bool) -> Path:
     path = Path(path)
     if path.suffix != SUFFIXES[to]:
         raise ValueError(f"a file for {to} must end in {SUFFIXES[to]}, got {path}")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; name a file in it, such as model{SUFFIXES[to]}")
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    if not above.is_dir():
+        raise ValueError(f"{path} cannot be written: {above} is a file, not a folder")
     return path

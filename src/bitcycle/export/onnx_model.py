@@ -32,13 +32,13 @@ class OnnxModel(nn.Module):
             options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
         try:
             self.session = runtime.InferenceSession(
-                str(path), options, providers=["CPUExecutionProvider"]
+                str(path), options, providers=["CPUExecutionProvider"], enable_fallback=0
             )
+            facts = json.loads(self.session.get_modelmeta().custom_metadata_map.get(KEY, "null"))
+            self.names = [entry.name for entry in self.session.get_inputs()]
         except Exception as error:  # the runtime's errors have no type in common
             raise ValueError(f"ONNX Runtime cannot read {path}: {error}") from None
-        stored = self.session.get_modelmeta().custom_metadata_map.get(KEY, "null")
-        self.about: dict[str, Any] = check_format(json.loads(stored), Path(path))
-        self.names = [entry.name for entry in self.session.get_inputs()]
+        self.about: dict[str, Any] = check_format(facts, Path(path))
 
     def forward(self, *inputs: Tensor | None) -> Tensor:
         """The model's output, on the CPU."""

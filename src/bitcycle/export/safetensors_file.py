@@ -8,6 +8,7 @@ numbers.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -47,31 +48,49 @@ def write_safetensors(
             tensors[f"{entry.name}.act_range".lstrip(".")] = layer.act_range
     plain = {n: t.detach().cpu().clone(memory_format=torch.contiguous_format)
              for n, t in tensors.items()}  # fmt: skip
+    content: bytes = safetensors.save(plain)
     facts = about(frozen.model, source) | {
+        "sha256": _digest(content),  # of the file beside: one is of no use with another's grids
         "codes": codes,
         "weights": {name: _described(weight) for name, weight in weights.items()},
         "activations": _activations(frozen),
     }
     write_text(json_of(path), json.dumps(facts, indent=1) + "\n")
-    write_bytes(path, safetensors.save(plain))
+    write_bytes(path, content)
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """About with the grids, and the state: float weights on their grids, and `act_range`s."""
     safetensors = require("safetensors.torch", extra="train", purpose=PURPOSE)
     damage = require("safetensors", extra="train", purpose=PURPOSE).SafetensorError
+    if not json_of(path).is_file():
+        raise FileNotFoundError(f"{json_of(path)} does not exist; {path.name} needs its grids")
     try:
-        facts = json.loads(json_of(path).read_text(encoding="utf-8"))
-        tensors: dict[str, Tensor] = safetensors.load(path.read_bytes())
-    except (json.JSONDecodeError, damage) as error:
-        raise ValueError(f"{path} is damaged ({error}); export the run again") from None
-    facts = check_format(facts, path)
+        stored = json.loads(json_of(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{json_of(path)} is damaged ({error}); export the run again") from None
+    facts, content = check_format(stored, path), path.read_bytes()
+    if facts.get("sha256", _digest(content)) != _digest(content):
+        raise ValueError(f"{path} and {json_of(path).name} are damaged or of two exports "
+                         "(checksum differs); export the run again")  # fmt: skip
+    try:
+        return facts, _state(facts, safetensors.load(content))
+    # a JSON that someone has changed can name anything
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, damage) as error:
+        raise ValueError(f"{path} is damaged ({error!r}); export the run again") from None
+
+
+def _state(facts: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     for name, weight in facts["weights"].items():
         scale, offset = tensors.pop(f"{name}.scale"), tensors.pop(f"{name}.offset")
         if facts["codes"]:
             grid = Grid(bits=weight["bits"], scale=scale, offset=offset, lowest=weight["lowest"])
             tensors[name] = _read(tensors.pop(f"{name}.codes"), weight, grid).values()
-    return facts, tensors
+    return tensors
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def json_of(path: Path) -> Path:

@@ -94,6 +94,7 @@ class PrecisionRun:
         self.scheduler = settings.make_scheduler(model, total_steps)
         self.meter: CostMeter | None = None
         self._settings, self._model = settings, model
+        self._check_eval_bits()
         self._num_samples = 0  # since the last optimizer step
         self._saved_meter: Mapping[str, Any] | None = None  # until there is a meter
         self._evaluation = ExitStack()
@@ -113,6 +114,12 @@ class PrecisionRun:
 
     def step(self) -> None:
         """An optimizer step was taken."""
+        if self.scheduler.finished:
+            total = self.scheduler.total_steps
+            raise ValueError(
+                f"the trainer goes on after the {total} optimizer steps of its precision schedule; "
+                f"pass total_steps= of the whole run, or end it there: max_steps={total}"
+            )
         if self.meter is not None:
             self.meter.step(self._num_samples or None)
         self._num_samples = 0
@@ -136,14 +143,24 @@ class PrecisionRun:
     @property
     def eval_bits(self) -> Precision | dict[str, Precision]:
         """What the model is evaluated at now: float32 until it has seen a range to round to."""
-        asked = self._settings.eval_precision
         if self.scheduler.step_count == 0 and not self._has_ranges():
             return Precision()
+        return self._asked_bits()
+
+    def _asked_bits(self) -> Precision | dict[str, Precision]:
+        asked = self._settings.eval_precision
         if asked == "high":
-            return self.scheduler.top
+            return self.scheduler.highest
         if asked == "scheduled":
             return self.scheduler.precision
         return Precision() if asked == "full" else Precision.parse(asked)
+
+    def _check_eval_bits(self) -> None:
+        """Raise now, not at the first evaluation, if a layer cannot take them (`max_bits`)."""
+        bits = self._asked_bits()
+        for _, layer in quantized_layers(self._model):
+            if isinstance(bits, Precision):  # a dict is the schedule's own
+                layer.check_precision(bits)
 
     def _has_ranges(self) -> bool:
         return all(
@@ -156,6 +173,12 @@ class PrecisionRun:
         self.end_evaluation()
         self._evaluation.enter_context(at_precision(self._model, self.eval_bits))  # type: ignore[arg-type]
 
+    def write_bits_again(self) -> None:
+        """After others wrote to the buffers behind autograd's back, as averages of weights do."""
+        for _, layer in quantized_layers(self._model):
+            layer.control.add_(0)  # a write that counts: the layer corrects it before its next use
+            layer.act_range.add_(0)
+
     def end_evaluation(self) -> None:
         """Back to the bits of training; harmless when there was no evaluation."""
         self._evaluation.close()
@@ -163,6 +186,7 @@ class PrecisionRun:
     def leave_at_eval_bits(self) -> None:
         """Training is over: the model keeps the bits that it is evaluated at."""
         self.end_evaluation()
+        self.write_bits_again()
         set_precision(self._model, self.eval_bits)  # type: ignore[arg-type]
 
     # -- state ----------------------------------------------------------------------------------
@@ -184,6 +208,11 @@ class PrecisionRun:
 
         Without it the bits and the noise are exact all the same: they are functions of the step.
         """
+        if step > self.scheduler.total_steps:
+            raise ValueError(
+                f"the checkpoint is of step {step}, and this run has {self.scheduler.total_steps} "
+                "steps; give the trainer more, or an earlier checkpoint"
+            )
         if saved is None or saved["scheduler"]["step_count"] != step:
             if step != self.scheduler.step_count:
                 self.scheduler.load_state_dict({"step_count": step})

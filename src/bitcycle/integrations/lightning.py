@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bitcycle.assign import quantized_layers
 from bitcycle.extras import require
 from bitcycle.integrations.base import Nonfinite, PrecisionRun, Settings, agree_on_total
 from bitcycle.scheduler import INHERIT, PrecisionScheduler, RoleSchedule
@@ -11,6 +12,7 @@ from bitcycle.scheduler import INHERIT, PrecisionScheduler, RoleSchedule
 require("lightning.pytorch", extra="lightning", purpose="Lightning callbacks")
 
 from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
+from lightning.pytorch.callbacks import GradientAccumulationScheduler  # noqa: E402
 
 _KEY = "bitcycle"  # in the trainer's checkpoints; a state_dict would turn our error about two
 # callbacks into Lightning's, about state keys
@@ -22,8 +24,9 @@ class PrecisionCallback(Callback):
     Convert the model first, in the LightningModule's `__init__` or before `fit`. The roles are
     those of `PrecisionScheduler`, with the names of layers as seen from the LightningModule.
 
-    total_steps: only for a trainer that cannot tell (`max_epochs=-1`, a data set without length).
-    eval_precision: the bits of validation, test and prediction: "high" (the most each role
+    total_steps: only for a trainer that cannot tell (`max_epochs=-1`, a data set without length, a
+    GradientAccumulationScheduler, manual optimization with fewer steps than batches).
+    eval_precision: the bits of validation, test and prediction: "high" (the most each layer
     reaches), "full", "scheduled", or bits such as "w8a8"; the model has them after `fit`, too.
     example_inputs: of the LightningModule's `forward`, to count cost with; by default its
     `example_input_array`. Without either, bits are logged and cost is not.
@@ -77,36 +80,54 @@ class PrecisionCallback(Callback):
             self._saved, self._run = self._run.state_dict(), None
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        quantized_layers(pl_module)  # raises where there is none
         if len(trainer.optimizers) > 1:
             raise ValueError(
                 f"{len(trainer.optimizers)} optimizers: a precision schedule counts the steps of "
                 "one; step a PrecisionScheduler in your training_step instead"
             )
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # not in on_fit_start: to ask the trainer for its steps there loads the data too early for
+        # the place in it that a checkpoint holds
         total = agree_on_total(
             self._settings.total_steps,
-            trainer.estimated_stepping_batches,
+            self._trainers_total(trainer, pl_module),
             "max_steps or max_epochs",
         )
-        self._run = PrecisionRun(self._settings, pl_module, total)
+        run = self._run = PrecisionRun(self._settings, pl_module, total)
         example = self._settings.example_inputs
         example = pl_module.example_input_array if example is None else example
         if example is not None:
-            batch = pl_module.transfer_batch_to_device(example, pl_module.device, 0)
-            self._run.start_meter(batch)
-        self._run.start_evaluation()  # others look at the model before it trains: ModelSummary
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._running().end_evaluation()
-        self._running().resume_at(trainer.global_step, self._saved)
+            run.start_meter(pl_module.transfer_batch_to_device(example, pl_module.device, 0))
+        run.resume_at(trainer.global_step, self._saved)
         self._saved = None
+
+    def _trainers_total(self, trainer: Trainer, pl_module: LightningModule) -> float:
+        """What the trainer says of its optimizer steps; infinite: it cannot tell."""
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        for each in callbacks:
+            if (
+                isinstance(each, GradientAccumulationScheduler)
+                and each.going_to_accumulate_grad_batches()
+            ):
+                return float("inf")  # the trainer's number does not know of it
+        if not pl_module.automatic_optimization and self._settings.total_steps is not None:
+            return float("inf")  # the trainer counts one for each batch
+        return trainer.estimated_stepping_batches
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         run = self._running()
         run.add_samples(batch, trainer.world_size)
-        if trainer.global_step == run.scheduler.step_count:
-            return  # a micro-batch: gradients accumulate
+        if trainer.global_step == run.scheduler.step_count:  # a micro-batch: gradients accumulate
+            if not pl_module.automatic_optimization and self._settings.total_steps is None:
+                raise ValueError(
+                    "training_step took no optimizer step, and the trainer counts one for each "
+                    "batch; pass total_steps="
+                )
+            return
         run.step()
         every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and trainer.global_step % every == 0:
@@ -119,7 +140,8 @@ class PrecisionCallback(Callback):
             )
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._running().leave_at_eval_bits()
+        if self._run is not None:  # else there was nothing left to train
+            self._run.leave_at_eval_bits()
 
     def _running(self) -> PrecisionRun:
         assert self._run is not None
@@ -139,6 +161,17 @@ class PrecisionCallback(Callback):
         if self._run is not None:
             self._run.end_evaluation()
 
+    def on_validation_batch_start(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        if self._run is not None and batch_idx == dataloader_idx == 0:
+            self._run.write_bits_again()  # WeightAveraging has put its own buffers in their place
+
     on_validation_start = on_test_start = on_predict_start = _start_evaluation
     on_validation_end = on_test_end = on_predict_end = _end_evaluation
 
@@ -152,8 +185,9 @@ class PrecisionCallback(Callback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        if self._run is not None:
-            checkpoint[_KEY] = self._run.state_dict()
+        state = self._saved if self._run is None else self._run.state_dict()
+        if state is not None:
+            checkpoint[_KEY] = state
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]

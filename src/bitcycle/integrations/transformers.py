@@ -24,8 +24,6 @@ from transformers.trainer_callback import (  # noqa: E402
     TrainerCallback,
 )
 
-_NAME = "PrecisionCallback"  # in the trainer's checkpoints
-
 
 class PrecisionCallback(TrainerCallback, ExportableState):
     """Steps the bits of a converted model with the optimizer steps of a `Trainer`.
@@ -36,7 +34,7 @@ class PrecisionCallback(TrainerCallback, ExportableState):
     without `restore_callback_states_from_checkpoint`.
 
     total_steps: what the trainer will do; more than a check only where it cannot tell.
-    eval_precision: the bits of every forward pass in evaluation mode: "high" (the most each role
+    eval_precision: the bits of the model in evaluation mode: "high" (the most each layer
     reaches), "full", "scheduled", or bits such as "w8a8"; the model has them after `train`, too.
     example_inputs: keyword arguments of the model, to count cost with; by default the first batch.
     nonfinite: as in `PrecisionScheduler`.
@@ -68,7 +66,8 @@ class PrecisionCallback(TrainerCallback, ExportableState):
         }
         self._settings = Settings(**self._args, example_inputs=example_inputs)
         self._run: PrecisionRun | None = None
-        self._hooks: list[RemovableHandle] = []
+        self._model: nn.Module | None = None  # while it trains
+        self._hook: RemovableHandle | None = None
         self._first_batch: Mapping[str, Any] | None = None
         self._num_processes = 1
         self._is_tracing = False
@@ -88,20 +87,20 @@ class PrecisionCallback(TrainerCallback, ExportableState):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         _go_first(self)
         model: nn.Module = kwargs["model"]
+        _free(model)
         total = agree_on_total(
             self._settings.total_steps, state.max_steps, "max_steps or num_train_epochs"
         )
-        saved = state.stateful_callbacks.get(_NAME, {}).get("attributes", {}).get("saved")
+        name = type(self).__name__  # as in the trainer's checkpoints
+        saved = state.stateful_callbacks.get(name, {}).get("attributes", {}).get("saved")
         self._run = PrecisionRun(self._settings, model, total)
         self._run.resume_at(state.global_step, saved if state.global_step else None)
-        state.stateful_callbacks[_NAME] = self.state()  # the trainer updates what is there
+        state.stateful_callbacks[name] = self.state()  # the trainer updates what is there
         self._num_processes = args.world_size
         self._first_batch = None
-        _remove_stale_hooks(model)
-        self._hooks = [
-            model.register_forward_pre_hook(self._before_forward, with_kwargs=True),
-            model.register_forward_hook(self._after_forward, always_call=True),
-        ]
+        self._model = model
+        self._hook = model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
+        model.__dict__["train"] = self._switch_mode
         if self._settings.example_inputs is not None:
             self._start_meter(self._settings.example_inputs)
 
@@ -133,7 +132,7 @@ class PrecisionCallback(TrainerCallback, ExportableState):
         state.log_history[-1].update(values)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._remove_hooks()
+        self._let_go()
         self._running().leave_at_eval_bits()
 
     def _running(self) -> PrecisionRun:
@@ -147,35 +146,45 @@ class PrecisionCallback(TrainerCallback, ExportableState):
         finally:
             self._is_tracing = False
 
-    # -- forward passes: the Trainer has no event before an evaluation --------------------------
+    # -- the model: the Trainer has no event before an evaluation, but calls eval() -------------
+
+    def _switch_mode(self, mode: bool = True) -> nn.Module:
+        """The model's `train` (and so its `eval`), which changes the bits as well.
+
+        Not a hook of its forward pass: `generate` calls the encoder alone.
+        """
+        assert self._model is not None
+        if not self._is_tracing:
+            if mode:
+                self._running().end_evaluation()
+            else:
+                self._running().start_evaluation()
+        return type(self._model).train(self._model, mode)
 
     def _before_forward(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        if self._is_tracing:
-            return
-        if not model.training:
-            self._running().start_evaluation()
+        if self._is_tracing or not model.training:
             return
         self._running().add_samples((args, kwargs), self._num_processes)
         if self._first_batch is None and self._running().meter is None and not args:
             self._first_batch = kwargs
 
-    def _after_forward(self, model: nn.Module, args: Any, output: Any) -> None:
+    def _let_go(self) -> None:
+        """Of the model, which is then as it was but for its bits."""
+        if self._model is None:
+            return
         self._running().end_evaluation()
-
-    def _remove_hooks(self) -> None:
-        if self._run is not None:
-            self._run.end_evaluation()
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+        self._model.__dict__.pop("train", None)
+        self._model = None
+        if self._hook is not None:
+            self._hook.remove()
 
 
-def _remove_stale_hooks(model: nn.Module) -> None:
-    """Those of a run that was interrupted, whichever callback it had."""
+def _free(model: nn.Module) -> None:
+    """From the callback of a run that was interrupted."""
     for hook in list(model._forward_pre_hooks.values()):
         owner = getattr(hook, "__self__", None)
         if isinstance(owner, PrecisionCallback):
-            owner._remove_hooks()
+            owner._let_go()
 
 
 def _as_text(value: RoleSchedule) -> Any:

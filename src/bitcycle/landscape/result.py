@@ -21,7 +21,7 @@ FILE_NAME = "landscape.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Landscape:
-    """losses[i][j] is the mean loss at (alphas[i], betas[j]); NaN and infinity stand as they are.
+    """`losses[i][j]` is the mean loss at (alphas[i], betas[j]); NaN and infinity stand as they are.
 
     precision: the bits of the forward passes. num_samples: that the loss is a mean over, if known.
     seed: of the directions. ranges: what activations were put on ("batch" or "observed").

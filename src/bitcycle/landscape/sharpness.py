@@ -45,7 +45,7 @@ def measure_sharpness(
     radii: Sequence[float] = (),
     level: float | None = None,
 ) -> Sharpness:
-    """The numbers of a grid: `values` are its alphas and its betas, losses[i][j] belongs to both.
+    """The numbers of a grid: `values` are its alphas and betas, `losses[i][j]` belongs to both.
 
     Without radii: those of 0.25, 0.5 and 1 that fit the grid. Without a level: 1 above the centre.
     """

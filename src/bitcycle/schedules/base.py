@@ -50,10 +50,12 @@ class Schedule(ABC):
     if TYPE_CHECKING:  # fields in some schedules, properties in others
 
         @property
-        def low(self) -> Bits: ...
+        def low(self) -> Bits:
+            """The least bits that its definition names."""
 
         @property
-        def high(self) -> Bits: ...
+        def high(self) -> Bits:
+            """The most bits that its definition names."""
 
     @abstractmethod
     def bits_at(self, step: int, total_steps: int) -> Bits:

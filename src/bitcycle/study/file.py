@@ -7,32 +7,28 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bitcycle.extras import require
 from bitcycle.recipes import recipe
 from bitcycle.registry import unknown_name
 from bitcycle.study.base import Method, Study
 from bitcycle.train.config import RunConfig
 from bitcycle.train.configfile import from_dict, option_names, to_dict
+from bitcycle.train.yamlfile import read_yaml
 
 KEYS = ("name", "description", "baseline", "seeds", "base", "group", "methods", "grid", "notes")
 SECTIONS = tuple(dict.fromkeys(key.partition(".")[0] for key in option_names() if "." in key))
 DEFAULT_SEEDS = 3
+MOST = 5_000  # methods with every point of the grid, and seeds: more is a slip of the pen
 
 
 def read_study_file(path: str | Path) -> Study:
     """The study in a YAML file; whatever is wrong with it is an error that names the file."""
-    yaml = require("yaml", extra="train", purpose="study files")
     path = Path(path)
-    try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not a text file: {error}") from None
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not valid YAML: {error}") from None
+    settings = read_yaml(path, purpose="study files")
     return study_from_dict(settings, source=str(path))
 
 
@@ -72,6 +68,10 @@ def _methods(settings: Mapping[str, Any]) -> Iterator[Method]:
             yield Method(label=label, config=_config(label, base, changes), group=title)
         return
     methods = _mapping("methods", settings["methods"])
+    if len(points) * len(methods) > MOST:
+        raise ValueError(
+            f"{len(methods):,} methods at {len(points):,} points of the grid; at most {MOST:,}"
+        )
     for (point, changes), (label, given) in itertools.product(points, methods.items()):
         own_base, own_group, own_changes = _method(str(label), given, base, title)
         config = _config(str(label), own_base, {**own_changes, **changes})
@@ -94,11 +94,14 @@ def _points(grid: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         _text("a key of grid", key)
         if not isinstance(values, list) or not values:
             raise ValueError(f"grid.{key} must be a list of values, such as [0.05, 0.1]")
+    num_points = math.prod(map(len, grid.values()))
+    if num_points > MOST:
+        raise ValueError(f"the grid has {num_points:,} points; at most {MOST:,}")
     last_parts = [key.rpartition(".")[2] for key in grid]
     names = [last if last_parts.count(last) == 1 else key
              for key, last in zip(grid, last_parts, strict=True)]  # fmt: skip
     for values in itertools.product(*grid.values()):
-        shown = [value if isinstance(value, str) else json.dumps(value) for value in values]
+        shown = [v if isinstance(v, str) else json.dumps(v, default=str) for v in values]
         text = ", ".join(f"{name} {value}" for name, value in zip(names, shown, strict=True))
         yield text, dict(zip(grid, values, strict=True))
 
@@ -137,20 +140,21 @@ def _merge(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
 
 
 def _put(settings: dict[str, Any], key: str, value: Any) -> None:
-    first, dot, rest = key.partition(".")
-    if not dot:
-        settings[first] = value
-        return
-    inner = settings.get(first)
-    settings[first] = dict(inner) if isinstance(inner, Mapping) else {}
-    _put(settings[first], rest, value)
+    *outer, last = key.split(".")
+    for part in outer:
+        inner = settings.get(part)
+        settings[part] = dict(inner) if isinstance(inner, Mapping) else {}
+        settings = settings[part]
+    settings[last] = value
 
 
 def _seeds(given: Any) -> tuple[int, ...]:
-    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+    if isinstance(given, int) and not isinstance(given, bool) and 0 < given <= MOST:
         return tuple(range(given))
     if isinstance(given, list) and given and all(type(seed) is int for seed in given):
         return tuple(given)
+    if isinstance(given, int) and given > MOST:
+        raise ValueError(f"seeds ({given}) must be at most {MOST:,}")
     raise ValueError(f"seeds ({given!r}) must be a number of seeds or a list such as [0, 1, 2]")
 
 

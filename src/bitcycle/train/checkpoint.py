@@ -12,7 +12,8 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,26 @@ class Checkpoints:
         if problem is not None:
             raise CheckpointError(f"{path}: {problem}")
         return int(_read_manifest(path)["step"]), _load(path)
+
+
+@contextmanager
+def taken_back(step: int) -> Iterator[None]:
+    """While the state of a checkpoint goes into a run: whatever does not fit is said as that."""
+    try:
+        yield
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        OverflowError,
+    ) as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise CheckpointError(
+            f"the checkpoint of step {step} is not one of this run ({reason}); restore its files, "
+            "or start the run anew in another folder"
+        ) from error
 
 
 def damage(path: Path) -> str | None:

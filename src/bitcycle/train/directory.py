@@ -124,9 +124,11 @@ class RunDirectory:
         lines = []
         for text in self.metrics_file.read_text(encoding="utf-8", errors="replace").split("\n"):
             try:
-                lines.append(json.loads(text))
-            except json.JSONDecodeError:
+                line = json.loads(text)
+            except (ValueError, RecursionError):
                 continue
+            if isinstance(line, dict) and isinstance(line.get("step"), int):
+                lines.append(line)
         return lines
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ def eval_precision(asked: str, bits: PrecisionScheduler | None) -> Precision | d
     if bits is None or asked == "full":
         return Precision()
     if asked == "high":
-        return bits.top
+        return bits.highest
     if asked == "scheduled":
         return bits.precision
     return Precision.parse(asked)

@@ -10,7 +10,7 @@ from torch import nn
 
 from bitcycle.precision import Precision
 from bitcycle.tasks import Split
-from bitcycle.train.checkpoint import CheckpointError, Checkpoints
+from bitcycle.train.checkpoint import CheckpointError, Checkpoints, taken_back
 from bitcycle.train.configfile import override
 from bitcycle.train.directory import RunDirectory
 from bitcycle.train.evaluate import (
@@ -69,14 +69,15 @@ def _evaluate(
 
 def restore(session: Session, step: int, state: Mapping[str, Any]) -> None:
     """The weights and the bits of a checkpoint: what an evaluation needs of it."""
-    session.model.load_state_dict(state["model"])
-    saved = state.get("run", {})
-    if saved.get("range_test") is not None:
-        session.take_low(FoundLow.from_dict(saved["range_test"]))
-    if session.bits is not None:
-        adaptive = (saved.get("bits") or {}).get("adaptive")
-        at = min(step, session.total_steps)
-        session.bits.load_state_dict({"step_count": at, "adaptive": adaptive})
+    with taken_back(step):
+        session.model.load_state_dict(state["model"])
+        saved = state.get("run", {})
+        if saved.get("range_test") is not None:
+            session.take_low(FoundLow.from_dict(saved["range_test"]))
+        if session.bits is not None:
+            adaptive = (saved.get("bits") or {}).get("adaptive")
+            at = min(step, session.total_steps)
+            session.bits.load_state_dict({"step_count": at, "adaptive": adaptive})
 
 
 def check_observed(model: nn.Module, bits: Precision | dict[str, Precision]) -> None:

@@ -63,8 +63,11 @@ class RunResult:
             raise ValueError(f"{directory} has no result.json: the run is not finished")
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
-            return cls(**{**stored, "directory": str(directory)})
-        except (ValueError, TypeError) as error:
+            result = cls(**{**stored, "directory": str(directory)})
+            for metrics in (result.final, *filter(None, (result.best, result.swa))):
+                float(metrics[result.metric])
+            return result
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(
                 f"{path} is damaged ({error}); delete it and resume the run, which writes it anew"
             ) from None

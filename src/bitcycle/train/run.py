@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bitcycle.audit import audit
-from bitcycle.train.checkpoint import CheckpointError, Checkpoints
+from bitcycle.train.checkpoint import CheckpointError, Checkpoints, taken_back
 from bitcycle.train.config import RunConfig
 from bitcycle.train.configfile import from_dict, option_names, to_dict
 from bitcycle.train.directory import RunDirectory
@@ -142,7 +142,8 @@ def _load_newest(session: Session, directory: RunDirectory, reporter: Reporter) 
         warnings.simplefilter("always", BitcycleWarning)
         loaded = checkpoints.load_newest()
         if loaded is not None:
-            session.load_state_dict(loaded[1])
+            with taken_back(loaded[0]):
+                session.load_state_dict(loaded[1])
     for warning in caught:
         reporter.say(f"warning: {warning.message}")
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

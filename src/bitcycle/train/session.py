@@ -160,14 +160,16 @@ class Session:
         run = state["run"]
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.step, self.seconds = run["step"], run["seconds"]
-        self.best = None if run["best"] is None else Best(*run["best"])
+        self.step, self.seconds = int(run["step"]), float(run["seconds"])
+        if run["best"] is not None:
+            step, metric = run["best"]
+            self.best = Best(int(step), float(metric))
         self.lr.load_state_dict(run["lr"])
         if run.get("range_test") is not None:
             self.take_low(FoundLow.from_dict(run["range_test"]))
         if self.bits is not None:
             self.bits.load_state_dict(run["bits"])
-        self.news = dict(run.get("news", {}))
+        self.news = {name: float(value) for name, value in run.get("news", {}).items()}
         self.meter.load_state_dict(run["cost"])
         restore_kernels(self.model, run["kernels"])
         if self.config.threads is None and len(run["ranks"]) == self.world_size:

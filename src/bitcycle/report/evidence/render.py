@@ -1,0 +1,135 @@
+"""All pages of a folder from its data files; what else lies there is left alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bitcycle.report.evidence.landscapes import (
+    gather_landscapes,
+    is_landscape,
+    render_landscapes,
+)
+from bitcycle.report.evidence.memory import gather_memory, is_memory, render_memory
+from bitcycle.report.evidence.page import Page
+from bitcycle.report.evidence.range_tests import (
+    gather_range_tests,
+    is_range_test,
+    render_range_tests,
+)
+from bitcycle.report.evidence.speed import gather_speed, is_speed, render_speed
+from bitcycle.report.evidence.study import read_evidence, render_study
+from bitcycle.study.publish.jsontext import to_json
+from bitcycle.study.publish.overview import overview_page
+from bitcycle.study.publish.restore import Evidence, read_data
+from bitcycle.train.files import write_text
+
+OVERVIEW = "README.md"
+
+Data = Mapping[str, Any]
+
+
+class Kind(NamedTuple):
+    """A kind of measurement: how its files are known, gathered and shown."""
+
+    name: str  # of the data file and the page
+    fits: Callable[[Data], bool]
+    gather: Callable[[Sequence[Data]], dict[str, Any]]
+    render: Callable[[str, Data], Page]
+
+
+KINDS = {
+    "speed": Kind("speed", is_speed, gather_speed, render_speed),
+    "memory": Kind("memory", is_memory, gather_memory, render_memory),
+    "range-tests": Kind("range-tests", is_range_test, gather_range_tests, render_range_tests),
+    "landscapes": Kind("landscapes", is_landscape, gather_landscapes, render_landscapes),
+}
+
+
+def data_folder(folder: Path) -> Path:
+    """Where the files are that pages are made from."""
+    return folder / "data"
+
+
+def read_folder(folder: Path) -> tuple[list[Evidence], list[tuple[str, Data]]]:
+    """(studies, others by name), each in the order of the pages."""
+    studies: list[Evidence] = []
+    others: list[tuple[str, Data]] = []
+    for path in sorted(data_folder(folder).glob("*.json")):
+        data = read_data(path)
+        if data["kind"] == "study":
+            studies.append(read_evidence(path.stem, data))
+        elif data["kind"] in KINDS:
+            others.append((path.stem, data))
+        elif data["kind"] != "studies":  # what all studies take, for docs/reproduce.md
+            known = ", ".join(["study", *KINDS])
+            raise ValueError(f"{path} has the kind {data['kind']!r}; known: {known}")
+    return studies, others
+
+
+def render_folder(folder: Path) -> dict[str, str]:
+    """File name -> text of every page and picture of the folder; writes nothing."""
+    studies, others = read_folder(folder)
+    pages = [render_study(evidence.study.name, evidence) for evidence in studies]
+    more = [_render(folder, name, data) for name, data in others]
+    files = {name: text for page in (*pages, *more) for name, text in page.files.items()}
+    listed = [(page.title, page.file, page.sentence) for page in more]
+    files[OVERVIEW] = overview_page(studies, listed)
+    return files
+
+
+def _render(folder: Path, name: str, data: Data) -> Page:
+    try:
+        return KINDS[data["kind"]].render(name, data)
+    except (KeyError, TypeError, IndexError) as error:
+        path = data_folder(folder) / f"{name}.json"
+        raise ValueError(
+            f"{path} is damaged ({type(error).__name__}: {error}); publish it again"
+        ) from None
+
+
+def write_folder(folder: Path) -> list[Path]:
+    """Makes every page of the folder again; the paths of what changed."""
+    changed = []
+    for name, text in render_folder(folder).items():
+        path = folder / name
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            write_text(path, text)
+            changed.append(path)
+    return changed
+
+
+def add_data(folder: Path, name: str, data: Data) -> Path:
+    """The file of one page, whole or not at all."""
+    data_folder(folder).mkdir(parents=True, exist_ok=True)
+    path = data_folder(folder) / f"{name}.json"
+    write_text(path, to_json(data))
+    return path
+
+
+def gather_files(paths: Sequence[Path]) -> tuple[str, dict[str, Any]]:
+    """(name, data) of a page made of files that other commands wrote, all of one kind."""
+    contents = [_read(path) for path in paths]
+    kinds = [next((k for k in KINDS.values() if k.fits(data)), None) for data in contents]
+    for path, kind in zip(paths, kinds, strict=True):
+        if kind is None:
+            raise ValueError(
+                f"{path} is none of: {', '.join(KINDS)}; give what bitcycle bench --json, "
+                "range-test, landscape or benchmarks/saved_memory.py --json wrote"
+            )
+    names = list(dict.fromkeys(kind.name for kind in kinds if kind is not None))
+    if len(names) > 1:
+        raise ValueError(f"files of several kinds ({', '.join(names)}): publish them one by one")
+    return names[0], KINDS[names[0]].gather(contents)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise ValueError(f"{path} holds no mapping")
+    return data

@@ -1,0 +1,98 @@
+"""The tables of docs/reproduce.md: which command gives which table, and what has been run here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bitcycle.study.numbers import bitops_text
+from bitcycle.study.publish.restore import Evidence
+from bitcycle.study.table_text import Table, escape_markdown, to_markdown
+
+HOUR, DAY, YEAR = 3600.0, 86_400.0, 365 * 86_400.0
+
+
+def reproduce_table(
+    data: Mapping[str, Any], published: Sequence[Evidence], scale: str, *, folder: str
+) -> str:
+    """A row for each study of a scale; `folder`: of the pages, as the reader sees it."""
+    known = {evidence.study.name: evidence for evidence in published}
+    rows = tuple(
+        (
+            row["name"],
+            row["description"],
+            ", ".join(row["data"]) or "built in",
+            str(row["runs"]),
+            _at_least(bitops_text(row["bitops"]), row["without_bitops"]),
+            _time(row, known.get(row["name"])),
+            _run_here(known.get(row["name"])),
+        )
+        for row in data["studies"]
+        if row["scale"] == scale
+    )
+    names = ("study", "what it answers", "data", "runs", "BitOPs", "time", "run here")
+    table = Table(
+        name=f"reproduce-{scale}",
+        title="",
+        columns=tuple(("", name) for name in names),
+        rows=rows,
+        is_number=(False, False, False, True, True, True, False),
+    )
+    text = to_markdown(table).partition("\n\n")[2].rstrip("\n")
+    for name in (row[0] for row in rows):
+        shown = escape_markdown(name)
+        cell = f"[`{name}`]({folder}{name}.md)" if name in known else f"`{name}`"
+        text = text.replace(f"\n| {shown} |", f"\n| {cell} |")
+    return text
+
+
+def machine_sentence(data: Mapping[str, Any]) -> str:
+    """Where the times come from."""
+    machine = data["machine"]
+    return (
+        f"Times are of one core of {machine['processor']} ({machine['cpu_capability']}), torch "
+        f"{machine['torch']}: measured where a study was run here, otherwise estimated (about) "
+        "from the processor time of a step on random inputs, without evaluations. BitOPs are those "
+        "of all runs together."
+    )
+
+
+def _at_least(text: str, number: int) -> str:
+    return f"{text} ({number} runs not counted)" if number else text
+
+
+def _time(row: Mapping[str, Any], evidence: Evidence | None) -> str:
+    seconds = _measured(evidence)
+    if seconds is not None:
+        return human(seconds)
+    if row["without_time"] >= row["runs"]:
+        return "unknown"
+    more = f" ({row['without_time']} runs not timed)" if row["without_time"] else ""
+    return f"about {human(row['seconds'])}{more}"
+
+
+def _measured(evidence: Evidence | None) -> float | None:
+    """Of a complete study."""
+    if evidence is None or evidence.result.count("done") < evidence.result.num_runs:
+        return None
+    return sum(run.seconds for row in evidence.result.methods for run in row.results.values())
+
+
+def _run_here(evidence: Evidence | None) -> str:
+    if evidence is None or not evidence.result.count("done"):
+        return "no"
+    done, every = evidence.result.count("done"), evidence.result.num_runs
+    return "all" if done == every else f"{done} of {every}"
+
+
+def human(seconds: float) -> str:
+    """Two digits of what takes from seconds to years.
+
+    >>> [human(s) for s in (8, 200, 5000, 200_000, 4e7)]
+    ['8 s', '3 min', '1.4 h', '2.3 days', '1.3 years']
+    """
+    for size, unit in ((YEAR, "years"), (DAY, "days"), (HOUR, "h")):
+        if seconds >= size:
+            number = seconds / size
+            return f"{number:.1f} {unit}" if number < 10 else f"{number:,.0f} {unit}"
+    return f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"

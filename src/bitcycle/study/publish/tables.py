@@ -1,0 +1,195 @@
+"""The tables that only a published page has: verdicts, the same top, the published values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bitcycle.study.headline import verdict
+from bitcycle.study.numbers import (
+    DECIMALS,
+    bitops_text,
+    cost_text,
+    difference_text,
+    fixed,
+    share_text,
+    summary_text,
+)
+from bitcycle.study.publish.counterpart import training
+from bitcycle.study.publish.pairs import Pair
+from bitcycle.study.publish.restore import Evidence
+from bitcycle.study.summary import GroupSummary, Row
+from bitcycle.study.table_parts import differences_table
+from bitcycle.study.table_text import Table, without_empty_columns
+
+SAME_TOP = "Cyclic against static bits at the same top"
+NO_DEARER = "Cyclic against the best static bits that cost no more"
+TOP = (
+    "Each cyclic schedule against static bits at its upper end: the same network, data, length and "
+    "quantizer. Difference: paired over common seeds, with its 95 % interval; n pairs. Cost: "
+    "training BitOPs, exact convention, the static one's = 1."
+)
+
+
+BUDGET = (
+    "The static bits with the best mean among those that cost no more than the cyclic schedule; "
+    "chosen among several, that one is on the lucky side. Cost: of the cyclic one, the static "
+    "one's = 1."
+)
+
+
+def with_verdicts(groups: Sequence[GroupSummary]) -> Table:
+    """The differences with a last column that says in words what each is."""
+    table = differences_table(groups)
+    words = [
+        verdict(group, row) if row.difference is not None else "nothing to compare"
+        for group in groups
+        if group.baseline_row is not None
+        for row in group.rows
+        if row is not group.baseline_row
+    ]
+    return replace(
+        table,
+        columns=(*table.columns, ("", "verdict")),
+        rows=tuple((*row, word) for row, word in zip(table.rows, words, strict=True)),
+        is_number=(*table.is_number, False),
+    )
+
+
+def top_table(pairs: Sequence[Pair], *, title: str = SAME_TOP, caption: str = TOP) -> Table:
+    """Cyclic bits against static ones, by default at the same top."""
+    return without_empty_columns(
+        Table(
+            name="same-top",
+            title=title,
+            columns=tuple(
+                ("", name)
+                for name in ("group", "cyclic", "static", "difference (95 % interval)", "n",
+                             "cost", "verdict")
+            ),
+            rows=tuple(
+                (pair.group.group, pair.cyclic.label, pair.static.label,
+                 difference_text(pair.difference), str(pair.difference.n), cost_text(pair.cost),
+                 pair.words())
+                for pair in pairs
+            ),
+            is_number=(False, False, False, True, True, True, False),
+            caption=caption,
+        )
+    )  # fmt: skip
+
+
+def published_table(evidence: Evidence, groups: Sequence[GroupSummary]) -> Table:
+    """Ours beside the published value of the same bits, and both differences to the baseline."""
+    rows = []
+    for group in groups:
+        base = _cell(evidence, group.baseline_row)
+        for row in group.rows:
+            cell = _cell(evidence, row)
+            if cell is None:
+                continue
+            is_base = row is group.baseline_row
+            rows.append(
+                (
+                    group.group,
+                    row.label,
+                    summary_text(row.summary),
+                    str(row.summary.n) if row.summary else "0",
+                    fixed(cell["value"], DECIMALS),
+                    difference_text(row.difference) if row.difference else "",
+                    "" if is_base else _published_difference(cell, base),
+                    cost_text(row.relative_cost) if row.relative_cost is not None else "",
+                    _published_cost(cell, base),
+                    f"{cell['where']}, {cell['group']}",
+                )
+            )
+    return without_empty_columns(
+        Table(
+            name="published",
+            title="Beside the published values",
+            columns=(
+                ("", "group"), ("", "method"), ("", "ours"), ("", "n"), ("", "published"),
+                ("difference to the baseline", "ours"), ("difference to the baseline", "published"),
+                ("cost", "ours"), ("cost", "published"), ("", "published for"),
+            ),
+            rows=tuple(rows),
+            is_number=(False, False, *[True] * 7, False),
+            caption=what_differs(evidence) if rows else "",
+        )
+    )  # fmt: skip
+
+
+def _cell(evidence: Evidence, row: Row | None) -> Mapping[str, Any] | None:
+    return None if row is None else evidence.published.get(row.method.method.key)
+
+
+def _published_difference(cell: Mapping[str, Any], base: Mapping[str, Any] | None) -> str:
+    if base is None or base["group"] != cell["group"]:
+        return ""
+    return fixed(cell["value"] - base["value"], DECIMALS, sign=True)
+
+
+def _published_cost(cell: Mapping[str, Any], base: Mapping[str, Any] | None) -> str:
+    if base is None or base["group"] != cell["group"] or not base["cost"] or not cell["cost"]:
+        return ""
+    return cost_text(cell["cost"] / base["cost"])
+
+
+def what_differs(evidence: Evidence) -> str:
+    """Network, data and length of both sides; what the papers leave out."""
+    configs = {row.method.key: row.method.config for row in evidence.result.methods}
+    said: dict[str, None] = {}
+    for key, cell in evidence.published.items():
+        config = configs[key]
+        group = next(m.method.group for m in evidence.result.methods if m.method.key == key)
+        ours = f"{group.split(', A:')[0] or config.model.name}, {training(config)}"
+        theirs = f"{cell['group']}, {cell['training']}"
+        if ours == theirs:
+            said[f"ours and published: {ours}"] = None
+        else:
+            said[f"ours is {ours}; published is {theirs}"] = None
+    text = " ".join(f"{part[:1].upper()}{part[1:]}." for part in said)
+    return (
+        f"What differs: {text} Published numbers have no spread and no n. Where the set-ups "
+        "differ, compare differences and relative costs, not values."
+    )
+
+
+def methods_table(evidence: Evidence) -> Table:
+    """What each method is: its bits, its rules, its cost next to float32, its runs."""
+    rows = []
+    for row in evidence.result.methods:
+        config = row.method.config
+        precision = config.precision
+        done = list(row.results.values())
+        shares = [run.cost["relative_to_float32"] for run in done]
+        kernels = sorted({name for run in done for name in run.kernels.values()})
+        is_float = precision.is_float
+        rows.append(
+            (
+                row.method.group,
+                row.method.label,
+                "float32" if is_float else str(precision.forward),
+                "float32" if is_float else str(precision.backward),
+                "" if is_float else precision.quantizer,
+                ", ".join(kernels),
+                training(config),
+                "" if row.bitops is None else bitops_text(row.bitops).removesuffix("BitOPs"),
+                share_text(sum(shares) / len(shares)) if shares and any(shares) else "",
+                evidence.ids[row.method.key],
+            )
+        )
+    names = ("group", "method", "forward", "backward", "quantizer", "kernel", "training", "BitOPs",
+             "of float32", "identity")  # fmt: skip
+    return without_empty_columns(
+        Table(
+            name="methods",
+            title="What was trained",
+            columns=tuple(("", name) for name in names),
+            rows=tuple(rows),
+            is_number=tuple(name in ("BitOPs", "of float32") for name in names),
+            caption="Identity: a hash of all settings; the folder of a run ends with it and the "
+            "seed. BitOPs: of one run, counted during training.",
+        )
+    )

@@ -1,0 +1,60 @@
+"""Every public name has its place in the reference, and nothing else has one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.test_public_api import GOLDEN, MODULES
+
+PAGES = Path(__file__).parents[2] / "docs" / "api"
+BASES = {
+    "bitcycle.schedules.cyclic.Cyclic"
+}  # not exported; its methods are those of public classes
+
+
+def names() -> list[tuple[str, str]]:
+    """(module, name) of what is public, without the members of classes."""
+    found = []
+    for line in GOLDEN.read_text(encoding="utf-8").splitlines():
+        path = re.match(r"[\w.]+", line)[0]
+        module = max((m for m in MODULES if path.startswith(f"{m}.")), key=len)
+        name = path.removeprefix(f"{module}.")
+        if "." not in name and path not in MODULES:
+            found.append((module, name))
+    return found
+
+
+def entries() -> list[str]:
+    """What the pages document."""
+    texts = [page.read_text(encoding="utf-8") for page in sorted(PAGES.glob("*.md"))]
+    return re.findall(r"^::: (\S+)$", "\n".join(texts), re.M)
+
+
+def is_entry_of(path: str, module: str, name: str) -> bool:
+    """An entry may lie deeper: bitcycle.Cycle is bitcycle.schedules.Cycle."""
+    return path.startswith(f"{module}.") and path.endswith(f".{name}")
+
+
+def test_every_public_name_is_documented():
+    missing = [f"{m}.{n}" for m, n in names() if not any(is_entry_of(e, m, n) for e in entries())]
+    assert not missing, f"add to a page of docs/api: {missing}"
+
+
+def test_nothing_else_is_and_nothing_twice():
+    others = {e for e in entries() if not any(is_entry_of(e, m, n) for m, n in names())}
+    assert others == BASES
+    assert len(entries()) == len(set(entries()))
+
+
+def test_the_overview_links_to_the_page_of_every_module():
+    overview = (PAGES / "index.md").read_text(encoding="utf-8")
+    for module in MODULES:
+        page = ".".join(module.split(".")[:2])  # the integrations share one
+        assert f"[{page}](" in overview
+
+
+def test_a_name_counts_as_documented_only_within_its_module():
+    assert is_entry_of("bitcycle.schedules.Cycle", "bitcycle", "Cycle")
+    assert not is_entry_of("bitcycle.schedules.Cycle", "bitcycle.cost", "Cycle")
+    assert not is_entry_of("bitcycle.schedules.Cycle", "bitcycle", "le")

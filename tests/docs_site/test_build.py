@@ -1,0 +1,112 @@
+"""The real site: built without a warning, complete, and at home without a network."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+
+import pytest
+import yaml
+from mkdocstrings import Inventory
+
+from tests.test_public_api import lines_of, public
+
+from .conftest import ROOT, build
+
+pytestmark = pytest.mark.slow
+
+
+def test_it_is_built_without_a_warning(built):
+    _, said = built
+    assert not re.search("warning|error", said, re.I), said
+
+
+def test_every_public_name_and_method_can_be_linked_to(site):
+    with (site / "objects.inv").open("rb") as file:
+        known = set(Inventory.parse_sphinx(file))
+    missing = [
+        path
+        for name, thing in public()
+        if not inspect.ismodule(thing)
+        for path in (re.match(r"[\w.]+", line)[0] for line in lines_of(name, thing))
+        if not known & homes(path, name, thing) and not is_foreign(thing, path.removeprefix(name))
+    ]
+    assert not missing
+
+
+def homes(path, name, thing):
+    """Where an entry may be: a method also at the class that it comes from."""
+    owners = thing.__mro__ if inspect.isclass(thing) else [thing] if callable(thing) else []
+    member = path.removeprefix(name)
+    return {path, *(f"{one.__module__}.{one.__qualname__}{member}" for one in owners)}
+
+
+def is_foreign(thing, member):
+    """Whether a method is one that another package calls and documents: on_fit_start."""
+    bases = [
+        one for one in getattr(thing, "__mro__", ()) if not one.__module__.startswith("bitcycle")
+    ]
+    return any(hasattr(base, member[1:]) for base in bases)
+
+
+def test_pages_ask_for_nothing_from_a_network(site):
+    loads = r"""<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=["']?(?:https?:)?//[^"'\s>]+"""
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 60
+    for page in pages:
+        assert not re.findall(loads, page.read_text(encoding="utf-8")), page
+    for style in site.rglob("*.css"):
+        assert not re.findall(r"url\(.?(?:https?:)?//", style.read_text(encoding="utf-8")), style
+
+
+def test_links_out_of_docs_lead_to_copies(site):
+    page = (site / "integrations.html").read_text(encoding="utf-8")
+    assert 'href="project/examples/plain_loop_cpt.py.html"' in page
+    example = (site / "project" / "examples" / "plain_loop_cpt.py.html").read_text(encoding="utf-8")
+    assert "PrecisionScheduler" in example
+    readme = (site / "project" / "index.html").read_text(encoding="utf-8")
+    assert 'href="../export.html"' in readme
+    assert 'href="../methods/index.html"' in readme
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A small project with our settings; its one page is for the test to write."""
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/cost.md"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("# Title\n\n## Part\n", encoding="utf-8")
+    shutil.copytree(ROOT / "docs" / "theme", tmp_path / "docs" / "theme")
+    (tmp_path / "src").symlink_to(ROOT / "src")
+    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    del settings["nav"]
+    (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    return tmp_path
+
+
+def build_with(project, text):
+    (project / "docs" / "index.md").write_text(f"# Home\n\n{text}\n", encoding="utf-8")
+    return build(project / "mkdocs.yml", project / "site")
+
+
+def test_links_that_lead_somewhere_are_fine(project):
+    done = build_with(project, "[a](cost.md#part) [b](../README.md#part) [c](#home)")
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_link_that_leads_nowhere_is_named(project):
+    links = ["nowhere.md", "../examples/nothing.py", "cost.md#nothing", "#nothing", "/cost.md"]
+    done = build_with(project, "\n".join(f"[a]({link})" for link in links))
+    assert done.returncode == 1
+    for link in links:
+        assert (
+            f"contains a link '{link}'" in done.stderr or f"absolute link '{link}'" in done.stderr
+        )
+    assert done.stderr.count("WARNING") == len(links)
+
+
+def test_a_name_that_does_not_exist_is_an_error(project):
+    done = build_with(project, "::: bitcycle.nothing")
+    assert done.returncode == 1
+    assert "bitcycle.nothing could not be found" in done.stderr

@@ -1,0 +1,76 @@
+"""Files as the commands write them, with numbers that nobody measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bitcycle.landscape import Landscape
+from bitcycle.range_test import RangeCurve
+
+PROCESSOR = {
+    "name": "AMD EPYC", "capability": "AVX2", "has_vnni": False, "has_bf16": False,
+    "has_amx": False, "exact_bits": 15, "num_threads": 1, "torch_version": "2.13.0",
+}  # fmt: skip
+
+
+def bench_row(
+    kernel: str, seconds: tuple[float, ...], bits: str = "FW8/BW8", **changes: Any
+) -> Any:
+    return {
+        "workload": "lstm", "kernel": kernel, "bits": bits, "seconds": list(seconds),
+        "is_once": False, "base": 0.010, "saved_bytes": 2_000_000,
+        "layers": {"a": ["int8/bf16/int8", "asked for"]}, "notes": [], **changes,
+    }  # fmt: skip
+
+
+def bench_file(**changes: Any) -> dict[str, Any]:
+    return {
+        "processor": PROCESSOR,
+        "sizes": {"lstm": "2 LSTM layers"},
+        "rows": [
+            bench_row("float32", (0.010, 0.011, 0.012, 0.013), bits="", layers={}),
+            bench_row("int8", (0.005, 0.006, 0.006, 0.006)),
+            bench_row("simulate", (0.030, 0.031, 0.032, 0.033)),
+            bench_row("bf16", (0.0105, 0.012, 0.012, 0.013)),
+            bench_row("dequantize", (0.5,), is_once=True),
+            bench_row("torchao", (), notes=["torchao is not installed"], base=None),
+        ],
+        "repeats": 4,
+        "is_quick": False,
+        **changes,
+    }
+
+
+def memory_file() -> dict[str, Any]:
+    def row(kernel: str, size: int, codes: float | None) -> dict[str, Any]:
+        sizes = {"float32_bytes": 2**20, "bytes": size, "ratio": size / 2**20}
+        half = codes and codes / 2
+        return {"model": "resnet20", "kernel": kernel, **sizes, "codes_8": codes, "codes_4": half}
+
+    rows = [row("simulate", 2**20, None), row("int8", 2**18, 0.251)]
+    return {"benchmark": "saved_memory", "torch": "2.13.0", "bitcycle": "0.1.0", "rows": rows}
+
+
+def range_file(seed: int = 0, *, passes: bool = True) -> dict[str, Any]:
+    top = 60.0 if passes else 12.0
+    curve = RangeCurve(
+        bits=(2,) * 4 + (3,) * 4, metric=(10.0, 11.0, 10.0, 12.0, 12.0, 30.0, 50.0, top), window=1,
+        threshold=20.0, name="accuracy",
+    )  # fmt: skip
+    plan = {"low": 2, "high": 3, "steps_per_precision": 4, "window": 1, "threshold": 20.0,
+            "metric": "accuracy", "reset": False}  # fmt: skip
+    found = {"low": 3, "high": 3, "forward": "3", "bitops": 1200} if passes else dict.fromkeys(
+        ("low", "high", "forward", "bitops")
+    )  # fmt: skip
+    return {"name": "digits-cpt-3-8-8", "seed": seed, "plan": plan, **found,
+            "curve": curve.to_dict()}  # fmt: skip
+
+
+def landscape_file(method: str, seed: int, steepness: float) -> dict[str, Any]:
+    grid = (-1.0, -0.5, 0.0, 0.5, 1.0)
+    losses = tuple(tuple(0.1 + steepness * (a * a + b * b) for b in grid) for a in grid)
+    return Landscape(
+        alphas=grid, betas=grid, losses=losses, label=f"{method}-0123456789-seed{seed}",
+        precision="w8a8", num_samples=1000, seed=0, ranges="batch",
+        origin={"run": "a", "torch": "2.13.0", "data": "digits", "step": 240},
+    ).to_dict()  # fmt: skip

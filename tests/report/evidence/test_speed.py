@@ -1,0 +1,49 @@
+"""The page of a measurement."""
+
+import pytest
+
+from bitcycle.report.evidence.speed import gather_speed, is_speed, render_speed
+from tests.report.evidence.made import bench_file, bench_row
+
+
+def page(**changes):
+    return render_speed("speed", gather_speed([bench_file(**changes)]))
+
+
+def test_what_is_slower_than_float32_is_said_plainly():
+    text = page().files["speed.md"]
+    assert "Slower than float32: simulate FW8/BW8 (3.00)." in text
+    assert "| int8 | FW8/BW8 | 5.0 | 6.0 | 0.50 | 4 | 2.0 | int8 2, bf16 1 | faster |" in text
+    assert "| bf16 | FW8/BW8 | 10.5 | 12.0 | 1.05 | 4 |" in text
+    assert text.count("| within noise |") == 1
+    assert "| dequantize | FW8/BW8 | 500.0 | 500.0 | 50.00 | 1 |" in text
+    assert "- torchao is not installed" in text
+
+
+def test_the_sentence_counts_and_names_the_best():
+    assert page().sentence == (
+        "Of 4 measured variants against float32: 1 faster, 1 within noise, 1 slower, 1 measured "
+        "once. The best: int8 FW8/BW8 on lstm, 0.50 of float32's time."
+    )
+    rows = [bench_row("float32", (0.01, 0.01), bits=""), bench_row("simulate", (0.03, 0.04))]
+    assert "Nothing is faster than float32 on this machine." in page(rows=rows).sentence
+
+
+def test_the_command_names_all_that_was_measured():
+    text = page().files["speed.md"]
+    assert (
+        "bitcycle bench --threads 1 --repeats 4 --workload lstm --kernels int8 simulate bf16 "
+        "dequantize torchao --bits FW8/BW8 --json speed.json" in text
+    )
+
+
+def test_layers_are_not_kept():
+    data = gather_speed([bench_file()])
+    assert "layers" not in data["rows"][1]
+    assert is_speed(bench_file())
+    assert not is_speed({"rows": []})
+
+
+def test_two_measurements_make_no_page():
+    with pytest.raises(ValueError, match="2 files of `bitcycle bench`"):
+        gather_speed([bench_file(), bench_file()])

@@ -1,0 +1,94 @@
+"""Cyclic against static bits at the same top."""
+
+import pytest
+
+from bitcycle.study.publish.pairs import budget_pairs, is_cyclic, top_pairs
+from bitcycle.study.summary import summarize
+from bitcycle.tasks import DataConfig, ModelConfig
+from tests.study.made_up import config, method, study_result
+from tests.study.publish.made import ALIKE, BETTER, STATIC, WORSE, made
+
+
+def pair_of(*args, **changes):
+    (pair,) = top_pairs(summarize(made(*args, **changes))[0])
+    return pair
+
+
+@pytest.mark.parametrize(
+    ("cycled", "words", "is_better"),
+    [
+        (BETTER, "higher (better)", True),
+        (WORSE, "lower (worse)", False),
+        (ALIKE, "within noise", None),
+        ({0: 95.0}, "cannot tell: one seed", None),
+        ({0: 92.0, 1: 93.0, 2: 92.5}, "cannot tell: the same in every seed", None),
+    ],
+)
+def test_the_verdict_follows_from_the_interval(cycled, words, is_better):
+    pair = pair_of(cycled)
+    assert pair.words() == words
+    assert pair.is_better is is_better
+
+
+def test_a_cost_that_is_not_lower_is_said():
+    assert pair_of(ALIKE).is_cheaper
+    assert pair_of(ALIKE).cost == 0.6
+    assert not pair_of(ALIKE, cost=100.0).is_cheaper
+
+
+def test_of_a_perplexity_lower_is_better():
+    words = {
+        "task": "language",
+        "model": ModelConfig(name="lstm_lm"),
+        "data": DataConfig(name="wikitext-2"),
+    }
+    entries = [
+        (method("static", 8, changes=words), STATIC, 1.0),
+        (method("cyclic", "CR:3-8:8", changes=words), WORSE, 1.0),
+    ]
+    (pair,) = top_pairs(summarize(study_result(entries))[0])
+    assert pair.words() == "lower (better)"
+    assert pair.loss_allowed() == 0.0
+
+
+def test_each_cycle_meets_static_bits_at_its_own_top():
+    entries = [
+        (method(label, forward), STATIC, 1.0)
+        for label, forward in (("8", 8), ("6", 6), ("3-6", "CR:3-6:8"), ("3-8", "CR:3-8:8"),
+                               ("4-7", "CR:4-7:8"), ("ramp", "ramp:3-8@0.5"))
+    ]  # fmt: skip
+    pairs = top_pairs(summarize(study_result(entries))[0])
+    assert [(p.cyclic.label, p.static.label) for p in pairs] == [("3-6", "6"), ("3-8", "8")]
+
+
+def test_another_quantizer_or_length_is_no_partner():
+    entries = [
+        (method("8", 8, changes={"steps": 100}), STATIC, 1.0),
+        (method("3-8", "CR:3-8:8"), STATIC, 1.0),
+    ]
+    assert top_pairs(summarize(study_result(entries))[0]) == ()
+
+
+def test_cycles_that_start_late_count_and_those_that_never_start_do_not():
+    assert is_cyclic(config("delay@0.25(CR:3-8:8)"))
+    assert not is_cyclic(config("delay@1.0(CR:3-8:8)"))
+    assert not is_cyclic(config("stages:3@60,8"))
+
+
+def test_the_loss_that_is_still_possible_is_the_wrong_end_of_the_interval():
+    pair = pair_of(ALIKE)
+    assert pair.loss_allowed() == -pair.difference.low
+    assert pair_of({0: 91.0}).loss_allowed() is None
+
+
+def test_the_harder_test_is_against_the_best_static_bits_that_cost_no_more():
+    entries = [
+        (method("8", 8), STATIC, 100.0),
+        (method("6", 6), {0: 91.4, 1: 92.1, 2: 91.6}, 56.0),
+        (method("4", 4), ALIKE, 30.0),
+        (method("3-8", "CR:3-8:8"), WORSE, 63.0),
+    ]
+    (pair,) = budget_pairs(summarize(study_result(entries))[0])
+    assert (pair.static.label, pair.cost) == ("6", 63 / 56)
+    assert pair.words() == "lower (worse)"
+    assert budget_pairs(summarize(study_result(entries[:1] + entries[3:]))[0]) == ()
