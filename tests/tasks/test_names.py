@@ -34,9 +34,7 @@ def test_a_folder_of_a_model_is_refused_where_none_is_read():
 
 def test_a_vocabulary_is_refused_where_there_are_no_words():
     data = DataConfig(name="digits", vocabulary=100)
-    with pytest.raises(
-        ValueError, match=r"data.vocabulary \(100\) is for the task language"
-    ):
+    with pytest.raises(ValueError, match=r"data.vocabulary \(100\) is for the task language"):
         check_names("image", ModelConfig(), data)
 
 
