@@ -30,13 +30,12 @@ def test_it_computes_and_learns_quantized():
 def test_a_replica_computes_what_its_layer_does_and_its_gradients_reach_it():
     layer, twin = mlp(kernel="simulate")[0], mlp(kernel="simulate")[0]
     x = inputs()[0]
-    replica = replica_of(layer)
-    output = replica(x)
-    assert torch.equal(output, twin(x))
-    output.square().mean().backward()
-    twin.zero_grad()
-    twin_output = mlp(kernel="simulate")[0](x)
-    assert layer.weight.grad.shape == twin_output.new_empty(8, 6).shape
+    outputs = [each(x) for each in (replica_of(layer), twin)]
+    for output in outputs:
+        output.square().mean().backward()
+    assert torch.equal(*outputs)
+    assert torch.equal(layer.weight.grad, twin.weight.grad)
+    assert torch.equal(layer.bias.grad, twin.bias.grad)
 
 
 def test_what_auto_comes_to_on_a_replica_is_not_kept_so_a_kernel_is_named():

@@ -16,6 +16,25 @@ def test_a_second_backward_through_quantized_layers_is_an_error():
         first.square().sum().backward()
 
 
+@pytest.mark.parametrize("kernel", ["simulate", "int8"])
+def test_a_gradient_penalty_is_an_error_too_and_not_left_out_without_a_word(kernel):
+    """The gradient that comes in is a constant here, on which torch alone would refuse nothing."""
+    x = inputs()[0].requires_grad_()
+    (first,) = torch.autograd.grad(mlp(kernel=kernel)(x).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        (first.norm(2, 1) - 1).square().mean().backward()
+
+
+def test_of_attention_as_well():
+    model = bc.quantize_model(torch.nn.MultiheadAttention(6, 2), kernel="int8")
+    bc.set_precision(model, "w8a8e8")
+    x, mask = inputs()[0][:, None].requires_grad_(), torch.zeros(16, 16, requires_grad=True)
+    output, _ = model(x, x, x, attn_mask=mask)
+    for first in torch.autograd.grad(output.sum(), (x, mask), create_graph=True):
+        with pytest.raises(RuntimeError, match="once_differentiable"):
+            first.square().sum().backward(retain_graph=True)
+
+
 def test_in_full_precision_it_works():
     model = mlp()
     bc.set_precision(model, "fp32")

@@ -1,5 +1,6 @@
-"""torch.jit: script is refused by torch, trace records one precision."""
+"""torch.jit: script is refused by torch, a trace reads the bits of its model."""
 
+import io
 import warnings
 
 import pytest
@@ -26,7 +27,7 @@ def test_a_converted_model_cannot_be_scripted():
             torch.jit.script(mlp())
 
 
-def test_a_trace_has_the_bits_it_was_made_at():
+def test_a_trace_reads_the_bits_of_its_model_and_cannot_be_saved():
     model = mlp(kernel="simulate")
     bc.calibrate(model, inputs())
     model.eval()
@@ -34,4 +35,8 @@ def test_a_trace_has_the_bits_it_was_made_at():
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         traced = torch.jit.trace(model, x, check_trace=False)
-        torch.testing.assert_close(traced(x), model(x))
+        for bits in ("w4a4", "w2a2", "w8a8"):
+            bc.set_precision(model, bits)
+            torch.testing.assert_close(traced(x), model(x))
+        with pytest.raises(RuntimeError, match="Could not export Python function"):
+            torch.jit.save(traced, io.BytesIO())

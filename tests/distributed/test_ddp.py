@@ -72,6 +72,24 @@ def test_synchronized_ranges_are_those_of_all_processes(tmp_path):
     assert first[0] != second[0]
 
 
+def differentiate_alone() -> float | None:
+    """A gradient by the input in evaluation mode, as for a saliency map, in the first process."""
+    model = bc.quantize_model(linears(6, 6), bc.quantizers.SBM(**EXACT), kernel="simulate")
+    bc.set_precision(model, "w4a4e8")
+    model(randn(4, 6)).sum().backward()
+    if dist.get_rank() > 0:
+        return None
+    x = randn(4, 6).requires_grad_()
+    model.eval()(x).square().sum().backward()
+    return x.grad.abs().sum().item()
+
+
+def test_one_process_may_take_gradients_in_evaluation_alone(tmp_path):
+    alone, nothing = run_together(differentiate_alone, 2, tmp_path)
+    assert alone > 0
+    assert nothing is None
+
+
 def evaluate_alone() -> float | None:
     """Only the first process converts and evaluates, a model that has observed nothing yet."""
     if dist.get_rank() > 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from contextlib import redirect_stderr
 from io import StringIO
@@ -113,3 +114,42 @@ def test_bits_rate_and_cost_of_a_quantized_run_are_exact(tmp_path, whole, sizes)
     assert ended[0]["said"].count(note) == 1
     assert all(note not in other["said"] for other in ended[1:])
     assert (run / "log.txt").read_text().count(note) == 1
+
+
+def resume_apart(folders: list[str]) -> dict[str, Any]:
+    """Each process in a folder of its own, as on machines that share no filesystem."""
+    return command(["resume", folders[int(os.environ["RANK"])], "--quiet"])
+
+
+def test_processes_that_see_different_checkpoints_are_an_error_at_once(tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump({**SETTINGS, "output": str(tmp_path / "runs")}))
+    start(tmp_path, 1, ["train", str(config), "--quiet"], stops_at=STOP)
+    run = tmp_path / "runs" / "grow-seed0"
+    other = Path(shutil.copytree(run, tmp_path / "other"))
+    shutil.rmtree(other / "checkpoints")
+    folders = [str(run), str(other)]
+    ended = run_together(resume_apart, 2, tmp_path, has_group=False, folders=folders)
+    assert [each["code"] for each in ended] == [1, 1], ended
+    assert all("different steps" in each["said"] for each in ended)
+    assert "(12, none, by rank)" in ended[0]["said"]
+
+
+def draw_after_loading(config: dict[str, Any]) -> float:
+    """A number that dropout would draw, in a run that was begun by one process."""
+    import torch
+
+    from bitcycle.train.configfile import from_dict
+    from bitcycle.train.session import build_session
+
+    session = build_session(from_dict(config))
+    state = session.state_dict()
+    state["run"]["ranks"] = state["run"]["ranks"][:1]
+    session.load_state_dict(state)
+    return torch.rand(()).item()
+
+
+def test_processes_that_are_added_draw_numbers_of_their_own(tmp_path):
+    config = {**SETTINGS, "output": str(tmp_path)}
+    first, second = run_together(draw_after_loading, 2, tmp_path, has_group=False, config=config)
+    assert first != second

@@ -93,9 +93,12 @@ def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 def little_memory(gigabytes: float = 1.0) -> Iterator[None]:
     """An allocation of more than that fails in here, as on a small machine."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    now, hard = pages * resource.getpagesize(), resource.getrlimit(resource.RLIMIT_AS)[1]
-    resource.setrlimit(resource.RLIMIT_AS, (int(now + gigabytes * 2**30), hard))
+    before = soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = pages * resource.getpagesize() + int(gigabytes * 2**30)
+    if soft != resource.RLIM_INFINITY:
+        most = min(most, soft)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+        resource.setrlimit(resource.RLIMIT_AS, before)

@@ -40,8 +40,9 @@ class Corpus:
         """Only `count` words, the marks among them; the others become `<unk>`."""
         if count >= len(self.vocabulary):
             return self
-        marks = [word for word in self.vocabulary[count:] if word in MARKS]
-        words = (*self.vocabulary[: count - len(marks)], *marks)
+        others = [word for word in self.vocabulary if word not in MARKS]
+        dropped = {*others[count - (len(self.vocabulary) - len(others)) :]}
+        words = tuple(word for word in self.vocabulary if word not in dropped)
         numbers = {word: number for number, word in enumerate(words)}
         unknown = numbers[UNKNOWN]
         new = torch.tensor(

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from bitcycle.kernels.geometry import MatMulGeometry
 from bitcycle.nn.base import QuantizedLayer
 from bitcycle.nn.dropout import drop
+from bitcycle.nn.once import differentiable_once
 from bitcycle.nn.product import multiply_again, product_behind
 
 NUM_RANGES = 4  # q, k, the attention weights, v
@@ -86,7 +86,7 @@ class _Forgotten(torch.autograd.Function):
         return softmax(scores, mask)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         (mask,) = ctx.saved_tensors
         scores = multiply_again(ctx.product).requires_grad_()

@@ -283,7 +283,7 @@ class QuantizedLayer(nn.Module):
         act_row: where the running range of `a` is kept (of a second activation in the row after
         it). Every product of a layer has rows, and noise, of its own.
         """
-        quantizer = self.settings.quantizer
+        quantizer = self.rules
         if a.dtype != w.dtype and torch.is_autocast_enabled(a.device.type):
             wide = torch.promote_types(a.dtype, w.dtype)  # grids are not bf16, operands may be
             a, w, bias = a.to(wide), w.to(wide), None if bias is None else bias.to(wide)

@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from bitcycle.kernels.base import Kernel
 from bitcycle.kernels.choice import MAX_CODE_BITS
 from bitcycle.kernels.geometry import Geometry
 from bitcycle.kernels.mixed import UNDECIDED
+from bitcycle.nn.once import differentiable_once
 from bitcycle.nn.saved import NUM_TENSORS, Form, restore, shared_codes, to_save
 from bitcycle.nn.seen import LastSeen
 from bitcycle.ops.layout import memory_layout
@@ -177,7 +177,7 @@ class _Product(torch.autograd.Function):
         return output
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, e: Tensor) -> tuple[Tensor | None, ...]:
         plan: Plan = ctx.plan
         control = ctx.control

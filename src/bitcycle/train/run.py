@@ -10,6 +10,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
+
 from bitcycle.audit import audit
 from bitcycle.train.checkpoint import CheckpointError, Checkpoints, taken_back
 from bitcycle.train.config import RunConfig
@@ -144,6 +146,7 @@ def _load_newest(session: Session, directory: RunDirectory, reporter: Reporter) 
         if loaded is not None:
             with taken_back(loaded[0]):
                 session.load_state_dict(loaded[1])
+    _check_all_have(None if loaded is None else loaded[0], session, directory)
     for warning in caught:
         reporter.say(f"warning: {warning.message}")
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
@@ -151,6 +154,21 @@ def _load_newest(session: Session, directory: RunDirectory, reporter: Reporter) 
         return False
     reporter.say(f"going on from step {loaded[0]}")
     return True
+
+
+def _check_all_have(step: int | None, session: Session, directory: RunDirectory) -> None:
+    """Processes that begin at different steps would train apart, then wait for each other."""
+    if session.world_size == 1:
+        return
+    steps: list[int | None] = [None] * session.world_size
+    dist.all_gather_object(steps, step)
+    if len(set(steps)) > 1:
+        found = ", ".join("none" if one is None else str(one) for one in steps)
+        raise CheckpointError(
+            f"the processes found checkpoints of different steps in {directory.path} ({found}, by "
+            "rank): all machines must see the same files there; put --output on a filesystem they "
+            "share"
+        )
 
 
 def _say_what_stays_float(session: Session, reporter: Reporter) -> None:

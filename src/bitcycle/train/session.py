@@ -187,7 +187,6 @@ class Session:
             self.task.to(self.device)
             self.window = {name: value.to(self.device) for name, value in own["window"].items()}
         else:
-            own = ranks[0]
             self.task.start_pass()
             sums = _add_up([rank["window"] for rank in ranks]) if self.is_main else {}
             self.window = {name: value.to(self.device) for name, value in sums.items()}
@@ -199,7 +198,8 @@ class Session:
                 BitcycleWarning,
                 stacklevel=3,
             )
-        restore_random_state(own["random"])
+        if self.rank < len(ranks):  # a process more keeps the seed that is its own
+            restore_random_state(ranks[self.rank]["random"])
 
     def _gather(self, own: dict[str, Any]) -> list[Any]:
         """The value of every process, by rank, with its tensors on the CPU."""

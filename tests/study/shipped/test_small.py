@@ -30,7 +30,7 @@ def test_cifar_10_has_ten_methods():
         "progressive 3-8/8": "ramp:3-8@0.5",
         "CPT 3-8/8 from epoch 60 of 160": "delay@0.375(CR:3-8:8)",
     }
-    assert len(study.seeds) == 3
+    assert len(study.seeds) == 5
 
 
 def test_every_quantizer_is_there_static_and_cycled():
