@@ -35,6 +35,16 @@ def test_of_attention_as_well():
             first.square().sum().backward(retain_graph=True)
 
 
+def test_and_of_recurrent_layers():
+    model = bc.quantize_model(torch.nn.LSTM(6, 4))
+    bc.set_precision(model, "w8a8e8")
+    x, h, c = inputs()[0][:, None].requires_grad_(), *torch.zeros(2, 1, 1, 4, requires_grad=True)
+    output, _ = model(x, (h, c))
+    for first in torch.autograd.grad(output.sum(), (x, h, c), create_graph=True):
+        with pytest.raises(RuntimeError, match="once_differentiable"):
+            first.square().sum().backward(retain_graph=True)
+
+
 def test_in_full_precision_it_works():
     model = mlp()
     bc.set_precision(model, "fp32")

@@ -18,6 +18,7 @@ from bitcycle.kernels import (
     decide_kernel,
     make_kernel,
 )
+from bitcycle.kernels.measure import Recurrence
 
 from .operands import counted
 
@@ -155,6 +156,19 @@ def test_auto_simulates_what_codes_cannot_carry_or_gain(a, w, tops, reason: str)
     kernel, why = _decide(a, w, tops)
     assert kernel is KERNELS["simulate"]
     assert why == f"auto: {reason}"
+
+
+def test_a_recurrence_counts_with_its_time_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "_by_measurement", lambda case: "measured")
+    x, w = torch.zeros(35, 4), torch.zeros(256, 4)
+    found = [
+        decide_kernel(
+            LINEAR, x, w, tops=(8, 8, 8), weight_grids=1, recurrence=Recurrence(1, steps, (256, 64))
+        )
+        for steps in (1, 64)  # 2^14 multiplications each
+    ]
+    assert found[0][1] == "auto: too small to gain"
+    assert found[1] == "measured"
 
 
 def test_large_products_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,18 @@ def test_weights_made_again_from_codes_give_the_same_gradients(
     assert all(map(torch.equal, ours, theirs))
 
 
+@pytest.mark.parametrize("asked", [["mask"], ["v"], ["q"], ["k", "mask"]], ids=" ".join)
+def test_gradients_of_some_inputs_are_those_of_all_also_before_them(asked):
+    mask = randn(1, 3, 1, 6, seed=9).requires_grad_()
+    inputs = dict(zip("qkv", operands(), strict=True), mask=mask)
+    output, _ = attend(owner(7, kernel="int8"), *inputs.values(), scale=0.5)
+    error = randn(*output.shape, seed=4)
+    some = torch.autograd.grad(output, [inputs[n] for n in asked], error, retain_graph=True)
+    every = dict(zip(inputs, torch.autograd.grad(output, [*inputs.values()], error), strict=True))
+    for name, gradient in zip(asked, some, strict=True):
+        assert torch.equal(gradient, every[name])
+
+
 def test_the_product_of_scores_is_made_again_only_where_both_operands_are_kept(monkeypatch):
     made = []
     again = attention.multiply_again

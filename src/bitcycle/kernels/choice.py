@@ -92,11 +92,18 @@ def decide_kernel(
         num_threads=torch.get_num_threads(),
         recurrence=recurrence,
     )
-    if count_macs(case) < SMALL:
+    if count_macs(case) + _macs_of(recurrence) < SMALL:
         return simulate, "auto: too small to gain"
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         return _by_rule(tops, case.device)
     return _by_measurement(capped(case))
+
+
+def _macs_of(recurrence: Recurrence | None) -> int:
+    if recurrence is None:
+        return 0
+    num_out, num_in = recurrence.w_shape
+    return recurrence.rows * recurrence.num_steps * num_out * num_in
 
 
 def _is_channels_last(x: torch.Tensor) -> bool:

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from bitcycle.nn.gates import Gates
+from bitcycle.nn.once import differentiable_once
 from bitcycle.nn.product import Plan, _no_autocast, watch
 from bitcycle.nn.stepped import NUM_SAVED, SteppedBackward, SteppedOutput, part_of
 from bitcycle.quantizers.base import Range
@@ -152,7 +152,7 @@ class _Recurrence(torch.autograd.Function):
         return job.steps.join(outputs), h, c, *extremes
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(
         ctx: Any, d_output: Tensor | None, d_h: Tensor | None, d_c: Tensor | None, *_: Any
     ) -> tuple[Tensor | None, ...]:

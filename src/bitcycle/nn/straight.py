@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from bitcycle.nn.once import differentiable_once
 from bitcycle.nn.product import Plan, _encode, _encode_error
 from bitcycle.quantizers.base import Range
 
@@ -49,7 +49,7 @@ class _ErrorOnGrid(torch.autograd.Function):
         return y.view_as(y)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, e: Tensor) -> tuple[Tensor | None, ...]:
         for_input, _ = _encode_error(ctx.plan, e, ctx.control, ctx.health)
         return for_input.dequantize(), None, None, None

@@ -156,7 +156,7 @@ def overview_page(
         "# Results",
         "Measured with this package, not taken from the papers. Every page has its commands, "
         "machine and versions; `bitcycle study publish --render results` makes all of them again "
-        "from the files in [data](data). What the columns mean: "
+        "from the files in `data`. What the columns mean: "
         "[docs/statistics.md](../docs/statistics.md).",
         "## Does cyclic precision match or beat static bits at lower cost here?",
         escape_markdown(answer(entries)),
