@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -173,6 +174,14 @@ def test_the_state_survives_json_and_continues_exactly() -> None:
     run(bits, second, 50)
     assert second.cost() == whole.cost()
     assert second.state_dict() == whole.state_dict()
+
+
+@pytest.mark.parametrize("row", [[8, 8, None, 1, 1], [8, 8, 1, 1], [8, 8, 8, 1, -1], "text", 8])
+def test_a_state_with_anything_but_counts_is_refused(row: Any) -> None:
+    meter = bc.CostMeter(toys.linears(4, 8), torch.ones(3, 4))
+    state = meter.state_dict()
+    with pytest.raises(ValueError, match="in place of whole numbers: bits of weight, act and err"):
+        meter.load_state_dict({**state, "layers": {"0": [row]}})
 
 
 def test_the_state_of_another_model_is_refused() -> None:

@@ -10,6 +10,7 @@ from torch import nn
 from bitcycle.assign import PrecisionLike
 from bitcycle.cost.bitops import make_cost
 from bitcycle.cost.macs import check_count, count_macs
+from bitcycle.cost.product import OPERANDS
 from bitcycle.cost.result import Cost
 from bitcycle.cost.trace import Trace
 from bitcycle.cost.usage import OperandBits, present_bits
@@ -170,12 +171,21 @@ class CostMeter:
                 f"the saved meter counted other layers than this model has; in one of them only: "
                 f"{', '.join(missing[:10])}"
             )
+        for name in names:
+            _check_rows(name, state["layers"][name])
         self._usages = [
-            {
-                tuple(bits): (int(num_steps), int(num_samples))
-                for *bits, num_steps, num_samples in rows
-            }
+            {tuple(bits): (num_steps, num_samples) for *bits, num_steps, num_samples in rows}
             for rows in (state["layers"][name] for name in names)
         ]
         self._num_steps, self._num_samples = int(state["num_steps"]), int(state["num_samples"])
         self._recent_steps = self._recent_samples = 0
+
+
+def _check_rows(name: str, rows: Any) -> None:
+    for row in rows:
+        is_row = isinstance(row, list | tuple) and len(row) == len(OPERANDS) + 2
+        if not is_row or any(type(number) is not int or number < 0 for number in row):
+            raise ValueError(
+                f"the saved meter has {row!r} for layer {name!r} in place of whole numbers: bits "
+                "of weight, act and error, number of steps, of samples"
+            )
