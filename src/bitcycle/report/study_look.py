@@ -1,11 +1,16 @@
-"""The colours and markers of a study's methods."""
+"""The colours and markers of a study's methods, and the axes of cost against value."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from bitcycle.study.summary import Row
+from bitcycle.study.numbers import UNITS
+from bitcycle.study.summary import GroupSummary, Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 INK = "#333333"
 # Okabe and Ito: told apart with any colour vision
@@ -40,3 +45,16 @@ class Look:
         if self.labels:
             return MARKERS[self.labels.index(row.label)]
         return "D" if row.is_on_front else "o"
+
+
+def name_axes(axes: Axes, group: GroupSummary) -> None:
+    """The metric against the training cost, with a quiet grid."""
+    unit = UNITS.get(group.metric, "").strip()
+    axes.set_ylabel(f"test {group.metric}{f', {unit}' if unit else ''}", color=INK)
+    is_relative = group.baseline_row is not None and group.baseline_row.bitops is not None
+    cost = f"training cost: BitOPs, {group.baseline} = 1" if is_relative else "training BitOPs"
+    axes.set_xlabel(cost, color=INK)
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(colors=INK, labelsize=9)

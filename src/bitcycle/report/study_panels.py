@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from bitcycle.extras import require
 from bitcycle.report.labels import label_points
-from bitcycle.report.study_look import INK, PLAIN, Look
-from bitcycle.study.numbers import UNITS, correlation_text, cost_text, p_sentence
+from bitcycle.report.study_look import INK, PLAIN, Look, name_axes
+from bitcycle.study.numbers import correlation_text, cost_text, p_sentence
 from bitcycle.study.relations import cost_relation, variance_rows
 from bitcycle.study.summary import GroupSummary, Row
 
@@ -223,12 +223,4 @@ def _dress(
 ) -> None:
     lines = [line for text in (group.group, title, small) for line in textwrap.wrap(text, width)]
     axes.set_title("\n".join(lines), loc="left", fontsize=9, color=INK)
-    unit = UNITS.get(group.metric, "").strip()
-    axes.set_ylabel(f"test {group.metric}{f', {unit}' if unit else ''}", color=INK)
-    is_relative = group.baseline_row is not None and group.baseline_row.bitops is not None
-    cost = f"training cost: BitOPs, {group.baseline} = 1" if is_relative else "training BitOPs"
-    axes.set_xlabel(cost, color=INK)
-    axes.grid(color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(colors=INK, labelsize=9)
+    name_axes(axes, group)

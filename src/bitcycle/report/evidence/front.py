@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from bitcycle.extras import require
 from bitcycle.report.labels import label_points
-from bitcycle.report.study_look import FRONT, INK, PLAIN
-from bitcycle.study.numbers import UNITS, correlation_text, cost_text
+from bitcycle.report.study_look import FRONT, INK, PLAIN, name_axes
+from bitcycle.study.numbers import correlation_text, cost_text
 from bitcycle.study.relations import cost_relation
 from bitcycle.study.results import StudyResult
 from bitcycle.study.summary import GroupSummary, Row, summarize
@@ -116,15 +116,7 @@ def _dress(axes: Axes, group: GroupSummary, *, is_suite: bool) -> None:
         small += f"; rank correlation of cost and value {correlation_text(relation)}"
     title = [group.group, *textwrap.wrap(small, 100)]
     axes.set_title("\n".join(filter(None, title)), loc="left", fontsize=9, color=INK)
-    unit = UNITS.get(group.metric, "").strip()
-    axes.set_ylabel(f"test {group.metric}{f', {unit}' if unit else ''}", color=INK)
-    is_relative = group.baseline_row is not None and group.baseline_row.bitops is not None
-    cost = f"training cost: BitOPs, {group.baseline} = 1" if is_relative else "training BitOPs"
-    axes.set_xlabel(cost, color=INK)
-    axes.grid(color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(colors=INK, labelsize=9)
+    name_axes(axes, group)
 
 
 def _name(axes: Axes, group: GroupSummary) -> None:
