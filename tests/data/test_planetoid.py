@@ -17,7 +17,14 @@ from .layouts import Payload, planetoid_parts, write_planetoid
 @pytest.mark.parametrize("python2", [True, False])
 @pytest.mark.parametrize(
     ("name", "below"),
-    [("cora", "."), ("cora", "Cora/raw"), ("citeseer", "CiteSeer/raw"), ("pubmed", "pubmed")],
+    [
+        ("cora", "."),
+        ("cora", "Cora/raw"),
+        ("citeseer", "CiteSeer/raw"),
+        ("pubmed", "pubmed"),
+        ("cora", "planetoid/Cora/raw"),
+        ("pubmed", "Planetoid/PubMed"),
+    ],
 )
 def test_the_graph_is_read_where_people_have_it(tmp_path, name, below, python2):
     write_planetoid(tmp_path / below, planetoid_parts(), name=name, python2=python2)

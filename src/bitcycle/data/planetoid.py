@@ -15,6 +15,7 @@ from bitcycle.data.splits import Graph, both_directions
 from bitcycle.data.unpickle import as_array, read_pickle
 
 PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
+TOGETHER = ("Planetoid", "planetoid")  # a folder that people keep the three graphs in
 NUM_VALIDATION = 500
 
 
@@ -25,10 +26,9 @@ def load_planetoid(place: Place, folder_name: str) -> Graph:
     citation, which CiteSeer's files leave out, are there with zero features and in no mask.
     """
     name = place.info.name
-    folder = place.folder(
-        [f"ind.{name}.{part}" for part in PARTS],
-        below=(f"{folder_name}/raw", folder_name, f"{name}/raw", name, "raw"),
-    )
+    own = (f"{folder_name}/raw", folder_name, f"{name}/raw", name)
+    shared = tuple(f"{above}/{folder}" for above in TOGETHER for folder in own[:2])
+    folder = place.folder([f"ind.{name}.{part}" for part in PARTS], below=(*own, "raw", *shared))
     files = {part: place.file(folder, f"ind.{name}.{part}") for part in PARTS}
     matrices = {
         part: _matrix(place, files[part]) for part in ("x", "tx", "allx", "y", "ty", "ally")
@@ -129,7 +129,7 @@ for _name, _folder, _nodes, _features, _classes in (
         num_classes=_classes,
         input_shape=(_features,),
         layout=f"ind.{_name}.{{x,tx,allx,y,ty,ally,graph,test.index}}, "
-        f"in the root, {_folder}/ or {_folder}/raw/",
+        f"in the root, {_folder}/ or {_folder}/raw/, or those in Planetoid/",
         source="https://github.com/kimiyoung/planetoid (data/), or "
         f"torch_geometric.datasets.Planetoid(root, {_folder!r})",
     )(partial(load_planetoid, folder_name=_folder))
