@@ -48,5 +48,5 @@ def test_every_domain_has_static_bits_and_the_ten_schedules(name, groups):
 
 def test_runs_are_counted_by_hand():
     study = STUDIES["schedule-suite-small"]()
-    # (static and ten schedules) x 3 domains, 3 seeds
-    assert len(list(study.runs("runs"))) == 11 * 3 * 3 == 99
+    # (static and ten schedules) x 3 domains, 5 seeds
+    assert len(list(study.runs("runs"))) == 11 * 3 * 5 == 165

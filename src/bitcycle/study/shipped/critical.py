@@ -172,7 +172,6 @@ def critical_periods_small() -> Study:
         DESCRIPTION,
         [method for periods in SMALL for method in periods.methods()],
         baseline=BASELINE,
-        seeds=5,
         kind="critical-periods",
         notes=(*NOTES, DIGITS),
     )

@@ -119,7 +119,7 @@ def small_study(
     methods: Iterable[Method],
     *,
     baseline: str,
-    seeds: int = 3,
+    seeds: int = 5,
     kind: Kind = "comparison",
     notes: tuple[str, ...] = (),
 ) -> Study:

@@ -20,7 +20,6 @@ def digits() -> Study:
         "Float32, static bits and CPT on digits: no download.",
         from_recipes(*(f"digits-{run}" for run in runs)),
         baseline=BASELINE,
-        seeds=5,
         notes=(DIGITS,),
     )
 
@@ -38,7 +37,6 @@ def quantizers_small() -> Study:
         "Every quantizer at static 8/8 and with CPT 3-8/8 on digits.",
         methods,
         baseline=BASELINE,
-        seeds=5,
         notes=(DIGITS, "DoReFa and WAGEUBN leave the first layer float32, as published"),
     )
 
@@ -66,7 +64,6 @@ def cifar10_small() -> Study:
             run("cpt-3-8-8-start60", "CPT 3-8/8 from epoch 60 of 160"),
         ),
         baseline=BASELINE,
-        seeds=5,
         notes=(CIFAR10, "64 steps a cycle are too few for RR, which ends at 7 bits"),
     )
 
@@ -80,7 +77,6 @@ def snli_small() -> Study:
         "CPT against static bits for a small BERT on SNLI.",
         from_recipes(*(f"snli-bert-{run}-small" for run in runs)),
         baseline=BASELINE,
-        seeds=5,
         notes=("two layers of 128 from scratch, 900 steps of 64 pairs, 8 cycles",),
     )
 
@@ -101,7 +97,6 @@ def gcn_small() -> Study:
         "CPT against static bits for graph networks on Cora, sums along edges float32 or not.",
         methods,
         baseline="static 8/8, FP-Agg",
-        seeds=5,
         notes=(
             "FP-Agg: sums along edges stay float32; Q-Agg: they are quantized too",
             "200 steps, 8 cycles, the standard split with 1,000 test nodes: one is 0.1 points",

@@ -19,7 +19,6 @@ def fig1_small() -> Study:
         "Fig. 1 on digits: static, progressive and cyclic precision over training.",
         on_digits(figures.fig1()),
         baseline=BASELINE,
-        seeds=5,
         notes=(DIGITS,),
     )
 
@@ -45,7 +44,6 @@ def fig4_small() -> Study:
         "Fig. 4 on digits: is the range test's lower bound as good as 3 bits?",
         (*runs, figures.found_low("digits-cpt-3-8-8", steps_per_precision=50)),
         baseline=BASELINE,
-        seeds=5,
         notes=(
             DIGITS,
             "the test takes 50 steps a precision, longer than a cycle of 30; its cost is counted",
@@ -63,7 +61,6 @@ def fig5_small() -> Study:
         "Fig. 5 on digits: accuracy against training cost, static and cyclic.",
         on_digits(figures.fig5()),
         baseline=BASELINE,
-        seeds=5,
         notes=(DIGITS,),
     )
 
@@ -88,7 +85,6 @@ def fig7_small() -> Study:
         "Fig. 7 on digits: how much does the upper bound of the cycle matter?",
         on_digits(figures.fig7()),
         baseline=BASELINE,
-        seeds=5,
         notes=(DIGITS,),
     )
 
@@ -104,7 +100,6 @@ def fig8_small() -> Study:
         "Fig. 8 on digits: how much does the number of cycles matter?",
         (from_recipe("digits-static-8-8"), *cyclic),
         baseline=BASELINE,
-        seeds=5,
         notes=(DIGITS,),
     )
 

@@ -39,7 +39,6 @@ def table1_small() -> Study:
         "Table 1 on digits: does low precision in the first half act like a high rate?",
         on_digits(tables.table1()),
         baseline="float32, lr 0.1",
-        seeds=5,
         notes=(DIGITS,),
     )
 
@@ -74,7 +73,6 @@ def table3_small() -> Study:
         "Table 3's bits on digits: CPT from 4 bits against static bits.",
         from_recipes(*(f"digits-{run}" for run in runs)),
         baseline=BASELINE,
-        seeds=5,
         notes=(DIGITS, "stem and shortcuts are quantized here, in ImageNet's networks not"),
     )
 
@@ -87,7 +85,6 @@ def table4_small() -> Study:
         "Table 4 on digits: CPT between 8 bits and full precision against float32.",
         from_recipes("digits-float32", "digits-cpt-8-32"),
         baseline="float32",
-        seeds=5,
         notes=(DIGITS,),
     )
 
@@ -104,7 +101,6 @@ def table5_small() -> Study:
         "Table 5 on WikiText-2: CPT against static bits, a small LSTM and a small Transformer.",
         from_recipes(*names),
         baseline=BASELINE,
-        seeds=5,
         notes=(WIKITEXT2,),
     )
 
@@ -123,7 +119,6 @@ def table6_small() -> Study:
         "Table 6 on digits: cosine cycles against triangles and cosine annealing.",
         on_digits(tables.table6()),
         baseline="cosine",
-        seeds=5,
         notes=(DIGITS,),
     )
 
@@ -136,7 +131,6 @@ def table7_small() -> Study:
         "Table 7 on digits: CPT that starts late, at the lowest bits until then.",
         on_digits(tables.table7()),
         baseline="from epoch 0",
-        seeds=5,
         notes=(DIGITS, "epochs are of 160 for the whole run; 160 is never, evaluated at 3 bits"),
     )
 
@@ -149,6 +143,5 @@ def table8_small() -> Study:
         "Table 8 on digits: forward static at 6 bits, the bits of errors cycled.",
         on_digits(tables.table8()),
         baseline="static 6/6",
-        seeds=5,
         notes=(DIGITS,),
     )
