@@ -97,7 +97,7 @@ def test_a_cut_off_or_malicious_file_is_refused(tmp_path, part):
         ("graph", {}, "dict"),
         ("graph", {0: [99]}, r"outside 0\.\.8"),
         ("graph", {0: 1}, "not a list"),
-        ("graph", {0: ["a"]}, "invalid literal"),
+        ("graph", {0: ["a"]}, "no whole number"),
         ("test.index", "", "one node number per line"),
         ("test.index", "6\n6\n7\n", "one twice"),
         ("test.index", "6\nx\n7\n", "one node number per line"),

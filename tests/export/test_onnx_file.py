@@ -125,4 +125,10 @@ def test_models_that_no_file_is_written_of_are_refused(tmp_path):
         export_model(Pair(), (x,), to="onnx", path=tmp_path / "m.onnx")
     with pytest.raises(ValueError, match="torch.onnx cannot write this model"):
         export_model(Deciding(), (x,), to="onnx", path=tmp_path / "m.onnx")
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        model, example = torch.nn.Linear(2, 2).to(dtype), x.to(dtype)
+        with pytest.raises(ValueError, match=f"weight is {dtype}; call model.float()"):
+            export_model(model, (example,), to="onnx", path=tmp_path / "m.onnx")
+    with pytest.raises(ValueError, match=r"input 0 is torch.float64"):
+        export_model(torch.nn.ReLU(), (x.double(),), to="onnx", path=tmp_path / "m.onnx")
     assert list(tmp_path.iterdir()) == []

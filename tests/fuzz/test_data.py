@@ -230,6 +230,7 @@ MADE_TO_HURT: dict[str, tuple[str, str, bytes]] = {
     "a key that is a million tuples deep": ("Cora", "ind.cora.graph", deep_tuple_key()),
     "one list of neighbours for every node": ("Cora", "ind.cora.graph", shared_list()),
     "an adjacency of texts": ("Cora", "ind.cora.graph", python2_pickle({0: ["a"], 1: [None]})),
+    "half a node": ("Cora", "ind.cora.graph", pickle.dumps({0: [1.5], 1: [0]}, 2)),
     "neighbours in neighbours": ("Cora", "ind.cora.graph", python2_pickle({0: [[1, 2], [2, 1]]})),
     "an array without contents": (
         "Cora", "ind.cora.x", b"cnumpy.core.multiarray\n_reconstruct\n(I0\ntRI5\nb."

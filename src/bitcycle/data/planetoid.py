@@ -106,15 +106,20 @@ def _edges(place: Place, path: Path, num_nodes: int) -> NDArray[np.int64]:
         lengths = [len(nodes) for nodes in neighbours.values()]
         if sum(lengths) > path.stat().st_size:  # one list again and again
             raise ValueError(f"{sum(lengths):,} neighbours in {path.stat().st_size:,} bytes")
-        sources = np.repeat(np.array(list(neighbours), np.int64), lengths)
-        targets = np.array([node for nodes in neighbours.values() for node in nodes], np.int64)
-        if sources.ndim != 1 or targets.ndim != 1:
-            raise ValueError("a node that is no number")
+        sources = np.repeat(_numbers(list(neighbours)), lengths)
+        targets = _numbers([node for nodes in neighbours.values() for node in nodes])
         if min(sources.min(), targets.min()) < 0 or max(sources.max(), targets.max()) >= num_nodes:
             raise ValueError(f"a node number outside 0..{num_nodes - 1}")
     except (ValueError, TypeError, OverflowError) as error:
         raise place.damaged(path, str(error)) from None
     return both_directions(sources, targets, num_nodes)
+
+
+def _numbers(nodes: list[Any]) -> NDArray[np.int64]:
+    numbers = np.array(nodes)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+        raise ValueError("a node that is no whole number")
+    return numbers.astype(np.int64)
 
 
 for _name, _folder, _nodes, _features, _classes in (

@@ -35,6 +35,7 @@ def write_onnx(
     The frozen model multiplies from codes afterwards.
     """
     onnx = require("onnx", extra="export", purpose=PURPOSE)
+    _check_float32(frozen, inputs)
     facts = about(frozen.model, source)
     ways = write_products(frozen)
     inputs = [x if x.shape[0] > 1 else torch.cat([x, x]) for x in inputs]  # 1 would be taken as is
@@ -48,6 +49,17 @@ def write_onnx(
         raise ValueError("the model is larger than 2 GB, which one ONNX file cannot hold")
     write_bytes(path, proto.SerializeToString())
     return ways
+
+
+def _check_float32(frozen: Frozen, inputs: Sequence[Tensor]) -> None:
+    """The operators that say a grid know float32 only, and mixed types end in torch's errors."""
+    named = [*frozen.model.named_parameters(), *((f"input {i}", x) for i, x in enumerate(inputs))]
+    for name, value in named:
+        if value.is_floating_point() and value.dtype != torch.float32:
+            raise ValueError(
+                f"ONNX files are written of float32 models: {name} is {value.dtype}; call "
+                "model.float() and give float32 inputs first"
+            )
 
 
 def _trace(frozen: Frozen, inputs: Sequence[Tensor]) -> Any:
