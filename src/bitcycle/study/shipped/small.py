@@ -99,6 +99,8 @@ def gcn_small() -> Study:
         baseline="static 8/8, FP-Agg",
         notes=(
             "FP-Agg: sums along edges stay float32; Q-Agg: they are quantized too",
+            "layer normalization between the layers, as in the follow-up; the GCN of Kipf and "
+            "Welling, published with 81.5, has none and drops features too",
             "200 steps, 8 cycles, the standard split with 1,000 test nodes: one is 0.1 points",
         ),
     )
