@@ -19,20 +19,12 @@ from bitcycle.kernels import Kernel, ask_kernel, make_kernel
 from bitcycle.kernels.base import PRODUCTS
 from bitcycle.kernels.choice import MAX_CODE_BITS
 from bitcycle.matmul import MatMul
-from bitcycle.nn.base import (
-    OWN_ATTRIBUTES,
-    OWN_BUFFERS,
-    LayerSettings,
-    ModelState,
-    QuantizedLayer,
-    alone,
-    converted_type,
-    qualified_name,
-    registered_base,
-)
+from bitcycle.nn.base import OWN_ATTRIBUTES, OWN_BUFFERS, QuantizedLayer
 from bitcycle.nn.companion import Companion, accompany, can_accompany
 from bitcycle.nn.embedding import LOOKUPS, QuantizedLookup, is_lookup
 from bitcycle.nn.norm import QuantizedNorm, can_normalize, convert_norm
+from bitcycle.nn.settings import LayerSettings, ModelState, alone
+from bitcycle.nn.swap import converted_type, qualified_name, registered_base
 from bitcycle.patterns import (
     Named,
     Pattern,

@@ -17,7 +17,7 @@ from bitcycle.cost.product import (
     find_counter,
     layer_products,
 )
-from bitcycle.nn.base import LAYERS
+from bitcycle.nn.swap import LAYERS
 
 
 def test_a_layer_has_three_products_of_equal_macs_and_its_own_operands() -> None:

@@ -7,7 +7,7 @@ import bitcycle as bc
 from bitcycle.memory import saved_bytes
 from bitcycle.nn import attention
 from bitcycle.nn.attention import NUM_RANGES, attend
-from bitcycle.nn.base import converted_type
+from bitcycle.nn.swap import converted_type
 from tests import naive_attention
 from tests.toys import randn
 

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from bitcycle.nn import LAYERS
-from bitcycle.nn.base import ModelState
 from bitcycle.nn.companion import COMPANIONS, Companion, accompany, can_accompany
+from bitcycle.nn.settings import ModelState
 
 
 def test_companions_are_no_layers() -> None:

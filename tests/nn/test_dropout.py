@@ -18,9 +18,9 @@ from torch.utils.checkpoint import checkpoint
 import bitcycle as bc
 from bitcycle.memory import saved_bytes
 from bitcycle.models import build_model
-from bitcycle.nn.base import ModelState
 from bitcycle.nn.companion import accompany
 from bitcycle.nn.dropout import MaskedDropout, drop
+from bitcycle.nn.settings import ModelState
 from tests.toys import randn
 
 INF, NAN = float("inf"), float("nan")

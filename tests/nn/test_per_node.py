@@ -6,8 +6,8 @@ from torch import nn
 
 import bitcycle as bc
 from bitcycle.kernels import make_kernel
-from bitcycle.nn.base import LayerSettings, ModelState
 from bitcycle.nn.per_node import PerNodeLayer
+from bitcycle.nn.settings import LayerSettings, ModelState
 from bitcycle.quantizers import QUANTIZERS
 
 

@@ -16,9 +16,9 @@ from torch.utils.checkpoint import checkpoint
 
 import bitcycle as bc
 from bitcycle.memory import saved_bytes
-from bitcycle.nn.base import ModelState
 from bitcycle.nn.companion import accompany
 from bitcycle.nn.relu import MaskedReLU
+from bitcycle.nn.settings import ModelState
 from tests.toys import randn
 
 INF, NAN = float("inf"), float("nan")

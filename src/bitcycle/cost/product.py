@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from bitcycle.nn.base import qualified_name
+from bitcycle.nn.swap import qualified_name
 from bitcycle.registry import Registry
 
 MATMULS = ("output", "grad_input", "grad_weight")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from bitcycle.kernels.base import Kernel
-from bitcycle.kernels.choice import MAX_CODE_BITS, decide_kernel
+from bitcycle.kernels.choice import decide_kernel
 from bitcycle.kernels.geometry import Geometry
 from bitcycle.kernels.measure import Recurrence
 from bitcycle.kernels.mixed import UNDECIDED
@@ -25,16 +23,14 @@ from bitcycle.nn.product import (
     Plan,
     Recorder,
     quantized_product,
-    watch,
 )
-from bitcycle.nn.seen import LastSeen, usable
+from bitcycle.nn.ranges import RangeKeeper, is_recomputing, version
+from bitcycle.nn.seen import usable
+from bitcycle.nn.settings import LayerSettings, ModelState
 from bitcycle.nn.stepped import part_of
-from bitcycle.nn.third_party import find_layer, module_names
+from bitcycle.nn.swap import rebuild
 from bitcycle.ops.noise import hash_ints
 from bitcycle.precision import ROLES, Precision, is_float
-from bitcycle.quantizers.base import Quantizer, Range
-from bitcycle.registry import Registry
-from bitcycle.warnings import BitcycleWarning
 
 OWN_ATTRIBUTES = (
     "settings", "shared", "precision", "quantized_roles", "tops", "is_announced", "code_tops",
@@ -43,93 +39,9 @@ OWN_ATTRIBUTES = (
 OWN_BUFFERS = ("control", "health", "act_range")
 TOPS = (4, 7, 8)  # two codes per byte; exact in 16-bit sums; exact in 32-bit sums
 NO_TOPS = (32,) * len(ROLES)
-MOMENTUM = 0.1  # running ranges: 0.9 * old + 0.1 * new
-
-LAYERS: Registry[type[QuantizedLayer]] = Registry("layer", "bitcycle.nn", module_names())
 
 
-@dataclass
-class ModelState:
-    """What the layers of one model share. Copied with the model, never between models."""
-
-    step: int = 0  # optimizer step, written by the scheduler: part of the noise
-    has_warned_unobserved: bool = False
-    is_calibrating: bool = False  # while `calibrate` runs: observe, whatever the mode and the bits
-    takes_mean: bool = False  # then: the mean over all observations, not a running average
-    last_seen: LastSeen = field(default_factory=LastSeen, compare=False, repr=False)
-    layers_with_bits: frozenset[str] = frozenset()  # by name
-
-    @property
-    def has_bits(self) -> bool:
-        """Whether any layer has bits now: what companions go by."""
-        return bool(self.layers_with_bits)
-
-    def note_bits(self, name: str, has_bits: bool) -> None:
-        """The layer of this name has bits, or has none any more."""
-        others = self.layers_with_bits - {name}
-        self.layers_with_bits = others | {name} if has_bits else others
-
-
-@dataclass(frozen=True)
-class LayerSettings:
-    """How a layer was converted: fixed until it is converted again."""
-
-    name: str
-    quantizer: Quantizer
-    kernel: Kernel
-    kernel_reason: str
-    max_bits: int | None  # as given by the user; None: no limit
-    seed: int = 0  # of the stochastic rounding
-
-    @property
-    def is_asked_for(self) -> bool:
-        """Whether the user fixed the kernel."""
-        return self.kernel_reason.startswith("asked for")
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether there are bits that `check` refuses."""
-        return self.max_bits is not None or (self.is_asked_for and self.kernel.takes_codes)
-
-    def check(self, precision: Precision) -> None:
-        """Raise if these bits exceed `max_bits`; roles without a rule take no bits."""
-        roles = {r: bits for r, bits in precision.items() if r in self.quantizer.roles}
-        top = Precision(**roles).top or 0
-        if self.is_asked_for and self.kernel.takes_codes and top > MAX_CODE_BITS:
-            raise ValueError(
-                f"kernel {self.kernel.name!r} carries at most {MAX_CODE_BITS} bits and layer "
-                f"{self.name!r} cannot take {precision}; convert with kernel='auto' or 'simulate'"
-            )
-        lowest = min((bits for bits in roles.values() if bits is not None), default=32)
-        if lowest < self.quantizer.min_bits:
-            raise ValueError(
-                f"layer {self.name!r} cannot take {precision}: {type(self.quantizer).__name__} "
-                f"needs at least {self.quantizer.min_bits} bits"
-            )
-        if self.max_bits is not None and top > self.max_bits:
-            raise ValueError(
-                f"layer {self.name!r} was converted with max_bits={self.max_bits} and cannot take "
-                f"{precision}; convert with a larger max_bits, or lower the bits"
-            )
-
-
-def qualified_name(kind: type) -> str:
-    """The name a layer class is registered under.
-
-    >>> qualified_name(nn.Linear)
-    'torch.nn.modules.linear.Linear'
-    """
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def alone(quantizer: Quantizer) -> Quantizer:
-    """The same rules without a word to other processes."""
-    if not getattr(quantizer, "sync_ranges", False):
-        return quantizer
-    return replace(quantizer, sync_ranges=False)  # type: ignore[call-arg]
-
-
-class QuantizedLayer(nn.Module):
+class QuantizedLayer(RangeKeeper):
     """Mixed in before a float module type; the float module's own attributes stay as they are.
 
     Three buffers are added. `control` (not saved) holds what the arithmetic reads: level counts of
@@ -138,23 +50,16 @@ class QuantizedLayer(nn.Module):
     input.
     """
 
-    num_act_inputs: ClassVar[int] = 1  # 0: keeps no running range
     aggregates: ClassVar[bool] = False  # sums along edges, without a weight (`aggregation`)
     replaced_methods: ClassVar[tuple[str, ...]] = ("forward",)  # of the float type
 
-    settings: LayerSettings
-    shared: ModelState
     precision: Precision
-    quantized_roles: tuple[str, ...]
     tops: dict[str, int]  # the most bits each role was or will be given
     is_announced: bool  # by a scheduler, which knows: an evaluation's bits do not count then
     code_tops: tuple[int, ...]  # these as kernels see them, and graphs: they never read the bits
     recorder: Recorder | None  # while `collect` runs
-    _range_version: int | None
     float_type: type[nn.Module]
     control: Tensor
-    health: Tensor
-    act_range: Tensor
 
     # -- conversion -----------------------------------------------------------------------------
 
@@ -199,7 +104,7 @@ class QuantizedLayer(nn.Module):
 
     def set_precision(self, precision: Precision) -> bool:
         """Take these bits; True if anything was written (one tensor write), False if all was so."""
-        if precision == self.precision and _version(self.control) == self._written_version:
+        if precision == self.precision and version(self.control) == self._written_version:
             return False
         self.check_precision(precision)
         self.precision = precision
@@ -256,7 +161,7 @@ class QuantizedLayer(nn.Module):
             values = torch.tensor([*levels, base, self.shared.step], dtype=torch.int32)
             self.control[:CALL].copy_(values, non_blocking=True)
         # an optimizer of averages (EMA with buffers) may write here too: then write again
-        self._written_version = _version(self.control)
+        self._written_version = version(self.control)
 
     # -- forward --------------------------------------------------------------------------------
 
@@ -348,98 +253,17 @@ class QuantizedLayer(nn.Module):
         backward pass counts nothing, and all products must find the number they had. Evaluation
         takes no noise and must not shift that of the training around it.
         """
-        if not torch.compiler.is_compiling() and _version(self.control) != self._written_version:
+        if not torch.compiler.is_compiling() and version(self.control) != self._written_version:
             self._write_control()  # averaged or broadcast by someone; the Precision is the truth
         may_train = self.training or torch.is_grad_enabled()
         takes_noise = "error" in self.quantized_roles or "grad" in self.quantized_roles
-        if is_first and takes_noise and may_train and not _is_recomputing():
+        if is_first and takes_noise and may_train and not is_recomputing():
             self.control[CALL].add_(1)
             if not torch.compiler.is_compiling():
-                self._written_version = _version(self.control)
+                self._written_version = version(self.control)
         return self.control.clone()
 
-    def _act_range(self, x: Tensor, index: int) -> Range | None:
-        """The range an activation is put on: the batch's in training, the running one otherwise."""
-        quantizer = self.settings.quantizer
-        is_calibrating = self.shared.is_calibrating
-        if "act" not in self.quantized_roles and not is_calibrating:
-            return None
-        must_observe = (self.training or is_calibrating) and quantizer.observes
-        if not must_observe and quantizer.observes and self.is_observed:
-            row = self.act_range[index].clone()  # backward may read it after the next observation
-            return row[1], row[1] + row[2]
-        low, high = self._batch_range(x)
-        watch(self.health, "act", (low, high))
-        if must_observe and not _is_recomputing() and x.numel() > 0:
-            self._observe(index, low, high)
-        elif not must_observe and quantizer.observes:
-            self._warn_unobserved()
-        return low, high
-
-    @property
-    def rules(self) -> Quantizer:
-        """The quantizer; in evaluation it waits for no other process, which may not evaluate."""
-        quantizer = self.settings.quantizer
-        is_alone = not (self.training or self.shared.is_calibrating)
-        return alone(quantizer) if is_alone else quantizer
-
-    def _batch_range(self, x: Tensor) -> Range:
-        quantizer, seen = self.rules, self.shared.last_seen
-        if not usable():
-            return quantizer.range_of("act", x.detach())
-        known = seen.range_of(x, quantizer)
-        if known is None:
-            known = quantizer.range_of("act", x.detach())
-            seen.keep_range(x, quantizer, known)
-        return known
-
-    def _observe(self, index: int, low: Tensor, high: Tensor) -> None:
-        row = self.act_range[index]
-        count = row[:1] + 1
-        share = 1 / count if self.shared.takes_mean else torch.where(count > 1, MOMENTUM, 1.0)
-        new = torch.stack([low, high - low]).to(row.dtype)
-        updated = torch.cat([count, torch.lerp(row[1:], new, share)])
-        # one bad batch must not spoil the ranges for good
-        row.copy_(torch.where(torch.isfinite(new[1]), updated, row))
-        self._is_observed = True
-        if not torch.compiler.is_compiling():
-            self._range_version = _version(self.act_range)
-
-    @property
-    def is_observed(self) -> bool:
-        """Whether every activation input has a range; read again when others wrote the buffer.
-
-        Averaging (EMA, SWA), replication and loading write `act_range` without telling.
-        """
-        if self.num_act_inputs == 0:
-            return True  # there is nothing to wait for
-        if torch.compiler.is_compiling() or self.act_range.is_meta:
-            return self._is_observed
-        if _version(self.act_range) != self._range_version:
-            self._is_observed = bool((self.act_range[:, 0] > 0).all())
-            self._range_version = _version(self.act_range)
-        return self._is_observed
-
-    def _warn_unobserved(self) -> None:
-        if torch.compiler.is_compiling() or self.shared.has_warned_unobserved:
-            return
-        self.shared.has_warned_unobserved = True
-        warnings.warn(
-            f"layer {self.settings.name!r} has never observed an activation range: evaluation uses "
-            "each batch's own range. Train with quantization on, or run bitcycle.calibrate(model, "
-            "batches); bitcycle.audit(model) lists the layers.",
-            BitcycleWarning,
-            stacklevel=5,
-        )
-
     # -- state ----------------------------------------------------------------------------------
-
-    def reset_ranges(self) -> None:
-        """Forget every observed activation range."""
-        self._is_observed = False
-        if not self.act_range.is_meta:
-            self.act_range.zero_()
-        self._range_version = _version(self.act_range)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         own = {name: getattr(self, name) for name in OWN_BUFFERS}
@@ -482,11 +306,11 @@ class QuantizedLayer(nn.Module):
     def __reduce_ex__(self, protocol: Any) -> Any:
         state = dict(self.__dict__)
         state.pop("_compiled_call_impl", None)  # module.compile(): bound to the original
-        return _rebuild, (self.float_type,), state
+        return rebuild, (self.float_type,), state
 
     def __setstate__(self, state: Any) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._written_version = _version(self.control)  # a copy's counts from 0
+        self._written_version = version(self.control)  # a copy's counts from 0
         self._range_version = None
 
     def extra_repr(self) -> str:
@@ -494,50 +318,6 @@ class QuantizedLayer(nn.Module):
         inner = super().extra_repr()
         own = f"precision={self.precision}, quantizer={type(self.settings.quantizer).__name__}"
         return f"{inner}, {own}" if inner else own
-
-
-def _version(x: Tensor) -> int:
-    """How often the tensor was written to; tensors made in inference mode do not count."""
-    return -1 if x.is_inference() else x._version
-
-
-def _is_recomputing() -> bool:
-    """Whether this forward runs inside a backward pass: gradient checkpointing, not a new batch."""
-    if torch.compiler.is_compiling():
-        return False
-    return torch._C._current_graph_task_id() != -1
-
-
-_converted_types: dict[type[nn.Module], type[QuantizedLayer]] = {}
-
-
-def registered_base(kind: type[nn.Module]) -> type[nn.Module] | None:
-    """The nearest type in the inheritance of `kind` that a converted layer is registered for."""
-    for base in kind.__mro__:
-        if qualified_name(base) in LAYERS or find_layer(base) is not None:
-            assert issubclass(base, nn.Module)
-            return base
-    return None
-
-
-def converted_type(kind: type[nn.Module]) -> type[QuantizedLayer]:
-    """The class an instance of `kind` becomes; made on demand for subclasses and remembered."""
-    if kind not in _converted_types:
-        base = registered_base(kind)
-        assert base is not None
-        name = qualified_name(base)
-        layer = LAYERS[name] if name in LAYERS else find_layer(base)
-        is_whole = issubclass(layer, kind)
-        name = layer.__name__ if is_whole else f"Quantized{kind.__name__}"
-        parents = (layer,) if is_whole else (layer, kind)
-        _converted_types[kind] = type(name, parents, {"float_type": kind, "__doc__": layer.__doc__})
-    return _converted_types[kind]
-
-
-def _rebuild(kind: type[nn.Module]) -> QuantizedLayer:
-    """Unpickles a converted layer: its class may be one that is made on demand."""
-    cls = converted_type(kind)
-    return cls.__new__(cls)
 
 
 def advance_clocks(layers: Iterable[QuantizedLayer], step: int) -> None:
@@ -552,7 +332,7 @@ def advance_clocks(layers: Iterable[QuantizedLayer], step: int) -> None:
             # filled on the device: a copy from the host would wait for it
             clocks[device] = torch.zeros(2, dtype=torch.int32, device=device)
             clocks[device][0].fill_(step)
-        if _version(layer.control) != layer._written_version:
+        if version(layer.control) != layer._written_version:
             layer._write_control()  # someone else wrote, or a compiled forward, which cannot tell
         layer.control[STEP:].copy_(clocks[device])
-        layer._written_version = _version(layer.control)
+        layer._written_version = version(layer.control)

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bitcycle.nn.base import LAYERS
 from bitcycle.nn.gates import Gates, GRUGates, LSTMGates, RNNGates
 from bitcycle.nn.recurrence import Steps
 from bitcycle.nn.recurrent import RecurrentLayer
+from bitcycle.nn.swap import LAYERS
 
 
 class _RecurrentCell(RecurrentLayer, nn.RNNCellBase):

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bitcycle.nn.base import ModelState, qualified_name
+from bitcycle.nn.settings import ModelState
+from bitcycle.nn.swap import qualified_name
 from bitcycle.registry import Registry
 
 

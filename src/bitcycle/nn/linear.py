@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from bitcycle.kernels.geometry import LinearGeometry
-from bitcycle.nn.base import LAYERS, QuantizedLayer
+from bitcycle.nn.base import QuantizedLayer
+from bitcycle.nn.swap import LAYERS
 
 _GEOMETRY = LinearGeometry()
 

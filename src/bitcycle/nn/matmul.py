@@ -8,7 +8,8 @@ from torch import Tensor
 
 from bitcycle.kernels.geometry import MatMulGeometry
 from bitcycle.matmul import MatMul
-from bitcycle.nn.base import LAYERS, QuantizedLayer
+from bitcycle.nn.base import QuantizedLayer
+from bitcycle.nn.swap import LAYERS
 
 _GEOMETRY = MatMulGeometry()
 

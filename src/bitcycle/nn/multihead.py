@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from bitcycle.kernels.geometry import LinearGeometry
 from bitcycle.nn.attention import NUM_RANGES, attend
-from bitcycle.nn.base import LAYERS, QuantizedLayer
+from bitcycle.nn.base import QuantizedLayer
+from bitcycle.nn.swap import LAYERS
 
 _GEOMETRY = LinearGeometry()
 _ATTENTION = 3  # rows of act_range: query, key, value; then those of the attention; then its output

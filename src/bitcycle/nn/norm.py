@@ -12,14 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from bitcycle.nn.base import (
-    OWN_ATTRIBUTES,
-    OWN_BUFFERS,
-    LayerSettings,
-    ModelState,
-    QuantizedLayer,
-    _is_recomputing,
-)
+from bitcycle.nn.base import OWN_ATTRIBUTES, OWN_BUFFERS, QuantizedLayer
+from bitcycle.nn.ranges import is_recomputing
+from bitcycle.nn.settings import LayerSettings, ModelState
 from bitcycle.registry import Registry
 
 if TYPE_CHECKING:  # the mixin below is only ever combined with these
@@ -70,7 +65,7 @@ class QuantizedNorm(QuantizedLayer, _NormBase):
 
         With `momentum=None` (`torch.optim.swa_utils.update_bn` sets it) all batches weigh the same.
         """
-        if not (self.training and self.track_running_stats) or _is_recomputing():
+        if not (self.training and self.track_running_stats) or is_recomputing():
             return None
         assert self.running_mean is not None
         assert self.num_batches_tracked is not None

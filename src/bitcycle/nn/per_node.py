@@ -14,8 +14,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from bitcycle.kernels import make_kernel
-from bitcycle.nn.base import LayerSettings, QuantizedLayer
+from bitcycle.nn.base import QuantizedLayer
 from bitcycle.nn.product import watch
+from bitcycle.nn.settings import LayerSettings
 from bitcycle.quantizers.base import Range
 
 

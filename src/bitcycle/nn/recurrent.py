@@ -21,9 +21,9 @@ from bitcycle.kernels.geometry import LinearGeometry
 from bitcycle.kernels.measure import Recurrence
 from bitcycle.kernels.mixed import UNDECIDED
 from bitcycle.nn.base import QuantizedLayer
-from bitcycle.nn.base import _is_recomputing as is_recomputing
 from bitcycle.nn.gates import Gates
 from bitcycle.nn.product import LEVELS, Plan, quantized_product
+from bitcycle.nn.ranges import is_recomputing
 from bitcycle.nn.recurrence import Job, Result, Steps, run_recurrence
 from bitcycle.nn.stepped import part_of
 from bitcycle.quantizers.base import Range

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from bitcycle.nn.base import LAYERS
 from bitcycle.nn.dropout import drop
 from bitcycle.nn.gates import Gates, GRUGates, LSTMGates, RNNGates
 from bitcycle.nn.recurrence import Steps
 from bitcycle.nn.recurrent import RecurrentLayer
+from bitcycle.nn.swap import LAYERS
 
 States = tuple[Tensor, Tensor | None]  # h and, of an LSTM, c: (layers * directions, N, size)
 

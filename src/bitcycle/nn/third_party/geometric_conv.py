@@ -16,10 +16,11 @@ from torch import Tensor
 from torch_geometric.nn.conv import GATConv, GCNConv, GINConv, MessagePassing, SAGEConv
 
 from bitcycle.kernels.geometry import LinearGeometry
-from bitcycle.nn.base import LAYERS, LayerSettings, ModelState
 from bitcycle.nn.per_node import PerNodeLayer
 from bitcycle.nn.product import LEVELS, Plan
+from bitcycle.nn.settings import LayerSettings, ModelState
 from bitcycle.nn.straight import error_on_grid, on_grid
+from bitcycle.nn.swap import LAYERS
 
 _FLOAT_PROPAGATE = MessagePassing.propagate  # the one that knows explanations and decomposition
 

@@ -6,8 +6,8 @@ from torch import Tensor
 from torch_geometric.nn.dense.linear import Linear
 
 from bitcycle.kernels.geometry import LinearGeometry
-from bitcycle.nn.base import LAYERS
 from bitcycle.nn.per_node import PerNodeLayer
+from bitcycle.nn.swap import LAYERS
 
 _GEOMETRY = LinearGeometry()
 

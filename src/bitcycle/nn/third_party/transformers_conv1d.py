@@ -6,7 +6,8 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from bitcycle.kernels.geometry import LinearGeometry
-from bitcycle.nn.base import LAYERS, QuantizedLayer
+from bitcycle.nn.base import QuantizedLayer
+from bitcycle.nn.swap import LAYERS
 
 _GEOMETRY = LinearGeometry()
 
