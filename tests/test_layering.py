@@ -15,8 +15,9 @@ ROOT = Path(bitcycle.__file__).parent
 
 FOUNDATION = {"precision", "registry", "matmul", "extras", "warnings", "version", "tables"}
 CORE = {
-    "patterns", "assign", "convert", "scheduler", "audit", "collect", "calibrate", "health",
-    "products", "cost", "range_test", "range_curve", "snapshot", "memory",
+    "patterns", "assign", "candidates", "convert", "wrappers", "role_schedules", "scheduler",
+    "audit", "collect", "calibrate", "health", "products", "cost", "range_test", "range_curve",
+    "snapshot", "memory",
 }  # fmt: skip
 BELOW_CORE = {"ops", "schedules", "quantizers", "kernels", "nn"}
 UP_TO_TRAIN = BELOW_CORE | CORE | {"models", "data", "tasks", "train"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from bitcycle.convert import find_candidates
+from bitcycle.candidates import find_candidates
 from bitcycle.products import watch_products
 from tests import toys
 

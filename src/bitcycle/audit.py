@@ -9,13 +9,7 @@ import torch
 from torch import nn
 
 from bitcycle.calibrate import call_model
-from bitcycle.convert import (
-    Candidate,
-    find_candidates,
-    find_ends,
-    is_within,
-    keeps_aggregation,
-)
+from bitcycle.candidates import Candidate, find_candidates, find_ends, is_within, keeps_aggregation
 from bitcycle.nn.base import QuantizedLayer
 from bitcycle.nn.embedding import QuantizedLookup
 from bitcycle.nn.norm import QuantizedNorm

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bitcycle.assign import at_precision
-from bitcycle.convert import Candidate
+from bitcycle.candidates import Candidate
 from bitcycle.nn.base import QuantizedLayer
 from bitcycle.patterns import named_modules
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import bitcycle as bc
-from bitcycle.convert import find_candidates
+from bitcycle.candidates import find_candidates
 from bitcycle.cost.product import (
     COUNTERS,
     Call,

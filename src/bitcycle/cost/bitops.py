@@ -17,7 +17,7 @@ from bitcycle.cost.trace import LayerMacs, Trace
 from bitcycle.cost.usage import OperandBits, Usage, grad_weight_error_bits, operand_bits
 from bitcycle.precision import Precision
 from bitcycle.registry import Registry
-from bitcycle.scheduler import INHERIT, RoleSchedule
+from bitcycle.role_schedules import INHERIT, RoleSchedule
 
 Count = Callable[[Trace, Sequence[Usage]], tuple[LayerCost, ...]]
 

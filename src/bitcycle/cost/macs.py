@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from bitcycle.calibrate import call_model
-from bitcycle.convert import Candidate, find_candidates
+from bitcycle.candidates import Candidate, find_candidates
 from bitcycle.cost.functional import ProductCounter
 from bitcycle.cost.preserve import preserved
 from bitcycle.cost.product import Call, Counter, Product, UncountedError, add_up, find_counter

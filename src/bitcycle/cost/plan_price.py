@@ -14,7 +14,7 @@ from bitcycle.cost.plan_runs import Run, count_steps, find_runs
 from bitcycle.cost.scheduled import BitsOf, find_plans
 from bitcycle.cost.usage import OperandBits, Usage
 from bitcycle.precision import Precision
-from bitcycle.scheduler import INHERIT, RoleSchedule
+from bitcycle.role_schedules import INHERIT, RoleSchedule
 from bitcycle.schedules import Bits, Schedule
 
 Pair = tuple[Bits, Bits]  # forward and backward bits of a step

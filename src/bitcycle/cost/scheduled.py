@@ -15,7 +15,7 @@ from bitcycle.cost.usage import OperandBits, Usage, operand_bits
 from bitcycle.nn.base import QuantizedLayer
 from bitcycle.patterns import named_modules
 from bitcycle.precision import ROLES, Precision, cost_bits, is_float
-from bitcycle.scheduler import INHERIT, Plan, RoleSchedule, role_schedules
+from bitcycle.role_schedules import INHERIT, Plan, RoleSchedule, role_schedules
 from bitcycle.schedules import Bits, parse_schedule
 from bitcycle.warnings import BitcycleWarning
 

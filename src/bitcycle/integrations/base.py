@@ -15,7 +15,8 @@ from bitcycle.assign import at_precision, quantized_layers, set_precision
 from bitcycle.cost import CostMeter
 from bitcycle.kernels import make_kernel
 from bitcycle.precision import ROLES, Precision, cost_bits
-from bitcycle.scheduler import INHERIT, PrecisionScheduler, RoleSchedule, role_schedules
+from bitcycle.role_schedules import INHERIT, RoleSchedule, role_schedules
+from bitcycle.scheduler import PrecisionScheduler
 from bitcycle.schedules import Adaptive
 from bitcycle.warnings import BitcycleWarning
 

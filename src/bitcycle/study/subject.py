@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bitcycle.convert import find_candidates, quantize_model
+from bitcycle.candidates import find_candidates
+from bitcycle.convert import quantize_model
 from bitcycle.data import DATASETS
 from bitcycle.models import MODELS, build_model
 from bitcycle.models.base import Model

@@ -11,7 +11,7 @@ from typing import Any
 from bitcycle.assign import quantized_layers
 from bitcycle.precision import ROLES, Precision
 from bitcycle.range_test import RangeProgress, RangeTest, run_range_test
-from bitcycle.scheduler import INHERIT, role_schedules
+from bitcycle.role_schedules import INHERIT, role_schedules
 from bitcycle.schedules import parse_schedule
 from bitcycle.train.checkpoint import Checkpoints
 from bitcycle.train.config import ScheduleText
