@@ -6,6 +6,8 @@ import argparse
 import json
 from typing import Any
 
+from bitcycle.cli.counting import add_counting_options
+
 _ROLES = ("forward", "backward", "weight", "act", "error", "grad")
 _EXAMPLES = """examples:
   bitcycle cost resnet74 --forward CR:3-8:32 --backward 8
@@ -47,20 +49,7 @@ def register(subparsers: Any) -> None:
         help="samples a step (default: the recipe's; 128 for a model)",
     )  # fmt: skip
     parser.add_argument("--input-shape", metavar="SHAPE", help="of one sample, such as 3x224x224")
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="of the model, such as num_classes=100; may be repeated",
-    )
-    parser.add_argument("--skip", nargs="+", metavar="PATTERN", help="layers that stay float32")
-    parser.add_argument(
-        "--convention",
-        default="exact",
-        metavar="NAME",
-        help="exact (default), paper or followup: how published costs were counted",
-    )
+    add_counting_options(parser)
     parser.add_argument("--by-layer", action="store_true", help="a row for every layer")
     parser.add_argument(
         "--memory", action="store_true", help="also measure the bytes kept for the backward pass"

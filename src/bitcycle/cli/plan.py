@@ -7,6 +7,8 @@ import json
 import shlex
 from typing import Any
 
+from bitcycle.cli.counting import add_counting_options
+
 _DESCRIPTION = """\
 Lists the published precision schedules that cost no more than a budget, dearest first: what each
 saves, its mean bits, how it ends, what the CPT paper's tables say of it, and the text to train it
@@ -57,20 +59,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--batch-size", type=int, help="samples a step (default: the recipe's, 128)"
     )
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="of the model, such as num_classes=100; may be repeated",
-    )
-    parser.add_argument("--skip", nargs="+", metavar="PATTERN", help="layers that stay float32")
-    parser.add_argument(
-        "--convention",
-        default="exact",
-        metavar="NAME",
-        help="exact (default), paper or followup: how published costs were counted",
-    )
+    add_counting_options(parser)
     parser.add_argument("--limit", type=int, help="lines to print (default 20; JSON: all)")
     parser.add_argument("--picture", metavar="FILE", help="also draw the first ones, as a .png")
     parser.add_argument("--json", action="store_true", help="print JSON")
