@@ -79,7 +79,8 @@ def test_several_are_counted_and_the_cheapest_that_is_not_worse_is_named():
     text = headline(result)
     assert text.startswith(
         "Of 4 comparisons with static: 1 better, 1 worse, 1 no different beyond noise, 1 without "
-        "an interval; the cheapest that is not worse (same) takes 50 % of the cost, accuracy "
+        "an interval; the cheapest that is not worse beyond noise (same) takes 50 % of the cost, "
+        "accuracy "
     )
 
 

@@ -111,8 +111,8 @@ def _several(chosen: Sequence[tuple[GroupSummary, Row]]) -> str:
     assert row.difference is not None
     place = f"{row.label}, {group.group}" if group.group else row.label
     return (
-        f"{text}; the cheapest that is not worse ({place}) takes {share_text(cost)} of the cost, "
-        f"{group.metric} {amount(row.difference, group.metric)}"
+        f"{text}; the cheapest that is not worse beyond noise ({place}) takes "
+        f"{share_text(cost)} of the cost, {group.metric} {amount(row.difference, group.metric)}"
     )
 
 

@@ -168,13 +168,16 @@ def pareto_front(
 ) -> list[bool]:
     """Which points no other point beats: at most their cost and at least as good, one strictly.
 
-    >>> pareto_front([1, 2, 3], [90.0, 89.0, 91.0])
-    [True, False, True]
+    What is no number is on no front.
+
+    >>> pareto_front([1, 2, 3, 4], [90.0, 89.0, 91.0, float("nan")])
+    [True, False, True, False]
     """
     sign = 1 if higher_is_better else -1
     points = [(cost, sign * value) for cost, value in zip(costs, values, strict=True)]
     return [
-        not any(
+        not math.isnan(point[1])
+        and not any(
             other != point and other[0] <= point[0] and other[1] >= point[1] for other in points
         )
         for point in points
