@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from bitcycle.models import build_model
 from bitcycle.models.transformer_lm import DecoderLayer
 from bitcycle.tables import text_table
 from bitcycle.train.files import write_json
+from bitcycle.train.measured import measured
 
 KERNELS = ("dequantize", "int8")
 
@@ -113,6 +115,7 @@ def main() -> None:
     parser.add_argument("--layers", action="store_true", help="also list who keeps what")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
     options = parser.parse_args()
+    began = time.monotonic()
     torch.manual_seed(0)
     rows = []
     plain: list[dict[str, Any]] = []
@@ -156,8 +159,9 @@ def main() -> None:
     )
     print(text_table(header, rows, right=(1, 3, 4, 5, 6, 7)))
     if options.json is not None:
-        versions = {"torch": torch.__version__, "bitcycle": bc.__version__}
-        write_json(options.json, {"benchmark": "saved_memory", **versions, "rows": plain})
+        made = measured(time.monotonic() - began, threads=torch.get_num_threads())
+        only = {"only": options.only} if options.only else {}
+        write_json(options.json, {"benchmark": "saved_memory", **made, **only, "rows": plain})
 
 
 if __name__ == "__main__":

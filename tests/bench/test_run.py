@@ -51,6 +51,8 @@ def test_rows_are_consistent_and_the_world_is_as_it_was():
         ("simulate", "w8a8e8"), ("simulate", "w4a4e8"),
         ("auto", "w8a8e8"), ("auto", "w4a4e8"),
     ]  # fmt: skip
+    assert result.seconds > sum(second for row in result.rows for second in row.seconds)
+    assert result.budget == config.budget
     base = min(result.find("resnet20-w16", "float32").seconds)
     for row in result.rows:
         assert len(row.seconds) == 2

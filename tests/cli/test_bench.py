@@ -6,6 +6,7 @@ import pytest
 
 from bitcycle.bench import BenchResult
 from bitcycle.cli.main import main
+from bitcycle.train.measured import machine
 
 QUICK = ["bench", "--quick", "--repeats", "2"]
 
@@ -20,8 +21,12 @@ def test_a_quick_measurement_prints_the_table_and_writes_the_file(tmp_path, caps
     assert "int8 products exact up to" in out
     assert "w7a7e8" in out
     assert f"wrote {target}" in out
-    result = BenchResult.from_dict(json.loads(target.read_text()))
+    data = json.loads(target.read_text())
+    result = BenchResult.from_dict(data)
     assert len(result.rows) == 2 * 3
+    assert data["machine"] == machine()
+    assert data["threads"] == data["processor"]["num_threads"]
+    assert data["seconds"] == result.seconds
     assert all(row.ratio == 1.0 for row in result.rows if row.kernel == "float32")
     for line in out.splitlines():
         cells = line.split()

@@ -7,6 +7,7 @@ import pytest
 from bitcycle.cli.main import main
 from bitcycle.range_curve import RangeCurve
 from bitcycle.train.configfile import read_config
+from bitcycle.train.measured import machine
 from tests.cli.runs import write_config
 
 FAST = ["--steps-per-precision", "8", "--window", "3", "--threshold", "2", "--high", "4"]
@@ -22,6 +23,8 @@ def test_it_prints_the_table_the_bound_and_what_to_type_next(tmp_path, capsys):
     assert str(curve) in shown
     assert curve.precisions == (2, 3, 4)
     assert (data["seed"], data["plan"]["steps_per_precision"]) == (3, 8)
+    assert (data["recipe"], data["overrides"]) == (str(path), ["--seed", "3"])
+    assert data["machine"] == machine()
     assert f"lower bound: {data['low']} bits\n" in shown
     assert data["forward"] == (f"CR:{data['low']}-4:2" if data["low"] < 4 else "4")
     assert f"bitcycle train {path} --seed 3 --precision.forward {data['forward']}\n" in shown

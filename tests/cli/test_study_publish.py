@@ -82,3 +82,18 @@ def test_documents_are_filled(runs, capsys):
 def test_what_cannot_be_published_is_one_clear_message(runs, capsys, words, message):
     assert main(["study", "publish", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_document_that_is_not_there_is_said_before_anything_is_written(runs, capsys):
+    assert main(["study", "publish", "mine.yaml", "--fill", "gone.md"]) == 2
+    assert "--fill gone.md: there is no such file" in capsys.readouterr().err
+    assert not (runs / "results").exists()
+
+
+def test_a_damaged_file_is_one_message(runs, capsys):
+    main(["study", "publish", "mine.yaml"])
+    path = runs / "results" / "data" / "made-up.json"
+    path.write_text(path.read_text().replace('"bitops"', '"bits"'))
+    capsys.readouterr()
+    assert main(["study", "publish", "--render", "results"]) == 2
+    assert "results/data/made-up.json is damaged (KeyError: 'bitops')" in capsys.readouterr().err

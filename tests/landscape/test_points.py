@@ -29,7 +29,22 @@ def test_points_are_there_again_to_the_bit(tmp_path):
     assert len(store.read()) == 4
 
 
-@pytest.mark.parametrize("tail", ["[1, 2", "[1, 2, 0.", "[", '{"a', "[3, 4]\n"])
+def test_seconds_add_up_over_interruptions_unless_a_point_does_not_tell(tmp_path):
+    for place, seconds in enumerate((1.5, 0.25)):
+        store = PointFile(tmp_path / "p.jsonl", ORIGIN)
+        with store.opened():
+            store.add((0, place), 0.5, seconds)
+    assert store.seconds == 1.75
+    with store.opened():
+        assert store.seconds == 1.75
+        store.add((1, 1), 0.5)
+    assert store.seconds is None
+    assert PointFile(tmp_path / "p.jsonl", ORIGIN).read() == dict.fromkeys(
+        [(0, 0), (0, 1), (1, 1)], 0.5
+    )
+
+
+@pytest.mark.parametrize("tail", ["[1, 2", "[1, 2, 0.", "[1, 2, 0.5, 0.", "[", '{"a', "[3, 4]\n"])
 def test_a_line_that_was_cut_short_does_not_count_and_does_no_harm(tmp_path, tail):
     path = tmp_path / "p.jsonl"
     fill(path, {(0, 0): 0.5})

@@ -51,6 +51,15 @@ def test_the_file_is_plain_json_with_the_sharpness_in_it(tmp_path):
     assert again.to_dict() == found.to_dict()
 
 
+def test_machine_and_seconds_are_in_the_file_and_no_part_of_what_it_is(tmp_path):
+    made = {"machine": {"processor": "EPYC"}, "threads": 1, "seconds": 2.5}
+    found = make(made=made)
+    data = json.loads(found.write(tmp_path / "landscape.json").read_text())
+    assert made.items() <= data.items()
+    assert Landscape.read(tmp_path / "landscape.json").made == made
+    assert found == make()
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"alphas": [1]}', "null"])
 def test_a_file_that_is_none_is_an_error_that_names_it(tmp_path, text):
     (tmp_path / "landscape.json").write_text(text)

@@ -1,6 +1,8 @@
 """The landscape of a finished run, from its folder."""
 
+import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from bitcycle.tasks import DataConfig
 from bitcycle.train import PrecisionConfig, run
 from bitcycle.train.checkpoint import CheckpointError
 from bitcycle.train.evaluate_run import evaluate_run
+from bitcycle.train.measured import machine
 from tests.train.small import files_below, folder_of, small
 
 GRID = Grid(num=3)
@@ -71,6 +74,37 @@ def test_nothing_but_the_numbers_is_written_and_settings_come_back(finished, tmp
     assert found.origin["threads"] == 1  # the run's own
 
 
+def numbers(path):
+    """All of a file but how long it took."""
+    return {key: value for key, value in json.loads(path.read_text()).items() if key != "seconds"}
+
+
+def test_machine_command_and_wall_clock_are_in_the_file(finished, tmp_path):
+    prepared = prepare(surface(finished, precision="w4a4"), GRID)
+    made = compute(prepared, tmp_path / "landscape.json").made
+    assert made["machine"] == machine()
+    assert (made["threads"], made["jobs"], made["model"]) == (1, 1, "digits_mlp")
+    assert (made["asked"], made["overrides"]) == ("w4a4", [])
+    assert made["trained_by"] == sys.argv
+    assert made["seconds"] >= round(prepared.load_seconds + prepared.point_seconds, 3)
+
+
+def test_the_seconds_of_an_interrupted_computation_are_those_of_all_parts(finished, tmp_path):
+    prepared = prepare(surface(finished), GRID)
+    target = tmp_path / "landscape.json"
+
+    def stop(done):
+        if done == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compute(prepared, target, advance=stop)
+    with point_file(prepared, target).opened() as kept:
+        first = kept.seconds
+    found = compute(prepared, target)
+    assert found.made["seconds"] > first > prepared.load_seconds
+
+
 def test_an_interrupted_computation_goes_on_and_equals_an_undisturbed_one(
     finished, tmp_path, monkeypatch
 ):
@@ -95,7 +129,7 @@ def test_an_interrupted_computation_goes_on_and_equals_an_undisturbed_one(
     )  # fmt: skip
     assert compute(again, target) == expected
     assert len(asked) == 5
-    assert target.read_bytes() == (tmp_path / "undisturbed.json").read_bytes()
+    assert numbers(target) == numbers(tmp_path / "undisturbed.json")
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["landscape.json",
                                                                  "undisturbed.json"]  # fmt: skip
     assert num_missing(again, target) == 0

@@ -1,5 +1,6 @@
 """The picture of a range test."""
 
+import dataclasses
 import math
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from bitcycle.range_test import RangeCurve, RangeTest
 from bitcycle.report import plot
 from bitcycle.report.files import save
-from bitcycle.report.range_test import switching_point
+from bitcycle.report.range_test import MOST_POINTS, draw_range_panels, switching_point
 
 pytest.importorskip("matplotlib")
 
@@ -61,3 +62,24 @@ def test_a_test_that_nothing_passed_is_drawn_from_its_curve(tmp_path):
     cross = next(line for line in axes.get_lines() if line.get_marker() == "x")
     assert list(cross.get_xdata()) == [3]
     assert save(figure, tmp_path / "curve.png").stat().st_size > 10_000
+
+
+def test_several_tests_have_a_panel_each_and_one_legend():
+    other = dataclasses.replace(CURVE, threshold=90)
+    figure = draw_range_panels({"a": CURVE, "b": other, "c": CURVE})
+    panels = [axes for axes in figure.axes if axes.axison]
+    assert [axes.get_title("left") for axes in panels] == [
+        "a:\nlearns from 3 bits on", "b:\nno gain above 90", "c:\nlearns from 3 bits on",
+    ]  # fmt: skip
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["switching point", "start + threshold"]
+
+
+def test_long_curves_are_thinned_in_panels_but_keep_their_last_step():
+    number = 4 * MOST_POINTS
+    curve = RangeCurve(bits=(2,) * number + (3,) * 7, metric=(0.0,) * (number + 7), window=1,
+                       threshold=1)  # fmt: skip
+    (axes,) = draw_range_panels({"long": curve}).axes
+    first, last = (line.get_xdata() for line in axes.get_lines() if line.get_linewidth() == 2.0)
+    assert len(first) + len(last) <= MOST_POINTS
+    assert (first[-1], last[-1]) == (number - 1, number + 6)

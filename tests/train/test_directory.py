@@ -131,3 +131,13 @@ def test_a_tasks_files_are_written_once(tmp_path):
         "a.json": "1",
         "b.json": "3",
     }
+
+
+def test_what_is_lost_of_the_environment_is_nothing(tmp_path):
+    directory = RunDirectory(tmp_path)
+    assert directory.read_environment() == {}
+    for text in ("{", "[]", '"a"'):
+        (tmp_path / "env.json").write_text(text)
+        assert directory.read_environment() == {}
+    (tmp_path / "env.json").write_text('{"num_threads": 2}')
+    assert directory.read_environment() == {"num_threads": 2}

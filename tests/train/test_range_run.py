@@ -7,6 +7,7 @@ import torch
 
 from bitcycle.range_test import RangeCurve, RangeTest
 from bitcycle.train import PrecisionConfig, RangeTestConfig
+from bitcycle.train.measured import machine
 from bitcycle.train.range_run import forward_text, range_test_of
 from tests.train.small import files_below, float32, lstm, small, write_words
 
@@ -52,6 +53,15 @@ def test_it_writes_nothing_and_keeps_the_threads(tmp_path):
     assert torch.get_num_threads() == before
 
 
+def test_the_report_has_machine_threads_and_wall_clock(tmp_path):
+    made = range_test_of(config(tmp_path, threads=1), high=2, stop_early=True)[0].to_dict()
+    assert made["machine"] == machine()
+    assert made["threads"] == 1
+    assert made["seconds"] > 0
+    assert (made["model"], made["data"], made["backward"]) == ("digits_mlp", "digits", 6)
+    assert (made["find_upper"], made["stop_early"]) == (False, True)
+
+
 def test_nothing_passed_is_a_report_with_the_curve_and_the_error(tmp_path):
     settings = RangeTestConfig(steps_per_precision=4, threshold=99.0)
     report, error = range_test_of(config(tmp_path, range_test=settings), high=4)
@@ -59,6 +69,7 @@ def test_nothing_passed_is_a_report_with_the_curve_and_the_error(tmp_path):
     assert report.forward is None
     assert report.curve == error.curve
     assert report.to_dict()["low"] is None
+    assert report.to_dict()["seconds"] > 0
     assert report.curve.precisions == (2, 3, 4)
 
 

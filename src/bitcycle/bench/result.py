@@ -69,6 +69,8 @@ class BenchResult:
     rows: tuple[Row, ...]
     repeats: int
     is_quick: bool = False
+    budget: float | None = None  # seconds that a variant had per workload
+    seconds: float | None = None  # wall-clock of all of it
 
     def find(self, workload: str, kernel: str, bits: str = "") -> Row:
         """The row of a variant."""
@@ -127,6 +129,8 @@ class BenchResult:
             rows=tuple(_read_row(row) for row in data["rows"]),
             repeats=data["repeats"],
             is_quick=data["is_quick"],
+            budget=data.get("budget"),
+            seconds=data.get("seconds"),
         )
 
 

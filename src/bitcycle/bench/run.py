@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,6 +77,7 @@ def run_bench(
     advance: Callable[[int], None] = lambda done: None,
 ) -> BenchResult:
     """Measure; `advance` is told how many of the config's steps are done or need not be done."""
+    began = time.monotonic()
     names = config.workloads or tuple(WORKLOADS)
     share = config.count_steps() // len(names)
     rows: list[Row] = []
@@ -97,6 +99,8 @@ def run_bench(
         rows=tuple(rows),
         repeats=config.repeats,
         is_quick=config.is_quick,
+        budget=config.budget,
+        seconds=round(time.monotonic() - began, 3),
     )
 
 

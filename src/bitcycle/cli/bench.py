@@ -57,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from bitcycle.bench import BenchConfig, run_bench
     from bitcycle.train.files import write_json
+    from bitcycle.train.measured import measured
     from bitcycle.train.progress import make_reporter
 
     default = 3 if arguments.quick else 10
@@ -80,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         result = run_bench(config, say=reporter.say, advance=reporter.advance)
     print(f"\n{result}")
     if target is not None:
-        write_json(target, result.to_dict())
+        made = measured(result.seconds or 0.0, threads=result.processor.num_threads)
+        write_json(target, {**result.to_dict(), **made})
         print(f"\nwrote {target}")
     return 0

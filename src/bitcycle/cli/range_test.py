@@ -108,7 +108,8 @@ def run_range_test(arguments: argparse.Namespace) -> int:
         print(f"cost:        {cost} for {len(report.curve.bits)} steps")
         command = ["bitcycle", "train", arguments.what, *_others(arguments.overrides)]
         print(f"next:        {shlex.join(command)} --precision.forward {report.forward}")
-    _write(folder, report)
+    given = {"recipe": arguments.what, "overrides": arguments.overrides}
+    _write(folder, report, given)
     if error is not None:
         print(f"bitcycle: {error}", file=sys.stderr)
         return 1
@@ -141,13 +142,13 @@ def _others(overrides: list[str]) -> list[str]:
     return kept
 
 
-def _write(folder: Path, report: Any) -> None:
+def _write(folder: Path, report: Any, given: dict[str, Any]) -> None:
     from bitcycle.report import plot
     from bitcycle.report.files import save
     from bitcycle.train.files import write_json
 
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "range-test.json", report.to_dict())
+    write_json(folder / "range-test.json", {**report.to_dict(), **given})
     print(f"numbers:     {folder / 'range-test.json'}")
     try:
         path = save(plot(report.test or report.curve), folder / "range-test.png")

@@ -59,14 +59,16 @@ def run_publish(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--render {folder}: there is no folder {data_folder(folder)}")
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; give a folder")
+    documents = [Path(word).expanduser() for word in arguments.fill]
+    for document in documents:
+        if not document.is_file():
+            raise ValueError(f"--fill {document}: there is no such file")
     if arguments.what:
         name, data = _gather(arguments)
         print(add_data(folder, name, data))
     for path in write_folder(folder):
         print(path)
-    for document in map(Path, arguments.fill):
-        if not document.is_file():
-            raise ValueError(f"--fill {document}: there is no such file")
+    for document in documents:
         if fill_file(document, folder):
             print(document)
     return 0

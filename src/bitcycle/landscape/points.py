@@ -16,17 +16,25 @@ from bitcycle.train.files import Appender
 
 
 class PointFile:
-    """One line for what the points belong to, then one line each: [row, column, loss].
+    """One line for what the points belong to, then one line each: [row, column, loss, seconds].
 
     Lines that are cut short, by a killed process or a full disk, do not count. A file of other
-    points (another grid, other weights) is begun anew.
+    points (another grid, other weights) is begun anew. Seconds add up over interruptions; a line
+    may lack them.
     """
 
     def __init__(self, path: Path, origin: Mapping[str, Any]) -> None:
         self.path = path
         self.losses: dict[Point, float] = {}
+        self._seconds: dict[Point, float | None] = {}
         self._origin = to_plain(dict(origin))
         self._appender: Appender | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """Wall-clock of all points together; None when some do not tell."""
+        known = [took for took in self._seconds.values() if took is not None]
+        return sum(known) if len(known) == len(self._seconds) else None
 
     @contextmanager
     def opened(self) -> Iterator[PointFile]:
@@ -40,7 +48,7 @@ class PointFile:
                 ) from None
             handle.seek(0)
             text = handle.read().decode(errors="replace")
-            self.losses = self._read(text)
+            self.losses, self._seconds = self._read(text)
             self._appender = Appender(self.path)
             try:
                 if not self.losses:
@@ -57,23 +65,28 @@ class PointFile:
         """The points that are there, without waiting for whoever may be writing more."""
         if not self.path.exists():
             return {}
-        return self._read(self.path.read_text(encoding="utf-8", errors="replace"))
+        return self._read(self.path.read_text(encoding="utf-8", errors="replace"))[0]
 
-    def _read(self, text: str) -> dict[Point, float]:
+    def _read(self, text: str) -> tuple[dict[Point, float], dict[Point, float | None]]:
+        losses: dict[Point, float] = {}
+        seconds: dict[Point, float | None] = {}
         header, *lines = text.split("\n")
         if _parse(header) != self._origin:
-            return {}
-        found = {}
+            return losses, seconds
         for entry in map(_parse, lines):
-            if isinstance(entry, list) and len(entry) == 3:
-                found[entry[0], entry[1]] = from_plain(entry[2])
-        return found
+            if isinstance(entry, list) and len(entry) in (3, 4):
+                row, column, loss, *took = entry
+                losses[row, column] = from_plain(loss)
+                seconds[row, column] = took[0] if took else None
+        return losses, seconds
 
-    def add(self, point: Point, loss: float) -> None:
-        """Keep one more."""
+    def add(self, point: Point, loss: float, seconds: float | None = None) -> None:
+        """Keep one more; seconds: since the one before."""
         assert self._appender is not None
-        self._appender.add(json.dumps([*point, to_plain(loss)]))
+        took = [] if seconds is None else [round(seconds, 4)]
+        self._appender.add(json.dumps([*point, to_plain(loss), *took]))
         self.losses[point] = loss
+        self._seconds[point] = seconds
 
     def remove(self) -> None:
         """No longer needed."""

@@ -17,6 +17,10 @@ from bitcycle.tables import text_table
 from bitcycle.train.files import write_text
 
 FILE_NAME = "landscape.json"
+MADE = (
+    "machine", "threads", "jobs", "seconds", "model", "asked", "overrides", "trained_by",
+    "trained_threads",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +29,8 @@ class Landscape:
 
     precision: the bits of the forward passes. num_samples: that the loss is a mean over, if known.
     seed: of the directions. ranges: what activations were put on ("batch" or "observed").
-    origin: what else the numbers depend on, such as a hash of the weights.
+    origin: what else the numbers depend on, such as a hash of the weights. made: where, how long
+    and at which command, as far as known; two landscapes are equal whatever it says.
     """
 
     alphas: tuple[float, ...]
@@ -37,6 +42,7 @@ class Landscape:
     seed: int
     ranges: Ranges
     origin: dict[str, Any] = field(default_factory=dict)
+    made: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         rows, columns = len(self.losses), {len(row) for row in self.losses}
@@ -78,6 +84,7 @@ class Landscape:
             "sharpness": to_plain(self.sharpness.to_dict()),
             "num_nonfinite": self.num_nonfinite,
             "origin": to_plain(self.origin),
+            **self.made,
             "alphas": list(self.alphas),
             "betas": list(self.betas),
             "losses": to_plain(self.losses),
@@ -92,6 +99,7 @@ class Landscape:
             betas=tuple(data["betas"]),
             losses=tuple(tuple(from_plain(loss) for loss in row) for row in data["losses"]),
             origin=dict(data["origin"]),
+            made={name: data[name] for name in MADE if name in data},
             **{name: data[name] for name in names},
         )
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from bitcycle.landscape.directions import moving_parameters, shapes_digest
-from bitcycle.landscape.grid import Grid
+from bitcycle.landscape.grid import Grid, Point
 from bitcycle.landscape.model import plain_bits
 from bitcycle.landscape.numbers import to_plain
 from bitcycle.landscape.parallel import LossAt, compute_points
@@ -27,6 +27,7 @@ from bitcycle.train.configfile import override
 from bitcycle.train.directory import RunDirectory
 from bitcycle.train.evaluate import describe_precision, eval_precision
 from bitcycle.train.evaluate_run import check_observed, restore
+from bitcycle.train.measured import machine
 from bitcycle.train.reproduce import kept_settings
 from bitcycle.train.result import weights_digest
 from bitcycle.train.session import Session, build_session
@@ -181,18 +182,26 @@ def compute(
     from there, and ends with the very numbers of an undisturbed one.
     """
     grid, store = prepared.grid, point_file(prepared, target)
+    before = time.perf_counter() - prepared.load_seconds - prepared.point_seconds
     finished = stored(prepared, target)
     if finished is not None:
         store.remove()  # of a process that was killed between its last two lines
         return finished
+
+    def keep(point: Point, loss: float) -> None:
+        nonlocal before
+        now = time.perf_counter()
+        store.add(point, loss, now - before)
+        before = now
+
     with store.opened():
         if grid.center not in store.losses:
-            store.add(grid.center, prepared.center)
+            keep(grid.center, prepared.center)
         missing = [point for point in grid.points if point not in store.losses]
         advance(len(store.losses))
         with closing(compute_points(prepared.what, grid, missing, jobs=jobs)) as computed:
             for point, loss in computed:
-                store.add(point, loss)
+                keep(point, loss)
                 advance(len(store.losses))
         landscape = Landscape(
             alphas=grid.values,
@@ -204,10 +213,28 @@ def compute(
             seed=prepared.what.seed,
             ranges=prepared.what.ranges,
             origin=prepared.origin,
+            made=_made(prepared, store.seconds, jobs),
         )
         landscape.write(target)
         store.remove()
     return landscape
+
+
+def _made(prepared: Prepared, seconds: float | None, jobs: int) -> dict[str, Any]:
+    """Machine and jobs of the part that finished it, the seconds of all parts together."""
+    directory = RunDirectory(prepared.what.directory)
+    config, begun = directory.read_config(), directory.read_environment()
+    return {
+        "machine": machine(),
+        "threads": prepared.origin["threads"],
+        "jobs": jobs,
+        "seconds": None if seconds is None else round(seconds, 3),
+        "model": config.model.name,
+        "asked": prepared.what.precision,
+        "overrides": list(prepared.what.overrides),
+        "trained_by": begun.get("command", []),
+        "trained_threads": config.threads or begun.get("num_threads"),
+    }
 
 
 def point_file(prepared: Prepared, target: Path) -> PointFile:

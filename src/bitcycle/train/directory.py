@@ -81,6 +81,14 @@ class RunDirectory:
             raise ValueError(f"{self.path} is not a run: it has no config.yaml")
         return read_config(self.config_file)
 
+    def read_environment(self) -> dict[str, Any]:
+        """What `environment` said when the run began; nothing if that is lost."""
+        try:
+            found = json.loads((self.path / "env.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the run for this process; another process that wants it gets a clear error."""

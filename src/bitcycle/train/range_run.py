@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+import torch
 
 from bitcycle.range_test import RangeCurve, RangeProgress, RangeTest, RangeTestError
 from bitcycle.schedules import Bits, Cycle, parse_schedule
@@ -12,6 +15,7 @@ from bitcycle.schedules.checks import order
 from bitcycle.schedules.cyclic import Cyclic
 from bitcycle.train.config import RunConfig
 from bitcycle.train.find_low import run_on_session
+from bitcycle.train.measured import measured
 from bitcycle.train.range_plan import RangePlan, plan_range_test
 from bitcycle.train.reproduce import kept_settings
 from bitcycle.train.session import build_session
@@ -27,22 +31,31 @@ class RangeReport:
 
     config: RunConfig
     plan: RangePlan
+    find_upper: bool
+    stop_early: bool
     curve: RangeCurve
-    test: RangeTest | None
-    forward: str | None  # the schedule to train with
-    bitops: int | None
+    made: dict[str, Any]  # machine, threads, and seconds from loading the data on
+    test: RangeTest | None = None
+    forward: str | None = None  # the schedule to train with
+    bitops: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types only."""
         return {
             "name": self.config.name,
             "seed": self.config.seed,
+            "model": self.config.model.name,
+            "data": self.config.data.name,
+            "backward": self.config.precision.backward,
             "plan": asdict(self.plan),
+            "find_upper": self.find_upper,
+            "stop_early": self.stop_early,
             "low": None if self.test is None else self.test.low,
             "high": None if self.test is None else self.test.high,
             "forward": self.forward,
             "bitops": self.bitops,
             "curve": self.curve.to_dict(),
+            **self.made,
         }
 
 
@@ -69,6 +82,7 @@ def range_test_of(
     start = config.range_test.low
     filled: Any = precision.given(auto=start).get("forward", "fp32")
     runnable = replace(config, precision=replace(precision, forward=filled))
+    began = time.monotonic()
     with kept_settings():
         session = build_session(runnable)
         plan = plan_range_test(
@@ -79,21 +93,24 @@ def range_test_of(
         def progress(moment: RangeProgress) -> None:
             say(str(moment))
 
+        found, error = None, None
         try:
             found = run_on_session(
                 session, plan, progress=progress, find_upper=find_upper, stop_early=stop_early
             )
-        except RangeTestError as error:
-            failed = RangeReport(
-                config=config, plan=plan, curve=error.curve, test=None, forward=None, bitops=None
-            )
-            return failed, error
-    text = forward_text(config, found.test, session.total_steps)
+            curve = found.test.curve
+        except RangeTestError as raised:
+            error, curve = raised, raised.curve
+        made = measured(time.monotonic() - began, threads=torch.get_num_threads())
     report = RangeReport(
-        config=config, plan=plan, curve=found.test.curve, test=found.test, forward=text,
-        bitops=sum(found.bitops.values()),
+        config=config, plan=plan, find_upper=find_upper, stop_early=stop_early, curve=curve,
+        made=made,
     )  # fmt: skip
-    return report, None
+    if found is None:
+        return report, error
+    forward = forward_text(config, found.test, session.total_steps)
+    bitops = sum(found.bitops.values())
+    return replace(report, test=found.test, forward=forward, bitops=bitops), None
 
 
 def _top(config: RunConfig) -> Bits:

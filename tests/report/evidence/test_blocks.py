@@ -34,7 +34,7 @@ def test_all_parts_can_be_made(folder, tmp_path):
     names = ("summary", "answer", "reproduce-full", "reproduce-small", "machine")
     parts = "".join(f"<!-- made: {name} -->\n<!-- end -->\n" for name in names)
     text = fill(parts, folder, beside=tmp_path)
-    assert "Of 1 comparisons" in text
+    assert "Of 1 comparison of" in text
     assert "| `big` | What? |" in text
     assert "Times are of one core of AMD EPYC" in text
 
@@ -52,3 +52,19 @@ def test_a_document_is_only_written_when_it_changes(folder, tmp_path):
     path.write_text("nothing")
     with pytest.raises(ValueError, match="has no part to fill"):
         fill_file(path, folder)
+
+
+def test_a_missing_or_damaged_file_of_times_is_named(folder, tmp_path):
+    part = "<!-- made: machine -->\n<!-- end -->"
+    add_data(folder, "studies", {"kind": "studies"})
+    with pytest.raises(ValueError, match=r"studies\.json is damaged .*study_times\.py writes it"):
+        fill(part, folder, beside=tmp_path)
+    (folder / "data" / "studies.json").unlink()
+    with pytest.raises(ValueError, match=r"there is no .*studies\.json; .*study_times\.py"):
+        fill(part, folder, beside=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["headline", "summary", "answer"])
+def test_without_a_comparison_a_sentence_says_so(tmp_path, name):
+    text = fill(f"<!-- made: {name} -->\n<!-- end -->", tmp_path, beside=tmp_path)
+    assert "\nNo finished study compares cyclic with static bits at the same top yet.\n" in text

@@ -3,7 +3,7 @@
 import pytest
 
 from bitcycle.report.evidence.landscapes import gather_landscapes, is_landscape, render_landscapes
-from tests.report.evidence.made import landscape_file
+from tests.report.evidence.made import MACHINE_LINE, landscape_file, without_made
 
 pytest.importorskip("matplotlib")
 
@@ -15,7 +15,7 @@ def pages(*files):
 def test_one_seed_of_each_cannot_tell():
     page = pages(landscape_file("cpt", 0, 1.0), landscape_file("static", 0, 2.0))
     assert page.sentence == (
-        "cpt against static: rise at radius 1 -1.07, n = 1: one seed cannot tell."
+        "cpt against static: rise at radius 1 differs by -1.07, n = 1: one seed cannot tell."
     )
     assert page.files["landscapes.svg"].startswith("<?xml")
 
@@ -28,9 +28,53 @@ def test_several_seeds_have_a_spread_and_an_interval():
     assert "n = 3: wider, beyond noise." in page.sentence
     text = page.files["landscapes.md"]
     assert "| static | 3 | 0.10 ± 0.00 |" in text
-    assert "bitcycle landscape RUNS/cpt-0123456789-seed0" in text or (
-        "bitcycle landscape RUNS/static-0123456789-seed0" in text
+    assert "The picture has 2 of 6 surfaces, first seeds." in text
+
+
+def test_networks_are_not_compared_with_each_other():
+    origin = landscape_file("static", 0, 1.0)["origin"]
+    other = {"origin": {**origin, "shapes": "xyz", "data": "ptb"}, "model": "lstm_lm"}
+    page = pages(
+        landscape_file("static", 0, 1.0), landscape_file("cpt", 0, 2.0),
+        landscape_file("lm-static", 0, 1.0, **other), landscape_file("lm-cpt", 0, 0.5, **other),
+    )  # fmt: skip
+    assert page.sentence.count(" against ") == 2
+    assert "lm-cpt against lm-static" in page.sentence
+    assert set(page.files) == {"landscapes.md", "landscapes.svg", "landscapes-2.svg"}
+    assert "## Sharpness of lstm\\_lm on ptb" in page.files["landscapes.md"]
+
+
+def test_the_commands_train_the_runs_and_say_every_option():
+    changes = {"asked": "full", "overrides": ["--data.root", "/home/me/data"]}
+    text = pages(
+        landscape_file("static", 0, 2.0), landscape_file("cpt", 0, 1.0),
+        landscape_file("cpt", 1, 1.0, **changes),
+    ).files["landscapes.md"]  # fmt: skip
+    assert text.count("bitcycle study run digits --output RUNS --threads 1\n") == 1
+    assert (
+        "bitcycle landscape RUNS/static-0123456789-seed0 RUNS/cpt-0123456789-seed0 --grid 5 "
+        "--extent 1 --samples 1000 --seed 0 --precision high --ranges batch --checkpoint last "
+        "--threads 1 --jobs 2 --output FOLDER\n" in text
     )
+    assert "--precision full " in text
+    assert "--jobs 2 --data.root DATA --output FOLDER\n" in text
+    assert "DATA, FOLDER and RUNS stand for folders." in text
+    assert "/home" not in text
+
+
+def test_machine_and_wall_clock_are_told_or_said_to_be_unknown():
+    text = pages(landscape_file("static", 0, 2.0)).files["landscapes.md"]
+    assert f"{MACHINE_LINE} a process, 2 processes.\n\nWall-clock: 1 min 15 s.\n" in text
+    old = pages(without_made(landscape_file("static", 0, 2.0))).files["landscapes.md"]
+    assert "Machine: not recorded, torch 2.13.0, 1 thread a process.\n" in old
+    assert "Wall-clock: not recorded.\n" in old
+    assert "How the runs were trained is not recorded." in old
+    assert "--precision w8a8 --ranges batch" in old
+
+
+def test_runs_of_one_name_are_told_apart_without_the_folders_above():
+    items = gather_landscapes([landscape_file("x", 0, 1.0, label="/home/me/more/x-seed0")])["items"]
+    assert (items[0]["label"], items[0]["method"]) == ("more/x-seed0", "more/x")
 
 
 def test_it_is_known_by_its_keys():

@@ -1,6 +1,7 @@
 """Pages from data files: the same bytes every time, and a tampered number shows."""
 
 import json
+import math
 
 import pytest
 
@@ -103,3 +104,27 @@ def test_curves_are_drawn_where_runs_have_some(tmp_path):
     files = render_folder(tmp_path)
     assert "made-up-curves.svg" in files
     assert "(made-up-curves.svg)" in files["made-up.md"]
+
+
+def test_a_file_under_another_name_is_an_error(folder):
+    data = folder / "data"
+    (data / "made-up.json").rename(data / "other.json")
+    with pytest.raises(ValueError, match=r"other\.json is of the study 'made-up'"):
+        render_folder(folder)
+
+
+@pytest.mark.parametrize("name", ["README", "speed", "studies"])
+def test_a_study_cannot_take_the_page_of_something_else(tmp_path, name):
+    with pytest.raises(ValueError, match=f"cannot be published as '{name}'"):
+        add_data(tmp_path, name, data_of(made(ALIKE, name=name)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_values_that_are_not_finite_leave_the_picture_and_stay_in_the_table(tmp_path):
+    inf = dict.fromkeys(range(3), math.inf)
+    add_data(tmp_path, "made-up", data_of(made(inf)))
+    files = render_folder(tmp_path)
+    assert "made-up.svg" in files
+    assert "cannot tell: a value is not finite" in files["made-up.md"]
+    add_data(tmp_path, "made-up", data_of(made(inf, inf)))
+    assert "made-up.svg" not in render_folder(tmp_path)

@@ -3,7 +3,7 @@
 import pytest
 
 from bitcycle.report.evidence.speed import gather_speed, is_speed, render_speed
-from tests.report.evidence.made import bench_file, bench_row
+from tests.report.evidence.made import MACHINE_LINE, bench_file, bench_row, without_made
 
 
 def page(**changes):
@@ -32,9 +32,23 @@ def test_the_sentence_counts_and_names_the_best():
 def test_the_command_names_all_that_was_measured():
     text = page().files["speed.md"]
     assert (
-        "bitcycle bench --threads 1 --repeats 4 --workload lstm --kernels int8 simulate bf16 "
-        "dequantize torchao --bits FW8/BW8 --json speed.json" in text
+        "bitcycle bench --threads 1 --repeats 4 --budget 30 --workload lstm --kernels int8 "
+        "simulate bf16 dequantize torchao --bits FW8/BW8 --json speed.json" in text
     )
+
+
+def test_workloads_that_were_left_out_are_not_in_the_command():
+    text = page(sizes={"lstm": "2 LSTM layers", "gcn": "left out: a package is missing"}).files
+    assert "--workload gcn" not in text["speed.md"]
+
+
+def test_machine_and_wall_clock_are_told_or_said_to_be_unknown():
+    text = page().files["speed.md"]
+    assert f"{MACHINE_LINE}.\n\nWall-clock: 1 min 15 s.\n" in text
+    old = render_speed("speed", gather_speed([without_made(bench_file())])).files["speed.md"]
+    assert "Machine: AMD EPYC, AVX2, torch 2.13.0, 1 thread.\n" in old
+    assert "Wall-clock: not recorded.\n" in old
+    assert "--repeats 4 --workload lstm" in old
 
 
 def test_layers_are_not_kept():

@@ -2,9 +2,10 @@
 
 import json
 
-from bitcycle.study.publish.gather import MACHINE, MOST_POINTS, thin_curve, without_paths
+from bitcycle.study.publish.gather import MOST_POINTS, thin_curve, without_paths
 from bitcycle.study.publish.jsontext import to_json
 from bitcycle.study.results import read_study
+from bitcycle.train.measured import MACHINE
 from tests.study.made_up import write_runs
 from tests.study.publish.made import ALIKE, data_of, made
 

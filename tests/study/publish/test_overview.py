@@ -1,7 +1,15 @@
 """What all studies say together."""
 
 from bitcycle.study.publish.answers import compared
-from bitcycle.study.publish.overview import does_not_hold, fronts, headline_text, overview_page
+from bitcycle.study.publish.overview import overview_page
+from bitcycle.study.publish.overview_tables import (
+    against,
+    fronts_text,
+    headline_text,
+    link,
+    summary_text,
+)
+from bitcycle.study.publish.pairs import budget_pairs
 from tests.study.made_up import method, study_result
 from tests.study.publish.made import ALIKE, BETTER, STATIC, WORSE, evidence_of, made
 
@@ -10,39 +18,74 @@ def study(name, cycled, **changes):
     return evidence_of(made(cycled, name=name, **changes))
 
 
+def reasons(*published):
+    found = against(compared(published), compared(published, budget_pairs))
+    return [(entry.study, entry.pair.static.label, why) for entry, why in found]
+
+
 def test_static_bits_that_cost_no_more_are_the_harder_test():
     entries = [
-        (method("static 8/8", 8), STATIC, 100.0),
+        (method("static 8/8", 8), WORSE, 100.0),
         (method("static 6/8", 6), STATIC, 50.0),
         (method("CPT 3-8/8", "CR:3-8:8"), WORSE, 60.0),
     ]
-    text = overview_page([evidence_of(study_result(entries, name="a"))])
+    published = [evidence_of(study_result(entries, name="a"))]
+    text = overview_page(published)
     assert "where a study has such: 0 better, 0 within noise, 1 worse, of 1." in text
-    assert "CPT 3-8/8 against static 6/8, which costs no more: worse beyond noise, -1.00" in text
+    why = "worse beyond noise than static bits that cost no more"
+    assert ("a", "static 6/8", why) in reasons(*published)
+    assert f"| -1.00 (-1.25 to -0.75) | 3 | 0.003 | 1.20 | {why} |" in text
 
 
 def test_what_speaks_against_the_claim_is_listed():
-    assert list(does_not_hold(compared([study("a", BETTER)]))) == []
-    (worse,) = does_not_hold(compared([study("a", WORSE)]))
-    assert worse == (
-        "a, CPT 3-8/8 against static 8/8: worse beyond noise, -1.00 (-1.25 to -0.75), n = 3, at "
-        "60 % of the cost"
-    )
-    (dear,) = does_not_hold(compared([study("a", ALIKE, cost=120.0)]))
-    assert dear == "a, CPT 3-8/8 against static 8/8: no lower cost, 120 % of the static run's"
-    (untold,) = does_not_hold(compared([study("a", {0: 95.0})]))
-    assert "cannot tell: one seed, so no interval" in untold
+    assert reasons(study("a", BETTER)) == []
+    assert reasons(study("a", WORSE)) == [("a", "static 8/8", "worse beyond noise")]
+    assert reasons(study("a", WORSE, cost=120.0))[0] == (
+        "a", "static 8/8", "worse beyond noise; no lower cost"
+    )  # fmt: skip
+    assert reasons(study("a", {0: 95.0})) == [("a", "static 8/8", "cannot tell: one seed")]
+
+
+def test_shared_runs_are_listed_once():
+    assert len(reasons(study("a", WORSE), study("b", WORSE))) == 1
 
 
 def test_names_of_studies_lead_to_their_pages():
     text = headline_text(compared([study("a-b", ALIKE)]), folder="results/")
     assert "| [a-b](results/a-b.md) | CPT 3-8/8 | static 8/8 |" in text
+    assert link("my study") == "[my study](my%20study.md)"
+
+
+def test_all_comparisons_are_counted_by_study():
+    published = [study("a", BETTER), study("b", {0: 95.0})]
+    lines = summary_text(compared(published)).splitlines()
+    assert lines[0] == "| study | n | cost | same top: better | same top: cannot tell |"
+    assert lines[2:] == ["| [a](a.md) | 3 | 60 % | 1 | - |", "| [b](b.md) | 1 | 60 % | - | 1 |"]
 
 
 def test_the_front_of_every_study_has_its_n():
-    assert list(fronts([study("a", BETTER)])) == [
-        "a: CPT 3-8/8 (1 of 1 schedules with changing bits; n = 3)"
-    ]
+    lines = fronts_text([study("a", BETTER)]).splitlines()
+    assert lines[-1] == "| [a](a.md) | CPT 3-8/8 | 1 of 1 | 0 of 1 | 3 |"
+
+
+def test_when_low_precision_harms_is_no_question_of_fronts():
+    assert fronts_text([study("a", BETTER, kind="critical-periods")]) == ""
+
+
+def test_schedules_without_static_bits_at_their_top_are_said():
+    entries = [(method("CPT 3-6/8", "CR:3-6:8"), STATIC, 60.0), (method("8", 8), STATIC, 100.0)]
+    text = overview_page([evidence_of(study_result(entries, name="a", baseline="8"))])
+    assert "no study here has static bits at their top: 1 of a." in text
+    assert "Of 1 comparisons" not in text
+
+
+def test_a_page_has_its_answer_where_the_tables_do_not():
+    critical = study("late", WORSE, kind="critical-periods")
+    lines = overview_page([critical, study("a", ALIKE)]).splitlines()
+    (late,) = (line for line in lines if line.startswith("- [late]"))
+    (other,) = (line for line in lines if line.startswith("- [a]"))
+    assert "against static 8/8" in late
+    assert other == "- [a](a.md): Numbers of no training. 6 of 6 runs."
 
 
 def test_the_page_answers_three_questions_also_when_there_is_nothing():

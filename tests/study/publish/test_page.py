@@ -4,11 +4,17 @@ import json
 import re
 from dataclasses import replace
 
+import pytest
+
+from bitcycle.study.base import STUDIES
 from bitcycle.study.publish.jsontext import to_json
 from bitcycle.study.publish.page import front_sentences, machine_text, study_page
+from bitcycle.study.publish.pairs import is_cyclic
 from bitcycle.study.publish.restore import restore
 from bitcycle.study.summary import summarize
-from tests.study.publish.made import ALIKE, BETTER, STATIC, data_of, evidence_of, made
+from bitcycle.train.config import PrecisionConfig
+from tests.study.made_up import method, study_result
+from tests.study.publish.made import ALIKE, BETTER, STATIC, WORSE, data_of, evidence_of, made
 
 
 def page(result, **changes):
@@ -21,19 +27,78 @@ def test_it_has_the_question_the_answer_the_picture_and_the_commands():
     assert "CPT 3-8/8 against static 8/8: 60 % of the cost" in text
     assert "![picture](made-up.svg)" in text
     assert "bitcycle study run made-up.yaml --output RUNS" in text
-    assert "| CPT 3-8/8 | static 8/8 | +1.00 (0.75 to 1.25) | 3 | 0.600 | higher (better) |" in text
+    assert (
+        "| CPT 3-8/8 | static 8/8 | +1.00 (0.75 to 1.25) | 3 | 0.003 | 0.600 | higher (better) |"
+        in text
+    )
 
 
 def test_a_difference_within_noise_is_called_that():
     text = page(made(ALIKE))
     assert re.search(r"\| CPT 3-8/8 \| static 8/8 \|.*\| within noise \|", text)
-    assert re.search(r"\| CPT 3-8/8 \| static 8/8 \|.*\| no difference beyond noise \|", text)
+
+
+def test_the_answer_is_about_static_bits_of_the_same_quantizer():
+    def by(quantizer):
+        precision = PrecisionConfig(forward=8, backward=8, quantizer=quantizer)
+        cycled = replace(precision, forward="CR:3-8:8")
+        return (method(quantizer, changes={"precision": precision}),
+                method(f"{quantizer} CPT", changes={"precision": cycled}))  # fmt: skip
+
+    entries = [(m, values, 1.0) for name, rows in (("sbm", (STATIC, BETTER)),
+                                                   ("dorefa", (WORSE, STATIC)))
+               for m, values in zip(by(name), rows, strict=True)]  # fmt: skip
+    text = page(study_result(entries, baseline="sbm"))
+    assert "**Of 2 cyclic schedules against static bits at their top: 2 better, 0 within" in text
+    assert "comparisons with sbm" not in text
+
+
+def test_a_schedule_without_static_bits_at_its_top_meets_the_baseline():
+    entries = [
+        (method("8", 8), STATIC, 100.0),
+        (method("3-8", "CR:3-8:8"), BETTER, 60.0),
+        (method("3-6", "CR:3-6:8"), WORSE, 50.0),
+    ]
+    text = page(study_result(entries, baseline="8"))
+    assert "**3-8 against 8: 60 % of the cost, accuracy +1.00 points" in text
+    assert "**Of 2 comparisons with 8: 1 better, 1 worse" in text
+
+
+def test_two_tables_that_say_the_same_are_one():
+    assert "## Differences to" not in page(made(ALIKE))
+    entries = [
+        (method("static 8/8", 8), STATIC, 100.0),
+        (method("CPT 3-8/8", "CR:3-8:8"), ALIKE, 60.0),
+        (method("static 6/8", 6), ALIKE, 70.0),
+    ]
+    text = page(study_result(entries, baseline="static 8/8"))
+    assert "## Differences to static 8/8" in text
+    assert re.search(r"\| static 6/8 \| static 8/8 \|.*\| no difference beyond noise \|", text)
+
+
+def test_deficits_of_varied_length_have_no_front():
+    text = page(made(ALIKE, kind="critical-periods"))
+    assert "Pareto" not in text
+    assert "| front |" not in text
+    assert "Front:" not in text
+    assert "| front |" in page(made(ALIKE))
+
+
+def test_only_folders_that_the_commands_name_are_explained():
+    assert "RUNS stands for a folder." in page(made(ALIKE))
+    commands = ("bitcycle study run a --output RUNS --data.root DATA",)
+    assert "DATA and RUNS stand for folders." in page(made(ALIKE), commands=commands)
+
+
+def test_the_bits_of_the_evaluation_are_those_of_each_method():
+    text = page(made(ALIKE))
+    assert "| evaluated at |" in text
+    assert "| FW8/BW8 |" in text
 
 
 def test_one_seed_has_no_interval_and_that_is_said():
     text = page(made({0: 95.0}, {0: 91.0}, seeds=(0,)))
     assert "cannot tell: one seed" in text
-    assert "one seed cannot tell" in text
     assert "| CPT 3-8/8 | 95.00 | 1 |" in text
 
 
@@ -82,4 +147,21 @@ def test_the_machine_is_one_line():
     text = page(made(ALIKE), machines=(machine,), threads=(1,))
     assert "Machine: AMD EPYC, 2 cores, AVX2" in text
     assert "bitcycle 0.1.0, 1 thread a run." in text
-    assert "Wall-clock: 6 runs, 9.0 s one after another, 1.5 s each." in text
+    assert "Wall-clock: 6 runs, 9.0 s one after another, 1.5 s each, with" in text
+
+
+@pytest.mark.parametrize("name", [n for n in STUDIES.names() if STUDIES[n]().scale == "small"])
+def test_every_small_study_has_a_page_without_holes(name):
+    study = STUDIES[name]()
+    entries = [
+        (method, {seed: 90.0 + (3 * k + 7 * seed) % 11 / 10 for seed in study.seeds}, 10.0 + k)
+        for k, method in enumerate(study.methods)
+    ]
+    settings = {field: getattr(study, field) for field in ("name", "description", "baseline",
+                "kind", "scale", "notes", "seeds")}  # fmt: skip
+    text = page(study_result(entries, **settings))
+    for odd in ("nan", "None", "inf ", "|  |"):
+        assert odd not in text, odd
+    has_cycles = any(is_cyclic(method.config) for method in study.methods)
+    alone = ("table6-small", "table7-small")
+    assert ("at the same top" in text) == (has_cycles and name not in alone)

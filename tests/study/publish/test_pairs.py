@@ -1,10 +1,14 @@
 """Cyclic against static bits at the same top."""
 
+import math
+
 import pytest
 
-from bitcycle.study.publish.pairs import budget_pairs, is_cyclic, top_pairs
+from bitcycle.study.base import STUDIES
+from bitcycle.study.publish.pairs import budget_pairs, is_cyclic, is_plain, top_pairs
 from bitcycle.study.summary import summarize
 from bitcycle.tasks import DataConfig, ModelConfig
+from bitcycle.train.config import PrecisionConfig
 from tests.study.made_up import config, method, study_result
 from tests.study.publish.made import ALIKE, BETTER, STATIC, WORSE, made
 
@@ -22,6 +26,7 @@ def pair_of(*args, **changes):
         (ALIKE, "within noise", None),
         ({0: 95.0}, "cannot tell: one seed", None),
         ({0: 92.0, 1: 93.0, 2: 92.5}, "cannot tell: the same in every seed", None),
+        ({0: 92.0, 1: math.inf, 2: 92.5}, "cannot tell: a value is not finite", None),
     ],
 )
 def test_the_verdict_follows_from_the_interval(cycled, words, is_better):
@@ -92,3 +97,69 @@ def test_the_harder_test_is_against_the_best_static_bits_that_cost_no_more():
     assert (pair.static.label, pair.cost) == ("6", 63 / 56)
     assert pair.words() == "lower (worse)"
     assert budget_pairs(summarize(study_result(entries[:1] + entries[3:]))[0]) == ()
+
+
+def test_static_bits_of_the_same_cost_cost_no_more():
+    cost = 0.1 + 0.2  # 0.30000000000000004
+    entries = [(method("6", 6), STATIC, cost), (method("3-8", "CR:3-8:8"), WORSE, 0.3)]
+    (pair,) = budget_pairs(summarize(study_result(entries))[0])
+    assert pair.static.label == "6"
+
+
+def test_cycles_up_to_float32_meet_the_model_that_is_not_converted():
+    both = {"quantizer": "sbm", "skip": ("fc",), "kernel": "simulate"}
+    cyclic = PrecisionConfig(forward="CR:8-32:8", **both)
+    entries = [
+        (method("float32", changes={"precision": PrecisionConfig()}), STATIC, 1.0),
+        (method("8-32", changes={"precision": cyclic}), BETTER, 0.5),
+    ]
+    (pair,) = top_pairs(summarize(study_result(entries))[0])
+    assert pair.static.label == "float32"
+
+
+def test_roles_that_inherit_have_the_top_of_what_they_inherit():
+    weights = PrecisionConfig(forward=8, backward=8, weight="CR:3-8:8")
+    entries = [
+        (method("8", 8), STATIC, 1.0),
+        (method("weights", changes={"precision": weights}), BETTER, 0.5),
+    ]
+    (pair,) = top_pairs(summarize(study_result(entries))[0])
+    assert pair.static.label == "8"
+    assert not is_plain(pair.cyclic.method.method.config)
+
+
+@pytest.mark.parametrize(
+    ("forward", "expected"),
+    [("CR:3-8:8", True), ("CR:auto-8:8", False), ("delay@0.25(CR:3-8:8)", False),
+     ("ER:3-8:8", False), ("CR:8-8:8", False), (8, False)],
+)  # fmt: skip
+def test_published_cpt_is_cosine_cycles_from_the_first_step(forward, expected):
+    assert is_plain(config(forward)) is expected
+
+
+ALONE = {  # shipped studies with cycles whose top no static method of the study has
+    "fig7": 12,
+    "fig7-small": 6,
+    "table6": 18,
+    "table6-small": 6,
+    "table7": 20,
+    "table7-small": 10,
+    "table8": 3,
+    "table8-small": 3,
+}
+
+
+@pytest.mark.parametrize("name", STUDIES.names())
+def test_every_cycle_of_a_shipped_study_has_its_partner_or_is_known_to_have_none(name):
+    study = STUDIES[name]()
+    values = dict.fromkeys(study.seeds, 1.0)
+    entries = [(method, values, 1.0) for method in study.methods]
+    groups = summarize(study_result(entries, seeds=study.seeds, baseline=study.baseline))
+    met = [pair for group in groups for pair in top_pairs(group)]
+    cyclic = [m for m in study.methods if is_cyclic(m.config)]
+    assert len(cyclic) - len(met) == ALONE.get(name, 0)
+    for pair in met:
+        own, other = (row.method.method.config for row in (pair.cyclic, pair.static))
+        assert (own.model, own.data, own.lr, own.steps) == (
+            other.model, other.data, other.lr, other.steps
+        )  # fmt: skip

@@ -35,6 +35,35 @@ def test_a_file_without_a_key_is_an_error_that_says_what_to_do():
         restore(data, source="digits.json")
 
 
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda run: run["final"].pop("accuracy"), "accuracy"),
+        (lambda run: run["final"].update(accuracy="high"), "could not convert"),
+        (lambda run: run.update(bitops="many"), "could not convert"),
+        (lambda run: run.update(curve=[[1, 2, 3]]), "too many values"),
+    ],
+)
+def test_wrong_values_are_named_with_their_file(change, why):
+    data = copy.deepcopy(data_of(made(ALIKE)))
+    change(data["methods"][0]["runs"][0])
+    with pytest.raises(ValueError, match=rf"digits.json is damaged .*{why}.*publish it again"):
+        restore(data, source="digits.json")
+
+
+@pytest.mark.parametrize("part", [{"machines": ["fast"]}, {"machines": 3}, {"seeds": []}])
+def test_wrong_parts_are_named_with_their_file(part):
+    with pytest.raises(ValueError, match=r"digits.json is damaged .*publish it again"):
+        restore({**data_of(made(ALIKE)), **part}, source="digits.json")
+
+
+def test_a_setting_of_another_version_is_named_with_its_file():
+    data = copy.deepcopy(data_of(made(ALIKE)))
+    data["methods"][0]["settings"]["colour"] = 1
+    with pytest.raises(ValueError, match=r"digits.json is damaged .*no setting 'colour'"):
+        restore(data, source="digits.json")
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "{}"])
 def test_a_damaged_file_is_named(tmp_path, text):
     path = tmp_path / "digits.json"

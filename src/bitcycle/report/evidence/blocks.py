@@ -4,28 +4,29 @@
     ... replaced ...
     <!-- end -->
 
-headline: the table of cyclic against static bits. summary: the same counted, a row for each study.
-answer: in a sentence. reproduce-full, reproduce-small: what each study takes. machine: where those
-times come from.
+headline: CPT against static bits, a row for each network and data. summary: all comparisons
+counted, a row for each group of each study. answer: in a sentence. reproduce-full, reproduce-small:
+what each study takes. machine: where those times come from.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bitcycle.report.evidence.render import data_folder, read_folder
+from bitcycle.report.evidence.render import TIMES, data_folder, read_folder
 from bitcycle.study.publish.answers import answer, compared
-from bitcycle.study.publish.overview import headline_text, summary_text
+from bitcycle.study.publish.overview_tables import headline_text, summary_text
+from bitcycle.study.publish.pairs import budget_pairs
 from bitcycle.study.publish.reproduce import machine_sentence, reproduce_table
-from bitcycle.study.publish.restore import read_data
+from bitcycle.study.publish.restore import Evidence, read_data
 from bitcycle.study.table_text import escape_markdown
 from bitcycle.train.files import write_text
 
 NAMES = ("headline", "summary", "answer", "reproduce-full", "reproduce-small", "machine")
-TIMES = "studies"  # the file of what all studies take
 _PART = re.compile(r"(?P<open><!-- made: (?P<name>[\w-]+) -->\n)(?P<old>.*?)(?P<end><!-- end -->)",
                    re.DOTALL)  # fmt: skip
 
@@ -33,31 +34,42 @@ _PART = re.compile(r"(?P<open><!-- made: (?P<name>[\w-]+) -->\n)(?P<old>.*?)(?P<
 def fill(text: str, folder: Path, *, beside: Path) -> str:
     """The document with its made parts as the folder's files have them; `beside`: where it lies."""
     links = f"{os.path.relpath(folder, beside)}/".replace(os.sep, "/")
+    studies, _ = read_folder(folder)
 
     def new(part: re.Match[str]) -> str:
-        return f"{part['open']}{_make(part['name'], folder, links)}\n{part['end']}"
+        return f"{part['open']}{_make(part['name'], studies, folder, links)}\n{part['end']}"
 
     return _PART.sub(new, text)
 
 
-def _make(name: str, folder: Path, links: str) -> str:
+def _make(name: str, studies: Sequence[Evidence], folder: Path, links: str) -> str:
     if name not in NAMES:
         raise ValueError(f"there is no made part {name!r}; known: {', '.join(NAMES)}")
-    studies, _ = read_folder(folder)
-    if name == "headline":
-        return headline_text(compared(studies), folder=links)
-    if name == "summary":
-        return summary_text(compared(studies), folder=links)
-    if name == "answer":
-        return escape_markdown(answer(compared(studies)))
-    times = _times(folder)
-    if name == "machine":
-        return escape_markdown(machine_sentence(times))
-    return reproduce_table(times, studies, name.removeprefix("reproduce-"), folder=links)
+    if name in ("headline", "summary", "answer"):
+        entries = compared(studies)
+        text = ""  # where there is nothing to show, the answer says so
+        if name == "headline":
+            text = headline_text(entries, folder=links)
+        if name == "summary":
+            text = summary_text(entries, compared(studies, budget_pairs), folder=links)
+        return text or escape_markdown(answer(entries))
+    path = data_folder(folder) / f"{TIMES}.json"
+    times = _times(path)
+    try:
+        if name == "machine":
+            return escape_markdown(machine_sentence(times))
+        return reproduce_table(times, studies, name.removeprefix("reproduce-"), folder=links)
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} is damaged ({type(error).__name__}: {error}); benchmarks/study_times.py "
+            "writes it"
+        ) from None
 
 
-def _times(folder: Path) -> dict[str, Any]:
-    return read_data(data_folder(folder) / f"{TIMES}.json")
+def _times(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ValueError(f"there is no {path}; benchmarks/study_times.py writes it")
+    return read_data(path)
 
 
 def fill_file(path: Path, folder: Path) -> bool:
@@ -65,7 +77,7 @@ def fill_file(path: Path, folder: Path) -> bool:
     text = path.read_text(encoding="utf-8")
     if not _PART.search(text):
         raise ValueError(
-            f"{path} has no part to fill, such as <!-- made: headline --> <!-- end -->"
+            f"{path} has no part to fill: a line <!-- made: headline --> and a line <!-- end -->"
         )
     filled = fill(text, folder, beside=path.parent)
     if filled == text:

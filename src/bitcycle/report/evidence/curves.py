@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -10,9 +11,10 @@ from bitcycle.extras import require
 from bitcycle.report.study_look import INK, Look
 from bitcycle.study.numbers import UNITS
 from bitcycle.study.publish.restore import Evidence
-from bitcycle.study.summary import GroupSummary, summarize
+from bitcycle.study.summary import GroupSummary, Row, summarize
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -24,37 +26,44 @@ Curve = tuple[tuple[int, float], ...]
 def has_curves(evidence: Evidence) -> bool:
     """Whether there are curves to draw, of no more methods than can be told apart."""
     labels = {row.method.label for row in evidence.result.methods}
-    drawn = [_mean(curves) for curves in evidence.curves.values()]
     return (
         evidence.study.kind == "comparison"
         and bool(Look.of(labels).labels)
-        and sum(len(curve) >= _FEWEST for curve in drawn) >= 2
+        and any(_group_curves(evidence, group) for group in summarize(evidence.result))
     )
 
 
+def _group_curves(evidence: Evidence, group: GroupSummary) -> list[tuple[Row, Curve]]:
+    """Of the methods that have one; none where only one has, which compares nothing."""
+    found = [(row, _mean(evidence.curves[row.method.method.key])) for row in group.done]
+    drawn = [(row, curve) for row, curve in found if len(curve) >= _FEWEST]
+    return drawn if len(drawn) > 1 else []
+
+
 def draw_curves(evidence: Evidence) -> Figure:
-    """A panel per group."""
-    groups = [group for group in summarize(evidence.result) if group.done]
+    """A panel per group that has curves."""
+    groups = [group for group in summarize(evidence.result) if _group_curves(evidence, group)]
     look = Look.of(row.method.label for row in evidence.result.methods)
     module = require("matplotlib.figure", extra="report", purpose="pictures")
     figure: Figure = module.Figure(figsize=(7.6, 0.6 + 3.6 * len(groups)), layout="constrained")
     grid = figure.subplots(len(groups), 1, squeeze=False)
     for (axes,), group in zip(grid, groups, strict=True):
         _draw(axes, evidence, group, look)
-    handles, labels = grid[0][0].get_legend_handles_labels()
+    known: dict[str, Artist] = {}  # a method may be in one panel only
+    for (axes,) in grid:
+        handles, labels = axes.get_legend_handles_labels()
+        known |= dict(zip(labels, handles, strict=True))
     figure.legend(
-        handles, labels, loc="outside lower center", frameon=False, ncols=min(len(labels), 4),
-        fontsize=9,
+        list(known.values()), list(known), loc="outside lower center", frameon=False,
+        ncols=min(len(known), 4), fontsize=9,
     )  # fmt: skip
     return figure
 
 
 def _draw(axes: Axes, evidence: Evidence, group: GroupSummary, look: Look) -> None:
     late: list[float] = []
-    for row in group.done:
-        curve = _mean(evidence.curves[row.method.method.key])
-        if len(curve) < _FEWEST:
-            continue
+    rows = _group_curves(evidence, group)
+    for row, curve in rows:
         steps, values = zip(*curve, strict=True)
         late += [value for step, value in curve if step >= _LATE * steps[-1]]
         axes.plot(
@@ -63,7 +72,7 @@ def _draw(axes: Axes, evidence: Evidence, group: GroupSummary, look: Look) -> No
         )  # fmt: skip
     room = 0.08 * (max(late) - min(late)) or 0.5
     axes.set_ylim(min(late) - room, max(late) + room)  # what comes before leaves the panel
-    seeds = sorted({len(row.method.values) for row in group.done})
+    seeds = sorted({len(row.method.values) for row, _ in rows})
     number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     plural = "" if number == "1" else "s"
     place = f"{group.group}: " if group.group else ""
@@ -80,9 +89,10 @@ def _draw(axes: Axes, evidence: Evidence, group: GroupSummary, look: Look) -> No
 
 
 def _mean(curves: Mapping[int, Curve]) -> Curve:
-    """Over the seeds, at the steps that all of them have."""
+    """Over the seeds, at the steps that all of them have and where the mean is a number."""
     found = [dict(curve) for curve in curves.values() if curve]
     if not found:
         return ()
     common = sorted(set.intersection(*(set(curve) for curve in found)))
-    return tuple((step, fmean(curve[step] for curve in found)) for step in common)
+    points = ((step, fmean(curve[step] for curve in found)) for step in common)
+    return tuple((step, mean) for step, mean in points if math.isfinite(mean))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bitcycle.report.evidence.measured import machine_line, take, wall_clock_line
 from bitcycle.report.evidence.page import Page, again, block, made_from
 from bitcycle.study.numbers import fixed
 from bitcycle.study.publish.jsontext import rounded
@@ -28,7 +29,8 @@ def gather_memory(files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         }
         for row in found["rows"]
     ]
-    return {"kind": "memory", "torch": found["torch"], "bitcycle": found["bitcycle"], "rows": rows}
+    only = {"only": list(found["only"])} if found.get("only") else {}
+    return {"kind": "memory", **take(found), **only, "rows": rows}
 
 
 def render_memory(name: str, data: Mapping[str, Any]) -> Page:
@@ -75,10 +77,16 @@ def render_memory(name: str, data: Mapping[str, Any]) -> Page:
         f"**{escape_markdown(f'{sentence[:1].upper()}{sentence[1:]}.{more}')}**",
         to_markdown(table).rstrip("\n"),
         "## How it was made",
-        block("python benchmarks/saved_memory.py --json memory.json",
-              "bitcycle study publish memory.json --to results"),
-        f"torch {data['torch']}, bitcycle {data['bitcycle']}. {again(name)}",
-    ]  # fmt: skip
+        block(
+            "python benchmarks/saved_memory.py "
+            + "".join(f"--only {model} " for model in data.get("only", ()))
+            + "--json memory.json",
+            "bitcycle study publish memory.json --to results",
+        ),
+        f"The first command counts, the second writes this page and its file. {again(name)}",
+        escape_markdown(machine_line([data])),
+        escape_markdown(wall_clock_line([data], "count")),
+    ]
     return Page(
         title=title, file=f"{name}.md", sentence=f"{sentence}.{more}",
         files={f"{name}.md": "\n\n".join(parts) + "\n"},

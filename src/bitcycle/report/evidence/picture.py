@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SALT = "bitcycle"  # of the names that SVG elements get
+_PATH = re.compile(r'(?<= d=")[^"]*(?=")')
+_LONG = re.compile(r"-?\d+\.\d{3,}")
 
 
 @contextmanager
@@ -32,6 +35,15 @@ def svg_text(figure: Figure) -> str:
     figure.savefig(buffer, format="svg", metadata=metadata)
     text = buffer.getvalue().decode()
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+
+def small_svg_text(figure: Figure) -> str:
+    """The same for pictures of long lines: coordinates to a hundredth of a point."""
+
+    def shorten(number: re.Match[str]) -> str:
+        return f"{round(float(number[0]), 2):g}"
+
+    return _PATH.sub(lambda path: _LONG.sub(shorten, path[0]), svg_text(figure))
 
 
 def creator() -> str:

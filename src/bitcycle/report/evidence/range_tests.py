@@ -1,4 +1,4 @@
-"""The page of range tests: what `bitcycle range-test` found, a picture for each."""
+"""The page of range tests: what `bitcycle range-test` found, all networks in one table."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bitcycle.range_test import RangeCurve
-from bitcycle.report.evidence.page import Page, again, block, made_from
-from bitcycle.report.evidence.picture import plain_style, svg_text
-from bitcycle.report.range_test import draw_range_curve
+from bitcycle.report.evidence.measured import UNKNOWN, machine_line, take, wall_clock_line
+from bitcycle.report.evidence.page import Page, again, block, exactly, folders, made_from
+from bitcycle.report.evidence.picture import plain_style, small_svg_text
+from bitcycle.report.range_test import draw_range_panels
+from bitcycle.study.compare_table import duration
 from bitcycle.study.numbers import bitops_text, fixed
 from bitcycle.study.publish.commands import recipe_needs_data
+from bitcycle.study.publish.given import overrides_but, portable
 from bitcycle.study.publish.jsontext import rounded
-from bitcycle.study.table_text import Table, to_markdown
+from bitcycle.study.table_text import Table, escape_markdown, to_markdown, without_empty_columns
 
 DIGITS = 6  # of a metric
+OWN_OPTIONS = ("seed", "threads", "output", "range_test")  # which the command spells out
+Test = Mapping[str, Any]
 
 
 def is_range_test(data: Mapping[str, Any]) -> bool:
@@ -26,57 +31,69 @@ def is_range_test(data: Mapping[str, Any]) -> bool:
 
 def gather_range_tests(files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """All of them, each with the metric of every step; what follows from that is left out."""
-    tests = []
-    for found in files:
-        curve = found["curve"]
-        counts = {bits: curve["bits"].count(bits) for bits in dict.fromkeys(curve["bits"])}
-        metric = [None if m is None else rounded(m, DIGITS) for m in curve["metric"]]
-        tests.append(
-            {
-                "name": found["name"],
-                "seed": found["seed"],
-                "plan": found["plan"],
-                "low": found["low"],
-                "high": found["high"],
-                "forward": found["forward"],
-                "bitops": found["bitops"],
-                "metric_name": curve["name"],
-                "steps_at": [[bits, number] for bits, number in counts.items()],
-                "metric": metric,
-            }
-        )
+    tests = [_gather(found) for found in files]
     tests.sort(key=lambda test: (test["name"], test["seed"]))
     return {"kind": "range-tests", "tests": tests}
 
 
+def _gather(found: Mapping[str, Any]) -> dict[str, Any]:
+    curve = found["curve"]
+    counts = {bits: curve["bits"].count(bits) for bits in dict.fromkeys(curve["bits"])}
+    keys = ("model", "data", "backward", "find_upper", "stop_early")  # older files lack them
+    return {
+        "name": found["name"],
+        "seed": found["seed"],
+        **{key: found[key] for key in keys if key in found},
+        "recipe": portable([found.get("recipe", found["name"])])[0],
+        "overrides": overrides_but(found.get("overrides", ()), OWN_OPTIONS),
+        "plan": found["plan"],
+        "low": found["low"],
+        "high": found["high"],
+        "forward": found["forward"],
+        "bitops": found["bitops"],
+        **take(found),
+        "metric_name": curve["name"],
+        "steps_at": [[bits, number] for bits, number in counts.items()],
+        "metric": [None if m is None else rounded(m, DIGITS) for m in curve["metric"]],
+    }
+
+
 def render_range_tests(name: str, data: Mapping[str, Any]) -> Page:
-    """A table of all, then each with its gains and its picture."""
+    """What was found, a panel for each network, how each was tested."""
     tests = data["tests"]
-    files: dict[str, str] = {}
-    parts: list[str] = []
-    for test in tests:
-        curve = curve_of(test)
-        own = f"{test['name']}-seed{test['seed']}"
-        picture = f"{name}-{own}.svg"
-        with plain_style():
-            files[picture] = svg_text(draw_range_curve(curve))
-        parts += [_gains(own, test, curve), f"![The metric at rising bits]({picture})"]
-    title = "Precision range tests"
-    found = "; ".join(f"{t['name']}: {_low(t)}" for t in tests)
-    head = [
+    labels = labels_of(tests)
+    panels: dict[str, RangeCurve] = {}
+    for test, label in zip(tests, labels, strict=True):
+        panels.setdefault(label, curve_of(test))  # of several seeds the first
+    with plain_style():
+        svg = small_svg_text(draw_range_panels(panels))
+    title, sentence = "Precision range tests", _sentence(tests, labels)
+    publish = "bitcycle study publish RUNS/*-range-test/range-test.json --to results"
+    commands = [*map(command, tests), publish]
+    parts = [
         made_from(name),
         f"# {title}",
-        "The fewest bits at which a model still learns, from a short training at rising bits; the "
-        "lower end of its schedule. What counts as learning is the threshold, which is a choice.",
-        to_markdown(_summary(tests)).rstrip("\n"),
+        "The fewest bits at which a network still learns, from a short training at rising bits: "
+        "the lower end of its schedule. What counts as learning is the threshold, which is a "
+        "choice.",
+        f"**{escape_markdown(sentence)}**",
+        f"![The metric of each network at rising bits]({name}.svg)",
+        "Faint: the metric of a step; bold: its mean over the window; dashed: the height at which "
+        "the bits pass; circle: where the first bits do."
+        + ("" if len(panels) == len(tests) else " Of several seeds the first is drawn."),
+        to_markdown(_bounds(tests, labels)).rstrip("\n"),
+        to_markdown(_settings(tests, labels)).rstrip("\n"),
+        "## How it was made",
+        block(*commands),
+        f"The last command writes this page and its file. {again(name)}{folders(commands)}",
+        escape_markdown(machine_line(tests, each="a test")),
+        escape_markdown(wall_clock_line(tests, "range test")),
     ]
-    publish = "bitcycle study publish RUNS/*-range-test/range-test.json --to results"
-    tail = ["## How it was made", block(*map(_command, tests), publish), again(name)]
-    files[f"{name}.md"] = "\n\n".join([*head, *parts, *tail]) + "\n"
-    return Page(title=title, file=f"{name}.md", sentence=f"{found}.", files=files)
+    files = {f"{name}.svg": svg, f"{name}.md": "\n\n".join(parts) + "\n"}
+    return Page(title=title, file=f"{name}.md", sentence=sentence, files=files)
 
 
-def curve_of(test: Mapping[str, Any]) -> RangeCurve:
+def curve_of(test: Test) -> RangeCurve:
     """The metric of every step, with its bits."""
     return RangeCurve(
         bits=tuple(bits for bits, number in test["steps_at"] for _ in range(number)),
@@ -87,66 +104,146 @@ def curve_of(test: Mapping[str, Any]) -> RangeCurve:
     )
 
 
-def _low(test: Mapping[str, Any]) -> str:
-    return "no bits pass" if test["low"] is None else f"from {test['low']} bits on"
+def labels_of(tests: Sequence[Test]) -> list[str]:
+    """The network and its data, or the name where that does not tell tests apart."""
+    short = [f"{t['model']} on {t['data']}" if "model" in t else t["name"] for t in tests]
+    names: dict[str, set[str]] = {}
+    for test, label in zip(tests, short, strict=True):
+        names.setdefault(label, set()).add(test["name"])
+    return [
+        label if len(names[label]) == 1 else test["name"]
+        for test, label in zip(tests, short, strict=True)
+    ]
 
 
-def _summary(tests: Sequence[Mapping[str, Any]]) -> Table:
-    names = ("recipe", "seed", "bits tried", "steps each", "threshold", "lower bound", "schedule",
-             "cost")  # fmt: skip
+def _sentence(tests: Sequence[Test], labels: Sequence[str]) -> str:
+    """The bound of each network; over its seeds, if it has several."""
+    found: dict[str, list[str]] = {}
+    for test, label in zip(tests, labels, strict=True):
+        low = "no bits pass" if test["low"] is None else f"learns from {test['low']} bits on"
+        found.setdefault(label, []).append(low)
+    said = []
+    for label, lows in found.items():
+        counts = {low: lows.count(low) for low in sorted(set(lows))}
+        each = [f"{low} ({n} of {len(lows)} seeds)" for low, n in counts.items()]
+        said.append(f"{label}: {', '.join(each) if len(counts) > 1 else lows[0]}")
+    return f"{'; '.join(said)}."
+
+
+def _bounds(tests: Sequence[Test], labels: Sequence[str]) -> Table:
+    """The metric by bits, with the bound that follows."""
+    tried = sorted({bits for test in tests for bits, _ in test["steps_at"]})
+    names = ("network", "seed", "metric", "threshold", "lower bound", "upper bound",
+             *(f"{bits} bits" for bits in tried))  # fmt: skip
     rows = tuple(
         (
-            test["name"],
+            label,
             str(test["seed"]),
-            f"{test['plan']['low']}-{test['plan']['high']}",
-            str(test["plan"]["steps_per_precision"]),
+            test["metric_name"],
             f"{test['plan']['threshold']:g}",
             "none" if test["low"] is None else str(test["low"]),
-            test["forward"] or "-",
-            bitops_text(test["bitops"]),
+            str(test["high"]) if test.get("find_upper") and test["low"] is not None else "",
+            *(_cell(curve_of(test), bits) for bits in tried),
         )
-        for test in tests
+        for test, label in zip(tests, labels, strict=True)
     )
-    seeds = {name: sum(t["name"] == name for t in tests) for name in [t["name"] for t in tests]}
-    one = [name for name, number in seeds.items() if number == 1]
-    return Table(
-        name="range-tests",
-        title="Lower bounds",
-        columns=tuple(("", name) for name in names),
-        rows=rows,
-        is_number=(False, True, False, True, True, True, False, True),
-        caption=f"One seed each, so no spread: {', '.join(one)}." if one else "A line per seed.",
+    return without_empty_columns(
+        Table(
+            name="range-tests",
+            title="Lower bounds, and the metric by bits",
+            columns=tuple(("", name) for name in names),
+            rows=rows,
+            is_number=(False, True, False, *[True] * (len(names) - 3)),
+            caption="By bits: the mean of the metric over the last window of steps and, in "
+            "brackets, its gain over the first one. The lower bound is the first number of bits "
+            "with a gain above the threshold; a network that has learned already gains less with "
+            f"the bits after it.{_upper(tests)}{_units(tests)} {_spread(tests)}",
+        )
     )
 
 
-def _gains(title: str, test: Mapping[str, Any], curve: RangeCurve) -> str:
+def _cell(curve: RangeCurve, bits: int) -> str:
+    if bits not in curve.precisions:
+        return ""
+    if math.isnan(curve.gain(bits)):
+        return "not finite"
+    digits = 2 - math.floor(math.log10(curve.threshold or 1))
+    end, gain = curve.end(bits), curve.gain(bits)
+    return f"{fixed(end, max(digits, 1))} ({fixed(gain, max(digits, 1), sign=True)})"
+
+
+def _upper(tests: Sequence[Test]) -> str:
+    if not any(test.get("find_upper") and test["low"] is not None for test in tests):
+        return ""
+    return " The upper bound is the first number of bits after which more add less than that."
+
+
+def _units(tests: Sequence[Test]) -> str:
+    units = {
+        "accuracy": "Accuracy: of training batches, in %.",
+        "-loss": "-loss: of training batches, in nats, negative so that more is better.",
+    }
+    used = {test["metric_name"] for test in tests}
+    return "".join(f" {text}" for name, text in units.items() if name in used)
+
+
+def _spread(tests: Sequence[Test]) -> str:
+    numbers = {sum(t["name"] == test["name"] for t in tests) for test in tests}
+    return "One seed each, so no spread." if numbers == {1} else "A row per seed."
+
+
+def _settings(tests: Sequence[Test], labels: Sequence[str]) -> Table:
+    names = ("network", "seed", "recipe", "bits tried", "errors", "steps each", "window", "restart",
+             "schedule", "cost", "wall-clock")  # fmt: skip
     rows = tuple(
-        (str(bits), *(_number(v) for v in (curve.start(bits), curve.end(bits))),
-         _number(curve.gain(bits), sign=True), "yes" if curve.passes(bits) else "no")
-        for bits in curve.precisions
-    )  # fmt: skip
-    table = Table(
-        name=title,
-        title=title,
-        columns=tuple(("", name) for name in ("bits", "start", "end", "gain", "passes")),
-        rows=rows,
-        is_number=(True, True, True, True, False),
-        caption=f"{curve.name}: means over the first and the last {curve.window} of "
-        f"{test['plan']['steps_per_precision']} steps; passes with a gain above "
-        f"{curve.threshold:g}.",
+        (
+            label,
+            str(test["seed"]),
+            test.get("recipe", test["name"]),
+            f"{test['plan']['low']}-{test['plan']['high']}",
+            _errors(test),
+            str(test["plan"]["steps_per_precision"]),
+            str(test["plan"]["window"]),
+            "at every precision" if test["plan"]["reset"] else "",
+            test["forward"] or "",
+            bitops_text(test["bitops"]),
+            duration(float(test["seconds"])) if "seconds" in test else UNKNOWN,
+        )
+        for test, label in zip(tests, labels, strict=True)
     )
-    return to_markdown(table).rstrip("\n")
+    return without_empty_columns(
+        Table(
+            name="range-test-settings",
+            title="How each was tested",
+            columns=tuple(("", name) for name in names),
+            rows=rows,
+            is_number=(False, True, False, False, True, True, True, False, False, True, True),
+            caption="Errors: bits of the backward pass. Steps each: at every number of bits, and "
+            "the window that means are taken over. Schedule: what the test proposes to train with. "
+            "Cost: of the whole test.",
+        )
+    )
 
 
-def _number(value: float, *, sign: bool = False) -> str:
-    return "-" if math.isnan(value) else fixed(value, 2, sign=sign)
+def _errors(test: Test) -> str:
+    backward = test.get("backward", "")
+    return (
+        "by layer" if isinstance(backward, dict) else "fp32" if backward is None else f"{backward}"
+    )
 
 
-def _command(test: Mapping[str, Any]) -> str:
+def command(test: Test) -> str:
+    """What repeats a test, spelled out."""
     plan = test["plan"]
-    words = ["bitcycle", "range-test", test["name"], "--seed", str(test["seed"])]
-    for key in ("low", "high", "steps_per_precision", "window"):
-        words += [f"--{key.replace('_', '-')}", str(plan[key])]
-    words += ["--threshold", f"{plan['threshold']:g}", *(["--reset"] if plan["reset"] else [])]
-    words += ["--data.root", "DATA"] if recipe_needs_data(test["name"]) else []
+    recipe = test.get("recipe", test["name"])
+    words = ["bitcycle", "range-test", recipe, "--seed", str(test["seed"])]
+    for key in ("low", "high", "steps_per_precision", "window", "threshold"):
+        words += [f"--{key.replace('_', '-')}", exactly(plan[key])]
+    flags = {"--reset": plan["reset"], "--upper": test.get("find_upper"),
+             "--stop-early": test.get("stop_early")}  # fmt: skip
+    words += [flag for flag, is_set in flags.items() if is_set]
+    words += test.get("overrides", [])
+    if "--data.root" not in words and recipe_needs_data(recipe):
+        words += ["--data.root", "DATA"]
+    words += ["--threads", str(test["threads"])] if "threads" in test else []
     return shlex.join([*words, "--output", "RUNS"])

@@ -23,10 +23,11 @@ from bitcycle.report.evidence.speed import gather_speed, is_speed, render_speed
 from bitcycle.report.evidence.study import read_evidence, render_study
 from bitcycle.study.publish.jsontext import to_json
 from bitcycle.study.publish.overview import overview_page
-from bitcycle.study.publish.restore import Evidence, read_data
+from bitcycle.study.publish.restore import Evidence, damaged, read_data
 from bitcycle.train.files import write_text
 
 OVERVIEW = "README.md"
+TIMES = "studies"  # the file of what all studies take, for docs/reproduce.md
 
 Data = Mapping[str, Any]
 
@@ -60,13 +61,23 @@ def read_folder(folder: Path) -> tuple[list[Evidence], list[tuple[str, Data]]]:
     for path in sorted(data_folder(folder).glob("*.json")):
         data = read_data(path)
         if data["kind"] == "study":
-            studies.append(read_evidence(path.stem, data))
+            studies.append(_read_study(path, data))
         elif data["kind"] in KINDS:
             others.append((path.stem, data))
-        elif data["kind"] != "studies":  # what all studies take, for docs/reproduce.md
+        elif data["kind"] != TIMES:
             known = ", ".join(["study", *KINDS])
             raise ValueError(f"{path} has the kind {data['kind']!r}; known: {known}")
     return studies, others
+
+
+def _read_study(path: Path, data: Data) -> Evidence:
+    evidence = read_evidence(str(path), data)
+    if evidence.study.name != path.stem:
+        raise ValueError(
+            f"{path} is of the study {evidence.study.name!r}: give the file its name, "
+            f"{evidence.study.name}.json, or publish the study again"
+        )
+    return evidence
 
 
 def render_folder(folder: Path) -> dict[str, str]:
@@ -84,10 +95,7 @@ def _render(folder: Path, name: str, data: Data) -> Page:
     try:
         return KINDS[data["kind"]].render(name, data)
     except (KeyError, TypeError, IndexError) as error:
-        path = data_folder(folder) / f"{name}.json"
-        raise ValueError(
-            f"{path} is damaged ({type(error).__name__}: {error}); publish it again"
-        ) from None
+        raise damaged(data_folder(folder) / f"{name}.json", error) from None
 
 
 def write_folder(folder: Path) -> list[Path]:
@@ -103,6 +111,8 @@ def write_folder(folder: Path) -> list[Path]:
 
 def add_data(folder: Path, name: str, data: Data) -> Path:
     """The file of one page, whole or not at all."""
+    if data["kind"] == "study" and name in (*KINDS, TIMES, Path(OVERVIEW).stem):
+        raise ValueError(f"a study cannot be published as {name!r}, which is another page's name")
     data_folder(folder).mkdir(parents=True, exist_ok=True)
     path = data_folder(folder) / f"{name}.json"
     write_text(path, to_json(data))

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bitcycle.report.evidence.page import Page, again, block, made_from
+from bitcycle.report.evidence.measured import machine_line, take, wall_clock_line
+from bitcycle.report.evidence.page import Page, again, block, exactly, made_from
 from bitcycle.study.numbers import fixed
 from bitcycle.study.publish.jsontext import rounded
 from bitcycle.study.table_text import Table, escape_markdown, to_markdown
@@ -46,7 +47,14 @@ def gather_speed(files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for row in found["rows"]
     ]
     keys = ("processor", "sizes", "repeats", "is_quick")
-    return {"kind": "speed", **{key: found[key] for key in keys}, "rows": rows}
+    budget = {"budget": found["budget"]} if found.get("budget") else {}  # older files lack it
+    return {
+        "kind": "speed",
+        **{key: found[key] for key in keys},
+        **budget,
+        **take(found),
+        "rows": rows,
+    }
 
 
 def _products(layers: Mapping[str, Sequence[str]]) -> str:
@@ -91,11 +99,24 @@ def render_speed(name: str, data: Mapping[str, Any]) -> Page:
         parts += ["## Notes", "\n".join(f"- {escape_markdown(note)}" for note in notes)]
     if data["is_quick"]:
         parts.append("**Measured with --quick: too small to tell what is fast.**")
-    parts += ["## How it was made", block(*_commands(data)), again(name)]
+    parts += [
+        "## How it was made",
+        block(*_commands(data)),
+        f"The first command measures, the second writes this page and its file. {again(name)}",
+        escape_markdown(machine_line([data if "machine" in data else _old_machine(data)])),
+        escape_markdown(wall_clock_line([data], "measurement")),
+    ]
     return Page(
         title=title, file=f"{name}.md", sentence=sentence,
         files={f"{name}.md": "\n\n".join(parts) + "\n"},
     )  # fmt: skip
+
+
+def _old_machine(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What files without a machine know of it."""
+    keys = {"processor": "name", "cpu_capability": "capability", "torch": "torch_version"}
+    known = {key: data["processor"][own] for key, own in keys.items()}
+    return {"machine": known, "threads": data["processor"]["num_threads"]}
 
 
 def verdict(row: Row, base: Row | None) -> str:
@@ -177,7 +198,8 @@ def _slower(rows: Sequence[Row], base: Row | None) -> str:
 def _commands(data: Mapping[str, Any]) -> tuple[str, str]:
     words = ["bitcycle", "bench", "--threads", str(data["processor"]["num_threads"])]
     words += ["--repeats", str(data["repeats"])]
-    for workload in data["sizes"]:
+    words += ["--budget", exactly(data["budget"])] if "budget" in data else []
+    for workload in dict.fromkeys(row["workload"] for row in data["rows"]):  # not those left out
         words += ["--workload", workload]
     kernels = dict.fromkeys(row["kernel"] for row in data["rows"] if row["kernel"] != FLOAT)
     bits = dict.fromkeys(row["bits"] for row in data["rows"] if row["bits"])

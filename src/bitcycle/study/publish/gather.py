@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
 from typing import Any
 
 from bitcycle.study.adjust import StudyOptions
@@ -15,10 +13,10 @@ from bitcycle.study.publish.jsontext import rounded
 from bitcycle.study.publish.settings import to_settings
 from bitcycle.study.results import RunState, StudyResult
 from bitcycle.train.directory import RunDirectory
+from bitcycle.train.measured import MACHINE
 from bitcycle.train.result import RunResult
 
 MOST_POINTS = 12  # of a curve
-MACHINE = ("bitcycle", "torch", "python", "processor", "cpu_capability", "device", "num_cpus")
 LONGEST = 200  # characters of an error
 
 
@@ -81,25 +79,18 @@ def _result(result: RunResult) -> dict[str, Any]:
 def _recorded(state: RunState, machines: list[dict[str, Any]]) -> dict[str, Any]:
     """The machine, as a number in the list of them, the threads and the curve."""
     assert state.result is not None
-    found = _environment(state.directory)
+    directory = RunDirectory(state.directory)
+    found = directory.read_environment()
     machine = {key: found[key] for key in MACHINE if key in found}
     if machine not in machines:
         machines.append(machine)
     threads = state.run.config.threads or found.get("num_threads")
-    lines = RunDirectory(state.directory).read_metrics()
+    lines = directory.read_metrics()
     return {
         "machine": machines.index(machine),
         "threads": threads,
         "curve": thin_curve(lines, state.result.metric),
     }
-
-
-def _environment(directory: Path) -> dict[str, Any]:
-    try:
-        found = json.loads((directory / "env.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def thin_curve(lines: list[dict[str, Any]], metric: str) -> list[list[Any]]:

@@ -3,192 +3,110 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from bitcycle.study.headline import headline
-from bitcycle.study.numbers import cost_text, difference_text, share_text
 from bitcycle.study.publish.answers import (
-    Compared,
     allowed,
     answer,
     budget_answer,
     compared,
-    who,
+    without_partner,
 )
-from bitcycle.study.publish.pairs import UNKNOWN, Pair, budget_pairs
+from bitcycle.study.publish.overview_tables import (
+    against_text,
+    front_sentence,
+    fronts_text,
+    headline_text,
+    link,
+    summary_text,
+)
+from bitcycle.study.publish.pairs import budget_pairs
 from bitcycle.study.publish.restore import Evidence
-from bitcycle.study.publish.tables import BUDGET, NO_DEARER, SAME_TOP, TOP
-from bitcycle.study.summary import summarize
-from bitcycle.study.table_text import Table, escape_markdown, to_markdown, without_empty_columns
+from bitcycle.study.table_text import escape_markdown
 
-
-def headline_table(entries: Sequence[Compared]) -> Table:
-    """A row for each comparison."""
-    rows = tuple(
-        (
-            entry.study,
-            entry.pair.group.group,
-            entry.pair.cyclic.label,
-            entry.pair.static.label,
-            f"{difference_text(entry.pair.difference)}{_unit(entry.pair)}",
-            str(entry.pair.difference.n),
-            cost_text(entry.pair.cost),
-            entry.pair.words(),
-        )
-        for entry in entries
-    )
-    names = ("study", "group", "cyclic", "static", "difference (95 % interval)", "n", "cost",
-             "verdict")  # fmt: skip
-    return without_empty_columns(
-        Table(
-            name="headline",
-            title=SAME_TOP,
-            columns=tuple(("", name) for name in names),
-            rows=rows,
-            is_number=(False, False, False, False, True, True, True, False),
-            caption=TOP,
-        )
-    )
-
-
-def _unit(pair: Pair) -> str:
-    """Of a metric that is no accuracy, its name."""
-    return "" if pair.group.metric == "accuracy" else f" {pair.group.metric}"
-
-
-def headline_text(entries: Sequence[Compared], *, folder: str = "") -> str:
-    """The table in Markdown, its first column linked to the pages in `folder`."""
-    table = replace(headline_table(entries), caption="")
-    return _linked(to_markdown(table), entries, folder)
-
-
-def summary_text(entries: Sequence[Compared], *, folder: str = "") -> str:
-    """The same in a row for each group of each study: how many are better, worse, and the cost."""
-    groups: dict[tuple[str, str], list[Pair]] = {}
-    for entry in entries:
-        groups.setdefault((entry.study, entry.pair.group.group), []).append(entry.pair)
-    rows = []
-    for (study, group), pairs in groups.items():
-        better, worse = (sum(p.is_better is side for p in pairs) for side in (True, False))
-        untold = sum(pair.verdict == UNKNOWN for pair in pairs)
-        counts = [
-            str(n) if n else "" for n in (better, len(pairs) - better - worse - untold, worse)
-        ]
-        low, high = (share_text(end(p.cost for p in pairs)) for end in (min, max))
-        seeds = sorted({pair.difference.n for pair in pairs})
-        n = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-        rows.append((study, group, str(len(pairs)), *counts, str(untold) if untold else "",
-                     low if low == high else f"{low} to {high}", n))  # fmt: skip
-    names = ("study", "group", "comparisons", "better", "within noise", "worse", "cannot tell",
-             "cost of static's", "n")  # fmt: skip
-    table = without_empty_columns(
-        Table(
-            name="summary",
-            title="",
-            columns=tuple(("", name) for name in names),
-            rows=tuple(rows),
-            is_number=(False, False, *[True] * 7),
-        )
-    )
-    return _linked(to_markdown(table), entries, folder)
-
-
-def _linked(markdown: str, entries: Sequence[Compared], folder: str) -> str:
-    """A table without its title, the names of studies in it linked to their pages."""
-    text = markdown.partition("\n\n")[2].rstrip("\n")
-    for name in dict.fromkeys(entry.study for entry in entries):
-        shown = escape_markdown(name)
-        text = text.replace(f"\n| {shown} |", f"\n| [{shown}]({folder}{name}.md) |")
-    return text
-
-
-def does_not_hold(entries: Sequence[Compared]) -> Iterator[str]:
-    """Every comparison that speaks against the claim, or cannot speak for it."""
-    for entry in entries:
-        pair = entry.pair
-        amount = f"{difference_text(pair.difference)}{_unit(pair)}, n = {pair.difference.n}"
-        what = f"{entry.study}, {who(pair)}"
-        if pair.is_better is False:
-            yield f"{what}: worse beyond noise, {amount}, at {share_text(pair.cost)} of the cost"
-        if not pair.is_cheaper:
-            yield f"{what}: no lower cost, {share_text(pair.cost)} of the static run's"
-        if pair.verdict == UNKNOWN:
-            yield f"{what}: {pair.words()}, so no interval; {amount}"
-
-
-def no_gain(entries: Sequence[Compared]) -> Iterator[str]:
-    """Where static bits that cost no more end better beyond noise."""
-    for entry in entries:
-        pair = entry.pair
-        if pair.is_better is False:
-            amount = f"{difference_text(pair.difference)}{_unit(pair)}, n = {pair.difference.n}"
-            yield f"{entry.study}, {who(pair)}, which costs no more: worse beyond noise, {amount}"
-
-
-def fronts(published: Sequence[Evidence]) -> Iterator[str]:
-    """The Pareto front of every group of every study, cheapest first."""
-    for evidence in published:
-        if evidence.study.kind == "critical-periods":
-            continue
-        for group in summarize(evidence.result):
-            rows = sorted(
-                (row for row in group.done if row.bitops), key=lambda row: row.bitops or 0.0
-            )
-            if len({row.bitops for row in rows}) < 2:
-                continue
-            on = ", ".join(row.label for row in rows if row.is_on_front)
-            cyclic = [row for row in rows if row.is_scheduled]
-            number = sum(row.is_on_front for row in cyclic)
-            place = f", {group.group}" if group.group else ""
-            counts = sorted({row.summary.n for row in rows if row.summary is not None})
-            n = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
-            share = f"{number} of {len(cyclic)} schedules with changing bits" if cyclic else ""
-            yield f"{evidence.study.name}{place}: {on} ({'; '.join(filter(None, [share, n]))})"
+PLAIN = (
+    "CPT as published (cosine cycles of the forward bits from the first step) against static bits "
+    "at its upper end, a row for each network, data and bits; of studies that share its runs, the "
+    "one with the most seeds. Difference: paired over n common seeds; p: of the paired t-test, not "
+    "corrected. Cost: training BitOPs, the static one's = 1. Every other comparison is on the page "
+    "of its study."
+)
+COUNTED = (
+    "Same top: every cyclic schedule against static bits at its upper end, and its cost next to "
+    "theirs. No dearer: against the best static bits of the study that cost no more, which are "
+    "chosen by their mean and so on the lucky side. Studies may share runs: a comparison counts in "
+    "each of them here, and once in the sentences above."
+)
+AGAINST = (
+    "Shared comparisons once; each by its own interval, not corrected for their number. What is "
+    "better beyond noise is on the pages of the studies, by the same rule."
+)
 
 
 def overview_page(
     published: Sequence[Evidence], others: Sequence[tuple[str, str, str]] = ()
 ) -> str:
     """The page; others: (title, file, sentence) of pages that are no study."""
-    entries = compared(published)
-    parts = [
-        "<!-- made by bitcycle from data/*.json; an edit here is lost -->",
-        "# Results",
+    return "\n\n".join(filter(None, _parts(published, others))) + "\n"
+
+
+def _parts(published: Sequence[Evidence], others: Sequence[tuple[str, str, str]]) -> Iterator[str]:
+    entries, cheap = compared(published), compared(published, budget_pairs)
+    yield "<!-- made by bitcycle from data/*.json; an edit here is lost -->"
+    yield "# Results"
+    yield (
         "Measured with this package, not taken from the papers. Every page has its commands, "
         "machine and versions; `bitcycle study publish --render results` makes all of them again "
         "from the files in `data`. What the columns mean: "
-        "[docs/statistics.md](../docs/statistics.md).",
-        "## Does cyclic precision match or beat static bits at lower cost here?",
-        escape_markdown(answer(entries)),
-    ]
-    cheap = compared(published, budget_pairs)
-    parts += [escape_markdown(more) for more in (allowed(entries), budget_answer(cheap)) if more]
-    if entries:
-        parts += [headline_text(entries), escape_markdown(f"{TOP} Studies may share runs; the "
-                  "sentence above counts shared comparisons once.")]  # fmt: skip
-    lines = list(fronts(published))
-    parts.append("## Which schedules are on the Pareto front?")
-    parts.append("\n".join(f"- {escape_markdown(line)}" for line in lines) or "Nothing to say yet.")
-    if lines:
-        parts.append("By mean and cost: no other method of the group is both cheaper and better.")
-    if cheap:
-        parts += [f"## {NO_DEARER}", headline_text(cheap), escape_markdown(BUDGET)]
-    against = [*does_not_hold(entries), *no_gain(cheap)]
-    parts.append("## Where does it not hold?")
-    if not entries:
-        parts.append("Nothing to say yet.")
-    elif against:
-        parts.append("\n".join(f"- {escape_markdown(line)}" for line in against))
+        "[docs/statistics.md](../docs/statistics.md)."
+    )
+    yield "## Does cyclic precision match or beat static bits at lower cost here?"
+    yield from map(escape_markdown, (answer(entries), allowed(entries), budget_answer(cheap)))
+    text = headline_text(entries)
+    if text:
+        yield from (text, escape_markdown(PLAIN))
+    if entries or cheap:
+        yield "### All comparisons, counted"
+        yield summary_text(entries, cheap)
+        yield escape_markdown(COUNTED)
+    yield escape_markdown(_alone(published))
+    yield "## Which schedules are on the Pareto front?"
+    front = fronts_text(published)
+    yield front or "Nothing to say yet."
+    yield escape_markdown(front_sentence(published)) if front else ""
+    yield "## Where does it not hold?"
+    against = against_text(entries, cheap)
+    if against:
+        yield from (against, escape_markdown(AGAINST))
+    elif entries:
+        yield "In no comparison was the cyclic schedule worse beyond noise or dearer."
     else:
-        parts.append("In no comparison was the cyclic schedule worse beyond noise or dearer.")
-    parts += ["## All pages", "\n".join(_pages(published, others)) or "None yet."]
-    return "\n\n".join(parts) + "\n"
+        yield "Nothing to say yet."
+    yield "## All pages"
+    compared_studies = {entry.study for entry in entries}
+    yield "\n".join(_pages(published, others, compared_studies)) or "None yet."
 
 
-def _pages(published: Sequence[Evidence], others: Sequence[tuple[str, str, str]]) -> Iterator[str]:
+def _alone(published: Sequence[Evidence]) -> str:
+    """What is not compared; empty when everything is."""
+    found = [f"{number} of {name}" for name, number in without_partner(published).items()]
+    if not found:
+        return ""
+    return (
+        f"Not compared, because no study here has static bits at their top: {', '.join(found)}. "
+        "Their pages compare them with the baseline of the study."
+    )
+
+
+def _pages(
+    published: Sequence[Evidence], others: Sequence[tuple[str, str, str]], is_told: set[str]
+) -> Iterator[str]:
+    """What each is about, and its answer where the tables above do not have it."""
     for evidence in published:
-        name, done = evidence.study.name, evidence.result.count("done")
-        said = f"{done} of {evidence.result.num_runs} runs. {headline(evidence.result)}."
-        yield f"- [{escape_markdown(name)}]({name}.md): {escape_markdown(said)}"
+        study, done = evidence.study, evidence.result.count("done")
+        said = f"{study.description.rstrip('.')}. {done} of {evidence.result.num_runs} runs."
+        if study.name not in is_told:
+            said += f" {headline(evidence.result)}."
+        yield f"- {link(study.name)}: {escape_markdown(said.replace('?.', '?'))}"
     for title, file, sentence in others:
         yield f"- [{escape_markdown(title)}]({file}): {escape_markdown(sentence)}"

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bitcycle.precision import cost_bits
 from bitcycle.schedules import Delay, Schedule, parse_schedule
 from bitcycle.schedules.cyclic import Cyclic
 from bitcycle.study.identity import ROLES
+from bitcycle.study.numbers import share_text
 from bitcycle.study.publish.settings import to_settings
 from bitcycle.study.statistics import Difference, paired_difference
 from bitcycle.study.summary import GroupSummary, Row
 from bitcycle.train.config import RunConfig
 
 HIGHER, LOWER, NOISE, UNKNOWN = "higher", "lower", "within noise", "cannot tell"
+_PARENTS = {"weight": "forward", "act": "forward", "error": "backward", "grad": "backward"}
+_ROUNDING = 1e-9  # of a cost: equal but for float arithmetic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +58,15 @@ class Pair:
     def words(self) -> str:
         """The verdict, with what it means."""
         if self.verdict == UNKNOWN:
-            one = self.difference.n == 1
-            return f"{UNKNOWN}: {'one seed' if one else 'the same in every seed'}"
+            return f"{UNKNOWN}: {self._why_unknown()}"
         return self.verdict if self.is_better is None else (
             f"{self.verdict} ({'better' if self.is_better else 'worse'})"
         )  # fmt: skip
+
+    def _why_unknown(self) -> str:
+        if not math.isfinite(self.difference.mean):
+            return "a value is not finite"
+        return "one seed" if self.difference.n == 1 else "the same in every seed"
 
     def loss_allowed(self) -> float | None:
         """How much worse, in the metric, the interval still allows; 0 where it allows none."""
@@ -96,14 +105,42 @@ def _pairs(
     return tuple(found)
 
 
+def count(pairs: Sequence[Pair]) -> tuple[int, int, int, int]:
+    """How many are better, within noise, worse, and without an interval."""
+    better, worse = (sum(pair.is_better is side for pair in pairs) for side in (True, False))
+    untold = sum(pair.verdict == UNKNOWN for pair in pairs)
+    return better, len(pairs) - better - worse - untold, worse, untold
+
+
+def counted(pairs: Sequence[Pair]) -> str:
+    """The same in words."""
+    better, alike, worse, untold = count(pairs)
+    rest = f", {untold} without an interval" if untold else ""
+    return f"{better} better, {alike} within noise, {worse} worse{rest}"
+
+
+def costs(pairs: Sequence[Pair]) -> str:
+    """From the least to the most, the static one's = 100 %."""
+    low, high = (share_text(end(pair.cost for pair in pairs)) for end in (min, max))
+    return low if low == high else f"{low} to {high}"
+
+
 def _statics(row: Row, rows: Sequence[Row]) -> list[Row]:
-    """Static bits with all else the same: model, data, length, quantizer, layers."""
-    wanted = _rest(row.method.method.config)
+    """Static bits with all else the same."""
+    config = row.method.method.config
     return [
         other
         for other in rows
-        if not other.is_scheduled and _rest(other.method.method.config) == wanted
+        if not other.is_scheduled and _is_alike(config, other.method.method.config)
     ]
+
+
+def _is_alike(config: RunConfig, static: RunConfig) -> bool:
+    """Model, data, length, quantizer, layers; float32 has neither of the last two."""
+    own, other = _rest(config), _rest(static)
+    if static.precision.is_float:
+        own["precision"] = other["precision"] = None
+    return own == other
 
 
 def _same_top(row: Row, statics: Sequence[Row], higher_is_better: bool) -> Row | None:
@@ -116,7 +153,9 @@ def _best_within(row: Row, statics: Sequence[Row], higher_is_better: bool) -> Ro
     affordable = [
         (sign * other.summary.mean, -i, other)
         for i, other in enumerate(statics)
-        if other.summary is not None and other.bitops and other.bitops <= (row.bitops or 0.0)
+        if other.summary is not None
+        and other.bitops
+        and other.bitops <= (row.bitops or 0.0) * (1 + _ROUNDING)
     ]
     return max(affordable, key=lambda entry: entry[:2])[2] if affordable else None
 
@@ -129,6 +168,24 @@ def is_cyclic(config: RunConfig) -> bool:
     [True, False, False]
     """
     return any(_cycles(schedule) for schedule in _schedules(config).values())
+
+
+def is_plain(config: RunConfig) -> bool:
+    """Whether it is CPT as published: cosine cycles of the forward bits from the first step.
+
+    >>> from bitcycle.recipes import recipe
+    >>> names = ("cpt-3-8-8", "triangle-3-8-8", "gradcycle-6-6-8", "static-8-8")
+    >>> [is_plain(recipe(f"cifar100-resnet74-{name}")) for name in names]
+    [True, False, False, False]
+    """
+    given = config.precision.given()
+    if set(given) != {"forward", "backward"} or config.precision.auto_high is not None:
+        return False
+    schedules = _schedules(config)
+    if set(schedules) != {"forward ", "backward "}:  # patterns of layers
+        return False
+    forward, backward = schedules["forward "], schedules["backward "]
+    return str(forward).startswith("CR:") and _cycles(forward) and backward.low == backward.high
 
 
 def _cycles(schedule: Schedule) -> bool:
@@ -149,12 +206,21 @@ def _schedules(config: RunConfig) -> dict[str, Schedule]:
     return found
 
 
-def _tops(config: RunConfig) -> dict[str, Any]:
-    return {role: schedule.high for role, schedule in _schedules(config).items()}
+def _tops(config: RunConfig) -> dict[str, int]:
+    """Of weights, activations, errors and gradients, whether given or inherited."""
+    given = config.precision.given(auto=1)
+    tops: dict[str, int] = {}
+    for role, parent in _PARENTS.items():
+        texts: dict[str, Any] = {}  # by pattern of layers; "" is every layer
+        for text in (given[parent], given.get(role, {})):
+            texts |= text if isinstance(text, dict) else {"": text}
+        tops |= {f"{role} {k}": cost_bits(parse_schedule(text).high) for k, text in texts.items()}
+    return tops
 
 
 def _rest(config: RunConfig) -> dict[str, Any]:
-    """What else must be equal: every setting but the name and the bits."""
+    """What else must be equal: every setting but the name, the bits and how they were found."""
     settings = to_settings(config)
+    settings.pop("range_test", None)
     precision = {k: v for k, v in settings.get("precision", {}).items() if k not in ROLES}
     return {**settings, "name": None, "precision": precision}

@@ -13,6 +13,8 @@ from bitcycle.study.publish.settings import from_settings
 from bitcycle.study.results import MethodResult, RunState, StudyResult
 from bitcycle.train.result import RunResult
 
+CELL = ("value", "cost", "where", "group", "training")  # of a published number
+
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
@@ -34,6 +36,11 @@ class Evidence:
         """Its question and its methods."""
         return self.result.study
 
+    @property
+    def has_front(self) -> bool:
+        """Whether cost against value is a question: deficits of varied length vary both."""
+        return self.study.kind != "critical-periods"
+
 
 def read_data(path: Path) -> dict[str, Any]:
     """The file of a page; damage is an error that names it."""
@@ -50,10 +57,14 @@ def restore(data: Mapping[str, Any], *, source: str = "data") -> Evidence:
     """The study, its values to twelve digits; a key that lacks is an error that names it."""
     try:
         return _restore(data)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{source} is damaged ({type(error).__name__}: {error}); publish it again"
-        ) from None
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise damaged(source, error) from None
+
+
+def damaged(source: object, error: Exception) -> ValueError:
+    """What to say of a file that has the right kind and wrong contents."""
+    why = f"{error}" if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    return ValueError(f"{source} is damaged ({why}); publish it again")
 
 
 def _restore(data: Mapping[str, Any]) -> Evidence:
@@ -87,9 +98,13 @@ def _restore(data: Mapping[str, Any]) -> Evidence:
     return Evidence(
         result=StudyResult(study=study, output=Path(), methods=rows),
         commands=tuple(data["commands"]),
-        machines=tuple(data["machines"]),
+        machines=tuple(dict(machine) for machine in data["machines"]),
         threads=tuple(sorted({run["threads"] for run in done if run["threads"]})),
-        published={key: entry["published"] for key, entry in keyed if "published" in entry},
+        published={
+            key: {name: entry["published"][name] for name in CELL}
+            for key, entry in keyed
+            if "published" in entry
+        },
         ids={key: entry["id"] for key, entry in keyed},
         curves={
             key: {run["seed"]: tuple((step, float(value)) for step, value in run.get("curve", ()))
@@ -103,15 +118,19 @@ def _state(study: Study, method: Method, run: Mapping[str, Any]) -> RunState:
     config = replace(method.config, seed=run["seed"])
     result = None
     if run["state"] == "done":
+        metric, final = study.metric(method.group), run["final"]
         result = RunResult(
             name=config.name,
             seed=run["seed"],
-            metric=study.metric(method.group),
-            final={name: float(value) for name, value in run["final"].items()},
+            metric=metric,
+            final={metric: float(final[metric]), **{k: float(v) for k, v in final.items()}},
             best=None,
             swa=None,
             eval_precision=run["eval_precision"],
-            cost={"bitops": run["bitops"], "relative_to_float32": run["of_float32"]},
+            cost={
+                "bitops": float(run["bitops"]),
+                "relative_to_float32": float(run["of_float32"]),
+            },
             steps=run["steps"],
             seconds=run["seconds"],
             kernels={str(i): name for i, name in enumerate(run["kernels"])},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from bitcycle.study.numbers import (
     cost_text,
     difference_text,
     fixed,
+    p_text,
     share_text,
     summary_text,
 )
@@ -23,19 +25,19 @@ from bitcycle.study.summary import GroupSummary, Row
 from bitcycle.study.table_parts import differences_table
 from bitcycle.study.table_text import Table, without_empty_columns
 
+_SPECIAL = re.compile(r", ([AB]: .*|\d+-\d+/\d+)$")  # what tells groups of one network apart
 SAME_TOP = "Cyclic against static bits at the same top"
 NO_DEARER = "Cyclic against the best static bits that cost no more"
 TOP = (
     "Each cyclic schedule against static bits at its upper end: the same network, data, length and "
-    "quantizer. Difference: paired over common seeds, with its 95 % interval; n pairs. Cost: "
-    "training BitOPs, exact convention, the static one's = 1."
+    "quantizer. Difference: paired over common seeds, with its 95 % interval; n pairs; p: of the "
+    "paired t-test, not corrected for the number of rows. Cost: training BitOPs, exact convention, "
+    "the static one's = 1."
 )
-
-
 BUDGET = (
-    "The static bits with the best mean among those that cost no more than the cyclic schedule; "
-    "chosen among several, that one is on the lucky side. Cost: of the cyclic one, the static "
-    "one's = 1."
+    "The static bits with the best mean among those of the same quantizer that cost no more than "
+    "the cyclic schedule; chosen among several, that one is on the lucky side. Cost: of the cyclic "
+    "one, the static one's = 1."
 )
 
 
@@ -65,16 +67,16 @@ def top_table(pairs: Sequence[Pair], *, title: str = SAME_TOP, caption: str = TO
             title=title,
             columns=tuple(
                 ("", name)
-                for name in ("group", "cyclic", "static", "difference (95 % interval)", "n",
+                for name in ("group", "cyclic", "static", "difference (95 % interval)", "n", "p",
                              "cost", "verdict")
             ),
             rows=tuple(
                 (pair.group.group, pair.cyclic.label, pair.static.label,
-                 difference_text(pair.difference), str(pair.difference.n), cost_text(pair.cost),
-                 pair.words())
+                 difference_text(pair.difference), str(pair.difference.n),
+                 p_text(pair.difference.p), cost_text(pair.cost), pair.words())
                 for pair in pairs
             ),
-            is_number=(False, False, False, True, True, True, False),
+            is_number=(False, False, False, True, True, True, True, False),
             caption=caption,
         )
     )  # fmt: skip
@@ -143,7 +145,7 @@ def what_differs(evidence: Evidence) -> str:
     for key, cell in evidence.published.items():
         config = configs[key]
         group = next(m.method.group for m in evidence.result.methods if m.method.key == key)
-        ours = f"{group.split(', A:')[0] or config.model.name}, {training(config)}"
+        ours = f"{_SPECIAL.sub('', group) or config.model.name}, {training(config)}"
         theirs = f"{cell['group']}, {cell['training']}"
         if ours == theirs:
             said[f"ours and published: {ours}"] = None
@@ -174,14 +176,15 @@ def methods_table(evidence: Evidence) -> Table:
                 "float32" if is_float else str(precision.backward),
                 "" if is_float else precision.quantizer,
                 ", ".join(kernels),
+                ", ".join(dict.fromkeys(run.eval_precision for run in done)),
                 training(config),
                 "" if row.bitops is None else bitops_text(row.bitops).removesuffix("BitOPs"),
                 share_text(sum(shares) / len(shares)) if shares and any(shares) else "",
                 evidence.ids[row.method.key],
             )
         )
-    names = ("group", "method", "forward", "backward", "quantizer", "kernel", "training", "BitOPs",
-             "of float32", "identity")  # fmt: skip
+    names = ("group", "method", "forward", "backward", "quantizer", "kernel", "evaluated at",
+             "training", "BitOPs", "of float32", "identity")  # fmt: skip
     return without_empty_columns(
         Table(
             name="methods",

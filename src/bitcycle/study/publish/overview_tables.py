@@ -1,0 +1,172 @@
+"""The tables over all published studies, in Markdown, with links to their pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from urllib.parse import quote
+
+from bitcycle.study.numbers import cost_text, difference_text, p_text
+from bitcycle.study.publish.answers import Compared, distinct, hardest, plain
+from bitcycle.study.publish.pairs import UNKNOWN, Pair, costs, count
+from bitcycle.study.publish.restore import Evidence
+from bitcycle.study.summary import Row, summarize
+from bitcycle.study.table_text import Table, escape_markdown, to_markdown, without_empty_columns
+
+_PAIR = ("study", "group", "cyclic", "static", "difference (95 % interval)", "n", "p", "cost")
+_NUMBERS = (False, False, False, False, True, True, True, True, False)
+
+
+def headline_text(entries: Sequence[Compared], *, folder: str = "") -> str:
+    """CPT as published against static bits at its top: a row for each group, shared runs once."""
+    rows = [(*_cells(entry), entry.pair.words()) for entry in plain(entries)]
+    return _markdown((*_PAIR, "verdict"), rows, _NUMBERS, folder)
+
+
+def against_text(entries: Sequence[Compared], cheap: Sequence[Compared]) -> str:
+    """Every comparison that speaks against the claim, or cannot speak for it; empty for none."""
+    rows = [(*_cells(entry), why) for entry, why in against(entries, cheap)]
+    return _markdown((*_PAIR, "why"), rows, _NUMBERS, "")
+
+
+def against(
+    entries: Sequence[Compared], cheap: Sequence[Compared]
+) -> Iterator[tuple[Compared, str]]:
+    """With the reason; cheap: comparisons with static bits that cost no more."""
+    for entry in distinct(entries):
+        pair = entry.pair
+        why = ["worse beyond noise"] if pair.is_better is False else []
+        why += ["no lower cost"] if not pair.is_cheaper else []
+        why += [pair.words()] if pair.verdict == UNKNOWN else []
+        if why:
+            yield entry, "; ".join(why)
+    for entry in hardest(cheap):
+        if entry.pair.is_better is False:
+            yield entry, "worse beyond noise than static bits that cost no more"
+
+
+def _cells(entry: Compared) -> tuple[str, ...]:
+    pair = entry.pair
+    return (
+        entry.study,
+        pair.group.group,
+        pair.cyclic.label,
+        pair.static.label,
+        f"{difference_text(pair.difference)}{unit(pair)}",
+        str(pair.difference.n),
+        p_text(pair.difference.p),
+        cost_text(pair.cost),
+    )
+
+
+def unit(pair: Pair) -> str:
+    """Of a metric that is no accuracy, its name."""
+    return "" if pair.group.metric == "accuracy" else f" {pair.group.metric}"
+
+
+def summary_text(
+    entries: Sequence[Compared], cheap: Sequence[Compared] = (), *, folder: str = ""
+) -> str:
+    """All comparisons counted, a row for each group of each study."""
+    groups: dict[tuple[str, str], tuple[list[Pair], list[Pair]]] = {}
+    for kind, found in enumerate((entries, cheap)):
+        for entry in found:
+            place = entry.study, entry.pair.group.group
+            groups.setdefault(place, ([], []))[kind].append(entry.pair)
+    names = ("study", "group", "n", "cost",
+             *(f"{test}: {word}" for test in ("same top", "no dearer")
+               for word in ("better", "within noise", "worse", "cannot tell")))  # fmt: skip
+    rows = [
+        (
+            *place,
+            _range([pair.difference.n for pair in (*top, *no_dearer)]),
+            costs(top) if top else "",
+            *_counts(top),
+            *_counts(no_dearer),
+        )
+        for place, (top, no_dearer) in groups.items()
+    ]
+    return _markdown(names, rows, (False, False, *[True] * 10), folder)
+
+
+def _range(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
+def _counts(pairs: Sequence[Pair]) -> tuple[str, ...]:
+    return tuple(str(number) if number else "" for number in count(pairs))
+
+
+def fronts_text(published: Sequence[Evidence], *, folder: str = "") -> str:
+    """The Pareto front of every group of every study, cheapest first; empty for none."""
+    rows = []
+    for study, group, judged in _judged(published):
+        counts = [row.summary.n for row in judged if row.summary is not None]
+        rows.append(
+            (
+                study,
+                group,
+                "; ".join(row.label for row in judged if row.is_on_front),
+                _share(judged, is_scheduled=True),
+                _share(judged, is_scheduled=False),
+                _range(counts),
+            )
+        )
+    names = (
+        "study", "group", "on the front, cheapest first", "changing bits on it", "static on it", "n"
+    )  # fmt: skip
+    return _markdown(names, rows, (False, False, False, True, True, True), folder)
+
+
+def _judged(published: Sequence[Evidence]) -> Iterator[tuple[str, str, list[Row]]]:
+    """(study, group, its rows by cost), where there are two costs or more."""
+    for evidence in published:
+        for group in summarize(evidence.result) if evidence.has_front else ():
+            rows = sorted((r for r in group.done if r.bitops), key=lambda r: r.bitops or 0.0)
+            if len({row.bitops for row in rows}) > 1:
+                yield evidence.study.name, group.group, rows
+
+
+def _share(rows: Sequence[Row], *, is_scheduled: bool) -> str:
+    found = [row for row in rows if row.is_scheduled == is_scheduled]
+    return f"{sum(row.is_on_front for row in found)} of {len(found)}" if found else ""
+
+
+def front_sentence(published: Sequence[Evidence]) -> str:
+    """How often bits that change are on a front; a method counts in every study that has it."""
+    rows = [row for _, _, judged in _judged(published) for row in judged]
+    return (
+        f"Of the methods with bits that change {_share(rows, is_scheduled=True) or 'none'} are on "
+        f"the front of their group, of static ones {_share(rows, is_scheduled=False) or 'none'}. "
+        "By mean and cost: no other method of the group is both cheaper and better. Neighbours on "
+        "a front may differ by no more than noise."
+    )
+
+
+def _markdown(
+    names: Sequence[str], rows: Sequence[tuple[str, ...]], is_number: Sequence[bool], folder: str
+) -> str:
+    """A table without a title, its first column linked to the pages of studies; empty for none."""
+    if not rows:
+        return ""
+    table = Table(
+        name="overview",
+        title="",
+        columns=tuple(("", name) for name in names),
+        rows=tuple(rows),
+        is_number=tuple(is_number),
+    )
+    text = to_markdown(without_empty_columns(table)).partition("\n\n")[2].rstrip("\n")
+    for name in dict.fromkeys(row[0] for row in rows):
+        shown = escape_markdown(name)
+        text = text.replace(f"\n| {shown} |", f"\n| {link(name, folder)} |")
+    return text
+
+
+def link(name: str, folder: str = "") -> str:
+    """A study's name that leads to its page.
+
+    >>> link("my study", "results/")
+    '[my study](results/my%20study.md)'
+    """
+    return f"[{escape_markdown(name)}]({folder}{quote(name)}.md)"
