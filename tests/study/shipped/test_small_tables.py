@@ -30,7 +30,8 @@ def test_a_twin_keeps_bits_and_rates_and_takes_eight_cycles():
     ]
     assert method.config.precision.forward == "delay@0.75(CR:3-6:8)"
     assert method.config.precision.backward == 6
-    (first,) = [m for m in STUDIES["table1-small"]().methods if m.label == "6 bits, lr 0.06"]
+    rates = STUDIES["table1-small"]()
+    (first,) = [m for m in rates.of(f"{DIGITS}, lr 0.06") if m.label == "6 bits"]
     assert (first.config.optimizer.lr, first.config.lr.warmup_lr) == (0.01, 0.06)
     assert (first.config.model.name, first.config.steps) == ("digits_resnet", 240)
 

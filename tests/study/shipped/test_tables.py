@@ -64,9 +64,9 @@ def test_no_two_numbers_have_one_place(name):
 @pytest.mark.parametrize(
     ("name", "group", "label", "place", "value"),
     [  # as the paper prints them
-        ("table1", "ResNet-74, CIFAR-100", "4 bits, lr 0.03", ("ResNet-74, 4 bits", "lr 0.03"),
+        ("table1", "ResNet-74, CIFAR-100, lr 0.03", "4 bits", ("ResNet-74, 4 bits", "lr 0.03"),
          68.26),
-        ("table1", "ResNet-38, CIFAR-100", "float32, lr 0.01", ("ResNet-38, float32", "lr 0.01"),
+        ("table1", "ResNet-38, CIFAR-100, lr 0.01", "float32", ("ResNet-38, float32", "lr 0.01"),
          64.5),
         ("table2", "ResNet-164, CIFAR-10", "WAGEUBN 6/6", ("ResNet-164, WAGEUBN 6/6", "CIFAR-10"),
          92.44),

@@ -25,7 +25,8 @@ from bitcycle.study.summary import GroupSummary, Row
 from bitcycle.study.table_parts import differences_table
 from bitcycle.study.table_text import Table, without_empty_columns
 
-_SPECIAL = re.compile(r", ([AB]: .*|\d+-\d+/\d+)$")  # what tells groups of one network apart
+# what tells groups of one network apart
+_SPECIAL = re.compile(r", ([AB]: .*|\d+-\d+/\d+|lr [\d.]+)$")
 SAME_TOP = "Cyclic against static bits at the same top"
 NO_DEARER = "Cyclic against the best static bits that cost no more"
 TOP = (

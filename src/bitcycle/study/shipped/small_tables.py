@@ -38,7 +38,7 @@ def table1_small() -> Study:
         "table1-small",
         "Table 1 on digits: does low precision in the first half act like a high rate?",
         on_digits(tables.table1()),
-        baseline="float32, lr 0.1",
+        baseline="float32",
         notes=(DIGITS,),
     )
 

@@ -21,6 +21,11 @@ def first_stage(config: RunConfig) -> str:
     return f"{parse_schedule(config.precision.forward).low} bits"
 
 
+def rate(config: RunConfig) -> str:
+    """The learning rate of Table 1's first half."""
+    return f"lr {config.lr.warmup_lr:g}"
+
+
 def start_epoch(config: RunConfig) -> int:
     """Where Table 7's cycles begin, of 160 epochs."""
     text = str(config.precision.forward)
@@ -52,19 +57,16 @@ def with_network(config: RunConfig) -> tuple[str, str]:
 @STUDIES.register("table1")
 def table1() -> Study:
     """Learning rate and precision of the first half."""
-    family = "cpt-table1"
+    methods = of_family(
+        "cpt-table1",
+        text=first_stage,
+        place=lambda config: (f"{network(config)}, {first_stage(config)}", rate(config)),
+    )
     return Study(
         name="table1",
         description="CPT Table 1: does low precision in the first half act like a high rate?",
-        methods=of_family(
-            family,
-            text=lambda config: f"{first_stage(config)}, lr {config.lr.warmup_lr:g}",
-            place=lambda config: (
-                f"{network(config)}, {first_stage(config)}",
-                f"lr {config.lr.warmup_lr:g}",
-            ),
-        ),
-        baseline="float32, lr 0.1",
+        methods=tuple(replace(m, group=f"{m.group}, {rate(m.config)}") for m in methods),
+        baseline="float32",
         notes=(
             "the second half is float32 at rates 0.01 and 0.001 in every run",
             "the error bits of the first half are unpublished, 8 here",
