@@ -52,7 +52,7 @@ def test_shared_runs_are_listed_once():
 
 def test_names_of_studies_lead_to_their_pages():
     text = headline_text(compared([study("a-b", ALIKE)]), folder="results/")
-    assert "| [a-b](results/a-b.md) | CPT 3-8/8 | static 8/8 |" in text
+    assert "| [a-b](results/a-b.md) | accuracy, % | CPT 3-8/8: " in text
     assert link("my study") == "[my study](my%20study.md)"
 
 

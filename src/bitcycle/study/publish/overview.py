@@ -27,9 +27,9 @@ from bitcycle.study.table_text import escape_markdown
 PLAIN = (
     "CPT as published (cosine cycles of the forward bits from the first step) against static bits "
     "at its upper end, a row for each network, data and bits; of studies that share its runs, the "
-    "one with the most seeds. Difference: paired over n common seeds; p: of the paired t-test, not "
-    "corrected. Cost: training BitOPs, the static one's = 1. Every other comparison is on the page "
-    "of its study."
+    "one with the most seeds. Values: mean ± standard deviation; difference: paired over n common "
+    "seeds. Cost: training BitOPs, the static one's = 1. Every other comparison is on the page of "
+    "its study."
 )
 COUNTED = (
     "Same top: every cyclic schedule against static bits at its upper end, and its cost next to "

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
-from bitcycle.study.numbers import cost_text, difference_text, p_text
+from bitcycle.study.numbers import UNITS, cost_text, difference_text, p_text
+from bitcycle.study.numbers import summary_text as value_text
 from bitcycle.study.publish.answers import Compared, distinct, hardest, plain
 from bitcycle.study.publish.pairs import UNKNOWN, Pair, costs, count
 from bitcycle.study.publish.restore import Evidence
@@ -18,8 +19,26 @@ _NUMBERS = (False, False, False, False, True, True, True, True, False)
 
 def headline_text(entries: Sequence[Compared], *, folder: str = "") -> str:
     """CPT as published against static bits at its top: a row for each group, shared runs once."""
-    rows = [(*_cells(entry), entry.pair.words()) for entry in plain(entries)]
-    return _markdown((*_PAIR, "verdict"), rows, _NUMBERS, folder)
+    names = ("study", "group", "metric", "cyclic", "static", "difference (95 % interval)", "n",
+             "cost", "verdict")  # fmt: skip
+    rows = [_with_values(entry) for entry in plain(entries)]
+    return _markdown(names, rows, (*[False] * 3, *[True] * 5, False), folder)
+
+
+def _with_values(entry: Compared) -> tuple[str, ...]:
+    pair = entry.pair
+    metric = pair.group.metric
+    return (
+        entry.study,
+        pair.group.group,
+        f"{metric},{UNITS[metric]}" if metric in UNITS else metric,
+        f"{pair.cyclic.label}: {value_text(pair.cyclic.summary)}",
+        f"{pair.static.label}: {value_text(pair.static.summary)}",
+        difference_text(pair.difference),
+        str(pair.difference.n),
+        cost_text(pair.cost),
+        pair.words(),
+    )
 
 
 def against_text(entries: Sequence[Compared], cheap: Sequence[Compared]) -> str:
