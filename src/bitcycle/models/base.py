@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
@@ -39,7 +41,7 @@ class ModelEntry:
     description: str
     extra: str | None = None  # the optional dependency that it needs
 
-    @property
+    @cached_property
     def options(self) -> Mapping[str, Any]:
         """Option names and their defaults.
 
@@ -47,7 +49,7 @@ class ModelEntry:
         {'num_classes': 10, 'in_channels': 3, 'width': 16}
         """
         parameters = inspect.signature(self.build).parameters.values()
-        return {parameter.name: parameter.default for parameter in parameters}
+        return MappingProxyType({each.name: each.default for each in parameters})
 
 
 MODELS: Registry[ModelEntry] = Registry("model", "bitcycle.models")

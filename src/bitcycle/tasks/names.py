@@ -16,10 +16,12 @@ def check_names(kind: Kind, model: ModelConfig, data: DataConfig) -> None:
     for option in model.options:
         if option not in entry.options:
             raise unknown_name(f"option of model {model.name!r}", option, entry.options)
-    models = {name: model_kind(each) for name, each in MODELS.items()}
-    datasets = {name: each.kind for name, each in DATASETS.items()}
-    _check_kind("model", model.name, model_kind(entry), kind, models)
-    _check_kind("dataset", data.name, info.kind, kind, datasets)
+    if model_kind(entry) != kind:
+        fitting = [name for name, each in MODELS.items() if model_kind(each) == kind]
+        raise _other_kind("model", model.name, model_kind(entry), kind, fitting)
+    if info.kind != kind:
+        fitting = [name for name, each in DATASETS.items() if each.kind == kind]
+        raise _other_kind("dataset", data.name, info.kind, kind, fitting)
     if model.path is not None and kind != "pair":
         raise ValueError(
             f"model.path ({model.path}) is for the task pairs; {model.name!r} is built from its "
@@ -43,10 +45,7 @@ def model_kind(entry: ModelEntry) -> Kind:
     return "graph" if "in_features" in entry.options else "image"
 
 
-def _check_kind(what: str, name: str, has: Kind, needs: Kind, all_kinds: dict[str, Kind]) -> None:
-    if has == needs:
-        return
-    fitting = ", ".join(other for other, kind in all_kinds.items() if kind == needs)
-    raise ValueError(
-        f"{what} {name!r} is of kind {has!r}, the task takes kind {needs!r}: {fitting}"
+def _other_kind(what: str, name: str, has: Kind, needs: Kind, fitting: list[str]) -> ValueError:
+    return ValueError(
+        f"{what} {name!r} is of kind {has!r}, the task takes kind {needs!r}: {', '.join(fitting)}"
     )
