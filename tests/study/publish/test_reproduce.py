@@ -31,6 +31,12 @@ def test_one_with_missing_runs_says_how_many_are_there():
     assert "| about 2.0 h | 4 of 6 |" in lines
 
 
+def test_one_with_more_seeds_says_so_and_has_the_time_of_its_own_runs():
+    few = {**DATA, "studies": [{"name": "made-up", **ROW, "runs": 4}]}
+    lines = reproduce_table(few, [evidence_of(made(ALIKE))], "small", folder="")
+    assert "| 6 s | all (6 with more seeds) |" in lines
+
+
 def test_the_machine_is_named():
     assert machine_sentence(DATA).startswith(
         "Times are of one core of AMD EPYC (AVX2), torch 2.13.0"

@@ -25,7 +25,7 @@ def reproduce_table(
             str(row["runs"]),
             _at_least(bitops_text(row["bitops"]), row["without_bitops"]),
             _time(row, known.get(row["name"])),
-            _run_here(known.get(row["name"])),
+            _run_here(row["runs"], known.get(row["name"])),
         )
         for row in data["studies"]
         if row["scale"] == scale
@@ -62,7 +62,7 @@ def _at_least(text: str, number: int) -> str:
 
 
 def _time(row: Mapping[str, Any], evidence: Evidence | None) -> str:
-    seconds = _measured(evidence)
+    seconds = _measured(row["runs"], evidence)
     if seconds is not None:
         return human(seconds)
     if row["without_time"] >= row["runs"]:
@@ -71,18 +71,21 @@ def _time(row: Mapping[str, Any], evidence: Evidence | None) -> str:
     return f"about {human(row['seconds'])}{more}"
 
 
-def _measured(evidence: Evidence | None) -> float | None:
-    """Of a complete study."""
-    if evidence is None or evidence.result.count("done") < evidence.result.num_runs:
+def _measured(num_runs: int, evidence: Evidence | None) -> float | None:
+    """Of as many runs as the study has by itself, where at least those were made."""
+    if evidence is None or evidence.result.count("done") < num_runs:
         return None
-    return sum(run.seconds for row in evidence.result.methods for run in row.results.values())
+    seconds = [run.seconds for row in evidence.result.methods for run in row.results.values()]
+    return sum(seconds) / len(seconds) * num_runs
 
 
-def _run_here(evidence: Evidence | None) -> str:
+def _run_here(num_runs: int, evidence: Evidence | None) -> str:
     if evidence is None or not evidence.result.count("done"):
         return "no"
-    done, every = evidence.result.count("done"), evidence.result.num_runs
-    return "all" if done == every else f"{done} of {every}"
+    done = evidence.result.count("done")
+    if done > num_runs:
+        return f"all ({done} with more seeds)"
+    return "all" if done == num_runs else f"{done} of {num_runs}"
 
 
 def human(seconds: float) -> str:
