@@ -34,10 +34,11 @@ KERNELS = ("dequantize", "int8")
 
 @dataclass(frozen=True)
 class Workload:
-    """A float model in training mode, its batch, and the most it should keep of float32's bytes."""
+    """A float model in training mode, its batch, what it is, and the most it should keep."""
 
     model: nn.Module
     inputs: Tensor
+    what: str
     target: float
 
 
@@ -65,8 +66,9 @@ class Block(nn.Module):
         return x + self.down(self.activation(self.up(self.norm2(x))))
 
 
-def _blocks(make: Callable[[], nn.Module]) -> Workload:
-    return Workload(nn.Sequential(make(), make()), torch.randn(8, 256, 512), target=0.65)
+def _blocks(make: Callable[[], nn.Module], what: str) -> Workload:
+    said = f"two {what} of width 512, hidden 2048, 8 heads; batch 8 of 256 positions"
+    return Workload(nn.Sequential(make(), make()), torch.randn(8, 256, 512), said, target=0.65)
 
 
 def _encoder() -> nn.Module:
@@ -78,14 +80,21 @@ def _encoder() -> nn.Module:
 def _resnet20() -> Workload:
     model = build_model("resnet20", width=16).to(memory_format=torch.channels_last)
     images = torch.randn(64, 3, 32, 32).contiguous(memory_format=torch.channels_last)
-    return Workload(model, images, target=0.70)
+    return Workload(model, images, "width 16; batch 64 of 32 x 32 pixels", target=0.70)
 
 
 WORKLOADS: dict[str, Callable[[], Workload]] = {
-    "resnet20": _resnet20,  # width 16, batch 64
-    "decoder": lambda: _blocks(lambda: DecoderLayer(512, 2048, 8, 0.1)),  # transformer_lm's, ReLU
-    "encoder": lambda: _blocks(_encoder),  # torch's: in float32 a fused attention, which keeps less
-    "prenorm": lambda: _blocks(lambda: Block(512)),  # GELU, softmax by hand
+    "resnet20": _resnet20,
+    "decoder": lambda: _blocks(
+        lambda: DecoderLayer(512, 2048, 8, 0.1), "layers of transformer_lm with ReLU, dropout 0.1"
+    ),
+    "encoder": lambda: _blocks(
+        _encoder,
+        "nn.TransformerEncoderLayer with GELU, whose float32 attention is fused and keeps less",
+    ),
+    "prenorm": lambda: _blocks(
+        lambda: Block(512), "blocks with GELU and a softmax between two MatMul modules"
+    ),
 }
 
 
@@ -119,8 +128,10 @@ def main() -> None:
     torch.manual_seed(0)
     rows = []
     plain: list[dict[str, Any]] = []
+    sizes: dict[str, str] = {}
     for name in options.only or WORKLOADS:
         load = WORKLOADS[name]()
+        sizes[name] = load.what
         before, simulated = measure(load, None), measure(load, "simulate")
         for kernel in ("simulate", *KERNELS):
             saved = measure(load, kernel)
@@ -161,7 +172,8 @@ def main() -> None:
     if options.json is not None:
         made = measured(time.monotonic() - began, threads=torch.get_num_threads())
         only = {"only": options.only} if options.only else {}
-        write_json(options.json, {"benchmark": "saved_memory", **made, **only, "rows": plain})
+        found = {"benchmark": "saved_memory", **made, **only, "sizes": sizes, "rows": plain}
+        write_json(options.json, found)
 
 
 if __name__ == "__main__":

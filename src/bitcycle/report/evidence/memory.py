@@ -29,8 +29,8 @@ def gather_memory(files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         }
         for row in found["rows"]
     ]
-    only = {"only": list(found["only"])} if found.get("only") else {}
-    return {"kind": "memory", **take(found), **only, "rows": rows}
+    more = {key: found[key] for key in ("only", "sizes") if found.get(key)}
+    return {"kind": "memory", **take(found), **more, "rows": rows}
 
 
 def render_memory(name: str, data: Mapping[str, Any]) -> Page:
@@ -76,6 +76,7 @@ def render_memory(name: str, data: Mapping[str, Any]) -> Page:
         f"# {title}",
         f"**{escape_markdown(f'{sentence[:1].upper()}{sentence[1:]}.{more}')}**",
         to_markdown(table).rstrip("\n"),
+        *_sizes(data.get("sizes", {})),
         "## How it was made",
         block(
             "python benchmarks/saved_memory.py "
@@ -91,6 +92,12 @@ def render_memory(name: str, data: Mapping[str, Any]) -> Page:
         title=title, file=f"{name}.md", sentence=f"{sentence}.{more}",
         files={f"{name}.md": "\n\n".join(parts) + "\n"},
     )  # fmt: skip
+
+
+def _sizes(sizes: Mapping[str, str]) -> list[str]:
+    """What each model is."""
+    lines = [f"- {escape_markdown(f'{model}: {what}')}" for model, what in sizes.items()]
+    return ["\n".join(lines)] if lines else []
 
 
 def _span(ratios: Sequence[float]) -> str:

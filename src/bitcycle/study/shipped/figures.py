@@ -18,8 +18,8 @@ from bitcycle.train.config import RunConfig
 
 BASELINE = "static 8/8"
 LANDSCAPE = (
-    "the picture is drawn from finished runs: bitcycle landscape RUN_FOLDER [RUN_FOLDER ...], "
-    "with one seed of directions for all"
+    "this table has the final values; how wide the minima are is drawn and measured from finished "
+    "runs: bitcycle landscape RUN_FOLDER [RUN_FOLDER ...], with one seed of directions for all"
 )
 
 

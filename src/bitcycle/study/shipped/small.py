@@ -37,7 +37,14 @@ def quantizers_small() -> Study:
         "Every quantizer at static 8/8 and with CPT 3-8/8 on digits.",
         methods,
         baseline=BASELINE,
-        notes=(DIGITS, "DoReFa and WAGEUBN leave the first layer float32, as published"),
+        notes=(
+            DIGITS,
+            "static and CPT without a name are SBM, CPT's quantizer",
+            "the last layer is float32 in every run, with DoReFa and WAGEUBN the first one too, as "
+            "published",
+            "SBM full is as Banner et al. published it: weight gradients from float32 errors, "
+            "which is what it costs more for, and Range BN",
+        ),
     )
 
 

@@ -68,7 +68,8 @@ def table1() -> Study:
         methods=tuple(replace(m, group=f"{m.group}, {rate(m.config)}") for m in methods),
         baseline="float32",
         notes=(
-            "the second half is float32 at rates 0.01 and 0.001 in every run",
+            "bits and rate are those of the first half; the second half is float32 at rates 0.01 "
+            "and 0.001 in every run",
             "the error bits of the first half are unpublished, 8 here",
         ),
     )
