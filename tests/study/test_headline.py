@@ -3,6 +3,7 @@
 import pytest
 
 from bitcycle.study.headline import headline
+from bitcycle.train.config import PrecisionConfig
 from tests.study.made_up import method, study_result
 
 BASE = {0: 90.0, 1: 91.0, 2: 92.0}
@@ -82,6 +83,14 @@ def test_several_are_counted_and_the_cheapest_that_is_not_worse_is_named():
         "an interval; the cheapest that is not worse beyond noise (same) takes 50 % of the cost, "
         "accuracy "
     )
+
+
+def test_next_to_float32_the_cost_is_not_the_question():
+    float32 = method("float32", changes={"precision": PrecisionConfig()})
+    stages = [(method(label, f"stages:{label}@0.5,fp32"), values, 100.0)
+              for label, values in (("4", {0: 88.1, 1: 89.0, 2: 89.9}), ("6", BASE))]  # fmt: skip
+    result = study_result([(float32, BASE, 200.0), *stages], baseline="float32")
+    assert headline(result) == ("Of 2 comparisons with float32: 1 worse, 1 without an interval")
 
 
 def test_a_suite_answers_with_the_relation():

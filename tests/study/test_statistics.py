@@ -10,6 +10,7 @@ from bitcycle.study.statistics import (
     paired_difference,
     pareto_front,
     rank_correlation,
+    settled,
     summarize_values,
 )
 
@@ -216,6 +217,27 @@ def test_the_front_is_what_nothing_beats():
 
 def test_equal_points_are_on_the_front_together():
     assert pareto_front([1.0, 1.0, 2.0], [5.0, 5.0, 4.0]) == [True, True, False]
+
+
+def test_of_values_that_differ_by_rounding_the_cheapest_is_on_the_front():
+    # 1783 of 1800 right, twice: five accuracies with twelve digits each
+    power = [99.1666666667, 98.6111111111, 98.8888888889, 98.8888888889, 99.7222222222]
+    cycled = [98.8888888889, 98.6111111111, 99.7222222222, 99.4444444444, 98.6111111111]
+    means = [summarize_values(values).mean for values in (power, cycled)]
+    assert means[0] > means[1]
+    assert pareto_front([567.0, 359.0], means) == [False, True]
+    assert settled(means[0]) == settled(means[1]) == 99.0555556
+
+
+def test_equal_but_for_rounding_is_one_rank():
+    close = rank_correlation([1.0, 2.0, 3.0, 4.0], [5.0, 7.0 + 1e-11, 7.0, 9.0])
+    assert close == rank_correlation([1.0, 2.0, 3.0, 4.0], [5.0, 7.0, 7.0, 9.0])
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, 0.0, -3.25])
+def test_what_has_few_digits_stays_itself(number):
+    assert settled(number) == number
+    assert math.isnan(settled(math.nan))
 
 
 def test_the_front_agrees_with_the_definition_on_random_points():

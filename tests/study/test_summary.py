@@ -111,6 +111,28 @@ def test_of_equal_means_the_cheaper_one_is_best():
     assert best_within(group, 20.0).label == "b"
 
 
+def test_means_that_differ_by_rounding_are_equal():
+    # 1783 of 1800 right in both
+    dear = {
+        0: 99.1666666667,
+        1: 98.6111111111,
+        2: 98.8888888889,
+        3: 98.8888888889,
+        4: 99.7222222222,
+    }
+    cheap = {
+        0: 98.8888888889,
+        1: 98.6111111111,
+        2: 99.7222222222,
+        3: 99.4444444444,
+        4: 98.6111111111,
+    }
+    entries = [(method("a", 8), dear, 567.0), (method("b", 4), cheap, 359.0)]
+    [group] = summarize(study_result(entries, seeds=(0, 1, 2, 3, 4)))
+    assert best_within(group, 600.0).label == "b"
+    assert [row.is_on_front for row in group.rows] == [False, True]
+
+
 def test_budgets_are_the_costs_of_the_methods_each_once():
     [group] = summarize(three())
     assert [(b.bitops, b.best.label) for b in budgets(group)] == [

@@ -103,6 +103,7 @@ def _several(chosen: Sequence[tuple[GroupSummary, Row]]) -> str:
         (row.relative_cost, group, row)
         for (group, row), is_better in zip(chosen, verdicts, strict=True)
         if is_better is not False and row.relative_cost is not None and row.relative_cost < 1
+        and not _is_float(group)
         and row.difference is not None and row.difference.is_beyond_noise is not None
     ]  # fmt: skip
     if not fine:
@@ -114,6 +115,12 @@ def _several(chosen: Sequence[tuple[GroupSummary, Row]]) -> str:
         f"{text}; the cheapest that is not worse beyond noise ({place}) takes "
         f"{share_text(cost)} of the cost, {group.metric} {amount(row.difference, group.metric)}"
     )
+
+
+def _is_float(group: GroupSummary) -> bool:
+    """Whether the baseline is float32, next to which anything is cheap."""
+    base = group.baseline_row
+    return base is not None and base.method.method.config.precision.is_float
 
 
 # -- suites and critical periods ----------------------------------------------------------------

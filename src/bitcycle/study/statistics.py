@@ -153,9 +153,10 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> Correlation:
     n = len(x)
     if len(y) != n:
         raise ValueError(f"{n} numbers against {len(y)}: a correlation needs pairs")
-    if n < 2 or len(set(x)) == 1 or len(set(y)) == 1:
+    own, other = list(map(settled, x)), list(map(settled, y))
+    if n < 2 or len(set(own)) == 1 or len(set(other)) == 1:
         return Correlation(rho=None, low=None, high=None, n=n)
-    rho = round(correlation(_ranks(x), _ranks(y)), 12)  # a perfect order is exactly +-1
+    rho = round(correlation(_ranks(own), _ranks(other)), 12)  # a perfect order is exactly +-1
     if n < 4 or abs(rho) == 1:
         return Correlation(rho=rho, low=None, high=None, n=n)
     z = math.atanh(rho)
@@ -168,13 +169,15 @@ def pareto_front(
 ) -> list[bool]:
     """Which points no other point beats: at most their cost and at least as good, one strictly.
 
-    What is no number is on no front.
+    Numbers that agree in nine digits are equal. What is no number is on no front.
 
     >>> pareto_front([1, 2, 3, 4], [90.0, 89.0, 91.0, float("nan")])
     [True, False, True, False]
     """
     sign = 1 if higher_is_better else -1
-    points = [(cost, sign * value) for cost, value in zip(costs, values, strict=True)]
+    points = [
+        (settled(cost), sign * settled(value)) for cost, value in zip(costs, values, strict=True)
+    ]
     return [
         not math.isnan(point[1])
         and not any(
@@ -182,6 +185,15 @@ def pareto_front(
         )
         for point in points
     ]
+
+
+def settled(number: float) -> float:
+    """To nine significant digits: equal means stay equal, however they were added up and stored.
+
+    >>> settled(98.99999999998), settled(99.00000000002), settled(98.9999999)
+    (99.0, 99.0, 98.9999999)
+    """
+    return float(f"{number:.9g}")
 
 
 def _spread(numbers: Sequence[float], *, scale: float) -> float | None:

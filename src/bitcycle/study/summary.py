@@ -12,6 +12,7 @@ from bitcycle.study.statistics import (
     Summary,
     paired_difference,
     pareto_front,
+    settled,
     summarize_values,
 )
 from bitcycle.train.config import RunConfig
@@ -140,11 +141,11 @@ class Budget:
 def best_within(group: GroupSummary, budget_bitops: float) -> Row | None:
     """The method with the best mean final value among those that cost no more than the budget.
 
-    Of equal means the cheaper one; None when nothing that is done is that cheap.
+    Of means that agree in nine digits the cheaper one; None when nothing is that cheap.
     """
     sign = 1 if group.higher_is_better else -1
     affordable = [
-        (sign * row.summary.mean, -row.bitops, row)
+        (sign * settled(row.summary.mean), -settled(row.bitops), row)
         for row in group.done
         if row.summary is not None and row.bitops is not None
         and row.bitops <= budget_bitops * (1 + 1e-9)

@@ -20,7 +20,7 @@ def folder(tmp_path):
 def test_what_stands_between_the_marks_is_replaced_and_nothing_else(folder, tmp_path):
     text = fill(TEXT, folder, beside=tmp_path)
     assert text.startswith("# Title\n\n<!-- made: headline -->\n| study |")
-    assert text.endswith("|\n<!-- end -->\n\nmine\n")
+    assert text.endswith("that of the default one.\n<!-- end -->\n\nmine\n")
     assert "[made-up](results/made-up.md)" in text
     assert fill(text, folder, beside=tmp_path) == text
 
@@ -35,6 +35,7 @@ def test_all_parts_can_be_made(folder, tmp_path):
     parts = "".join(f"<!-- made: {name} -->\n<!-- end -->\n" for name in names)
     text = fill(parts, folder, beside=tmp_path)
     assert "Of 1 comparison of" in text
+    assert "(made-up, CPT 3-8/8 against static 8/8).\n<!-- end -->" in text  # the loss allowed
     assert "| `big` | What? |" in text
     assert "Times are of one core of AMD EPYC" in text
 

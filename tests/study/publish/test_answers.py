@@ -1,5 +1,8 @@
 """Comparisons over all studies, counted."""
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from bitcycle.study.publish.answers import (
@@ -10,9 +13,12 @@ from bitcycle.study.publish.answers import (
     distinct,
     hardest,
     holm,
+    main,
     plain,
 )
 from bitcycle.study.publish.pairs import budget_pairs
+from bitcycle.tasks import DataConfig, ModelConfig
+from bitcycle.train.config import PrecisionConfig
 from tests.study.made_up import method, study_result
 from tests.study.publish.made import ALIKE, BETTER, STATIC, WORSE, evidence_of, made
 
@@ -35,7 +41,7 @@ def test_comparisons_are_counted_by_rule():
     assert answer(compared(published)) == (
         "Of 1 comparison of a cyclic schedule with static bits at its top: 1 better, 0 within "
         "noise, 0 worse. In 1 of 1 the cyclic schedule took fewer BitOPs, 60 % of the static "
-        "run's. Cheaper and not worse beyond noise: 1 of 1."
+        "run's. Cheaper and not worse beyond noise: 1 of 1. The difference is +1.00 points."
     )
 
 
@@ -49,9 +55,44 @@ def test_many_comparisons_are_corrected_for_their_number():
     text = answer(compared(published))
     assert "2 better, 1 within noise, 0 worse" in text
     assert text.endswith(
-        "If cycling changed nothing, fewer than one of 3 would still look better and as many "
-        "worse; corrected for their number (Holm), 2 better and 0 worse remain."
+        "By chance alone about 0.08 of 3 would look better and as many worse; corrected for their "
+        "number (Holm), 2 better and 0 worse remain."
     )
+
+
+def test_the_answer_says_whom_the_differences_favour():
+    same = {0: 92.0, 1: 91.0, 2: 91.5}  # +1, -1, 0
+    published = [
+        of("a", EIGHT, ("3-8", "CR:3-8:8", BETTER, 60.0), ("4-8", "CR:4-8:8", same, 60.0),
+           ("5-8", "CR:5-8:8", WORSE, 60.0), ("6-8", "CR:6-8:8", ALIKE, 60.0))
+    ]  # fmt: skip
+    assert (
+        "Of 4 differences 2 favour the cycle, 1 the static bits, 1 are 0; they go from -1.00 to "
+        "+1.00 points."
+    ) in answer(compared(published))
+
+
+def test_of_a_perplexity_what_is_lower_favours_the_cycle():
+    words = {"task": "language", "model": ModelConfig(name="lstm_lm"),
+             "data": DataConfig(name="wikitext-2")}  # fmt: skip
+    entries = [
+        (method(label, forward, changes=words), values, cost)
+        for label, forward, values, cost in (
+            EIGHT, ("3-8", "CR:3-8:8", BETTER, 60.0), ("4-8", "CR:4-8:8", WORSE, 60.0),
+            ("5-8", "CR:5-8:8", {0: 90.5, 1: 91.4, 2: 91.1}, 60.0),
+        )
+    ]  # fmt: skip
+    language = evidence_of(study_result(entries, name="words", baseline="8"))
+    text = answer(compared([language, study("a", BETTER)]))
+    assert (
+        "Of 3 differences in perplexity (lower is better) 2 favour the cycle, 1 the static bits, "
+        "0 are 0; they go from -1.00 to +1.00. The difference in accuracy is +1.00 points."
+    ) in text
+
+
+def test_a_difference_that_is_not_finite_has_no_side():
+    text = answer(compared([study("a", {0: 91.0, 1: math.inf, 2: 91.0})]))
+    assert "difference" not in text
 
 
 @pytest.mark.parametrize(
@@ -82,10 +123,23 @@ def test_a_schedule_meets_the_best_cheaper_static_bits_of_all_its_studies_once()
     ]
     (entry,) = hardest(compared(published, budget_pairs))
     assert (entry.study, entry.pair.static.label) == ("b", "6")
-    assert budget_answer(compared(published, budget_pairs)).endswith("0 worse, of 1.")
+    assert budget_answer(compared(published, budget_pairs)).endswith(
+        "has such (83 % of its cost): 0 better, 1 within noise, 0 worse, of 1."
+    )
 
 
-def test_the_headline_has_published_cpt_once_for_a_group():
+def test_of_equal_static_bits_of_two_studies_the_cheaper_is_the_harder_test():
+    cyclic = ("3-8", "CR:3-8:8", ALIKE, 60.0)
+    again = {seed: value + 1e-11 for seed, value in STATIC.items()}
+    published = [
+        of("a", EIGHT, ("6", 6, again, 50.0), cyclic),
+        of("b", EIGHT, ("5", 5, STATIC, 40.0), cyclic),
+    ]
+    (entry,) = hardest(compared(published, budget_pairs))
+    assert entry.pair.static.label == "5"
+
+
+def test_the_headline_has_every_comparison_of_cpt_and_shared_ones_once():
     cyclic = ("3-8", "CR:3-8:8", ALIKE, 60.0)
     other = ("N = 2", "CR:3-8:2", ALIKE, 60.0)
     late = ("late", "delay@0.5(CR:3-8:8)", ALIKE, 60.0)
@@ -95,14 +149,31 @@ def test_the_headline_has_published_cpt_once_for_a_group():
         of("shapes", EIGHT, exponential, late, cyclic),
         of("none", EIGHT, exponential, late),
     ]
-    (entry,) = plain(compared(published))
+    entries = compared(published)
+    found = [(entry.study, entry.pair.cyclic.label) for entry in plain(entries)]
+    assert found == [("cycles", "N = 2"), ("cycles", "3-8")]
+    (entry,) = main(entries)
     assert (entry.study, entry.pair.cyclic.label) == ("cycles", "3-8")  # which both studies have
+
+
+def test_of_several_quantizers_the_headline_has_the_default_one():
+    def by(quantizer):
+        static = PrecisionConfig(forward=8, backward=8, quantizer=quantizer)
+        cyclic = replace(static, forward="CR:3-8:8")
+        return [
+            (method(quantizer, changes={"precision": static}), STATIC, 100.0),
+            (method(f"{quantizer} CPT", changes={"precision": cyclic}), ALIKE, 60.0),
+        ]
+
+    both = evidence_of(study_result([*by("dorefa"), *by("sbm")], name="both"))
+    other = evidence_of(study_result(by("absmax"), name="other"))
+    found = [entry.pair.cyclic.label for entry in plain(compared([both, other]))]
+    assert found == ["sbm CPT", "absmax CPT"]
 
 
 def test_within_noise_says_what_is_still_possible():
     text = allowed(compared([study("a", ALIKE)]))
-    assert "still allow a loss of up to 1.1 points (a, CPT 3-8/8 against static 8/8)." in text
     assert text.endswith(
-        "A loss of more than 1 point of accuracy is outside the interval in 0 of 1."
+        "still allow a loss of up to 1.1 points (a, CPT 3-8/8 against static 8/8)."
     )
     assert allowed(compared([study("a", BETTER)])) == ""

@@ -1,7 +1,7 @@
 """Published cells of small twins."""
 
 from bitcycle.study.find import find_study
-from bitcycle.study.publish.counterpart import counterparts
+from bitcycle.study.publish.counterpart import counterparts, cycles_apart
 
 
 def test_digits_stand_for_resnet74_on_cifar100():
@@ -26,6 +26,12 @@ def test_a_twin_of_a_table_has_the_cells_of_that_table():
 
 def test_nothing_published_stands_for_graphs():
     assert counterparts(find_study("gcn-small")) == {}
+
+
+def test_fewer_cycles_than_published_are_known():
+    assert cycles_apart(find_study("digits")) == [(8, 32)]
+    assert cycles_apart(find_study("table1-small")) == []
+    assert cycles_apart(find_study("table2")) == []
 
 
 def test_a_full_size_method_is_its_own_cell():

@@ -1,12 +1,15 @@
 """What all studies say together."""
 
+from bitcycle.study.base import STUDIES
 from bitcycle.study.publish.answers import compared
 from bitcycle.study.publish.overview import overview_page
 from bitcycle.study.publish.overview_tables import (
+    MOST,
     against,
     fronts_text,
     headline_text,
     link,
+    short_headline_text,
     summary_text,
 )
 from bitcycle.study.publish.pairs import budget_pairs
@@ -31,10 +34,28 @@ def test_static_bits_that_cost_no_more_are_the_harder_test():
     ]
     published = [evidence_of(study_result(entries, name="a"))]
     text = overview_page(published)
-    assert "where a study has such: 0 better, 0 within noise, 1 worse, of 1." in text
+    assert "has such (83 % of its cost): 0 better, 0 within noise, 1 worse, of 1." in text
     why = "worse beyond noise than static bits that cost no more"
     assert ("a", "static 6/8", why) in reasons(*published)
     assert f"| -1.00 (-1.25 to -0.75) | 3 | 0.003 | 1.20 | {why} |" in text
+
+
+def against_six(cycled, cost=60.0):
+    """Reasons where static 6 bits cost 50 and the cycle `cost`, its static top 100."""
+    entries = [
+        (method("static 8/8", 8), WORSE, 100.0),
+        (method("static 6/8", 6), STATIC, 50.0),
+        (method("CPT 3-8/8", "CR:3-8:8"), cycled, cost),
+    ]
+    published = evidence_of(study_result(entries, name="a"))
+    return [why for _, static, why in reasons(published) if static == "static 6/8"]
+
+
+def test_where_static_bits_do_as_well_for_less_the_claim_does_not_hold():
+    assert against_six(ALIKE) == ["dearer than static bits that do as well, within noise"]
+    assert against_six(ALIKE, cost=50.0 * (1 + 1e-12)) == []  # as dear
+    assert against_six(BETTER) == []
+    assert against_six({0: 95.0}) == ["dearer than static bits; cannot tell: one seed"]
 
 
 def test_what_speaks_against_the_claim_is_listed():
@@ -51,9 +72,40 @@ def test_shared_runs_are_listed_once():
 
 
 def test_names_of_studies_lead_to_their_pages():
-    text = headline_text(compared([study("a-b", ALIKE)]), folder="results/")
-    assert "| [a-b](results/a-b.md) | accuracy, % | CPT 3-8/8: " in text
+    entries = compared([study("a-b", ALIKE)])
+    row = "| accuracy, % | CPT 3-8/8: "
+    assert f"| [a-b](a-b.md) {row}" in headline_text(entries)
+    assert f"| [a-b](results/a-b.md) {row}" in short_headline_text(entries, folder="results/")
     assert link("my study") == "[my study](my%20study.md)"
+
+
+def test_the_headline_of_another_document_says_which_rows_it_has():
+    entries = [(method("8", 8), STATIC, 100.0)]
+    entries += [(method(f"N = {n}", f"CR:3-8:{n}"), ALIKE, 60.0) for n in range(1, 14)]
+
+    def text(number):
+        published = evidence_of(study_result(entries[: number + 1], name="a", baseline="8"))
+        return short_headline_text(compared([published]), folder="results/")
+
+    *_, last, _, said = text(12).splitlines()
+    assert "| N = 12: " in last
+    assert said.startswith("Every comparison of CPT's schedule with static bits at its top")
+    *_, rule, row, _, said = text(13).splitlines()
+    assert (rule[:5], "| N = 1: " in row) == ("| ---", True)
+    assert said.endswith("12 more are in [results](results/README.md).")
+    assert short_headline_text([], folder="") == ""
+
+
+def test_all_small_studies_together_have_a_short_headline():
+    published = []
+    for name in STUDIES.names():
+        study = STUDIES[name]()
+        if study.scale == "small":
+            entries = [(m, dict.fromkeys(study.seeds, 90.0), 1.0) for m in study.methods]
+            settings = {key: getattr(study, key) for key in ("name", "seeds", "baseline", "kind")}
+            published.append(evidence_of(study_result(entries, **settings)))
+    text = short_headline_text(compared(published), folder="")
+    assert len(text.splitlines()) - 4 <= MOST  # headings, rule, and a sentence after an empty line
 
 
 def test_all_comparisons_are_counted_by_study():
@@ -94,4 +146,6 @@ def test_the_page_answers_three_questions_also_when_there_is_nothing():
         for heading in ("match or beat", "on the Pareto front?", "Where does it not hold?"):
             assert heading in text
         assert "- [Speed](speed.md): Slow." in text
-    assert "In no comparison was the cyclic schedule worse beyond noise or dearer." in text
+    assert "Looked at: 1 comparisons with static bits at the same top" in text
+    assert "; 0 with the best static bits that cost no more" in text
+    assert "None was found." in text

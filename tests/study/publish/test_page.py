@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from bitcycle.study.base import STUDIES
+from bitcycle.recipes import recipe
+from bitcycle.study.base import STUDIES, Method
 from bitcycle.study.publish.jsontext import to_json
 from bitcycle.study.publish.page import front_sentences, machine_text, study_page
 from bitcycle.study.publish.pairs import is_cyclic
@@ -128,14 +129,41 @@ def test_published_values_stand_beside_ours_with_what_differs():
     cell = {"value": 72.0, "cost": 12.0, "where": "CPT Table 2", "group": "ResNet-74, CIFAR-100",
             "training": "64,000 steps of 128"}  # fmt: skip
     published = {"static 8/8": cell, "CPT 3-8/8": {**cell, "value": 72.35, "cost": 8.0}}
-    text = page(made(ALIKE, STATIC), published=published)
+    text = page(made(ALIKE, scale="small"), published=published)
     assert "## Beside the published values" in text
     row = next(line for line in text.splitlines() if "| 72.35 |" in line)
     assert "| +0.35 | 0.600 | 0.667 | CPT Table 2, ResNet-74, CIFAR-100 |" in row
     assert (
         "What differs: Ours is digits\\_mlp, 240 steps of 64; published is ResNet-74, CIFAR-100, "
-        "64,000 steps of 128." in text
+        "64,000 steps of 128. Where ours has 8 cycles the paper has 32. Ours counts float32 "
+        "layers as such (exact convention), the paper every layer at the scheduled bits." in text
     )
+
+
+def test_costs_are_explained_where_a_paper_has_them():
+    cell = {"value": 72.0, "cost": None, "where": "CPT Table 8", "group": "ResNet-74, CIFAR-100",
+            "training": "64,000 steps of 128"}  # fmt: skip
+    text = page(made(ALIKE), published={"static 8/8": cell, "CPT 3-8/8": cell})
+    assert "What differs" in text
+    assert "exact convention), the paper" not in text
+
+
+def test_a_recipe_is_named_where_the_method_has_its_settings():
+    own = recipe("digits-cpt-3-8-8")
+    entries = [
+        (Method(label=label, config=config), ALIKE, 1.0)
+        for label, config in (("same", own), ("threads", replace(own, threads=1)),
+                              ("identity", replace(own, name="digits-cpt-3-8-8-99b5c45650")),
+                              ("longer", replace(own, steps=300)))
+    ]  # fmt: skip
+    lines = page(study_result(entries)).splitlines()
+    (heading,) = (line for line in lines if "| identity | recipe |" in line)
+    rows = lines[lines.index(heading) + 2 :][:4]
+    assert [row.split(" | ")[-1].strip(" |") for row in rows] == [
+        "digits-cpt-3-8-8", "digits-cpt-3-8-8", "digits-cpt-3-8-8", "-",
+    ]  # fmt: skip
+    assert any(line.startswith("All settings: `bitcycle train RECIPE --print-") for line in lines)
+    assert "--print-config" not in page(made(ALIKE))
 
 
 def test_the_machine_is_one_line():

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from bitcycle.study.base import STUDIES
-from bitcycle.study.publish.pairs import budget_pairs, is_cyclic, is_plain, top_pairs
+from bitcycle.study.publish.pairs import budget_pairs, is_cyclic, is_plain, num_cycles, top_pairs
 from bitcycle.study.summary import summarize
 from bitcycle.tasks import DataConfig, ModelConfig
 from bitcycle.train.config import PrecisionConfig
@@ -104,6 +104,40 @@ def test_static_bits_of_the_same_cost_cost_no_more():
     entries = [(method("6", 6), STATIC, cost), (method("3-8", "CR:3-8:8"), WORSE, 0.3)]
     (pair,) = budget_pairs(summarize(study_result(entries))[0])
     assert pair.static.label == "6"
+
+
+def test_of_static_bits_with_equal_means_the_cheapest_is_met():
+    again = {seed: value + 1e-11 for seed, value in STATIC.items()}
+    entries = [
+        (method("6", 6), again, 56.0),
+        (method("5", 5), STATIC, 40.0),
+        (method("3-8", "CR:3-8:8"), WORSE, 63.0),
+    ]
+    (pair,) = budget_pairs(summarize(study_result(entries))[0])
+    assert pair.static.label == "5"
+
+
+@pytest.mark.parametrize(
+    ("cycled", "side"),
+    [(BETTER, 1), (WORSE, -1), ({seed: value + 1e-11 for seed, value in STATIC.items()}, 0)],
+)
+def test_a_difference_has_a_side_also_within_noise(cycled, side):
+    assert pair_of(cycled).side == side
+
+
+def test_a_cost_that_differs_by_rounding_is_the_same():
+    pair = pair_of(ALIKE, cost=100 * (1 + 1e-12))
+    assert not pair.is_cheaper
+    assert not pair.is_dearer
+    assert pair_of(ALIKE, cost=101.0).is_dearer
+
+
+@pytest.mark.parametrize(
+    ("forward", "number"),
+    [("CR:3-8:8", 8), ("delay@0.25(CR:3-8:4)", 4), ("CR:8-8:8", None), (8, None)],
+)
+def test_cycles_are_counted(forward, number):
+    assert num_cycles(config(forward)) == number
 
 
 def test_cycles_up_to_float32_meet_the_model_that_is_not_converted():

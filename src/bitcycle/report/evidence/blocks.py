@@ -4,9 +4,9 @@
     ... replaced ...
     <!-- end -->
 
-headline: CPT against static bits, a row for each network and data. summary: all comparisons
-counted, a row for each group of each study. answer: in a sentence. reproduce-full, reproduce-small:
-what each study takes. machine: where those times come from.
+headline: CPT against static bits at its top, with what is shown. summary: all comparisons counted,
+a row for each group of each study. answer: in sentences, with the loss that is still possible.
+reproduce-full, reproduce-small: what each study takes. machine: where those times come from.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from bitcycle.report.evidence.render import TIMES, data_folder, read_folder
-from bitcycle.study.publish.answers import answer, compared
-from bitcycle.study.publish.overview_tables import headline_text, summary_text
+from bitcycle.study.publish.answers import allowed, answer, compared
+from bitcycle.study.publish.overview_tables import short_headline_text, summary_text
 from bitcycle.study.publish.pairs import budget_pairs
 from bitcycle.study.publish.reproduce import machine_sentence, reproduce_table
 from bitcycle.study.publish.restore import Evidence, read_data
@@ -49,10 +49,10 @@ def _make(name: str, studies: Sequence[Evidence], folder: Path, links: str) -> s
         entries = compared(studies)
         text = ""  # where there is nothing to show, the answer says so
         if name == "headline":
-            text = headline_text(entries, folder=links)
+            text = short_headline_text(entries, folder=links)
         if name == "summary":
             text = summary_text(entries, compared(studies, budget_pairs), folder=links)
-        return text or escape_markdown(answer(entries))
+        return text or escape_markdown(f"{answer(entries)} {allowed(entries)}".rstrip())
     path = data_folder(folder) / f"{TIMES}.json"
     times = _times(path)
     try:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from bitcycle.study.numbers import decimals_for, fixed
+from bitcycle.study.numbers import DECIMALS, POINTS, decimals_for, fixed, share_text
 from bitcycle.study.publish.page import all_pairs
 from bitcycle.study.publish.pairs import (
     UNKNOWN,
@@ -18,11 +19,12 @@ from bitcycle.study.publish.pairs import (
     top_pairs,
 )
 from bitcycle.study.publish.restore import Evidence
+from bitcycle.study.publish.settings import DEFAULT
+from bitcycle.study.statistics import settled
 from bitcycle.study.summary import GroupSummary, summarize
 
 CHANCE = 0.025  # of a 95 % interval that leaves out the truth on one given side
 LEVEL = 0.05
-MARGIN = 1.0  # points of accuracy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,32 +65,51 @@ def hardest(entries: Sequence[Compared]) -> list[Compared]:
     best: dict[str, Compared] = {}
     for entry in distinct(entries):
         known = best.get(entry.ids[0])
-        if known is None or _static_mean(entry) > _static_mean(known):
+        if known is None or _strength(entry) > _strength(known):
             best[entry.ids[0]] = entry
     return list(best.values())
 
 
-def _static_mean(entry: Compared) -> float:
-    summary = entry.pair.static.summary
-    assert summary is not None
-    return summary.mean if entry.pair.group.higher_is_better else -summary.mean
+def _strength(entry: Compared) -> tuple[float, float]:
+    """Of the static bits: the better mean, of equal ones the lower cost."""
+    row = entry.pair.static
+    assert row.summary is not None
+    sign = 1 if entry.pair.group.higher_is_better else -1
+    return sign * settled(row.summary.mean), -settled(row.bitops or 0.0)
 
 
 def plain(entries: Sequence[Compared]) -> list[Compared]:
-    """CPT as published, one comparison for each group of a study, shared ones once.
+    """Every comparison of CPT's own schedule, shared ones once.
 
-    Of several that with the study's baseline, then the one that most studies have.
+    Of a group with several quantizers those of the default one.
+    """
+    return distinct([entry for found in _plain_groups(entries) for entry in found])
+
+
+def main(entries: Sequence[Compared]) -> list[Compared]:
+    """Of those one for each group of a study, chosen without a look at the values.
+
+    That with the study's baseline, then the one that most studies have.
     """
     shared = Counter(entry.ids for entry in entries)
-    groups: dict[tuple[str, str], list[Compared]] = {}
-    for entry in entries:
-        if is_plain(entry.pair.cyclic.method.method.config):
-            groups.setdefault((entry.study, entry.pair.group.group), []).append(entry)
 
     def fit(entry: Compared) -> tuple[bool, int]:
         return entry.pair.static.label == entry.pair.group.baseline, shared[entry.ids]
 
-    return distinct([max(found, key=fit) for found in groups.values()])
+    return distinct([max(found, key=fit) for found in _plain_groups(entries)])
+
+
+def _plain_groups(entries: Sequence[Compared]) -> list[list[Compared]]:
+    groups: dict[tuple[str, str], list[Compared]] = {}
+    for entry in entries:
+        if is_plain(entry.pair.cyclic.method.method.config):
+            groups.setdefault((entry.study, entry.pair.group.group), []).append(entry)
+    return [[entry for entry in found if _quantizer(entry) == DEFAULT.precision.quantizer] or found
+            for found in groups.values()]  # fmt: skip
+
+
+def _quantizer(entry: Compared) -> str:
+    return entry.pair.cyclic.method.method.config.precision.quantizer
 
 
 def without_partner(published: Sequence[Evidence]) -> dict[str, int]:
@@ -137,8 +158,32 @@ def answer(entries: Sequence[Compared]) -> str:
     return (
         f"Of {len(pairs)} comparison{plural} of a cyclic schedule with static bits at its top: "
         f"{counted(pairs)}. {cost}. Cheaper and not worse beyond noise: {kept} of {len(pairs)}."
-        f"{_by_chance(told)}"
+        f"{''.join(_directions(pairs))}{_by_chance(told)}"
     )
+
+
+def _directions(pairs: Sequence[Pair]) -> Iterator[str]:
+    """Whom the differences favour, noise or not, and how large they are: for each metric."""
+    metrics = list(dict.fromkeys(pair.group.metric for pair in pairs))
+    for metric in metrics:
+        of_it = [pair for pair in pairs if pair.group.metric == metric]
+        found = [pair for pair in of_it if math.isfinite(pair.difference.mean)]
+        if not found:
+            continue
+        means = [pair.difference.mean for pair in found]
+        low, high = (fixed(end(means), DECIMALS, sign=True) for end in (min, max))
+        unit = POINTS.get(metric, "")
+        what = "" if unit and len(metrics) == 1 else f" in {metric}"
+        what += "" if found[0].group.higher_is_better else " (lower is better)"
+        if len(found) == 1:
+            yield f" The difference{what} is {low}{unit}."
+            continue
+        sides = [pair.side for pair in found]
+        yield (
+            f" Of {len(found)} differences{what} {sides.count(1)} favour the cycle, "
+            f"{sides.count(-1)} the static bits, {sides.count(0)} are 0; they go from {low} to "
+            f"{high}{unit}."
+        )
 
 
 def _by_chance(told: Sequence[Pair]) -> str:
@@ -146,13 +191,13 @@ def _by_chance(told: Sequence[Pair]) -> str:
     if len(told) < 2:
         return ""
     expected = CHANCE * len(told)
-    number = "fewer than one" if expected < 1 else f"about {fixed(expected, 1)}"
+    number = fixed(expected, 1 if expected >= 0.1 else 2)
     stays = holm([pair.difference.p or 0.0 for pair in told])
     left = [pair.is_better for pair, does_stay in zip(told, stays, strict=True) if does_stay]
     return (
-        f" If cycling changed nothing, {number} of {len(told)} would still look better and as many "
-        f"worse; corrected for their number (Holm), {left.count(True)} better and "
-        f"{left.count(False)} worse remain."
+        f" By chance alone about {number} of {len(told)} would look better and as many worse; "
+        f"corrected for their number (Holm), {left.count(True)} better and {left.count(False)} "
+        "worse remain."
     )
 
 
@@ -161,17 +206,18 @@ def budget_answer(entries: Sequence[Compared]) -> str:
     pairs = [entry.pair for entry in hardest(entries)]
     if not pairs:
         return ""
+    low, high = (share_text(end(1 / pair.cost for pair in pairs)) for end in (min, max))
+    cost = low if low == high else f"{low} to {high}"
     return (
         "Against the best static bits that cost no more than the cyclic schedule, where a study "
-        f"has such: {counted(pairs)}, of {len(pairs)}."
+        f"has such ({cost} of its cost): {counted(pairs)}, of {len(pairs)}."
     )
 
 
 def allowed(entries: Sequence[Compared]) -> str:
     """How large a loss the intervals of what is within noise still allow, by metric."""
-    found = distinct(entries)
     worst: dict[str, tuple[float, Compared]] = {}
-    for entry in found:
+    for entry in distinct(entries):
         loss, metric = entry.pair.loss_allowed(), entry.pair.group.metric
         if loss is None or entry.pair.is_better is not None:
             continue
@@ -186,20 +232,7 @@ def allowed(entries: Sequence[Compared]) -> str:
         return ""
     return (
         "Within noise is not the same as equal: the intervals still allow a loss of up to "
-        f"{' and of '.join(said)}.{_excluded(found)}"
-    )
-
-
-def _excluded(entries: Sequence[Compared]) -> str:
-    """In how many comparisons a loss of a point is ruled out, one by one."""
-    losses = [entry.pair.loss_allowed() for entry in entries
-              if entry.pair.group.metric == "accuracy"]  # fmt: skip
-    known = [loss for loss in losses if loss is not None]
-    if not known:
-        return ""
-    return (
-        f" A loss of more than {MARGIN:g} point of accuracy is outside the interval in "
-        f"{sum(loss <= MARGIN for loss in known)} of {len(known)}."
+        f"{' and of '.join(said)}."
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bitcycle.recipes.small_twins import PREFIX
 from bitcycle.study.base import STUDIES, Method, Study
+from bitcycle.study.publish.pairs import num_cycles
 from bitcycle.study.published import published_cost, published_value
 from bitcycle.study.shipped.parts import group, label
 from bitcycle.train.config import RunConfig
@@ -16,13 +17,11 @@ REFERENCE = "table2"  # for small studies that are no twin of one table
 
 def counterparts(study: Study) -> dict[str, dict[str, Any]]:
     """Key of a method -> its published value, cost, where it stands and how it was trained."""
-    full = STUDIES[_twin(study.name)]() if study.scale == "small" else study
     found: dict[str, dict[str, Any]] = {}
-    for method in study.methods:
+    for method, cell in _cells(study):
         metric = study.metric(method.group)
-        cell = method if study.scale == "full" else _cell(method, full.methods, metric)
-        value = None if cell is None else published_value(cell, metric)
-        if cell is None or value is None:
+        value = published_value(cell, metric)
+        if value is None:
             continue
         found[method.key] = {
             "value": value,
@@ -32,6 +31,22 @@ def counterparts(study: Study) -> dict[str, dict[str, Any]]:
             "training": training(cell.config),
         }
     return found
+
+
+def cycles_apart(study: Study) -> list[tuple[int, int]]:
+    """(ours, published) numbers of cycles, where they differ; each once."""
+    pairs = [(num_cycles(ours.config), num_cycles(cell.config)) for ours, cell in _cells(study)]
+    return list(dict.fromkeys((a, b) for a, b in pairs if a and b and a != b))
+
+
+def _cells(study: Study) -> Iterator[tuple[Method, Method]]:
+    """Each method with the one that a paper has a value for, which may be itself."""
+    full = STUDIES[_twin(study.name)]() if study.scale == "small" else study
+    for method in study.methods:
+        metric = study.metric(method.group)
+        cell = method if study.scale == "full" else _cell(method, full.methods, metric)
+        if cell is not None:
+            yield method, cell
 
 
 def _twin(name: str) -> str:

@@ -14,10 +14,10 @@ from bitcycle.study.publish.answers import (
 )
 from bitcycle.study.publish.overview_tables import (
     against_text,
-    front_sentence,
     fronts_text,
     headline_text,
     link,
+    looked_at,
     summary_text,
 )
 from bitcycle.study.publish.pairs import budget_pairs
@@ -25,11 +25,12 @@ from bitcycle.study.publish.restore import Evidence
 from bitcycle.study.table_text import escape_markdown
 
 PLAIN = (
-    "CPT as published (cosine cycles of the forward bits from the first step) against static bits "
-    "at its upper end, a row for each network, data and bits; of studies that share its runs, the "
-    "one with the most seeds. Values: mean ± standard deviation; difference: paired over n common "
-    "seeds. Cost: training BitOPs, the static one's = 1. Every other comparison is on the page of "
-    "its study."
+    "CPT's schedule (cosine cycles of the forward bits from the first step; small studies mostly "
+    "have 8 where the paper has 32) against static bits at its upper end: every comparison that "
+    "there is, but of several quantizers in a study only that of the default one. Of studies that "
+    "share its runs, the one with the most seeds. Values: mean ± standard deviation; difference: "
+    "paired over n common seeds. Cost: training BitOPs, the static one's = 1. Other schedules and "
+    "quantizers are in the counts below and on the pages of their studies."
 )
 COUNTED = (
     "Same top: every cyclic schedule against static bits at its upper end, and its cost next to "
@@ -38,8 +39,14 @@ COUNTED = (
     "each of them here, and once in the sentences above."
 )
 AGAINST = (
-    "Shared comparisons once; each by its own interval, not corrected for their number. What is "
-    "better beyond noise is on the pages of the studies, by the same rule."
+    "What has no interval is listed too. Shared comparisons once; each by its own interval, not "
+    "corrected for their number. Cost: of the cyclic one, the static one's = 1. What is better "
+    "beyond noise is on the pages of the studies, by the same rule."
+)
+FRONT = (
+    "By mean and cost: no other method of the group is both cheaper and better. A front depends on "
+    "what the study compares: a cycle may be on it for want of cheaper static bits. Neighbours on "
+    "a front may differ by no more than noise."
 )
 
 
@@ -73,13 +80,13 @@ def _parts(published: Sequence[Evidence], others: Sequence[tuple[str, str, str]]
     yield "## Which schedules are on the Pareto front?"
     front = fronts_text(published)
     yield front or "Nothing to say yet."
-    yield escape_markdown(front_sentence(published)) if front else ""
+    yield escape_markdown(FRONT) if front else ""
     yield "## Where does it not hold?"
     against = against_text(entries, cheap)
     if against:
-        yield from (against, escape_markdown(AGAINST))
-    elif entries:
-        yield "In no comparison was the cyclic schedule worse beyond noise or dearer."
+        yield from (against, escape_markdown(f"{looked_at(entries, cheap)} {AGAINST}"))
+    elif entries or cheap:
+        yield escape_markdown(f"{looked_at(entries, cheap)} None was found.")
     else:
         yield "Nothing to say yet."
     yield "## All pages"

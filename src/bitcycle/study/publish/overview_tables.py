@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from bitcycle.study.numbers import UNITS, cost_text, difference_text, p_text
 from bitcycle.study.numbers import summary_text as value_text
-from bitcycle.study.publish.answers import Compared, distinct, hardest, plain
+from bitcycle.study.publish.answers import Compared, distinct, hardest, main, plain
 from bitcycle.study.publish.pairs import UNKNOWN, Pair, costs, count
 from bitcycle.study.publish.restore import Evidence
 from bitcycle.study.summary import Row, summarize
@@ -15,17 +15,44 @@ from bitcycle.study.table_text import Table, escape_markdown, to_markdown, witho
 
 _PAIR = ("study", "group", "cyclic", "static", "difference (95 % interval)", "n", "p", "cost")
 _NUMBERS = (False, False, False, False, True, True, True, True, False)
+MOST = 12  # rows of the table that stands in another document
+ALL = (
+    "Every comparison of CPT's schedule with static bits at its top, shared runs once; where a "
+    "study has several quantizers, that of the default one."
+)
+MAIN = (
+    "One row for each network and data of a study, shared runs once, chosen by its bits and not by "
+    "its value: the comparison with the study's baseline, of several the one that most studies "
+    "have."
+)
 
 
-def headline_text(entries: Sequence[Compared], *, folder: str = "") -> str:
-    """CPT as published against static bits at its top: a row for each group, shared runs once."""
+def headline_text(entries: Sequence[Compared]) -> str:
+    """Every comparison of CPT's own schedule with static bits at its top."""
+    return _with_values(plain(entries), "")
+
+
+def short_headline_text(entries: Sequence[Compared], *, folder: str) -> str:
+    """The same with a sentence that says which are shown; the main ones where they are many."""
+    all_of_them = plain(entries)
+    if not all_of_them:
+        return ""
+    chosen, said = all_of_them, ALL
+    if len(all_of_them) > MOST:
+        chosen = main(entries)
+        left = len(all_of_them) - len(chosen)
+        said = f"{MAIN} {left} more {'is' if left == 1 else 'are'} in [results]({folder}README.md)."
+    return f"{_with_values(chosen, folder)}\n\n{said}"
+
+
+def _with_values(entries: Sequence[Compared], folder: str) -> str:
     names = ("study", "group", "metric", "cyclic", "static", "difference (95 % interval)", "n",
              "cost", "verdict")  # fmt: skip
-    rows = [_with_values(entry) for entry in plain(entries)]
+    rows = [_value_cells(entry) for entry in entries]
     return _markdown(names, rows, (*[False] * 3, *[True] * 5, False), folder)
 
 
-def _with_values(entry: Compared) -> tuple[str, ...]:
+def _value_cells(entry: Compared) -> tuple[str, ...]:
     pair = entry.pair
     metric = pair.group.metric
     return (
@@ -50,7 +77,10 @@ def against_text(entries: Sequence[Compared], cheap: Sequence[Compared]) -> str:
 def against(
     entries: Sequence[Compared], cheap: Sequence[Compared]
 ) -> Iterator[tuple[Compared, str]]:
-    """With the reason; cheap: comparisons with static bits that cost no more."""
+    """With the reason; cheap: comparisons with static bits that cost no more.
+
+    Against these the cyclic schedule has to be better where it is dearer.
+    """
     for entry in distinct(entries):
         pair = entry.pair
         why = ["worse beyond noise"] if pair.is_better is False else []
@@ -59,8 +89,23 @@ def against(
         if why:
             yield entry, "; ".join(why)
     for entry in hardest(cheap):
-        if entry.pair.is_better is False:
+        pair = entry.pair
+        if pair.is_better is False:
             yield entry, "worse beyond noise than static bits that cost no more"
+        elif pair.is_dearer and pair.verdict == UNKNOWN:
+            yield entry, f"dearer than static bits; {pair.words()}"
+        elif pair.is_dearer and pair.is_better is None:
+            yield entry, "dearer than static bits that do as well, within noise"
+
+
+def looked_at(entries: Sequence[Compared], cheap: Sequence[Compared]) -> str:
+    """Among which comparisons those against the claim were sought, and by which rule."""
+    top, harder = len(distinct(entries)), len(hardest(cheap))
+    return (
+        f"Looked at: {top} comparisons with static bits at the same top, for a cyclic schedule "
+        f"that is worse beyond noise or not cheaper; {harder} with the best static bits that cost "
+        "no more, for one that is worse beyond noise, or dearer and not better beyond noise."
+    )
 
 
 def _cells(entry: Compared) -> tuple[str, ...]:
@@ -149,17 +194,6 @@ def _judged(published: Sequence[Evidence]) -> Iterator[tuple[str, str, list[Row]
 def _share(rows: Sequence[Row], *, is_scheduled: bool) -> str:
     found = [row for row in rows if row.is_scheduled == is_scheduled]
     return f"{sum(row.is_on_front for row in found)} of {len(found)}" if found else ""
-
-
-def front_sentence(published: Sequence[Evidence]) -> str:
-    """How often bits that change are on a front; a method counts in every study that has it."""
-    rows = [row for _, _, judged in _judged(published) for row in judged]
-    return (
-        f"Of the methods with bits that change {_share(rows, is_scheduled=True) or 'none'} are on "
-        f"the front of their group, of static ones {_share(rows, is_scheduled=False) or 'none'}. "
-        "By mean and cost: no other method of the group is both cheaper and better. Neighbours on "
-        "a front may differ by no more than noise."
-    )
 
 
 def _markdown(

@@ -27,6 +27,10 @@ from bitcycle.study.table import VALUES, study_tables
 from bitcycle.study.table_text import Table, escape_markdown, to_markdown
 
 MADE = "<!-- made by bitcycle from data/{name}.json; an edit here is lost -->"
+RECIPE = (
+    "All settings: `bitcycle train RECIPE --print-config`. A recipe is named where the method has "
+    "its settings, but for threads and folders."
+)
 _WITHOUT_FRONT = VALUES.removesuffix(" Front: no other method is cheaper and better.")
 
 
@@ -48,7 +52,10 @@ def study_page(evidence: Evidence, pictures: Sequence[tuple[str, str]]) -> str:
     if front:
         parts += ["## The Pareto front", *map(escape_markdown, front)]
     more = [known[name] for name in ("relation", "budgets", "variance") if name in known]
-    parts += [_markdown(table, groups) for table in (*more, methods_table(evidence))]
+    methods = methods_table(evidence)
+    parts += [_markdown(table, groups) for table in (*more, methods)]
+    if "recipe" in methods.headings:
+        parts.append(RECIPE)
     parts += _not_there(evidence)
     parts += ["## How it was made", *how(evidence)]
     return "\n\n".join(parts) + "\n"

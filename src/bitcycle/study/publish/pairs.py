@@ -13,13 +13,13 @@ from bitcycle.schedules.cyclic import Cyclic
 from bitcycle.study.identity import ROLES
 from bitcycle.study.numbers import share_text
 from bitcycle.study.publish.settings import to_settings
-from bitcycle.study.statistics import Difference, paired_difference
+from bitcycle.study.statistics import Difference, paired_difference, settled
 from bitcycle.study.summary import GroupSummary, Row
 from bitcycle.train.config import RunConfig
 
 HIGHER, LOWER, NOISE, UNKNOWN = "higher", "lower", "within noise", "cannot tell"
 _PARENTS = {"weight": "forward", "act": "forward", "error": "backward", "grad": "backward"}
-_ROUNDING = 1e-9  # of a cost: equal but for float arithmetic
+_ROUNDING = 1e-9  # of a cost or a mean: equal but for float arithmetic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,21 @@ class Pair:
     @property
     def is_cheaper(self) -> bool:
         """Whether it took fewer BitOPs."""
-        return self.cost < 1
+        return settled(self.cost) < 1
+
+    @property
+    def is_dearer(self) -> bool:
+        """Whether it took more."""
+        return settled(self.cost) > 1
+
+    @property
+    def side(self) -> int:
+        """Whom the difference favours, noise or not: 1 the cycle, -1 static bits; 0 is equal."""
+        assert self.static.summary is not None
+        change = self.difference.mean
+        if math.isclose(change, 0, abs_tol=_ROUNDING * abs(self.static.summary.mean)):
+            return 0
+        return 1 if (change > 0) == self.group.higher_is_better else -1
 
     def words(self) -> str:
         """The verdict, with what it means."""
@@ -82,7 +96,10 @@ def top_pairs(group: GroupSummary) -> tuple[Pair, ...]:
 
 
 def budget_pairs(group: GroupSummary) -> tuple[Pair, ...]:
-    """Every cyclic method with the best static bits that cost no more: best by mean, so lucky."""
+    """Every cyclic method with the best static bits that cost no more: best by mean, so lucky.
+
+    Of equal means the cheapest.
+    """
     return _pairs(group, _best_within)
 
 
@@ -151,8 +168,8 @@ def _same_top(row: Row, statics: Sequence[Row], higher_is_better: bool) -> Row |
 def _best_within(row: Row, statics: Sequence[Row], higher_is_better: bool) -> Row | None:
     sign = 1 if higher_is_better else -1
     affordable = [
-        (sign * other.summary.mean, -i, other)
-        for i, other in enumerate(statics)
+        (sign * settled(other.summary.mean), -settled(other.bitops), other)
+        for other in statics
         if other.summary is not None
         and other.bitops
         and other.bitops <= (row.bitops or 0.0) * (1 + _ROUNDING)
@@ -167,11 +184,11 @@ def is_cyclic(config: RunConfig) -> bool:
     >>> [is_cyclic(recipe(f"digits-{name}")) for name in ("cpt-3-8-8", "static-8-8", "float32")]
     [True, False, False]
     """
-    return any(_cycles(schedule) for schedule in _schedules(config).values())
+    return num_cycles(config) is not None
 
 
 def is_plain(config: RunConfig) -> bool:
-    """Whether it is CPT as published: cosine cycles of the forward bits from the first step.
+    """Whether it is CPT's own schedule: cosine cycles of the forward bits from the first step.
 
     >>> from bitcycle.recipes import recipe
     >>> names = ("cpt-3-8-8", "triangle-3-8-8", "gradcycle-6-6-8", "static-8-8")
@@ -185,16 +202,29 @@ def is_plain(config: RunConfig) -> bool:
     if set(schedules) != {"forward ", "backward "}:  # patterns of layers
         return False
     forward, backward = schedules["forward "], schedules["backward "]
-    return str(forward).startswith("CR:") and _cycles(forward) and backward.low == backward.high
+    does_cycle = str(forward).startswith("CR:") and _cycles(forward) > 0
+    return does_cycle and backward.low == backward.high
 
 
-def _cycles(schedule: Schedule) -> bool:
+def num_cycles(config: RunConfig) -> int | None:
+    """The most that any role has; None where no bits go up and down.
+
+    >>> from bitcycle.recipes import recipe
+    >>> names = ("digits-cpt-3-8-8", "cifar100-resnet74-cpt-3-8-8", "digits-static-8-8")
+    >>> [num_cycles(recipe(name)) for name in names]
+    [8, 32, None]
+    """
+    return max((_cycles(schedule) for schedule in _schedules(config).values()), default=0) or None
+
+
+def _cycles(schedule: Schedule) -> int:
+    """How many there are; 0 for bits that do not go up and down."""
     inner = schedule
     if isinstance(schedule, Delay):
         if schedule.start == 1.0:  # never
-            return False
+            return 0
         inner = schedule.schedule
-    return isinstance(inner, Cyclic) and inner.low != inner.high
+    return inner.cycles if isinstance(inner, Cyclic) and inner.low != inner.high else 0
 
 
 def _schedules(config: RunConfig) -> dict[str, Schedule]:

@@ -52,8 +52,8 @@ def machine_sentence(data: Mapping[str, Any]) -> str:
     return (
         f"Times are of one core of {machine['processor']} ({machine['cpu_capability']}), torch "
         f"{machine['torch']}: measured where a study was run here, otherwise estimated (about) "
-        "from the processor time of a step on random inputs, without evaluations. BitOPs are those "
-        "of all runs together."
+        "from the processor time of a step on random inputs, without evaluations. Measured times "
+        "are of a machine that did other work too. BitOPs are those of all runs together."
     )
 
 

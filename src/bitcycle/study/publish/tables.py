@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from bitcycle.recipes import list_recipes, recipe
 from bitcycle.study.headline import verdict
 from bitcycle.study.numbers import (
     DECIMALS,
@@ -18,13 +19,16 @@ from bitcycle.study.numbers import (
     share_text,
     summary_text,
 )
-from bitcycle.study.publish.counterpart import training
+from bitcycle.study.publish.counterpart import cycles_apart, training
 from bitcycle.study.publish.pairs import Pair
 from bitcycle.study.publish.restore import Evidence
+from bitcycle.study.publish.settings import to_settings
 from bitcycle.study.summary import GroupSummary, Row
 from bitcycle.study.table_parts import differences_table
 from bitcycle.study.table_text import Table, without_empty_columns
+from bitcycle.train.config import RunConfig
 
+_IDENTITY = re.compile(r"-[0-9a-f]{10}$")  # that a run's name ends with
 # what tells groups of one network apart
 _SPECIAL = re.compile(r", ([AB]: .*|\d+-\d+/\d+|lr [\d.]+)$")
 SAME_TOP = "Cyclic against static bits at the same top"
@@ -39,6 +43,11 @@ BUDGET = (
     "The static bits with the best mean among those of the same quantizer that cost no more than "
     "the cyclic schedule; chosen among several, that one is on the lucky side. Cost: of the cyclic "
     "one, the static one's = 1."
+)
+
+COSTS = (
+    " Ours counts float32 layers as such (exact convention), the paper every layer at the "
+    "scheduled bits."
 )
 
 
@@ -118,7 +127,7 @@ def published_table(evidence: Evidence, groups: Sequence[GroupSummary]) -> Table
             ),
             rows=tuple(rows),
             is_number=(False, False, *[True] * 7, False),
-            caption=what_differs(evidence) if rows else "",
+            caption=what_differs(evidence, has_costs=any(row[8] for row in rows)) if rows else "",
         )
     )  # fmt: skip
 
@@ -139,8 +148,8 @@ def _published_cost(cell: Mapping[str, Any], base: Mapping[str, Any] | None) -> 
     return cost_text(cell["cost"] / base["cost"])
 
 
-def what_differs(evidence: Evidence) -> str:
-    """Network, data and length of both sides; what the papers leave out."""
+def what_differs(evidence: Evidence, *, has_costs: bool) -> str:
+    """Network, data, length and cycles of both sides; what the papers leave out."""
     configs = {row.method.key: row.method.config for row in evidence.result.methods}
     said: dict[str, None] = {}
     for key, cell in evidence.published.items():
@@ -152,16 +161,20 @@ def what_differs(evidence: Evidence) -> str:
             said[f"ours and published: {ours}"] = None
         else:
             said[f"ours is {ours}; published is {theirs}"] = None
+    for own, published in cycles_apart(evidence.study):
+        cycles = "1 cycle" if own == 1 else f"{own} cycles"
+        said[f"where ours has {cycles} the paper has {published}"] = None
     text = " ".join(f"{part[:1].upper()}{part[1:]}." for part in said)
     return (
-        f"What differs: {text} Published numbers have no spread and no n. Where the set-ups "
-        "differ, compare differences and relative costs, not values."
+        f"What differs: {text}{COSTS if has_costs else ''} Published numbers have no spread and no "
+        "n. Where the set-ups differ, compare differences and relative costs, not values."
     )
 
 
 def methods_table(evidence: Evidence) -> Table:
     """What each method is: its bits, its rules, its cost next to float32, its runs."""
     rows = []
+    recipes = {info.name for info in list_recipes()}
     for row in evidence.result.methods:
         config = row.method.config
         precision = config.precision
@@ -182,10 +195,11 @@ def methods_table(evidence: Evidence) -> Table:
                 "" if row.bitops is None else bitops_text(row.bitops).removesuffix("BitOPs"),
                 share_text(sum(shares) / len(shares)) if shares and any(shares) else "",
                 evidence.ids[row.method.key],
+                _recipe(config, recipes),
             )
         )
     names = ("group", "method", "forward", "backward", "quantizer", "kernel", "evaluated at",
-             "training", "BitOPs", "of float32", "identity")  # fmt: skip
+             "training", "BitOPs", "of float32", "identity", "recipe")  # fmt: skip
     return without_empty_columns(
         Table(
             name="methods",
@@ -197,3 +211,12 @@ def methods_table(evidence: Evidence) -> Table:
             "seed. BitOPs: of one run, counted during training.",
         )
     )
+
+
+def _recipe(config: RunConfig, known: Collection[str]) -> str:
+    """Its name, where all settings are the recipe's but threads and folders; else empty."""
+    name = _IDENTITY.sub("", config.name)
+    if name not in known:
+        return ""
+    own, theirs = ({**to_settings(c), "name": "", "threads": None} for c in (config, recipe(name)))
+    return name if own == theirs else ""
