@@ -153,6 +153,12 @@ def test_learning_that_is_spread_over_the_precisions_is_told_from_none():
         scripted({2: (0.1, 0.1), 3: (0.1, 0.1)}, **settings)
 
 
+def test_learning_within_the_first_window_is_told_from_none():
+    quick = {2: (0.1, 0.9, 0.9, 0.9), 3: (0.9,) * 4}
+    with pytest.raises(bc.RangeTestError, match="within the first 2 steps already.*shorter window"):
+        scripted(quick, steps_per_precision=4, window=2, threshold=0.42)
+
+
 def test_with_reset_every_precision_begins_at_the_same_state_and_draws():
     """Only the bits differ then: from 12 bits on the first metric is the float model's."""
     loop = Loop()

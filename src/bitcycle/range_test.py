@@ -269,6 +269,11 @@ def _advice(curve: RangeCurve, reset: bool) -> str:
             "several. Give it more steps per precision, a lower threshold, or reset every "
             "precision to the same state (reset=True)"
         )
+    if curve.end(curve.precisions[0]) - curve.metric[0] > curve.threshold:
+        return (
+            f"It learns within the first {curve.window} steps already, over which the mean is "
+            "taken: give it a shorter window, and fewer steps per precision"
+        )
     return (
         "Give it more steps per precision, a lower threshold or more bits; if it does not learn "
         "in float32 either, look at the learning rate and the data"
