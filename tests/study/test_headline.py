@@ -113,8 +113,9 @@ def test_critical_periods_answer_with_the_worst_place():
     ]
     result = study_result(entries, kind="critical-periods", baseline="no deficit")
     assert headline(result) == (
-        "accuracy is worst for R = 99, one of 2: -2.00 points (95 % interval -2.25 to -1.75, "
-        "n = 3) against no deficit"
+        "1 of 2 deficits end worse than no deficit beyond noise; the largest difference in "
+        "accuracy (R = 99) is -2.00 points (95 % interval -2.25 to -1.75, n = 3): worse, beyond "
+        "noise"
     )
     alone = study_result(entries, kind="critical-periods")
     assert headline(alone) == "accuracy from 89.00 ± 0.90 (R = 99) to 91.0 ± 1.1 (R = 9)"

@@ -154,7 +154,7 @@ def _strength(correlation: Correlation) -> str:
 
 
 def _extremes(groups: Sequence[GroupSummary]) -> str:
-    """The worst place of the deficit in each group, against the baseline where there is one."""
+    """How many deficits harm in each group, and the worst; values where there is no baseline."""
     said = []
     for group in groups:
         rows = [row for row in group.done if row.method.method.at is not None]
@@ -162,10 +162,13 @@ def _extremes(groups: Sequence[GroupSummary]) -> str:
             continue
         worst = (min if group.higher_is_better else max)(rows, key=_mean)
         place = f"{group.group}: " if group.group else ""
+        compared = [row for row in rows if row.difference is not None]
         if worst.difference is not None:
+            harmful = sum(group.is_better(row) is False for row in compared)
             said.append(
-                f"{place}{group.metric} is worst for {worst.label}, one of {len(rows)}: "
-                f"{amount(worst.difference, group.metric)} against {group.baseline}"
+                f"{place}{harmful} of {len(compared)} deficits end worse than {group.baseline} "
+                f"beyond noise; the largest difference in {group.metric} ({worst.label}) is "
+                f"{amount(worst.difference, group.metric)}: {verdict(group, worst)}"
             )
         else:
             best = (max if group.higher_is_better else min)(rows, key=_mean)
@@ -173,7 +176,7 @@ def _extremes(groups: Sequence[GroupSummary]) -> str:
                 f"{place}{group.metric} from {summary_text(worst.summary)} ({worst.label}) to "
                 f"{summary_text(best.summary)} ({best.label})"
             )
-    return "; ".join(said)
+    return ". ".join(said)
 
 
 def _mean(row: Row) -> float:
