@@ -36,6 +36,7 @@ def trained(kernel):
     return model, twin, graphs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["simulate", "int8"])
 def test_a_schedule_from_3_to_8_bits_is_one_graph_and_trains_as_eager_does(kernel):
     model, twin, graphs = trained(kernel)

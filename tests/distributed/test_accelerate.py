@@ -139,6 +139,7 @@ def load_sparingly() -> str:
     return ""
 
 
+@pytest.mark.slow
 def test_accelerates_sparing_load_knows_no_buffers(tmp_path):
     """Its own limit, which docs/scale.md names: ranges are buffers, as BatchNorm's statistics."""
     for said in run_together(load_sparingly, 2, tmp_path, has_group=False):

@@ -172,6 +172,7 @@ def sentences(num: int = 24) -> list[dict]:
     return [{"input_ids": row, "labels": i % 3} for i, row in enumerate(tokens)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "restores_callbacks"), [("net", True), ("bert", False)])
 def test_an_interrupted_run_resumed_by_the_trainer_ends_bit_identical(
     tmp_path, make, restores_callbacks

@@ -51,6 +51,7 @@ def _step(model: nn.Module, run: nn.Module, x: Tensor, step: int) -> list[Tensor
     return [output.detach(), x.grad, *(p.grad for p in model.parameters())]
 
 
+@pytest.mark.slow
 def test_a_schedule_of_bits_does_not_recompile_and_equals_eager() -> None:
     model, twin = _models()
     compiled = torch.compile(model)
@@ -69,6 +70,7 @@ def test_a_schedule_of_bits_does_not_recompile_and_equals_eager() -> None:
     assert not counters["graph_break"]
 
 
+@pytest.mark.slow
 def test_there_is_one_graph_per_pattern_of_float_roles() -> None:
     model, _ = _models()
     compiled = torch.compile(model, backend="aot_eager")

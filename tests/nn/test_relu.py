@@ -296,6 +296,7 @@ def test_training_with_masks_is_training_without_to_the_bit() -> None:
     assert all(map(torch.equal, *grads))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inplace", [False, True])
 def test_it_compiles_without_a_graph_break(inplace: bool) -> None:
     torch._dynamo.reset()

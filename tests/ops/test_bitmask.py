@@ -54,6 +54,7 @@ def test_compiled_code_packs_and_reads_the_same_bits() -> None:
     assert same_bits(keep(pack(x), g), keep_positive(pack_positive(x), g))
 
 
+@pytest.mark.slow
 def test_a_compiled_pass_packs_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "WARM_UP", 0)
     for count in (fused.MIN_ELEMENTS, fused.MIN_ELEMENTS + 5):

@@ -128,6 +128,7 @@ def test_shifting_goes_from_one_carrier_to_the_other_and_back(
     assert torch.equal(shift_codes(signed, torch.tensor(half)), unsigned)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["contiguous", "channels last"])
 def test_plain_and_compiled_passes_agree_in_every_bit(
     layout: str, monkeypatch: pytest.MonkeyPatch
