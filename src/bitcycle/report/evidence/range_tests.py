@@ -126,7 +126,7 @@ def _sentence(tests: Sequence[Test], labels: Sequence[str]) -> str:
     for label, lows in found.items():
         counts = {low: lows.count(low) for low in sorted(set(lows))}
         each = [f"{low} ({n} of {len(lows)} seeds)" for low, n in counts.items()]
-        said.append(f"{label}: {', '.join(each) if len(counts) > 1 else lows[0]}")
+        said.append(f"{label}: {', '.join(each) if len(lows) > 1 else lows[0]}")
     return f"{'; '.join(said)}."
 
 
