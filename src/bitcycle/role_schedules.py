@@ -21,7 +21,7 @@ RoleSchedule = ScheduleLike | Mapping[Pattern, ScheduleLike] | _Inherit
 
 Plan = tuple[Schedule, ...]  # of one layer, in the order of ROLES
 
-_PARENTS = {"weight": "forward", "act": "forward", "error": "backward", "grad": "backward"}
+PARENTS = {"weight": "forward", "act": "forward", "error": "backward", "grad": "backward"}
 
 
 def role_schedules(
@@ -60,7 +60,7 @@ def _plan(entry: Named, parsed: Mapping[str, Mapping[Pattern, Schedule]]) -> Pla
     """The schedule of each role of a layer."""
     float32 = parse_schedule("fp32")
     return tuple(
-        last_match(parsed[role], entry) or last_match(parsed[_PARENTS[role]], entry) or float32
+        last_match(parsed[role], entry) or last_match(parsed[PARENTS[role]], entry) or float32
         for role in ROLES
     )
 
@@ -70,7 +70,7 @@ def _check_use(
 ) -> None:
     """`forward` and `backward` must reach some layer that its two roles leave to them."""
     for parent in ("forward", "backward"):
-        roles = [role for role in ROLES if _PARENTS[role] == parent]
+        roles = [role for role in ROLES if PARENTS[role] == parent]
         if parsed[parent] and all(
             last_match(parsed[role], entry) is not None for entry, _ in layers for role in roles
         ):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bitcycle.precision import cost_bits
+from bitcycle.role_schedules import PARENTS
 from bitcycle.schedules import Delay, Schedule, parse_schedule
 from bitcycle.schedules.cyclic import Cyclic
 from bitcycle.study.identity import ROLES
@@ -18,7 +19,6 @@ from bitcycle.study.summary import GroupSummary, Row
 from bitcycle.train.config import RunConfig
 
 HIGHER, LOWER, NOISE, UNKNOWN = "higher", "lower", "within noise", "cannot tell"
-_PARENTS = {"weight": "forward", "act": "forward", "error": "backward", "grad": "backward"}
 _ROUNDING = 1e-9  # of a cost or a mean: equal but for float arithmetic
 
 
@@ -240,7 +240,7 @@ def _tops(config: RunConfig) -> dict[str, int]:
     """Of weights, activations, errors and gradients, whether given or inherited."""
     given = config.precision.given(auto=1)
     tops: dict[str, int] = {}
-    for role, parent in _PARENTS.items():
+    for role, parent in PARENTS.items():
         texts: dict[str, Any] = {}  # by pattern of layers; "" is every layer
         for text in (given[parent], given.get(role, {})):
             texts |= text if isinstance(text, dict) else {"": text}
