@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 ROLES = ("weight", "act", "error", "grad")
+# whose schedule a role takes that has none of its own
+PARENTS = {"weight": "forward", "act": "forward", "error": "backward", "grad": "backward"}
 FLOAT_BITS = 24  # a float32 mantissa: from here on the tensor itself is used, untouched
 MAX_BITS = 32
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from bitcycle.nn.base import QuantizedLayer
 from bitcycle.patterns import Named, Pattern, check_mapping, last_match
-from bitcycle.precision import ROLES, Precision, is_float
+from bitcycle.precision import PARENTS, ROLES, Precision, is_float
 from bitcycle.schedules import Schedule, ScheduleLike, parse_schedule
 
 
@@ -20,8 +20,6 @@ INHERIT: Final = _Inherit()  # weight and act take `forward`, error and grad tak
 RoleSchedule = ScheduleLike | Mapping[Pattern, ScheduleLike] | _Inherit
 
 Plan = tuple[Schedule, ...]  # of one layer, in the order of ROLES
-
-PARENTS = {"weight": "forward", "act": "forward", "error": "backward", "grad": "backward"}
 
 
 def role_schedules(

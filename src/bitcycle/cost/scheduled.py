@@ -14,7 +14,7 @@ from bitcycle.cost.product import OPERANDS
 from bitcycle.cost.usage import OperandBits, Usage, operand_bits
 from bitcycle.nn.base import QuantizedLayer
 from bitcycle.patterns import named_modules
-from bitcycle.precision import ROLES, Precision, cost_bits, is_float
+from bitcycle.precision import PARENTS, ROLES, Precision, cost_bits, is_float
 from bitcycle.role_schedules import INHERIT, Plan, RoleSchedule, role_schedules
 from bitcycle.schedules import Bits, parse_schedule
 from bitcycle.warnings import BitcycleWarning
@@ -93,8 +93,7 @@ def _plan_of_all(given: Mapping[str, RoleSchedule]) -> Plan:
                 f"{key}= has patterns and the model no quantized layer that they could match; "
                 "convert it first: bitcycle.quantize_model(model)"
             )
-    parents = {"weight": "forward", "act": "forward", "error": "backward", "grad": "backward"}
-    values = [given[role] if given[role] is not INHERIT else given[parents[role]] for role in ROLES]
+    values = [given[role] if given[role] is not INHERIT else given[PARENTS[role]] for role in ROLES]
     return tuple(
         parse_schedule("fp32" if value is INHERIT else value)  # type: ignore[arg-type]
         for value in values

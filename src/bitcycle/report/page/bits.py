@@ -9,14 +9,13 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
-from bitcycle.precision import ROLES
+from bitcycle.precision import PARENTS, ROLES
 from bitcycle.report.page.numbers import thin
 from bitcycle.report.page.recorded import RecordedMethod
 from bitcycle.schedules import Bits, Schedule, parse_schedule
 
 Segment = tuple[int, int, Bits]  # first step, end, bits
 MOST_SEGMENTS = 1000
-_PARENTS = {"weight": "forward", "act": "forward", "error": "backward", "grad": "backward"}
 
 
 def schedules_of(method: RecordedMethod) -> dict[str, list[str]]:
@@ -25,7 +24,7 @@ def schedules_of(method: RecordedMethod) -> dict[str, list[str]]:
     given: dict[str, Any] = dict(precision.given(auto=method.found_low))
     found: dict[str, list[str]] = {}
     for role in ROLES:
-        text = given.get(role, given.get(_PARENTS[role], "fp32"))
+        text = given.get(role, given.get(PARENTS[role], "fp32"))
         for pattern, inner in (text if isinstance(text, dict) else {"": text}).items():
             name = f"{role} of {pattern}" if pattern else role
             found.setdefault(str("fp32" if inner is None else inner), []).append(name)

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bitcycle.precision import cost_bits
-from bitcycle.role_schedules import PARENTS
+from bitcycle.precision import PARENTS, cost_bits
 from bitcycle.schedules import Delay, Schedule, parse_schedule
 from bitcycle.schedules.cyclic import Cyclic
 from bitcycle.study.identity import ROLES
