@@ -3,13 +3,15 @@
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from bitcycle.train import loop, resume, run
 from bitcycle.train.checkpoint import Checkpoints
-from bitcycle.train.signals import Interrupted, StopWish
+from bitcycle.train.signals import Interrupted, StopWish, unheard_by_children
 from tests.train.small import folder_of, small, traces
 
 
@@ -90,3 +92,33 @@ def test_in_another_thread_nothing_is_listened_to():
 def test_an_interruption_survives_the_way_between_processes():
     error = pickle.loads(pickle.dumps(Interrupted(signal.SIGTERM, "stopped at step 3")))
     assert (str(error), error.exit_code) == ("stopped at step 3", 143)
+
+
+def test_an_interrupt_while_a_process_starts_is_not_lost():
+    with StopWish().listening() as wish:
+        with unheard_by_children():
+            os.kill(os.getpid(), signal.SIGINT)
+        assert wish.signum == signal.SIGINT
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+STARTS_A_CHILD = """
+import time
+from multiprocessing import get_context
+from bitcycle.train.signals import unheard_by_children
+child = get_context("spawn").Process(target=time.sleep, args=(60,))
+with unheard_by_children():
+    child.start()
+with open(f"/proc/{child.pid}/status") as lines:
+    print(next(line for line in lines if line.startswith("SigBlk")).split()[1])
+child.kill()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_even_the_first_process_started_never_hears_it():
+    # of a fresh process, in which no helper of multiprocessing runs yet
+    blocked = subprocess.run(
+        [sys.executable, "-c", STARTS_A_CHILD], check=True, capture_output=True, text=True
+    ).stdout
+    assert int(blocked, 16) & 1 << (signal.SIGINT - 1)

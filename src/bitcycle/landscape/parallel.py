@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from multiprocessing import active_children, get_context, parent_process
 from typing import Protocol
 
 from bitcycle.landscape.grid import Grid, Point
+from bitcycle.train.signals import unheard_by_children
 
 LossAt = Callable[[float, float], float]
 AHEAD = 2  # points that wait for each process, so that none waits for a point
@@ -72,23 +72,10 @@ def _in_pool(
     while left or running:
         while left and len(running) < AHEAD * jobs:
             i, j = left.pop()
-            with _deaf_to_interrupts():
+            with unheard_by_children():
                 running[pool.submit(_loss_at, values[i], values[j])] = i, j
         for future in wait(running, return_when=FIRST_COMPLETED).done:
             yield running.pop(future), future.result()
-
-
-@contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """Processes started inside do not hear Ctrl-C, which would end them with a traceback each."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may say so
-        return
-    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, former)
 
 
 _resources = ExitStack()  # of a process that computes points, for as long as it lives

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from types import FrameType
 
 
@@ -48,3 +49,20 @@ class StopWish:
         finally:
             for signum, handler in former.items():
                 signal.signal(signum, handler)
+
+
+@contextmanager
+def unheard_by_children() -> Iterator[None]:
+    """Processes started inside never hear Ctrl-C, which would end them with a traceback each.
+
+    Here it is put off to the end of the `with` at most: blocked, not ignored, so none is lost.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # its start would unblock the signal
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)

@@ -6,8 +6,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
@@ -16,6 +15,7 @@ from typing import Any
 from bitcycle.study.attempt import Ending, attempt, log_file
 from bitcycle.study.engines.base import Engine
 from bitcycle.train.config import RunConfig
+from bitcycle.train.signals import unheard_by_children
 
 PATIENCE = 10.0  # seconds that a killed process may take to be gone
 
@@ -46,7 +46,7 @@ class LocalEngine(Engine):
         context = get_context("spawn")
         reader, writer = context.Pipe(duplex=False)
         process = context.Process(target=_work, args=(config, writer), name=config.run_name)
-        with _deaf_to_interrupts():
+        with unheard_by_children():
             process.start()
         writer.close()  # the child has its own
         self._children[config.run_name] = Child(process, reader, config)
@@ -118,16 +118,3 @@ def died(code: int | None, log: str) -> str:
             how = f"killed by {signal.Signals(-code).name}"
     hint = ", perhaps for lack of memory" if code == -signal.SIGKILL else ""
     return f"ProcessDied: {how}{hint} (log: {log})"
-
-
-@contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """Processes started inside do not hear Ctrl-C, which would end them with a traceback each."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may say so
-        return
-    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, former)
