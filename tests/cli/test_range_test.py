@@ -47,6 +47,8 @@ def test_files_go_below_the_output_of_the_recipe_unless_told_otherwise(tmp_path,
     folder = tmp_path / "runs" / "tiny-seed0-range-test"
     assert sorted(entry.name for entry in folder.iterdir()) == ["range-test.json", "range-test.png"]
     assert "step 8/" not in capsys.readouterr().out
+    assert main(["range-test", str(path), *FAST, "--quiet", "--reset"]) == 0  # in one of its own
+    assert (tmp_path / "runs" / "tiny-seed0-reset-range-test" / "range-test.json").is_file()
 
 
 def test_nothing_passed_is_an_error_and_the_files_are_written(tmp_path, capsys):

@@ -90,7 +90,8 @@ def run_range_test(arguments: argparse.Namespace) -> int:
     check_overrides(arguments.overrides)
     config = override(find_config(arguments.what), arguments.overrides)
     config = replace(config, range_test=_settings(config.range_test, arguments))
-    default = Path(config.output) / f"{config.run_name}-range-test"
+    kind = "reset-range-test" if config.range_test.reset else "range-test"
+    default = Path(config.output) / f"{config.run_name}-{kind}"
     folder = Path(arguments.out).expanduser() if arguments.out else default
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--out {folder} is a file; give a folder")

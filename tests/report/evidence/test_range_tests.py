@@ -105,6 +105,20 @@ def test_recipes_of_one_network_are_told_apart_by_their_names():
     assert labels_of(tests) == ["digits-absmax-8-8", "digits-cpt-3-8-8"]
 
 
+def test_a_network_tested_in_both_ways_is_told_apart_and_counted_by_itself():
+    restarted = {**range_file()["plan"], "reset": True}
+    page = render(range_file(0, plan=restarted), range_file(0, passes=False))
+    assert page.sentence == (
+        "digits_resnet on digits: no bits pass; digits_resnet on digits, restarted: learns from "
+        "3 bits on."
+    )
+    text = page.files["range-tests.md"]
+    row = "| digits\\_resnet on digits, restarted | 0 | digits-cpt-3-8-8 | 2-3 | 8 | 4 | 1 | at"
+    assert row in text
+    assert "One seed each" in text
+    assert "Restart: every number of bits begins with the same weights" in text
+
+
 def test_the_curve_comes_back():
     (test,) = gather_range_tests([range_file()])["tests"]
     assert curve_of(test).first_passing == 3

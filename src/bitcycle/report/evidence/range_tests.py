@@ -32,7 +32,7 @@ def is_range_test(data: Mapping[str, Any]) -> bool:
 def gather_range_tests(files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """All of them, each with the metric of every step; what follows from that is left out."""
     tests = [_gather(found) for found in files]
-    tests.sort(key=lambda test: (test["name"], test["seed"]))
+    tests.sort(key=lambda test: (test["name"], test["plan"]["reset"], test["seed"]))
     return {"kind": "range-tests", "tests": tests}
 
 
@@ -105,13 +105,16 @@ def curve_of(test: Test) -> RangeCurve:
 
 
 def labels_of(tests: Sequence[Test]) -> list[str]:
-    """The network and its data, or the name where that does not tell tests apart."""
+    """The network and its data; more where that does not tell tests apart."""
     short = [f"{t['model']} on {t['data']}" if "model" in t else t["name"] for t in tests]
     names: dict[str, set[str]] = {}
+    ways: dict[str, set[bool]] = {}
     for test, label in zip(tests, short, strict=True):
         names.setdefault(label, set()).add(test["name"])
+        ways.setdefault(test["name"], set()).add(test["plan"]["reset"])
     return [
-        label if len(names[label]) == 1 else test["name"]
+        (label if len(names[label]) == 1 else test["name"])
+        + (", restarted" if len(ways[test["name"]]) == 2 and test["plan"]["reset"] else "")
         for test, label in zip(tests, short, strict=True)
     ]
 
@@ -157,7 +160,7 @@ def _bounds(tests: Sequence[Test], labels: Sequence[str]) -> Table:
             caption="By bits: the mean of the metric over the last window of steps and, in "
             "brackets, its gain over the first one. The lower bound is the first number of bits "
             "with a gain above the threshold; a network that has learned already gains less with "
-            f"the bits after it.{_upper(tests)}{_units(tests)} {_spread(tests)}",
+            f"the bits after it.{_upper(tests)}{_units(tests)} {_spread(labels)}",
         )
     )
 
@@ -187,9 +190,9 @@ def _units(tests: Sequence[Test]) -> str:
     return "".join(f" {text}" for name, text in units.items() if name in used)
 
 
-def _spread(tests: Sequence[Test]) -> str:
-    numbers = {sum(t["name"] == test["name"] for t in tests) for test in tests}
-    return "One seed each, so no spread." if numbers == {1} else "A row per seed."
+def _spread(labels: Sequence[str]) -> str:
+    is_one_each = len(set(labels)) == len(labels)
+    return "One seed each, so no spread." if is_one_each else "A row per seed."
 
 
 def _settings(tests: Sequence[Test], labels: Sequence[str]) -> Table:
@@ -220,9 +223,15 @@ def _settings(tests: Sequence[Test], labels: Sequence[str]) -> Table:
             is_number=(False, True, False, False, True, True, True, False, False, True, True),
             caption="Errors: bits of the backward pass. Steps each: at every number of bits, and "
             "the window that means are taken over. Schedule: what the test proposes to train with. "
-            "Cost: of the whole test.",
+            "Cost: of the whole test." + _restart(tests),
         )
     )
+
+
+def _restart(tests: Sequence[Test]) -> str:
+    if not any(test["plan"]["reset"] for test in tests):
+        return ""
+    return " Restart: every number of bits begins with the same weights, else with the last ones."
 
 
 def _errors(test: Test) -> str:
