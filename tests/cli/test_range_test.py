@@ -59,7 +59,12 @@ def test_nothing_passed_is_an_error_and_the_files_are_written(tmp_path, capsys):
     shown = capsys.readouterr()
     assert "does not learn at 2 to 4 bits" in shown.err
     assert "next:" not in shown.out
-    assert json.loads((out / "range-test.json").read_text())["low"] is None
+    data = json.loads((out / "range-test.json").read_text())
+    assert data["low"] is None
+    assert main(["range-test", str(path), *FAST, "--quiet", "--out", str(tmp_path / "passes")]) == 0
+    passed = json.loads((tmp_path / "passes" / "range-test.json").read_text())
+    assert data["bitops"] == passed["bitops"] > 0  # it costs as much as one that finds something
+    assert f"cost:        {data['bitops']:.3g} BitOPs for 24 steps" in shown.out
     assert (out / "range-test.png").exists()
 
 

@@ -102,16 +102,17 @@ def run_range_test(arguments: argparse.Namespace) -> int:
         stop_early=arguments.stop_early,
         say=(lambda line: None) if arguments.quiet else lambda line: print(line, flush=True),
     )
+    cost = f"{report.bitops:.3g} BitOPs for {len(report.curve.bits)} steps"
     if report.test is not None:
-        cost = f"{report.bitops:.3g} BitOPs"
         print(f"\n{report.curve}\n\nlower bound: {report.test.low} bits", end="")
         print(f"\nupper bound: {report.test.high} bits" if arguments.upper else "")
-        print(f"cost:        {cost} for {len(report.curve.bits)} steps")
+        print(f"cost:        {cost}")
         command = ["bitcycle", "train", arguments.what, *_others(arguments.overrides)]
         print(f"next:        {shlex.join(command)} --precision.forward {report.forward}")
     given = {"recipe": arguments.what, "overrides": arguments.overrides}
     _write(folder, report, given)
     if error is not None:
+        print(f"cost:        {cost}")
         print(f"bitcycle: {error}", file=sys.stderr)
         return 1
     return 0

@@ -10,7 +10,7 @@ from typing import Any
 
 from bitcycle.assign import quantized_layers
 from bitcycle.precision import ROLES, Precision
-from bitcycle.range_test import RangeProgress, RangeTest, run_range_test
+from bitcycle.range_test import RangeProgress, RangeTest, RangeTestError, run_range_test
 from bitcycle.role_schedules import INHERIT, role_schedules
 from bitcycle.schedules import parse_schedule
 from bitcycle.train.checkpoint import Checkpoints
@@ -42,8 +42,13 @@ def find_low(session: Session, directory: RunDirectory, reporter: Reporter, wish
                 signum, f"stopped in the range test, which {directory.path} begins anew on resume"
             )
 
-    found = run_on_session(session, plan, progress=lambda moment: reporter.say(str(moment)),
-                           after_step=stop, stop_early=True)  # fmt: skip
+    tested, bitops = run_on_session(
+        session, plan, progress=lambda moment: reporter.say(str(moment)), after_step=stop,
+        stop_early=True,
+    )  # fmt: skip
+    if isinstance(tested, RangeTestError):
+        raise tested
+    found = FoundLow(test=tested, bitops=bitops)
     session.take_low(found)
     session.seconds += time.monotonic() - began
     assert session.bits is not None
@@ -76,8 +81,11 @@ def run_on_session(
     after_step: Callable[[], object] = lambda: None,
     find_upper: bool = False,
     stop_early: bool = False,
-) -> FoundLow:
-    """Run the test on the session's first batches; the session is as it was afterwards."""
+) -> tuple[RangeTest | RangeTestError, dict[str, int]]:
+    """Run the test on the session's first batches; the session is as it was afterwards.
+
+    With what it found, or the error that says that nothing passed, come the BitOPs it took.
+    """
     task = session.task
     is_loss = plan.metric == "loss"
     meter_before = session.meter.state_dict()
@@ -95,7 +103,7 @@ def run_on_session(
             return -metrics["loss"] if is_loss else metrics[plan.metric]
 
         try:
-            test: RangeTest = run_range_test(
+            tested: RangeTest | RangeTestError = run_range_test(
                 session.model,
                 train_step,
                 lambda bits: _precision_at(session, bits),
@@ -111,10 +119,13 @@ def run_on_session(
                 name="-loss" if is_loss else plan.metric,
                 progress=progress,
             )
-            return FoundLow(test=test, bitops=session.meter.by_matmul())
+        except RangeTestError as error:
+            tested = error
         finally:
+            bitops = session.meter.by_matmul()
             session.window = {}
             session.meter.load_state_dict(meter_before)
+    return tested, bitops
 
 
 def _precision_at(session: Session, bits: int) -> Precision | dict[str, Precision]:

@@ -34,10 +34,10 @@ class RangeReport:
     find_upper: bool
     stop_early: bool
     curve: RangeCurve
+    bitops: int
     made: dict[str, Any]  # machine, threads, and seconds from loading the data on
     test: RangeTest | None = None
     forward: str | None = None  # the schedule to train with
-    bitops: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types only."""
@@ -93,24 +93,18 @@ def range_test_of(
         def progress(moment: RangeProgress) -> None:
             say(str(moment))
 
-        found, error = None, None
-        try:
-            found = run_on_session(
-                session, plan, progress=progress, find_upper=find_upper, stop_early=stop_early
-            )
-            curve = found.test.curve
-        except RangeTestError as raised:
-            error, curve = raised, raised.curve
+        tested, bitops = run_on_session(
+            session, plan, progress=progress, find_upper=find_upper, stop_early=stop_early
+        )
         made = measured(time.monotonic() - began, threads=torch.get_num_threads())
     report = RangeReport(
-        config=config, plan=plan, find_upper=find_upper, stop_early=stop_early, curve=curve,
-        made=made,
+        config=config, plan=plan, find_upper=find_upper, stop_early=stop_early,
+        curve=tested.curve, bitops=sum(bitops.values()), made=made,
     )  # fmt: skip
-    if found is None:
-        return report, error
-    forward = forward_text(config, found.test, session.total_steps)
-    bitops = sum(found.bitops.values())
-    return replace(report, test=found.test, forward=forward, bitops=bitops), None
+    if isinstance(tested, RangeTestError):
+        return report, tested
+    forward = forward_text(config, tested, session.total_steps)
+    return replace(report, test=tested, forward=forward), None
 
 
 def _top(config: RunConfig) -> Bits:

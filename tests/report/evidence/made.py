@@ -79,13 +79,16 @@ def range_file(seed: int = 0, *, passes: bool = True, **changes: Any) -> dict[st
     )  # fmt: skip
     plan = {"low": 2, "high": 3, "steps_per_precision": 4, "window": 1, "threshold": 20.0,
             "metric": "accuracy", "reset": False}  # fmt: skip
-    found = {"low": 3, "high": 3, "forward": "3", "bitops": 1200} if passes else dict.fromkeys(
-        ("low", "high", "forward", "bitops")
-    )  # fmt: skip
+    found = (
+        {"low": 3, "high": 3, "forward": "3"}
+        if passes
+        else dict.fromkeys(("low", "high", "forward"))
+    )
     return {
         "name": "digits-cpt-3-8-8", "seed": seed, "model": "digits_resnet", "data": "digits",
         "backward": 8, "plan": plan, "find_upper": False, "stop_early": False, **found,
-        "curve": curve.to_dict(), **MADE, "recipe": "digits-cpt-3-8-8", "overrides": [], **changes,
+        "bitops": 1200, "curve": curve.to_dict(), **MADE, "recipe": "digits-cpt-3-8-8",
+        "overrides": [], **changes,
     }  # fmt: skip
 
 
