@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 
@@ -50,12 +51,17 @@ def without_empty_columns(table: Table) -> Table:
 
 def to_markdown(table: Table) -> str:
     """With the title as a heading and the caption below."""
+    caption = f"\n\n{escape_markdown(table.caption)}" if table.caption else ""
+    return f"## {escape_markdown(table.title)}\n\n{markdown_rows(table)}{caption}\n"
+
+
+def markdown_rows(table: Table, *, first: Callable[[str], str] | None = None) -> str:
+    """Headings and rows only; first: makes Markdown of a cell of the first column."""
     rule = ["---:" if number else "---" for number in table.is_number]
     lines = [[escape_markdown(cell) for cell in table.headings], rule]
-    lines += [[escape_markdown(cell) for cell in row] for row in table.rows]
-    body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    caption = f"\n\n{escape_markdown(table.caption)}" if table.caption else ""
-    return f"## {escape_markdown(table.title)}\n\n{body}{caption}\n"
+    for begin, *others in table.rows:
+        lines.append([(first or escape_markdown)(begin), *map(escape_markdown, others)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def escape_markdown(text: str) -> str:

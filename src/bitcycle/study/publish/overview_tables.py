@@ -11,7 +11,7 @@ from bitcycle.study.publish.answers import Compared, distinct, hardest, main, pl
 from bitcycle.study.publish.pairs import UNKNOWN, Pair, costs, count
 from bitcycle.study.publish.restore import Evidence
 from bitcycle.study.summary import Row, summarize
-from bitcycle.study.table_text import Table, escape_markdown, to_markdown, without_empty_columns
+from bitcycle.study.table_text import Table, escape_markdown, markdown_rows, without_empty_columns
 
 _PAIR = ("study", "group", "cyclic", "static", "difference (95 % interval)", "n", "p", "cost")
 _NUMBERS = (False, False, False, False, True, True, True, True, False)
@@ -209,11 +209,7 @@ def _markdown(
         rows=tuple(rows),
         is_number=tuple(is_number),
     )
-    text = to_markdown(without_empty_columns(table)).partition("\n\n")[2].rstrip("\n")
-    for name in dict.fromkeys(row[0] for row in rows):
-        shown = escape_markdown(name)
-        text = text.replace(f"\n| {shown} |", f"\n| {link(name, folder)} |")
-    return text
+    return markdown_rows(without_empty_columns(table), first=lambda name: link(name, folder))
 
 
 def link(name: str, folder: str = "") -> str:

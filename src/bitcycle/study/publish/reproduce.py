@@ -7,7 +7,7 @@ from typing import Any
 
 from bitcycle.study.numbers import bitops_text
 from bitcycle.study.publish.restore import Evidence
-from bitcycle.study.table_text import Table, escape_markdown, to_markdown
+from bitcycle.study.table_text import Table, markdown_rows
 
 HOUR, DAY, YEAR = 3600.0, 86_400.0, 365 * 86_400.0
 
@@ -38,12 +38,9 @@ def reproduce_table(
         rows=rows,
         is_number=(False, False, False, True, True, True, False),
     )
-    text = to_markdown(table).partition("\n\n")[2].rstrip("\n")
-    for name in (row[0] for row in rows):
-        shown = escape_markdown(name)
-        cell = f"[`{name}`]({folder}{name}.md)" if name in known else f"`{name}`"
-        text = text.replace(f"\n| {shown} |", f"\n| {cell} |")
-    return text
+    return markdown_rows(
+        table, first=lambda name: f"[`{name}`]({folder}{name}.md)" if name in known else f"`{name}`"
+    )
 
 
 def machine_sentence(data: Mapping[str, Any]) -> str:
