@@ -54,3 +54,13 @@ def test_graph_networks_are_there_in_both_modes():
 
 def test_pairs_of_sentences():
     assert labels("snli-small", "BERT, SNLI") == ["float32", "static 8/8", "CPT 5-8/8"]
+
+
+def test_lengths_compare_static_bits_and_cpt_at_each():
+    study = STUDIES["lengths-small"]()
+    for steps, group in zip((30, 60, 120, 240, 480), study.groups, strict=True):
+        assert group == f"small ResNet-8, digits, {steps} steps"
+        static, cyclic = study.of(group)
+        assert static.config.steps == cyclic.config.steps == steps
+        assert (static.config.precision.forward, cyclic.config.precision.forward) == (8, "CR:3-8:8")
+    assert len(study.seeds) == 10
