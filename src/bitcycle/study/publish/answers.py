@@ -79,33 +79,36 @@ def _strength(entry: Compared) -> tuple[float, float]:
 
 
 def plain(entries: Sequence[Compared]) -> list[Compared]:
-    """Every comparison of CPT's own schedule, shared ones once.
-
-    Of a group with several quantizers those of the default one.
-    """
-    return distinct([entry for found in _plain_groups(entries) for entry in found])
+    """Every comparison of CPT's own schedule, shared ones once."""
+    return distinct(list(_plain_entries(entries)))
 
 
 def main(entries: Sequence[Compared]) -> list[Compared]:
-    """Of those one for each group of a study, chosen without a look at the values.
+    """Of those one for each network and data of a study, chosen without a look at the values.
 
     That with the study's baseline, then the one that most studies have.
     """
     shared = Counter(entry.ids for entry in entries)
+    networks: dict[tuple[str, str, str], list[Compared]] = {}
+    for entry in _plain_entries(entries):
+        config = entry.pair.cyclic.method.method.config
+        networks.setdefault((entry.study, config.model.name, config.data.name), []).append(entry)
 
     def fit(entry: Compared) -> tuple[bool, int]:
         return entry.pair.static.label == entry.pair.group.baseline, shared[entry.ids]
 
-    return distinct([max(found, key=fit) for found in _plain_groups(entries)])
+    return distinct([max(found, key=fit) for found in networks.values()])
 
 
-def _plain_groups(entries: Sequence[Compared]) -> list[list[Compared]]:
+def _plain_entries(entries: Sequence[Compared]) -> Iterator[Compared]:
+    """Those of CPT's own schedule; of a group with several quantizers those of the default one."""
     groups: dict[tuple[str, str], list[Compared]] = {}
     for entry in entries:
         if is_plain(entry.pair.cyclic.method.method.config):
             groups.setdefault((entry.study, entry.pair.group.group), []).append(entry)
-    return [[entry for entry in found if _quantizer(entry) == DEFAULT.precision.quantizer] or found
-            for found in groups.values()]  # fmt: skip
+    for found in groups.values():
+        default = [e for e in found if _quantizer(e) == DEFAULT.precision.quantizer]
+        yield from default or found
 
 
 def _quantizer(entry: Compared) -> str:
