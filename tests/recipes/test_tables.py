@@ -17,6 +17,7 @@ from bitcycle.recipes.tables import Bits, read_table
         ("table7_delayed_start", 24),
         ("table8_gradient_cycling", 6),
         ("figure5_cost", 12),
+        ("range_test", 5),
     ],
 )
 def test_every_table_is_there_and_whole(name, num_rows):

@@ -3,8 +3,8 @@
 import pytest
 
 from bitcycle.range_test import RangeCurve
+from bitcycle.report.evidence.range_tables import curve_of
 from bitcycle.report.evidence.range_tests import (
-    curve_of,
     gather_range_tests,
     labels_of,
     render_range_tests,
@@ -34,19 +34,27 @@ def lstm_file(**changes):
 def test_one_table_has_the_bound_and_the_metric_by_bits_of_every_network():
     text = render(lstm_file(), range_file()).files["range-tests.md"]
     assert (
-        "| network | seed | metric | threshold | lower bound | upper bound | 2 bits | 3 bits | "
-        "4 bits |" in text
+        "| network | seed | metric | threshold | lower bound | published | upper bound | "
+        "2 bits | 3 bits | 4 bits |" in text
     )
     assert (
-        "| digits\\_resnet on digits | 0 | accuracy | 20 | 3 | - | 12.0 (+2.0) | 60.0 (+48.0) | - |"
-        in text
+        "| digits\\_resnet on digits | 0 | accuracy | 20 | 3 | - | - | 12.0 (+2.0) | "
+        "60.0 (+48.0) | - |" in text
     )
     assert (
-        "| lstm\\_lm on ptb | 0 | -loss | 0.5 | 4 | 4 | not finite | -6.900 (+0.100) | "
+        "| lstm\\_lm on ptb | 0 | -loss | 0.5 | 4 | 5 | 4 | not finite | -6.900 (+0.100) | "
         "-5.000 (+1.900) |" in text
     )
     assert "One seed each, so no spread." in text
     assert "-loss: of training batches, in nats" in text
+
+
+def test_published_bounds_stand_beside_ours_where_the_paper_has_one():
+    text = render(lstm_file()).files["range-tests.md"]
+    assert "its threshold, window and number of steps are not published" in text
+    text = render(range_file()).files["range-tests.md"]
+    assert "published |" not in text
+    assert "Published:" not in text
 
 
 def test_one_picture_has_a_panel_for_every_network():

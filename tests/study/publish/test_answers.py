@@ -156,6 +156,27 @@ def test_the_headline_has_every_comparison_of_cpt_and_shared_ones_once():
     assert (entry.study, entry.pair.cyclic.label) == ("cycles", "3-8")  # which both studies have
 
 
+def test_the_headline_has_one_row_for_each_network_and_data_with_the_studys_baseline():
+    def group(name, **changes):
+        rows = ((6, "CR:3-6:8"), (8, "CR:3-8:8"))
+        return [
+            entry
+            for top, schedule in rows
+            for entry in (
+                (method(f"{top}", top, group=name, changes=changes), STATIC, 100.0),
+                (method(f"3-{top}", schedule, group=name, changes=changes), ALIKE, 60.0),
+            )
+        ]
+
+    short, long = group("30 steps", steps=30), group("60 steps", steps=60)
+    other = group("mnist", data=DataConfig(name="mnist"))
+    published = evidence_of(study_result([*short, *long, *other], name="a", baseline="8"))
+    found = [
+        (entry.pair.group.group, entry.pair.cyclic.label) for entry in main(compared([published]))
+    ]
+    assert found == [("30 steps", "3-8"), ("mnist", "3-8")]
+
+
 def test_of_several_quantizers_the_headline_has_the_default_one():
     def by(quantizer):
         static = PrecisionConfig(forward=8, backward=8, quantizer=quantizer)

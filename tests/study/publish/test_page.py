@@ -140,6 +140,21 @@ def test_published_values_stand_beside_ours_with_what_differs():
     )
 
 
+def test_several_lengths_of_one_network_are_one_sentence():
+    cell = {"value": 72.0, "cost": None, "where": "CPT Table 2", "group": "ResNet-74, CIFAR-100",
+            "training": "64,000 steps of 128"}  # fmt: skip
+    methods = [
+        method("8", 8, group=f"net, {steps:,} steps", changes={"steps": steps})
+        for steps in (60, 1200)
+    ]
+    result = study_result([(each, STATIC, 100.0) for each in methods], baseline="8")
+    text = page(result, published={each.key: cell for each in methods})
+    assert (
+        "What differs: Ours is net, 60 steps of 64 or 1,200 steps of 64; published is ResNet-74, "
+        "CIFAR-100, 64,000 steps of 128. Published numbers" in text
+    )
+
+
 def test_costs_are_explained_where_a_paper_has_them():
     cell = {"value": 72.0, "cost": None, "where": "CPT Table 8", "group": "ResNet-74, CIFAR-100",
             "training": "64,000 steps of 128"}  # fmt: skip

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bitcycle.range_test import RangeCurve
-from bitcycle.report.evidence.measured import UNKNOWN, machine_line, take, wall_clock_line
+from bitcycle.report.evidence.measured import machine_line, take, wall_clock_line
 from bitcycle.report.evidence.page import Page, again, block, exactly, folders, made_from
 from bitcycle.report.evidence.picture import plain_style, small_svg_text
+from bitcycle.report.evidence.range_tables import Test, bounds_table, curve_of, settings_table
 from bitcycle.report.range_test import draw_range_panels
-from bitcycle.study.compare_table import duration
-from bitcycle.study.numbers import bitops_text, fixed
 from bitcycle.study.publish.commands import recipe_needs_data
 from bitcycle.study.publish.given import overrides_but, portable
 from bitcycle.study.publish.jsontext import rounded
-from bitcycle.study.table_text import Table, escape_markdown, to_markdown, without_empty_columns
+from bitcycle.study.table_text import escape_markdown, to_markdown
 
 DIGITS = 6  # of a metric
 OWN_OPTIONS = ("seed", "threads", "output", "range_test")  # which the command spells out
-Test = Mapping[str, Any]
 
 
 def is_range_test(data: Mapping[str, Any]) -> bool:
@@ -81,8 +78,8 @@ def render_range_tests(name: str, data: Mapping[str, Any]) -> Page:
         "Faint: the metric of a step; bold: its mean over the window; dashed: the height at which "
         "the bits pass; circle: where the first bits do."
         + ("" if len(panels) == len(tests) else " Of several seeds the first is drawn."),
-        to_markdown(_bounds(tests, labels)).rstrip("\n"),
-        to_markdown(_settings(tests, labels)).rstrip("\n"),
+        to_markdown(bounds_table(tests, labels)).rstrip("\n"),
+        to_markdown(settings_table(tests, labels)).rstrip("\n"),
         "## How it was made",
         block(*commands),
         f"The last command writes this page and its file. {again(name)}{folders(commands)}",
@@ -91,17 +88,6 @@ def render_range_tests(name: str, data: Mapping[str, Any]) -> Page:
     ]
     files = {f"{name}.svg": svg, f"{name}.md": "\n\n".join(parts) + "\n"}
     return Page(title=title, file=f"{name}.md", sentence=sentence, files=files)
-
-
-def curve_of(test: Test) -> RangeCurve:
-    """The metric of every step, with its bits."""
-    return RangeCurve(
-        bits=tuple(bits for bits, number in test["steps_at"] for _ in range(number)),
-        metric=tuple(math.nan if m is None else float(m) for m in test["metric"]),
-        window=test["plan"]["window"],
-        threshold=test["plan"]["threshold"],
-        name=test["metric_name"],
-    )
 
 
 def labels_of(tests: Sequence[Test]) -> list[str]:
@@ -131,114 +117,6 @@ def _sentence(tests: Sequence[Test], labels: Sequence[str]) -> str:
         each = [f"{low} ({n} of {len(lows)} seeds)" for low, n in counts.items()]
         said.append(f"{label}: {', '.join(each) if len(lows) > 1 else lows[0]}")
     return f"{'; '.join(said)}."
-
-
-def _bounds(tests: Sequence[Test], labels: Sequence[str]) -> Table:
-    """The metric by bits, with the bound that follows."""
-    tried = sorted({bits for test in tests for bits, _ in test["steps_at"]})
-    names = ("network", "seed", "metric", "threshold", "lower bound", "upper bound",
-             *(f"{bits} bits" for bits in tried))  # fmt: skip
-    rows = tuple(
-        (
-            label,
-            str(test["seed"]),
-            test["metric_name"],
-            f"{test['plan']['threshold']:g}",
-            "none" if test["low"] is None else str(test["low"]),
-            str(test["high"]) if test.get("find_upper") and test["low"] is not None else "",
-            *(_cell(curve_of(test), bits) for bits in tried),
-        )
-        for test, label in zip(tests, labels, strict=True)
-    )
-    return without_empty_columns(
-        Table(
-            name="range-tests",
-            title="Lower bounds, and the metric by bits",
-            columns=tuple(("", name) for name in names),
-            rows=rows,
-            is_number=(False, True, False, *[True] * (len(names) - 3)),
-            caption="By bits: the mean of the metric over the last window of steps and, in "
-            "brackets, its gain over the first one. The lower bound is the first number of bits "
-            "with a gain above the threshold; a network that has learned already gains less with "
-            f"the bits after it.{_upper(tests)}{_units(tests)} {_spread(labels)}",
-        )
-    )
-
-
-def _cell(curve: RangeCurve, bits: int) -> str:
-    if bits not in curve.precisions:
-        return ""
-    if math.isnan(curve.gain(bits)):
-        return "not finite"
-    digits = 2 - math.floor(math.log10(curve.threshold or 1))
-    end, gain = curve.end(bits), curve.gain(bits)
-    return f"{fixed(end, max(digits, 1))} ({fixed(gain, max(digits, 1), sign=True)})"
-
-
-def _upper(tests: Sequence[Test]) -> str:
-    if not any(test.get("find_upper") and test["low"] is not None for test in tests):
-        return ""
-    return " The upper bound is the first number of bits after which more add less than that."
-
-
-def _units(tests: Sequence[Test]) -> str:
-    units = {
-        "accuracy": "Accuracy: of training batches, in %.",
-        "-loss": "-loss: of training batches, in nats, negative so that more is better.",
-    }
-    used = {test["metric_name"] for test in tests}
-    return "".join(f" {text}" for name, text in units.items() if name in used)
-
-
-def _spread(labels: Sequence[str]) -> str:
-    is_one_each = len(set(labels)) == len(labels)
-    return "One seed each, so no spread." if is_one_each else "A row per seed."
-
-
-def _settings(tests: Sequence[Test], labels: Sequence[str]) -> Table:
-    names = ("network", "seed", "recipe", "bits tried", "errors", "steps each", "window", "restart",
-             "schedule", "cost", "wall-clock")  # fmt: skip
-    rows = tuple(
-        (
-            label,
-            str(test["seed"]),
-            test.get("recipe", test["name"]),
-            f"{test['plan']['low']}-{test['plan']['high']}",
-            _errors(test),
-            str(test["plan"]["steps_per_precision"]),
-            str(test["plan"]["window"]),
-            "at every precision" if test["plan"]["reset"] else "",
-            test["forward"] or "",
-            bitops_text(test["bitops"]),
-            duration(float(test["seconds"])) if "seconds" in test else UNKNOWN,
-        )
-        for test, label in zip(tests, labels, strict=True)
-    )
-    return without_empty_columns(
-        Table(
-            name="range-test-settings",
-            title="How each was tested",
-            columns=tuple(("", name) for name in names),
-            rows=rows,
-            is_number=(False, True, False, False, True, True, True, False, False, True, True),
-            caption="Errors: bits of the backward pass. Steps each: at every number of bits, and "
-            "the window that means are taken over. Schedule: what the test proposes to train with. "
-            "Cost: of the whole test." + _restart(tests),
-        )
-    )
-
-
-def _restart(tests: Sequence[Test]) -> str:
-    if not any(test["plan"]["reset"] for test in tests):
-        return ""
-    return " Restart: every number of bits begins with the same weights, else with the last ones."
-
-
-def _errors(test: Test) -> str:
-    backward = test.get("backward", "")
-    return (
-        "by layer" if isinstance(backward, dict) else "fp32" if backward is None else f"{backward}"
-    )
 
 
 def command(test: Test) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from bitcycle.report.evidence.curves import draw_curves, has_curves
 from bitcycle.report.evidence.front import draw_front
+from bitcycle.report.evidence.lengths import draw_lengths, length_lines
 from bitcycle.report.evidence.page import Page
 from bitcycle.report.evidence.picture import plain_style, svg_text
 from bitcycle.report.evidence.rows import finite, is_crowded
@@ -27,6 +28,10 @@ def render_study(name: str, evidence: Evidence) -> Page:
     pictures: list[tuple[str, str]] = []
     if any(finite(group.done) for group in summarize(evidence.result)):
         with plain_style():
+            if length_lines(evidence):
+                files[f"{name}-lengths.svg"] = svg_text(draw_lengths(evidence))
+                pictures.append(("Cyclic minus static bits against the length of a run",
+                                 f"{name}-lengths.svg"))  # fmt: skip
             draw = draw_front if evidence.has_front else draw_study
             files[f"{name}.svg"] = svg_text(draw(evidence.result))
             pictures.append((_shows(evidence), f"{name}.svg"))

@@ -30,7 +30,7 @@ from bitcycle.train.config import RunConfig
 
 _IDENTITY = re.compile(r"-[0-9a-f]{10}$")  # that a run's name ends with
 # what tells groups of one network apart
-_SPECIAL = re.compile(r", ([AB]: .*|\d+-\d+/\d+|lr [\d.]+)$")
+_SPECIAL = re.compile(r", ([AB]: .*|\d+-\d+/\d+|lr [\d.]+|[\d,]+ steps)$")
 SAME_TOP = "Cyclic against static bits at the same top"
 NO_DEARER = "Cyclic against the best static bits that cost no more"
 TOP = (
@@ -151,16 +151,25 @@ def _published_cost(cell: Mapping[str, Any], base: Mapping[str, Any] | None) -> 
 def what_differs(evidence: Evidence, *, has_costs: bool) -> str:
     """Network, data, length and cycles of both sides; what the papers leave out."""
     configs = {row.method.key: row.method.config for row in evidence.result.methods}
-    said: dict[str, None] = {}
+    twins: dict[str, dict[str, list[str]]] = {}  # published -> ours -> its lengths
     for key, cell in evidence.published.items():
         config = configs[key]
         group = next(m.method.group for m in evidence.result.methods if m.method.key == key)
-        ours = f"{_SPECIAL.sub('', group) or config.model.name}, {training(config)}"
-        theirs = f"{cell['group']}, {cell['training']}"
-        if ours == theirs:
-            said[f"ours and published: {ours}"] = None
-        else:
-            said[f"ours is {ours}; published is {theirs}"] = None
+        ours = _SPECIAL.sub("", group) or config.model.name
+        lengths = twins.setdefault(f"{cell['group']}, {cell['training']}", {}).setdefault(ours, [])
+        if training(config) not in lengths:
+            lengths.append(training(config))
+    said: dict[str, None] = {}
+    for theirs, networks in twins.items():
+        for network, lengths in networks.items():
+            ours = f"{network}, {' or '.join(lengths)}"
+            is_same = ours == theirs
+            text = (
+                f"ours and published: {ours}"
+                if is_same
+                else f"ours is {ours}; published is {theirs}"
+            )
+            said[text] = None
     for own, published in cycles_apart(evidence.study):
         cycles = "1 cycle" if own == 1 else f"{own} cycles"
         said[f"where ours has {cycles} the paper has {published}"] = None
