@@ -8,9 +8,9 @@ import pytest
 
 from bitcycle.recipes import recipe
 from bitcycle.study.base import STUDIES, Method
+from bitcycle.study.publish.cycles import is_cyclic
 from bitcycle.study.publish.jsontext import to_json
 from bitcycle.study.publish.page import front_sentences, machine_text, study_page
-from bitcycle.study.publish.pairs import is_cyclic
 from bitcycle.study.publish.restore import restore
 from bitcycle.study.summary import summarize
 from bitcycle.train.config import PrecisionConfig

@@ -5,11 +5,12 @@ import math
 import pytest
 
 from bitcycle.study.base import STUDIES
-from bitcycle.study.publish.pairs import budget_pairs, is_cyclic, is_plain, num_cycles, top_pairs
+from bitcycle.study.publish.cycles import is_cyclic, is_plain
+from bitcycle.study.publish.pairs import budget_pairs, top_pairs
 from bitcycle.study.summary import summarize
 from bitcycle.tasks import DataConfig, ModelConfig
 from bitcycle.train.config import PrecisionConfig
-from tests.study.made_up import config, method, study_result
+from tests.study.made_up import method, study_result
 from tests.study.publish.made import ALIKE, BETTER, STATIC, WORSE, made
 
 
@@ -74,12 +75,6 @@ def test_another_quantizer_or_length_is_no_partner():
     assert top_pairs(summarize(study_result(entries))[0]) == ()
 
 
-def test_cycles_that_start_late_count_and_those_that_never_start_do_not():
-    assert is_cyclic(config("delay@0.25(CR:3-8:8)"))
-    assert not is_cyclic(config("delay@1.0(CR:3-8:8)"))
-    assert not is_cyclic(config("stages:3@60,8"))
-
-
 def test_the_loss_that_is_still_possible_is_the_wrong_end_of_the_interval():
     pair = pair_of(ALIKE)
     assert pair.loss_allowed() == -pair.difference.low
@@ -132,14 +127,6 @@ def test_a_cost_that_differs_by_rounding_is_the_same():
     assert pair_of(ALIKE, cost=101.0).is_dearer
 
 
-@pytest.mark.parametrize(
-    ("forward", "number"),
-    [("CR:3-8:8", 8), ("delay@0.25(CR:3-8:4)", 4), ("CR:8-8:8", None), (8, None)],
-)
-def test_cycles_are_counted(forward, number):
-    assert num_cycles(config(forward)) == number
-
-
 def test_cycles_up_to_float32_meet_the_model_that_is_not_converted():
     both = {"quantizer": "sbm", "skip": ("fc",), "kernel": "simulate"}
     cyclic = PrecisionConfig(forward="CR:8-32:8", **both)
@@ -160,15 +147,6 @@ def test_roles_that_inherit_have_the_top_of_what_they_inherit():
     (pair,) = top_pairs(summarize(study_result(entries))[0])
     assert pair.static.label == "8"
     assert not is_plain(pair.cyclic.method.method.config)
-
-
-@pytest.mark.parametrize(
-    ("forward", "expected"),
-    [("CR:3-8:8", True), ("CR:auto-8:8", False), ("delay@0.25(CR:3-8:8)", False),
-     ("ER:3-8:8", False), ("CR:8-8:8", False), (8, False)],
-)  # fmt: skip
-def test_published_cpt_is_cosine_cycles_from_the_first_step(forward, expected):
-    assert is_plain(config(forward)) is expected
 
 
 ALONE = {  # shipped studies with cycles whose top no static method of the study has

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bitcycle.study.numbers import DECIMALS, POINTS, decimals_for, fixed, share_text
+from bitcycle.study.publish.cycles import is_cyclic, is_plain
 from bitcycle.study.publish.page import all_pairs
 from bitcycle.study.publish.pairs import (
     UNKNOWN,
     Pair,
     costs,
     counted,
-    is_cyclic,
-    is_plain,
     top_pairs,
 )
 from bitcycle.study.publish.restore import Evidence

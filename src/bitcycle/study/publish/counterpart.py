@@ -7,7 +7,7 @@ from typing import Any
 
 from bitcycle.recipes.small_twins import PREFIX
 from bitcycle.study.base import STUDIES, Method, Study
-from bitcycle.study.publish.pairs import num_cycles
+from bitcycle.study.publish.cycles import num_cycles
 from bitcycle.study.published import published_cost, published_value
 from bitcycle.study.shipped.parts import group, label
 from bitcycle.train.config import RunConfig

@@ -5,17 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from bitcycle.precision import PARENTS, cost_bits
-from bitcycle.schedules import Delay, Schedule, parse_schedule
-from bitcycle.schedules.cyclic import Cyclic
-from bitcycle.study.identity import ROLES
 from bitcycle.study.numbers import share_text
-from bitcycle.study.publish.settings import to_settings
+from bitcycle.study.publish.cycles import is_alike, is_cyclic, tops
 from bitcycle.study.statistics import Difference, paired_difference, settled
 from bitcycle.study.summary import GroupSummary, Row
-from bitcycle.train.config import RunConfig
 
 HIGHER, LOWER, NOISE, UNKNOWN = "higher", "lower", "within noise", "cannot tell"
 _ROUNDING = 1e-9  # of a cost or a mean: equal but for float arithmetic
@@ -147,21 +141,13 @@ def _statics(row: Row, rows: Sequence[Row]) -> list[Row]:
     return [
         other
         for other in rows
-        if not other.is_scheduled and _is_alike(config, other.method.method.config)
+        if not other.is_scheduled and is_alike(config, other.method.method.config)
     ]
 
 
-def _is_alike(config: RunConfig, static: RunConfig) -> bool:
-    """Model, data, length, quantizer, layers; float32 has neither of the last two."""
-    own, other = _rest(config), _rest(static)
-    if static.precision.is_float:
-        own["precision"] = other["precision"] = None
-    return own == other
-
-
 def _same_top(row: Row, statics: Sequence[Row], higher_is_better: bool) -> Row | None:
-    tops = _tops(row.method.method.config)
-    return next((other for other in statics if _tops(other.method.method.config) == tops), None)
+    top = tops(row.method.method.config)
+    return next((other for other in statics if tops(other.method.method.config) == top), None)
 
 
 def _best_within(row: Row, statics: Sequence[Row], higher_is_better: bool) -> Row | None:
@@ -174,82 +160,3 @@ def _best_within(row: Row, statics: Sequence[Row], higher_is_better: bool) -> Ro
         and other.bitops <= (row.bitops or 0.0) * (1 + _ROUNDING)
     ]
     return max(affordable, key=lambda entry: entry[:2])[2] if affordable else None
-
-
-def is_cyclic(config: RunConfig) -> bool:
-    """Whether any role's bits go up and down, from the start or later.
-
-    >>> from bitcycle.recipes import recipe
-    >>> [is_cyclic(recipe(f"digits-{name}")) for name in ("cpt-3-8-8", "static-8-8", "float32")]
-    [True, False, False]
-    """
-    return num_cycles(config) is not None
-
-
-def is_plain(config: RunConfig) -> bool:
-    """Whether it is CPT's own schedule: cosine cycles of the forward bits from the first step.
-
-    >>> from bitcycle.recipes import recipe
-    >>> names = ("cpt-3-8-8", "triangle-3-8-8", "gradcycle-6-6-8", "static-8-8")
-    >>> [is_plain(recipe(f"cifar100-resnet74-{name}")) for name in names]
-    [True, False, False, False]
-    """
-    given = config.precision.given()
-    if set(given) != {"forward", "backward"} or config.precision.auto_high is not None:
-        return False
-    schedules = _schedules(config)
-    if set(schedules) != {"forward ", "backward "}:  # patterns of layers
-        return False
-    forward, backward = schedules["forward "], schedules["backward "]
-    does_cycle = str(forward).startswith("CR:") and _cycles(forward) > 0
-    return does_cycle and backward.low == backward.high
-
-
-def num_cycles(config: RunConfig) -> int | None:
-    """The most that any role has; None where no bits go up and down.
-
-    >>> from bitcycle.recipes import recipe
-    >>> names = ("digits-cpt-3-8-8", "cifar100-resnet74-cpt-3-8-8", "digits-static-8-8")
-    >>> [num_cycles(recipe(name)) for name in names]
-    [8, 32, None]
-    """
-    return max((_cycles(schedule) for schedule in _schedules(config).values()), default=0) or None
-
-
-def _cycles(schedule: Schedule) -> int:
-    """How many there are; 0 for bits that do not go up and down."""
-    inner = schedule
-    if isinstance(schedule, Delay):
-        if schedule.start == 1.0:  # never
-            return 0
-        inner = schedule.schedule
-    return inner.cycles if isinstance(inner, Cyclic) and inner.low != inner.high else 0
-
-
-def _schedules(config: RunConfig) -> dict[str, Schedule]:
-    """Of every role that is given, and of every pattern of layers in it."""
-    found: dict[str, Schedule] = {}
-    for role, value in config.precision.given(auto=1).items():
-        for pattern, text in (value if isinstance(value, dict) else {"": value}).items():
-            found[f"{role} {pattern}"] = parse_schedule(text)
-    return found
-
-
-def _tops(config: RunConfig) -> dict[str, int]:
-    """Of weights, activations, errors and gradients, whether given or inherited."""
-    given = config.precision.given(auto=1)
-    tops: dict[str, int] = {}
-    for role, parent in PARENTS.items():
-        texts: dict[str, Any] = {}  # by pattern of layers; "" is every layer
-        for text in (given[parent], given.get(role, {})):
-            texts |= text if isinstance(text, dict) else {"": text}
-        tops |= {f"{role} {k}": cost_bits(parse_schedule(text).high) for k, text in texts.items()}
-    return tops
-
-
-def _rest(config: RunConfig) -> dict[str, Any]:
-    """What else must be equal: every setting but the name, the bits and how they were found."""
-    settings = to_settings(config)
-    settings.pop("range_test", None)
-    precision = {k: v for k, v in settings.get("precision", {}).items() if k not in ROLES}
-    return {**settings, "name": None, "precision": precision}
