@@ -1,5 +1,7 @@
 """The answer in one sentence."""
 
+import math
+
 import pytest
 
 from bitcycle.study.headline import headline
@@ -66,7 +68,7 @@ def test_methods_whose_bits_change_are_the_question():
     assert headline(result).startswith("CPT against static 8/8: ")
 
 
-def test_several_are_counted_and_the_cheapest_that_is_not_worse_is_named():
+def test_several_are_counted_with_the_range_of_their_costs():
     result = study_result(
         [
             (method("static", 8), BASE, 200.0),
@@ -77,12 +79,21 @@ def test_several_are_counted_and_the_cheapest_that_is_not_worse_is_named():
         ],
         baseline="static",
     )
-    text = headline(result)
-    assert text.startswith(
-        "Of 4 comparisons with static: 1 better, 1 worse, 1 no different beyond noise, 1 without "
-        "an interval; the cheapest that is not worse beyond noise (same) takes 50 % of the cost, "
-        "accuracy "
+    assert headline(result).startswith(
+        "Of 4 methods against static: 1 better, 1 worse, 1 no different beyond noise, 1 without an "
+        "interval; 20 % to 63 % of the cost"
     )
+    more = [(method("static 6", 6), {0: 91.0, 1: 90.0, 2: 92.1}, 90.0)]
+    entries = [(row.method, row.values, row.bitops) for row in result.methods]
+    text = headline(study_result([*entries, *more], baseline="static"))
+    assert text.startswith("Of 4 methods whose bits change against static: 1 better")
+
+
+def test_what_is_not_finite_is_said():
+    entries = [(method("8", 8), BASE, 200.0), (method("6", 6), {0: 1.0, 1: math.nan}, 100.0)]
+    text = headline(study_result(entries, baseline="8"))
+    assert text.startswith("6 against 8: 50 % of the cost, accuracy nan points")
+    assert "cannot tell: a value is not finite" in text
 
 
 def test_next_to_float32_the_cost_is_not_the_question():
@@ -90,7 +101,7 @@ def test_next_to_float32_the_cost_is_not_the_question():
     stages = [(method(label, f"stages:{label}@0.5,fp32"), values, 100.0)
               for label, values in (("4", {0: 88.1, 1: 89.0, 2: 89.9}), ("6", BASE))]  # fmt: skip
     result = study_result([(float32, BASE, 200.0), *stages], baseline="float32")
-    assert headline(result) == ("Of 2 comparisons with float32: 1 worse, 1 without an interval")
+    assert headline(result) == ("Of 2 methods against float32: 1 worse, 1 without an interval")
 
 
 def test_a_suite_answers_with_the_relation():
@@ -105,7 +116,7 @@ def test_a_suite_answers_with_the_relation():
     assert "dearer ones end better; on the Pareto front: s0, s1, s2, s4, s5, s6" in text
 
 
-def test_critical_periods_answer_with_the_worst_place():
+def test_critical_periods_name_the_deficits_that_harm():
     entries = [
         (method("no deficit", 8), BASE, 1.0),
         (method("R = 9", "stages:3@9,8", at=9), {0: 89.9, 1: 91.0, 2: 92.1}, 1.0),
@@ -113,9 +124,8 @@ def test_critical_periods_answer_with_the_worst_place():
     ]
     result = study_result(entries, kind="critical-periods", baseline="no deficit")
     assert headline(result) == (
-        "1 of 2 deficits end worse than no deficit beyond noise; the largest difference in "
-        "accuracy (R = 99) is -2.00 points (95 % interval -2.25 to -1.75, n = 3): worse, beyond "
-        "noise"
+        "1 of 2 deficits end worse than no deficit beyond noise, 1 when corrected for their number "
+        "(Holm). Worse: R = 99: -2.00 points (95 % interval -2.25 to -1.75, n = 3)"
     )
     alone = study_result(entries, kind="critical-periods")
     assert headline(alone) == "accuracy from 89.00 ± 0.90 (R = 99) to 91.0 ± 1.1 (R = 9)"

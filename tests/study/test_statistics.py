@@ -247,3 +247,18 @@ def test_the_front_agrees_with_the_definition_on_random_points():
     for (cost, value), is_on in zip(points, front, strict=True):
         better = [v for c, v in points if c <= cost and (v > value or (v == value and c < cost))]
         assert is_on == (not better)
+
+
+def test_infinities_of_both_signs_have_no_mean():
+    inf = math.inf
+    difference = paired_difference({0: inf, 1: 1.0}, {0: 1.0, 1: inf})
+    assert math.isnan(difference.mean)
+    assert (difference.low, difference.p, difference.n) == (None, None, 2)
+    assert summarize_values([inf, 1.0]).mean == inf
+
+
+def test_spread_of_what_exploded_is_compared_without_overflow():
+    huge = [1e304, 1e304, 100.0]
+    assert brown_forsythe([huge, [1.0, 2.0, 4.0]]).p == pytest.approx(
+        brown_forsythe([[1.0, 1.0, 1e-302], [1e-304, 2e-304, 4e-304]]).p
+    )

@@ -52,6 +52,19 @@ def test_a_signal_in_the_last_step_lets_the_run_finish_first(tmp_path, monkeypat
     assert (folder_of(config) / "result.json").exists()
 
 
+def test_a_signal_that_is_ignored_stays_ignored():
+    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with StopWish().listening() as wish:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert wish.signum == signal.SIGTERM
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, former)
+
+
 def test_a_second_interrupt_stops_at_once(tmp_path, monkeypatch):
     config = small(tmp_path)
     signal_in_step(monkeypatch, 4, signal.SIGINT, signal.SIGINT)

@@ -9,7 +9,8 @@ from typing import Any
 _DESCRIPTION = """\
 Gathers the finished runs of a study, or what bench, range-test, landscape and
 benchmarks/saved_memory.py wrote, into FOLDER/data, and makes all pages of FOLDER from the files
-there: one per study or kind, and FOLDER/README.md, which sums them up."""
+there: one per study or kind, and FOLDER/README.md, which sums them up. Range tests and surfaces
+are added to those that are there already."""
 _EXAMPLES = """examples:
   bitcycle study publish digits --output runs --to results
   bitcycle study publish speed.json --to results
@@ -32,9 +33,7 @@ def add_publish(inner: Any, add_options: Any, overrides: str) -> None:
         help="a name of `study ls`, a YAML file, or JSON files of one kind of measurement",
     )  # fmt: skip
     add_options(parser)
-    parser.add_argument(
-        "--to", default="results", metavar="FOLDER", help="for the pages (default: results)"
-    )
+    parser.add_argument("--to", metavar="FOLDER", help="for the pages (default: results)")
     parser.add_argument(
         "--render", metavar="FOLDER", help="make all pages of a folder again, without runs"
     )
@@ -48,13 +47,14 @@ def add_publish(inner: Any, add_options: Any, overrides: str) -> None:
 def run_publish(arguments: argparse.Namespace) -> int:
     """Gathers, makes every page of the folder again, fills documents; prints what changed."""
     from bitcycle.report.evidence.blocks import fill_file
-    from bitcycle.report.evidence.render import add_data, data_folder, write_folder
+    from bitcycle.report.evidence.render import data_folder, publish, write_folder
 
     if (arguments.render is None) == (not arguments.what):
         raise ValueError(
             "give a study or the files of a measurement, or --render FOLDER to make pages again"
         )
-    folder = Path(arguments.render or arguments.to).expanduser()
+    _check_used(arguments)
+    folder = Path(arguments.render or arguments.to or "results").expanduser()
     if arguments.render is not None and not data_folder(folder).is_dir():
         raise ValueError(f"--render {folder}: there is no folder {data_folder(folder)}")
     if folder.exists() and not folder.is_dir():
@@ -65,13 +65,32 @@ def run_publish(arguments: argparse.Namespace) -> int:
             raise ValueError(f"--fill {document}: there is no such file")
     if arguments.what:
         name, data = _gather(arguments)
-        print(add_data(folder, name, data))
-    for path in write_folder(folder):
+    for path in publish(folder, name, data) if arguments.what else write_folder(folder):
         print(path)
     for document in documents:
         if fill_file(document, folder):
             print(document)
     return 0
+
+
+def _check_used(arguments: argparse.Namespace) -> None:
+    """Options that choose runs are for studies, and --to is for what is gathered."""
+    is_study = any(not word.endswith(".json") for word in arguments.what)
+    given = {"--output": arguments.output != "runs"}
+    given |= {
+        "--seeds": arguments.seeds is not None,
+        "--num-seeds": arguments.num_seeds is not None,
+    }
+    given |= {"--threads": arguments.threads is not None}
+    unused = [] if is_study else [*arguments.overrides, *(name for name, is_set in given.items()
+                                                          if is_set)]  # fmt: skip
+    if unused:
+        what = "--render" if arguments.render is not None else "files of a measurement"
+        raise ValueError(f"{what} does not take {unused[0]}: it chooses the runs of a study")
+    if arguments.render is not None and arguments.to is not None:
+        raise ValueError(
+            f"--render {arguments.render} makes the pages of that folder; leave out --to"
+        )
 
 
 def _gather(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 from bitcycle.study.numbers import (
     POINTS,
@@ -14,7 +15,7 @@ from bitcycle.study.numbers import (
 )
 from bitcycle.study.relations import cost_relation
 from bitcycle.study.results import StudyResult
-from bitcycle.study.statistics import Correlation, Difference
+from bitcycle.study.statistics import Correlation, Difference, holm
 from bitcycle.study.summary import GroupSummary, Row, summarize
 
 
@@ -50,7 +51,10 @@ def _comparison(groups: Sequence[GroupSummary]) -> str:
     chosen = [(group, row) for group, row in compared if row.is_scheduled] or compared
     if not chosen:
         return ""
-    return _one(*chosen[0], len(groups)) if len(chosen) == 1 else _several(chosen)
+    if len(chosen) == 1:
+        return _one(*chosen[0], len(groups))
+    what = "methods" if len(chosen) == len(compared) else "methods whose bits change"
+    return _several(chosen, what)
 
 
 def _one(group: GroupSummary, row: Row, num_groups: int) -> str:
@@ -78,6 +82,8 @@ def verdict(group: GroupSummary, row: Row) -> str:
     """Whether a row's difference to the baseline is more than noise."""
     assert row.difference is not None
     if row.difference.is_beyond_noise is None:
+        if not math.isfinite(row.difference.mean):
+            return "cannot tell: a value is not finite"
         one = row.difference.n == 1
         return "one seed cannot tell" if one else "the same in every seed, so noise is not known"
     if not row.difference.is_beyond_noise:
@@ -85,7 +91,7 @@ def verdict(group: GroupSummary, row: Row) -> str:
     return "better, beyond noise" if group.is_better(row) else "worse, beyond noise"
 
 
-def _several(chosen: Sequence[tuple[GroupSummary, Row]]) -> str:
+def _several(chosen: Sequence[tuple[GroupSummary, Row]], what: str) -> str:
     verdicts = [group.is_better(row) for group, row in chosen]
     unknown = sum(
         row.difference is not None and row.difference.is_beyond_noise is None for _, row in chosen
@@ -98,23 +104,13 @@ def _several(chosen: Sequence[tuple[GroupSummary, Row]]) -> str:
     }
     said = ", ".join(f"{n} {word}" for word, n in counts.items() if n)
     bases = list(dict.fromkeys(str(group.baseline) for group, _ in chosen))
-    text = f"Of {len(chosen)} comparisons with {' and '.join(bases)}: {said}"
-    fine = [
-        (row.relative_cost, group, row)
-        for (group, row), is_better in zip(chosen, verdicts, strict=True)
-        if is_better is not False and row.relative_cost is not None and row.relative_cost < 1
-        and not _is_float(group)
-        and row.difference is not None and row.difference.is_beyond_noise is not None
-    ]  # fmt: skip
-    if not fine:
+    text = f"Of {len(chosen)} {what} against {' and '.join(bases)}: {said}"
+    shares = [row.relative_cost for group, row in chosen
+              if row.relative_cost is not None and not _is_float(group)]  # fmt: skip
+    if not shares:
         return text
-    cost, group, row = min(fine, key=lambda entry: entry[0])
-    assert row.difference is not None
-    place = f"{row.label}, {group.group}" if group.group else row.label
-    return (
-        f"{text}; the cheapest that is not worse beyond noise ({place}) takes "
-        f"{share_text(cost)} of the cost, {group.metric} {amount(row.difference, group.metric)}"
-    )
+    low, high = share_text(min(shares)), share_text(max(shares))
+    return f"{text}; {low if low == high else f'{low} to {high}'} of the cost"
 
 
 def _is_float(group: GroupSummary) -> bool:
@@ -154,29 +150,48 @@ def _strength(correlation: Correlation) -> str:
 
 
 def _extremes(groups: Sequence[GroupSummary]) -> str:
-    """How many deficits harm in each group, and the worst; values where there is no baseline."""
+    """Which deficits harm; values where there is no baseline."""
+    compared: list[tuple[GroupSummary, Row, Difference]] = []
     said = []
     for group in groups:
         rows = [row for row in group.done if row.method.method.at is not None]
         if len(rows) < 2:
             continue
-        worst = (min if group.higher_is_better else max)(rows, key=_mean)
-        place = f"{group.group}: " if group.group else ""
-        compared = [row for row in rows if row.difference is not None]
-        if worst.difference is not None:
-            harmful = sum(group.is_better(row) is False for row in compared)
-            said.append(
-                f"{place}{harmful} of {len(compared)} deficits end worse than {group.baseline} "
-                f"beyond noise; the largest difference in {group.metric} ({worst.label}) is "
-                f"{amount(worst.difference, group.metric)}: {verdict(group, worst)}"
-            )
-        else:
-            best = (max if group.higher_is_better else min)(rows, key=_mean)
+        found = [(group, row, row.difference) for row in rows if row.difference is not None]
+        compared += found
+        if not found:
+            worst, best = (end(rows, key=_mean) for end in _ends(group))
+            place = f"{group.group}: " if group.group else ""
             said.append(
                 f"{place}{group.metric} from {summary_text(worst.summary)} ({worst.label}) to "
                 f"{summary_text(best.summary)} ({best.label})"
             )
+    if compared:
+        said.insert(0, _harm(compared))
     return ". ".join(said)
+
+
+def _ends(group: GroupSummary) -> tuple[Callable[..., Row], Callable[..., Row]]:
+    """The worst and the best of rows."""
+    return (min, max) if group.higher_is_better else (max, min)
+
+
+def _harm(compared: Sequence[tuple[GroupSummary, Row, Difference]]) -> str:
+    """How many end worse, which, and how many stay when corrected for their number."""
+    bases = " and ".join(dict.fromkeys(str(group.baseline) for group, _, _ in compared))
+    worse = [entry for entry in compared if entry[0].is_better(entry[1]) is False]
+    told = [entry for entry in compared if entry[2].is_beyond_noise is not None]
+    stays = holm([difference.p or 0.0 for _, _, difference in told])
+    kept = [entry for entry, stay in zip(told, stays, strict=True) if stay and entry in worse]
+    names = "; ".join(
+        f"{f'{group.group}, ' if group.group else ''}{row.label}: "
+        f"{amount(difference, group.metric)}"
+        for group, row, difference in worse
+    )
+    text = f"{len(worse)} of {len(compared)} deficits end worse than {bases} beyond noise"
+    if len(told) > 1 and worse:
+        text += f", {len(kept)} when corrected for their number (Holm)"
+    return f"{text}. Worse: {names}" if worse else text
 
 
 def _mean(row: Row) -> float:

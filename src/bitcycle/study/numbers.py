@@ -9,6 +9,7 @@ from bitcycle.study.statistics import Correlation, Difference, Summary
 
 DECIMALS = 2  # of a number whose uncertainty is not known
 _MOST_DECIMALS = 6
+_DIVERGED = 1e15  # a float has no decimals from there on
 _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 POINTS = {"accuracy": " points"}  # the unit of a difference
 UNITS = {"accuracy": " %"}
@@ -29,13 +30,17 @@ def decimals_for(uncertainty: float | None) -> int:
 
 
 def fixed(value: float, decimals: int, *, sign: bool = False) -> str:
-    """A number with so many decimals, never "-0".
+    """A number with so many decimals, never "-0"; what diverged in powers of ten.
 
     >>> fixed(91.428, 2), fixed(0.31, 2, sign=True), fixed(-0.001, 2), fixed(1234.0, -1)
     ('91.43', '+0.31', '0.00', '1230')
+    >>> fixed(1.7e28, 2), fixed(-1.7e28, 2, sign=True)
+    ('1.7e+28', '-1.7e+28')
     """
     if not math.isfinite(value):
         return str(value)
+    if abs(value) >= _DIVERGED:
+        return f"{value:{'+' if sign else ''}.3g}"
     step = Decimal(1).scaleb(-decimals)
     rounded = Decimal(repr(float(value))).quantize(step, rounding=ROUND_HALF_EVEN)
     rounded += 0  # no negative zero

@@ -15,6 +15,7 @@ from types import ModuleType
 from bitcycle.extras import require
 
 CONFIDENCE = 0.95
+LEVEL = 0.05
 _ROUNDING = 1e-9  # a spread below this share of the values is float arithmetic, not noise
 
 
@@ -87,7 +88,7 @@ def summarize_values(values: Iterable[float]) -> Summary:
     numbers = list(values)
     if not numbers:
         raise ValueError("nothing to summarize: give at least one value")
-    mean, std = fmean(numbers), _spread(numbers, scale=max(map(abs, numbers)))
+    mean, std = _mean(numbers), _spread(numbers, scale=max(map(abs, numbers)))
     half = _half_width(std, len(numbers))
     return Summary(
         mean=mean,
@@ -111,7 +112,7 @@ def paired_difference(values: Mapping[int, float], base: Mapping[int, float]) ->
         return None
     differences = [values[seed] - base[seed] for seed in seeds]
     scale = max(abs(side[seed]) for side in (values, base) for seed in seeds)
-    mean, std = fmean(differences), _spread(differences, scale=scale)
+    mean, std = _mean(differences), _spread(differences, scale=scale)
     half = _half_width(std, len(seeds))
     if half is None or std is None:
         return Difference(mean=mean, low=None, high=None, p=None, n=len(seeds))
@@ -130,9 +131,10 @@ def brown_forsythe(groups: Sequence[Sequence[float]]) -> VarianceTest | None:
         return None
     if not all(math.isfinite(value) for group in groups for value in group):
         return None
+    scale = max(abs(value) for group in groups for value in group) or 1.0
+    groups = [[value / scale for value in group] for group in groups]  # squares do not overflow
     distances = [[abs(value - median(group)) for value in group] for group in groups]
-    scale = max(abs(value) for group in groups for value in group)
-    if all(_spread(group, scale=scale) == 0 for group in distances):
+    if all(_spread(group, scale=1.0) == 0 for group in distances):
         return None
     means, grand = [fmean(group) for group in distances], fmean(chain.from_iterable(distances))
     free = len(groups) - 1, sum(map(len, groups)) - len(groups)
@@ -196,6 +198,12 @@ def settled(number: float) -> float:
     return float(f"{number:.9g}")
 
 
+def _mean(numbers: Sequence[float]) -> float:
+    """Also of what is infinite; NaN where infinities have both signs."""
+    is_finite = all(map(math.isfinite, numbers))
+    return fmean(numbers) if is_finite else sum(numbers) / len(numbers)
+
+
 def _spread(numbers: Sequence[float], *, scale: float) -> float | None:
     """Standard deviation; exactly 0 when all are equal but for rounding, None for one number."""
     if len(numbers) < 2 or not all(map(math.isfinite, numbers)):
@@ -224,3 +232,19 @@ def _ranks(numbers: Sequence[float]) -> list[float]:
 
 def _special() -> ModuleType:
     return require("scipy.special", extra="train", purpose="statistics")
+
+
+def holm(p_values: Sequence[float], level: float = LEVEL) -> list[bool]:
+    """Which stay significant when no more than `level` of all families may hold a false one.
+
+    The k-th smallest of m is compared with level / (m - k), k from 0, up to the first that fails.
+
+    >>> holm([0.03, 0.001, 0.02, 0.9])
+    [False, True, False, False]
+    """
+    stays = [False] * len(p_values)
+    for k, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        if p_values[i] > level / (len(p_values) - k):
+            break
+        stays[i] = True
+    return stays

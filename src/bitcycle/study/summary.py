@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bitcycle.schedules import parse_schedule
@@ -16,6 +17,8 @@ from bitcycle.study.statistics import (
     summarize_values,
 )
 from bitcycle.train.config import RunConfig
+
+_ROUNDING = 1e-9  # of a cost: equal but for float arithmetic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,12 +146,17 @@ def best_within(group: GroupSummary, budget_bitops: float) -> Row | None:
 
     Of means that agree in nine digits the cheaper one; None when nothing is that cheap.
     """
-    sign = 1 if group.higher_is_better else -1
+    return best_of(group.done, budget_bitops, higher_is_better=group.higher_is_better)
+
+
+def best_of(rows: Sequence[Row], budget_bitops: float, *, higher_is_better: bool) -> Row | None:
+    """The same of any rows; a mean that is no number is never the best."""
+    sign = 1 if higher_is_better else -1
     affordable = [
         (sign * settled(row.summary.mean), -settled(row.bitops), row)
-        for row in group.done
-        if row.summary is not None and row.bitops is not None
-        and row.bitops <= budget_bitops * (1 + 1e-9)
+        for row in rows
+        if row.summary is not None and math.isfinite(row.summary.mean)
+        and row.bitops and row.bitops <= budget_bitops * (1 + _ROUNDING)
     ]  # fmt: skip
     return max(affordable, key=lambda entry: entry[:2])[2] if affordable else None
 
@@ -157,7 +165,7 @@ def budgets(group: GroupSummary) -> tuple[Budget, ...]:
     """`best_within` the cost of every method, cheapest budget first; equal costs once."""
     costs: list[float] = []
     for cost in sorted(row.bitops for row in group.done if row.bitops is not None):
-        if not costs or not math.isclose(cost, costs[-1], rel_tol=1e-9):
+        if not costs or not math.isclose(cost, costs[-1], rel_tol=_ROUNDING):
             costs.append(cost)
     found = ((cost, best_within(group, cost)) for cost in costs)
     return tuple(Budget(bitops=cost, best=best) for cost, best in found if best is not None)

@@ -39,11 +39,16 @@ class StopWish:
 
     @contextmanager
     def listening(self) -> Iterator[StopWish]:
-        """Handlers in place inside the `with`; the former ones come back after it."""
+        """Handlers in place inside the `with`; the former ones come back after it.
+
+        A signal that is ignored stays so: a script's background job is not meant by its Ctrl-C.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield self  # only the main thread may handle signals
             return
-        former = {s: signal.signal(s, self._note) for s in (signal.SIGTERM, signal.SIGINT)}
+        heard = [s for s in (signal.SIGTERM, signal.SIGINT)
+                 if signal.getsignal(s) is not signal.SIG_IGN]  # fmt: skip
+        former = {s: signal.signal(s, self._note) for s in heard}
         try:
             yield self
         finally:

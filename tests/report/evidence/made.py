@@ -28,7 +28,7 @@ def bench_row(
     return {
         "workload": "lstm", "kernel": kernel, "bits": bits, "seconds": list(seconds),
         "is_once": False, "base": 0.010, "saved_bytes": 2_000_000,
-        "layers": {"a": ["int8/bf16/int8", "asked for"]}, "notes": [], **changes,
+        "layers": {"a": [f"{kernel}/bf16/{kernel}", "asked for"]}, "notes": [], **changes,
     }  # fmt: skip
 
 

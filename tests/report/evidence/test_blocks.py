@@ -69,3 +69,15 @@ def test_a_missing_or_damaged_file_of_times_is_named(folder, tmp_path):
 def test_without_a_comparison_a_sentence_says_so(tmp_path, name):
     text = fill(f"<!-- made: {name} -->\n<!-- end -->", tmp_path, beside=tmp_path)
     assert "\nNo finished study compares cyclic with static bits at the same top yet.\n" in text
+
+
+def test_a_part_without_an_end_loses_nothing(folder):
+    text = (
+        "<!-- made: headline -->\nold\n\n## Mine\nprecious\n\n"
+        "<!-- made: answer -->\nold\n<!-- end -->\n"
+    )
+    document = folder.parent / "mine.md"
+    document.write_text(text)
+    with pytest.raises(ValueError, match=r"mine\.md: the part 'headline' has no end"):
+        fill_file(document, folder)
+    assert document.read_text() == text

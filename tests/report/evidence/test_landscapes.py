@@ -15,7 +15,8 @@ def pages(*files):
 def test_one_seed_of_each_cannot_tell():
     page = pages(landscape_file("cpt", 0, 1.0), landscape_file("static", 0, 2.0))
     assert page.sentence == (
-        "cpt against static: rise at radius 1 differs by -1.07, n = 1: one seed cannot tell."
+        "cpt against static: rise at radius 1 differs by -1.07, n = 1: one seed cannot tell; "
+        "area by +1.56."
     )
     assert page.files["landscapes.svg"].startswith("<?xml")
 
@@ -25,7 +26,7 @@ def test_several_seeds_have_a_spread_and_an_interval():
     files = [landscape_file("static", seed, s) for seed, s in steep.items()]
     files += [landscape_file("cpt", seed, s / 2) for seed, s in steep.items()]
     page = pages(*files)
-    assert "n = 3: wider, beyond noise." in page.sentence
+    assert "n = 3: wider, beyond noise; area by +1.46 (1.22 to 1.69)." in page.sentence
     text = page.files["landscapes.md"]
     assert "| static | 3 | 0.10 ± 0.00 |" in text
     assert "The picture has 2 of 6 surfaces, first seeds." in text
@@ -80,3 +81,28 @@ def test_runs_of_one_name_are_told_apart_without_the_folders_above():
 def test_it_is_known_by_its_keys():
     assert is_landscape(landscape_file("cpt", 0, 1.0))
     assert not is_landscape({"losses": []})
+
+
+def test_surfaces_made_another_way_are_not_compared():
+    page = pages(
+        landscape_file("static", 0, 1.0), landscape_file("cpt", 0, 2.0),
+        landscape_file("static", 0, 3.0, ranges="observed"),
+    )  # fmt: skip
+    assert page.sentence.count(" against ") == 1
+    assert "differs by +1.07" in page.sentence
+
+
+def test_two_surfaces_of_one_run_are_an_error():
+    twice = [landscape_file("static", 0, 1.0), landscape_file("static", 0, 3.0)]
+    with pytest.raises(ValueError, match="two surfaces of static, seed 0: give one of each"):
+        pages(*twice)
+
+
+def test_infinite_losses_on_both_sides_can_be_shown():
+    def broken(name, seed):
+        found = landscape_file(name, seed, 1.0)
+        return {**found, "losses": [[float("inf"), *row[1:]] for row in found["losses"]]}
+
+    files = [broken("static", 0), landscape_file("static", 1, 1.0),
+             landscape_file("cpt", 0, 1.0), broken("cpt", 1)]  # fmt: skip
+    assert "cpt against static: rise at radius 1 differs by" in pages(*files).sentence

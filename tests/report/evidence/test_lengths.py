@@ -54,3 +54,29 @@ def test_the_page_shows_it_first():
     assert set(page.files) == {"lengths.md", "lengths.svg", "lengths-lengths.svg"}
     short = render_study("lengths", evidence({30: WORSE, 60: ALIKE}))
     assert "lengths-lengths.svg" not in short.files
+
+
+def test_groups_that_differ_in_more_than_length_have_their_own_panel():
+    entries = []
+    for width, values in ((64, WORSE), (32, BETTER)):
+        for steps in LENGTHS:
+            of = {"group": f"{width} wide, {steps} steps", "changes": {"steps": steps}}
+            entries += [
+                (method("8", 8, **of), STATIC, 100.0),
+                (method("3-8", "CR:3-8:8", **of), values, 60.0),
+            ]
+    found = length_lines(evidence_of(study_result(entries, baseline="8")))
+    means = {
+        name: [pair.difference.mean for pair in line["3-8 minus 8"].values()]
+        for name, line in found.items()
+    }
+    assert means["64 wide"] == pytest.approx([-1.0] * 3)
+    assert means["32 wide"] == pytest.approx([1.0] * 3)
+
+
+def test_one_seed_has_no_bars():
+    (axes,) = draw_lengths(evidence(dict.fromkeys((30, 60, 120), {0: 95.0}))).axes
+    assert "one seed each; above 0" in axes.get_title(loc="left")
+    (bars,) = axes.containers
+    drawn = [segment for segment in bars.lines[2][0].get_segments() if len(segment) == 2]
+    assert not drawn

@@ -34,16 +34,16 @@ def lstm_file(**changes):
 def test_one_table_has_the_bound_and_the_metric_by_bits_of_every_network():
     text = render(lstm_file(), range_file()).files["range-tests.md"]
     assert (
-        "| network | seed | metric | threshold | lower bound | published | upper bound | "
-        "2 bits | 3 bits | 4 bits |" in text
+        "| network | seed | metric | threshold | lower bound | published | "
+        "at a threshold below | upper bound | 2 bits | 3 bits | 4 bits |" in text
     )
     assert (
-        "| digits\\_resnet on digits | 0 | accuracy | 20 | 3 | - | - | 12.0 (+2.0) | "
-        "60.0 (+48.0) | - |" in text
+        "| digits\\_resnet on digits | 0 | accuracy | 20 | 3 | - | 2.0: 2, 48.0: 3 | - | "
+        "12.0 (+2.0) | 60.0 (+48.0) | - |" in text
     )
     assert (
-        "| lstm\\_lm on ptb | 0 | -loss | 0.5 | 4 | 5 | 4 | not finite | -6.900 (+0.100) | "
-        "-5.000 (+1.900) |" in text
+        "| lstm\\_lm on ptb | 0 | -loss | 0.5 | 4 | 5 | 0.100: 3, 1.900: 4 | 4 | not finite | "
+        "-6.900 (+0.100) | -5.000 (+1.900) |" in text
     )
     assert "One seed each, so no spread." in text
     assert "-loss: of training batches, in nats" in text
@@ -91,7 +91,10 @@ def test_machine_and_wall_clock_are_told_or_said_to_be_unknown():
     assert "Wall-clock: 2 range tests, 2 min 30 s one after another, 1 min 15 s each.\n" in text
     old = render(without_made(range_file())).files["range-tests.md"]
     assert "Machine: not recorded.\n\nWall-clock: not recorded.\n" in old
-    assert "| digits-cpt-3-8-8 | 0 | accuracy | 20 | 3 | 12.0 (+2.0) | 60.0 (+48.0) |" in old
+    assert (
+        "| digits-cpt-3-8-8 | 0 | accuracy | 20 | 3 | 2.0: 2, 48.0: 3 | 12.0 (+2.0) | "
+        "60.0 (+48.0) |" in old
+    )
     assert "--threshold 20 --output RUNS" in old
 
 
@@ -136,3 +139,10 @@ def test_the_curve_comes_back():
 def test_seeds_are_in_order():
     tests = gather_range_tests([range_file(1), range_file(0)])["tests"]
     assert [test["seed"] for test in tests] == [0, 1]
+
+
+def test_a_test_given_twice_is_no_second_seed():
+    with pytest.raises(
+        ValueError, match="2 range tests of digits-cpt-3-8-8, seed 0: give one of them"
+    ):
+        render(range_file(), range_file())

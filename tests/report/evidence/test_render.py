@@ -5,13 +5,17 @@ import math
 
 import pytest
 
+from bitcycle.report.evidence.landscapes import gather_landscapes
+from bitcycle.report.evidence.range_tests import gather_range_tests
 from bitcycle.report.evidence.render import (
     add_data,
     gather_files,
+    publish,
     render_folder,
     write_folder,
 )
-from tests.report.evidence.made import bench_file, memory_file
+from bitcycle.report.evidence.speed import gather_speed
+from tests.report.evidence.made import bench_file, landscape_file, memory_file, range_file
 from tests.study.publish.made import ALIKE, BETTER, data_of, made
 
 pytest.importorskip("matplotlib")
@@ -128,3 +132,95 @@ def test_values_that_are_not_finite_leave_the_picture_and_stay_in_the_table(tmp_
     assert "cannot tell: a value is not finite" in files["made-up.md"]
     add_data(tmp_path, "made-up", data_of(made(inf, inf)))
     assert "made-up.svg" not in render_folder(tmp_path)
+
+
+def test_a_page_written_by_hand_is_not_replaced(folder):
+    (folder / "README.md").write_text("# My project, by hand\n")
+    before = {path: path.read_bytes() for path in folder.rglob("*.*")}
+    with pytest.raises(ValueError, match=r"README\.md was not made by bitcycle.*another folder"):
+        publish(folder, "speed", gather_speed([bench_file()]))
+    with pytest.raises(ValueError, match=r"README\.md was not made by bitcycle"):
+        write_folder(folder)
+    assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
+
+
+def test_what_cannot_be_shown_is_not_added(folder):
+    before = {path: path.read_bytes() for path in folder.rglob("*.*")}
+    with pytest.raises(ValueError, match=r"speed\.json is damaged"):
+        publish(folder, "speed", {"kind": "speed"})
+    assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
+
+
+def test_two_pages_cannot_have_one_picture(tmp_path):
+    data = data_of(made(BETTER, name="x"))
+    for method in data["methods"]:
+        for run in method["runs"]:
+            run["curve"] = [[step, 80.0 + step / 30] for step in (80, 160, 240)]
+    add_data(tmp_path, "x", data)
+    add_data(tmp_path, "x-curves", data_of(made(ALIKE, name="x-curves")))
+    with pytest.raises(ValueError, match=r"both have a file x-curves\.svg"):
+        render_folder(tmp_path)
+
+
+def test_range_tests_are_added_to_those_that_are_there(folder):
+    for files in ([range_file(0)], [range_file(1)], [range_file(1, passes=False)]):
+        publish(folder, "range-tests", gather_range_tests(files))
+    tests = json.loads((folder / "data" / "range-tests.json").read_text())["tests"]
+    assert [(test["seed"], test["low"]) for test in tests] == [(0, 3), (1, None)]
+
+
+def test_surfaces_are_added_to_those_that_are_there(folder):
+    for steep in (1.0, 2.0):
+        publish(folder, "landscapes", gather_landscapes([landscape_file("static", 0, steep)]))
+    publish(folder, "landscapes", gather_landscapes([landscape_file("cpt", 0, 1.0)]))
+    items = json.loads((folder / "data" / "landscapes.json").read_text())["items"]
+    assert [item["method"] for item in items] == ["static", "cpt"]
+    assert "differs by -1.07" in (folder / "landscapes.md").read_text()
+
+
+DAMAGES = {
+    "range-test": lambda: {**range_file(), "curve": {}},
+    "landscape": lambda: {**landscape_file("a", 0, 1.0), "losses": None},
+    "bench": lambda: bench_file(rows=[{**bench_file()["rows"][0], "seconds": None}]),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_damaged_measurement_is_named(tmp_path, kind):
+    path = tmp_path / "found.json"
+    path.write_text(json.dumps(DAMAGES[kind]()))
+    with pytest.raises(ValueError, match=r"\(in .*found\.json\); measure again"):
+        gather_files([path])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("seconds", None), ("state", "dne"), ("bitops", "many")]
+)
+def test_a_damaged_run_of_a_study_is_named(folder, key, value):
+    path = folder / "data" / "made-up.json"
+    data = json.loads(path.read_text())
+    data["methods"][0]["runs"][0][key] = value
+    path.write_text(json.dumps(data))
+    with pytest.raises(ValueError, match=r"made-up\.json is damaged"):
+        render_folder(folder)
+
+
+@pytest.mark.parametrize("changes", [{"tests": []}, {"threshold": -1.0}, {"metric": [1.0]}])
+def test_damaged_range_tests_are_named(folder, changes):
+    data = gather_range_tests([range_file()])
+    (test,) = data["tests"]
+    if "threshold" in changes:
+        test["plan"] = {**test["plan"], **changes}
+    elif "metric" in changes:
+        test.update(changes)
+    else:
+        data.update(changes)
+    add_data(folder, "range-tests", data)
+    with pytest.raises(ValueError, match=r"range-tests\.json is damaged"):
+        render_folder(folder)
+
+
+def test_values_that_exploded_are_shown_in_powers_of_ten(tmp_path):
+    huge = {0: math.exp(65), 1: math.exp(700), 2: 100.0}
+    add_data(tmp_path, "made-up", data_of(made(huge, dict.fromkeys(range(3), math.exp(700)))))
+    assert "e+303" in render_folder(tmp_path)["made-up.md"]

@@ -29,6 +29,34 @@ def test_the_sentence_counts_and_names_the_best():
     assert "Nothing is faster than float32 on this machine." in page(rows=rows).sentence
 
 
+def test_the_same_work_measured_twice_says_how_much_is_noise():
+    same = {"layers": {"a": ["simulate/bf16/simulate", "auto chose it"]}}
+    rows = [
+        bench_row("float32", (0.01, 0.01), bits="", layers={}),
+        bench_row("simulate", (0.020, 0.021)),
+        bench_row("auto", (0.022, 0.023), **same),
+        bench_row("auto", (0.9, 0.9), bits="FW7/BW8", **same),
+    ]
+    assert (
+        "1 of them do the same work as another (the same products by the same kernels) and are up "
+        "to 10 % apart: so much is noise." in page(rows=rows).sentence
+    )
+
+
+def test_what_was_not_measured_is_not_called_fast():
+    left_out = page(sizes={"lstm": "2 LSTM layers", "gcn": "left out: needs torch_geometric"})
+    text = left_out.files["speed.md"]
+    assert "## gcn\n\nleft out: needs torch\\_geometric.\n" in text
+    assert "Nothing is slower" not in text
+    once = [
+        bench_row("float32", (0.01, 0.01), bits="", layers={}),
+        bench_row("simulate", (0.5,), is_once=True),
+    ]
+    assert "Not judged against float32." in page(rows=once).files["speed.md"]
+    alone = page(rows=[bench_row("simulate", (0.5, 0.6))])
+    assert alone.sentence == "Nothing was measured against float32."
+
+
 def test_the_command_names_all_that_was_measured():
     text = page().files["speed.md"]
     assert (

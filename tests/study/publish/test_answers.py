@@ -5,18 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from bitcycle.study.publish.answers import (
-    allowed,
-    answer,
-    budget_answer,
-    compared,
-    distinct,
-    hardest,
-    holm,
-    main,
-    plain,
-)
+from bitcycle.study.publish.answers import allowed, answer, budget_answer
+from bitcycle.study.publish.comparisons import compared, distinct, hardest, main, plain
 from bitcycle.study.publish.pairs import budget_pairs
+from bitcycle.study.statistics import holm
 from bitcycle.tasks import DataConfig, ModelConfig
 from bitcycle.train.config import PrecisionConfig
 from tests.study.made_up import method, study_result
@@ -195,6 +187,41 @@ def test_of_several_quantizers_the_headline_has_the_default_one():
 def test_within_noise_says_what_is_still_possible():
     text = allowed(compared([study("a", ALIKE)]))
     assert text.endswith(
-        "still allow a loss of up to 1.1 points (a, CPT 3-8/8 against static 8/8)."
+        "A loss of more than 0.5 points of accuracy is outside the interval in 0 of 1, of more "
+        "than 1 in 0 of 1. The intervals of those within noise still allow a loss of up to 1.1 "
+        "points (a, CPT 3-8/8 against static 8/8)."
     )
     assert allowed(compared([study("a", BETTER)])) == ""
+
+
+def test_cheaper_static_bits_are_sought_in_all_studies():
+    cyclic = ("3-8", "CR:3-8:8", ALIKE, 60.0)
+    published = [of("a", EIGHT, cyclic), of("b", EIGHT, ("6", 6, STATIC, 50.0))]
+    (entry,) = compared(published, budget_pairs)
+    assert (entry.study, entry.pair.static.label, entry.partner) == ("a", "6", "b")
+    assert entry.pair.difference.n == 3
+    other = of("b", EIGHT, ("6", 6, STATIC, 50.0))
+    long = method("3-8", "CR:3-8:8", changes={"steps": 480})
+    longer = evidence_of(study_result([(long, ALIKE, 60.0)], name="long"))
+    assert compared([longer, other], budget_pairs) == []
+
+
+def test_static_bits_that_diverged_are_never_the_best():
+    cyclic = ("3-8", "CR:3-8:8", ALIKE, 60.0)
+    broken = ("6", 6, {0: math.nan, 1: 90.0, 2: 91.0}, 50.0)
+    whole = ("5", 5, STATIC, 40.0)
+    for order in ((broken, whole), (whole, broken)):
+        (entry,) = compared([of("a", EIGHT, *order, cyclic)], budget_pairs)
+        assert entry.pair.static.label == "5"
+    both = [of("a", EIGHT, broken, cyclic), of("b", EIGHT, whole, cyclic)]
+    for published in (both, both[::-1]):
+        (entry,) = hardest(compared(published, budget_pairs))
+        assert entry.pair.static.label == "5"
+
+
+def test_few_seeds_can_hardly_pass_a_correction_for_many_comparisons():
+    barely = {0: 91.3, 1: 92.4, 2: 92.0}  # p = 0.020
+    cycles = [(f"{low}-8", f"CR:{low}-8:8", barely, 60.0) for low in (3, 4, 5)]
+    assert answer(compared([of("a", EIGHT, *cycles)])).endswith(
+        "0 better and 0 worse remain, which few seeds (from n = 3) could hardly show."
+    )

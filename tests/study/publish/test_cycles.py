@@ -2,7 +2,7 @@
 
 import pytest
 
-from bitcycle.study.publish.cycles import is_alike, is_cyclic, is_plain, num_cycles, tops
+from bitcycle.study.publish.cycles import is_alike, is_cyclic, is_plain, num_cycles, reached, tops
 from bitcycle.train.config import PrecisionConfig
 from tests.study.made_up import config
 
@@ -44,3 +44,24 @@ def test_alike_is_all_but_name_and_bits():
     quantizer = PrecisionConfig(forward="CR:3-8:8", backward=8, quantizer="absmax")
     assert not is_alike(config(precision=quantizer), static)
     assert is_alike(config(precision=quantizer), config(precision=PrecisionConfig()))
+
+
+@pytest.mark.parametrize(
+    ("forward", "number"),
+    [
+        ("delay@1(CR:3-8:8)", 8),  # an integer is a step
+        ("delay@1.0(CR:3-8:8)", None),
+        ("delay@240(CR:3-8:8)", None),
+        ("delay@0.1(delay@0.1(CR:3-8:8))", 8),
+        ("seq(CR:3-8:8@0.5, 8)", 8),
+    ],
+)
+def test_cycles_inside_other_schedules_count(forward, number):
+    assert num_cycles(config(forward)) == number
+
+
+def test_the_bits_that_a_run_reaches():
+    assert reached(config("RR:3-8:8")) == (8, 7, 7)
+    assert reached(config("RT-V:3-8:8")) == (8, 8, 7)
+    assert reached(config("CR:3-8:8", steps=30)) == (8, 8, 7)
+    assert reached(config(8)) == (8, 8, 8)

@@ -1,7 +1,7 @@
 """What all studies say together."""
 
 from bitcycle.study.base import STUDIES
-from bitcycle.study.publish.answers import compared
+from bitcycle.study.publish.comparisons import compared
 from bitcycle.study.publish.overview import overview_page
 from bitcycle.study.publish.overview_tables import (
     MOST,
@@ -92,7 +92,9 @@ def test_the_headline_of_another_document_says_which_rows_it_has():
     assert said.startswith("Every comparison of CPT's schedule with static bits at its top")
     *_, rule, row, _, said = text(13).splitlines()
     assert (rule[:5], "| N = 1: " in row) == ("| ---", True)
-    assert said.endswith("12 more are in [results](results/README.md).")
+    assert said.endswith(
+        "Of the 12 others in [results](results/README.md): 0 better, 12 within noise, 0 worse."
+    )
     assert short_headline_text([], folder="") == ""
 
 
@@ -105,7 +107,9 @@ def test_all_small_studies_together_have_a_short_headline():
             settings = {key: getattr(study, key) for key in ("name", "seeds", "baseline", "kind")}
             published.append(evidence_of(study_result(entries, **settings)))
     text = short_headline_text(compared(published), folder="")
-    assert len(text.splitlines()) - 4 <= MOST  # headings, rule, and a sentence after an empty line
+    assert (
+        0 < len(text.splitlines()) - 4 <= MOST
+    )  # headings, rule, and a sentence after an empty line
 
 
 def test_all_comparisons_are_counted_by_study():
@@ -127,8 +131,8 @@ def test_when_low_precision_harms_is_no_question_of_fronts():
 def test_schedules_without_static_bits_at_their_top_are_said():
     entries = [(method("CPT 3-6/8", "CR:3-6:8"), STATIC, 60.0), (method("8", 8), STATIC, 100.0)]
     text = overview_page([evidence_of(study_result(entries, name="a", baseline="8"))])
-    assert "no study here has static bits at their top: 1 of a." in text
-    assert "Of 1 comparisons" not in text
+    assert "no study here has finished runs of static bits at their top: 1 of a." in text
+    assert "No finished study compares cyclic with static bits" in text
 
 
 def test_a_page_has_its_answer_where_the_tables_do_not():

@@ -50,8 +50,10 @@ def test_the_answer_is_about_static_bits_of_the_same_quantizer():
                                                    ("dorefa", (WORSE, STATIC)))
                for m, values in zip(by(name), rows, strict=True)]  # fmt: skip
     text = page(study_result(entries, baseline="sbm"))
-    assert "**Of 2 cyclic schedules against static bits at their top: 2 better, 0 within" in text
-    assert "comparisons with sbm" not in text
+    assert (
+        "**Of 2 comparisons of a cyclic schedule with static bits at its top: 2 better, 0" in text
+    )
+    assert "against sbm" not in text
 
 
 def test_a_schedule_without_static_bits_at_its_top_meets_the_baseline():
@@ -62,7 +64,7 @@ def test_a_schedule_without_static_bits_at_its_top_meets_the_baseline():
     ]
     text = page(study_result(entries, baseline="8"))
     assert "**3-8 against 8: 60 % of the cost, accuracy +1.00 points" in text
-    assert "**Of 2 comparisons with 8: 1 better, 1 worse" in text
+    assert "**Of 2 methods against 8: 1 better, 1 worse" in text
 
 
 def test_two_tables_that_say_the_same_are_one():
@@ -208,3 +210,28 @@ def test_every_small_study_has_a_page_without_holes(name):
     has_cycles = any(is_cyclic(method.config) for method in study.methods)
     alone = ("table6-small", "table7-small")
     assert ("at the same top" in text) == (has_cycles and name not in alone)
+
+
+def test_the_same_difference_of_a_paper_stands_beside_ours():
+    cell = {"value": 71.83, "cost": None, "where": "CPT Table 2", "group": "ResNet-74, CIFAR-100",
+            "training": "64,000 steps of 128"}  # fmt: skip
+    published = {"static 8/8": cell, "CPT 3-8/8": {**cell, "value": 72.35}}
+    text = page(made(ALIKE, scale="small"), published=published)
+    assert "| n | p | cost | published | verdict |" in text
+    assert "| 0.600 | +0.52 | within noise |" in text
+    assert "Published: the same difference in the paper's table" in text
+    other = {**published, "CPT 3-8/8": {**cell, "group": "ResNet-38, CIFAR-100"}}
+    assert "| published | verdict |" not in page(made(ALIKE, scale="small"), published=other)
+
+
+def test_cycles_that_stay_below_their_upper_end_are_named():
+    entries = [
+        (method("8", 8), STATIC, 100.0),
+        (method("RR", "RR:3-8:8"), ALIKE, 60.0),
+        (method("RT-V", "RT-V:3-8:8"), ALIKE, 70.0),
+        (method("CR", "CR:3-8:8"), ALIKE, 65.0),
+    ]
+    assert (
+        "Below the upper end, at which all are evaluated: RR in 240 steps reaches 7 bits at most; "
+        "RT-V in 240 steps ends at 7 bits." in page(study_result(entries, baseline="8"))
+    )

@@ -19,7 +19,7 @@ DATA = {"studies": [{"name": "made-up", **ROW}, {"name": "other", **ROW, "withou
 def test_a_study_that_was_run_has_its_measured_time_and_a_link():
     lines = reproduce_table(DATA, [evidence_of(made(ALIKE))], "small", folder="../results/")
     assert (
-        "| [`made-up`](../results/made-up.md) | What? | cora | 6 | 2.00 MBitOPs | 9 s | all |"
+        "| [`made-up`](../results/made-up.md) | What? | cora | 6 | 480 BitOPs | 9 s | all |"
         in lines
     )
     assert "| `other` | What? | cora | 6 | 2.00 MBitOPs | unknown | no |" in lines
@@ -60,3 +60,9 @@ def test_the_file_has_the_order_of_the_list():
 @pytest.mark.parametrize("name", ["digits-cpt-3-8-8", "digits-float32"])
 def test_a_step_is_measured_without_data(name):
     assert step_seconds(subject_of(recipe(name))) > 0
+
+
+def test_more_seeds_of_one_method_do_not_stand_for_another():
+    few = {**DATA, "studies": [{"name": "made-up", **ROW, "runs": 4}]}
+    lines = reproduce_table(few, [evidence_of(made({}))], "small", folder="")
+    assert "| 2.00 MBitOPs | about 2.0 h | 2 of 4 |" in lines

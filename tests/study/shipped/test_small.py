@@ -28,7 +28,7 @@ def test_cifar_10_has_ten_methods():
         "static 6/6": 6,
         "CPT 3-6/6, N = 8": "CR:3-6:8",
         "progressive 3-8/8": "ramp:3-8@0.5",
-        "CPT 3-8/8 from epoch 60 of 160": "delay@0.375(CR:3-8:8)",
+        "CPT 3-8/8 from 37.5 % of the run": "delay@0.375(CR:3-8:8)",
     }
     assert len(study.seeds) == 5
 

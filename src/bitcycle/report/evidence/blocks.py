@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from bitcycle.report.evidence.render import TIMES, data_folder, read_folder
-from bitcycle.study.publish.answers import allowed, answer, compared
+from bitcycle.study.publish.answers import allowed, answer
+from bitcycle.study.publish.comparisons import compared
 from bitcycle.study.publish.overview_tables import short_headline_text, summary_text
 from bitcycle.study.publish.pairs import budget_pairs
 from bitcycle.study.publish.reproduce import machine_sentence, reproduce_table
@@ -27,12 +28,16 @@ from bitcycle.study.table_text import escape_markdown
 from bitcycle.train.files import write_text
 
 NAMES = ("headline", "summary", "answer", "reproduce-full", "reproduce-small", "machine")
-_PART = re.compile(r"(?P<open><!-- made: (?P<name>[\w-]+) -->\n)(?P<old>.*?)(?P<end><!-- end -->)",
-                   re.DOTALL)  # fmt: skip
+_OPEN = re.compile(r"<!-- made: ([^\n]*?) -->")
+_PART = re.compile(
+    r"(?P<open><!-- made: (?P<name>[\w-]+) -->\n)(?P<old>(?:(?!<!-- made: ).)*?)"
+    r"(?P<end><!-- end -->)", re.DOTALL
+)  # fmt: skip
 
 
 def fill(text: str, folder: Path, *, beside: Path) -> str:
     """The document with its made parts as the folder's files have them; `beside`: where it lies."""
+    _check_marks(text)
     links = f"{os.path.relpath(folder, beside)}/".replace(os.sep, "/")
     studies, _ = read_folder(folder)
 
@@ -40,6 +45,17 @@ def fill(text: str, folder: Path, *, beside: Path) -> str:
         return f"{part['open']}{_make(part['name'], studies, folder, links)}\n{part['end']}"
 
     return _PART.sub(new, text)
+
+
+def _check_marks(text: str) -> None:
+    """Every part has its end, so that nothing behind it is taken for its contents."""
+    closed = {part.start("open") for part in _PART.finditer(text)}
+    for mark in _OPEN.finditer(text):
+        if mark.start() not in closed:
+            raise ValueError(
+                f"the part {mark[1]!r} has no end: it is two lines of their own, {mark[0]} and "
+                "<!-- end -->, before the next part"
+            )
 
 
 def _make(name: str, studies: Sequence[Evidence], folder: Path, links: str) -> str:
@@ -75,11 +91,14 @@ def _times(path: Path) -> dict[str, Any]:
 def fill_file(path: Path, folder: Path) -> bool:
     """Makes the parts of a document again; whether that changed it."""
     text = path.read_text(encoding="utf-8")
-    if not _PART.search(text):
+    if not _OPEN.search(text):
         raise ValueError(
             f"{path} has no part to fill: a line <!-- made: headline --> and a line <!-- end -->"
         )
-    filled = fill(text, folder, beside=path.parent)
+    try:
+        filled = fill(text, folder, beside=path.parent)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     if filled == text:
         return False
     write_text(path, filled)

@@ -72,7 +72,8 @@ def _draw(axes: Axes, evidence: Evidence, group: GroupSummary, look: Look) -> No
         )  # fmt: skip
     room = 0.08 * (max(late) - min(late)) or 0.5
     axes.set_ylim(min(late) - room, max(late) + room)  # what comes before leaves the panel
-    seeds = sorted({len(row.method.values) for row, _ in rows})
+    curves = [evidence.curves[row.method.method.key].values() for row, _ in rows]
+    seeds = sorted({sum(bool(curve) for curve in each) for each in curves})
     number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     plural = "" if number == "1" else "s"
     place = f"{group.group}: " if group.group else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING
 
 from bitcycle.extras import require
@@ -18,17 +19,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _FEWEST = 3  # lengths, below which there is no line
+_LENGTH = re.compile(r"(^|, )[\d,]+ steps$")  # that the name of a group ends with
 Line = dict[int, Pair]  # by the steps of a run
 
 
 def length_lines(evidence: Evidence) -> dict[str, dict[str, Line]]:
-    """Network -> what is compared -> its pair at every length; only what has several lengths."""
+    """Group -> what is compared -> its pair at every length; only what has several lengths.
+
+    A group is one for all lengths that its name ends with.
+    """
     found: dict[str, dict[str, Line]] = {}
     for pair in all_pairs(evidence, summarize(evidence.result), top_pairs):
         config = pair.cyclic.method.method.config
         if config.steps is None or not math.isfinite(pair.difference.mean):
             continue
-        lines = found.setdefault(f"{config.model.name} on {config.data.name}", {})
+        name = _LENGTH.sub("", pair.group.group) or f"{config.model.name} on {config.data.name}"
+        lines = found.setdefault(name, {})
         label = f"{pair.cyclic.label} minus {pair.static.label}"
         lines.setdefault(label, {})[config.steps] = pair
     for network, lines in found.items():
@@ -68,9 +74,10 @@ def _draw(axes: Axes, network: str, lines: dict[str, Line]) -> None:
     axes.set_ylabel(f"difference, {POINTS.get(group.metric, group.metric).strip()}", color=INK)
     counts = sorted({pair.difference.n for pair in pairs})
     number = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    small = f"mean and 95 % interval of {number} paired seeds" if counts != [1] else "one seed each"
     names = f", {next(iter(lines))}" if len(lines) == 1 else ""
     axes.set_title(
-        f"{network}{names}\nmean and 95 % interval of {number} paired seeds; {better}",
+        f"{network}{names}\n{small}; {better}",
         loc="left", fontsize=9, color=INK,
     )  # fmt: skip
     if len(lines) > 1:
@@ -82,8 +89,8 @@ def _draw(axes: Axes, network: str, lines: dict[str, Line]) -> None:
 
 
 def _bar(pair: Pair) -> tuple[float, float]:
-    """From the mean down and up; nothing without an interval."""
+    """From the mean down and up; no bar without an interval."""
     found = pair.difference
     if found.low is None or found.high is None:
-        return 0.0, 0.0
+        return math.nan, math.nan
     return found.mean - found.low, found.high - found.mean

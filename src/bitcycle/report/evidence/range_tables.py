@@ -35,7 +35,8 @@ def bounds_table(tests: Sequence[Test], labels: Sequence[str]) -> Table:
     """The metric by bits, with the bound that follows."""
     tried = sorted({bits for test in tests for bits, _ in test["steps_at"]})
     names = ("network", "seed", "metric", "threshold", "lower bound", "published",
-             "upper bound", *(f"{bits} bits" for bits in tried))  # fmt: skip
+             "at a threshold below", "upper bound",
+             *(f"{bits} bits" for bits in tried))  # fmt: skip
     rows = tuple(
         (
             label,
@@ -44,6 +45,7 @@ def bounds_table(tests: Sequence[Test], labels: Sequence[str]) -> Table:
             f"{test['plan']['threshold']:g}",
             "none" if test["low"] is None else str(test["low"]),
             _published(test),
+            _by_threshold(curve_of(test)),
             str(test["high"]) if test.get("find_upper") and test["low"] is not None else "",
             *(_cell(curve_of(test), bits) for bits in tried),
         )
@@ -59,7 +61,8 @@ def bounds_table(tests: Sequence[Test], labels: Sequence[str]) -> Table:
             caption="By bits: the mean of the metric over the last window of steps and, in "
             "brackets, its gain over the first one. The lower bound is the first number of bits "
             "with a gain above the threshold; a network that has learned already gains less with "
-            f"the bits after it.{_upper(tests)}{_units(tests)} {_spread(labels)}"
+            "the bits after it. At a threshold below: which bound other thresholds would give, "
+            f"none from the last one on.{_upper(tests)}{_units(tests)} {_spread(labels)}"
             f"{PUBLISHED if any(map(_published, tests)) else ''}",
         )
     )
@@ -70,14 +73,36 @@ def _published(test: Test) -> str:
     return "" if bound is None else str(bound)
 
 
+def _by_threshold(curve: RangeCurve) -> str:
+    """Bits whose gain is above that of all fewer ones: below it they are the bound.
+
+    >>> gains = {2: 10.0, 3: 15.0, 4: 14.0, 5: 17.0}
+    >>> metric = tuple(m for gain in gains.values() for m in (0.0, gain))
+    >>> bits = tuple(b for b in gains for _ in range(2))
+    >>> _by_threshold(RangeCurve(bits=bits, metric=metric, window=1, threshold=20.0, name="m"))
+    '10.0: 2, 15.0: 3, 17.0: 5'
+    """
+    most, said = 0.0, []
+    for bits in curve.precisions:
+        gain = curve.gain(bits)
+        if gain > most:
+            most = gain
+            said.append(f"{fixed(gain, _decimals(curve))}: {bits}")
+    return ", ".join(said)
+
+
+def _decimals(curve: RangeCurve) -> int:
+    """Three digits of the threshold, at least one of them behind the point."""
+    return max(2 - math.floor(math.log10(curve.threshold or 1)), 1)
+
+
 def _cell(curve: RangeCurve, bits: int) -> str:
     if bits not in curve.precisions:
         return ""
     if math.isnan(curve.gain(bits)):
         return "not finite"
-    digits = 2 - math.floor(math.log10(curve.threshold or 1))
-    end, gain = curve.end(bits), curve.gain(bits)
-    return f"{fixed(end, max(digits, 1))} ({fixed(gain, max(digits, 1), sign=True)})"
+    end, gain, decimals = curve.end(bits), curve.gain(bits), _decimals(curve)
+    return f"{fixed(end, decimals)} ({fixed(gain, decimals, sign=True)})"
 
 
 def _upper(tests: Sequence[Test]) -> str:

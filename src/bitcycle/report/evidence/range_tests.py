@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,8 +30,22 @@ def is_range_test(data: Mapping[str, Any]) -> bool:
 def gather_range_tests(files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """All of them, each with the metric of every step; what follows from that is left out."""
     tests = [_gather(found) for found in files]
-    tests.sort(key=lambda test: (test["name"], test["plan"]["reset"], test["seed"]))
-    return {"kind": "range-tests", "tests": tests}
+    for key, number in Counter(map(_key, tests)).items():
+        if number > 1:
+            name, is_restarted, seed = key
+            how = ", restarted" if is_restarted else ""
+            raise ValueError(f"{number} range tests of {name}, seed {seed}{how}: give one of them")
+    return {"kind": "range-tests", "tests": sorted(tests, key=_key)}
+
+
+def merge_range_tests(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Both; a recipe and seed that is tested again is replaced."""
+    tests = {_key(test): test for test in (*old["tests"], *new["tests"])}
+    return {"kind": "range-tests", "tests": [tests[key] for key in sorted(tests)]}
+
+
+def _key(test: Test) -> tuple[str, bool, int]:
+    return test["name"], test["plan"]["reset"], test["seed"]
 
 
 def _gather(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -150,11 +150,31 @@ def _count(rows: Sequence[Row]) -> str:
     said = ", ".join(f"{counts[word]} {word}" for word in (FASTER, NOISE, SLOWER, ONCE)
                      if counts[word])  # fmt: skip
     fast = [row for row, word in zip(rows, verdicts, strict=True) if word == FASTER]
-    text = f"Of {sum(counts.values())} measured variants against float32: {said}."
+    if not counts:
+        return "Nothing was measured against float32."
+    text = f"Of {sum(counts.values())} measured variants against float32: {said}.{_noise(rows)}"
     if not fast:
         return f"{text} Nothing is faster than float32 on this machine."
     best = min(fast, key=lambda row: min(row["milliseconds"]) / (row["base"] or 1))
     return f"{text} The best: {_who(best)} on {best['workload']}, {_ratio(best)} of float32's time."
+
+
+def _noise(rows: Sequence[Row]) -> str:
+    """How far apart variants are that form the same products: the same work, measured twice."""
+    groups: dict[tuple[str, str, str], list[float]] = {}
+    for row in rows:
+        if row["products"] and not row["is_once"]:
+            key = row["workload"], row["bits"], row["products"]
+            groups.setdefault(key, []).append(min(row["milliseconds"]))
+    twins = [times for times in groups.values() if len(times) > 1]
+    if not twins:
+        return ""
+    apart = max(max(times) / min(times) for times in twins) - 1
+    number = sum(len(times) - 1 for times in twins)
+    return (
+        f" {number} of them do the same work as another (the same products by the same kernels) "
+        f"and are up to {100 * apart:.0f} % apart: so much is noise."
+    )
 
 
 def _who(row: Row) -> str:
@@ -163,6 +183,8 @@ def _who(row: Row) -> str:
 
 def _workload(workload: str, size: str, rows: Sequence[Row]) -> str:
     own = [row for row in rows if row["workload"] == workload]
+    if not own:
+        return f"## {escape_markdown(workload)}\n\n{escape_markdown(size)}."
     base = _base(rows, workload)
     names = ("kernel", "bits", "ms", "lower quartile", "ratio", "n", "kept", "products by",
              "verdict")  # fmt: skip
@@ -191,8 +213,13 @@ def _workload(workload: str, size: str, rows: Sequence[Row]) -> str:
 
 
 def _slower(rows: Sequence[Row], base: Row | None) -> str:
-    slow = [f"{_who(row)} ({_ratio(row)})" for row in rows if verdict(row, base) == SLOWER]
-    return f"Slower than float32: {', '.join(slow)}." if slow else "Nothing is slower than float32."
+    verdicts = [verdict(row, base) for row in rows]
+    slow = [f"{_who(row)} ({_ratio(row)})" for row, word in zip(rows, verdicts, strict=True)
+            if word == SLOWER]  # fmt: skip
+    if slow:
+        return f"Slower than float32: {', '.join(slow)}."
+    is_judged = any(verdicts) and ONCE not in verdicts
+    return "Nothing is slower than float32." if is_judged else "Not judged against float32."
 
 
 def _commands(data: Mapping[str, Any]) -> tuple[str, str]:

@@ -18,11 +18,13 @@ Item = Mapping[str, Any]
 
 
 def group_by_network(entries: Sequence[Item]) -> list[list[Item]]:
-    """Surfaces of the same parameters, data, grid and directions: only those can be compared."""
+    """Surfaces of the same parameters, data, grid, directions and way: others do not compare."""
     groups: dict[tuple[Any, ...], list[Item]] = {}
     for item in entries:
         origin = item["origin"]
-        key = (origin.get("shapes"), origin.get("data"), tuple(item["alphas"]), item["seed"])
+        key = (origin.get("shapes"), origin.get("data"), tuple(item["alphas"]), item["seed"],
+               *(item[name] for name in ("num_samples", "ranges")), item.get("asked"),
+               origin.get("checkpoint"))  # fmt: skip
         groups.setdefault(key, []).append(item)
     return list(groups.values())
 
@@ -42,6 +44,11 @@ class Surfaces:
         sharpness: dict[str, dict[int, Sharpness]] = {}
         centers: dict[str, dict[int, float]] = {}
         for item, own, each in zip(entries, surfaces.sharpness(), surfaces.items, strict=True):
+            if item["run_seed"] in sharpness.get(item["method"], {}):
+                raise ValueError(
+                    f"two surfaces of {item['method']}, seed {item['run_seed']}: give one of each "
+                    "run, or publish them into two folders"
+                )
             sharpness.setdefault(item["method"], {})[item["run_seed"]] = own
             centers.setdefault(item["method"], {})[item["run_seed"]] = each.center
         return cls(entries, surfaces, sharpness, centers)
@@ -108,7 +115,8 @@ def _verdicts(by_method: Mapping[str, Mapping[int, Sharpness]]) -> list[str]:
     said = []
     for method, values in others:
         difference = _difference(values, base_values, lambda sharpness: sharpness.rises[-1])
-        if difference is None:
+        area = _difference(values, base_values, lambda sharpness: sharpness.area)
+        if difference is None or area is None:
             continue
         radius = next(iter(values.values())).radii[-1]
         if difference.is_beyond_noise is None:
@@ -119,7 +127,8 @@ def _verdicts(by_method: Mapping[str, Mapping[int, Sharpness]]) -> list[str]:
             word = "no difference beyond noise"
         said.append(
             f"{method} against {base}: rise at radius {radius:g} differs by "
-            f"{difference_text(difference)}, n = {difference.n}: {word}."
+            f"{difference_text(difference)}, n = {difference.n}: {word}; area by "
+            f"{difference_text(area)}."
         )
     return said
 

@@ -1,149 +1,18 @@
-"""Cyclic against static bits over all studies: which comparisons there are, counted by rule."""
+"""Cyclic against static bits over all studies, in sentences: every number counted by rule."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from bitcycle.study.numbers import DECIMALS, POINTS, decimals_for, fixed, share_text
-from bitcycle.study.publish.cycles import is_cyclic, is_plain
-from bitcycle.study.publish.page import all_pairs
-from bitcycle.study.publish.pairs import (
-    UNKNOWN,
-    Pair,
-    costs,
-    counted,
-    top_pairs,
-)
-from bitcycle.study.publish.restore import Evidence
-from bitcycle.study.publish.settings import DEFAULT
-from bitcycle.study.statistics import settled
-from bitcycle.study.summary import GroupSummary, summarize
+from bitcycle.study.publish.comparisons import Compared, distinct, hardest
+from bitcycle.study.publish.pairs import UNKNOWN, Pair, costs, counted
+from bitcycle.study.statistics import holm
 
 CHANCE = 0.025  # of a 95 % interval that leaves out the truth on one given side
-LEVEL = 0.05
-
-
-@dataclass(frozen=True, kw_only=True)
-class Compared:
-    """A pair with its study; ids: of both configurations, equal in studies that share the runs."""
-
-    study: str
-    pair: Pair
-    ids: tuple[str, str]
-
-
-def compared(
-    published: Sequence[Evidence],
-    choose: Callable[[GroupSummary], tuple[Pair, ...]] = top_pairs,
-) -> list[Compared]:
-    """Every cyclic method of every study with static bits, by default those at its top."""
-    found = []
-    for evidence in published:
-        for pair in all_pairs(evidence, summarize(evidence.result), choose):
-            keys = [row.method.method.key for row in (pair.cyclic, pair.static)]
-            ids = evidence.ids[keys[0]], evidence.ids[keys[1]]
-            found.append(Compared(study=evidence.study.name, pair=pair, ids=ids))
-    return found
-
-
-def distinct(entries: Sequence[Compared]) -> list[Compared]:
-    """Studies that share runs count them once: of equal configurations that with the most seeds."""
-    best: dict[tuple[str, str], Compared] = {}
-    for entry in entries:
-        known = best.get(entry.ids)
-        if known is None or entry.pair.difference.n > known.pair.difference.n:
-            best[entry.ids] = entry
-    return list(best.values())
-
-
-def hardest(entries: Sequence[Compared]) -> list[Compared]:
-    """Each cyclic configuration once, with the best static bits that any of its studies has."""
-    best: dict[str, Compared] = {}
-    for entry in distinct(entries):
-        known = best.get(entry.ids[0])
-        if known is None or _strength(entry) > _strength(known):
-            best[entry.ids[0]] = entry
-    return list(best.values())
-
-
-def _strength(entry: Compared) -> tuple[float, float]:
-    """Of the static bits: the better mean, of equal ones the lower cost."""
-    row = entry.pair.static
-    assert row.summary is not None
-    sign = 1 if entry.pair.group.higher_is_better else -1
-    return sign * settled(row.summary.mean), -settled(row.bitops or 0.0)
-
-
-def plain(entries: Sequence[Compared]) -> list[Compared]:
-    """Every comparison of CPT's own schedule, shared ones once."""
-    return distinct(list(_plain_entries(entries)))
-
-
-def main(entries: Sequence[Compared]) -> list[Compared]:
-    """Of those one for each network and data of a study, chosen without a look at the values.
-
-    That with the study's baseline, then the one that most studies have.
-    """
-    shared = Counter(entry.ids for entry in entries)
-    networks: dict[tuple[str, str, str], list[Compared]] = {}
-    for entry in _plain_entries(entries):
-        config = entry.pair.cyclic.method.method.config
-        networks.setdefault((entry.study, config.model.name, config.data.name), []).append(entry)
-
-    def fit(entry: Compared) -> tuple[bool, int]:
-        return entry.pair.static.label == entry.pair.group.baseline, shared[entry.ids]
-
-    return distinct([max(found, key=fit) for found in networks.values()])
-
-
-def _plain_entries(entries: Sequence[Compared]) -> Iterator[Compared]:
-    """Those of CPT's own schedule; of a group with several quantizers those of the default one."""
-    groups: dict[tuple[str, str], list[Compared]] = {}
-    for entry in entries:
-        if is_plain(entry.pair.cyclic.method.method.config):
-            groups.setdefault((entry.study, entry.pair.group.group), []).append(entry)
-    for found in groups.values():
-        default = [e for e in found if _quantizer(e) == DEFAULT.precision.quantizer]
-        yield from default or found
-
-
-def _quantizer(entry: Compared) -> str:
-    return entry.pair.cyclic.method.method.config.precision.quantizer
-
-
-def without_partner(published: Sequence[Evidence]) -> dict[str, int]:
-    """Study -> how many of its cyclic configurations meet static bits at their top in no study."""
-    met = {entry.ids[0] for entry in compared(published)}
-    found: dict[str, int] = {}
-    for evidence in published:
-        keys = [
-            row.method.key
-            for row in evidence.result.methods
-            if row.values and is_cyclic(row.method.config)
-        ]
-        alone = {evidence.ids[key] for key in keys} - met
-        if alone and evidence.study.kind != "critical-periods":
-            found[evidence.study.name] = len(alone)
-    return found
-
-
-def holm(p_values: Sequence[float], level: float = LEVEL) -> list[bool]:
-    """Which stay significant when no more than `level` of all families may hold a false one.
-
-    The k-th smallest of m is compared with level / (m - k), k from 0, up to the first that fails.
-
-    >>> holm([0.03, 0.001, 0.02, 0.9])
-    [False, True, False, False]
-    """
-    stays = [False] * len(p_values)
-    for k, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        if p_values[i] > level / (len(p_values) - k):
-            break
-        stays[i] = True
-    return stays
+LOSSES = (0.5, 1.0)  # in points
+FEW = 5  # seeds, with which Holm's correction of many comparisons leaves hardly anything
 
 
 def answer(entries: Sequence[Compared]) -> str:
@@ -199,8 +68,14 @@ def _by_chance(told: Sequence[Pair]) -> str:
     return (
         f" By chance alone about {number} of {len(told)} would look better and as many worse; "
         f"corrected for their number (Holm), {left.count(True)} better and {left.count(False)} "
-        "worse remain."
+        f"worse remain{'' if left else _power(told)}."
     )
+
+
+def _power(told: Sequence[Pair]) -> str:
+    """What few seeds can show at all after such a correction; empty where there are enough."""
+    fewest = min(pair.difference.n for pair in told)
+    return "" if fewest > FEW else f", which few seeds (from n = {fewest}) could hardly show"
 
 
 def budget_answer(entries: Sequence[Compared]) -> str:
@@ -211,13 +86,13 @@ def budget_answer(entries: Sequence[Compared]) -> str:
     low, high = (share_text(end(1 / pair.cost for pair in pairs)) for end in (min, max))
     cost = low if low == high else f"{low} to {high}"
     return (
-        "Against the best static bits that cost no more than the cyclic schedule, where a study "
+        "Against the best static bits that cost no more than the cyclic schedule, where any study "
         f"has such ({cost} of its cost): {counted(pairs)}, of {len(pairs)}."
     )
 
 
 def allowed(entries: Sequence[Compared]) -> str:
-    """How large a loss the intervals of what is within noise still allow, by metric."""
+    """Which losses the intervals leave out, and how large those within noise still may be."""
     worst: dict[str, tuple[float, Compared]] = {}
     for entry in distinct(entries):
         loss, metric = entry.pair.loss_allowed(), entry.pair.group.metric
@@ -233,8 +108,21 @@ def allowed(entries: Sequence[Compared]) -> str:
     if not said:
         return ""
     return (
-        "Within noise is not the same as equal: the intervals still allow a loss of up to "
-        f"{' and of '.join(said)}."
+        f"Within noise is not the same as equal.{_excluded(entries)} The intervals of those "
+        f"within noise still allow a loss of up to {' and of '.join(said)}."
+    )
+
+
+def _excluded(entries: Sequence[Compared]) -> str:
+    """How many of the accuracies cannot have lost more than a point; empty without any."""
+    found = [e.pair.loss_allowed() for e in distinct(entries) if e.pair.group.metric == "accuracy"]
+    told = [loss for loss in found if loss is not None]
+    if not told:
+        return ""
+    counts = [f"{sum(loss <= most for loss in told)} of {len(told)}" for most in LOSSES]
+    return (
+        f" A loss of more than {LOSSES[0]:g} points of accuracy is outside the interval in "
+        f"{counts[0]}, of more than {LOSSES[1]:g} in {counts[1]}."
     )
 
 

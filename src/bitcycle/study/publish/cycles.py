@@ -37,7 +37,7 @@ def is_plain(config: RunConfig) -> bool:
     if set(schedules) != {"forward ", "backward "}:  # patterns of layers
         return False
     forward, backward = schedules["forward "], schedules["backward "]
-    does_cycle = str(forward).startswith("CR:") and _cycles(forward) > 0
+    does_cycle = str(forward).startswith("CR:") and _cycles(forward, config.steps) > 0
     return does_cycle and backward.low == backward.high
 
 
@@ -49,7 +49,22 @@ def num_cycles(config: RunConfig) -> int | None:
     >>> [num_cycles(recipe(name)) for name in names]
     [8, 32, None]
     """
-    return max((_cycles(schedule) for schedule in _schedules(config).values()), default=0) or None
+    found = (_cycles(schedule, config.steps) for schedule in _schedules(config).values())
+    return max(found, default=0) or None
+
+
+def reached(config: RunConfig) -> tuple[int, int, int] | None:
+    """(upper end, highest, last) of the forward bits over the run; None for layers apart.
+
+    >>> from bitcycle.recipes import recipe
+    >>> reached(recipe("digits-rr-3-8-8")), reached(recipe("digits-cpt-3-8-8"))
+    ((8, 7, 7), (8, 8, 8))
+    """
+    forward = _schedules(config).get("forward ")
+    if forward is None or config.steps is None:
+        return None
+    bits = [cost_bits(forward(step, config.steps)) for step in range(config.steps)]
+    return cost_bits(forward.high), max(bits), bits[-1]
 
 
 def tops(config: RunConfig) -> dict[str, int]:
@@ -66,20 +81,24 @@ def tops(config: RunConfig) -> dict[str, int]:
 
 def is_alike(config: RunConfig, static: RunConfig) -> bool:
     """But for the bits: model, data, length, quantizer, layers; float32 has no last two."""
-    own, other = _rest(config), _rest(static)
+    own, other = rest(config), rest(static)
     if static.precision.is_float:
         own["precision"] = other["precision"] = None
     return own == other
 
 
-def _cycles(schedule: Schedule) -> int:
+def _cycles(schedule: Schedule, steps: int | None) -> int:
     """How many there are; 0 for bits that do not go up and down."""
-    inner = schedule
-    if isinstance(schedule, Delay):
-        if schedule.start == 1.0:  # never
-            return 0
-        inner = schedule.schedule
-    return inner.cycles if isinstance(inner, Cyclic) and inner.low != inner.high else 0
+    if isinstance(schedule, Cyclic):
+        return schedule.cycles if schedule.low != schedule.high else 0
+    if isinstance(schedule, Delay) and _is_the_end(schedule.start, steps):
+        return 0
+    return sum(_cycles(part, steps) for part in schedule.parts())
+
+
+def _is_the_end(start: int | float, steps: int | None) -> bool:
+    """Whether a start, a share of the run or a step of it, is never reached."""
+    return start == 1.0 if isinstance(start, float) else steps is not None and start >= steps
 
 
 def _schedules(config: RunConfig) -> dict[str, Schedule]:
@@ -91,8 +110,8 @@ def _schedules(config: RunConfig) -> dict[str, Schedule]:
     return found
 
 
-def _rest(config: RunConfig) -> dict[str, Any]:
-    """What else must be equal: every setting but the name, the bits and how they were found."""
+def rest(config: RunConfig) -> dict[str, Any]:
+    """Every setting but the name, the bits and how they were found."""
     settings = to_settings(config)
     settings.pop("range_test", None)
     precision = {k: v for k, v in settings.get("precision", {}).items() if k not in ROLES}

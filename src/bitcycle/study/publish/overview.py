@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bitcycle.study.headline import headline
-from bitcycle.study.publish.answers import (
-    allowed,
-    answer,
-    budget_answer,
-    compared,
-    without_partner,
-)
+from bitcycle.study.publish.answers import allowed, answer, budget_answer
+from bitcycle.study.publish.comparisons import compared, without_partner
 from bitcycle.study.publish.overview_tables import (
     against_text,
     fronts_text,
@@ -29,19 +24,22 @@ PLAIN = (
     "have 8 where the paper has 32) against static bits at its upper end: every comparison that "
     "there is, but of several quantizers in a study only that of the default one. Of studies that "
     "share its runs, the one with the most seeds. Values: mean ± standard deviation; difference: "
-    "paired over n common seeds. Cost: training BitOPs, the static one's = 1. Other schedules and "
-    "quantizers are in the counts below and on the pages of their studies."
+    "paired over n common seeds; published: the same in the paper's table, of its network, with no "
+    "n. Cost: training BitOPs, the static one's = 1. Other schedules and quantizers are in the "
+    "counts below and on the pages of their studies."
 )
 COUNTED = (
     "Same top: every cyclic schedule against static bits at its upper end, and its cost next to "
-    "theirs. No dearer: against the best static bits of the study that cost no more, which are "
-    "chosen by their mean and so on the lucky side. Studies may share runs: a comparison counts in "
-    "each of them here, and once in the sentences above."
+    "theirs. No dearer: against the best static bits that cost no more, which are chosen by their "
+    "mean and so on the lucky side. Static runs of the same network, data, length and quantizer "
+    "may be another study's, which the page of a study does not see. Studies may share runs: a "
+    "comparison counts in each of them here, and once in the sentences above."
 )
 AGAINST = (
     "What has no interval is listed too. Shared comparisons once; each by its own interval, not "
-    "corrected for their number. Cost: of the cyclic one, the static one's = 1. What is better "
-    "beyond noise is on the pages of the studies, by the same rule."
+    "corrected for their number. In brackets: the study that has the static runs, where it is "
+    "another one. Cost: of the cyclic one, the static one's = 1. What is better beyond noise is on "
+    "the pages of the studies, by the same rule."
 )
 FRONT = (
     "By mean and cost: no other method of the group is both cheaper and better. A front depends on "
@@ -100,8 +98,8 @@ def _alone(published: Sequence[Evidence]) -> str:
     if not found:
         return ""
     return (
-        f"Not compared, because no study here has static bits at their top: {', '.join(found)}. "
-        "Their pages compare them with the baseline of the study."
+        "Not compared, because no study here has finished runs of static bits at their top: "
+        f"{', '.join(found)}. Their pages compare them with the baseline of the study."
     )
 
 

@@ -7,8 +7,9 @@ from urllib.parse import quote
 
 from bitcycle.study.numbers import UNITS, cost_text, difference_text, p_text
 from bitcycle.study.numbers import summary_text as value_text
-from bitcycle.study.publish.answers import Compared, distinct, hardest, main, plain
-from bitcycle.study.publish.pairs import UNKNOWN, Pair, costs, count
+from bitcycle.study.publish.beside import change_text
+from bitcycle.study.publish.comparisons import Compared, distinct, hardest, main, plain
+from bitcycle.study.publish.pairs import UNKNOWN, Pair, costs, count, counted
 from bitcycle.study.publish.restore import Evidence
 from bitcycle.study.summary import Row, summarize
 from bitcycle.study.table_text import Table, escape_markdown, markdown_rows, without_empty_columns
@@ -20,10 +21,10 @@ ALL = (
     "Every comparison of CPT's schedule with static bits at its top, shared runs once; where a "
     "study has several quantizers, that of the default one."
 )
+PUBLISHED = "Published: the same difference in the paper's table, of its network, with no n."
 MAIN = (
-    "One row for each network and data of a study, shared runs once, chosen by its bits and not by "
-    "its value: the comparison with the study's baseline, of several the one that most studies "
-    "have."
+    "One comparison for each network and data: that with the study's baseline, of several the one "
+    "that most studies have; chosen by its bits, not by its value."
 )
 
 
@@ -40,16 +41,18 @@ def short_headline_text(entries: Sequence[Compared], *, folder: str) -> str:
     chosen, said = all_of_them, ALL
     if len(all_of_them) > MOST:
         chosen = main(entries)
-        left = len(all_of_them) - len(chosen)
-        said = f"{MAIN} {left} more {'is' if left == 1 else 'are'} in [results]({folder}README.md)."
+        left = [e.pair for e in all_of_them if e.ids not in {entry.ids for entry in chosen}]
+        said = f"{MAIN} Of the {len(left)} others in [results]({folder}README.md): {counted(left)}."
+    if any(entry.published is not None for entry in chosen):
+        said += f" {PUBLISHED}"
     return f"{_with_values(chosen, folder)}\n\n{said}"
 
 
 def _with_values(entries: Sequence[Compared], folder: str) -> str:
     names = ("study", "group", "metric", "cyclic", "static", "difference (95 % interval)", "n",
-             "cost", "verdict")  # fmt: skip
+             "published", "cost", "verdict")  # fmt: skip
     rows = [_value_cells(entry) for entry in entries]
-    return _markdown(names, rows, (*[False] * 3, *[True] * 5, False), folder)
+    return _markdown(names, rows, (*[False] * 3, *[True] * 6, False), folder)
 
 
 def _value_cells(entry: Compared) -> tuple[str, ...]:
@@ -63,6 +66,7 @@ def _value_cells(entry: Compared) -> tuple[str, ...]:
         f"{pair.static.label}: {value_text(pair.static.summary)}",
         difference_text(pair.difference),
         str(pair.difference.n),
+        change_text(entry.published),
         cost_text(pair.cost),
         pair.words(),
     )
@@ -114,7 +118,7 @@ def _cells(entry: Compared) -> tuple[str, ...]:
         entry.study,
         pair.group.group,
         pair.cyclic.label,
-        pair.static.label,
+        pair.static.label + (f" ({entry.partner})" if entry.partner else ""),
         f"{difference_text(pair.difference)}{unit(pair)}",
         str(pair.difference.n),
         p_text(pair.difference.p),

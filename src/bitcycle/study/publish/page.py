@@ -11,6 +11,7 @@ from bitcycle.study.caption import caption
 from bitcycle.study.compare_table import duration
 from bitcycle.study.headline import amount, headline
 from bitcycle.study.numbers import summary_text
+from bitcycle.study.publish.beside import published_table
 from bitcycle.study.publish.commands import PLACES
 from bitcycle.study.publish.pairs import Pair, budget_pairs, costs, counted, top_pairs
 from bitcycle.study.publish.restore import Evidence
@@ -18,7 +19,6 @@ from bitcycle.study.publish.tables import (
     BUDGET,
     NO_DEARER,
     methods_table,
-    published_table,
     top_table,
     with_verdicts,
 )
@@ -76,8 +76,8 @@ def pairs_sentence(pairs: Sequence[Pair]) -> str:
     """One comparison with its numbers, several counted."""
     if len(pairs) > 1:
         return (
-            f"Of {len(pairs)} cyclic schedules against static bits at their top: {counted(pairs)}; "
-            f"{costs(pairs)} of the cost"
+            f"Of {len(pairs)} comparisons of a cyclic schedule with static bits at its top: "
+            f"{counted(pairs)}; {costs(pairs)} of the cost"
         )
     (pair,) = pairs
     change = amount(pair.difference, pair.group.metric)
@@ -113,10 +113,10 @@ def _first_tables(
         yield replace(without_column(known["values"], "front"), caption=_WITHOUT_FRONT)
     pairs = all_pairs(evidence, groups)
     if pairs:
-        yield top_table(pairs)
+        yield top_table(evidence, pairs)
     cheap = all_pairs(evidence, groups, budget_pairs)
     if cheap:
-        yield top_table(cheap, title=NO_DEARER, caption=BUDGET)
+        yield top_table(evidence, cheap, title=NO_DEARER, caption=BUDGET)
     if "differences" in known and not _says_the_same(groups, pairs):
         title = f"Differences to {evidence.study.baseline}"
         yield replace(with_verdicts(groups), title=title, caption=known["differences"].caption)

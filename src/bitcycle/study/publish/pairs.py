@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from bitcycle.study.numbers import share_text
 from bitcycle.study.publish.cycles import is_alike, is_cyclic, tops
 from bitcycle.study.statistics import Difference, paired_difference, settled
-from bitcycle.study.summary import GroupSummary, Row
+from bitcycle.study.summary import GroupSummary, Row, best_of
 
 HIGHER, LOWER, NOISE, UNKNOWN = "higher", "lower", "within noise", "cannot tell"
-_ROUNDING = 1e-9  # of a cost or a mean: equal but for float arithmetic
+_ROUNDING = 1e-9  # of a mean: equal but for float arithmetic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,12 +151,4 @@ def _same_top(row: Row, statics: Sequence[Row], higher_is_better: bool) -> Row |
 
 
 def _best_within(row: Row, statics: Sequence[Row], higher_is_better: bool) -> Row | None:
-    sign = 1 if higher_is_better else -1
-    affordable = [
-        (sign * settled(other.summary.mean), -settled(other.bitops), other)
-        for other in statics
-        if other.summary is not None
-        and other.bitops
-        and other.bitops <= (row.bitops or 0.0) * (1 + _ROUNDING)
-    ]
-    return max(affordable, key=lambda entry: entry[:2])[2] if affordable else None
+    return best_of(statics, row.bitops or 0.0, higher_is_better=higher_is_better)

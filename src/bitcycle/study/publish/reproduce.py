@@ -23,7 +23,7 @@ def reproduce_table(
             row["description"],
             ", ".join(row["data"]) or "built in",
             str(row["runs"]),
-            _at_least(bitops_text(row["bitops"]), row["without_bitops"]),
+            _bitops(row, known.get(row["name"])),
             _time(row, known.get(row["name"])),
             _run_here(row["runs"], known.get(row["name"])),
         )
@@ -51,12 +51,24 @@ def machine_sentence(data: Mapping[str, Any]) -> str:
         f"{machine['torch']}: measured where a study was run here, otherwise estimated (about) "
         "from the processor time of a step on random inputs, without evaluations. A measured time "
         "is that of the fastest run of each method, times its seeds, since the machine did other "
-        "work too; the pages have all of it. BitOPs are those of all runs together."
+        "work too; the pages have all of it. BitOPs are those of all runs together, counted where "
+        "a study was run here, otherwise derived, as if every batch were full."
     )
 
 
-def _at_least(text: str, number: int) -> str:
-    return f"{text} ({number} runs not counted)" if number else text
+def _bitops(row: Mapping[str, Any], evidence: Evidence | None) -> str:
+    """Counted, where as many runs as the study has by itself were made."""
+    if evidence is not None and _is_complete(row["runs"], evidence):
+        counted = [method.bitops or 0.0 for method in evidence.result.methods]
+        return bitops_text(sum(counted) / len(counted) * row["runs"])
+    number = row["without_bitops"]
+    return bitops_text(row["bitops"]) + (f" ({number} runs not counted)" if number else "")
+
+
+def _is_complete(num_runs: int, evidence: Evidence) -> bool:
+    """Whether every method has at least its share of the study's own runs."""
+    methods = evidence.result.methods
+    return all(len(method.results) * len(methods) >= num_runs for method in methods)
 
 
 def _time(row: Mapping[str, Any], evidence: Evidence | None) -> str:
@@ -74,13 +86,9 @@ def _measured(num_runs: int, evidence: Evidence | None) -> float | None:
 
     From the fastest run of each method: the machine did other work too.
     """
-    if evidence is None or evidence.result.count("done") < num_runs:
+    if evidence is None or not _is_complete(num_runs, evidence):
         return None
-    fastest = [
-        min(run.seconds for run in row.results.values())
-        for row in evidence.result.methods
-        if row.results
-    ]
+    fastest = [min(run.seconds for run in row.results.values()) for row in evidence.result.methods]
     return sum(fastest) / len(fastest) * num_runs
 
 
@@ -88,9 +96,11 @@ def _run_here(num_runs: int, evidence: Evidence | None) -> str:
     if evidence is None or not evidence.result.count("done"):
         return "no"
     done = evidence.result.count("done")
-    if done > num_runs:
-        return f"all ({done} with more seeds)"
-    return "all" if done == num_runs else f"{done} of {num_runs}"
+    if not _is_complete(num_runs, evidence):
+        share = num_runs // len(evidence.result.methods)
+        done = sum(min(len(method.results), share) for method in evidence.result.methods)
+        return f"{done} of {num_runs}"
+    return "all" if done == num_runs else f"all ({done} with more seeds)"
 
 
 def human(seconds: float) -> str:

@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from bitcycle.study.base import Method, Study, StudyRun
 from bitcycle.study.publish.settings import from_settings
-from bitcycle.study.results import MethodResult, RunState, StudyResult
+from bitcycle.study.results import MethodResult, RunState, State, StudyResult
 from bitcycle.train.result import RunResult
 
+STATES = get_args(State)
 CELL = ("value", "cost", "where", "group", "training")  # of a published number
 
 
@@ -115,6 +116,8 @@ def _restore(data: Mapping[str, Any]) -> Evidence:
 
 
 def _state(study: Study, method: Method, run: Mapping[str, Any]) -> RunState:
+    if run["state"] not in STATES:
+        raise ValueError(f"a run has the state {run['state']!r}; known: {', '.join(STATES)}")
     config = replace(method.config, seed=run["seed"])
     result = None
     if run["state"] == "done":
@@ -132,7 +135,7 @@ def _state(study: Study, method: Method, run: Mapping[str, Any]) -> RunState:
                 "relative_to_float32": float(run["of_float32"]),
             },
             steps=run["steps"],
-            seconds=run["seconds"],
+            seconds=float(run["seconds"]),
             kernels={str(i): name for i, name in enumerate(run["kernels"])},
             weights_sha256=run["weights"],
             directory="",

@@ -18,8 +18,9 @@ from bitcycle.train.config import RunConfig
 
 BASELINE = "static 8/8"
 LANDSCAPE = (
-    "this table has the final values; how wide the minima are is drawn and measured from finished "
-    "runs: bitcycle landscape RUN_FOLDER [RUN_FOLDER ...], with one seed of directions for all"
+    "this table has the final values; how wide the minima are, of which the paper says that cycles "
+    "make them wider, is drawn and measured from finished runs: bitcycle landscape RUN_FOLDER "
+    "[RUN_FOLDER ...], with one seed of directions for all"
 )
 
 
@@ -126,7 +127,7 @@ def fig6() -> Study:
     """Loss landscapes, static and cyclic."""
     return Study(
         name="fig6",
-        description="CPT Fig. 6: does cyclic precision end in a wider minimum than static bits?",
+        description="CPT Fig. 6: the static and cyclic runs whose minima are compared.",
         methods=of_family("cpt-figure6"),
         seeds=(0,),
         baseline=BASELINE,

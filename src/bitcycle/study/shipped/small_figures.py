@@ -70,7 +70,7 @@ def fig6_small() -> Study:
     """Loss landscapes, static and cyclic."""
     return small_study(
         "fig6-small",
-        "Fig. 6 on digits: does cyclic precision end in a wider minimum than static bits?",
+        "Fig. 6 on digits: the static and cyclic runs whose minima are compared.",
         on_digits(figures.fig6(), "cifar100-resnet110-"),
         baseline=BASELINE,
         notes=(DIGITS, LANDSCAPE),

@@ -16,7 +16,8 @@ from bitcycle.study.shipped import tables
 from bitcycle.study.shipped.parts import from_recipes, group, small_study
 
 BASELINE = "static 8/8"
-DIGITS = "on digits one of the 360 test images is 0.28 points; cycles are 8 in 240 steps"
+IMAGES = "on digits one of the 360 test images is 0.28 points"
+DIGITS = f"{IMAGES}; cycles are 8 in 240 steps"
 
 
 def on_digits(study: Study, prefix: str = PREFIX) -> Iterator[Method]:
@@ -36,10 +37,10 @@ def table1_small() -> Study:
     """Learning rate and precision of the first half, on digits."""
     return small_study(
         "table1-small",
-        "Table 1 on digits: does low precision in the first half act like a high rate?",
+        "Table 1 on digits: the bits of the first half at several learning rates.",
         on_digits(tables.table1()),
         baseline="float32",
-        notes=(DIGITS, *tables.table1().notes),
+        notes=(IMAGES, *tables.table1().notes),
     )
 
 

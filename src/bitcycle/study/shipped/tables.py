@@ -64,7 +64,7 @@ def table1() -> Study:
     )
     return Study(
         name="table1",
-        description="CPT Table 1: does low precision in the first half act like a high rate?",
+        description="CPT Table 1: the bits of the first half at several learning rates.",
         methods=tuple(replace(m, group=f"{m.group}, {rate(m.config)}") for m in methods),
         baseline="float32",
         notes=(
