@@ -77,7 +77,7 @@ def test_documents_are_filled(runs, capsys):
         (["digits", "speed.json"], "give one study, or JSON files only"),
         (["digits"], "no run of digits is done below runs"),
         (["digits", "--to", "mine.yaml"], "mine.yaml is a file; give a folder"),
-        (["speed.json", "--seeds", "7"], "files of a measurement does not take --seeds"),
+        (["speed.json", "--seeds", "7"], "a page of files does not take --seeds"),
         (["speed.json", "--no.such.key", "9"], "does not take --no.such.key"),
         (["--render", "results", "--steps", "9"], "--render does not take --steps"),
         (["--render", "results", "--to", "other"], "leave out --to"),

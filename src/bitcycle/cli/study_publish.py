@@ -76,17 +76,16 @@ def run_publish(arguments: argparse.Namespace) -> int:
 def _check_used(arguments: argparse.Namespace) -> None:
     """Options that choose runs are for studies, and --to is for what is gathered."""
     is_study = any(not word.endswith(".json") for word in arguments.what)
-    given = {"--output": arguments.output != "runs"}
-    given |= {
+    given = {
+        "--output": arguments.output != "runs",
         "--seeds": arguments.seeds is not None,
         "--num-seeds": arguments.num_seeds is not None,
+        "--threads": arguments.threads is not None,
     }
-    given |= {"--threads": arguments.threads is not None}
-    unused = [] if is_study else [*arguments.overrides, *(name for name, is_set in given.items()
-                                                          if is_set)]  # fmt: skip
-    if unused:
-        what = "--render" if arguments.render is not None else "files of a measurement"
-        raise ValueError(f"{what} does not take {unused[0]}: it chooses the runs of a study")
+    chosen = [*arguments.overrides, *(name for name, is_given in given.items() if is_given)]
+    if chosen and not is_study:
+        what = "--render" if arguments.render is not None else "a page of files"
+        raise ValueError(f"{what} does not take {chosen[0]}, which chooses the runs of a study")
     if arguments.render is not None and arguments.to is not None:
         raise ValueError(
             f"--render {arguments.render} makes the pages of that folder; leave out --to"

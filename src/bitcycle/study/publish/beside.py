@@ -26,10 +26,7 @@ COSTS = (
 
 def published_change(evidence: Evidence, pair: Pair) -> float | None:
     """The same difference in a paper, where it has both for one network and data."""
-    own, base = _cell(evidence, pair.cyclic), _cell(evidence, pair.static)
-    if own is None or base is None or own["group"] != base["group"]:
-        return None
-    return float(own["value"]) - float(base["value"])
+    return _change(_cell(evidence, pair.cyclic), _cell(evidence, pair.static))
 
 
 def change_text(change: float | None) -> str:
@@ -55,7 +52,7 @@ def published_table(evidence: Evidence, groups: Sequence[GroupSummary]) -> Table
                     str(row.summary.n) if row.summary else "0",
                     fixed(cell["value"], DECIMALS),
                     difference_text(row.difference) if row.difference else "",
-                    "" if is_base else _published_difference(cell, base),
+                    "" if is_base else change_text(_change(cell, base)),
                     cost_text(row.relative_cost) if row.relative_cost is not None else "",
                     _published_cost(cell, base),
                     f"{cell['where']}, {cell['group']}",
@@ -81,10 +78,10 @@ def _cell(evidence: Evidence, row: Row | None) -> Mapping[str, Any] | None:
     return None if row is None else evidence.published.get(row.method.method.key)
 
 
-def _published_difference(cell: Mapping[str, Any], base: Mapping[str, Any] | None) -> str:
-    if base is None or base["group"] != cell["group"]:
-        return ""
-    return fixed(cell["value"] - base["value"], DECIMALS, sign=True)
+def _change(own: Mapping[str, Any] | None, base: Mapping[str, Any] | None) -> float | None:
+    if own is None or base is None or own["group"] != base["group"]:
+        return None
+    return float(own["value"]) - float(base["value"])
 
 
 def _published_cost(cell: Mapping[str, Any], base: Mapping[str, Any] | None) -> str:

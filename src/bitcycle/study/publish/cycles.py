@@ -81,7 +81,7 @@ def tops(config: RunConfig) -> dict[str, int]:
 
 def is_alike(config: RunConfig, static: RunConfig) -> bool:
     """But for the bits: model, data, length, quantizer, layers; float32 has no last two."""
-    own, other = rest(config), rest(static)
+    own, other = _rest(config), _rest(static)
     if static.precision.is_float:
         own["precision"] = other["precision"] = None
     return own == other
@@ -110,7 +110,7 @@ def _schedules(config: RunConfig) -> dict[str, Schedule]:
     return found
 
 
-def rest(config: RunConfig) -> dict[str, Any]:
+def _rest(config: RunConfig) -> dict[str, Any]:
     """Every setting but the name, the bits and how they were found."""
     settings = to_settings(config)
     settings.pop("range_test", None)
