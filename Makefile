@@ -1,35 +1,44 @@
 # Everything goes through .venv, made on first use with the versions pinned in constraints.txt.
+# The demo installs what it runs; tests, docs and benchmarks add the rest on their first use.
 PYTHON ?= python3
 BIN := .venv/bin
-STAMP := .venv/.installed
+DEMO := .venv/.demo
+ALL := .venv/.all
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test test-all lint bench docs clean
 
-demo: $(STAMP)
+demo: $(DEMO)
 	$(BIN)/bitcycle demo
 
 test: lint
 	$(PYTEST) -n 2 --dist worksteal -m "not slow"
 
-test-all: $(STAMP)
+test-all: $(ALL)
 	$(PYTEST) -m slow
 
-lint: $(STAMP)
+lint: $(ALL)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(STAMP)
+bench: $(ALL)
 	$(BIN)/python benchmarks/step_time.py
 
-docs: $(STAMP)
+docs: $(ALL)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo site/index.html
 
-$(STAMP): pyproject.toml constraints.txt
+$(BIN)/python:
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,report,graph,lightning,transformers,cluster,export,docs,dev]"
+
+$(DEMO): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e ".[train,report]"
+	touch $@
+
+$(ALL): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e ".[all,docs,dev]"
 	touch $@
 
 clean:

@@ -13,7 +13,7 @@ import bitcycle
 
 ROOT = Path(bitcycle.__file__).parent
 
-FOUNDATION = {"precision", "registry", "matmul", "extras", "warnings", "version", "tables"}
+FOUNDATION = {"precision", "registry", "matmul", "extras", "warnings", "version", "tables", "lazy"}
 CORE = {
     "patterns", "assign", "candidates", "convert", "wrappers", "role_schedules", "scheduler",
     "audit", "collect", "calibrate", "health", "products", "cost", "range_test", "range_curve",

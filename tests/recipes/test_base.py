@@ -11,6 +11,7 @@ from bitcycle.models import build_model
 from bitcycle.quantizers import QUANTIZERS
 from bitcycle.recipes import FAMILIES, Recipe, list_recipes, recipe
 from bitcycle.recipes.base import _merge
+from bitcycle.recipes.parts import SKIPPED
 from bitcycle.train.config import RunConfig
 
 INFOS = {info.name: info for info in list_recipes()}
@@ -99,13 +100,16 @@ def test_scale_and_data_tell_what_a_user_needs():
     assert INFOS["imagenet-resnet50-cpt-4-8-8"].scale == "full"
 
 
-def test_recipes_of_a_quantizer_appear_when_it_is_registered(monkeypatch):
-    monkeypatch.delitem(QUANTIZERS._entries, "dorefa")
-    without = {info.name for info in list_recipes()}
-    new = sorted(set(INFOS) - without)
-    # 3 networks x 2 datasets x 8/8 and 6/6; digits with CPT too, the small CIFAR-10
-    assert len(new) == 12 + 3 + 2
+def test_every_quantizer_has_recipes_that_skip_the_layers_it_keeps_float():
+    keeps_ends = {name: kind().first_last == "float32" for name, kind in QUANTIZERS.items()}
+    assert {name: skip == ("conv1", "fc") for name, skip in SKIPPED.items()} == keeps_ends
     assert INFOS["cifar10-mobilenetv2-dorefa-8-8"].results[0].value == 91.03
+
+
+def test_a_name_that_no_registry_has_is_an_error_when_the_recipe_is_asked_for(monkeypatch):
+    monkeypatch.delitem(QUANTIZERS._entries, "dorefa")
+    with pytest.raises(ValueError, match="unknown quantizer 'dorefa'"):
+        recipe("cifar10-resnet74-dorefa-8-8")
 
 
 @pytest.mark.parametrize("model", ["resnet74", "resnet164", "mobilenetv2"])

@@ -130,9 +130,9 @@ def _show(result: Any, num_tables: int | None = None) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from bitcycle.cli.study_table import print_tables
     from bitcycle.study.headline import headline
     from bitcycle.study.table import study_tables, write_tables
+    from bitcycle.study.table_terminal import print_tables
 
     console = Console(highlight=False)
     if not console.is_terminal:

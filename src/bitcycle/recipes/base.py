@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from bitcycle.data import DATASETS
-from bitcycle.nn import LAYERS
-from bitcycle.quantizers import QUANTIZERS
 from bitcycle.registry import Registry
-from bitcycle.train.config import RunConfig
+from bitcycle.train.config import RunConfig, unchecked_names
 
 Scale = Literal["full", "small"]
 
@@ -53,17 +50,21 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeInfo:
-    """What `bitcycle ls recipes` shows; the configuration itself is `recipe(name)`.
-
-    needs_data: the dataset whose files must be there (`--data.root`); None when it is built in.
-    """
+    """What `bitcycle ls recipes` shows; the configuration itself is `recipe(name)`."""
 
     name: str
     description: str
     cells: tuple[str, ...]
     published: tuple[Published, ...]
     scale: Scale
-    needs_data: str | None
+    dataset: str
+
+    @property
+    def needs_data(self) -> str | None:
+        """The dataset whose files must be there (`--data.root`); None when it is built in."""
+        from bitcycle.data import DATASETS
+
+        return self.dataset if DATASETS[self.dataset].needs_root else None
 
     @property
     def results(self) -> tuple[Published, ...]:
@@ -88,7 +89,9 @@ def recipe(name: str) -> RunConfig:
         near = difflib.get_close_matches(str(name).lower(), known, n=4, cutoff=0.5)
         shown = f"; nearest: {', '.join(near)}" if near else ""
         raise ValueError(f"unknown recipe {name!r}{shown} (all {len(known)}: bitcycle ls recipes)")
-    return copy.deepcopy(known[name].config)  # its options are dicts, which a caller could change
+    config = copy.deepcopy(known[name].config)  # its options are dicts, which a caller could change
+    config.check_names()
+    return config
 
 
 def list_recipes() -> list[RecipeInfo]:
@@ -100,7 +103,7 @@ def list_recipes() -> list[RecipeInfo]:
             cells=entry.cells,
             published=entry.published,
             scale=entry.scale,
-            needs_data=_needs_data(entry.config),
+            dataset=entry.config.data.name,
         )
         for name, entry in sorted(_by_name().items())
     ]
@@ -125,22 +128,18 @@ def describe(config: RunConfig) -> str:
     return ", ".join(parts)
 
 
-def _needs_data(config: RunConfig) -> str | None:
-    return config.data.name if DATASETS[config.data.name].needs_root else None
-
-
 def _by_name() -> dict[str, Recipe]:
-    # which recipes there are, and what they say, depends on what is registered at the moment
-    return _collect(tuple(FAMILIES), tuple(QUANTIZERS), tuple(LAYERS))
+    return _collect(tuple(FAMILIES))
 
 
 @lru_cache(maxsize=4)
-def _collect(families: tuple[str, ...], *registered: tuple[str, ...]) -> dict[str, Recipe]:
+def _collect(families: tuple[str, ...]) -> dict[str, Recipe]:
     found: dict[str, Recipe] = {}
-    for family in families:
-        for entry in FAMILIES[family]():
-            name = entry.config.name
-            found[name] = _merge(found[name], entry) if name in found else entry
+    with unchecked_names():  # `recipe` checks the one that is used
+        for family in families:
+            for entry in FAMILIES[family]():
+                name = entry.config.name
+                found[name] = _merge(found[name], entry) if name in found else entry
     return found
 
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from bitcycle.quantizers import QUANTIZERS
 from bitcycle.recipes.base import FAMILIES, Recipe, Scale
 from bitcycle.recipes.cifar import train_cifar
-from bitcycle.recipes.parts import CPT_CYCLES, FEW_CYCLES, quantized
+from bitcycle.recipes.parts import CPT_CYCLES, FEW_CYCLES, SKIPPED, quantized
 from bitcycle.recipes.small import digits
 from bitcycle.train.config import LrConfig, PrecisionConfig, RunConfig, SwaConfig
 
@@ -63,12 +62,10 @@ def _run(setting: Setting, name: str, forward: int | str, backward: int | str = 
 
 def quantizers(setting: Setting) -> Described:
     """Static bits by every quantizer but sbm, whose static runs are elsewhere."""
-    for name in QUANTIZERS.names():
+    for name, skip in SKIPPED.items():
         published = name in ("dorefa", "wageubn") and setting is FULL  # cells of CPT Table 2
         if name == "sbm" or published:
             continue
-        keeps_ends = QUANTIZERS[name]().first_last == "float32"
-        skip = ("conv1", "fc") if keeps_ends else ("fc",)
         precision = quantized(8, 8, skip=skip, quantizer=name)
         config = setting.build(f"{name.replace('_', '-')}-8-8", precision)
         if name == "wageubn":  # its gradients get coarser over the run

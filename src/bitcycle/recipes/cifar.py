@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from bitcycle.quantizers import QUANTIZERS
 from bitcycle.recipes.base import FAMILIES, Recipe
-from bitcycle.recipes.parts import CPT_CYCLES, quantized, schedule_text
+from bitcycle.recipes.parts import CPT_CYCLES, ENDS, SKIPPED, quantized, schedule_text
 from bitcycle.recipes.tables import Bits, read_table, values
-from bitcycle.tasks import DataConfig, ModelConfig
+from bitcycle.tasks.config import DataConfig, ModelConfig
 from bitcycle.train.config import (
     EvalConfig,
     LrConfig,
@@ -95,7 +94,7 @@ def table2() -> Iterator[Recipe]:
             method, cell = row["method"], row["precision_fw_bw"]
             if method in ("sbm", "cpt"):
                 config = cifar(dataset, row["model"], METHODS[method], cell)
-            elif method in QUANTIZERS:
+            elif method in SKIPPED:
                 config = baseline(dataset, row["model"], method, cell)
             else:
                 continue
@@ -109,7 +108,7 @@ METHODS = {"sbm": "static", "cpt": "cpt", "cosine": "cpt"}
 def baseline(dataset: str, model: str, quantizer: str, cell: str) -> RunConfig:
     """Static bits with another quantizer, whose authors keep the first and the last layer float."""
     bits = Bits.parse(cell)
-    precision = quantized(bits.high, bits.backward, skip=("conv1", "fc"), quantizer=quantizer)
+    precision = quantized(bits.high, bits.backward, skip=ENDS, quantizer=quantizer)
     if quantizer == "wageubn":  # whose gradients get coarser over the run
         precision = replace(precision, quantizer_options={"total_steps": STEPS})
     return train_cifar(f"{dataset}-{model}-{quantizer}-{bits.name}", dataset, model, precision)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from bitcycle.recipes.base import FAMILIES, Recipe
 from bitcycle.recipes.parts import CPT_CYCLES, quantized, schedule_text
 from bitcycle.recipes.tables import Bits, read_table, values
-from bitcycle.tasks import DataConfig, ModelConfig
+from bitcycle.tasks.config import DataConfig, ModelConfig
 from bitcycle.train.config import (
     EvalConfig,
     LrConfig,

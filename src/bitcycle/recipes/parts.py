@@ -8,6 +8,15 @@ from bitcycle.train.config import PrecisionConfig
 
 TEN = tuple(sorted(Cycle.named()))  # LR, CR, ..., RT-V
 CPT_CYCLES = 32
+ENDS = ("conv1", "fc")  # the first and the last layer of the residual nets
+SKIPPED = {  # by quantizer: the layers that its authors keep float32
+    "absmax": ("fc",),
+    "dorefa": ENDS,
+    "pow2": ("fc",),
+    "sbm": ("fc",),
+    "sbm_full": ("fc",),
+    "wageubn": ENDS,
+}
 FEW_CYCLES = 8  # the follow-up's number, and that of short runs
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from bitcycle.recipes.base import FAMILIES, Recipe
 from bitcycle.recipes.parts import FEW_CYCLES, TEN, quantized, schedule_text
 from bitcycle.recipes.tables import Bits
-from bitcycle.tasks import DataConfig, ModelConfig
+from bitcycle.tasks.config import DataConfig, ModelConfig
 from bitcycle.train.config import (
     CheckpointConfig,
     EvalConfig,

@@ -10,11 +10,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from bitcycle.quantizers import QUANTIZERS
 from bitcycle.recipes.base import FAMILIES, Recipe
 from bitcycle.recipes.cifar import table1, table2, table6, table7, table8
 from bitcycle.recipes.cifar_figures import figure5, figure7
-from bitcycle.recipes.parts import CPT_CYCLES, FEW_CYCLES, TEN, quantized, schedule_text
+from bitcycle.recipes.parts import (
+    CPT_CYCLES,
+    FEW_CYCLES,
+    SKIPPED,
+    TEN,
+    quantized,
+    schedule_text,
+)
 from bitcycle.recipes.small import Build, cifar10, compare, digits, wikitext2_lstm
 from bitcycle.recipes.tables import Bits
 from bitcycle.train.config import PrecisionConfig, RunConfig, ScheduleText
@@ -73,7 +79,7 @@ def numbers_of_cycles_on_digits() -> Iterator[Recipe]:
 @FAMILIES.register("digits-quantizers")
 def quantizers_on_digits() -> Iterator[Recipe]:
     """Every quantizer with the bits of CPT; sbm's cyclic run is elsewhere."""
-    for quantizer in QUANTIZERS.names():
+    for quantizer in SKIPPED:
         if quantizer == "sbm":
             continue
         name = f"{quantizer.replace('_', '-')}-cpt-3-8-8"
@@ -83,8 +89,7 @@ def quantizers_on_digits() -> Iterator[Recipe]:
 
 def by_quantizer(build: Build, name: str, quantizer: str, bits: Bits) -> RunConfig:
     """A run with another quantizer than sbm, first and last layer as its authors have them."""
-    keeps_ends = QUANTIZERS[quantizer]().first_last == "float32"
-    skip = ("conv1", *SKIP) if keeps_ends else SKIP
+    skip = SKIPPED[quantizer]
     forward = schedule_text("cpt", bits, FEW_CYCLES)
     config = build(name, quantized(forward, bits.backward, skip=skip, quantizer=quantizer))
     if quantizer != "wageubn":
@@ -111,7 +116,7 @@ def methods_on_cifar10() -> Iterator[Recipe]:
     for name, forward in forwards.items():
         config = resnet8(name, quantized(forward, 8, skip=SKIP))
         yield Recipe(config=config, scale="small")
-    for quantizer in [name for name in ("dorefa", "wageubn") if name in QUANTIZERS]:
+    for quantizer in ("dorefa", "wageubn"):
         for bits in (Bits(8, 8, 8), Bits(6, 6, 6)):
             config = by_quantizer(resnet8, f"{quantizer}-{bits.name}", quantizer, bits)
             yield Recipe(config=config, scale="small")

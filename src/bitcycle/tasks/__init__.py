@@ -1,16 +1,5 @@
 """Tasks: model + data + loss + metric."""
 
-from bitcycle.tasks.base import TASKS, Split, Sums, Task, TrainBatches
-from bitcycle.tasks.config import DataConfig, ModelConfig
-from bitcycle.tasks.samples import SampleTask
+from bitcycle.lazy import lazy_package
 
-__all__ = [
-    "TASKS",
-    "DataConfig",
-    "ModelConfig",
-    "SampleTask",
-    "Split",
-    "Sums",
-    "Task",
-    "TrainBatches",
-]
+__all__ = lazy_package(__name__)

@@ -1,30 +1,5 @@
 """The runner: a configuration in, a run directory and a result out."""
 
-from bitcycle.train.config import (
-    CheckpointConfig,
-    EvalConfig,
-    LrConfig,
-    OptimizerConfig,
-    PrecisionConfig,
-    RangeTestConfig,
-    RunConfig,
-    SwaConfig,
-    TrackingConfig,
-)
-from bitcycle.train.result import RunResult
-from bitcycle.train.run import resume, run
+from bitcycle.lazy import lazy_package
 
-__all__ = [
-    "CheckpointConfig",
-    "EvalConfig",
-    "LrConfig",
-    "OptimizerConfig",
-    "PrecisionConfig",
-    "RangeTestConfig",
-    "RunConfig",
-    "RunResult",
-    "SwaConfig",
-    "TrackingConfig",
-    "resume",
-    "run",
-]
+__all__ = lazy_package(__name__)

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from bitcycle.train.files import sync
-from bitcycle.train.statefile import read_state, write_state
 from bitcycle.warnings import BitcycleWarning
 
 MANIFEST = "manifest.json"
@@ -68,6 +67,8 @@ class Checkpoints:
         self._write(self.folder / BEST, step, state)
 
     def _write(self, path: Path, step: int, state: Mapping[str, Any]) -> None:
+        from bitcycle.train.statefile import write_state  # torch: `bitcycle ls runs` needs none
+
         temporary = path.with_name(f"{path.name}.tmp")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -187,6 +188,8 @@ def damage(path: Path) -> str | None:
 
 def _load(path: Path) -> dict[str, Any]:
     """Every part of a verified checkpoint, by name."""
+    from bitcycle.train.statefile import read_state
+
     names = {Path(file).stem for file in _read_manifest(path)["sha256"]}
     try:
         return {name: read_state(path, name) for name in sorted(names)}

@@ -6,21 +6,36 @@ fraction of the run (float).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from bitcycle.kernels import make_kernel
 from bitcycle.precision import Precision, check_bits
-from bitcycle.quantizers import QUANTIZERS
 from bitcycle.registry import unknown_name
 from bitcycle.schedules import Schedule, parse_schedule
 from bitcycle.schedules.text import auto_high, fill_auto
-from bitcycle.tasks import TASKS, DataConfig, ModelConfig
+from bitcycle.tasks.config import DataConfig, ModelConfig
 
 Time = int | float
 ScheduleText = int | str | dict[str, int | str | None] | None
 LrPolicy = Literal["constant", "step", "cosine", "inverse_sqrt", "warm_restarts", "plateau"]
+
+_ARE_NAMES_CHECKED = ContextVar("_ARE_NAMES_CHECKED", default=True)
+
+
+@contextmanager
+def unchecked_names() -> Iterator[None]:
+    """Build configurations without looking names up: the registries of tasks, models, datasets,
+    quantizers and kernels import torch, which a list of recipes does not need.
+    `RunConfig.check_names` checks such a configuration before it is used.
+    """
+    token = _ARE_NAMES_CHECKED.set(False)
+    try:
+        yield
+    finally:
+        _ARE_NAMES_CHECKED.reset(token)
 
 
 def steps_of(time: Time, total_steps: int) -> int:
@@ -130,14 +145,8 @@ class PrecisionConfig:
     grad: ScheduleText = "inherit"
 
     def __post_init__(self) -> None:
-        kind = QUANTIZERS[self.quantizer]
-        try:
-            kind(**self.quantizer_options)
-        except TypeError as error:
-            raise ValueError(
-                f"precision.quantizer_options for {self.quantizer!r}: {error}"
-            ) from None
-        make_kernel(self.kernel)  # an unknown name is an error before anything is read
+        if _ARE_NAMES_CHECKED.get():
+            self.check_names()
         check_bits(self.max_bits, "precision.max_bits")
         for role, text in self.given().items():
             if isinstance(text, dict) and "name" in text:
@@ -149,6 +158,20 @@ class PrecisionConfig:
                     parse_schedule(inner)
                 except ValueError as error:
                     raise ValueError(f"precision.{role}: {error}") from None
+
+    def check_names(self) -> None:
+        """Raise ValueError for an unknown quantizer, option of a quantizer, or kernel."""
+        from bitcycle.kernels import make_kernel
+        from bitcycle.quantizers import QUANTIZERS
+
+        kind = QUANTIZERS[self.quantizer]
+        try:
+            kind(**self.quantizer_options)
+        except TypeError as error:
+            raise ValueError(
+                f"precision.quantizer_options for {self.quantizer!r}: {error}"
+            ) from None
+        make_kernel(self.kernel)
 
     @property
     def auto_high(self) -> int | None:
@@ -320,7 +343,8 @@ class RunConfig:
     output: str = "runs"
 
     def __post_init__(self) -> None:
-        TASKS[self.task].check(self.model, self.data)
+        if _ARE_NAMES_CHECKED.get():
+            self._check_task()
         if not self.name or any(c in self.name for c in "/\\\0\n") or self.name in (".", ".."):
             raise ValueError(f"name ({self.name!r}) must be usable as a folder name")
         if (self.steps is None) == (self.epochs is None):
@@ -341,6 +365,16 @@ class RunConfig:
             raise ValueError(f"seed ({self.seed}) must not be negative")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads ({self.threads}) must be at least 1")
+
+    def check_names(self) -> None:
+        """Raise ValueError for a name that is in no registry; building a configuration does it."""
+        self._check_task()
+        self.precision.check_names()
+
+    def _check_task(self) -> None:
+        from bitcycle.tasks import TASKS
+
+        TASKS[self.task].check(self.model, self.data)
 
     @property
     def run_name(self) -> str:

@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from bitcycle.train.config import RunConfig
 from bitcycle.train.configfile import read_config, to_yaml
 from bitcycle.train.files import Appender, write_json, write_text
@@ -152,6 +150,8 @@ def _is_leftover(path: Path) -> bool:
 
 def environment() -> dict[str, Any]:
     """Versions, device, revision and command: what a reader needs to judge or repeat a result."""
+    import torch
+
     cuda = torch.cuda.is_available()
     return {
         "bitcycle": VERSION,

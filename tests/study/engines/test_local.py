@@ -1,17 +1,17 @@
-"""Processes of this machine: one that dies takes no other with it, and none is left behind."""
+"""Workers of this machine: one that dies takes no other with it, and none is left behind."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
 from bitcycle.study.attempt import run_folder
-from bitcycle.study.engines.local import Child, LocalEngine, _ending
+from bitcycle.study.engines.local import LocalEngine, judged
 from bitcycle.train.config import CheckpointConfig, TrackingConfig
 from tests.study.small_studies import crashing, tiny
 
@@ -51,39 +51,67 @@ def wait_for_steps(config, seconds=90.0):
     ],
 )
 def test_a_process_that_says_nothing_is_judged_by_its_exit_code(code, state, message):
-    process = SimpleNamespace(exitcode=code, join=lambda: None, close=lambda: None)
-    reader = SimpleNamespace(poll=lambda: False, close=lambda: None)
-    ending = _ending(Child(process, reader, tiny()))
+    ending = judged(code, tiny())
     assert (ending.name, ending.state) == ("small-seed0", state)
     assert message in ending.message
 
 
-def test_a_run_trains_in_a_process_of_its_own(tmp_path):
-    config = config_in(tmp_path, "one")
+def pid_of(config):
+    return int((run_folder(config).path / ".lock").read_text(encoding="utf-8"))
+
+
+def test_a_worker_trains_run_after_run_until_one_fails(tmp_path):
+    one, two, three = (config_in(tmp_path, name) for name in ("one", "two", "three"))
+    crash = replace(crashing().config, output=str(tmp_path), name="crash")
     with LocalEngine(1) as engine:
-        engine.start(config)
+        engine.start(one)
         assert engine.running == ("one-seed0",)
+        assert engine.is_full
         assert engine.wait(0.0) == []
         endings = wait_for_all(engine)
-    assert endings["one-seed0"].state == "done"
-    pid = int((run_folder(config).path / ".lock").read_text(encoding="utf-8"))
-    assert pid != os.getpid()
+        for config in (two, crash, three):
+            engine.start(config)
+            endings |= wait_for_all(engine)
+    assert {name: ending.state for name, ending in endings.items()} == {
+        "one-seed0": "done", "two-seed0": "done", "crash-seed0": "failed", "three-seed0": "done",
+    }  # fmt: skip
+    assert endings["crash-seed0"].message.startswith("ValueError: swa.start")
+    assert pid_of(one) == pid_of(two) != os.getpid()
+    assert pid_of(three) != pid_of(one)  # whatever a failed run left behind is gone
+    results = [run_folder(config).result_file.read_text("utf-8") for config in (one, two, three)]
+    sums = {json.loads(text)["weights_sha256"] for text in results}
+    assert len(sums) == 1  # the same run, whatever its process has trained before
+
+
+def test_a_worker_that_died_between_two_runs_is_replaced(tmp_path):
+    one, two = (config_in(tmp_path, name) for name in ("one", "two"))
+    with LocalEngine(1) as engine:
+        engine.start(one)
+        wait_for_all(engine)
+        os.kill(pid_of(one), signal.SIGKILL)
+        while os.path.exists(f"/proc/{pid_of(one)}") and not is_zombie(pid_of(one)):
+            time.sleep(0.01)
+        engine.start(two)
+        assert wait_for_all(engine)["two-seed0"].state == "done"
+
+
+def is_zombie(pid):
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+        return file.read().rpartition(")")[2].split()[0] == "Z"
 
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_is_a_failed_run_and_others_go_on(tmp_path):
     victim, other = endless(tmp_path, "victim"), config_in(tmp_path, "other", steps=200)
-    crash = replace(crashing().config, output=str(tmp_path), name="crash")
-    with LocalEngine(3) as engine:
-        for config in (victim, other, crash):
+    with LocalEngine(2) as engine:
+        for config in (victim, other):
             engine.start(config)
         assert engine.is_full
         wait_for_steps(victim)
-        os.kill(engine._children["victim-seed0"].process.pid, signal.SIGKILL)
+        os.kill(pid_of(victim), signal.SIGKILL)
         endings = wait_for_all(engine)
     assert endings["victim-seed0"].state == "failed"
     assert "killed by SIGKILL" in endings["victim-seed0"].message
-    assert endings["crash-seed0"].message.startswith("ValueError: swa.start")
     assert endings["other-seed0"].state == "done"
 
 
@@ -107,7 +135,6 @@ if __name__ == "__main__":
     engine = LocalEngine(1)
     config = read_config(sys.argv[1])
     engine.start(config)
-    print(engine._children[config.run_name].process.pid, flush=True)
     time.sleep(1000)
 """
 
@@ -120,10 +147,10 @@ def test_a_study_that_is_killed_does_not_go_on_in_the_background(tmp_path):
     (tmp_path / "parent.py").write_text(PARENT, encoding="utf-8")
     (tmp_path / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
     command = [sys.executable, str(tmp_path / "parent.py"), str(tmp_path / "config.yaml")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
-        pid = int(parent.stdout.readline())
+    with subprocess.Popen(command) as parent:
         wait_for_steps(config)
         parent.kill()
+    pid = pid_of(config)
     until = time.monotonic() + 60
     while os.path.exists(f"/proc/{pid}") and time.monotonic() < until:
         time.sleep(0.1)

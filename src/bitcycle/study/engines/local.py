@@ -1,4 +1,7 @@
-"""Runs as processes of this machine, one each: a process that dies takes no other with it."""
+"""Runs on worker processes of this machine; each worker trains one run after another.
+
+A worker that dies fails the run it was training and no other; the next run gets a new worker.
+"""
 
 from __future__ import annotations
 
@@ -20,65 +23,98 @@ from bitcycle.train.signals import unheard_by_children
 PATIENCE = 10.0  # seconds that a killed process may take to be gone
 
 
-@dataclass(frozen=True)
-class Child:
-    """A process, the pipe its ending comes through, and what it trains."""
+@dataclass
+class Worker:
+    """A process, the pipe to it, and the run that it trains; None while it is idle."""
 
     process: Any
-    reader: Connection
-    config: RunConfig
+    pipe: Connection
+    config: RunConfig | None = None
 
 
 class LocalEngine(Engine):
-    """A process per run, started anew: threads of torch do not survive a fork."""
+    """At most `num_jobs` workers, started when needed: torch's threads do not survive a fork."""
 
     def __init__(self, num_jobs: int) -> None:
         self.num_jobs = num_jobs
-        self._children: dict[str, Child] = {}
+        self._workers: list[Worker] = []
 
     @property
     def running(self) -> tuple[str, ...]:
         """Names of the runs that have been started and have not ended."""
-        return tuple(self._children)
+        return tuple(worker.config.run_name for worker in self._workers if worker.config)
 
     def start(self, config: RunConfig) -> None:
-        """A new process that trains it."""
-        context = get_context("spawn")
-        reader, writer = context.Pipe(duplex=False)
-        process = context.Process(target=_work, args=(config, writer), name=config.run_name)
-        with unheard_by_children():
-            process.start()
-        writer.close()  # the child has its own
-        self._children[config.run_name] = Child(process, reader, config)
+        """Hand the run to an idle worker, or to a new one."""
+        for worker in [worker for worker in self._workers if worker.config is None]:
+            with suppress(BrokenPipeError, ConnectionResetError):  # it died while it was idle
+                worker.pipe.send(config)
+                worker.config = config
+                return
+            self._remove(worker)
+        worker = _new_worker()
+        worker.pipe.send(config)
+        worker.config = config
+        self._workers.append(worker)
 
     def wait(self, seconds: float) -> list[Ending]:
-        """The endings of processes that are gone."""
-        ends = {child.process.sentinel: name for name, child in self._children.items()}
-        gone = [ends[end] for end in wait(list(ends), seconds) if isinstance(end, int)]
-        return [_ending(self._children.pop(name)) for name in gone]
+        """The endings of the runs that are over."""
+        busy = {worker.pipe: worker for worker in self._workers if worker.config is not None}
+        ready = wait(list(busy), seconds)
+        return [self._ending(busy[pipe]) for pipe in ready if isinstance(pipe, Connection)]
+
+    def _ending(self, worker: Worker) -> Ending:
+        """What the worker said, or its exit code if it died."""
+        assert worker.config is not None
+        try:
+            ending = Ending(**json.loads(worker.pipe.recv_bytes()))
+        except (EOFError, ConnectionResetError):
+            worker.process.join()
+            ending = judged(worker.process.exitcode, worker.config)
+        worker.config = None
+        if ending.state in (
+            "failed",
+            "stopped",
+        ):  # whatever the run left behind goes with its process
+            self._remove(worker)
+        return ending
+
+    def _remove(self, worker: Worker) -> None:
+        self._workers.remove(worker)
+        worker.process.kill()
+        worker.process.join(PATIENCE)
+        worker.pipe.close()
 
     def stop(self) -> None:
-        """One that trains writes a checkpoint first."""
-        for child in self._children.values():
-            child.process.terminate()
+        """Ask for a checkpoint and an end."""
+        for worker in self._workers:
+            worker.process.terminate()
 
     def kill(self) -> None:
-        """Nothing is left."""
-        for child in self._children.values():
-            child.process.kill()
-        for child in self._children.values():
-            child.process.join(PATIENCE)
-            child.reader.close()
-        self._children.clear()
+        """End every worker at once."""
+        for worker in self._workers:
+            worker.process.kill()
+        for worker in list(self._workers):
+            self._remove(worker)
 
 
-def _work(config: RunConfig, writer: Connection) -> None:
-    """What the process does."""
+def _new_worker() -> Worker:
+    context = get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs,), name="bitcycle worker")
+    with unheard_by_children():
+        process.start()
+    theirs.close()  # the worker has its own
+    return Worker(process, ours)
+
+
+def _work(pipe: Connection) -> None:
+    """Train every run that comes through the pipe, until it is closed."""
     threading.Thread(target=_stop_without_parent, daemon=True).start()
-    ending = attempt(config)
-    with suppress(BrokenPipeError):  # nobody is left to read it
-        writer.send_bytes(json.dumps(asdict(ending)).encode())
-    writer.close()
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            ending = attempt(pipe.recv())
+            pipe.send_bytes(json.dumps(asdict(ending)).encode())
 
 
 def _stop_without_parent() -> None:
@@ -89,21 +125,13 @@ def _stop_without_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _ending(child: Child) -> Ending:
-    """What the process said, or what can be told of one that said nothing."""
-    child.process.join()
-    name, code = child.config.run_name, child.process.exitcode
-    try:
-        if child.reader.poll():
-            return Ending(**json.loads(child.reader.recv_bytes()))
-    except EOFError:
-        pass
-    finally:
-        child.reader.close()
-        child.process.close()
+def judged(code: int | None, config: RunConfig) -> Ending:
+    """How a run ended whose process said nothing."""
     if code in (-signal.SIGTERM, -signal.SIGINT):
-        return Ending(name=name, state="stopped", message="stopped before its first step")
-    return Ending(name=name, state="failed", message=died(code, str(log_file(child.config))))
+        message = "stopped before its first step"
+        return Ending(name=config.run_name, state="stopped", message=message)
+    message = died(code, str(log_file(config)))
+    return Ending(name=config.run_name, state="failed", message=message)
 
 
 def died(code: int | None, log: str) -> str:

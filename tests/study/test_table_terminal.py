@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from bitcycle.cli.study_table import print_tables
+from bitcycle.study.table_terminal import print_tables
 from bitcycle.study.table_text import Table
 
 TABLE = Table(

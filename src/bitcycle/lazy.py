@@ -1,0 +1,57 @@
+"""Packages whose names are imported on first use, so that `import bitcycle` stays cheap.
+
+The names stand once, in the package's stub `__init__.pyi`, where type checkers and editors read
+them; `lazy_package(__name__)` in `__init__.py` serves them (SPEC 1 of Scientific Python).
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+class LazyPackage(ModuleType):
+    """A package that imports an exported name when it is first asked for."""
+
+    _homes: dict[str, tuple[str, str | None]]  # name -> (module, attribute; None: the module)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in vars(self)["_homes"]:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        home, attribute = self._homes[name]
+        module = importlib.import_module(home)
+        value = module if attribute is None else getattr(module, attribute)
+        vars(self)[name] = value
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # the import system sets a submodule as an attribute of its package; where a function has
+        # the name of its file (bitcycle.audit), the package exports the function
+        home, attribute = self._homes.get(name, (None, None))
+        if isinstance(value, ModuleType) and attribute is not None and value.__name__ == home:
+            value = getattr(value, attribute)
+        super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._homes})
+
+
+def lazy_package(package: str) -> list[str]:
+    """Serve the names of a package's stub on first use; returns them for `__all__`."""
+    module = sys.modules[package]
+    assert module.__file__ is not None
+    stub = ast.parse(Path(module.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    homes: dict[str, tuple[str, str | None]] = {}
+    for node in stub.body:
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            for alias in node.names:
+                is_submodule = node.module == package
+                home = f"{package}.{alias.name}" if is_submodule else node.module
+                homes[alias.asname or alias.name] = (home, None if is_submodule else alias.name)
+    vars(module)["_homes"] = homes
+    module.__class__ = LazyPackage
+    return sorted(homes)

@@ -1,0 +1,12 @@
+from bitcycle.train.config import CheckpointConfig as CheckpointConfig
+from bitcycle.train.config import EvalConfig as EvalConfig
+from bitcycle.train.config import LrConfig as LrConfig
+from bitcycle.train.config import OptimizerConfig as OptimizerConfig
+from bitcycle.train.config import PrecisionConfig as PrecisionConfig
+from bitcycle.train.config import RangeTestConfig as RangeTestConfig
+from bitcycle.train.config import RunConfig as RunConfig
+from bitcycle.train.config import SwaConfig as SwaConfig
+from bitcycle.train.config import TrackingConfig as TrackingConfig
+from bitcycle.train.result import RunResult as RunResult
+from bitcycle.train.run import resume as resume
+from bitcycle.train.run import run as run
