@@ -1,11 +1,8 @@
 """Published numbers beside ours."""
 
-import pytest
-
 from bitcycle.recipes import Published
 from bitcycle.study.base import Method
 from bitcycle.study.published import (
-    published_bound,
     published_difference,
     published_relative_cost,
     published_value,
@@ -49,21 +46,3 @@ def test_difference_and_cost_are_to_the_published_baseline():
 def test_sources_are_named_once():
     entries = [(method(label, published={"accuracy": 1.0}), {}, 1.0) for label in "ab"]
     assert sources(study_result(entries)) == ("CPT Table 2",)
-
-
-@pytest.mark.parametrize(
-    ("model", "data", "bits"),
-    [
-        ("resnet74", "cifar100", 3),
-        ("resnet8", "cifar10", 3),
-        ("resnet18", "imagenet", 4),
-        ("mobilenetv2", "cifar10", 4),
-        ("transformer_lm", "wikitext-103", 4),
-        ("lstm_lm", "ptb", 5),
-        ("gcn", "cora", None),
-        ("digits_resnet", "digits", None),
-        ("resnet8", "digits", None),
-    ],
-)
-def test_bounds_are_published_for_kinds_of_networks(model, data, bits):
-    assert published_bound(model, data) == bits

@@ -4,7 +4,6 @@ import pytest
 
 from bitcycle.study.table_text import (
     Table,
-    markdown_rows,
     to_latex,
     to_markdown,
     without_empty_columns,
@@ -29,12 +28,6 @@ def test_markdown():
         "| 100 % &lt;x&gt; | -0.5 | 92.57 |\n"
         "\nCost: 50 % of \\*it\\*.\n"
     )
-
-
-def test_the_first_column_may_be_links():
-    rows = markdown_rows(TABLE, first=lambda cell: f"[{len(cell)}](x.md)").splitlines()
-    assert rows[0] == "| method | CIFAR-10: ours | CIFAR-10: published |"
-    assert rows[2:] == ["| [5](x.md) | 91.43 ± 0.21 | - |", "| [9](x.md) | -0.5 | 92.57 |"]
 
 
 def test_latex():

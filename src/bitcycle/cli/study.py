@@ -1,4 +1,4 @@
-"""`bitcycle study run|status|table|publish|ls`: many runs and the question they answer."""
+"""`bitcycle study run|status|table|ls`: many runs and the question they answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from bitcycle.cli.study_publish import add_publish
 from bitcycle.extras import MissingExtraError
 
 _WIDE = 160
@@ -19,7 +18,7 @@ _OVERRIDES = (
 def register(subparsers: Any) -> None:
     """Adds the command and its own commands."""
     parser = subparsers.add_parser(
-        "study", help="run and compare methods over seeds: run, status, table, publish, ls"
+        "study", help="run and compare methods over seeds: run, status, table, ls"
     )
     inner = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_run(inner)
@@ -29,7 +28,6 @@ def register(subparsers: Any) -> None:
     table = inner.add_parser("table", help="print and write a study's tables", epilog=_OVERRIDES)
     _add_study(table)
     table.set_defaults(run=run_table, takes_overrides=True)
-    add_publish(inner, _add_runs, _OVERRIDES)
     listing = inner.add_parser("ls", help="list the studies that come with the package")
     listing.add_argument("--json", action="store_true", help="print a JSON list")
     listing.set_defaults(run=run_ls)
@@ -58,10 +56,6 @@ def _add_run(inner: Any) -> None:
 
 def _add_study(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("study", metavar="STUDY", help="a name of `study ls`, or a YAML file")
-    _add_runs(parser)
-
-
-def _add_runs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", default="runs", help="where the runs are (default: runs)")
     seeds = parser.add_mutually_exclusive_group()
     seeds.add_argument("--seeds", type=int, nargs="+", metavar="SEED", help="such as 0 1 2")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bitcycle.recipes import Published
-from bitcycle.recipes.tables import read_table
 from bitcycle.study.base import Method
 from bitcycle.study.results import StudyResult
 
@@ -44,15 +43,3 @@ def sources(result: StudyResult) -> tuple[str, ...]:
     """Where the published numbers stand: tables and figures, each once."""
     found = (p.where for row in result.methods for p in row.method.published)
     return tuple(dict.fromkeys(found))
-
-
-def published_bound(model: str, data: str) -> int | None:
-    """The fewest bits that CPT's range test found for this kind of network, where it says so.
-
-    >>> published_bound("resnet8", "cifar10"), published_bound("resnet18", "imagenet")
-    (3, 4)
-    """
-    for row in read_table("range_test"):
-        if model.startswith(row["model"]) and data.startswith(row["dataset"]):
-            return int(row["lower_bound"])
-    return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 
@@ -55,12 +54,11 @@ def to_markdown(table: Table) -> str:
     return f"## {escape_markdown(table.title)}\n\n{markdown_rows(table)}{caption}\n"
 
 
-def markdown_rows(table: Table, *, first: Callable[[str], str] | None = None) -> str:
-    """Headings and rows only; first: makes Markdown of a cell of the first column."""
+def markdown_rows(table: Table) -> str:
+    """Headings and rows only."""
     rule = ["---:" if number else "---" for number in table.is_number]
     lines = [[escape_markdown(cell) for cell in table.headings], rule]
-    for begin, *others in table.rows:
-        lines.append([(first or escape_markdown)(begin), *map(escape_markdown, others)])
+    lines += [[escape_markdown(cell) for cell in row] for row in table.rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

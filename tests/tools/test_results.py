@@ -1,0 +1,320 @@
+"""Gathering runs and measurements, restoring them from their files, making pages."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bitcycle.landscape import Landscape
+from bitcycle.range_test import RangeCurve
+from bitcycle.study.adjust import StudyOptions
+from bitcycle.study.base import Method
+from bitcycle.study.execute import run_study
+from bitcycle.study.summary import summarize
+from bitcycle.tasks import DataConfig, ModelConfig
+from tests.study.made_up import method, study_result
+from tests.study.small_studies import Here, crashing, tiny, tiny_study
+from tools.results.__main__ import main
+from tools.results.commands import portable
+from tools.results.comparison import (
+    compare,
+    compare_at_cost,
+    distinct,
+    one_per_network,
+    summarize_comparisons,
+)
+from tools.results.folder import add, fill, gather_files, render
+from tools.results.page import picture, table, to_json
+from tools.results.study_data import from_settings, gather, restore, to_settings
+
+MACHINE = {"bitcycle": "0.1.0", "torch": "2.13.0", "processor": "AMD EPYC", "device": "cpu"}
+MADE = {"machine": MACHINE, "threads": 1, "seconds": 75.25}
+
+
+# -- a real study -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Static 8 bits, a cycle and a run that fails, two seeds."""
+    output = tmp_path_factory.mktemp("runs")
+    methods = (
+        Method(label="8", config=tiny(8, steps=12)),
+        Method(label="cycle", config=tiny("CR:3-8:1", steps=12)),
+        crashing(),
+    )
+    return run_study(tiny_study(*methods, seeds=(0, 1)), output, engine=Here())
+
+
+def test_gathered_and_restored_a_study_says_the_same(trained):
+    data = json.loads(to_json(gather(trained, StudyOptions())))
+    study = restore(data)
+    for own, other in zip(summarize(study.result), summarize(trained), strict=True):
+        for row, known in zip(own.rows, other.rows, strict=True):
+            assert row.label == known.label
+            for name in ("mean", "std", "n", "low", "high") if known.summary else ():
+                assert getattr(row.summary, name) == pytest.approx(getattr(known.summary, name))
+            assert row.relative_cost == known.relative_cost
+            assert row.is_on_front == known.is_on_front
+    assert [row.method.config.precision for row in study.result.methods] == [
+        row.method.config.precision for row in trained.methods
+    ]
+    assert study.result.count("failed") == 2
+    assert str(trained.output) not in to_json(data)
+
+
+def test_a_study_becomes_a_page_and_is_made_again_without_its_runs(trained, tmp_path, capsys):
+    add(tmp_path, gather(trained, StudyOptions()))
+    assert main(["render", str(tmp_path)]) == 0
+    before = (tmp_path / "tiny.md").read_bytes()
+    assert b"cycle" in before
+    assert b"crashing" in before
+    (tmp_path / "tiny.md").unlink()
+    capsys.readouterr()
+    assert main(["render", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.split() == [str(tmp_path / "tiny.md")]
+    assert (tmp_path / "tiny.md").read_bytes() == before
+
+
+def test_gather_finds_the_runs_of_a_shipped_study(tmp_path, capsys):
+    assert main(["gather", "digits", "--output", str(tmp_path), "--to", str(tmp_path)]) == 2
+    assert "no run of digits is done" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data["methods"][0].pop("runs"),
+        lambda data: data["methods"][0]["settings"].update(no_such_setting=1),
+        lambda data: data["methods"][0]["runs"][0].update(state="finished"),
+        lambda data: data["methods"][0]["runs"][0]["final"].clear(),
+        lambda data: data.update(name="another"),
+    ],
+)
+def test_a_damaged_file_is_one_error_that_names_it(trained, tmp_path, capsys, damage):
+    path = add(tmp_path, gather(trained, StudyOptions()))
+    data = json.loads(path.read_text())
+    damage(data)
+    path.write_text(json.dumps(data))
+    assert main(["render", str(tmp_path)]) == 2
+    assert str(path) in capsys.readouterr().err
+    path.write_text("{")
+    assert main(["render", str(tmp_path)]) == 2
+    assert str(path) in capsys.readouterr().err
+
+
+def test_settings_come_back():
+    config = replace(tiny("CR:3-8:2"), name="a")
+    restored = from_settings(json.loads(json.dumps(to_settings(config))))
+    assert replace(restored, output=config.output, tracking=config.tracking,
+                   checkpoint=config.checkpoint) == config  # fmt: skip
+
+
+# -- comparisons --------------------------------------------------------------------------------
+
+BASE = {0: 90.0, 1: 91.0, 2: 92.0}
+WORSE = {0: 88.0, 1: 89.1, 2: 89.9}
+ALIKE = {0: 90.1, 1: 90.9, 2: 92.0}
+
+
+def study_of(*entries, name="made-up", **changes):
+    result = study_result(entries, name=name, baseline="static 8", **changes)
+    data = gather_made(result)
+    return restore(data)
+
+
+def gather_made(result):
+    """As if its runs had folders."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tools.results.study_data.RunDirectory", NoFolder)
+        return json.loads(to_json(gather(result, StudyOptions())))
+
+
+class NoFolder:
+    def __init__(self, path: Any) -> None:
+        pass
+
+    def read_environment(self) -> dict[str, Any]:
+        return {}
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        return []
+
+
+def test_a_cycle_is_compared_with_static_bits_of_its_top_precision():
+    study = study_of(
+        (method("static 8"), BASE, 100.0),
+        (method("static 6", 6), BASE, 50.0),
+        (method("3-8", "CR:3-8:8"), WORSE, 60.0),
+        (method("3-6", "CR:3-6:8"), ALIKE, 40.0),
+        (method("ramp", "ramp:3-8"), ALIKE, 60.0),
+    )
+    found = [(each.cyclic.label, each.static.label, each.verdict) for each in compare(study)]
+    assert found == [("3-8", "static 8", "worse"), ("3-6", "static 6", "within noise")]
+    assert [each.cost for each in compare(study)] == [0.6, 0.8]
+    at_cost = [(each.cyclic.label, each.static.label) for each in compare_at_cost(study)]
+    assert at_cost == [("3-8", "static 6")]
+
+
+def test_a_run_of_another_length_or_quantizer_is_no_partner():
+    study = study_of(
+        (method("static 8"), BASE, 100.0),
+        (method("longer", "CR:3-8:8", changes={"steps": 300}), WORSE, 60.0),
+    )
+    assert compare(study) == []
+
+
+def test_only_a_short_interval_is_a_match():
+    wide = {0: 89.0, 1: 93.0, 2: 91.5}
+    for values, word in ((ALIKE, "matched"), (wide, "did not differ"), (WORSE, "was worse")):
+        study = study_of((method("static 8"), BASE, 100.0), (method("c", "CR:3-8:8"), values, 60.0))
+        assert word in summarize_comparisons(compare(study))
+
+
+def test_lower_perplexity_is_better():
+    model, data = ModelConfig(name="lstm_lm"), DataConfig(name="wikitext-2")
+    changes = {"task": "language", "model": model, "data": data}
+    study = study_of(
+        (method("static 8", changes=changes), BASE, 100.0),
+        (method("c", "CR:3-8:8", changes=changes), WORSE, 60.0),
+    )
+    assert [each.verdict for each in compare(study)] == ["better"]
+
+
+def test_studies_that_share_runs_count_once_with_the_most_seeds():
+    few = study_of((method("static 8"), BASE, 100.0), (method("c", "CR:3-8:8"), WORSE, 60.0))
+    seeds = (0, 1, 2, 3)
+    many = study_of(
+        (method("static 8"), {**BASE, 3: 91.0}, 100.0),
+        (method("c", "CR:3-8:8"), {**WORSE, 3: 89.0}, 60.0),
+        name="many", seeds=seeds,
+    )  # fmt: skip
+    found = [*compare(few), *compare(many)]
+    assert [each.study for each in distinct(found)] == ["many"]
+    assert [each.study for each in one_per_network(found)] == ["many"]
+
+
+# -- measurements -------------------------------------------------------------------------------
+
+
+def range_file(seed=0, gain=60.0):
+    curve = RangeCurve(
+        bits=(2,) * 4 + (3,) * 4, metric=(10.0, 11.0, 10.0, 12.0, 12.0, 30.0, 50.0, 12.0 + gain),
+        window=1, threshold=20.0, name="accuracy",
+    )  # fmt: skip
+    plan = {"low": 2, "high": 3, "steps_per_precision": 4, "window": 1, "threshold": 20.0,
+            "metric": "accuracy", "reset": False}  # fmt: skip
+    return {
+        "name": "digits-cpt-3-8-8", "seed": seed, "model": "digits_resnet", "data": "digits",
+        "plan": plan, "low": 3, "high": 3, "forward": "3", "bitops": 1200,
+        "curve": curve.to_dict(), **MADE, "overrides": ["--data.root", "/home/me/data"],
+    }  # fmt: skip
+
+
+def landscape_file(name, seed, steepness):
+    grid = (-1.0, -0.5, 0.0, 0.5, 1.0)
+    return Landscape(
+        alphas=grid, betas=grid, precision="w8a8", num_samples=10, seed=0, ranges="batch",
+        losses=tuple(tuple(0.1 + steepness * (a * a + b * b) for b in grid) for a in grid),
+        label=f"/home/me/{name}-0123456789-seed{seed}", origin={"shapes": "abc"}, made=MADE,
+    ).to_dict()  # fmt: skip
+
+
+def bench_file():
+    def row(kernel, seconds, **changes):
+        return {"workload": "lstm", "kernel": kernel, "bits": "w8", "seconds": seconds,
+                "is_once": False, "base": 0.01, "saved_bytes": 1, "notes": [],
+                "layers": {"a": [f"{kernel}/bf16/{kernel}", "asked for"]}, **changes}  # fmt: skip
+
+    rows = [
+        row("float32", [0.010, 0.011, 0.012, 0.013], bits="", layers={}),
+        row("int8", [0.005, 0.006, 0.006, 0.006]),
+        row("simulate", [0.030, 0.031, 0.032, 0.033]),
+        row("bf16", [0.0105, 0.012, 0.012, 0.013]),
+        row("once", [0.5], is_once=True),
+        row("missing", [], base=None),
+    ]
+    keys = ("has_vnni", "has_bf16", "has_amx")
+    processor = {
+        "name": "EPYC",
+        "capability": "AVX2",
+        "num_threads": 1,
+        **dict.fromkeys(keys, False),
+    }
+    return {"processor": processor, "sizes": {"lstm": "2 layers"}, "rows": rows, "repeats": 4,
+            "is_quick": False, **MADE}  # fmt: skip
+
+
+def write_files(folder, *contents):
+    paths = [folder / f"{k}.json" for k in range(len(contents))]
+    for path, content in zip(paths, contents, strict=True):
+        path.write_text(json.dumps(content))
+    return [str(path) for path in paths]
+
+
+def test_range_tests_are_added_to_earlier_ones(tmp_path):
+    to = tmp_path / "out"
+    for content in (range_file(0), range_file(1), range_file(1, gain=5.0)):
+        assert main(["gather", *write_files(tmp_path, content), "--to", str(to)]) == 0
+    tests = json.loads((to / "data" / "range-tests.json").read_text())["tests"]
+    assert [(test["seed"], test["metric"][-1]) for test in tests] == [(0, 72.0), (1, 17.0)]
+    page = (to / "range-tests.md").read_text()
+    assert "3 (1 of 2 seeds), none (1 of 2 seeds)" in page
+    assert "+32.5" in page  # the mean of gains of 60 and 5
+    assert "/home" not in page + json.dumps(tests)
+
+
+def test_landscapes_compare_methods_over_seeds(tmp_path):
+    files = [landscape_file("static", seed, 4.0 + seed / 10) for seed in range(3)]
+    files += [landscape_file("cyclic", seed, 2.0 + seed / 5) for seed in range(3)]
+    add(tmp_path, gather_files([tmp_path / p for p in write_files(tmp_path, *files)]))
+    page = render(tmp_path)["landscapes.md"]
+    assert "cyclic ended in a minimum that is wider" in page
+    rises = [Landscape.from_dict(file).sharpness.rises[-1] for file in files]
+    assert f"{sum(rises[3:]) / 3 - sum(rises[:3]) / 3:+.2f} (" in page
+    assert "/home" not in page
+
+
+def test_speed_is_judged_by_times_that_keep_apart(tmp_path):
+    add(tmp_path, gather_files([tmp_path / p for p in write_files(tmp_path, bench_file())]))
+    page = render(tmp_path)["speed.md"]
+    row = next(line for line in page.splitlines() if line.startswith("| lstm"))
+    assert row == "| lstm | 10.0 | **0.50** | 3.00 | ≈ 1.05 | 50.00 (once) | 4 |"
+    assert "1 of 4 quantized variants" in page
+
+
+def test_files_of_no_kind_or_of_several_are_refused(tmp_path, capsys):
+    for contents, word in (([{"a": 1}], "is none of"), ([range_file(), bench_file()], "several")):
+        assert main(["gather", *write_files(tmp_path, *contents), "--to", str(tmp_path)]) == 2
+        assert word in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+
+
+# -- pages --------------------------------------------------------------------------------------
+
+
+def test_a_made_part_must_have_a_known_name_and_an_end(tmp_path, trained):
+    add(tmp_path, gather(trained, StudyOptions()))
+    document = tmp_path / "README.md"
+    text = "a\n<!-- made: answer -->\nold\n<!-- end -->\nb\n"
+    assert "old" not in fill(text, tmp_path, document)
+    with pytest.raises(ValueError, match="no part 'nothing'"):
+        fill(text.replace("answer", "nothing"), tmp_path, document)
+    with pytest.raises(ValueError, match="end"):
+        fill(text.replace("<!-- end -->", ""), tmp_path, document)
+
+
+def test_equal_numbers_give_equal_pictures(trained):
+    assert picture(trained) == picture(trained)
+
+
+def test_numbers_are_set_to_the_right_and_words_escaped():
+    lines = table(["a", "b"], [["x|y", "-0.5 (0 to 1)"], ["*z*", ""]]).splitlines()
+    assert lines[1:] == ["| --- | ---: |", r"| x\|y | -0.5 (0 to 1) |", r"| \*z\* | - |"]
+
+
+def test_no_folder_of_a_machine_stays_in_a_command():
+    words = ["run", "/home/me/a.yaml", "--retry-failed", "--data.root=/data", "--seeds", "0", "1"]
+    assert portable(words) == ["run", "a.yaml", "--retry-failed", "--data.root", "DATA",
+                               "--seeds", "0", "1"]  # fmt: skip

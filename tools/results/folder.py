@@ -1,0 +1,287 @@
+"""All pages of a folder from its data files, its README, and the made parts of documents."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bitcycle.study.numbers import (
+    DECIMALS,
+    UNITS,
+    bitops_text,
+    cost_text,
+    decimals_for,
+    difference_text,
+    fixed,
+)
+from bitcycle.study.summary import Row
+from bitcycle.study.table_text import escape_markdown
+from bitcycle.train.files import write_text
+from tools.results.comparison import (
+    Comparison,
+    compare,
+    compare_at_cost,
+    counts_text,
+    distinct,
+    network_text,
+    one_per_network,
+    overall_answer,
+)
+from tools.results.measurements import KINDS, kind_of
+from tools.results.page import RENDER, Data, Page, blame, link, read_data, table, to_json
+from tools.results.study_data import StudyData, restore
+from tools.results.study_page import study_page
+
+TIMES = "studies"  # the data file of what every study takes
+PART = re.compile(
+    r"(?P<open><!-- made: (?P<name>[\w-]+) -->\n)(?:(?!<!-- made: ).)*?(?P<end><!-- end -->)",
+    re.DOTALL,
+)
+
+
+def read_studies(folder: Path) -> list[StudyData]:
+    """The studies of a folder, by name."""
+    found = []
+    for path in sorted((folder / "data").glob("*.json")):
+        data = read_data(path)
+        if data.get("kind") == "study":
+            with blame(path):
+                found.append(restore(data))
+                if found[-1].name != path.stem:
+                    raise ValueError(f"it holds the study {found[-1].name!r}")
+        elif data.get("kind") not in (*KINDS, TIMES):
+            raise ValueError(f"{path} has the kind {data.get('kind')!r}; known: study, {[*KINDS]}")
+    return found
+
+
+def render(folder: Path) -> dict[str, str]:
+    """File name -> text of every page and picture; writes nothing."""
+    if not (folder / "data").is_dir():
+        raise ValueError(f"there is no folder {folder / 'data'}; gather results first")
+    studies, pages = read_studies(folder), list[Page]()
+    for study in studies:
+        with blame(folder / "data" / f"{study.name}.json"):
+            pages.append(study_page(study))
+    for name, kind in KINDS.items():
+        path = folder / "data" / f"{name}.json"
+        if path.exists():
+            with blame(path):
+                pages.append(kind.page(read_data(path)))
+    files = {name: text for page in pages for name, text in page.files().items()}
+    return {"README.md": overview(studies, pages), **files}
+
+
+def write(folder: Path, documents: Sequence[Path] = ()) -> list[Path]:
+    """Makes every page again and fills the documents; the paths that changed."""
+    files = {folder / name: text for name, text in render(folder).items()}
+    files |= {path: fill(path.read_text(encoding="utf-8"), folder, path) for path in documents}
+    changed = []
+    for path, text in files.items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            write_text(path, text)
+            changed.append(path)
+    return changed
+
+
+# -- adding data --------------------------------------------------------------------------------
+
+
+def add(folder: Path, data: Data) -> Path:
+    """Writes the data file of a study or measurement, with what is there already of its kind."""
+    name = data["name"] if data["kind"] == "study" else data["kind"]
+    if data["kind"] == "study" and name in (*KINDS, TIMES, "README"):
+        raise ValueError(f"a study cannot be named {name!r}, which is another page")
+    path = folder / "data" / f"{name}.json"
+    merge = KINDS[name].merge if name in KINDS else None
+    if merge is not None and path.exists():
+        with blame(path):
+            data = merge(read_data(path), data)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, to_json(data))
+    return path
+
+
+def gather_files(paths: Sequence[Path]) -> dict[str, Any]:
+    """The data of measurements' files, all of one kind."""
+    contents, kinds = [], set()
+    for path in paths:
+        try:
+            contents.append(json.loads(path.read_text(encoding="utf-8")))
+            kinds.add(kind_of(contents[-1]))
+        except (OSError, ValueError, AttributeError) as error:
+            raise ValueError(f"{path}: {error}") from None
+    if len(kinds) > 1:
+        raise ValueError(f"files of several kinds ({', '.join(sorted(kinds))}): one at a time")
+    with blame(", ".join(map(str, paths))):
+        return KINDS[kinds.pop()].gather(contents)
+
+
+# -- the README of the folder -------------------------------------------------------------------
+
+
+def overview(studies: Sequence[StudyData], pages: Sequence[Page]) -> str:
+    """One sentence, one row per network and dataset, links to the pages."""
+    comparisons = [each for study in studies for each in compare(study)]
+    at_cost = distinct(each for study in studies for each in compare_at_cost(study))
+    parts = [
+        "<!-- made by tools/results from data/*.json; an edit here is lost -->",
+        "# Results",
+        f"**{escape_markdown(overall_answer(distinct(comparisons)))}**"
+        + (f" Against the best static bits that cost no more: {counts_text(at_cost)}, of "
+           f"{len(at_cost)}." if at_cost else ""),
+        headline_table(comparisons, ""),
+        "One row per network and dataset: CPT against the static baseline, that with the most "
+        "seeds. Cost: training BitOPs, of the static run's. Published: the difference in the "
+        f"paper, of its network. [More on the numbers](../docs/statistics.md). `{RENDER}` makes "
+        "all pages from `data`.",
+        "\n".join(
+            f"- {link(page.name, f'{page.name}.md')}: {escape_markdown(page.title)}"
+            for page in pages
+        ),
+    ]  # fmt: skip
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def headline_table(comparisons: Sequence[Comparison], folder: str) -> str:
+    """CPT against static bits, a row per network and dataset."""
+    rows = [
+        [
+            link(network_text(each.group.group), f"{folder}{each.study}.md"),
+            _value(each.cyclic, each.group.metric),
+            _value(each.static, each.group.metric),
+            difference_text(each.difference),
+            cost_text(each.cost),
+            str(each.difference.n),
+            "" if each.published is None else fixed(each.published, DECIMALS, sign=True),
+        ]
+        for each in one_per_network(comparisons)
+    ]
+    names = ["network", "CPT", "static", "difference (95 % interval)", "cost", "n", "published"]
+    return table(names, rows) if rows else ""
+
+
+def _value(row: Row, metric: str) -> str:
+    assert row.summary is not None
+    name = "" if metric in UNITS else f"{metric} "
+    mean = fixed(row.summary.mean, decimals_for(row.summary.std))
+    return f"{row.label}: {name}{mean}{UNITS.get(metric, '')}"
+
+
+# -- made parts of documents --------------------------------------------------------------------
+
+
+def fill(text: str, folder: Path, document: Path) -> str:
+    """The document with what stands between `<!-- made: NAME -->` and `<!-- end -->` made again."""
+    if text.count("<!-- made: ") != len(PART.findall(text)):
+        raise ValueError(f"{document}: a part has no <!-- end --> before the next part")
+    links = f"{os.path.relpath(folder, document.parent)}/"
+    studies = read_studies(folder)
+
+    def new(part: re.Match[str]) -> str:
+        if part["name"] not in PARTS:
+            raise ValueError(f"{document}: no part {part['name']!r}; known: {', '.join(PARTS)}")
+        return f"{part['open']}{PARTS[part['name']](studies, folder, links)}\n{part['end']}"
+
+    return PART.sub(new, text)
+
+
+def _answer(studies: Sequence[StudyData], folder: Path, links: str) -> str:
+    found = distinct(each for study in studies for each in compare(study))
+    return escape_markdown(overall_answer(found))
+
+
+def _headline(studies: Sequence[StudyData], folder: Path, links: str) -> str:
+    found = [each for study in studies for each in compare(study)]
+    return headline_table(found, links) or "No study is finished yet."
+
+
+def _machine(studies: Sequence[StudyData], folder: Path, links: str) -> str:
+    path = folder / "data" / f"{TIMES}.json"
+    with blame(path):
+        machine = read_data(path)["machine"]
+        return escape_markdown(
+            f"Times are of one core of {machine['processor']} ({machine['cpu_capability']}), torch "
+            f"{machine['torch']}: measured where a study was run here (the fastest run of each "
+            "method, times its seeds), otherwise estimated (about) from a step on random inputs. "
+            "BitOPs are those of all runs together."
+        )
+
+
+def _small(studies: Sequence[StudyData], folder: Path, links: str) -> str:
+    return _reproduce("small", studies, folder, links)
+
+
+def _full(studies: Sequence[StudyData], folder: Path, links: str) -> str:
+    return _reproduce("full", studies, folder, links)
+
+
+def _reproduce(scale: str, studies: Sequence[StudyData], folder: Path, links: str) -> str:
+    """A row for each study of a scale: what it needs and takes, what was run."""
+    known = {study.name: study for study in studies}
+    path = folder / "data" / f"{TIMES}.json"
+    rows = []
+    with blame(path):
+        for entry in read_data(path)["studies"]:
+            if entry["scale"] != scale:
+                continue
+            name, study = entry["name"], known.get(entry["name"])
+            rows.append(
+                [
+                    f"[`{name}`]({links}{name}.md)" if study else f"`{name}`",
+                    entry["description"],
+                    ", ".join(entry["data"]) or "built in",
+                    str(entry["runs"]),
+                    *_taken(entry, study),
+                ]
+            )
+    names = ["study", "what it answers", "data", "runs", "BitOPs", "time", "run here"]
+    return table(names, rows)
+
+
+def _taken(entry: Data, study: StudyData | None) -> tuple[str, str, str]:
+    """(BitOPs, time, run here): counted and measured where all runs were made, else estimated."""
+    methods = () if study is None else study.result.methods
+    share = entry["runs"] // max(1, len(methods))
+    done = [min(share, len(method.results)) for method in methods]
+    if methods and sum(done) == entry["runs"]:
+        bitops = sum(share * (method.bitops or 0.0) for method in methods)
+        fastest = (min(run.seconds for run in method.results.values()) for method in methods)
+        seconds = share * sum(fastest)
+        more = sum(len(method.results) for method in methods)
+        here = "all" if more == entry["runs"] else f"all ({more} with more seeds)"
+        return bitops_text(bitops), human(seconds), here
+    bitops, uncounted, untimed = (entry[k] for k in ("bitops", "without_bitops", "without_time"))
+    return (
+        bitops_text(bitops) + (f" ({uncounted} runs not counted)" if uncounted else ""),
+        "unknown"
+        if untimed >= entry["runs"]
+        else f"about {human(entry['seconds'])}"
+        + (f" ({untimed} runs not timed)" if untimed else ""),
+        f"{sum(done)} of {entry['runs']}" if sum(done) else "no",
+    )
+
+
+def human(seconds: float) -> str:
+    """Two digits of what takes from seconds to years.
+
+    >>> [human(s) for s in (8, 200, 5000, 200_000, 4e7)]
+    ['8 s', '3 min', '1.4 h', '2.3 days', '1.3 years']
+    """
+    for size, unit in ((365 * 86_400, "years"), (86_400, "days"), (3600, "h")):
+        if seconds >= size:
+            number = seconds / size
+            return f"{number:.1f} {unit}" if number < 10 else f"{number:,.0f} {unit}"
+    return f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"
+
+
+PARTS: Mapping[str, Callable[[Sequence[StudyData], Path, str], str]] = {
+    "answer": _answer,
+    "headline": _headline,
+    "machine": _machine,
+    "reproduce-small": _small,
+    "reproduce-full": _full,
+}

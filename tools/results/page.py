@@ -1,0 +1,238 @@
+"""What all pages share: their order, Markdown tables, pictures and data files with stable bytes."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+from bitcycle.report import plot
+from bitcycle.study.compare_table import duration
+from bitcycle.study.table_text import escape_markdown
+
+RENDER = "python -m tools.results render results"
+WIDTH = 160  # of a line of a data file
+DIGITS = 12  # of a number there
+PATH = re.compile(r'(?<= d=")[^"]*(?=")')
+NUMBER = re.compile(r"$|(\*\*|≈ |< |about )?[-+]?\d[\d.,]*( |$|\*\*)")
+LONG = re.compile(r"-?\d+\.\d{3,}")
+DAMAGE = (KeyError, TypeError, IndexError, AttributeError, ValueError, ArithmeticError)
+
+Data = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """One sentence, one picture, one table, the commands; details fold away.
+
+    answer: plain text. table, details: Markdown. picture: (what it shows, SVG).
+    """
+
+    name: str
+    title: str
+    answer: str
+    table: str
+    columns: str
+    commands: Sequence[str]
+    picture: tuple[str, str] | None = None
+    details: Sequence[str] = ()
+
+    def files(self) -> dict[str, str]:
+        """File name -> text."""
+        picture = {} if self.picture is None else {f"{self.name}.svg": self.picture[1]}
+        return {f"{self.name}.md": self._markdown(), **picture}
+
+    def _markdown(self) -> str:
+        source = f"data/{self.name}.json"
+        parts = [
+            f"<!-- made by tools/results from {source}; an edit here is lost -->",
+            f"# {escape_markdown(self.title)}",
+            f"**{escape_markdown(self.answer)}**",
+            "" if self.picture is None else f"![{self.picture[0]}]({self.name}.svg)",
+            self.table,
+            escape_markdown(self.columns),
+            "```text\n" + "\n".join(self.commands) + "\n```",
+            f"`{RENDER}` makes this page from [{source}]({source}).{placeholders(self.commands)}",
+            "<details><summary>Details</summary>",
+            *self.details,
+            "</details>",
+        ]
+        return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def placeholders(commands: Sequence[str]) -> str:
+    """What the words in capitals mean.
+
+    >>> placeholders(["bitcycle train a --data.root DATA --output RUNS"])
+    ' DATA and RUNS are folders.'
+    """
+    found = sorted(set(re.findall(r"(?<![\w-])[A-Z]{4,}(?![\w-])", " ".join(commands))))
+    if not found:
+        return ""
+    return f" {' and '.join(found)} {'are folders' if len(found) > 1 else 'is a folder'}."
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table without its empty columns; columns that hold numbers are set to the right.
+
+    >>> print(table(["a", "b", "c"], [["x|y", "", "1"]]))
+    | a | c |
+    | --- | ---: |
+    | x\\|y | 1 |
+    """
+    keep = [i for i in range(len(headings)) if any(row[i] for row in rows)]
+    rule = ["---:" if all(NUMBER.match(row[i]) for row in rows) else "---" for i in keep]
+    lines = [[escape_markdown(headings[i]) for i in keep], rule]
+    lines += [[_cell(row[i]) for i in keep] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    """Escaped, but for what is a link, bold or code already."""
+    is_markdown = re.fullmatch(r"\[.*\]\(.*\)|\*\*.*\*\*|`.*`", text)
+    return text if is_markdown else escape_markdown(text or "-")
+
+
+def link(text: str, target: str) -> str:
+    """A cell that leads somewhere."""
+    return f"[{escape_markdown(text)}]({target})"
+
+
+def sentence(text: str) -> str:
+    """With a capital and a full stop.
+
+    >>> sentence("on digits; 8 cycles")
+    'On digits; 8 cycles.'
+    """
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+# -- pictures -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def default_style() -> Iterator[None]:
+    """matplotlib's defaults whatever the user's settings are, and fixed names of SVG elements."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update({"svg.hashsalt": "bitcycle", "svg.fonttype": "path"})
+        yield
+
+
+def picture(obj: object, **options: Any) -> str:
+    """`bitcycle.report.plot(obj)` as SVG: equal bytes for equal numbers and matplotlib."""
+    buffer = io.BytesIO()
+    with default_style():
+        plot(obj, **options).savefig(
+            buffer, format="svg", metadata={"Date": None, "Creator": creator()}
+        )
+    text = "\n".join(line.rstrip() for line in buffer.getvalue().decode().splitlines()) + "\n"
+    return PATH.sub(lambda path: LONG.sub(_short, path[0]), text)
+
+
+def _short(number: re.Match[str]) -> str:
+    return f"{round(float(number[0]), 2):g}"  # a hundredth of a point is enough
+
+
+def creator() -> str:
+    """The version that drew: another one gives other bytes."""
+    return f"bitcycle, matplotlib {matplotlib.__version__}"
+
+
+# -- machines -----------------------------------------------------------------------------------
+
+
+def machine_text(machine: Data) -> str:
+    """Processor and versions in a line."""
+    cores = machine.get("num_cpus")
+    device = machine.get("device")
+    parts = [
+        machine.get("processor", "processor not recorded"),
+        f"{cores} cores" if cores else "",
+        machine.get("cpu_capability"),
+        "" if device == "cpu" else device,
+        *(f"{name} {machine[name]}" for name in ("torch", "python", "bitcycle") if name in machine),
+    ]
+    return ", ".join(str(part) for part in parts if part)
+
+
+def measured_text(entries: Sequence[Data]) -> str:
+    """Machine, threads and wall-clock of measurements.
+
+    >>> measured_text([{"machine": {"processor": "EPYC"}, "threads": 1, "seconds": 75.0}])
+    'Machine: EPYC, 1 thread. Wall-clock: 1 min 15 s.'
+    """
+    machines = "; ".join(
+        dict.fromkeys(machine_text(e["machine"]) for e in entries if "machine" in e)
+    )
+    threads = sorted({entry["threads"] for entry in entries if entry.get("threads")})
+    seconds = [float(entry["seconds"]) for entry in entries if "seconds" in entry]
+    plural = "" if threads == [1] else "s"
+    return (
+        f"Machine: {machines or 'not recorded'}"
+        + (f", {' or '.join(map(str, threads))} thread{plural}" if threads else "")
+        + f". Wall-clock: {duration(sum(seconds)) if seconds else 'not recorded'}"
+        + (" one after another." if len(seconds) > 1 else ".")
+    )
+
+
+# -- data files ---------------------------------------------------------------------------------
+
+
+def read_data(path: Path) -> dict[str, Any]:
+    """A data file; damage is an error that names it."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); gather it again") from None
+    if not isinstance(data, dict):
+        raise ValueError(f"{path} holds no mapping; gather it again")
+    return data
+
+
+@contextmanager
+def blame(path: object) -> Iterator[None]:
+    """An error that says which file has the wrong contents."""
+    try:
+        yield
+    except DAMAGE as error:
+        why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} is damaged ({why}); gather it again") from None
+
+
+def to_json(value: Any) -> str:
+    """JSON whose diffs can be read: what fits a line stands on one.
+
+    >>> print(to_json({"a": [1, 2.5], "b": "x"}), end="")
+    {"a": [1, 2.5], "b": "x"}
+    """
+    return _json(value, "") + "\n"
+
+
+def _json(value: Any, indent: str) -> str:
+    short = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    if len(indent) + len(short) <= WIDTH or not isinstance(value, dict | list) or not value:
+        return short
+    inner = f"{indent} "
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(key)}: {_json(part, inner)}" for key, part in value.items()]
+        return f"{{\n{inner}" + f",\n{inner}".join(parts) + f"\n{indent}}}"
+    parts = [_json(part, inner) for part in value]
+    return f"[\n{inner}" + f",\n{inner}".join(parts) + f"\n{indent}]"
+
+
+def rounded(number: float, digits: int = DIGITS) -> float | str:
+    """To so many significant digits; a text where JSON has no number.
+
+    >>> rounded(98.88888888888889, 5), rounded(math.inf)
+    (98.889, 'inf')
+    """
+    return float(f"{number:.{digits}g}") if math.isfinite(number) else str(number)

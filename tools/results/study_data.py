@@ -1,0 +1,328 @@
+"""The data file of a study: gathered from its runs, restored as a `StudyResult` without them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+from bitcycle.recipes import recipe
+from bitcycle.recipes.small_twins import PREFIX
+from bitcycle.study.adjust import StudyOptions
+from bitcycle.study.base import STUDIES, Method, Study, StudyRun
+from bitcycle.study.identity import config_id
+from bitcycle.study.published import published_cost, published_value
+from bitcycle.study.results import MethodResult, RunState, State, StudyResult
+from bitcycle.study.shipped.parts import group, label
+from bitcycle.train.config import RunConfig
+from bitcycle.train.configfile import to_dict
+from bitcycle.train.directory import RunDirectory
+from bitcycle.train.measured import MACHINE
+from bitcycle.train.result import RunResult
+from tools.results.commands import run_command, without_paths
+from tools.results.page import Data, rounded
+
+DEFAULT = RunConfig(steps=1)  # a run has a length, which has no default
+NOT_SETTINGS = ("seed", "output", "tracking", "checkpoint", "data.root", "data.cache_dir")
+MOST_POINTS = 12  # of a curve
+REFERENCE = "table2"  # whose cells small studies without a table of their own stand for
+IDENTITY = re.compile(r"-[0-9a-f]{10}$")  # that a run's name ends with
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyData:
+    """A study with its results, and what else its file says; by the key of a method.
+
+    published: the cell of a paper's table (value, cost, where, group, training).
+    """
+
+    result: StudyResult
+    command: str
+    machines: Sequence[Data]
+    threads: Sequence[int]
+    ids: Mapping[str, str]
+    published: Mapping[str, Data]
+
+    @property
+    def name(self) -> str:
+        """Of the study, its page and its file."""
+        return self.result.study.name
+
+
+# -- gathering ----------------------------------------------------------------------------------
+
+
+def gather(result: StudyResult, options: StudyOptions) -> dict[str, Any]:
+    """The study's question, its methods, and every run, as plain data."""
+    study, machines = result.study, list[dict[str, Any]]()
+    methods = []
+    cells = published_cells(study)
+    for row in result.methods:
+        method = row.method
+        entry = {
+            "label": method.label,
+            "group": method.group,
+            "place": None if method.place is None else list(method.place),
+            "at": method.at,
+            "id": config_id(method.config),
+            "settings": to_settings(method.config),
+            "published": cells.get(method.key),
+            "runs": [_gather_run(state, machines) for state in row.runs],
+        }
+        methods.append({key: value for key, value in entry.items() if value is not None})
+    return {
+        "kind": "study",
+        "name": study.name,
+        "description": study.description,
+        "question": study.kind,
+        "scale": study.scale,
+        "baseline": study.baseline,
+        "seeds": list(study.seeds),
+        "notes": list(study.notes),
+        "commands": [run_command(study, options)],
+        "machines": machines,
+        "methods": methods,
+    }
+
+
+def _gather_run(state: RunState, machines: list[dict[str, Any]]) -> dict[str, Any]:
+    """One run; its machine is a place in the list of machines."""
+    found: dict[str, Any] = {"seed": state.run.seed, "state": state.state}
+    if state.error is not None:
+        found["error"] = without_paths(state.error)
+    result = state.result
+    if result is None:
+        return found
+    directory = RunDirectory(state.directory)
+    environment = directory.read_environment()
+    machine = {key: environment[key] for key in MACHINE if key in environment}
+    if machine not in machines:
+        machines.append(machine)
+    return {
+        **found,
+        "final": {name: rounded(value) for name, value in result.final.items()},
+        "eval_precision": result.eval_precision,
+        "bitops": result.cost["bitops"],
+        "of_float32": rounded(result.cost.get("relative_to_float32") or 0.0, 6),
+        "steps": result.steps,
+        "seconds": rounded(result.seconds, 6),
+        "kernels": sorted(set(result.kernels.values())),
+        "weights": result.weights_sha256[:16],
+        "machine": machines.index(machine),
+        "threads": state.run.config.threads or environment.get("num_threads"),
+        "curve": thin_curve(directory.read_metrics(), result.metric),
+    }
+
+
+def thin_curve(lines: Sequence[Data], metric: str) -> list[list[Any]]:
+    """[step, value] of evaluations on the test split: every k-th, and always the last.
+
+    >>> lines = [{"step": s, "kind": "eval", "split": "test", "m": s / 3} for s in range(1, 26)]
+    >>> [step for step, _ in thin_curve(lines, "m")]
+    [1, 4, 7, 10, 13, 16, 19, 22, 25]
+    """
+    points = [
+        [line["step"], rounded(line[metric], 5)]
+        for line in lines
+        if line.get("kind") == "eval" and line.get("split") == "test" and metric in line
+    ]
+    stride = -(-len(points) // MOST_POINTS) or 1
+    return points[(len(points) - 1) % stride :: stride]
+
+
+def to_settings(config: RunConfig) -> dict[str, Any]:
+    """What is not the default, without seed and folders.
+
+    >>> to_settings(RunConfig(name="a", steps=10, output="elsewhere"))
+    {'name': 'a', 'steps': 10}
+    """
+    return _differing(to_dict(config), {**to_dict(DEFAULT), "steps": None}, "")
+
+
+def _differing(own: Data, default: Data, prefix: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in own.items():
+        if prefix + key in NOT_SETTINGS or value == default.get(key):
+            continue
+        is_section = isinstance(value, Mapping) and not prefix
+        found[key] = _differing(value, default[key], f"{key}.") if is_section else value
+    if prefix == "model." and isinstance(found.get("path"), str):
+        found["path"] = found["path"].rstrip("/").rpartition("/")[2]
+    return found
+
+
+# -- published cells ----------------------------------------------------------------------------
+
+
+def published_cells(study: Study) -> dict[str, dict[str, Any]]:
+    """Key of a method -> the cell of a paper's table that it stands for."""
+    found: dict[str, dict[str, Any]] = {}
+    for method, cell in _twins(study):
+        metric = study.metric(method.group)
+        value = published_value(cell, metric)
+        if value is not None:
+            found[method.key] = {
+                "value": value,
+                "cost": published_cost(cell),
+                "where": next(p.where for p in cell.published if p.metric == metric),
+                "group": group(cell.config),
+                "training": training(cell.config),
+            }
+    return found
+
+
+def _twins(study: Study) -> Iterator[tuple[Method, Method]]:
+    """Each method with the published one; a method of a small study with its full-size twin."""
+    if study.scale == "full":
+        yield from ((method, method) for method in study.methods)
+        return
+    table = study.name.removesuffix("-small")
+    table = table if table in STUDIES.names() and table != study.name else REFERENCE
+    cells = STUDIES[table]().methods
+    for method in study.methods:
+        config, metric = method.config, study.metric(method.group)
+        known = [
+            cell
+            for cell in cells
+            if published_value(cell, metric) is not None and cell.config.task == config.task
+        ]
+        twin = PREFIX + config.name.removeprefix("digits-")
+        alike = [cell for cell in known if cell.config.name == twin]
+        alike = alike or [cell for cell in known if label(cell.config) == label(config)]
+        if alike:
+            yield method, max(alike, key=partial(_nearness, config))
+
+
+def _nearness(own: RunConfig, cell: Method) -> int:
+    """The same data first, then the same model, then CPT's main network."""
+    return (
+        4 * (cell.config.data.name == own.data.name)
+        + 2 * (cell.config.model.name == own.model.name)
+        + cell.config.name.startswith((PREFIX, PREFIX.replace("100", "10")))
+    )
+
+
+def training(config: RunConfig) -> str:
+    """Length, batch size and how much data.
+
+    >>> training(recipe("cifar100-resnet74-static-8-8")), training(recipe("cora-gcn-static-8-8"))
+    ('64,000 steps of 128', '200 steps of the whole graph')
+    """
+    length = f"{config.steps:,} steps" if config.steps is not None else f"{config.epochs:g} epochs"
+    if config.task == "nodes":
+        return f"{length} of the whole graph"
+    size, subset = config.data.batch_size * config.accumulate, config.data.subset
+    share = f"{subset:,}" if isinstance(subset, int) else f"{100 * (subset or 1):g} % of the"
+    return f"{length} of {size}" + (f" on {share} training samples" if subset else "")
+
+
+def recipe_of(config: RunConfig) -> str:
+    """The recipe that has all of its settings but threads and folders; else empty."""
+    name = IDENTITY.sub("", config.name)
+    try:
+        pair = config, recipe(name)
+    except ValueError:  # no recipe has this name
+        return ""
+    own, other = ({**to_settings(c), "name": "", "threads": None} for c in pair)
+    return name if own == other else ""
+
+
+# -- restoring ----------------------------------------------------------------------------------
+
+
+def restore(data: Data) -> StudyData:
+    """The study of a data file; what it lacks or has wrong raises KeyError, ValueError, ..."""
+    entries = data["methods"]
+    methods = tuple(
+        Method(
+            label=entry["label"],
+            config=from_settings(entry["settings"]),
+            group=entry["group"],
+            place=tuple(entry["place"]) if "place" in entry else None,
+            at=entry.get("at"),
+        )
+        for entry in entries
+    )
+    study = Study(
+        name=data["name"],
+        description=data["description"],
+        methods=methods,
+        seeds=tuple(data["seeds"]),
+        baseline=data["baseline"],
+        kind=data["question"],
+        scale=data["scale"],
+        notes=tuple(data["notes"]),
+    )
+    rows = tuple(
+        MethodResult(method=method, runs=tuple(_state(study, method, run) for run in entry["runs"]))
+        for method, entry in zip(methods, entries, strict=True)
+    )
+    keyed = {method.key: entry for method, entry in zip(methods, entries, strict=True)}
+    threads = {run["threads"] for entry in entries for run in entry["runs"] if "threads" in run}
+    return StudyData(
+        result=StudyResult(study=study, output=Path(), methods=rows),
+        command=data["commands"][0],
+        machines=data["machines"],
+        threads=sorted(threads),
+        ids={key: entry["id"] for key, entry in keyed.items()},
+        published={key: e["published"] for key, e in keyed.items() if "published" in e},
+    )
+
+
+def _state(study: Study, method: Method, run: Data) -> RunState:
+    if run["state"] not in get_args(State):
+        raise ValueError(f"a run has the state {run['state']!r}; known: {get_args(State)}")
+    config = replace(method.config, seed=run["seed"])
+    result = None
+    if run["state"] == "done":
+        metric = study.metric(method.group)
+        final = {name: float(value) for name, value in run["final"].items()}
+        result = RunResult(
+            name=config.name,
+            seed=run["seed"],
+            metric=metric,
+            final={metric: final[metric], **final},
+            best=None,
+            swa=None,
+            eval_precision=run["eval_precision"],
+            cost={"bitops": float(run["bitops"]), "relative_to_float32": float(run["of_float32"])},
+            steps=run["steps"],
+            seconds=float(run["seconds"]),
+            kernels={str(i): name for i, name in enumerate(run["kernels"])},
+            weights_sha256=run["weights"],
+            directory="",
+        )
+    return RunState(
+        run=StudyRun(method=method, seed=run["seed"], config=config),
+        directory=Path(config.run_name),
+        state=run["state"],
+        result=result,
+        error=run.get("error"),
+    )
+
+
+def from_settings(settings: Data) -> RunConfig:
+    """What `to_settings` was given, with the defaults of today.
+
+    >>> from_settings({"name": "a", "steps": 10, "precision": {"forward": "CR:3-8:2"}}).steps
+    10
+    """
+    length = {key: settings.get(key) for key in ("steps", "epochs")}  # one of them is there
+    return _filled(DEFAULT, {**settings, **length})  # type: ignore[no-any-return]
+
+
+def _filled(default: Any, settings: Data) -> Any:
+    known = {field.name for field in fields(default)}
+    changes: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key not in known:
+            raise ValueError(f"there is no setting {key!r} in {type(default).__name__}")
+        inner = getattr(default, key)
+        if is_dataclass(inner):
+            changes[key] = _filled(inner, value)
+        else:
+            changes[key] = tuple(value) if isinstance(value, list) else value
+    return replace(default, **changes)
