@@ -9,12 +9,13 @@ import pytest
 from bitcycle.landscape import Landscape
 from bitcycle.range_test import RangeCurve
 from bitcycle.study.adjust import StudyOptions
-from bitcycle.study.base import Method
 from bitcycle.study.execute import run_study
+from bitcycle.study.find import find_study
+from bitcycle.study.results import read_study
 from bitcycle.study.summary import summarize
 from bitcycle.tasks import DataConfig, ModelConfig
 from tests.study.made_up import method, study_result
-from tests.study.small_studies import Here, crashing, tiny, tiny_study
+from tests.study.small_studies import Here, tiny
 from tools.results.__main__ import main
 from tools.results.commands import portable
 from tools.results.comparison import (
@@ -35,16 +36,36 @@ MADE = {"machine": MACHINE, "threads": 1, "seconds": 75.25}
 # -- a real study -------------------------------------------------------------------------------
 
 
+STUDY = """
+name: tiny
+baseline: static
+seeds: 2
+base:
+  model: {name: digits_mlp, options: {width: 16}}
+  data: {subset: 160, batch_size: 32}
+  steps: 12
+  threads: 1
+  precision: {backward: 8}
+  tracking: {tensorboard: false}
+methods:
+  static: {precision.forward: 8}
+  cycle: {precision.forward: "CR:3-8:1"}
+  crashing: {precision.forward: 6, swa.start: 100}
+"""
+
+
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Static 8 bits, a cycle and a run that fails, two seeds."""
-    output = tmp_path_factory.mktemp("runs")
-    methods = (
-        Method(label="8", config=tiny(8, steps=12)),
-        Method(label="cycle", config=tiny("CR:3-8:1", steps=12)),
-        crashing(),
-    )
-    return run_study(tiny_study(*methods, seeds=(0, 1)), output, engine=Here())
+def folder(tmp_path_factory):
+    """A study in a file, and its runs."""
+    folder = tmp_path_factory.mktemp("study")
+    (folder / "tiny.yaml").write_text(STUDY)
+    run_study(find_study(str(folder / "tiny.yaml")), folder / "runs", engine=Here())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(folder):
+    return read_study(find_study(str(folder / "tiny.yaml")), folder / "runs")
 
 
 def test_gathered_and_restored_a_study_says_the_same(trained):
@@ -64,9 +85,9 @@ def test_gathered_and_restored_a_study_says_the_same(trained):
     assert str(trained.output) not in to_json(data)
 
 
-def test_a_study_becomes_a_page_and_is_made_again_without_its_runs(trained, tmp_path, capsys):
-    add(tmp_path, gather(trained, StudyOptions()))
-    assert main(["render", str(tmp_path)]) == 0
+def test_a_study_becomes_a_page_and_is_made_again_without_its_runs(folder, tmp_path, capsys):
+    words = [str(folder / "tiny.yaml"), "--output", str(folder / "runs"), "--to", str(tmp_path)]
+    assert main(["gather", *words]) == 0
     before = (tmp_path / "tiny.md").read_bytes()
     assert b"cycle" in before
     assert b"crashing" in before

@@ -269,20 +269,21 @@ def difference_words(each: Comparison) -> str:
 
 def summarize_comparisons(comparisons: Sequence[Comparison]) -> str:
     """One or two comparisons with their numbers; more are counted, with two beyond noise."""
-    if len(comparisons) > 2:
-        beyond = [each for each in comparisons if each.verdict in (BETTER, WORSE)]
-        said = (
+    is_few = len(comparisons) <= 2
+    beyond = [each for each in comparisons if each.verdict in (BETTER, WORSE)]
+    said, places = [], set[str]()
+    if not is_few:
+        said.append(
             f"{len(comparisons)} cyclic schedules against static bits of the same top precision: "
             f"{counts_text(comparisons)}, with {costs_text(comparisons)} of the bit operations "
             f"({seeds_text(comparisons)})."
         )
-        return " ".join([said, *(f"{claim(each)}." for each in beyond[:2])])
-    places = [each.group.group for each in comparisons]
-    return " ".join(
-        f"{claim(each, has_place=place not in places[:k])} with {share_text(each.cost)} of the bit "
-        f"operations (n = {each.difference.n})."
-        for k, (place, each) in enumerate(zip(places, comparisons, strict=True))
-    )
+    for each in comparisons if is_few else beyond[:2]:
+        text = claim(each, has_place=each.group.group not in places)
+        places.add(each.group.group)
+        cost = f" with {share_text(each.cost)} of the bit operations (n = {each.difference.n})"
+        said.append(f"{text}{cost if is_few else ''}.")
+    return " ".join(said)
 
 
 def claim(each: Comparison, *, has_place: bool = True) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -211,14 +212,6 @@ def _machine(studies: Sequence[StudyData], folder: Path, links: str) -> str:
         )
 
 
-def _small(studies: Sequence[StudyData], folder: Path, links: str) -> str:
-    return _reproduce("small", studies, folder, links)
-
-
-def _full(studies: Sequence[StudyData], folder: Path, links: str) -> str:
-    return _reproduce("full", studies, folder, links)
-
-
 def _reproduce(scale: str, studies: Sequence[StudyData], folder: Path, links: str) -> str:
     """A row for each study of a scale: what it needs and takes, what was run."""
     known = {study.name: study for study in studies}
@@ -282,6 +275,6 @@ PARTS: Mapping[str, Callable[[Sequence[StudyData], Path, str], str]] = {
     "answer": _answer,
     "headline": _headline,
     "machine": _machine,
-    "reproduce-small": _small,
-    "reproduce-full": _full,
+    "reproduce-small": partial(_reproduce, "small"),
+    "reproduce-full": partial(_reproduce, "full"),
 }

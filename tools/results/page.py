@@ -61,7 +61,7 @@ class Page:
             escape_markdown(self.columns),
             "```text\n" + "\n".join(self.commands) + "\n```",
             f"`{RENDER}` makes this page from [{source}]({source}).{placeholders(self.commands)}",
-            "<details><summary>Details</summary>",
+            '<details markdown="1"><summary>Details</summary>',
             *self.details,
             "</details>",
         ]

@@ -39,8 +39,8 @@ SHOWS = {
 }
 COLUMNS = (
     "Mean over n seeds with its 95 % interval, of the last evaluation of each run. Cost: training "
-    "BitOPs, that of {baseline} = 1. Difference: paired by seed, of a schedule to static bits of "
-    "the same top precision where the study has them, else to the baseline."
+    "BitOPs, that of the baseline ({}) = 1. Difference: paired by seed, of a schedule to static "
+    "bits of the same top precision where the study has them, else to the baseline."
 )
 PUBLISHED = " Published: the same difference in the paper's table (its network, no n)."
 
@@ -56,7 +56,7 @@ def study_page(study: StudyData) -> Page:
         answer=answer(study, groups, comparisons),
         picture=_picture(study, groups),
         table=values,
-        columns=COLUMNS.format(baseline=result.study.baseline or "the cheapest method")
+        columns=COLUMNS.format(result.study.baseline or "none here")
         + (PUBLISHED if has_published else ""),
         commands=[study.command, gather_command(study.command)],
         details=_details(study, groups),
