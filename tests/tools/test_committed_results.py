@@ -9,8 +9,10 @@ import pytest
 from scipy import stats
 
 from bitcycle.study.base import STUDIES
+from bitcycle.study.identity import config_id
 from tools.results.folder import PARTS, fill, render
 from tools.results.page import creator
+from tools.results.study_data import from_settings, published_cells
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -153,3 +155,12 @@ def test_the_counts_of_the_first_page_are_those_of_the_runs(rendered):
     better, alike, worse = (verdicts.count(side) for side in (1, 0, -1))
     assert f"{len(pairs)} comparisons" in rendered["README.md"]
     assert f"{better} better, {alike} within noise, {worse} worse" in rendered["README.md"]
+
+
+@pytest.mark.parametrize("name", ["digits", "table1-small", "table5-small", "table8-small"])
+def test_identities_and_published_cells_are_those_of_the_package(name):
+    study = json.loads((RESULTS / "data" / f"{name}.json").read_text(encoding="utf-8"))
+    cells = published_cells(STUDIES[name]())
+    for method in study["methods"]:
+        assert config_id(from_settings(method["settings"])) == method["id"]
+        assert cells.get(f"{method['group']}: {method['label']}") == method.get("published")
