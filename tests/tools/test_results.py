@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +11,7 @@ from bitcycle.range_test import RangeCurve
 from bitcycle.study.adjust import StudyOptions
 from bitcycle.study.execute import run_study
 from bitcycle.study.find import find_study
+from bitcycle.study.identity import config_id
 from bitcycle.study.results import read_study
 from bitcycle.study.summary import summarize
 from bitcycle.tasks import DataConfig, ModelConfig
@@ -27,7 +28,7 @@ from tools.results.comparison import (
 )
 from tools.results.folder import add, fill, gather_files, render
 from tools.results.page import picture, table, to_json
-from tools.results.study_data import from_settings, gather, restore, to_settings
+from tools.results.study_data import StudyData, from_settings, gather, restore, to_settings
 
 MACHINE = {"bitcycle": "0.1.0", "torch": "2.13.0", "processor": "AMD EPYC", "device": "cpu"}
 MADE = {"machine": MACHINE, "threads": 1, "seconds": 75.25}
@@ -141,26 +142,8 @@ ALIKE = {0: 90.1, 1: 90.9, 2: 92.0}
 
 def study_of(*entries, name="made-up", **changes):
     result = study_result(entries, name=name, baseline="static 8", **changes)
-    data = gather_made(result)
-    return restore(data)
-
-
-def gather_made(result):
-    """As if its runs had folders."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tools.results.study_data.RunDirectory", NoFolder)
-        return json.loads(to_json(gather(result, StudyOptions())))
-
-
-class NoFolder:
-    def __init__(self, path: Any) -> None:
-        pass
-
-    def read_environment(self) -> dict[str, Any]:
-        return {}
-
-    def read_metrics(self) -> list[dict[str, Any]]:
-        return []
+    ids = {row.method.key: config_id(row.method.config) for row in result.methods}
+    return StudyData(result=result, command="", machines=(), threads=(), ids=ids, published={})
 
 
 def test_a_cycle_is_compared_with_static_bits_of_its_top_precision():
@@ -295,6 +278,11 @@ def test_landscapes_compare_methods_over_seeds(tmp_path):
     rises = [Landscape.from_dict(file).sharpness.rises[-1] for file in files]
     assert f"{sum(rises[3:]) / 3 - sum(rises[:3]) / 3:+.2f} (" in page
     assert "/home" not in page
+    other = {**files[0], "origin": {"shapes": "another network"}}
+    before = (tmp_path / "data" / "landscapes.json").read_bytes()
+    with pytest.raises(ValueError, match="cannot be compared"):
+        add(tmp_path, gather_files([Path(p) for p in write_files(tmp_path, other)]))
+    assert (tmp_path / "data" / "landscapes.json").read_bytes() == before
 
 
 def test_speed_is_judged_by_times_that_keep_apart(tmp_path):

@@ -92,7 +92,10 @@ def write(folder: Path, documents: Sequence[Path] = ()) -> list[Path]:
 
 
 def add(folder: Path, data: Data) -> Path:
-    """Writes the data file of a study or measurement, with what is there already of its kind."""
+    """Writes the data file of a study or measurement, with what is there already of its kind.
+
+    Data of which no page can be made is an error and changes nothing.
+    """
     name = data["name"] if data["kind"] == "study" else data["kind"]
     if data["kind"] == "study" and name in (*KINDS, TIMES, "README"):
         raise ValueError(f"a study cannot be named {name!r}, which is another page")
@@ -101,8 +104,13 @@ def add(folder: Path, data: Data) -> Path:
     if merge is not None and path.exists():
         with blame(path):
             data = merge(read_data(path), data)
+    text = to_json(data)
+    if name in KINDS:
+        KINDS[name].page(json.loads(text))
+    else:
+        study_page(restore(json.loads(text)))
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, to_json(data))
+    write_text(path, text)
     return path
 
 

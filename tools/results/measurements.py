@@ -158,10 +158,9 @@ def _bound(lows: Sequence[int | None]) -> str:
 
 
 def _published_bound(test: Data) -> str:
+    model, data = test.get("model", ""), test.get("data", "")
     for row in read_table("range_test"):
-        if test.get("model", "").startswith(row["model"]) and test["data"].startswith(
-            row["dataset"]
-        ):
+        if model.startswith(row["model"]) and data.startswith(row["dataset"]):
             return str(row["lower_bound"])
     return ""
 
@@ -238,9 +237,9 @@ def _item_order(item: Data) -> tuple[int, bool, str]:
 def landscapes_page(data: Data) -> Page:
     """How sharp the minima of every method are; the picture has the first run of each."""
     items = data["items"]
-    made = {tuple(_landscape_options(item)) for item in items}
-    if len(made) > 1 or len({item["origin"].get("shapes") for item in items}) > 1:
-        raise ValueError("its surfaces differ in network or options and cannot be compared")
+    origins = [[item["origin"].get(key) for key in ("shapes", "data")] for item in items]
+    if len({repr((o, _landscape_options(i))) for o, i in zip(origins, items, strict=True)}) > 1:
+        raise ValueError("surfaces of several networks or options cannot be compared")
     surfaces = Landscapes(tuple(map(_landscape, items)))
     methods: dict[str, dict[int, tuple[Landscape, Sharpness]]] = {}
     for item, surface, own in zip(items, surfaces.items, surfaces.sharpness(), strict=True):
