@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from bitcycle.precision import PARENTS, cost_bits
 from bitcycle.schedules import Delay, Schedule, parse_schedule
@@ -25,7 +25,6 @@ from bitcycle.train.config import RunConfig
 from tools.results.study_data import DEFAULT, StudyData, to_settings
 
 BETTER, NOISE, WORSE, UNKNOWN = "better", "within noise", "worse", "without an interval"
-Choose = Callable[[Row, Sequence[Row], GroupSummary], Row | None]
 MATCH = 0.01  # of the static value: an interval inside it is a match
 
 
@@ -67,54 +66,90 @@ class Comparison:
 
 def compare(study: StudyData) -> list[Comparison]:
     """Every cyclic method of the study with static bits of the same top precision."""
-    return _pairs(study, _same_top)
-
-
-def compare_at_cost(study: StudyData) -> list[Comparison]:
-    """Every cyclic method with the best static bits of the study that cost no more."""
-    return _pairs(study, _best_no_dearer)
-
-
-def _pairs(study: StudyData, choose: Choose) -> list[Comparison]:
     found = []
-    for group in summarize(study.result) if study.result.study.kind != "critical-periods" else ():
-        for row in group.done:
-            config = row.method.method.config
-            if not is_cyclic(config):
-                continue
-            statics = [
-                other
-                for other in group.done
-                if not other.is_scheduled and _is_alike(config, other.method.method.config)
-            ]
-            static = choose(row, statics, group)
-            if static is None:
-                continue
-            difference = paired_difference(row.method.values, static.method.values)
-            if difference is not None:
-                keys = [side.method.method.key for side in (row, static)]
-                found.append(
-                    Comparison(
-                        study=study.name,
-                        group=group,
-                        cyclic=row,
-                        static=static,
-                        difference=difference,
-                        cost=(row.bitops or 0.0) / (static.bitops or 1.0),
-                        ids=(study.ids[keys[0]], study.ids[keys[1]]),
-                        published=published_difference(study, *keys),
-                    )
-                )
+    for group, row in _cyclic(study):
+        top = top_bits(row.method.method.config)
+        statics = _static(study, group)
+        same = [s for s in _alike(row, statics) if top_bits(s.row.method.method.config) == top]
+        found += _against(study, group, row, same[:1])
     return found
 
 
-def _same_top(row: Row, statics: Sequence[Row], group: GroupSummary) -> Row | None:
-    top = top_bits(row.method.method.config)
-    return next((s for s in statics if top_bits(s.method.method.config) == top), None)
+def compare_at_cost(study: StudyData, others: Sequence[StudyData] = ()) -> list[Comparison]:
+    """Every cyclic method with the best static bits that cost no more, of any of the studies."""
+    found = []
+    for group, row in _cyclic(study):
+        statics = _static(study, group)
+        for other in others:
+            if other is not study:
+                pool = [s for g in _groups(other) for s in _static(other, g)]
+                statics += [static._replace(key=None) for static in pool]
+        alike = _most_seeds(row, _alike(row, statics))
+        best = best_of(
+            [s.row for s in alike], row.bitops or 0.0, higher_is_better=group.higher_is_better
+        )
+        found += _against(study, group, row, [s for s in alike if s.row is best])
+    return found
 
 
-def _best_no_dearer(row: Row, statics: Sequence[Row], group: GroupSummary) -> Row | None:
-    return best_of(statics, row.bitops or 0.0, higher_is_better=group.higher_is_better)
+class _Static(NamedTuple):
+    """Static bits, the identity of their configuration, and their key where the study has them."""
+
+    row: Row
+    identity: str
+    key: str | None
+
+
+def _groups(study: StudyData) -> Sequence[GroupSummary]:
+    return () if study.result.study.kind == "critical-periods" else summarize(study.result)
+
+
+def _cyclic(study: StudyData) -> Iterator[tuple[GroupSummary, Row]]:
+    for group in _groups(study):
+        for row in group.done:
+            if is_cyclic(row.method.method.config):
+                yield group, row
+
+
+def _static(study: StudyData, group: GroupSummary) -> list[_Static]:
+    keys = [(row, row.method.method.key) for row in group.done if not row.is_scheduled]
+    return [_Static(row, study.ids[key], key) for row, key in keys]
+
+
+def _alike(row: Row, statics: Iterable[_Static]) -> list[_Static]:
+    config = row.method.method.config
+    return [s for s in statics if _is_alike(config, s.row.method.method.config)]
+
+
+def _most_seeds(row: Row, statics: Iterable[_Static]) -> list[_Static]:
+    """Every static configuration once: of several studies that which shares most seeds."""
+    best: dict[str, tuple[int, _Static]] = {}
+    for static in statics:
+        shared = len(row.method.values.keys() & static.row.method.values.keys())
+        if static.identity not in best or shared > best[static.identity][0]:
+            best[static.identity] = shared, static
+    return [static for _, static in best.values()]
+
+
+def _against(
+    study: StudyData, group: GroupSummary, row: Row, statics: Iterable[_Static]
+) -> Iterator[Comparison]:
+    for static in statics:
+        difference = paired_difference(row.method.values, static.row.method.values)
+        if difference is not None:
+            key = row.method.method.key
+            yield Comparison(
+                study=study.name,
+                group=group,
+                cyclic=row,
+                static=static.row,
+                difference=difference,
+                cost=(row.bitops or 0.0) / (static.row.bitops or 1.0),
+                ids=(study.ids[key], static.identity),
+                published=(
+                    None if static.key is None else published_difference(study, key, static.key)
+                ),
+            )
 
 
 def published_difference(study: StudyData, own: str, base: str) -> float | None:

@@ -135,7 +135,7 @@ def gather_files(paths: Sequence[Path]) -> dict[str, Any]:
 def overview(studies: Sequence[StudyData], pages: Sequence[Page]) -> str:
     """One sentence, one row per network and dataset, links to the pages."""
     comparisons = [each for study in studies for each in compare(study)]
-    at_cost = distinct(each for study in studies for each in compare_at_cost(study))
+    at_cost = distinct(each for study in studies for each in compare_at_cost(study, studies))
     parts = [
         "<!-- made by tools/results from data/*.json; an edit here is lost -->",
         "# Results",
