@@ -50,6 +50,7 @@ OURS: dict[str, set[str]] = {
 OTHERS: dict[str, set[str]] = {
     "matplotlib": {"report"},
     "plotly": {"report"},
+    "jinja2": {"report"},
     "sklearn": {"data"},
     "scipy": {"study"},
     "PIL": {"data"},

@@ -6,10 +6,9 @@ import pytest
 
 from bitcycle.cli import report
 from bitcycle.cli.main import main
-from bitcycle.report.page import layers
+from bitcycle.report.figures import layers
 from bitcycle.study.base import STUDIES
-from tests.report.page.conftest import made_up_cost
-from tests.report.page.made_up import study, write_study
+from tests.report.made_up import made_up_cost, study, write_study
 
 
 @pytest.fixture

@@ -1,93 +1,164 @@
-"""Learning curves with bits underneath."""
+"""Run folders as the report reads them."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
-from bitcycle.report import plot
-from bitcycle.report.runs import bits_of, curve
+from bitcycle.report.runs import collect_runs, find_runs, logged_methods, read_object
 from bitcycle.schedules import parse_schedule
-from bitcycle.study.compare import Comparison, compare_runs
-from bitcycle.tasks import DataConfig, ModelConfig
 from bitcycle.train.config import PrecisionConfig
-from tests.study.made_up import config, write_run
-from tests.study.test_compare import written
 
-pytest.importorskip("matplotlib")
+from .made_up import STEPS, config, result_of, write_folder
 
-
-def train_line(step, accuracy, weight=4):
-    return {"step": step, "kind": "train", "accuracy": accuracy, "bits": {"weight": weight},
-            "bitops": 1.0, "seconds": 1.0}  # fmt: skip
+PLATEAU = "plateau:3-8:window=40"
 
 
-def eval_line(step, accuracy):
-    return {"step": step, "kind": "eval", "split": "validation", "accuracy": accuracy}
+def with_precision(made, **precision):
+    method = made.methods[1]
+    changed = replace(method.method.config, precision=PrecisionConfig(**precision))
+    one = replace(method, method=replace(method.method, config=changed))
+    return logged_methods(replace(made, methods=(one,)))[0]
 
 
-def test_the_curve_is_of_the_evaluations(tmp_path):
-    lines = [train_line(1, 10.0), eval_line(1, 20.0), train_line(2, 30.0), eval_line(2, 40.0)]
-    [entry] = compare_runs([write_run(config(8, output=str(tmp_path)), None, lines)]).entries
-    assert curve(entry.runs[0], "accuracy") == ("validation", [1, 2], [20.0, 40.0])
+def write(folder, made, value=90.0):
+    result = None if value is None else result_of(made, value, 1000)
+    return write_folder(folder / made.run_name, made, result)
 
 
-def test_with_one_evaluation_the_curve_is_of_training(tmp_path):
-    lines = [train_line(1, 10.0), train_line(2, 30.0), eval_line(2, 40.0)]
-    [entry] = compare_runs([write_run(config(8, output=str(tmp_path)), None, lines)]).entries
-    assert curve(entry.runs[0], "accuracy") == ("train", [1, 2], [10.0, 30.0])
+# -- logs -----------------------------------------------------------------------------------------
 
 
-def test_the_bits_are_the_schedules_at_every_step(tmp_path):
-    [entry] = compare_runs([written(tmp_path, "CR:3-8:8", 0, 90.0)]).entries
-    edges, bits = bits_of(entry)
-    assert edges == list(range(241))
-    assert bits == parse_schedule("CR:3-8:8").values(240)
+def test_complete_lines_with_a_step_are_read(made):
+    assert logged_methods(made)[0].runs[0].metrics[-1]["step"] == STEPS
+    log = made.methods[0].runs[0].directory / "metrics.jsonl"
+    log.write_text('{"step": "x"}\n[]\n3\n{"step": 5}\n{"step": 9, "ki')
+    assert logged_methods(made)[0].runs[0].metrics == [{"step": 5}]
 
 
-@pytest.mark.parametrize(
-    "precision",
-    [
-        PrecisionConfig(forward="CR:auto-8:8", backward=8),
-        PrecisionConfig(forward={"fc1": 4, "fc2": 8}, backward=8),
-        PrecisionConfig(forward="plateau:3-8:window=40", backward=8),
-    ],
-)
-def test_bits_that_are_not_known_beforehand_are_those_logged(tmp_path, precision):
-    lines = [train_line(10, 1.0, 3), train_line(20, 2.0, [4, 8])]
-    settings = config(8, output=str(tmp_path), precision=precision)
-    [entry] = compare_runs([write_run(settings, None, lines)]).entries
-    assert bits_of(entry) == ([0, 10, 20], [3, 8])
+def test_a_run_that_has_not_begun_has_nothing_but_its_plan(made):
+    later = logged_methods(made)[3]
+    assert later.begun == ()
+    assert later.num_steps == STEPS
+    assert later.runs[0].metrics == []
+    assert later.runs[0].environment == {}
 
 
-def test_seeds_are_thin_and_their_mean_is_thick(tmp_path):
-    folders = [written(tmp_path, 8, seed, 90.0 + seed) for seed in (0, 1)]
-    upper, band = plot(compare_runs(folders)).axes
-    widths = [line.get_linewidth() for line in upper.lines]
-    assert widths == [0.8, 0.8, 2.0]
-    assert upper.lines[2].get_ydata().tolist() == [56.0, 62.0]  # of both
-    assert [text.get_text() for text in upper.get_legend().get_texts()] == ["run-8, 2 seeds"]
-    assert [tick.get_text() for tick in band.get_yticklabels()] == ["8"]
+def test_a_run_by_epochs_has_the_steps_of_its_result_or_log(made):
+    run = logged_methods(made)[0].runs[0]
+    by_epochs = replace(run, config=replace(run.config, steps=None, epochs=2.0))
+    assert by_epochs.num_steps == STEPS
+    assert replace(by_epochs, result=None).num_steps == STEPS
 
 
-def test_every_configuration_has_a_band_on_one_scale(tmp_path):
-    folders = [written(tmp_path, f, 0, 90.0) for f in (8, "CR:3-8:8", "fp32")]
-    _, static, cycled, floats = plot(compare_runs(folders)).axes
-    assert static.get_ylim() == cycled.get_ylim() == floats.get_ylim()
-    assert [tick.get_text() for tick in cycled.get_yticklabels()] == ["3", "8"]
-    assert [tick.get_text() for tick in floats.get_yticklabels()] == ["fp32"]
+def test_the_lower_bound_comes_from_the_range_test_of_the_run(made):
+    method = made.methods[1]
+    tested = replace(method.runs[0].result, range_test={"test": {"low": 4}})
+    runs = (replace(method.runs[0], result=tested),)
+    found = replace(made, methods=(replace(method, runs=runs),))
+    assert logged_methods(found)[0].found_low == 4
+    assert logged_methods(made)[1].found_low is None
 
 
-def test_a_run_without_a_line_is_drawn_empty(tmp_path):
-    figure = plot(compare_runs([write_run(config(8, output=str(tmp_path)), None)]))
-    assert len(figure.axes) == 2
+def test_a_file_without_an_object_is_nothing(tmp_path):
+    path = tmp_path / "x.json"
+    assert read_object(path) is None
+    for text in ("{", "[1]", "\udcff"):
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+        assert read_object(path) is None
+    path.write_text(json.dumps({"a": 1}))
+    assert read_object(path) == {"a": 1}
 
 
-def test_two_metrics_share_no_axis(tmp_path):
-    [images] = compare_runs([written(tmp_path, 8, 0, 90.0)]).entries
-    words = config(
-        8, output=str(tmp_path), name="words", task="language",
-        model=ModelConfig(name="lstm_lm"), data=DataConfig(name="ptb", root="x"),
-    )  # fmt: skip
-    text = replace(images, runs=(replace(images.runs[0], config=words),))
-    with pytest.raises(ValueError, match="accuracy and perplexity, which share no axis"):
-        plot(Comparison(entries=(images, text), differing={}))
+# -- bits -----------------------------------------------------------------------------------------
+
+
+def test_roles_with_one_schedule_stand_together_and_patterns_are_named(made):
+    method = with_precision(made, forward="CR:3-8:4", backward=8, grad=None)
+    assert method.schedules() == {
+        "CR:3-8:4": ["weight", "act"], "8": ["error"], "fp32": ["grad"],
+    }  # fmt: skip
+    layered = with_precision(made, forward={"fc1": 4, "*": "CR:3-8:4"}, backward=8)
+    assert layered.schedules()["4"] == ["weight of fc1", "act of fc1"]
+
+
+def test_the_bits_are_those_of_the_schedule_at_every_step(made):
+    found = logged_methods(made)[1].weight_bits()
+    values = [bits for start, end, bits in found for _ in range(start, end)]
+    assert values == parse_schedule("CR:3-8:4").values(STEPS)
+
+
+@pytest.mark.parametrize("forward", [PLATEAU, {"*": 3}])
+def test_bits_that_adapt_or_differ_by_layer_come_from_the_log(made, forward):
+    method = with_precision(made, forward=forward, backward=8)
+    assert method.is_adaptive() == (forward == PLATEAU)
+    # as made up: step 4 has 3 + 4 % 5 bits, which held since step 0
+    assert method.weight_bits()[0] == (0, 4, 7)
+    assert method.logged_bits("act") == [(0, STEPS, 3)]
+
+
+def test_epochs_that_are_not_over_have_the_bits_of_the_log(made):
+    method = logged_methods(made)[1]
+    by_epochs = replace(method.config, steps=None, epochs=9.0)
+    runs = tuple(replace(run, config=by_epochs, result=None) for run in method.runs)
+    unfinished = replace(method, config=by_epochs, runs=runs)
+    assert unfinished.weight_bits() == unfinished.logged_bits("weight")
+
+
+def test_auto_without_a_range_test_has_no_bits(made):
+    assert with_precision(made, forward="CR:auto-8:4", backward=8).weight_bits() == []
+
+
+@pytest.mark.parametrize(("bits", "most"), [([3, 8], 8), ([4, 32], None), (None, None), (5, 5)])
+def test_the_most_bits_count_where_layers_differ(made, bits, most):
+    log = made.methods[0].runs[0].directory / "metrics.jsonl"
+    log.write_text(json.dumps({"step": 4, "bits": {"weight": bits}}) + "\n")
+    assert logged_methods(made)[0].logged_bits("weight") == [(0, 4, most)]
+
+
+# -- folders --------------------------------------------------------------------------------------
+
+
+def test_seeds_of_one_configuration_are_one_method(tmp_path):
+    for seed in (1, 0):
+        write(tmp_path, config("a", seed=seed), 90.0 + seed)
+    write(tmp_path, config("b", 4, seed=0), None)
+    result = collect_runs(find_runs(tmp_path))
+    assert [method.method.label for method in result.methods] == ["a", "b"]
+    assert result.methods[0].values == {0: 90.0, 1: 91.0}
+    assert result.methods[1].runs[0].state == "started"
+    assert result.study.groups == ("digits_mlp on digits",)
+    assert result.study.name == tmp_path.name
+
+
+@pytest.mark.parametrize("folders", [("x", "y"), ("1/x", "2/x")])
+def test_equal_names_are_told_apart(tmp_path, folders):
+    for folder in folders:
+        write(tmp_path / folder, config("a"))
+    write(tmp_path / folders[0], config("a", 4, seed=1))
+    labels = [method.method.label for method in collect_runs(find_runs(tmp_path)).methods]
+    assert len(set(labels)) == 3
+
+
+def test_a_single_run_is_found_by_its_folder(tmp_path):
+    folder = write(tmp_path, config("a"))
+    assert find_runs(folder) == [folder]
+    assert collect_runs([folder]).study.name == "a-seed0"
+
+
+def test_a_damaged_result_is_a_failed_run_and_a_damaged_configuration_is_named(tmp_path):
+    (write(tmp_path, config("a")) / "result.json").write_text("{")
+    (write(tmp_path, config("b")) / "config.yaml").write_text("nmae: b\n")
+    result = collect_runs(find_runs(tmp_path))
+    [method] = result.methods
+    assert method.runs[0].state == "failed"
+    assert "damaged" in method.runs[0].error
+    assert "b-seed0 is left out" in result.study.notes[0]
+
+
+def test_a_folder_without_runs_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="there is no run in"):
+        find_runs(tmp_path)
+    (tmp_path / "config.yaml").write_text("nmae: b\n")
+    with pytest.raises(ValueError, match="no run to report.*nmae"):
+        collect_runs([tmp_path])

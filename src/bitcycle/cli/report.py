@@ -52,7 +52,7 @@ def run_report(arguments: argparse.Namespace) -> int:
 
 def _write(target: str, output: str | None, runs: str) -> Path:
     from bitcycle.report.page import write_page, write_run_page
-    from bitcycle.report.page.runs import find_runs
+    from bitcycle.report.runs import find_runs
     from bitcycle.study.options import open_study
     from bitcycle.study.results import read_study
 

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     schedules = [parse_schedule(text) for text in arguments.schedules]
     previews = [one.preview(arguments.steps, backward=backward) for one in schedules]
     if target is not None:
-        from bitcycle.report.schedules import draw_previews
+        from bitcycle.report.figures.schedules import draw_previews
 
         save(draw_previews(previews), target)
     if arguments.json:

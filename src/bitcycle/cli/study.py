@@ -136,7 +136,7 @@ def _show(result: Any, num_tables: int | None = None) -> None:
     paths = write_tables(result)
     if result.count("done"):
         try:
-            from bitcycle.report.study import save_study
+            from bitcycle.report.files import save_study
 
             paths += save_study(result)
         except MissingExtraError as error:

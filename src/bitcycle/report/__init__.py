@@ -1,4 +1,4 @@
-"""All pictures: `plot(obj)` draws what it is given; matplotlib and plotly live only in here."""
+"""Pictures and report pages. matplotlib, plotly and jinja2 are used only in here."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ if TYPE_CHECKING:
 
 
 def plot(obj: object, **options: Any) -> Figure:
-    """A matplotlib figure of a schedule, a preview, a cost, a run, ...
+    """Draw a schedule, a plan, a range test, a study, compared runs or a loss landscape.
 
-    A file of this package adds a kind of picture with `@draw.register(Type)`; the options are that
-    function's keywords. `bitcycle.report.schedules`: `plot(schedule, total_steps=64_000)`.
+    The options are the keywords of that picture, such as the length of the run for a schedule:
+    `plot(parse_schedule("CR:3-8:8"), total_steps=64_000)`. `report.files.save` writes the figure.
     """
-    for module in pkgutil.iter_modules(__path__):  # their decorators register
-        importlib.import_module(f"{__name__}.{module.name}")
+    figures = importlib.import_module(f"{__name__}.figures")
+    for module in pkgutil.iter_modules(figures.__path__):  # their decorators register
+        importlib.import_module(f"{figures.__name__}.{module.name}")
     return draw(obj, **options)
 
 
 @functools.singledispatch
 def draw(obj: object, **options: Any) -> Figure:
-    """The picture of one type; called through `plot`, which finds all types first."""
+    """The registry of pictures: `@draw.register(Type)` adds one. Call `plot`, which loads all."""
     known = sorted(t.__qualname__ for t in draw.registry if t is not object)
     raise ValueError(
         f"there is no picture of a {type(obj).__qualname__}; plot() draws: {', '.join(known)}"

@@ -1,4 +1,4 @@
-"""Pictures to files, whole or not at all."""
+"""Write figures to PNG and SVG files, whole or not at all."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bitcycle.report import plot
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from bitcycle.study.results import StudyResult
+
 
 def check_path(path: str | Path, suffix: str = ".png") -> Path:
-    """The path, if a file with this suffix can be written there; otherwise a ValueError."""
+    """Return the path if a file with this suffix can be written there; else raise ValueError."""
     target = Path(path).expanduser()
     if target.suffix.lower() != suffix:
         raise ValueError(f"{str(path)!r} must end in {suffix}, such as bits{suffix}")
@@ -25,7 +29,7 @@ def check_path(path: str | Path, suffix: str = ".png") -> Path:
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """Writes a PNG or SVG: beside the target first, then renamed: no half file is ever seen."""
+    """Write a PNG or SVG, by the suffix. A failure leaves the old file untouched."""
     is_svg = Path(path).suffix.lower() == ".svg"
     target = check_path(path, ".svg" if is_svg else ".png")
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -36,3 +40,10 @@ def save(figure: Figure, path: str | Path) -> Path:
     finally:
         part.unlink(missing_ok=True)
     return target
+
+
+def save_study(result: StudyResult) -> list[Path]:
+    """Write picture.png and picture.svg to the study's folder."""
+    result.folder.mkdir(parents=True, exist_ok=True)
+    figure = plot(result, spread=True)
+    return [save(figure, result.folder / f"picture.{kind}") for kind in ("png", "svg")]

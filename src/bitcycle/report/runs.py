@@ -1,151 +1,315 @@
-"""Runs as a picture: learning curves, and the bits of each as a band underneath."""
+"""Run folders as the report reads them: methods, their seeds, logs and bits over the steps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import Any
 
-from bitcycle.extras import require
-from bitcycle.report import draw
-from bitcycle.report.study_look import COLOURS, INK
-from bitcycle.schedules import Bits, parse_schedule
-from bitcycle.study.compare import Compared, ComparedRun, Comparison
-from bitcycle.study.numbers import UNITS
+from bitcycle.precision import PARENTS, ROLES
+from bitcycle.schedules import Bits, Schedule, parse_schedule
+from bitcycle.study.base import Method, Study, StudyRun
+from bitcycle.study.compare import Compared
+from bitcycle.study.identity import config_id
+from bitcycle.study.results import MethodResult, RunState, State, StudyResult
+from bitcycle.train.config import RunConfig
+from bitcycle.train.directory import RunDirectory
+from bitcycle.train.result import RunResult
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-_DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)))
-_BAND = 0.62  # inches
+Segment = tuple[int, int, Bits]  # first step, end, bits
 
 
-@draw.register(Comparison)
-def draw_comparison(comparison: Comparison) -> Figure:
-    """Above: the metric of every evaluation, thin for a seed, thick for the mean of several.
+# -- logs -----------------------------------------------------------------------------------------
 
-    Below: the bits of weights at every step; of an adaptive schedule those that were logged.
+
+@dataclass(frozen=True)
+class LoggedRun:
+    """One run. Its files are read once, on first use; missing ones are empty."""
+
+    directory: Path
+    config: RunConfig
+    result: RunResult | None
+
+    @property
+    def seed(self) -> int:
+        """Of its configuration."""
+        return self.config.seed
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the run has a folder."""
+        return (self.directory / "config.yaml").exists()
+
+    @cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The complete lines of metrics.jsonl."""
+        lines = RunDirectory(self.directory).read_metrics()
+        return [
+            line for line in lines if isinstance(line, dict) and isinstance(line.get("step"), int)
+        ]
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        """env.json."""
+        return read_object(self.directory / "env.json") or {}
+
+    @property
+    def num_steps(self) -> int:
+        """Of the whole run if known, else the steps logged so far."""
+        if self.result is not None:
+            return self.result.steps
+        return self.config.steps or max((line["step"] for line in self.metrics), default=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedMethod:
+    """One method with its runs. title: its label, with the group if the study has several."""
+
+    key: str
+    label: str
+    title: str
+    group: str
+    config: RunConfig
+    runs: tuple[LoggedRun, ...]
+
+    @property
+    def begun(self) -> tuple[LoggedRun, ...]:
+        """The runs with a folder."""
+        return tuple(run for run in self.runs if run.has_begun)
+
+    @property
+    def num_steps(self) -> int:
+        """Of the longest run."""
+        return max((run.num_steps for run in self.runs), default=0)
+
+    @property
+    def found_low(self) -> int | None:
+        """The lower bound that the range test of the first finished run put in for `auto`."""
+        tests = [run.result.range_test for run in self.runs if run.result is not None]
+        return next((int(test["test"]["low"]) for test in tests if test is not None), None)
+
+    def schedules(self) -> dict[str, list[str]]:
+        """Schedule text -> the roles that follow it, such as "act" or "act of layer1.*"."""
+        given: dict[str, Any] = dict(self.config.precision.given(auto=self.found_low))
+        found: dict[str, list[str]] = {}
+        for role in ROLES:
+            text = given.get(role, given.get(PARENTS[role], "fp32"))
+            for pattern, inner in (text if isinstance(text, dict) else {"": text}).items():
+                name = f"{role} of {pattern}" if pattern else role
+                found.setdefault(str("fp32" if inner is None else inner), []).append(name)
+        return found
+
+    def is_adaptive(self) -> bool:
+        """Whether a schedule follows the training, so that every run has its own bits."""
+        return any(s is not None and s.is_adaptive for s in map(_parse, self.schedules()))
+
+    def bits(self, text: str, role: str) -> list[Segment]:
+        """The bits that a schedule gave to a role; from the log if it adapts; empty if unknown.
+
+        The log also serves unfinished runs that are configured by epochs: only the data know how
+        many steps those are.
+        """
+        schedule = _parse(text)
+        if schedule is None or self.num_steps < 1:
+            return []
+        is_length_known = self.config.steps is not None or any(run.result for run in self.runs)
+        if schedule.is_adaptive or not is_length_known:
+            return self.logged_bits(role)
+        return segments(schedule.values(self.num_steps))
+
+    def weight_bits(self) -> list[Segment]:
+        """The bits of the weights; the most, as logged, where layers differ."""
+        for text, roles in self.schedules().items():
+            if "weight" in roles:
+                return self.bits(text, "weight")
+        return self.logged_bits("weight")
+
+    def logged_bits(self, role: str) -> list[Segment]:
+        """The bits in the log of the first run that has one; a line holds since the line before."""
+        for run in self.begun:
+            lines = [line for line in run.metrics if isinstance(line.get("bits"), dict)]
+            if not lines:
+                continue
+            starts = [0, *(line["step"] for line in lines)]
+            bits = [_most_bits(line["bits"].get(role)) for line in lines]
+            return [
+                (starts[places[0]], starts[places[-1] + 1], value)
+                for value, run_of in groupby(range(len(bits)), key=lambda i: bits[i])
+                if (places := list(run_of))
+            ]
+        return []
+
+
+def segments(values: Iterable[Bits]) -> list[Segment]:
+    """Steps with equal bits as one segment.
+
+    >>> segments([3, 3, 4])
+    [(0, 2, 3), (2, 3, 4)]
     """
-    entries = comparison.entries
-    metrics = list(dict.fromkeys(entry.metric for entry in entries))
-    if len(metrics) > 1:
-        raise ValueError(
-            f"these runs are judged by {' and '.join(metrics)}, which share no axis: draw the runs "
-            "of one metric at a time"
+    found: list[Segment] = []
+    start = 0
+    for bits, run in groupby(values):
+        end = start + sum(1 for _ in run)
+        found.append((start, end, bits))
+        start = end
+    return found
+
+
+def _most_bits(bits: Any) -> Bits:
+    """Of a log line: a number, None, or the distinct numbers of all layers (32 is float32)."""
+    if isinstance(bits, list):
+        most = max((b for b in bits if isinstance(b, int)), default=32)
+        return None if most >= 32 else most
+    return bits if isinstance(bits, int) else None
+
+
+def _parse(text: str) -> Schedule | None:
+    try:
+        return parse_schedule(text)
+    except ValueError:  # `auto` before its range test
+        return None
+
+
+def logged_methods(result: StudyResult) -> list[LoggedMethod]:
+    """The methods of a study."""
+    has_groups = len(result.study.groups) > 1
+    return [
+        LoggedMethod(
+            key=row.method.key,
+            label=row.method.label,
+            title=row.method.key if has_groups else row.method.label,
+            group=row.method.group,
+            config=row.method.config,
+            runs=tuple(LoggedRun(r.directory, r.run.config, r.result) for r in row.runs),
         )
-    figure_module = require("matplotlib.figure", extra="report", purpose="pictures")
-    figure: Figure = figure_module.Figure(
-        figsize=(8.0, 3.9 + _BAND * len(entries)), layout="constrained"
-    )
-    upper, *bands = figure.subplots(
-        1 + len(entries), sharex=True, squeeze=False, height_ratios=[3.6, *[_BAND] * len(entries)]
-    )[:, 0]
-    splits = [
-        _draw_curves(upper, entry, _colour(i), _DASHES[i // len(COLOURS) % len(_DASHES)])
-        for i, entry in enumerate(entries)
+        for row in result.methods
     ]
-    _draw_bands(bands, entries)
-    _dress(upper, metrics[0], splits)
-    bands[-1].set_xlabel("step", color=INK)
-    bands[-1].xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
-    return figure
 
 
-def _colour(number: int) -> str:
-    return COLOURS[number % len(COLOURS)]
+def logged_entries(entries: Iterable[Compared]) -> list[LoggedMethod]:
+    """The configurations of a comparison."""
+    return [
+        LoggedMethod(
+            key=entry.name,
+            label=entry.name,
+            title=entry.name,
+            group="",
+            config=entry.config,
+            runs=tuple(LoggedRun(run.directory, run.config, run.result) for run in entry.runs),
+        )
+        for entry in entries
+    ]
 
 
-def _draw_curves(axes: Axes, entry: Compared, colour: str, dashes: Any) -> str:
-    """Gives back which split was drawn: `train` where there were too few evaluations."""
-    curves = [curve(run, entry.metric) for run in entry.runs]
-    is_several = len(curves) > 1
-    for _, steps, values in curves:
-        width, shade = (0.8, 0.4) if is_several else (1.6, 1.0)
-        axes.plot(
-            steps, values, color=colour, linewidth=width, alpha=shade, linestyle=dashes,
-            label=None if is_several else _name(entry),
-        )  # fmt: skip
-    if is_several:
-        steps, means = _mean_curve([(s, v) for _, s, v in curves])
-        axes.plot(
-            steps, means, color=colour, linewidth=2.0, linestyle=dashes, label=_name(entry)
-        )  # fmt: skip
-    return curves[0][0]
+def read_object(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file; None without one."""
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return stored if isinstance(stored, dict) else None
 
 
-def curve(run: ComparedRun, metric: str) -> tuple[str, list[int], list[float]]:
-    """(split, steps, values): of the evaluations, or of training where those are fewer than two."""
-    evaluated = [line for line in run.lines if line["kind"] == "eval"]
-    if len(evaluated) > 1:
-        lines, split = evaluated, str(evaluated[0]["split"])
-    else:
-        lines, split = [line for line in run.lines if line["kind"] == "train"], "train"
-    return split, [line["step"] for line in lines], [line[metric] for line in lines]
+# -- folders of runs without a study --------------------------------------------------------------
 
 
-def _mean_curve(
-    curves: Sequence[tuple[list[int], list[float]]],
-) -> tuple[list[int], list[float]]:
-    """Over the steps that every seed has."""
-    tables = [dict(zip(steps, values, strict=True)) for steps, values in curves]
-    common = sorted(set.intersection(*(set(table) for table in tables)))
-    return common, [sum(table[step] for table in tables) / len(tables) for step in common]
+@dataclass(frozen=True)
+class _Run:
+    path: Path
+    config: RunConfig
+    result: RunResult | None
+    error: str | None
+
+    @property
+    def state(self) -> State:
+        return "done" if self.result is not None else "failed" if self.error else "started"
 
 
-def _name(entry: Compared) -> str:
-    number = len(entry.runs)
-    return f"{entry.name}, {number} seeds" if number > 1 else entry.name
+def find_runs(folder: str | Path) -> list[Path]:
+    """The folder itself if it is a run, else every run below it."""
+    root = Path(folder)
+    if RunDirectory(root).exists:
+        return [root]
+    found = sorted(path.parent for path in root.rglob("config.yaml"))
+    if not found:
+        raise ValueError(
+            f"there is no run in {folder} (no config.yaml in it or below): give the folder of a "
+            "run, a folder with runs, or a study"
+        )
+    return found
 
 
-def _draw_bands(bands: Sequence[Axes], entries: Sequence[Compared]) -> None:
-    """All on one scale, with float32 one step above the most bits."""
-    drawn = [bits_of(entry) for entry in entries]
-    numbers = [value for _, bits in drawn for value in bits if value is not None]
-    low, high = min(numbers, default=0), max(numbers, default=0)
-    float_at = high + max(1.0, (high - low) / 4)
-    has_float = any(None in bits for _, bits in drawn)
-    top = float_at if has_float else high
-    room = 0.3 * (top - low or 2)
-    floor = low - room
-    for i, (axes, (edges, bits)) in enumerate(zip(bands, drawn, strict=True)):
-        heights = [float_at if value is None else value for value in bits]
-        axes.stairs(heights, edges, baseline=floor, fill=True, color=f"{_colour(i)}40", linewidth=0)
-        axes.stairs(heights, edges, baseline=None, color=_colour(i), linewidth=1.0)
-        axes.set_ylim(floor, top + room)
-        whole = sorted({value for value in bits if value is not None})
-        ticks: dict[float, str] = {end: str(end) for end in (*whole[:1], *whole[-1:])}
-        if None in bits:
-            ticks[float_at] = "fp32"
-        axes.set_yticks(list(ticks), list(ticks.values()))
-        axes.set_ylabel("bits", color=INK, fontsize=8, rotation=0, ha="right", va="center")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(colors=INK, labelsize=8)
+def collect_runs(directories: Iterable[str | Path]) -> StudyResult:
+    """Treat run folders as a study: runs of one configuration in one folder are seeds of a method.
+
+    The notes name the folders whose configuration cannot be read.
+    """
+    runs, notes = [], []
+    paths = [Path(directory) for directory in directories]
+    for path in paths:
+        try:
+            runs.append(_read(path))
+        except ValueError as error:
+            notes.append(f"{path.name} is left out: {error}")
+    if not runs:
+        raise ValueError("there is no run to report: " + ("; ".join(notes) or "give at least one"))
+    sets: dict[tuple[Path, str], list[_Run]] = {}
+    for run in runs:
+        sets.setdefault((run.path.parent, config_id(run.config)), []).append(run)
+    methods = _methods(list(sets.values()))
+    first = paths[0].resolve()
+    study = Study(
+        name=(first if len(paths) == 1 else first.parent).name or "runs",
+        description="",
+        methods=tuple(methods),
+        seeds=tuple(sorted({run.config.seed for run in runs})),
+        notes=tuple(notes),
+    )
+    results = [_result(method, same) for method, same in zip(methods, sets.values(), strict=True)]
+    return StudyResult(study=study, output=paths[0].parent, methods=tuple(results))
 
 
-def bits_of(entry: Compared) -> tuple[list[int], list[Bits]]:
-    """Step edges and the bits between them: by the schedule, else as logged in the first run."""
-    run = entry.runs[0]
-    precision = entry.config.precision
-    text = precision.weight if precision.weight != "inherit" else precision.forward
-    total = run.result.steps if run.result is not None else entry.config.steps
-    if total is not None and not isinstance(text, dict) and precision.auto_high is None:
-        schedule = parse_schedule(text)
-        if not schedule.is_adaptive:
-            return list(range(total + 1)), schedule.values(total)
-    logged = [line for line in run.lines if line["kind"] == "train"]
-    if not logged:
-        return [0], []
-    bits = [line["bits"]["weight"] for line in logged]
-    plain: list[Bits] = [value[-1] if isinstance(value, list) else value for value in bits]
-    return [0, *(line["step"] for line in logged)], plain
+def _read(path: Path) -> _Run:
+    directory = RunDirectory(path)
+    config = directory.read_config()
+    if not directory.is_finished:
+        return _Run(path, config, None, None)
+    try:
+        return _Run(path, config, RunResult.read(path), None)
+    except ValueError as error:
+        return _Run(path, config, None, str(error))
 
 
-def _dress(axes: Axes, metric: str, splits: Sequence[str]) -> None:
-    unit = UNITS.get(metric, "").strip()
-    split = " and ".join(dict.fromkeys(splits))
-    axes.set_ylabel(f"{split} {metric}{f', {unit}' if unit else ''}", color=INK)
-    axes.legend(frameon=False, fontsize=8)
-    axes.grid(color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(colors=INK, labelsize=9)
+def _methods(sets: Sequence[Sequence[_Run]]) -> list[Method]:
+    """Labels are the runs' names; equal names get folder and configuration, then a number."""
+    names = [same[0].config.name for same in sets]
+    methods: list[Method] = []
+    for place, (same, name) in enumerate(zip(sets, names, strict=True), 1):
+        config, label = same[0].config, name
+        if names.count(name) > 1:
+            label = f"{name} ({same[0].path.parent.name}, {config_id(config)})"
+        group = f"{config.model.name} on {config.data.name}"
+        if any((method.group, method.label) == (group, label) for method in methods):
+            label = f"{label} #{place}"
+        methods.append(Method(label=label, config=config, group=group))
+    return methods
+
+
+def _result(method: Method, same: Sequence[_Run]) -> MethodResult:
+    return MethodResult(
+        method=method,
+        runs=tuple(
+            RunState(
+                run=StudyRun(method=method, seed=run.config.seed, config=run.config),
+                directory=run.path,
+                state=run.state,
+                result=run.result,
+                error=run.error,
+            )
+            for run in sorted(same, key=lambda run: run.config.seed)
+        ),
+    )

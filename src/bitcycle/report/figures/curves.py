@@ -1,0 +1,267 @@
+"""Learning curves of runs, with the bits of the weights below."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from bitcycle.report import draw
+from bitcycle.report.figures.schedules import (
+    MOST_SEGMENTS,
+    BitsAxis,
+    BitsLine,
+    bits_axis,
+    plotly_bits_axis,
+    stairs,
+)
+from bitcycle.report.figures.style import (
+    INK,
+    Chart,
+    Style,
+    axis,
+    chart,
+    count_steps,
+    finish,
+    line,
+    new_figure,
+    plain_text,
+    thin,
+)
+from bitcycle.report.runs import LoggedMethod, LoggedRun, logged_entries
+from bitcycle.study.compare import Comparison
+from bitcycle.study.numbers import UNITS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Points = tuple[tuple[int, float], ...]  # step, value
+
+_BAND = 0.62  # inches
+_MARKED = 30  # points of a mean that get a marker each
+_FILLED = 4  # methods whose bits are filled on the page
+_PICTURE_POINTS = 1000  # of a curve in a picture
+
+
+# -- data -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number of the log lines of one kind, eval or train."""
+
+    kind: str
+    key: str
+    title: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodCurves:
+    """One method: the curve of every seed, and their mean over the steps that all have."""
+
+    key: str
+    label: str
+    number: int
+    seeds: tuple[tuple[int, Points], ...]
+    mean: Points
+    bits: BitsLine
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningCurves:
+    """The curves of one quantity. bits_axis: common to all methods."""
+
+    y_title: str
+    methods: tuple[MethodCurves, ...]
+    bits_axis: BitsAxis
+
+    @property
+    def has_bits(self) -> bool:
+        """Whether any method's bits are known and not all float32."""
+        found = (bits for each in self.methods for _, _, bits in each.bits.segments)
+        return any(bits is not None for bits in found)
+
+
+def quantities(methods: Sequence[LoggedMethod], metric: str) -> list[Quantity]:
+    """What was logged: the metric, the training loss, the loss of the evaluations.
+
+    The metric is that of the evaluations if a run has at least two, else that of training.
+    """
+    runs = [run for method in methods for run in method.begun]
+    lines = [line for run in runs for line in run.metrics]
+    splits = sorted({str(line.get("split")) for line in lines if line.get("kind") == "eval"})
+    on, unit = " and ".join(splits), UNITS.get(metric, "").strip()
+    title = f"{metric}, {unit}" if unit else metric
+    evaluated = Quantity("eval", metric, f"{on} {title}")
+    trained = Quantity("train", metric, f"training {title}")
+    has_curve = any(len(_points(run, evaluated)) > 1 for run in runs)
+    has_training = any(_points(run, trained) for run in runs)
+    wanted = [
+        evaluated if has_curve or not has_training else trained,
+        Quantity("train", "loss", "training loss"),
+        Quantity("eval", "loss", f"{on} loss"),
+    ]
+    return [quantity for quantity in wanted if any(_points(run, quantity) for run in runs)]
+
+
+def learning_curves(
+    methods: Sequence[LoggedMethod], quantity: Quantity, *, limit: int
+) -> LearningCurves:
+    """The curves of all methods. limit: the most points per curve."""
+    found = []
+    for number, method in enumerate(methods):
+        seeds = [(run.seed, points) for run in method.begun if (points := _points(run, quantity))]
+        mean = _mean([points for _, points in seeds])
+        bits = thin(method.weight_bits(), MOST_SEGMENTS)
+        found.append(
+            MethodCurves(
+                key=method.key,
+                label=method.label,
+                number=number,
+                seeds=tuple((seed, tuple(thin(points, limit))) for seed, points in seeds),
+                mean=tuple(thin(mean, limit)),
+                bits=BitsLine(label=method.label, segments=tuple(bits), number=number),
+            )
+        )
+    values = [bits for each in found for _, _, bits in each.bits.segments]
+    return LearningCurves(
+        y_title=quantity.title, methods=tuple(found), bits_axis=bits_axis(values, max_ticks=6)
+    )
+
+
+def _points(run: LoggedRun, quantity: Quantity) -> Points:
+    found = {
+        line["step"]: float(line[quantity.key])
+        for line in run.metrics
+        if line.get("kind") == quantity.kind and isinstance(line.get(quantity.key), int | float)
+    }
+    return tuple(sorted(found.items()))
+
+
+def _mean(curves: Sequence[Points]) -> Points:
+    tables = [dict(points) for points in curves]
+    common = sorted(set(tables[0]).intersection(*tables[1:])) if tables else []
+    return tuple((step, fmean(table[step] for table in tables)) for step in common)
+
+
+# -- matplotlib -----------------------------------------------------------------------------------
+
+
+@draw.register(Comparison)
+def draw_comparison(comparison: Comparison) -> Figure:
+    """Curves of the metric, thin for a seed, thick for the mean; below, the bits of the weights."""
+    metrics = list(dict.fromkeys(entry.metric for entry in comparison.entries))
+    if len(metrics) > 1:
+        raise ValueError(
+            f"these runs are judged by {' and '.join(metrics)}, which share no axis: draw the runs "
+            "of one metric at a time"
+        )
+    methods = logged_entries(comparison.entries)
+    [quantity, *_] = [*quantities(methods, metrics[0]), Quantity("eval", metrics[0], metrics[0])]
+    return draw_curves(learning_curves(methods, quantity, limit=_PICTURE_POINTS))
+
+
+def draw_curves(curves: LearningCurves) -> Figure:
+    """The curves above, a band of bits per method below."""
+    number = len(curves.methods)
+    figure = new_figure(8.0, 3.9 + _BAND * number)
+    upper, *bands = figure.subplots(
+        1 + number, sharex=True, squeeze=False, height_ratios=[3.6, *[_BAND] * number]
+    )[:, 0]
+    for method, band in zip(curves.methods, bands, strict=True):
+        style, is_several = Style(method.number), len(method.seeds) > 1
+        name = f"{method.label}, {len(method.seeds)} seeds" if is_several else method.label
+        if is_several:
+            for _, points in method.seeds:
+                upper.plot(*_columns(points), color=style.color, linewidth=0.8, alpha=0.4)
+        upper.plot(
+            *_columns(method.mean), color=style.color, linestyle=style.dash[0], label=name,
+            linewidth=2.0 if is_several else 1.6,
+        )  # fmt: skip
+        _draw_band(band, method, curves.bits_axis)
+    finish(upper, y=curves.y_title)
+    upper.legend(frameon=False, fontsize=8)
+    bands[-1].set_xlabel("step", color=INK)
+    count_steps(bands[-1])
+    return figure
+
+
+def _columns(points: Points) -> tuple[list[int], list[float]]:
+    return [step for step, _ in points], [value for _, value in points]
+
+
+def _draw_band(axes: Axes, method: MethodCurves, scale: BitsAxis) -> None:
+    color = Style(method.number).color
+    found = method.bits.segments
+    if found:
+        heights = [scale.height(bits) for _, _, bits in found]
+        edges = [found[0][0], *(end for _, end, _ in found)]
+        floor = scale.range[0]
+        axes.stairs(heights, edges, baseline=floor, fill=True, color=f"{color}40", linewidth=0)
+        axes.stairs(heights, edges, baseline=None, color=color, linewidth=1.0)
+    own = {bits for _, _, bits in found}
+    ends = bits_axis(own, max_ticks=2)
+    axes.set_ylim(*scale.range)
+    axes.set_yticks([scale.float_at if name == "fp32" else int(name) for name in ends.labels],
+                    ends.labels)  # fmt: skip
+    axes.set_ylabel("bits", color=INK, fontsize=8, rotation=0, ha="right", va="center")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(colors=INK, labelsize=8)
+
+
+# -- plotly ---------------------------------------------------------------------------------------
+
+
+def curves_chart(curves: LearningCurves) -> Chart:
+    """The curves above, the bits of all methods on one axis below."""
+    traces = [trace for method in curves.methods for trace in _traces(method)]
+    if not curves.has_bits:
+        return chart(traces, height=360, xaxis=axis("step"), yaxis=axis(curves.y_title))
+    is_filled = len(curves.methods) <= _FILLED
+    for method in curves.methods:
+        style = Style(method.number)
+        fill = {"fill": "tozeroy", "fillcolor": style.css(0.12)} if is_filled else {}
+        look = {"color": style.css(), "width": 1.6 if is_filled else 1.0}
+        if method.bits.segments:
+            traces.append(
+                stairs(
+                    method.bits, curves.bits_axis, line=look, yaxis="y2", meta=method.key, **fill
+                )
+            )
+    return chart(
+        traces,
+        height=480,
+        xaxis=axis("step", rangemode="tozero", anchor="y2"),
+        yaxis=axis(curves.y_title, domain=[0.36, 1.0]),
+        yaxis2=plotly_bits_axis(curves.bits_axis, domain=[0.0, 0.27]),
+    )
+
+
+def _traces(method: MethodCurves) -> Iterator[dict[str, Any]]:
+    """Thin lines for the seeds and a thick one for the mean; a single seed is its own mean."""
+    style = Style(method.number)
+    common = {
+        "meta": method.key,
+        "hovertemplate": "%{fullData.name}<br>step %{x:,}: %{y:.4g}<extra></extra>",
+    }
+    if len(method.seeds) > 1:
+        for seed, points in method.seeds:
+            yield line(
+                points, line={"color": style.css(), "width": 1}, opacity=0.4,
+                name=plain_text(f"{method.label}, seed {seed}"), **common,
+            )  # fmt: skip
+    if not method.mean:
+        return
+    what = "mean of seeds" if len(method.seeds) > 1 else f"seed {method.seeds[0][0]}"
+    is_marked = sum(math.isfinite(value) for _, value in method.mean) <= _MARKED
+    yield line(
+        method.mean,
+        mode="lines+markers" if is_marked else "lines",
+        line={"color": style.css(), "width": 2.4, "dash": style.dash[1]},
+        marker={"symbol": style.marker[1], "size": 7, "color": style.css()},
+        name=plain_text(f"{method.label}, {what}"),
+        **common,
+    )

@@ -1,0 +1,238 @@
+"""A precision range test, in the manner of CPT, Fig. 4."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bitcycle.extras import require
+from bitcycle.range_test import RangeCurve, RangeTest
+from bitcycle.report import draw
+from bitcycle.report.figures.style import (
+    DASHED,
+    INK,
+    Chart,
+    Style,
+    axis,
+    chart,
+    count_steps,
+    finish,
+    line,
+    new_figure,
+    thin,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_POINTS = 300  # of one precision in one of several panels, or on the page
+_MARK = "#d62728"
+_COLUMNS = 2  # of panels
+
+
+# -- data -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrecisionCurve:
+    """The steps at one number of bits. goal: start + threshold, where it decides; else None."""
+
+    bits: int
+    start: int
+    stop: int
+    steps: tuple[int, ...]
+    metric: tuple[float, ...]
+    means: tuple[float, ...]
+    goal: float | None
+    is_finite: bool
+
+    @property
+    def middle(self) -> float:
+        """Where the bits are written."""
+        return (self.start + self.stop - 1) / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class RangeTestPanel:
+    """One test. switch: the step, and the window's mean, at which the lower bound is found."""
+
+    verdict: str
+    y_title: str
+    threshold: float
+    curves: tuple[PrecisionCurve, ...]
+    switch: tuple[int, float] | None
+
+
+def range_test_panel(curve: RangeCurve, *, limit: int | None = None) -> RangeTestPanel:
+    """The panel of a test. limit: the most points per precision."""
+    means = curve.window_means()
+    low = curve.first_passing
+    curves = []
+    start = 0
+    for bits in curve.precisions:
+        stop = start + len(curve.metric_at(bits))
+        steps = thin(range(start, stop), limit or stop - start)
+        goal = curve.start(bits) + curve.threshold
+        is_judged = (low is None or bits <= low) and math.isfinite(goal)
+        curves.append(
+            PrecisionCurve(
+                bits=bits,
+                start=start,
+                stop=stop,
+                steps=tuple(steps),
+                metric=tuple(curve.metric[step] for step in steps),
+                means=tuple(means[step] for step in steps),
+                goal=goal if is_judged else None,
+                is_finite=all(map(math.isfinite, curve.metric_at(bits))),
+            )
+        )
+        start = stop
+    verdict = f"no gain above {curve.threshold:g}" if low is None else f"learns from {low} bits on"
+    return RangeTestPanel(
+        verdict=verdict,
+        y_title=f"{curve.name}, mean over {curve.window} steps",
+        threshold=curve.threshold,
+        curves=tuple(curves),
+        switch=switching_point(curve),
+    )
+
+
+def switching_point(curve: RangeCurve) -> tuple[int, float] | None:
+    """(step, mean) where the window's mean first exceeds start + threshold at the lower bound."""
+    low = curve.first_passing
+    if low is None:
+        return None
+    goal, start = curve.start(low) + curve.threshold, curve.bits.index(low)
+    stop = start + len(curve.metric_at(low))
+    means = curve.window_means()
+    passing = (step for step in range(start + curve.window - 1, stop) if means[step] > goal)
+    # rounding may keep the last mean at the goal although the gain is above the threshold
+    step = next(passing, stop - 1)
+    return step, means[step]
+
+
+# -- matplotlib -----------------------------------------------------------------------------------
+
+
+@draw.register(RangeTest)
+def draw_range_test(test: RangeTest) -> Figure:
+    """The metric over training steps, a colour per precision, the switching point circled."""
+    return draw_range_curve(test.curve)
+
+
+@draw.register(RangeCurve)
+def draw_range_curve(curve: RangeCurve) -> Figure:
+    """The same for the curve alone, such as that of a test without a passing precision."""
+    figure = new_figure(7.0, 4.0)
+    axes = figure.subplots()
+    panel = range_test_panel(curve)
+    _draw(axes, panel)
+    axes.set_title(
+        f"Range test: {panel.verdict}", loc="left", fontsize=10, color=INK, weight="bold"
+    )
+    _add_legend(figure, [axes], f"start + threshold ({panel.threshold:g})")
+    return figure
+
+
+def draw_range_tests(curves: Mapping[str, RangeCurve]) -> Figure:
+    """Several tests, a named panel each."""
+    columns = min(_COLUMNS, len(curves))
+    rows = math.ceil(len(curves) / columns)
+    figure = new_figure(4.6 * columns, 3.3 * rows)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    every = list(grid.flat)
+    for axes, (name, curve) in zip(every, curves.items(), strict=False):
+        panel = range_test_panel(curve, limit=MOST_POINTS)
+        _draw(axes, panel)
+        title = f"{name}:\n{panel.verdict}"
+        axes.set_title(title, loc="left", fontsize=9.5, color=INK, weight="bold")
+    for axes in every[len(curves) :]:
+        axes.set_axis_off()
+    _add_legend(figure, every, "start + threshold")
+    return figure
+
+
+def _add_legend(figure: Figure, every: Sequence[Axes], threshold: str) -> None:
+    """Each mark once, whichever panel has it."""
+    found: dict[str, Any] = {}
+    for axes in every:
+        handles, labels = axes.get_legend_handles_labels()
+        found |= dict(zip(labels, handles, strict=True))
+    names = [threshold if label == "threshold" else label for label in found]
+    figure.legend(
+        found.values(), names, loc="outside lower center", frameon=False, fontsize=9,
+        ncols=max(1, len(found)),
+    )  # fmt: skip
+
+
+def _draw(axes: Axes, panel: RangeTestPanel) -> None:
+    palette = require("matplotlib", extra="report", purpose="pictures").colormaps["viridis"]
+    for place, curve in enumerate(panel.curves):
+        color = palette(0.9 * place / max(1, len(panel.curves) - 1))
+        axes.plot(curve.steps, curve.metric, color=color, linewidth=0.8, alpha=0.35)
+        axes.plot(curve.steps, curve.means, color=color, linewidth=2.0)
+        if curve.goal is not None:
+            axes.hlines(
+                curve.goal, curve.start - 0.5, curve.stop - 0.5, color=INK, linestyle=DASHED,
+                linewidth=1.0, label="threshold",
+            )  # fmt: skip
+        if not curve.is_finite:
+            axes.plot(
+                curve.stop - 1, 0.04, marker="x", color=_MARK, linestyle="none",
+                transform=axes.get_xaxis_transform(), label="NaN or infinity",
+            )  # fmt: skip
+        if curve.start:
+            axes.axvline(curve.start - 0.5, color="#cccccc", linewidth=0.8, zorder=0.5)
+        axes.annotate(
+            f"{curve.bits} bits" if place == 0 else str(curve.bits), (curve.middle, 1.0),
+            xycoords=("data", "axes fraction"), xytext=(0, -12), textcoords="offset points",
+            ha="center", fontsize=9, color=color, weight="bold",
+        )  # fmt: skip
+    if panel.switch is not None:
+        axes.plot(
+            *panel.switch, marker="o", markersize=14, markerfacecolor="none", linestyle="none",
+            markeredgecolor=_MARK, markeredgewidth=1.8, zorder=5, label="switching point",
+        )  # fmt: skip
+    finish(axes, x="training step of the test", y=panel.y_title, grid="y")
+    count_steps(axes)
+    axes.set_xlim(-0.5, panel.curves[-1].stop - 0.5)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + 0.1 * (high - low))  # room for the bits
+
+
+# -- plotly ---------------------------------------------------------------------------------------
+
+
+def range_test_chart(panel: RangeTestPanel) -> Chart:
+    """One test of the page."""
+    traces: list[dict[str, Any]] = []
+    notes = []
+    for number, curve in enumerate(panel.curves):
+        color = {"color": Style(number).css()}
+        faint = zip(curve.steps, curve.metric, strict=True)
+        bold = zip(curve.steps, curve.means, strict=True)
+        traces.append(line(faint, line={**color, "width": 1}, opacity=0.4, hoverinfo="skip"))
+        traces.append(
+            line(
+                bold, line={**color, "width": 2.4}, name=f"{curve.bits} bits",
+                hovertemplate="%{fullData.name}, step %{x}: %{y:.4g}<extra></extra>",
+            )
+        )  # fmt: skip
+        if curve.goal is not None:
+            ends = [(curve.start - 0.5, curve.goal), (curve.stop - 0.5, curve.goal)]
+            dash = {"color": "var(--ink)/0.7", "width": 1.2, "dash": "dash"}
+            traces.append(line(ends, line=dash, hoverinfo="skip"))
+        notes.append({
+            "x": curve.middle, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False,
+            "text": f"{curve.bits} bits" if number == 0 else str(curve.bits), "font": color,
+        })  # fmt: skip
+    if panel.switch is not None:
+        ring = {"symbol": "circle-open", "size": 15, "color": "var(--c1)", "line": {"width": 2}}
+        traces.append(line([panel.switch], mode="markers", marker=ring, hoverinfo="skip"))
+    return chart(
+        traces, height=280, annotations=notes, xaxis=axis("training step of the test", nticks=6),
+        yaxis=axis(panel.y_title),
+    )  # fmt: skip

@@ -1,0 +1,301 @@
+"""Bits over steps: schedules, plans, and the schedules of a study's methods."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bitcycle.cost.plan_result import Plan
+from bitcycle.report import draw
+from bitcycle.report.figures.style import (
+    DASHED,
+    INK,
+    Chart,
+    Style,
+    axis,
+    chart,
+    count_steps,
+    finish,
+    line,
+    new_figure,
+    plain_text,
+    thin,
+)
+from bitcycle.report.runs import LoggedMethod, Segment, segments
+from bitcycle.schedules import Bits, Preview, Schedule
+from bitcycle.schedules.checks import bits_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_SEGMENTS = 1000  # of a line on the page
+_ROLES = {"weight": "weights", "act": "activations", "error": "errors", "grad": "gradients"}
+_LINE, _FILL = "#1f4e9c", "#c9d8f0"
+_COLUMNS = 3  # of a plan's panels
+_SHORT = 40  # characters of a name that leave room for the numbers beside it
+
+
+# -- data -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class BitsAxis:
+    """The vertical axis: whole bits, and float32 as a row of its own above the most bits."""
+
+    ticks: tuple[float, ...]
+    labels: tuple[str, ...]
+    range: tuple[float, float]
+    float_at: float
+
+    def height(self, bits: Bits) -> float:
+        """Where bits are drawn."""
+        return self.float_at if bits is None else bits
+
+
+@dataclass(frozen=True, kw_only=True)
+class BitsLine:
+    """The bits of one schedule over the run. number: decides its colour among several."""
+
+    label: str
+    segments: tuple[Segment, ...]
+    number: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BitsPanel:
+    """One panel. top: the height of a dashed line, the static upper bound."""
+
+    title: str
+    note: str
+    lines: tuple[BitsLine, ...]
+    num_steps: int
+    axis: BitsAxis
+    top: float | None = None
+
+
+def bits_axis(values: Iterable[Bits], *, max_ticks: int = 9) -> BitsAxis:
+    """The axis of all these bits, with both ends among its ticks.
+
+    >>> bits_axis([3, 8, None]).labels
+    ('3', '4', '5', '6', '7', '8', 'fp32')
+    """
+    found = list(values)
+    whole = [bits for bits in found if bits is not None]
+    low, high = min(whole, default=0), max(whole, default=0)
+    stride = max(1, math.ceil((high - low) / (max_ticks - 1)))
+    ticks = [*range(high, low, -stride), low][::-1] if whole else []
+    if stride > 1 and len(ticks) > 2 and ticks[1] - low <= stride / 2:
+        del ticks[1]  # too close to the lowest
+    float_at = high + stride
+    labels = [str(tick) for tick in ticks]
+    if len(whole) < len(found):
+        ticks, labels = [*ticks, float_at], [*labels, "fp32"]
+    ends = (ticks[0] - 0.6, ticks[-1] + 0.6) if ticks else (0.0, 1.0)
+    return BitsAxis(ticks=tuple(ticks), labels=tuple(labels), range=ends, float_at=float_at)
+
+
+def preview_panel(preview: Preview) -> BitsPanel:
+    """One schedule, with its mean bits and cost."""
+    found = segments(preview.schedule.values(preview.total_steps))
+    low, high = preview.schedule.low, preview.schedule.high
+    scale = bits_axis([low, high, *(bits for _, _, bits in found)])
+    cost = f"mean {preview.mean_bits:.2f} bits, cost {preview.relative_cost:.3f}"
+    return BitsPanel(
+        title=str(preview.schedule),
+        note=f"{cost} of static {bits_text(high)}",
+        lines=(BitsLine(label=str(preview.schedule), segments=tuple(found)),),
+        num_steps=preview.total_steps,
+        axis=scale,
+        top=scale.height(high),
+    )
+
+
+def plan_panels(plan: Plan, limit: int) -> tuple[str, list[BitsPanel]]:
+    """The title and a panel for each of the first `limit` lines, dearest first, on one scale."""
+    if limit < 1:
+        raise ValueError(f"limit must be at least 1, got {limit}")
+    lines = plan.lines()
+    shown = [row for row, _ in lines[:limit]]
+    scale = bits_axis([plan.low, plan.high], max_ticks=7)
+    panels = [
+        BitsPanel(
+            title=row.forward,
+            note=f"saves {row.saving:.1%}",
+            lines=(
+                BitsLine(
+                    label=row.forward,
+                    segments=tuple(
+                        (r.start, r.stop, 32 if r.bits is None else r.bits) for r in row.runs
+                    ),
+                ),
+            ),  # fmt: skip
+            num_steps=plan.total_steps,
+            axis=scale,
+            top=plan.high,
+        )
+        for row in shown
+    ]
+    share = 1 - plan.budget / plan.upper_bound
+    budget = f"save at least {share:.1%} of" if share > 0 else "cost less than"
+    title = f"{len(plan.rows):,} schedules {budget} {plan.bound_name}"
+    few = f"; the {len(shown)} dearest kinds of {len(lines)}" if len(shown) < len(lines) else ""
+    return f"{title}{few}", panels
+
+
+def method_panels(methods: Sequence[LoggedMethod]) -> list[BitsPanel]:
+    """A panel per distinct set of schedules, titled by the methods that share it; no float32."""
+    sets: dict[tuple[object, ...], list[LoggedMethod]] = {}
+    for method in methods:
+        found = method.schedules()
+        if set(found) != {"fp32"}:
+            own = method.key if method.is_adaptive() else None
+            sets.setdefault((repr(found), method.num_steps, own), []).append(method)
+    return [_method_panel(same) for same in sets.values()]
+
+
+def _method_panel(same: Sequence[LoggedMethod]) -> BitsPanel:
+    method = same[0]
+    titles = [each.title for each in same]
+    more = f" and {len(titles) - 4} more" if len(titles) > 4 else ""
+    lines = []
+    for number, (text, roles) in enumerate(method.schedules().items()):
+        names = ", ".join(_ROLES.get(role, role) for role in roles)
+        found = thin(method.bits(text, roles[0].partition(" ")[0]), MOST_SEGMENTS)
+        lines.append(BitsLine(label=f"{names}: {text}", segments=tuple(found), number=number))
+    values = [bits for each in lines for _, _, bits in each.segments]
+    return BitsPanel(
+        title=", ".join(titles[:4]) + more,
+        note="",
+        lines=tuple(lines),
+        num_steps=method.num_steps,
+        axis=bits_axis(values, max_ticks=6),
+    )
+
+
+# -- matplotlib -----------------------------------------------------------------------------------
+
+
+@draw.register(Schedule)
+def draw_schedule(schedule: Schedule, *, total_steps: int, backward: Bits = 8) -> Figure:
+    """The bits of one schedule at every step of a run."""
+    return draw_previews([schedule.preview(total_steps, backward=backward)])
+
+
+@draw.register(Preview)
+def draw_preview(preview: Preview) -> Figure:
+    """The bits of a previewed schedule."""
+    return draw_previews([preview])
+
+
+def draw_previews(previews: Sequence[Preview]) -> Figure:
+    """Several schedules one below another, on one step axis if their runs are equally long."""
+    if not previews:
+        raise ValueError("nothing to draw: give at least one preview")
+    is_shared = len({preview.total_steps for preview in previews}) == 1
+    figure = new_figure(7.0, 0.55 + 1.75 * len(previews))
+    grid = figure.subplots(len(previews), sharex=is_shared, squeeze=False)[:, 0]
+    for number, (preview, axes) in enumerate(zip(previews, grid, strict=True), 1):
+        panel = preview_panel(preview)
+        is_last = not is_shared or number == len(previews)
+        draw_bits(axes, panel, x="step" if is_last else "", y="bits")
+        room = "" if len(panel.title) <= _SHORT else "\n"  # a long name gets a line of its own
+        axes.set_title(f"{panel.title}{room}", loc="left", fontsize=10, color=INK, weight="bold")
+        axes.set_title(panel.note, loc="right", fontsize=9, color=INK)
+    figure.align_ylabels()
+    return figure
+
+
+@draw.register(Plan)
+def draw_plan(plan: Plan, *, limit: int = 12) -> Figure:
+    """The first `limit` lines of the plan's table; dashed: the static upper bound."""
+    title, panels = plan_panels(plan, limit)
+    num_columns = min(_COLUMNS, len(panels))
+    num_rows = math.ceil(len(panels) / num_columns)
+    figure = new_figure(0.6 + 3.5 * num_columns, 1.1 + 1.7 * num_rows)
+    grid = figure.subplots(num_rows, num_columns, sharex=True, sharey=True, squeeze=False)
+    for place, axes in enumerate(grid.flat):
+        if place >= len(panels):
+            axes.set_axis_off()
+            continue
+        is_lowest = place + num_columns >= len(panels)
+        is_first = place % num_columns == 0
+        draw_bits(axes, panels[place], x="step" if is_lowest else "", y="bits" if is_first else "")
+        axes.tick_params(labelsize=8, labelbottom=is_lowest)
+        axes.locator_params(axis="x", nbins=4)
+        axes.set_title(panels[place].title, loc="left", fontsize=9, color=INK, weight="bold")
+        axes.set_title(panels[place].note, loc="right", fontsize=8, color=INK)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
+    return figure
+
+
+def draw_bits(axes: Axes, panel: BitsPanel, *, x: str = "step", y: str = "bits") -> None:
+    """One line filled, or several in their colours, static ones as broad bands below the others."""
+    for each in panel.lines:
+        if not each.segments:
+            continue
+        heights = [panel.axis.height(bits) for _, _, bits in each.segments]
+        edges = [each.segments[0][0], *(end for _, end, _ in each.segments)]
+        if len(panel.lines) == 1:
+            axes.stairs(
+                heights, edges, baseline=panel.axis.range[0], fill=True, color=_FILL, linewidth=0
+            )
+            axes.stairs(heights, edges, baseline=None, color=_LINE, linewidth=1.4)
+        else:
+            is_static = len(heights) == 1
+            axes.stairs(
+                heights, edges, baseline=None, color=Style(each.number).color, label=each.label,
+                linewidth=6.0 if is_static else 1.6, alpha=0.4 if is_static else 1.0,
+                zorder=2 if is_static else 3,
+            )  # fmt: skip
+    if panel.top is not None:
+        axes.axhline(panel.top, color=INK, linewidth=0.8, linestyle=DASHED, alpha=0.7, zorder=0.5)
+    finish(axes, x=x, y=y, grid="y")
+    axes.set_xlim(0, panel.num_steps)
+    axes.set_ylim(*panel.axis.range)
+    axes.set_yticks(panel.axis.ticks, panel.axis.labels)
+    count_steps(axes)
+
+
+# -- plotly ---------------------------------------------------------------------------------------
+
+
+def bits_chart(panel: BitsPanel) -> Chart:
+    """One panel of the page."""
+    traces = []
+    for each in panel.lines:
+        style = Style(each.number)
+        dash = ("solid", "dot")[each.number % 2]
+        look = {"color": style.css(), "width": 2, "dash": dash}
+        traces.append(stairs(each, panel.axis, line=look))
+    return chart(
+        traces,
+        height=190,
+        xaxis=axis("step", nticks=5, range=[0, max(1, panel.num_steps)]),
+        yaxis=plotly_bits_axis(panel.axis),
+    )
+
+
+def stairs(each: BitsLine, scale: BitsAxis, **options: Any) -> dict[str, Any]:
+    """A plotly line of steps that holds each height to the end of its segment."""
+    points = [(start, scale.height(bits)) for start, _, bits in each.segments]
+    points += [(end, scale.height(bits)) for _, end, bits in each.segments[-1:]]
+    names = [bits_text(bits) for _, _, bits in (*each.segments, *each.segments[-1:])]
+    options["line"] = {"shape": "hv", **options.get("line", {})}
+    return line(
+        points,
+        name=plain_text(each.label),
+        customdata=names,
+        hovertemplate="%{fullData.name}<br>from step %{x:,}: %{customdata}<extra></extra>",
+        **options,
+    )
+
+
+def plotly_bits_axis(scale: BitsAxis, **options: Any) -> dict[str, Any]:
+    """The same axis for plotly."""
+    return axis(
+        "bits", range=list(scale.range), tickvals=list(scale.ticks), ticktext=list(scale.labels),
+        fixedrange=True, **options,
+    )  # fmt: skip

@@ -1,0 +1,428 @@
+"""The contents of the page's sections, as the template reads them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from bitcycle.extras import MissingExtraError
+from bitcycle.landscape.result import FILE_NAME as LANDSCAPE_FILE
+from bitcycle.landscape.result import Landscape, Landscapes
+from bitcycle.range_test import RangeCurve
+from bitcycle.report.figures import layers
+from bitcycle.report.figures.curves import curves_chart, learning_curves, quantities
+from bitcycle.report.figures.landscape import landscape_chart, landscape_panels
+from bitcycle.report.figures.pareto import cost_chart, cost_panel, period_chart, period_panel
+from bitcycle.report.figures.range_test import MOST_POINTS, range_test_chart, range_test_panel
+from bitcycle.report.figures.schedules import bits_chart, method_panels
+from bitcycle.report.figures.style import Chart, Style
+from bitcycle.report.runs import LoggedMethod, read_object
+from bitcycle.study.adjust import StudyOptions
+from bitcycle.study.base import STUDIES
+from bitcycle.study.numbers import (
+    UNITS,
+    bitops_text,
+    cost_text,
+    difference_text,
+    p_text,
+    summary_text,
+)
+from bitcycle.study.options import read_options
+from bitcycle.study.results import State, StudyResult
+from bitcycle.study.statistics import Summary, summarize_values
+from bitcycle.study.summary import GroupSummary, Row
+from bitcycle.train.configfile import to_yaml
+from bitcycle.train.result import RunResult
+
+STATES: dict[State, str] = {"failed": "failed", "started": "not finished", "missing": "not begun"}
+MOST = {  # of a kind on one page
+    "schedules": 24, "layers": 12, "range-tests": 12, "landscapes": 12, "runs": 40,
+    "environments": 6,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Card:
+    """A chart with its heading. label: for readers who do not see it. captions: its lines."""
+
+    title: str
+    figure: Chart
+    label: str
+    note: str = ""
+    captions: Sequence[tuple[Style, str]] = ()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The text of a table cell, and what the column is sorted by; None sorts last."""
+
+    text: object
+    key: float | str | None
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """A method of the results table. badges: (state, text) of runs that are not done."""
+
+    style: Style
+    label: str
+    is_on_front: bool
+    badges: Sequence[tuple[State, str]]
+    cells: Sequence[Cell]
+
+
+@dataclass(frozen=True)
+class ResultsTable:
+    """The results of a group. columns: (title, whether it holds text), after the method's name."""
+
+    title: str
+    columns: Sequence[tuple[str, bool]]
+    rows: Sequence[ResultRow]
+
+
+@dataclass(frozen=True)
+class GroupSection:
+    """The methods that are compared with each other. curves: one card per quantity."""
+
+    name: str
+    table: ResultsTable
+    methods: Sequence[tuple[Style, LoggedMethod]]
+    costs: Card | None
+    periods: Card | None
+    curves: Sequence[Card]
+
+
+# -- results --------------------------------------------------------------------------------------
+
+
+def group_section(
+    group: GroupSummary, methods: Sequence[LoggedMethod], *, limit: int
+) -> GroupSection:
+    """Table and charts of a group. limit: the most points per curve."""
+    own = [method for method in methods if method.group == group.group]
+    panel = cost_panel(group)
+    title = f"{group.metric.capitalize()} against training cost"
+    costs = Card(title, cost_chart(panel), title) if panel.points else None
+    period = period_panel(group)
+    label = f"{period.y_title} against {period.x_title}"
+    periods = Card("Critical periods", period_chart(period), label, period.note)
+    curves = []
+    for quantity in quantities(own, group.metric):
+        drawn = curves_chart(learning_curves(own, quantity, limit=limit))
+        curves.append(Card(quantity.title, drawn, f"{quantity.title} over steps, and the bits"))
+    styled = [(Style(number), method) for number, method in enumerate(own)]
+    return GroupSection(
+        name=group.group,
+        table=results_table(group),
+        methods=styled,
+        costs=costs,
+        periods=periods if len(period.points) > 1 else None,
+        curves=curves,
+    )
+
+
+def results_table(group: GroupSummary) -> ResultsTable:
+    """One row per method; columns without any value are left out."""
+    metric, base, unit = group.metric, group.baseline, UNITS.get(group.metric, "")
+    columns: dict[str, tuple[bool, Callable[[Row], Cell]]] = {
+        f"{metric}{unit and ','}{unit}": (False, lambda row: _summary_cell(row.summary)),
+        "seeds": (False, _seeds_cell),
+        f"against {base}": (False, _difference_cell),
+        "p": (False, _p_cell),
+        f"cost, {base} = 1": (False, lambda r: Cell(cost_text(r.relative_cost), r.relative_cost)),
+        "training cost": (False, lambda row: Cell(bitops_text(row.bitops), row.bitops)),
+        "best by validation": (False, lambda row: _weights_cell(row, lambda r: r.best)),
+        "averaged weights": (False, lambda row: _weights_cell(row, lambda r: r.swa)),
+        "evaluated at": (True, _precision_cell),
+        "published": (True, lambda row: _published_cell(row, metric)),
+        "time of a run": (False, _seconds_cell),
+    }
+    cells = {title: [cell(row) for row in group.rows] for title, (_, cell) in columns.items()}
+    filled = [title for title, column in cells.items() if any(c.key is not None for c in column)]
+    return ResultsTable(
+        title=f"Final {metric}",
+        columns=[(title, columns[title][0]) for title in filled],
+        rows=[
+            ResultRow(
+                style=Style(number),
+                label=row.label,
+                is_on_front=row.is_on_front,
+                badges=[
+                    (state, f"{number_of} {word}")
+                    for state, word in STATES.items()
+                    if (number_of := row.method.count(state))
+                ],
+                cells=[cells[title][number] for title in filled],
+            )
+            for number, row in enumerate(group.rows)
+        ],
+    )
+
+
+def _summary_cell(summary: Summary | None) -> Cell:
+    return Cell(summary_text(summary), None if summary is None else summary.mean)
+
+
+def _seeds_cell(row: Row) -> Cell:
+    return Cell("-", None) if row.summary is None else Cell(row.summary.n, row.summary.n)
+
+
+def _difference_cell(row: Row) -> Cell:
+    mean = None if row.difference is None else row.difference.mean
+    return Cell(difference_text(row.difference), mean)
+
+
+def _p_cell(row: Row) -> Cell:
+    p = None if row.difference is None else row.difference.p
+    return Cell(p_text(p), p)
+
+
+def _weights_cell(row: Row, weights: Callable[[RunResult], Mapping[str, float] | None]) -> Cell:
+    """The metric with other weights than the last, of the runs that have them."""
+    found = [
+        metrics[result.metric]
+        for result in row.method.results.values()
+        if (metrics := weights(result)) is not None and result.metric in metrics
+    ]
+    return _summary_cell(summarize_values(found) if found else None)
+
+
+def _precision_cell(row: Row) -> Cell:
+    found = sorted({result.eval_precision for result in row.method.results.values()})
+    return Cell(", ".join(found), found[0]) if found else Cell("-", None)
+
+
+def _published_cell(row: Row, metric: str) -> Cell:
+    found = [str(number) for number in row.method.method.published if number.metric == metric]
+    return Cell("; ".join(found), found[0]) if found else Cell("-", None)
+
+
+def _seconds_cell(row: Row) -> Cell:
+    times = [result.seconds for result in row.method.results.values()]
+    if not times:
+        return Cell("-", None)
+    seconds = fmean(times)
+    if seconds < 120:
+        return Cell(f"{seconds:.1f} s", seconds)
+    text = f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    return Cell(text, seconds)
+
+
+@dataclass(frozen=True)
+class UnfinishedRuns:
+    """Runs that are not in the results. rows: state, its name, method, seeds, why."""
+
+    num_runs: int
+    rows: Sequence[tuple[State, str, str, str, str]]
+    num_left_out: int
+
+
+def unfinished_runs(result: StudyResult) -> UnfinishedRuns | None:
+    """A row for each method, state and reason, failed runs first; None if all runs are done."""
+    seeds: dict[tuple[State, str, str], list[int]] = {}
+    for state in STATES:
+        for method in result.methods:
+            for run in method.runs:
+                if run.state == state:
+                    key = (state, method.method.key, run.error or "")
+                    seeds.setdefault(key, []).append(run.run.seed)
+    if not seeds:
+        return None
+    rows = [
+        (state, STATES[state], name, ", ".join(map(str, numbers)), why)
+        for (state, name, why), numbers in seeds.items()
+    ]
+    shown = rows[: MOST["runs"]]
+    return UnfinishedRuns(sum(map(len, seeds.values())), shown, len(rows) - len(shown))
+
+
+# -- charts ---------------------------------------------------------------------------------------
+
+
+def schedule_cards(methods: Sequence[LoggedMethod]) -> list[Card]:
+    """A card per distinct set of schedules."""
+    return [
+        Card(
+            panel.title,
+            bits_chart(panel),
+            f"bits over steps of {panel.title}",
+            captions=[(Style(each.number), each.label) for each in panel.lines],
+        )
+        for panel in method_panels(methods)
+    ]
+
+
+def layer_cards(methods: Sequence[LoggedMethod]) -> tuple[list[Card], list[str]]:
+    """A card per method that has begun, and why others have none. Builds and traces the models."""
+    begun = [method for method in methods if method.begun]
+    cards, problems = [], []
+    for method in begun[: MOST["layers"]]:
+        try:
+            cost = layers.price_method(method)
+        except (ValueError, OSError, RuntimeError, NotImplementedError, MissingExtraError) as error:
+            problems.append(f"{method.title}: not known before training ({error})")
+            continue
+        drawn = layers.layers_chart(layers.layer_bars(cost))
+        cards.append(Card(method.title, drawn, f"training cost by layer of {method.title}"))
+    if len(begun) > MOST["layers"]:
+        problems.append(f"{len(begun) - MOST['layers']} more methods: see `bitcycle cost`")
+    return cards, problems
+
+
+def range_test_cards(methods: Sequence[LoggedMethod], folder: Path) -> list[Card]:
+    """The range tests of runs with `auto`, and those in folders beside the runs."""
+    found: dict[str, RangeCurve] = {}
+    for title, stored in _range_tests(methods, folder):
+        try:
+            curve = RangeCurve.from_dict(stored["curve"])
+        except (KeyError, TypeError, ValueError):
+            continue
+        if curve not in found.values():
+            found.setdefault(title, curve)
+    cards = []
+    for title, curve in found.items():
+        panel = range_test_panel(curve, limit=MOST_POINTS)
+        cards.append(Card(title, range_test_chart(panel), f"range test of {title}", panel.verdict))
+    return cards
+
+
+def _range_tests(methods: Sequence[LoggedMethod], folder: Path) -> Iterator[tuple[str, Any]]:
+    for method in methods:
+        for run in method.begun:
+            name = f"{method.title}, seed {run.seed}"
+            if run.result is not None and run.result.range_test is not None:
+                yield name, run.result.range_test.get("test")
+            beside = run.directory.with_name(f"{run.directory.name}-range-test")
+            yield name, read_object(beside / "range-test.json")
+    for path in sorted({folder / "range-test.json", *folder.glob("*-range-test/range-test.json")}):
+        stored = read_object(path)
+        yield str((stored or {}).get("name")), stored
+
+
+def landscape_cards(methods: Sequence[LoggedMethod], folder: Path) -> list[Card]:
+    """The landscapes in the folders of the runs and of the study, on common levels."""
+    places = [
+        (f"{method.title}, seed {run.seed}", path)
+        for method in methods
+        for run in method.begun
+        for path in sorted(run.directory.glob(f"*{LANDSCAPE_FILE}"))
+    ]
+    places += [("", path) for path in sorted(folder.glob(f"*{LANDSCAPE_FILE}"))]
+    found: list[tuple[str, Landscape]] = []
+    for name, path in places:
+        try:
+            item = Landscape.read(path)
+        except (ValueError, OSError):
+            continue
+        found.append((f"{name or item.label} at {item.precision}", item))
+    grids = {item.alphas for _, item in found}  # common levels need a common grid
+    cards = []
+    for grid in grids:
+        same = [(title, item) for title, item in found if item.alphas == grid]
+        try:
+            data = landscape_panels(Landscapes(tuple(item for _, item in same)))
+        except ValueError:  # no finite loss
+            continue
+        for (title, _), panel in zip(same, data.panels, strict=True):
+            drawn = landscape_chart(panel, data.levels)
+            cards.append(Card(title, drawn, f"loss landscape of {title}", panel.note))
+    return cards
+
+
+# -- how the runs were made -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to repeat a method. runs: seed, folder, digest of the weights, kernels."""
+
+    title: str
+    file: str
+    commands: str
+    config: str
+    runs: Sequence[tuple[int, str, str, str]]
+
+
+def study_command(result: StudyResult) -> str:
+    """The command that ran the study last."""
+    name = result.study.name
+    options = read_options(result.output, name) or StudyOptions()
+    words = ["bitcycle", "study", "run", name if name in STUDIES.names() else f"{name}.yaml"]
+    if options.seeds is not None:
+        words += ["--seeds", *map(str, options.seeds)]
+    threads = options.threads or options.default_threads
+    if threads is not None:
+        words += ["--threads", str(threads)]
+    return shlex.join([*words, *options.overrides])
+
+
+def method_recipe(method: LoggedMethod) -> Recipe:
+    """The configuration of the first run that has begun, else the planned one."""
+    file = f"{method.config.name}.yaml"
+    again = ["--output", "again"]  # never into the folder of the run that is repeated
+    commands = [
+        shlex.join(["bitcycle", "train", file, "--seed", str(run.seed), *again])
+        for run in method.runs
+    ]
+    return Recipe(
+        title=method.title,
+        file=file,
+        commands="\n".join(commands),
+        config=_config_text(method),
+        runs=[
+            (
+                run.seed,
+                run.directory.name,
+                run.result.weights_sha256[:16],
+                _kernels(run.result.kernels),
+            )
+            for run in method.runs
+            if run.result is not None
+        ],
+    )
+
+
+def _config_text(method: LoggedMethod) -> str:
+    for run in method.begun:
+        try:
+            return (run.directory / "config.yaml").read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
+    return to_yaml(method.runs[0].config if method.runs else method.config)
+
+
+def _kernels(kernels: Mapping[str, str]) -> str:
+    names = list(kernels.values())
+    counts = {name: names.count(name) for name in sorted(set(names))}
+    return ", ".join(f"{name}: {n} layers" for name, n in counts.items()) or "float32"
+
+
+@dataclass(frozen=True)
+class Environments:
+    """Versions and hardware. counts: runs per column; rows: a property and its value in each."""
+
+    counts: Sequence[int]
+    rows: Sequence[tuple[str, Sequence[str]]]
+    num_left_out: int
+
+
+def environments(methods: Sequence[LoggedMethod]) -> Environments | None:
+    """A column per distinct environment, most runs first; None if no run has begun."""
+    found: list[tuple[dict[str, Any], int]] = []
+    for run in (run for method in methods for run in method.begun):
+        own = {key: value for key, value in run.environment.items() if key != "command"}
+        known = next((i for i, (other, _) in enumerate(found) if other == own), None)
+        if known is not None:
+            found[known] = (own, found[known][1] + 1)
+        elif own:
+            found.append((own, 1))
+    if not found:
+        return None
+    shown = sorted(found, key=lambda entry: -entry[1])[: MOST["environments"]]
+    keys = dict.fromkeys(key for own, _ in shown for key in own)
+    rows = [(key.replace("_", " "), [str(own.get(key) or "-") for own, _ in shown]) for key in keys]
+    return Environments([count for _, count in shown], rows, len(found) - len(shown))

@@ -1,0 +1,91 @@
+"""Learning curves."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from bitcycle.report import plot
+from bitcycle.report.figures.curves import curves_chart, learning_curves, quantities
+from bitcycle.report.runs import logged_methods
+from bitcycle.study.compare import Comparison, compare_runs
+from bitcycle.tasks import DataConfig, ModelConfig
+from tests.report.made_up import STEPS
+from tests.study.made_up import config, write_run
+from tests.study.test_compare import written
+
+
+def curves(made, *, limit=400, number=0):
+    methods = logged_methods(made)
+    return learning_curves(methods, quantities(methods, "accuracy")[number], limit=limit)
+
+
+def test_every_seed_has_a_curve_and_every_method_their_mean(made):
+    static, *_ = curves(made).methods
+    steps = range(4, STEPS + 1, 4)
+    assert [seed for seed, _ in static.seeds] == [0, 1]
+    assert static.seeds[0][1] == tuple((step, 50.0 + step) for step in steps)
+    assert static.mean == tuple((step, 50.5 + step) for step in steps)
+    assert static.bits.segments == ((0, STEPS, 8),)
+
+
+def test_the_metric_and_the_losses_that_were_logged_can_be_shown(made):
+    found = quantities(logged_methods(made), "accuracy")
+    assert [(quantity.kind, quantity.key) for quantity in found] == [
+        ("eval", "accuracy"), ("train", "loss"),
+    ]  # fmt: skip
+    assert quantities(logged_methods(made)[3:], "accuracy") == []
+
+
+@pytest.mark.parametrize(("num_evals", "kind"), [(2, "eval"), (1, "train")])
+def test_the_metric_is_that_of_training_if_no_run_was_evaluated_twice(made, num_evals, kind):
+    lines = [{"step": step, "kind": "train", "accuracy": 1.0} for step in (1, 2)]
+    lines += [{"step": s, "kind": "eval", "split": "test", "accuracy": 2.0} for s in (1, 2)]
+    log = made.methods[0].runs[0].directory / "metrics.jsonl"
+    log.write_text("".join(f"{json.dumps(line)}\n" for line in lines[: 2 + num_evals]))
+    [first, *_] = logged_methods(made)
+    alone = replace(first, runs=first.runs[:1])
+    assert quantities([alone], "accuracy")[0].kind == kind
+
+
+def test_long_logs_are_thinned(made):
+    assert {len(method.mean) for method in curves(made, limit=3).methods} == {3, 0}
+
+
+def test_a_value_that_is_not_finite_is_a_gap_in_the_chart(made):
+    log = made.methods[0].runs[0].directory / "metrics.jsonl"
+    log.write_text('{"step": 4, "kind": "eval", "split": "test", "accuracy": NaN}\n')
+    assert curves_chart(curves(made))["data"][0]["y"] == [None]
+
+
+def test_the_chart_hides_and_shows_methods_by_their_key(made):
+    traces = curves_chart(curves(made))["data"]
+    assert {trace["meta"] for trace in traces} == {method.method.key for method in made.methods}
+    own = [trace for trace in traces if trace["meta"] == "static 8/8"]
+    assert [trace.get("yaxis") for trace in own] == [None, None, None, "y2"]
+
+
+def test_every_configuration_has_a_band_on_one_scale(tmp_path):
+    folders = [written(tmp_path, forward, seed, 90.0)
+               for forward in (8, "CR:3-8:8", "fp32") for seed in (0, 1)]  # fmt: skip
+    upper, *bands = plot(compare_runs(folders)).axes
+    assert len(upper.lines) == 3 * 3
+    assert len({band.get_ylim() for band in bands}) == 1
+    ticks = [[tick.get_text() for tick in band.get_yticklabels()] for band in bands]
+    assert ticks == [["8"], ["3", "8"], ["fp32"]]
+
+
+def test_a_run_without_a_line_is_drawn_empty(tmp_path):
+    figure = plot(compare_runs([write_run(config(8, output=str(tmp_path)), None)]))
+    assert len(figure.axes) == 2
+
+
+def test_two_metrics_share_no_axis(tmp_path):
+    [images] = compare_runs([written(tmp_path, 8, 0, 90.0)]).entries
+    words = config(
+        8, output=str(tmp_path), name="words", task="language",
+        model=ModelConfig(name="lstm_lm"), data=DataConfig(name="ptb", root="x"),
+    )  # fmt: skip
+    text = replace(images, runs=(replace(images.runs[0], config=words),))
+    with pytest.raises(ValueError, match="accuracy and perplexity, which share no axis"):
+        plot(Comparison(entries=(images, text), differing={}))

@@ -1,0 +1,216 @@
+"""A study's pictures."""
+
+import math
+
+import pytest
+
+from bitcycle.report import plot
+from bitcycle.report.figures.pareto import (
+    cost_chart,
+    cost_panel,
+    demo_panels,
+    period_chart,
+    period_panel,
+    spread_panel,
+)
+from bitcycle.schedules import parse_schedule
+from bitcycle.study.demo import DemoResult, DemoRow
+from bitcycle.study.summary import summarize
+from bitcycle.train.config import PrecisionConfig
+from tests.study.made_up import method, study_result
+
+BASE = {0: 90.0, 1: 91.0, 2: 92.0}
+METHODS = [
+    (method("static", 8), BASE, 200.0),
+    (method("CPT", "CR:3-8:8"), {0: 91.0, 1: 93.0, 2: 95.0}, 100.0),
+    (method("low", 3), {0: 80.0, 1: 81.0}, 50.0),
+    (method("float32", changes={"precision": PrecisionConfig()}), {0: 96.0}, 3200.0),
+    (method("diverged", 2), {0: math.nan}, 20.0),
+]
+PERIODS = [
+    METHODS[0],
+    (method("R = 90", "stages:3@90,8", at=90, changes={"steps": 330}), BASE, 1.0),
+    (method("R = 30", "stages:3@30,8", at=30, changes={"steps": 270}), BASE, 1.0),
+]
+
+
+def group_of(entries=METHODS, **changes):
+    [group] = summarize(study_result(entries, **{"baseline": "static", **changes}))
+    return group
+
+
+def suite(num_methods):
+    """Schedules of which two each cost the same."""
+    return [
+        (method(f"S{i}", f"CR:3-8:{i + 1}"), {0: 90.0 + i, 1: 91.0, 2: 92.0}, 100.0 + 50 * (i // 2))
+        for i in range(num_methods)
+    ]
+
+
+# -- data -----------------------------------------------------------------------------------------
+
+
+def test_means_stand_at_their_cost_with_their_interval():
+    group = group_of()
+    panel = cost_panel(group)
+    assert [(point.label, point.x, point.mean) for point in panel.points] == [
+        ("static", 1.0, 91.0), ("CPT", 0.5, 93.0), ("low", 0.25, 80.5),
+    ]  # fmt: skip
+    static = panel.points[0]
+    # n = 3: 4.303 standard errors of 1 / sqrt(3)
+    assert static.bar == (pytest.approx(2.484, abs=1e-3), pytest.approx(2.484, abs=1e-3))
+    assert static.values == tuple(BASE.items())
+    assert "static = 1" in panel.x_title
+    assert [point.kind for point in (*panel.points, *panel.lines)] == [
+        "static", "schedule", "static", "float32",
+    ]  # fmt: skip
+
+
+def test_what_costs_far_more_than_the_others_is_a_line_at_its_mean():
+    [far] = cost_panel(group_of()).lines
+    assert (far.label, far.mean, far.bar) == ("float32", 96.0, None)
+    few = cost_panel(group_of([METHODS[0], METHODS[3]]))
+    assert few.lines == ()
+    assert few.is_log
+    assert {1.0, 10.0} <= set(few.ticks)
+
+
+def test_the_interval_of_two_seeds_does_not_set_the_limits():
+    panel = cost_panel(group_of())
+    low = panel.points[2]
+    assert low.low < panel.y_range[0] < low.mean
+
+
+def test_the_front_goes_through_the_means_that_nothing_cheaper_beats():
+    assert cost_panel(group_of()).front == ((0.25, 80.5), (0.5, 93.0))
+    assert [point.is_on_front for point in cost_panel(group_of()).points] == [False, True, True]
+
+
+def test_without_a_baseline_costs_are_in_bitops():
+    panel = cost_panel(group_of(baseline=None))
+    assert [point.x for point in panel.points] == [0.2, 0.1, 0.05]
+    assert "kBitOPs" in panel.x_title
+
+
+@pytest.mark.parametrize(("num_methods", "has_rows"), [(7, False), (8, True)])
+def test_many_methods_of_few_costs_are_rows(num_methods, has_rows):
+    panel = cost_panel(group_of(suite(num_methods), baseline="S0"))
+    assert panel.has_rows == has_rows
+    assert len(panel.points) == num_methods
+
+
+def test_a_suite_tells_the_rank_correlation():
+    assert "correlation" in cost_panel(group_of(suite(4), baseline="S0"), is_suite=True).note
+    assert "correlation" not in cost_panel(group_of(suite(4), baseline="S0")).note
+
+
+def test_the_spread_has_every_seed_and_p_against_the_baseline():
+    panel = spread_panel(group_of())
+    assert [point.x for point in panel.points] == [1, 2, 3, 4]
+    assert panel.labels[0] == "static"
+    assert panel.labels[1].startswith("CPT\np = ")
+    assert panel.labels[2:] == ("low", "float32")
+
+
+def test_critical_periods_stand_at_what_is_varied():
+    panel = period_panel(group_of(PERIODS))
+    assert [point.x for point in panel.points] == [30, 90]
+    assert panel.baseline.mean == 91.0
+    assert "length of the deficit" in panel.x_title
+    windows = [
+        (method(f"{at}", "stages:8@9,3", at=at, changes={"name": f"w{at}"}), BASE, 1.0)
+        for at in (0, 9)
+    ]
+    panel = period_panel(group_of(windows, baseline=None))
+    assert panel.baseline is None
+    assert "start of the window" in panel.x_title
+
+
+DEMO = [  # method, forward, accuracies, relative cost
+    ("float32", "fp32", (98.1, 98.9, 99.4), 15.6),
+    ("static 8/8", "8", (98.3, 99.4, 99.4), 1.0),
+    ("CPT 3-8/8", "CR:3-8:8", (98.9, 98.6, 99.7), 0.634),
+    ("static 3/8", "3", (98.1, 98.9, 98.6), 0.315),
+]
+
+
+def demo(num_seeds=3):
+    rows = [
+        DemoRow(method=name, forward=forward, num_steps=240, accuracies=accuracies[:num_seeds],
+                relative_cost=cost, seconds=1.0, directories=("",) * num_seeds)
+        for name, forward, accuracies, cost in DEMO
+    ]  # fmt: skip
+    return DemoResult(tuple(rows))
+
+
+def test_the_demo_has_every_method_at_its_cost_and_the_bits_of_every_step():
+    costs, bits = demo_panels(demo())
+    assert [(point.label, point.x) for point in costs.points] == [
+        (name, cost) for name, _, _, cost in DEMO[1:]
+    ]
+    assert [point.label for point in costs.lines] == ["float32"]
+    assert [
+        [value for start, end, value in line.segments for _ in range(start, end)]
+        for line in bits.lines
+    ] == [parse_schedule(text).values(240) for text in ("8", "CR:3-8:8", "3")]
+
+
+# -- drawings -------------------------------------------------------------------------------------
+
+
+def test_every_point_is_named_in_the_picture():
+    [axes] = plot(study_result(METHODS, baseline="static")).axes
+    texts = " ".join(text.get_text() for text in axes.texts)
+    assert all(name in texts for name in ("static", "CPT", "low", "float32"))
+    assert "diverged" not in texts
+
+
+def test_rows_are_named_on_the_axis():
+    [axes] = plot(study_result(suite(10), baseline="S0", kind="suite")).axes
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == [f"S{i}" for i in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_seeds", "num_panels"),
+    [("comparison", 3, 2), ("comparison", 2, 1), ("critical-periods", 3, 1)],
+)
+def test_the_spread_is_drawn_beside_if_seeds_suffice(kind, num_seeds, num_panels):
+    entries = [(m, {s: v for s, v in values.items() if s < num_seeds}, cost)
+               for m, values, cost in (PERIODS if kind != "comparison" else METHODS)]  # fmt: skip
+    figure = plot(study_result(entries, baseline="static", kind=kind), spread=True)
+    assert len(figure.axes) == num_panels
+
+
+def test_every_group_with_a_finished_run_has_a_panel():
+    groups = [("one", BASE), ("two", BASE), ("not begun", {})]
+    entries = [(method("static", 8, group=name, changes={"steps": 9 + i}), values, 2.0)
+               for i, (name, values) in enumerate(groups)]  # fmt: skip
+    figure = plot(study_result(entries, baseline="static"))
+    titles = [axes.get_title(loc="left").partition("\n")[0] for axes in figure.axes]
+    assert titles == ["one", "two"]
+
+
+def test_a_study_without_a_run_has_no_picture():
+    with pytest.raises(ValueError, match="has no finished run to draw; start it with: bitcycle"):
+        plot(study_result([(method("a", 8), {}, 1.0)]))
+
+
+@pytest.mark.parametrize("num_seeds", [1, 3])
+def test_the_demo_is_drawn(num_seeds):
+    assert len(plot(demo(num_seeds)).axes) == 2
+
+
+def test_the_chart_has_every_run_the_mean_with_its_interval_and_the_front():
+    front, *traces = cost_chart(cost_panel(group_of()))["data"]
+    assert (front["x"], front["y"]) == ([0.25, 0.5], [80.5, 93.0])
+    runs, mean = [trace for trace in traces if trace["meta"] == "static"]
+    assert runs["y"] == [90, 91, 92]
+    assert mean["error_y"]["array"] == [pytest.approx(2.484, abs=1e-3)]
+    [far] = [trace for trace in traces if trace["meta"] == "float32"]
+    assert far["y"] == [96, 96]
+
+
+def test_the_chart_of_critical_periods_has_the_baseline_as_a_line():
+    means, base = period_chart(period_panel(group_of(PERIODS)))["data"]
+    assert (means["x"], means["y"]) == ([30, 90], [91, 91])
+    assert base["y"] == [91, 91]

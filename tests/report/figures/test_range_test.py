@@ -1,0 +1,77 @@
+"""Range tests."""
+
+import dataclasses
+import math
+
+import pytest
+
+from bitcycle.range_test import RangeCurve, RangeTest
+from bitcycle.report import plot
+from bitcycle.report.figures.range_test import (
+    draw_range_tests,
+    range_test_chart,
+    range_test_panel,
+    switching_point,
+)
+
+CURVE = RangeCurve(
+    bits=(2,) * 6 + (3,) * 6 + (4,) * 6,
+    metric=(10, 12, 11, 9, 10, 12, 12, 14, 30, 45, 60, 62, 64, 70, 72, 74, 76, 78),
+    window=2,
+    threshold=20,
+    name="accuracy",
+)
+DIVERGED = RangeCurve(bits=(2, 2, 3, 3), metric=(0.1, 0.1, 0.2, math.nan), window=1, threshold=0.5)
+
+
+def test_the_switching_point_is_where_the_mean_first_exceeds_start_plus_threshold():
+    """3 bits start at 13; the means of two steps are 13, 22, 37.5, ... and the goal is 33."""
+    assert switching_point(CURVE) == (9, 37.5)
+    assert switching_point(DIVERGED) is None
+
+
+def test_every_precision_has_its_steps_and_a_goal_up_to_the_lower_bound():
+    panel = range_test_panel(CURVE)
+    assert [curve.bits for curve in panel.curves] == [2, 3, 4]
+    assert [curve.steps for curve in panel.curves] == [
+        tuple(range(6)), tuple(range(6, 12)), tuple(range(12, 18)),
+    ]  # fmt: skip
+    assert [curve.goal for curve in panel.curves] == [31, 33, None]
+    assert panel.curves[1].means[:3] == (12, 13, 22)
+    assert panel.verdict == "learns from 3 bits on"
+
+
+def test_a_test_that_nothing_passed_marks_what_diverged():
+    panel = range_test_panel(DIVERGED)
+    assert panel.switch is None
+    assert [curve.is_finite for curve in panel.curves] == [True, False]
+    assert "no gain above 0.5" in panel.verdict
+
+
+def test_long_curves_are_thinned_and_keep_their_last_step():
+    curve = RangeCurve(bits=(2,) * 400 + (3,) * 7, metric=(0.0,) * 407, window=1, threshold=1)
+    first, last = range_test_panel(curve, limit=100).curves
+    assert len(first.steps) == 100
+    assert (first.steps[-1], last.steps[-1]) == (399, 406)
+
+
+@pytest.mark.parametrize(
+    "obj", [RangeTest(low=3, high=8, curve=CURVE, backward=8, reset=False), DIVERGED]
+)
+def test_it_is_drawn(obj):
+    figure = plot(obj)
+    figure.draw_without_rendering()
+    assert len(figure.axes) == 1
+
+
+def test_several_tests_have_a_panel_each_and_one_legend():
+    other = dataclasses.replace(CURVE, threshold=90)
+    figure = draw_range_tests({"a": CURVE, "b": other, "c": CURVE})
+    assert [axes.get_title("left")[:1] for axes in figure.axes if axes.axison] == ["a", "b", "c"]
+    assert len(figure.legends[0].get_texts()) == 2
+
+
+def test_the_chart_has_the_curves_the_goals_and_the_switching_point():
+    drawn = range_test_chart(range_test_panel(CURVE))
+    assert len(drawn["data"]) == 3 * 2 + 2 + 1
+    assert (drawn["data"][-1]["x"], drawn["data"][-1]["y"]) == ([9], [37.5])

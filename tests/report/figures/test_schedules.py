@@ -1,0 +1,114 @@
+"""Bits over steps."""
+
+from dataclasses import replace
+
+import pytest
+
+import bitcycle as bc
+from bitcycle.cost import plan
+from bitcycle.report import plot
+from bitcycle.report.figures.schedules import (
+    bits_axis,
+    bits_chart,
+    draw_previews,
+    method_panels,
+    plan_panels,
+    preview_panel,
+)
+from bitcycle.report.runs import logged_methods
+from bitcycle.schedules import Cycle, parse_schedule
+from bitcycle.train.config import PrecisionConfig
+from tests import toys
+
+
+def steps_of(panel, number=0):
+    """The bits at every step."""
+    found = panel.lines[number].segments
+    return [bits for start, end, bits in found for _ in range(start, end)]
+
+
+def make_plan(**options):
+    model = bc.quantize_model(toys.linears(4, 8))
+    given = {"low": 3, "high": 8, "total_steps": 1000, "saving": 0.4, **options}
+    return plan(model, toys.randn(1, 4), **given)
+
+
+def test_a_preview_has_the_bits_of_every_step_its_bound_and_its_cost():
+    panel = preview_panel(Cycle(3, 8, cycles=2, profile="linear").preview(20))
+    assert panel.lines[0].segments[:3] == ((0, 1, 3), (1, 4, 4), (4, 5, 5))
+    assert steps_of(panel) == Cycle(3, 8, cycles=2, profile="linear").values(20)
+    assert (panel.title, panel.top, panel.num_steps) == ("LR:3-8:2", 8, 20)
+    assert "of static 8" in panel.note
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ("CR:8-32:1", ["8", "11", "14", "17", "20", "23", "26", "29", "32"]),
+        ("stages:3@0.5,fp32", ["3", "fp32"]),
+        ("fp32", ["fp32"]),
+        ("8", ["8"]),
+        ("stages:3@0.5,16", ["3", "6", "8", "10", "12", "14", "16"]),
+    ],
+)
+def test_the_bits_axis_has_few_ticks_and_both_ends(text, labels):
+    assert list(preview_panel(parse_schedule(text).preview(1000)).axis.labels) == labels
+
+
+def test_float32_is_drawn_above_the_most_bits():
+    scale = bits_axis([3, 8, None])
+    assert scale.height(None) > scale.height(8) == 8
+    assert scale.range[1] > scale.height(None)
+
+
+def test_a_plan_has_a_panel_per_line_of_its_table_dearest_first():
+    found = make_plan()
+    title, panels = plan_panels(found, 4)
+    rows = [row for row, _ in found.lines()[:4]]
+    assert [steps_of(panel) for panel in panels] == [row.schedule.values(1000) for row in rows]
+    assert [panel.note for panel in panels] == [f"saves {row.saving:.1%}" for row in rows]
+    assert f"{len(found.rows)} schedules" in title
+    assert f"4 dearest kinds of {len(found.lines())}" in title
+    assert "dearest" not in plan_panels(found, 1000)[0]
+    with pytest.raises(ValueError, match="limit must be at least 1, got 0"):
+        plot(found, limit=0)
+
+
+def test_a_distinct_set_of_schedules_has_one_panel_with_the_methods_that_share_it(made):
+    twin = replace(made.methods[0], method=replace(made.methods[0].method, label="twin"))
+    panels = method_panels(logged_methods(replace(made, methods=(*made.methods, twin))))
+    assert len(panels) == 4
+    assert panels[0].title == "static 8/8, twin"
+    assert steps_of(panels[0]) == [8] * 40
+    assert panels[1].lines[0].label == "weights, activations: CR:3-8:4"
+
+
+def test_a_float32_method_has_no_panel(made):
+    method = made.methods[0]
+    config = replace(method.method.config, precision=PrecisionConfig())
+    plain = replace(method, method=replace(method.method, config=config))
+    assert method_panels(logged_methods(replace(made, methods=(plain,)))) == []
+
+
+def test_a_plotly_line_holds_the_last_bits_to_the_end(made):
+    panels = method_panels(logged_methods(made))
+    [line] = bits_chart(panels[0])["data"]
+    assert (line["x"], line["y"]) == ([0, 40], [8, 8])
+
+
+def test_nothing_to_draw_is_an_error():
+    with pytest.raises(ValueError, match="at least one preview"):
+        draw_previews([])
+
+
+@pytest.mark.parametrize("limit", [1, 5])
+def test_a_plan_is_drawn_with_the_steps_below_every_column(limit):
+    panels = [axes for axes in plot(make_plan(), limit=limit).axes if axes.axison]
+    assert len(panels) == limit
+    assert sum(axes.get_xlabel() == "step" for axes in panels) == min(3, limit)
+
+
+def test_previews_are_drawn_on_one_step_axis():
+    figure = draw_previews([Cycle(3, 8, n).preview(1000) for n in (1, 2, 4)])
+    assert [axes.get_xlabel() for axes in figure.axes] == ["", "", "step"]
+    assert len(plot(Cycle(3, 8, 2), total_steps=50).axes) == 1

@@ -1,0 +1,23 @@
+"""plot(): one entry for all pictures."""
+
+import subprocess
+import sys
+
+import pytest
+
+from bitcycle.report import plot
+
+
+def test_what_has_no_picture_is_an_error_that_lists_what_has():
+    with pytest.raises(ValueError, match="no picture of a int; plot.. draws: .*Schedule"):
+        plot(3)
+
+
+def test_importing_the_package_and_its_modules_needs_no_extra():
+    code = (
+        "import sys; sys.modules['plotly'] = sys.modules['jinja2'] = None;"
+        "import bitcycle.report.figures.pareto, bitcycle.report.terminal, bitcycle.report.files;"
+        "import bitcycle.report.page;"
+        "sys.exit('matplotlib' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
