@@ -6,15 +6,14 @@ import pytest
 
 from bitcycle.report import plot
 from bitcycle.report.figures.pareto import (
-    cost_chart,
     cost_panel,
     demo_panels,
-    period_chart,
     period_panel,
-    spread_panel,
+    spread_points,
+    value_chart,
 )
 from bitcycle.schedules import parse_schedule
-from bitcycle.study.demo import DemoResult, DemoRow
+from bitcycle.study.demo import DemoResult
 from bitcycle.study.summary import summarize
 from bitcycle.train.config import PrecisionConfig
 from tests.study.made_up import method, study_result
@@ -71,14 +70,16 @@ def test_what_costs_far_more_than_the_others_is_a_line_at_its_mean():
     assert (far.label, far.mean, far.bar) == ("float32", 96.0, None)
     few = cost_panel(group_of([METHODS[0], METHODS[3]]))
     assert few.lines == ()
-    assert few.is_log
-    assert {1.0, 10.0} <= set(few.ticks)
+    assert {1.0, 10.0} <= set(few.log_ticks)
 
 
-def test_the_interval_of_two_seeds_does_not_set_the_limits():
+def test_the_interval_of_two_seeds_does_not_set_the_limits_but_their_values_do():
     panel = cost_panel(group_of())
     low = panel.points[2]
-    assert low.low < panel.y_range[0] < low.mean
+    assert low.low < panel.y_range[0] < 80.0
+    many = {seed: 90.0 for seed in range(20)} | {20: 70.0}
+    panel = cost_panel(group_of([(METHODS[0][0], many, 1.0)], seeds=tuple(many)))
+    assert panel.seed_range[0] < 70.0 < panel.y_range[0]
 
 
 def test_the_front_goes_through_the_means_that_nothing_cheaper_beats():
@@ -92,10 +93,10 @@ def test_without_a_baseline_costs_are_in_bitops():
     assert "kBitOPs" in panel.x_title
 
 
-@pytest.mark.parametrize(("num_methods", "has_rows"), [(7, False), (8, True)])
-def test_many_methods_of_few_costs_are_rows(num_methods, has_rows):
+@pytest.mark.parametrize(("num_methods", "layout"), [(7, "points"), (8, "rows")])
+def test_many_methods_of_few_costs_are_rows(num_methods, layout):
     panel = cost_panel(group_of(suite(num_methods), baseline="S0"))
-    assert panel.has_rows == has_rows
+    assert panel.layout == layout
     assert len(panel.points) == num_methods
 
 
@@ -105,50 +106,38 @@ def test_a_suite_tells_the_rank_correlation():
 
 
 def test_the_spread_has_every_seed_and_p_against_the_baseline():
-    panel = spread_panel(group_of())
-    assert [point.x for point in panel.points] == [1, 2, 3, 4]
-    assert panel.labels[0] == "static"
-    assert panel.labels[1].startswith("CPT\np = ")
-    assert panel.labels[2:] == ("low", "float32")
+    points, labels = zip(*spread_points(group_of()), strict=True)
+    assert [(point.x, len(point.values)) for point in points] == [(1, 3), (2, 3), (3, 2), (4, 1)]
+    assert labels[0] == "static"
+    assert labels[1].startswith("CPT\np = ")
+    assert labels[2:] == ("low", "float32")
 
 
 def test_critical_periods_stand_at_what_is_varied():
     panel = period_panel(group_of(PERIODS))
     assert [point.x for point in panel.points] == [30, 90]
-    assert panel.baseline.mean == 91.0
+    assert [line.mean for line in panel.lines] == [91.0]
     assert "length of the deficit" in panel.x_title
     windows = [
         (method(f"{at}", "stages:8@9,3", at=at, changes={"name": f"w{at}"}), BASE, 1.0)
         for at in (0, 9)
     ]
     panel = period_panel(group_of(windows, baseline=None))
-    assert panel.baseline is None
+    assert panel.lines == ()
     assert "start of the window" in panel.x_title
 
 
-DEMO = [  # method, forward, accuracies, relative cost
-    ("float32", "fp32", (98.1, 98.9, 99.4), 15.6),
-    ("static 8/8", "8", (98.3, 99.4, 99.4), 1.0),
-    ("CPT 3-8/8", "CR:3-8:8", (98.9, 98.6, 99.7), 0.634),
-    ("static 3/8", "3", (98.1, 98.9, 98.6), 0.315),
+DEMO = [
+    (method("float32", changes={"precision": PrecisionConfig()}), BASE, 3200.0),
+    *METHODS[:3],
 ]
 
 
-def demo(num_seeds=3):
-    rows = [
-        DemoRow(method=name, forward=forward, num_steps=240, accuracies=accuracies[:num_seeds],
-                relative_cost=cost, seconds=1.0, directories=("",) * num_seeds)
-        for name, forward, accuracies, cost in DEMO
-    ]  # fmt: skip
-    return DemoResult(tuple(rows))
-
-
 def test_the_demo_has_every_method_at_its_cost_and_the_bits_of_every_step():
-    costs, bits = demo_panels(demo())
-    assert [(point.label, point.x) for point in costs.points] == [
-        (name, cost) for name, _, _, cost in DEMO[1:]
-    ]
-    assert [point.label for point in costs.lines] == ["float32"]
+    costs, bits = demo_panels(study_result(DEMO, baseline="static"))
+    assert [point.label for point in (*costs.points, *costs.lines)] == [
+        "static", "CPT", "low", "float32",
+    ]  # fmt: skip
     assert [
         [value for start, end, value in line.segments for _ in range(start, end)]
         for line in bits.lines
@@ -195,13 +184,14 @@ def test_a_study_without_a_run_has_no_picture():
         plot(study_result([(method("a", 8), {}, 1.0)]))
 
 
-@pytest.mark.parametrize("num_seeds", [1, 3])
-def test_the_demo_is_drawn(num_seeds):
-    assert len(plot(demo(num_seeds)).axes) == 2
+def test_the_demo_is_drawn():
+    assert len(plot(DemoResult((), study_result(DEMO, baseline="static"))).axes) == 2
+    with pytest.raises(ValueError, match="study"):
+        plot(DemoResult(()))
 
 
 def test_the_chart_has_every_run_the_mean_with_its_interval_and_the_front():
-    front, *traces = cost_chart(cost_panel(group_of()))["data"]
+    front, *traces = value_chart(cost_panel(group_of()))["data"]
     assert (front["x"], front["y"]) == ([0.25, 0.5], [80.5, 93.0])
     runs, mean = [trace for trace in traces if trace["meta"] == "static"]
     assert runs["y"] == [90, 91, 92]
@@ -210,7 +200,7 @@ def test_the_chart_has_every_run_the_mean_with_its_interval_and_the_front():
     assert far["y"] == [96, 96]
 
 
-def test_the_chart_of_critical_periods_has_the_baseline_as_a_line():
-    means, base = period_chart(period_panel(group_of(PERIODS)))["data"]
+def test_the_chart_of_critical_periods_joins_the_means_and_has_the_baseline_as_a_line():
+    means, *_, base = value_chart(period_panel(group_of(PERIODS)))["data"]
     assert (means["x"], means["y"]) == ([30, 90], [91, 91])
     assert base["y"] == [91, 91]

@@ -1,6 +1,5 @@
 """Range tests."""
 
-import dataclasses
 import math
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from bitcycle.range_test import RangeCurve, RangeTest
 from bitcycle.report import plot
 from bitcycle.report.figures.range_test import (
-    draw_range_tests,
     range_test_chart,
     range_test_panel,
     switching_point,
@@ -62,13 +60,6 @@ def test_it_is_drawn(obj):
     figure = plot(obj)
     figure.draw_without_rendering()
     assert len(figure.axes) == 1
-
-
-def test_several_tests_have_a_panel_each_and_one_legend():
-    other = dataclasses.replace(CURVE, threshold=90)
-    figure = draw_range_tests({"a": CURVE, "b": other, "c": CURVE})
-    assert [axes.get_title("left")[:1] for axes in figure.axes if axes.axison] == ["a", "b", "c"]
-    assert len(figure.legends[0].get_texts()) == 2
 
 
 def test_the_chart_has_the_curves_the_goals_and_the_switching_point():

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from bitcycle.report import draw
+from bitcycle.report.figures import style
 from bitcycle.report.figures.schedules import (
     MOST_SEGMENTS,
     BitsAxis,
@@ -17,19 +18,7 @@ from bitcycle.report.figures.schedules import (
     plotly_bits_axis,
     stairs,
 )
-from bitcycle.report.figures.style import (
-    INK,
-    Chart,
-    Style,
-    axis,
-    chart,
-    count_steps,
-    finish,
-    line,
-    new_figure,
-    plain_text,
-    thin,
-)
+from bitcycle.report.figures.style import INK, Style
 from bitcycle.report.runs import LoggedMethod, LoggedRun, logged_entries
 from bitcycle.study.compare import Comparison
 from bitcycle.study.numbers import UNITS
@@ -115,14 +104,14 @@ def learning_curves(
     for number, method in enumerate(methods):
         seeds = [(run.seed, points) for run in method.begun if (points := _points(run, quantity))]
         mean = _mean([points for _, points in seeds])
-        bits = thin(method.weight_bits(), MOST_SEGMENTS)
+        bits = style.thin(method.weight_bits(), MOST_SEGMENTS)
         found.append(
             MethodCurves(
                 key=method.key,
                 label=method.label,
                 number=number,
-                seeds=tuple((seed, tuple(thin(points, limit))) for seed, points in seeds),
-                mean=tuple(thin(mean, limit)),
+                seeds=tuple((seed, tuple(style.thin(points, limit))) for seed, points in seeds),
+                mean=tuple(style.thin(mean, limit)),
                 bits=BitsLine(label=method.label, segments=tuple(bits), number=number),
             )
         )
@@ -167,25 +156,24 @@ def draw_comparison(comparison: Comparison) -> Figure:
 def draw_curves(curves: LearningCurves) -> Figure:
     """The curves above, a band of bits per method below."""
     number = len(curves.methods)
-    figure = new_figure(8.0, 3.9 + _BAND * number)
+    figure = style.new_figure(8.0, 3.9 + _BAND * number)
     upper, *bands = figure.subplots(
         1 + number, sharex=True, squeeze=False, height_ratios=[3.6, *[_BAND] * number]
     )[:, 0]
     for method, band in zip(curves.methods, bands, strict=True):
-        style, is_several = Style(method.number), len(method.seeds) > 1
+        look, is_several = Style(method.number), len(method.seeds) > 1
         name = f"{method.label}, {len(method.seeds)} seeds" if is_several else method.label
-        if is_several:
-            for _, points in method.seeds:
-                upper.plot(*_columns(points), color=style.color, linewidth=0.8, alpha=0.4)
+        for _, points in method.seeds if is_several else ():
+            upper.plot(*_columns(points), color=look.color, linewidth=0.8, alpha=0.4)
         upper.plot(
-            *_columns(method.mean), color=style.color, linestyle=style.dash[0], label=name,
+            *_columns(method.mean), color=look.color, linestyle=look.dash[0], label=name,
             linewidth=2.0 if is_several else 1.6,
         )  # fmt: skip
         _draw_band(band, method, curves.bits_axis)
-    finish(upper, y=curves.y_title)
+    style.finish(upper, y=curves.y_title)
     upper.legend(frameon=False, fontsize=8)
     bands[-1].set_xlabel("step", color=INK)
-    count_steps(bands[-1])
+    style.count_steps(bands[-1])
     return figure
 
 
@@ -215,53 +203,54 @@ def _draw_band(axes: Axes, method: MethodCurves, scale: BitsAxis) -> None:
 # -- plotly ---------------------------------------------------------------------------------------
 
 
-def curves_chart(curves: LearningCurves) -> Chart:
+def curves_chart(curves: LearningCurves) -> style.Chart:
     """The curves above, the bits of all methods on one axis below."""
     traces = [trace for method in curves.methods for trace in _traces(method)]
     if not curves.has_bits:
-        return chart(traces, height=360, xaxis=axis("step"), yaxis=axis(curves.y_title))
-    is_filled = len(curves.methods) <= _FILLED
+        return style.chart(
+            traces, height=360, xaxis=style.axis("step"), yaxis=style.axis(curves.y_title)
+        )
+    is_few = len(curves.methods) <= _FILLED
     for method in curves.methods:
-        style = Style(method.number)
-        fill = {"fill": "tozeroy", "fillcolor": style.css(0.12)} if is_filled else {}
-        look = {"color": style.css(), "width": 1.6 if is_filled else 1.0}
+        look = Style(method.number)
+        is_filled = is_few and len(method.bits.segments) > 1
+        fill = {"fill": "tozeroy", "fillcolor": look.css(0.12)} if is_filled else {}
+        options = {"line": {"color": look.css(), "width": 1.6 if is_few else 1.0}, **fill}
         if method.bits.segments:
             traces.append(
-                stairs(
-                    method.bits, curves.bits_axis, line=look, yaxis="y2", meta=method.key, **fill
-                )
+                stairs(method.bits, curves.bits_axis, yaxis="y2", meta=method.key, **options)
             )
-    return chart(
+    return style.chart(
         traces,
         height=480,
-        xaxis=axis("step", rangemode="tozero", anchor="y2"),
-        yaxis=axis(curves.y_title, domain=[0.36, 1.0]),
+        xaxis=style.axis("step", rangemode="tozero", anchor="y2"),
+        yaxis=style.axis(curves.y_title, domain=[0.36, 1.0]),
         yaxis2=plotly_bits_axis(curves.bits_axis, domain=[0.0, 0.27]),
     )
 
 
 def _traces(method: MethodCurves) -> Iterator[dict[str, Any]]:
     """Thin lines for the seeds and a thick one for the mean; a single seed is its own mean."""
-    style = Style(method.number)
+    look = Style(method.number)
     common = {
         "meta": method.key,
         "hovertemplate": "%{fullData.name}<br>step %{x:,}: %{y:.4g}<extra></extra>",
     }
     if len(method.seeds) > 1:
         for seed, points in method.seeds:
-            yield line(
-                points, line={"color": style.css(), "width": 1}, opacity=0.4,
-                name=plain_text(f"{method.label}, seed {seed}"), **common,
+            yield style.line(
+                points, line={"color": look.css(), "width": 1}, opacity=0.4,
+                name=style.plain_text(f"{method.label}, seed {seed}"), **common,
             )  # fmt: skip
     if not method.mean:
         return
     what = "mean of seeds" if len(method.seeds) > 1 else f"seed {method.seeds[0][0]}"
     is_marked = sum(math.isfinite(value) for _, value in method.mean) <= _MARKED
-    yield line(
+    yield style.line(
         method.mean,
         mode="lines+markers" if is_marked else "lines",
-        line={"color": style.css(), "width": 2.4, "dash": style.dash[1]},
-        marker={"symbol": style.marker[1], "size": 7, "color": style.css()},
-        name=plain_text(f"{method.label}, {what}"),
+        line={"color": look.css(), "width": 2.4, "dash": look.dash[1]},
+        marker={"symbol": look.marker[1], "size": 7, "color": look.css()},
+        name=style.plain_text(f"{method.label}, {what}"),
         **common,
     )

@@ -12,17 +12,8 @@ from numpy.typing import NDArray
 from bitcycle.extras import require
 from bitcycle.landscape.result import Landscape, Landscapes
 from bitcycle.report import draw
-from bitcycle.report.figures.style import (
-    INK,
-    Chart,
-    Style,
-    axis,
-    chart,
-    finish,
-    line,
-    new_figure,
-    rounded,
-)
+from bitcycle.report.figures import style
+from bitcycle.report.figures.style import INK, Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -150,7 +141,7 @@ def draw_landscapes(
         return _draw_slices(data)
     rows = ["contour", "surface"] if kind == "both" else [kind]
     number = len(data.panels)
-    figure = new_figure(_SIZE * number + 1.1, _SIZE * len(rows) + 0.5)
+    figure = style.new_figure(_SIZE * number + 1.1, _SIZE * len(rows) + 0.5)
     colors = require("matplotlib.colors", extra="report", purpose="pictures")
     norm = colors.BoundaryNorm(data.levels, 256, extend="both")
     for row, each in enumerate(rows):
@@ -217,14 +208,14 @@ def _draw_surface(axes: Any, panel: LandscapePanel, levels: tuple[float, ...], n
 
 
 def _draw_slices(data: LandscapePanels) -> Figure:
-    figure = new_figure(7.0, 4.0)
+    figure = style.new_figure(7.0, 4.0)
     axes = figure.subplots()
     for number, panel in enumerate(data.panels):
         axes.plot(
             panel.alphas, np.ma.masked_invalid(panel.slice), color=Style(number).color, marker="o",
             markersize=3, linewidth=1.4, label=f"{panel.title} ({panel.note.partition(',')[0]})",
         )  # fmt: skip
-    finish(axes, x="alpha (beta = 0)", y="loss")
+    style.finish(axes, x="alpha (beta = 0)", y="loss")
     axes.legend(frameon=False, fontsize=9)
     return figure
 
@@ -232,14 +223,17 @@ def _draw_slices(data: LandscapePanels) -> Figure:
 # -- plotly ---------------------------------------------------------------------------------------
 
 
-def landscape_chart(panel: LandscapePanel, levels: tuple[float, ...]) -> Chart:
+def landscape_chart(panel: LandscapePanel, levels: tuple[float, ...]) -> style.Chart:
     """Contours of one landscape on the page."""
+
+    def rows(grid: Floats) -> list[list[float | None]]:  # one per beta
+        return [[style.rounded(value) for value in row] for row in grid.T.tolist()]
+
     contour = {
         "type": "contour",
-        "x": [rounded(alpha) for alpha in panel.alphas],
-        "y": [rounded(beta) for beta in panel.betas],
-        "z": [[rounded(x) for x in row] for row in panel.level_index.T.tolist()],  # a row per y
-        "customdata": [[rounded(x) for x in row] for row in panel.losses.T.tolist()],
+        "x": [style.rounded(alpha) for alpha in panel.alphas],
+        "y": [style.rounded(beta) for beta in panel.betas],
+        "z": rows(panel.level_index), "customdata": rows(panel.losses),
         "zmin": 0, "zmax": len(levels) - 1, "zauto": False, "colorscale": "Viridis",
         "contours": {"start": 0, "end": len(levels) - 1, "size": 1},
         "line": {"width": 0.6},
@@ -250,9 +244,9 @@ def landscape_chart(panel: LandscapePanel, levels: tuple[float, ...]) -> Chart:
         "hovertemplate": "%{x:.3g}, %{y:.3g}: loss %{customdata:.4g}<extra></extra>",
     }  # fmt: skip
     cross = {"symbol": "x-thin", "size": 10, "line": {"width": 2, "color": "#ffffff"}}
-    return chart(
-        [contour, line([(0, 0)], mode="markers", marker=cross, hoverinfo="skip")],
+    return style.chart(
+        [contour, style.line([(0, 0)], mode="markers", marker=cross, hoverinfo="skip")],
         height=300,
-        xaxis=axis("alpha", constrain="domain"),
-        yaxis=axis("beta", scaleanchor="x", constrain="domain"),
+        xaxis=style.axis("alpha", constrain="domain"),
+        yaxis=style.axis("beta", scaleanchor="x", constrain="domain"),
     )

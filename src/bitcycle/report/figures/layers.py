@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from bitcycle.cost.product import MATMULS
 from bitcycle.cost.result import Cost, LayerCost
-from bitcycle.report.figures.style import Chart, Style, axis, chart, plain_text, rounded
+from bitcycle.report.figures import style
+from bitcycle.report.figures.style import Style
 from bitcycle.report.runs import LoggedMethod
 from bitcycle.study.cost import price
 from bitcycle.study.subject import find_subject
@@ -77,24 +78,25 @@ def _stage_of(name: str, stages: Sequence[str]) -> str:
     return next(stage for stage in stages if name == stage or name.startswith(f"{stage}."))
 
 
-def layers_chart(bars: LayerBars) -> Chart:
+def layers_chart(bars: LayerBars) -> style.Chart:
     """Stacked horizontal bars."""
-    names = [plain_text(name) for name in bars.names]
+    names = [style.plain_text(name) for name in bars.names]
     traces = [
         {
             "type": "bar", "orientation": "h", "name": matmul, "y": names,
-            "x": [rounded(value) for value in values], "marker": {"color": Style(number).css()},
+            "x": [style.rounded(value) for value in values],
+            "marker": {"color": Style(number).css()},
             "hovertemplate": f"%{{y}}<br>{matmul}: %{{x:.3~g}} {bars.unit}<extra></extra>",
         }
         for number, (matmul, values) in enumerate(bars.parts.items())
     ]  # fmt: skip
-    return chart(
+    return style.chart(
         traces,
         height=110 + 17 * len(names),
         showlegend=True,
         barmode="stack",
         bargap=0.25,
         legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
-        xaxis=axis(bars.unit),
+        xaxis=style.axis(bars.unit),
         yaxis={"autorange": "reversed", "tickfont": {"size": 11}, "dtick": 1},
     )

@@ -12,39 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bitcycle.extras import require
 from bitcycle.report import draw
+from bitcycle.report.figures import style
 from bitcycle.report.figures.labels import label_points
 from bitcycle.report.figures.layers import cost_unit
 from bitcycle.report.figures.schedules import BitsLine, BitsPanel, bits_axis, draw_bits
-from bitcycle.report.figures.style import (
-    DASHED,
-    DOTTED,
-    GREY,
-    INK,
-    Chart,
-    Style,
-    axis,
-    chart,
-    counted,
-    finish,
-    line,
-    new_figure,
-    padded,
-    plain_text,
-)
-from bitcycle.report.runs import segments
-from bitcycle.schedules import parse_schedule
+from bitcycle.report.figures.style import DASHED, DOTTED, GREY, INK, Style
+from bitcycle.report.runs import logged_methods
+from bitcycle.study import numbers
 from bitcycle.study.demo import DemoResult
-from bitcycle.study.numbers import (
-    UNITS,
-    bitops_text,
-    correlation_text,
-    cost_text,
-    p_sentence,
-    summary_text,
-)
 from bitcycle.study.relations import cost_relation, variance_rows
 from bitcycle.study.results import StudyResult
-from bitcycle.study.statistics import Summary, pareto_front, summarize_values
 from bitcycle.study.summary import GroupSummary, Row, summarize
 
 if TYPE_CHECKING:
@@ -52,12 +29,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Kind = Literal["schedule", "static", "float32"]
+Layout = Literal["points", "rows", "joined"]
 KINDS: dict[Kind, tuple[str, str, str]] = {  # colour, marker, what it means
     "schedule": ("#D55E00", "D", "bits that change"),
     "static": ("#0072B2", "o", "static bits"),
     "float32": ("#000000", "s", "float32"),
 }
-_WIDTH, _HEIGHT, _ROW = 7.6, 4.3, 0.27  # inches
+_WIDTH, _HEIGHT, _ROW, _SPREAD = 7.6, 4.3, 0.27, 5.4  # inches
 _FAR = 4.0  # times the median cost: drawn as a line, because it would squeeze the others
 _LOG = 8.0  # costs this many times apart get a logarithmic axis
 _MANY = 8  # methods from which on few distinct costs make rows
@@ -73,6 +51,7 @@ class Point:
     """One method: the mean final value with its 95 % interval, at x.
 
     number: its place in the group, which decides its colour on the page. values: of every seed.
+    cost, bitops, summary: as text.
     """
 
     key: str
@@ -98,18 +77,24 @@ class Point:
 
     @property
     def extent(self) -> list[float]:
-        """What must be visible; the interval of two seeds, often very long, may leave the panel."""
+        """What must be visible: the interval; of two seeds, whose interval is long, the values."""
         if self.low is None or self.high is None or len(self.values) < 3:
-            return [self.mean]
+            return [self.mean, *self.seed_values]
         return [self.mean, self.low, self.high]
+
+    @property
+    def seed_values(self) -> list[float]:
+        """Without the seeds."""
+        return [value for _, value in self.values]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CostPanel:
-    """Final value against cost in one group.
+class ValuePanel:
+    """The final values of one group, over training cost or over what critical periods vary.
 
-    lines: methods that cost far more than the others, drawn as a line at their mean. has_rows:
-    many methods share few costs, so that a row each is more legible than points.
+    lines: methods drawn as a line at their mean: the baseline of critical periods, or what costs
+    far more than the others. layout: points; rows, where many methods share few costs; or points
+    joined by a line, for critical periods. seed_range: y_range with every seed in it.
     """
 
     title: str
@@ -119,75 +104,125 @@ class CostPanel:
     points: tuple[Point, ...]
     lines: tuple[Point, ...]
     front: tuple[tuple[float, float], ...]
-    is_log: bool
-    ticks: tuple[float, ...]
+    log_ticks: tuple[float, ...]  # empty: a linear axis
     y_range: tuple[float, float]
-    has_rows: bool
+    seed_range: tuple[float, float]
+    layout: Layout
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpreadPanel:
-    """The values of all seeds. labels: the method's name with p against the baseline."""
-
-    title: str
-    note: str
-    y_title: str
-    points: tuple[Point, ...]
-    labels: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PeriodPanel:
-    """Final value against the length of a deficit or the start of a window."""
-
-    title: str
-    note: str
-    x_title: str
-    y_title: str
-    points: tuple[Point, ...]
-    baseline: Point | None
-    y_range: tuple[float, float]
-
-
-def cost_panel(group: GroupSummary, *, is_suite: bool = False) -> CostPanel:
-    """The panel of a group. is_suite: the note gives the rank correlation of cost and quality."""
-    rows = [(number, row) for number, row in enumerate(group.rows) if _is_drawable(row)]
+def cost_panel(group: GroupSummary, *, is_suite: bool = False) -> ValuePanel:
+    """Value against cost. is_suite: the note gives the rank correlation of cost and quality."""
+    rows = _drawable(group)
     is_relative = all(row.relative_cost is not None for _, row in rows)
     size, unit = cost_unit(max((row.bitops or 0.0 for _, row in rows), default=1.0))
-    cost = f"BitOPs, {group.baseline} = 1" if is_relative else unit
     points = [
         _point(number, row, row.relative_cost if is_relative else (row.bitops or 0.0) / size)
         for number, row in rows
     ]
-    note = _note(group, points)
-    if is_suite:
-        relation = cost_relation(group).correlation
-        note += f"; rank correlation of cost and quality {correlation_text(relation)}"
-    return _cost_panel(points, title=group.group, note=note, cost=cost, y_title=_value_title(group))
-
-
-def _cost_panel(
-    points: Sequence[Point], *, title: str, note: str, cost: str, y_title: str
-) -> CostPanel:
-    has_rows = is_crowded([point.x for point in points])
-    border = _FAR * median([point.x for point in points]) if points else 0.0
-    near = [point for point in points if has_rows or point.x <= border]
+    layout: Layout = "rows" if is_crowded([point.x for point in points]) else "points"
+    border = _FAR * median([point.x for point in points] or [0.0])
+    near = [point for point in points if layout == "rows" or point.x <= border]
     costs = [point.x for point in near]
-    is_log = not has_rows and bool(costs) and max(costs) > _LOG * min(costs) > 0
-    ends = [value for point in near for value in point.extent]
-    far = [point for point in points if point not in near]
-    return CostPanel(
-        title=title,
-        note=note,
-        x_title=f"training cost: {cost}",
-        y_title=y_title,
-        points=tuple(near),
-        lines=tuple(far),
-        front=tuple(sorted((p.x, p.mean) for p in near if p.is_on_front)),
-        is_log=is_log,
-        ticks=_log_ticks(costs) if is_log else (),
-        y_range=padded([*ends, *(point.mean for point in far)] or [0.0]),
-        has_rows=has_rows,
+    is_log = layout == "points" and bool(costs) and max(costs) > _LOG * min(costs) > 0
+    relation = f"; rank correlation of cost and quality {_correlation(group)}" if is_suite else ""
+    return _panel(
+        group,
+        near,
+        [point for point in points if point not in near],
+        note=relation,
+        x_title=f"training cost: {f'BitOPs, {group.baseline} = 1' if is_relative else unit}",
+        front=tuple(sorted((point.x, point.mean) for point in near if point.is_on_front)),
+        log_ticks=_log_ticks(costs) if is_log else (),
+        layout=layout,
+    )
+
+
+def period_panel(group: GroupSummary) -> ValuePanel:
+    """Value against the length of a deficit or the start of a window, which the methods vary."""
+    points = [
+        _point(number, row, row.method.method.at)
+        for number, row in _drawable(group)
+        if row.method.method.at is not None
+    ]
+    base = [_point(n, row, 0.0) for n, row in _drawable(group) if row.label == group.baseline]
+    configs = [row.method.method.config for row in group.rows if row.method.method.at is not None]
+    # longer deficits make longer runs; a window slides through runs of one length
+    is_deficit = len({(config.steps, config.epochs) for config in configs}) > 1
+    x_title = "length of the deficit, steps" if is_deficit else "start of the window, step"
+    points.sort(key=lambda point: point.x)
+    return _panel(group, points, base, x_title=x_title, layout="joined")
+
+
+def _panel(
+    group: GroupSummary,
+    points: Sequence[Point],
+    lines: Sequence[Point],
+    *,
+    x_title: str,
+    layout: Layout,
+    note: str = "",
+    front: tuple[tuple[float, float], ...] = (),
+    log_ticks: tuple[float, ...] = (),
+) -> ValuePanel:
+    counts = {len(point.values) for point in (*points, *lines)} or {0}
+    seeds = style.counted(counts, "seed")
+    said = "one seed each" if counts == {1} else f"mean and 95 % interval of {seeds}"
+    better = "" if group.higher_is_better else "; lower is better"
+    ends = [end for point in points for end in point.extent] + [point.mean for point in lines]
+    values = [value for point in points for value in point.seed_values]
+    return ValuePanel(
+        title=group.group,
+        note=f"{said}{better}{note}",
+        x_title=x_title,
+        y_title=value_title(group.metric),
+        points=tuple(points),
+        lines=tuple(lines),
+        front=front,
+        log_ticks=log_ticks,
+        y_range=style.padded(ends or [0.0]),
+        seed_range=style.padded([*ends, *values] or [0.0]),
+        layout=layout,
+    )
+
+
+def value_title(metric: str) -> str:
+    """The metric with its unit."""
+    unit = numbers.UNITS.get(metric, "").strip()
+    return f"test {metric}{f', {unit}' if unit else ''}"
+
+
+def _correlation(group: GroupSummary) -> str:
+    return numbers.correlation_text(cost_relation(group).correlation)
+
+
+def _drawable(group: GroupSummary) -> list[tuple[int, Row]]:
+    """The rows with a finite mean, by their number."""
+    return [
+        (number, row)
+        for number, row in enumerate(group.rows)
+        if row.summary is not None and row.bitops is not None and math.isfinite(row.summary.mean)
+    ]
+
+
+def _point(number: int, row: Row, x: float | None) -> Point:
+    kind: Kind = "schedule" if row.is_scheduled else "static"
+    bitops = numbers.bitops_text(row.bitops)
+    relative = row.relative_cost
+    assert row.summary is not None
+    return Point(
+        key=row.method.method.key,
+        label=row.label,
+        number=number,
+        kind="float32" if row.method.method.config.precision.is_float else kind,
+        x=x or 0.0,
+        mean=row.summary.mean,
+        low=row.summary.low,
+        high=row.summary.high,
+        values=tuple(row.method.values.items()),
+        is_on_front=row.is_on_front,
+        cost=bitops if relative is None else numbers.cost_text(relative),
+        bitops=bitops,
+        summary=f"{numbers.summary_text(row.summary)} (n = {row.summary.n})",
     )
 
 
@@ -210,89 +245,34 @@ def _log_ticks(costs: Sequence[float]) -> tuple[float, ...]:
     return tuple(float(f"{mark}e{power}") for power in powers for mark in marks)
 
 
-def spread_panel(group: GroupSummary) -> SpreadPanel:
-    """The panel of a group; p of the Brown-Forsythe test of equal variances."""
+def spread_points(group: GroupSummary) -> list[tuple[Point, str]]:
+    """Every method at 1, 2, ..., with its name and p of equal variances against the baseline."""
     tests = {row.label: row.test for row in variance_rows(group)}
-    rows = [(number, row) for number, row in enumerate(group.rows) if _is_drawable(row)]
-    p = [p_sentence(test.p) if (test := tests.get(row.label)) else "" for _, row in rows]
-    names = [textwrap.fill(row.label, 12, break_long_words=False) for _, row in rows]
-    return SpreadPanel(
-        title="Spread over seeds",
-        note="boxes: quartiles; p: Brown-Forsythe against the baseline",
-        y_title=_value_title(group),
-        points=tuple(_point(number, row, place) for place, (number, row) in enumerate(rows, 1)),
-        labels=tuple(f"{name}\n{found}".strip() for name, found in zip(names, p, strict=True)),
-    )
+    found = []
+    for place, (number, row) in enumerate(_drawable(group), 1):
+        test = tests.get(row.label)
+        name = textwrap.fill(row.label, 12, break_long_words=False)
+        label = name if test is None else f"{name}\n{numbers.p_sentence(test.p)}"
+        found.append((_point(number, row, place), label))
+    return found
 
 
-def period_panel(group: GroupSummary) -> PeriodPanel:
-    """The panel of a group; its methods vary `at`."""
-    varied = [
-        _point(number, row, row.method.method.at)
-        for number, row in enumerate(group.rows)
-        if _is_drawable(row) and row.method.method.at is not None
+def demo_panels(study: StudyResult) -> tuple[ValuePanel, BitsPanel]:
+    """The demo: accuracy against cost, and the bits of the methods that are not float32."""
+    [group] = summarize(study)
+    lines = [
+        BitsLine(label=method.label, segments=tuple(method.weight_bits()), number=number)
+        for number, method in enumerate(logged_methods(study))
+        if not method.config.precision.is_float
     ]
-    base = group.baseline_row
-    baseline = _point(0, base, 0.0) if base is not None and _is_drawable(base) else None
-    configs = [row.method.method.config for row in group.rows if row.method.method.at is not None]
-    # longer deficits make longer runs; a window slides through runs of one length
-    is_deficit = len({(config.steps, config.epochs) for config in configs}) > 1
-    drawn = [*varied, *([baseline] if baseline else [])]
-    values = [value for point in varied for _, value in point.values]
-    said = "" if baseline is None else f"; dashed: {group.baseline}"
-    return PeriodPanel(
-        title=group.group,
-        note=f"{_note(group, drawn)}{said}",
-        x_title="length of the deficit, steps" if is_deficit else "start of the window, step",
-        y_title=_value_title(group),
-        points=tuple(sorted(varied, key=lambda point: point.x)),
-        baseline=baseline,
-        y_range=padded([*values, *(end for point in drawn for end in point.extent)] or [0.0]),
+    bits = BitsPanel(
+        title="Forward bits at every step (float32 is not drawn)",
+        note="",
+        lines=tuple(lines),
+        num_steps=max(end for each in lines for _, end, _ in each.segments),
+        axis=bits_axis(bits for each in lines for _, _, bits in each.segments),
     )
-
-
-def _is_drawable(row: Row) -> bool:
-    return row.summary is not None and row.bitops is not None and math.isfinite(row.summary.mean)
-
-
-def _point(number: int, row: Row, x: float | None) -> Point:
-    config = row.method.method.config
-    kind: Kind = "schedule" if row.is_scheduled else "static"
-    bitops = bitops_text(row.bitops)
-    assert row.summary is not None
-    return _summarized(
-        row.summary,
-        key=row.method.method.key,
-        label=row.label,
-        number=number,
-        kind="float32" if config.precision.is_float else kind,
-        x=x or 0.0,
-        values=tuple(row.method.values.items()),
-        is_on_front=row.is_on_front,
-        cost=bitops if row.relative_cost is None else cost_text(row.relative_cost),
-        bitops=bitops,
-    )
-
-
-def _summarized(summary: Summary, **given: Any) -> Point:
-    text = f"{summary_text(summary)} (n = {summary.n})"
-    return Point(mean=summary.mean, low=summary.low, high=summary.high, summary=text, **given)
-
-
-def _note(group: GroupSummary, points: Iterable[Point]) -> str:
-    better = "" if group.higher_is_better else "; lower is better"
-    return f"{_seeds_note(points)}{better}"
-
-
-def _seeds_note(points: Iterable[Point]) -> str:
-    counts = {len(point.values) for point in points} or {0}
-    seeds = counted(counts, "seed")
-    return "one seed each" if counts == {1} else f"mean and 95 % interval of {seeds}"
-
-
-def _value_title(group: GroupSummary) -> str:
-    unit = UNITS.get(group.metric, "").strip()
-    return f"test {group.metric}{f', {unit}' if unit else ''}"
+    return cost_panel(group), bits
 
 
 # -- matplotlib -----------------------------------------------------------------------------------
@@ -304,25 +284,26 @@ def draw_study(result: StudyResult, *, spread: bool = False) -> Figure:
 
     spread: beside it the values of all seeds, if two methods have three or more.
     """
-    groups = [group for group in summarize(result) if any(map(_is_drawable, group.rows))]
+    groups = [group for group in summarize(result) if _drawable(group)]
     if not groups:
         raise ValueError(
             f"study {result.study.name!r} has no finished run to draw; "
             f"start it with: bitcycle study run {result.study.name}"
         )
-    if result.study.kind == "critical-periods":
-        return _draw_periods([period_panel(group) for group in groups])
-    panels = [cost_panel(group, is_suite=result.study.kind == "suite") for group in groups]
-    spreads = [spread_panel(group) for group in groups] if spread and _has_spread(groups) else []
-    heights = [0.9 + _ROW * len(p.points) if p.has_rows else _HEIGHT for p in panels]
-    if spreads:
-        heights = [max(height, _HEIGHT) for height in heights]
-    figure = new_figure(_WIDTH + 5.4 * bool(spreads), 0.5 + sum(heights))
-    grid = figure.subplots(len(panels), 1 + bool(spreads), squeeze=False, height_ratios=heights)
-    for (axes, *_), panel in zip(grid, panels, strict=True):
-        draw_cost(axes, panel)
-    for (_, axes), spread_data in zip(grid if spreads else [], spreads, strict=True):
-        _draw_spread(axes, spread_data)
+    is_periods = result.study.kind == "critical-periods"
+    is_suite = result.study.kind == "suite"
+    panels = [period_panel(g) if is_periods else cost_panel(g, is_suite=is_suite) for g in groups]
+    has_spread = spread and not is_periods and _has_spread(groups)
+    heights = [
+        0.9 + _ROW * len(panel.points) if panel.layout == "rows" and not has_spread else _HEIGHT
+        for panel in panels
+    ]
+    figure = style.new_figure(_WIDTH + _SPREAD * has_spread, 0.5 + sum(heights))
+    grid = figure.subplots(len(panels), 1 + has_spread, squeeze=False, height_ratios=heights)
+    for (axes, *beside), panel, group in zip(grid, panels, groups, strict=True):
+        draw_values(axes, panel)
+        for other in beside:
+            _draw_spread(other, spread_points(group), panel.y_title)
     _add_legend(figure, panels)
     figure.draw_without_rendering()  # names are placed by what lies where
     for (axes, *_), panel in zip(grid, panels, strict=True):
@@ -330,80 +311,83 @@ def draw_study(result: StudyResult, *, spread: bool = False) -> Figure:
     return figure
 
 
-def _has_spread(groups: Sequence[GroupSummary]) -> bool:
+def _has_spread(groups: Iterable[GroupSummary]) -> bool:
     counts = [[len(row.method.values) for row in group.rows] for group in groups]
     is_small = all(len(each) <= _MOST_BOXES for each in counts)
     return is_small and any(sum(n >= 3 for n in each) >= 2 for each in counts)
 
 
-def draw_cost(axes: Axes, panel: CostPanel, *, by_method: bool = False) -> None:
-    """Points with their intervals and the Pareto front, or rows. by_method: a colour for each."""
+def draw_values(axes: Axes, panel: ValuePanel, *, by_method: bool = False) -> None:
+    """Points or rows with their intervals, and the Pareto front. by_method: a colour for each."""
+    is_rows = panel.layout == "rows"
     for place, point in enumerate(panel.points):
         color, marker, _ = KINDS[point.kind]
         if by_method:
             color, marker = Style(point.number).color, Style(point.number).marker[0]
         bar = None if point.bar is None else [[point.bar[0]], [point.bar[1]]]
-        at = (point.mean, place) if panel.has_rows else (point.x, point.mean)
+        is_filled = point.is_on_front or panel.layout == "joined"
         axes.errorbar(
-            *at, **{"xerr" if panel.has_rows else "yerr": bar}, color=color, marker=marker,
-            markersize=8 if point.is_on_front else 7, markeredgewidth=1.4, capsize=3,
-            markerfacecolor=color if point.is_on_front else "white", elinewidth=1.0,
-            linestyle="none", zorder=3,
+            *((point.mean, place) if is_rows else (point.x, point.mean)),
+            xerr=bar if is_rows else None, yerr=None if is_rows else bar, color=color,
+            marker=marker, markersize=8 if is_filled else 7, markeredgewidth=1.4, capsize=3,
+            markerfacecolor=color if is_filled else "white", elinewidth=1.0, linestyle="none",
+            zorder=3,
         )  # fmt: skip
-    if panel.has_rows:
-        _finish_rows(axes, panel)
+        if panel.layout == "joined" or (len(point.values) == 2 and not is_rows):
+            at = [point.x] * len(point.values)
+            axes.plot(at, point.seed_values, ".", color=color, alpha=0.5, markersize=5)
+    title = "\n".join([*filter(None, [panel.title]), *textwrap.wrap(panel.note, 100)])
+    if is_rows:
+        style.finish(axes, x=f"{panel.y_title}; right: {panel.x_title}", title=title, grid="x")
+        _write_rows(axes, panel)
         return
-    finish(axes, x=panel.x_title, y=panel.y_title, title=_title(panel.title, panel.note))
+    style.finish(axes, x=panel.x_title, y=panel.y_title, title=title)
     for point in panel.lines:
         axes.axhline(point.mean, color=KINDS[point.kind][0], linewidth=1.0, linestyle=DOTTED)
-        axes.annotate(
-            f"{point.label},\ncost {point.cost}", (1, point.mean),
-            xycoords=("axes fraction", "data"), xytext=(4, 0), textcoords="offset points",
-            va="center", fontsize=8, color=INK, annotation_clip=False,
-        )  # fmt: skip
+        cost = "" if panel.layout == "joined" else f",\ncost {point.cost}"
+        _write_beside(axes, f"{point.label}{cost}", point.mean)
     if len(panel.front) > 1:
         axes.step(
             *zip(*panel.front, strict=True), where="post", color=GREY, linewidth=1.2,
             linestyle=DASHED, zorder=1,
         )  # fmt: skip
-    if panel.is_log:
+    costs = [point.x for point in panel.points]
+    axes.set_ylim(*panel.y_range)
+    if panel.layout == "joined":
+        axes.plot(costs, [point.mean for point in panel.points], color=GREY, linewidth=1.2)
+        axes.set_ylim(*panel.seed_range)
+    elif panel.log_ticks:
         axes.set_xscale("log")
-        axes.set_xticks(panel.ticks, [f"{tick:g}" for tick in panel.ticks])
+        axes.set_xticks(panel.log_ticks, [f"{tick:g}" for tick in panel.log_ticks])
         axes.minorticks_off()
-        costs = [point.x for point in panel.points]
         axes.set_xlim(min(costs) / 1.3, max(costs) * 1.3)
     else:
         axes.margins(x=0.2)
-    axes.set_ylim(*panel.y_range)
 
 
-def _finish_rows(axes: Axes, panel: CostPanel) -> None:
+def _write_rows(axes: Axes, panel: ValuePanel) -> None:
     """The methods from the top in the study's order, each with its cost at the end of the row."""
-    title = _title(panel.title, panel.note)
-    finish(axes, x=f"{panel.y_title}; right: {panel.x_title}", title=title, grid="x")
     axes.set_yticks(range(len(panel.points)), [point.label for point in panel.points])
     axes.set_ylim(len(panel.points) - 0.4, -0.6)
     axes.set_xlim(*panel.y_range)
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0, labelsize=8)
+    _write_beside(axes, "cost", -0.9)
     for height, point in enumerate(panel.points):
-        axes.annotate(
-            point.cost, (1, height), xycoords=("axes fraction", "data"), xytext=(6, 0), va="center",
-            textcoords="offset points", fontsize=8, color=INK, annotation_clip=False,
-        )  # fmt: skip
+        _write_beside(axes, point.cost, height)
+
+
+def _write_beside(axes: Axes, text: str, height: float) -> None:
+    """Text at the right of the panel."""
     axes.annotate(
-        "cost", (1, -0.75), xycoords=("axes fraction", "data"), xytext=(6, 0), fontsize=8,
-        textcoords="offset points", color=INK, annotation_clip=False,
+        text, (1, height), xycoords=("axes fraction", "data"), xytext=(5, 0), va="center",
+        textcoords="offset points", fontsize=8, color=INK, annotation_clip=False,
     )  # fmt: skip
 
 
-def _title(title: str, note: str) -> str:
-    return "\n".join([*filter(None, [title]), *textwrap.wrap(note, 100)])
-
-
-def _name_points(axes: Axes, panel: CostPanel) -> None:
+def _name_points(axes: Axes, panel: ValuePanel) -> None:
     """Names beside the points, clear of intervals and lines; once the figure is laid out."""
-    if panel.has_rows:
+    if panel.layout != "points":
         return
     left, right = axes.get_xlim()
     spans = [(start, mean, end) for (start, mean), (end, _) in pairwise(panel.front)]
@@ -417,19 +401,19 @@ def _name_points(axes: Axes, panel: CostPanel) -> None:
     )
 
 
-def _add_legend(figure: Figure, panels: Sequence[CostPanel]) -> None:
+def _add_legend(figure: Figure, panels: Sequence[ValuePanel]) -> None:
     """The kinds of methods that are drawn, and how the Pareto front is marked."""
     lines = require("matplotlib.lines", extra="report", purpose="pictures")
     drawn = {point.kind for panel in panels for point in panel.points}
-
-    def mark(color: str, marker: str, face: str, label: str) -> Any:
-        return lines.Line2D([], [], color=color, marker=marker, markerfacecolor=face, markersize=7,
-                            linestyle="none", label=label)  # fmt: skip
-
-    handles = [mark(color, marker, "white", label)
-               for kind, (color, marker, label) in KINDS.items() if kind in drawn]  # fmt: skip
-    handles.append(mark(GREY, "o", GREY, "filled: on the Pareto front, by mean"))
-    if any(len(panel.front) > 1 and not panel.has_rows for panel in panels):
+    marks = [(*mark, "white") for kind, mark in KINDS.items() if kind in drawn]
+    if any(panel.front for panel in panels):
+        marks.append((GREY, "o", "filled: on the Pareto front, by mean", GREY))
+    handles = [
+        lines.Line2D([], [], color=color, marker=marker, markerfacecolor=face, markersize=7,
+                     linestyle="none", label=label)
+        for color, marker, label, face in marks
+    ]  # fmt: skip
+    if any(len(panel.front) > 1 and panel.layout == "points" for panel in panels):
         handles.append(lines.Line2D([], [], color=GREY, linestyle=DASHED, label="front"))
     figure.legend(
         handles=handles, loc="outside lower center", frameon=False, ncols=len(handles),
@@ -437,192 +421,107 @@ def _add_legend(figure: Figure, panels: Sequence[CostPanel]) -> None:
     )  # fmt: skip
 
 
-def _draw_spread(axes: Axes, panel: SpreadPanel) -> None:
-    boxed = [point for point in panel.points if len(point.values) >= 3]
-    boxes = axes.boxplot(
-        [[value for _, value in point.values] for point in boxed],
-        positions=[point.x for point in boxed], widths=0.5, whis=(0, 100), showfliers=False,
-        patch_artist=True, medianprops={"color": INK}, whiskerprops={"color": GREY},
-        capprops={"color": GREY},
-    )  # fmt: skip
-    for box, point in zip(boxes["boxes"], boxed, strict=True):
+def _draw_spread(axes: Axes, found: Sequence[tuple[Point, str]], y_title: str) -> None:
+    for point, _ in found:
         color = KINDS[point.kind][0]
-        box.set(facecolor=f"{color}30", edgecolor=color)
-    for point in panel.points:
-        values = [value for _, value in point.values]
-        color = KINDS[point.kind][0]
-        axes.scatter([point.x] * len(values), values, s=14, color=color, zorder=3, linewidths=0)
-    finish(axes, y=panel.y_title, title=f"{panel.title}\n{panel.note}")
-    axes.set_xticks([point.x for point in panel.points], panel.labels)
-    axes.set_xlim(0.5, len(panel.points) + 0.5)
+        if len(point.values) >= 3:
+            axes.boxplot(
+                [point.seed_values], positions=[point.x], widths=0.5, whis=(0, 100),
+                showfliers=False, patch_artist=True, medianprops={"color": INK},
+                boxprops={"facecolor": f"{color}30", "edgecolor": color},
+                whiskerprops={"color": GREY}, capprops={"color": GREY},
+            )  # fmt: skip
+        at = [point.x] * len(point.values)
+        axes.scatter(at, point.seed_values, s=14, color=color, zorder=3, linewidths=0)
+    note = "boxes: quartiles; p: Brown-Forsythe against the baseline"
+    style.finish(axes, y=y_title, title=f"Spread over seeds\n{note}")
+    axes.set_xticks([point.x for point, _ in found], [label for _, label in found])
+    axes.set_xlim(0.5, len(found) + 0.5)
     axes.margins(y=0.12)
     axes.tick_params(axis="x", labelsize=8)
-
-
-def _draw_periods(panels: Sequence[PeriodPanel]) -> Figure:
-    figure = new_figure(_WIDTH, 0.5 + 3.7 * len(panels))
-    transforms = require("matplotlib.transforms", extra="report", purpose="pictures")
-    for axes, panel in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
-        color = KINDS["static"][0]
-        beside = transforms.offset_copy(axes.transData, fig=figure, x=-7, units="points")
-        axes.plot([p.x for p in panel.points], [p.mean for p in panel.points], color=color, lw=1.2)
-        for point in panel.points:
-            bar = None if point.bar is None else [[point.bar[0]], [point.bar[1]]]
-            axes.errorbar(
-                point.x, point.mean, yerr=bar, color=color, marker="o", markersize=6, capsize=3,
-                linestyle="none", elinewidth=1.2,
-            )  # fmt: skip
-            axes.scatter(
-                [point.x] * len(point.values), [value for _, value in point.values], s=11,
-                color=color, alpha=0.5, linewidths=0, transform=beside,
-            )  # fmt: skip
-        if panel.baseline is not None:
-            axes.axhline(panel.baseline.mean, color=INK, linewidth=1.0, linestyle=DASHED, zorder=1)
-            if panel.baseline.low is not None and panel.baseline.high is not None:
-                span = (panel.baseline.low, panel.baseline.high)
-                axes.axhspan(*span, color="#00000014", linewidth=0)
-        finish(axes, x=panel.x_title, y=panel.y_title, title=_title(panel.title, panel.note))
-        axes.set_ylim(*panel.y_range)
-    return figure
 
 
 @draw.register(DemoResult)
 def draw_demo(result: DemoResult) -> Figure:
     """Left: accuracy against cost. Right: the forward bits at every step, without float32."""
-    left, right = demo_panels(result)
-    figure = new_figure(11.0, 4.3)
+    if result.study is None:
+        raise ValueError("a demo is drawn from its study, which this result does not have")
+    left, right = demo_panels(result.study)
+    figure = style.new_figure(11.0, 4.3)
     first, second = figure.subplots(1, 2)
-    draw_cost(first, left, by_method=True)
+    draw_values(first, left, by_method=True)
     draw_bits(second, right, y="bits of weights and activations")
     second.set_title(right.title, loc="left", fontsize=9.5, color=INK)
     figure.legend(
-        *second.get_legend_handles_labels(), frameon=False, fontsize=9,
-        loc="outside lower right", ncols=len(right.lines), title="forward/backward bits",
+        *second.get_legend_handles_labels(), frameon=False, fontsize=9, loc="outside lower right",
+        ncols=len(right.lines), title="forward/backward bits",
     )  # fmt: skip
     figure.draw_without_rendering()
     _name_points(first, left)
     return figure
 
 
-def demo_panels(result: DemoResult) -> tuple[CostPanel, BitsPanel]:
-    """The panels of the demo."""
-    points, lines = [], []
-    costs, means = [row.relative_cost for row in result.rows], [row.mean for row in result.rows]
-    front = pareto_front(costs, means, higher_is_better=True)
-    for number, row in enumerate(result.rows):
-        values = parse_schedule(row.forward).values(row.num_steps)
-        static: Kind = "float32" if values[0] is None else "static"
-        points.append(
-            _summarized(
-                summarize_values(row.accuracies),
-                key=row.method,
-                label=row.method,
-                number=number,
-                kind="schedule" if len(set(values)) > 1 else static,
-                x=row.relative_cost,
-                values=tuple(enumerate(row.accuracies)),
-                is_on_front=front[number],
-                cost=cost_text(row.relative_cost),
-                bitops="",
-            )
-        )
-        if None not in values:
-            found = tuple(segments(values))
-            lines.append(BitsLine(label=row.method, segments=found, number=number))
-    drawn = [bits for each in lines for _, _, bits in each.segments]
-    cost = _cost_panel(
-        points, title="", note=f"Accuracy against cost: {_seeds_note(points)}",
-        cost="BitOPs, static 8/8 = 1", y_title="test accuracy, %",
-    )  # fmt: skip
-    bits = BitsPanel(
-        title="Forward bits at every step (float32 is not drawn)", note="", lines=tuple(lines),
-        num_steps=max(row.num_steps for row in result.rows), axis=bits_axis(drawn),
-    )  # fmt: skip
-    return cost, bits
-
-
 # -- plotly ---------------------------------------------------------------------------------------
 
 
-def cost_chart(panel: CostPanel) -> Chart:
-    """Points with their intervals, every run, and the Pareto front."""
+def value_chart(panel: ValuePanel) -> style.Chart:
+    """Means with their intervals, every run, the Pareto front."""
     dash = {"color": "var(--ink)/0.5", "width": 1.5, "dash": "dash", "shape": "hv"}
-    traces = [line(panel.front, line=dash, hoverinfo="skip")]
-    for point in (*panel.points, *panel.lines):
-        traces += _point_traces(point, is_far=point in panel.lines, panel=panel)
+    traces = [style.line(panel.front, line=dash, hoverinfo="skip")]
+    if panel.layout == "joined":
+        means = [(point.x, point.mean) for point in panel.points]
+        traces = [style.line(means, line={"color": "var(--ink)/0.5"}, hoverinfo="skip")]
+    for point in panel.points:
+        traces += _point_traces(point)
+    ends = [point.x for point in panel.points]
+    for point in panel.lines:
+        dots = {"color": Style(point.number).css(), "width": 1.5, "dash": "dot"}
+        across = [(min(ends), point.mean), (max(ends), point.mean)] if ends else []
+        traces.append(
+            style.line(across, line=dots, **_named(point), mode="lines+text",
+                       text=["", style.plain_text(point.label)], textposition="top left")
+        )  # fmt: skip
     scale: dict[str, Any] = {}
-    if panel.is_log:
-        ends = [math.log10(f(point.x for point in panel.points)) for f in (min, max)]
+    if panel.log_ticks:
         scale = {
-            "type": "log", "range": list(padded(ends)), "tickvals": list(panel.ticks),
-            "ticktext": [f"{tick:g}" for tick in panel.ticks],
+            "type": "log", "range": list(style.padded(map(math.log10, ends))),
+            "tickvals": list(panel.log_ticks), "ticktext": [f"{t:g}" for t in panel.log_ticks],
         }  # fmt: skip
-    return chart(
+    return style.chart(
         traces,
         height=400,
         hovermode="closest",
-        xaxis=axis(panel.x_title, **scale),
-        yaxis=axis(panel.y_title, range=list(panel.y_range)),
+        xaxis=style.axis(panel.x_title, **scale),
+        yaxis=style.axis(panel.y_title, range=list(panel.seed_range)),
     )
 
 
-def _point_traces(point: Point, *, is_far: bool, panel: CostPanel) -> list[dict[str, Any]]:
-    style = Style(point.number)
+def _named(point: Point) -> dict[str, Any]:
+    """What a trace says when pointed at; meta: by which the legend hides it."""
     hover = f"%{{fullData.name}}<br>{point.summary}<br>{point.bitops}<extra></extra>"
-    common = {"name": plain_text(point.label), "meta": point.key}
-    if is_far:
-        ends = [point_at.x for point_at in panel.points] or [0.0, 1.0]
-        dots = {"color": style.css(), "width": 1.5, "dash": "dot"}
-        pairs = [(min(ends), point.mean), (max(ends), point.mean)]
-        return [line(pairs, line=dots, hovertemplate=hover, **common)]
-    runs = line(
-        [(point.x, value) for _, value in point.values],
+    return {"name": style.plain_text(point.label), "meta": point.key, "hovertemplate": hover}
+
+
+def _point_traces(point: Point) -> list[dict[str, Any]]:
+    """The seeds, if there are several, and the mean with its interval."""
+    color, marker = Style(point.number).css(), Style(point.number).marker[1]
+    runs = style.line(
+        [(point.x, value) for value in point.seed_values],
         mode="markers",
-        marker={"symbol": f"{style.marker[1]}-open", "size": 8, "color": style.css()},
+        marker={"symbol": f"{marker}-open", "size": 8, "color": color},
         opacity=0.8,
         customdata=[seed for seed, _ in point.values],
-        hovertemplate="%{fullData.name}, seed %{customdata}: %{y:.4g}<extra></extra>",
-        **common,
+        **_named(point)
+        | {"hovertemplate": "%{fullData.name}, seed %{customdata}: %{y:.4g}<extra></extra>"},
     )
-    border = {"width": 1.5, "color": "var(--card)"}
-    mean = line(
+    below, above = point.bar or (0.0, 0.0)
+    mean = style.line(
         [(point.x, point.mean)],
         mode="markers",
-        marker={"symbol": style.marker[1], "size": 13, "color": style.css(), "line": border},
-        error_y=_error_y([point], style.css()),
-        hovertemplate=hover,
-        **common,
-    )
-    return [runs, mean] if len(point.values) > 1 else [mean]
-
-
-def _error_y(points: Sequence[Point], color: str) -> dict[str, Any]:
-    bars = [point.bar or (0.0, 0.0) for point in points]
-    return {
-        "type": "data", "symmetric": False, "color": color, "thickness": 1.5, "width": 5,
-        "arrayminus": [below for below, _ in bars], "array": [above for _, above in bars],
-    }  # fmt: skip
-
-
-def period_chart(panel: PeriodPanel) -> Chart:
-    """The same for a critical-periods study."""
-    style = Style(0)
-    traces = [
-        line(
-            [(point.x, point.mean) for point in panel.points],
-            mode="lines+markers",
-            line={"color": style.css(), "width": 2},
-            marker={"size": 8, "color": style.css()},
-            error_y=_error_y(panel.points, style.css()),
-            text=[plain_text(point.label) for point in panel.points],
-            hovertemplate="%{text}<br>%{y:.4g}<extra></extra>",
-        )
-    ]
-    if panel.baseline is not None and panel.points:
-        ends = [(panel.points[i].x, panel.baseline.mean) for i in (0, -1)]
-        dash = {"color": "var(--ink)/0.6", "width": 1.5, "dash": "dash"}
-        traces.append(line(ends, line=dash, hoverinfo="skip"))
-    return chart(
-        traces, height=360, xaxis=axis(panel.x_title),
-        yaxis=axis(panel.y_title, range=list(panel.y_range)),
+        marker={"symbol": marker, "size": 13, "color": color,
+                "line": {"width": 1.5, "color": "var(--card)"}},
+        error_y={"type": "data", "symmetric": False, "color": color, "thickness": 1.5, "width": 5,
+                 "arrayminus": [below], "array": [above], "visible": point.bar is not None},
+        **_named(point),
     )  # fmt: skip
+    return [runs, mean] if len(point.values) > 1 else [mean]

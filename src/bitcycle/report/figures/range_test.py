@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bitcycle.extras import require
 from bitcycle.range_test import RangeCurve, RangeTest
 from bitcycle.report import draw
-from bitcycle.report.figures.style import (
-    DASHED,
-    INK,
-    Chart,
-    Style,
-    axis,
-    chart,
-    count_steps,
-    finish,
-    line,
-    new_figure,
-    thin,
-)
+from bitcycle.report.figures import style
+from bitcycle.report.figures.style import DASHED, INK, Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_POINTS = 300  # of one precision in one of several panels, or on the page
+MOST_POINTS = 300  # of one precision
 _MARK = "#d62728"
-_COLUMNS = 2  # of panels
 
 
 # -- data -----------------------------------------------------------------------------------------
@@ -66,7 +53,7 @@ class RangeTestPanel:
     switch: tuple[int, float] | None
 
 
-def range_test_panel(curve: RangeCurve, *, limit: int | None = None) -> RangeTestPanel:
+def range_test_panel(curve: RangeCurve, *, limit: int = MOST_POINTS) -> RangeTestPanel:
     """The panel of a test. limit: the most points per precision."""
     means = curve.window_means()
     low = curve.first_passing
@@ -74,7 +61,7 @@ def range_test_panel(curve: RangeCurve, *, limit: int | None = None) -> RangeTes
     start = 0
     for bits in curve.precisions:
         stop = start + len(curve.metric_at(bits))
-        steps = thin(range(start, stop), limit or stop - start)
+        steps = style.thin(range(start, stop), limit)
         goal = curve.start(bits) + curve.threshold
         is_judged = (low is None or bits <= low) and math.isfinite(goal)
         curves.append(
@@ -126,46 +113,20 @@ def draw_range_test(test: RangeTest) -> Figure:
 @draw.register(RangeCurve)
 def draw_range_curve(curve: RangeCurve) -> Figure:
     """The same for the curve alone, such as that of a test without a passing precision."""
-    figure = new_figure(7.0, 4.0)
+    figure = style.new_figure(7.0, 4.0)
     axes = figure.subplots()
     panel = range_test_panel(curve)
     _draw(axes, panel)
     axes.set_title(
         f"Range test: {panel.verdict}", loc="left", fontsize=10, color=INK, weight="bold"
     )
-    _add_legend(figure, [axes], f"start + threshold ({panel.threshold:g})")
-    return figure
-
-
-def draw_range_tests(curves: Mapping[str, RangeCurve]) -> Figure:
-    """Several tests, a named panel each."""
-    columns = min(_COLUMNS, len(curves))
-    rows = math.ceil(len(curves) / columns)
-    figure = new_figure(4.6 * columns, 3.3 * rows)
-    grid = figure.subplots(rows, columns, squeeze=False)
-    every = list(grid.flat)
-    for axes, (name, curve) in zip(every, curves.items(), strict=False):
-        panel = range_test_panel(curve, limit=MOST_POINTS)
-        _draw(axes, panel)
-        title = f"{name}:\n{panel.verdict}"
-        axes.set_title(title, loc="left", fontsize=9.5, color=INK, weight="bold")
-    for axes in every[len(curves) :]:
-        axes.set_axis_off()
-    _add_legend(figure, every, "start + threshold")
-    return figure
-
-
-def _add_legend(figure: Figure, every: Sequence[Axes], threshold: str) -> None:
-    """Each mark once, whichever panel has it."""
-    found: dict[str, Any] = {}
-    for axes in every:
-        handles, labels = axes.get_legend_handles_labels()
-        found |= dict(zip(labels, handles, strict=True))
-    names = [threshold if label == "threshold" else label for label in found]
+    handles, labels = axes.get_legend_handles_labels()
+    known = dict(zip(labels, handles, strict=True))  # each mark once
     figure.legend(
-        found.values(), names, loc="outside lower center", frameon=False, fontsize=9,
-        ncols=max(1, len(found)),
+        known.values(), known, loc="outside lower center", frameon=False, fontsize=9,
+        ncols=max(1, len(known)),
     )  # fmt: skip
+    return figure
 
 
 def _draw(axes: Axes, panel: RangeTestPanel) -> None:
@@ -177,7 +138,7 @@ def _draw(axes: Axes, panel: RangeTestPanel) -> None:
         if curve.goal is not None:
             axes.hlines(
                 curve.goal, curve.start - 0.5, curve.stop - 0.5, color=INK, linestyle=DASHED,
-                linewidth=1.0, label="threshold",
+                linewidth=1.0, label=f"start + threshold ({panel.threshold:g})",
             )  # fmt: skip
         if not curve.is_finite:
             axes.plot(
@@ -196,8 +157,8 @@ def _draw(axes: Axes, panel: RangeTestPanel) -> None:
             *panel.switch, marker="o", markersize=14, markerfacecolor="none", linestyle="none",
             markeredgecolor=_MARK, markeredgewidth=1.8, zorder=5, label="switching point",
         )  # fmt: skip
-    finish(axes, x="training step of the test", y=panel.y_title, grid="y")
-    count_steps(axes)
+    style.finish(axes, x="training step of the test", y=panel.y_title, grid="y")
+    style.count_steps(axes)
     axes.set_xlim(-0.5, panel.curves[-1].stop - 0.5)
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.1 * (high - low))  # room for the bits
@@ -206,7 +167,7 @@ def _draw(axes: Axes, panel: RangeTestPanel) -> None:
 # -- plotly ---------------------------------------------------------------------------------------
 
 
-def range_test_chart(panel: RangeTestPanel) -> Chart:
+def range_test_chart(panel: RangeTestPanel) -> style.Chart:
     """One test of the page."""
     traces: list[dict[str, Any]] = []
     notes = []
@@ -214,9 +175,9 @@ def range_test_chart(panel: RangeTestPanel) -> Chart:
         color = {"color": Style(number).css()}
         faint = zip(curve.steps, curve.metric, strict=True)
         bold = zip(curve.steps, curve.means, strict=True)
-        traces.append(line(faint, line={**color, "width": 1}, opacity=0.4, hoverinfo="skip"))
+        traces.append(style.line(faint, line={**color, "width": 1}, opacity=0.4, hoverinfo="skip"))
         traces.append(
-            line(
+            style.line(
                 bold, line={**color, "width": 2.4}, name=f"{curve.bits} bits",
                 hovertemplate="%{fullData.name}, step %{x}: %{y:.4g}<extra></extra>",
             )
@@ -224,15 +185,18 @@ def range_test_chart(panel: RangeTestPanel) -> Chart:
         if curve.goal is not None:
             ends = [(curve.start - 0.5, curve.goal), (curve.stop - 0.5, curve.goal)]
             dash = {"color": "var(--ink)/0.7", "width": 1.2, "dash": "dash"}
-            traces.append(line(ends, line=dash, hoverinfo="skip"))
+            traces.append(style.line(ends, line=dash, hoverinfo="skip"))
         notes.append({
             "x": curve.middle, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False,
             "text": f"{curve.bits} bits" if number == 0 else str(curve.bits), "font": color,
         })  # fmt: skip
     if panel.switch is not None:
         ring = {"symbol": "circle-open", "size": 15, "color": "var(--c1)", "line": {"width": 2}}
-        traces.append(line([panel.switch], mode="markers", marker=ring, hoverinfo="skip"))
-    return chart(
-        traces, height=280, annotations=notes, xaxis=axis("training step of the test", nticks=6),
-        yaxis=axis(panel.y_title),
-    )  # fmt: skip
+        traces.append(style.line([panel.switch], mode="markers", marker=ring, hoverinfo="skip"))
+    return style.chart(
+        traces,
+        height=280,
+        annotations=notes,
+        xaxis=style.axis("training step of the test", nticks=6),
+        yaxis=style.axis(panel.y_title),
+    )

@@ -9,20 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from bitcycle.cost.plan_result import Plan
 from bitcycle.report import draw
-from bitcycle.report.figures.style import (
-    DASHED,
-    INK,
-    Chart,
-    Style,
-    axis,
-    chart,
-    count_steps,
-    finish,
-    line,
-    new_figure,
-    plain_text,
-    thin,
-)
+from bitcycle.report.figures import style
+from bitcycle.report.figures.style import DASHED, INK, Style
 from bitcycle.report.runs import LoggedMethod, Segment, segments
 from bitcycle.schedules import Bits, Preview, Schedule
 from bitcycle.schedules.checks import bits_text
@@ -163,7 +151,7 @@ def _method_panel(same: Sequence[LoggedMethod]) -> BitsPanel:
     lines = []
     for number, (text, roles) in enumerate(method.schedules().items()):
         names = ", ".join(_ROLES.get(role, role) for role in roles)
-        found = thin(method.bits(text, roles[0].partition(" ")[0]), MOST_SEGMENTS)
+        found = style.thin(method.bits(text, roles[0].partition(" ")[0]), MOST_SEGMENTS)
         lines.append(BitsLine(label=f"{names}: {text}", segments=tuple(found), number=number))
     values = [bits for each in lines for _, _, bits in each.segments]
     return BitsPanel(
@@ -195,7 +183,7 @@ def draw_previews(previews: Sequence[Preview]) -> Figure:
     if not previews:
         raise ValueError("nothing to draw: give at least one preview")
     is_shared = len({preview.total_steps for preview in previews}) == 1
-    figure = new_figure(7.0, 0.55 + 1.75 * len(previews))
+    figure = style.new_figure(7.0, 0.55 + 1.75 * len(previews))
     grid = figure.subplots(len(previews), sharex=is_shared, squeeze=False)[:, 0]
     for number, (preview, axes) in enumerate(zip(previews, grid, strict=True), 1):
         panel = preview_panel(preview)
@@ -214,7 +202,7 @@ def draw_plan(plan: Plan, *, limit: int = 12) -> Figure:
     title, panels = plan_panels(plan, limit)
     num_columns = min(_COLUMNS, len(panels))
     num_rows = math.ceil(len(panels) / num_columns)
-    figure = new_figure(0.6 + 3.5 * num_columns, 1.1 + 1.7 * num_rows)
+    figure = style.new_figure(0.6 + 3.5 * num_columns, 1.1 + 1.7 * num_rows)
     grid = figure.subplots(num_rows, num_columns, sharex=True, sharey=True, squeeze=False)
     for place, axes in enumerate(grid.flat):
         if place >= len(panels):
@@ -252,28 +240,33 @@ def draw_bits(axes: Axes, panel: BitsPanel, *, x: str = "step", y: str = "bits")
             )  # fmt: skip
     if panel.top is not None:
         axes.axhline(panel.top, color=INK, linewidth=0.8, linestyle=DASHED, alpha=0.7, zorder=0.5)
-    finish(axes, x=x, y=y, grid="y")
+    style.finish(axes, x=x, y=y, grid="y")
     axes.set_xlim(0, panel.num_steps)
     axes.set_ylim(*panel.axis.range)
     axes.set_yticks(panel.axis.ticks, panel.axis.labels)
-    count_steps(axes)
+    style.count_steps(axes)
 
 
 # -- plotly ---------------------------------------------------------------------------------------
 
 
-def bits_chart(panel: BitsPanel) -> Chart:
+def bits_chart(panel: BitsPanel) -> style.Chart:
     """One panel of the page."""
-    traces = []
-    for each in panel.lines:
-        style = Style(each.number)
-        dash = ("solid", "dot")[each.number % 2]
-        look = {"color": style.css(), "width": 2, "dash": dash}
-        traces.append(stairs(each, panel.axis, line=look))
-    return chart(
+    traces = [
+        stairs(
+            each,
+            panel.axis,
+            line={
+                "color": Style(each.number).css(), "width": 2,
+                "dash": ("solid", "dot")[each.number % 2],
+            },
+        )
+        for each in panel.lines
+    ]  # fmt: skip
+    return style.chart(
         traces,
         height=190,
-        xaxis=axis("step", nticks=5, range=[0, max(1, panel.num_steps)]),
+        xaxis=style.axis("step", nticks=5, range=[0, max(1, panel.num_steps)]),
         yaxis=plotly_bits_axis(panel.axis),
     )
 
@@ -284,9 +277,9 @@ def stairs(each: BitsLine, scale: BitsAxis, **options: Any) -> dict[str, Any]:
     points += [(end, scale.height(bits)) for _, end, bits in each.segments[-1:]]
     names = [bits_text(bits) for _, _, bits in (*each.segments, *each.segments[-1:])]
     options["line"] = {"shape": "hv", **options.get("line", {})}
-    return line(
+    return style.line(
         points,
-        name=plain_text(each.label),
+        name=style.plain_text(each.label),
         customdata=names,
         hovertemplate="%{fullData.name}<br>from step %{x:,}: %{customdata}<extra></extra>",
         **options,
@@ -295,7 +288,7 @@ def stairs(each: BitsLine, scale: BitsAxis, **options: Any) -> dict[str, Any]:
 
 def plotly_bits_axis(scale: BitsAxis, **options: Any) -> dict[str, Any]:
     """The same axis for plotly."""
-    return axis(
+    return style.axis(
         "bits", range=list(scale.range), tickvals=list(scale.ticks), ticktext=list(scale.labels),
         fixedrange=True, **options,
     )  # fmt: skip

@@ -16,24 +16,17 @@ from bitcycle.range_test import RangeCurve
 from bitcycle.report.figures import layers
 from bitcycle.report.figures.curves import curves_chart, learning_curves, quantities
 from bitcycle.report.figures.landscape import landscape_chart, landscape_panels
-from bitcycle.report.figures.pareto import cost_chart, cost_panel, period_chart, period_panel
-from bitcycle.report.figures.range_test import MOST_POINTS, range_test_chart, range_test_panel
+from bitcycle.report.figures.pareto import cost_panel, period_panel, value_chart
+from bitcycle.report.figures.range_test import range_test_chart, range_test_panel
 from bitcycle.report.figures.schedules import bits_chart, method_panels
 from bitcycle.report.figures.style import Chart, Style
 from bitcycle.report.runs import LoggedMethod, read_object
+from bitcycle.study import numbers
 from bitcycle.study.adjust import StudyOptions
 from bitcycle.study.base import STUDIES
-from bitcycle.study.numbers import (
-    UNITS,
-    bitops_text,
-    cost_text,
-    difference_text,
-    p_text,
-    summary_text,
-)
 from bitcycle.study.options import read_options
 from bitcycle.study.results import State, StudyResult
-from bitcycle.study.statistics import Summary, summarize_values
+from bitcycle.study.statistics import Difference, Summary, summarize_values
 from bitcycle.study.summary import GroupSummary, Row
 from bitcycle.train.configfile import to_yaml
 from bitcycle.train.result import RunResult
@@ -62,6 +55,9 @@ class Cell:
 
     text: object
     key: float | str | None
+
+
+EMPTY = Cell("-", None)
 
 
 @dataclass(frozen=True)
@@ -106,10 +102,10 @@ def group_section(
     own = [method for method in methods if method.group == group.group]
     panel = cost_panel(group)
     title = f"{group.metric.capitalize()} against training cost"
-    costs = Card(title, cost_chart(panel), title) if panel.points else None
+    costs = Card(title, value_chart(panel), title) if panel.points else None
     period = period_panel(group)
     label = f"{period.y_title} against {period.x_title}"
-    periods = Card("Critical periods", period_chart(period), label, period.note)
+    periods = Card("Critical periods", value_chart(period), label, period.note)
     curves = []
     for quantity in quantities(own, group.metric):
         drawn = curves_chart(learning_curves(own, quantity, limit=limit))
@@ -127,34 +123,35 @@ def group_section(
 
 def results_table(group: GroupSummary) -> ResultsTable:
     """One row per method; columns without any value are left out."""
-    metric, base, unit = group.metric, group.baseline, UNITS.get(group.metric, "")
-    columns: dict[str, tuple[bool, Callable[[Row], Cell]]] = {
-        f"{metric}{unit and ','}{unit}": (False, lambda row: _summary_cell(row.summary)),
-        "seeds": (False, _seeds_cell),
-        f"against {base}": (False, _difference_cell),
-        "p": (False, _p_cell),
-        f"cost, {base} = 1": (False, lambda r: Cell(cost_text(r.relative_cost), r.relative_cost)),
-        "training cost": (False, lambda row: Cell(bitops_text(row.bitops), row.bitops)),
-        "best by validation": (False, lambda row: _weights_cell(row, lambda r: r.best)),
-        "averaged weights": (False, lambda row: _weights_cell(row, lambda r: r.swa)),
-        "evaluated at": (True, _precision_cell),
-        "published": (True, lambda row: _published_cell(row, metric)),
-        "time of a run": (False, _seconds_cell),
+    metric, base = group.metric, group.baseline
+    unit = numbers.UNITS.get(metric, "")
+    columns: dict[str, Callable[[Row], Cell]] = {
+        f"{metric}{unit and ','}{unit}": lambda row: _summary_cell(row.summary),
+        "seeds": lambda row: Cell(*[row.summary.n] * 2) if row.summary else EMPTY,
+        f"against {base}": lambda row: _difference_cell(row.difference),
+        "p": lambda row: _p_cell(row.difference),
+        f"cost, {base} = 1": lambda r: Cell(numbers.cost_text(r.relative_cost), r.relative_cost),
+        "training cost": lambda row: Cell(numbers.bitops_text(row.bitops), row.bitops),
+        "best by validation": lambda row: _weights_cell(row, lambda result: result.best),
+        "averaged weights": lambda row: _weights_cell(row, lambda result: result.swa),
+        "evaluated at": lambda row: _text_cell(sorted({r.eval_precision for r in _results(row)})),
+        "published": lambda row: _text_cell(
+            [str(number) for number in row.method.method.published if number.metric == metric]
+        ),
+        "time of a run": _seconds_cell,
     }
-    cells = {title: [cell(row) for row in group.rows] for title, (_, cell) in columns.items()}
+    cells = {title: [cell(row) for row in group.rows] for title, cell in columns.items()}
     filled = [title for title, column in cells.items() if any(c.key is not None for c in column)]
     return ResultsTable(
         title=f"Final {metric}",
-        columns=[(title, columns[title][0]) for title in filled],
+        columns=[(title, title in ("evaluated at", "published")) for title in filled],
         rows=[
             ResultRow(
                 style=Style(number),
                 label=row.label,
                 is_on_front=row.is_on_front,
                 badges=[
-                    (state, f"{number_of} {word}")
-                    for state, word in STATES.items()
-                    if (number_of := row.method.count(state))
+                    (s, f"{n} {word}") for s, word in STATES.items() if (n := row.method.count(s))
                 ],
                 cells=[cells[title][number] for title in filled],
             )
@@ -163,49 +160,42 @@ def results_table(group: GroupSummary) -> ResultsTable:
     )
 
 
+def _results(row: Row) -> list[RunResult]:
+    return list(row.method.results.values())
+
+
 def _summary_cell(summary: Summary | None) -> Cell:
-    return Cell(summary_text(summary), None if summary is None else summary.mean)
+    return EMPTY if summary is None else Cell(numbers.summary_text(summary), summary.mean)
 
 
-def _seeds_cell(row: Row) -> Cell:
-    return Cell("-", None) if row.summary is None else Cell(row.summary.n, row.summary.n)
+def _difference_cell(difference: Difference | None) -> Cell:
+    if difference is None:
+        return EMPTY
+    return Cell(numbers.difference_text(difference), difference.mean)
 
 
-def _difference_cell(row: Row) -> Cell:
-    mean = None if row.difference is None else row.difference.mean
-    return Cell(difference_text(row.difference), mean)
+def _p_cell(difference: Difference | None) -> Cell:
+    return EMPTY if difference is None else Cell(numbers.p_text(difference.p), difference.p)
 
 
-def _p_cell(row: Row) -> Cell:
-    p = None if row.difference is None else row.difference.p
-    return Cell(p_text(p), p)
+def _text_cell(found: Sequence[str]) -> Cell:
+    return Cell("; ".join(found), found[0]) if found else EMPTY
 
 
 def _weights_cell(row: Row, weights: Callable[[RunResult], Mapping[str, float] | None]) -> Cell:
     """The metric with other weights than the last, of the runs that have them."""
     found = [
         metrics[result.metric]
-        for result in row.method.results.values()
+        for result in _results(row)
         if (metrics := weights(result)) is not None and result.metric in metrics
     ]
     return _summary_cell(summarize_values(found) if found else None)
 
 
-def _precision_cell(row: Row) -> Cell:
-    found = sorted({result.eval_precision for result in row.method.results.values()})
-    return Cell(", ".join(found), found[0]) if found else Cell("-", None)
-
-
-def _published_cell(row: Row, metric: str) -> Cell:
-    found = [str(number) for number in row.method.method.published if number.metric == metric]
-    return Cell("; ".join(found), found[0]) if found else Cell("-", None)
-
-
 def _seconds_cell(row: Row) -> Cell:
-    times = [result.seconds for result in row.method.results.values()]
-    if not times:
-        return Cell("-", None)
-    seconds = fmean(times)
+    if not _results(row):
+        return EMPTY
+    seconds = fmean(result.seconds for result in _results(row))
     if seconds < 120:
         return Cell(f"{seconds:.1f} s", seconds)
     text = f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
@@ -285,7 +275,7 @@ def range_test_cards(methods: Sequence[LoggedMethod], folder: Path) -> list[Card
             found.setdefault(title, curve)
     cards = []
     for title, curve in found.items():
-        panel = range_test_panel(curve, limit=MOST_POINTS)
+        panel = range_test_panel(curve)
         cards.append(Card(title, range_test_chart(panel), f"range test of {title}", panel.verdict))
     return cards
 
