@@ -346,6 +346,8 @@ def draw_values(axes: Axes, panel: ValuePanel, *, by_method: bool = False) -> No
         axes.axhline(point.mean, color=KINDS[point.kind][0], linewidth=1.0, linestyle=DOTTED)
         cost = "" if panel.layout == "joined" else f",\ncost {point.cost}"
         _write_beside(axes, f"{point.label}{cost}", point.mean)
+        if panel.layout == "joined" and point.low is not None and point.high is not None:
+            axes.axhspan(point.low, point.high, color="#00000014", linewidth=0)
     if len(panel.front) > 1:
         axes.step(
             *zip(*panel.front, strict=True), where="post", color=GREY, linewidth=1.2,
@@ -405,8 +407,11 @@ def _add_legend(figure: Figure, panels: Sequence[ValuePanel]) -> None:
     """The kinds of methods that are drawn, and how the Pareto front is marked."""
     lines = require("matplotlib.lines", extra="report", purpose="pictures")
     drawn = {point.kind for panel in panels for point in panel.points}
-    marks = [(*mark, "white") for kind, mark in KINDS.items() if kind in drawn]
-    if any(panel.front for panel in panels):
+    has_front = any(panel.front for panel in panels)
+    marks = [
+        (*mark, "white" if has_front else mark[0]) for kind, mark in KINDS.items() if kind in drawn
+    ]
+    if has_front:
         marks.append((GREY, "o", "filled: on the Pareto front, by mean", GREY))
     handles = [
         lines.Line2D([], [], color=color, marker=marker, markerfacecolor=face, markersize=7,
