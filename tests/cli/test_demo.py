@@ -8,7 +8,7 @@ import pytest
 import bitcycle.report.page
 import bitcycle.study.demo
 from bitcycle.cli.main import main
-from tests.report.test_demo import made_up
+from tests.report.made_up import demo_result
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def calls(monkeypatch):
         made.append((str(output), num_seeds, num_jobs))
         output.mkdir(parents=True, exist_ok=True)
         say("[1/1] a run")
-        return made_up()
+        return demo_result()
 
     def write_page(result, path):
         path.write_text("page", encoding="utf-8")
@@ -39,7 +39,7 @@ def test_it_prints_the_table_says_what_to_type_next_and_ends_with_the_page(
     assert calls == [("runs/demo", 3, 2)]
     out = capsys.readouterr().out
     assert out.startswith("[1/1] a run\n")
-    assert str(made_up()) in out
+    assert str(demo_result()) in out
     assert (tmp_path / "runs" / "demo" / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert "runs/demo/demo.png" in out
     assert out.endswith("page:    runs/demo/demo.html\n")
@@ -53,7 +53,7 @@ def test_without_matplotlib_there_is_everything_but_picture_and_page(
     monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
     assert main(["demo", "--output", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert str(made_up()) in out
+    assert str(demo_result()) in out
     assert 'pip install "bitcycle[report]"' in out
     assert list(tmp_path.iterdir()) == []
 

@@ -12,10 +12,12 @@ from bitcycle.cost.result import Cost, LayerCost
 from bitcycle.landscape.result import Landscape
 from bitcycle.range_curve import RangeCurve
 from bitcycle.study.base import Method, Study, StudyRun
+from bitcycle.study.demo import DemoResult, summarize
 from bitcycle.study.failures import write_failures
 from bitcycle.tasks import ModelConfig
 from bitcycle.train.config import PrecisionConfig, RunConfig, TrackingConfig
 from bitcycle.train.configfile import to_yaml
+from tests.study.made_up import method, study_result
 
 SCRIPT = "<script>document.title='hurt'</script>"
 BREAKOUT = "</script><img src=x onerror=\"document.title='hurt'\">"
@@ -154,6 +156,21 @@ def made_up_cost(num_layers: int = 2) -> Cost:
         convention="exact", layers=tuple(each), baseline_layers=tuple(each), baseline="itself",
         num_steps=40, num_samples=40, uncounted=(),
     )  # fmt: skip
+
+
+def demo_result() -> DemoResult:
+    """The demo's methods with made-up accuracies."""
+    precisions = {
+        "float32": (PrecisionConfig(), 3200.0),
+        "static 8/8": (PrecisionConfig(forward=8, backward=8), 200.0),
+        "CPT 3-8/8": (PrecisionConfig(forward="CR:3-8:8", backward=8), 100.0),
+        "static 3/8": (PrecisionConfig(forward=3, backward=8), 50.0),
+    }
+    entries = [
+        (method(label, changes={"precision": precision}), {0: 98.1, 1: 98.9, 2: 99.4}, cost)
+        for label, (precision, cost) in precisions.items()
+    ]
+    return summarize(study_result(entries, baseline="static 8/8"))
 
 
 class Elements(HTMLParser):

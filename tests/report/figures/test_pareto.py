@@ -16,6 +16,7 @@ from bitcycle.schedules import parse_schedule
 from bitcycle.study.demo import DemoResult
 from bitcycle.study.summary import summarize
 from bitcycle.train.config import PrecisionConfig
+from tests.report.made_up import demo_result
 from tests.study.made_up import method, study_result
 
 BASE = {0: 90.0, 1: 91.0, 2: 92.0}
@@ -127,17 +128,12 @@ def test_critical_periods_stand_at_what_is_varied():
     assert "start of the window" in panel.x_title
 
 
-DEMO = [
-    (method("float32", changes={"precision": PrecisionConfig()}), BASE, 3200.0),
-    *METHODS[:3],
-]
-
-
 def test_the_demo_has_every_method_at_its_cost_and_the_bits_of_every_step():
-    costs, bits = demo_panels(study_result(DEMO, baseline="static"))
-    assert [point.label for point in (*costs.points, *costs.lines)] == [
-        "static", "CPT", "low", "float32",
+    costs, bits = demo_panels(demo_result().study)
+    assert [(point.label, point.x) for point in costs.points] == [
+        ("static 8/8", 1.0), ("CPT 3-8/8", 0.5), ("static 3/8", 0.25),
     ]  # fmt: skip
+    assert [point.label for point in costs.lines] == ["float32"]
     assert [
         [value for start, end, value in line.segments for _ in range(start, end)]
         for line in bits.lines
@@ -185,7 +181,7 @@ def test_a_study_without_a_run_has_no_picture():
 
 
 def test_the_demo_is_drawn():
-    assert len(plot(DemoResult((), study_result(DEMO, baseline="static"))).axes) == 2
+    assert len(plot(demo_result()).axes) == 2
     with pytest.raises(ValueError, match="study"):
         plot(DemoResult(()))
 
