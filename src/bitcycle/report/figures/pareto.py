@@ -326,9 +326,9 @@ def draw_values(axes: Axes, panel: ValuePanel, *, by_method: bool = False) -> No
             color, marker = Style(point.number).color, Style(point.number).marker[0]
         bar = None if point.bar is None else [[point.bar[0]], [point.bar[1]]]
         is_filled = point.is_on_front or panel.layout == "joined"
+        x, y = (point.mean, place) if is_rows else (point.x, point.mean)
         axes.errorbar(
-            *((point.mean, place) if is_rows else (point.x, point.mean)),
-            xerr=bar if is_rows else None, yerr=None if is_rows else bar, color=color,
+            x, y, xerr=bar if is_rows else None, yerr=None if is_rows else bar, color=color,
             marker=marker, markersize=8 if is_filled else 7, markeredgewidth=1.4, capsize=3,
             markerfacecolor=color if is_filled else "white", elinewidth=1.0, linestyle="none",
             zorder=3,
