@@ -178,9 +178,10 @@ def test_the_command_of_a_study_has_the_options_of_its_last_run(made, name, file
 
 def test_equal_environments_are_one_column_the_most_frequent_first(made):
     path = made.methods[0].runs[0].directory / "env.json"
-    path.write_text(json.dumps({"torch": "8.8", "device": None}))
+    path.write_text(json.dumps({"torch": "8.8", "device": None, "gpus": 0}))
     found = sections.environments(logged_methods(made))
     assert found.counts == [5, 1]
     assert dict(found.rows)["torch"] == ["9.9", "8.8"]
+    assert (dict(found.rows)["device"], dict(found.rows)["gpus"]) == (["-", "-"], ["-", "0"])
     assert "command" not in dict(found.rows)
     assert sections.environments(logged_methods(made)[3:]) is None

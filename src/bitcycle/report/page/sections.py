@@ -414,5 +414,11 @@ def environments(methods: Sequence[LoggedMethod]) -> Environments | None:
         return None
     shown = sorted(found, key=lambda entry: -entry[1])[: MOST["environments"]]
     keys = dict.fromkeys(key for own, _ in shown for key in own)
-    rows = [(key.replace("_", " "), [str(own.get(key) or "-") for own, _ in shown]) for key in keys]
+    rows = [
+        (
+            key.replace("_", " "),
+            ["-" if own.get(key) is None else str(own[key]) for own, _ in shown],
+        )
+        for key in keys
+    ]
     return Environments([count for _, count in shown], rows, len(found) - len(shown))
