@@ -309,7 +309,7 @@ def landscape_cards(methods: Sequence[LoggedMethod], folder: Path) -> list[Card]
         except (ValueError, OSError):
             continue
         found.append((f"{name or item.label} at {item.precision}", item))
-    grids = {item.alphas for _, item in found}  # common levels need a common grid
+    grids = dict.fromkeys(item.alphas for _, item in found)  # common levels need a common grid
     cards = []
     for grid in grids:
         same = [(title, item) for title, item in found if item.alphas == grid]
