@@ -66,7 +66,7 @@ class Comparison:
 
 def compare(study: StudyData) -> list[Comparison]:
     """Every cyclic method of the study with static bits of the same top precision."""
-    found = []
+    found: list[Comparison] = []
     for group, row in _cyclic(study):
         top = top_bits(row.method.method.config)
         statics = _static(study, group)
@@ -77,7 +77,7 @@ def compare(study: StudyData) -> list[Comparison]:
 
 def compare_at_cost(study: StudyData, others: Sequence[StudyData] = ()) -> list[Comparison]:
     """Every cyclic method with the best static bits that cost no more, of any of the studies."""
-    found = []
+    found: list[Comparison] = []
     for group, row in _cyclic(study):
         statics = _static(study, group)
         for other in others:
