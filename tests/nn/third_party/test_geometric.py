@@ -1,6 +1,7 @@
-"""FP-Agg and Q-Agg of PyTorch Geometric's convolutions against dense matrices."""
+"""PyTorch Geometric: a range per node; FP-Agg and Q-Agg of convolutions against dense matrices."""
 
 import copy
+import itertools
 import pickle
 
 import pytest
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import bitcycle as bc
-from bitcycle.quantizers import SBM
+from bitcycle.quantizers import SBM, AbsMax
 from tests import naive
 
 from .graphs import (
@@ -29,6 +30,83 @@ from .graphs import (
 )
 
 geometric = pytest.importorskip("torch_geometric.nn")
+
+
+def linear(bias=True):
+    torch.manual_seed(0)
+    return geometric.Linear(5, 3, bias=bias)
+
+
+def test_the_products_are_those_of_per_node_features_and_per_row_weights():
+    for bits in ((4, 4, 4), (3, 3, 8), (8, None, None), (None, 2, 6)):
+        for kernel in ("auto", "int8"):
+            w, a, e = bits
+            layer, x = linear(), features(5)
+            bc.quantize_model(layer, SBM(error_rounding="nearest"), kernel=kernel)
+            bc.set_precision(layer, bc.Precision(weight=w, act=a, error=e))
+            ours = run(layer, x)
+            error = fixed_error(ours["output"])
+            weight = naive.per_channel(layer.weight.detach(), w)
+            expected = naive.linear(
+                per_node(x, a), weight, layer.bias.detach(), per_error(error, e)
+            )
+            assert_close(
+                ours,
+                {
+                    "output": expected.output,
+                    "x": expected.grad_input,
+                    "weight": expected.grad_weight,
+                    "bias": error.sum(0),
+                },
+            )
+
+
+def test_a_node_does_not_depend_on_the_spread_of_the_others():
+    layer, x = convert(linear(), "float32", "FW3/BW8"), features(5)
+    alone = torch.cat([layer(x[i : i + 1]) for i in range(len(x))])
+    assert_close({"rows": layer(x)}, {"rows": alone.detach()})
+    with pytest.raises(AssertionError):
+        assert_close({"rows": layer(x)}, {"rows": layer(x * torch.linspace(1, 2, 5)).detach()})
+
+
+def test_nodes_of_several_graphs_at_once_have_their_own_ranges_too():
+    layer, x = convert(linear(), "float32", "FW3/BW8"), features(5)
+    stacked = torch.stack([x, 3 * x])  # (graphs, nodes, features)
+    assert_close({"y": layer(stacked)}, {"y": torch.stack([layer(x), layer(3 * x)]).detach()})
+
+
+def test_evaluation_takes_the_same_ranges_as_training_and_observes_nothing(recwarn):
+    layer, x = convert(linear(), "float32", "FW3/BW8"), features(5)
+    assert torch.equal(layer.eval()(x), layer.train()(x))
+    assert sorted(layer.state_dict()) == ["bias", "weight"]
+    assert bc.audit(layer).rows[0].is_observed is None
+    assert not recwarn.list
+
+
+def test_a_symmetric_rule_takes_a_range_per_node_too():
+    layer, x = bc.quantize_model(linear(), AbsMax()), features(5)
+    bc.set_precision(layer, "a3")
+    assert torch.equal(layer(x)[2:3], layer(x[2:3]))
+
+
+def test_integer_kernels_are_declined_and_the_audit_says_why():
+    layer = bc.quantize_model(linear(), kernel="int8")
+    (row,) = bc.audit(layer).rows
+    assert row.kernel == "simulate"
+    assert "one scale per node" in row.reason
+    bc.quantize_model(layer, kernel="bf16")  # converted again
+    assert bc.audit(layer).rows[0].kernel == "simulate"
+    bc.set_precision(layer, "w16a16")  # more than codes carry
+
+
+def test_a_lazy_layer_waits_for_its_first_batch():
+    model = nn.Sequential(nn.Linear(4, 4), geometric.Linear(-1, 3))
+    bc.quantize_model(model)
+    assert bc.audit(model)["1"].reason == "lazy: run one batch through the model first"
+    model(torch.ones(2, 4))
+    bc.quantize_model(model)
+    assert bc.audit(model)["1"].is_converted
+
 
 MODES = ["float32", "quantized"]
 BITS = [(4, 4, 4), (3, 3, 8), (None, 4, None), (None, None, 4)]
@@ -64,21 +142,20 @@ def propagation_matrix(layer, weights):
     return a
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"bias": False, "improved": True},
-        {"normalize": False},
-        {"add_self_loops": False},
-        {"flow": "target_to_source"},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighted"])
-@pytest.mark.parametrize("bits", BITS, ids=str)
+GCN = [
+    ({}, BITS), ({"bias": False, "improved": True}, BITS[1:2]), ({"normalize": False}, BITS[1:2]),
+    ({"add_self_loops": False}, BITS[1:2]), ({"flow": "target_to_source"}, BITS[1:2]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "all_bits"), GCN, ids=str)
 @pytest.mark.parametrize("mode", MODES)
-def test_gcn_equals_dense_matrices(options, weights, bits, mode):
+def test_gcn_equals_dense_matrices(options, all_bits, mode):
+    for bits, weights in itertools.product(all_bits, (None, WEIGHTS)):
+        _check_gcn(options, weights, bits, mode)
+
+
+def _check_gcn(options, weights, bits, mode):
     w, a, e = bits
     layer, x = convert(gcn(**options), mode, precision(bits)), features(5)
     ours = run(layer, x, EDGES, weights)
@@ -116,98 +193,102 @@ def test_the_gradient_of_an_edge_weight_is_of_the_quantized_features_and_error()
 @pytest.mark.parametrize(
     "options", [{}, {"root_weight": False, "bias": False}, {"aggr": "add"}], ids=str
 )
-@pytest.mark.parametrize("bits", BITS, ids=str)
 @pytest.mark.parametrize("mode", MODES)
-def test_sage_equals_dense_matrices(options, bits, mode):
-    w, a, e = bits
-    torch.manual_seed(0)
-    layer = convert(geometric.SAGEConv(5, 4, **options), mode, precision(bits))
-    x = features(5)
-    ours = run(layer, x, EDGES)
-    error = fixed_error(ours["output"])
-    is_quantized = mode == "quantized"
-    matrix = dense(EDGES)
-    if layer.aggr == "mean":
-        matrix = matrix / matrix.sum(dim=1, keepdim=True).clamp_min(1)
-    w_l = naive.per_channel(layer.lin_l.weight.detach(), w).double()
-    near = matrix @ (per_node(x, a) if is_quantized else x.double())
-    near_grid, e_grid = per_node(near, a), per_error(error, e)
-    back = e_grid @ w_l
-    expected = {
-        "output": near_grid @ w_l.t(),
-        "x": matrix.t() @ (per_error(back, e) if is_quantized else back),
-        "lin_l.weight": e_grid.t() @ near_grid,
-    }
-    if layer.lin_l.bias is not None:
-        expected["output"] = expected["output"] + layer.lin_l.bias.detach()
-        expected["lin_l.bias"] = error.sum(0)
-    if layer.root_weight:
-        w_r, x_grid = naive.per_channel(layer.lin_r.weight.detach(), w).double(), per_node(x, a)
-        expected["output"] = expected["output"] + x_grid @ w_r.t()
-        expected["x"] = expected["x"] + e_grid @ w_r
-        expected["lin_r.weight"] = e_grid.t() @ x_grid
-    assert_close(ours, expected)
+def test_sage_equals_dense_matrices(options, mode):
+    for bits in BITS:
+        w, a, e = bits
+        torch.manual_seed(0)
+        layer = convert(geometric.SAGEConv(5, 4, **options), mode, precision(bits))
+        x = features(5)
+        ours = run(layer, x, EDGES)
+        error = fixed_error(ours["output"])
+        is_quantized = mode == "quantized"
+        matrix = dense(EDGES)
+        if layer.aggr == "mean":
+            matrix = matrix / matrix.sum(dim=1, keepdim=True).clamp_min(1)
+        w_l = naive.per_channel(layer.lin_l.weight.detach(), w).double()
+        near = matrix @ (per_node(x, a) if is_quantized else x.double())
+        near_grid, e_grid = per_node(near, a), per_error(error, e)
+        back = e_grid @ w_l
+        expected = {
+            "output": near_grid @ w_l.t(),
+            "x": matrix.t() @ (per_error(back, e) if is_quantized else back),
+            "lin_l.weight": e_grid.t() @ near_grid,
+        }
+        if layer.lin_l.bias is not None:
+            expected["output"] = expected["output"] + layer.lin_l.bias.detach()
+            expected["lin_l.bias"] = error.sum(0)
+        if layer.root_weight:
+            w_r, x_grid = naive.per_channel(layer.lin_r.weight.detach(), w).double(), per_node(x, a)
+            expected["output"] = expected["output"] + x_grid @ w_r.t()
+            expected["x"] = expected["x"] + e_grid @ w_r
+            expected["lin_r.weight"] = e_grid.t() @ x_grid
+        assert_close(ours, expected)
 
 
-@pytest.mark.parametrize("concat", [True, False])
-@pytest.mark.parametrize("bits", BITS, ids=str)
 @pytest.mark.parametrize("mode", MODES)
-def test_gat_quantizes_the_features_that_are_mixed_and_not_the_attention(mode, bits, concat):
-    torch.manual_seed(0)
-    heads, width = 2, 3
-    layer = geometric.GATConv(5, width, heads=heads, concat=concat)
-    convert(layer, mode, precision(bits))
-    x = features(5) / features(5).abs().max()
-    ours = run(layer, x, EDGES)
-    parameters = {n: p.detach().clone().requires_grad_() for n, p in layer.named_parameters()}
-    leaf = x.clone().requires_grad_()
-    h = oracle_linear(leaf, parameters["lin.weight"], bits).view(NUM_NODES, heads, width)
-    to_i, to_j = ((h * parameters[f"att_{end}"]).sum(-1) for end in ("dst", "src"))  # (N, heads)
-    scores = F.leaky_relu(to_i[:, None] + to_j[None], 0.2)  # (i, j, heads)
-    is_edge = (dense(EDGES) + torch.eye(NUM_NODES)) > 0
-    alpha = scores.masked_fill(~is_edge[..., None], -torch.inf).softmax(dim=1)
-    mixed = straight(h, bits[1]) if mode == "quantized" else h
-    output = torch.einsum("ijh,jhc->ihc", alpha, mixed)
-    output = with_error(output, bits[2]) if mode == "quantized" else output
-    output = output.flatten(1) if concat else output.mean(dim=1)
-    output = output + parameters["bias"]
-    output.backward(fixed_error(output))
-    grads = {name: p.grad for name, p in parameters.items()}
-    assert_close(ours, {"output": output.detach(), "x": leaf.grad, **grads})
+def test_gat_quantizes_the_features_that_are_mixed_and_not_the_attention(mode):
+    for concat in (True, False):
+        for bits in BITS:
+            torch.manual_seed(0)
+            heads, width = 2, 3
+            layer = geometric.GATConv(5, width, heads=heads, concat=concat)
+            convert(layer, mode, precision(bits))
+            x = features(5) / features(5).abs().max()
+            ours = run(layer, x, EDGES)
+            parameters = {
+                n: p.detach().clone().requires_grad_() for n, p in layer.named_parameters()
+            }
+            leaf = x.clone().requires_grad_()
+            h = oracle_linear(leaf, parameters["lin.weight"], bits).view(NUM_NODES, heads, width)
+            to_i, to_j = (
+                (h * parameters[f"att_{end}"]).sum(-1) for end in ("dst", "src")
+            )  # (N, heads)
+            scores = F.leaky_relu(to_i[:, None] + to_j[None], 0.2)  # (i, j, heads)
+            is_edge = (dense(EDGES) + torch.eye(NUM_NODES)) > 0
+            alpha = scores.masked_fill(~is_edge[..., None], -torch.inf).softmax(dim=1)
+            mixed = straight(h, bits[1]) if mode == "quantized" else h
+            output = torch.einsum("ijh,jhc->ihc", alpha, mixed)
+            output = with_error(output, bits[2]) if mode == "quantized" else output
+            output = output.flatten(1) if concat else output.mean(dim=1)
+            output = output + parameters["bias"]
+            output.backward(fixed_error(output))
+            grads = {name: p.grad for name, p in parameters.items()}
+            assert_close(ours, {"output": output.detach(), "x": leaf.grad, **grads})
 
 
-@pytest.mark.parametrize("bits", BITS, ids=str)
 @pytest.mark.parametrize("mode", MODES)
-def test_gin_sums_quantized_features_and_its_network_is_converted_as_any(mode, bits):
-    torch.manual_seed(0)
-    inner = nn.Linear(5, 4)
-    layer = geometric.GINConv(nn.Sequential(inner, nn.ReLU()), eps=0.3, train_eps=True)
-    convert(layer, mode, precision(bits))
-    x = features(5)
-    ours = run(layer, x, EDGES)
-    eps = layer.eps.detach().clone().requires_grad_()
-    leaf, w = x.clone().requires_grad_(), inner.weight.detach()
-    near = dense(EDGES).float() @ (straight(leaf, bits[1]) if mode == "quantized" else leaf)
-    near = with_error(near, bits[2]) if mode == "quantized" else near
-    total = near + (1 + eps) * leaf
-    # an ordinary nn.Linear: one range for the whole batch
-    grid = total + (naive.per_tensor(total.detach(), bits[1]) - total.detach())
-    weight = w.clone().requires_grad_()
-    on_grid = weight + (naive.per_channel(w, bits[0]) - w)
-    output = F.relu(with_error(grid @ on_grid.t(), bits[2]) + inner.bias.detach())
-    output.backward(fixed_error(output))
-    bias = (fixed_error(output) * (output > 0)).sum(0)
-    assert_close(
-        ours,
-        {
-            "output": output.detach(),
-            "x": leaf.grad,
-            "eps": eps.grad,
-            "nn.0.weight": weight.grad,
-            "nn.0.bias": bias,
-        },
-    )
-    assert "nn.0.act_range" in layer.state_dict()
+def test_gin_sums_quantized_features_and_its_network_is_converted_as_any(mode):
+    for bits in BITS:
+        torch.manual_seed(0)
+        inner = nn.Linear(5, 4)
+        layer = geometric.GINConv(nn.Sequential(inner, nn.ReLU()), eps=0.3, train_eps=True)
+        convert(layer, mode, precision(bits))
+        x = features(5)
+        ours = run(layer, x, EDGES)
+        eps = layer.eps.detach().clone().requires_grad_()
+        leaf, w = x.clone().requires_grad_(), inner.weight.detach()
+        near = dense(EDGES).float() @ (straight(leaf, bits[1]) if mode == "quantized" else leaf)
+        near = with_error(near, bits[2]) if mode == "quantized" else near
+        total = near + (1 + eps) * leaf
+        # an ordinary nn.Linear: one range for the whole batch
+        grid = total + (naive.per_tensor(total.detach(), bits[1]) - total.detach())
+        weight = w.clone().requires_grad_()
+        on_grid = weight + (naive.per_channel(w, bits[0]) - w)
+        output = F.relu(with_error(grid @ on_grid.t(), bits[2]) + inner.bias.detach())
+        output.backward(fixed_error(output))
+        bias = (fixed_error(output) * (output > 0)).sum(0)
+        assert_close(
+            ours,
+            {
+                "output": output.detach(),
+                "x": leaf.grad,
+                "eps": eps.grad,
+                "nn.0.weight": weight.grad,
+                "nn.0.bias": bias,
+            },
+        )
+        assert "nn.0.act_range" in layer.state_dict()
 
 
 # -- forms of input -------------------------------------------------------------------------------

@@ -1,19 +1,17 @@
 """Attention modules of transformers: converted through that package's registry of functions."""
 
-import copy
-import pickle
-
 import pytest
 import torch
+from torch import nn
 
 import bitcycle as bc
+from bitcycle.nn.third_party import transformers_attention  # noqa: E402
+from bitcycle.nn.third_party.transformers_attention import attention, find_layer  # noqa: E402
 from tests import naive_attention
 from tests.toys import randn
 
 transformers = pytest.importorskip("transformers", reason="needs transformers")
 
-from bitcycle.nn.third_party import transformers_attention  # noqa: E402
-from bitcycle.nn.third_party.transformers_attention import attention, find_layer  # noqa: E402
 
 SIZES = {
     "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4,
@@ -144,17 +142,6 @@ def test_dropout_is_for_training():
     assert (weights[..., ~AHEAD] > 0).all()
 
 
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
-def test_a_copy_of_the_model_computes_the_same(duplicate):
-    model = bc.quantize_model(llama())
-    bc.set_precision(model, "FW4/BW8")
-    model(TOKENS)
-    other = duplicate(model).eval()
-    expected = model.eval()(TOKENS).last_hidden_state
-    assert torch.equal(other(TOKENS).last_hidden_state, expected)
-    assert type(other.layers[0].self_attn) is type(model.layers[0].self_attn)
-
-
 def test_ranges_are_in_the_state_dict_and_decide_the_evaluation():
     model = bc.quantize_model(llama())
     bc.set_precision(model, "FW4/BW8")
@@ -203,3 +190,35 @@ def test_other_types_of_the_package_have_no_layer():
     assert find_layer(type(llama().layers[0].self_attn)) is not None
     assert find_layer(transformers.LlamaModel) is None
     assert find_layer(torch.nn.Identity) is None
+
+
+pytorch_utils = pytest.importorskip("transformers.pytorch_utils", reason="needs transformers")
+
+
+def pair(precision):
+    """A converted Conv1D and the nn.Linear with the same parameters."""
+    torch.manual_seed(0)
+    module, linear = pytorch_utils.Conv1D(6, 4), nn.Linear(4, 6)
+    with torch.no_grad():
+        module.weight.copy_(linear.weight.t())
+        module.bias.copy_(linear.bias)
+    for layer in (module, linear):
+        bc.quantize_model(layer, bc.quantizers.SBM(error_rounding="nearest"), kernel="simulate")
+        bc.set_precision(layer, precision)
+    return module, linear
+
+
+def test_it_computes_what_a_linear_layer_with_the_same_weight_does():
+    for precision in ("w3a3e3", "w8a8e8", "w2", "e4"):
+        module, linear = pair(precision)
+        results = []
+        for layer in (module, linear):
+            x = randn(2, 3, 4).requires_grad_()
+            output = layer(x)
+            grads = torch.autograd.grad(
+                output, (x, layer.weight, layer.bias), randn(2, 3, 6, seed=2)
+            )
+            results.append([output, *grads])
+        results[0][2] = results[0][2].t()
+        for ours, theirs in zip(*results, strict=True):
+            assert torch.allclose(ours, theirs, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Copies, pickles, dtypes, devices and state dicts of converted layers."""
+"""Which class a module becomes; copies, pickles, dtypes, devices and state dicts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,75 @@ from torch import Tensor, nn
 
 import bitcycle as bc
 from bitcycle.nn import QuantizedLayer
+from bitcycle.nn.companion import Companion, accompany, can_accompany
+from bitcycle.nn.settings import ModelState
+from bitcycle.nn.swap import converted_type, qualified_name, registered_base
 
 from .layers import convert
+
+
+class _Named(nn.Linear):
+    """A subclass that adds nothing to the arithmetic."""
+
+
+def test_a_subclass_becomes_a_quantized_subclass() -> None:
+    layer = convert(_Named(4, 3), "w4")
+    assert isinstance(layer, _Named)
+    assert type(layer).__name__ == "Quantized_Named"
+    assert converted_type(_Named) is type(layer)
+    assert registered_base(_Named) is nn.Linear
+    assert registered_base(nn.ReLU) is None
+    assert qualified_name(nn.Linear) == "torch.nn.modules.linear.Linear"
+
+
+def test_a_type_made_on_demand_survives_copy_and_pickle() -> None:
+    layer = convert(_Named(4, 3), "w4a4")
+    x = torch.linspace(-1, 1, 8).view(2, 4)
+    for again in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):  # our own bytes
+        assert type(again) is type(layer)
+        assert torch.equal(again(x), layer(x))
+
+
+def test_modules_that_conversion_would_change_are_left_alone() -> None:
+    class Own(nn.ReLU):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return input
+
+    taken = nn.ReLU()
+    taken.shared = "the user's own"  # type: ignore[assignment]
+    assert can_accompany(nn.ReLU())
+    assert not any(map(can_accompany, (Own(), taken, nn.GELU(), nn.Linear(1, 1))))
+
+
+def test_memory_is_saved_with_bits_for_ordinary_tensors_that_need_a_gradient() -> None:
+    class Special(torch.Tensor):
+        pass
+
+    module, shared = nn.ReLU(), ModelState()
+    accompany(module, shared)
+    assert isinstance(module, Companion)
+    x = torch.ones(3, requires_grad=True)
+    assert not module.saves_memory(x)
+    shared.note_bits("layer", True)
+    assert module.saves_memory(x)
+    assert module.saves_memory(nn.Parameter(x))
+    special = x.detach().as_subclass(Special).requires_grad_()
+    sparse = x.detach().to_sparse().requires_grad_()
+    assert not any(map(module.saves_memory, (x.detach(), special, sparse)))
+    with torch.no_grad():
+        assert not module.saves_memory(x)
+
+
+def test_a_companion_can_be_given_to_another_model_and_back() -> None:
+    module, one, other = nn.ReLU(), ModelState(), ModelState()
+    accompany(module, one)
+    assert can_accompany(module)
+    accompany(module, other)
+    assert isinstance(module, Companion)
+    assert module.shared is other
+    module.become_float()
+    assert type(module) is nn.ReLU
+    assert vars(module) == vars(nn.ReLU())
 
 
 def _model(precision: str = "w4a4e4") -> nn.Sequential:
@@ -56,6 +123,8 @@ def test_a_copy_computes_the_same_and_is_separate(how: str) -> None:
     assert [type(m) for m in twin] == [type(m) for m in model]
     assert bc.get_precision(twin) == bc.get_precision(model)
     assert _ranges(twin) == _ranges(model)
+    assert len({id(layer.shared) for layer in twin}) == 1
+    assert twin[0].shared is not model[0].shared
     outputs = [m.eval()(_input()) for m in (model, twin)]
     assert torch.equal(*outputs)
     bc.set_precision(twin, "fp32")
@@ -63,53 +132,31 @@ def test_a_copy_computes_the_same_and_is_separate(how: str) -> None:
     assert torch.equal(model(_input()), outputs[0])
 
 
-@pytest.mark.parametrize("how", ["deepcopy", "pickle", "save"])
-def test_what_layers_share_stays_shared_within_a_copy_and_separate_between_copies(how: str) -> None:
-    model = _trained()
-    twin = _copy(model, how)
-    assert len({id(layer.shared) for layer in model}) == 1
-    assert len({id(layer.shared) for layer in twin}) == 1
-    assert twin[0].shared is not model[0].shared
+def test_a_copy_knows_that_its_bits_are_written() -> None:
+    for how in ("deepcopy", "pickle"):
+        twin = _copy(_trained(), how)
+        for layer in twin:
+            assert not layer.set_precision(layer.precision)
+            layer.control.zero_()
+            assert layer.set_precision(layer.precision)
 
 
-@pytest.mark.parametrize("how", ["deepcopy", "pickle"])
-def test_a_copy_knows_that_its_bits_are_written(how: str) -> None:
-    twin = _copy(_trained(), how)
-    for layer in twin:
-        assert not layer.set_precision(layer.precision)
-        layer.control.zero_()
-        assert layer.set_precision(layer.precision)
-
-
-class _Mine(nn.Linear):
-    """Its converted class exists only while the process runs."""
-
-
-def test_a_converted_subclass_can_be_copied() -> None:
-    layer = convert(_Mine(4, 3), "w4")
-    twin = pickle.loads(pickle.dumps(layer))
-    assert type(twin) is type(layer)
-    assert torch.equal(twin(torch.ones(4)), layer(torch.ones(4)))
-
-
-@pytest.mark.parametrize(
-    "dtype", [torch.float16, torch.bfloat16, torch.float64], ids=lambda d: str(d)[6:]
-)
-def test_another_dtype_leaves_ranges_float32_and_the_control_int32(dtype: torch.dtype) -> None:
-    model = _trained()
-    before = _ranges(model)
-    controls = [layer.control.tolist() for layer in model]
-    model.to(dtype)
-    assert _ranges(model) == before  # and not rounded to that dtype
-    assert [layer.control.tolist() for layer in model] == controls
-    for layer in model:
-        assert layer.weight.dtype == dtype
-        assert (layer.act_range.dtype, layer.health.dtype) == (torch.float32, torch.float32)
-        assert layer.control.dtype == torch.int32
-    output = model(_input().to(dtype))
-    output.float().sum().backward()
-    assert output.dtype == dtype
-    assert all(layer.weight.grad.dtype == dtype for layer in model)
+def test_another_dtype_leaves_ranges_float32_and_the_control_int32() -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        model = _trained()
+        before = _ranges(model)
+        controls = [layer.control.tolist() for layer in model]
+        model.to(dtype)
+        assert _ranges(model) == before  # and not rounded to that dtype
+        assert [layer.control.tolist() for layer in model] == controls
+        for layer in model:
+            assert layer.weight.dtype == dtype
+            assert (layer.act_range.dtype, layer.health.dtype) == (torch.float32, torch.float32)
+            assert layer.control.dtype == torch.int32
+        output = model(_input().to(dtype))
+        output.float().sum().backward()
+        assert output.dtype == dtype
+        assert all(layer.weight.grad.dtype == dtype for layer in model)
 
 
 def test_half_and_type_are_no_exception() -> None:
@@ -145,19 +192,19 @@ def test_a_meta_model_that_is_materialized_empty_has_its_bits_and_no_ranges() ->
     assert model[0](torch.ones(1, 4)).tolist() == [[4.0, 4.0, 4.0]]
 
 
-@pytest.mark.parametrize("source", ["converted", "float"])
-def test_a_meta_model_can_be_assigned_a_state(source: str) -> None:
-    trained = _trained()
-    state = trained.state_dict() if source == "converted" else bc.float_state_dict(trained)
-    with torch.device("meta"):
-        model = nn.Sequential(nn.Conv1d(4, 4, 3), nn.ConvTranspose1d(4, 2, 3), nn.Linear(6, 3))
-    bc.quantize_model(model)
-    bc.set_precision(model, "w4a4e4")
-    model.load_state_dict(state, strict=True, assign=True)
-    assert not any(t.is_meta for t in (*model.parameters(), *model.buffers()))
-    assert [layer.control[:3].tolist() for layer in model] == [[15, 15, 15]] * 3
-    assert [layer.is_observed for layer in model] == [source == "converted"] * 3
-    assert torch.equal(model.train()(_input()), trained.train()(_input()))
+def test_a_meta_model_can_be_assigned_a_state() -> None:
+    for source in ("converted", "float"):
+        trained = _trained()
+        state = trained.state_dict() if source == "converted" else bc.float_state_dict(trained)
+        with torch.device("meta"):
+            model = nn.Sequential(nn.Conv1d(4, 4, 3), nn.ConvTranspose1d(4, 2, 3), nn.Linear(6, 3))
+        bc.quantize_model(model)
+        bc.set_precision(model, "w4a4e4")
+        model.load_state_dict(state, strict=True, assign=True)
+        assert not any(t.is_meta for t in (*model.parameters(), *model.buffers()))
+        assert [layer.control[:3].tolist() for layer in model] == [[15, 15, 15]] * 3
+        assert [layer.is_observed for layer in model] == [source == "converted"] * 3
+        assert torch.equal(model.train()(_input()), trained.train()(_input()))
 
 
 def test_a_product_of_activations_on_meta_gets_real_buffers_from_either_state() -> None:
