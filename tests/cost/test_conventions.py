@@ -15,12 +15,9 @@ from tests import toys
 SIZES = {
     "resnet38": (83.286, 84.032),
     "resnet74": (168.221, 169.655),
-    "resnet110": (253.156, 255.277),
-    "resnet152": (352.246, 355.171),
     "resnet164": (380.558, 383.711),
     "mobilenetv2": (91.270, 94.720),
     "imagenet_resnet18": (1814.07, 1819.04),
-    "imagenet_resnet34": (3663.76, 3671.24),
     "imagenet_resnet50": (4089.18, 4111.41),
 }
 
@@ -73,14 +70,14 @@ def test_patterns_for_a_float_model_are_an_error() -> None:
         )
 
 
-@pytest.mark.parametrize("convention", ["paper", "followup"])
-def test_layers_with_bits_of_their_own_are_an_error_that_names_them(convention: str) -> None:
-    model = bc.quantize_model(toys.linears(4, 8, 2))
-    with pytest.raises(ValueError, match="'0' and '1' differ; count with convention='exact'"):
-        bc.training_cost(
-            model, torch.ones(1, 4), forward={"*": 4, "1": 6}, backward=8, total_steps=1,
-            convention=convention,
-        )  # fmt: skip
+def test_layers_with_bits_of_their_own_are_an_error_that_names_them() -> None:
+    for convention in ("paper", "followup"):
+        model = bc.quantize_model(toys.linears(4, 8, 2))
+        with pytest.raises(ValueError, match="'0' and '1' differ; count with convention='exact'"):
+            bc.training_cost(
+                model, torch.ones(1, 4), forward={"*": 4, "1": 6}, backward=8, total_steps=1,
+                convention=convention,
+            )  # fmt: skip
 
 
 def test_the_graph_net_of_the_follow_up_costs_what_it_published() -> None:
