@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -71,31 +70,33 @@ def test_a_function_of_the_model_can_add_a_loss_and_exclude_its_tensors() -> Non
     assert without >= 5 * 3 * FLOAT  # log-probabilities
 
 
-@pytest.mark.parametrize("kernel", ["dequantize", "int8"])
-@pytest.mark.parametrize(("bits", "share"), [(8, 0.26), (4, 0.14)])
-def test_codes_take_their_share_of_the_float_operands(kernel: str, bits: int, share: float) -> None:
-    model = bc.quantize_model(linears(64, 48, 32), kernel=kernel, max_bits=bits)
-    bc.set_precision(model, f"w{bits}a{bits}e{bits}")
-    saved = saved_bytes(model, randn(100, 64))
-    elements = {"0": 100 * 64, "1": 100 * 48 + 48 * 32}  # the first needs no grad_input
-    assert saved.codes_by_layer == {name: n * bits // 8 for name, n in elements.items()}
-    assert all(n <= share * FLOAT * elements[name] for name, n in saved.codes_by_layer.items())
-    table = str(saved).splitlines()
-    assert table[0].split() == ["layer", "bytes", "of", "these", "codes"]
-    assert table[-1].split() == [
-        "all",
-        f"{saved.num_bytes:,}",
-        f"{sum(elements.values()) * bits // 8:,}",
-    ]
+def test_codes_take_their_share_of_the_float_operands() -> None:
+    for kernel in ("dequantize", "int8"):
+        for bits, share in ((8, 0.26), (4, 0.14)):
+            model = bc.quantize_model(linears(64, 48, 32), kernel=kernel, max_bits=bits)
+            bc.set_precision(model, f"w{bits}a{bits}e{bits}")
+            saved = saved_bytes(model, randn(100, 64))
+            elements = {"0": 100 * 64, "1": 100 * 48 + 48 * 32}  # the first needs no grad_input
+            assert saved.codes_by_layer == {name: n * bits // 8 for name, n in elements.items()}
+            assert all(
+                n <= share * FLOAT * elements[name] for name, n in saved.codes_by_layer.items()
+            )
+            table = str(saved).splitlines()
+            assert table[0].split() == ["layer", "bytes", "of", "these", "codes"]
+            assert table[-1].split() == [
+                "all",
+                f"{saved.num_bytes:,}",
+                f"{sum(elements.values()) * bits // 8:,}",
+            ]
 
 
-@pytest.mark.parametrize("kernel", ["dequantize", "int8"])
-def test_both_operands_of_a_product_of_activations_are_codes(kernel: str) -> None:
-    model = bc.quantize_model(Attention(), kernel=kernel)
-    bc.set_precision(model, "w8a8e8")
-    codes = saved_bytes(model, randn(2, 6, 4)).codes_by_layer
-    assert codes["scores"] == 2 * (2 * 6 * 4)
-    assert codes["mix"] == 2 * 6 * 6 + 2 * 6 * 4
+def test_both_operands_of_a_product_of_activations_are_codes() -> None:
+    for kernel in ("dequantize", "int8"):
+        model = bc.quantize_model(Attention(), kernel=kernel)
+        bc.set_precision(model, "w8a8e8")
+        codes = saved_bytes(model, randn(2, 6, 4)).codes_by_layer
+        assert codes["scores"] == 2 * (2 * 6 * 4)
+        assert codes["mix"] == 2 * 6 * 6 + 2 * 6 * 4
 
 
 def test_no_function_of_ours_hides_more_than_a_clock() -> None:

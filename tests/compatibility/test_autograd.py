@@ -1,7 +1,8 @@
-"""Gradients of gradients are refused: rounding has none."""
+"""torch.func, and gradients of gradients, which are refused: rounding has none."""
 
 import pytest
 import torch
+from torch.func import functional_call, grad, vmap
 
 import bitcycle as bc
 
@@ -16,13 +17,13 @@ def test_a_second_backward_through_quantized_layers_is_an_error():
         first.square().sum().backward()
 
 
-@pytest.mark.parametrize("kernel", ["simulate", "int8"])
-def test_a_gradient_penalty_is_an_error_too_and_not_left_out_without_a_word(kernel):
+def test_a_gradient_penalty_is_an_error_too_and_not_left_out_without_a_word():
     """The gradient that comes in is a constant here, on which torch alone would refuse nothing."""
-    x = inputs()[0].requires_grad_()
-    (first,) = torch.autograd.grad(mlp(kernel=kernel)(x).sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        (first.norm(2, 1) - 1).square().mean().backward()
+    for kernel in ("simulate", "int8"):
+        x = inputs()[0].requires_grad_()
+        (first,) = torch.autograd.grad(mlp(kernel=kernel)(x).sum(), x, create_graph=True)
+        with pytest.raises(RuntimeError, match="once_differentiable"):
+            (first.norm(2, 1) - 1).square().mean().backward()
 
 
 def test_of_attention_as_well():
@@ -61,3 +62,42 @@ def test_a_graph_that_is_retained_can_be_gone_through_twice():
     once = model[0].weight.grad.clone()
     loss.backward()
     torch.testing.assert_close(model[0].weight.grad, 2 * once)
+
+
+def loss(model, x):
+    def of(parameters):
+        return functional_call(model, parameters, (x,)).square().mean()
+
+    return of
+
+
+def test_functional_call_takes_other_weights_at_any_bits():
+    model = mlp()
+    x = inputs()[0]
+    parameters = {name: 2 * value.detach() for name, value in model.named_parameters()}
+    output = functional_call(model, parameters, (x,))
+    with torch.no_grad():
+        for value in model.parameters():
+            value.mul_(2)
+    assert torch.equal(output, model(x))
+
+
+def test_grad_and_vmap_work_in_full_precision():
+    model = mlp()
+    bc.set_precision(model, "fp32")
+    parameters = {name: value.detach() for name, value in model.named_parameters()}
+    x = inputs()[0]
+    found = grad(loss(model, x))(parameters)
+    model(x).square().mean().backward()
+    for name, value in model.named_parameters():
+        torch.testing.assert_close(found[name], value.grad)
+    stacked = {name: torch.stack([value, value]) for name, value in parameters.items()}
+    outputs = vmap(lambda p: functional_call(model, p, (x,)))(stacked)
+    torch.testing.assert_close(outputs[0], outputs[1])
+
+
+def test_with_bits_torch_refuses():
+    model = mlp()
+    parameters = {name: value.detach() for name, value in model.named_parameters()}
+    with pytest.raises(RuntimeError, match="transform"):
+        grad(loss(model, inputs()[0]))(parameters)
