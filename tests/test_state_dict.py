@@ -1,8 +1,6 @@
 """State between float and converted models, files, devices and dtypes."""
 
-import copy
 import io
-import pickle
 
 import pytest
 import torch
@@ -40,15 +38,6 @@ def test_a_shared_layer_has_its_float_state_under_both_names():
     assert list(bc.float_state_dict(bc.quantize_model(model))) == keys
 
 
-def test_a_float_state_loads_strictly_into_a_converted_model_as_unobserved():
-    model, source = trained(), net(seed=1)
-    assert bc.audit(model)["conv"].is_observed
-    model.load_state_dict(source.state_dict(), strict=True)
-    assert torch.equal(model.conv.weight, source.conv.weight)
-    assert not bc.audit(model)["conv"].is_observed
-    assert str(bc.get_precision(model)) == "w4a4e8"
-
-
 def test_a_converted_state_round_trips_with_its_ranges_and_without_bits():
     model, other = trained(), bc.quantize_model(net(seed=1))
     buffer = io.BytesIO()
@@ -60,22 +49,6 @@ def test_a_converted_state_round_trips_with_its_ranges_and_without_bits():
     x = randn(4, 2, 6, 6, seed=3)
     with bc.at_precision(other, "w4a4e8"):
         assert torch.equal(other.eval()(x), model.eval()(x))
-
-
-def test_a_copy_has_its_own_bits_and_the_same_outputs_and_noise():
-    for duplicate in (copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))):
-        model = trained()
-        other = duplicate(model)
-        x = randn(4, 2, 6, 6, seed=3)
-        gradients = []
-        for m in (model.eval(), other.eval()):
-            m.zero_grad()
-            m(x).square().sum().backward()
-            gradients.append(m.conv.weight.grad)
-        assert torch.equal(*gradients)
-        bc.set_precision(other, "w8")
-        assert str(bc.get_precision(model)) == "w4a4e8"
-        assert other.conv.shared is other.head[0].shared is not model.conv.shared
 
 
 def test_a_meta_model_is_converted_scheduled_and_then_materialized():

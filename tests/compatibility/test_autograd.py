@@ -9,14 +9,6 @@ import bitcycle as bc
 from .training import inputs, mlp
 
 
-def test_a_second_backward_through_quantized_layers_is_an_error():
-    model = mlp()
-    x = inputs()[0].requires_grad_()
-    (first,) = torch.autograd.grad(model(x).square().mean(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        first.square().sum().backward()
-
-
 def test_a_gradient_penalty_is_an_error_too_and_not_left_out_without_a_word():
     """The gradient that comes in is a constant here, on which torch alone would refuse nothing."""
     for kernel in ("simulate", "int8"):
@@ -55,31 +47,11 @@ def test_in_full_precision_it_works():
     assert x.grad.isfinite().all()
 
 
-def test_a_graph_that_is_retained_can_be_gone_through_twice():
-    model = mlp()
-    loss = model(inputs()[0]).square().mean()
-    loss.backward(retain_graph=True)
-    once = model[0].weight.grad.clone()
-    loss.backward()
-    torch.testing.assert_close(model[0].weight.grad, 2 * once)
-
-
 def loss(model, x):
     def of(parameters):
         return functional_call(model, parameters, (x,)).square().mean()
 
     return of
-
-
-def test_functional_call_takes_other_weights_at_any_bits():
-    model = mlp()
-    x = inputs()[0]
-    parameters = {name: 2 * value.detach() for name, value in model.named_parameters()}
-    output = functional_call(model, parameters, (x,))
-    with torch.no_grad():
-        for value in model.parameters():
-            value.mul_(2)
-    assert torch.equal(output, model(x))
 
 
 def test_grad_and_vmap_work_in_full_precision():

@@ -73,16 +73,6 @@ def test_a_copy_is_averaged_through_its_state_dict():
     )
 
 
-def test_a_copy_and_its_original_share_neither_bits_nor_ranges():
-    model = mlp()
-    other = copy.deepcopy(model)
-    bc.set_precision(other, "w8a8")
-    other(inputs()[0])
-    assert str(bc.get_precision(model)) == "w4a4e8"
-    assert not model[0].is_observed
-    assert other[0].is_observed
-
-
 def test_averaged_parameters_leave_the_ranges_of_the_copy_alone():
     model = mlp()
     model(inputs()[0])

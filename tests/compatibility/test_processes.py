@@ -1,8 +1,5 @@
 """nn.DataParallel, pickle, torch.save and other processes."""
 
-import io
-import pickle
-
 import torch
 import torch.multiprocessing as mp
 from torch import nn
@@ -57,32 +54,6 @@ def trained():
     train(model, torch.optim.SGD(model.parameters(), lr=0.05), inputs())
     bc.set_precision(model, "w4a4e8")
     return model
-
-
-def test_a_pickled_model_comes_back_with_its_bits_ranges_and_numbers():
-    model = trained()
-    other = pickle.loads(pickle.dumps(model))
-    assert other[0].precision == model[0].precision
-    assert torch.equal(other.eval()(inputs()[0]), model.eval()(inputs()[0]))
-    assert torch.equal(other[0].act_range, model[0].act_range)
-
-
-def test_torch_save_keeps_a_whole_model_for_who_trusts_the_file():
-    buffer = io.BytesIO()
-    model = trained()
-    torch.save(model, buffer)
-    buffer.seek(0)
-    other = torch.load(buffer, weights_only=False)
-    assert torch.equal(other.eval()(inputs()[0]), model.eval()(inputs()[0]))
-
-
-def test_a_state_dict_is_saved_and_loaded_with_weights_only():
-    buffer = io.BytesIO()
-    model, other = trained(), mlp()
-    torch.save(model.state_dict(), buffer)
-    buffer.seek(0)
-    other.load_state_dict(torch.load(buffer, weights_only=True))
-    assert torch.equal(other.eval()(inputs()[0]), model.eval()(inputs()[0]))
 
 
 def evaluate(model, x, queue):

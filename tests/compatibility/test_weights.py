@@ -28,11 +28,6 @@ def test_a_parametrized_layer_stays_float_beside_converted_ones(way):
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-def test_a_model_of_such_layers_only_is_an_error_that_says_why():
-    with pytest.raises(ValueError, match="nothing to convert.*parametrized"):
-        bc.quantize_model(nn.Sequential(parametrizations.weight_norm(nn.Linear(6, 6))))
-
-
 def test_parametrizations_that_are_removed_leave_a_layer_that_converts():
     layer = parametrizations.weight_norm(nn.Linear(6, 6))
     parametrize.remove_parametrizations(layer, "weight")
@@ -57,13 +52,6 @@ def test_a_layer_that_is_being_pruned_stays_float():
     row = bc.audit(model)["0"]
     assert not row.is_converted
     assert "pruning" in row.reason
-
-
-def test_a_layer_whose_pruning_is_permanent_is_converted():
-    layer = prune.l1_unstructured(nn.Linear(6, 8), "weight", 0.5)
-    prune.remove(layer, "weight")
-    assert bc.audit(bc.quantize_model(nn.Sequential(layer)))["0"].is_converted
-    assert (layer.weight == 0).float().mean() == 0.5
 
 
 def test_a_converted_layer_can_be_pruned_and_its_mask_keeps_gradients_out():

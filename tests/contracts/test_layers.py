@@ -26,7 +26,8 @@ PAIRS = [
     for quantizer in QUANTIZERS.names()
     if quantizer == "sbm" or layer in KINDS
 ]
-pytestmark = pytest.mark.parametrize(("layer", "quantizer"), PAIRS)
+every_pair = pytest.mark.parametrize(("layer", "quantizer"), PAIRS)
+every_layer = pytest.mark.parametrize("layer", LAYERS.names())
 
 
 def rules_of(quantizer):
@@ -34,7 +35,7 @@ def rules_of(quantizer):
     return QUANTIZERS[quantizer](first_last="quantized", aggregation="quantized")
 
 
-def converted(layer, quantizer, precision="fp32"):
+def converted(layer, quantizer="sbm", precision="fp32"):
     assert layer in EXAMPLES, f"add {layer} to tests/contracts/examples.py"
     module = bc.quantize_model(EXAMPLES[layer].module(), rules_of(quantizer))
     bc.set_precision(module, precision)
@@ -60,6 +61,7 @@ def equal(ours, theirs):
     return all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
+@every_pair
 def test_shapes_are_the_float_layers_and_values_are_finite(layer, quantizer):
     example = EXAMPLES[layer]
     module, tensors = converted(layer, quantizer), example.tensors()
@@ -75,6 +77,7 @@ def test_shapes_are_the_float_layers_and_values_are_finite(layer, quantizer):
             assert all(finite), (precision, training)
 
 
+@every_pair
 def test_full_precision_is_the_float_layer_and_every_width_has_products_of_its_own(
     layer, quantizer
 ):
@@ -92,9 +95,10 @@ def test_full_precision_is_the_float_layer_and_every_width_has_products_of_its_o
                 assert not torch.equal(a, b), name
 
 
-def test_without_bits_nothing_is_written_and_nothing_differs_from_the_float_layer(layer, quantizer):
+@every_layer
+def test_without_bits_nothing_is_written_and_nothing_differs_from_the_float_layer(layer):
     tensors, float_module = EXAMPLES[layer].tensors(), EXAMPLES[layer].module()
-    module = bc.quantize_model(EXAMPLES[layer].module(), rules_of(quantizer))
+    module = bc.quantize_model(EXAMPLES[layer].module(), rules_of("sbm"))
     before = [(buffer, buffer._version) for buffer in module.buffers()]
     for training in (True, False):
         expected = run(float_module.train(training), tensors)
@@ -111,6 +115,7 @@ def test_without_bits_nothing_is_written_and_nothing_differs_from_the_float_laye
         assert torch.equal(ours, theirs)
 
 
+@every_pair
 def test_a_constant_input_is_handled(layer, quantizer):
     module = converted(layer, quantizer, BITS[2])
     tensors = map_floats(
@@ -119,15 +124,16 @@ def test_a_constant_input_is_handled(layer, quantizer):
     assert all(value.isfinite().all() for value in run(module, tensors))
 
 
-def test_a_state_dict_has_the_float_keys_and_the_ranges_and_keeps_the_evaluation(layer, quantizer):
-    module, tensors = converted(layer, quantizer, BITS[2]), EXAMPLES[layer].tensors()
+@every_layer
+def test_a_state_dict_has_the_float_keys_and_the_ranges_and_keeps_the_evaluation(layer):
+    module, tensors = converted(layer, precision=BITS[2]), EXAMPLES[layer].tensors()
     assert list(bc.float_state_dict(module)) == list(EXAMPLES[layer].module().state_dict())
     ranges = set(module.state_dict()) - set(bc.float_state_dict(module))
     assert {key.rpartition(".")[2] for key in ranges} <= {"act_range"}
     kept = [m for m in module.modules() if isinstance(m, QuantizedLayer) and m.num_act_inputs]
     assert len(ranges) == len(kept)
     module(*tensors)
-    other = converted(layer, quantizer, BITS[2])
+    other = converted(layer, precision=BITS[2])
     for parameter in other.parameters():
         torch.nn.init.zeros_(parameter)
     other.load_state_dict(module.state_dict(), strict=True)
@@ -135,8 +141,9 @@ def test_a_state_dict_has_the_float_keys_and_the_ranges_and_keeps_the_evaluation
     assert torch.equal(first_result(other.eval(), beyond), first_result(module.eval(), beyond))
 
 
-def test_a_copy_computes_the_same(layer, quantizer):
-    module, tensors = converted(layer, quantizer, BITS[2]), EXAMPLES[layer].tensors()
+@every_layer
+def test_a_copy_computes_the_same(layer):
+    module, tensors = converted(layer, precision=BITS[2]), EXAMPLES[layer].tensors()
     copies = [copy.deepcopy(module), pickle.loads(pickle.dumps(module))]
     expected = run(module, tensors)
     for other in copies:
@@ -144,6 +151,7 @@ def test_a_copy_computes_the_same(layer, quantizer):
         assert equal(run(other, tensors), expected)
 
 
+@every_pair
 def test_the_audit_and_the_repr_tell_the_bits(layer, quantizer):
     module = converted(layer, quantizer, "FW4/BW8")
     row, *inner = bc.audit(module, tuple(EXAMPLES[layer].tensors())).rows
@@ -157,8 +165,9 @@ def test_the_audit_and_the_repr_tell_the_bits(layer, quantizer):
     assert str(bc.audit(module)).count("\n") == 3 + len(inner)
 
 
-def test_converting_back_is_exact(layer, quantizer):
-    module, tensors = converted(layer, quantizer, BITS[2]), EXAMPLES[layer].tensors()
+@every_layer
+def test_converting_back_is_exact(layer):
+    module, tensors = converted(layer, precision=BITS[2]), EXAMPLES[layer].tensors()
     module(*tensors)
     float_module = EXAMPLES[layer].module()
     bc.unquantize_model(module)

@@ -84,13 +84,13 @@ def test_a_training_step_reaches_every_parameter_and_none_of_a_copys(name):
     assert len(list(twin.parameters())) == len(before)  # ties stay ties
 
 
-@pytest.mark.parametrize("name", MODELS.names())
-def test_its_options_are_the_builders_and_its_description_is_a_sentence(name):
-    entry = MODELS[name]
-    assert entry.name == name
-    assert list(entry.options) == list(inspect.signature(entry.build).parameters)
-    assert entry.description.endswith(".")
-    assert len(entry.description) < 90
+def test_its_options_are_the_builders_and_its_description_is_a_sentence():
+    for name in MODELS.names():
+        entry = MODELS[name]
+        assert entry.name == name
+        assert list(entry.options) == list(inspect.signature(entry.build).parameters)
+        assert entry.description.endswith(".")
+        assert len(entry.description) < 90
 
 
 PAPERS = {
@@ -172,16 +172,6 @@ def test_options_must_be_keyword_only_with_defaults():
         @register_model()
         def required(*, width: int) -> Model:
             """Not accepted."""
-            raise AssertionError
-
-
-def test_a_name_can_be_registered_once():
-    assert "resnet20" in MODELS
-    with pytest.raises(ValueError, match="model 'resnet20' is registered already"):
-
-        @register_model()
-        def resnet20() -> Model:
-            """A second one."""
             raise AssertionError
 
 
