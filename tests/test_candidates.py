@@ -66,25 +66,27 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_it_is_not_converted_and_the_audit_says_why(case):
-    make, reason = CASES[case]
-    module = make()
-    kind = type(module)
-    model = bc.quantize_model(nn.Sequential(module, nn.Linear(4, 4)))
-    assert type(model[0]) is kind
-    row = bc.audit(model)["0"]
-    assert not row.is_converted
-    assert reason in row.reason
-    assert bc.audit(model)["1"].is_converted
+def test_it_is_not_converted_and_the_audit_says_why():
+    for case in CASES:
+        make, reason = CASES[case]
+        module = make()
+        kind = type(module)
+        model = bc.quantize_model(nn.Sequential(module, nn.Linear(4, 4)))
+        assert type(model[0]) is kind
+        row = bc.audit(model)["0"]
+        assert not row.is_converted
+        assert reason in row.reason
+        assert bc.audit(model)["1"].is_converted
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_alone_it_is_an_error_with_the_reason(case):
-    make, reason = CASES[case]
-    with pytest.raises(ValueError, match="nothing to convert.*every layer is excluded") as caught:
-        bc.quantize_model(nn.Sequential(make()))
-    assert reason in str(caught.value)
+def test_alone_it_is_an_error_with_the_reason():
+    for case in CASES:
+        make, reason = CASES[case]
+        with pytest.raises(
+            ValueError, match="nothing to convert.*every layer is excluded"
+        ) as caught:
+            bc.quantize_model(nn.Sequential(make()))
+        assert reason in str(caught.value)
 
 
 def test_a_lazy_layer_is_converted_after_its_first_batch():

@@ -66,18 +66,6 @@ def test_error_noise_is_the_difference_that_rounding_made():
     assert row.noise_norm > 0
 
 
-def test_more_bits_lose_less():
-    def sqnr(bits):
-        model = converted(linears(16, 16), f"w{bits}")
-        with bc.collect(model) as statistics:
-            model(randn(4, 16))
-        return statistics["0", "weight"].sqnr_db
-
-    values = [sqnr(bits) for bits in range(2, 9)]
-    assert values == sorted(values)
-    assert values[-1] - values[0] == pytest.approx(6 * 6.02, abs=6)  # 6 dB per bit
-
-
 def test_nothing_lost_is_an_infinite_ratio():
     model = converted(nn.Linear(4, 1), "a2")
     with bc.collect(model) as statistics:

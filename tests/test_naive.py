@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
 import torch
 from torch import nn
 
@@ -12,9 +9,8 @@ from . import naive
 from .nn.layers import describe, run
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
+def test_without_bits_the_oracle_computes_torch_s_float_convolutions() -> None:
+    for kind, options in (
         (nn.Conv2d, {"stride": 2, "padding": 1, "groups": 2}),
         (nn.Conv2d, {"kernel_size": (2, 3), "padding": "same", "dilation": (2, 1)}),
         (nn.Conv2d, {"padding": (2, 1), "padding_mode": "reflect"}),
@@ -22,19 +18,15 @@ from .nn.layers import describe, run
         (nn.Conv2d, {"kernel_size": 4, "padding": "same", "padding_mode": "replicate"}),
         (nn.ConvTranspose2d, {"stride": 2, "padding": 1, "output_padding": 1, "groups": 2}),
         (nn.ConvTranspose2d, {"kernel_size": (3, 2), "stride": (1, 3), "dilation": 2}),
-    ],
-)
-def test_without_bits_the_oracle_computes_torch_s_float_convolutions(
-    kind: type[nn.Module], options: dict[str, Any]
-) -> None:
-    torch.manual_seed(0)
-    layer = kind(4, 6, **{"kernel_size": 3, **options}).double()
-    x = torch.randn(2, 4, 7, 6, dtype=torch.float64)
-    e = torch.randn_like(layer(x))
-    expected = run(layer, x, e)
-    actual = describe(layer).products(x, layer.weight.detach(), layer.bias.detach(), e)
-    for name in ("output", "grad_input", "grad_weight"):
-        torch.testing.assert_close(getattr(actual, name), getattr(expected, name))
+    ):
+        torch.manual_seed(0)
+        layer = kind(4, 6, **{"kernel_size": 3, **options}).double()
+        x = torch.randn(2, 4, 7, 6, dtype=torch.float64)
+        e = torch.randn_like(layer(x))
+        expected = run(layer, x, e)
+        actual = describe(layer).products(x, layer.weight.detach(), layer.bias.detach(), e)
+        for name in ("output", "grad_input", "grad_weight"):
+            torch.testing.assert_close(getattr(actual, name), getattr(expected, name))
 
 
 def test_the_oracle_rounds_half_to_even() -> None:

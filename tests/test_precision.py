@@ -28,19 +28,16 @@ def test_case_and_outer_spaces_do_not_matter(precision, change):
     assert Precision.parse(change(str(precision))) == precision
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_every_text_form_is_read():
+    for text, expected in (
         ("fp32", Precision()),
         ("FW4", Precision(weight=4, act=4)),
         ("BW8", Precision(error=8, grad=8)),
         ("FWfp32/BW8", Precision(error=8, grad=8)),
         ("FW4/BWfp32", Precision(weight=4, act=4)),
         ("e8w4", Precision(weight=4, error=8)),
-    ],
-)
-def test_every_text_form_is_read(text, expected):
-    assert Precision.parse(text) == expected
+    ):
+        assert Precision.parse(text) == expected
 
 
 def test_a_precision_is_its_own_parse():
@@ -48,20 +45,20 @@ def test_a_precision_is_its_own_parse():
     assert Precision.parse(precision) is precision
 
 
-@pytest.mark.parametrize(
-    "text", ["", "FW4/", "4", "44", "w", "w4a", "FW4/FW8", "fp16", "-8", "w4 a4"]
-)
-def test_unparsable_text_gets_the_accepted_forms(text):
-    with pytest.raises(ValueError, match=r"accepted forms: 'FW4/BW8'.*'w4a4e8'.*'fp32'") as caught:
-        Precision.parse(text)
-    assert repr(text) in str(caught.value)
-    assert "unknown role" not in str(caught.value)
+def test_unparsable_text_gets_the_accepted_forms():
+    for text in ("", "FW4/", "4", "44", "w", "w4a", "FW4/FW8", "fp16", "-8", "w4 a4"):
+        with pytest.raises(
+            ValueError, match=r"accepted forms: 'FW4/BW8'.*'w4a4e8'.*'fp32'"
+        ) as caught:
+            Precision.parse(text)
+        assert repr(text) in str(caught.value)
+        assert "unknown role" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("text", "role"), [("x4", "x"), ("w4b8", "b"), ("W4A4Q2", "q")])
-def test_an_unknown_role_letter_is_named(text, role):
-    with pytest.raises(ValueError, match=rf"unknown role '{role}' \(roles: w, a, e, g\)"):
-        Precision.parse(text)
+def test_an_unknown_role_letter_is_named():
+    for text, role in (("x4", "x"), ("w4b8", "b"), ("W4A4Q2", "q")):
+        with pytest.raises(ValueError, match=rf"unknown role '{role}' \(roles: w, a, e, g\)"):
+            Precision.parse(text)
 
 
 def test_a_role_named_twice_is_an_error():
@@ -69,18 +66,20 @@ def test_a_role_named_twice_is_an_error():
         Precision.parse("w4w8")
 
 
-@pytest.mark.parametrize("value", [4, None, ["w4"]])
-def test_something_that_is_no_text_is_an_error(value):
-    with pytest.raises(ValueError, match="cannot read a precision from"):
-        Precision.parse(value)
+def test_something_that_is_no_text_is_an_error():
+    for value in (4, None, ["w4"]):
+        with pytest.raises(ValueError, match="cannot read a precision from"):
+            Precision.parse(value)
 
 
-@pytest.mark.parametrize("value", [0, -1, 33, 4.0, True, "4"])
-@pytest.mark.parametrize("role", ROLES)
-def test_bits_out_of_range_name_the_role_the_rule_and_the_value(role, value):
-    message = f"{role} bits must be None (float32) or a whole number from 1 to 32, got {value!r}"
-    with pytest.raises(ValueError, match=re.escape(message)):
-        Precision(**{role: value})
+def test_bits_out_of_range_name_the_role_the_rule_and_the_value():
+    for value in (0, -1, 33, 4.0, True, "4"):
+        for role in ROLES:
+            message = (
+                f"{role} bits must be None (float32) or a whole number from 1 to 32, got {value!r}"
+            )
+            with pytest.raises(ValueError, match=re.escape(message)):
+                Precision(**{role: value})
 
 
 def test_out_of_range_text_is_checked_like_numbers():

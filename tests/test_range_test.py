@@ -1,5 +1,6 @@
-"""The precision range test in a loop of one's own."""
+"""The precision range test in a loop of one's own, and its curve."""
 
+import functools
 import json
 import math
 import pickle
@@ -13,6 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import bitcycle as bc
 from bitcycle.data import load_images
+from bitcycle.range_curve import RangeCurve
 from bitcycle.range_test import RangeProgress, RangeTest
 from tests.test_snapshot import assert_same, everything
 from tests.toys import net, randn
@@ -53,8 +55,14 @@ class Loop:
         )
 
 
+@functools.cache
+def on_digits():
+    """The whole test, once."""
+    return Loop().test()
+
+
 def test_on_digits_the_lower_bound_is_what_the_curve_says():
-    test = Loop().test()
+    test = on_digits()
     curve = test.curve
     assert curve.bits == tuple(bits for bits in range(2, 9) for _ in range(12))
     gains = {b: curve.gain(b) for b in curve.precisions}
@@ -73,8 +81,10 @@ def test_weights_and_activations_have_the_bits_errors_those_of_backward():
 
 
 def test_it_is_the_same_for_the_same_seed_and_another_for_another():
-    assert Loop(seed=1).test() == Loop(seed=1).test()
-    assert Loop(seed=1).test().curve != Loop(seed=2).test().curve
+    settings = {"high": 3, "threshold": 0.0, "chance": None}
+    one, same, other = (Loop(seed=seed).test(**settings) for seed in (1, 1, 2))
+    assert one == same
+    assert one.curve != other.curve
 
 
 def test_the_first_precision_trains_like_a_static_run():
@@ -97,7 +107,7 @@ def test_afterwards_everything_is_as_it_was(reset):
     before, random = everything(loop.model), torch.get_rng_state()
     momentum = [s["momentum_buffer"].clone() for s in loop.optimizer.state.values()]
     rate, position = loop.optimizer.param_groups[0]["lr"], loop.lr.last_epoch
-    loop.test(reset=reset, threshold=0.0, chance=None)
+    loop.test(reset=reset, high=4, threshold=0.0, chance=None)
     assert_same(everything(loop.model), before)
     assert torch.equal(torch.get_rng_state(), random)
     after = [s["momentum_buffer"] for s in loop.optimizer.state.values()]
@@ -179,14 +189,14 @@ def test_with_reset_every_precision_begins_at_the_same_state_and_draws():
 
 
 def test_without_reset_a_precision_goes_on_where_the_last_one_ended():
-    curve = Loop().test().curve
+    curve = on_digits().curve
     ends = [curve.end(b) for b in curve.precisions]
     assert curve.start(8) > 0.6
     assert ends[-1] > ends[0]
 
 
 def test_it_stops_at_the_lower_bound_when_asked_to():
-    whole, short = Loop().test(), Loop().test(stop_early=True)
+    whole, short = on_digits(), Loop().test(stop_early=True)
     assert short.curve.precisions[-1] == short.low == whole.low
     assert short.curve.metric == whole.curve.metric[: len(short.curve.metric)]
     assert short.high == 8
@@ -213,12 +223,12 @@ def scripted(values, **changes):
     return bc.precision_range_test(model, train_step, low=low, high=high, **settings)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, bc.NonFiniteError("loss is nan")])
-def test_what_is_not_finite_counts_as_not_learning_and_ends_the_precision(bad):
-    test = scripted({2: (0.1, bad, 0.9, 0.9), 3: (0.1, 0.2, 0.3, 0.5)})
-    assert test.low == 3
-    assert test.curve.bits == (2, 2, 3, 3, 3, 3)
-    assert math.isnan(test.curve.metric[1])
+def test_what_is_not_finite_counts_as_not_learning_and_ends_the_precision():
+    for bad in (math.nan, math.inf, -math.inf, bc.NonFiniteError("loss is nan")):
+        test = scripted({2: (0.1, bad, 0.9, 0.9), 3: (0.1, 0.2, 0.3, 0.5)})
+        assert test.low == 3
+        assert test.curve.bits == (2, 2, 3, 3, 3, 3)
+        assert math.isnan(test.curve.metric[1])
 
 
 def test_weights_that_turned_nan_are_not_carried_to_more_bits():
@@ -302,9 +312,8 @@ def test_a_step_that_schedules_bits_itself_is_told_to_leave_that_out():
         )
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_settings_that_make_no_test_are_errors():
+    for changes, message in (
         ({"chance": 0.1}, r"exactly one of chance \(0\.1\).*threshold \(0\.2\)"),
         ({"threshold": None}, r"exactly one of chance \(None\)"),
         ({"threshold": -1.0}, r"threshold \(-1\.0\) must be a number of at least 0"),
@@ -314,11 +323,9 @@ def test_a_step_that_schedules_bits_itself_is_told_to_leave_that_out():
         ({"window": 3}, r"steps_per_precision \(4\) must be at least 2 x window \(3\)"),
         ({"backward": "CR:3-8:2"}, r"backward \(CR:3-8:2\) must be a number of bits"),
         ({"find_upper": True, "stop_early": True}, "leave stop_early out"),
-    ],
-)
-def test_settings_that_make_no_test_are_errors(changes, message):
-    with pytest.raises(ValueError, match=message):
-        scripted({2: (0.1, 0.2, 0.3, 0.5)}, **changes)
+    ):
+        with pytest.raises(ValueError, match=message):
+            scripted({2: (0.1, 0.2, 0.3, 0.5)}, **changes)
 
 
 def test_bits_in_the_wrong_order_are_an_error():
@@ -367,3 +374,94 @@ def test_a_result_survives_json_and_names_its_schedule():
     assert RangeTest.from_dict(json.loads(json.dumps(test.to_dict(), allow_nan=False))) == test
     assert str(test.schedule(cycles=8)) == "CR:3-4:8"
     assert str(test).endswith("lower bound 3, upper bound 4")
+
+
+NAN = math.nan
+CURVE = RangeCurve(
+    bits=(2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5),
+    metric=(10, 12, 12, 10, 10, 14, 50, 54, 60, 64, 78, 82, 80, 80, 84, 84),
+    window=2,
+    threshold=20,
+    name="accuracy",
+)
+
+
+def test_the_gain_is_the_last_window_minus_the_first():
+    assert [CURVE.gain(bits) for bits in (2, 3, 4, 5)] == [0, 40, 18, 4]  # (50+54)/2 - (10+14)/2
+
+
+def test_the_lower_bound_is_the_first_precision_whose_gain_exceeds_the_threshold():
+    assert CURVE.first_passing == 3
+    assert not CURVE.passes(2)
+
+
+def test_a_gain_equal_to_the_threshold_does_not_pass():
+    curve = RangeCurve(bits=(2, 2), metric=(0.0, 20.0), window=1, threshold=20)
+    assert curve.first_passing is None
+    assert curve.upper_bound is None
+
+
+def test_the_upper_bound_is_where_more_bits_add_less_than_the_threshold():
+    """Ends: 52 at 3 bits, 80 at 4 (+28), 84 at 5 (+4)."""
+    assert CURVE.upper_bound == 4
+
+
+def test_without_an_end_of_the_rise_the_upper_bound_is_the_last_precision():
+    curve = RangeCurve(bits=(2, 2, 3, 3), metric=(0, 30, 40, 60), window=1, threshold=20)
+    assert curve.upper_bound == 3
+
+
+def test_nan_anywhere_at_a_precision_means_that_it_does_not_pass():
+    curve = RangeCurve(
+        bits=(2, 2, 2, 3, 3, 3), metric=(0, NAN, 90, 0, 10, 50), window=1, threshold=20
+    )
+    assert math.isnan(curve.gain(2))
+    assert not curve.passes(2)
+    assert curve.first_passing == 3
+
+
+def test_more_bits_that_diverge_add_nothing():
+    curve = RangeCurve(bits=(2, 2, 3), metric=(0, 50, NAN), window=1, threshold=20)
+    assert curve.upper_bound == 2
+
+
+def test_window_means_do_not_reach_into_the_precision_before():
+    assert CURVE.window_means()[:6] == (10, 11, 12, 11, 10, 12)
+
+
+def test_a_curve_survives_strict_json():
+    curve = RangeCurve(
+        bits=(2, 2, 3), metric=(0.1, NAN, 0.5), window=1, threshold=0.2, name="accuracy"
+    )
+    text = json.dumps(curve.to_dict(), allow_nan=False)
+    assert RangeCurve.from_dict(json.loads(text)) == curve
+    assert json.loads(text)["gains"] == {"2": None, "3": 0.0}
+    assert json.loads(text)["steps"] == [0, 1, 2]
+
+
+def test_the_table_shows_every_precision_and_marks_the_lower_bound():
+    assert str(CURVE).splitlines() == [
+        "bits  steps  start    end    gain  gain > 20",
+        "----  -----  -----  -----  ------  ----------------",
+        "   2      4  11.00  11.00   +0.00  no",
+        "   3      4  12.00  52.00  +40.00  yes: lower bound",
+        "   4      4  62.00  80.00  +18.00  no",
+        "   5      4  80.00  84.00   +4.00  no",
+    ]
+
+
+def test_the_table_says_where_it_diverged():
+    curve = RangeCurve(bits=(2, 2), metric=(0.1, NAN), window=1, threshold=0.2)
+    assert str(curve).splitlines()[-1].split() == ["2", "2", "-", "-", "-", "no:", "NaN", "or",
+                                                   "infinity"]  # fmt: skip
+
+
+def test_what_is_no_curve_is_an_error():
+    for changes, message in (
+        ({"metric": (1.0,)}, r"as many bits \(16\) as metrics \(1\)"),
+        ({"bits": tuple(reversed(CURVE.bits))}, "must not fall"),
+        ({"window": 0}, r"window \(0\) must be at least 1"),
+    ):
+        data = {"bits": CURVE.bits, "metric": CURVE.metric, "window": 2, "threshold": 20, **changes}
+        with pytest.raises(ValueError, match=message):
+            RangeCurve(**data)

@@ -23,18 +23,15 @@ def test_names_come_back_sorted_with_their_objects():
     assert "green" not in registry
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
+def test_an_unknown_name_gets_the_known_ones_and_the_nearest():
+    for name, message in (
         ("rde", r"unknown colour 'rde'; known: blue, red; did you mean 'red'\?"),
         ("RED", r"did you mean 'red'\?"),
         ("xyz", r"unknown colour 'xyz'; known: blue, red$"),
         (["red"], r"unknown colour \['red'\]; known: blue, red"),
-    ],
-)
-def test_an_unknown_name_gets_the_known_ones_and_the_nearest(name, message):
-    with pytest.raises(ValueError, match=message):
-        filled("red", "blue")[name]
+    ):
+        with pytest.raises(ValueError, match=message):
+            filled("red", "blue")[name]
 
 
 def test_an_empty_registry_says_so():

@@ -1,4 +1,7 @@
-"""PrecisionScheduler: the bits of every step of a run."""
+"""PrecisionScheduler: bits of every role at every step, states, and equality with static bits."""
+
+import copy
+import json
 
 import numpy as np
 import pytest
@@ -47,10 +50,10 @@ def test_step_0_is_applied_when_built():
     assert bits_of(model) == ["w3a3"]
 
 
-@pytest.mark.parametrize("total_steps", [0, -1, 1.5, None, "6"])
-def test_a_run_has_a_whole_positive_number_of_steps(total_steps):
-    with pytest.raises((ValueError, TypeError), match="total_steps"):
-        scheduler(total_steps=total_steps, forward=4)
+def test_a_run_has_a_whole_positive_number_of_steps():
+    for total_steps in (0, -1, 1.5, None, "6"):
+        with pytest.raises((ValueError, TypeError), match="total_steps"):
+            scheduler(total_steps=total_steps, forward=4)
 
 
 def test_what_would_surprise_in_a_schedule_is_a_warning():
@@ -159,3 +162,261 @@ def test_levels_that_someone_wrote_over_between_two_steps_are_put_right():
     model[0].control[:4].fill_(1)  # as an average over buffers would
     bits.step()
     assert model[0].control[:4].tolist() == [15, 15, 255, 255]
+
+
+def test_roles_inherit_forward_and_backward():
+    for roles, expected in (
+        ({"forward": 4}, "w4a4"),
+        ({"backward": 8}, "e8g8"),
+        ({"forward": 4, "backward": 8}, "w4a4e8g8"),
+        ({"forward": 4, "act": 6}, "w4a6"),
+        ({"forward": 4, "act": None}, "w4"),
+        ({"forward": 4, "act": "fp32", "error": "8"}, "w4e8"),
+        ({"weight": bc.Static(5), "backward": 7, "error": 6}, "w5e6g7"),
+        ({"forward": "fp32"}, "fp32"),
+    ):
+        assert str(scheduler(**roles).precision) == expected
+
+
+def test_no_role_at_all_is_an_error():
+    with pytest.raises(ValueError, match="no role was given a schedule"):
+        scheduler()
+
+
+def test_a_schedule_that_no_role_is_left_to_is_an_error():
+    for roles, message in (
+        ({"forward": 4, "weight": 8, "act": 8}, "forward= has no effect: weight= and act= cover"),
+        ({"backward": 4, "error": 8, "grad": None}, "backward= has no effect: error= and grad="),
+    ):
+        with pytest.raises(ValueError, match=message):
+            scheduler(**roles)
+
+
+def test_a_dict_gives_layers_schedules_of_their_own_and_later_patterns_win():
+    bits = scheduler(forward={"*": "stages:3@0.5,8", "1": 8}, backward=8)
+    assert {n: str(p) for n, p in bits.precision.items()} == {"0": "w3a3e8g8", "1": "w8a8e8g8"}
+    for _ in range(3):
+        bits.step()
+    assert str(bits.precision) == "w8a8e8g8"
+
+
+def test_layers_that_a_role_does_not_match_inherit():
+    bits = scheduler(forward=4, weight={"0": 8}, act={nn.Linear: 6})
+    assert {n: str(p) for n, p in bits.precision.items()} == {"0": "w8a6", "1": "w4a6"}
+    bits = scheduler(weight={"0": 8})
+    assert {n: str(p) for n, p in bits.precision.items()} == {"0": "w8", "1": "fp32"}
+
+
+def test_a_mistake_in_a_schedule_is_an_error_before_bits_are_set():
+    for roles, message in (
+        ({"forward": {"fc": 4}}, "forward: pattern 'fc' matches no layer; layers: 0, 1"),
+        ({"act": {"0": 4, "*": 8}}, "act: pattern '0' has no effect"),
+        ({"act": "CR:8-3:32"}, "low .8. must be <= high .3."),
+        ({"act": 0}, "from 1 to 32, got 0"),
+        ({"act": {"0": "rump:3-8"}}, "unknown schedule 'rump'.*did you mean 'ramp'"),
+        ({"forward": "CR:3-8:8"}, "cycles .8. must be <= total_steps .6."),
+    ):
+        model = bc.quantize_model(linears(4, 4, 4))
+        with pytest.raises(ValueError, match=message):
+            scheduler(model, **roles)
+        assert bits_of(model) == ["fp32"] * 2
+
+
+def test_bits_for_a_role_without_a_rule_raise_only_when_it_is_named():
+    with pytest.raises(ValueError, match=r"grad=8 has no effect: SBM \(layer '0'\) has no rule"):
+        scheduler(grad=8)
+    with pytest.raises(ValueError, match="has no rule for grad, only for weight, act, error"):
+        scheduler(backward=8, grad={"1": 8})
+    assert str(scheduler(backward=8).precision) == "e8g8"
+    assert str(scheduler(backward=8, grad="fp32").precision) == "e8"
+
+
+def test_a_schedule_that_will_exceed_max_bits_is_an_error_now():
+    for forward in (9, "CR:3-9:1", "seq(4@0.5, 12@0.9, fp32)", {"0": 4, "1": 9}):
+        model = bc.quantize_model(linears(4, 4, 4), max_bits=8)
+        with pytest.raises(ValueError, match="max_bits=8"):
+            scheduler(model, total_steps=12, forward=forward)
+        assert bits_of(model) == ["fp32"] * 2
+
+
+def test_float32_is_not_above_max_bits():
+    model = bc.quantize_model(linears(4, 4), max_bits=8)
+    bits = scheduler(model, total_steps=4, forward="seq(8@0.5, fp32)", error=8, backward=16)
+    for _ in range(4):
+        bits.step()
+    assert str(bits.precision) == "e8g16"
+
+
+def new_run(total_steps=8, forward="CR:3-8:1", model=None):
+    model = bc.quantize_model(linears(8, 8, 8) if model is None else model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    bits = bc.PrecisionScheduler(model, forward=forward, backward=4, total_steps=total_steps)
+    return model, optimizer, bits
+
+
+def train(model, optimizer, bits, steps):
+    for step in steps:
+        for micro_batch in range(2):
+            x = randn(16, 8, seed=10 * step + micro_batch)
+            model(x).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        bits.step()
+
+
+def test_a_resumed_run_has_the_same_bits_noise_and_weights():
+    whole, first, second = new_run(), new_run(), new_run(model=linears(8, 8, 8, seed=3))
+    train(*whole, range(8))
+    train(*first, range(3))
+    for old, new in zip(first, second, strict=True):
+        new.load_state_dict(copy.deepcopy(old.state_dict()))
+    assert str(second[2].precision) == str(first[2].precision) != "w8a8e4g4"
+    train(*second, range(3, 8))
+    assert torch.equal(whole[0][0].weight, second[0][0].weight)
+    assert torch.equal(whole[0][1].act_range, second[0][1].act_range)
+    assert whole[2].history() == second[2].history()
+
+
+@pytest.mark.filterwarnings("ignore:.*never observed")
+def test_evaluation_between_steps_does_not_change_the_training():
+    plain, evaluated = new_run(), new_run()
+    train(*plain, range(4))
+    for step in range(4):
+        model = evaluated[0].eval()
+        with torch.no_grad():
+            model(randn(16, 8))
+        model.train()
+        train(*evaluated, [step])
+    assert torch.equal(plain[0][0].weight, evaluated[0][0].weight)
+
+
+def test_steps_and_micro_batches_have_noise_of_their_own():
+    model, _, bits = new_run(forward=8)
+    x, gradients = randn(16, 8), []
+    for _ in range(2):
+        for _ in range(2):
+            model.zero_grad()
+            model(x).square().sum().backward()
+            gradients.append(model[0].weight.grad.clone())
+        bits.step()
+    assert all(not torch.equal(gradients[i], gradients[j]) for i in range(4) for j in range(i))
+
+
+def test_the_state_is_one_integer_and_what_it_belongs_to():
+    _, _, bits = new_run(total_steps=8)
+    bits.step()
+    state = json.loads(json.dumps(bits.state_dict()))
+    assert state["step_count"] == 1
+    assert state["total_steps"] == 8
+    assert state["schedules"] == "weight=CR:3-8:1 act=CR:3-8:1 error=4 grad=4"
+
+
+def test_loading_applies_the_bits_at_once():
+    model, _, bits = new_run()
+    bits.load_state_dict({"step_count": 8})
+    assert str(model[0].precision) == "w8a8e4g4"
+    assert bits.finished
+    bits.load_state_dict({"step_count": 0})
+    assert str(model[0].precision) == "w3a3e4g4"
+
+
+def test_a_state_of_another_run_is_a_warning():
+    saved = new_run()[2].state_dict()
+    with pytest.warns(bc.BitcycleWarning, match="total_steps 8, this one has 16"):
+        new_run(total_steps=16)[2].load_state_dict(saved)
+    with pytest.warns(bc.BitcycleWarning, match="weight=CR:3-8:1 .*, this one has .*weight=4"):
+        new_run(forward=4)[2].load_state_dict(saved)
+
+
+def test_a_step_outside_the_run_is_an_error():
+    for step in (-1, 9, None, 1.0, True):
+        bits = new_run()[2]
+        with pytest.raises(ValueError, match=r"step_count must be .* from 0 to total_steps \(8\)"):
+            bits.load_state_dict({"step_count": step})
+        assert bits.step_count == 0
+
+
+def test_a_scheduler_of_two_models_in_one_module_drives_both():
+    both = nn.ModuleDict({"a": net(), "b": linears(4, 4)})
+    for model in both.values():
+        bc.quantize_model(model)
+    bits = bc.PrecisionScheduler(both, forward="stages:3@0.5,8", total_steps=2)
+    bits.step()
+    assert str(both["a"].conv.precision) == str(both["b"][0].precision) == "w8a8"
+
+
+STEPS = 12
+
+
+class Net(nn.Module):
+    """Convolution, BatchNorm, Linear, and a product of activations."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(2, 6, 3, padding=1)
+        self.norm = nn.BatchNorm2d(6)
+        self.fc = nn.Linear(6, 5)
+        self.product = bc.MatMul()
+
+    def forward(self, x):
+        x = self.norm(self.conv(x)).relu().mean((2, 3))  # (N, 6)
+        x = self.fc(x)
+        return self.product(x, x.t())  # (N, N)
+
+
+def make(weights=None):
+    torch.manual_seed(0)
+    model = Net()
+    if weights is not None:
+        model.load_state_dict(weights, strict=True)
+    return bc.quantize_model(model, seed=7)
+
+
+def static_at(weights, step, **bits):
+    """A model that has never known other bits, at this step of its run."""
+    model = make(weights)
+    scheduler = bc.PrecisionScheduler(model, **bits, total_steps=STEPS)
+    scheduler.load_state_dict({"step_count": step})
+    return model
+
+
+def output_and_gradients(model, step, num_micro_batches=2):
+    model.zero_grad()
+    outputs = []
+    for micro_batch in range(num_micro_batches):
+        outputs.append(model(randn(4, 2, 5, 5, seed=100 * step + micro_batch)))
+        outputs[-1].square().mean().backward()
+    return outputs + [p.grad.clone() for p in model.parameters()]
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward"),
+    [("CR:3-8:2", 8), ("CR:3-8:2", "stages:3@0.5,6"), ("seq(4@0.5, fp32)", "seq(fp32@0.25, 4)")],
+)
+def test_outputs_and_gradients_are_equal_at_every_step(forward, backward):
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    bits = bc.PrecisionScheduler(model, forward=forward, backward=backward, total_steps=STEPS)
+    seen = set()
+    for step in range(STEPS):
+        weights = copy.deepcopy(bc.float_state_dict(model))
+        seen.add(bits.precision)
+        static = static_at(
+            weights, step, forward=bits.precision.weight, backward=bits.precision.error
+        )
+        expected = output_and_gradients(static, step)
+        for ours, theirs in zip(output_and_gradients(model, step), expected, strict=True):
+            assert torch.equal(ours, theirs)
+        optimizer.step()
+        bits.step()
+    assert len(seen) > 2  # the schedule did change the bits
+
+
+def test_the_equality_is_not_empty_bits_steps_and_seeds_all_matter():
+    weights = bc.float_state_dict(make())
+    base = output_and_gradients(static_at(weights, 3, forward=4, backward=4), 0)
+    other_bits = output_and_gradients(static_at(weights, 3, forward=5, backward=4), 0)
+    other_step = output_and_gradients(static_at(weights, 4, forward=4, backward=4), 0)
+    assert not torch.equal(base[0], other_bits[0])
+    assert torch.equal(base[0], other_step[0])  # outputs take no noise
+    assert not torch.equal(base[2], other_step[2])  # gradients do

@@ -36,21 +36,6 @@ def test_bits_rise_when_the_metric_says_so():
     assert bits.finished
 
 
-def test_a_saved_scheduler_goes_on_with_the_same_bits():
-    whole, first, second = (scheduler(forward=RULE) for _ in range(3))
-    for loss in LOSSES:
-        whole.step(loss)
-    for loss in LOSSES[:3]:
-        first.step(loss)
-    state = json.loads(json.dumps(first.state_dict()))
-    second.load_state_dict(state)
-    assert str(second.precision) == "w4a4"
-    for loss in LOSSES[3:]:
-        second.step(loss)
-    assert second.history() == whole.history()
-    assert second.state_dict() == whole.state_dict()
-
-
 HAND_MADE = {
     # five close windows turn: within .5 of a scale of 1, then (eps x alpha) within .05
     "pfq:3,4,6:window=1:eps=0.5:alpha=0.1": (

@@ -34,8 +34,14 @@ WRAPPERS = {
 
 
 @pytest.mark.usefixtures("one_process")
-@pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.parametrize("order", ["converted before", "converted after", "run, then converted"])
+@pytest.mark.parametrize(
+    ("wrapper", "order"),
+    [
+        *((wrapper, "converted before") for wrapper in WRAPPERS),
+        ("DataParallel", "converted after"), ("DDP", "converted after"),
+        ("compile", "run, then converted"), ("compiled DDP", "run, then converted"),
+    ],
+)  # fmt: skip
 def test_a_wrapped_model_computes_and_learns_quantized(wrapper, order):
     plain, x = linears(4, 4), randn(8, 4)
     if order == "converted before":

@@ -1,12 +1,14 @@
-"""The table and its JSON."""
+"""The table and its JSON, and what is said about the processor."""
 
 import json
 from dataclasses import replace
 
 import pytest
+import torch
 
-from bitcycle.bench.processor import find_processor
+from bitcycle.bench.processor import Processor, find_processor
 from bitcycle.bench.result import BenchResult, Row
+from bitcycle.kernels import exact_bits
 
 ROWS = (
     Row(workload="net", kernel="float32", seconds=(0.2, 0.1), base=0.1, saved_bytes=4_000_000),
@@ -61,3 +63,29 @@ def test_a_row_is_found_by_its_variant():
     assert make_result().find("net", "int8", "w8a8e8").seconds == (0.05, 0.06)
     with pytest.raises(KeyError, match="no row net, int8, float32"):
         make_result().find("net", "int8")
+
+
+def test_the_features_found_are_those_the_kernels_go_by():
+    found = find_processor()
+    assert found.exact_bits == exact_bits("cpu")
+    assert found.num_threads == torch.get_num_threads()
+    assert found.torch_version == torch.__version__
+    assert found.name
+
+
+def test_the_text_names_every_feature():
+    processor = Processor(
+        name="Some CPU",
+        capability="AVX512",
+        has_vnni=True,
+        has_bf16=True,
+        has_amx=False,
+        exact_bits=16,
+        num_threads=2,
+        torch_version="2.6.0",
+    )
+    assert str(processor) == (
+        "Some CPU, 2 threads, torch 2.6.0\n"
+        "capability AVX512, VNNI yes, BF16 yes, AMX no, int8 products exact up to 16 bits of both "
+        "operands together"
+    )

@@ -13,20 +13,17 @@ from bitcycle.ops import fused
 SMALL = {"workloads": ("resnet20-w16",), "repeats": 2, "is_quick": True}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_a_bad_setting_is_an_error_at_birth():
+    for options, message in (
         ({"workloads": ("resnet",)}, "unknown workload 'resnet'; known: bottleneck, gcn"),
         ({"kernels": ("int4",)}, "unknown kernel 'int4'.*did you mean 'int8'"),
         ({"repeats": 0}, "repeats must be at least 1, got 0"),
         ({"budget": 0.0}, "budget must be more than 0 seconds"),
         ({"bits": ("fp32",)}, "bits 'fp32' are float32"),
         ({"bits": ("x9",)}, "cannot read a precision"),
-    ],
-)
-def test_a_bad_setting_is_an_error_at_birth(options, message):
-    with pytest.raises(ValueError, match=message):
-        BenchConfig(**options)
+    ):
+        with pytest.raises(ValueError, match=message):
+            BenchConfig(**options)
 
 
 def test_seven_bits_are_shown_too_where_eight_are_not_exact():

@@ -1,11 +1,16 @@
-"""A training step as something to call."""
+"""Training steps, their times, the networks that are timed, packages of others."""
+
+import time
+from importlib.util import find_spec
 
 import pytest
 import torch
 from torch import nn
 
+from bitcycle.bench.others import OTHERS, installed_others, replace_layers
 from bitcycle.bench.steps import TrainStep, Variant, all_kernels, make_variants
-from bitcycle.bench.workloads import Load
+from bitcycle.bench.timing import Timing, time_interleaved
+from bitcycle.bench.workloads import WORKLOADS, Load
 from bitcycle.kernels import KERNELS
 from bitcycle.precision import Precision
 
@@ -31,17 +36,17 @@ def test_our_kernels_come_at_each_bits_and_the_others_once():
     assert [str(variant) for variant in variants] == ["float32", "int8 w8a8e8", "int8 w7a7e8"]
 
 
-@pytest.mark.parametrize("kernel", ["float32", "bf16-autocast", "simulate", "int8", "auto"])
-def test_a_step_trains_its_own_copy(kernel):
-    load = make_load()
-    before = [parameter.clone() for parameter in load.model.parameters()]
-    step = TrainStep(
-        load, Variant(kernel, BITS if kernel in ("simulate", "int8", "auto") else None)
-    )
-    step()
-    assert all(torch.equal(p, b) for p, b in zip(load.model.parameters(), before, strict=True))
-    trained = list(step.model.parameters())
-    assert not any(torch.equal(p, b) for p, b in zip(trained, before, strict=True))
+def test_a_step_trains_its_own_copy():
+    for kernel in ("float32", "bf16-autocast", "simulate", "int8", "auto"):
+        load = make_load()
+        before = [parameter.clone() for parameter in load.model.parameters()]
+        step = TrainStep(
+            load, Variant(kernel, BITS if kernel in ("simulate", "int8", "auto") else None)
+        )
+        step()
+        assert all(torch.equal(p, b) for p, b in zip(load.model.parameters(), before, strict=True))
+        trained = list(step.model.parameters())
+        assert not any(torch.equal(p, b) for p, b in zip(trained, before, strict=True))
 
 
 def test_codes_are_fewer_bytes_than_the_floats_of_the_simulation():
@@ -83,3 +88,106 @@ def test_layers_that_stay_float_are_named():
     mixed = Load(model=Both(), inputs=load.inputs, loss=load.loss, size="tiny")
     step = TrainStep(mixed, Variant("simulate", BITS))
     assert list(step.float_layers()) == ["last"]
+
+
+def test_functions_are_called_in_turn_after_their_warm_up():
+    calls = []
+    timings = time_interleaved(
+        {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, repeats=3
+    )
+    assert "".join(calls) == "aabb" + "ababab"
+    assert [len(timing.seconds) for timing in timings.values()] == [3, 3]
+    assert not any(timing.is_once for timing in timings.values())
+
+
+def test_a_first_call_above_the_budget_is_the_only_one():
+    calls = []
+
+    def slow():
+        calls.append("slow")
+        time.sleep(0.02)
+
+    timings = time_interleaved({"fast": lambda: None, "slow": slow}, repeats=4, budget=0.01)
+    assert calls == ["slow"]
+    assert timings["slow"].is_once
+    assert len(timings["slow"].seconds) == 1
+    assert list(timings) == ["fast", "slow"]
+    assert len(timings["fast"].seconds) == 4
+
+
+def test_a_slow_first_call_alone_does_not_condemn_a_function():
+    calls = []
+
+    def compiles_first():
+        calls.append(1)
+        time.sleep(0.1 if len(calls) == 1 else 0.0)
+
+    timing = time_interleaved({"f": compiles_first}, repeats=3, budget=0.2)["f"]
+    assert not timing.is_once
+    assert len(calls) == 5
+
+
+def test_a_function_gets_the_repeats_that_fit_its_budget():
+    timing = time_interleaved({"f": lambda: time.sleep(0.02)}, repeats=100, budget=0.2)["f"]
+    assert 3 <= len(timing.seconds) <= 10 or timing.is_once  # a stalled machine may allow no more
+
+
+def test_every_call_ticks():
+    ticks = []
+    time_interleaved(
+        {"a": lambda: None, "b": lambda: None}, repeats=2, tick=lambda: ticks.append(1)
+    )
+    assert len(ticks) == 2 * (2 + 2)
+
+
+def test_the_fastest_and_the_lower_quartile_of_eight():
+    timing = Timing((8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0))
+    assert (timing.fastest, timing.lower_quartile) == (1.0, 3.0)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_workload_has_a_finite_loss_and_gradients(name):
+    load = WORKLOADS[name](True)
+    loss = load.loss(load.model(*load.inputs))
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert all(parameter.grad is not None for parameter in load.model.parameters())
+    assert load.size
+
+
+def test_the_faster_float_model_is_the_same_function():
+    for name in ("transformer-d512", "transformer-d1024"):
+        load = WORKLOADS[name](True)
+        assert load.float_model is not None
+        expected, found = load.model(*load.inputs), load.float_model(*load.inputs)
+        assert not torch.equal(load.inputs[0], expected)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_convolutions_run_channels_last_which_is_their_fastest_layout():
+    for name in ("resnet20-w16", "resnet20-w64", "bottleneck"):
+        load = WORKLOADS[name](True)
+        assert load.inputs[0].is_contiguous(memory_format=torch.channels_last)
+        convs = [m for m in load.model.modules() if isinstance(m, torch.nn.Conv2d)]
+        assert convs
+        assert all(c.weight.is_contiguous(memory_format=torch.channels_last) for c in convs)
+
+
+def test_only_installed_packages_are_offered():
+    expected = [
+        name
+        for name, module in (
+            ("torchao", "torchao"), ("brevitas", "brevitas"), ("qpytorch", "qtorch")
+        )
+        if find_spec(module) is not None
+    ]  # fmt: skip
+    assert installed_others() == expected
+    assert list(OTHERS) == ["torchao", "brevitas", "qpytorch"]
+
+
+def test_layers_at_any_depth_are_replaced_once():
+    model = nn.Sequential(nn.Conv2d(1, 1, 1), nn.Sequential(nn.Linear(1, 1), nn.ReLU()))
+    replace_layers(model, lambda layer: nn.Sequential(layer, nn.Identity()))
+    kinds = [type(module).__name__ for module in model.modules()]
+    assert kinds.count("Conv2d") == kinds.count("Linear") == 1
+    assert kinds.count("Identity") == 2

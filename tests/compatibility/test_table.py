@@ -4,8 +4,6 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 HERE = Path(__file__).parent
 TABLE = HERE.parent.parent / "docs" / "compatibility.md"
 ANSWERS = ("yes", "in part", "no")
@@ -31,18 +29,18 @@ def functions_in(path):
 FILES = sorted(path for path in HERE.glob("test_*.py") if path != Path(__file__))
 
 
-@pytest.mark.parametrize("row", rows(), ids=lambda row: row[0])
-def test_a_row_of_the_table_says_whether_it_works_and_names_its_test(row):
-    assert row[1] in ANSWERS
-    assert linked(row), f"{row[0]}: link to its test in the last column"
-    for path in linked(row):
-        assert path.is_file(), path
-        assert functions_in(path), f"{path} has no test"
+def test_a_row_of_the_table_says_whether_it_works_and_names_its_test():
+    for row in rows():
+        assert row[1] in ANSWERS
+        assert linked(row), f"{row[0]}: link to its test in the last column"
+        for path in linked(row):
+            assert path.is_file(), path
+            assert functions_in(path), f"{path} has no test"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_test_of_compatibility_has_a_row_in_the_table(path):
-    assert any(path in linked(row) for row in rows()), f"{path.name} has no row in {TABLE.name}"
+def test_a_test_of_compatibility_has_a_row_in_the_table():
+    for path in FILES:
+        assert any(path in linked(row) for row in rows()), f"{path.name} has no row in {TABLE.name}"
 
 
 def test_there_are_rows():

@@ -23,31 +23,35 @@ def test_it_knows_its_name(kernel):
     assert make_kernel(kernel).name == kernel
 
 
-@pytest.mark.parametrize("layer", SINGLE)
-@pytest.mark.parametrize("bits", [2, 4, 7, 8])
-def test_its_three_products_are_the_float_products_of_the_quantized_operands(kernel, layer, bits):
-    quantizer = bc.quantizers.SBM(error_rounding="nearest")
-    module = bc.quantize_model(EXAMPLES[layer].module(), quantizer, kernel=kernel)
-    # scales per output channel keep grad_input from int8: bf16 forms it where the processor has it
-    names = ("int8", MIXED) if kernel == "int8" else (kernel,)
-    assert bc.audit(module)[""].kernel in names
-    bc.set_precision(module, f"w{bits}a{bits}e{bits}")
-    tensors = EXAMPLES[layer].tensors()
-    ours = run(module, tensors)
+def test_its_three_products_are_the_float_products_of_the_quantized_operands(kernel):
+    for layer in SINGLE:
+        for bits in (2, 4, 7, 8):
+            quantizer = bc.quantizers.SBM(error_rounding="nearest")
+            module = bc.quantize_model(EXAMPLES[layer].module(), quantizer, kernel=kernel)
+            # scales per output channel keep grad_input from int8: bf16 forms it where it can
+            names = ("int8", MIXED) if kernel == "int8" else (kernel,)
+            assert bc.audit(module)[""].kernel in names
+            bc.set_precision(module, f"w{bits}a{bits}e{bits}")
+            tensors = EXAMPLES[layer].tensors()
+            ours = run(module, tensors)
 
-    # the same operands on the same grids, in float64 and by autograd
-    with torch.no_grad():
-        operands = [naive.per_tensor(x, bits).double() for x in tensors]
-        float_module = EXAMPLES[layer].module().double()
-        if hasattr(float_module, "weight"):
-            is_turned = layer.endswith("Conv1D")  # (in, out), as one group of a transposed one
-            groups = module.groups if getattr(module, "transposed", False) else int(is_turned)
-            float_module.weight.copy_(naive.per_channel(module.weight, bits, groups))
-        error = naive.per_tensor(fixed_error(ours[0]), bits).double()
-    leaves = [operand.requires_grad_() for operand in operands]
-    output = float_module(*leaves)
-    wanted = [p for n, p in float_module.named_parameters() if n == "weight"]
-    theirs = [output, *torch.autograd.grad(output, [*leaves, *wanted], error)]
-    for a, b in zip(ours, theirs, strict=False):  # the bias and its gradient are float32
-        atol = max(1e-4, 2 * module.settings.kernel.rounding) * b.abs().max().item()
-        assert torch.allclose(a.double(), b, atol=atol)
+            # the same operands on the same grids, in float64 and by autograd
+            with torch.no_grad():
+                operands = [naive.per_tensor(x, bits).double() for x in tensors]
+                float_module = EXAMPLES[layer].module().double()
+                if hasattr(float_module, "weight"):
+                    is_turned = layer.endswith(
+                        "Conv1D"
+                    )  # (in, out), as one group of a transposed one
+                    groups = (
+                        module.groups if getattr(module, "transposed", False) else int(is_turned)
+                    )
+                    float_module.weight.copy_(naive.per_channel(module.weight, bits, groups))
+                error = naive.per_tensor(fixed_error(ours[0]), bits).double()
+            leaves = [operand.requires_grad_() for operand in operands]
+            output = float_module(*leaves)
+            wanted = [p for n, p in float_module.named_parameters() if n == "weight"]
+            theirs = [output, *torch.autograd.grad(output, [*leaves, *wanted], error)]
+            for a, b in zip(ours, theirs, strict=False):  # the bias and its gradient are float32
+                atol = max(1e-4, 2 * module.settings.kernel.rounding) * b.abs().max().item()
+                assert torch.allclose(a.double(), b, atol=atol)

@@ -1,6 +1,7 @@
-"""What holds for every quantizer on every layer at every width: new ones are held to it too."""
+"""What holds for every layer and for every quantizer: new ones are held to it too."""
 
 import copy
+import itertools
 import pickle
 
 import pytest
@@ -13,17 +14,30 @@ from tests.contracts.examples import EXAMPLES, first_result, map_floats
 
 BITS = ["fp32", "w2a2e2g2", "w4a4e4g4", "w8a8e8g8"]
 
-pytestmark = [
-    pytest.mark.parametrize("quantizer", QUANTIZERS.names()),
-    pytest.mark.parametrize("layer", LAYERS.names()),
+# every layer with one quantizer; every quantizer on one layer of each kind: a product, products
+# over time, products of activations, sums along edges
+KINDS = [
+    "torch.nn.modules.linear.Linear", "torch.nn.modules.rnn.LSTM",
+    "torch.nn.modules.activation.MultiheadAttention", "torch_geometric.nn.conv.gat_conv.GATConv",
+]  # fmt: skip
+PAIRS = [
+    (layer, quantizer)
+    for layer in LAYERS.names()
+    for quantizer in QUANTIZERS.names()
+    if quantizer == "sbm" or layer in KINDS
 ]
+every_pair = pytest.mark.parametrize(("layer", "quantizer"), PAIRS)
+every_layer = pytest.mark.parametrize("layer", LAYERS.names())
 
 
-def converted(layer, quantizer, precision="fp32"):
+def rules_of(quantizer):
+    """A single layer is first and last, and may be all about edges."""
+    return QUANTIZERS[quantizer](first_last="quantized", aggregation="quantized")
+
+
+def converted(layer, quantizer="sbm", precision="fp32"):
     assert layer in EXAMPLES, f"add {layer} to tests/contracts/examples.py"
-    # a single layer is first and last, and may be all about edges
-    rules = QUANTIZERS[quantizer](first_last="quantized", aggregation="quantized")
-    module = bc.quantize_model(EXAMPLES[layer].module(), rules)
+    module = bc.quantize_model(EXAMPLES[layer].module(), rules_of(quantizer))
     bc.set_precision(module, precision)
     return module
 
@@ -47,6 +61,7 @@ def equal(ours, theirs):
     return all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
+@every_pair
 def test_shapes_are_the_float_layers_and_values_are_finite(layer, quantizer):
     example = EXAMPLES[layer]
     module, tensors = converted(layer, quantizer), example.tensors()
@@ -62,6 +77,7 @@ def test_shapes_are_the_float_layers_and_values_are_finite(layer, quantizer):
             assert all(finite), (precision, training)
 
 
+@every_pair
 def test_full_precision_is_the_float_layer_and_every_width_has_products_of_its_own(
     layer, quantizer
 ):
@@ -71,15 +87,35 @@ def test_full_precision_is_the_float_layer_and_every_width_has_products_of_its_o
     assert equal(results[0], run(float_module, tensors))
     names = [name for name, _ in float_module.named_parameters()]
     names = [*["product"] * (len(results[0]) - len(names)), *names]
-    for i, ours in enumerate(results):
-        for theirs in results[:i]:
-            for name, a, b, exact in zip(names, ours, theirs, results[0], strict=True):
-                # a bias and its error are float32, and a first state of zeros makes the gradient
-                # of its weight zero at every width
-                if name.rpartition(".")[2] != "bias" and exact.any():
-                    assert not torch.equal(a, b), name
+    for ours, theirs in itertools.combinations(results, 2):
+        for name, a, b, exact in zip(names, ours, theirs, results[0], strict=True):
+            # a bias and its error are float32, and a first state of zeros makes the gradient of
+            # its weight zero at every width
+            if name.rpartition(".")[2] != "bias" and exact.any():
+                assert not torch.equal(a, b), name
 
 
+@every_layer
+def test_without_bits_nothing_is_written_and_nothing_differs_from_the_float_layer(layer):
+    tensors, float_module = EXAMPLES[layer].tensors(), EXAMPLES[layer].module()
+    module = bc.quantize_model(EXAMPLES[layer].module(), rules_of("sbm"))
+    before = [(buffer, buffer._version) for buffer in module.buffers()]
+    for training in (True, False):
+        expected = run(float_module.train(training), tensors)
+        assert equal(run(module.train(training), tensors), expected)
+        assert [(buffer, buffer._version) for buffer in module.buffers()] == before
+    bc.set_precision(module, BITS[1])
+    module.train()(*tensors)
+    bc.set_precision(module, "w24a32e24")  # again after bits: 24 and more are float32
+    assert equal(run(module, tensors), run(float_module.train(), tensors))
+    if ".rnn." not in layer:  # torch's own have no bfloat16 on some processors
+        with torch.autocast("cpu", torch.bfloat16):
+            ours, theirs = (first_result(m, tensors) for m in (module, float_module))
+        assert ours.dtype == theirs.dtype
+        assert torch.equal(ours, theirs)
+
+
+@every_pair
 def test_a_constant_input_is_handled(layer, quantizer):
     module = converted(layer, quantizer, BITS[2])
     tensors = map_floats(
@@ -88,15 +124,16 @@ def test_a_constant_input_is_handled(layer, quantizer):
     assert all(value.isfinite().all() for value in run(module, tensors))
 
 
-def test_a_state_dict_has_the_float_keys_and_the_ranges_and_keeps_the_evaluation(layer, quantizer):
-    module, tensors = converted(layer, quantizer, BITS[2]), EXAMPLES[layer].tensors()
+@every_layer
+def test_a_state_dict_has_the_float_keys_and_the_ranges_and_keeps_the_evaluation(layer):
+    module, tensors = converted(layer, precision=BITS[2]), EXAMPLES[layer].tensors()
     assert list(bc.float_state_dict(module)) == list(EXAMPLES[layer].module().state_dict())
     ranges = set(module.state_dict()) - set(bc.float_state_dict(module))
     assert {key.rpartition(".")[2] for key in ranges} <= {"act_range"}
     kept = [m for m in module.modules() if isinstance(m, QuantizedLayer) and m.num_act_inputs]
     assert len(ranges) == len(kept)
     module(*tensors)
-    other = converted(layer, quantizer, BITS[2])
+    other = converted(layer, precision=BITS[2])
     for parameter in other.parameters():
         torch.nn.init.zeros_(parameter)
     other.load_state_dict(module.state_dict(), strict=True)
@@ -104,8 +141,9 @@ def test_a_state_dict_has_the_float_keys_and_the_ranges_and_keeps_the_evaluation
     assert torch.equal(first_result(other.eval(), beyond), first_result(module.eval(), beyond))
 
 
-def test_a_copy_computes_the_same(layer, quantizer):
-    module, tensors = converted(layer, quantizer, BITS[2]), EXAMPLES[layer].tensors()
+@every_layer
+def test_a_copy_computes_the_same(layer):
+    module, tensors = converted(layer, precision=BITS[2]), EXAMPLES[layer].tensors()
     copies = [copy.deepcopy(module), pickle.loads(pickle.dumps(module))]
     expected = run(module, tensors)
     for other in copies:
@@ -113,6 +151,7 @@ def test_a_copy_computes_the_same(layer, quantizer):
         assert equal(run(other, tensors), expected)
 
 
+@every_pair
 def test_the_audit_and_the_repr_tell_the_bits(layer, quantizer):
     module = converted(layer, quantizer, "FW4/BW8")
     row, *inner = bc.audit(module, tuple(EXAMPLES[layer].tensors())).rows
@@ -126,8 +165,9 @@ def test_the_audit_and_the_repr_tell_the_bits(layer, quantizer):
     assert str(bc.audit(module)).count("\n") == 3 + len(inner)
 
 
-def test_converting_back_is_exact(layer, quantizer):
-    module, tensors = converted(layer, quantizer, BITS[2]), EXAMPLES[layer].tensors()
+@every_layer
+def test_converting_back_is_exact(layer):
+    module, tensors = converted(layer, precision=BITS[2]), EXAMPLES[layer].tensors()
     module(*tensors)
     float_module = EXAMPLES[layer].module()
     bc.unquantize_model(module)

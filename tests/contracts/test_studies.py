@@ -18,68 +18,68 @@ def studies():
     return {name: STUDIES[name]() for name in NAMES}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_study_has_the_name_it_is_found_by_and_asks_a_question(studies, name):
-    study = studies[name]
-    assert study.name == name
-    assert len(study.description) > 20
+def test_a_study_has_the_name_it_is_found_by_and_asks_a_question(studies):
+    for name in NAMES:
+        study = studies[name]
+        assert study.name == name
+        assert len(study.description) > 20
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_no_two_methods_of_a_study_are_the_same_run(studies, name):
-    ids = [config_id(method.config) for method in studies[name].methods]
-    assert len(set(ids)) == len(ids)
+def test_no_two_methods_of_a_study_are_the_same_run(studies):
+    for name in NAMES:
+        ids = [config_id(method.config) for method in studies[name].methods]
+        assert len(set(ids)) == len(ids)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_group_has_the_baseline(studies, name):
-    study = studies[name]
-    for group in study.groups:
-        assert study.baseline in [method.label for method in study.of(group)], group
+def test_every_group_has_the_baseline(studies):
+    for name in NAMES:
+        study = studies[name]
+        for group in study.groups:
+            assert study.baseline in [method.label for method in study.of(group)], group
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_kernels_are_pinned_so_that_machines_agree(studies, name):
-    for method in studies[name].methods:
-        precision = method.config.precision
-        assert precision.is_float or precision.kernel == "simulate", method.key
+def test_kernels_are_pinned_so_that_machines_agree(studies):
+    for name in NAMES:
+        for method in studies[name].methods:
+            precision = method.config.precision
+            assert precision.is_float or precision.kernel == "simulate", method.key
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_small_study_says_so_and_its_runs_take_one_thread(studies, name):
-    study = studies[name]
-    is_small = name.endswith("-small") or name in ("demo", "digits")
-    assert study.scale == ("small" if is_small else "full")
-    if is_small:
-        assert {method.config.threads for method in study.methods} == {1}
-        assert not any(method.published for method in study.methods)
+def test_a_small_study_says_so_and_its_runs_take_one_thread(studies):
+    for name in NAMES:
+        study = studies[name]
+        is_small = name.endswith("-small") or name in ("demo", "digits")
+        assert study.scale == ("small" if is_small else "full")
+        if is_small:
+            assert {method.config.threads for method in study.methods} == {1}
+            assert not any(method.published for method in study.methods)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_no_study_asks_for_files_by_a_path_of_its_own(studies, name):
-    for method in studies[name].methods:
-        assert method.config.data.root is None
-        assert method.config.data.name in DATASETS
+def test_no_study_asks_for_files_by_a_path_of_its_own(studies):
+    for name in NAMES:
+        for method in studies[name].methods:
+            assert method.config.data.root is None
+            assert method.config.data.name in DATASETS
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_schedules_of_a_study_fit_its_runs(studies, name):
-    for method in studies[name].methods:
-        total = method.config.steps or 50_000
-        for text in method.config.precision.given(auto=3).values():
-            schedule = parse_schedule(text)
-            schedule(0, total)
-            schedule(total - 1, total)
+def test_the_schedules_of_a_study_fit_its_runs(studies):
+    for name in NAMES:
+        for method in studies[name].methods:
+            total = method.config.steps or 50_000
+            for text in method.config.precision.given(auto=3).values():
+                schedule = parse_schedule(text)
+                schedule(0, total)
+                schedule(total - 1, total)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_what_a_critical_periods_study_varies_is_on_its_methods(studies, name):
-    study = studies[name]
-    varied = [method.at for method in study.methods if method.label != study.baseline]
-    if study.kind == "critical-periods":
-        assert None not in varied
-    else:
-        assert set(varied) <= {None}
+def test_what_a_critical_periods_study_varies_is_on_its_methods(studies):
+    for name in NAMES:
+        study = studies[name]
+        varied = [method.at for method in study.methods if method.label != study.baseline]
+        if study.kind == "critical-periods":
+            assert None not in varied
+        else:
+            assert set(varied) <= {None}
 
 
 def test_every_table_and_figure_of_cpt_with_runs_has_a_study_of_both_sizes():

@@ -1,17 +1,18 @@
-"""Bytes kept for backward, measured and counted by hand."""
+"""Bytes kept for backward: distinct, alive at the end, and whose."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
-from torch.utils.checkpoint import checkpoint
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 import bitcycle as bc
 from bitcycle.cost import measure_saved
-from bitcycle.kernels import KERNELS
+from bitcycle.memory import saved_bytes
 from bitcycle.models import build_model
 from tests import toys
+from tests.toys import Attention, linears, net, randn
 
 FLOAT = 4
 
@@ -20,20 +21,6 @@ def test_a_linear_layer_keeps_its_input() -> None:
     saved = measure_saved(nn.Linear(8, 3), torch.ones(5, 8))
     assert saved.by_layer == {"": 5 * 8 * FLOAT}
     assert saved.num_bytes == 160
-
-
-def test_parameters_and_buffers_are_not_kept_for_backward() -> None:
-    model = nn.BatchNorm1d(8).eval()  # keeps its running statistics and its weight, and the input
-    assert measure_saved(model, torch.ones(5, 8)).num_bytes == 5 * 8 * FLOAT
-
-
-def test_a_storage_counts_once_however_many_views_of_it_are_kept() -> None:
-    class Views(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x[0] * x[1] + x[1] * x[2]
-
-    x = torch.ones(4, 8, requires_grad=True)
-    assert measure_saved(Views(), x).num_bytes == 4 * 8 * FLOAT
 
 
 def test_what_two_layers_keep_belongs_to_the_first() -> None:
@@ -55,33 +42,10 @@ def test_a_quantized_layer_keeps_what_its_kernel_keeps() -> None:
     assert only_input <= measure_saved(model, x).num_bytes <= only_input + scales
 
 
-@pytest.mark.parametrize("kernel", KERNELS.names())
-def test_no_kernel_keeps_more_than_the_float_values(kernel: str) -> None:
-    model = bc.quantize_model(nn.Linear(64, 48), kernel=kernel)
-    bc.set_precision(model, "FW4/BW8")
-    saved = measure_saved(model, toys.randn(32, 64)).num_bytes
-    elements = 32 * 64
-    assert elements // 2 <= saved <= elements * FLOAT + 64  # half a byte is what 4 bits can be
-
-
 def test_frozen_layers_below_keep_nothing() -> None:
     model = toys.linears(8, 8, 2)
     model[0].requires_grad_(False)
     assert measure_saved(model, torch.ones(5, 8)).by_layer == {"1": 5 * 8 * FLOAT}
-
-
-def test_gradient_checkpointing_keeps_less() -> None:
-    class Checkpointed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 2))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return checkpoint(self.body, x, use_reentrant=False)
-
-    x = torch.ones(5, 8, requires_grad=True)
-    plain = measure_saved(Checkpointed().body, x).num_bytes
-    assert measure_saved(Checkpointed(), x).num_bytes < plain
 
 
 def test_the_meta_device_gives_the_same_bytes() -> None:
@@ -91,13 +55,6 @@ def test_the_meta_device_gives_the_same_bytes() -> None:
     assert measure_saved(on_meta, on_meta.example_inputs(2, device="meta")) == measure_saved(
         model, model.example_inputs(2)
     )
-
-
-def test_bytes_grow_by_the_same_amount_with_every_sample() -> None:
-    model = bc.quantize_model(build_model("resnet8"), kernel="simulate")
-    bc.set_precision(model, "FW4/BW8")
-    two, four, nine = (measure_saved(model, model.example_inputs(n)).num_bytes for n in (2, 4, 9))
-    assert nine == two + (four - two) // 2 * 7
 
 
 def test_the_model_and_the_random_state_are_left_as_they_were() -> None:
@@ -124,3 +81,110 @@ def test_sparse_tensors_count_their_indices_and_values() -> None:
 
     saved = measure_saved(Aggregate(), torch.ones(2, 3, requires_grad=True)).num_bytes
     assert saved == 2 * 2 * 8 + 2 * FLOAT
+
+
+def test_inputs_parameters_and_buffers_are_left_out() -> None:
+    assert saved_bytes(nn.Linear(8, 3), randn(5, 8)).num_bytes == 0
+    assert saved_bytes(nn.BatchNorm1d(8).eval(), (randn(5, 8),)).num_bytes == 0
+    assert saved_bytes(nn.Linear(8, 3), {"input": randn(5, 8)}).num_bytes == 0
+
+
+def test_a_storage_counts_once_and_whole() -> None:
+    class Views(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            x = x * 1
+            return x[0] * x[1] + x[1] * x[2]  # rows of one storage of four
+
+    assert saved_bytes(Views(), randn(4, 8).requires_grad_()).num_bytes == 4 * 8 * FLOAT
+
+
+def test_what_is_let_go_before_the_end_does_not_count() -> None:
+    class Discards(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            (x * 1).exp()  # keeps its output until nobody has it
+            return x + 1
+
+    assert saved_bytes(Discards(), randn(8).requires_grad_()).by_layer == {}
+
+
+def test_a_tensor_hung_on_a_function_is_found() -> None:
+    class Hides(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.pair = (x.exp(), 3)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2
+
+    class Module(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return Hides.apply(x)
+
+    saved = saved_bytes(Module(), randn(8).requires_grad_())
+    assert saved.by_layer == {}
+    assert saved.by_function == {"HidesBackward": 8 * FLOAT}
+    assert saved.num_bytes == 8 * FLOAT
+
+
+def test_a_function_of_the_model_can_add_a_loss_and_exclude_its_tensors() -> None:
+    model, x, y = linears(8, 3), randn(5, 8), torch.zeros(5, dtype=torch.long)
+
+    def loss(model: nn.Module) -> Tensor:
+        return F.cross_entropy(model(x), y)
+
+    with_all = saved_bytes(model, loss).num_bytes
+    without = saved_bytes(model, loss, exclude=[x, y]).num_bytes
+    assert with_all - without == 5 * 8 * FLOAT + 5 * 8
+    assert without >= 5 * 3 * FLOAT  # log-probabilities
+
+
+def test_codes_take_their_share_of_the_float_operands() -> None:
+    for kernel in ("dequantize", "int8"):
+        for bits, share in ((8, 0.26), (4, 0.14)):
+            model = bc.quantize_model(linears(64, 48, 32), kernel=kernel, max_bits=bits)
+            bc.set_precision(model, f"w{bits}a{bits}e{bits}")
+            saved = saved_bytes(model, randn(100, 64))
+            elements = {"0": 100 * 64, "1": 100 * 48 + 48 * 32}  # the first needs no grad_input
+            assert saved.codes_by_layer == {name: n * bits // 8 for name, n in elements.items()}
+            assert all(
+                n <= share * FLOAT * elements[name] for name, n in saved.codes_by_layer.items()
+            )
+            table = str(saved).splitlines()
+            assert table[0].split() == ["layer", "bytes", "of", "these", "codes"]
+            assert table[-1].split() == [
+                "all",
+                f"{saved.num_bytes:,}",
+                f"{sum(elements.values()) * bits // 8:,}",
+            ]
+
+
+def test_both_operands_of_a_product_of_activations_are_codes() -> None:
+    for kernel in ("dequantize", "int8"):
+        model = bc.quantize_model(Attention(), kernel=kernel)
+        bc.set_precision(model, "w8a8e8")
+        codes = saved_bytes(model, randn(2, 6, 4)).codes_by_layer
+        assert codes["scores"] == 2 * (2 * 6 * 4)
+        assert codes["mix"] == 2 * 6 * 6 + 2 * 6 * 4
+
+
+def test_no_function_of_ours_hides_more_than_a_clock() -> None:
+    model = bc.quantize_model(net(), kernel="dequantize")
+    bc.set_precision(model, "w8a8e8")
+    hidden = saved_bytes(model, randn(4, 2, 6, 6)).by_function
+    assert sum(hidden.values()) <= 3 * 32  # a copy of each layer's control tensor
+
+
+def test_a_converted_conv_bn_relu_net_keeps_less_than_seven_tenths() -> None:
+    parts = [
+        (nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
+        for _ in range(3)
+    ]
+    model = nn.Sequential(*(module for part in parts for module in part))
+    x = randn(4, 16, 16, 16)
+    before = saved_bytes(model, x).num_bytes
+    bc.set_precision(bc.quantize_model(model, kernel="dequantize"), "w8a8e8")
+    saved = saved_bytes(model, x)
+    assert saved.by_layer["2"] == x.numel() // 8
+    assert saved.num_bytes <= 0.7 * before

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import warnings
-from typing import Any
 
 import pytest
 import torch
@@ -86,12 +85,12 @@ def test_partial_batches_count_by_their_samples() -> None:
     assert meter.traffic == 21 * (4 * 4 + 8 * 8 + 4 * 4) + 2 * 32 * 4
 
 
-@pytest.mark.parametrize("wrong", [0, -3, 2.0, True, torch.tensor(4)])
-def test_a_wrong_number_of_samples_is_an_error(wrong: object) -> None:
-    meter = bc.CostMeter(nn.Linear(4, 8), torch.ones(16, 4))
-    with pytest.raises(ValueError, match="num_samples must be a whole number of at least 1"):
-        meter.step(wrong)
-    assert meter.num_steps == 0
+def test_a_wrong_number_of_samples_is_an_error() -> None:
+    for wrong in (0, -3, 2.0, True, torch.tensor(4)):
+        meter = bc.CostMeter(nn.Linear(4, 8), torch.ones(16, 4))
+        with pytest.raises(ValueError, match="num_samples must be a whole number of at least 1"):
+            meter.step(wrong)
+        assert meter.num_steps == 0
 
 
 def test_a_step_runs_no_tensor_operation_and_leaves_no_hook() -> None:
@@ -176,12 +175,14 @@ def test_the_state_survives_json_and_continues_exactly() -> None:
     assert second.state_dict() == whole.state_dict()
 
 
-@pytest.mark.parametrize("row", [[8, 8, None, 1, 1], [8, 8, 1, 1], [8, 8, 8, 1, -1], "text", 8])
-def test_a_state_with_anything_but_counts_is_refused(row: Any) -> None:
-    meter = bc.CostMeter(toys.linears(4, 8), torch.ones(3, 4))
-    state = meter.state_dict()
-    with pytest.raises(ValueError, match="in place of whole numbers: bits of weight, act and err"):
-        meter.load_state_dict({**state, "layers": {"0": [row]}})
+def test_a_state_with_anything_but_counts_is_refused() -> None:
+    for row in ([8, 8, None, 1, 1], [8, 8, 1, 1], [8, 8, 8, 1, -1], "text", 8):
+        meter = bc.CostMeter(toys.linears(4, 8), torch.ones(3, 4))
+        state = meter.state_dict()
+        with pytest.raises(
+            ValueError, match="in place of whole numbers: bits of weight, act and err"
+        ):
+            meter.load_state_dict({**state, "layers": {"0": [row]}})
 
 
 def test_the_state_of_another_model_is_refused() -> None:
@@ -196,33 +197,17 @@ def test_what_is_not_counted_is_named() -> None:
     assert bc.CostMeter(model, torch.ones(3, 4)).uncounted == ("1: _trilinear",)
 
 
-def test_a_training_step_runs_the_same_operations_with_and_without_a_meter() -> None:
-    def num_ops(with_meter: bool) -> int:
-        model, x = bc.quantize_model(toys.net()), toys.randn(5, 2, 6, 6)
-        bits = bc.PrecisionScheduler(model, forward="CR:3-8:1", backward=8, total_steps=6)
+def test_every_convention_ends_where_training_cost_began() -> None:
+    for convention in ("exact", "paper", "followup"):
+        model, x = bc.quantize_model(toys.net(), skip=["head.2"]), toys.randn(5, 2, 6, 6)
+        roles = {"forward": "CR:3-8:2", "backward": 8}
+        before = bc.training_cost(model, x, **roles, total_steps=40, convention=convention)
         meter = bc.CostMeter(model, x)
-        with CountOps() as counter:
-            for _ in range(6):
-                model(x).square().mean().backward()
-                if with_meter:
-                    meter.step()
-                bits.step()
-        return counter.num_ops
-
-    assert num_ops(True) == num_ops(False) > 100
+        train(model, bc.PrecisionScheduler(model, **roles, total_steps=40), meter, x)
+        assert meter.cost(convention=convention) == before
 
 
-@pytest.mark.parametrize("convention", ["exact", "paper", "followup"])
-def test_every_convention_ends_where_training_cost_began(convention: str) -> None:
-    model, x = bc.quantize_model(toys.net(), skip=["head.2"]), toys.randn(5, 2, 6, 6)
-    roles = {"forward": "CR:3-8:2", "backward": 8}
-    before = bc.training_cost(model, x, **roles, total_steps=40, convention=convention)
-    meter = bc.CostMeter(model, x)
-    train(model, bc.PrecisionScheduler(model, **roles, total_steps=40), meter, x)
-    assert meter.cost(convention=convention) == before
-
-
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     forward=cycle_schedules,
     error=cycle_schedules,

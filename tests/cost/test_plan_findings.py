@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from bitcycle.cost.plan_findings import (
     CYCLED,
     DELAYED,
@@ -94,17 +92,17 @@ def test_delayed_cells_are_those_of_table_7() -> None:
     assert finding.stance == "against"
 
 
-@pytest.mark.parametrize(("shape", "stance"), [("triangle", "mixed"), ("anneal", "against")])
-def test_shapes_are_compared_as_table_6_compares_them(shape: str, stance: str) -> None:
-    rows = {
-        (r["schedule"], r["model"], r["precision_fw_bw"]): float(r["accuracy"])
-        for r in read_table("table6_schedule_shapes")
-    }
-    cells = [key[1:] for key in rows if key[0] == shape]
-    num_ahead = sum(rows[(shape, *cell)] > rows[("cosine", *cell)] for cell in cells)
-    [finding] = find_findings(parse_schedule(f"{shape}:3-8:8"), parse_schedule(8))
-    assert f"ahead in {num_ahead} of {len(cells)} cells" in finding.text
-    assert (finding.stance, finding.source) == (stance, "CPT Table 6")
+def test_shapes_are_compared_as_table_6_compares_them() -> None:
+    for shape, stance in (("triangle", "mixed"), ("anneal", "against")):
+        rows = {
+            (r["schedule"], r["model"], r["precision_fw_bw"]): float(r["accuracy"])
+            for r in read_table("table6_schedule_shapes")
+        }
+        cells = [key[1:] for key in rows if key[0] == shape]
+        num_ahead = sum(rows[(shape, *cell)] > rows[("cosine", *cell)] for cell in cells)
+        [finding] = find_findings(parse_schedule(f"{shape}:3-8:8"), parse_schedule(8))
+        assert f"ahead in {num_ahead} of {len(cells)} cells" in finding.text
+        assert (finding.stance, finding.source) == (stance, "CPT Table 6")
 
 
 def test_stages_are_judged_by_table_1() -> None:
@@ -135,11 +133,16 @@ def test_cycled_errors_are_judged_by_table_8() -> None:
     assert find_findings(parse_schedule("ramp:3-8"), parse_schedule("CR:6-8:8")) == (ERRORS,)
 
 
-@pytest.mark.parametrize(
-    ("forward", "backward", "stance", "source", "text"),
-    [
-        ("CR:3-8:8", 8, "for", "CPT Table 2", "CR at 3-8/8, 32 cycles, against static 8/8: "
-         "ResNet-74 93.23 / 92.57 % (CIFAR-10), 72.35 / 71.44 % (CIFAR-100); ResNet-164"),
+def test_a_schedule_gets_the_cells_at_its_bits() -> None:
+    for forward, backward, stance, source, text in (
+        (
+            "CR:3-8:8",
+            8,
+            "for",
+            "CPT Table 2",
+            "CR at 3-8/8, 32 cycles, against static 8/8: "
+            "ResNet-74 93.23 / 92.57 % (CIFAR-10), 72.35 / 71.44 % (CIFAR-100); ResNet-164",
+        ),
         ("CR:4-8:32", 8, "mixed", "CPT Table 2, CPT Table 3, CPT Table 5", "73.12 / 73.32 %"),
         ("CR:8-32:32", "fp32", "for", "CPT Table 4", "70.67 / 69.76 %"),
         ("CR:3-7:8", 8, "mixed", "CPT Tables 2 to 5", "in 22 of 24 cells"),
@@ -147,16 +150,12 @@ def test_cycled_errors_are_judged_by_table_8() -> None:
         ("6", 8, "against", "CPT Table 5", "Transformer 32.41 / 31.77 ppl"),
         ("6", 6, "against", "CPT Table 2, CPT Table 3", "ResNet-74 91.15 / 92.57 %"),
         ("3", 6, "against", "CPT Table 7", "static 3/6 against CR at 3-6/6: ResNet-38 62.30"),
-    ],
-)  # fmt: skip
-def test_a_schedule_gets_the_cells_at_its_bits(
-    forward: str, backward: int | str, stance: str, source: str, text: str
-) -> None:
-    [finding] = find_findings(parse_schedule(forward), parse_schedule(backward))
-    assert (finding.stance, finding.source) == (stance, source)
-    assert text in finding.text
+    ):
+        [finding] = find_findings(parse_schedule(forward), parse_schedule(backward))
+        assert (finding.stance, finding.source) == (stance, source)
+        assert text in finding.text
 
 
-@pytest.mark.parametrize("forward", ["RR:3-8:8", "CT:3-8:8", "LT:3-8:8", "ramp:3-8", "5", "fp32"])
-def test_what_no_table_measures_has_no_finding(forward: str) -> None:
-    assert find_findings(parse_schedule(forward), parse_schedule(8)) == ()
+def test_what_no_table_measures_has_no_finding() -> None:
+    for forward in ("RR:3-8:8", "CT:3-8:8", "LT:3-8:8", "ramp:3-8", "5", "fp32"):
+        assert find_findings(parse_schedule(forward), parse_schedule(8)) == ()

@@ -83,22 +83,21 @@ def test_the_layer_table_has_a_row_per_layer() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("names", "stages"),
-    [
+def test_a_stage_is_the_shortest_prefix_that_no_half_of_the_layers_shares() -> None:
+    for names, stages in (
         (["conv1", "layer1.0.conv1", "layer1.0.conv2", "fc"], ["conv1", "layer1", "fc"]),
-        (["layers.0.q", "layers.0.k", "layers.1.q", "layers.1.k", "decoder"],
-         ["layers.0", "layers.1", "decoder"]),
+        (
+            ["layers.0.q", "layers.0.k", "layers.1.q", "layers.1.k", "decoder"],
+            ["layers.0", "layers.1", "decoder"],
+        ),
         (["0", "1", "2"], ["0", "1", "2"]),
         (["net.body.conv"], ["net.body.conv"]),
         ([""], [""]),
-    ],
-)  # fmt: skip
-def test_a_stage_is_the_shortest_prefix_that_no_half_of_the_layers_shares(names, stages) -> None:
-    layers = tuple(layer(name, 1) for name in names)
-    cost = dataclasses.replace(COST, layers=layers, baseline_layers=layers)
-    assert list(cost.by_stage()) == stages
-    assert sum(cost.by_stage().values()) == cost.bitops
+    ):
+        layers = tuple(layer(name, 1) for name in names)
+        cost = dataclasses.replace(COST, layers=layers, baseline_layers=layers)
+        assert list(cost.by_stage()) == stages
+        assert sum(cost.by_stage().values()) == cost.bitops
 
 
 def test_the_stage_table_adds_up_the_layers_of_a_stage() -> None:

@@ -20,31 +20,29 @@ def _distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     return float((ours - theirs).norm() / theirs.norm())
 
 
-@pytest.mark.parametrize("carrier", [torch.uint8, torch.int8])
-@pytest.mark.parametrize("bits", [2, 5, 8])
-@pytest.mark.parametrize("kind", ["centred", "relu", "above", "below", "tiny"])
-def test_numbers_near_zero_leave_less_than_a_step_of_offset(
-    kind: str, bits: int, carrier: torch.dtype
-) -> None:
-    q = quantized(numbers((8, 9), kind, 0), (bits, 8), carrier)
-    operand = near_zero(q)
-    assert operand.numbers.dtype == torch.bfloat16
-    values = operand.numbers.double() * operand.scale.double() + operand.offset.double()
-    bound = 1e-6 * float(exact(q).abs().max())
-    torch.testing.assert_close(values, exact(q), rtol=0, atol=bound)
-    if kind in ("centred", "relu", "tiny"):  # 0 is inside the range
-        assert float(operand.offset.abs() / operand.scale) <= 0.5 + 1e-4
-        assert float(operand.numbers.abs().max()) <= 256
+def test_numbers_near_zero_leave_less_than_a_step_of_offset() -> None:
+    for carrier in (torch.uint8, torch.int8):
+        for bits in (2, 5, 8):
+            for kind in ("centred", "relu", "above", "below", "tiny"):
+                q = quantized(numbers((8, 9), kind, 0), (bits, 8), carrier)
+                operand = near_zero(q)
+                assert operand.numbers.dtype == torch.bfloat16
+                values = operand.numbers.double() * operand.scale.double() + operand.offset.double()
+                bound = 1e-6 * float(exact(q).abs().max())
+                torch.testing.assert_close(values, exact(q), rtol=0, atol=bound)
+                if kind in ("centred", "relu", "tiny"):  # 0 is inside the range
+                    assert float(operand.offset.abs() / operand.scale) <= 0.5 + 1e-4
+                    assert float(operand.numbers.abs().max()) <= 256
 
 
-@pytest.mark.parametrize("offset", [1000.0, -1000.0, 1e6])
-@pytest.mark.parametrize("carrier", [torch.uint8, torch.int8])
-def test_numbers_stay_exact_however_far_the_offset_is(offset: float, carrier: torch.dtype) -> None:
-    q = quantized(numbers((8, 9), "centred", 0) + offset, (8, 8), carrier)
-    operand = near_zero(q)
-    assert float(operand.numbers.abs().max()) <= 256  # bfloat16 holds no more whole numbers
-    values = operand.numbers.double() * operand.scale.double() + operand.offset.double()
-    torch.testing.assert_close(values, exact(q), rtol=1e-6, atol=0)
+def test_numbers_stay_exact_however_far_the_offset_is() -> None:
+    for offset in (1000.0, -1000.0, 1e6):
+        for carrier in (torch.uint8, torch.int8):
+            q = quantized(numbers((8, 9), "centred", 0) + offset, (8, 8), carrier)
+            operand = near_zero(q)
+            assert float(operand.numbers.abs().max()) <= 256  # bfloat16 holds no more whole numbers
+            values = operand.numbers.double() * operand.scale.double() + operand.offset.double()
+            torch.testing.assert_close(values, exact(q), rtol=1e-6, atol=0)
 
 
 def test_a_step_of_0_leaves_the_offset_alone() -> None:
@@ -54,23 +52,23 @@ def test_a_step_of_0_leaves_the_offset_alone() -> None:
     assert operand.numbers.isfinite().all()
 
 
-@pytest.mark.parametrize("kind", ["centred", "relu"])
-def test_linear_products_are_within_2_to_the_minus_8_of_their_norm(kind: str) -> None:
-    # unshifted codes 0..255 on centred data would be off by more than the norm itself
-    geometry = LinearGeometry()
-    a = quantized(numbers((128, 512), kind, 0), (8, 8))
-    w = quantized(numbers((96, 512), "centred", 1) / 20, (8, 8), torch.int8, keep=(0,))
-    e = quantized(numbers((128, 96), "tiny", 2), (8, 8))
-    with counted() as calls:
-        output = BF16.output(geometry, a, w, None)
-        grad_input = BF16.grad_input(geometry, e, w, torch.Size((128, 512)))
-        grad_weight = BF16.grad_weight(geometry, e, a, torch.Size((96, 512)))
-    assert not calls
-    expected = naive.linear(exact(a), exact(w), None, exact(e))
-    assert _distance(output, expected.output) < BOUND
-    assert _distance(grad_input, expected.grad_input) < BOUND
-    assert _distance(grad_weight, expected.grad_weight) < BOUND
-    assert _distance(output, expected.output) > 1e-5  # it is bfloat16
+def test_linear_products_are_within_2_to_the_minus_8_of_their_norm() -> None:
+    for kind in ("centred", "relu"):
+        # unshifted codes 0..255 on centred data would be off by more than the norm itself
+        geometry = LinearGeometry()
+        a = quantized(numbers((128, 512), kind, 0), (8, 8))
+        w = quantized(numbers((96, 512), "centred", 1) / 20, (8, 8), torch.int8, keep=(0,))
+        e = quantized(numbers((128, 96), "tiny", 2), (8, 8))
+        with counted() as calls:
+            output = BF16.output(geometry, a, w, None)
+            grad_input = BF16.grad_input(geometry, e, w, torch.Size((128, 512)))
+            grad_weight = BF16.grad_weight(geometry, e, a, torch.Size((96, 512)))
+        assert not calls
+        expected = naive.linear(exact(a), exact(w), None, exact(e))
+        assert _distance(output, expected.output) < BOUND
+        assert _distance(grad_input, expected.grad_input) < BOUND
+        assert _distance(grad_weight, expected.grad_weight) < BOUND
+        assert _distance(output, expected.output) > 1e-5  # it is bfloat16
 
 
 def test_unshifted_codes_would_be_off_by_far_more() -> None:
@@ -82,22 +80,24 @@ def test_unshifted_codes_would_be_off_by_far_more() -> None:
     assert _distance(main + rest, expected) > 4 * BOUND
 
 
-@pytest.mark.parametrize("groups", [1, 4])
-def test_convolutions_are_within_2_to_the_minus_8_of_their_norm(groups: int) -> None:
-    geometry = ConvGeometry((1, 1), (1, 1), (1, 1), groups)
-    a = quantized(numbers((2, 32, 9, 9), "centred", 0), (8, 8))
-    w = quantized(numbers((16, 32 // groups, 3, 3), "centred", 1), (8, 8), torch.int8, keep=(0,))
-    e = quantized(numbers((2, 16, 9, 9), "centred", 2), (8, 8))
-    with counted() as calls:
-        output = BF16.output(geometry, a, w, None)
-        grad_input = BF16.grad_input(geometry, e, w, torch.Size((2, 32, 9, 9)))
-        grad_weight = BF16.grad_weight(geometry, e, a, torch.Size((16, 32 // groups, 3, 3)))
-    assert not calls
-    expected = naive_conv(geometry).products(exact(a), exact(w), None, exact(e))
-    assert _distance(output, expected.output) < BOUND
-    # a processor without bf16 arithmetic adds up the taps in bfloat16 as well
-    assert _distance(grad_input, expected.grad_input) < 2 * BOUND
-    assert _distance(grad_weight, expected.grad_weight) < BOUND
+def test_convolutions_are_within_2_to_the_minus_8_of_their_norm() -> None:
+    for groups in (1, 4):
+        geometry = ConvGeometry((1, 1), (1, 1), (1, 1), groups)
+        a = quantized(numbers((2, 32, 9, 9), "centred", 0), (8, 8))
+        w = quantized(
+            numbers((16, 32 // groups, 3, 3), "centred", 1), (8, 8), torch.int8, keep=(0,)
+        )
+        e = quantized(numbers((2, 16, 9, 9), "centred", 2), (8, 8))
+        with counted() as calls:
+            output = BF16.output(geometry, a, w, None)
+            grad_input = BF16.grad_input(geometry, e, w, torch.Size((2, 32, 9, 9)))
+            grad_weight = BF16.grad_weight(geometry, e, a, torch.Size((16, 32 // groups, 3, 3)))
+        assert not calls
+        expected = naive_conv(geometry).products(exact(a), exact(w), None, exact(e))
+        assert _distance(output, expected.output) < BOUND
+        # a processor without bf16 arithmetic adds up the taps in bfloat16 as well
+        assert _distance(grad_input, expected.grad_input) < 2 * BOUND
+        assert _distance(grad_weight, expected.grad_weight) < BOUND
 
 
 def test_products_of_activations_are_within_2_to_the_minus_8_of_their_norm() -> None:

@@ -140,9 +140,8 @@ def test_a_kernel_that_auto_chose_takes_more_bits_in_float32(
 
 
 @pytest.mark.usefixtures("_no_clock")
-@pytest.mark.parametrize(
-    ("a", "w", "tops", "reason"),
-    [
+def test_auto_simulates_what_codes_cannot_carry_or_gain() -> None:
+    for a, w, tops, reason in (
         (LARGE[0].double(), LARGE[1].double(), (8, 8, 8), "float64"),
         (*LARGE, (None, 8, 8), "an operand is float32"),
         (*LARGE, (8, None, 8), "an operand is float32"),
@@ -150,12 +149,10 @@ def test_a_kernel_that_auto_chose_takes_more_bits_in_float32(
         (*LARGE, (9, 8, 8), "more than 8 bits"),
         (*LARGE, (8, 32, 8), "more than 8 bits"),
         (torch.zeros(127, 64), torch.zeros(128, 64), (4, 4, 4), "too small to gain"),
-    ],
-)
-def test_auto_simulates_what_codes_cannot_carry_or_gain(a, w, tops, reason: str) -> None:
-    kernel, why = _decide(a, w, tops)
-    assert kernel is KERNELS["simulate"]
-    assert why == f"auto: {reason}"
+    ):
+        kernel, why = _decide(a, w, tops)
+        assert kernel is KERNELS["simulate"]
+        assert why == f"auto: {reason}"
 
 
 def test_a_recurrence_counts_with_its_time_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,9 +185,10 @@ def _times(**by_kernel: float) -> list[dict[str, float]]:
     return [base | by_kernel for _ in range(3)]
 
 
-@pytest.mark.parametrize(
-    ("times", "name", "reason"),
-    [
+def test_each_product_gets_its_fastest_kernel_if_that_beats_simulate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for times, name, reason in (
         (_times(int8=0.25), "int8", "auto: measured, products take 0.25 of simulate's time"),
         (_times(dequantize=1.05), "dequantize", "measured, products take 1.05 of simulate's"),
         (_times(dequantize=1.2), "simulate", "measured, dequantize/dequantize/dequantize products"),
@@ -199,19 +197,15 @@ def _times(**by_kernel: float) -> list[dict[str, float]]:
             "int8/bf16/int8",
             "auto: measured, products take 0.50 of simulate's time",
         ),
-    ],
-)
-def test_each_product_gets_its_fastest_kernel_if_that_beats_simulate(
-    times, name: str, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(choice, "time_products", lambda case, bf16: times)
-    choice._by_measurement.cache_clear()
-    try:
-        kernel, why = _decide()
-    finally:
+    ):
+        monkeypatch.setattr(choice, "time_products", lambda case, bf16, t=times: t)
         choice._by_measurement.cache_clear()
-    assert kernel == make_kernel(name)
-    assert reason in why
+        try:
+            kernel, why = _decide()
+        finally:
+            choice._by_measurement.cache_clear()
+        assert kernel == make_kernel(name)
+        assert reason in why
 
 
 def test_a_measurement_is_made_once_for_each_case(monkeypatch: pytest.MonkeyPatch) -> None:

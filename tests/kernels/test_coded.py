@@ -26,21 +26,21 @@ def _floats(q: Quantized) -> Quantized:
 
 
 @pytest.mark.parametrize("kernel", CODED)
-@pytest.mark.parametrize("which", ["first", "second", "both"])
-def test_an_operand_that_is_float32_makes_a_float32_product(kernel: str, which: str) -> None:
-    a = A if which == "second" else _floats(A)
-    w = W if which == "first" else _floats(W)
-    e = E if which == "second" else _floats(E)
-    with counted() as calls:
-        output = KERNELS[kernel].output(LINEAR, a, w, BIAS)
-        grad_input = KERNELS[kernel].grad_input(LINEAR, e, w, torch.Size((6, 5)))
-        grad_weight = KERNELS[kernel].grad_weight(
-            LINEAR, e, a if which == "both" else _floats(A), torch.Size((3, 5))
-        )
-    assert calls == {"float": 3}
-    torch.testing.assert_close(output, A.dequantize() @ W.dequantize().t() + BIAS)
-    torch.testing.assert_close(grad_input, E.dequantize() @ W.dequantize())
-    torch.testing.assert_close(grad_weight, E.dequantize().t() @ A.dequantize())
+def test_an_operand_that_is_float32_makes_a_float32_product(kernel: str) -> None:
+    for which in ("first", "second", "both"):
+        a = A if which == "second" else _floats(A)
+        w = W if which == "first" else _floats(W)
+        e = E if which == "second" else _floats(E)
+        with counted() as calls:
+            output = KERNELS[kernel].output(LINEAR, a, w, BIAS)
+            grad_input = KERNELS[kernel].grad_input(LINEAR, e, w, torch.Size((6, 5)))
+            grad_weight = KERNELS[kernel].grad_weight(
+                LINEAR, e, a if which == "both" else _floats(A), torch.Size((3, 5))
+            )
+        assert calls == {"float": 3}
+        torch.testing.assert_close(output, A.dequantize() @ W.dequantize().t() + BIAS)
+        torch.testing.assert_close(grad_input, E.dequantize() @ W.dequantize())
+        torch.testing.assert_close(grad_weight, E.dequantize().t() @ A.dequantize())
 
 
 @pytest.mark.parametrize("kernel", CODED)
@@ -94,21 +94,19 @@ def test_empty_operands_and_transposed_convolutions_are_not_taken(kernel: str) -
 
 
 @pytest.mark.parametrize("kernel", [*CODED, "dequantize"])
-@pytest.mark.parametrize("shape", [(0, 8, 4), (3, 8, 0), (3, 0, 4)])
-def test_nothing_to_multiply_gives_nothing_but_the_bias(
-    kernel: str, shape: tuple[int, int, int]
-) -> None:
-    m, k, n = shape
-    a, e = quantized(torch.zeros(m, k), (8, 8)), quantized(torch.zeros(m, n), (8, 8))
-    w = quantized(torch.zeros(n, k), (8, 8), torch.int8)
-    output = KERNELS[kernel].output(LINEAR, a, w, torch.full((n,), 2.0))
-    assert output.shape == (m, n)
-    assert bool((output == 2).all())
-    grad_input = KERNELS[kernel].grad_input(LINEAR, e, w, torch.Size((m, k)))
-    grad_weight = KERNELS[kernel].grad_weight(LINEAR, e, a, torch.Size((n, k)))
-    assert (grad_input.shape, grad_weight.shape) == ((m, k), (n, k))
-    assert not grad_input.any()
-    assert not grad_weight.any()
+def test_nothing_to_multiply_gives_nothing_but_the_bias(kernel: str) -> None:
+    for shape in ((0, 8, 4), (3, 8, 0), (3, 0, 4)):
+        m, k, n = shape
+        a, e = quantized(torch.zeros(m, k), (8, 8)), quantized(torch.zeros(m, n), (8, 8))
+        w = quantized(torch.zeros(n, k), (8, 8), torch.int8)
+        output = KERNELS[kernel].output(LINEAR, a, w, torch.full((n,), 2.0))
+        assert output.shape == (m, n)
+        assert bool((output == 2).all())
+        grad_input = KERNELS[kernel].grad_input(LINEAR, e, w, torch.Size((m, k)))
+        grad_weight = KERNELS[kernel].grad_weight(LINEAR, e, a, torch.Size((n, k)))
+        assert (grad_input.shape, grad_weight.shape) == ((m, k), (n, k))
+        assert not grad_input.any()
+        assert not grad_weight.any()
 
 
 def test_a_convolution_over_more_products_than_a_32_bit_sum_holds_is_float32() -> None:
@@ -123,14 +121,14 @@ def test_a_convolution_over_more_products_than_a_32_bit_sum_holds_is_float32() -
     assert float(output) == pytest.approx(expected, rel=1e-3)  # float32 sums of 2^16 products
 
 
-@pytest.mark.parametrize("value", [0.7, 0.0, -3.0])
 @pytest.mark.parametrize("kernel", [*CODED, "dequantize"])
-def test_constant_operands_multiply_exactly(kernel: str, value: float) -> None:
-    # a constant has a step of 0 and codes that weigh nothing: its value is its offset
-    a = quantized(torch.full((2, 4), value), (4, 4))
-    w = quantized(torch.full((3, 4), -2.0), (4, 4), torch.int8, keep=(0,))
-    output = KERNELS[kernel].output(LINEAR, a, w, None)
-    assert output.flatten().tolist() == pytest.approx([-8 * value] * 6, rel=1e-7)
+def test_constant_operands_multiply_exactly(kernel: str) -> None:
+    for value in (0.7, 0.0, -3.0):
+        # a constant has a step of 0 and codes that weigh nothing: its value is its offset
+        a = quantized(torch.full((2, 4), value), (4, 4))
+        w = quantized(torch.full((3, 4), -2.0), (4, 4), torch.int8, keep=(0,))
+        output = KERNELS[kernel].output(LINEAR, a, w, None)
+        assert output.flatten().tolist() == pytest.approx([-8 * value] * 6, rel=1e-7)
 
 
 @pytest.mark.parametrize("kernel", [*CODED, "dequantize"])

@@ -25,46 +25,42 @@ def _operands(*shapes: tuple[int, ...]) -> list[Tensor]:
     return [torch.randn(shape, requires_grad=True) for shape in shapes]
 
 
-@pytest.mark.parametrize("shape", [(3,), (5, 3), (2, 5, 3), (0, 3)])
-def test_linear(shape: tuple[int, ...]) -> None:
-    a, w = _operands(shape, (4, 3))
-    _check(LinearGeometry(), F.linear(a, w), a, w)
+def test_linear() -> None:
+    for shape in ((3,), (5, 3), (2, 5, 3), (0, 3)):
+        a, w = _operands(shape, (4, 3))
+        _check(LinearGeometry(), F.linear(a, w), a, w)
 
 
-@pytest.mark.parametrize(
-    ("a_shape", "w_shape"), [((2, 3), (3, 4)), ((5, 2, 3), (3, 4)), ((5, 1, 2, 3), (6, 3, 4))]
-)
-def test_matmul_sums_over_broadcast_batches(
-    a_shape: tuple[int, ...], w_shape: tuple[int, ...]
-) -> None:
-    a, w = _operands(a_shape, w_shape)
-    _check(MatMulGeometry(), torch.matmul(a, w), a, w)
+def test_matmul_sums_over_broadcast_batches() -> None:
+    for a_shape, w_shape in (((2, 3), (3, 4)), ((5, 2, 3), (3, 4)), ((5, 1, 2, 3), (6, 3, 4))):
+        a, w = _operands(a_shape, w_shape)
+        _check(MatMulGeometry(), torch.matmul(a, w), a, w)
 
 
-@pytest.mark.parametrize("num_dims", [1, 2, 3])
-@pytest.mark.parametrize("groups", [1, 2])
-def test_convolution(num_dims: int, groups: int) -> None:
-    a, w = _operands((2, 4, *(6, 5, 4)[:num_dims]), (6, 4 // groups, *[3] * num_dims))
-    conv = (F.conv1d, F.conv2d, F.conv3d)[num_dims - 1]
-    reference = conv(a, w, stride=2, padding=2, dilation=2, groups=groups)
-    twos = (2,) * num_dims
-    geometry = ConvGeometry(stride=twos, padding=twos, dilation=twos, groups=groups)
-    assert geometry.num_dims == num_dims
-    _check(geometry, reference, a, w)
+def test_convolution() -> None:
+    for num_dims in (1, 2, 3):
+        for groups in (1, 2):
+            a, w = _operands((2, 4, *(6, 5, 4)[:num_dims]), (6, 4 // groups, *[3] * num_dims))
+            conv = (F.conv1d, F.conv2d, F.conv3d)[num_dims - 1]
+            reference = conv(a, w, stride=2, padding=2, dilation=2, groups=groups)
+            twos = (2,) * num_dims
+            geometry = ConvGeometry(stride=twos, padding=twos, dilation=twos, groups=groups)
+            assert geometry.num_dims == num_dims
+            _check(geometry, reference, a, w)
 
 
-@pytest.mark.parametrize("num_dims", [1, 2, 3])
-@pytest.mark.parametrize("groups", [1, 2])
-def test_transposed_convolution(num_dims: int, groups: int) -> None:
-    a, w = _operands((2, 4, *(6, 5, 4)[:num_dims]), (4, 6 // groups, *[3] * num_dims))
-    conv = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[num_dims - 1]
-    reference = conv(a, w, stride=2, padding=1, output_padding=1, groups=groups)
-    ones, twos = (1,) * num_dims, (2,) * num_dims
-    geometry = ConvGeometry(
-        stride=twos, padding=ones, dilation=ones, groups=groups,
-        transposed=True, output_padding=ones,
-    )  # fmt: skip
-    _check(geometry, reference, a, w)
+def test_transposed_convolution() -> None:
+    for num_dims in (1, 2, 3):
+        for groups in (1, 2):
+            a, w = _operands((2, 4, *(6, 5, 4)[:num_dims]), (4, 6 // groups, *[3] * num_dims))
+            conv = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[num_dims - 1]
+            reference = conv(a, w, stride=2, padding=1, output_padding=1, groups=groups)
+            ones, twos = (1,) * num_dims, (2,) * num_dims
+            geometry = ConvGeometry(
+                stride=twos, padding=ones, dilation=ones, groups=groups,
+                transposed=True, output_padding=ones,
+            )  # fmt: skip
+            _check(geometry, reference, a, w)
 
 
 def test_end_padding_adds_zeros_at_the_end_of_a_dimension() -> None:

@@ -16,26 +16,29 @@ INT8 = KERNELS["int8"]
 GEOMETRY = LinearGeometry()
 
 
-@pytest.mark.parametrize("top", [7, 8])
-@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 7])
-def test_all_three_products_are_within_float32_rounding_at_every_width(bits: int, top: int) -> None:
-    a = quantized(numbers((65, 130), "centred", 0), (bits, top))
-    w = quantized(numbers((33, 130), "centred", 1), (bits, top), torch.int8, keep=(0,))
-    turned = quantized(numbers((33, 130), "centred", 1), (bits, top), torch.int8, keep=(1,))
-    e = quantized(numbers((65, 33), "tiny", 2), (bits, top))
-    with counted() as calls:
-        output = INT8.output(GEOMETRY, a, w, None)
-        grad_input = INT8.grad_input(GEOMETRY, e, turned, torch.Size((65, 130)))
-        grad_weight = INT8.grad_weight(GEOMETRY, e, a, torch.Size((33, 130)))
-    assert calls == ({"gemm": 3} if is_exact(a, w) else {"float": 3})
-    products = naive.linear(exact(a), exact(w), None, exact(e))
-    expected = [
-        (output, products.output),
-        (grad_input, naive.linear(exact(a), exact(turned), None, exact(e)).grad_input),
-        (grad_weight, products.grad_weight),
-    ]
-    for ours, theirs in expected:  # 130 products of random sign: no more than float32 itself loses
-        assert float((ours - theirs).norm() / theirs.norm()) < 2e-6
+def test_all_three_products_are_within_float32_rounding_at_every_width() -> None:
+    for top in (7, 8):
+        for bits in (2, 3, 4, 5, 6, 7):
+            a = quantized(numbers((65, 130), "centred", 0), (bits, top))
+            w = quantized(numbers((33, 130), "centred", 1), (bits, top), torch.int8, keep=(0,))
+            turned = quantized(numbers((33, 130), "centred", 1), (bits, top), torch.int8, keep=(1,))
+            e = quantized(numbers((65, 33), "tiny", 2), (bits, top))
+            with counted() as calls:
+                output = INT8.output(GEOMETRY, a, w, None)
+                grad_input = INT8.grad_input(GEOMETRY, e, turned, torch.Size((65, 130)))
+                grad_weight = INT8.grad_weight(GEOMETRY, e, a, torch.Size((33, 130)))
+            assert calls == ({"gemm": 3} if is_exact(a, w) else {"float": 3})
+            products = naive.linear(exact(a), exact(w), None, exact(e))
+            expected = [
+                (output, products.output),
+                (grad_input, naive.linear(exact(a), exact(turned), None, exact(e)).grad_input),
+                (grad_weight, products.grad_weight),
+            ]
+            for (
+                ours,
+                theirs,
+            ) in expected:  # 130 products of random sign: no more than float32 itself loses
+                assert float((ours - theirs).norm() / theirs.norm()) < 2e-6
 
 
 def test_codes_that_saturate_some_processors_are_multiplied_exactly_anyway() -> None:
@@ -64,26 +67,22 @@ def test_seven_and_eight_bits_are_exact_together_everywhere() -> None:
     assert calls == {"gemm": 1}
 
 
-@pytest.mark.parametrize(
-    ("samples", "side"), [(1, 256), (8, 128), (16, 256)], ids=["2^16", "2^17", "2^20"]
-)
-@pytest.mark.parametrize("ends", [(0, 255), (255, 0)])
-def test_the_weight_gradient_of_a_convolution_sums_over_all_positions(
-    samples: int, side: int, ends: tuple[int, int]
-) -> None:
-    # all codes but one are at an end of their range: 2^17 products of the largest overflow 32 bits
-    common, other = ends
-    x = torch.full((samples, 1, side, side), float(common))
-    x[0, 0, 0, 0] = other
-    width = (8, 8) if exact_bits("cpu") == 16 else (7, 7)
-    a, e = quantized(x, (8, 8)), quantized(x, width)
-    geometry = ConvGeometry((1, 1), (0, 0), (1, 1), 1)
-    with counted() as calls:
-        grad = INT8.grad_weight(geometry, e, a, torch.Size((1, 1, 1, 1)))
-    assert calls == {"gemm": 1}
-    expected = float((exact(a) * exact(e)).sum())
-    terms = float((exact(a).abs() + 255).sum() * (255 + exact(e).abs().max()))
-    assert abs(float(grad) - expected) < 2e-7 * terms
+def test_the_weight_gradient_of_a_convolution_sums_over_all_positions() -> None:
+    for samples, side in ((1, 256), (8, 128), (16, 256)):
+        for ends in ((0, 255), (255, 0)):
+            # all codes but one are at an end: 2^17 products of the largest overflow 32 bits
+            common, other = ends
+            x = torch.full((samples, 1, side, side), float(common))
+            x[0, 0, 0, 0] = other
+            width = (8, 8) if exact_bits("cpu") == 16 else (7, 7)
+            a, e = quantized(x, (8, 8)), quantized(x, width)
+            geometry = ConvGeometry((1, 1), (0, 0), (1, 1), 1)
+            with counted() as calls:
+                grad = INT8.grad_weight(geometry, e, a, torch.Size((1, 1, 1, 1)))
+            assert calls == {"gemm": 1}
+            expected = float((exact(a) * exact(e)).sum())
+            terms = float((exact(a).abs() + 255).sum() * (255 + exact(e).abs().max()))
+            assert abs(float(grad) - expected) < 2e-7 * terms
 
 
 @pytest.mark.parametrize("groups", [1, 2])

@@ -97,19 +97,23 @@ def test_scales_that_are_an_expanded_number_are_copied() -> None:
 
 
 @pytest.mark.parametrize("way", ["cpu", "elsewhere"])
-@pytest.mark.parametrize("length", [MAX_REDUCTION, MAX_REDUCTION + 1, 2**17, 2**20])
-@pytest.mark.parametrize(("a", "b"), [(255, LOW), (255, -LOW - 1), (0, LOW)])
 def test_long_sums_of_extreme_codes_do_not_overflow(
-    way: str, length: int, a: int, b: int, monkeypatch: pytest.MonkeyPatch
+    way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if way == "elsewhere":  # the way that other devices go, on this one
-        monkeypatch.setattr("bitcycle.kernels.integer._onednn_gemm", _int_mm_gemm)
-    x = torch.full((3, length), a, dtype=torch.uint8)
-    w = torch.full((2, length), b, dtype=torch.int8)
-    actual = integer_gemm(x, w, torch.ones(2), None)
-    expected = float(length * a * b)  # as a Python int: 2^20 * 255 * 128 is far beyond 32 bits
-    parts = length // MAX_REDUCTION + 1
-    torch.testing.assert_close(actual, torch.full((3, 2), expected), rtol=parts * 2.0**-24, atol=0)
+    for length in (MAX_REDUCTION, MAX_REDUCTION + 1, 2**17, 2**20):
+        for a, b in ((255, LOW), (255, -LOW - 1), (0, LOW)):
+            if way == "elsewhere":  # the way that other devices go, on this one
+                monkeypatch.setattr("bitcycle.kernels.integer._onednn_gemm", _int_mm_gemm)
+            x = torch.full((3, length), a, dtype=torch.uint8)
+            w = torch.full((2, length), b, dtype=torch.int8)
+            actual = integer_gemm(x, w, torch.ones(2), None)
+            expected = float(
+                length * a * b
+            )  # as a Python int: 2^20 * 255 * 128 is far beyond 32 bits
+            parts = length // MAX_REDUCTION + 1
+            torch.testing.assert_close(
+                actual, torch.full((3, 2), expected), rtol=parts * 2.0**-24, atol=0
+            )
 
 
 @pytest.mark.parametrize("length", [2**17, 2**20])
@@ -124,16 +128,16 @@ def test_long_sums_equal_64_bit_integers(length: int) -> None:
     assert bool(((actual.double() - expected).abs() <= 2 * parts * 2.0**-24 * terms).all())
 
 
-@pytest.mark.parametrize("channels", [1, 3, 16, 64, 256])
-@pytest.mark.parametrize("spread", [1, 2, 3])
-def test_convolutions_of_extreme_codes_are_exact(channels: int, spread: int) -> None:
-    x = torch.full((2, channels, 5, 5), 255, dtype=torch.uint8)
-    w = torch.full((7, channels, spread, spread), LOW, dtype=torch.int8)
-    w[1::2] = -LOW - 1
-    geometry = ConvGeometry((1, 1), (1, 1), (1, 1), 1)
-    actual = integer_conv(x, w, geometry, torch.ones(7))
-    expected = torch.nn.functional.conv2d(x.double(), w.double(), padding=1)
-    assert torch.equal(actual.double(), expected)
+def test_convolutions_of_extreme_codes_are_exact() -> None:
+    for channels in (1, 3, 16, 64, 256):
+        for spread in (1, 2, 3):
+            x = torch.full((2, channels, 5, 5), 255, dtype=torch.uint8)
+            w = torch.full((7, channels, spread, spread), LOW, dtype=torch.int8)
+            w[1::2] = -LOW - 1
+            geometry = ConvGeometry((1, 1), (1, 1), (1, 1), 1)
+            actual = integer_conv(x, w, geometry, torch.ones(7))
+            expected = torch.nn.functional.conv2d(x.double(), w.double(), padding=1)
+            assert torch.equal(actual.double(), expected)
 
 
 def test_a_convolution_copies_operands_that_are_not_contiguous() -> None:

@@ -44,17 +44,14 @@ def test_sentences_are_told_apart_and_mask_and_sentences_may_be_left_out():
     assert torch.allclose(model(tokens), model(tokens, mask, 0 * types), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_sizes_that_cannot_be_are_errors():
+    for options, message in (
         ({"num_heads": 3}, r"dim \(8\) must be a multiple of num_heads \(3\)"),
         ({"num_layers": 0}, "num_layers must be an integer >= 1"),
         ({"dropout": 1.0}, r"dropout \(1.0\) must be in"),
-    ],
-)
-def test_sizes_that_cannot_be_are_errors(options, message):
-    with pytest.raises(ValueError, match=message):
-        tiny(**options)
+    ):
+        with pytest.raises(ValueError, match=message):
+            tiny(**options)
 
 
 def test_without_transformers_the_extra_is_named(monkeypatch):

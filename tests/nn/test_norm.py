@@ -1,8 +1,9 @@
-"""BatchNorms under a rule: swap, state and copies, whatever the rule."""
+"""BatchNorms under a rule: swap, state and copies; both rules by their formulas."""
 
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 
 import pytest
@@ -12,44 +13,49 @@ from torch.optim.swa_utils import update_bn
 
 import bitcycle as bc
 from bitcycle.nn.norm import NORMS, QuantizedNorm
+from bitcycle.nn.norm_range import num_chunks, range_factor, range_scale
 from bitcycle.quantizers import SBM, WAGEUBN, SBMFull
+from bitcycle.quantizers.wageubn import activation_error
 
 from ..toys import net, randn
 from .norms import INPUTS, Normed, convert
 
 RULES = {"range": SBMFull(), "grid": WAGEUBN(first_last="quantized")}
-pytestmark = pytest.mark.parametrize("rule", sorted(RULES))
+every_rule = pytest.mark.parametrize("rule", sorted(RULES))
 
 
-def test_every_rule_is_tried_here(rule: str) -> None:
+def test_every_rule_is_tried_here() -> None:
     assert set(RULES) == set(NORMS)
 
 
-@pytest.mark.parametrize("kind", INPUTS)
-def test_full_precision_is_bit_identical(rule: str, kind: type[nn.Module]) -> None:
-    x = randn(*INPUTS[kind])
-    ours, theirs = Normed(kind), Normed(kind)
-    convert(ours, RULES[rule], "fp32")
-    assert torch.equal(ours(x), theirs(x))
-    assert torch.equal(ours.eval()(x), theirs.eval()(x))
-    assert torch.equal(ours.norm.running_var, theirs.norm.running_var)
+@every_rule
+def test_full_precision_is_bit_identical(rule: str) -> None:
+    for kind in INPUTS:
+        x = randn(*INPUTS[kind])
+        ours, theirs = Normed(kind), Normed(kind)
+        convert(ours, RULES[rule], "fp32")
+        assert torch.equal(ours(x), theirs(x))
+        assert torch.equal(ours.eval()(x), theirs.eval()(x))
+        assert torch.equal(ours.norm.running_var, theirs.norm.running_var)
 
 
-@pytest.mark.parametrize("kind", INPUTS)
-@pytest.mark.parametrize("bits", [2, 4, 8])
-@pytest.mark.parametrize("training", [True, False])
-def test_outputs_and_gradients_are_finite(
-    rule: str, kind: type[nn.Module], bits: int, training: bool
-) -> None:
-    model = Normed(kind)
-    norm = convert(model, RULES[rule], f"FW{bits}/BW8").train(training)
-    x = randn(*INPUTS[kind]).requires_grad_()
-    output = model(x)
-    assert output.shape == x.shape
-    grads = torch.autograd.grad(output, [x, norm.weight, norm.bias], randn(*x.shape, seed=2))
-    assert all(g.isfinite().all() for g in (output, *grads))
+@every_rule
+def test_outputs_and_gradients_are_finite(rule: str) -> None:
+    for kind in INPUTS:
+        for bits in (2, 4, 8):
+            for training in (True, False):
+                model = Normed(kind)
+                norm = convert(model, RULES[rule], f"FW{bits}/BW8").train(training)
+                x = randn(*INPUTS[kind]).requires_grad_()
+                output = model(x)
+                assert output.shape == x.shape
+                grads = torch.autograd.grad(
+                    output, [x, norm.weight, norm.bias], randn(*x.shape, seed=2)
+                )
+                assert all(g.isfinite().all() for g in (output, *grads))
 
 
+@every_rule
 def test_the_state_is_a_float_batchnorm_s(rule: str) -> None:
     model = Normed()
     convert(model, RULES[rule])
@@ -65,15 +71,17 @@ def test_the_state_is_a_float_batchnorm_s(rule: str) -> None:
     assert torch.equal(again.eval()(x), model.eval()(x))
 
 
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
-def test_a_copy_computes_the_same(rule: str, duplicate) -> None:
-    model = Normed()
-    convert(model, RULES[rule])
-    other, x = duplicate(model), randn(*INPUTS[nn.BatchNorm2d])
-    assert type(other.norm) is type(model.norm)
-    assert torch.equal(other(x), model(x))
+@every_rule
+def test_a_copy_computes_the_same(rule: str) -> None:
+    for duplicate in (copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))):
+        model = Normed()
+        convert(model, RULES[rule])
+        other, x = duplicate(model), randn(*INPUTS[nn.BatchNorm2d])
+        assert type(other.norm) is type(model.norm)
+        assert torch.equal(other(x), model(x))
 
 
+@every_rule
 def test_converting_back_restores_the_float_module(rule: str) -> None:
     model = Normed()
     convert(model, RULES[rule])
@@ -83,6 +91,7 @@ def test_converting_back_restores_the_float_module(rule: str) -> None:
     assert model.norm._non_persistent_buffers_set == Normed().norm._non_persistent_buffers_set
 
 
+@every_rule
 def test_another_quantizer_brings_its_own_rule_and_bits_stay(rule: str) -> None:
     model = Normed()
     convert(model, RULES[rule], "w4a4e8")
@@ -94,6 +103,7 @@ def test_another_quantizer_brings_its_own_rule_and_bits_stay(rule: str) -> None:
     assert type(model.norm) is nn.BatchNorm2d
 
 
+@every_rule
 def test_skip_leaves_a_norm_float_and_the_audit_says_so(rule: str) -> None:
     model = bc.quantize_model(Normed(), RULES[rule], skip=["norm"])
     assert type(model.norm) is nn.BatchNorm2d
@@ -103,6 +113,7 @@ def test_skip_leaves_a_norm_float_and_the_audit_says_so(rule: str) -> None:
     assert "1 of 1 products converted" in str(bc.audit(model))
 
 
+@every_rule
 def test_the_audit_names_the_rule(rule: str) -> None:
     model = Normed()
     convert(model, RULES[rule])
@@ -111,6 +122,7 @@ def test_the_audit_names_the_rule(rule: str) -> None:
     assert row.reason == f"normalizes by the rule {rule!r}"
 
 
+@every_rule
 def test_other_normalizations_stay_as_they_are(rule: str) -> None:
     class Own(nn.BatchNorm2d):
         pass
@@ -121,19 +133,21 @@ def test_other_normalizations_stay_as_they_are(rule: str) -> None:
         assert f"for {kind.__name__}" in bc.audit(model)["norm"].reason
 
 
-def test_a_quantizer_without_a_rule_leaves_batchnorms_alone(rule: str) -> None:
+def test_a_quantizer_without_a_rule_leaves_batchnorms_alone() -> None:
     assert type(bc.quantize_model(Normed()).norm) is nn.BatchNorm2d
 
 
-@pytest.mark.parametrize("options", [{"affine": False}, {"track_running_stats": False}])
-def test_norms_without_parameters_or_running_statistics_work(rule: str, options: dict) -> None:
-    model = Normed(**options)
-    convert(model, RULES[rule])
-    x = randn(*INPUTS[nn.BatchNorm2d])
-    assert model(x).isfinite().all()
-    assert model.eval()(x).isfinite().all()
+@every_rule
+def test_norms_without_parameters_or_running_statistics_work(rule: str) -> None:
+    for options in ({"affine": False}, {"track_running_stats": False}):
+        model = Normed(**options)
+        convert(model, RULES[rule])
+        x = randn(*INPUTS[nn.BatchNorm2d])
+        assert model(x).isfinite().all()
+        assert model.eval()(x).isfinite().all()
 
 
+@every_rule
 def test_one_value_per_channel_is_an_error_as_in_torch(rule: str) -> None:
     model = Normed(nn.BatchNorm1d)
     convert(model, RULES[rule])
@@ -141,6 +155,7 @@ def test_one_value_per_channel_is_an_error_as_in_torch(rule: str) -> None:
         model(randn(1, 3))
 
 
+@every_rule
 def test_a_wrong_number_of_dimensions_is_an_error_as_in_torch(rule: str) -> None:
     model = Normed()
     convert(model, RULES[rule])
@@ -148,6 +163,7 @@ def test_a_wrong_number_of_dimensions_is_an_error_as_in_torch(rule: str) -> None
         model(randn(4, 3))
 
 
+@every_rule
 def test_statistics_can_be_estimated_anew(rule: str) -> None:
     """`update_bn` sets momentum=None and expects the plain mean over its batches."""
     model = Normed()
@@ -159,6 +175,7 @@ def test_statistics_can_be_estimated_anew(rule: str) -> None:
     assert norm.momentum == 0.1
 
 
+@every_rule
 def test_evaluation_leaves_the_statistics(rule: str) -> None:
     model = Normed()
     norm = convert(model, RULES[rule])
@@ -168,14 +185,16 @@ def test_evaluation_leaves_the_statistics(rule: str) -> None:
     assert all(torch.equal(value, before[key]) for key, value in norm.state_dict().items())
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_the_dtype_is_the_input_s(rule: str, dtype: torch.dtype) -> None:
-    model = Normed()
-    convert(model, RULES[rule])
-    model = model.double() if dtype == torch.float64 else model
-    assert model(randn(*INPUTS[nn.BatchNorm2d]).to(dtype)).dtype == dtype
+@every_rule
+def test_the_dtype_is_the_input_s(rule: str) -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        model = Normed()
+        convert(model, RULES[rule])
+        model = model.double() if dtype == torch.float64 else model
+        assert model(randn(*INPUTS[nn.BatchNorm2d]).to(dtype)).dtype == dtype
 
 
+@every_rule
 def test_a_scheduler_drives_it_with_the_layers(rule: str) -> None:
     model = bc.quantize_model(net(), RULES[rule], kernel="simulate")
     assert isinstance(model.norm, QuantizedNorm)
@@ -185,10 +204,128 @@ def test_a_scheduler_drives_it_with_the_layers(rule: str) -> None:
     assert model.norm.precision == model.conv.precision
 
 
-def test_the_cost_is_that_of_the_products(rule: str) -> None:
-    x = randn(4, 2, 6, 6)
-    before = bc.training_cost(bc.quantize_model(net()), x, forward=4, backward=8, total_steps=2)
-    model = bc.quantize_model(net(), RULES[rule])
-    after = bc.training_cost(model, x, forward=4, backward=8, total_steps=2)
-    assert after.uncounted == before.uncounted
-    assert after.by_layer().keys() == before.by_layer().keys()
+GRID = WAGEUBN(first_last="quantized")
+SHAPE = (1, 3, 1, 1)
+
+
+def q(x: torch.Tensor, bits: int) -> torch.Tensor:
+    return torch.round(x * 2 ** (bits - 1)) / 2 ** (bits - 1)
+
+
+def test_the_output_is_the_formula_s_at_8_bits() -> None:
+    model = Normed()
+    norm = convert(model, GRID)
+    x = 2 * randn(4, 3, 4, 2) + 1
+    var, mean = torch.var_mean(x, (0, 2, 3), correction=0)
+    normal = q((x - q(mean, 16).view(SHAPE)) / q((var + 1e-5).sqrt(), 16).view(SHAPE), 8)
+    expected = q(norm.weight, 8).view(SHAPE) * normal + q(norm.bias, 8).view(SHAPE)
+    assert torch.equal(model(x), expected)
+    # evaluation: the same with running statistics, which move as a float BatchNorm's
+    fresh = Normed()
+    fresh(x)
+    torch.testing.assert_close(norm.running_mean, fresh.norm.running_mean)
+    torch.testing.assert_close(norm.running_var, fresh.norm.running_var)
+    mean, std = q(norm.running_mean, 16), q((norm.running_var + 1e-5).sqrt(), 16)
+    normal = q((x - mean.view(SHAPE)) / std.view(SHAPE), 8)
+    expected = q(norm.weight, 8).view(SHAPE) * normal + q(norm.bias, 8).view(SHAPE)
+    assert torch.equal(model.eval()(x), expected)
+
+
+def test_bits_of_a_role_touch_only_its_quantities() -> None:
+    x = randn(4, 3, 4, 2)
+    float_output = Normed()(x)
+    by_weight, by_act = Normed(), Normed()
+    norm = convert(by_weight, GRID, "w3")
+    convert(by_act, GRID, "a3")
+    plain = (float_output - Normed().norm.bias.view(SHAPE)) / Normed().norm.weight.view(SHAPE)
+    expected = plain * q(norm.weight, 3).view(SHAPE) + q(norm.bias, 3).view(SHAPE)
+    torch.testing.assert_close(by_weight(x), expected, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(by_act(x), float_output, atol=1e-3)
+
+
+def test_the_arriving_error_is_rounded_and_the_rest_is_straight_through() -> None:
+    x, e = randn(4, 3, 4, 2), randn(4, 3, 4, 2, seed=2)
+    model, theirs = Normed(), Normed()
+    norm = convert(model, GRID, "e4")
+    model(x).backward(e)
+    rounded = activation_error(e, torch.tensor(15), e.abs().max())
+    theirs(x).backward(rounded)
+    torch.testing.assert_close(norm.weight.grad, theirs.norm.weight.grad)
+    torch.testing.assert_close(norm.bias.grad, theirs.norm.bias.grad)
+
+    leaf, other = x.clone().requires_grad_(), x.clone().requires_grad_()
+    model, theirs = Normed(), Normed()
+    convert(model, GRID, "w16a16")  # fine grids: close to the float gradient
+    model(leaf).backward(e)
+    theirs(other).backward(e)
+    torch.testing.assert_close(leaf.grad, other.grad, rtol=1e-2, atol=1e-3)
+
+
+def test_a_constant_channel_stays_finite_at_every_width() -> None:
+    for bits in (2, 4, 8):
+        model = Normed(eps=1e-12)
+        convert(model, GRID, f"FW{bits}/BW{bits}")
+        x = torch.full((4, 3, 4, 2), 0.3, requires_grad=True)
+        output = model(x)
+        output.sum().backward()
+        assert output.isfinite().all()
+        assert x.grad.isfinite().all()
+
+
+def test_the_constant_has_its_published_values() -> None:
+    for m, k in ((8192, 0.12725), (2048, 0.13834), (512, 0.15294)):
+        assert range_factor(m) == pytest.approx(k, abs=5e-6)  # the specification's check values
+
+
+def test_chunks_divide_the_values_and_hold_two_or_more() -> None:
+    for n, chunks in (
+        (16 * 512, 16),
+        (48, 16),
+        (24, 12),
+        (30, 15),
+        (17, 1),
+        (16, 8),
+        (3, 1),
+        (2, 1),
+    ):
+        assert num_chunks(n) == chunks
+
+
+def test_the_scale_is_the_mean_range_of_16_chunks_in_order() -> None:
+    x = randn(8, 2, 4, 2)
+    for c in range(2):
+        values = x[:, c].flatten().tolist()  # sample by sample
+        chunks = [values[i : i + 4] for i in range(0, 64, 4)]
+        spread = sum(max(chunk) for chunk in chunks) / 16 - sum(min(chunk) for chunk in chunks) / 16
+        expected = spread * 0.5 * 0.35 * (1 + math.sqrt(math.pi * math.log(4)))
+        expected /= math.sqrt(2 * math.log(4))
+        assert range_scale(x)[c].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_output_and_its_gradient_are_the_formula_s() -> None:
+    model = Normed()
+    norm = convert(model)
+    x = randn(4, 3, 4, 2).requires_grad_()
+    e = randn(4, 3, 4, 2, seed=2)
+    shape = (1, 3, 1, 1)
+    mean = x.mean((0, 2, 3), keepdim=True)
+    expected = norm.weight.view(shape) * (x - mean) / (range_scale(x).view(shape) + 1e-5)
+    expected = expected + norm.bias.view(shape)
+    output = model(x)
+    torch.testing.assert_close(output, expected)
+    theirs = torch.autograd.grad(expected, x, e)
+    torch.testing.assert_close(torch.autograd.grad(output, x, e), theirs)
+
+
+def test_running_statistics_move_by_nine_tenths_and_are_what_evaluation_uses() -> None:
+    model = Normed()
+    norm = convert(model)
+    x = 3 * randn(4, 3, 4, 2) + 2
+    model(x)
+    mean, scale = 0.9 * x.mean((0, 2, 3)), 0.1 + 0.9 * range_scale(x)
+    torch.testing.assert_close(norm.running_mean, mean)
+    torch.testing.assert_close(norm.running_var, scale**2)  # a variance, as float models read it
+    shape = (1, 3, 1, 1)
+    y = randn(2, 3, 4, 2, seed=5)
+    expected = norm.weight.view(shape) * (y - mean.view(shape)) / (scale.view(shape) + 1e-5)
+    torch.testing.assert_close(model.eval()(y), expected + norm.bias.view(shape))

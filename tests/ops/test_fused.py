@@ -136,13 +136,6 @@ def test_plain_and_compiled_passes_agree_in_every_bit(
         assert ours.stride() == x.stride()
 
 
-def test_noise_is_equal_inside_a_compiled_caller_where_channels_are_last() -> None:
-    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    args = (torch.tensor(0.02), torch.tensor(-2.0), LEVELS, KEY)
-    compiled = torch.compile(round_stochastic, fullgraph=True)(x, *args)
-    assert torch.equal(compiled, round_stochastic(x, *args))
-
-
 class _BigOps(TorchDispatchMode):
     """Lists the operations that read or make at least `size` elements, views aside."""
 

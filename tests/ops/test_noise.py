@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -90,36 +89,36 @@ def test_noise_takes_two_to_the_24_symmetric_values_strictly_inside_half_a_step(
     assert torch.equal(places, places.round())
 
 
-@pytest.mark.parametrize(("layer", "step", "call"), [(0, 0, 1), (7, 63_999, 1), (123, 5, 900)])
-def test_noise_is_uniform(layer: int, step: int, call: int) -> None:
-    noise = _noise(layer=layer, step=step, call=call)
-    # chi-square with 255 degrees of freedom, 1e-6 two-sided: [159.4, 381.1]
-    assert 159.4 < _chi_square(((noise + 0.5) * 256).long(), 256) < 381.1
-    # the last bits of the 24 are as uniform as the first
-    assert 159.4 < _chi_square(((noise.double() + 0.5) * 2**24).long() % 256, 256) < 381.1
-    # the mean in standard errors, 1e-6 two-sided
-    assert abs(float(noise.double().mean()) * math.sqrt(12 * NUM_ELEMENTS)) < 4.9
+def test_noise_is_uniform() -> None:
+    for layer, step, call in ((0, 0, 1), (7, 63_999, 1), (123, 5, 900)):
+        noise = _noise(layer=layer, step=step, call=call)
+        # chi-square with 255 degrees of freedom, 1e-6 two-sided: [159.4, 381.1]
+        assert 159.4 < _chi_square(((noise + 0.5) * 256).long(), 256) < 381.1
+        # the last bits of the 24 are as uniform as the first
+        assert 159.4 < _chi_square(((noise.double() + 0.5) * 2**24).long() % 256, 256) < 381.1
+        # the mean in standard errors, 1e-6 two-sided
+        assert abs(float(noise.double().mean()) * math.sqrt(12 * NUM_ELEMENTS)) < 4.9
 
 
-@pytest.mark.parametrize("lag", [1, 2, 3, 7, 64, 224, 4096])
-def test_neighbours_are_unrelated(lag: int) -> None:
-    noise = _noise(layer=3, step=17)
-    assert abs(_correlation(noise[:-lag], noise[lag:])) < 4.9  # 1e-6 two-sided
-    cells = ((noise + 0.5) * 64).long()
-    # all pairs of 64 x 64 cells; chi-square with 4095 degrees of freedom, 1e-6 two-sided
-    pairs = cells[:-lag][:: lag + 1] * 64 + cells[lag:][:: lag + 1]
-    if pairs.numel() > 5 * 4096:
-        assert 3667 < _chi_square(pairs, 4096) < 4553
+def test_neighbours_are_unrelated() -> None:
+    for lag in (1, 2, 3, 7, 64, 224, 4096):
+        noise = _noise(layer=3, step=17)
+        assert abs(_correlation(noise[:-lag], noise[lag:])) < 4.9  # 1e-6 two-sided
+        cells = ((noise + 0.5) * 64).long()
+        # all pairs of 64 x 64 cells; chi-square with 4095 degrees of freedom, 1e-6 two-sided
+        pairs = cells[:-lag][:: lag + 1] * 64 + cells[lag:][:: lag + 1]
+        if pairs.numel() > 5 * 4096:
+            assert 3667 < _chi_square(pairs, 4096) < 4553
 
 
-@pytest.mark.parametrize("varied", ["layer", "step", "call", "seed"])
-def test_layers_steps_calls_and_seeds_are_unrelated(varied: str) -> None:
-    streams = torch.stack([_noise(1 << 16, **{varied: n}) for n in range(1, 33)]).double()
-    scores = streams @ streams.T * 12 / math.sqrt(1 << 16)
-    pairs = scores[tuple(torch.triu_indices(32, 32, offset=1))]  # 496 of them
-    assert float(pairs.abs().max()) < 6.2  # 496 * 6e-10 < 1e-6
-    # and their spread is that of noise: 496 * mean square, chi-square, 1e-6 two-sided: [357, 665]
-    assert 357 < float(pairs.square().sum()) < 665
+def test_layers_steps_calls_and_seeds_are_unrelated() -> None:
+    for varied in ("layer", "step", "call", "seed"):
+        streams = torch.stack([_noise(1 << 16, **{varied: n}) for n in range(1, 33)]).double()
+        scores = streams @ streams.T * 12 / math.sqrt(1 << 16)
+        pairs = scores[tuple(torch.triu_indices(32, 32, offset=1))]  # 496 of them
+        assert float(pairs.abs().max()) < 6.2  # 496 * 6e-10 < 1e-6
+        # and their spread is that of noise: 496 * mean square, 1e-6 two-sided: [357, 665]
+        assert 357 < float(pairs.square().sum()) < 665
 
 
 def test_no_two_calls_of_a_run_share_a_key() -> None:
@@ -128,19 +127,3 @@ def test_no_two_calls_of_a_run_share_a_key() -> None:
     clocks = [torch.stack([base, steps, torch.full_like(steps, call)]) for call in range(1, 5)]
     keys = torch.cat([noise_key(clock) for clock in clocks], dim=1)  # (2, calls)
     assert torch.unique(keys, dim=1).shape == (2, 80_000)
-
-
-def test_elements_are_numbered_row_by_row() -> None:
-    index = element_index((2, 3, 4), torch.device("cpu"))
-    assert index.dtype == torch.int32
-    assert index[1, 2, 3] == 23
-    assert index.shape == (2, 3, 4)
-
-
-def test_noise_is_equal_in_eager_and_compiled_code() -> None:
-    def both(clock: Tensor, index: Tensor) -> Tensor:
-        return uniform(index, noise_key(clock))
-
-    clock = torch.tensor([hash_ints(3), 12, 2], dtype=torch.int32)
-    index = element_index((5000,), torch.device("cpu"))
-    assert torch.equal(torch.compile(both)(clock, index), both(clock, index))

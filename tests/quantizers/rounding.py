@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-NUM = 4000
+NUM = 1000
 
 
 def assert_unbiased(x: Tensor, step: Tensor, draw: Callable[[Tensor], Tensor]) -> None:

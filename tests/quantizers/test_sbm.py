@@ -1,13 +1,19 @@
-"""The rules of sbm: which tensor gets which range and which rounding."""
+"""The rules of sbm: ranges and rounding of each role, its codes, and properties of its grids."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from bitcycle.quantizers import SBM, sbm
 from bitcycle.quantizers.base import Quantized
+
+from .rounding import assert_unbiased
 
 X = torch.tensor([-1.0, -0.4, 0.1, 0.7, 2.0])
 KEY = torch.tensor([123, 456], dtype=torch.int32)
@@ -22,18 +28,15 @@ def _encode(
     return rule.encode(role, x, torch.tensor(2**bits - 1, dtype=torch.int32), span, key)
 
 
-@pytest.mark.parametrize("role", ["weight", "act", "error"])
-@pytest.mark.parametrize(
-    ("bits", "expected"),
-    [
-        # the specification's check values; .1 and .7 are exact ties at 8 bits
-        (3, [-1.0, -0.571429, 0.285714, 0.714286, 2.0]),
-        (8, [-1.0, -0.4, 0.105882, 0.694118, 2.0]),
-    ],
-)
-def test_the_check_values_of_the_specification(role: str, bits: int, expected: list[float]) -> None:
-    values = _encode(X, bits, role).dequantize()
-    torch.testing.assert_close(values, torch.tensor(expected), rtol=0, atol=1e-6)
+def test_the_check_values_of_the_specification() -> None:
+    for role in ("weight", "act", "error"):
+        for bits, expected in (
+            # the specification's check values; .1 and .7 are exact ties at 8 bits
+            (3, [-1.0, -0.571429, 0.285714, 0.714286, 2.0]),
+            (8, [-1.0, -0.4, 0.105882, 0.694118, 2.0]),
+        ):
+            values = _encode(X, bits, role).dequantize()
+            torch.testing.assert_close(values, torch.tensor(expected), rtol=0, atol=1e-6)
 
 
 def test_the_check_values_of_a_fixed_range() -> None:
@@ -59,19 +62,11 @@ def test_an_integer_zero_puts_0_on_the_grid() -> None:
     assert quantized.dequantize()[-1] == 0.0
 
 
-@pytest.mark.parametrize(("low", "high", "widened"), [(1.0, 2.0, 2.0), (-2.0, -1.0, 2.0)])
-def test_an_integer_zero_widens_the_range_to_include_0(
-    low: float, high: float, widened: float
-) -> None:
-    quantized = _encode(torch.tensor([low, high]), 2, zero="integer")
-    assert quantized.scale is not None
-    assert quantized.scale.item() == pytest.approx(widened / 3)
-
-
-def test_after_a_relu_the_two_zeros_coincide() -> None:
-    x = X.relu()
-    real, integer = _encode(x, 3, zero="real"), _encode(x, 3, zero="integer")
-    assert torch.equal(real.dequantize(), integer.dequantize())
+def test_an_integer_zero_widens_the_range_to_include_0() -> None:
+    for low, high, widened in ((1.0, 2.0, 2.0), (-2.0, -1.0, 2.0)):
+        quantized = _encode(torch.tensor([low, high]), 2, zero="integer")
+        assert quantized.scale is not None
+        assert quantized.scale.item() == pytest.approx(widened / 3)
 
 
 def test_a_floor_reproduces_the_reference_s_smallest_step() -> None:
@@ -81,16 +76,6 @@ def test_a_floor_reproduces_the_reference_s_smallest_step() -> None:
     assert floored.dequantize().tolist() == pytest.approx([0.0, 0.0, 2e-8, 1e-5], abs=1e-12)
     free = _encode(e, 16, "error", error_rounding="nearest")
     assert free.dequantize().tolist() == pytest.approx(e.tolist(), abs=0.8e-10)
-
-
-@pytest.mark.parametrize("floor", [0.0, 1e-8])
-@pytest.mark.parametrize("value", [0.0, -0.1, 1 / 3, 1e-30, 12345.678])
-@pytest.mark.parametrize("role", ["weight", "act", "error"])
-def test_a_constant_tensor_is_reproduced_exactly(role: str, value: float, floor: float) -> None:
-    x = torch.full((3, 2), value)
-    keep = (0,) if role == "weight" else ()
-    quantized = _encode(x, 2, role, key=KEY, keep=keep, floor=floor)
-    assert torch.equal(quantized.dequantize(), x)
 
 
 def test_only_the_error_is_rounded_stochastically() -> None:
@@ -106,41 +91,29 @@ def test_only_the_error_is_rounded_stochastically() -> None:
 
 def test_a_stochastic_error_is_unbiased() -> None:
     torch.manual_seed(0)
-    e = torch.randn(50)
-    rule, levels = SBM(), torch.tensor(7)
-    num = 4000
-    keys = torch.randint(-(2**31), 2**31 - 1, (num, 2), dtype=torch.int32)
+    e, rule, levels = torch.randn(50), SBM(), torch.tensor(7)
     within = rule.range_of("error", e)
-    mean = torch.zeros(50, dtype=torch.float64)
-    for key in keys:
-        mean += rule.encode("error", e, levels, within, key).dequantize() / num
-    step = float((e.max() - e.min()) / 7)
-    inner = (e > e.min()) & (e < e.max())  # the two ends are on the grid
-    torch.testing.assert_close(mean.float()[~inner], e[~inner])
-    place = ((e - e.min()).double() / step) % 1
-    z_squares = (mean - e)[inner] ** 2 / (step**2 * place * (1 - place) / num)[inner]
-    # 48 squares of standard normals: chi-square, 1e-6 two-sided [14.2, 112.0]
-    assert 14.2 < float(z_squares.sum()) < 112.0
+    low, high = within
+    inner = (e > low) & (e < high)  # the two ends are on the grid
+
+    def rounded(key: Tensor) -> Tensor:
+        values = rule.encode("error", e, levels, within, key).dequantize()
+        torch.testing.assert_close(values[~inner], e[~inner])
+        return (values - low)[inner]
+
+    assert_unbiased((e - low)[inner], ((high - low) / 7).expand(48), rounded)
 
 
-def test_both_products_of_a_backward_pass_get_the_same_error() -> None:
-    rule = SBM()
-    for_input, for_weight = rule.encode_error(X, torch.tensor(7), rule.range_of("error", X), KEY)
-    assert for_input is for_weight
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("role", ["weight", "act", "error"])
-def test_grids_of_half_precision_tensors_are_computed_in_float32(
-    role: str, dtype: torch.dtype
-) -> None:
-    x = X.to(dtype)
-    quantized = _encode(x, 6, role, error_rounding="nearest")
-    assert quantized.scale is not None
-    assert quantized.scale.dtype == torch.float32
-    assert quantized.dequantize().dtype == dtype
-    expected = _encode(x.float(), 6, role, error_rounding="nearest").dequantize().to(dtype)
-    assert torch.equal(quantized.dequantize(), expected)
+def test_grids_of_half_precision_tensors_are_computed_in_float32() -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        for role in ("weight", "act", "error"):
+            x = X.to(dtype)
+            quantized = _encode(x, 6, role, error_rounding="nearest")
+            assert quantized.scale is not None
+            assert quantized.scale.dtype == torch.float32
+            assert quantized.dequantize().dtype == dtype
+            expected = _encode(x.float(), 6, role, error_rounding="nearest").dequantize().to(dtype)
+            assert torch.equal(quantized.dequantize(), expected)
 
 
 def test_a_float16_range_wider_than_float16_reaches_is_finite() -> None:
@@ -159,12 +132,12 @@ def test_float64_keeps_its_precision() -> None:
     torch.testing.assert_close(quantized.dequantize(), expected, rtol=0, atol=1e-15)
 
 
-@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0), ()])
-@pytest.mark.parametrize("role", ["weight", "act", "error"])
-def test_empty_and_0_d_tensors_pass_through(role: str, shape: tuple[int, ...]) -> None:
-    x = torch.full(shape, 0.3)
-    keep = (0,) if role == "weight" and shape else ()
-    assert torch.equal(_encode(x, 3, role, keep=keep, key=KEY).dequantize(), x)
+def test_empty_and_0_d_tensors_pass_through() -> None:
+    for shape in ((0,), (0, 3), (2, 0), ()):
+        for role in ("weight", "act", "error"):
+            x = torch.full(shape, 0.3)
+            keep = (0,) if role == "weight" and shape else ()
+            assert torch.equal(_encode(x, 3, role, keep=keep, key=KEY).dequantize(), x)
 
 
 def test_codes_are_whole_numbers_from_0_to_the_level_count() -> None:
@@ -189,22 +162,265 @@ def test_ranges_are_shared_between_processes_when_asked(monkeypatch: pytest.Monk
     assert [end.item() for end in synced.range_of("weight", X)] == [-1.0, 2.0]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_wrong_options_are_refused_with_the_choices() -> None:
+    for options, message in (
         ({"zero": "intger"}, "unknown SBM zero 'intger'; known: integer, real; did you mean"),
         ({"error_rounding": "up"}, "unknown SBM error_rounding 'up'; known: nearest, stochastic"),
         ({"floor": -1e-8}, r"SBM floor \(-1e-08\) must be 0 or a small positive step"),
         ({"floor": float("nan")}, "must be 0 or a small positive step"),
-    ],
-)
-def test_wrong_options_are_refused_with_the_choices(
-    options: dict[str, object], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        SBM(**options)
+    ):
+        with pytest.raises(ValueError, match=message):
+            SBM(**options)
 
 
 def test_sbm_has_no_rule_for_the_weight_gradient() -> None:
     assert SBM().roles == {"weight", "act", "error"}
     assert torch.equal(SBM().encode_grad(X, torch.tensor(3), KEY), X)
+
+
+properties = settings(max_examples=100, derandomize=True, deadline=None)
+small_tensors = st.lists(st.floats(-1e4, 1e4, width=32), min_size=1, max_size=30).map(torch.tensor)
+carriers = st.sampled_from((torch.uint8, torch.int8))
+
+
+def _codes_of(
+    x: Tensor, bits: int, carrier: torch.dtype | None, role: str = "act",
+    keep: tuple[int, ...] = (), key: Tensor | None = None, **options: object,
+) -> Quantized:  # fmt: skip
+    rule = SBM(**options)
+    levels = torch.tensor(2**bits - 1, dtype=torch.int32)
+    return rule.encode(role, x, levels, rule.range_of(role, x, keep), key, carrier)
+
+
+def _half_step(codes: Quantized, x: Tensor) -> float:
+    """Far less than a step, and more than float32 rounding of the shifted offset."""
+    assert codes.scale is not None
+    return float(codes.scale.max()) * 1e-3 + float(x.abs().max()) * 1e-6
+
+
+@properties
+@given(small_tensors, st.integers(1, 8), carriers, st.sampled_from(("real", "integer")))
+def test_codes_stand_for_the_values_of_the_grid(
+    x: Tensor, bits: int, carrier: torch.dtype, zero: str
+) -> None:
+    codes, values = (_codes_of(x, bits, each, zero=zero) for each in (carrier, None))
+    assert codes.codes.dtype == carrier
+    assert codes.values is None
+    assert codes.half == 2.0 ** (bits - 1)
+    torch.testing.assert_close(
+        codes.dequantize(), values.dequantize(), rtol=0, atol=_half_step(codes, x)
+    )
+    whole = codes.codes.int() + (2 ** (bits - 1) if carrier == torch.int8 else 0)
+    assert int(whole.min()) >= 0
+    assert int(whole.max()) <= 2**bits - 1
+
+
+@properties
+@given(st.floats(-1e6, 1e6, width=32), st.integers(1, 8), carriers)
+def test_a_constant_is_its_offset_to_the_last_bit(
+    value: float, bits: int, carrier: torch.dtype
+) -> None:
+    x = torch.full((3, 2), value)
+    for keep in ((), (0,)):
+        codes = _codes_of(x, bits, carrier, "weight" if keep else "act", keep)
+        assert torch.equal(codes.dequantize(), x)
+        assert not codes.scale.any()
+
+
+def test_weights_have_signed_codes_per_channel() -> None:
+    w = torch.tensor([[0.0, 0.2, 1.0], [0.0, 20.0, 100.0]])
+    codes = _codes_of(w, 2, torch.int8, "weight", (0,))
+    assert codes.codes.tolist() == [[-2, -1, 1], [-2, -1, 1]]
+    assert codes.scale.shape == codes.offset.shape == (2, 1)
+    torch.testing.assert_close(
+        codes.dequantize(), torch.tensor([[0.0, 1 / 3, 1.0], [0.0, 100 / 3, 100.0]])
+    )
+
+
+def test_columns_can_have_a_grid_each() -> None:
+    w = torch.tensor([[0.0, 0.0], [0.2, 20.0], [1.0, 100.0]])
+    codes = _codes_of(w, 2, torch.int8, "weight", (1,))
+    assert codes.codes.tolist() == [[-2, -2], [-1, -1], [1, 1]]
+    assert codes.scale.shape == (1, 2)
+
+
+def test_a_stochastic_error_has_unsigned_codes_whatever_is_asked() -> None:
+    e = torch.randn(40, generator=torch.Generator().manual_seed(0))
+    for carrier in (torch.uint8, torch.int8):
+        codes = _codes_of(e, 3, carrier, "error", key=KEY)
+        assert codes.codes.dtype == torch.uint8
+        values = _codes_of(e, 3, None, "error", key=KEY)
+        assert torch.equal(codes.dequantize(), values.dequantize())
+
+
+def test_both_products_of_a_backward_pass_get_the_same_codes() -> None:
+    e, rule = torch.randn(5), SBM()
+    within = rule.range_of("error", e)
+    first, second = rule.encode_error(e, torch.tensor(7), within, KEY, torch.uint8)
+    assert first is second
+    assert first.codes is not None
+
+
+def test_codes_of_half_precision_tensors_have_float32_scales() -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        x = torch.randn(20, generator=torch.Generator().manual_seed(0)).to(dtype)
+        codes = _codes_of(x, 6, torch.uint8)
+        assert codes.scale.dtype == codes.offset.dtype == torch.float32
+        assert torch.equal(codes.codes, _codes_of(x.float(), 6, torch.uint8).codes)
+
+
+def test_channels_last_tensors_have_channels_last_codes() -> None:
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    for role, keep in (("act", ()), ("weight", (0,)), ("weight", (1,)), ("error", ())):
+        codes = _codes_of(x, 4, torch.uint8, role, keep, key=KEY)
+        assert codes.codes.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_empty_and_0_d_tensors_have_codes() -> None:
+    for shape in ((0,), (0, 3), (2, 0), ()):
+        x = torch.full(shape, 0.3)
+        codes = _codes_of(x, 3, torch.int8)
+        assert codes.codes.shape == x.shape
+        assert torch.equal(codes.dequantize(), x)
+
+
+def test_a_nan_shows_in_the_scale() -> None:
+    codes = _codes_of(torch.tensor([1.0, float("nan"), 2.0]), 4, torch.uint8)
+    assert codes.scale.isnan()
+    assert codes.dequantize().isnan().all()
+
+
+def test_the_weight_has_a_second_grid_when_grad_input_gets_its_own() -> None:
+    assert SBM().weight_grids == 1
+    assert SBM(grad_input_weight="per_input_channel").weight_grids == 2
+    with pytest.raises(ValueError, match=r"unknown SBM grad_input_weight 'own'; known: per_input"):
+        SBM(grad_input_weight="own")
+
+
+# Magnitudes whose differences divided by 2^23 are normal numbers: below, a step has no precision.
+magnitudes = st.one_of(st.just(0.0), st.floats(2.0**-66, 2.0**20, width=32))
+numbers = st.tuples(magnitudes, st.sampled_from((-1.0, 1.0))).map(lambda pair: pair[0] * pair[1])
+tensors = st.lists(numbers, min_size=1, max_size=40).map(torch.tensor)
+near_together = st.tuples(numbers, st.lists(st.integers(0, 400), min_size=1, max_size=40)).map(
+    lambda pair: (
+        torch.nextafter(torch.tensor(pair[0]), torch.tensor(1e9))
+        + torch.tensor(pair[1]) * _ulp(abs(pair[0]))
+    )
+)  # a large offset and a small range: where floating point is at its worst
+any_tensor = st.one_of(tensors, near_together)
+zeros = st.sampled_from(("real", "integer"))
+bit_widths = st.integers(1, 16)
+
+
+def _ulp(x: float) -> float:
+    """The spacing of float32 at x (and never less than at 2^-66)."""
+    return 2.0 ** (math.floor(math.log2(max(x, 2.0**-66))) - 23)
+
+
+def _nearest(x: Tensor, bits: int, zero: str = "real", role: str = "act") -> Quantized:
+    sbm = SBM(zero=zero, error_rounding="nearest")
+    return sbm.encode(role, x, torch.tensor(2**bits - 1), sbm.range_of(role, x))
+
+
+def _step_and_ulp(x: Tensor, bits: int, zero: str) -> tuple[float, float]:
+    low, high = float(x.min()), float(x.max())
+    if zero == "integer":
+        low, high = min(low, 0.0), max(high, 0.0)
+    return (high - low) / (2**bits - 1), _ulp(max(abs(low), abs(high)))
+
+
+@given(any_tensor, st.integers(1, 8), zeros)
+def test_a_grid_has_at_most_two_to_the_b_values(x: Tensor, bits: int, zero: str) -> None:
+    quantized = _nearest(x, bits, zero)
+    assert quantized.dequantize().unique().numel() <= 2**bits
+    codes = quantized.integer_codes()
+    assert float(codes.min()) >= 0
+    assert float(codes.max()) <= 2**bits - 1
+
+
+@given(any_tensor, st.integers(1, 8), zeros)
+def test_codes_are_idempotent_up_to_8_bits(x: Tensor, bits: int, zero: str) -> None:
+    sbm = SBM(zero=zero)
+    levels, within = torch.tensor(2**bits - 1), sbm.range_of("act", x)
+    once = sbm.encode("act", x, levels, within)
+    twice = sbm.encode("act", once.dequantize(), levels, within)
+    assert torch.equal(twice.integer_codes(), once.integer_codes())
+    assert torch.equal(twice.dequantize(), once.dequantize())
+
+
+@given(any_tensor, bit_widths, zeros)
+def test_the_error_is_at_most_half_a_step_and_2_ulp(x: Tensor, bits: int, zero: str) -> None:
+    step, ulp = _step_and_ulp(x, bits, zero)
+    error = float((_nearest(x, bits, zero).dequantize().double() - x.double()).abs().max())
+    assert error <= step / 2 + 2 * ulp
+
+
+@given(any_tensor, bit_widths, zeros)
+def test_rounding_is_monotone(x: Tensor, bits: int, zero: str) -> None:
+    rounded = _nearest(x.sort().values, bits, zero).dequantize()
+    assert bool((rounded.diff() >= 0).all())
+
+
+@given(any_tensor, bit_widths)
+def test_both_ends_are_kept_within_2_ulp(x: Tensor, bits: int) -> None:
+    rounded = _nearest(x, bits).dequantize().double()
+    _, ulp = _step_and_ulp(x, bits, "real")
+    assert float(rounded.min()) == float(x.min())
+    assert abs(float(rounded.max()) - float(x.max())) <= 2 * ulp
+
+
+@given(any_tensor, bit_widths)
+def test_with_an_integer_zero_the_offset_is_a_whole_number_of_steps(x: Tensor, bits: int) -> None:
+    quantized = _nearest(x, bits, "integer")
+    assert quantized.scale is not None
+    assert quantized.offset is not None
+    steps = torch.round(quantized.offset / quantized.scale)
+    assert torch.equal(quantized.offset, steps * quantized.scale)
+    zero = SBM(zero="integer").encode(
+        "act", torch.zeros(1), torch.tensor(2**bits - 1), (x.min(), x.max())
+    )
+    assert float(zero.dequantize()) == 0.0
+
+
+@given(any_tensor, bit_widths)
+def test_after_a_relu_both_zeros_give_the_same_grid(x: Tensor, bits: int) -> None:
+    x = torch.cat([x.relu(), torch.zeros(1)])
+    real, integer = _nearest(x, bits, "real"), _nearest(x, bits, "integer")
+    assert torch.equal(real.dequantize(), integer.dequantize())
+
+
+@given(
+    numbers, bit_widths, st.integers(1, 5), st.sampled_from(("act", "weight", "error")),
+    st.sampled_from((0.0, 1e-8)),
+)  # fmt: skip
+def test_a_constant_tensor_is_reproduced_exactly(
+    value: float, bits: int, size: int, role: str, floor: float
+) -> None:
+    x = torch.full((size, size), value)
+    sbm = SBM(floor=floor)
+    key = torch.tensor([1, 2], dtype=torch.int32)
+    within = sbm.range_of(role, x, (0,) if role == "weight" else ())
+    assert torch.equal(sbm.encode(role, x, torch.tensor(2**bits - 1), within, key).dequantize(), x)
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.integers(0, 4), min_size=0, max_size=4),
+    st.permutations(range(4)),
+    st.sampled_from((torch.float16, torch.bfloat16, torch.float32, torch.float64)),
+    st.sampled_from(("act", "error", "weight")),
+)
+def test_shape_dtype_device_and_layout_are_kept(
+    shape: list[int], order: list[int], dtype: torch.dtype, role: str
+) -> None:
+    order = [d for d in order if d < len(shape)]
+    base = torch.arange(math.prod(shape), dtype=torch.float32).sin().to(dtype)
+    x = base.view(shape).permute(order)  # dense, in any order of dimensions, possibly empty or 0-d
+    sbm = SBM()
+    key = torch.tensor([1, 2], dtype=torch.int32)
+    within = sbm.range_of(role, x, (0,) if role == "weight" and x.dim() else ())
+    values = sbm.encode(role, x, torch.tensor(15), within, key).dequantize()
+    assert (values.shape, values.dtype, values.device) == (x.shape, x.dtype, x.device)
+    if x.numel():  # the stride of a dimension with one element means nothing
+        steps = zip(values.stride(), x.stride(), x.shape, strict=True)
+        assert all(ours == theirs for ours, theirs, size in steps if size > 1)

@@ -16,19 +16,16 @@ X = torch.tensor([-1.0, -0.4, 0.1, 0.7, 2.0])
 KEY = torch.tensor([123, 456], dtype=torch.int32)
 
 
-@pytest.mark.parametrize(
-    ("bits", "expected"),
-    [
+def test_the_check_values_of_the_specification() -> None:
+    for bits, expected in (
         # the shared grid's check values; .1 and .7 are exact ties at 8 bits
         (3, [-1.0, -0.571429, 0.285714, 0.714286, 2.0]),
         (8, [-1.0, -0.4, 0.105882, 0.694118, 2.0]),
-    ],
-)
-def test_the_check_values_of_the_specification(bits: int, expected: list[float]) -> None:
-    rule = SBMFull()
-    levels = torch.tensor(2**bits - 1)
-    values = rule.encode("weight", X, levels, rule.range_of("weight", X)).dequantize()
-    torch.testing.assert_close(values, torch.tensor(expected), rtol=0, atol=1e-6)
+    ):
+        rule = SBMFull()
+        levels = torch.tensor(2**bits - 1)
+        values = rule.encode("weight", X, levels, rule.range_of("weight", X)).dequantize()
+        torch.testing.assert_close(values, torch.tensor(expected), rtol=0, atol=1e-6)
 
 
 def test_a_weight_has_one_range_unless_channels_are_asked_for() -> None:
@@ -113,17 +110,14 @@ def test_every_layer_is_quantized_and_batchnorms_follow_ranges_unless_declined()
     assert SBMFull(norm="batch").norm_rule is None
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_wrong_options_are_refused() -> None:
+    for options, message in (
         ({"weight_range": "row"}, "unknown SBMFull weight_range 'row'; known: channel, tensor"),
         ({"norm": "rang"}, "unknown SBMFull norm 'rang'; known: batch, range; did you mean"),
         ({"error_rounding": "up"}, "unknown SBMFull error_rounding 'up'"),
         ({"first_last": "float"}, "unknown SBMFull first_last 'float'; known: float32, quantized"),
         ({"grad_weight_error": 24}, "must be None .float32. or bits from 1 to 23"),
         ({"grad_weight_error": "16"}, "must be None .float32. or bits from 1 to 23"),
-    ],
-)
-def test_wrong_options_are_refused(options: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        SBMFull(**options)  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ValueError, match=message):
+            SBMFull(**options)  # type: ignore[arg-type]

@@ -1,13 +1,17 @@
-"""What all adaptive schedules share: bounds, rises that are never taken back, windows, errors."""
+"""Adaptive schedules: bounds, rises that are never taken back, windows, states, errors."""
 
 import copy
+import json
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitcycle.schedules import PFQ, Adaptive, NoiseSwitch, Plateau, parse_schedule
 from bitcycle.schedules.adaptive import add_to_window, check_levels, window_steps
+from bitcycle.schedules.adaptive_states import AdaptiveStates
 from bitcycle.schedules.checks import order
 
 levels = st.lists(st.none() | st.integers(1, 32), min_size=2, max_size=6).map(
@@ -88,31 +92,29 @@ def test_only_step_0_is_known_ahead():
     assert rule.bit_widths(100) == {3, 8}
 
 
-@pytest.mark.parametrize("outer", ["seq({}@0.5, 8)", "delay@0.5({})"])
-@pytest.mark.parametrize("rule", ["pfq:3,8", "plateau:3-8", "noise:4,8"])
-def test_a_rule_is_no_part_of_another_schedule(outer, rule):
-    with pytest.raises(ValueError, match="follows the training and cannot be part of another"):
-        parse_schedule(outer.format(rule))
+def test_a_rule_is_no_part_of_another_schedule():
+    for outer in ("seq({}@0.5, 8)", "delay@0.5({})"):
+        for rule in ("pfq:3,8", "plateau:3-8", "noise:4,8"):
+            with pytest.raises(
+                ValueError, match="follows the training and cannot be part of another"
+            ):
+                parse_schedule(outer.format(rule))
 
 
-@pytest.mark.parametrize(
-    ("bits", "message"),
-    [
+def test_levels_are_checked():
+    for bits, message in (
         ((8,), "at least two bits"),
         (8, "at least two bits"),
         ((8, 3), r"must not fall, got 8,3"),
         ((None, 8), r"must not fall, got fp32,8"),
         ((3, 33), "from 1 to 32, got 33"),
-    ],
-)
-def test_levels_are_checked(bits, message):
-    with pytest.raises(ValueError, match=message):
-        check_levels(bits, "pfq")
+    ):
+        with pytest.raises(ValueError, match=message):
+            check_levels(bits, "pfq")
 
 
-@pytest.mark.parametrize(
-    ("text", "at", "reason"),
-    [
+def test_an_error_in_a_text_points_at_the_character():
+    for text, at, reason in (
         ("pfq", 3, "expected ':'"),
         ("pfq:3", 0, "at least two bits"),
         ("pfq:3,8:windw=4", 8, "unknown setting 'windw'; known: alpha, eps, window; did you mean"),
@@ -128,14 +130,12 @@ def test_levels_are_checked(bits, message):
         ("plateau:3-8:threshold=1", 0, "threshold must be a number from 0 to below 1"),
         ("plateau:8-3", 0, "low (8) must be <= high (3)"),
         ("noise:4,8:every=0", 0, "every must be a whole number of at least 1"),
-    ],
-)
-def test_an_error_in_a_text_points_at_the_character(text, at, reason):
-    with pytest.raises(ValueError, match="cannot read a schedule") as caught:
-        parse_schedule(text)
-    first, _, caret, _ = str(caught.value).splitlines()
-    assert reason in first
-    assert caret.index("^") == 4 + at
+    ):
+        with pytest.raises(ValueError, match="cannot read a schedule") as caught:
+            parse_schedule(text)
+        first, _, caret, _ = str(caught.value).splitlines()
+        assert reason in first
+        assert caret.index("^") == 4 + at
 
 
 def test_a_window_holds_the_mean_of_its_steps():
@@ -164,15 +164,129 @@ def test_a_run_too_short_to_rise_to_the_top_is_noted():
     assert [len(plateau.notes(total)) for total in (10, 11)] == [1, 0]
 
 
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [
+def test_a_state_of_something_else_is_an_error():
+    for state, message in (
         (None, "is a dict with turns"),
         ({"turns": []}, "is a dict with turns, sum"),
         ({**PFQ((3, 8)).start(), "turns": [4, 9]}, "at most 1 growing steps"),
         ({**PFQ((3, 8)).start(), "turns": 4}, "at most 1 growing steps"),
-    ],
-)
-def test_a_state_of_something_else_is_an_error(state, message):
-    with pytest.raises(ValueError, match=message):
-        PFQ((3, 8)).check_state(state)
+    ):
+        with pytest.raises(ValueError, match=message):
+            PFQ((3, 8)).check_state(state)
+
+
+PLATEAU = parse_schedule("plateau:3-8:window=1:patience=0")
+VALIDATION = parse_schedule("plateau:3-8:patience=0:on=validation")
+NOISE = parse_schedule("noise:4,8:every=2")
+
+
+def states_of(*rules, total_steps=10):
+    return AdaptiveStates(rules, total_steps)
+
+
+def test_rules_that_read_one_thing_take_a_plain_number():
+    states = states_of(PLATEAU, parse_schedule(8))
+    for step in range(3):
+        states.tell(step, 1.0)
+    assert [states.bits_at(PLATEAU, step) for step in range(4)] == [3, 3, 4, 5]
+
+
+def test_all_kinds_of_one_number_are_one():
+    for value in (1, 1.0, np.float32(1), np.array(1.0), torch.tensor(1.0), torch.ones(1)):
+        states = states_of(PLATEAU)
+        states.tell(0, value)
+        states.tell(1, {"loss": value})
+        assert states.bits_at(PLATEAU, 2) == 4
+
+
+def test_what_cannot_be_followed_is_an_error_that_changes_nothing():
+    for metric, message in (
+        (None, r"was not told the loss of step 0; pass it as a number: .*metric=loss.item\(\)"),
+        ({}, "was not told the loss of step 0"),
+        ({"loss": None}, "was not told the loss of step 0"),
+        ({"accuracy": 1.0}, "was not told the loss of step 0"),
+        (float("nan"), "the loss of step 0 is nan: an adaptive schedule cannot follow it"),
+        (torch.tensor(float("inf")), "the loss of step 0 is inf"),
+        ("1.0", r"the loss of step 0 must be a number, got '1.0' \(str\)"),
+        (True, r"must be a number, got True \(bool\)"),
+        ([1.0], r"must be a number, got \[1.0\] \(list\)"),
+        (torch.ones(2), r"must be a number, got tensor\(\[1., 1.\]\) \(Tensor\)"),
+    ):
+        states = states_of(PLATEAU)
+        before = states.state_dict()
+        with pytest.raises(ValueError, match=message):
+            states.tell(0, metric)
+        assert states.state_dict() == before
+        assert states.num_told == 0
+
+
+def test_rules_that_read_several_things_want_them_by_name():
+    states = states_of(PLATEAU, NOISE)
+    assert states.needs(0) == {"loss", "gradient_norm", "noise_norm"}
+    assert states.needs(1) == {"loss"}
+    with pytest.raises(ValueError, match="read gradient_norm and loss and noise_norm; pass a dict"):
+        states.tell(0, 1.0)
+    with pytest.raises(ValueError, match="noise:4,8.* the gradient_norm and noise_norm of step 0"):
+        states.tell(0, {"loss": 1.0})
+    states.tell(0, {"loss": 1.0, "gradient_norm": 1.0, "noise_norm": 1.0})
+    states.tell(1, {"loss": 1.0})
+    assert (states.bits_at(NOISE, 1), states.bits_at(PLATEAU, 2)) == (8, 4)
+
+
+def test_what_is_measured_now_and_then_may_be_left_out():
+    states = states_of(VALIDATION)
+    assert states.needs(0) == frozenset()
+    assert states.reads == {"validation"}
+    for step, metric in enumerate([None, {"validation": 1.0}, None, {"validation": 1.0}, None]):
+        states.tell(step, metric)
+    assert [states.bits_at(VALIDATION, step) for step in range(6)] == [3, 3, 3, 3, 4, 4]
+    with pytest.raises(ValueError, match="the validation of step 5 is nan"):
+        states.tell(5, {"validation": float("nan")})
+
+
+def test_names_that_nobody_reads_are_not_looked_at():
+    states = states_of(PLATEAU)
+    states.tell(0, {"loss": 1.0, "accuracy": "high"})
+    assert states.num_told == 1
+
+
+def test_after_the_last_step_the_bits_are_held():
+    states = states_of(PLATEAU, total_steps=2)
+    states.tell(0, 1.0)
+    states.tell(1, 1.0)
+    assert [states.bits_at(PLATEAU, step) for step in range(2)] == [3, 3]
+    with pytest.raises(ValueError, match="not told the loss"):
+        states_of(PLATEAU, total_steps=1).tell(0, None)
+
+
+def test_steps_to_come_have_no_bits_yet():
+    with pytest.raises(ValueError, match="bits of step 1 are not known at step 0: plateau"):
+        states_of(PLATEAU).bits_at(PLATEAU, 1)
+
+
+def test_a_state_is_plain_data_of_its_own():
+    states = states_of(PLATEAU, NOISE)
+    saved = states.state_dict()
+    assert json.loads(json.dumps(saved)) == saved
+    saved[str(PLATEAU)]["turns"].append(1)
+    assert states.state_dict()[str(PLATEAU)]["turns"] == []
+    other = states_of(PLATEAU, NOISE)
+    other.load_state_dict(saved, 2)
+    saved[str(PLATEAU)]["turns"].append(2)
+    assert other.bits_at(PLATEAU, 2) == 4
+
+
+def test_a_saved_run_without_the_state_of_a_rule_is_an_error():
+    states = states_of(PLATEAU)
+    for saved in (None, {}, {"pfq:3,8": {}}):
+        with pytest.raises(ValueError, match="no state of plateau:3-8.* at step 4 follow"):
+            states.load_state_dict(saved, 4)
+    states.load_state_dict(None, 0)  # at the beginning there is nothing to know
+    assert states.bits_at(PLATEAU, 0) == 3
+
+
+def test_without_an_adaptive_schedule_there_is_nothing_to_keep():
+    states = states_of(parse_schedule("CR:3-8:2"))
+    assert not states
+    states.load_state_dict(None, 5)
+    assert (states.state_dict(), states.reads) == ({}, frozenset())

@@ -1,11 +1,22 @@
 """The ten named schedules against closed forms written out here a second time."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bitcycle.schedules import Cycle, schedule
+from bitcycle.schedules import (
+    PROFILES,
+    Anneal,
+    Cycle,
+    Profile,
+    Triangle,
+    list_schedules,
+    parse_schedule,
+    schedule,
+)
 
 from .strategies import cycle_schedules
 
@@ -39,17 +50,11 @@ def naive(name, low, high, cycles, total):
 NAMES = ["LR", "CR", "ER", "RR", "LT", "CT", "ET-H", "ET-V", "RT-H", "RT-V"]
 
 
-@pytest.mark.parametrize("cycles", [8, 32])
 @pytest.mark.parametrize("name", NAMES)
-def test_every_step_of_a_long_run_equals_the_closed_form(name, cycles):
-    values = schedule(name, low=3, high=8, cycles=cycles).values(TOTAL)
-    assert values == naive(name, 3, 8, cycles, TOTAL)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_calling_equals_values(name):
-    one = schedule(name, low=3, high=8, cycles=7)
-    assert [one(step, 1000) for step in range(1000)] == one.values(1000)
+def test_every_step_of_a_long_run_equals_the_closed_form(name):
+    for cycles in (8, 32):
+        values = schedule(name, low=3, high=8, cycles=cycles).values(TOTAL)
+        assert values == naive(name, 3, 8, cycles, TOTAL)
 
 
 # One cycle of CR (and both of CT) by hand: 3 + 5 (1 - cos(pi k/10)) / 2 for k = 0..9 is
@@ -62,26 +67,23 @@ LITERAL = {
 }
 
 
-@pytest.mark.parametrize("name", LITERAL)
-def test_one_cycle_of_ten_steps_is_this_list(name):
-    one = schedule(name, low=3, high=8, cycles=2)
-    assert one.values(20) == LITERAL[name] * 2
+def test_one_cycle_of_ten_steps_is_this_list():
+    for name in LITERAL:
+        one = schedule(name, low=3, high=8, cycles=2)
+        assert one.values(20) == LITERAL[name] * 2
 
 
-@pytest.mark.parametrize(
-    ("name", "down", "up"),
-    [
+def test_triangular_cycles_go_down_then_up():
+    for name, down, up in (
         ("LT", [8, 8, 7, 6, 6, 6, 5, 4, 4, 4], LITERAL["LR"]),  # 8 7.5 7 6.5 6 5.5 5 4.5 4 3.5
         ("CT", [8, 8, 8, 7, 6, 6, 5, 4, 3, 3], LITERAL["CR"]),  # 11 minus the list above
         ("ET-H", [8, 8, 8, 8, 8, 7, 7, 6, 6, 5], LITERAL["ER"]),  # 7.91, then ER backwards
         ("ET-V", [8, 6, 5, 5, 4, 4, 3, 3, 3, 3], LITERAL["ER"]),  # 11 minus ER
         ("RT-H", [8, 5, 4, 4, 4, 3, 3, 3, 3, 3], LITERAL["RR"]),  # 8, then RR backwards
         ("RT-V", [8, 8, 8, 8, 8, 8, 7, 7, 7, 6], LITERAL["RR"]),  # 11 minus RR
-    ],
-)
-def test_triangular_cycles_go_down_then_up(name, down, up):
-    one = schedule(name, low=3, high=8, cycles=4)
-    assert one.values(40) == (down + up) * 2
+    ):
+        one = schedule(name, low=3, high=8, cycles=4)
+        assert one.values(40) == (down + up) * 2
 
 
 def test_cpt_spends_these_steps_at_each_bit_width():
@@ -92,29 +94,30 @@ def test_cpt_spends_these_steps_at_each_bit_width():
     assert switches == [410, 739, 1000, 1262, 1591]
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "steps"),
-    [
+def test_other_ranges_spend_these_steps():
+    for low, high, steps in (
         (3, 6, [536, 465, 464, 535]),
         (4, 8, [461, 379, 321, 379, 460]),
         (4, 6, [667, 667, 666]),
-    ],  # ceil(2000 acos(1 - 2y) / pi) again, with y at the half bits
-)
-def test_other_ranges_spend_these_steps(low, high, steps):
-    values = Cycle(low, high, cycles=32).values(TOTAL)[:2000]
-    assert [values.count(bits) for bits in range(low, high + 1)] == steps
+    ):
+        values = Cycle(low, high, cycles=32).values(TOTAL)[:2000]
+        assert [values.count(bits) for bits in range(low, high + 1)] == steps
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "steps"),
-    [(3, 8, 91), (4, 8, 71), (3, 6, 51), (5, 8, 51), (4, 6, 31), (5, 6, 11)],
-)  # 1 - 1/T >= phase at which rex rounds to high: T = 20 (high - low) - 9
-@pytest.mark.parametrize("name", ["RR", "RT-H"])
-def test_rex_needs_legs_of_this_length(name, low, high, steps):
-    one = schedule(name, low=low, high=high, cycles=2)
-    assert one.shortest_cycle() == steps
-    assert one.notes(2 * steps) == []
-    assert len(one.notes(2 * (steps - 1))) == 1
+def test_rex_needs_legs_of_this_length():
+    for low, high, steps in (
+        (3, 8, 91),
+        (4, 8, 71),
+        (3, 6, 51),
+        (5, 8, 51),
+        (4, 6, 31),
+        (5, 6, 11),
+    ):
+        for name in ("RR", "RT-H"):
+            one = schedule(name, low=low, high=high, cycles=2)
+            assert one.shortest_cycle() == steps
+            assert one.notes(2 * steps) == []
+            assert len(one.notes(2 * (steps - 1))) == 1
 
 
 def test_a_vertical_decay_of_rex_can_need_one_step_more():
@@ -122,13 +125,13 @@ def test_a_vertical_decay_of_rex_can_need_one_step_more():
     assert schedule("RT-V", low=3, high=8).shortest_cycle() == 92
 
 
-@pytest.mark.parametrize("name", ["RR", "RT-H", "RT-V"])
-def test_short_legs_of_rex_end_below_the_top_and_say_so(name):
-    one = schedule(name, low=3, high=8, cycles=8)
-    assert one.values(500)[-1] == 7
-    [note] = one.notes(500)
-    assert "ends at 7 bits, not at its top of 8" in note
-    assert "use fewer cycles or more steps" in note
+def test_short_legs_of_rex_end_below_the_top_and_say_so():
+    for name in ("RR", "RT-H", "RT-V"):
+        one = schedule(name, low=3, high=8, cycles=8)
+        assert one.values(500)[-1] == 7
+        [note] = one.notes(500)
+        assert "ends at 7 bits, not at its top of 8" in note
+        assert "use fewer cycles or more steps" in note
 
 
 def test_a_top_that_is_never_reached_is_noted():
@@ -143,27 +146,27 @@ def test_a_top_no_length_can_reach_is_noted():
     assert "choose bits closer together" in note
 
 
-@pytest.mark.parametrize("name", ["LT", "CT", "ET-H", "ET-V", "RT-H", "RT-V"])
-def test_an_odd_number_of_triangular_cycles_ends_low_and_is_noted(name):
-    odd, even = (schedule(name, low=3, high=8, cycles=n) for n in (3, 4))
-    assert (odd.values(3000)[-1], even.values(3000)[-1]) == (3, 8)
-    [note] = odd.notes(3000)
-    assert "odd number of triangular cycles (3)" in note
-    assert "use an even number" in note
-    assert even.notes(3000) == []
+def test_an_odd_number_of_triangular_cycles_ends_low_and_is_noted():
+    for name in ("LT", "CT", "ET-H", "ET-V", "RT-H", "RT-V"):
+        odd, even = (schedule(name, low=3, high=8, cycles=n) for n in (3, 4))
+        assert (odd.values(3000)[-1], even.values(3000)[-1]) == (3, 8)
+        [note] = odd.notes(3000)
+        assert "odd number of triangular cycles (3)" in note
+        assert "use an even number" in note
+        assert even.notes(3000) == []
 
 
-@pytest.mark.parametrize("total", [1000, 1001, 1007, 63_999, 5005])
-def test_a_total_that_cycles_do_not_divide_still_ends_at_the_end_of_a_cycle(total):
-    values = Cycle(3, 8, cycles=32).values(total)
-    drops = sum(after < before for before, after in zip(values, values[1:], strict=False))
-    assert drops == 31
-    assert values[-1] == 8
-    # a cycle length of int(total / N), as in the public CPT code, begins a 33rd cycle instead
-    length = int(total / 32)
-    k, t = divmod(total - 1, length)
-    assert k == 32
-    assert Cycle(3, 8, cycles=1)(t, length) < 8
+def test_a_total_that_cycles_do_not_divide_still_ends_at_the_end_of_a_cycle():
+    for total in (1000, 1001, 1007, 63_999, 5005):
+        values = Cycle(3, 8, cycles=32).values(total)
+        drops = sum(after < before for before, after in zip(values, values[1:], strict=False))
+        assert drops == 31
+        assert values[-1] == 8
+        # a cycle length of int(total / N), as in the public CPT code, begins a 33rd cycle instead
+        length = int(total / 32)
+        k, t = divmod(total - 1, length)
+        assert k == 32
+        assert Cycle(3, 8, cycles=1)(t, length) < 8
 
 
 def test_ten_steps_in_three_cycles_are_this_list():
@@ -196,9 +199,8 @@ def test_reflection_is_stored_only_where_it_matters():
     assert rex[0] != rex[1]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_bad_values_are_refused_at_birth():
+    for options, message in (
         ({"low": 8, "high": 3}, r"low \(8\) must be <= high \(3\)"),
         ({"cycles": 0}, "cycles must be a whole number of at least 1, got 0"),
         ({"cycles": 2.0}, "cycles must be a whole number"),
@@ -206,11 +208,9 @@ def test_reflection_is_stored_only_where_it_matters():
         ({"form": "round"}, "unknown form 'round'; known: repeated, triangular"),
         ({"reflect": "diagonal"}, "unknown reflection 'diagonal'"),
         ({"profile": None}, "unknown profile None"),
-    ],
-)
-def test_bad_values_are_refused_at_birth(options, message):
-    with pytest.raises(ValueError, match=message):
-        Cycle(**{"low": 3, "high": 8, **options})
+    ):
+        with pytest.raises(ValueError, match=message):
+            Cycle(**{"low": 3, "high": 8, **options})
 
 
 def test_more_cycles_than_steps_is_an_error():
@@ -228,3 +228,141 @@ def test_bits_that_mean_float32_are_returned_as_they_are():
 def test_equal_ends_are_constant_and_need_no_note():
     assert set(Cycle(6, 6, cycles=3, form="triangular").values(10)) == {6}
     assert Cycle(6, 6, cycles=3, form="triangular").notes(10) == []
+
+
+def test_anneal_is_this_list():
+    # 3 + 5 (1 + cos(pi k/10)) / 2: 8 7.88 7.52 6.97 6.27 5.5 4.73 4.03 3.48 3.12
+    assert Anneal(3, 8, cycles=2).values(20) == [8, 8, 8, 7, 6, 6, 5, 4, 3, 3] * 2
+
+
+def test_triangle_is_this_list():
+    # 3 + 5 (1 - |2p - 1|): 3 4 5 6 7 8 7 6 5 4
+    assert Triangle(3, 8, cycles=2).values(20) == [3, 4, 5, 6, 7, 8, 7, 6, 5, 4] * 2
+
+
+def test_every_step_of_anneal_and_triangle_equals_the_closed_form():
+    for cycles in (8, 32):
+        length = 64_000 // cycles
+        p = (np.arange(64_000) % length) / length
+        anneal = np.rint(np.round(3 + 5 * (1 + np.cos(np.pi * p)) / 2, 9))
+        triangle = np.rint(np.round(3 + 5 * (1 - np.abs(2 * p - 1)), 9))
+        assert Anneal(3, 8, cycles).values(64_000) == anneal.astype(int).tolist()
+        assert Triangle(3, 8, cycles).values(64_000) == triangle.astype(int).tolist()
+
+
+def test_a_total_that_cycles_do_not_divide():
+    # phases 0 .3 .6 .9 | .2 .5 .8 | .1 .4 .7
+    assert Triangle(3, 8, cycles=3).values(10) == [3, 6, 7, 4, 5, 8, 5, 4, 7, 6]
+    assert Anneal(3, 8, cycles=3).values(10) == [8, 7, 5, 3, 8, 6, 3, 8, 6, 4]
+
+
+def test_both_end_at_low_by_design_without_a_note():
+    for one in (Anneal(3, 8, cycles=4), Triangle(3, 8, cycles=4)):
+        assert one.values(4000)[-1] == 3
+        assert one.notes(4000) == []
+
+
+def test_cycles_too_short_for_an_end_are_noted():
+    [note] = Triangle(3, 8, cycles=10).notes(10)
+    assert "never gets to 8 bits in 10 steps" in note
+    [note] = Anneal(3, 8, cycles=10).notes(10)
+    assert "never gets to 3 bits in 10 steps" in note
+
+
+def test_the_number_of_cycles_is_checked_and_32_by_default():
+    for schedule_type in (Anneal, Triangle):
+        assert schedule_type(low=3, high=8).cycles == 32
+        with pytest.raises(ValueError, match="cycles must be"):
+            schedule_type(3, 8, cycles=-1)
+        with pytest.raises(ValueError, match=r"cycles \(32\) must be <= total_steps \(8\)"):
+            schedule_type(3, 8).values(8)
+
+
+# The ten names are those of "Better Schedules for Low Precision Training" (2024); the tiers follow
+# the cost table of test_preview.py.
+TIERS = {
+    "high": {"ER", "ET-H"},
+    "medium": {"LR", "LT", "CR", "CT", "ET-V", "RT-V"},
+    "low": {"RR", "RT-H"},
+}
+
+
+def test_there_are_ten_named_schedules_in_three_tiers():
+    tiers = {tier: {i.name for i in list_schedules() if i.tier == tier} for tier in TIERS}
+    assert tiers == TIERS
+
+
+def test_a_name_stands_for_a_cycle():
+    assert schedule("CR", low=3, high=8) == Cycle(3, 8, cycles=32)
+    assert schedule("rt-v", low=4, high=6, cycles=2) == Cycle(
+        4, 6, 2, profile="rex", form="triangular", reflect="vertical"
+    )
+
+
+def test_an_unknown_name_lists_the_ten():
+    for name in ("CV", "anneal", "", None, 3):
+        with pytest.raises(ValueError, match="unknown named schedule .*CR, CT, ER, ET-H"):
+            schedule(name, low=3, high=8)
+
+
+# Phase at which 3-8 bits first round to 4, 5, 6, 7, 8: the inverse of g at 0.1, 0.3, ..., 0.9.
+FIRST_PHASES = {
+    "linear": [0.10000, 0.30000, 0.50000, 0.70000, 0.90000],  # p
+    "cosine": [0.20483, 0.36901, 0.50000, 0.63099, 0.79517],  # acos(1 - 2 y) / pi
+    "exponential": [0.02634, 0.08917, 0.17329, 0.30099, 0.57565],  # -log(1 - y) / 4
+    "rex": [0.52632, 0.81081, 0.90909, 0.95890, 0.98901],  # 1 - 0.1 (1 - y) / (0.1 + 0.9 y)
+}
+
+
+def test_each_bit_width_is_first_reached_at_the_published_phase():
+    for name in FIRST_PHASES:
+        cycle = Cycle(3, 8, profile=name)
+        for bits, phase in zip(range(4, 9), FIRST_PHASES[name], strict=True):
+            assert cycle.bits_in(1, phase - 1e-5) == bits - 1
+            assert cycle.bits_in(1, phase + 1e-5) == bits
+
+
+def test_linear_ties_stay_at_the_even_bits():
+    cycle = Cycle(3, 8, profile="linear")
+    # 3.5 4.5 5.5 6.5 7.5, half to even
+    assert [cycle.bits_in(1, p) for p in (0.1, 0.3, 0.5, 0.7, 0.9)] == [4, 4, 6, 6, 8]
+
+
+@settings(deadline=None)
+@given(name=st.sampled_from(PROFILES.names()), p=st.floats(0, 1), q=st.floats(0, 1))
+def test_a_profile_starts_at_zero_never_falls_and_stays_below_one(name, p, q):
+    g = PROFILES[name].growth
+    assert g(0.0) == 0.0
+    assert 0.0 <= g(min(p, q)) <= g(max(p, q)) + 1e-12
+    assert g(p) <= 1.0 + 1e-12
+
+
+def test_symmetric_profiles_say_so():
+    for name in PROFILES.names():
+        profile = PROFILES[name]
+        points = [i / 100 for i in range(101)]
+        is_symmetric = all(
+            math.isclose(profile.growth(1 - p), 1 - profile.growth(p), abs_tol=1e-12)
+            for p in points
+        )
+        assert is_symmetric == profile.is_symmetric
+
+
+def test_the_exponential_profile_reaches_the_top_up_to_27_bits_apart():
+    assert PROFILES["exponential"].growth(1.0) == pytest.approx(0.98168, abs=5e-6)  # 1 - exp(-4)
+    near, far = Cycle(1, 28, 1, "exponential"), Cycle(1, 29, 1, "exponential")
+    assert near.bits_in(1, 1.0) == 28
+    assert far.bits_in(1, 1.0) == 28
+
+
+def test_a_new_profile_brings_its_named_schedules(monkeypatch):
+    square = Profile("square", "Q", lambda p: p * p, False, "low", "late")
+    monkeypatch.setitem(PROFILES._entries, "square", square)
+    schedule = parse_schedule("qt-v:3-8:2")
+    assert schedule == Cycle(3, 8, 2, profile="square", form="triangular", reflect="vertical")
+    assert str(schedule) == "QT-V:3-8:2"
+
+
+def test_an_unknown_profile_names_the_nearest():
+    with pytest.raises(ValueError, match="unknown profile 'cosin'.*did you mean 'cosine'"):
+        Cycle(3, 8, profile="cosin")

@@ -18,16 +18,18 @@ COSTS = {
     ("RT-V",): ([0.637, 0.703, 0.702, 0.794, 0.770, 0.894], 5.50),
     ("RR", "RT-H"): ([0.399, 0.497, 0.501, 0.644, 0.611, 0.806], 3.81),
 }
-ROWS = [(name, *row) for names, row in COSTS.items() for name in names]
 
 
-@pytest.mark.parametrize(("name", "costs", "mean"), ROWS)
-def test_the_cost_and_mean_bits_of_the_ten_schedules(name, costs, mean):
-    for (low, high, backward), cost in zip(COLUMNS, costs, strict=True):
-        preview = schedule(name, low=low, high=high, cycles=8).preview(64_000, backward=backward)
-        assert round(preview.relative_cost, 3) == cost
-    preview = schedule(name, low=3, high=8, cycles=8).preview(64_000)
-    assert round(preview.mean_bits, 2) == mean
+@pytest.mark.parametrize("names", COSTS)
+def test_the_cost_and_mean_bits_of_the_ten_schedules(names):
+    costs, mean = COSTS[names]
+    for i, name in enumerate(names):
+        for (low, high, backward), cost in zip(COLUMNS, costs, strict=True):
+            if i == 0 or (low, high) == (3, 8):  # the others are the same closed forms
+                one = schedule(name, low=low, high=high, cycles=8)
+                preview = one.preview(64_000, backward=backward)
+                assert round(preview.relative_cost, 3) == cost
+                assert (low, high) != (3, 8) or round(preview.mean_bits, 2) == mean
 
 
 def test_the_numbers_of_cpt():
@@ -50,11 +52,11 @@ def test_float32_counts_as_32_bits():
     assert Static(24).preview(10).mean_bits == 32.0
 
 
-@pytest.mark.parametrize("static", [Static(8), Static(None)])
-def test_a_static_schedule_costs_what_it_costs(static):
-    preview = static.preview(10)
-    assert preview.relative_cost == 1.0
-    assert preview.num_switches == 0
+def test_a_static_schedule_costs_what_it_costs():
+    for static in (Static(8), Static(None)):
+        preview = static.preview(10)
+        assert preview.relative_cost == 1.0
+        assert preview.num_switches == 0
 
 
 def test_the_text_says_when_the_top_is_not_the_end():
@@ -69,10 +71,10 @@ def test_the_text_carries_the_notes():
     assert "use an even number" in text
 
 
-@pytest.mark.parametrize("width", [40, 60, 88])
-def test_the_text_fits_the_width(width):
-    text = parse_schedule("CR:8-32:2").preview(500).text(width)
-    assert max(map(len, text.splitlines())) <= width
+def test_the_text_fits_the_width():
+    for width in (40, 60, 88):
+        text = parse_schedule("CR:8-32:2").preview(500).text(width)
+        assert max(map(len, text.splitlines())) <= width
 
 
 def test_the_dict_is_json():
@@ -91,7 +93,7 @@ def test_steps_add_up():
     assert sum(preview.shares.values()) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("backward", [0, 33, "8"])
-def test_backward_bits_are_checked(backward):
-    with pytest.raises(ValueError, match="backward must be"):
-        Cycle(3, 8).preview(100, backward=backward)
+def test_backward_bits_are_checked():
+    for backward in (0, 33, "8"):
+        with pytest.raises(ValueError, match="backward must be"):
+            Cycle(3, 8).preview(100, backward=backward)

@@ -59,10 +59,10 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "schedule", "written"), FORMS)
-def test_a_text_stands_for_this_schedule(text, schedule, written):
-    assert parse_schedule(text) == schedule
-    assert str(schedule) == written
+def test_a_text_stands_for_this_schedule():
+    for text, schedule, written in FORMS:
+        assert parse_schedule(text) == schedule
+        assert str(schedule) == written
 
 
 @settings(deadline=None)
@@ -78,15 +78,14 @@ def test_a_schedule_an_int_and_none_are_accepted():
     assert parse_schedule(None) == Static(None)
 
 
-@pytest.mark.parametrize("value", [0, 33, 3.5, True, [], {"type": "static"}, b"8"])
-def test_anything_else_is_a_value_error_with_the_forms(value):
-    with pytest.raises(ValueError, match=r"whole number from 1 to 32, got .*CR:3-8:32"):
-        parse_schedule(value)
+def test_anything_else_is_a_value_error_with_the_forms():
+    for value in (0, 33, 3.5, True, [], {"type": "static"}, b"8"):
+        with pytest.raises(ValueError, match=r"whole number from 1 to 32, got .*CR:3-8:32"):
+            parse_schedule(value)
 
 
-@pytest.mark.parametrize(
-    ("text", "at", "reason"),
-    [
+def test_an_error_points_at_the_character_and_lists_the_forms():
+    for text, at, reason in (
         ("", 0, "expected a schedule"),
         ("CR:3-8:x", 7, "expected the number of cycles"),
         ("CR:3", 4, "expected '-'"),
@@ -110,20 +109,18 @@ def test_anything_else_is_a_value_error_with_the_forms(value):
         ("(8", 2, "expected ')'"),
         ("8" * 30, 0, "expected bits"),
         ("(" * 1000, 64, "nested too deeply"),
-    ],
-)
-def test_an_error_points_at_the_character_and_lists_the_forms(text, at, reason):
-    with pytest.raises(ValueError, match="cannot read a schedule") as caught:
-        parse_schedule(text)
-    first, shown, caret, forms = str(caught.value).splitlines()
-    assert reason in first
-    assert caret.strip() == "^"
-    offset = max(0, at - 36)  # a long text is shown from 36 characters before
-    assert caret.index("^") == 4 + at - offset
-    assert shown[4:] == text[offset : offset + 72]
-    assert forms.startswith("forms: ")
-    assert "CR:3-8:32" in forms
-    assert "seq(CR:3-8:8@0.8, fp32)" in forms
+    ):
+        with pytest.raises(ValueError, match="cannot read a schedule") as caught:
+            parse_schedule(text)
+        first, shown, caret, forms = str(caught.value).splitlines()
+        assert reason in first
+        assert caret.strip() == "^"
+        offset = max(0, at - 36)  # a long text is shown from 36 characters before
+        assert caret.index("^") == 4 + at - offset
+        assert shown[4:] == text[offset : offset + 72]
+        assert forms.startswith("forms: ")
+        assert "CR:3-8:32" in forms
+        assert "seq(CR:3-8:8@0.8, fp32)" in forms
 
 
 PIECES = [
@@ -151,26 +148,23 @@ def test_the_parser_raises_nothing_but_value_errors(text):
     assert parse_schedule(str(schedule)) == schedule
 
 
-@pytest.mark.parametrize(
-    ("text", "high", "filled"),
-    [
+def test_auto_stands_for_the_lower_end_of_a_range():
+    for text, high, filled in (
         ("CR:auto-8:32", 8, "CR:4-8:32"),
         (" cr : AUTO - 8", 8, " cr : 4 - 8"),
         ("seq(CR:auto-8:8@0.8, ramp:auto-3@1.0)", 8, "seq(CR:4-8:8@0.8, ramp:3-3@1.0)"),
         ("CR:3-8:32", None, "CR:3-8:32"),
         ("CR:auto", None, "CR:auto"),
         ("anneal:3-8", None, "anneal:3-8"),
-    ],
-)
-def test_auto_stands_for_the_lower_end_of_a_range(text, high, filled):
-    assert auto_high(text) == high
-    assert fill_auto(text, 4) == filled
+    ):
+        assert auto_high(text) == high
+        assert fill_auto(text, 4) == filled
 
 
-@pytest.mark.parametrize("text", ["CR:auto-8:32", "auto", "stages:auto@0.5,8"])
-def test_a_text_with_auto_is_no_schedule_yet(text):
-    with pytest.raises(ValueError, match=r"auto"):
-        parse_schedule(text)
+def test_a_text_with_auto_is_no_schedule_yet():
+    for text in ("CR:auto-8:32", "auto", "stages:auto@0.5,8"):
+        with pytest.raises(ValueError, match=r"auto"):
+            parse_schedule(text)
 
 
 def test_the_error_for_auto_says_where_it_may_stand():

@@ -1,10 +1,12 @@
-"""What every task is."""
+"""What every task is: its configuration, names that fit, batches of independent samples."""
 
 import pytest
 import torch
 
-from bitcycle.data import Batch
-from bitcycle.tasks import TASKS, DataConfig, ModelConfig, Task
+from bitcycle.data import DATASETS, Batch, Tensors
+from bitcycle.models import MODELS
+from bitcycle.tasks import TASKS, DataConfig, ModelConfig, SampleTask, Task
+from bitcycle.tasks.names import check_names, model_kind
 
 
 def test_the_built_in_tasks_are_found_by_name():
@@ -16,10 +18,10 @@ def test_an_unknown_task_is_an_error_with_the_nearest_name():
         TASKS["image"]
 
 
-@pytest.mark.parametrize("name", ["images", "language", "nodes"])
-def test_a_task_says_what_it_is_measured_by(name):
-    assert isinstance(TASKS[name].metric, str)
-    assert isinstance(TASKS[name].higher_is_better, bool)
+def test_a_task_says_what_it_is_measured_by():
+    for name in ("images", "language", "nodes"):
+        assert isinstance(TASKS[name].metric, str)
+        assert isinstance(TASKS[name].higher_is_better, bool)
 
 
 class Plain(Task):
@@ -75,3 +77,166 @@ def test_a_task_carries_no_state_unless_it_says_so(task):
     task.to("cpu")
     assert task.state_dict() == {}
     task.load_state_dict({})
+
+
+def test_a_count_below_one_is_an_error_that_names_it():
+    for name in ("batch_size", "eval_batch_size", "sequence_length"):
+        with pytest.raises(ValueError, match=rf"data\.{name} \(0\) must be at least 1"):
+            DataConfig(**{name: 0})
+
+
+def test_an_amount_is_a_number_or_a_fraction():
+    for name in ("subset", "validation"):
+        for amount, rule in (
+            (0, "as a number must be at least 1"),
+            (-3, "as a number must be at least 1"),
+            (0.0, "as a fraction must be between 0 and 1"),
+            (1.5, "as a fraction must be between 0 and 1"),
+        ):
+            with pytest.raises(ValueError, match=rf"data\.{name} \({amount}\) {rule}"):
+                DataConfig(**{name: amount})
+
+
+def test_amounts_in_range_are_taken():
+    assert DataConfig(subset=100, validation=0.1).subset == 100
+
+
+def test_a_vocabulary_has_room_for_the_marks_and_a_word():
+    assert DataConfig(vocabulary=3).vocabulary == 3
+    with pytest.raises(ValueError, match=r"data.vocabulary \(2\) must be at least 3: <unk>, <eos>"):
+        DataConfig(vocabulary=2)
+
+
+def test_a_name_is_the_tasks_business():
+    assert ModelConfig(name="whatever", options={"depth": 3}).name == "whatever"
+    assert DataConfig(name="my-measurements").name == "my-measurements"
+
+
+def test_a_name_that_does_not_fit_is_an_error_that_lists_what_does():
+    for model, data, message in (
+        ({"name": "resnet2O"}, {}, "unknown model 'resnet2O'.*did you mean 'resnet20'"),
+        ({}, {"name": "cifar"}, "unknown dataset 'cifar'.*did you mean 'cifar10'"),
+        (
+            {"options": {"num_class": 3}},
+            {},
+            "unknown option of model 'digits_resnet' 'num_class'.*did you mean 'num_classes'",
+        ),
+        ({"name": "lstm_lm"}, {}, "model 'lstm_lm' is of kind 'language', .* 'image': digits_"),
+        ({}, {"name": "cora"}, "dataset 'cora' is of kind 'graph', .* 'image': cifar10"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check_names("image", ModelConfig(**model), DataConfig(**data))
+
+
+def test_a_folder_of_a_model_is_refused_where_none_is_read():
+    with pytest.raises(ValueError, match=r"model\.path \(here\) is for the task pairs"):
+        check_names("image", ModelConfig(path="here"), DataConfig())
+
+
+def test_a_vocabulary_is_refused_where_there_are_no_words():
+    data = DataConfig(name="digits", vocabulary=100)
+    with pytest.raises(ValueError, match=r"data.vocabulary \(100\) is for the task language"):
+        check_names("image", ModelConfig(), data)
+
+
+def test_every_model_and_every_dataset_is_of_a_kind_that_some_task_takes():
+    kinds = {"image", "language", "graph", "pair"}
+    assert {model_kind(entry) for _, entry in MODELS.items()} == kinds
+    assert {info.kind for _, info in DATASETS.items()} == kinds
+
+
+def test_what_fits_passes_without_reading_anything():
+    for task, model, data in (
+        ("images", "resnet20", "cifar100"),
+        ("language", "lstm_lm", "ptb"),
+        ("language", "transformer_lm", "wikitext-103"),
+        ("nodes", "gcn", "ogbn-arxiv"),
+        ("pairs", "bert", "xnli"),
+    ):
+        TASKS[task].check(ModelConfig(name=model), DataConfig(name=data, root="/nowhere"))
+
+
+def test_text_and_graphs_have_their_own_splits():
+    for task, model, data in (
+        ("language", "lstm_lm", "ptb"),
+        ("nodes", "gcn", "cora"),
+    ):
+        for name in ("subset", "validation"):
+            with pytest.raises(
+                ValueError, match=rf"data\.{name} \(0.1\).* do(es)? not apply to a (text|gra)"
+            ):
+                TASKS[task].check(ModelConfig(name=model), DataConfig(name=data, **{name: 0.1}))
+
+
+class Copy(SampleTask):
+    """Ten samples to train on, five to test."""
+
+    metric, higher_is_better = "loss", False
+
+    def __init__(self, model, data, *, seed=0, validation=None):
+        numbers = torch.arange(15.0)
+        splits = {"train": Tensors(numbers[:10], numbers[:10]),
+                  "test": Tensors(numbers[10:], numbers[10:])}  # fmt: skip
+        if validation is not None:
+            splits["validation"] = validation
+        super().__init__(model, data, seed=seed, splits=splits)
+
+    def build_model(self):
+        return torch.nn.Identity()
+
+    def loss(self, model, batch):
+        loss = (model(batch.inputs) - batch.targets).square().mean()
+        return loss, {"loss": loss, "count": torch.tensor(1)}
+
+    def metrics(self, sums):
+        return {"loss": sums["loss"] / sums["count"]}
+
+
+def copy(**options):
+    return Copy(ModelConfig(), DataConfig(batch_size=4, eval_batch_size=2), **options)
+
+
+def test_an_epoch_has_every_training_sample_once_in_an_order_of_the_seed():
+    orders = []
+    for seed in (0, 0, 1):
+        batches = copy(seed=seed).train_batches()
+        assert batches.steps_per_epoch == 3
+        orders.append(torch.cat([batches.batch_at(step).inputs for step in range(3)]).tolist())
+    assert sorted(orders[0]) == list(range(10))
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_processes_and_micro_batches_divide_a_step():
+    for world_size, num_micro in ((2, 1), (1, 2)):
+        whole = copy().train_batches().batch_at(1).inputs
+        sizes = {"world_size": world_size, "num_micro": num_micro}
+        parts = [
+            copy().train_batches(rank=rank, **sizes).batch_at(1, micro).inputs
+            for micro in range(num_micro)
+            for rank in range(world_size)
+        ]
+        assert torch.equal(torch.cat(parts), whole)
+
+
+def test_a_pass_has_every_sample_of_the_split_in_order():
+    for split, expected in (("train", range(10)), ("test", range(10, 15))):
+        inputs = [batch.inputs for batch in copy().eval_batches(split)]
+        assert torch.cat(inputs).tolist() == list(expected)
+        shared = [
+            number
+            for rank in range(2)
+            for batch in copy().eval_batches(split, rank=rank, world_size=2)
+            for number in batch.inputs.tolist()
+        ]
+        assert sorted(shared) == list(expected)
+
+
+def test_there_is_a_validation_split_if_one_was_given():
+    assert not copy().has_validation
+    assert copy(validation=Tensors(torch.ones(2), torch.ones(2))).has_validation
+
+
+def test_samples_move_to_the_device_that_uses_them():
+    task = copy()
+    task.to("meta")
+    assert {samples.inputs.device.type for samples in task.splits.values()} == {"meta"}

@@ -136,17 +136,6 @@ def test_training_windows_go_on_from_the_state_of_their_own_micro_batch(make, nu
                 assert loss.item() == pytest.approx(expected.mean().item(), rel=1e-4)
 
 
-def test_a_step_without_its_predecessor_would_be_told_apart(make):
-    """What the test above would not notice if the state had no effect."""
-    task = make(LSTM)
-    model, batches = build(task), task.train_batches()
-    task.loss(model, batches.batch_at(0))
-    carried, _ = task.loss(model, batches.batch_at(1))
-    task.start_pass()
-    fresh, _ = task.loss(model, batches.batch_at(1))
-    assert abs(carried.item() - fresh.item()) > 1e-4
-
-
 def test_gradients_stop_at_the_border_of_a_window(make):
     task = make(LSTM)
     model, batches = build(task), task.train_batches()
@@ -223,10 +212,6 @@ def test_inputs_and_targets_are_neighbours_in_the_text(make):
 def test_a_loss_beyond_what_exp_can_hold_is_still_a_number(make):
     metrics = make(LSTM).metrics({"loss": 1e6, "count": 1.0})
     assert math.isfinite(metrics["perplexity"])
-
-
-def test_every_corpus_has_a_validation_split(make):
-    assert make(LSTM).has_validation
 
 
 def test_training_lowers_the_perplexity(make):

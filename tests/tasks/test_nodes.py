@@ -108,9 +108,14 @@ def test_there_is_a_validation_mask(make):
     assert make().has_validation
 
 
-@pytest.mark.parametrize("mode", ["float32", "quantized"])
-@pytest.mark.parametrize("model", ["gcn", "graphsage"])
-@pytest.mark.parametrize("dataset", ["cora", "ogbn-arxiv"])
+@pytest.mark.parametrize(
+    ("dataset", "model", "mode"),
+    [
+        ("cora", "gcn", "float32"),
+        ("cora", "graphsage", "quantized"),
+        ("ogbn-arxiv", "gcn", "quantized"),
+    ],
+)
 def test_converted_layers_train_and_evaluate(tmp_path, make, dataset, model, mode):
     pytest.importorskip("torch_geometric")
     config = ModelConfig(name=model, options={"hidden_dim": 4, "num_layers": 2, "dropout": 0.0})
