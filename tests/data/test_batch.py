@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitcycle.data import IGNORE, Batch, ImageArrays, Samples
+from bitcycle.data import IGNORE, Batch
 from bitcycle.data.batch import check_position, slice_bounds
 
 
@@ -21,16 +21,6 @@ def test_a_batch_moves_its_tensors_and_keeps_its_position():
     moved = batch.to("meta")
     assert moved.inputs.device.type == moved.targets.device.type == "meta"
     assert (moved.step, moved.share) == (7, 0.5)
-
-
-def test_image_arrays_are_samples():
-    images = ImageArrays(
-        pixels=torch.zeros(1, 1, 2, 2, dtype=torch.uint8),
-        targets=torch.zeros(1, dtype=torch.int64),
-        mean=(0.0,),
-        std=(1.0,),
-    )
-    assert isinstance(images, Samples)
 
 
 @given(st.integers(0, 500), st.integers(1, 40))

@@ -13,10 +13,13 @@ from bitcycle.data import load_images
 from .layouts import idx_bytes, write_idx
 
 
-@pytest.mark.parametrize("zipped", [False, True])
 @pytest.mark.parametrize(
-    ("name", "below"),
-    [("mnist", "."), ("mnist", "MNIST/raw"), ("fashion-mnist", "FashionMNIST/raw")],
+    ("name", "below", "zipped"),
+    [
+        ("mnist", ".", False),
+        ("mnist", "MNIST/raw", True),
+        ("fashion-mnist", "FashionMNIST/raw", False),
+    ],
 )
 def test_idx_files_are_read_where_people_have_them(tmp_path, name, below, zipped):
     write_idx(tmp_path / below, zipped=zipped)

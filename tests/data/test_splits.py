@@ -61,20 +61,12 @@ def test_rare_words_become_unknown():
     assert corpus.train.dtype == torch.int32
 
 
-def test_marks_are_kept_however_rare():
-    corpus = _corpus("the", "a", "cat", "<eos>", "dog", "<unk>").with_most_frequent(3)
-    assert corpus.vocabulary == ("the", "<eos>", "<unk>")
-    assert _text(corpus, "train") == "the <unk> <unk> <eos> <unk> <unk>"
-
-
 @pytest.mark.parametrize("count", [3, 4])
-@pytest.mark.parametrize(
-    "words", [*permutations(["the", "a", "cat", "<eos>", "<unk>"])], ids=" ".join
-)
-def test_both_marks_and_the_most_frequent_words_are_kept_in_any_order(words, count):
-    kept = _corpus(*words).with_most_frequent(count).vocabulary
-    plain = [word for word in words if word[0] != "<"][: count - 2]
-    assert kept == tuple(word for word in words if word[0] == "<" or word in plain)
+def test_both_marks_and_the_most_frequent_words_are_kept_in_any_order(count):
+    for words in permutations(["the", "a", "cat", "<eos>", "<unk>"]):
+        kept = _corpus(*words).with_most_frequent(count).vocabulary
+        plain = [word for word in words if word[0] != "<"][: count - 2]
+        assert kept == tuple(word for word in words if word[0] == "<" or word in plain)
 
 
 @pytest.mark.parametrize("count", [4, 9])
