@@ -81,11 +81,7 @@ def test_a_narrow_terminal_gets_the_numbers(tmp_path, monkeypatch):
     assert re.search(r"50/200 loss 1\.2346.*bits w4a4e8g8  saved 43\.2% left \S+", last)
 
 
-def test_without_a_terminal_it_is_lines(tmp_path, capsys):
-    assert type(show("auto", tmp_path / "log.txt")) is Lines
-
-
-@pytest.mark.parametrize("kind", ["lines", "bar", "quiet"])
+@pytest.mark.parametrize("kind", ["auto", "bar", "quiet"])
 def test_the_log_has_every_line_with_its_time(tmp_path, capsys, kind):
     show(kind, tmp_path / "log.txt")
     show(kind, tmp_path / "log.txt")  # a second run of the same folder adds to it
@@ -108,13 +104,7 @@ def test_a_note_is_for_the_log_only(tmp_path, capsys):
     assert (tmp_path / "log.txt").read_text().endswith(" stopped: full disk\n")
 
 
-def test_without_a_log_file_lines_are_only_shown(capsys):
-    with make_reporter("lines", log_file=None, title="x", total_steps=2) as reporter:
-        reporter.say("hello")
-    assert capsys.readouterr().out == "hello\n"
-
-
-@pytest.mark.parametrize("kind", ["lines", "bar", "quiet"])
+@pytest.mark.parametrize("kind", ["lines", "quiet"])
 def test_a_whole_run_can_be_watched_in_every_way(tmp_path, capsys, kind):
     config = small(tmp_path)
     result = run(config, show=kind)
