@@ -57,11 +57,6 @@ def test_a_damaged_result_is_a_failed_run_that_only_its_owner_can_try_again(stud
     assert read_study(study, tmp_path).methods[0].runs[0].state == "started"
 
 
-def test_reading_changes_nothing(study, tmp_path):
-    read_study(study, tmp_path / "no")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_baseline_is_of_its_group(tmp_path):
     study = tiny_study(
         Method(label="8", config=tiny(8), group="a"), Method(label="4", config=tiny(4), group="b")
