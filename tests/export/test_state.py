@@ -62,10 +62,3 @@ def test_a_weight_that_another_module_reads_in_float_is_refused():
     x = torch.tensor([1, 2])
     with pytest.raises(ValueError, match="'embed.weight' is shared"):
         weights_on_grids(freeze(ready(Tied(), x), (x,)))
-
-
-def test_a_channels_last_model_has_the_same_codes():
-    model = ready(conv_net(), images())
-    codes = weights_on_grids(freeze(model, (images(),)))["0.weight"].codes
-    model = model.to(memory_format=torch.channels_last)
-    assert torch.equal(weights_on_grids(freeze(model, (images(),)))["0.weight"].codes, codes)

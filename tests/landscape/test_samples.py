@@ -19,9 +19,7 @@ def task():
     return TASKS["images"](model, DataConfig(subset=300, eval_batch_size=128))
 
 
-@pytest.mark.parametrize(
-    ("num", "sizes"), [(1, [1]), (128, [128]), (200, [128, 72]), (None, [128, 128, 44])]
-)
+@pytest.mark.parametrize(("num", "sizes"), [(128, [128]), (200, [128, 72]), (None, [128, 128, 44])])
 def test_samples_are_counted_exactly(task, num, sizes):
     first = FirstSamples(task, num, CPU)
     assert [len(batch.inputs) for batch in first] == sizes

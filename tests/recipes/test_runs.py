@@ -51,20 +51,20 @@ def test_every_recipe_is_plain_data():
 
 
 def kinds_of_recipes():
-    """One recipe for every task, dataset, model and kind of schedule: checked settings differ."""
+    """One recipe for every task, policy, optimizer and kind of schedule: the settings differ."""
     chosen, seen = [], set()
     for config in CONFIGS:
-        heads = [f"{r}={str(t).partition(':')[0]}" for r, t in config.precision.given().items()]
-        traits = {config.task, config.data.name, config.lr.policy, config.optimizer.name, *heads}
+        heads = [str(text).partition(":")[0] for text in config.precision.given().values()]
+        traits = {config.task, config.lr.policy, config.optimizer.name, *heads}
         if not traits <= seen:
             chosen.append(config)
             seen |= traits
     return chosen
 
 
-@pytest.mark.parametrize("config", kinds_of_recipes(), ids=lambda config: config.name)
-def test_a_recipe_of_every_kind_survives_the_way_through_a_file(config):
-    assert from_dict(yaml.safe_load(to_yaml(config))) == config
+def test_a_recipe_of_every_kind_survives_the_way_through_a_file():
+    for config in kinds_of_recipes():
+        assert from_dict(yaml.safe_load(to_yaml(config))) == config, config.name
 
 
 @pytest.mark.slow
@@ -96,13 +96,8 @@ def test_a_quantized_recipe_pins_its_kernel_and_a_float_one_converts_nothing():
 @pytest.mark.parametrize(
     ("name", "kept_float"),
     [
-        ("cifar100-resnet38-cpt-3-8-8", {"fc"}),
         ("cifar10-mobilenetv2-cpt-4-8-8", {"fc"}),
         ("digits-cpt-3-8-8", {"fc"}),
-        (
-            "imagenet-resnet18-cpt-4-8-8",
-            {"conv1", "fc", *(f"layer{n}.0.downsample.0" for n in (2, 3, 4))},
-        ),
         (
             "imagenet-resnet50-cpt-4-8-8",
             {"conv1", "fc", *(f"layer{n}.0.downsample.0" for n in (1, 2, 3, 4))},
