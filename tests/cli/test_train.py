@@ -1,11 +1,6 @@
 """bitcycle train and bitcycle resume."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 import yaml
@@ -246,34 +241,3 @@ def test_an_lstm_and_its_decoder_are_quantized(tmp_path, capsys):
     assert "perplexity" in out
     result = json.loads((run_of(tmp_path) / "result.json").read_text())
     assert list(result["kernels"]) == ["lstm", "decoder"]
-
-
-# -- real processes ------------------------------------------------------------------------------
-
-
-def start(argv, folder):
-    return subprocess.Popen(
-        [sys.executable, "-m", "bitcycle", *argv],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_leaves_a_checkpoint_and_the_conventional_exit_code(signum, config, tmp_path):
-    argv = ["train", str(config), "--steps", "100000", "--tracking.log_every", "5"]
-    metrics = run_of(tmp_path) / "metrics.jsonl"
-    with start([*argv, "--eval.every", "0", "--checkpoint.every", "0"], tmp_path) as process:
-        deadline = time.monotonic() + 120
-        while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        process.send_signal(signum)
-        _, err = process.communicate(timeout=120)
-    assert process.returncode == 128 + signum
-    assert "Traceback" not in err
-    assert err.startswith("bitcycle: stopped at step ")
-    assert list((run_of(tmp_path) / "checkpoints").glob("step-*"))
