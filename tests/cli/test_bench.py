@@ -40,6 +40,7 @@ def test_a_quick_measurement_prints_the_table_and_writes_the_file(tmp_path, caps
     [
         (["--workload", "resnet20-w61"], "did you mean 'resnet20-w64'?"),
         (["--json", "no/such/folder/x.json"], "there is no folder no/such/folder"),
+        (["--repeats", "0"], "repeats must be at least 1, got 0"),
         (["--threads", "0"], "--threads must be at least 1, got 0"),
     ],
 )

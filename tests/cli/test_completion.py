@@ -43,8 +43,3 @@ def test_bash_completes_commands_options_and_their_choices(capsys):
 def test_a_script_is_printed(shell, capsys):
     assert main(["completion", shell]) == 0
     assert "bitcycle" in capsys.readouterr().out
-
-
-def test_an_unknown_shell_is_an_error(capsys):
-    assert main(["completion", "cmd"]) == 2
-    assert "cmd" in capsys.readouterr().err

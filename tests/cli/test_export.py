@@ -37,6 +37,7 @@ def test_a_file_that_does_not_match_is_a_failure(finished, capsys, monkeypatch):
     ("options", "message"),
     [
         (["--to", "torch", "--codes"], "codes is an option of safetensors, not of torch"),
+        (["--to", "onnx", "--precision", "w12a12"], "ONNX files are written up to 8"),
         (["--to", "torch", "--output", "m.onnx"], "a file for torch must end in .pt"),
     ],
 )

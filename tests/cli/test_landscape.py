@@ -83,6 +83,8 @@ def test_the_centre_is_what_eval_says(runs, tmp_path, capsys):
     ("options", "part"),
     [
         (["--grid", "10"], "must be odd and at least 3"),
+        (["--samples", "0"], "samples (0)"),
+        (["--precision", "w99"], "got 99"),
         (["--samples", "few"], "expected a number or all"),
         (["--jobs", "0"], "jobs (0)"),
         (["--data.rot", "x"], "did you mean 'data.root'?"),

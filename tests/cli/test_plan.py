@@ -78,6 +78,10 @@ def test_without_matplotlib_the_extra_is_named_and_nothing_written(tmp_path, mon
     ("extra", "message"),
     [
         (["--saving", "40"], "did you mean 40%?"),
+        (["--saving", "95%"], "the cheapest, forward 3, takes"),
+        (["--cycles", "241"], "cycles (241) must be <= total_steps (240)"),
+        (["--low", "8"], "low and high are both 8"),
+        (["--convention", "exakt"], "unknown cost convention 'exakt'"),
         (["--limit", "0"], "--limit must be at least 1, got 0"),
         (["--cycles", "2,x"], "expected numbers such as 2,4,8, got '2,x'"),
         (["--picture", "plan.jpg"], "must end in .png"),

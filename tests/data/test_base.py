@@ -6,30 +6,18 @@ import pytest
 
 from bitcycle.data import (
     DATASETS,
-    Corpus,
-    Graph,
-    ImageSplits,
     load,
     load_corpus,
     load_graph,
     load_images,
 )
 
-from .layouts import planetoid_parts, write_planetoid, write_text
+from .layouts import write_text
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():
     with pytest.raises(ValueError, match="unknown dataset 'cifar-10'.*did you mean 'cifar10'"):
         load("cifar-10")
-
-
-def test_each_kind_has_its_own_loader(tmp_path):
-    write_text(tmp_path)
-    write_planetoid(tmp_path, planetoid_parts())
-    assert isinstance(load_images("digits"), ImageSplits)
-    assert isinstance(load_corpus("ptb", tmp_path, cache_dir=tmp_path), Corpus)
-    assert isinstance(load_graph("cora", tmp_path), Graph)
-    assert isinstance(load("cora", tmp_path), Graph)
 
 
 @pytest.mark.parametrize("loader", [load_images, load_graph])

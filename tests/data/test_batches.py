@@ -104,32 +104,10 @@ def test_an_augmented_image_does_not_depend_on_batch_size():
     assert all(torch.equal(small[index], large[index]) for index in range(15))
 
 
-def test_two_epochs_differ_in_order_and_augmentation():
-    batches = Batches(images(40), batch_size=40, seed=0)
-    first, second = batches.batch_at(0), batches.batch_at(1)
-    assert (first.epoch, second.epoch) == (0, 1)
-    assert not torch.equal(first.indices, second.indices)
-    sorted_first = first.inputs[first.indices.argsort()]
-    sorted_second = second.inputs[second.indices.argsort()]
-    assert not torch.equal(sorted_first, sorted_second)
-
-
 def test_asked_for_it_training_batches_are_shuffled_but_not_augmented():
     samples = images(10)
     batch = Batches(samples, batch_size=5, seed=0, is_augmented=False).batch_at(0)
     assert torch.equal(batch.inputs, samples.normalize(samples.pixels[batch.indices]))
-
-
-def test_cifar_has_391_steps_of_128_in_an_epoch():
-    # 64,000 steps are then the 163.7 epochs of the published runs
-    class Fifty:
-        num_prefetch = 0
-
-        def __len__(self) -> int:
-            return 50_000
-
-    assert Batches(Fifty(), batch_size=128, seed=0).steps_per_epoch == 391
-    assert Batches(Fifty(), batch_size=128, seed=0, drop_last=True).steps_per_epoch == 390
 
 
 def test_a_last_batch_too_small_for_all_processes_is_refused_at_once():

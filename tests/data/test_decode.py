@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -12,6 +12,7 @@ from bitcycle.data import Key
 from bitcycle.data.decode import decode_centre, decode_random, draw_window, read_header
 
 
+@settings(deadline=None)
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(0, 10**6), st.integers(0, 90))
 def test_a_window_lies_inside_the_image(width, height, index, epoch):
     left, top, w, h = draw_window(width, height, Key(0, epoch), index)

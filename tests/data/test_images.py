@@ -81,10 +81,6 @@ def test_what_does_not_fit_together_is_refused(change, message):
         make(**change)
 
 
-def test_a_fetch_happens_on_the_device_of_the_images():
-    assert make().to("meta").pixels.device.type == "meta"
-
-
 def crop_one_by_one(images: torch.Tensor, crops: Crops, padding: int) -> torch.Tensor:
     """The transform as it is usually written."""
     _, channels, height, width = images.shape
@@ -111,12 +107,6 @@ def test_a_batch_equals_the_loop_over_images(shape, padding, seed, flip):
     assert torch.equal(batched, crop_one_by_one(images, crops, padding))
 
 
-def test_any_memory_layout_is_cropped():
-    images = torch.arange(2.0 * 4 * 4 * 3).view(2, 4, 4, 3).permute(0, 3, 1, 2)
-    crops = draw_crops(np.array([5, 9]), Key(0, 0), padding=2)
-    assert torch.equal(crop_and_flip(images, crops, padding=2), crop_one_by_one(images, crops, 2))
-
-
 def test_the_81_corners_and_the_flips_are_about_uniform():
     crops = draw_crops(np.arange(81_000), Key(seed=1, epoch=2), padding=4)
     counts = torch.bincount(crops.tops * 9 + crops.lefts, minlength=81)
@@ -141,13 +131,6 @@ def test_a_draw_depends_on_seed_epoch_and_index_and_on_nothing_else():
 @pytest.fixture
 def samples():
     return Tensors(torch.arange(20.0).view(10, 2), torch.arange(10))
-
-
-def test_samples_come_in_the_order_asked_for_and_are_never_augmented(samples):
-    for key in (None, Key(seed=0, epoch=3)):
-        inputs, targets = samples.fetch(np.array([7, 0, 7]), key)
-        assert targets.tolist() == [7, 0, 7]
-        assert inputs.tolist() == [[14.0, 15.0], [0.0, 1.0], [14.0, 15.0]]
 
 
 def test_they_are_samples_that_loaders_take(samples):

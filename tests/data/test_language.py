@@ -15,7 +15,6 @@ from bitcycle.data import (
     IGNORE,
     Batches,
     Blocks,
-    OnePass,
     Samples,
     StreamPass,
     Streams,
@@ -75,13 +74,6 @@ def test_a_damaged_text_is_named_with_the_problem(tmp_path, split, content, prob
         load_corpus("ptb", tmp_path, cache_dir=tmp_path / "cache")
 
 
-def test_a_missing_split_is_named(tmp_path):
-    write_text(tmp_path, WIKI)
-    (tmp_path / "wiki.valid.tokens").unlink()
-    with pytest.raises(FileNotFoundError, match=r"wiki\.valid\.tokens"):
-        load_corpus("wikitext-2", tmp_path, cache_dir=tmp_path / "cache")
-
-
 @pytest.fixture
 def text(tmp_path) -> Path:
     path = tmp_path / "train.txt"
@@ -104,12 +96,6 @@ def test_the_second_time_the_text_is_not_counted(text, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "build_vocabulary", pytest.fail)
     assert cached_vocabulary(text, tmp_path / "cache") == first
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".json"]
-
-
-def test_a_changed_text_is_counted_again(text, tmp_path):
-    cached_vocabulary(text, tmp_path)
-    text.write_text("z z\n", encoding="utf-8")
-    assert cached_vocabulary(text, tmp_path) == ("z", "<eos>", "<unk>")
 
 
 @pytest.mark.parametrize(
@@ -172,13 +158,6 @@ def test_windows_are_rows_of_parallel_columns_and_targets_the_next_words():
     assert first.inputs.dtype == first.targets.dtype == torch.int64
 
 
-def test_state_starts_anew_with_every_epoch():
-    streams = Streams(TOKENS, batch_size=3, bptt=4)
-    assert [b.starts_stream for b in streams.from_step(0, 5)] == [True, False, True, False, True]
-    assert [b.epoch for b in streams.from_step(0, 5)] == [0, 0, 1, 1, 2]
-    assert torch.equal(streams.batch_at(1).inputs, streams.batch_at(3).inputs)
-
-
 sizes = st.tuples(
     st.integers(2, 200), st.integers(1, 12), st.integers(1, 9), st.integers(1, 3), st.integers(1, 3)
 )
@@ -206,16 +185,6 @@ def test_ranks_and_micro_batches_divide_the_columns(size, step):
     assert torch.equal(torch.cat([p.inputs for p in parts], dim=1), whole.inputs)
     assert torch.equal(torch.cat([p.targets for p in parts], dim=1), whole.targets)
     assert sum(p.share for p in parts) == pytest.approx(1.0)
-
-
-def test_starting_anywhere_equals_iterating_from_the_start():
-    streams = Streams(torch.arange(100), batch_size=4, bptt=6, num_micro=2)
-    everything = list(streams.from_step(0, 12))
-    resumed = list(Streams(torch.arange(100), batch_size=4, bptt=6, num_micro=2).from_step(7, 12))
-    assert [(b.step, b.micro) for b in resumed] == [(b.step, b.micro) for b in everything[14:]]
-    assert all(
-        torch.equal(a.inputs, b.inputs) for a, b in zip(resumed, everything[14:], strict=True)
-    )
 
 
 @settings(deadline=None, max_examples=50)
@@ -283,15 +252,6 @@ def test_evaluation_blocks_are_filled_up_with_targets_that_do_not_count():
     inputs, targets = blocks.fetch(np.array([2]), None)
     assert inputs[0, :2].tolist() == [8, 9]
     assert targets.tolist() == [[9, 10, IGNORE, IGNORE]]
-
-
-@given(st.integers(2, 100), st.integers(1, 30), st.integers(1, 5))
-def test_a_pass_over_blocks_predicts_every_word_but_the_first_once(number, length, batch_size):
-    blocks = Blocks(tokens=torch.arange(number), length=length, keep_last=True)
-    batches = list(OnePass(blocks, batch_size=batch_size))
-    targets = torch.cat([batch.targets.flatten() for batch in batches])
-    assert targets[targets != IGNORE].tolist() == list(range(1, number))
-    assert sum(batch.num_targets for batch in batches) == number - 1
 
 
 def test_blocks_are_shuffled_for_training():

@@ -6,7 +6,6 @@ import gzip
 from pathlib import Path
 
 import pytest
-import torch
 
 from bitcycle.data import load_graph
 
@@ -40,19 +39,6 @@ def test_the_graph_is_read_where_people_have_it(tmp_path, zipped, below):
     assert graph.train_mask.tolist() == [True, False, False, True]
     assert graph.validation_mask.tolist() == [False, True, False, False]
     assert graph.test_mask.tolist() == [False, False, True, False]
-
-
-def test_its_tensors_can_be_written_to(tmp_path):
-    graph = load_graph("ogbn-arxiv", write(tmp_path))
-    graph.features[0, 0] = 1.0
-    assert graph.features.dtype == torch.float32
-
-
-@pytest.mark.parametrize("name", ["raw/edge", "split/time/test"])
-def test_a_missing_file_is_named(tmp_path, name):
-    (write(tmp_path) / f"{name}.csv.gz").unlink()
-    with pytest.raises(FileNotFoundError, match=f"{name}.csv.gz"):
-        load_graph("ogbn-arxiv", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,12 @@
 
 import json
 import os
-import shutil
 
 import numpy as np
 import pytest
 import torch
 
-from bitcycle.data import DATASETS, Batches, EncodedPairs, PairEncoder, Place, Samples, load_pairs
+from bitcycle.data import DATASETS, EncodedPairs, PairEncoder, Place, Samples, load_pairs
 from bitcycle.data.encoded import split_targets
 from bitcycle.data.pair_files import Row, read_rows
 from bitcycle.data.tokenizer import SMALLEST, read_tokenizer, train_tokenizer
@@ -55,23 +54,6 @@ def test_xnli_is_trained_in_english_and_tested_in_every_language(tmp_path):
     assert splits.test.languages.tolist() == [2] * 6 + [1] * 6
     assert triples(splits.test) == some_pairs(6, seed=2) * 2
     assert len(splits.validation) == 6
-
-
-def test_xnli_may_lie_in_one_folder(tmp_path):
-    root = write_xnli(tmp_path / "a")
-    flat = tmp_path / "flat"
-    flat.mkdir()
-    for file in root.rglob("*.tsv"):
-        shutil.copy(file, flat)
-    assert len(load_pairs("xnli", flat).test) == len(load_pairs("xnli", root).test) == 12
-
-
-@pytest.mark.parametrize("missing", ["multinli.train.en.tsv", "xnli.dev.tsv", "xnli.test.tsv"])
-def test_a_missing_file_is_named(tmp_path, missing):
-    root = write_xnli(tmp_path)
-    next(root.rglob(missing)).unlink()
-    with pytest.raises(FileNotFoundError, match=rf"{missing}\n(.*\n)*expected: .*\nhow to get it"):
-        load_pairs("xnli", root)
 
 
 def test_an_unknown_label_is_an_error_with_its_line(tmp_path):
@@ -137,11 +119,6 @@ def test_quotes_empty_sentences_and_other_separators_are_text(tmp_path):
     assert rows_of(write_lines(path, "premise\thypothesis\tlabel", "\t\tyes"))[0].premise == ""
 
 
-def test_trailing_columns_that_are_not_read_may_be_absent(tmp_path):
-    path = write_lines(tmp_path / "x.tsv", "label\tpremise\thypothesis\tnote\tmore", "yes\ta\tb")
-    assert rows_of(path) == [Row(2, "a", "b", "yes", "")]
-
-
 HEAD = "premise\thypothesis\tlabel"
 
 
@@ -203,15 +180,6 @@ def test_samples_are_tokens_mask_and_sentence_and_a_target_tells_label_and_langu
     assert not tokens[mask == 0].any()  # [PAD] is 0
 
 
-def test_a_batch_is_a_function_of_the_step(splits):
-    samples = EncodedPairs(splits.train, encoder(splits), 3)
-    first, again = (Batches(samples, batch_size=5, seed=1).batch_at(7) for _ in range(2))
-    assert torch.equal(first.inputs, again.inputs)
-    assert torch.equal(first.targets, again.targets)
-    other = Batches(samples, batch_size=5, seed=2).batch_at(7)
-    assert not torch.equal(first.indices, other.indices)
-
-
 def test_the_tokenizer_is_made_once_and_only_when_needed(splits):
     calls = []
 
@@ -228,13 +196,6 @@ def test_the_tokenizer_is_made_once_and_only_when_needed(splits):
     given.text = encode.text
     assert torch.equal(given([("a dog", "a man")]), encode([("a dog", "a man")]))
     assert calls == [1]
-
-
-def test_samples_are_fetched_onto_the_device_that_uses_them(splits):
-    inputs, targets = (
-        EncodedPairs(splits.test, encoder(splits), 3).to("meta").fetch(np.array([0]), None)
-    )
-    assert (inputs.device.type, targets.device.type) == ("meta", "meta")
 
 
 pytest.importorskip("tokenizers")

@@ -52,15 +52,6 @@ def test_isolated_test_nodes_have_no_features_and_are_in_no_mask(tmp_path):
     assert graph.test_mask.nonzero().flatten().tolist() == [6, 8]
 
 
-@pytest.mark.parametrize("part", ["tx", "test.index"])
-def test_a_missing_file_is_named(tmp_path, part):
-    path = write_planetoid(tmp_path, planetoid_parts()) / f"ind.cora.{part}"
-    path.unlink()
-    with pytest.raises(FileNotFoundError) as error:
-        load_graph("cora", tmp_path)
-    assert str(path) in str(error.value)
-
-
 @pytest.mark.parametrize("part", ["x", "ally", "graph"])
 def test_a_cut_off_or_malicious_file_is_refused(tmp_path, part):
     path = write_planetoid(tmp_path, planetoid_parts()) / f"ind.cora.{part}"

@@ -36,13 +36,6 @@ def test_standardized_features_have_mean_0_and_std_1_and_constant_ones_are_0():
     assert features[:, 2].tolist() == [0.0, 0.0, 0.0]
 
 
-def test_a_graph_moves_whole():
-    moved = graph().to("meta")
-    tensors = [value for value in vars(moved).values() if isinstance(value, torch.Tensor)]
-    assert len(tensors) == 6
-    assert {tensor.device.type for tensor in tensors} == {"meta"}
-
-
 def _text(corpus: Corpus, split: str) -> str:
     return " ".join(corpus.vocabulary[number] for number in getattr(corpus, split))
 

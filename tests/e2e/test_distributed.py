@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -224,36 +223,3 @@ def test_a_folder_that_is_taken_ends_all_processes_with_one_message(pair, tmp_pa
     assert err.count("bitcycle: error: ") == 1
     assert err.count("nothing is overwritten") == 1
     assert "[process 1]" not in err
-
-
-def test_a_run_that_another_process_holds_ends_all_with_one_message(pair, tmp_path):
-    fcntl = pytest.importorskip("fcntl")
-    run = shutil.copytree(pair[1], tmp_path / "run")
-    (run / "result.json").unlink()
-    with (run / ".lock").open("a+") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        code, _, err = finish(start(tmp_path, ["resume", str(run)], num_processes=2))
-    assert code != 0
-    assert err.count("is being run by another process") == 1
-
-
-CATCHING = """
-import os, sys
-from bitcycle.train import run
-from bitcycle.train.configfile import read_config
-
-try:
-    run(read_config(sys.argv[1]))
-except ValueError as error:
-    with open(f"rank{os.environ['RANK']}.txt", "w") as file:
-        file.write(str(error))
-"""
-
-
-def test_run_raises_in_every_process(tmp_path):
-    (tmp_path / "runs" / "dist-seed0").mkdir(parents=True)
-    (tmp_path / "runs" / "dist-seed0" / "notes.txt").write_text("mine")
-    run_script(tmp_path, CATCHING, write_config(tmp_path))
-    texts = [(tmp_path / f"rank{rank}.txt").read_text() for rank in range(2)]
-    assert "nothing is overwritten" in texts[0]
-    assert texts[0] == texts[1]

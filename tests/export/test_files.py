@@ -25,14 +25,6 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_forward_bits_of_every_layer_are_told():
-    model = bc.quantize_model(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)))
-    bc.set_precision(model, {"0": "w8a8e8", "1": "w4a4"})
-    facts = about(model, {"run": "mine"})
-    assert facts["precision"] == {"0": "w8a8", "1": "w4a4"}
-    assert facts["run"] == "mine"
-
-
 def test_two_rules_in_one_model_are_refused():
     model = bc.quantize_model(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), only=["0"])
     bc.quantize_model(model, "absmax", only=["1"])
@@ -75,26 +67,6 @@ def written(path, model, x, **options):
     return frozen
 
 
-@pytest.mark.parametrize(
-    ("bits", "codes"), [("w1a8", True), ("w4a4", True), ("w8a8", False), ("w12a12", True)]
-)
-def test_weights_come_back_to_the_bit(bits, codes, tmp_path):
-    path = tmp_path / "model.safetensors"
-    frozen = written(path, ready(conv_net(), images(), bits), images(), codes=codes)
-    about, state = read_safetensors(path)
-    assert about["codes"] is codes
-    for name, value in state_on_grids(frozen).items():
-        assert torch.equal(state[name], value), name
-
-
-def test_packed_projections_come_back_from_codes(tmp_path):
-    path = tmp_path / "model.safetensors"
-    frozen = written(path, ready(encoder(), tokens()), tokens(), codes=True)
-    _, state = read_safetensors(path)
-    name = "self_attn.in_proj_weight"
-    assert torch.equal(state[name], state_on_grids(frozen)[name])
-
-
 def test_the_json_has_the_grids_of_the_activations(tmp_path):
     model = ready(nn.Linear(2, 1), torch.tensor([[-1.0, 4.1]]))
     written(tmp_path / "model.safetensors", model, torch.ones(1, 2))
@@ -112,14 +84,6 @@ def test_codes_take_a_byte_or_half_a_byte(bits, share, tmp_path):
     written(path, ready(nn.Linear(256, 256, bias=False), x, bits), x, codes=True)
     size = path.stat().st_size
     assert share <= size / (4 * 256 * 256) < share + 0.02
-
-
-def test_damaged_safetensors_are_a_clear_error(tmp_path):
-    path = tmp_path / "model.safetensors"
-    written(path, ready(conv_net(), images()), images())
-    path.write_bytes(path.read_bytes()[:50])
-    with pytest.raises(ValueError, match="damaged"):
-        read_safetensors(path)
 
 
 def test_a_file_without_its_grids_is_a_clear_error(tmp_path):
@@ -204,14 +168,6 @@ def test_layers_that_stayed_float_stay_float(tmp_path):
     loaded = load_exported(path, conv_net())
     assert type(loaded[6]) is nn.Linear
     torch.testing.assert_close(loaded(images()), model(images()), rtol=1e-5, atol=1e-6)
-
-
-def test_without_a_model_there_are_tensors_and_facts(tmp_path):
-    path = tmp_path / "model.pt"
-    export_model(ready(conv_net(), images()), (images(),), to="torch", path=path)
-    exported = load_exported(path)
-    assert exported.about["quantizer"]["name"] == "sbm"
-    assert exported.state.keys() == conv_net().state_dict().keys()
 
 
 def test_a_wrong_path_is_a_clear_error(tmp_path):

@@ -33,11 +33,6 @@ def test_a_zero_point_is_a_code_or_there_is_none(offset, zero):
     assert (None if found is None else found.item()) == zero
 
 
-def test_one_channel_with_a_real_offset_makes_all_real():
-    grid = Grid(bits=8, scale=torch.ones(2, 1), offset=number([[-1.0], [-1.5]]))
-    assert grid.zero_point is None
-
-
 @pytest.mark.parametrize(
     "rule",
     [bc.quantizers.SBM(), bc.quantizers.SBM(zero="integer"), "absmax", "pow2"],

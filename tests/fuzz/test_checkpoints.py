@@ -202,18 +202,6 @@ def test_tensors_of_another_model_are_refused_in_words(part, change, what, finis
             assert outcome.code == 1, outcome
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "manifest.json"])
-def test_no_file_of_the_newest_checkpoint_may_be_damaged_and_no_older_one_is_taken_silently(
-    name, finished
-):
-    with copy_of(finished) as folder:
-        path = newest(folder) / name
-        path.write_bytes(Damage("overwritten", 0.5, b"\xff").to(path.read_bytes()))
-        outcome = run(["eval", folder, "--json"])
-        assert_graceful(outcome)
-        assert "damaged checkpoint passed over" in outcome.err
-
-
 def test_a_checkpoint_under_the_name_of_another_step_is_passed_over(finished):
     with copy_of(finished) as folder:
         newest(folder).rename(folder / "checkpoints" / "step-00000099")

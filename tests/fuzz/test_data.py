@@ -229,6 +229,7 @@ MADE_TO_HURT: dict[str, tuple[str, str, bytes]] = {
     ),
     "an edge beyond all integers": ("OGBN", "raw/edge.csv.gz", gzip.compress(b"0,1e400\n")),
     "an image of 4 billion pixels": ("ImageNet", "train/cat/a.JPEG", png_of(65_535, 65_535)),
+    "an image of 120 million pixels": ("ImageNet", "val/dog/a.JPEG", png_of(12_000, 10_000)),
     "a program of PostScript": (
         "ImageNet", "train/cat/a.JPEG",
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n",

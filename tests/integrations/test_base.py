@@ -70,13 +70,6 @@ def test_the_state_is_json_and_brings_back_bits_cost_and_kernels():
     assert other.metrics() == run.metrics()
 
 
-def test_the_state_of_another_step_is_not_used():
-    run = make_run()
-    with pytest.warns(bc.BitcycleWarning, match="goes on from step 3"):
-        run.resume_at(3, make_run().state_dict())
-    assert run.scheduler.step_count == 3
-
-
 def test_evaluation_started_twice_still_comes_back_to_the_training_bits():
     run = make_run(eval_precision="full")
     run.start_evaluation()

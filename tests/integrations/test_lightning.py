@@ -239,15 +239,6 @@ def test_bits_and_cost_reach_the_trainers_logger(tmp_path):
     assert float(rows[-1]["cost/relative"]) == pytest.approx(cost.relative)
 
 
-def test_accumulated_micro_batches_are_all_in_the_cost(tmp_path):
-    module = Module()
-    module.example_input_array = randn(1, 4)  # Lightning's own name for it
-    bits = PrecisionCallback(**ROLES)
-    trainer(tmp_path, bits, max_epochs=2, accumulate_grad_batches=2).fit(module, loader())
-    meter = saved(bits)["meter"]
-    assert (meter["num_steps"], meter["num_samples"]) == (6, 48)
-
-
 def test_a_checkpoint_without_the_callback_is_gone_on_from_by_its_step(tmp_path):
     saver = ModelCheckpoint(tmp_path, save_last=True)
     trainer(tmp_path, saver, max_epochs=1).fit(Module(), loader())

@@ -11,7 +11,6 @@ from torch import nn
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
-    EarlyStoppingCallback,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
     T5Config,
@@ -214,17 +213,6 @@ def test_a_checkpoint_without_the_callback_is_gone_on_from_by_its_step(tmp_path)
     with pytest.warns(bc.BitcycleWarning, match="goes on from step 5, of which its checkpoint"):
         run.train(resume_from_checkpoint=True)
     assert bits_of(model, "train") == scheduled(12)[5:]
-
-
-def test_early_stopping_ends_the_run_within_the_schedule(tmp_path):
-    model, bits = Net(), PrecisionCallback(**ROLES)
-    options = dict(eval_strategy="epoch", metric_for_best_model="loss", num_train_epochs=10)
-    stop = EarlyStoppingCallback(early_stopping_patience=1, early_stopping_threshold=100)
-    trainer(
-        tmp_path, model, bits, stop, **options, save_strategy="epoch", load_best_model_at_end=True
-    ).train()
-    assert (bits.scheduler.step_count, bits.scheduler.total_steps) == (12, 60)
-    assert str(bc.get_precision(model)) == "w5a5e8g8"  # left as it was evaluated
 
 
 class Listener(TrainerCallback):

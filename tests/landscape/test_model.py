@@ -103,22 +103,6 @@ def test_an_interrupted_one_goes_on_and_equals_an_undisturbed_one(tmp_path):
     assert not partial.exists()
 
 
-def test_points_of_other_weights_are_not_taken(tmp_path):
-    model, partial = toys.net(), tmp_path / "points.jsonl"
-
-    def once(moved, calls=[]):  # noqa: B006
-        calls.append(1)
-        if len(calls) == 5:
-            raise KeyboardInterrupt
-        return loss_of(moved)
-
-    with pytest.raises(KeyboardInterrupt):
-        loss_landscape(model, once, grid=3, partial=partial)
-    other = toys.net(seed=1)
-    expected = loss_landscape(other, loss_of, grid=3)
-    assert loss_landscape(other, loss_of, grid=3, partial=partial) == expected
-
-
 def test_losses_that_are_not_finite_are_kept_and_counted():
     model = nn.Linear(4, 4)
     goal = model.weight.detach().clone()

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from bitcycle.tasks import DataConfig
 from bitcycle.train import PrecisionConfig, run
 from bitcycle.train.checkpoint import CheckpointError
 from bitcycle.train.evaluate_run import evaluate_run
-from bitcycle.train.measured import machine
 from tests.train.small import files_below, folder_of, small
 
 GRID = Grid(num=3)
@@ -68,16 +66,6 @@ def test_nothing_but_the_numbers_is_written_and_settings_come_back(finished, tmp
 def numbers(path):
     """All of a file but how long it took."""
     return {key: value for key, value in json.loads(path.read_text()).items() if key != "seconds"}
-
-
-def test_machine_command_and_wall_clock_are_in_the_file(finished, tmp_path):
-    prepared = prepare(surface(finished, precision="w4a4"), GRID)
-    made = compute(prepared, tmp_path / "landscape.json").made
-    assert made["machine"] == machine()
-    assert (made["threads"], made["jobs"], made["model"]) == (1, 1, "digits_mlp")
-    assert (made["asked"], made["overrides"]) == ("w4a4", [])
-    assert made["trained_by"] == sys.argv
-    assert made["seconds"] >= round(prepared.load_seconds + prepared.point_seconds, 3)
 
 
 def test_an_interrupted_computation_goes_on_and_equals_an_undisturbed_one(

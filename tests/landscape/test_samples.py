@@ -29,10 +29,6 @@ def test_samples_are_counted_exactly(task, num, sizes):
     assert torch.equal(next(iter(first)).inputs, whole.inputs[: sizes[0]])
 
 
-def test_more_than_there_are_is_all_of_them(task):
-    assert FirstSamples(task, 10_000, CPU).num_samples == 300
-
-
 def test_the_mean_loss_of_all_is_the_evaluated_one_to_the_bit(tmp_path):
     session = build_session(small(tmp_path, precision=float32()))
     expected = evaluate(session.task, session.model, "train", Precision(), device=CPU)

@@ -92,12 +92,6 @@ def test_a_baseline_skips_the_layers_that_its_quantizer_keeps_float_by_itself(mo
     assert [row.name for row in audit(net).float_rows] == ["conv1", "fc"]
 
 
-def test_the_stages_of_wageubn_s_gradient_span_the_run():
-    config = recipe("cifar10-resnet74-wageubn-8-8")
-    assert config.precision.quantizer_options == {"total_steps": config.steps}
-    assert recipe("cifar10-resnet74-dorefa-8-8").precision.quantizer_options == {}
-
-
 def test_a_family_of_ones_own_is_found_by_name(monkeypatch):
     config = dataclasses.replace(recipe("digits-cpt-3-8-8"), name="mine", steps=10)
     monkeypatch.setitem(FAMILIES._entries, "mine", lambda: [Recipe(config=config, scale="small")])

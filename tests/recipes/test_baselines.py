@@ -13,20 +13,6 @@ LEARNING = (  # one of every kind of method
     "clr-8-8", "cpt-3-8-8-swa", "ladder-16-8-4", "late-switch-4-8", "noise-switch-8-4-8",
     "per-layer-3-8-8", "pfq-3-8-8", "wageubn-8-8",
 )  # fmt: skip
-METHODS = {  # the part of a name that both sizes have
-    "clr-8-8", "static-8-8-swa", "cpt-3-8-8-swa", "late-switch-4-8", "late-switch-forward-4-8",
-    "ladder-16-8-4", "pfq-3-8-8", "plateau-3-8-8", "noise-switch-8-4-8", "per-layer-3-8-8",
-    "progressive-3-8-8", "cpt-3-8-8-start60", "gradcycle-6-6-10",
-}  # fmt: skip
-
-
-def test_every_method_has_a_recipe_for_cifar_100_and_one_that_runs_in_seconds():
-    for method in METHODS:
-        small, full = recipe(f"digits-{method}"), recipe(f"cifar100-resnet74-{method}")
-        assert (small.steps, full.steps) == (240, 64_000)
-        assert (small.optimizer, small.lr, small.eval.precision) == (
-            full.optimizer, full.lr, full.eval.precision,
-        )  # fmt: skip
 
 
 def test_every_quantizer_has_a_static_baseline_at_both_sizes():

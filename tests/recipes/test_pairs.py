@@ -3,7 +3,6 @@
 import pytest
 
 from bitcycle.recipes import list_recipes, recipe
-from bitcycle.schedules import parse_schedule
 from bitcycle.study.subject import find_subject
 
 INFOS = {info.name: info for info in list_recipes()}
@@ -26,18 +25,6 @@ def test_xnli_has_the_published_settings():
 def test_xnli_has_the_ten_schedules():
     for name in ("lr", "cr", "er", "rr", "lt", "ct", "et-h", "et-v", "rt-h", "rt-v"):
         assert recipe(f"xnli-mbert-{name}-5-8-8").precision.forward == f"{name.upper()}:5-8:2"
-
-
-@pytest.mark.parametrize(
-    ("name", "forward"), [("float32", "fp32"), ("static-8-8", 8), ("cpt-5-8-8", "CR:5-8:8")]
-)
-def test_snli_is_small(name, forward):
-    config = recipe(f"snli-bert-{name}-small")
-    assert config.precision.forward == forward
-    assert INFOS[config.name].scale == "small"
-    assert config.model.path is None
-    schedule = parse_schedule(forward)
-    assert schedule(config.steps - 1, config.steps) == schedule.high
 
 
 def test_the_cost_of_xnli_is_known_without_its_files_and_its_model():

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from bitcycle.recipes import list_recipes, recipe
-from bitcycle.recipes.cifar_figures import figure1, figure2, figure5, figure6, figure7, figure8
+from bitcycle.recipes.cifar_figures import figure5, figure7, figure8
 from bitcycle.schedules import parse_schedule
 from bitcycle.schedules.cycle import Cycle
 from bitcycle.train.config import steps_of
@@ -140,15 +140,6 @@ def test_citation_graphs_are_trained_statically_and_with_cpt_in_both_modes(datas
             assert options.get("aggregation", "float32") == ("quantized" if mode else "float32")
 
 
-def test_the_digits_have_all_ten_schedules_in_eight_cycles():
-    ten = ["lr", "cr", "er", "rr", "lt", "ct", "et-h", "et-v", "rt-h", "rt-v"]
-    for name in ten:
-        config = recipe(f"digits-{name}-3-8-8")
-        assert config.precision.forward == f"{name.upper()}:3-8:8"
-        assert config.steps == 240
-        assert config.threads == 1
-
-
 def test_the_ablations_vary_one_thing():
     tops = [entry.config.precision.forward for entry in figure7()]
     assert tops[:7] == tops[7:] == [f"CR:3-{high}:32" for high in (4, 5, 6, 7, 8, 12, 16)]
@@ -158,14 +149,6 @@ def test_the_ablations_vary_one_thing():
         assert entry.config.precision.backward == 8
         is_published = entry.config.precision.forward == "CR:3-8:32"
         assert ("this one is ours" in " ".join(entry.notes)) != is_published
-
-
-def test_curves_and_landscapes_are_of_the_same_schedules():
-    curves, surfaces, wide = list(figure1()), list(figure2()), list(figure6())
-    forwards = [entry.config.precision.forward for entry in curves]
-    assert forwards == [8, "ramp:3-8@0.5", "CR:3-8:32"]
-    assert forwards == [entry.config.precision.forward for entry in surfaces]
-    assert {entry.config.model.name for entry in (*surfaces, *wide)} == {"resnet110"}
 
 
 def test_accuracy_against_cost_has_the_costs_that_can_be_read_off():

@@ -1,5 +1,7 @@
 """Overrides, seeds and threads for every method of a study."""
 
+from dataclasses import replace
+
 import pytest
 
 from bitcycle.study.adjust import StudyOptions, adjust, override_all
@@ -37,11 +39,6 @@ def test_a_mistake_in_an_override_is_an_error():
         override_all(CONFIGS, ["--steps", "many"])
 
 
-def test_seeds_replace_the_studys():
-    assert adjust(tiny_study(), StudyOptions(seeds=(3, 4))).seeds == (3, 4)
-    assert adjust(tiny_study(), StudyOptions()) == tiny_study()
-
-
 def test_threads_are_those_given_then_the_configurations_then_the_default():
     study = tiny_study(
         Method(label="8", config=tiny(threads=2)), Method(label="4", config=tiny(4, threads=None))
@@ -63,3 +60,8 @@ def test_threads_are_those_given_then_the_configurations_then_the_default():
 def test_what_the_study_sets_itself_is_no_override(word, message):
     with pytest.raises(ValueError, match=message):
         StudyOptions(overrides=(word, "3"))
+
+
+def test_no_threads_are_an_error():
+    with pytest.raises(ValueError, match="must be at least 1"):
+        replace(StudyOptions(), threads=0)

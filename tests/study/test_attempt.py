@@ -125,3 +125,13 @@ def test_a_long_message_is_shortened(config, monkeypatch):
     message = attempt(config).message
     assert len(message) < 2200
     assert "\n" not in message
+
+
+def test_a_run_that_another_process_has_is_busy(config):
+    run_until(config, 2)
+    directory = run_folder(config)
+    assert not is_held(directory)
+    with directory.locked():
+        assert is_held(directory)
+        assert attempt(config).state == "busy"
+    assert attempt(config).state == "done"

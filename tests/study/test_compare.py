@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from bitcycle.study.base import StudyRun
-from bitcycle.study.compare import compare_runs, differing
+from bitcycle.study.compare import compare_runs
 from bitcycle.study.compare_table import comparison_json, comparison_tables
-from bitcycle.train.config import OptimizerConfig
 from tests.study.made_up import config, method, result_of, write_run
 
 
@@ -62,25 +61,10 @@ def test_an_unfinished_run_shows_what_it_has(tmp_path):
     assert cut.relative_cost == 0.25
 
 
-def test_costs_are_relative_to_the_first_finished_one(tmp_path):
-    folders = [written(tmp_path, "CR:3-8:8", 0, None), written(tmp_path, 8, 0, 90.0, 200.0)]
-    assert [e.relative_cost for e in compare_runs(folders).entries] == [0.25, 1.0]
-    assert [e.relative_cost for e in compare_runs(folders[:1]).entries] == [None]
-
-
 def test_a_run_without_a_line_is_at_step_zero(tmp_path):
     folder = write_run(config(8, output=str(tmp_path)), None)
     [entry] = compare_runs([folder]).entries
     assert (entry.runs[0].step, entry.runs[0].bitops, entry.runs[0].seconds) == (0, None, None)
-
-
-def test_settings_that_differ_are_listed_by_their_dotted_names():
-    one = config(8)
-    other = replace(one, seed=3, name="x", optimizer=OptimizerConfig(lr=0.5), output="y")
-    assert differing([one, other]) == {"optimizer.lr": ("0.1", "0.5")}
-    assert differing([one, replace(one, seed=1)]) == {}
-    wide = config(8, model=replace(one.model, options={"width": 16}))
-    assert differing([one, wide]) == {"model.options.width": ("-", "16")}
 
 
 def test_the_same_folder_counts_once_and_a_copy_is_an_error(tmp_path):

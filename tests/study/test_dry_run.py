@@ -67,19 +67,6 @@ def test_what_is_done_is_not_counted_and_tells_the_time_of_the_rest(tmp_path):
     ]
 
 
-def test_the_page_lists_every_run_and_nothing_is_written(tmp_path):
-    planned = plan(tiny_study(), tmp_path / "no")
-    header, _, first, second, _, total = str(planned).splitlines()
-    assert header.split() == ["method", "seed", "state", "steps", "BitOPs", "time", "folder"]
-    cells = first.split()
-    assert cells[:4] == ["8", "0", "missing", "4"]
-    assert cells[5] == "0:02"
-    assert cells[6] == planned.runs[0].run.directory.name
-    assert second.startswith("4 ")
-    assert f"2 runs, {planned.bitops:.4g} BitOPs, about 0:04" in total
-    assert not (tmp_path / "no").exists()
-
-
 def test_what_cannot_be_told_is_said(tmp_path):
     def fail(config):
         raise FileNotFoundError("cifar10: not found")

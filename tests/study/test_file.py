@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from bitcycle.recipes import recipe
-from bitcycle.study.base import STUDIES
 from bitcycle.study.check_data import check_data
 from bitcycle.study.file import read_study_file, study_from_dict
 from bitcycle.study.find import find_study
-from bitcycle.study.listing import list_studies
 from bitcycle.train.configfile import from_dict
 from tests.study.small_studies import tiny
 
@@ -67,12 +65,6 @@ def test_changes_may_be_dotted_or_nested_and_leave_the_rest():
     assert found["c"] == from_dict(BASE)  # changes of one method do not reach another
 
 
-def test_a_mapping_that_is_a_value_replaces_the_whole():
-    forward = {"fc1": 4, "*": 8}
-    found = configs(study(methods={"a": {"precision.forward": forward}}))
-    assert found["a"].precision.forward == forward
-
-
 def test_a_method_may_have_its_own_base_and_group():
     method = {"base": "digits-float32", "group": "other", "steps": 3}
     found = configs(study(group="one", methods={"a": {}, "b": method}))
@@ -107,6 +99,8 @@ def test_seeds_are_a_number_or_a_list(given, seeds):
         ({"metods": {}}, "unknown key 'metods'; known: .*did you mean 'methods'"),
         ({"name": None}, "needs a name"),
         ({"methods": None}, r"needs methods .* or a grid"),
+        ({"methods": ["a"]}, "methods must be a mapping"),
+        ({"base": 3}, "base must be a mapping"),
         ({"methods": {"a": 3}}, "method 'a' must be a mapping, got 3"),
         ({"methods": {"a": "digits-flot32"}}, "unknown recipe 'digits-flot32'; nearest"),
         ({"methods": {"a": {"optimiser.lr": 1}}}, "'optimiser.* in method 'a'.*optimizer"),
@@ -150,29 +144,11 @@ def test_the_example_of_the_documentation_is_the_study_it_says(tmp_path):
     assert found.groups == ("lr 0.05", "lr 0.1")
 
 
-def test_a_name_finds_what_comes_with_the_package():
-    assert find_study("demo").name == "demo"
-
-
-def test_a_path_finds_a_file(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text("{name: mine, methods: {a: digits-float32}}", encoding="utf-8")
-    assert find_study(str(path)).name == "mine"
-
-
 def test_a_file_that_is_not_there_and_an_unknown_name_are_errors():
     with pytest.raises(ValueError, match=r"there is no file no\.yaml"):
         find_study("no.yaml")
     with pytest.raises(ValueError, match="unknown study 'dmo'.*did you mean 'demo'"):
         find_study("dmo")
-
-
-def test_every_study_has_a_row_with_its_size_and_question():
-    rows = {row["name"]: row for row in list_studies()}
-    assert set(rows) == set(STUDIES)
-    assert rows["demo"]["methods x seeds"] == "4 x 3"
-    assert rows["demo"]["scale"] == "small"
-    assert all(row["what"] for row in rows.values())
 
 
 CIFAR = recipe("cifar10-resnet8-float32-small")

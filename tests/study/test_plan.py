@@ -50,24 +50,11 @@ def test_a_float_recipe_is_planned_as_if_it_were_converted() -> None:
     assert len({row.bitops for row in found.rows}) > 10
 
 
-def test_float_errors_of_a_quantized_recipe_stay_float() -> None:
-    found = plan_by_name("imagenet-resnet18-cpt-8-32", saving=0.3, cycles=[8])
-    assert (found.low, found.high) == (8, 32)
-    assert found.backward == "fp32"
-
-
 def test_a_model_needs_bounds_and_has_the_papers_length() -> None:
     with pytest.raises(ValueError, match="resnet8 does not say .*: give low and high, or the file"):
         plan_by_name("resnet8", saving=0.2)
     found = plan_by_name("resnet8", saving=0.2, low=3, high=8, options={"num_classes": 100})
     assert (found.total_steps, found.samples_per_step, found.backward) == (64_000, 128, "8")
-
-
-def test_a_configuration_file_will_do(tmp_path: Path) -> None:
-    target = tmp_path / "run.yaml"
-    target.write_text(to_yaml(recipe("digits-cpt-3-8-8")))
-    by_file = plan_by_name(str(target), saving=0.3)
-    assert by_file == plan_by_name("digits-cpt-3-8-8", saving=0.3)
 
 
 def test_errors_that_differ_by_layer_must_be_given(tmp_path: Path) -> None:

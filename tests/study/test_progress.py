@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 
 from bitcycle.study import progress
-from bitcycle.study.attempt import log_file, run_folder
-from bitcycle.study.base import Method
+from bitcycle.study.attempt import run_folder
 from bitcycle.study.failures import add_failure
 from bitcycle.study.live import Live
-from bitcycle.study.moment import TAIL, Moment, Paces, read_moment, seconds_left
+from bitcycle.study.moment import Moment, Paces, read_moment, seconds_left
 from bitcycle.study.progress import Lines, Watcher, make_watcher
 from bitcycle.study.results import read_study
 from bitcycle.study.status import failures_text, status_text
 from tests.study.made_up import result_of, write_run
-from tests.study.small_studies import tiny, tiny_study
+from tests.study.small_studies import tiny_study
 
 
 @pytest.fixture
@@ -61,22 +60,6 @@ def test_every_end_of_a_run_is_a_line_with_its_place(said, runs):
         "[4/4] 4 seed 1  FAILED: ValueError: no",
         "4 seed 1: stopped at step 3",
     ]
-
-
-def test_a_run_that_warned_names_its_log(said, runs):
-    watcher, lines = said
-    done = runs[0].methods[0].runs[0].run
-    log_file(done.config).parent.mkdir(parents=True, exist_ok=True)
-    log_file(done.config).write_text("warning", encoding="utf-8")
-    watcher.done(done)
-    assert lines[-1].endswith(f"warned: {log_file(done.config)}")
-
-
-def test_a_run_of_another_process_is_said_once(said, runs):
-    watcher, lines = said
-    for _ in range(3):
-        watcher.busy(runs[1][0])
-    assert len(lines) == 2
 
 
 def test_now_and_then_the_runs_at_work_are_shown(said, runs, monkeypatch):
@@ -168,11 +151,6 @@ def write(run, text):
     folder.metrics_file.write_text(text, encoding="utf-8")
 
 
-def test_before_the_first_line_a_run_is_at_step_0(run):
-    assert read_moment(run) == Moment(step=0, total_steps=4, metric="accuracy")
-    assert read_moment(run).text() == "step 0/4  bits -"
-
-
 def test_the_last_whole_line_about_training_counts(run):
     evaluation = json.dumps({"step": 2, "kind": "eval", "accuracy": 99.0})
     write(run, f"{line(1)}\n{line(2)}\n{evaluation}\n{line(3)[:20]}")
@@ -182,11 +160,6 @@ def test_the_last_whole_line_about_training_counts(run):
     )
     assert moment.text() == "step 2/4  bits 3/8  accuracy 52.00"
     assert moment.pace == 0.5
-
-
-def test_of_a_long_file_only_the_end_is_read(run):
-    write(run, "".join(f"{line(step)}\n" for step in range(1, 2 * TAIL // 50)))
-    assert read_moment(run).step == 2 * TAIL // 50 - 1
 
 
 def test_nothing_readable_is_no_moment(run):
@@ -206,23 +179,6 @@ def test_the_time_left_is_that_of_all_steps_divided_by_the_jobs(tmp_path):
     assert seconds_left([fourth], at_work, paces, 2) == 12.0  # no run is divided
     assert seconds_left([first, fourth], [], paces, 1) == 4 * 1.0 + 4 * 3.0
     assert seconds_left([], [], paces, 1) == 0.0
-
-
-def test_a_configuration_nobody_has_run_gets_the_mean_of_the_others(tmp_path):
-    study = tiny_study(*(Method(label=str(b), config=tiny(b)) for b in (8, 6, 4)))
-    eight, six, four = study.runs(str(tmp_path))
-    paces = Paces()
-    paces.note(eight, 1.0)
-    paces.note(six, 2.0)
-    paces.note(six, None)
-    assert (paces.of(six), paces.of(four)) == (2.0, 1.5)
-
-
-def test_without_a_number_of_steps_there_is_no_time_left(tmp_path):
-    [run] = tiny_study(Method(label="8", config=tiny(steps=None, epochs=1.0))).runs(str(tmp_path))
-    paces = Paces()
-    paces.note(run, 1.0)
-    assert seconds_left([run], [], paces, 1) is None
 
 
 def test_a_row_per_method_and_a_line_for_what_is_not_simply_done(tmp_path):

@@ -10,7 +10,6 @@ from bitcycle.study.published import (
     published_relative_cost,
     published_value,
     published_values,
-    sources,
 )
 from bitcycle.study.relations import cost_relation, variance_rows
 from bitcycle.study.statistics import brown_forsythe
@@ -24,11 +23,6 @@ def twice(*values):
         for i, value in enumerate(values)
     )
     return Method(label="m", config=config(), published=published)
-
-
-def test_equal_numbers_of_two_tables_count_once():
-    assert [p.value for p in published_values(twice(72.35, 72.35), "accuracy")] == [72.35]
-    assert published_value(twice(72.35, 72.35), "accuracy") == 72.35
 
 
 def test_two_tables_that_disagree_give_both_and_no_single_value():
@@ -47,11 +41,6 @@ def test_difference_and_cost_are_to_the_published_baseline():
     assert published_difference(base, base, "accuracy") is None
     assert published_difference(cpt, None, "accuracy") is None
     assert published_relative_cost(cpt, method("other")) is None
-
-
-def test_sources_are_named_once():
-    entries = [(method(label, published={"accuracy": 1.0}), {}, 1.0) for label in "ab"]
-    assert sources(study_result(entries)) == ("CPT Table 2",)
 
 
 @pytest.mark.parametrize(
@@ -111,9 +100,3 @@ def test_deviations_are_tested_against_the_baseline():
     assert (cpt.label, cpt.std, cpt.baseline_std) == ("CPT", 1.0, 4.0)
     assert cpt.test == brown_forsythe([narrow, wide])
     assert (two.label, two.test) == ("two seeds", None)
-
-
-def test_without_a_spread_of_the_baseline_there_is_nothing_to_compare():
-    entries = [(method("static", 8), {0: 1.0}, 1.0), (method("b", 4), {0: 1.0, 1: 2.0}, 1.0)]
-    assert variance_rows(summarize(study_result(entries, baseline="static"))[0]) == ()
-    assert variance_rows(summarize(study_result(entries))[0]) == ()

@@ -38,20 +38,6 @@ def test_the_interval_is_the_hand_computed_one():
     assert (summary.low, summary.high) == pytest.approx((90.224, 95.776), abs=1e-3)
 
 
-@pytest.mark.parametrize("n", [2, 10])
-def test_the_interval_is_scipys(n):
-    values = normal(n, 70, 2, n)
-    expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
-    summary = summarize_values(values)
-    assert (summary.low, summary.high) == pytest.approx((expected.low, expected.high))
-
-
-def test_one_value_has_no_deviation_and_no_interval():
-    summary = summarize_values([91.4])
-    assert (summary.mean, summary.n) == (91.4, 1)
-    assert summary.std is summary.low is summary.high is None
-
-
 def test_equal_values_have_a_deviation_of_zero_and_no_interval():
     summary = summarize_values([0.1 + 0.2, 0.3, 0.3])  # equal but for rounding
     assert summary.std == 0
@@ -97,12 +83,6 @@ def test_unequal_seeds_are_compared_as_pairs_of_common_seeds():
     assert (found.mean, found.n) == (2.0, 3)
 
 
-def test_one_pair_has_no_interval_and_no_p():
-    found = paired_difference({0: 3.0, 1: 4.0}, {1: 2.0})
-    assert (found.mean, found.n) == (2.0, 1)
-    assert found.low is found.high is found.p is found.is_beyond_noise is None
-
-
 def test_the_same_difference_in_every_seed_has_no_p_of_zero():
     """One image of 360 in each of three seeds: not a proof."""
     base = {0: 98.055555, 1: 97.777777, 2: 98.888888}
@@ -121,14 +101,6 @@ def test_brown_forsythe_is_the_hand_computed_one():
     found = brown_forsythe([[1.0, 2.0, 3.0], [10.0, 20.0, 30.0]])
     assert found.statistic == pytest.approx(3.2079, abs=1e-4)
     assert found.p == pytest.approx(float(stats.f.sf(3.2079, 1, 4)), abs=1e-4)
-
-
-@pytest.mark.parametrize("sizes", [(3, 3), (4, 6, 3)])
-def test_brown_forsythe_is_scipys_with_the_median(sizes):
-    groups = [normal(n, 70, 1 + i, n) for i, n in enumerate(sizes)]
-    expected = stats.levene(*groups, center="median")
-    found = brown_forsythe(groups)
-    assert (found.statistic, found.p) == pytest.approx((expected.statistic, expected.pvalue))
 
 
 @pytest.mark.parametrize(
@@ -187,10 +159,6 @@ def test_the_front_is_what_nothing_beats():
     ]  # fmt: skip
 
 
-def test_equal_points_are_on_the_front_together():
-    assert pareto_front([1.0, 1.0, 2.0], [5.0, 5.0, 4.0]) == [True, True, False]
-
-
 def test_of_values_that_differ_by_rounding_the_cheapest_is_on_the_front():
     # 1783 of 1800 right, twice: five accuracies with twelve digits each
     power = [99.1666666667, 98.6111111111, 98.8888888889, 98.8888888889, 99.7222222222]
@@ -207,3 +175,10 @@ def test_infinities_of_both_signs_have_no_mean():
     assert math.isnan(difference.mean)
     assert (difference.low, difference.p, difference.n) == (None, None, 2)
     assert summarize_values([inf, 1.0]).mean == inf
+
+
+def test_nothing_has_no_mean_and_a_correlation_needs_pairs():
+    with pytest.raises(ValueError, match="at least one value"):
+        summarize_values([])
+    with pytest.raises(ValueError, match="3 numbers against 2"):
+        rank_correlation([1.0, 2.0, 3.0], [1.0, 2.0])

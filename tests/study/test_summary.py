@@ -5,9 +5,9 @@ import math
 import pytest
 
 from bitcycle.study.headline import headline
-from bitcycle.study.summary import best_within, budgets, has_changing_bits, summarize
+from bitcycle.study.summary import best_within, budgets, summarize
 from bitcycle.train.config import PrecisionConfig
-from tests.study.made_up import config, method, study_result
+from tests.study.made_up import method, study_result
 
 STATIC, CPT, LOW = "static 8/8", "CPT 3-8/8", "static 3/8"
 
@@ -60,13 +60,6 @@ def test_failed_and_missing_runs_leave_what_there_is():
     assert [rows[CPT].method.count(s) for s in ("done", "failed", "missing")] == [1, 1, 1]
 
 
-def test_without_a_baseline_there_are_no_differences():
-    [group] = summarize(three(baseline=None))
-    assert group.baseline is group.baseline_row is None
-    assert group.others == ()
-    assert all(row.relative_cost is None for row in group.rows)
-
-
 def test_groups_are_compared_within_themselves():
     result = study_result(
         [
@@ -81,14 +74,6 @@ def test_groups_are_compared_within_themselves():
     assert one.rows[1].difference.mean == 2.0
     assert (two.baseline, [row.relative_cost for row in two.rows]) == ("a", [1.0])
     assert (three.baseline, three.rows[0].difference) == (None, None)
-
-
-def test_better_is_judged_by_the_metric_and_the_interval():
-    [group] = summarize(three())
-    static, cpt, low = group.rows
-    assert (group.is_better(static), group.is_better(cpt), group.is_better(low)) == (
-        None, True, False,
-    )  # fmt: skip
 
 
 # -- equal BitOPs -----------------------------------------------------------------------------
@@ -123,14 +108,6 @@ def test_budgets_are_the_costs_of_the_methods_each_once():
     ]  # fmt: skip
     [none] = summarize(study_result([(method("a", 8), {}, 1.0)]))
     assert budgets(none) == ()
-
-
-@pytest.mark.parametrize(
-    ("forward", "changes"),
-    [(8, False), ("fp32", False), ("CR:3-8:8", True), ("stages:3@9,8", True)],
-)
-def test_which_bits_change(forward, changes):
-    assert has_changing_bits(config(forward)) is changes
 
 
 BASE = {0: 90.0, 1: 91.0, 2: 92.0}

@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from bitcycle.study.caption import caption, states_text
+from bitcycle.study.caption import caption
 from bitcycle.study.summary import summarize
 from bitcycle.study.table import study_tables, write_tables
 from bitcycle.study.table_csv import to_csv
@@ -12,7 +12,6 @@ from bitcycle.study.table_paper import paper_table
 from bitcycle.study.table_parts import (
     budget_table,
     differences_table,
-    relation_table,
     values_table,
     variance_table,
 )
@@ -22,7 +21,6 @@ from bitcycle.study.table_text import (
     to_markdown,
     without_empty_columns,
 )
-from bitcycle.tasks import DataConfig, ModelConfig
 from tests.study.made_up import method, study_result
 
 BASE = {0: 90.0, 1: 91.0, 2: 92.0}
@@ -51,11 +49,6 @@ def test_each_kind_of_study_has_its_tables(tmp_path, kind, names):
     tables = study_tables(result(tmp_path, kind=kind))
     assert [table.name for table in tables] == [f"made-up-{name}" for name in names]
     assert "240 steps, 3 seeds" in tables[0].caption
-
-
-def test_what_has_nothing_to_say_is_left_out(tmp_path):
-    alone = study_result([(method("a", 8), {0: 1.0}, 1.0)], output=tmp_path)
-    assert [table.name for table in study_tables(alone)] == ["made-up-paper", "made-up-values"]
 
 
 def test_three_files_are_written_and_nothing_else(tmp_path):
@@ -130,21 +123,6 @@ def test_rows_and_columns_are_the_published_ones_with_ours_beside():
     assert table.title == "Ours beside the published values"
 
 
-def test_without_places_rows_are_methods_and_columns_groups():
-    result = study_result(
-        [
-            (method("a", 8, group="one"), {0: 1.0}, 2.0),
-            (method("b", 4, group="one"), {0: 2.0}, 1.0),
-            (method("a", 8, group="two", changes={"steps": 9}), {0: 3.0}, 2.0),
-        ],
-        seeds=(0,),
-    )
-    table = paper_table(summarize(result))
-    assert table.title == "Results"
-    assert table.headings == ("method", "one: ours", "two: ours")
-    assert table.rows == (("a", "1.00", "3.00"), ("b", "2.00", "-"))
-
-
 def test_costs_that_differ_between_the_columns_are_both_shown():
     result = study_result(
         [
@@ -213,29 +191,6 @@ def test_spread_is_shown_beside_the_baselines():
     [row] = variance_table(groups()).rows
     # distances (1, 0, 1) and (2, 0, 2): between 0.6667, within 3.3333 / 4: F = 0.80
     assert row[:4] == ("CPT", "2.0", "1.0 (static)", "0.80")
-
-
-def test_the_relation_names_the_front():
-    [row] = relation_table(groups()).rows
-    assert row == ("1", "-", "low, CPT")
-
-
-def test_groups_of_two_metrics_name_the_metric_of_each_row():
-    words = {
-        "task": "language",
-        "model": ModelConfig(name="lstm_lm"),
-        "data": DataConfig(name="ptb", root="x"),
-    }
-    result = study_result(
-        [
-            (method("a", 8, group="images"), {0: 90.0}, 1.0),
-            (method("a", 8, group="text", changes=words), {0: 97.0}, 1.0),
-        ],
-        seeds=(0,),
-    )
-    table = values_table(summarize(result))
-    assert table.headings[:4] == ("group", "method", "metric", "value")
-    assert [row[2] for row in table.rows] == ["accuracy, %", "perplexity"]
 
 
 TABLE = Table(
@@ -321,25 +276,9 @@ def test_the_caption_says_how_ours_differs_from_the_published_set_up():
     )
 
 
-def test_a_study_of_its_own_has_nothing_published_and_no_scale():
-    result = study_result([(method("a", 8), {0: 1.0}, 1.0)], seeds=(0,))
-    assert caption(result) == "Ours: digits_mlp on digits, 240 steps, 1 seed, evaluated at FW8/BW8."
-
-
-def test_before_a_run_the_planned_length_is_said():
-    epochs = method("a", 8, changes={"steps": None, "epochs": 2.5})
-    result = study_result([(epochs, {}, 1.0), (method("b", 8, group="g"), {}, 1.0)])
-    assert caption(result).startswith("Ours: digits_mlp on digits, 240 steps, 2.5 epochs, 3 seeds.")
-
-
 def test_many_lengths_are_a_range():
     entries = [
         (method(f"{n}", 8, changes={"steps": n, "name": f"n{n}"}), {0: 1.0}, 1.0)
         for n in (10, 20, 30, 40)
     ]
     assert ", 10 to 40 steps, " in caption(study_result(entries, seeds=(0,)))
-
-
-def test_states_are_counted():
-    result = study_result([(method("a", 8), {0: 1.0, 1: None}, 1.0)], seeds=(0, 1, 2, 3))
-    assert states_text(result.methods[0]) == "1 failed, 2 missing"

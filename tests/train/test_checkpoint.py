@@ -158,12 +158,6 @@ def test_a_full_disk_at_the_first_one_says_that_there_is_no_other(tmp_path, monk
         Checkpoints(tmp_path).save(3, state(3))
 
 
-def test_a_file_where_the_folder_should_be_is_a_clear_error(tmp_path):
-    (tmp_path / "checkpoints").write_text("in the way")
-    with pytest.raises(CheckpointError, match="could not be written"):
-        Checkpoints(tmp_path / "checkpoints").save(3, state(3))
-
-
 def test_all_files_are_on_the_disk_before_the_folder_gets_its_name(tmp_path, monkeypatch):
     import bitcycle.train.checkpoint as module
 

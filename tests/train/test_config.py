@@ -131,10 +131,6 @@ def test_roles_that_inherit_are_not_given_to_the_scheduler():
     assert given == {"forward": "CR:3-8:2", "backward": "fp32", "error": 8}
 
 
-def test_a_run_is_named_after_its_recipe_and_its_seed():
-    assert RunConfig(name="digits-cpt", steps=3, seed=7).run_name == "digits-cpt-seed7"
-
-
 def test_a_mapping_with_a_name_is_a_schedule_and_kept_as_its_text():
     mapping = {"name": "CR", "low": "auto", "high": 8, "cycles": 4}
     assert PrecisionConfig(forward=mapping).forward == "CR:auto-8:4"
@@ -268,13 +264,6 @@ def test_a_task_is_chosen_together_with_its_model_and_data():
     assert changed.model.options == {"tie": True}
 
 
-def test_one_option_of_a_model_can_be_set_alone():
-    base = dataclasses.replace(
-        BASE, model=ModelConfig(name="digits_mlp", options={"width": 16, "image_size": 8})
-    )
-    assert override(base, ["--model.options.width", "32"]).model.options["width"] == 32
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -344,13 +333,6 @@ def test_a_schedule_without_one_range_has_no_lower_end_to_override(forward):
     base = RunConfig(steps=100, precision=PrecisionConfig(forward=forward, backward=8))
     with pytest.raises(ValueError, match="a schedule with one range.*give all of"):
         override(base, ["--precision.forward.low", "auto"])
-
-
-def test_a_rule_of_the_configuration_that_a_file_breaks_is_said_with_the_file(tmp_path):
-    path = tmp_path / "run.yaml"
-    path.write_text("steps: 0\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"run\.yaml: steps \(0\) must be at least 1"):
-        read_config(path)
 
 
 def read(folder, content):

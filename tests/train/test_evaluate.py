@@ -18,7 +18,7 @@ from bitcycle.train.evaluate import (
 from bitcycle.train.loop import _train_step
 from bitcycle.train.reproduce import kept_settings
 from bitcycle.train.session import build_session
-from tests.train.small import float32, lstm, small, write_words
+from tests.train.small import lstm, small, write_words
 
 
 def trained(config, steps=3):
@@ -108,14 +108,6 @@ def test_an_error_inside_restores_bits_and_mode(session):
     with pytest.raises(RuntimeError, match="no data"):
         evaluate(broken, session.model, "test", Precision(weight=2), device=session.device)
     assert everything(session)["plain"] == before
-
-
-def test_a_model_without_bits_is_evaluated_in_float32(tmp_path):
-    session = trained(small(tmp_path, precision=float32()))
-    for asked in ("high", "scheduled", "full", "w4a4"):
-        assert eval_precision(asked, session.bits) == Precision()
-    assert describe_precision(session.model, Precision()) == "fp32"
-    assert unobserved_layers(session.model) == []
 
 
 def test_only_the_bits_of_a_forward_pass_are_described(session):

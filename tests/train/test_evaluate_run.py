@@ -37,10 +37,6 @@ def test_the_validation_split_gives_the_last_line_of_the_metrics(finished):
     assert row["metrics"].items() <= last.items()
 
 
-def test_bits_are_what_was_asked_for(finished):
-    assert evaluate_run(finished.directory, precision="w4a4")["precision"] == "w4a4"
-
-
 def test_it_writes_nothing_not_even_into_a_run_that_is_being_written(finished):
     temporary = Path(finished.directory) / "checkpoints" / "step-00000099.tmp"
     temporary.mkdir()

@@ -23,6 +23,7 @@ from tests.train.small import (
     Killed,
     convnet,
     files_below,
+    float32,
     folder_of,
     kill_before_step,
     lstm,
@@ -39,9 +40,9 @@ VARIANTS = {
     "plateau": lambda out, _: small(
         out, data=DIGITS, lr=LrConfig(policy="plateau", gamma=0.5), eval=EvalConfig(every=1)
     ),
-    "adam, cosine and clipping": lambda out, _: small(
+    "float32, adam, cosine and clipping": lambda out, _: small(
         out, optimizer=OptimizerConfig(name="adam", lr=0.01), lr=LrConfig(policy="cosine"),
-        clip_norm=0.1,
+        clip_norm=0.1, precision=float32(),
     ),
     "bf16 autocast": lambda out, _: convnet(out, autocast="bf16"),
     "batch norm": lambda out, _: small(
@@ -80,7 +81,7 @@ VARIANTS = {
 
 OFTEN = {  # every kind of state once: the others combine or repeat them
     "batch norm", "loss-driven stages", "gradient-noise switch",
-    "recurrent, micro-batches, plateau",
+    "recurrent, micro-batches, plateau", "float32, adam, cosine and clipping",
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from bitcycle.train.loop import bits_by_role
 from bitcycle.train.reproduce import kept_settings
 from bitcycle.train.result import weights_digest
 from bitcycle.train.run import run
-from tests.train.small import float32, folder_of, metrics_of, small
+from tests.train.small import convnet, float32, folder_of, metrics_of, small
 
 
 def train_by_hand(config):
@@ -168,3 +168,9 @@ def test_layers_may_have_schedules_of_their_own(tmp_path):
     config = small(tmp_path, steps=2, precision=precision)
     run(dataclasses.replace(config))
     assert metrics_of(folder_of(config))[0]["bits"]["weight"] == [4, 6, 32]
+
+
+def test_channels_last_changes_the_layout_and_not_the_training(tmp_path):
+    plain = run(convnet(tmp_path / "a", precision=float32()))
+    last = run(convnet(tmp_path / "b", precision=float32(), channels_last=True))
+    assert last.final["loss"] == pytest.approx(plain.final["loss"], rel=1e-3)

@@ -8,7 +8,7 @@ import pytest
 import rich
 
 from bitcycle.train import run
-from bitcycle.train.progress import Bar, Lines, Reporter, Status, make_reporter
+from bitcycle.train.progress import Bar, Lines, Status, make_reporter
 from tests.train.small import folder_of, small
 
 STATUS = Status(
@@ -54,11 +54,6 @@ def test_plain_lines_say_everything(tmp_path, capsys):
 def test_a_float32_run_has_no_saving_to_speak_of():
     line = Status(1, 2, 0.5, "perplexity", 101.0, "fp32", None, None).line()
     assert line == "step 1/2  loss 0.5000  perplexity 101.00  bits fp32  left -"
-
-
-def test_quiet_prints_nothing(tmp_path, capsys):
-    assert type(show("quiet", tmp_path / "log.txt")) is Reporter
-    assert capsys.readouterr() == ("", "")
 
 
 def test_a_terminal_gets_a_bar_with_step_loss_metric_bits_saving_and_time(tmp_path, monkeypatch):

@@ -121,10 +121,6 @@ def test_the_best_is_evaluated_with_its_own_weights(tmp_path):
         assert result.best["loss"] != result.final["loss"]
 
 
-def test_without_validation_there_is_no_best(tmp_path):
-    assert run(small(tmp_path, steps=1)).best is None
-
-
 @pytest.mark.parametrize("how", ["damaged", "missing"])
 def test_a_best_that_is_lost_does_not_cost_the_run_its_result(tmp_path, monkeypatch, how):
     config = small(tmp_path, data=VALIDATED, eval=EvalConfig(every=12))

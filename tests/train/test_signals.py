@@ -73,13 +73,6 @@ def test_a_second_interrupt_stops_at_once(tmp_path, monkeypatch):
     assert "stopped: KeyboardInterrupt" in (folder_of(config) / "log.txt").read_text()
 
 
-def test_a_termination_asked_twice_is_asked_once():
-    with StopWish().listening() as wish:
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert wish.signum == signal.SIGTERM
-
-
 def test_in_another_thread_nothing_is_listened_to():
     former = signal.getsignal(signal.SIGTERM)
     seen = []
@@ -102,7 +95,7 @@ def test_an_interruption_survives_the_way_between_processes():
 def test_an_interrupt_while_a_process_starts_is_not_lost():
     with StopWish().listening() as wish:
         with unheard_by_children():
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         assert wish.signum == signal.SIGINT
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 

@@ -4,8 +4,7 @@ import pytest
 
 from bitcycle.recipes import recipe
 from bitcycle.schedules import parse_schedule
-from bitcycle.study.base import STUDIES
-from bitcycle.study.shipped.critical import FULL, SMALL, deficit_first, sliding_window
+from bitcycle.study.shipped.critical import deficit_first, sliding_window
 from bitcycle.train.optimizers import lr_at
 
 
@@ -45,24 +44,3 @@ def test_a_window_meets_the_rate_of_its_time():
     base = recipe("digits-static-8-8")
     late = sliding_window(base, low=2, start=240, length=60)
     assert rates_of(late) == [0.1] * 150 + [0.1 * 0.1] * 75 + [0.1 * 0.1**2] * 75
-
-
-def test_both_protocols_train_as_many_normal_steps():
-    for name in ("critical-periods-small", "critical-periods"):
-        for method in STUDIES[name]().methods:
-            if method.at is not None and method.config.steps < 1000:
-                normal = {"digits": 240, "cora": 200, "ogbn-arxiv": 500}[method.config.data.name]
-                assert bits_of(method.config).count(8) == normal
-
-
-@pytest.mark.parametrize(
-    ("name", "settings"), [("critical-periods", FULL), ("critical-periods-small", SMALL)]
-)
-def test_what_is_varied_is_on_the_methods(name, settings):
-    study = STUDIES[name]()
-    assert study.kind == "critical-periods"
-    varied = [[m.at for m in study.of(group)] for group in study.groups]
-    expected = []
-    for periods in settings:
-        expected += [[0, *periods.deficits], [None, *periods.starts]]
-    assert varied == expected

@@ -1,19 +1,15 @@
 """The tables and suites of the papers: every printed number is in its study, once."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
 from bitcycle.recipes import recipe
 from bitcycle.recipes.tables import read_table
-from bitcycle.schedules.cycle import Cycle
 from bitcycle.study.base import STUDIES
 from bitcycle.study.shipped.parts import (
     from_recipe,
-    group,
     label,
-    small_study,
     with_published,
 )
 from bitcycle.study.shipped.suite import TEN
@@ -129,18 +125,6 @@ def test_a_small_table_has_the_methods_of_resnet_74_on_digits(table):
     assert small.baseline == full.baseline
 
 
-def test_a_twin_keeps_bits_and_rates_and_takes_eight_cycles():
-    (method,) = [
-        m for m in STUDIES["table7-small"]().of(f"{DIGITS}, 3-6/6") if m.label == "from epoch 120"
-    ]
-    assert method.config.precision.forward == "delay@0.75(CR:3-6:8)"
-    assert method.config.precision.backward == 6
-    rates = STUDIES["table1-small"]()
-    (first,) = [m for m in rates.of(f"{DIGITS}, lr 0.06") if m.label == "6 bits"]
-    assert (first.config.optimizer.lr, first.config.lr.warmup_lr) == (0.01, 0.06)
-    assert (first.config.model.name, first.config.steps) == ("digits_resnet", 240)
-
-
 FULL = {
     "ResNet-74, CIFAR-10, 3-8/8": 8,
     "ResNet-74, CIFAR-100, 3-8/8": 8,
@@ -157,10 +141,6 @@ SMALL = {
     "GCN, Cora, 3-8/8": 8,
 }
 LSTM = {"LSTM, WikiText-2, 5-8/8": 8}
-
-
-def test_the_ten_are_those_of_the_library():
-    assert set(TEN) == set(Cycle.named())
 
 
 @pytest.mark.parametrize(
@@ -201,18 +181,6 @@ def test_a_label_names_method_and_bits(name, text):
     assert label(recipe(name)) == text
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("cifar10-resnet8-float32-small", "ResNet-8, CIFAR-10"),
-        ("arxiv-gcn-float32", "GCN, OGBN-Arxiv"),
-        ("snli-bert-float32-small", "BERT, SNLI"),
-    ],
-)
-def test_a_group_names_model_and_data(name, text):
-    assert group(recipe(name)) == text
-
-
 def test_published_values_are_those_of_the_asked_tables():
     method = from_recipe("cifar100-resnet164-cpt-3-8-8")
     assert method.published == ()
@@ -220,10 +188,3 @@ def test_published_values_are_those_of_the_asked_tables():
     assert [p.value for p in of_table2.published] == [72.9, 3.8e8, 80.5]
     (of_table6,) = with_published([method], "CPT Table 6")
     assert [p.value for p in of_table6.published] == [72.7]
-
-
-def test_a_small_study_gives_every_run_one_thread_and_changes_nothing_else():
-    method = from_recipe("cora-gcn-static-8-8")
-    study = small_study("mine", "a question", [method], baseline="static 8/8", seeds=4)
-    assert study.methods == (replace(method, config=replace(method.config, threads=1)),)
-    assert (study.seeds, study.scale) == ((0, 1, 2, 3), "small")
