@@ -2,8 +2,8 @@
 
 The blocks of one file share a namespace and run in order, in a process of their own: what a walk
 registers must not reach other tests. A block right after `<!-- not executed: reason -->` is left
-out, and counted. Output shown below a command must appear in the real output, in order; a line
-`...` stands for anything.
+out. Output shown below a command must appear in the real output, in order; a line `...` stands
+for anything. Documents with a command that takes long are run by `make test-all`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import shlex
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXECUTED = ("python", "console")
 SHOWN = ("", "text", "diff", "yaml", "json", "toml", "make", "bibtex")
+LONG = ("study run", "landscape", "range-test", "export", "report", "cost --paper")
 TIMEOUT = 300  # seconds for one command, or for all blocks of one file
 
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,}|~{3,})(?P<info>.*)$")
@@ -114,39 +116,48 @@ def check_output(shown: list[str], real: str, what: str) -> None:
             assert any(line == other for other in rest), f"{what}\n{line!r} is not in:\n{real}"
 
 
-def name_of(path: Path) -> str:
-    return str(path.relative_to(ROOT))
+def takes_long(path: Path) -> bool:
+    commands = [line for block in executed(path, "console") for line in block.lines]
+    starts = tuple(f"$ bitcycle {words}" for words in LONG)
+    is_long = any(line.startswith(starts) and "--dry-run" not in line for line in commands)
+    return is_long or sum(line.startswith("$ bitcycle train") for line in commands) > 3
 
 
-@pytest.mark.parametrize("path", [p for p in DOCUMENTS if executed(p, "python")], ids=name_of)
+def documents_with(language: str) -> list[Any]:
+    return [
+        pytest.param(
+            path,
+            id=str(path.relative_to(ROOT)),
+            marks=[pytest.mark.slow] if language == "console" and takes_long(path) else [],
+        )
+        for path in DOCUMENTS
+        if executed(path, language)
+    ]
+
+
+@pytest.mark.parametrize("path", documents_with("python"))
 def test_the_python_blocks_of_a_document_run(path, tmp_path):
     run_python(path, tmp_path)
 
 
-@pytest.mark.parametrize("path", [p for p in DOCUMENTS if executed(p, "console")], ids=name_of)
+@pytest.mark.parametrize("path", documents_with("console"))
 def test_the_commands_of_a_document_run_and_print_what_is_shown(path, tmp_path):
     for block in executed(path, "console"):
         run_console(block, tmp_path)
 
 
-def test_blocks_that_are_not_executed_are_counted():
-    left_out = [b for path in DOCUMENTS for b in blocks_of(path) if b.skip_reason is not None]
-    if left_out:
-        reasons = "; ".join(f"{block} ({block.skip_reason})" for block in left_out)
-        pytest.skip(f"{len(left_out)} blocks are not executed: {reasons}")
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
-def test_a_document_has_no_block_of_a_language_that_is_never_run(path):
-    unknown = [f"{b}: {b.language}" for b in blocks_of(path) if b.language not in EXECUTED + SHOWN]
+def test_no_document_has_a_block_of_a_language_that_is_never_run():
+    blocks = [block for path in DOCUMENTS for block in blocks_of(path)]
+    unknown = [f"{b}: {b.language}" for b in blocks if b.language not in EXECUTED + SHOWN]
     assert not unknown, f"write code as ```python, commands as ```console: {unknown}"
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
-def test_relative_links_lead_somewhere(path):
-    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
-    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
-    missing = [link for link in links if "://" not in link and not (path.parent / link).exists()]
+def test_relative_links_lead_somewhere():
+    missing = []
+    for path in DOCUMENTS:
+        text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+        links = [link for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text) if "://" not in link]
+        missing += [(path.name, link) for link in links if not (path.parent / link).exists()]
     assert not missing
 
 

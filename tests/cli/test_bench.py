@@ -40,7 +40,6 @@ def test_a_quick_measurement_prints_the_table_and_writes_the_file(tmp_path, caps
     [
         (["--workload", "resnet20-w61"], "did you mean 'resnet20-w64'?"),
         (["--json", "no/such/folder/x.json"], "there is no folder no/such/folder"),
-        (["--bits", "Q8"], "accepted forms"),
         (["--repeats", "0"], "repeats must be at least 1, got 0"),
         (["--threads", "0"], "--threads must be at least 1, got 0"),
     ],

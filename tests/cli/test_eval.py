@@ -1,20 +1,10 @@
 """bitcycle eval."""
 
 import json
-import shutil
-import warnings
 
 import pytest
 
 from bitcycle.cli.main import main
-from tests.cli.runs import write_config
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("eval")
-    assert main(["train", str(write_config(folder)), "--quiet"]) == 0
-    return folder / "runs" / "tiny-seed0"
 
 
 def evaluated(finished, capsys, *options):
@@ -29,30 +19,6 @@ def test_by_default_it_is_the_result_of_the_run(finished, capsys):
     assert (row["precision"], row["split"], row["step"]) == ("w8a8", "test", 12)
 
 
-@pytest.mark.parametrize(
-    ("precision", "shown"),
-    [("high", "w8a8"), ("full", "fp32"), ("scheduled", "w8a8"), ("w4a4", "w4a4"), ("w2", "w2")],
-)
-def test_the_bits_are_those_that_were_asked_for(precision, shown, finished, capsys):
-    row = evaluated(finished, capsys, "--precision", precision)
-    assert row["precision"] == shown
-    assert 0 <= row["metrics"]["accuracy"] <= 100
-
-
-def test_bits_have_an_effect(finished, capsys):
-    losses = [
-        evaluated(finished, capsys, "--precision", bits)["metrics"]["loss"]
-        for bits in ("full", "w8a8", "w2a2")
-    ]
-    assert len(set(losses)) == 3
-    assert abs(losses[1] - losses[0]) < abs(losses[2] - losses[0])
-
-
-@pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_every_split_can_be_evaluated(split, finished, capsys):
-    assert evaluated(finished, capsys, "--split", split)["split"] == split
-
-
 def test_the_best_checkpoint_is_the_best_of_the_result(finished, capsys):
     row = evaluated(finished, capsys, "--checkpoint", "best")
     best = json.loads((finished / "result.json").read_text())["best"]
@@ -63,12 +29,6 @@ def test_the_best_checkpoint_is_the_best_of_the_result(finished, capsys):
 def test_the_line_says_split_bits_and_step(finished, capsys):
     assert main(["eval", str(finished), "--precision", "w4a4", "--split", "validation"]) == 0
     assert capsys.readouterr().out.startswith("validation at w4a4, step 12: accuracy ")
-
-
-def test_nothing_is_written(finished, capsys):
-    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
-    evaluated(finished, capsys, "--precision", "full")
-    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
 
 
 @pytest.mark.parametrize(
@@ -86,23 +46,3 @@ def test_a_bad_value_is_an_error_that_names_it(options, code, part, finished, ca
     captured = capsys.readouterr()
     assert captured.out == ""
     assert part in captured.err
-
-
-def test_what_is_not_a_run_or_has_no_checkpoint_is_an_error(finished, tmp_path, capsys):
-    assert main(["eval", str(tmp_path)]) == 2
-    assert "is not a run" in capsys.readouterr().err
-    copy = shutil.copytree(finished, tmp_path / "copy")
-    shutil.rmtree(copy / "checkpoints")
-    assert main(["eval", str(copy)]) == 1
-    assert "has no last checkpoint" in capsys.readouterr().err
-
-
-def test_a_damaged_checkpoint_is_passed_over_loudly(finished, tmp_path, capsys):
-    copy = shutil.copytree(finished, tmp_path / "copy")
-    (copy / "checkpoints" / "step-00000012" / "model.safetensors").write_bytes(b"")
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        assert main(["eval", str(copy)]) == 0
-    captured = capsys.readouterr()
-    assert captured.out.startswith("test at w8a8, step 9: ")
-    assert captured.err.startswith("bitcycle: warning: damaged checkpoint passed over (step-000000")

@@ -19,11 +19,10 @@ SMALL = ["--grid", "3", "--samples", "50"]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(finished, tmp_path_factory):
     folder = tmp_path_factory.mktemp("landscape")
-    config = str(write_config(folder))
-    for seed in ("0", "1"):
-        assert main(["train", config, "--quiet", "--seed", seed]) == 0
+    shutil.copytree(finished, folder / "runs" / "tiny-seed0")
+    assert main(["train", str(write_config(folder)), "--quiet", "--seed", "1"]) == 0
     return [str(folder / "runs" / f"tiny-seed{seed}") for seed in (0, 1)]
 
 
@@ -85,10 +84,8 @@ def test_the_centre_is_what_eval_says(runs, tmp_path, capsys):
     [
         (["--grid", "10"], "must be odd and at least 3"),
         (["--samples", "0"], "samples (0)"),
-        (["--samples", "few"], "expected a number or all"),
         (["--precision", "w99"], "got 99"),
-        (["--ranges", "own"], "own"),
-        (["--extent", "-1"], "extent"),
+        (["--samples", "few"], "expected a number or all"),
         (["--jobs", "0"], "jobs (0)"),
         (["--data.rot", "x"], "did you mean 'data.root'?"),
     ],
@@ -140,7 +137,7 @@ def numbers(path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
 def test_a_stopped_command_leaves_no_process_and_goes_on_to_the_same_numbers(
     signum, runs, undisturbed, tmp_path
 ):

@@ -6,7 +6,6 @@ import pytest
 
 from bitcycle.cli.main import main
 from bitcycle.range_curve import RangeCurve
-from bitcycle.train.configfile import read_config
 from bitcycle.train.measured import machine
 from tests.cli.runs import write_config
 
@@ -32,25 +31,6 @@ def test_it_prints_the_table_the_bound_and_what_to_type_next(tmp_path, capsys):
     assert "range test  2 bits  step 8/24" in shown
 
 
-def test_the_command_it_names_can_be_typed(tmp_path, capsys):
-    path = write_config(tmp_path, precision={"forward": "CR:auto-8:2"})
-    assert main(["range-test", str(path), *FAST, "--quiet", "--out", str(tmp_path / "o")]) == 0
-    shown = capsys.readouterr().out
-    words = shown.split("next:")[1].splitlines()[0].split()
-    assert words[:2] == ["bitcycle", "train"]
-    assert main([*words[1:], "--quiet"]) == 0
-
-
-def test_files_go_below_the_output_of_the_recipe_unless_told_otherwise(tmp_path, capsys):
-    path = write_config(tmp_path)
-    assert main(["range-test", str(path), *FAST, "--quiet"]) == 0
-    folder = tmp_path / "runs" / "tiny-seed0-range-test"
-    assert sorted(entry.name for entry in folder.iterdir()) == ["range-test.json", "range-test.png"]
-    assert "step 8/" not in capsys.readouterr().out
-    assert main(["range-test", str(path), *FAST, "--quiet", "--reset"]) == 0  # in one of its own
-    assert (tmp_path / "runs" / "tiny-seed0-reset-range-test" / "range-test.json").is_file()
-
-
 def test_nothing_passed_is_an_error_and_the_files_are_written(tmp_path, capsys):
     path = write_config(tmp_path)
     out = tmp_path / "here"
@@ -61,25 +41,22 @@ def test_nothing_passed_is_an_error_and_the_files_are_written(tmp_path, capsys):
     assert "next:" not in shown.out
     data = json.loads((out / "range-test.json").read_text())
     assert data["low"] is None
-    assert main(["range-test", str(path), *FAST, "--quiet", "--out", str(tmp_path / "passes")]) == 0
-    passed = json.loads((tmp_path / "passes" / "range-test.json").read_text())
-    assert data["bitops"] == passed["bitops"] > 0  # it costs as much as one that finds something
+    assert data["bitops"] > 0
     assert f"cost:        {data['bitops']:.3g} BitOPs for 24 steps" in shown.out
     assert (out / "range-test.png").exists()
 
 
 def test_chance_upper_reset_and_stopping_early_are_taken(tmp_path, capsys):
     path = write_config(tmp_path)
-    fast = ["--steps-per-precision", "8", "--high", "4", "--quiet", "--out", str(tmp_path / "o")]
-
-    def plan():
-        return json.loads((tmp_path / "o" / "range-test.json").read_text())
-
-    assert main(["range-test", str(path), *fast, "--chance", "1", "--reset", "--upper"]) == 0
-    assert (plan()["plan"]["threshold"], plan()["plan"]["reset"]) == (2, True)
-    assert f"upper bound: {plan()['high']} bits" in capsys.readouterr().out
-    assert main(["range-test", str(path), *fast, "--chance", "1", "--stop-early"]) == 0
-    assert plan()["curve"]["bits"][-1] == plan()["low"]
+    fast = ["--steps-per-precision", "8", "--high", "4", "--quiet", "--chance", "1"]
+    assert main(["range-test", str(path), *fast, "--reset", "--upper"]) == 0
+    folder = tmp_path / "runs" / "tiny-seed0-reset-range-test"  # one of its own
+    data = json.loads((folder / "range-test.json").read_text())
+    assert (data["plan"]["threshold"], data["plan"]["reset"]) == (2, True)
+    assert f"upper bound: {data['high']} bits" in capsys.readouterr().out
+    assert main(["range-test", str(path), *fast, "--stop-early", "--out", str(tmp_path / "o")]) == 0
+    data = json.loads((tmp_path / "o" / "range-test.json").read_text())
+    assert data["curve"]["bits"][-1] == data["low"]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +67,6 @@ def test_chance_upper_reset_and_stopping_early_are_taken(tmp_path, capsys):
         (["digits-cpt-3-8-8", "--chance", "0"], "chance (0.0) must be greater than 0"),
         (["digits-cpt-3-8-8", "--chance", "1", "--threshold", "1"], "not allowed with"),
         (["digits-cpt-3-8-8", "--low", "9"], "range_test.low (9) must be <= 8"),
-        (["digits-cpt-3-8-8", "--low", "0"], "range_test.low"),
         (["digits-cpt-3-8-8", "--steps-per-precision", "3", "--window", "2"], "2 x window"),
         (["digits-cpt-3-8-8", "--upper", "--stop-early"], "leave stop_early out"),
         (["digits-cpt-3-8-8", "--optimzer.lr", "1"], "optimizer.lr"),
@@ -102,14 +78,3 @@ def test_what_cannot_be_tested_is_a_usage_error(arguments, message, capsys, tmp_
     assert main(["range-test", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_train_takes_auto_as_the_lower_end(tmp_path, capsys):
-    path = write_config(tmp_path, range_test={"steps_per_precision": 8, "threshold": 2.0})
-    assert main(["train", str(path), "--precision.forward.low", "auto"]) == 0
-    shown = capsys.readouterr().out
-    assert "range test: the lower end is " in shown
-    stored = read_config(tmp_path / "runs" / "tiny-seed0" / "config.yaml")
-    assert stored.precision.forward == "CR:auto-8:2"
-    result = json.loads((tmp_path / "runs" / "tiny-seed0" / "result.json").read_text())
-    assert f"the lower end is {result['range_test']['test']['low']} bits" in shown

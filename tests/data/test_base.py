@@ -6,30 +6,18 @@ import pytest
 
 from bitcycle.data import (
     DATASETS,
-    Corpus,
-    Graph,
-    ImageSplits,
     load,
     load_corpus,
     load_graph,
     load_images,
 )
 
-from .layouts import planetoid_parts, write_planetoid, write_text
+from .layouts import write_text
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():
     with pytest.raises(ValueError, match="unknown dataset 'cifar-10'.*did you mean 'cifar10'"):
         load("cifar-10")
-
-
-def test_each_kind_has_its_own_loader(tmp_path):
-    write_text(tmp_path)
-    write_planetoid(tmp_path, planetoid_parts())
-    assert isinstance(load_images("digits"), ImageSplits)
-    assert isinstance(load_corpus("ptb", tmp_path, cache_dir=tmp_path), Corpus)
-    assert isinstance(load_graph("cora", tmp_path), Graph)
-    assert isinstance(load("cora", tmp_path), Graph)
 
 
 @pytest.mark.parametrize("loader", [load_images, load_graph])
@@ -60,14 +48,12 @@ def test_the_number_of_workers_is_checked():
         load("digits", num_workers=0)
 
 
-@pytest.mark.parametrize("name", DATASETS.names())
-def test_every_dataset_says_what_it_is(name):
-    info = DATASETS[name]
-    assert info.name == name
-    assert info.kind in {"image", "language", "graph", "pair"}
-    assert info.num_classes > 1
-    assert len(info.input_shape) == {"image": 3, "language": 0, "graph": 1, "pair": 0}[info.kind]
-    assert min(len(text) for text in (info.description, info.layout, info.source)) > 10
+def test_every_dataset_says_what_it_is():
+    for name, info in DATASETS.items():
+        assert info.name == name
+        assert info.num_classes > 1
+        sizes = {"image": 3, "language": 0, "graph": 1, "pair": 0}
+        assert len(info.input_shape) == sizes[info.kind]
 
 
 @pytest.mark.parametrize("name", [n for n, info in DATASETS.items() if info.needs_root])
@@ -87,24 +73,3 @@ def test_every_dataset_says_how_to_get_it_when_there_is_no_root(name, tmp_path):
         assert name in str(error.value)
         assert info.layout in str(error.value)
         assert info.source in str(error.value)
-
-
-def test_the_datasets_of_the_papers_are_there():
-    assert DATASETS.names() == [
-        "cifar10",
-        "cifar100",
-        "citeseer",
-        "cora",
-        "digits",
-        "fashion-mnist",
-        "imagenet",
-        "mnist",
-        "ogbn-arxiv",
-        "pairs",
-        "ptb",
-        "pubmed",
-        "snli",
-        "wikitext-103",
-        "wikitext-2",
-        "xnli",
-    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitcycle.data.counter import Purpose, bits, integers, mix, permutation, uniforms
@@ -44,11 +44,6 @@ def test_changing_any_key_gives_unrelated_bits(other):
     assert 0.48 < differing < 0.52
 
 
-def test_negative_and_huge_seeds_are_seeds():
-    drawn = {int(bits(seed, Purpose.ORDER, 0, np.array([0]))[0]) for seed in (-1, 0, 2**63, -5)}
-    assert len(drawn) == 4
-
-
 def test_uniforms_and_integers_are_uniform():
     drawn = bits(0, Purpose.CROP_X, 0, np.arange(90_000))
     counts = np.bincount(integers(drawn, 9), minlength=9)
@@ -58,16 +53,12 @@ def test_uniforms_and_integers_are_uniform():
     assert abs(np.corrcoef(uniforms(drawn)[:-1], uniforms(drawn)[1:])[0, 1]) < 0.015
 
 
+@settings(deadline=None)
 @given(st.integers(0, 300), st.integers(-(2**70), 2**70), st.integers(0, 1000))
 def test_an_epoch_visits_every_sample_once_and_is_a_function_of_its_keys(length, seed, epoch):
     order = permutation(length, seed, epoch=epoch)
     assert sorted(order.tolist()) == list(range(length))
     assert np.array_equal(order, permutation(length, seed, epoch=epoch))
-
-
-def test_epochs_and_seeds_differ_in_order():
-    orders = {tuple(permutation(50, seed, epoch=epoch)) for seed in (0, 1) for epoch in (0, 1)}
-    assert len(orders) == 4
 
 
 def test_the_order_is_the_same_in_every_version():

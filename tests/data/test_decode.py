@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -12,6 +12,7 @@ from bitcycle.data import Key
 from bitcycle.data.decode import decode_centre, decode_random, draw_window, read_header
 
 
+@settings(deadline=None)
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(0, 10**6), st.integers(0, 90))
 def test_a_window_lies_inside_the_image(width, height, index, epoch):
     left, top, w, h = draw_window(width, height, Key(0, epoch), index)
@@ -53,7 +54,7 @@ def test_half_of_the_crops_are_mirrored(tmp_path):
     assert 70 < mirrored < 130
 
 
-@pytest.mark.parametrize("size", [(300, 500), (500, 300), (300, 300), (40, 31)])
+@pytest.mark.parametrize("size", [(300, 500), (500, 300), (40, 31)])
 def test_the_centre_of_an_image_scaled_to_256_is_shown(tmp_path, size):
     path = tmp_path / "a.png"
     image = Image.new("RGB", size, "black")

@@ -29,13 +29,6 @@ def test_the_split_is_fixed_and_loses_no_image():
     assert torch.equal((together * weights).sum(1).sort()[0], (original * weights).sum(1).sort()[0])
 
 
-def test_training_inputs_have_mean_0_and_std_1():
-    train = load_images("digits").train
-    inputs = train.normalize(train.pixels)
-    assert abs(inputs.mean().item()) < 1e-5
-    assert abs(inputs.std().item() - 1) < 1e-3
-
-
 def test_without_scikit_learn_the_install_command_is_named(monkeypatch):
     for name in [n for n in sys.modules if n.split(".")[0] == "sklearn"]:
         monkeypatch.delitem(sys.modules, name)

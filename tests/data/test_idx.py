@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-
 import numpy as np
 import pytest
 import torch
@@ -13,10 +11,13 @@ from bitcycle.data import load_images
 from .layouts import idx_bytes, write_idx
 
 
-@pytest.mark.parametrize("zipped", [False, True])
 @pytest.mark.parametrize(
-    ("name", "below"),
-    [("mnist", "."), ("mnist", "MNIST/raw"), ("fashion-mnist", "FashionMNIST/raw")],
+    ("name", "below", "zipped"),
+    [
+        ("mnist", ".", False),
+        ("mnist", "MNIST/raw", True),
+        ("fashion-mnist", "FashionMNIST/raw", False),
+    ],
 )
 def test_idx_files_are_read_where_people_have_them(tmp_path, name, below, zipped):
     write_idx(tmp_path / below, zipped=zipped)
@@ -31,14 +32,6 @@ def test_the_spelling_with_a_dot_is_read_too(tmp_path):
     for path in list(write_idx(tmp_path).iterdir()):
         path.rename(tmp_path / path.name.replace("-idx", ".idx"))
     assert len(load_images("mnist", tmp_path).train) == 12
-
-
-def test_images_are_normalized_by_the_training_images(tmp_path):
-    write_idx(tmp_path)
-    splits = load_images("mnist", tmp_path)
-    inputs = splits.train.normalize(splits.train.pixels)
-    assert abs(inputs.mean().item()) < 1e-5
-    assert splits.test.mean == splits.train.mean
 
 
 IMAGES = idx_bytes(np.zeros((12, 28, 28)))
@@ -61,18 +54,6 @@ IMAGES = idx_bytes(np.zeros((12, 28, 28)))
 def test_a_damaged_file_is_named_with_the_problem(tmp_path, name, content, problem):
     (write_idx(tmp_path) / name).write_bytes(content)
     with pytest.raises(ValueError, match=rf"(?s){name}: .*{problem}.*how to get it"):
-        load_images("mnist", tmp_path)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [gzip.compress(IMAGES)[:-20], b"no gzip", gzip.compress(IMAGES)[:20] + b"\xff" * 50, b""],
-    ids=["cut", "other", "flipped", "empty"],
-)
-def test_a_damaged_gzip_file_is_named(tmp_path, content):
-    path = write_idx(tmp_path, zipped=True) / "train-images-idx3-ubyte.gz"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"train-images-idx3-ubyte\.gz: (not readable|cut off)"):
         load_images("mnist", tmp_path)
 
 

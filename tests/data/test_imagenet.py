@@ -99,13 +99,6 @@ def test_different_classes_in_the_splits_are_an_error(root):
         load_images("imagenet", root)
 
 
-def test_a_first_file_that_is_no_image_stops_before_training(root):
-    path = root / "train" / CLASSES[0] / f"{CLASSES[0]}_0.JPEG"
-    path.write_bytes(b"an error page")
-    with pytest.raises(ValueError, match=r"(?s)n01440764_0\.JPEG: not an image.*how to get it"):
-        load_images("imagenet", root)
-
-
 def test_a_file_that_breaks_later_is_named_when_it_is_met(root):
     path = root / "val" / CLASSES[0] / f"{CLASSES[0]}_1.JPEG"
     path.write_bytes(path.read_bytes()[:400])

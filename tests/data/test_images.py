@@ -1,12 +1,15 @@
-"""In-memory images: normalization, statistics, checks at birth."""
+"""In-memory images: normalization, statistics, crops, tensors."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from bitcycle.data import ImageArrays, Key
+from bitcycle.data import Batches, ImageArrays, Key, OnePass, Samples, Tensors
+from bitcycle.data.augment import Crops, crop_and_flip, draw_crops
 from bitcycle.data.images import channel_statistics, normalize
 
 
@@ -78,5 +81,74 @@ def test_what_does_not_fit_together_is_refused(change, message):
         make(**change)
 
 
-def test_a_fetch_happens_on_the_device_of_the_images():
-    assert make().to("meta").pixels.device.type == "meta"
+def crop_one_by_one(images: torch.Tensor, crops: Crops, padding: int) -> torch.Tensor:
+    """The transform as it is usually written."""
+    _, channels, height, width = images.shape
+    results = []
+    for image, top, left, flip in zip(images, *(c.tolist() for c in crops), strict=True):
+        padded = torch.zeros(channels, height + 2 * padding, width + 2 * padding, dtype=image.dtype)
+        padded[:, padding : padding + height, padding : padding + width] = image
+        window = padded[:, top : top + height, left : left + width]
+        results.append(window.flip(2) if flip else window)
+    return torch.stack(results)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.tuples(st.integers(1, 6), st.integers(1, 3), st.integers(1, 9), st.integers(1, 9)),
+    st.integers(0, 4),
+    st.integers(0, 2**32),
+    st.booleans(),
+)
+def test_a_batch_equals_the_loop_over_images(shape, padding, seed, flip):
+    images = torch.randint(0, 256, shape, dtype=torch.uint8)
+    crops = draw_crops(np.arange(shape[0]), Key(seed, 3), padding=padding, flip=flip)
+    batched = crop_and_flip(images, crops, padding=padding)
+    assert torch.equal(batched, crop_one_by_one(images, crops, padding))
+
+
+def test_the_81_corners_and_the_flips_are_about_uniform():
+    crops = draw_crops(np.arange(81_000), Key(seed=1, epoch=2), padding=4)
+    counts = torch.bincount(crops.tops * 9 + crops.lefts, minlength=81)
+    assert len(counts) == 81
+    assert 850 < counts.min() <= counts.max() < 1150  # 1000 expected, standard deviation 32
+    assert abs(crops.flips.float().mean().item() - 0.5) < 0.01
+    flips_per_corner = torch.zeros(81).index_add_(
+        0, crops.tops * 9 + crops.lefts, crops.flips.float()
+    )
+    assert (flips_per_corner / counts - 0.5).abs().max() < 0.08  # flips know nothing of corners
+
+
+def test_a_draw_depends_on_seed_epoch_and_index_and_on_nothing_else():
+    indices = np.arange(100)
+    crops = draw_crops(indices, Key(1, 2), padding=4)
+    shuffled = draw_crops(indices[::-1].copy(), Key(1, 2), padding=4)
+    assert all(torch.equal(a, b.flip(0)) for a, b in zip(crops, shuffled, strict=True))
+    for other in (Key(2, 2), Key(1, 3)):
+        assert not torch.equal(crops.tops, draw_crops(indices, other, padding=4).tops)
+
+
+@pytest.fixture
+def samples():
+    return Tensors(torch.arange(20.0).view(10, 2), torch.arange(10))
+
+
+def test_they_are_samples_that_loaders_take(samples):
+    assert isinstance(samples, Samples)
+    assert len(samples) == 10
+    seen = [batch.targets for batch in OnePass(samples, batch_size=4)]
+    assert torch.cat(seen).tolist() == list(range(10))
+    batches = Batches(samples, batch_size=4, seed=0)
+    epoch = torch.cat([batches.batch_at(step).targets for step in range(3)])
+    assert sorted(epoch.tolist()) == list(range(10))
+
+
+@pytest.mark.parametrize("shapes", [((3, 2), (4,)), ((), ()), ((3,), ())])
+def test_one_input_and_one_target_per_sample(shapes):
+    with pytest.raises(ValueError, match="one entry per sample"):
+        Tensors(*(torch.zeros(shape) for shape in shapes))
+
+
+def test_they_move_to_a_device(samples):
+    moved = samples.to("meta")
+    assert moved.inputs.device.type == moved.targets.device.type == "meta"

@@ -26,11 +26,6 @@ def numbers(samples) -> list[int]:
     return [int(t) for batch in OnePass(samples, batch_size=7) for t in batch.targets]
 
 
-def test_without_a_request_the_samples_come_back_as_they_are():
-    samples = images()
-    assert select(samples) == (samples, None)
-
-
 @settings(deadline=None)
 @given(st.integers(2, 80), st.integers(1, 79), st.floats(0.1, 1.0), st.integers(0, 50))
 def test_training_and_validation_are_disjoint_and_as_large_as_asked(number, held, subset, seed):
@@ -61,12 +56,6 @@ def test_a_chosen_sample_is_augmented_as_it_is_in_the_whole_set():
     inputs, targets = train.fetch(np.array([4]), Key(5, 6))
     whole, _ = samples.fetch(targets.numpy(), Key(5, 6))
     assert torch.equal(inputs, whole)
-
-
-def test_a_selection_moves_with_its_base():
-    train, _ = select(images(), subset=10)
-    assert train.to("meta").base.pixels.device.type == "meta"
-    assert train.num_prefetch == 0
 
 
 @pytest.mark.parametrize(

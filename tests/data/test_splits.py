@@ -36,13 +36,6 @@ def test_standardized_features_have_mean_0_and_std_1_and_constant_ones_are_0():
     assert features[:, 2].tolist() == [0.0, 0.0, 0.0]
 
 
-def test_a_graph_moves_whole():
-    moved = graph().to("meta")
-    tensors = [value for value in vars(moved).values() if isinstance(value, torch.Tensor)]
-    assert len(tensors) == 6
-    assert {tensor.device.type for tensor in tensors} == {"meta"}
-
-
 def _text(corpus: Corpus, split: str) -> str:
     return " ".join(corpus.vocabulary[number] for number in getattr(corpus, split))
 
@@ -61,20 +54,12 @@ def test_rare_words_become_unknown():
     assert corpus.train.dtype == torch.int32
 
 
-def test_marks_are_kept_however_rare():
-    corpus = _corpus("the", "a", "cat", "<eos>", "dog", "<unk>").with_most_frequent(3)
-    assert corpus.vocabulary == ("the", "<eos>", "<unk>")
-    assert _text(corpus, "train") == "the <unk> <unk> <eos> <unk> <unk>"
-
-
 @pytest.mark.parametrize("count", [3, 4])
-@pytest.mark.parametrize(
-    "words", [*permutations(["the", "a", "cat", "<eos>", "<unk>"])], ids=" ".join
-)
-def test_both_marks_and_the_most_frequent_words_are_kept_in_any_order(words, count):
-    kept = _corpus(*words).with_most_frequent(count).vocabulary
-    plain = [word for word in words if word[0] != "<"][: count - 2]
-    assert kept == tuple(word for word in words if word[0] == "<" or word in plain)
+def test_both_marks_and_the_most_frequent_words_are_kept_in_any_order(count):
+    for words in permutations(["the", "a", "cat", "<eos>", "<unk>"]):
+        kept = _corpus(*words).with_most_frequent(count).vocabulary
+        plain = [word for word in words if word[0] != "<"][: count - 2]
+        assert kept == tuple(word for word in words if word[0] == "<" or word in plain)
 
 
 @pytest.mark.parametrize("count", [4, 9])

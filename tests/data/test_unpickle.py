@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import pickle
-from collections import OrderedDict
 
 import numpy as np
 import pytest
 import scipy.sparse
 
-from bitcycle.data.unpickle import ForbiddenPickleError, as_array, read_dict, read_pickle
+from bitcycle.data import unpickle
+from bitcycle.data.unpickle import as_array, read_dict, read_pickle
 
 from .layouts import Payload, python2_pickle
 
+ARRAYS = {
+    "bytes": np.arange(24, dtype=np.uint8).reshape(2, 3, 4),
+    "fortran": np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3)),
+    "big-endian": np.arange(4, dtype=">i4"),
+    "empty": np.zeros((0, 3)),
+    "bool": np.array([True, False]),
+}
+
 
 @pytest.mark.parametrize("protocol", range(2, 6))
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.arange(24, dtype=np.uint8).reshape(2, 3, 4),
-        np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3)),
-        np.arange(4, dtype=">i4"),
-        np.zeros((0, 3)),
-        np.array([True, False]),
-    ],
-    ids=["bytes", "fortran", "big-endian", "empty", "bool"],
-)
-def test_arrays_of_every_protocol_come_back(tmp_path, protocol, array):
+def test_arrays_and_bytes_of_every_protocol_come_back(tmp_path, protocol):
     path = tmp_path / "array"
-    path.write_bytes(pickle.dumps({"a": array, "b": b"\xff"}, protocol=protocol))
+    path.write_bytes(pickle.dumps({**ARRAYS, "b": b"\xff", "none": b""}, protocol=protocol))
     content = read_dict(path)
-    np.testing.assert_array_equal(as_array(content["a"]), array)
-    assert content["b"] == b"\xff"
+    assert (content["b"], content["none"]) == (b"\xff", b"")
+    for name, array in ARRAYS.items():
+        read = as_array(content[name])
+        np.testing.assert_array_equal(read, array)
+        assert read.dtype == array.dtype
 
 
 def test_a_pickle_of_python_2_and_numpy_1_comes_back(tmp_path):
@@ -62,13 +62,13 @@ def test_a_sparse_matrix_comes_back_dense(tmp_path, write):
     np.testing.assert_array_equal(as_array(read_pickle(path)), dense)
 
 
-@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("protocol", [0, 5])
 def test_a_payload_is_refused_and_not_run(tmp_path, protocol):
     created = tmp_path / "created"
     payload = pickle.dumps({"data": Payload(created)}, protocol=protocol)
     path = tmp_path / "evil"
     path.write_bytes(payload)
-    with pytest.raises(ForbiddenPickleError, match="open.*nothing of it was run"):
+    with pytest.raises(ValueError, match="open.*nothing of it was run"):
         read_pickle(path)
     assert not created.exists()
     pickle.loads(payload)["data"].close()  # the same bytes do create the file when trusted
@@ -79,33 +79,20 @@ def test_a_payload_is_refused_and_not_run(tmp_path, protocol):
     "program",
     [
         b"cos\nsystem\n(S'true'\ntR.",
-        b"cbuiltins\neval\n(S'1'\ntR.",
-        b"cnumpy\nload\n(S'x'\ntR.",
         b"cnumpy.core.multiarray\nfromfile\n.",
         b"\x80\x04\x8c\x08builtins\x8c\x07getattr\x93.",
-        b"\x80\x04\x8c\x05numpy\x8c\x0fndarray.__new__\x93.",
-        b"c_codecs\nencode\n}(S'a'\nI1\nub.",  # changing an allowed function
-        b"c_codecs\nencode\n(Vabc\nVbase64\ntR.",
-        b"cbuiltins\nbytes\n(I1000000000000\ntR.",
-        b"cnumpy\ndtype\n(VO8\ntR.",
-        b"cnumpy\ndtype\n(V|V16\ntR.",
+        b"\x80\x04\x8c\x05numpy\x8c\x0fndarray.__new__\x93.",  # a name inside an allowed one
+        b"c_codecs\nencode\n}(S'a'\nI1\nub.",  # a change to an allowed one
+        pickle.dumps(np.array([{}], dtype=object)),
+        pickle.dumps(np.array(["a"])),
     ],
 )
 def test_other_ways_in_are_refused(tmp_path, program):
     path = tmp_path / "evil"
     path.write_bytes(program)
-    with pytest.raises(ForbiddenPickleError):
-        read_pickle(path)
-
-
-@pytest.mark.parametrize(
-    "value", [OrderedDict(a=1), {"a": object()}, np.array([{}], dtype=object), np.array(["a"])]
-)
-def test_what_datasets_do_not_contain_is_refused(tmp_path, value):
-    path = tmp_path / "other"
-    path.write_bytes(pickle.dumps(value))
-    with pytest.raises(ForbiddenPickleError):
-        read_pickle(path)
+    with pytest.raises(ValueError, match="pickle|plain numbers"):
+        as_array(read_pickle(path))
+    assert "a" not in vars(unpickle._Bytes)
 
 
 def test_every_cut_of_a_pickle_is_an_error_and_never_half_a_result(tmp_path):
@@ -117,39 +104,20 @@ def test_every_cut_of_a_pickle_is_an_error_and_never_half_a_result(tmp_path):
             read_dict(path)
 
 
-def test_random_damage_is_a_value_error_or_harmless(tmp_path):
-    whole = python2_pickle({"data": np.arange(9, dtype=np.uint8), "labels": [1, 2, 3]})
-    generator = np.random.default_rng(0)
-    path = tmp_path / "damaged"
-    for _ in range(500):
-        content = bytearray(whole)
-        content[generator.integers(len(content))] = generator.integers(256)
-        path.write_bytes(content)
-        try:
-            as_array(read_dict(path).get("data"))
-        except ValueError:
-            continue
+def test_a_file_larger_than_any_of_them_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(unpickle, "MOST_BYTES", 10)
+    path = tmp_path / "large"
+    path.write_bytes(pickle.dumps(list(range(100))))
+    with pytest.raises(ValueError, match="bytes; .* at most 10"):
+        read_pickle(path)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"shape": (3, 5)}, "in 9 bytes"),
-        ({"shape": (-3, -3)}, "shape"),
-        ({"shape": 9}, "shape"),
-        ({"content": None}, "plain numbers"),
-        ({"kind": 3}, "plain numbers"),
-    ],
-)
-def test_an_array_whose_bytes_do_not_fit_its_shape_is_refused(tmp_path, change, message):
+def test_an_array_whose_bytes_do_not_fit_its_shape_is_refused(tmp_path):
     path = tmp_path / "array"
-    path.write_bytes(pickle.dumps(np.arange(9, dtype=np.uint8)))
-    array = read_pickle(path)
-    version, shape, kind, order, content = array.state
-    fields = {"shape": shape, "kind": kind, "content": content} | change
-    array.state = (version, fields["shape"], fields["kind"], order, fields["content"])
-    with pytest.raises(ValueError, match=message):
-        array.to_numpy()
+    content = pickle.dumps(np.zeros(65_535, np.uint8), protocol=2)
+    path.write_bytes(content.replace(b"M\xff\xff\x85", b"M\xff\xfe\x85"))
+    with pytest.raises(ValueError, match=r"damaged array.*65535.*65279"):
+        as_array(read_pickle(path))
 
 
 @pytest.mark.parametrize(
@@ -157,6 +125,7 @@ def test_an_array_whose_bytes_do_not_fit_its_shape_is_refused(tmp_path, change, 
     [
         {"indices": np.array([0, 7])},
         {"indices": np.array([-1, 0])},
+        {"indices": np.array([1])},
         {"indptr": np.array([0, 5, 2])},
         {"indptr": np.array([0, 2])},
         {"_shape": (2, 2**60)},
@@ -169,7 +138,7 @@ def test_a_sparse_matrix_that_points_outside_itself_is_refused(tmp_path, change)
     matrix.__dict__.update(change)
     path = tmp_path / "sparse"
     path.write_bytes(pickle.dumps(matrix))
-    with pytest.raises(ValueError, match="sparse|array"):
+    with pytest.raises(ValueError, match="damaged array"):
         as_array(read_pickle(path))
 
 

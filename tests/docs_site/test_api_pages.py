@@ -52,9 +52,3 @@ def test_the_overview_links_to_the_page_of_every_module():
     for module in MODULES:
         page = ".".join(module.split(".")[:2])  # the integrations share one
         assert f"[{page}](" in overview
-
-
-def test_a_name_counts_as_documented_only_within_its_module():
-    assert is_entry_of("bitcycle.schedules.Cycle", "bitcycle", "Cycle")
-    assert not is_entry_of("bitcycle.schedules.Cycle", "bitcycle.cost", "Cycle")
-    assert not is_entry_of("bitcycle.schedules.Cycle", "bitcycle", "le")

@@ -102,7 +102,7 @@ def test_the_theme_follows_the_system_and_the_button_changes_it(visit):
     assert page.complaints == []
 
 
-@pytest.mark.parametrize("name", ["index.html", "api/bitcycle.html", "cli.html", "cost.html"])
+@pytest.mark.parametrize("name", ["index.html", "api/bitcycle.html"])
 def test_a_phone_has_no_sideways_scrolling(visit, name):
     page = visit(name, width=390, height=844, is_mobile=True, has_touch=True)
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 390

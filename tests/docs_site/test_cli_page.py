@@ -25,11 +25,6 @@ def test_it_is_what_the_parsers_say():
     assert PAGE.read_text(encoding="utf-8").splitlines() == describe().splitlines()
 
 
-def test_a_cell_is_not_cut_by_what_is_in_it():
-    assert cell("A|B <c> *d*") == r"A\|B &lt;c> \*d\*"
-    assert code("RECIPE|FILE") == "<code>RECIPE&#124;FILE</code>"
-
-
 def describe() -> str:
     """The whole page."""
     parser, commands = build_parser()

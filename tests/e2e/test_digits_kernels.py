@@ -13,7 +13,7 @@ STEPS = 150
 TOLERANCE = {"dequantize": 0.0, "int8": 0.01, "bf16": 0.05}  # of the first losses, relative
 
 
-def train(data, kernel, *, forward, seed=0):
+def train(data, kernel, *, forward="CR:3-8:3", seed=0):
     """Losses of the first three steps, and percent right on the test images."""
     x, y, x_test, y_test = data
     torch.manual_seed(seed)
@@ -36,13 +36,17 @@ def train(data, kernel, *, forward, seed=0):
     return losses[:3], 100 * right
 
 
-@pytest.mark.parametrize("forward", ["CR:3-7:3", "CR:3-8:3"])
+@pytest.fixture(scope="module")
+def simulated(digits):  # noqa: F811
+    return train(digits, "simulate")
+
+
 @pytest.mark.parametrize("kernel", [name for name in KERNELS if name != "simulate"])
-def test_it_trains_as_simulate_does(digits, kernel, forward):  # noqa: F811
-    wanted_losses, wanted = train(digits, "simulate", forward=forward)
-    losses, right = train(digits, kernel, forward=forward)
+def test_it_trains_as_simulate_does(digits, simulated, kernel):  # noqa: F811
+    wanted_losses, wanted = simulated
+    losses, right = train(digits, kernel)
     assert wanted > 90
     assert right == pytest.approx(wanted, abs=3)  # 597 images: 0.9 points is one deviation
     for ours, theirs in zip(losses, wanted_losses, strict=True):
         assert ours == pytest.approx(theirs, rel=TOLERANCE[kernel] or 1e-12)
-    assert train(digits, kernel, forward=forward) == (losses, right)  # and again, to the bit
+    assert train(digits, kernel) == (losses, right)  # and again, to the bit

@@ -111,10 +111,9 @@ def test_without_bits_it_is_the_float_model_and_converting_back_is_exact(make):
     assert model.state_dict().keys() == build(make)[0].state_dict().keys()
 
 
-@pytest.mark.parametrize("precision", ["FW4/BW8", "FW8/BW8"])
-def test_it_trains_a_step(make, precision):
+def test_it_trains_a_step(make):
     model, inputs = build(make)
-    bc.set_precision(bc.quantize_model(model.train(), kernel="simulate"), precision)
+    bc.set_precision(bc.quantize_model(model.train(), kernel="simulate"), "FW4/BW8")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     loss = model(**inputs).loss

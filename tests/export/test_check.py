@@ -23,19 +23,6 @@ def built(task, bits="w4a4"):
     return ready(model, x, bits)
 
 
-def test_a_model_equals_itself_at_the_bits_that_are_asked_for(task):
-    model, exported = built(task), built(task)
-    bits = bc.Precision.parse("w4a4")
-    bc.set_precision(model, "fp32")
-    check = compare(task, model, bits, exported, "validation")
-    assert check.run == check.exported
-    assert check.largest_difference == 0.0
-    assert check.tolerance == check.largest_output / 16
-    assert check.is_within
-    assert model.training is False
-    assert str(bc.get_precision(model)) == "fp32"
-
-
 def test_differences_are_those_of_the_outputs(task):
     class Shifted(nn.Module):
         def __init__(self, model):

@@ -42,10 +42,6 @@ def test_the_model_is_not_touched():
     assert "multiply" not in model[0].__dict__
 
 
-def test_a_float_model_has_no_products():
-    assert freeze(conv_net(), (images(),)).products == []
-
-
 def test_a_layer_that_is_called_twice_has_one_product():
     layer = nn.Linear(4, 4)
     model = ready(nn.Sequential(layer, nn.ReLU(), layer), torch.randn(2, 4))
@@ -84,11 +80,3 @@ def test_a_layer_that_the_example_does_not_reach_is_an_error():
     model = bc.quantize_model(Lonely())
     bc.set_precision(model, "w8")
     refused(model, torch.rand(3, 4), "'unused' cannot be exported: it was not used")
-
-
-def test_weights_alone_may_have_bits():
-    model = bc.quantize_model(nn.Linear(4, 2))
-    bc.set_precision(model, "w8")
-    (product,) = freeze(model, (torch.rand(3, 4),)).products
-    assert product.first is None
-    assert product.second.bits == 8

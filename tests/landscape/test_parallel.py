@@ -42,18 +42,10 @@ def test_one_process_computes_what_is_asked_for_in_that_order():
     assert list(compute_points(Toy(), GRID, points)) == [((2, 0), 9.0), ((0, 1), -10.0)]
 
 
-def test_nothing_to_do_opens_nothing():
+def test_nothing_to_do_opens_nothing_and_no_process_is_an_error():
     assert list(compute_points(None, GRID, [], jobs=4)) == []
-
-
-def test_no_process_at_all_is_an_error():
     with pytest.raises(ValueError, match=r"jobs \(0\)"):
         next(compute_points(Toy(), GRID, GRID.points, jobs=0))
-
-
-@pytest.mark.slow
-def test_several_processes_compute_the_same():
-    assert dict(compute_points(Toy(), GRID, GRID.points, jobs=2)) == EXPECTED
 
 
 @pytest.mark.slow

@@ -73,18 +73,6 @@ def test_points_do_not_depend_on_the_order_they_are_asked_for_in():
     assert len(set(forth.values())) == 4
 
 
-def test_the_centre_with_observed_ranges_is_the_evaluated_loss_to_the_bit():
-    model = trained()
-    model.eval()
-    with torch.no_grad(), bc.at_precision(model, "w4a4"):
-        expected = loss_of(model).item()
-    model.train()
-    bits = Precision.parse("w4a4")
-    with surface_of(model, loss_of, precision=bits, ranges="observed") as surface:
-        surface.loss_at(1.0, 1.0)
-        assert surface.loss_at(0.0, 0.0) == expected
-
-
 @pytest.mark.filterwarnings("ignore::bitcycle.warnings.BitcycleWarning")
 def test_by_default_activations_are_put_on_the_range_of_each_batch():
     """As in a model that has observed nothing; far out, the ranges of training would clip."""
@@ -121,24 +109,6 @@ def test_afterwards_the_model_is_what_it_was_to_the_bit(ranges):
     assert_same(state_of(model), before)
     assert torch.equal(model.conv.weight.grad, grad)
     assert model.conv.is_observed
-
-
-def test_also_after_an_exception():
-    model = trained()
-    before = state_of(model)
-
-    def fail(moved):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), surface_of(model, fail) as surface:
-        surface.loss_at(0.3, 0.4)
-    assert_same(state_of(model), before)
-
-
-def test_losses_that_are_not_finite_are_values_like_others():
-    model = toys.linears(2, 1)
-    with surface_of(model, lambda m: torch.tensor(float("inf"))) as surface:
-        assert surface.loss_at(1.0, 0.0) == float("inf")
 
 
 def test_a_loss_per_sample_and_an_unknown_policy_are_errors():

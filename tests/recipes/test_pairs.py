@@ -3,9 +3,7 @@
 import pytest
 
 from bitcycle.recipes import list_recipes, recipe
-from bitcycle.schedules import parse_schedule
 from bitcycle.study.subject import find_subject
-from bitcycle.train.configfile import override, read_config, to_yaml
 
 INFOS = {info.name: info for info in list_recipes()}
 
@@ -29,18 +27,6 @@ def test_xnli_has_the_ten_schedules():
         assert recipe(f"xnli-mbert-{name}-5-8-8").precision.forward == f"{name.upper()}:5-8:2"
 
 
-@pytest.mark.parametrize(
-    ("name", "forward"), [("float32", "fp32"), ("static-8-8", 8), ("cpt-5-8-8", "CR:5-8:8")]
-)
-def test_snli_is_small(name, forward):
-    config = recipe(f"snli-bert-{name}-small")
-    assert config.precision.forward == forward
-    assert INFOS[config.name].scale == "small"
-    assert config.model.path is None
-    schedule = parse_schedule(forward)
-    assert schedule(config.steps - 1, config.steps) == schedule.high
-
-
 def test_the_cost_of_xnli_is_known_without_its_files_and_its_model():
     pytest.importorskip("transformers")
     subject = find_subject("xnli-mbert-static-8-8", roles={})
@@ -51,23 +37,3 @@ def test_the_cost_of_xnli_is_known_without_its_files_and_its_model():
     # bert-base-multilingual-cased: 177,853,440 with its pooler; positions 128 of 512, 3 labels
     expected = 177_853_440 - (512 - 128) * 768 + 3 * 769
     assert sum(p.numel() for p in model.parameters()) == expected
-
-
-def test_pairs_longer_than_the_models_default_are_priced_too(tmp_path):
-    pytest.importorskip("transformers")
-    pytest.importorskip("jsonargparse")
-    path = tmp_path / "long.yaml"
-    longer = override(recipe("snli-bert-static-8-8-small"), ["--data.sequence_length", "200"])
-    path.write_text(to_yaml(longer), encoding="utf-8")
-    subject = find_subject(str(path), roles={})
-    model = subject.build()
-    assert model(*subject.inputs(model, 2)).shape == (2, 3)
-
-
-def test_the_folder_of_a_model_is_given_on_the_command_line_and_survives_a_file(tmp_path):
-    pytest.importorskip("jsonargparse")
-    config = override(recipe("xnli-mbert-float32"), ["--model.path", "~/models/mbert"])
-    assert config.model.path == "~/models/mbert"
-    path = tmp_path / "mine.yaml"
-    path.write_text(to_yaml(config), encoding="utf-8")
-    assert read_config(path) == config

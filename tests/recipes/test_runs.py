@@ -1,16 +1,13 @@
 """Every recipe as a run: schedules fit, the settings survive YAML, the patterns match the model."""
 
-import json
-
 import pytest
 import yaml
 
 from bitcycle.convert import quantize_model
-from bitcycle.data import DATASETS
-from bitcycle.models import MODELS, build_model
+from bitcycle.models import build_model
 from bitcycle.recipes import list_recipes, recipe
 from bitcycle.schedules import parse_schedule
-from bitcycle.train.configfile import from_dict, to_dict, to_yaml
+from bitcycle.train.configfile import from_dict, to_yaml
 
 CONFIGS = [recipe(info.name) for info in list_recipes()]
 STEPS_PER_EPOCH = {
@@ -45,45 +42,27 @@ def test_every_full_size_run_of_cpt_ends_at_its_top():
             assert schedule(total - 1, total) == schedule.high, text
 
 
-def test_every_recipe_is_plain_data():
-    for config in CONFIGS:
-        assert json.loads(json.dumps(to_dict(config))) == to_dict(config), config.name
-
-
 def kinds_of_recipes():
-    """One recipe for every task, dataset, model and kind of schedule: checked settings differ."""
+    """One recipe for every task, policy, optimizer and kind of schedule: the settings differ."""
     chosen, seen = [], set()
     for config in CONFIGS:
-        heads = [f"{r}={str(t).partition(':')[0]}" for r, t in config.precision.given().items()]
-        traits = {config.task, config.data.name, config.lr.policy, config.optimizer.name, *heads}
+        heads = [str(text).partition(":")[0] for text in config.precision.given().values()]
+        traits = {config.task, config.lr.policy, config.optimizer.name, *heads}
         if not traits <= seen:
             chosen.append(config)
             seen |= traits
     return chosen
 
 
-@pytest.mark.parametrize("config", kinds_of_recipes(), ids=lambda config: config.name)
-def test_a_recipe_of_every_kind_survives_the_way_through_a_file(config):
-    assert from_dict(yaml.safe_load(to_yaml(config))) == config
+def test_a_recipe_of_every_kind_survives_the_way_through_a_file():
+    for config in kinds_of_recipes():
+        assert from_dict(yaml.safe_load(to_yaml(config))) == config, config.name
 
 
 @pytest.mark.slow
 def test_every_recipe_survives_the_way_through_a_file():
     for config in CONFIGS:
         assert from_dict(yaml.safe_load(to_yaml(config))) == config
-
-
-def test_task_model_and_data_belong_together():
-    kinds = {"images": "image", "language": "language", "nodes": "graph", "pairs": "pair"}
-    families = {
-        "images": {"cifar_resnet", "mobilenetv2", "imagenet_resnet", "digits"},
-        "language": {"lstm_lm", "transformer_lm"},
-        "nodes": {"graph"},
-        "pairs": {"bert"},
-    }
-    for config in CONFIGS:
-        assert DATASETS[config.data.name].kind == kinds[config.task], config.name
-        assert MODELS[config.model.name].family in families[config.task], config.name
 
 
 def test_a_quantized_recipe_pins_its_kernel_and_a_float_one_converts_nothing():
@@ -96,13 +75,8 @@ def test_a_quantized_recipe_pins_its_kernel_and_a_float_one_converts_nothing():
 @pytest.mark.parametrize(
     ("name", "kept_float"),
     [
-        ("cifar100-resnet38-cpt-3-8-8", {"fc"}),
         ("cifar10-mobilenetv2-cpt-4-8-8", {"fc"}),
         ("digits-cpt-3-8-8", {"fc"}),
-        (
-            "imagenet-resnet18-cpt-4-8-8",
-            {"conv1", "fc", *(f"layer{n}.0.downsample.0" for n in (2, 3, 4))},
-        ),
         (
             "imagenet-resnet50-cpt-4-8-8",
             {"conv1", "fc", *(f"layer{n}.0.downsample.0" for n in (1, 2, 3, 4))},

@@ -15,11 +15,9 @@ CONFIGS = [tiny(8), tiny(4, steps=7), tiny("CR:3-8:1")]
 @pytest.mark.parametrize(
     "words",
     [
-        "--steps 6",
         "--optimizer.lr 0.5 --optimizer.momentum=0.1 --data.root /x",
         "--model.options.width 8",
         "--precision.backward 6 --lr.milestones [0.25,0.5]",
-        "--threads null",
         "",
     ],
 )
@@ -39,11 +37,6 @@ def test_a_mistake_in_an_override_is_an_error():
         override_all(CONFIGS, ["--step", "3"])
     with pytest.raises(ValueError, match="steps"):
         override_all(CONFIGS, ["--steps", "many"])
-
-
-def test_seeds_replace_the_studys():
-    assert adjust(tiny_study(), StudyOptions(seeds=(3, 4))).seeds == (3, 4)
-    assert adjust(tiny_study(), StudyOptions()) == tiny_study()
 
 
 def test_threads_are_those_given_then_the_configurations_then_the_default():

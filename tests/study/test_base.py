@@ -34,16 +34,6 @@ def test_a_method_keeps_its_folder_when_others_are_added_and_gets_another_when_c
     assert changed.config.run_name != run.config.run_name
 
 
-def test_groups_and_metrics():
-    study = tiny_study(
-        Method(label="8", config=tiny(8), group="a"), Method(label="8", config=tiny(4), group="b")
-    )
-    assert study.groups == ("a", "b")
-    assert [method.config.precision.forward for method in study.of("b")] == [4]
-    assert (study.metric("a"), study.higher_is_better("a")) == ("accuracy", True)
-    assert [method.key for method in study.methods] == ["a: 8", "b: 8"]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

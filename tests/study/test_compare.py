@@ -1,12 +1,13 @@
-"""Runs side by side."""
+"""Runs side by side: entries, differences, tables and data."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from bitcycle.study.base import StudyRun
-from bitcycle.study.compare import compare_runs, differing
-from bitcycle.train.config import OptimizerConfig
+from bitcycle.study.compare import compare_runs
+from bitcycle.study.compare_table import comparison_json, comparison_tables
 from tests.study.made_up import config, method, result_of, write_run
 
 
@@ -60,25 +61,10 @@ def test_an_unfinished_run_shows_what_it_has(tmp_path):
     assert cut.relative_cost == 0.25
 
 
-def test_costs_are_relative_to_the_first_finished_one(tmp_path):
-    folders = [written(tmp_path, "CR:3-8:8", 0, None), written(tmp_path, 8, 0, 90.0, 200.0)]
-    assert [e.relative_cost for e in compare_runs(folders).entries] == [0.25, 1.0]
-    assert [e.relative_cost for e in compare_runs(folders[:1]).entries] == [None]
-
-
 def test_a_run_without_a_line_is_at_step_zero(tmp_path):
     folder = write_run(config(8, output=str(tmp_path)), None)
     [entry] = compare_runs([folder]).entries
     assert (entry.runs[0].step, entry.runs[0].bitops, entry.runs[0].seconds) == (0, None, None)
-
-
-def test_settings_that_differ_are_listed_by_their_dotted_names():
-    one = config(8)
-    other = replace(one, seed=3, name="x", optimizer=OptimizerConfig(lr=0.5), output="y")
-    assert differing([one, other]) == {"optimizer.lr": ("0.1", "0.5")}
-    assert differing([one, replace(one, seed=1)]) == {}
-    wide = config(8, model=replace(one.model, options={"width": 16}))
-    assert differing([one, wide]) == {"model.options.width": ("-", "16")}
 
 
 def test_the_same_folder_counts_once_and_a_copy_is_an_error(tmp_path):
@@ -107,3 +93,46 @@ def test_what_is_no_run_is_an_error_that_says_where_runs_are(tmp_path):
         compare_runs([tmp_path / "nothing"])
     with pytest.raises(ValueError, match="nothing to compare"):
         compare_runs([])
+
+
+def three(tmp_path):
+    folders = [
+        written(tmp_path, 8, 0, 90.0, 200.0),
+        written(tmp_path, 8, 1, 92.0, 200.0),
+        written(tmp_path, "CR:3-8:8", 0, 91.0, best=93.0),
+        written(tmp_path, 3, 0, None),
+    ]
+    return compare_runs(folders)
+
+
+def test_the_tables_show_results_differences_and_settings(tmp_path):
+    runs, differences, settings = comparison_tables(three(tmp_path))
+    assert runs.title == "Runs: accuracy, %"
+    assert runs.headings == (
+        "run", "seeds", "steps", "final", "best", "at", "cost", "time", "state",
+    )  # fmt: skip
+    assert runs.rows == (
+        ("run-8", "0, 1", "240", "91.0 ± 1.4", "-", "FW8/BW8", "1.00", "1.5 s", "-"),
+        ("run-CR-3-8-8", "0", "240", "91.00", "93.00", "FW8/BW8", "0.500", "1.5 s", "-"),
+        ("run-3", "0", "120 of 240", "-", "-", "-", "0.250", "1.2 s", "not finished"),
+    )
+    assert differences.rows == (("run-CR-3-8-8", "+1.00", "1", "-"),)
+    assert settings.headings == ("setting", "run-8", "run-CR-3-8-8", "run-3")
+    assert settings.rows == (("precision.forward", "8", "CR:3-8:8", "3"),)
+
+
+def test_one_configuration_has_neither_differences_nor_settings(tmp_path):
+    alone = compare_runs([written(tmp_path, 8, 0, 90.0), written(tmp_path, 8, 1, None)])
+    [runs] = comparison_tables(alone)
+    assert runs.rows[0][-1] == "1 of 2 not finished"
+    assert runs.rows[0][2] == "120 to 240 of 240"
+
+
+def test_json_is_unrounded_and_plain(tmp_path):
+    data = json.loads(json.dumps(comparison_json(three(tmp_path))))
+    static, cpt, cut = data["runs"]
+    assert static["values"] == [90.0, 92.0]
+    assert static["final"]["std"] == 2**0.5
+    assert (cpt["best"]["mean"], cpt["difference"]["mean"]) == (93.0, 1.0)
+    assert (cut["values"], cut["final"], cut["state"]) == ([None], None, "not finished")
+    assert data["differing"] == {"precision.forward": ["8", "CR:3-8:8", "3"]}

@@ -67,22 +67,6 @@ def test_what_is_done_is_not_counted_and_tells_the_time_of_the_rest(tmp_path):
     ]
 
 
-def test_the_page_lists_every_run_and_nothing_is_written(tmp_path):
-    planned = plan(tiny_study(), tmp_path / "no")
-    header, _, first, second, _, total = str(planned).splitlines()
-    assert header.split() == ["method", "seed", "state", "steps", "BitOPs", "time", "folder"]
-    cells = first.split()
-    assert cells[:4] == ["8", "0", "missing", "4"]
-    assert cells[5] == "0:02"
-    assert cells[6] == planned.runs[0].run.directory.name
-    assert second.startswith("4 ")
-    assert total == (
-        f"to train: 2 runs, {planned.bitops:.4g} BitOPs, about 0:04 of training steps, "
-        "1 at a time; done: 0"
-    )
-    assert not (tmp_path / "no").exists()
-
-
 def test_what_cannot_be_told_is_said(tmp_path):
     def fail(config):
         raise FileNotFoundError("cifar10: not found")
@@ -97,11 +81,3 @@ def test_what_cannot_be_told_is_said(tmp_path):
     assert "auto: counted from 2 bits, the run finds its own lower end" in notes
     assert "a step could not be measured: cifar10: not found" in notes
     assert "(1 without BitOPs, 2 without time)" in str(planned)
-
-
-def test_with_nothing_to_do_only_the_total_remains(tmp_path):
-    study = tiny_study(Method(label="8", config=tiny(8)))
-    run_study(study, tmp_path, engine=Here())
-    assert str(plan(study, tmp_path)) == (
-        "to train: 0 runs, 0 BitOPs, about 0:00 of training steps, 1 at a time; done: 1"
-    )

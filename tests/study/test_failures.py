@@ -8,22 +8,8 @@ from bitcycle.study.failures import (
     add_failure,
     failures_file,
     read_failures,
-    remove_failures,
     write_failures,
 )
-
-
-def test_nothing_has_failed_where_nothing_ran(tmp_path):
-    assert read_failures(tmp_path / "no") == {}
-    remove_failures(tmp_path / "no", ["a"])
-    assert not (tmp_path / "no").exists()
-
-
-def test_failures_are_added_and_removed_one_by_one(tmp_path):
-    add_failure(tmp_path, "a-seed0", "ValueError: no")
-    add_failure(tmp_path, "b-seed0", "ProcessDied")
-    remove_failures(tmp_path, ["a-seed0", "unknown"])
-    assert read_failures(tmp_path) == {"b-seed0": "ProcessDied"}
 
 
 def _add(path, name):

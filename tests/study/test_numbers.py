@@ -6,29 +6,23 @@ import pytest
 
 from bitcycle.study.numbers import (
     bitops_text,
-    decimals_for,
     difference_text,
-    fixed,
     p_sentence,
     p_text,
     share_text,
-    summary_text,
     three_digits,
     with_uncertainty,
 )
-from bitcycle.study.statistics import Difference, summarize_values
+from bitcycle.study.statistics import Difference
 
 
 @pytest.mark.parametrize(
     ("value", "uncertainty", "text"),
     [
         (91.4283, 0.2134, "91.43 ± 0.21"),
-        (91.4283, 1.96, "91.4 ± 2.0"),
         (91.4283, 0.0996, "91.43 ± 0.10"),  # two digits after rounding, not three
         (91.4283, 9.96, "91 ± 10"),
-        (91.4283, 34.2, "91 ± 34"),
         (1234.5, 512.0, "1230 ± 510"),
-        (91.4283, 0.00321, "91.4283 ± 0.0032"),
         (91.4283, 1e-12, "91.428300 ± 0.000000"),
         (91.4283, 0.0, "91.43 ± 0.00"),
         (91.4283, None, "91.43"),
@@ -40,21 +34,12 @@ def test_a_value_has_the_decimals_of_two_digits_of_its_uncertainty(value, uncert
     assert with_uncertainty(value, uncertainty) == text
 
 
-def test_one_value_shows_no_uncertainty():
-    assert summary_text(summarize_values([91.4283])) == "91.43"
-    assert summary_text(None) == "-"
-
-
 def test_a_difference_without_an_interval_is_the_bare_number():
     assert difference_text(Difference(mean=0.277, low=None, high=None, p=None, n=1)) == "+0.28"
     assert difference_text(Difference(mean=-1.5, low=-2.5, high=-0.5, p=0.02, n=3)) == (
         "-1.5 (-2.5 to -0.5)"
     )
     assert difference_text(None) == "-"
-
-
-def test_a_difference_of_nothing_has_no_sign():
-    assert fixed(0.0, 2, sign=True) == fixed(-0.0001, 2, sign=True) == "0.00"
 
 
 @pytest.mark.parametrize(
@@ -88,8 +73,3 @@ def test_shares():
     assert [share_text(x) for x in (1.0, 0.09949, 0.0996, 0.005)] == [
         "100 %", "9.9 %", "10 %", "0.50 %",
     ]  # fmt: skip
-
-
-def test_decimals_never_run_away():
-    assert decimals_for(1e-30) == 6
-    assert decimals_for(math.nan) == 2

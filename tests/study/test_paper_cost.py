@@ -37,12 +37,10 @@ def test_every_cell_is_there_once(comparison: PaperComparison) -> None:
             assert (where, row["model"], row["precision_fw_bw"]) in cells
 
 
-def test_every_cost_is_within_one_percent_of_the_published_one(comparison) -> None:
-    assert max(abs(row.deviation) for row in comparison.costs) < 0.01
-
-
 def test_every_cost_equals_the_prediction_to_the_printed_digit(comparison) -> None:
     for row in comparison.costs:
+        assert abs(row.deviation) < 0.01  # of what the paper printed
+        assert 0.95 < row.exact / row.counted < 1  # without norms and the first gradient
         predicted = dict(entry.split() for entry in PREDICTED[row.model])[row.bits]
         digits = len(predicted.partition("e")[0].partition(".")[2])
         assert float(f"{row.counted:.{digits}e}") == float(predicted), (row.model, row.bits)
@@ -51,11 +49,6 @@ def test_every_cost_equals_the_prediction_to_the_printed_digit(comparison) -> No
 def test_savings_are_exact_to_a_hundredth_of_a_point(comparison) -> None:
     for row in comparison.costs:
         assert round(100 * row.saving, 2) == SAVINGS.get(row.bits, 0.0)
-
-
-def test_exact_costs_are_below_the_papers_by_the_norms_and_the_first_gradient(comparison) -> None:
-    for row in comparison.costs:
-        assert 0.95 < row.exact / row.counted < 1
 
 
 def test_latency_ratios_stand_beside_the_traffic_model(comparison) -> None:
@@ -93,8 +86,6 @@ def test_the_text_and_the_json_have_every_row(comparison) -> None:
     text, data = str(comparison), json.loads(json.dumps(comparison.to_dict()))
     assert text.count("Table 2  ") == 12
     assert text.count("Table 3  ") == 12
-    assert "14 times as many" in text
-    assert "not a measurement" in text
     assert max(map(len, text.splitlines())) <= 88
     assert len(data["costs"]) == 36
     assert data["convention"] == "paper"

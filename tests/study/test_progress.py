@@ -1,15 +1,19 @@
-"""What is said while a study runs."""
+"""What is said while a study runs: lines, a table on a terminal, the time that is left."""
 
+import io
+import json
 from pathlib import Path
 
 import pytest
 
 from bitcycle.study import progress
-from bitcycle.study.attempt import log_file
+from bitcycle.study.attempt import run_folder
 from bitcycle.study.failures import add_failure
 from bitcycle.study.live import Live
+from bitcycle.study.moment import Moment, Paces, read_moment, seconds_left
 from bitcycle.study.progress import Lines, Watcher, make_watcher
 from bitcycle.study.results import read_study
+from bitcycle.study.status import failures_text, status_text
 from tests.study.made_up import result_of, write_run
 from tests.study.small_studies import tiny_study
 
@@ -58,22 +62,6 @@ def test_every_end_of_a_run_is_a_line_with_its_place(said, runs):
     ]
 
 
-def test_a_run_that_warned_names_its_log(said, runs):
-    watcher, lines = said
-    done = runs[0].methods[0].runs[0].run
-    log_file(done.config).parent.mkdir(parents=True, exist_ok=True)
-    log_file(done.config).write_text("warning", encoding="utf-8")
-    watcher.done(done)
-    assert lines[-1].endswith(f"warned: {log_file(done.config)}")
-
-
-def test_a_run_of_another_process_is_said_once(said, runs):
-    watcher, lines = said
-    for _ in range(3):
-        watcher.busy(runs[1][0])
-    assert len(lines) == 2
-
-
 def test_now_and_then_the_runs_at_work_are_shown(said, runs, monkeypatch):
     watcher, lines = said
     watcher.look(runs[1][:1])
@@ -96,3 +84,122 @@ def test_quiet_is_quiet_and_lines_are_for_pipes(capsys):
     Watcher().say("no")
     Lines().say("yes")
     assert capsys.readouterr().out == "yes\n"
+
+
+rich_console = pytest.importorskip("rich.console")
+
+
+@pytest.fixture
+def live(tmp_path):
+    console = rich_console.Console(file=io.StringIO(), width=100, force_terminal=True)
+    return Live(console), console.file
+
+
+def text_of(live, table):
+    console = rich_console.Console(file=io.StringIO(), width=100)
+    console.print(table)
+    return [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
+
+
+def test_the_table_has_the_whole_and_every_run_at_work(live, tmp_path):
+    watcher, _ = live
+    study = tiny_study()
+    runs = list(study.runs(str(tmp_path)))
+    watcher.begin(read_study(study, tmp_path), runs, num_jobs=2)
+    moment = Moment(step=2, total_steps=4, bits="3/8", metric="accuracy", value=50.0)
+    whole, first, second = text_of(
+        live, watcher.table([(runs[0], moment), (runs[1], Moment(total_steps=None))], 75.0)
+    )
+    assert whole.startswith("0/2 runs")
+    assert whole.endswith("left 1:15")
+    assert first.startswith("8 seed 0")
+    assert first.endswith("step 2/4 bits 3/8 accuracy 50.00")
+    assert second.endswith("step 0 bits -")
+
+
+def test_lines_stay_above_and_the_table_goes(live, tmp_path):
+    watcher, file = live
+    study = tiny_study()
+    with watcher:
+        watcher.begin(read_study(study, tmp_path), list(study.runs(str(tmp_path))), num_jobs=2)
+        watcher.look(list(study.runs(str(tmp_path)))[:1])
+        watcher.say("[1/2] odd [text] stays")
+    assert "tiny: 2 runs: 2 to begin; 2 at a time" in file.getvalue()
+    assert "[1/2] odd [text] stays" in file.getvalue()
+
+
+@pytest.fixture
+def run(tmp_path):
+    return next(iter(tiny_study().runs(str(tmp_path))))
+
+
+def line(step, **changes):
+    bits = {"weight": 3, "act": 3, "error": 8, "grad": 8}
+    settings = {
+        "step": step,
+        "kind": "train",
+        "accuracy": 50.0 + step,
+        "bits": bits,
+        "seconds": step / 2,
+    }
+    return json.dumps({**settings, **changes})  # fmt: skip
+
+
+def write(run, text):
+    folder = run_folder(run.config)
+    folder.path.mkdir(parents=True)
+    folder.metrics_file.write_text(text, encoding="utf-8")
+
+
+def test_the_last_whole_line_about_training_counts(run):
+    evaluation = json.dumps({"step": 2, "kind": "eval", "accuracy": 99.0})
+    write(run, f"{line(1)}\n{line(2)}\n{evaluation}\n{line(3)[:20]}")
+    moment = read_moment(run)
+    assert moment == Moment(
+        step=2, total_steps=4, bits="3/8", metric="accuracy", value=52.0, seconds=1.0
+    )
+    assert moment.text() == "step 2/4  bits 3/8  accuracy 52.00"
+    assert moment.pace == 0.5
+
+
+def test_nothing_readable_is_no_moment(run):
+    write(run, "[1]\nno\n")
+    assert read_moment(run).step == 0
+
+
+def test_the_time_left_is_that_of_all_steps_divided_by_the_jobs(tmp_path):
+    study = tiny_study(seeds=(0, 1))  # four steps each
+    first, second, third, fourth = study.runs(str(tmp_path))
+    paces = Paces()
+    assert seconds_left([first], [], paces, 1) is None
+    paces.note(first, 1.0)
+    paces.note(second, 3.0)
+    at_work = [(third, Moment(step=1, total_steps=4, seconds=2.0))]  # 2 s a step, 3 steps left
+    assert seconds_left([fourth], at_work, paces, 1) == 3 * 2.0 + 4 * 3.0
+    assert seconds_left([fourth], at_work, paces, 2) == 12.0  # no run is divided
+    assert seconds_left([first, fourth], [], paces, 1) == 4 * 1.0 + 4 * 3.0
+    assert seconds_left([], [], paces, 1) == 0.0
+
+
+def test_a_row_per_method_and_a_line_for_what_is_not_simply_done(tmp_path):
+    study = tiny_study(seeds=(0, 1))
+    done, failed, started, _ = study.runs(str(tmp_path))
+    write_run(done.config, result_of(done, Path("."), 91.5, 1e6))
+    add_failure(tmp_path, failed.config.run_name, "ValueError: no")
+    bits = {"weight": 3, "error": 8}
+    line = {"step": 2, "kind": "train", "accuracy": 50.0, "seconds": 6.0, "bits": bits}
+    write_run(started.config, None, [line])
+    result = read_study(study, tmp_path)
+    header, _, first, second, _, *rest = status_text(result).splitlines()
+    assert header.split() == ["method", "done", "started", "failed", "missing", "metric", "mean"]
+    assert first.split() == ["8", "1", "1", "0", "0", "accuracy", "91.50"]
+    assert second.split() == ["4", "0", "0", "1", "1", "accuracy", "-"]
+    assert rest == [
+        f"1 of 4 runs done, below {tmp_path}",
+        "interrupted, goes on from its checkpoint: 8 seed 1: step 2/4  bits 3/8  accuracy 50.00",
+        "failed: 4 seed 0: ValueError: no",
+        "1 run failed; --retry-failed tries again",
+    ]
+    assert failures_text(result).splitlines() == rest[-2:]
+    with run_folder(started.config).locked():
+        assert "\nat work: 8 seed 1: step 2/4" in status_text(result)

@@ -1,4 +1,6 @@
-"""Published numbers beside ours."""
+"""Published numbers beside ours, cost against quality, spread over seeds."""
+
+import pytest
 
 from bitcycle.recipes import Published
 from bitcycle.study.base import Method
@@ -9,6 +11,9 @@ from bitcycle.study.published import (
     published_values,
     sources,
 )
+from bitcycle.study.relations import cost_relation, variance_rows
+from bitcycle.study.statistics import brown_forsythe
+from bitcycle.study.summary import summarize
 from tests.study.made_up import config, method, study_result
 
 
@@ -18,11 +23,6 @@ def twice(*values):
         for i, value in enumerate(values)
     )
     return Method(label="m", config=config(), published=published)
-
-
-def test_equal_numbers_of_two_tables_count_once():
-    assert [p.value for p in published_values(twice(72.35, 72.35), "accuracy")] == [72.35]
-    assert published_value(twice(72.35, 72.35), "accuracy") == 72.35
 
 
 def test_two_tables_that_disagree_give_both_and_no_single_value():
@@ -46,3 +46,47 @@ def test_difference_and_cost_are_to_the_published_baseline():
 def test_sources_are_named_once():
     entries = [(method(label, published={"accuracy": 1.0}), {}, 1.0) for label in "ab"]
     assert sources(study_result(entries)) == ("CPT Table 2",)
+
+
+def suite(values, **changes):
+    """Schedules of rising cost, with a static baseline that is dearest and worst."""
+    entries = [
+        (method(f"s{i}", f"CR:3-8:{i + 1}", changes={"name": f"s{i}"}), {0: value}, 10.0 + i)
+        for i, value in enumerate(values)
+    ]
+    entries.append((method("static", 8), {0: 0.0}, 100.0))
+    return summarize(study_result(entries, kind="suite", baseline="static", **changes))[0]
+
+
+def test_the_relation_is_over_the_methods_whose_bits_change():
+    relation = cost_relation(suite([1.0, 3.0, 2.0, 4.0, 5.0]))
+    assert relation.labels == ("s0", "s1", "s2", "s3", "s4")
+    assert relation.correlation.rho == pytest.approx(0.9)  # ranks differ by 0 1 -1 0 0
+    assert relation.correlation.n == 5
+    assert relation.front == ("s0", "s1", "s3", "s4")
+
+
+def test_dearer_is_better_counts_as_positive_for_a_perplexity_too():
+    group = suite([5.0, 4.0, 3.0, 2.0])
+    lower_is_better = type(group)(
+        group="", metric="perplexity", higher_is_better=False, baseline=None, rows=group.rows
+    )
+    assert cost_relation(group).correlation.rho == -1
+    assert cost_relation(lower_is_better).correlation.rho == 1
+
+
+def test_deviations_are_tested_against_the_baseline():
+    wide, narrow = [1.0, 5.0, 9.0], [4.0, 5.0, 6.0]
+    result = study_result(
+        [
+            (method("static", 8), dict(enumerate(wide)), 2.0),
+            (method("CPT", "CR:3-8:8"), dict(enumerate(narrow)), 1.0),
+            (method("two seeds", 4), {0: 1.0, 1: 3.0}, 1.0),
+            (method("one seed", 5), {0: 1.0}, 1.0),
+        ],
+        baseline="static",
+    )
+    cpt, two = variance_rows(summarize(result)[0])
+    assert (cpt.label, cpt.std, cpt.baseline_std) == ("CPT", 1.0, 4.0)
+    assert cpt.test == brown_forsythe([narrow, wide])
+    assert (two.label, two.test) == ("two seeds", None)

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from bitcycle.study.base import Method
 from bitcycle.study.execute import to_do
 from bitcycle.study.failures import add_failure
-from bitcycle.study.results import read_study, study_folder
+from bitcycle.study.results import read_study
 from tests.study.made_up import result_of, write_run
-from tests.study.small_studies import tiny, tiny_study
+from tests.study.small_studies import tiny_study
 
 
 @pytest.fixture
@@ -55,18 +54,3 @@ def test_a_damaged_result_is_a_failed_run_that_only_its_owner_can_try_again(stud
     assert [s.state for s in to_do(result, retry_failed=True)] == ["missing"] * 3
     file.unlink()
     assert read_study(study, tmp_path).methods[0].runs[0].state == "started"
-
-
-def test_reading_changes_nothing(study, tmp_path):
-    read_study(study, tmp_path / "no")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_baseline_is_of_its_group(tmp_path):
-    study = tiny_study(
-        Method(label="8", config=tiny(8), group="a"), Method(label="4", config=tiny(4), group="b")
-    )
-    result = read_study(study, tmp_path)
-    assert result.baseline("a").method.label == "8"
-    assert result.baseline("b") is None
-    assert result.folder == study_folder(tmp_path, "tiny") == tmp_path / "studies" / "tiny"

@@ -38,20 +38,6 @@ def test_the_interval_is_the_hand_computed_one():
     assert (summary.low, summary.high) == pytest.approx((90.224, 95.776), abs=1e-3)
 
 
-@pytest.mark.parametrize("n", [2, 3, 10])
-def test_the_interval_is_scipys(n):
-    values = normal(n, 70, 2, n)
-    expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
-    summary = summarize_values(values)
-    assert (summary.low, summary.high) == pytest.approx((expected.low, expected.high))
-
-
-def test_one_value_has_no_deviation_and_no_interval():
-    summary = summarize_values([91.4])
-    assert (summary.mean, summary.n) == (91.4, 1)
-    assert summary.std is summary.low is summary.high is None
-
-
 def test_equal_values_have_a_deviation_of_zero_and_no_interval():
     summary = summarize_values([0.1 + 0.2, 0.3, 0.3])  # equal but for rounding
     assert summary.std == 0
@@ -62,11 +48,6 @@ def test_a_value_that_is_not_finite_leaves_no_interval():
     summary = summarize_values([30.0, math.inf, 31.0])
     assert summary.mean == math.inf
     assert summary.std is summary.low is None
-
-
-def test_nothing_has_no_mean():
-    with pytest.raises(ValueError, match="at least one value"):
-        summarize_values([])
 
 
 # -- paired differences -----------------------------------------------------------------------
@@ -80,6 +61,7 @@ def test_the_paired_difference_is_the_hand_computed_one():
     assert (found.low, found.high) == pytest.approx((-0.4841, 4.4841), abs=1e-4)
     assert found.p == pytest.approx(0.0742, abs=1e-4)
     assert found.is_beyond_noise is False
+    assert paired_difference(by_seed([5.0, 5.1, 5.2]), by_seed([1.0, 1.0, 1.1])).is_beyond_noise
 
 
 def test_p_and_interval_are_those_of_scipys_paired_t_test():
@@ -93,21 +75,12 @@ def test_p_and_interval_are_those_of_scipys_paired_t_test():
 
 
 def test_unequal_seeds_are_compared_as_pairs_of_common_seeds():
+    assert paired_difference({0: 1.0}, {1: 2.0}) is None
     one = {0: 5.0, 1: 7.0, 2: 100.0, 5: 9.0}
     base = {5: 6.0, 1: 5.0, 0: 4.0, 9: -100.0}
     found = paired_difference(one, base)
     assert found == paired_difference(by_seed([5.0, 7.0, 9.0]), by_seed([4.0, 5.0, 6.0]))
     assert (found.mean, found.n) == (2.0, 3)
-
-
-def test_no_common_seed_is_no_difference():
-    assert paired_difference({0: 1.0}, {1: 2.0}) is None
-
-
-def test_one_pair_has_no_interval_and_no_p():
-    found = paired_difference({0: 3.0, 1: 4.0}, {1: 2.0})
-    assert (found.mean, found.n) == (2.0, 1)
-    assert found.low is found.high is found.p is found.is_beyond_noise is None
 
 
 def test_the_same_difference_in_every_seed_has_no_p_of_zero():
@@ -116,11 +89,6 @@ def test_the_same_difference_in_every_seed_has_no_p_of_zero():
     found = paired_difference({seed: value + 100 / 360 for seed, value in base.items()}, base)
     assert found.mean == pytest.approx(100 / 360)
     assert found.low is found.p is found.is_beyond_noise is None
-
-
-def test_an_interval_that_leaves_out_zero_is_beyond_noise():
-    assert paired_difference(by_seed([5.0, 5.1, 5.2]), by_seed([1.0, 1.0, 1.1])).is_beyond_noise
-    assert paired_difference(by_seed([1.0, 1.0, 1.1]), by_seed([5.0, 5.1, 5.2])).is_beyond_noise
 
 
 # -- variance ---------------------------------------------------------------------------------
@@ -133,14 +101,6 @@ def test_brown_forsythe_is_the_hand_computed_one():
     found = brown_forsythe([[1.0, 2.0, 3.0], [10.0, 20.0, 30.0]])
     assert found.statistic == pytest.approx(3.2079, abs=1e-4)
     assert found.p == pytest.approx(float(stats.f.sf(3.2079, 1, 4)), abs=1e-4)
-
-
-@pytest.mark.parametrize("sizes", [(3, 3), (5, 8), (4, 6, 3)])
-def test_brown_forsythe_is_scipys_with_the_median(sizes):
-    groups = [normal(n, 70, 1 + i, n) for i, n in enumerate(sizes)]
-    expected = stats.levene(*groups, center="median")
-    found = brown_forsythe(groups)
-    assert (found.statistic, found.p) == pytest.approx((expected.statistic, expected.pvalue))
 
 
 @pytest.mark.parametrize(
@@ -187,22 +147,6 @@ def test_few_points_have_no_interval_and_a_constant_no_correlation(x, rho):
     assert found.low is None
 
 
-def test_a_correlation_needs_pairs():
-    with pytest.raises(ValueError, match="3 numbers against 2"):
-        rank_correlation([1.0, 2.0, 3.0], [1.0, 2.0])
-
-
-def test_the_interval_covers_the_true_correlation_about_as_often_as_it_says():
-    """Normal pairs of correlation 0.7 have Spearman's 6 / pi * asin(0.35) = 0.683."""
-    source, truth, hits = random.Random(0), 6 / math.pi * math.asin(0.35), 0
-    for _ in range(2000):
-        x = [source.gauss(0, 1) for _ in range(15)]
-        y = [0.7 * a + math.sqrt(1 - 0.49) * source.gauss(0, 1) for a in x]
-        found = rank_correlation(x, y)
-        hits += found.low is not None and found.low <= truth <= found.high
-    assert 0.93 < hits / 2000 < 0.98
-
-
 # -- Pareto front -----------------------------------------------------------------------------
 
 
@@ -215,10 +159,6 @@ def test_the_front_is_what_nothing_beats():
     ]  # fmt: skip
 
 
-def test_equal_points_are_on_the_front_together():
-    assert pareto_front([1.0, 1.0, 2.0], [5.0, 5.0, 4.0]) == [True, True, False]
-
-
 def test_of_values_that_differ_by_rounding_the_cheapest_is_on_the_front():
     # 1783 of 1800 right, twice: five accuracies with twelve digits each
     power = [99.1666666667, 98.6111111111, 98.8888888889, 98.8888888889, 99.7222222222]
@@ -229,26 +169,6 @@ def test_of_values_that_differ_by_rounding_the_cheapest_is_on_the_front():
     assert settled(means[0]) == settled(means[1]) == 99.0555556
 
 
-def test_equal_but_for_rounding_is_one_rank():
-    close = rank_correlation([1.0, 2.0, 3.0, 4.0], [5.0, 7.0 + 1e-11, 7.0, 9.0])
-    assert close == rank_correlation([1.0, 2.0, 3.0, 4.0], [5.0, 7.0, 7.0, 9.0])
-
-
-@pytest.mark.parametrize("number", [math.inf, -math.inf, 0.0, -3.25])
-def test_what_has_few_digits_stays_itself(number):
-    assert settled(number) == number
-    assert math.isnan(settled(math.nan))
-
-
-def test_the_front_agrees_with_the_definition_on_random_points():
-    source = random.Random(3)
-    points = [(source.randint(0, 9), source.randint(0, 9)) for _ in range(60)]
-    front = pareto_front([c for c, _ in points], [v for _, v in points])
-    for (cost, value), is_on in zip(points, front, strict=True):
-        better = [v for c, v in points if c <= cost and (v > value or (v == value and c < cost))]
-        assert is_on == (not better)
-
-
 def test_infinities_of_both_signs_have_no_mean():
     inf = math.inf
     difference = paired_difference({0: inf, 1: 1.0}, {0: 1.0, 1: inf})
@@ -257,8 +177,8 @@ def test_infinities_of_both_signs_have_no_mean():
     assert summarize_values([inf, 1.0]).mean == inf
 
 
-def test_spread_of_what_exploded_is_compared_without_overflow():
-    huge = [1e304, 1e304, 100.0]
-    assert brown_forsythe([huge, [1.0, 2.0, 4.0]]).p == pytest.approx(
-        brown_forsythe([[1.0, 1.0, 1e-302], [1e-304, 2e-304, 4e-304]]).p
-    )
+def test_nothing_has_no_mean_and_a_correlation_needs_pairs():
+    with pytest.raises(ValueError, match="at least one value"):
+        summarize_values([])
+    with pytest.raises(ValueError, match="3 numbers against 2"):
+        rank_correlation([1.0, 2.0, 3.0], [1.0, 2.0])

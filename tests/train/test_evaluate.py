@@ -13,13 +13,12 @@ from bitcycle.train.evaluate import (
     describe_precision,
     eval_precision,
     evaluate,
-    reduce_sums,
     unobserved_layers,
 )
 from bitcycle.train.loop import _train_step
 from bitcycle.train.reproduce import kept_settings
 from bitcycle.train.session import build_session
-from tests.train.small import float32, lstm, small, write_words
+from tests.train.small import lstm, small, write_words
 
 
 def trained(config, steps=3):
@@ -58,16 +57,6 @@ def test_it_gives_what_at_precision_gives(session, asked, bits):
             hits += int((session.model(batch.inputs).argmax(1) == batch.targets).sum())
     session.model.train()
     assert found["accuracy"] == pytest.approx(100 * hits / 360)
-
-
-def test_the_bits_of_an_evaluation_matter(session):
-    losses = {
-        evaluate(session.task, session.model, "test", Precision.parse(text), device=session.device)[
-            "loss"
-        ]
-        for text in ("fp32", "w8a8", "w4a4", "w2a2")
-    }
-    assert len(losses) == 4
 
 
 def everything(session):
@@ -121,14 +110,6 @@ def test_an_error_inside_restores_bits_and_mode(session):
     assert everything(session)["plain"] == before
 
 
-def test_a_model_without_bits_is_evaluated_in_float32(tmp_path):
-    session = trained(small(tmp_path, precision=float32()))
-    for asked in ("high", "scheduled", "full", "w4a4"):
-        assert eval_precision(asked, session.bits) == Precision()
-    assert describe_precision(session.model, Precision()) == "fp32"
-    assert unobserved_layers(session.model) == []
-
-
 def test_only_the_bits_of_a_forward_pass_are_described(session):
     assert describe_precision(session.model, Precision.parse("FW4/BW8")) == "w4a4"
     layers = {"fc": Precision(weight=8), "conv1": Precision(weight=4)}
@@ -139,8 +120,3 @@ def test_layers_are_unobserved_until_they_were_trained(tmp_path, session):
     fresh = trained(small(tmp_path), steps=0)
     assert unobserved_layers(fresh.model) == ["fc1", "fc2", "fc3"]
     assert unobserved_layers(session.model) == []
-
-
-def test_sums_become_numbers_by_name():
-    sums = {"loss": torch.tensor(2.5), "count": torch.tensor(4)}
-    assert reduce_sums(sums, torch.device("cpu"), 1) == {"count": 4.0, "loss": 2.5}

@@ -1,13 +1,12 @@
 """Files are whole or as they were before."""
 
 import errno
-import json
 import os
 from pathlib import Path
 
 import pytest
 
-from bitcycle.train.files import Appender, write_json, write_text
+from bitcycle.train.files import Appender, write_text
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
@@ -40,12 +39,6 @@ def test_the_content_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatc
     monkeypatch.setattr(Path, "replace", lambda a, b: (calls.append("rename"), replace(a, b))[1])
     write_text(tmp_path / "a.txt", "text")
     assert calls == ["fsync", "rename", "fsync"]  # the file, its name, the folder's entry
-
-
-def test_json_is_readable_by_people_too(tmp_path):
-    write_json(tmp_path / "a.json", {"b": 1})
-    assert (tmp_path / "a.json").read_text() == '{\n  "b": 1\n}\n'
-    assert json.loads((tmp_path / "a.json").read_text()) == {"b": 1}
 
 
 def test_an_appended_line_is_in_the_file_at_once(tmp_path):

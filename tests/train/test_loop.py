@@ -59,14 +59,11 @@ def train_by_hand(config):
     "changes",
     [
         {"precision": float32()},
-        {},
         {"accumulate": 2},
-        {"clip_norm": 0.05},
-        {"autocast": "bf16", "precision": float32()},
+        {"clip_norm": 0.05, "seed": 5},
         {"autocast": "bf16"},
-        {"seed": 5},
     ],
-    ids=["float32", "quantized", "micro-batches", "clipped", "bf16", "bf16 quantized", "seed"],
+    ids=["float32", "micro-batches", "clipped", "bf16"],
 )
 def test_a_run_is_the_plain_loop(tmp_path, changes):
     config = small(tmp_path, **changes)
@@ -85,12 +82,6 @@ def test_micro_batches_add_up_to_the_batch(tmp_path):
     parts = train_by_hand(small(tmp_path, precision=float32(), accumulate=4))
     for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
-
-
-def test_channels_last_changes_the_layout_and_not_the_training(tmp_path):
-    plain = run(convnet(tmp_path / "a", precision=float32()))
-    last = run(convnet(tmp_path / "b", precision=float32(), channels_last=True))
-    assert last.final["loss"] == pytest.approx(plain.final["loss"], rel=1e-3)
 
 
 def test_a_float32_run_has_no_bits_and_is_not_converted(tmp_path):
@@ -177,3 +168,9 @@ def test_layers_may_have_schedules_of_their_own(tmp_path):
     config = small(tmp_path, steps=2, precision=precision)
     run(dataclasses.replace(config))
     assert metrics_of(folder_of(config))[0]["bits"]["weight"] == [4, 6, 32]
+
+
+def test_channels_last_changes_the_layout_and_not_the_training(tmp_path):
+    plain = run(convnet(tmp_path / "a", precision=float32()))
+    last = run(convnet(tmp_path / "b", precision=float32(), channels_last=True))
+    assert last.final["loss"] == pytest.approx(plain.final["loss"], rel=1e-3)

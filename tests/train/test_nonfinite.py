@@ -36,10 +36,9 @@ def poison_after(patch, step, name="fc2"):
     patch.setattr(loop, "_train_step", poisoned)
 
 
-@pytest.mark.parametrize("changes", [{}, {"precision": float32()}], ids=["bits", "float32"])
-def test_a_huge_learning_rate_is_an_error_and_not_a_result(tmp_path, changes):
+def test_a_huge_learning_rate_is_an_error_and_not_a_result(tmp_path):
     rate = OptimizerConfig(lr=1e30, momentum=0.9)
-    config = small(tmp_path, optimizer=rate, lr=LrConfig(policy="constant"), **changes)
+    config = small(tmp_path, optimizer=rate, lr=LrConfig(policy="constant"))
     with pytest.raises(NonFiniteError, match="step"):
         run(config)
     assert not (folder_of(config) / "result.json").exists()

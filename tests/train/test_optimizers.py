@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 from torch.nn import Parameter
-from torch.optim import lr_scheduler
 
 from bitcycle.train.config import LrConfig, OptimizerConfig
 from bitcycle.train.optimizers import LearningRate, make_optimizer
@@ -69,42 +68,11 @@ def test_plateau_lowers_the_rate_when_the_metric_has_not_improved(higher_is_bett
     assert found == [1, 1, 0.5, 0.5]
 
 
-def test_plateau_waits_as_often_as_its_patience():
-    optimizer, rate = build(LrConfig(policy="plateau", gamma=0.5, patience=2), 100)
-    found = []
-    for metric in (10, 9, 9, 9, 9):
-        optimizer.step()
-        rate.after_evaluation(metric)
-        found.append(rate.value)
-    assert found == [1, 1, 1, 0.5, 0.5]
-
-
 def test_metrics_do_not_move_the_other_policies():
     optimizer, rate = build(LrConfig(policy="step"), 8)
     rates(optimizer, rate, 1)
     rate.after_evaluation(0.0)
     assert rate.value == 1
-
-
-@pytest.mark.parametrize(
-    ("config", "theirs"),
-    [
-        (LrConfig(policy="step", milestones=(0.25, 0.5), gamma=0.3),
-         lambda o: lr_scheduler.MultiStepLR(o, [10, 20], gamma=0.3)),
-        (LrConfig(policy="cosine", min_lr=0.01),
-         lambda o: lr_scheduler.CosineAnnealingLR(o, 40, eta_min=0.01)),
-    ],
-)  # fmt: skip
-def test_step_and_cosine_are_those_of_torch(config, theirs):
-    optimizer, rate = build(config, 40, 0.2)
-    other = torch.optim.SGD([Parameter(torch.zeros(1))], lr=0.2)
-    scheduler = theirs(other)
-    expected = []
-    for _ in range(40):
-        expected.append(other.param_groups[0]["lr"])
-        other.step()
-        scheduler.step()
-    assert rates(optimizer, rate, 40) == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_warm_up_that_rounds_to_no_step_is_one_step():
@@ -131,6 +99,7 @@ def test_plateau_goes_on_exactly_from_a_checkpoint(tmp_path):
     config = LrConfig(policy="plateau", gamma=0.5, patience=1)
     optimizer, rate = build(config, 100)
     for metric in (10, 9):  # one more and it lowers the rate
+        assert rate.value == 1
         rate.after_evaluation(metric)
     write_state(tmp_path, "s", {"o": optimizer.state_dict(), "lr": rate.state_dict()})
     stored = read_state(tmp_path, "s")

@@ -8,7 +8,7 @@ import pytest
 import rich
 
 from bitcycle.train import run
-from bitcycle.train.progress import Bar, Lines, Reporter, Status, make_reporter
+from bitcycle.train.progress import Bar, Lines, Status, make_reporter
 from tests.train.small import folder_of, small
 
 STATUS = Status(
@@ -56,11 +56,6 @@ def test_a_float32_run_has_no_saving_to_speak_of():
     assert line == "step 1/2  loss 0.5000  perplexity 101.00  bits fp32  left -"
 
 
-def test_quiet_prints_nothing(tmp_path, capsys):
-    assert type(show("quiet", tmp_path / "log.txt")) is Reporter
-    assert capsys.readouterr() == ("", "")
-
-
 def test_a_terminal_gets_a_bar_with_step_loss_metric_bits_saving_and_time(tmp_path, monkeypatch):
     terminal = make_terminal(monkeypatch)
     assert type(show("auto", tmp_path / "log.txt")) is Bar
@@ -81,11 +76,7 @@ def test_a_narrow_terminal_gets_the_numbers(tmp_path, monkeypatch):
     assert re.search(r"50/200 loss 1\.2346.*bits w4a4e8g8  saved 43\.2% left \S+", last)
 
 
-def test_without_a_terminal_it_is_lines(tmp_path, capsys):
-    assert type(show("auto", tmp_path / "log.txt")) is Lines
-
-
-@pytest.mark.parametrize("kind", ["lines", "bar", "quiet"])
+@pytest.mark.parametrize("kind", ["auto", "bar", "quiet"])
 def test_the_log_has_every_line_with_its_time(tmp_path, capsys, kind):
     show(kind, tmp_path / "log.txt")
     show(kind, tmp_path / "log.txt")  # a second run of the same folder adds to it
@@ -108,13 +99,7 @@ def test_a_note_is_for_the_log_only(tmp_path, capsys):
     assert (tmp_path / "log.txt").read_text().endswith(" stopped: full disk\n")
 
 
-def test_without_a_log_file_lines_are_only_shown(capsys):
-    with make_reporter("lines", log_file=None, title="x", total_steps=2) as reporter:
-        reporter.say("hello")
-    assert capsys.readouterr().out == "hello\n"
-
-
-@pytest.mark.parametrize("kind", ["lines", "bar", "quiet"])
+@pytest.mark.parametrize("kind", ["lines", "quiet"])
 def test_a_whole_run_can_be_watched_in_every_way(tmp_path, capsys, kind):
     config = small(tmp_path)
     result = run(config, show=kind)

@@ -2,10 +2,14 @@
 
 import dataclasses
 import errno
+import json
 import os
+import random
 import signal
 import sys
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -23,25 +27,29 @@ from bitcycle.train import (
 )
 from bitcycle.train.checkpoint import CheckpointError, Checkpoints
 from bitcycle.train.files import Appender
+from bitcycle.train.measured import machine, measured
+from bitcycle.train.overview import list_runs
+from bitcycle.train.reproduce import (
+    kept_settings,
+    random_state,
+    restore_random_state,
+    seed_everything,
+    seed_of_process,
+)
 from bitcycle.train.run import resume_or_run
 from bitcycle.train.signals import Interrupted
+from bitcycle.train.statefile import read_state, write_state
+from bitcycle.train.together import on_main
 from tests.train.small import (
+    Killed,
     files_below,
     folder_of,
+    kill_before_step,
     small,
 )
 
 train_run = sys.modules["bitcycle.train.run"]  # the package has a function of that name
 DIGITS = DataConfig(subset=160, batch_size=32, eval_batch_size=128, validation=40)
-
-
-def test_a_run_is_not_overwritten(tmp_path):
-    config = small(tmp_path, steps=1)
-    run(config)
-    before = files_below(folder_of(config))
-    with pytest.raises(ValueError, match="exists and is not empty.*--resume auto"):
-        run(config)
-    assert files_below(folder_of(config)) == before
 
 
 def test_resuming_a_finished_run_returns_its_result_and_writes_nothing(tmp_path):
@@ -89,20 +97,13 @@ def test_a_mistake_is_found_before_anything_is_created(tmp_path, changes, kind, 
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_file_where_the_output_folder_should_be_is_an_error(tmp_path):
-    (tmp_path / "runs").write_text("in the way")
-    with pytest.raises(OSError, match="runs"):
-        run(small(tmp_path / "runs"))
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
-def test_a_folder_that_cannot_be_written_any_more_is_a_clear_error(tmp_path, monkeypatch, number):
+def test_a_folder_that_cannot_be_written_any_more_is_a_clear_error(tmp_path, monkeypatch):
     """Full or read-only: the log and the metrics are the first to notice."""
     config = small(tmp_path)
 
     def fail(self, line):
         if "step 8" in line:
-            raise OSError(number, os.strerror(number))
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         original(self, line)
 
     original = Appender.add
@@ -112,18 +113,6 @@ def test_a_folder_that_cannot_be_written_any_more_is_a_clear_error(tmp_path, mon
             run(config)
     assert Checkpoints(folder_of(config) / "checkpoints").steps() == [3, 6]
     assert resume(folder_of(config)).steps == 12
-
-
-def test_what_the_caller_had_set_comes_back(tmp_path):
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        torch.use_deterministic_algorithms(False)
-        run(small(tmp_path, steps=1, threads=1))
-        assert torch.get_num_threads() == 2
-        assert not torch.are_deterministic_algorithms_enabled()
-    finally:
-        torch.set_num_threads(threads)
 
 
 def test_the_folder_holds_everything_the_documentation_names(tmp_path):
@@ -158,3 +147,121 @@ def test_a_signal_during_the_final_evaluation_is_obeyed_after_the_result_is_writ
         run(config)
     assert stop.value.exit_code == 143
     assert RunResult.read(folder_of(config)).steps == 2
+
+
+ALONE = SimpleNamespace(is_main=True, world_size=1)
+
+
+def test_the_main_process_acts():
+    done = []
+    on_main(ALONE, lambda: done.append(1))
+    assert done == [1]
+
+
+def test_what_it_raises_is_raised():
+    def fail():
+        raise ValueError("taken")
+
+    with pytest.raises(ValueError, match="taken"):
+        on_main(ALONE, fail)
+
+
+@pytest.mark.parametrize("failure", [None, ValueError("taken")])
+def test_other_processes_do_not_act_and_share_its_failure(monkeypatch, failure):
+    def broadcast(shared, src):
+        shared[:] = [failure]
+
+    monkeypatch.setattr("torch.distributed.broadcast_object_list", broadcast)
+    other = SimpleNamespace(is_main=False, world_size=2)
+    if failure is None:
+        on_main(other, lambda: pytest.fail("acted"))
+    else:
+        with pytest.raises(ValueError, match="taken"):
+            on_main(other, lambda: pytest.fail("acted"))
+
+
+def test_it_is_plain_json():
+    found = measured(1.23456, threads=2)
+    assert found == {"machine": machine(), "threads": 2, "seconds": 1.235}
+    assert json.loads(json.dumps(found)) == found
+
+
+def draw():
+    return [torch.rand(2).tolist(), np.random.rand(2).tolist(), np.random.standard_normal(),
+            random.random(), random.gauss(0, 1)]  # fmt: skip
+
+
+def test_a_seed_decides_all_three_generators():
+    for seed in (2**32 + 5, 3):  # the first is larger than numpy takes
+        seed_everything(seed)
+        first = draw()
+        seed_everything(seed)
+        assert draw() == first
+    seed_everything(4)
+    assert draw() != first
+
+
+def test_every_process_draws_numbers_of_its_own():
+    seeds = [seed_of_process(seed, rank) for seed in (0, 1, 2**40) for rank in range(4)]
+    assert seeds[::4] == [0, 1, 2**40]
+    assert len(set(seeds)) == len(seeds)
+    seed_everything(seeds[-1])  # each is one that the generators take
+
+
+def test_generators_go_on_from_a_saved_state(tmp_path):
+    seed_everything(0)
+    draw()  # an odd number of normal numbers: one is kept for the next call
+    write_state(tmp_path, "random", random_state())
+    expected = [draw(), draw()]
+    seed_everything(1)
+    restore_random_state(read_state(tmp_path, "random"))
+    assert [draw(), draw()] == expected
+
+
+def test_settings_come_back_also_after_an_error():
+    threads = torch.get_num_threads()
+    was_deterministic = torch.are_deterministic_algorithms_enabled()
+
+    def change():
+        with kept_settings():
+            torch.set_num_threads(threads + 1)
+            torch.use_deterministic_algorithms(not was_deterministic, warn_only=True)
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        change()
+    assert torch.get_num_threads() == threads
+    assert torch.are_deterministic_algorithms_enabled() == was_deterministic
+
+
+def test_every_run_below_a_folder_has_a_row(tmp_path, monkeypatch):
+    finished = small(tmp_path / "a" / "deep", steps=2)
+    result = run(finished)
+    broken = small(tmp_path / "b")
+    with monkeypatch.context() as patch:
+        kill_before_step(patch, 5)
+        with pytest.raises(Killed):
+            run(broken)
+    assert list_runs(tmp_path) == [
+        {
+            "run": str(folder_of(finished)),
+            "state": "finished",
+            "step": "2",
+            "result": f"accuracy {result.value:.2f} at w4a4",
+        },
+        {"run": str(folder_of(broken)), "state": "not finished", "step": "3", "result": "-"},
+    ]
+
+
+def test_a_damaged_result_is_said_to_be_one(tmp_path):
+    config = small(tmp_path, steps=1)
+    run(config)
+    for content in ("{", "[]", '{"metric": "accuracy"}'):
+        (folder_of(config) / "result.json").write_text(content)
+        assert list_runs(tmp_path)[0]["state"] == "result.json is damaged"
+
+
+def test_a_file_where_the_output_folder_should_be_is_an_error(tmp_path):
+    (tmp_path / "runs").write_text("in the way")
+    with pytest.raises(OSError, match="runs"):
+        run(small(tmp_path / "runs"))

@@ -14,7 +14,7 @@ from bitcycle.train.reproduce import kept_settings
 from bitcycle.train.session import build_session, kernels_by_layer, swa_start
 from bitcycle.train.statefile import read_state, write_state
 from bitcycle.warnings import BitcycleWarning
-from tests.train.small import float32, lstm, small, write_words
+from tests.train.small import lstm, small, write_words
 
 
 @pytest.fixture(autouse=True)
@@ -104,13 +104,6 @@ def test_another_number_of_processes_is_said_aloud(tmp_path):
     for name, total in session.window.items():  # of both processes
         assert fresh.window[name] == 2 * total
     assert fresh.step == 2
-
-
-def test_a_float32_run_has_no_scheduler_and_its_layers_are_torchs_own(tmp_path):
-    session = build_session(small(tmp_path, precision=float32()))
-    assert session.bits is None
-    assert type(session.model.fc1) is torch.nn.Linear
-    assert session.state_dict()["run"]["bits"] is None
 
 
 def test_layers_that_are_skipped_stay_float(tmp_path):

@@ -1,7 +1,5 @@
 """State splits into JSON and tensors and comes back as it was; nothing in a file is executed."""
 
-import ast
-import json
 import pickle
 import tempfile
 from collections import Counter
@@ -13,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-import bitcycle.train
 from bitcycle.train.statefile import join_state, read_state, split_state, write_state
 from tests.data.layouts import Payload
 
@@ -69,14 +66,7 @@ def same(a, b):
 
 
 @given(states)
-@settings(max_examples=150, deadline=None)
-def test_any_state_comes_back_as_it_was(state):
-    plain, found = split_state(state)
-    assert same(join_state(json.loads(json.dumps(plain)), found), state)
-
-
-@given(states)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_state_comes_back_from_its_files(state):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -119,16 +109,3 @@ def test_a_pickle_in_a_file_is_not_executed(tmp_path, name):
     assert not target.exists()
     pickle.loads((tmp_path / name).read_bytes()).close()  # the payload would have worked
     assert target.exists()
-
-
-def test_the_runner_has_no_way_to_unpickle_anything():
-    """By `ast`: no such import, and no call of torch.load."""
-    modules = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
-    for path in Path(bitcycle.train.__file__).parent.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                assert not modules & {alias.name.split(".")[0] for alias in node.names}, path
-            elif isinstance(node, ast.ImportFrom):
-                assert (node.module or "").split(".")[0] not in modules, path
-            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                assert (node.value.id, node.attr) not in {("torch", "load"), ("np", "load")}, path
