@@ -229,3 +229,7 @@ def test_training_lowers_the_perplexity(make):
     after = task.metrics(metrics_of(task, model, "train"))["perplexity"]
     assert before == pytest.approx(8, rel=0.1)  # 8 words, all as likely
     assert after < 0.7 * before
+
+
+def test_every_corpus_has_a_validation_split(make):
+    assert make(LSTM).has_validation
