@@ -46,7 +46,7 @@ def test_the_graph_is_read_where_people_have_it(tmp_path, zipped, below):
     [
         ("raw/edge", b""),
         ("raw/node-feat", b"no gzip"),
-        ("raw/node-label", gzip.compress(b"1,2\n" * 99)[:-9]),
+        ("raw/node-label", gzip.compress(b"1,2\n" * 99, mtime=0)[:-9]),
         ("split/time/train", "a,b\n"),
         ("raw/edge", ""),
         ("split/time/valid", ""),

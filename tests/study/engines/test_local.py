@@ -61,7 +61,7 @@ def pid_of(config):
 
 
 def test_a_worker_trains_run_after_run_until_one_fails(tmp_path):
-    one, two, three = (config_in(tmp_path, name) for name in ("one", "two", "three"))
+    one, two, three = (config_in(tmp_path, name, steps=2) for name in ("one", "two", "three"))
     crash = replace(crashing().config, output=str(tmp_path), name="crash")
     with LocalEngine(1) as engine:
         engine.start(one)
@@ -83,6 +83,7 @@ def test_a_worker_trains_run_after_run_until_one_fails(tmp_path):
     assert len(sums) == 1  # the same run, whatever its process has trained before
 
 
+@pytest.mark.slow
 def test_a_worker_that_died_between_two_runs_is_replaced(tmp_path):
     one, two = (config_in(tmp_path, name) for name in ("one", "two"))
     with LocalEngine(1) as engine:
