@@ -21,7 +21,7 @@ test-all: $(ALL)
 lint: $(ALL)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 
 bench: $(ALL)
 	$(BIN)/python benchmarks/step_time.py

@@ -25,6 +25,7 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXECUTED = ("python", "console")
 SHOWN = ("", "text", "diff", "yaml", "json", "toml", "make", "bibtex")
+LONG_IMPORTS = ("lightning", "transformers", "torch_geometric", "bitcycle.landscape")
 LONG = ("study run", "landscape", "range-test", "export", "report", "cost --paper")
 TIMEOUT = 300  # seconds for one command, or for all blocks of one file
 
@@ -116,7 +117,12 @@ def check_output(shown: list[str], real: str, what: str) -> None:
             assert any(line == other for other in rest), f"{what}\n{line!r} is not in:\n{real}"
 
 
-def takes_long(path: Path) -> bool:
+def takes_long(path: Path, language: str) -> bool:
+    """What takes seconds is run by `make test-all`."""
+    if language == "python":
+        lines = [line for block in executed(path, "python") for line in block.lines]
+        starts = tuple(f"{word} {name}" for word in ("from", "import") for name in LONG_IMPORTS)
+        return any(line.startswith(starts) for line in lines)
     commands = [line for block in executed(path, "console") for line in block.lines]
     starts = tuple(f"$ bitcycle {words}" for words in LONG)
     is_long = any(line.startswith(starts) and "--dry-run" not in line for line in commands)
@@ -128,7 +134,7 @@ def documents_with(language: str) -> list[Any]:
         pytest.param(
             path,
             id=str(path.relative_to(ROOT)),
-            marks=[pytest.mark.slow] if language == "console" and takes_long(path) else [],
+            marks=[pytest.mark.slow] if takes_long(path, language) else [],
         )
         for path in DOCUMENTS
         if executed(path, language)

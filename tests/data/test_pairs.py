@@ -203,6 +203,7 @@ pytest.importorskip("tokenizers")
 TEXTS = [text for pair in some_pairs(60) for text in pair[:2]]
 
 
+@pytest.mark.slow
 def test_equal_text_gives_an_equal_tokenizer_in_every_process(tmp_path):
     path = tmp_path / "script.py"
     path.write_text(

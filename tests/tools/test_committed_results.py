@@ -29,6 +29,7 @@ def rendered():
     return render(RESULTS)
 
 
+@pytest.mark.slow  # draws every picture
 def test_every_page_is_what_its_data_give(rendered):
     for name, text in rendered.items():
         stored = (RESULTS / name).read_text(encoding="utf-8")
@@ -37,6 +38,7 @@ def test_every_page_is_what_its_data_give(rendered):
         assert stored == text, f"{name}: python -m tools.results render results"
 
 
+@pytest.mark.slow  # draws every picture
 def test_nothing_else_lies_there(rendered):
     assert {path.name for path in RESULTS.iterdir()} == {*rendered, "data"}
     assert {path.suffix for path in (RESULTS / "data").iterdir()} == {".json"}
@@ -50,6 +52,7 @@ def test_no_page_has_anything_of_a_machine_in_it():
             assert not re.search(r"(?<![\w.<])/(tmp|home|root|work|Users|mnt)/", text), path.name
 
 
+@pytest.mark.slow  # draws every picture
 def test_the_first_page_fits_a_screen(rendered):
     assert len(rendered["README.md"].splitlines()) <= 40
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from multiprocessing import active_children
 
 import pytest
 
@@ -90,15 +91,10 @@ def test_a_worker_that_died_between_two_runs_is_replaced(tmp_path):
         engine.start(one)
         wait_for_all(engine)
         os.kill(pid_of(one), signal.SIGKILL)
-        while os.path.exists(f"/proc/{pid_of(one)}") and not is_zombie(pid_of(one)):
-            time.sleep(0.01)
+        for worker in active_children():
+            worker.join()
         engine.start(two)
         assert wait_for_all(engine)["two-seed0"].state == "done"
-
-
-def is_zombie(pid):
-    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-        return file.read().rpartition(")")[2].split()[0] == "Z"
 
 
 @pytest.mark.slow
