@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -16,6 +17,7 @@ from tests.toys import linears, randn
 NOISY = {"num_steps": 12, "quantizer": {}}  # ranges of each process's own, stochastic errors
 
 
+@pytest.mark.slow
 def test_converted_after_ddp_is_as_converted_before_to_the_bit(tmp_path):
     before = run_together(train, 2, tmp_path, way="ddp", **NOISY)
     after = run_together(train, 2, tmp_path, way="ddp", is_converted_last=True, **NOISY)

@@ -21,7 +21,7 @@ PAIRS = [("plain_loop.py", "plain_loop_cpt.py")] + [
     for package in ("accelerate", "lightning", "transformers")
 ]
 PAIRED = [name for pair in PAIRS for name in pair]
-SLOW = ("lightning", "transformers")  # to import
+SLOW = ("accelerate", "lightning", "transformers")  # to import
 
 
 @functools.cache
@@ -32,6 +32,7 @@ def output_of(name: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({path.name for path in EXAMPLES.glob("*.py")} - {*PAIRED}))
 def test_an_example_runs_and_says_something(name):
     assert output_of(name).strip()

@@ -24,6 +24,10 @@ DOCUMENTS = [
 LARGEST = 400_000  # bytes of a file
 
 
+def page(name):
+    return (RESULTS / f"{name}.md").read_text(encoding="utf-8")
+
+
 @pytest.fixture(scope="module")
 def rendered():
     return render(RESULTS)
@@ -101,12 +105,12 @@ def cells_of(page):
 
 
 @pytest.mark.parametrize("name", ["digits", "cifar10-small"])
-def test_values_differences_and_costs_of_a_page_are_those_of_its_runs(rendered, name):
+def test_values_differences_and_costs_of_a_page_are_those_of_its_runs(name):
     study = json.loads((RESULTS / "data" / f"{name}.json").read_text(encoding="utf-8"))
     values = {label: found for (_, label), found in final_values(study, "accuracy").items()}
     bitops = {m["label"]: m["runs"][0]["bitops"] for m in study["methods"]}
     cells = {m["label"]: m.get("published", {}).get("value") for m in study["methods"]}
-    rows = cells_of(rendered[f"{name}.md"])
+    rows = cells_of(page(name))
     assert [row[0] for row in rows] == list(values)
     for label, value, cost, n, against, difference, published in rows:
         own = list(values[label].values())
@@ -127,7 +131,7 @@ def numbers(text):
     return [float(number) for number in re.findall(r"[-+]?\d+\.\d+|[-+]?\d+", text)]
 
 
-def test_the_counts_of_the_first_page_are_those_of_the_runs(rendered):
+def test_the_counts_of_the_first_page_are_those_of_the_runs():
     """Every pair of cyclic and static bits on the pages, once for each pair of identities."""
     pairs = {}
     for path in sorted((RESULTS / "data").glob("*.json")):
@@ -138,7 +142,7 @@ def test_the_counts_of_the_first_page_are_those_of_the_runs(rendered):
         values = final_values(study, metric)
         ids = {(m["group"], m["label"]): m["id"] for m in study["methods"]}
         groups = list(dict.fromkeys(group for group, _ in values))
-        for row in cells_of(rendered[f"{path.stem}.md"]):
+        for row in cells_of(page(path.stem)):
             group, row = (row[0], row[1:]) if len(groups) > 1 else (groups[0], row)
             against = row[4]
             if against in ("-", "float32") or row[0].startswith("progressive"):
@@ -156,8 +160,8 @@ def test_the_counts_of_the_first_page_are_those_of_the_runs(rendered):
         mean = stats.tmean(change)
         verdicts.append(0 if abs(mean) <= half else math.copysign(1, mean))
     better, alike, worse = (verdicts.count(side) for side in (1, 0, -1))
-    assert f"{len(pairs)} comparisons" in rendered["README.md"]
-    assert f"{better} better, {alike} within noise, {worse} worse" in rendered["README.md"]
+    assert f"{len(pairs)} comparisons" in page("README")
+    assert f"{better} better, {alike} within noise, {worse} worse" in page("README")
 
 
 @pytest.mark.parametrize("name", ["digits", "table1-small", "table5-small", "table8-small"])

@@ -61,6 +61,7 @@ def pid_of(config):
     return int((run_folder(config).path / ".lock").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_a_worker_trains_run_after_run_until_one_fails(tmp_path):
     one, two, three = (config_in(tmp_path, name, steps=2) for name in ("one", "two", "three"))
     crash = replace(crashing().config, output=str(tmp_path), name="crash")
