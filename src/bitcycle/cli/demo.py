@@ -1,4 +1,4 @@
-"""`bitcycle demo`: a first study on real data, within two minutes and without a download."""
+"""`bitcycle demo`: a first study on real data, in a minute and without a download."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bitcycle.extras import MissingExtraError
 
 def register(subparsers: Any) -> None:
     """Adds the command."""
-    parser = subparsers.add_parser("demo", help="static 8-bit against CPT on digits, 1-2 minutes")
+    parser = subparsers.add_parser("demo", help="static 8-bit against CPT on digits, a minute")
     parser.add_argument("--output", default="runs/demo", help="where the runs go")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")

@@ -1,4 +1,4 @@
-"""The demo: static 8-bit against cycled precision on real images, in two minutes, no download."""
+"""The demo: static 8-bit against cycled precision on real images, in a minute, no download."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def demo_study(num_seeds: int = 3) -> Study:
     return Study(
         name="demo",
         description="Static 8-bit against cycled precision: a small residual net on 8x8 images of "
-        "digits, two minutes on two cores",
+        "digits, a minute on two cores",
         methods=tuple(Method(label=label, config=recipe(name)) for label, name in METHODS.items()),
         seeds=tuple(range(num_seeds)),
         baseline=BASELINE,
