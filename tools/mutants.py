@@ -141,7 +141,8 @@ class Coverage:
             "where file_id = ? and (abs(fromno) = ? or abs(tono) = ?) and context != ''"
         )
         rows = self._db.execute(query, (self._files.get(file, -1), line, line))
-        return sorted({context.partition("|")[0] for (context,) in rows})
+        found = {context.partition("|")[0] for (context,) in rows}
+        return sorted(test for test in found if test.startswith("tests/"))  # no doctests
 
 
 def run(root: Path, mutant: Mutant, tests: list[str], tree: Path) -> str:

@@ -46,7 +46,7 @@ def lazy_package(package: str) -> list[str]:
     assert module.__file__ is not None
     stub = ast.parse(Path(module.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
     homes: dict[str, tuple[str, str | None]] = {}
-    for node in stub.body:
+    for node in ast.walk(stub):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             for alias in node.names:
                 is_submodule = node.module == package

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from bitcycle.recipes.base import FAMILIES, Recipe
-from bitcycle.recipes.parts import CPT_CYCLES, ENDS, SKIPPED, quantized, schedule_text
+from bitcycle.recipes.parts import CPT_CYCLES, ENDS, quantized, schedule_text
 from bitcycle.recipes.tables import Bits, read_table, values
 from bitcycle.tasks.config import DataConfig, ModelConfig
 from bitcycle.train.config import (
@@ -94,10 +94,8 @@ def table2() -> Iterator[Recipe]:
             method, cell = row["method"], row["precision_fw_bw"]
             if method in ("sbm", "cpt"):
                 config = cifar(dataset, row["model"], METHODS[method], cell)
-            elif method in SKIPPED:
-                config = baseline(dataset, row["model"], method, cell)
             else:
-                continue
+                config = baseline(dataset, row["model"], method, cell)
             columns = (f"{dataset}_accuracy", "gbitops", "latency_hours_zc706")
             yield Recipe(config=config, cells=(where,), published=values(row, where, *columns))
 
