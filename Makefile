@@ -16,7 +16,7 @@ test: lint
 	$(PYTEST) -n 2 --dist worksteal -m "not slow"
 
 test-all: $(ALL)
-	$(PYTEST) -m slow
+	$(PYTEST) -n 2 --dist worksteal -m slow
 
 lint: $(ALL)
 	$(BIN)/ruff check .
@@ -30,16 +30,15 @@ docs: $(ALL)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo site/index.html
 
-$(BIN)/python:
+$(DEMO): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-
-$(DEMO): pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e ".[train,report]"
 	touch $@
 
-$(ALL): pyproject.toml constraints.txt | $(BIN)/python
+$(ALL): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
 	$(PIP) -e ".[all,docs,dev]"
-	touch $@
+	touch $(DEMO) $@
 
 clean:
 	rm -rf .venv build dist site src/*.egg-info

@@ -1,6 +1,7 @@
 """`import bitcycle` is cheap: it loads neither torch nor an extra until a name is asked for."""
 
 import json
+import pickle
 import subprocess
 import sys
 
@@ -55,6 +56,8 @@ model = bc.quantize_model(torch.nn.Sequential(torch.nn.Linear(4, 2)))
 bits = bc.PrecisionScheduler(model, forward="CR:3-8:1", backward=8, total_steps=6)
 model(torch.ones(2, 4)).sum().backward()
 bits.step()
+assert bc.convert is sys.modules["bitcycle.convert"]  # a submodule, imported or not
+assert bc.export.export_model
 names = [len(LAYERS.names()), len(QUANTIZERS.names()), len(bc.list_schedules())]
 missing = [name for name in bc.__all__ if not hasattr(bc, name)]
 print(json.dumps([names, missing]))
@@ -81,6 +84,10 @@ print(json.dumps([sorted(found), shown.getvalue(), are_functions]))
     assert imported == []
     assert "transformers.pytorch_utils.Conv1D" in shown
     assert all(are_functions)
+
+
+def test_a_lazy_package_can_be_pickled_as_cloudpickle_does():
+    assert pickle.loads(pickle.dumps(bitcycle.train)) is bitcycle.train
 
 
 @pytest.mark.parametrize("package", LAZY, ids=lambda package: package.__name__)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import importlib
 import sys
-from pathlib import Path
+from importlib.resources import files
 from types import ModuleType
 from typing import Any
 
@@ -20,10 +20,15 @@ class LazyPackage(ModuleType):
     _homes: dict[str, tuple[str, str | None]]  # name -> (module, attribute; None: the module)
 
     def __getattr__(self, name: str) -> Any:
-        if name not in vars(self)["_homes"]:
+        if name.startswith("__") and name not in self._homes:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        home, attribute = self._homes[name]
-        module = importlib.import_module(home)
+        home, attribute = self._homes.get(name, (f"{self.__name__}.{name}", None))
+        try:
+            module = importlib.import_module(home)  # a name of the stub, or any submodule
+        except ModuleNotFoundError as error:
+            if error.name != home:
+                raise  # the module is there, something it imports is not
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}") from None
         value = module if attribute is None else getattr(module, attribute)
         vars(self)[name] = value
         return value
@@ -39,12 +44,14 @@ class LazyPackage(ModuleType):
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._homes})
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return importlib.import_module, (self.__name__,)  # for cloudpickle, which Ray uses
+
 
 def lazy_package(package: str) -> list[str]:
     """Serve the names of a package's stub on first use; returns them for `__all__`."""
     module = sys.modules[package]
-    assert module.__file__ is not None
-    stub = ast.parse(Path(module.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    stub = ast.parse(files(package).joinpath("__init__.pyi").read_text(encoding="utf-8"))
     homes: dict[str, tuple[str, str | None]] = {}
     for node in ast.walk(stub):
         if isinstance(node, ast.ImportFrom) and node.module is not None:

@@ -47,15 +47,12 @@ class LocalEngine(Engine):
     def start(self, config: RunConfig) -> None:
         """Hand the run to an idle worker, or to a new one."""
         for worker in [worker for worker in self._workers if worker.config is None]:
-            with suppress(BrokenPipeError, ConnectionResetError):  # it died while it was idle
-                worker.pipe.send(config)
-                worker.config = config
+            if _hand_over(config, worker):
                 return
-            self._remove(worker)
+            self._remove(worker)  # it died while it was idle
         worker = _new_worker()
-        worker.pipe.send(config)
-        worker.config = config
         self._workers.append(worker)
+        _hand_over(config, worker)  # of one that dies at once `wait` tells the end
 
     def wait(self, seconds: float) -> list[Ending]:
         """The endings of the runs that are over."""
@@ -72,18 +69,17 @@ class LocalEngine(Engine):
             worker.process.join()
             ending = judged(worker.process.exitcode, worker.config)
         worker.config = None
-        if ending.state in (
-            "failed",
-            "stopped",
-        ):  # whatever the run left behind goes with its process
+        if ending.state in ("failed", "stopped"):  # what a run left behind goes with the process
             self._remove(worker)
         return ending
 
     def _remove(self, worker: Worker) -> None:
+        """An idle worker ends by itself when its pipe is closed."""
         self._workers.remove(worker)
+        worker.pipe.close()
+        worker.process.join(PATIENCE)
         worker.process.kill()
         worker.process.join(PATIENCE)
-        worker.pipe.close()
 
     def stop(self) -> None:
         """Ask for a checkpoint and an end."""
@@ -91,9 +87,10 @@ class LocalEngine(Engine):
             worker.process.terminate()
 
     def kill(self) -> None:
-        """End every worker at once."""
+        """End what trains at once, and let idle workers end."""
         for worker in self._workers:
-            worker.process.kill()
+            if worker.config is not None:
+                worker.process.kill()
         for worker in list(self._workers):
             self._remove(worker)
 
@@ -106,6 +103,16 @@ def _new_worker() -> Worker:
         process.start()
     theirs.close()  # the worker has its own
     return Worker(process, ours)
+
+
+def _hand_over(config: RunConfig, worker: Worker) -> bool:
+    """Whether the worker is there to take it."""
+    worker.config = config
+    try:
+        worker.pipe.send(config)
+    except (BrokenPipeError, ConnectionResetError):
+        return False
+    return True
 
 
 def _work(pipe: Connection) -> None:
