@@ -169,6 +169,12 @@ def test_a_wrong_file_is_an_error_that_names_the_key(changes, parts, tmp_path, c
     refused(["train", str(path)], capsys, tmp_path, *parts)
 
 
+def test_an_alias_inside_itself_is_an_error_that_names_the_file(tmp_path, capsys):
+    path = tmp_path / "loop.yaml"
+    path.write_text("model: {options: &q {x: *q}}")
+    refused(["train", str(path)], capsys, tmp_path, "loop.yaml", "an alias stands inside")
+
+
 @pytest.mark.parametrize(
     ("argv", "parts"),
     [

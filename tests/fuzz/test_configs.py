@@ -96,6 +96,7 @@ def test_that_holds_for_many_more(file):
 
 WORDS = {
     "deep nesting": "steps: " + "[" * 1_000,
+    "an alias of itself": "model: {options: &q {x: *q}}",
     "a number of 5,000 digits": f"steps: {'9' * 5_000}",
     "a python call": "steps: !!python/object/apply:os.system ['touch executed']",
     "bytes": "steps: !!binary AAAA",

@@ -356,6 +356,7 @@ def test_plain_data_aliases_and_merged_keys_are_read(tmp_path):
     [
         ("a: [1", "expected ',' or ']'"),
         ("[" * 1_000, "nested too deeply"),
+        ("a: &a [*a]", "an alias stands inside"),
         ("a: 2026-13-45", "month must be in 1..12"),
         ("a: !!bool maybe", "maybe"),
         ("a: !!timestamp never", "groupdict"),

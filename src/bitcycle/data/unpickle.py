@@ -18,7 +18,14 @@ MOST_VALUES = 2**28  # of a dense matrix: 1 GB
 _PLAIN_TYPES = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"}
 
 
-class _Record:
+class _Fixed(type):
+    """The type of classes that a pickle cannot change."""
+
+    def __setattr__(cls, name: str, value: object) -> None:
+        raise pickle.UnpicklingError(f"it sets {name!r} of a class; do not trust this file")
+
+
+class _Record(metaclass=_Fixed):
     """The arguments and the state that a pickle gives a class."""
 
     args: tuple[Any, ...] = ()
@@ -43,14 +50,14 @@ class _Sparse(_Record):
     """scipy.sparse.csr_matrix"""
 
 
-class _Bytes:
+class _Bytes(metaclass=_Fixed):
     """Bytes that Python 3 wrote for a protocol of Python 2."""
 
     def __new__(cls, text: str = "", encoding: object = "latin1") -> bytes:  # type: ignore[misc]
         return text.encode("latin1")
 
 
-class _Dict:
+class _Dict(metaclass=_Fixed):
     """A defaultdict, whose factory is not needed."""
 
     def __new__(cls, *_factory: object) -> dict[object, object]:  # type: ignore[misc]
@@ -117,7 +124,7 @@ def as_array(value: object) -> NDArray[Any]:
         raise ValueError(f"a {type(value).__name__} where an array is expected")
     try:
         return _dense(value) if isinstance(value, _Sparse) else _array(value)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except Exception as error:  # damage can fail in any way here too
         raise ValueError(f"a damaged array ({error})") from None
 
 
@@ -140,12 +147,14 @@ def _array(record: _Array) -> NDArray[Any]:
 def _dense(record: _Sparse) -> NDArray[np.float32]:
     state = {_text(name): value for name, value in record.state.items()}
     num_rows, num_columns = state["_shape"]
-    values, columns, row_starts = (as_array(state[name]) for name in ("data", "indices", "indptr"))
+    values, columns, row_starts = (_array(state[name]) for name in ("data", "indices", "indptr"))
+    if row_starts.shape != (num_rows + 1,) or (row_starts[1:] < row_starts[:-1]).any():
+        raise ValueError(f"row starts that do not increase over {num_rows} rows")
+    if row_starts[0] != 0 or not values.shape == columns.shape == (row_starts[-1],):
+        raise ValueError(f"{values.shape} values, {columns.shape} columns, {row_starts[-1]} places")
     if num_rows * num_columns > MOST_VALUES or (len(columns) and columns.min() < 0):
         raise ValueError(f"a sparse matrix of {num_rows:,} x {num_columns:,}, or a column below 0")
     rows = np.repeat(np.arange(num_rows), np.diff(row_starts))
-    if len(rows) != len(columns):
-        raise ValueError(f"a sparse matrix of {len(rows)} values in {len(columns)} columns")
     dense = np.zeros((num_rows, num_columns), np.float32)
     np.add.at(dense, (rows, columns), values)
     return dense

@@ -17,7 +17,9 @@ def read_yaml(path: Path, *, purpose: str) -> Any:
     if size > MOST_BYTES:
         raise ValueError(f"{path} has {size:,} bytes; at most {MOST_BYTES:,}")
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        _check_aliases(content, {})
+        return content
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not a text file: {error}") from None
     except RecursionError:
@@ -26,3 +28,15 @@ def read_yaml(path: Path, *, purpose: str) -> Any:
     except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path} is not valid YAML: {reason}") from None
+
+
+def _check_aliases(value: Any, is_open: dict[int, bool]) -> None:
+    """Raise for a list or mapping that an alias puts inside itself."""
+    if not isinstance(value, dict | list | tuple) or is_open.get(id(value)) is False:
+        return
+    if id(value) in is_open:
+        raise ValueError("an alias stands inside the value that it repeats")
+    is_open[id(value)] = True
+    for inner in value.values() if isinstance(value, dict) else value:
+        _check_aliases(inner, is_open)
+    is_open[id(value)] = False  # checked; another alias may repeat it
