@@ -108,6 +108,23 @@ def test_a_failed_run_is_the_exit_code_and_is_retried_when_asked(engines, study,
     assert len(engines[2][2].started) == 1
 
 
+def test_runs_without_a_finite_value_have_tables_and_no_picture(engines, study, tmp_path, capsys):
+    assert main(["study", "run", "mine.yaml", "--quiet"]) == 0
+    folder = tmp_path / "runs" / "studies" / "mine"
+    for path in (tmp_path / "runs").glob("tiny-*/result.json"):
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored["final"]["accuracy"] = float("nan")
+        path.write_text(json.dumps(stored), encoding="utf-8")
+    (folder / "table.md").unlink()
+    capsys.readouterr()
+    assert main(["study", "table", "mine.yaml"]) == 0
+    out = capsys.readouterr().out
+    assert "no picture: " in out
+    assert "finite" in out
+    assert "runs/studies/mine/table.md" in out
+    assert (folder / "table.md").exists()
+
+
 def test_a_table_of_nothing_is_an_error(study, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["study", "table", "mine.yaml"]) == 2

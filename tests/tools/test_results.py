@@ -13,6 +13,7 @@ from bitcycle.study.execute import run_study
 from bitcycle.study.find import find_study
 from bitcycle.study.identity import config_id
 from bitcycle.study.results import read_study
+from bitcycle.study.statistics import Difference
 from bitcycle.study.summary import summarize
 from bitcycle.tasks import DataConfig, ModelConfig
 from tests.study.made_up import method, study_result
@@ -24,11 +25,13 @@ from tools.results.comparison import (
     compare_at_cost,
     distinct,
     one_per_network,
+    overall_answer,
     summarize_comparisons,
 )
 from tools.results.folder import add, fill, gather_files, render
 from tools.results.page import picture, table, to_json
 from tools.results.study_data import StudyData, from_settings, gather, restore, to_settings
+from tools.results.study_page import study_page
 
 MACHINE = {"bitcycle": "0.1.0", "torch": "2.13.0", "processor": "AMD EPYC", "device": "cpu"}
 MADE = {"machine": MACHINE, "threads": 1, "seconds": 75.25}
@@ -197,6 +200,30 @@ def test_studies_that_share_runs_count_once_with_the_most_seeds():
     found = [*compare(few), *compare(many)]
     assert [each.study for each in distinct(found)] == ["many"]
     assert [each.study for each in one_per_network(found)] == ["many"]
+
+
+def test_the_details_list_the_cheaper_static_bits_of_any_study():
+    own = study_of(
+        (method("static 8"), BASE, 100.0),
+        (method("static 4", 4), WORSE, 40.0),
+        (method("c", "CR:3-8:8"), WORSE, 60.0),
+    )
+    other = study_of((method("static 8"), BASE, 100.0), (method("static 6", 6), BASE, 50.0),
+                     name="other")  # fmt: skip
+    [counted] = compare_at_cost(own, [own, other])
+    assert (counted.study, counted.static_study) == ("made-up", "other")
+    assert any("[static 6 of other](other.md)" in d for d in study_page(own, [own, other]).details)
+    assert any("| c | static 4 |" in part for part in study_page(own).details)
+
+
+def test_a_bound_of_zero_counts_and_a_missing_p_is_not_significant():
+    study = study_of((method("static 8"), BASE, 100.0), (method("c", "CR:3-8:8"), WORSE, 60.0))
+    [each] = compare(study)
+    unsure = replace(each, difference=Difference(mean=1.0, low=0.0, high=2.0, p=0.05, n=3))
+    untested = replace(each, difference=Difference(mean=-1.0, low=-2.0, high=-0.5, p=None, n=3))
+    answer = overall_answer([unsure, untested])
+    assert "1 of 2 intervals" in answer
+    assert "0 better and 0 worse remain" in answer
 
 
 # -- measurements -------------------------------------------------------------------------------

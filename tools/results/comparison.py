@@ -32,11 +32,12 @@ MATCH = 0.01  # of the static value: an interval inside it is a match
 class Comparison:
     """A cyclic method and a static one over common seeds.
 
-    ids: of both configurations, equal in studies that share runs. published: the same difference
-    in the paper's table.
+    study, static_study: where the runs of each are. ids: of both configurations, equal in studies
+    that share runs. published: the same difference in the paper's table.
     """
 
     study: str
+    static_study: str
     group: GroupSummary
     cyclic: Row
     static: Row
@@ -95,6 +96,7 @@ def compare_at_cost(study: StudyData, others: Sequence[StudyData] = ()) -> list[
 class _Static(NamedTuple):
     """Static bits, the identity of their configuration, and their key where the study has them."""
 
+    study: str
     row: Row
     identity: str
     key: str | None
@@ -113,7 +115,7 @@ def _cyclic(study: StudyData) -> Iterator[tuple[GroupSummary, Row]]:
 
 def _static(study: StudyData, group: GroupSummary) -> list[_Static]:
     keys = [(row, row.method.method.key) for row in group.done if not row.is_scheduled]
-    return [_Static(row, study.ids[key], key) for row, key in keys]
+    return [_Static(study.name, row, study.ids[key], key) for row, key in keys]
 
 
 def _alike(row: Row, statics: Iterable[_Static]) -> list[_Static]:
@@ -140,6 +142,7 @@ def _against(
             key = row.method.method.key
             yield Comparison(
                 study=study.name,
+                static_study=static.study,
                 group=group,
                 cyclic=row,
                 static=static.row,
@@ -346,10 +349,11 @@ def overall_answer(comparisons: Sequence[Comparison]) -> str:
     """All comparisons counted, after Holm's correction, and the losses that they exclude."""
     if not comparisons:
         return "No finished study compares cyclic with static bits of the same top precision yet."
-    known = [each for each in comparisons if each.verdict != UNKNOWN]
-    stays = holm([each.difference.p or 0.0 for each in known])
-    left = Counter(each.verdict for each, stay in zip(known, stays, strict=True) if stay)
-    lows = [e.difference.low for e in known if e.group.metric == "accuracy" and e.difference.low]
+    tested = [(each, each.difference.p) for each in comparisons if each.difference.p is not None]
+    stays = holm([p for _, p in tested])
+    left = Counter(each.verdict for (each, _), stay in zip(tested, stays, strict=True) if stay)
+    bounds = [each.difference.low for each in comparisons if each.group.metric == "accuracy"]
+    lows = [low for low in bounds if low is not None]
     return (
         f"{len(comparisons)} comparisons of a cyclic schedule with static bits of the same top "
         f"precision: {counts_text(comparisons)}, at {costs_text(comparisons)} of the bit "

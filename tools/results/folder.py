@@ -66,7 +66,7 @@ def render(folder: Path) -> dict[str, str]:
     studies, pages = read_studies(folder), list[Page]()
     for study in studies:
         with blame(folder / "data" / f"{study.name}.json"):
-            pages.append(study_page(study))
+            pages.append(study_page(study, studies))
     for name, kind in KINDS.items():
         path = folder / "data" / f"{name}.json"
         if path.exists():

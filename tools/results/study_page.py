@@ -29,7 +29,7 @@ from tools.results.comparison import (
     published_difference,
     summarize_comparisons,
 )
-from tools.results.page import Data, Page, measured_text, picture, sentence, table
+from tools.results.page import Data, Page, link, measured_text, picture, sentence, table
 from tools.results.study_data import StudyData, recipe_of, training
 
 SHOWS = {
@@ -45,8 +45,11 @@ COLUMNS = (
 PUBLISHED = " Published: the same difference in the paper's table (its network, no n)."
 
 
-def study_page(study: StudyData) -> Page:
-    """One sentence, the picture of the study, every method in one table."""
+def study_page(study: StudyData, studies: Sequence[StudyData] = ()) -> Page:
+    """One sentence, the picture of the study, every method in one table.
+
+    studies: all of the folder, whose static bits the details compare with at equal cost.
+    """
     result, groups = study.result, summarize(study.result)
     comparisons = compare(study)
     values, has_published = values_table(study, groups, comparisons)
@@ -59,7 +62,7 @@ def study_page(study: StudyData) -> Page:
         columns=COLUMNS.format(result.study.baseline or "none here")
         + (PUBLISHED if has_published else ""),
         commands=[study.command, gather_command(study.command)],
-        details=_details(study, groups),
+        details=_details(study, groups, studies),
     )
 
 
@@ -138,7 +141,9 @@ def value_text(summary: Summary | None) -> str:
     return f"{mean} ({interval_text(summary.low, summary.high)})"
 
 
-def _details(study: StudyData, groups: Sequence[GroupSummary]) -> list[str]:
+def _details(
+    study: StudyData, groups: Sequence[GroupSummary], studies: Sequence[StudyData]
+) -> list[str]:
     """Set-up, every difference to the baseline, what each method is, machine, wall-clock."""
     result = study.result
     parts = [escape_markdown(" ".join(sentence(t) for t in (setup(result), *result.study.notes)))]
@@ -159,13 +164,14 @@ def _details(study: StudyData, groups: Sequence[GroupSummary]) -> list[str]:
         names = ["group", "method", "difference (95 % interval)", "n", "p"]
         parts += [escape_markdown(title), table(names, rows)]
     rows = [
-        [each.group.group if len(groups) > 1 else "", each.cyclic.label, each.static.label,
-         cost_text(each.cost), difference_text(each.difference)]
-        for each in compare_at_cost(study)
+        [each.group.group if len(groups) > 1 else "", each.cyclic.label, _static_label(each),
+         cost_text(each.cost), difference_text(each.difference), str(each.difference.n)]
+        for each in compare_at_cost(study, studies)
     ]  # fmt: skip
     if rows:
-        names = ["group", "method", "against", "cost", "difference (95 % interval)"]
-        parts += ["Against the best static bits that cost no more:", table(names, rows)]
+        names = ["group", "method", "against", "cost", "difference (95 % interval)", "n"]
+        title = "Against the best static bits of any study that cost no more:"
+        parts += [title, table(names, rows)]
     parts += ["Methods:", _methods_table(study, groups)]
     undone = [
         f"- {escape_markdown(f'{row.method.key}, seed {s.run.seed}: {s.error or s.state}')}"
@@ -180,6 +186,13 @@ def _details(study: StudyData, groups: Sequence[GroupSummary]) -> list[str]:
     made += [{"threads": number} for number in study.threads]
     made += [{"seconds": run.seconds} for run in runs]
     return [*parts, escape_markdown(f"{len(runs)} runs. {measured_text(made)}")]
+
+
+def _static_label(each: Comparison) -> str:
+    """With its study where that is another one."""
+    if each.static_study == each.study:
+        return each.static.label
+    return link(f"{each.static.label} of {each.static_study}", f"{each.static_study}.md")
 
 
 def _methods_table(study: StudyData, groups: Sequence[GroupSummary]) -> str:

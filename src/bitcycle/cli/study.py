@@ -139,7 +139,7 @@ def _show(result: Any, num_tables: int | None = None) -> None:
             from bitcycle.report.files import save_study
 
             paths += save_study(result)
-        except MissingExtraError as error:
+        except (MissingExtraError, ValueError) as error:  # such as no finite value
             print(f"no picture: {error}")
     for path in paths:
         print(path)

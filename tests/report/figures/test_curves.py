@@ -3,11 +3,14 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from bitcycle.report import plot
-from bitcycle.report.figures.curves import curves_chart, learning_curves, quantities
-from bitcycle.report.runs import logged_methods
+from bitcycle.report.figures.curves import Quantity, curves_chart, learning_curves, quantities
+from bitcycle.report.figures.schedules import MOST_SEGMENTS
+from bitcycle.report.runs import logged_entries, logged_methods
+from bitcycle.schedules import parse_schedule
 from bitcycle.study.compare import Comparison, compare_runs
 from bitcycle.tasks import DataConfig, ModelConfig
 from tests.report.made_up import STEPS
@@ -31,8 +34,8 @@ def test_every_seed_has_a_curve_and_every_method_their_mean(made):
 
 def test_the_metric_and_the_losses_that_were_logged_can_be_shown(made):
     found = quantities(logged_methods(made), "accuracy")
-    assert [(quantity.kind, quantity.key) for quantity in found] == [
-        ("eval", "accuracy"), ("train", "loss"),
+    assert [(quantity.kinds, quantity.key) for quantity in found] == [
+        (("eval",), "accuracy"), (("train",), "loss"),
     ]  # fmt: skip
     assert quantities(logged_methods(made)[3:], "accuracy") == []
 
@@ -45,7 +48,22 @@ def test_the_metric_is_that_of_training_if_no_run_was_evaluated_twice(made, num_
     log.write_text("".join(f"{json.dumps(line)}\n" for line in lines[: 2 + num_evals]))
     [first, *_] = logged_methods(made)
     alone = replace(first, runs=first.runs[:1])
-    assert quantities([alone], "accuracy")[0].kind == kind
+    assert quantities([alone], "accuracy")[0].kinds == (kind,)
+
+
+def test_runs_with_and_without_evaluations_are_compared_by_what_each_logged(tmp_path):
+    counted = {"kind": "train", "bitops": 1.0, "seconds": 1.0}
+    train = [{"step": step, "accuracy": 50.0 + step, **counted} for step in (1, 2, 3, 4)]
+    tested = [{"step": s, "kind": "eval", "split": "test", "accuracy": 60.0 + s} for s in (2, 4)]
+    lines = {8: train + tested, 6: train + tested[1:], 4: tested[1:]}
+    folders = [write_run(config(bits, output=str(tmp_path)), None, logged)
+               for bits, logged in lines.items()]  # fmt: skip
+    upper, *_ = plot(compare_runs(folders)).axes
+    drawn = [(list(line.get_xdata()), list(line.get_ydata())) for line in upper.lines]
+    assert drawn == [([2, 4], [62, 64]), ([1, 2, 3, 4], [51, 52, 53, 54]), ([4], [64])]
+    assert upper.lines[2].get_marker() not in (None, "", "None")
+    assert "training" in upper.lines[1].get_label()
+    assert "test and training" in upper.get_ylabel()
 
 
 def test_long_logs_are_thinned(made):
@@ -73,6 +91,18 @@ def test_every_configuration_has_a_band_on_one_scale(tmp_path):
     assert len({band.get_ylim() for band in bands}) == 1
     ticks = [[tick.get_text() for tick in band.get_yticklabels()] for band in bands]
     assert ticks == [["8"], ["3", "8"], ["fp32"]]
+
+
+def test_a_band_has_the_bits_of_every_step_and_the_chart_few_segments(tmp_path):
+    many = config("CR:3-8:300", output=str(tmp_path), steps=3000)
+    compared = compare_runs([write_run(many, None)])
+    _, band = plot(compared).axes
+    heights, edges, _ = band.patches[0].get_data()
+    steps = np.diff(edges).astype(int)
+    assert np.repeat(heights, steps).tolist() == parse_schedule("CR:3-8:300").values(3000)
+    methods = logged_entries(compared.entries)
+    drawn = learning_curves(methods, Quantity(("eval",), "accuracy", "accuracy"), limit=400)
+    assert len(curves_chart(drawn)["data"][-1]["x"]) == MOST_SEGMENTS + 1 < len(steps)
 
 
 def test_a_run_without_a_line_is_drawn_empty(tmp_path):

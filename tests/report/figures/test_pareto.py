@@ -128,6 +128,14 @@ def test_critical_periods_stand_at_what_is_varied():
     assert "start of the window" in panel.x_title
 
 
+def test_the_interval_of_the_baseline_of_critical_periods_is_in_the_range():
+    panel = period_panel(group_of([(PERIODS[0][0], {0: 80.0, 1: 91.0, 2: 102.0}, 1), *PERIODS[1:]]))
+    [base] = panel.lines
+    assert base.low < min(point.low for point in panel.points)
+    for low, high in (panel.y_range, panel.seed_range):
+        assert low < base.low < base.high < high
+
+
 def test_the_demo_has_every_method_at_its_cost_and_the_bits_of_every_step():
     costs, bits = demo_panels(demo_result().study)
     assert [(point.label, point.x) for point in costs.points] == [
@@ -178,6 +186,8 @@ def test_every_group_with_a_finished_run_has_a_panel():
 def test_a_study_without_a_run_has_no_picture():
     with pytest.raises(ValueError, match="has no finished run to draw; start it with: bitcycle"):
         plot(study_result([(method("a", 8), {}, 1.0)]))
+    with pytest.raises(ValueError, match="has a finite value"):
+        plot(study_result([(method("a", 8), {0: math.nan, 1: math.inf}, 1.0)]))
 
 
 def test_the_demo_is_drawn():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 Points = tuple[tuple[int, float], ...]  # step, value
 
 _BAND = 0.62  # inches
-_MARKED = 30  # points of a mean that get a marker each
+_MARKED = 30  # points of a mean that get a marker each on the page
+_FEW = 3  # the same in a picture
 _FILLED = 4  # methods whose bits are filled on the page
 _PICTURE_POINTS = 1000  # of a curve in a picture
 
@@ -40,9 +41,9 @@ _PICTURE_POINTS = 1000  # of a curve in a picture
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number of the log lines of one kind, eval or train."""
+    """A number of the log lines. kinds: eval, train, or both: each method shows one of them."""
 
-    kind: str
+    kinds: tuple[str, ...]
     key: str
     title: str
 
@@ -77,23 +78,22 @@ class LearningCurves:
 def quantities(methods: Sequence[LoggedMethod], metric: str) -> list[Quantity]:
     """What was logged: the metric, the training loss, the loss of the evaluations.
 
-    The metric is that of the evaluations if a run has at least two, else that of training.
+    The metric of a method is that of the evaluations if a run has at least two, else of training.
     """
     runs = [run for method in methods for run in method.begun]
     lines = [line for run in runs for line in run.metrics]
     splits = sorted({str(line.get("split")) for line in lines if line.get("kind") == "eval"})
     on, unit = " and ".join(splits), UNITS.get(metric, "").strip()
     title = f"{metric}, {unit}" if unit else metric
-    evaluated = Quantity("eval", metric, f"{on} {title}")
-    trained = Quantity("train", metric, f"training {title}")
-    has_curve = any(len(_points(run, evaluated)) > 1 for run in runs)
-    has_training = any(_points(run, trained) for run in runs)
+    either = Quantity(("eval", "train"), metric, title)
+    kinds = {_kind(method, either) for method in methods}
+    names = {kind: name for kind, name in (("eval", on), ("train", "training")) if kind in kinds}
     wanted = [
-        evaluated if has_curve or not has_training else trained,
-        Quantity("train", "loss", "training loss"),
-        Quantity("eval", "loss", f"{on} loss"),
+        Quantity(tuple(names), metric, f"{' and '.join(names.values())} {title}"),
+        Quantity(("train",), "loss", "training loss"),
+        Quantity(("eval",), "loss", f"{on} loss"),
     ]
-    return [quantity for quantity in wanted if any(_points(run, quantity) for run in runs)]
+    return [each for each in wanted if any(_kind(method, each) for method in methods)]
 
 
 def learning_curves(
@@ -102,17 +102,20 @@ def learning_curves(
     """The curves of all methods. limit: the most points per curve."""
     found = []
     for number, method in enumerate(methods):
-        seeds = [(run.seed, points) for run in method.begun if (points := _points(run, quantity))]
+        kind = _kind(method, quantity)
+        curves = [(run.seed, _points(run, kind, quantity.key)) for run in method.begun]
+        seeds = [(seed, points) for seed, points in curves if points]
         mean = _mean([points for _, points in seeds])
-        bits = style.thin(method.weight_bits(), MOST_SEGMENTS)
+        is_other = kind == "train" and len(quantity.kinds) > 1
+        bits = tuple(method.weight_bits())
         found.append(
             MethodCurves(
                 key=method.key,
-                label=method.label,
+                label=f"{method.label}, training" if is_other else method.label,
                 number=number,
                 seeds=tuple((seed, tuple(style.thin(points, limit))) for seed, points in seeds),
                 mean=tuple(style.thin(mean, limit)),
-                bits=BitsLine(label=method.label, segments=tuple(bits), number=number),
+                bits=BitsLine(label=method.label, segments=bits, number=number),
             )
         )
     values = [bits for each in found for _, _, bits in each.bits.segments]
@@ -121,11 +124,22 @@ def learning_curves(
     )
 
 
-def _points(run: LoggedRun, quantity: Quantity) -> Points:
+def _kind(method: LoggedMethod, quantity: Quantity) -> str | None:
+    """The first kind of which a run has two points, else the last of which one has any."""
+    longest = {
+        kind: max((len(_points(run, kind, quantity.key)) for run in method.begun), default=0)
+        for kind in quantity.kinds
+    }
+    curves = [kind for kind, number in longest.items() if number > 1]
+    single = [kind for kind, number in longest.items() if number == 1]
+    return next(iter([*curves, *reversed(single)]), None)
+
+
+def _points(run: LoggedRun, kind: str | None, key: str) -> Points:
     found = {
-        line["step"]: float(line[quantity.key])
+        line["step"]: float(line[key])
         for line in run.metrics
-        if line.get("kind") == quantity.kind and isinstance(line.get(quantity.key), int | float)
+        if line.get("kind") == kind and isinstance(line.get(key), int | float)
     }
     return tuple(sorted(found.items()))
 
@@ -149,7 +163,8 @@ def draw_comparison(comparison: Comparison) -> Figure:
             "of one metric at a time"
         )
     methods = logged_entries(comparison.entries)
-    [quantity, *_] = [*quantities(methods, metrics[0]), Quantity("eval", metrics[0], metrics[0])]
+    none = Quantity((), metrics[0], metrics[0])
+    [quantity, *_] = [*quantities(methods, metrics[0]), none]
     return draw_curves(learning_curves(methods, quantity, limit=_PICTURE_POINTS))
 
 
@@ -164,10 +179,14 @@ def draw_curves(curves: LearningCurves) -> Figure:
         look, is_several = Style(method.number), len(method.seeds) > 1
         name = f"{method.label}, {len(method.seeds)} seeds" if is_several else method.label
         for _, points in method.seeds if is_several else ():
-            upper.plot(*_columns(points), color=look.color, linewidth=0.8, alpha=0.4)
+            upper.plot(
+                *_columns(points), color=look.color, linewidth=0.8, alpha=0.4, markersize=4,
+                marker=look.marker[0] if _num_finite(points) <= _FEW else None,
+            )  # fmt: skip
         upper.plot(
             *_columns(method.mean), color=look.color, linestyle=look.dash[0], label=name,
-            linewidth=2.0 if is_several else 1.6,
+            linewidth=2.0 if is_several else 1.6, markersize=6,
+            marker=look.marker[0] if _num_finite(method.mean) <= _FEW else None,
         )  # fmt: skip
         _draw_band(band, method, curves.bits_axis)
     style.finish(upper, y=curves.y_title)
@@ -175,6 +194,10 @@ def draw_curves(curves: LearningCurves) -> Figure:
     bands[-1].set_xlabel("step", color=INK)
     style.count_steps(bands[-1])
     return figure
+
+
+def _num_finite(points: Points) -> int:
+    return sum(math.isfinite(value) for _, value in points)
 
 
 def _columns(points: Points) -> tuple[list[int], list[float]]:
@@ -217,9 +240,9 @@ def curves_chart(curves: LearningCurves) -> style.Chart:
         fill = {"fill": "tozeroy", "fillcolor": look.css(0.12)} if is_filled else {}
         options = {"line": {"color": look.css(), "width": 1.6 if is_few else 1.0}, **fill}
         if method.bits.segments:
-            traces.append(
-                stairs(method.bits, curves.bits_axis, yaxis="y2", meta=method.key, **options)
-            )
+            few = tuple(style.thin(method.bits.segments, MOST_SEGMENTS))
+            bits = replace(method.bits, segments=few)
+            traces.append(stairs(bits, curves.bits_axis, yaxis="y2", meta=method.key, **options))
     return style.chart(
         traces,
         height=480,
@@ -245,7 +268,7 @@ def _traces(method: MethodCurves) -> Iterator[dict[str, Any]]:
     if not method.mean:
         return
     what = "mean of seeds" if len(method.seeds) > 1 else f"seed {method.seeds[0][0]}"
-    is_marked = sum(math.isfinite(value) for _, value in method.mean) <= _MARKED
+    is_marked = _num_finite(method.mean) <= _MARKED
     yield style.line(
         method.mean,
         mode="lines+markers" if is_marked else "lines",

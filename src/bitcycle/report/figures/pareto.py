@@ -168,7 +168,9 @@ def _panel(
     seeds = style.counted(counts, "seed")
     said = "one seed each" if counts == {1} else f"mean and 95 % interval of {seeds}"
     better = "" if group.higher_is_better else "; lower is better"
-    ends = [end for point in points for end in point.extent] + [point.mean for point in lines]
+    ends = [end for point in points for end in point.extent]
+    is_joined = layout == "joined"  # where lines have a band
+    ends += [end for each in lines for end in (each.extent if is_joined else [each.mean])]
     values = [value for point in points for value in point.seed_values]
     return ValuePanel(
         title=group.group,
@@ -285,6 +287,11 @@ def draw_study(result: StudyResult, *, spread: bool = False) -> Figure:
     spread: beside it the values of all seeds, if two methods have three or more.
     """
     groups = [group for group in summarize(result) if _drawable(group)]
+    if not groups and result.count("done"):
+        raise ValueError(
+            f"no method of study {result.study.name!r} has a finite value to draw: every mean over "
+            "seeds is NaN or infinite"
+        )
     if not groups:
         raise ValueError(
             f"study {result.study.name!r} has no finished run to draw; "
