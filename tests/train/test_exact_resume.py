@@ -1,5 +1,6 @@
 """A run that died anywhere and is resumed is the same run, to the last bit."""
 
+import shutil
 import sys
 
 import pytest
@@ -34,6 +35,7 @@ from tests.train.small import (
 
 DIGITS = DataConfig(subset=160, batch_size=32, eval_batch_size=128, validation=40)
 VARIANTS = {
+    "convnet with momentum": lambda out, _: convnet(out),
     "averaged weights": lambda out, _: convnet(out, swa=SwaConfig(start=0.25, every=2)),
     "micro-batches": lambda out, _: small(out, accumulate=2),
     "best by validation": lambda out, _: small(out, data=DIGITS, eval=EvalConfig(every=2)),
@@ -43,6 +45,12 @@ VARIANTS = {
     "float32, adam, cosine and clipping": lambda out, _: small(
         out, optimizer=OptimizerConfig(name="adam", lr=0.01), lr=LrConfig(policy="cosine"),
         clip_norm=0.1, precision=float32(),
+    ),
+    "warm restarts": lambda out, _: small(out, lr=LrConfig(policy="warm_restarts", period=4)),
+    "channels last": lambda out, _: convnet(out, channels_last=True),
+    "nearest rounding of errors": lambda out, _: small(
+        out, precision=PrecisionConfig(forward=4, backward=6,
+                                       quantizer_options={"error_rounding": "nearest"}),
     ),
     "bf16 autocast": lambda out, _: convnet(out, autocast="bf16"),
     "batch norm": lambda out, _: small(
@@ -127,6 +135,22 @@ def uninterrupted(tmp_path_factory):
     config = small(tmp_path_factory.mktemp("whole"), data=DIGITS)
     run(config)
     return folder_of(config)
+
+
+def test_the_traces_that_are_compared_see_a_single_changed_bit(tmp_path, uninterrupted):
+    """Else nothing here and among the killed processes could fail."""
+    expected = traces(uninterrupted)
+    changed = {name.split("/")[1] for name in expected if name.startswith("step-")}
+    assert {"model.safetensors", "optimizer.safetensors"} <= changed
+    files = [f"checkpoints/step-00000012/{name}" for name in sorted(changed)]
+    for file in [*files, "checkpoints/best/model.safetensors", "metrics.jsonl"]:
+        copy = shutil.copytree(uninterrupted, tmp_path / file.replace("/", "-"))
+        content = bytearray((copy / file).read_bytes())
+        assert traces(copy) == expected
+        at = content.index(b'"loss": ') + 10 if file == "metrics.jsonl" else len(content) - 1
+        content[at] ^= 1
+        (copy / file).write_bytes(content)
+        assert traces(copy) != expected, file
 
 
 @pytest.mark.parametrize("step", [0, 1, 11])

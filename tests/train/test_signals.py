@@ -73,6 +73,14 @@ def test_a_second_interrupt_stops_at_once(tmp_path, monkeypatch):
     assert "stopped: KeyboardInterrupt" in (folder_of(config) / "log.txt").read_text()
 
 
+def test_the_former_handlers_come_back():
+    former = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with StopWish().listening():
+        assert signal.getsignal(signal.SIGTERM) != former[0]
+        assert signal.getsignal(signal.SIGINT) != former[1]
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == former
+
+
 def test_in_another_thread_nothing_is_listened_to():
     former = signal.getsignal(signal.SIGTERM)
     seen = []
