@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 import bitcycle as bc
 from tests.distributed.launch import run_together
-from tests.distributed.training import digest, perceptron, whole
+from tests.distributed.training import Block, digest, perceptron, whole
 from tests.toys import randn
 
 accelerate = pytest.importorskip("accelerate")
@@ -125,6 +126,24 @@ def test_the_example_learns_in_two_processes(tmp_path):
     assert first[:2] == [True, True]
     assert first[2] > 0.8  # of ten digits; how far it gets depends on the processor
     assert first[3] == second[3]
+
+
+def load_sparingly() -> str:
+    """`cpu_ram_efficient_loading` with a float model that has any persistent buffer."""
+    accelerator = make_accelerator("fsdp2", cpu_ram_efficient_loading=True)
+    model = nn.Sequential(Block(4), nn.BatchNorm1d(4))
+    try:
+        accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    except AttributeError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.slow
+def test_accelerates_sparing_load_knows_no_buffers(tmp_path):
+    """Its own limit, which docs/scale.md names: ranges are buffers, as BatchNorm's statistics."""
+    for said in run_together(load_sparingly, 2, tmp_path, has_group=False):
+        assert "device_mesh" in said
 
 
 def run_under_fsdp(folder: str) -> str:

@@ -66,7 +66,8 @@ def go_on(way: str, folder: str, **options: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("way", "forward"), [("ddp", PLATEAU), ("fsdp2", "CR:3-8:2")])
+@pytest.mark.parametrize("way", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("forward", ["CR:3-8:2", PLATEAU])
 def test_two_processes_go_on_to_the_bit(tmp_path, way, forward):
     options = {"way": way, "folder": str(tmp_path / "state"), "forward": forward, "quantizer": {}}
     first = run_together(begin, 2, tmp_path, **options)

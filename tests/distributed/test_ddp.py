@@ -27,6 +27,12 @@ def test_converted_after_ddp_is_as_converted_before_to_the_bit(tmp_path):
     assert before[0]["bits"] == before[1]["bits"] == after[1]["bits"]
 
 
+@pytest.mark.slow
+def test_a_run_is_the_same_again(tmp_path):
+    first, second = (run_together(train, 2, tmp_path, way="ddp", **NOISY) for _ in range(2))
+    assert first == second
+
+
 def follow_the_loss() -> list[str]:
     return train("ddp", num_steps=12, quantizer={},
                  forward="plateau:3-8:window=1:patience=0:threshold=0.5")["bits"]  # fmt: skip

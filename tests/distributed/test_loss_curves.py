@@ -44,3 +44,13 @@ def test_all_ranks_have_the_same_weights_and_ranges(curves, way):
     first, second = curves[1][way]
     assert first["weights"] == second["weights"]
     assert first["ranges"] == second["ranges"]
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp2"])
+def test_in_float32_it_is_until_a_last_digit_crosses_a_border(tmp_path, way):
+    options = {"num_steps": STEPS, "quantizer": EXACT, "kernel": "simulate"}
+    one = run_together(train, 1, tmp_path, has_group=False, way="plain", **options)[0]["loss"]
+    first, second = run_together(train, 2, tmp_path, way=way, **options)
+    assert first["loss"][:5] == pytest.approx(one[:5], rel=1e-5)
+    assert sum(first["loss"][-20:]) == pytest.approx(sum(one[-20:]), rel=0.2)
+    assert (first["weights"], first["ranges"]) == (second["weights"], second["ranges"])

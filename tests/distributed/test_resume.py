@@ -93,9 +93,10 @@ def whole(tmp_path_factory):
     }
 
 
-def test_a_float32_run_goes_on_as_if_nothing_had_happened(tmp_path, whole):
+@pytest.mark.parametrize("sizes", [[2, 1], pytest.param([1, 2], marks=pytest.mark.slow)])
+def test_a_float32_run_goes_on_as_if_nothing_had_happened(tmp_path, whole, sizes):
     """Every line of metrics too: the sums of a line that was begun are those of all processes."""
-    run, _ = trained(tmp_path / "run", [2, 1], precision=FLOAT32)
+    run, _ = trained(tmp_path / "run", sizes, precision=FLOAT32)
     for line, expected in zip(lines_of(run), whole["float32"], strict=True):
         assert line["step"] == expected["step"]
         assert line["loss"] == pytest.approx(expected["loss"], rel=1e-4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from safetensors.torch import load_file
 
 pytestmark = pytest.mark.slow
 
@@ -36,6 +38,7 @@ SETTINGS: dict[str, Any] = {
     "steps": 40,
     "threads": 1,
 }
+FLOAT32 = {"forward": "fp32", "backward": "fp32"}
 
 
 def write_config(folder: Path, **changes: Any) -> Path:
@@ -117,6 +120,16 @@ def test_two_processes_train_what_one_trains(pair):
     assert final[1] == pytest.approx(final[0], rel=0.05)
 
 
+def test_without_rounding_they_are_equal_to_the_end(tmp_path):
+    one = trained(tmp_path / "one", num_processes=1, precision=FLOAT32)
+    two = trained(tmp_path / "two", num_processes=2, precision=FLOAT32)
+    for single, double in zip(lines_of(one, "train"), lines_of(two, "train"), strict=True):
+        assert double["loss"] == pytest.approx(single["loss"], rel=1e-4)
+    weights = [load_file(run / "checkpoints/step-00000040/model.safetensors") for run in (one, two)]
+    for name, value in weights[0].items():
+        assert (weights[1][name] - value).abs().max() < 1e-4, name
+
+
 def test_bits_and_cost_are_those_of_one_process(pair):
     one, two = (lines_of(run, "train") for run in pair)
     assert [line["bits"] for line in two] == [line["bits"] for line in one]
@@ -177,6 +190,14 @@ def test_processes_agree_on_weights_and_on_bits_that_follow_the_training(tmp_pat
     assert len(set(first["bits"])) > 4
 
 
+def test_every_process_has_the_same_bits_and_weights_and_again_the_same(pair, tmp_path):
+    run_script(tmp_path, WATCHED, write_config(tmp_path))
+    first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
+    assert first == second
+    assert len(set(first["bits"])) == 6  # 3 to 8
+    assert first["weights"] == result_of(pair[1])["weights_sha256"]
+
+
 def test_a_run_stopped_by_sigterm_resumes_to_the_same_weights(pair, tmp_path):
     path = write_config(tmp_path)
     run = tmp_path / "runs" / "dist-seed0"
@@ -223,3 +244,36 @@ def test_a_folder_that_is_taken_ends_all_processes_with_one_message(pair, tmp_pa
     assert err.count("bitcycle: error: ") == 1
     assert err.count("nothing is overwritten") == 1
     assert "[process 1]" not in err
+
+
+def test_a_run_that_another_process_holds_ends_all_with_one_message(pair, tmp_path):
+    fcntl = pytest.importorskip("fcntl")
+    run = shutil.copytree(pair[1], tmp_path / "run")
+    (run / "result.json").unlink()
+    with (run / ".lock").open("a+") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        code, _, err = finish(start(tmp_path, ["resume", str(run)], num_processes=2))
+    assert code != 0
+    assert err.count("is being run by another process") == 1
+
+
+CATCHING = """
+import os, sys
+from bitcycle.train import run
+from bitcycle.train.configfile import read_config
+
+try:
+    run(read_config(sys.argv[1]))
+except ValueError as error:
+    with open(f"rank{os.environ['RANK']}.txt", "w") as file:
+        file.write(str(error))
+"""
+
+
+def test_run_raises_in_every_process(tmp_path):
+    (tmp_path / "runs" / "dist-seed0").mkdir(parents=True)
+    (tmp_path / "runs" / "dist-seed0" / "notes.txt").write_text("mine")
+    run_script(tmp_path, CATCHING, write_config(tmp_path))
+    texts = [(tmp_path / f"rank{rank}.txt").read_text() for rank in range(2)]
+    assert "nothing is overwritten" in texts[0]
+    assert texts[0] == texts[1]
