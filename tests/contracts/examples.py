@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,16 @@ def first_result(module: nn.Module, tensors: list[Tensor]) -> Tensor:
 def map_floats(function: Callable[[Tensor], Tensor], tensors: list[Tensor]) -> list[Tensor]:
     """The inputs with this done to all but numbers of nodes."""
     return [function(x) if x.is_floating_point() else x for x in tensors]
+
+
+@contextmanager
+def naming(entry: str) -> Iterator[None]:
+    """What fails in a loop over entries says at which it failed."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"at {entry}")
+        raise
 
 
 def _geometric() -> Any:

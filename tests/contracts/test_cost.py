@@ -38,8 +38,8 @@ def test_the_forward_count_of_a_layer_is_the_flop_counters():
         with torch.backends.mkldnn.flags(enabled=False), FlopCounterMode(display=False) as counter:
             module(*tensors)  # a fused LSTM would count as nothing
         trace = count_macs(module, tuple(tensors))
-        assert 2 * trace.macs["output"] == counter.get_total_flops() > 0
-        assert count_macs(bc.quantize_model(module), tuple(tensors)) == trace
+        assert 2 * trace.macs["output"] == counter.get_total_flops() > 0, name
+        assert count_macs(bc.quantize_model(module), tuple(tensors)) == trace, name
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in LARGE])
@@ -63,9 +63,10 @@ def test_a_meter_of_one_step_agrees_with_the_cost_before_it(name):
         meter = bc.CostMeter(model, inputs)
         bc.set_precision(model, "FW4/BW8")
         meter.step()
-        assert meter.cost(convention=convention) == before
-        assert before.bitops > 0
-        assert before.bitops == sum(before.by_layer().values()) == sum(before.by_matmul().values())
+        assert meter.cost(convention=convention) == before, convention
+        assert before.bitops > 0, convention
+        sums = sum(before.by_layer().values()), sum(before.by_matmul().values())
+        assert sums == (before.bitops, before.bitops), convention
 
 
 def test_fewer_bits_never_cost_more():
@@ -80,5 +81,5 @@ def test_fewer_bits_never_cost_more():
         ]
         for number in ("bitops", "traffic", "uniform_traffic"):
             values = [getattr(cost, number) for cost in costs]
-            assert values == sorted(values)
-            assert values[0] < values[-1]
+            assert values == sorted(values), (convention, number)
+            assert values[0] < values[-1], (convention, number)

@@ -30,7 +30,7 @@ def test_its_three_products_are_the_float_products_of_the_quantized_operands(ker
             module = bc.quantize_model(EXAMPLES[layer].module(), quantizer, kernel=kernel)
             # scales per output channel keep grad_input from int8: bf16 forms it where it can
             names = ("int8", MIXED) if kernel == "int8" else (kernel,)
-            assert bc.audit(module)[""].kernel in names
+            assert bc.audit(module)[""].kernel in names, layer
             bc.set_precision(module, f"w{bits}a{bits}e{bits}")
             tensors = EXAMPLES[layer].tensors()
             ours = run(module, tensors)
@@ -54,4 +54,4 @@ def test_its_three_products_are_the_float_products_of_the_quantized_operands(ker
             theirs = [output, *torch.autograd.grad(output, [*leaves, *wanted], error)]
             for a, b in zip(ours, theirs, strict=False):  # the bias and its gradient are float32
                 atol = max(1e-4, 2 * module.settings.kernel.rounding) * b.abs().max().item()
-                assert torch.allclose(a.double(), b, atol=atol)
+                assert torch.allclose(a.double(), b, atol=atol), (layer, bits)

@@ -10,23 +10,36 @@ import torch
 import bitcycle as bc
 from bitcycle.nn import LAYERS, QuantizedLayer
 from bitcycle.quantizers import QUANTIZERS
-from tests.contracts.examples import EXAMPLES, first_result, map_floats
+from tests.contracts.examples import EXAMPLES, first_result, map_floats, naming
 
 BITS = ["fp32", "w2a2e2g2", "w4a4e4g4", "w8a8e8g8"]
 
-# every layer with one quantizer; every quantizer on one layer of each kind: a product, products
-# over time, products of activations, sums along edges
-KINDS = [
-    "torch.nn.modules.linear.Linear", "torch.nn.modules.rnn.LSTM",
-    "torch.nn.modules.activation.MultiheadAttention", "torch_geometric.nn.conv.gat_conv.GATConv",
-]  # fmt: skip
-PAIRS = [
-    (layer, quantizer)
-    for layer in LAYERS.names()
-    for quantizer in QUANTIZERS.names()
-    if quantizer == "sbm" or layer in KINDS
-]
-every_pair = pytest.mark.parametrize(("layer", "quantizer"), PAIRS)
+# every quantizer on every layer, a case per kind of layer
+KINDS = {
+    "torch.nn.modules.conv.": "convolutions", "torch.nn.modules.rnn.": "recurrent",
+    "torch.nn.modules.activation.": "attention", "torch_geometric.": "graphs",
+    "transformers.": "transformers",
+}  # fmt: skip
+LAYERS_OF: dict[str, list[str]] = {}
+for _name in LAYERS.names():
+    _kind = next((kind for prefix, kind in KINDS.items() if _name.startswith(prefix)), "products")
+    LAYERS_OF.setdefault(_kind, []).append(_name)
+
+
+def every_pair(test):
+    """The test of a layer and a quantizer, for every quantizer and every layer of a kind."""
+
+    @pytest.mark.parametrize("quantizer", QUANTIZERS.names())
+    @pytest.mark.parametrize("kind", LAYERS_OF)
+    def of_all(kind, quantizer):
+        for layer in LAYERS_OF[kind]:
+            with naming(layer):
+                test(layer, quantizer)
+
+    of_all.__doc__ = test.__doc__
+    return of_all
+
+
 every_layer = pytest.mark.parametrize("layer", LAYERS.names())
 
 
@@ -174,3 +187,20 @@ def test_converting_back_is_exact(layer):
     assert type(module) is type(float_module)
     assert vars(module).keys() == vars(float_module).keys()
     assert equal(run(module, tensors), run(float_module, tensors))
+
+
+@pytest.mark.parametrize("quantizer", QUANTIZERS.names())
+def test_an_embedding_has_bits_and_a_norm_between_layers_its_rule_or_none(quantizer):
+    """Neither is a registered layer: one is converted by name, the other by some quantizers."""
+    torch.manual_seed(0)
+    tokens = torch.tensor([[0, 2, 2], [4, 1, 0]])
+    layers = [torch.nn.Embedding(5, 4), torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(3)]
+    model = bc.quantize_model(torch.nn.Sequential(*layers), rules_of(quantizer), only=["*"])
+    exact = run(copy.deepcopy(model), [tokens])
+    for precision in BITS[1:]:
+        bc.set_precision(model, precision)
+        rounded = model[0](tokens)
+        assert not torch.equal(rounded, model[0].weight[tokens]), precision
+        assert all(value.isfinite().all() for value in run(model, [tokens])), precision
+    bc.set_precision(model, "fp32")
+    assert equal(run(model, [tokens]), exact)

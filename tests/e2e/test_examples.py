@@ -66,17 +66,10 @@ def test_the_own_quantizer_learns():
 @pytest.mark.slow
 def test_the_own_quantizer_keeps_every_contract():
     """Loaded as a plugin it is registered before the contract tests ask for quantizers."""
-    layers = ["linear.Linear", "conv.Conv2d", "matmul.MatMul"]
-    chosen = (
-        "three_sigma and not ConvTranspose and ("
-        + " or ".join(
-            ["test_quantizers.py", *(f"modules.{name}" for name in layers[:2]), layers[2]]
-        )
-        + ")"
-    )
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "own_quantizer", "-p", "no:cacheprovider",
-         "tests/contracts/test_quantizers.py", "tests/contracts/test_layers.py", "-k", chosen],
+         "tests/contracts/test_quantizers.py", "tests/contracts/test_layers.py",
+         "-k", "three_sigma"],
         cwd=EXAMPLES.parent,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(EXAMPLES)},
         capture_output=True,
@@ -85,7 +78,7 @@ def test_the_own_quantizer_keeps_every_contract():
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
-    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 10
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 30
 
 
 @pytest.mark.parametrize(("before", "after"), PAIRS)
