@@ -1,9 +1,11 @@
 """`import bitcycle` is cheap: it loads neither torch nor an extra until a name is asked for."""
 
+import ast
 import json
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -92,6 +94,10 @@ def test_a_lazy_package_can_be_pickled_as_cloudpickle_does():
 
 @pytest.mark.parametrize("package", LAZY, ids=lambda package: package.__name__)
 def test_a_lazy_package_has_every_name_of_its_stub_and_no_other(package):
+    stub = ast.parse(Path(package.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    aliases = [a for node in stub.body if isinstance(node, ast.ImportFrom) for a in node.names]
+    assert len(aliases) > 0
+    assert sorted(package.__all__) == sorted(alias.asname or alias.name for alias in aliases)
     for name in package.__all__:
         assert getattr(package, name) is not None
         assert name in dir(package)

@@ -98,6 +98,12 @@ def test_the_second_time_the_text_is_not_counted(text, tmp_path, monkeypatch):
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".json"]
 
 
+def test_a_changed_text_is_counted_again(text, tmp_path):
+    cached_vocabulary(text, tmp_path)
+    text.write_text("z z\n", encoding="utf-8")
+    assert cached_vocabulary(text, tmp_path) == ("z", "<eos>", "<unk>")
+
+
 @pytest.mark.parametrize(
     "damage",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -105,6 +106,18 @@ def test_every_cut_of_a_pickle_is_an_error_and_never_half_a_result(tmp_path):
         path.write_bytes(whole[:length])
         with pytest.raises(ValueError, match="not a readable pickle"):
             read_dict(path)
+
+
+def test_random_damage_is_a_value_error_or_harmless(tmp_path):
+    whole = python2_pickle({"data": np.arange(9, dtype=np.uint8), "labels": [1, 2, 3]})
+    generator = np.random.default_rng(0)
+    path = tmp_path / "damaged"
+    for _ in range(250):
+        content = bytearray(whole)
+        content[generator.integers(len(content))] = generator.integers(256)
+        path.write_bytes(content)
+        with suppress(ValueError):
+            as_array(read_dict(path).get("data"))
 
 
 def test_a_file_larger_than_any_of_them_is_not_read(tmp_path, monkeypatch):

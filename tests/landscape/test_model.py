@@ -103,6 +103,23 @@ def test_an_interrupted_one_goes_on_and_equals_an_undisturbed_one(tmp_path):
     assert not partial.exists()
 
 
+def test_points_of_other_weights_are_not_taken(tmp_path):
+    model, partial, left = toys.net(), tmp_path / "points.jsonl", [1] * 5
+
+    def interrupted(moved):
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        return loss_of(moved)
+
+    with pytest.raises(KeyboardInterrupt):
+        loss_landscape(model, interrupted, grid=3, partial=partial)
+    assert len(partial.read_text().splitlines()) == 6  # the origin and five points
+    other = toys.net(seed=1)
+    expected = loss_landscape(other, loss_of, grid=3)
+    assert loss_landscape(other, loss_of, grid=3, partial=partial) == expected
+
+
 def test_losses_that_are_not_finite_are_kept_and_counted():
     model = nn.Linear(4, 4)
     goal = model.weight.detach().clone()

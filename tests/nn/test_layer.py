@@ -147,8 +147,8 @@ def test_the_bits_of_a_forward_hold_for_its_backward() -> None:
 
 def test_bits_beyond_the_given_limit_are_refused_before_anything_is_written() -> None:
     model = bc.quantize_model(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), max_bits=4)
-    with pytest.raises(ValueError, match=r"layer '0' was converted with max_bits=4.*w8a8"):
-        bc.set_precision(model, {"*": "w2", "0": "w8a8"})
+    with pytest.raises(ValueError, match=r"layer '1' was converted with max_bits=4.*w8a8"):
+        bc.set_precision(model, {"*": "w2", "1": "w8a8"})
     assert bc.get_precision(model) == bc.Precision()
     bc.set_precision(model, "w4a32")  # float32 is no bits
 

@@ -1,5 +1,6 @@
 """State splits into JSON and tensors and comes back as it was; nothing in a file is executed."""
 
+import ast
 import pickle
 import tempfile
 from collections import Counter
@@ -11,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import bitcycle.train
 from bitcycle.train.statefile import join_state, read_state, split_state, write_state
 from tests.data.layouts import Payload
+from tests.test_layering import imports_of
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16,
@@ -109,3 +112,18 @@ def test_a_pickle_in_a_file_is_not_executed(tmp_path, name):
     assert not target.exists()
     pickle.loads((tmp_path / name).read_bytes()).close()  # the payload would have worked
     assert target.exists()
+
+
+def test_the_runner_has_no_way_to_unpickle_anything():
+    """By `ast`: no such import, and no call of torch.load."""
+    modules = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
+    calls = {"torch.load", "np.load", "numpy.load"}
+    paths = list(Path(bitcycle.train.__file__).parent.rglob("*.py"))
+    assert len(paths) > 10
+    for path in paths:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        used = imports_of(tree, "bitcycle.train") | {
+            ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)
+        }
+        assert not used & calls, path
+        assert not {name.split(".")[0] for name in used} & modules, path
