@@ -49,6 +49,7 @@ def run_train(arguments: argparse.Namespace) -> int:
         return 0
     start = resume_or_run if arguments.resume == "auto" else run
     _tell(start(config, show="quiet" if arguments.quiet else "auto"))
+    _leave_process_group()
     return 0
 
 
@@ -72,6 +73,7 @@ def run_resume(arguments: argparse.Namespace) -> int:
     from bitcycle.train.run import resume
 
     _tell(resume(arguments.directory, show="quiet" if arguments.quiet else "auto"))
+    _leave_process_group()
     return 0
 
 
@@ -79,3 +81,11 @@ def _tell(result: Any) -> None:
     best = f", best by validation {result.best[result.metric]:.2f}" if result.best else ""
     print(f"{result.metric} {result.value:.2f} at {result.eval_precision}{best}")
     print(f"{result.directory}/result.json")
+
+
+def _leave_process_group() -> None:
+    """Under torchrun: a gloo group that is open at exit can abort the interpreter."""
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
