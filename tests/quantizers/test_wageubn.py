@@ -52,6 +52,14 @@ def test_acts_are_fixed_point_and_not_clipped() -> None:
     assert quantize("act", a, 3).tolist() == [-3.0, 0.25, 17.25]
 
 
+def test_the_scale_is_the_step_of_the_fixed_point() -> None:
+    x, rule = randn(16), WAGEUBN()
+    for role, bits, step in (("weight", 8, 2**-7), ("act", 4, 2**-3)):
+        found = rule.encode(role, x, levels(bits), rule.range_of(role, x))
+        assert found.scale.item() == step  # 2^(1 - k)
+        assert torch.equal(found.dequantize() / step, (found.dequantize() / step).round())
+
+
 @given(st.floats(2.0**-40, 2.0**20, width=32), st.integers(2, 12))
 def test_errors_are_whole_multiples_of_an_exact_power_of_two(m: float, bits: int) -> None:
     e = torch.tensor([m, -0.7 * m, 0.3 * m, 0.01 * m])
