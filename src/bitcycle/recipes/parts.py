@@ -9,7 +9,7 @@ from bitcycle.train.config import PrecisionConfig
 TEN = tuple(sorted(Cycle.named()))  # LR, CR, ..., RT-V
 CPT_CYCLES = 32
 ENDS = ("conv1", "fc")  # the first and the last layer of the residual nets
-SKIPPED = {  # by quantizer: the layers that its authors keep float32
+SKIPPED = {  # by quantizer: the layers that stay float32; the last one always does
     "absmax": ("fc",),
     "dorefa": ENDS,
     "pow2": ("fc",),

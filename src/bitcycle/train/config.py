@@ -27,9 +27,10 @@ _ARE_NAMES_CHECKED = ContextVar("_ARE_NAMES_CHECKED", default=True)
 
 @contextmanager
 def unchecked_names() -> Iterator[None]:
-    """Build configurations without looking names up: the registries of tasks, models, datasets,
-    quantizers and kernels import torch, which a list of recipes does not need.
-    `RunConfig.check_names` checks such a configuration before it is used.
+    """Build configurations without looking their names up in the registries.
+
+    The files of tasks, models, datasets, quantizers and kernels import torch, which a list of
+    recipes does not need. Call `RunConfig.check_names` before such a configuration is used.
     """
     token = _ARE_NAMES_CHECKED.set(False)
     try:
