@@ -39,9 +39,8 @@ from bitcycle.train import (
     checkpoint,
 )
 from bitcycle.train.checkpoint import Checkpoints
-from bitcycle.train.reproduce import kept_settings
 from bitcycle.train.run import resume_or_run
-from bitcycle.train.session import build_session
+from bitcycle.train.session import build_session, kept_settings
 
 
 def convnet(output: Path, steps: int) -> RunConfig:

@@ -19,9 +19,9 @@ from bitcycle.kernels import KERNELS
 from bitcycle.recipes import recipe
 from bitcycle.tables import text_table
 from bitcycle.train.config import TrackingConfig
-from bitcycle.train.directory import RunDirectory
 from bitcycle.train.result import RunResult
 from bitcycle.train.run import run
+from bitcycle.train.run_directory import RunDirectory
 
 NAME = "cifar10-resnet8-cpt-3-8-8-small"
 SEEDS = (0, 1, 2)

@@ -22,12 +22,12 @@ import torch
 from torch import Tensor, nn
 
 import bitcycle as bc
+from bitcycle.files import write_json
 from bitcycle.memory import SavedBytes, saved_bytes
 from bitcycle.models import build_model
 from bitcycle.models.transformer_lm import DecoderLayer
 from bitcycle.tables import text_table
-from bitcycle.train.files import write_json
-from bitcycle.train.measured import measured
+from bitcycle.train.run_directory import measured
 
 KERNELS = ("dequantize", "int8")
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import bitcycle as bc
 from bitcycle.ops.affine import grid_step, value_range
 from bitcycle.quantizers import QUANTIZERS, Quantized, Quantizer, Range
-from bitcycle.quantizers.grid import put_on_grid, work_dtype
+from bitcycle.quantizers.base import put_on_grid, work_dtype
 
 
 @QUANTIZERS.register("three_sigma")

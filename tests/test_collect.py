@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import bitcycle as bc
-from bitcycle.nn.base import QuantizedLayer
+from bitcycle.nn.layer import QuantizedLayer
 from tests import naive
 from tests.toys import linears, net, randn
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import bitcycle as bc
-from bitcycle.nn.base import QuantizedLayer
+from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.quantizers import QUANTIZERS, SBM, DoReFa
 from bitcycle.quantizers.base import make_quantizer
 from tests.toys import Attention, linears, naive_linear, net, randn

@@ -11,14 +11,16 @@ import bitcycle
 
 ROOT = Path(bitcycle.__file__).parent
 
-FOUNDATION = {"precision", "registry", "matmul", "extras", "warnings", "version", "tables", "lazy"}
+FOUNDATION = {
+    "precision", "registry", "matmul", "extras", "warnings", "version", "tables", "files", "lazy",
+}  # fmt: skip
 CORE = {
-    "patterns", "assign", "candidates", "convert", "wrappers", "role_schedules", "scheduler",
-    "audit", "collect", "calibrate", "health", "products", "cost", "range_test", "range_curve",
-    "snapshot", "memory",
+    "patterns", "model_precision", "convert", "scheduler", "audit", "collect", "calibrate",
+    "nonfinite", "cost", "range_test", "snapshot", "memory",
 }  # fmt: skip
 BELOW_CORE = {"ops", "schedules", "quantizers", "kernels", "nn"}
 UP_TO_TRAIN = BELOW_CORE | CORE | {"models", "data", "tasks", "train"}
+UP_TO_ANALYSIS = UP_TO_TRAIN | {"published", "recipes", "analysis"}
 
 # folder or file -> what of ours it may import, beside itself and the foundation
 OURS: dict[str, set[str]] = {
@@ -34,16 +36,17 @@ OURS: dict[str, set[str]] = {
     "data": set(),
     "tasks": {"models", "data"},
     "train": UP_TO_TRAIN,
-    "recipes": UP_TO_TRAIN,
+    "published": set(),
+    "recipes": UP_TO_TRAIN | {"published"},
+    "analysis": UP_TO_ANALYSIS,
     "landscape": UP_TO_TRAIN,
     "export": UP_TO_TRAIN,
     "bench": BELOW_CORE | CORE | {"models"},
-    "study": UP_TO_TRAIN | {"recipes"},
-    "report": {"schedules", "cost", "range_test", "landscape", "study", "train"},
+    "study": UP_TO_ANALYSIS,
+    "report": {"schedules", "cost", "range_test", "landscape", "analysis", "study", "train"},
     "integrations": BELOW_CORE | CORE,
     "__main__": {"cli"},
-    "cli": UP_TO_TRAIN
-    | {"recipes", "study", "landscape", "export", "bench", "report", "integrations"},
+    "cli": UP_TO_ANALYSIS | {"study", "landscape", "export", "bench", "report", "integrations"},
 }
 
 # packages outside the core installation, and where each may be used
@@ -52,7 +55,7 @@ OTHERS: dict[str, set[str]] = {
     "plotly": {"report"},
     "jinja2": {"report"},
     "sklearn": {"data"},
-    "scipy": {"study"},
+    "scipy": {"analysis"},
     "PIL": {"data"},
     "torch_geometric": {"models", "nn"},
     "accelerate": {"train"},
@@ -60,7 +63,7 @@ OTHERS: dict[str, set[str]] = {
     "tensorboard": {"train"},
     "jsonargparse": {"train", "cli"},
     "yaml": {"train", "study", "cli"},
-    "rich": {"train", "study", "cli"},
+    "rich": {"train", "tables", "study", "cli"},
     "shtab": {"cli"},
     "onnx": {"export"},
     "onnxscript": {"export"},

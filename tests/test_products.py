@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from bitcycle.candidates import find_candidates
-from bitcycle.products import watch_products
+from bitcycle.audit import watch_products
+from bitcycle.convert import find_candidates
 from tests import toys
 
 

@@ -14,8 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import bitcycle as bc
 from bitcycle.data import load_images
-from bitcycle.range_curve import RangeCurve
-from bitcycle.range_test import RangeProgress, RangeTest
+from bitcycle.range_test import RangeCurve, RangeProgress, RangeTest
 from tests.test_snapshot import assert_same, everything
 from tests.toys import net, randn
 

@@ -31,8 +31,8 @@ PACKAGES = {  # name -> files and folders below src/bitcycle
     "ops": ("ops",),
     "nn": ("nn",),
     "kernels": ("kernels",),
-    "convert": ("convert.py", "candidates.py", "patterns.py", "assign.py"),
-    "scheduler": ("scheduler.py", "role_schedules.py"),
+    "convert": ("convert.py", "convert.py", "patterns.py", "model_precision.py"),
+    "scheduler": ("scheduler.py", "scheduler.py"),
     "cost": ("cost",),
     "train": ("train",),
 }

@@ -1,8 +1,5 @@
 from bitcycle import quantizers as quantizers
 from bitcycle import schedules as schedules
-from bitcycle.assign import at_precision as at_precision
-from bitcycle.assign import get_precision as get_precision
-from bitcycle.assign import set_precision as set_precision
 from bitcycle.audit import Audit as Audit
 from bitcycle.audit import audit as audit
 from bitcycle.calibrate import calibrate as calibrate
@@ -12,8 +9,11 @@ from bitcycle.convert import quantize_model as quantize_model
 from bitcycle.convert import unquantize_model as unquantize_model
 from bitcycle.cost import CostMeter as CostMeter
 from bitcycle.cost import training_cost as training_cost
-from bitcycle.health import NonFiniteError as NonFiniteError
 from bitcycle.matmul import MatMul as MatMul
+from bitcycle.model_precision import at_precision as at_precision
+from bitcycle.model_precision import get_precision as get_precision
+from bitcycle.model_precision import set_precision as set_precision
+from bitcycle.nonfinite import NonFiniteError as NonFiniteError
 from bitcycle.precision import Precision as Precision
 from bitcycle.range_test import RangeTest as RangeTest
 from bitcycle.range_test import RangeTestError as RangeTestError

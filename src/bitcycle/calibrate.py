@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from bitcycle.assign import quantized_layers
-from bitcycle.health import HealthCheck
+from bitcycle.model_precision import quantized_layers
+from bitcycle.nonfinite import HealthCheck
 
 
 def call_model(model: nn.Module, inputs: Any) -> Any:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bitcycle.assign import get_precision, quantized_layers
-from bitcycle.health import HealthCheck
+from bitcycle.model_precision import get_precision, quantized_layers
+from bitcycle.nonfinite import HealthCheck
 from bitcycle.quantizers.base import Quantized
 from bitcycle.tables import text_table
 

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from bitcycle.calibrate import call_model
 from bitcycle.cost.memory import kept_for_backward
-from bitcycle.nn.base import QuantizedLayer
+from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.patterns import named_modules
 from bitcycle.tables import text_table
 

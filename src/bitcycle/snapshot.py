@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bitcycle.nn.base import OWN_ATTRIBUTES, QuantizedLayer
+from bitcycle.nn.layer import OWN_ATTRIBUTES, QuantizedLayer
 
 
 @runtime_checkable

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bitcycle.bench.processor import Processor, find_processor
-from bitcycle.bench.result import BenchResult, Row
+from bitcycle.bench.result import BenchResult, Processor, Row, find_processor
 from bitcycle.kernels import exact_bits
 
 ROWS = (

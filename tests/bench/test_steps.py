@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from bitcycle.bench.others import OTHERS, installed_others, replace_layers
+from bitcycle.bench.result import Timing, time_interleaved
 from bitcycle.bench.steps import TrainStep, Variant, all_kernels, make_variants
-from bitcycle.bench.timing import Timing, time_interleaved
 from bitcycle.bench.workloads import WORKLOADS, Load
 from bitcycle.kernels import KERNELS
 from bitcycle.precision import Precision

@@ -6,7 +6,7 @@ import pytest
 
 from bitcycle.bench import BenchResult
 from bitcycle.cli.main import main
-from bitcycle.train.measured import machine
+from bitcycle.train.run_directory import machine
 
 QUICK = ["bench", "--quick", "--repeats", "2"]
 

@@ -28,7 +28,7 @@ def test_json_has_everything(finished, tmp_path, capsys):
 
 
 def test_a_file_that_does_not_match_is_a_failure(finished, capsys, monkeypatch):
-    monkeypatch.setattr("bitcycle.export.check.Check.is_within", property(lambda check: False))
+    monkeypatch.setattr("bitcycle.export.run.Check.is_within", property(lambda check: False))
     assert main(["export", str(finished), "--to", "torch"]) == 1
     assert "NOT within the tolerance" in capsys.readouterr().out
 

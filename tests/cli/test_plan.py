@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from bitcycle.analysis.plan import plan_by_name
 from bitcycle.cli.main import main
-from bitcycle.study.plan import plan_by_name
 
 DIGITS = ["plan", "digits-cpt-3-8-8", "--saving", "40%"]
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from bitcycle.cli.main import main
-from bitcycle.range_curve import RangeCurve
-from bitcycle.train.measured import machine
+from bitcycle.range_test import RangeCurve
+from bitcycle.train.run_directory import machine
 from tests.cli.runs import write_config
 
 FAST = ["--steps-per-precision", "8", "--window", "3", "--threshold", "2", "--high", "4"]

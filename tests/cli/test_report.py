@@ -7,7 +7,7 @@ import pytest
 from bitcycle.cli import report
 from bitcycle.cli.main import main
 from bitcycle.report.figures import layers
-from bitcycle.study.base import STUDIES
+from bitcycle.study.study import STUDIES
 from tests.report.made_up import made_up_cost, study, write_study
 
 
@@ -15,7 +15,7 @@ from tests.report.made_up import made_up_cost, study, write_study
 def output(tmp_path, monkeypatch):
     """A study's runs; the study itself is called demo."""
     monkeypatch.setattr(layers, "price_method", lambda method: made_up_cost())
-    monkeypatch.setattr("bitcycle.study.options.find_study", lambda name: study(name="demo"))
+    monkeypatch.setattr("bitcycle.study.results.find_study", lambda name: study(name="demo"))
     write_study(tmp_path / "runs", study(name="demo"))
     return tmp_path / "runs"
 

@@ -7,7 +7,7 @@ import yaml
 
 import bitcycle.train.loop
 from bitcycle.cli.main import main
-from bitcycle.train.configfile import read_config
+from bitcycle.train.config_file import read_config
 from tests.cli.runs import write_config
 from tests.data.layouts import (
     planetoid_parts,

@@ -7,7 +7,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import bitcycle as bc
-from bitcycle.health import NonFiniteError
+from bitcycle.nonfinite import NonFiniteError
 from bitcycle.quantizers import SBM
 
 from .training import assert_close, assert_equal, convnet, images, inputs, mlp, train, twins

@@ -5,7 +5,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import bitcycle as bc
-from bitcycle.candidates import find_candidates
+from bitcycle.convert import find_candidates
 from bitcycle.cost import CONVENTIONS, count_macs
 from bitcycle.models import MODELS, build_model
 from bitcycle.nn import LAYERS

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from bitcycle.analysis.config_id import config_id
 from bitcycle.data import DATASETS
 from bitcycle.schedules import parse_schedule
-from bitcycle.study.base import STUDIES
-from bitcycle.study.identity import config_id
+from bitcycle.study.study import STUDIES
 
 NAMES = STUDIES.names()
 

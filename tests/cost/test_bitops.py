@@ -8,9 +8,8 @@ from torch import nn
 
 import bitcycle as bc
 from bitcycle.cost import CONVENTIONS, count_macs
-from bitcycle.cost.bitops import cost_of_plans
-from bitcycle.cost.scheduled import find_plans
-from bitcycle.cost.usage import grad_weight_error_bits, operand_bits, present_bits
+from bitcycle.cost.bitops import cost_of_plans, find_plans
+from bitcycle.cost.conventions import grad_weight_error_bits, operand_bits, present_bits
 from bitcycle.models import build_model
 from tests import toys
 

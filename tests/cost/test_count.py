@@ -224,7 +224,7 @@ def test_a_cell_is_one_step() -> None:
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
 def test_a_nested_tensor_is_listed_and_not_guessed() -> None:
-    from bitcycle.cost.product import COUNTERS, Call, UncountedError
+    from bitcycle.cost.count import COUNTERS, Call, UncountedError
 
     x = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
     with pytest.raises(UncountedError, match="nested"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from bitcycle.cost.plan_findings import (
+from bitcycle.cost.findings import (
     CYCLED,
     DELAYED,
     ERRORS,
@@ -13,7 +13,7 @@ from bitcycle.cost.plan_findings import (
     Cell,
     find_findings,
 )
-from bitcycle.recipes.tables import read_table
+from bitcycle.published import read_table
 from bitcycle.schedules import parse_schedule
 
 MODELS = {

@@ -17,10 +17,8 @@ from torch import Tensor, nn
 
 import bitcycle as bc
 from bitcycle.cost import CONVENTIONS, Plan, plan
-from bitcycle.cost.plan import parse_saving
-from bitcycle.cost.plan_candidates import list_candidates
-from bitcycle.cost.plan_price import Pricer
-from bitcycle.cost.plan_runs import Run, count_steps, find_runs
+from bitcycle.cost.planner import Pricer, list_candidates, parse_saving
+from bitcycle.cost.segments import Run, count_steps, find_runs
 from bitcycle.schedules import Bits, Schedule, parse_schedule
 from tests import toys
 from tests.schedules.strategies import schedules

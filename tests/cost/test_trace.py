@@ -9,8 +9,7 @@ from torch import nn
 
 import bitcycle as bc
 from bitcycle.cost import LayerMacs, count_macs
-from bitcycle.cost.preserve import preserved
-from bitcycle.cost.product import (
+from bitcycle.cost.count import (
     COUNTERS,
     FIXED,
     Call,
@@ -19,8 +18,9 @@ from bitcycle.cost.product import (
     add_up,
     layer_products,
 )
+from bitcycle.cost.trace import preserved
 from bitcycle.models import build_model
-from bitcycle.nn.swap import LAYERS
+from bitcycle.nn.class_swap import LAYERS
 from tests import toys
 from tests.cost.flops import counted_macs, measured_macs
 

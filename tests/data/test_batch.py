@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitcycle.data import IGNORE, Batch
-from bitcycle.data.batch import check_position, slice_bounds
+from bitcycle.data.batches import check_position, slice_bounds
 
 
 def test_padding_does_not_count_as_a_target():

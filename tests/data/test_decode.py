@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from bitcycle.data import Key
-from bitcycle.data.decode import decode_centre, decode_random, draw_window, read_header
+from bitcycle.data.imagenet import decode_centre, decode_random, draw_window, read_header
 
 
 @settings(deadline=None)

@@ -11,8 +11,7 @@ import torch
 from PIL import Image
 
 from bitcycle.data import Batches, Key, OnePass, load_images
-from bitcycle.data.decode import decode_centre
-from bitcycle.data.imagenet import MEAN, STD, ImageFiles
+from bitcycle.data.imagenet import MEAN, STD, ImageFiles, decode_centre
 from bitcycle.data.images import normalize
 
 CLASSES = ("n01440764", "n01443537", "n02007558")

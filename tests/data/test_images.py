@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitcycle.data import Batches, ImageArrays, Key, OnePass, Samples, Tensors
-from bitcycle.data.augment import Crops, crop_and_flip, draw_crops
-from bitcycle.data.images import channel_statistics, normalize
+from bitcycle.data.images import Crops, channel_statistics, crop_and_flip, draw_crops, normalize
 
 
 def make(**changes):

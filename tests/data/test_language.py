@@ -20,8 +20,8 @@ from bitcycle.data import (
     Streams,
     load_corpus,
 )
-from bitcycle.data import vocabulary as module
-from bitcycle.data.vocabulary import build_vocabulary, cached_vocabulary, default_cache_dir
+from bitcycle.data import text as module
+from bitcycle.data.text import build_vocabulary, cached_vocabulary, default_cache_dir
 
 from .layouts import write_text
 

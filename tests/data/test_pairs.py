@@ -8,9 +8,14 @@ import pytest
 import torch
 
 from bitcycle.data import DATASETS, EncodedPairs, PairEncoder, Place, Samples, load_pairs
-from bitcycle.data.encoded import split_targets
-from bitcycle.data.pair_files import Row, read_rows
-from bitcycle.data.tokenizer import SMALLEST, read_tokenizer, train_tokenizer
+from bitcycle.data.pairs import (
+    SMALLEST,
+    Row,
+    read_rows,
+    read_tokenizer,
+    split_targets,
+    train_tokenizer,
+)
 from tests.data.pair_layouts import (
     LABELS,
     some_pairs,
@@ -207,7 +212,7 @@ TEXTS = [text for pair in some_pairs(60) for text in pair[:2]]
 def test_equal_text_gives_an_equal_tokenizer_in_every_process(tmp_path):
     path = tmp_path / "script.py"
     path.write_text(
-        "from bitcycle.data.tokenizer import train_tokenizer\n"
+        "from bitcycle.data.pairs import train_tokenizer\n"
         f"print(train_tokenizer({TEXTS!r}, 300), end='')"
     )
     done = run_script(path, tmp_path, env={**os.environ, "PYTHONHASHSEED": "7"})

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from bitcycle.data.prefetch import in_order
+from bitcycle.data.batches import in_order
 
 
 @pytest.mark.parametrize("depth", [0, 1, 10])

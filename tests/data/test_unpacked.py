@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from bitcycle.data.unpacked import FLOOR, GROWTH, most_bytes, open_unpacked
+from bitcycle.data.archive import FLOOR, GROWTH, most_bytes, open_unpacked
 
 
 @pytest.mark.parametrize("name", ["a.bin", "a.gz"])
@@ -30,7 +30,7 @@ def test_the_limit_follows_the_packed_size(tmp_path):
     "read", [lambda file: file.read(), lambda file: io.TextIOWrapper(file).read()]
 )
 def test_a_bomb_is_an_error_and_not_all_of_the_memory(tmp_path, read, monkeypatch):
-    monkeypatch.setattr("bitcycle.data.unpacked.FLOOR", 1000)
+    monkeypatch.setattr("bitcycle.data.archive.FLOOR", 1000)
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(bytes(10**6), 9))
     with open_unpacked(path) as file, pytest.raises(ValueError, match="unpacks to more than"):

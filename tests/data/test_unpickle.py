@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from bitcycle.data import unpickle
-from bitcycle.data.unpickle import as_array, read_dict, read_pickle
+from bitcycle.data import archive as unpickle
+from bitcycle.data.archive import as_array, read_dict, read_pickle
 
 from .layouts import Payload, python2_pickle
 

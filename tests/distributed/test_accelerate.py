@@ -149,7 +149,7 @@ def test_accelerates_sparing_load_knows_no_buffers(tmp_path):
 def run_under_fsdp(folder: str) -> str:
     """A run of ours where Accelerate is configured for FSDP."""
     from bitcycle.train import run
-    from bitcycle.train.configfile import from_dict
+    from bitcycle.train.config_file import from_dict
 
     make_accelerator("fsdp2")
     config = from_dict({"model": {"name": "digits_mlp"}, "steps": 2, "output": folder})

@@ -139,7 +139,7 @@ def draw_after_loading(config: dict[str, Any]) -> float:
     """A number that dropout would draw, in a run that was begun by one process."""
     import torch
 
-    from bitcycle.train.configfile import from_dict
+    from bitcycle.train.config_file import from_dict
     from bitcycle.train.session import build_session
 
     session = build_session(from_dict(config))

@@ -8,9 +8,7 @@ from pathlib import Path
 from tests.test_public_api import GOLDEN, MODULES
 
 PAGES = Path(__file__).parents[2] / "docs" / "api"
-BASES = {
-    "bitcycle.schedules.cyclic.Cyclic"
-}  # not exported; its methods are those of public classes
+BASES = {"bitcycle.schedules.cycle.Cyclic"}  # not exported; its methods are those of public classes
 
 
 def names() -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bitcycle.train import CheckpointConfig, EvalConfig, RunConfig, TrackingConfig
-from bitcycle.train.configfile import to_yaml
+from bitcycle.train.config_file import to_yaml
 from tests.train.small import folder_of, small
 
 # `bitcycle train`, whose step 50 waits for a file

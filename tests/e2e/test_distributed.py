@@ -161,7 +161,7 @@ import json, os, sys
 import bitcycle as bc
 import bitcycle.train.loop as loop
 from bitcycle.train import run
-from bitcycle.train.configfile import read_config
+from bitcycle.train.config_file import read_config
 from bitcycle.train.result import weights_digest
 
 seen, models, train_step = [], [], loop._train_step
@@ -260,7 +260,7 @@ def test_a_run_that_another_process_holds_ends_all_with_one_message(pair, tmp_pa
 CATCHING = """
 import os, sys
 from bitcycle.train import run
-from bitcycle.train.configfile import read_config
+from bitcycle.train.config_file import read_config
 
 try:
     run(read_config(sys.argv[1]))

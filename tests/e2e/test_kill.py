@@ -20,7 +20,7 @@ from bitcycle.train import (
     run,
 )
 from bitcycle.train.checkpoint import Checkpoints
-from bitcycle.train.evaluate_run import evaluate_run
+from bitcycle.train.evaluate import evaluate_run
 from tests.e2e.commands import (
     ENVIRONMENT,
     has_lines,

@@ -8,7 +8,7 @@ import pytest
 from bitcycle.cli.main import main
 from bitcycle.tasks import DataConfig, ModelConfig
 from bitcycle.train import OptimizerConfig, PrecisionConfig, resume, run
-from bitcycle.train.evaluate_run import evaluate_run
+from bitcycle.train.evaluate import evaluate_run
 from tests.data.pair_layouts import write_snli, write_xnli
 from tests.models.pretrained import write_model
 from tests.train.small import Killed, folder_of, kill_before_step, small, traces

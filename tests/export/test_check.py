@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import bitcycle as bc
-from bitcycle.export.check import Check, compare
+from bitcycle.export.run import Check, compare
 from bitcycle.tasks import TASKS, DataConfig, ModelConfig
 from tests.export.models import ready
 

@@ -10,9 +10,13 @@ import bitcycle as bc
 from bitcycle.export import export_model, load_exported
 from bitcycle.export.files import about, check_format, write_bytes
 from bitcycle.export.freeze import freeze
-from bitcycle.export.plain import read_plain, write_plain
-from bitcycle.export.safetensors_file import read_safetensors, write_safetensors
-from bitcycle.export.state import state_on_grids
+from bitcycle.export.state_file import (
+    read_plain,
+    read_safetensors,
+    state_on_grids,
+    write_plain,
+    write_safetensors,
+)
 from tests.export.models import conv_net, encoder, images, ready, tokens
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import bitcycle as bc
-from bitcycle.export.grids import Grid, grid_of
+from bitcycle.export.freeze import Grid, grid_of
 
 
 def number(value):

@@ -7,9 +7,7 @@ from torch import nn
 
 import bitcycle as bc
 from bitcycle.export.freeze import freeze
-from bitcycle.export.onnx_layers import write_products
-from bitcycle.export.onnx_model import OnnxModel
-from bitcycle.export.onnx_nodes import of_codes, on_codes
+from bitcycle.export.onnx_file import OnnxModel, of_codes, on_codes, write_products
 from tests.export.models import assert_same, conv_net, encoder, images, ready, tokens
 
 REAL, INTEGER = bc.quantizers.SBM(), bc.quantizers.SBM(zero="integer")

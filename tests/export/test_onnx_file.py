@@ -6,7 +6,7 @@ import torch
 
 import bitcycle as bc
 from bitcycle.export import export_model, load_exported
-from bitcycle.export.onnx_model import OnnxModel
+from bitcycle.export.onnx_file import OnnxModel
 from bitcycle.models import build_model
 from tests.export.models import assert_same, conv_net, encoder, images, ready, tokens
 

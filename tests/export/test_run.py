@@ -6,7 +6,7 @@ import pytest
 
 from bitcycle.cli.main import main
 from bitcycle.export import export_run, load_exported
-from bitcycle.train.evaluate_run import evaluate_run
+from bitcycle.train.evaluate import evaluate_run
 from tests.cli.runs import write_config
 from tests.data.pair_layouts import write_snli
 

@@ -6,7 +6,7 @@ from torch import nn
 
 import bitcycle as bc
 from bitcycle.export.freeze import freeze
-from bitcycle.export.state import state_on_grids, weights_on_grids
+from bitcycle.export.state_file import state_on_grids, weights_on_grids
 from tests.export.models import conv_net, images, ready
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from bitcycle.data import load
-from bitcycle.data.splits import Corpus, Graph, ImageSplits, PairSplits
+from bitcycle.data.base import Corpus, Graph, ImageSplits, PairSplits
 from tests.data.layouts import (
     Payload,
     cifar10_parts,

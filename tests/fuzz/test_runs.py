@@ -11,7 +11,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bitcycle.train.configfile import option_names
+from bitcycle.train.config_file import option_names
 from tests.cli.runs import TINY
 
 from .commands import assert_graceful, run

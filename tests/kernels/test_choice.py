@@ -119,7 +119,7 @@ def test_a_kernel_that_auto_chose_takes_more_bits_in_float32(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     decided = KERNELS["int8"], "auto: measured"
-    monkeypatch.setattr("bitcycle.nn.base.decide_kernel", lambda *args, **kwargs: decided)
+    monkeypatch.setattr("bitcycle.nn.layer.decide_kernel", lambda *args, **kwargs: decided)
     layer, x = bc.quantize_model(nn.Linear(4, 4)), torch.randn(3, 4)
     bc.set_precision(layer, "w4a4e4")
     with counted() as calls:
@@ -285,7 +285,7 @@ def test_a_layer_decides_in_its_first_training_step_with_bits(
         asked.append(tops)
         return KERNELS["dequantize"], "auto: said so"
 
-    monkeypatch.setattr("bitcycle.nn.base.decide_kernel", decide)
+    monkeypatch.setattr("bitcycle.nn.layer.decide_kernel", decide)
     layer, x = _large_layer(), torch.randn(128, 128)
     layer(x)  # no bits
     bc.set_precision(layer, "w3a5e6")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bitcycle.kernels import KERNELS, LinearGeometry, make_kernel
-from bitcycle.kernels.held import hold_grad_input, hold_output
+from bitcycle.kernels.prepacked import hold_grad_input, hold_output
 from bitcycle.quantizers import SBM
 from bitcycle.quantizers.base import Quantized
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import bitcycle as bc
-from bitcycle.landscape.directions import (
+from bitcycle.landscape.surface import (
     filter_normalize,
     gaussian,
     make_directions,

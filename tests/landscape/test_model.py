@@ -8,7 +8,7 @@ from torch import nn
 
 import bitcycle as bc
 from bitcycle.landscape import loss_landscape
-from bitcycle.landscape.directions import make_directions
+from bitcycle.landscape.surface import make_directions
 from tests import toys
 from tests.landscape.test_surface import assert_same, loss_of, state_of, trained
 

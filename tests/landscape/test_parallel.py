@@ -10,7 +10,7 @@ from multiprocessing import active_children
 import pytest
 
 from bitcycle.landscape import Grid
-from bitcycle.landscape.parallel import compute_points
+from bitcycle.landscape.points import compute_points
 
 GRID = Grid(num=3)
 

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from bitcycle.landscape import Grid, Landscape, Landscapes
-from bitcycle.landscape.numbers import from_plain, to_plain
 from bitcycle.landscape.points import PointFile
+from bitcycle.landscape.result import from_plain, to_plain
 from bitcycle.landscape.sharpness import area_below, mean_rise, measure_sharpness
 
 GRID = Grid(num=5)

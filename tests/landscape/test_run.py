@@ -13,7 +13,7 @@ from bitcycle.landscape.run import num_missing, point_file, stored
 from bitcycle.tasks import DataConfig
 from bitcycle.train import PrecisionConfig, run
 from bitcycle.train.checkpoint import CheckpointError
-from bitcycle.train.evaluate_run import evaluate_run
+from bitcycle.train.evaluate import evaluate_run
 from tests.train.small import files_below, folder_of, small
 
 GRID = Grid(num=3)

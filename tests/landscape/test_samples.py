@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bitcycle.landscape.samples import FirstSamples
+from bitcycle.landscape.run import FirstSamples
 from bitcycle.precision import Precision
 from bitcycle.tasks import TASKS, DataConfig, ModelConfig
 from bitcycle.train.evaluate import evaluate

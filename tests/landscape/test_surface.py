@@ -5,8 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import bitcycle as bc
-from bitcycle.landscape.directions import make_directions
-from bitcycle.landscape.surface import surface_of
+from bitcycle.landscape.surface import make_directions, surface_of
 from bitcycle.precision import Precision
 from tests import toys
 

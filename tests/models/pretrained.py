@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from bitcycle.data.tokenizer import train_tokenizer
+from bitcycle.data.pairs import train_tokenizer
 from tests.data.pair_layouts import some_pairs
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from bitcycle.models import build_model
-from bitcycle.models.image import BasicBlock, global_average, init_convs, projection
+from bitcycle.models.base import BasicBlock, global_average, init_convs, projection
 
 from .counting import count_macs, num_parameters, on_meta
 

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from bitcycle.data.tokenizer import read_tokenizer
-from bitcycle.models.pretrained import load_pretrained, pretrained_tokenizer
+from bitcycle.data.pairs import read_tokenizer
+from bitcycle.models.bert import load_pretrained, pretrained_tokenizer
 from tests.models.pretrained import write_model
 
 transformers = pytest.importorskip("transformers")

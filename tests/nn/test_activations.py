@@ -19,9 +19,9 @@ from torch.utils.checkpoint import checkpoint
 import bitcycle as bc
 from bitcycle.memory import saved_bytes
 from bitcycle.models import build_model
+from bitcycle.nn.activations import drop
 from bitcycle.nn.companion import Companion, accompany
-from bitcycle.nn.dropout import drop
-from bitcycle.nn.settings import ModelState
+from bitcycle.nn.layer import ModelState
 from tests.toys import randn
 
 INF, NAN = float("inf"), float("nan")

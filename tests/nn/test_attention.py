@@ -12,7 +12,7 @@ from bitcycle.kernels import KERNELS
 from bitcycle.memory import saved_bytes
 from bitcycle.nn import attention, product
 from bitcycle.nn.attention import NUM_RANGES, attend
-from bitcycle.nn.swap import converted_type
+from bitcycle.nn.class_swap import converted_type
 from tests import naive_attention
 from tests.toys import randn
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import bitcycle as bc
 from bitcycle.nn import QuantizedLayer
+from bitcycle.nn.class_swap import converted_type, qualified_name, registered_base
 from bitcycle.nn.companion import Companion, accompany, can_accompany
-from bitcycle.nn.settings import ModelState
-from bitcycle.nn.swap import converted_type, qualified_name, registered_base
+from bitcycle.nn.layer import ModelState
 
 from .layers import convert
 

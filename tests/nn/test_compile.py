@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 
 import bitcycle as bc
 from bitcycle.kernels import make_kernel
-from bitcycle.nn.base import advance_clocks
+from bitcycle.nn.layer import advance_clocks
 from bitcycle.quantizers import SBM
 
 pytestmark = pytest.mark.slow  # half a minute each with a cold compiler

@@ -13,9 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import bitcycle as bc
 from bitcycle.kernels import make_kernel
-from bitcycle.nn.base import advance_clocks
-from bitcycle.nn.per_node import PerNodeLayer
-from bitcycle.nn.settings import LayerSettings, ModelState, alone
+from bitcycle.nn.graph import PerNodeLayer
+from bitcycle.nn.layer import LayerSettings, ModelState, advance_clocks, alone
 from bitcycle.ops.noise import hash_ints
 from bitcycle.quantizers import QUANTIZERS
 from bitcycle.warnings import BitcycleWarning

@@ -12,8 +12,7 @@ from torch import nn
 from torch.optim.swa_utils import update_bn
 
 import bitcycle as bc
-from bitcycle.nn.norm import NORMS, QuantizedNorm
-from bitcycle.nn.norm_range import num_chunks, range_factor, range_scale
+from bitcycle.nn.norm import NORMS, QuantizedNorm, num_chunks, range_factor, range_scale
 from bitcycle.quantizers import SBM, WAGEUBN, SBMFull
 from bitcycle.quantizers.wageubn import activation_error
 

@@ -17,11 +17,19 @@ from torch.utils.checkpoint import checkpoint
 import bitcycle as bc
 from bitcycle.kernels import int8, make_kernel
 from bitcycle.kernels.geometry import LinearGeometry
-from bitcycle.nn.once import differentiable_once
-from bitcycle.nn.product import CLOCK, CONTROL_SIZE, LEVELS, Plan
-from bitcycle.nn.saved import NUM_TENSORS, restore, to_save
-from bitcycle.nn.stepped import part_of
-from bitcycle.nn.straight import error_on_grid, on_grid
+from bitcycle.nn.product import (
+    CLOCK,
+    CONTROL_SIZE,
+    LEVELS,
+    NUM_TENSORS,
+    Plan,
+    differentiable_once,
+    error_on_grid,
+    on_grid,
+    part_of,
+    restore,
+    to_save,
+)
 from bitcycle.ops.noise import noise_key
 from bitcycle.quantizers import SBM
 from bitcycle.quantizers.base import Quantized

@@ -16,9 +16,9 @@ from torch.utils.checkpoint import checkpoint
 import bitcycle as bc
 from bitcycle.kernels import make_kernel
 from bitcycle.kernels.measure import Recurrence
-from bitcycle.nn.base import advance_clocks
-from bitcycle.nn.gates import Gates, GRUGates, LSTMGates, RNNGates
-from bitcycle.nn.recurrence import Steps
+from bitcycle.nn.layer import advance_clocks
+from bitcycle.nn.recurrent import Gates, GRUGates, LSTMGates, RNNGates
+from bitcycle.nn.recurrent_product import Steps
 
 from .layers import convert
 from .recurrent_oracle import Bits, next_state, run_direction, run_layers
@@ -229,7 +229,7 @@ def test_auto_weighs_the_products_of_every_time_step(monkeypatch: pytest.MonkeyP
         seen.append(recurrence)
         return make_kernel("simulate"), "auto: measured"
 
-    monkeypatch.setattr("bitcycle.nn.base.decide_kernel", decide)
+    monkeypatch.setattr("bitcycle.nn.layer.decide_kernel", decide)
     layer = bc.quantize_model(nn.LSTM(4, 6, proj_size=5))
     bc.set_precision(layer, "w4a4e4")
     layer(torch.randn(7, 3, 4))

@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bitcycle.ops.affine import grid_step, round_nearest, round_stochastic, value_range
-from bitcycle.ops.powers import nearest_power, power_above
+from bitcycle.ops.affine import (
+    grid_step,
+    nearest_power,
+    power_above,
+    round_nearest,
+    round_stochastic,
+    value_range,
+)
 
 KEY = torch.tensor([123, 456], dtype=torch.int32)
 

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from bitcycle.ops import codes, fused
 from bitcycle.ops.affine import grid_step, round_nearest, round_stochastic, value_range
-from bitcycle.ops.bitmask import keep_positive, pack_positive
 from bitcycle.ops.codes import decode, nearest_codes, shift_codes, stochastic_codes
 from bitcycle.ops.noise import element_index, hash_ints, noise_key, uniform
-from bitcycle.ops.packing import pack_nibbles, unpack_nibbles
+from bitcycle.ops.packing import keep_positive, pack_nibbles, pack_positive, unpack_nibbles
 from tests.toys import randn
 
 # the graph; what C++ makes of it takes long to build

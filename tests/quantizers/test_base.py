@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from bitcycle.quantizers import SBM
-from bitcycle.quantizers.base import Quantized, make_quantizer
-from bitcycle.quantizers.grid import largest, put_on_grid, work_dtype
+from bitcycle.quantizers.base import Quantized, largest, make_quantizer, put_on_grid, work_dtype
 
 
 def test_codes_are_multiplied_out() -> None:

@@ -10,8 +10,7 @@ from bitcycle.convert import quantize_model
 from bitcycle.models import build_model
 from bitcycle.quantizers import QUANTIZERS
 from bitcycle.recipes import FAMILIES, Recipe, list_recipes, recipe
-from bitcycle.recipes.base import _merge
-from bitcycle.recipes.parts import SKIPPED
+from bitcycle.recipes.base import SKIPPED, _merge
 from bitcycle.train.config import RunConfig
 
 INFOS = {info.name: info for info in list_recipes()}

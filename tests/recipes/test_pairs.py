@@ -2,8 +2,8 @@
 
 import pytest
 
+from bitcycle.analysis.subject import find_subject
 from bitcycle.recipes import list_recipes, recipe
-from bitcycle.study.subject import find_subject
 
 INFOS = {info.name: info for info in list_recipes()}
 

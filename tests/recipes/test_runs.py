@@ -7,7 +7,7 @@ from bitcycle.convert import quantize_model
 from bitcycle.models import build_model
 from bitcycle.recipes import list_recipes, recipe
 from bitcycle.schedules import parse_schedule
-from bitcycle.train.configfile import from_dict, to_yaml
+from bitcycle.train.config_file import from_dict, to_yaml
 
 CONFIGS = [recipe(info.name) for info in list_recipes()]
 STEPS_PER_EPOCH = {

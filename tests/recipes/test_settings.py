@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from bitcycle.recipes import list_recipes, recipe
-from bitcycle.recipes.cifar_figures import figure5, figure7, figure8
+from bitcycle.recipes.cifar import figure5, figure7, figure8
 from bitcycle.schedules import parse_schedule
 from bitcycle.schedules.cycle import Cycle
 from bitcycle.train.config import steps_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bitcycle.recipes.tables import Bits, read_table
+from bitcycle.published import BitRange, read_table
 
 
 @pytest.mark.parametrize(
@@ -52,5 +52,5 @@ def test_costs_of_one_network_fall_with_its_bits():
     [("3-8/8", (3, 8, 8), "3-8-8"), ("6/8", (6, 6, 8), "6-8"), ("3-16/8", (3, 16, 8), "3-16-8")],
 )
 def test_a_cell_becomes_bits_and_a_name(cell, bits, name):
-    assert Bits.parse(cell) == bits
-    assert Bits.parse(cell).name == name
+    assert BitRange.parse(cell) == bits
+    assert BitRange.parse(cell).name == name

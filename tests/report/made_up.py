@@ -10,13 +10,13 @@ from typing import Any
 
 from bitcycle.cost.result import Cost, LayerCost
 from bitcycle.landscape.result import Landscape
-from bitcycle.range_curve import RangeCurve
-from bitcycle.study.base import Method, Study, StudyRun
+from bitcycle.range_test import RangeCurve
 from bitcycle.study.demo import DemoResult, summarize
-from bitcycle.study.failures import write_failures
+from bitcycle.study.results import write_failures
+from bitcycle.study.study import Method, Study, StudyRun
 from bitcycle.tasks import ModelConfig
 from bitcycle.train.config import PrecisionConfig, RunConfig, TrackingConfig
-from bitcycle.train.configfile import to_yaml
+from bitcycle.train.config_file import to_yaml
 from tests.study.made_up import method, study_result
 
 SCRIPT = "<script>document.title='hurt'</script>"

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitcycle.schedules import PFQ, Adaptive, NoiseSwitch, Plateau, parse_schedule
-from bitcycle.schedules.adaptive import add_to_window, check_levels, window_steps
-from bitcycle.schedules.adaptive_states import AdaptiveStates
-from bitcycle.schedules.checks import order
+from bitcycle.schedules.adaptive import AdaptiveStates, add_to_window, check_levels, window_steps
+from bitcycle.schedules.base import order
 
 levels = st.lists(st.none() | st.integers(1, 32), min_size=2, max_size=6).map(
     lambda bits: tuple(sorted(bits, key=order))

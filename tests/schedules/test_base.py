@@ -22,8 +22,16 @@ from bitcycle.schedules import (
     parse_schedule,
     schedule_from_dict,
 )
-from bitcycle.schedules.checks import check_range, check_step, check_total, order, rint
-from bitcycle.schedules.times import check_time, to_spans, to_step
+from bitcycle.schedules.base import (
+    check_range,
+    check_step,
+    check_time,
+    check_total,
+    order,
+    rint,
+    to_spans,
+    to_step,
+)
 
 from .strategies import schedules
 

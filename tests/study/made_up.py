@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from bitcycle.recipes import Published
-from bitcycle.study.base import Method, Study, StudyRun
 from bitcycle.study.results import MethodResult, RunState, StudyResult
+from bitcycle.study.study import Method, Study, StudyRun
 from bitcycle.tasks import DataConfig, ModelConfig
 from bitcycle.train.config import PrecisionConfig, RunConfig
-from bitcycle.train.configfile import to_yaml
+from bitcycle.train.config_file import to_yaml
 from bitcycle.train.result import RunResult, result_json
 
 Values = Mapping[int, float | None]  # seed -> final value; None: the run failed

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from bitcycle.study.attempt import Ending, attempt
-from bitcycle.study.base import Method, Study
-from bitcycle.study.engines.base import Engine
+from bitcycle.study.engines.base import Ending, Engine, attempt
+from bitcycle.study.study import Method, Study
 from bitcycle.train import run
 from bitcycle.train.config import OptimizerConfig, PrecisionConfig, RunConfig, SwaConfig
 from tests.train.small import Killed, kill_before_step, small

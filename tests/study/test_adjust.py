@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from bitcycle.study.adjust import StudyOptions, adjust, override_all
-from bitcycle.study.base import Method
-from bitcycle.train.configfile import override
+from bitcycle.study.study import Method, StudyOptions, adjust, override_all
+from bitcycle.train.config_file import override
 from tests.study.small_studies import tiny, tiny_study
 
 CONFIGS = [tiny(8), tiny(4, steps=7), tiny("CR:3-8:1")]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bitcycle.study.attempt import attempt, finish, is_held, log_file, run_folder
+from bitcycle.study.engines.base import attempt, finish, is_held, log_file, run_folder
 from bitcycle.train import RunResult, TrackingConfig, loop, run
 from bitcycle.train.config import CheckpointConfig
 from tests.study.small_studies import crashing, diverging, run_until, tiny
@@ -121,7 +121,7 @@ def test_a_long_message_is_shortened(config, monkeypatch):
     def fail(config):
         raise ValueError("x" * 10_000 + "\n" + "y")
 
-    monkeypatch.setattr("bitcycle.study.attempt.run", fail)
+    monkeypatch.setattr("bitcycle.study.engines.base.run", fail)
     message = attempt(config).message
     assert len(message) < 2200
     assert "\n" not in message

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from bitcycle.study.base import Method, Study
-from bitcycle.study.identity import config_id
+from bitcycle.analysis.config_id import config_id
+from bitcycle.study.study import Method, Study
 from tests.study.small_studies import tiny, tiny_study
 from tests.train.small import lstm
 

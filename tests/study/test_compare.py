@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from bitcycle.study.base import StudyRun
-from bitcycle.study.compare import compare_runs
-from bitcycle.study.compare_table import comparison_json, comparison_tables
+from bitcycle.analysis.compare import compare_runs, comparison_json, comparison_tables
+from bitcycle.study.study import StudyRun
 from tests.study.made_up import config, method, result_of, write_run
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 import bitcycle as bc
+from bitcycle.analysis.cost import price
+from bitcycle.analysis.subject import find_subject
 from bitcycle.cost import measure_saved
 from bitcycle.models import build_model
-from bitcycle.study.cost import price
-from bitcycle.study.subject import find_subject
 
 ROLES = {"forward": "CR:3-8:32", "backward": "8"}
 

@@ -8,7 +8,7 @@ import bitcycle.study.demo as demo
 from bitcycle.recipes import recipe
 from bitcycle.study.demo import BASELINE, METHODS, demo_study, run_demo
 from bitcycle.study.engines.local import LocalEngine
-from bitcycle.study.options import open_study
+from bitcycle.study.results import open_study
 from bitcycle.train import EvalConfig, SwaConfig, TrackingConfig
 from tests.study.small_studies import Here
 

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from bitcycle.recipes import recipe
-from bitcycle.study.base import Method
 from bitcycle.study.dry_run import dry_run
-from bitcycle.study.execute import run_study, to_do
 from bitcycle.study.results import read_study
+from bitcycle.study.runner import run_study, to_do
+from bitcycle.study.study import Method
 from tests.study.small_studies import Here, tiny, tiny_study
 
 

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from bitcycle.study import execute
-from bitcycle.study.attempt import Ending, run_folder
-from bitcycle.study.base import Method
-from bitcycle.study.execute import run_study, to_do
-from bitcycle.study.failures import read_failures
+from bitcycle.study import runner as execute
+from bitcycle.study.engines.base import Ending, run_folder
 from bitcycle.study.progress import Lines
-from bitcycle.study.results import read_study
+from bitcycle.study.results import read_failures, read_study
+from bitcycle.study.runner import run_study, to_do
+from bitcycle.study.study import Method
 from bitcycle.train import run
 from bitcycle.train.signals import Interrupted
 from tests.study.small_studies import Here, crashing, diverging, run_until, tiny, tiny_study

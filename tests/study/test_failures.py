@@ -4,7 +4,7 @@ import multiprocessing
 
 import pytest
 
-from bitcycle.study.failures import (
+from bitcycle.study.results import (
     add_failure,
     failures_file,
     read_failures,

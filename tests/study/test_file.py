@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from bitcycle.recipes import recipe
-from bitcycle.study.check_data import check_data
-from bitcycle.study.file import read_study_file, study_from_dict
-from bitcycle.study.find import find_study
-from bitcycle.train.configfile import from_dict
+from bitcycle.study.runner import check_data
+from bitcycle.study.study_file import find_study, read_study_file, study_from_dict
+from bitcycle.train.config_file import from_dict
 from tests.study.small_studies import tiny
 
 BASE = {"model": {"name": "digits_mlp", "options": {"width": 16}}, "steps": 10, "threads": 1}

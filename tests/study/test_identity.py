@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from bitcycle.analysis.config_id import _differing, config_id
 from bitcycle.recipes import recipe
-from bitcycle.study.identity import _differing, config_id
 from bitcycle.tasks import DataConfig, ModelConfig
 from bitcycle.train.config import (
     CheckpointConfig,
@@ -15,7 +15,7 @@ from bitcycle.train.config import (
     RunConfig,
     TrackingConfig,
 )
-from bitcycle.train.configfile import from_dict, to_dict
+from bitcycle.train.config_file import from_dict, to_dict
 from tests.study.small_studies import tiny
 
 

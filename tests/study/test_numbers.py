@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bitcycle.study.numbers import (
+from bitcycle.analysis.numbers import (
     bitops_text,
     difference_text,
     p_sentence,
@@ -13,7 +13,7 @@ from bitcycle.study.numbers import (
     three_digits,
     with_uncertainty,
 )
-from bitcycle.study.statistics import Difference
+from bitcycle.analysis.statistics import Difference
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,14 @@ import os
 
 import pytest
 
-from bitcycle.study.adjust import StudyOptions
-from bitcycle.study.options import (
+from bitcycle.study.results import (
     choose_options,
     open_study,
     options_file,
     read_options,
     write_options,
 )
+from bitcycle.study.study import StudyOptions
 
 OPTIONS = StudyOptions(overrides=("--steps", "9"), seeds=(4, 5), default_threads=3)
 FILE = """

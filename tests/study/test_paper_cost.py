@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from bitcycle.recipes.tables import read_table
-from bitcycle.study.paper_cost import PaperComparison, compare_with_paper
+from bitcycle.analysis.cost import PaperComparison, compare_with_paper
+from bitcycle.published import read_table
 
 # spec/cost.md: static 8/8, static 6/6, CPT high, CPT low, in GBitOPs as printed there
 PREDICTED = {

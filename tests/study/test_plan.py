@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from bitcycle.analysis.plan import plan_by_name, read_bounds
+from bitcycle.analysis.subject import find_subject
 from bitcycle.cost import training_cost
 from bitcycle.recipes import recipe
-from bitcycle.study.plan import plan_by_name, read_bounds
-from bitcycle.study.subject import find_subject
-from bitcycle.train.configfile import to_yaml
+from bitcycle.train.config_file import to_yaml
 
 
 def test_what_is_given_comes_before_what_the_recipe_says() -> None:

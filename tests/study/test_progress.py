@@ -7,13 +7,20 @@ from pathlib import Path
 import pytest
 
 from bitcycle.study import progress
-from bitcycle.study.attempt import run_folder
-from bitcycle.study.failures import add_failure
-from bitcycle.study.live import Live
-from bitcycle.study.moment import Moment, Paces, read_moment, seconds_left
-from bitcycle.study.progress import Lines, Watcher, make_watcher
-from bitcycle.study.results import read_study
-from bitcycle.study.status import failures_text, status_text
+from bitcycle.study.engines.base import run_folder
+from bitcycle.study.progress import (
+    Lines,
+    Live,
+    Moment,
+    Paces,
+    Watcher,
+    failures_text,
+    make_watcher,
+    read_moment,
+    seconds_left,
+    status_text,
+)
+from bitcycle.study.results import add_failure, read_study
 from tests.study.made_up import result_of, write_run
 from tests.study.small_studies import tiny_study
 

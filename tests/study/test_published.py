@@ -2,18 +2,19 @@
 
 import pytest
 
+from bitcycle.analysis.statistics import brown_forsythe
 from bitcycle.recipes import Published
-from bitcycle.study.base import Method
-from bitcycle.study.published import (
+from bitcycle.study.study import Method
+from bitcycle.study.summary import (
+    cost_relation,
     published_difference,
     published_relative_cost,
     published_value,
     published_values,
     sources,
+    summarize,
+    variance_rows,
 )
-from bitcycle.study.relations import cost_relation, variance_rows
-from bitcycle.study.statistics import brown_forsythe
-from bitcycle.study.summary import summarize
 from tests.study.made_up import config, method, study_result
 
 

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bitcycle.study.execute import to_do
-from bitcycle.study.failures import add_failure
-from bitcycle.study.results import read_study
+from bitcycle.study.results import add_failure, read_study
+from bitcycle.study.runner import to_do
 from tests.study.made_up import result_of, write_run
 from tests.study.small_studies import tiny_study
 

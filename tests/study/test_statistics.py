@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from bitcycle.study.statistics import (
+from bitcycle.analysis.statistics import (
     brown_forsythe,
     paired_difference,
     pareto_front,

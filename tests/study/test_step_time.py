@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bitcycle.study import step_time
-from bitcycle.study.step_time import measure_step, step_kind
+from bitcycle.study import dry_run as step_time
+from bitcycle.study.dry_run import measure_step, step_kind
 from tests.study.small_studies import tiny
 
 

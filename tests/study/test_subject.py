@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from bitcycle.analysis.subject import NUM_NODES, Subject, find_subject, parse_options, parse_shape
 from bitcycle.models import build_model
-from bitcycle.nn.base import QuantizedLayer
+from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.recipes import recipe
-from bitcycle.study.subject import NUM_NODES, Subject, find_subject, parse_options, parse_shape
 from bitcycle.train.config import PrecisionConfig
-from bitcycle.train.configfile import to_yaml
+from bitcycle.train.config_file import to_yaml
 
 ROLES = {"forward": "CR:3-8:32", "backward": "8"}
 

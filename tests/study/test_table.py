@@ -4,18 +4,19 @@ import csv
 
 import pytest
 
-from bitcycle.study.caption import caption
 from bitcycle.study.summary import summarize
-from bitcycle.study.table import study_tables, write_tables
-from bitcycle.study.table_csv import to_csv
-from bitcycle.study.table_paper import paper_table
-from bitcycle.study.table_parts import (
+from bitcycle.study.tables import (
     budget_table,
+    caption,
     differences_table,
+    paper_table,
+    study_tables,
+    to_csv,
     values_table,
     variance_table,
+    write_tables,
 )
-from bitcycle.study.table_text import (
+from bitcycle.tables import (
     Table,
     to_latex,
     to_markdown,

@@ -5,8 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from bitcycle.study.table_terminal import print_tables
-from bitcycle.study.table_text import Table
+from bitcycle.tables import Table, print_tables
 
 TABLE = Table(
     name="t",

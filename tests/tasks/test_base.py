@@ -6,7 +6,7 @@ import torch
 from bitcycle.data import DATASETS, Batch, Tensors
 from bitcycle.models import MODELS
 from bitcycle.tasks import TASKS, DataConfig, ModelConfig, SampleTask, Task
-from bitcycle.tasks.names import check_names, model_kind
+from bitcycle.tasks.base import check_names, model_kind
 
 
 def test_the_built_in_tasks_are_found_by_name():

@@ -9,8 +9,8 @@ import torch
 
 from bitcycle.precision import Precision
 from bitcycle.tasks import TASKS, DataConfig, ModelConfig
+from bitcycle.train.checkpoint import join_state, split_state
 from bitcycle.train.evaluate import evaluate
-from bitcycle.train.statefile import join_state, split_state
 
 NUM_WORDS = {"train": 83, "valid": 37, "test": 29}
 LSTM = ModelConfig(name="lstm_lm", options={"embedding_dim": 6, "hidden_dim": 5})

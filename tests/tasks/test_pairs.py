@@ -8,7 +8,7 @@ from torch import nn
 
 import bitcycle as bc
 from bitcycle.cost import CostMeter
-from bitcycle.data.encoded import split_targets
+from bitcycle.data.pairs import split_targets
 from bitcycle.tasks import TASKS, DataConfig, ModelConfig
 from tests.data.pair_layouts import write_snli, write_xnli
 from tests.models.pretrained import write_model

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from bitcycle.study.base import STUDIES
-from bitcycle.study.identity import config_id
+from bitcycle.analysis.config_id import config_id
+from bitcycle.study.study import STUDIES
 from tools.results.folder import PARTS, fill, render
 from tools.results.page import creator
 from tools.results.study_data import from_settings, published_cells

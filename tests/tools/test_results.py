@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from bitcycle.analysis.config_id import config_id
+from bitcycle.analysis.statistics import Difference
 from bitcycle.landscape import Landscape
 from bitcycle.range_test import RangeCurve
-from bitcycle.study.adjust import StudyOptions
-from bitcycle.study.execute import run_study
-from bitcycle.study.find import find_study
-from bitcycle.study.identity import config_id
 from bitcycle.study.results import read_study
-from bitcycle.study.statistics import Difference
+from bitcycle.study.runner import run_study
+from bitcycle.study.study import StudyOptions
+from bitcycle.study.study_file import find_study
 from bitcycle.study.summary import summarize
 from bitcycle.tasks import DataConfig, ModelConfig
 from tests.study.made_up import method, study_result

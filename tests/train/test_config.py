@@ -18,15 +18,16 @@ from bitcycle.train.config import (
     TrackingConfig,
     steps_of,
 )
-from bitcycle.train.configfile import (
+from bitcycle.train.config_file import (
+    MOST_BYTES,
     from_dict,
     option_names,
     override,
     read_config,
+    read_yaml,
     to_dict,
     to_yaml,
 )
-from bitcycle.train.yamlfile import MOST_BYTES, read_yaml
 
 
 @pytest.mark.parametrize(

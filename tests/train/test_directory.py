@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bitcycle.train.directory import RunDirectory, environment
+from bitcycle.train.run_directory import RunDirectory, environment
 from tests.train.small import small
 
 

@@ -16,8 +16,7 @@ from bitcycle.train.evaluate import (
     unobserved_layers,
 )
 from bitcycle.train.loop import _train_step
-from bitcycle.train.reproduce import kept_settings
-from bitcycle.train.session import build_session
+from bitcycle.train.session import build_session, kept_settings
 from tests.train.small import lstm, small, write_words
 
 

@@ -7,7 +7,7 @@ import pytest
 from bitcycle.tasks import DataConfig
 from bitcycle.train import EvalConfig, PrecisionConfig, run
 from bitcycle.train.checkpoint import CheckpointError
-from bitcycle.train.evaluate_run import evaluate_run
+from bitcycle.train.evaluate import evaluate_run
 from tests.train.small import files_below, float32, folder_of, metrics_of, small
 
 VALIDATED = DataConfig(subset=160, batch_size=32, eval_batch_size=128, validation=40)

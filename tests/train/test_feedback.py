@@ -7,7 +7,7 @@ import pytest
 from bitcycle.schedules import parse_schedule
 from bitcycle.tasks import DataConfig
 from bitcycle.train import EvalConfig, PrecisionConfig, TrackingConfig, run
-from bitcycle.train.evaluate_run import evaluate_run
+from bitcycle.train.evaluate import evaluate_run
 from bitcycle.train.session import build_session
 from tests.train.small import convnet, folder_of, metrics_of, small
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bitcycle.train.files import Appender, write_text
+from bitcycle.files import Appender, write_text
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):

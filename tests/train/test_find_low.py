@@ -16,12 +16,12 @@ from bitcycle.train import (
     RangeTestConfig,
     RunResult,
     SwaConfig,
-    find_low,
     resume,
     run,
 )
+from bitcycle.train import range_test as find_low
 from bitcycle.train.checkpoint import Checkpoints
-from bitcycle.train.evaluate_run import evaluate_run
+from bitcycle.train.evaluate import evaluate_run
 from bitcycle.train.run import resume_or_run
 from bitcycle.train.session import build_session
 from bitcycle.train.signals import Interrupted

@@ -12,9 +12,9 @@ from bitcycle.precision import Precision
 from bitcycle.tasks import TASKS, DataConfig
 from bitcycle.train import EvalConfig, LrConfig, OptimizerConfig, PrecisionConfig, TrackingConfig
 from bitcycle.train.loop import bits_by_role
-from bitcycle.train.reproduce import kept_settings
 from bitcycle.train.result import weights_digest
 from bitcycle.train.run import run
+from bitcycle.train.session import kept_settings
 from tests.train.small import convnet, float32, folder_of, metrics_of, small
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from bitcycle.health import NonFiniteError
+from bitcycle.nonfinite import NonFiniteError
 from bitcycle.precision import Precision
 from bitcycle.tasks import DataConfig
 from bitcycle.train import (

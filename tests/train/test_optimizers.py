@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn import Parameter
 
+from bitcycle.train.checkpoint import read_state, write_state
 from bitcycle.train.config import LrConfig, OptimizerConfig
 from bitcycle.train.optimizers import LearningRate, make_optimizer
-from bitcycle.train.statefile import read_state, write_state
 
 
 def build(config, total_steps, lr=1.0, *, higher_is_better=True):

@@ -6,7 +6,7 @@ import pytest
 
 from bitcycle.tasks import TASKS
 from bitcycle.train import PrecisionConfig, RangeTestConfig
-from bitcycle.train.range_plan import plan_range_test
+from bitcycle.train.range_test import plan_range_test
 from tests.train.small import lstm, small, write_words
 
 

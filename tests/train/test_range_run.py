@@ -7,8 +7,8 @@ import torch
 
 from bitcycle.range_test import RangeCurve, RangeTest
 from bitcycle.train import PrecisionConfig, RangeTestConfig
-from bitcycle.train.measured import machine
-from bitcycle.train.range_run import forward_text, range_test_of
+from bitcycle.train.range_test import forward_text, range_test_of
+from bitcycle.train.run_directory import machine
 from tests.train.small import files_below, float32, lstm, small, write_words
 
 TEST = RangeTestConfig(steps_per_precision=10, window=3, threshold=3.0)

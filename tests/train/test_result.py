@@ -12,11 +12,10 @@ from torch import nn
 import bitcycle as bc
 from bitcycle.tasks import DataConfig, ModelConfig
 from bitcycle.train import EvalConfig, RunResult, SwaConfig, loop, resume, run
+from bitcycle.train.checkpoint import read_state
 from bitcycle.train.loop import _train_step
-from bitcycle.train.reproduce import kept_settings
 from bitcycle.train.result import refresh_statistics, weights_digest
-from bitcycle.train.session import build_session
-from bitcycle.train.statefile import read_state
+from bitcycle.train.session import build_session, kept_settings
 from bitcycle.warnings import BitcycleWarning
 from tests.data.layouts import planetoid_parts, write_planetoid
 from tests.train.small import (

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from bitcycle.files import Appender
 from bitcycle.tasks import DataConfig
 from bitcycle.train import (
     CheckpointConfig,
@@ -25,21 +26,18 @@ from bitcycle.train import (
     resume,
     run,
 )
-from bitcycle.train.checkpoint import CheckpointError, Checkpoints
-from bitcycle.train.files import Appender
-from bitcycle.train.measured import machine, measured
-from bitcycle.train.overview import list_runs
-from bitcycle.train.reproduce import (
+from bitcycle.train.checkpoint import CheckpointError, Checkpoints, read_state, write_state
+from bitcycle.train.distributed import on_main
+from bitcycle.train.run import resume_or_run
+from bitcycle.train.run_directory import list_runs, machine, measured
+from bitcycle.train.session import (
     kept_settings,
     random_state,
     restore_random_state,
     seed_everything,
     seed_of_process,
 )
-from bitcycle.train.run import resume_or_run
 from bitcycle.train.signals import Interrupted
-from bitcycle.train.statefile import read_state, write_state
-from bitcycle.train.together import on_main
 from tests.train.small import (
     Killed,
     files_below,

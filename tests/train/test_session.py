@@ -9,10 +9,9 @@ import torch
 from bitcycle.extras import MissingExtraError
 from bitcycle.train import PrecisionConfig, SwaConfig, TrackingConfig
 from bitcycle.train import session as module
+from bitcycle.train.checkpoint import read_state, write_state
 from bitcycle.train.loop import _train_step
-from bitcycle.train.reproduce import kept_settings
-from bitcycle.train.session import build_session, kernels_by_layer, swa_start
-from bitcycle.train.statefile import read_state, write_state
+from bitcycle.train.session import build_session, kept_settings, kernels_by_layer, swa_start
 from bitcycle.warnings import BitcycleWarning
 from tests.train.small import lstm, small, write_words
 

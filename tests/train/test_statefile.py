@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import bitcycle.train
-from bitcycle.train.statefile import join_state, read_state, split_state, write_state
+from bitcycle.train.checkpoint import join_state, read_state, split_state, write_state
 from tests.data.layouts import Payload
 from tests.test_layering import imports_of
 

@@ -16,9 +16,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bitcycle.study.adjust import StudyOptions
-from bitcycle.study.options import open_study, read_options
-from bitcycle.study.results import read_study
+from bitcycle.study.results import open_study, read_options, read_study
+from bitcycle.study.study import StudyOptions
 from tools.results.folder import add, gather_files, write
 from tools.results.page import Data
 from tools.results.study_data import gather

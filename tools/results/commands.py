@@ -9,8 +9,7 @@ from pathlib import PurePath
 
 from bitcycle.data import DATASETS
 from bitcycle.recipes import recipe
-from bitcycle.study.adjust import StudyOptions
-from bitcycle.study.base import STUDIES, Study
+from bitcycle.study.study import STUDIES, Study, StudyOptions
 
 FOLDERS = {"data.root": "DATA", "data.cache_dir": "CACHE", "model.path": "MODEL", "output": "RUNS"}
 PATH = re.compile(r"(?:~|\.{0,2}/).*|.*\.ya?ml")

@@ -7,11 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from bitcycle.precision import PARENTS, cost_bits
-from bitcycle.schedules import Delay, Schedule, parse_schedule
-from bitcycle.schedules.cyclic import Cyclic
-from bitcycle.study.identity import ROLES
-from bitcycle.study.numbers import (
+from bitcycle.analysis.config_id import ROLES
+from bitcycle.analysis.numbers import (
     POINTS,
     UNITS,
     decimals_for,
@@ -19,7 +16,10 @@ from bitcycle.study.numbers import (
     interval_text,
     share_text,
 )
-from bitcycle.study.statistics import Difference, holm, paired_difference
+from bitcycle.analysis.statistics import Difference, holm, paired_difference
+from bitcycle.precision import PARENTS, cost_bits
+from bitcycle.schedules import Delay, Schedule, parse_schedule
+from bitcycle.schedules.cycle import Cyclic
 from bitcycle.study.summary import GroupSummary, Row, best_of, summarize
 from bitcycle.train.config import RunConfig
 from tools.results.study_data import DEFAULT, StudyData, to_settings

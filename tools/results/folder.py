@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bitcycle.study.numbers import (
+from bitcycle.analysis.numbers import (
     DECIMALS,
     UNITS,
     bitops_text,
@@ -19,9 +19,9 @@ from bitcycle.study.numbers import (
     difference_text,
     fixed,
 )
+from bitcycle.files import write_text
 from bitcycle.study.summary import Row
-from bitcycle.study.table_text import escape_markdown
-from bitcycle.train.files import write_text
+from bitcycle.tables import escape_markdown
 from tools.results.comparison import (
     Comparison,
     compare,

@@ -13,15 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from bitcycle.analysis.numbers import difference_text, fixed, summary_text
+from bitcycle.analysis.statistics import Difference, paired_difference, summarize_values
 from bitcycle.landscape.result import Landscape, Landscapes
 from bitcycle.landscape.sharpness import Sharpness
+from bitcycle.published import read_table
 from bitcycle.range_test import RangeCurve
-from bitcycle.recipes.tables import read_table
-from bitcycle.study.numbers import difference_text, fixed, summary_text
-from bitcycle.study.shipped.parts import DATA, NETWORKS
-from bitcycle.study.statistics import Difference, paired_difference, summarize_values
-from bitcycle.study.table_text import escape_markdown
-from bitcycle.train.measured import MACHINE
+from bitcycle.study.catalogue.parts import DATA, NETWORKS
+from bitcycle.tables import escape_markdown
+from bitcycle.train.run_directory import MACHINE
 from tools.results.commands import exactly, portable, recipe_needs_data, training_command
 from tools.results.page import Data, Page, measured_text, picture, rounded, table
 

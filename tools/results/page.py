@@ -14,9 +14,9 @@ from typing import Any
 
 import matplotlib
 
+from bitcycle.analysis.compare import duration
 from bitcycle.report import plot
-from bitcycle.study.compare_table import duration
-from bitcycle.study.table_text import escape_markdown
+from bitcycle.tables import escape_markdown
 
 RENDER = "python -m tools.results render results"
 WIDTH = 160  # of a line of a data file

@@ -9,19 +9,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
+from bitcycle.analysis.config_id import config_id
 from bitcycle.recipes import recipe
-from bitcycle.recipes.small_twins import PREFIX
-from bitcycle.study.adjust import StudyOptions
-from bitcycle.study.base import STUDIES, Method, Study, StudyRun
-from bitcycle.study.identity import config_id
-from bitcycle.study.published import published_cost, published_value
+from bitcycle.recipes.small import PREFIX
+from bitcycle.study.catalogue.parts import group, label
 from bitcycle.study.results import MethodResult, RunState, State, StudyResult
-from bitcycle.study.shipped.parts import group, label
+from bitcycle.study.study import STUDIES, Method, Study, StudyOptions, StudyRun
+from bitcycle.study.summary import published_cost, published_value
 from bitcycle.train.config import RunConfig
-from bitcycle.train.configfile import to_dict
-from bitcycle.train.directory import RunDirectory
-from bitcycle.train.measured import MACHINE
+from bitcycle.train.config_file import to_dict
 from bitcycle.train.result import RunResult
+from bitcycle.train.run_directory import MACHINE, RunDirectory
 from tools.results.commands import run_command, without_paths
 from tools.results.page import Data, rounded
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from bitcycle.study.caption import setup
-from bitcycle.study.headline import headline
-from bitcycle.study.numbers import (
+from bitcycle.analysis.numbers import (
     DECIMALS,
     bitops_text,
     cost_text,
@@ -17,10 +15,11 @@ from bitcycle.study.numbers import (
     interval_text,
     p_text,
 )
-from bitcycle.study.statistics import Summary
+from bitcycle.analysis.statistics import Summary
+from bitcycle.study.headline import headline
 from bitcycle.study.summary import GroupSummary, Row, summarize
-from bitcycle.study.table_paper import metric_heading
-from bitcycle.study.table_text import escape_markdown
+from bitcycle.study.tables import metric_heading, setup
+from bitcycle.tables import escape_markdown
 from tools.results.commands import gather_command
 from tools.results.comparison import (
     Comparison,

@@ -16,17 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bitcycle.assign import set_precision
-from bitcycle.nn.base import QuantizedLayer
+from bitcycle.analysis.subject import Subject, subject_of
+from bitcycle.files import write_text
+from bitcycle.model_precision import set_precision
+from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.scheduler import PrecisionScheduler
-from bitcycle.study.base import STUDIES, Study
 from bitcycle.study.dry_run import Measure, dry_run
-from bitcycle.study.execute import to_do
 from bitcycle.study.results import read_study
-from bitcycle.study.subject import Subject, subject_of
+from bitcycle.study.runner import to_do
+from bitcycle.study.study import STUDIES, Study
 from bitcycle.train.config import RunConfig
-from bitcycle.train.directory import environment
-from bitcycle.train.files import write_text
+from bitcycle.train.run_directory import environment
 from bitcycle.warnings import BitcycleWarning
 from tools.results.commands import datasets_to_download
 from tools.results.page import read_data, rounded, to_json

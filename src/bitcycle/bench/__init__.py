@@ -1,9 +1,14 @@
 """Speed on this machine: one training step of several networks, by every kernel, interleaved."""
 
-from bitcycle.bench.processor import Processor, find_processor
-from bitcycle.bench.result import BenchResult, Row
+from bitcycle.bench.result import (
+    BenchResult,
+    Processor,
+    Row,
+    Timing,
+    find_processor,
+    time_interleaved,
+)
 from bitcycle.bench.run import BenchConfig, run_bench
-from bitcycle.bench.timing import Timing, time_interleaved
 from bitcycle.bench.workloads import WORKLOADS
 
 __all__ = [

@@ -2,14 +2,135 @@
 
 from __future__ import annotations
 
+import platform
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from bitcycle.bench.processor import Processor
-from bitcycle.bench.timing import Timing
+import torch
+
+from bitcycle.kernels import exact_bits, has_bf16
 from bitcycle.tables import text_table
+
+MIN_REPEATS = 3  # a function with time for fewer is measured once
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The seconds of every repeat.
+
+    >>> timing = Timing((0.4, 0.1, 0.3, 0.2))
+    >>> timing.fastest, timing.lower_quartile
+    (0.1, 0.2)
+    """
+
+    seconds: tuple[float, ...]
+    is_once: bool = False  # too slow for its budget: a warm-up step, not repeated
+
+    @property
+    def fastest(self) -> float:
+        """What it takes when nobody disturbs; noise only ever adds."""
+        return min(self.seconds)
+
+    @property
+    def lower_quartile(self) -> float:
+        """Far above the fastest: a busy machine."""
+        return sorted(self.seconds)[len(self.seconds) // 4]
+
+
+def time_interleaved(
+    functions: Mapping[str, Callable[[], object]],
+    *,
+    repeats: int,
+    budget: float = float("inf"),
+    tick: Callable[[], None] = lambda: None,
+) -> dict[str, Timing]:
+    """Call each function `repeats` times, round-robin, after two calls that are not counted.
+
+    A function may take about `budget` seconds in all: it gets fewer repeats if that is too little,
+    and when not even three fit, the faster of its first calls is all there is. `tick` is called
+    after every call.
+
+    >>> timings = time_interleaved({"a": lambda: 1, "b": lambda: 2}, repeats=5)
+    >>> [len(timing.seconds) for timing in timings.values()]
+    [5, 5]
+    """
+
+    def take(function: Callable[[], object]) -> float:
+        begin = time.perf_counter()
+        function()
+        seconds = time.perf_counter() - begin
+        tick()
+        return seconds
+
+    timings: dict[str, Timing] = {}
+    taken: dict[str, list[float]] = {}
+    planned: dict[str, int] = {}
+    for name, function in functions.items():
+        first = take(function)  # compiles, allocates, decides on kernels
+        if first <= budget:
+            first = min(first, take(function))
+        planned[name] = int(min(repeats, budget / max(first, 1e-9)))
+        if planned[name] < min(MIN_REPEATS, repeats):
+            timings[name], planned[name] = Timing((first,), is_once=True), 0
+        else:
+            taken[name] = []
+    for repeat in range(repeats):
+        for name in taken:
+            if repeat < planned[name]:
+                taken[name].append(take(functions[name]))
+    timings |= {name: Timing(tuple(seconds)) for name, seconds in taken.items()}
+    return {name: timings[name] for name in functions}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Processor:
+    """The features found, and the threads that torch uses; `str()` is two lines."""
+
+    name: str
+    capability: str  # the instruction set that torch's own loops use
+    has_vnni: bool  # AVX512: four 8-bit products per 32-bit sum in one instruction
+    has_bf16: bool  # bfloat16 products faster than float32 ones
+    has_amx: bool
+    exact_bits: int  # the most bits two int8 operands may have together
+    num_threads: int
+    torch_version: str
+
+    def __str__(self) -> str:
+        found = {"VNNI": self.has_vnni, "BF16": self.has_bf16, "AMX": self.has_amx}
+        features = ", ".join(f"{name} {'yes' if has else 'no'}" for name, has in found.items())
+        plural = "" if self.num_threads == 1 else "s"
+        return (
+            f"{self.name}, {self.num_threads} thread{plural}, torch {self.torch_version}\n"
+            f"capability {self.capability}, {features}, int8 products exact up to "
+            f"{self.exact_bits} bits of both operands together"
+        )
+
+
+def find_processor() -> Processor:
+    """Of the machine this runs on."""
+    return Processor(
+        name=_name(),
+        capability=torch.backends.cpu.get_cpu_capability(),
+        has_vnni=_asks("_is_vnni_supported"),
+        has_bf16=has_bf16("cpu"),
+        has_amx=_asks("_is_amx_tile_supported"),
+        exact_bits=exact_bits("cpu"),
+        num_threads=torch.get_num_threads(),
+        torch_version=torch.__version__,
+    )
+
+
+def _name() -> str:
+    ask: Callable[[], dict[str, Any]] = getattr(torch.cpu, "get_capabilities", dict)  # newer torch
+    capabilities = ask()
+    return str(capabilities.get("cpu_name") or platform.processor() or platform.machine())
+
+
+def _asks(question: str) -> bool:
+    return bool(getattr(torch.cpu, question, bool)())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from bitcycle.bench.others import OTHERS
-from bitcycle.bench.processor import find_processor
-from bitcycle.bench.result import BenchResult, Row
+from bitcycle.bench.result import BenchResult, Row, find_processor, time_interleaved
 from bitcycle.bench.steps import AUTOCAST, FLOAT, TrainStep, Variant, all_kernels, make_variants
-from bitcycle.bench.timing import time_interleaved
 from bitcycle.bench.workloads import WORKLOADS
 from bitcycle.extras import MissingExtraError
 from bitcycle.kernels import exact_bits

@@ -56,9 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
 
     from bitcycle.bench import BenchConfig, run_bench
-    from bitcycle.train.files import write_json
-    from bitcycle.train.measured import measured
+    from bitcycle.files import write_json
     from bitcycle.train.progress import make_reporter
+    from bitcycle.train.run_directory import measured
 
     default = 3 if arguments.quick else 10
     config = BenchConfig(

@@ -22,9 +22,8 @@ def register(subparsers: Any) -> None:
 
 def run_compare(arguments: argparse.Namespace) -> int:
     """Prints the tables, draws the picture."""
-    from bitcycle.study.compare import compare_runs
-    from bitcycle.study.compare_table import comparison_json, comparison_tables
-    from bitcycle.study.table_terminal import print_tables
+    from bitcycle.analysis.compare import compare_runs, comparison_json, comparison_tables
+    from bitcycle.tables import print_tables
 
     comparison = compare_runs(arguments.runs)
     if arguments.json:

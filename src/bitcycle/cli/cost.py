@@ -6,7 +6,24 @@ import argparse
 import json
 from typing import Any
 
-from bitcycle.cli.counting import add_counting_options
+
+def add_counting_options(parser: argparse.ArgumentParser) -> None:
+    """The model's own options, layers to leave out, and the convention."""
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of the model, such as num_classes=100; may be repeated",
+    )
+    parser.add_argument("--skip", nargs="+", metavar="PATTERN", help="layers that stay float32")
+    parser.add_argument(
+        "--convention",
+        default="exact",
+        metavar="NAME",
+        help="exact (default), paper or followup: how published costs were counted",
+    )
+
 
 _ROLES = ("forward", "backward", "weight", "act", "error", "grad")
 _EXAMPLES = """examples:
@@ -67,8 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the page, or the comparison with the paper."""
     if arguments.paper:
         return _run_paper(arguments)
-    from bitcycle.study.cost import price
-    from bitcycle.study.subject import find_subject, parse_options, parse_shape
+    from bitcycle.analysis.cost import price
+    from bitcycle.analysis.subject import find_subject, parse_options, parse_shape
 
     if arguments.what is None:
         raise ValueError("give a model (bitcycle ls models) or a recipe, or --paper")
@@ -92,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_paper(arguments: argparse.Namespace) -> int:
-    from bitcycle.study.paper_cost import compare_with_paper
+    from bitcycle.analysis.cost import compare_with_paper
 
     if arguments.what is not None:
         raise ValueError(f"--paper takes no model: drop {arguments.what!r} or --paper")

@@ -25,7 +25,7 @@ def run_eval(arguments: argparse.Namespace) -> int:
     """Loads the checkpoint and prints the metrics."""
     import json
 
-    from bitcycle.train.evaluate_run import evaluate_run
+    from bitcycle.train.evaluate import evaluate_run
 
     row = evaluate_run(
         arguments.directory,

@@ -94,7 +94,7 @@ def run_landscape(arguments: argparse.Namespace) -> int:
 
     from bitcycle.landscape import Grid, RunSurface
     from bitcycle.landscape.compare import compare
-    from bitcycle.train.configfile import check_overrides
+    from bitcycle.train.config_file import check_overrides
 
     check_overrides(arguments.overrides)
     names = ("precision", "ranges", "samples", "seed", "checkpoint", "threads")
@@ -140,7 +140,7 @@ def _announce(todo: Comparison) -> None:
 
 
 def _unfinished(piece: Piece) -> str:
-    from bitcycle.train.directory import RunDirectory
+    from bitcycle.train.run_directory import RunDirectory
 
     if RunDirectory(piece.prepared.what.directory).is_finished:
         return ""

@@ -55,7 +55,7 @@ def layers() -> list[Row]:
 @KINDS.register("runs")
 def runs(folder: str = "runs") -> list[Row]:
     """Runs below ./runs or the folder that follows, with their results."""
-    from bitcycle.train.overview import list_runs
+    from bitcycle.train.run_directory import list_runs
 
     return list_runs(folder)
 
@@ -64,7 +64,7 @@ def runs(folder: str = "runs") -> list[Row]:
 def models() -> list[Row]:
     """Networks to train, and the kind of data they take."""
     from bitcycle.models import MODELS
-    from bitcycle.tasks.names import model_kind
+    from bitcycle.tasks.base import model_kind
 
     return [
         {"name": name, "kind": model_kind(entry), "what": entry.description.rstrip(".")}

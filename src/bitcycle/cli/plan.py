@@ -7,7 +7,7 @@ import json
 import shlex
 from typing import Any
 
-from bitcycle.cli.counting import add_counting_options
+from bitcycle.cli.cost import add_counting_options
 
 _DESCRIPTION = """\
 Lists the published precision schedules that cost no more than a budget, dearest first: what each
@@ -75,12 +75,11 @@ def _numbers(text: str) -> list[int]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prices the candidates, draws the picture, then prints."""
-    from bitcycle.cost.plan import parse_saving
-    from bitcycle.cost.plan_result import LIMIT
+    from bitcycle.analysis.plan import plan_by_name
+    from bitcycle.analysis.subject import parse_options
+    from bitcycle.cost.planner import LIMIT, parse_saving
     from bitcycle.models import MODELS
     from bitcycle.report.files import check_path, save
-    from bitcycle.study.plan import plan_by_name
-    from bitcycle.study.subject import parse_options
 
     limit = arguments.limit
     if limit is not None and limit < 1:

@@ -84,8 +84,8 @@ def register(subparsers: Any) -> None:
 def run_range_test(arguments: argparse.Namespace) -> int:
     """Tests, prints the table, writes both files, says what to type next."""
     from bitcycle.cli.train import find_config
-    from bitcycle.train.configfile import check_overrides, override
-    from bitcycle.train.range_run import range_test_of
+    from bitcycle.train.config_file import check_overrides, override
+    from bitcycle.train.range_test import range_test_of
 
     check_overrides(arguments.overrides)
     config = override(find_config(arguments.what), arguments.overrides)
@@ -145,9 +145,9 @@ def _others(overrides: list[str]) -> list[str]:
 
 
 def _write(folder: Path, report: Any, given: dict[str, Any]) -> None:
+    from bitcycle.files import write_json
     from bitcycle.report import plot
     from bitcycle.report.files import save
-    from bitcycle.train.files import write_json
 
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "range-test.json", {**report.to_dict(), **given})

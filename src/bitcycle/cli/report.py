@@ -53,8 +53,7 @@ def run_report(arguments: argparse.Namespace) -> int:
 def _write(target: str, output: str | None, runs: str) -> Path:
     from bitcycle.report.page import write_page, write_run_page
     from bitcycle.report.runs import find_runs
-    from bitcycle.study.options import open_study
-    from bitcycle.study.results import read_study
+    from bitcycle.study.results import open_study, read_study
 
     folder = Path(target).expanduser()
     if folder.is_dir():

@@ -68,15 +68,13 @@ def _add_study(parser: argparse.ArgumentParser) -> None:
 
 def run_run(arguments: argparse.Namespace) -> int:
     """Trains, then prints the table."""
-    from bitcycle.study.adjust import adjust
-    from bitcycle.study.check_data import check_data
     from bitcycle.study.dry_run import dry_run
     from bitcycle.study.engines import make_engine
-    from bitcycle.study.execute import run_study, to_do
-    from bitcycle.study.find import find_study
-    from bitcycle.study.options import choose_options, write_options
     from bitcycle.study.progress import make_watcher
-    from bitcycle.study.results import read_study
+    from bitcycle.study.results import choose_options, read_study, write_options
+    from bitcycle.study.runner import check_data, run_study, to_do
+    from bitcycle.study.study import adjust
+    from bitcycle.study.study_file import find_study
 
     output, jobs = arguments.output, arguments.jobs
     if Path(output).exists() and not Path(output).is_dir():
@@ -109,7 +107,7 @@ def run_run(arguments: argparse.Namespace) -> int:
 
 def _finish(result: Any) -> int:
     """The first table, the files, and what failed; the exit code."""
-    from bitcycle.study.status import failures_text
+    from bitcycle.study.progress import failures_text
 
     print()
     _show(result, num_tables=1)
@@ -125,8 +123,8 @@ def _show(result: Any, num_tables: int | None = None) -> None:
     from rich.text import Text
 
     from bitcycle.study.headline import headline
-    from bitcycle.study.table import study_tables, write_tables
-    from bitcycle.study.table_terminal import print_tables
+    from bitcycle.study.tables import study_tables, write_tables
+    from bitcycle.tables import print_tables
 
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -147,7 +145,7 @@ def _show(result: Any, num_tables: int | None = None) -> None:
 
 def run_status(arguments: argparse.Namespace) -> int:
     """Prints where the runs are; starts and changes nothing."""
-    from bitcycle.study.status import status_text
+    from bitcycle.study.progress import status_text
 
     print(status_text(read(arguments)))
     return 0
@@ -179,8 +177,7 @@ def run_ls(arguments: argparse.Namespace) -> int:
 
 def read(arguments: argparse.Namespace) -> Any:
     """The study that was named, with its runs."""
-    from bitcycle.study.options import open_study
-    from bitcycle.study.results import read_study
+    from bitcycle.study.results import open_study, read_study
 
     output = Path(arguments.output)
     return read_study(open_study(arguments.study, output, study_options(arguments)), output)
@@ -188,7 +185,7 @@ def read(arguments: argparse.Namespace) -> Any:
 
 def study_options(arguments: argparse.Namespace) -> Any:
     """What the command line says about it."""
-    from bitcycle.study.adjust import StudyOptions
+    from bitcycle.study.study import StudyOptions
 
     seeds = arguments.seeds
     if arguments.num_seeds is not None:

@@ -39,7 +39,7 @@ def _add_quiet(parser: argparse.ArgumentParser) -> None:
 
 def run_train(arguments: argparse.Namespace) -> int:
     """Trains, or goes on when asked to."""
-    from bitcycle.train.configfile import check_overrides, override, to_yaml
+    from bitcycle.train.config_file import check_overrides, override, to_yaml
     from bitcycle.train.run import resume_or_run, run
 
     check_overrides(arguments.overrides)
@@ -56,7 +56,7 @@ def run_train(arguments: argparse.Namespace) -> int:
 def find_config(what: str | None) -> Any:
     """The configuration of a recipe's name or of a YAML file."""
     from bitcycle.recipes import recipe
-    from bitcycle.train.configfile import read_config
+    from bitcycle.train.config_file import read_config
 
     if what is None:
         raise ValueError("give a recipe (bitcycle ls recipes) or a YAML file to train")

@@ -2,95 +2,130 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from torch import nn
 
-from bitcycle.assign import PrecisionLike
-from bitcycle.cost.macs import check_count, count_macs
-from bitcycle.cost.product import MATMULS
-from bitcycle.cost.result import Cost, LayerCost
-from bitcycle.cost.scheduled import BitsOf, LayerPlans, find_plans
-from bitcycle.cost.trace import LayerMacs, Trace
-from bitcycle.cost.usage import OperandBits, Usage, grad_weight_error_bits, operand_bits
-from bitcycle.precision import Precision
-from bitcycle.registry import Registry
-from bitcycle.role_schedules import INHERIT, RoleSchedule
+from bitcycle.cost.conventions import CONVENTIONS, OperandBits, Usage, operand_bits
+from bitcycle.cost.count import OPERANDS
+from bitcycle.cost.result import Cost
+from bitcycle.cost.trace import Trace, check_count, count_macs
+from bitcycle.model_precision import PrecisionLike
+from bitcycle.nn.layer import QuantizedLayer
+from bitcycle.patterns import named_modules
+from bitcycle.precision import PARENTS, ROLES, Precision, cost_bits, is_float
+from bitcycle.scheduler import INHERIT, Plan, RoleSchedule, role_schedules
+from bitcycle.schedules import Bits, parse_schedule
+from bitcycle.warnings import BitcycleWarning
 
-Count = Callable[[Trace, Sequence[Usage]], tuple[LayerCost, ...]]
+BitsOf = Callable[[nn.Module, Precision], OperandBits]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Convention:
-    """A way to count: what a traced batch costs at the bits its layers have, and in which unit.
+@dataclass(frozen=True)
+class LayerPlans:
+    """The schedules of each converted layer, by the id of its module, and those of all others."""
 
-    needs_conversion: whether only converted layers have the scheduled bits. Published counts take
-    every layer at them.
+    by_layer: Mapping[int, Plan]
+    others: Plan
+    bits_of: BitsOf  # what a layer multiplies at when it is given a precision
+
+    @property
+    def top(self) -> Precision | None:
+        """The precision at which every schedule has its top, if that is one for all layers."""
+        tops = {_top(plan) for plan in self.by_layer.values()} or {_top(self.others)}
+        return tops.pop() if len(tops) == 1 else None
+
+    def usages(
+        self, modules: Sequence[nn.Module], total_steps: int, samples_per_step: int
+    ) -> tuple[list[Usage], list[OperandBits]]:
+        """Of each module: the bits it is at with steps and samples, and the bits of the tops."""
+        plans = [self.by_layer.get(id(module), self.others) for module in modules]
+        steps_at = {plan: _count_steps(plan, total_steps) for plan in dict.fromkeys(plans)}
+        usages: list[Usage] = []
+        for module, plan in zip(modules, plans, strict=True):
+            num_steps: Counter[OperandBits] = Counter()
+            for bits, count in steps_at[plan].items():
+                precision = Precision(**dict(zip(OPERANDS, bits, strict=True)))
+                num_steps[self.bits_of(module, precision)] += count
+            usages.append({bits: (n, n * samples_per_step) for bits, n in num_steps.items()})
+        tops = [
+            self.bits_of(module, _top(plan)) for module, plan in zip(modules, plans, strict=True)
+        ]
+        return usages, tops
+
+
+def find_plans(
+    model: nn.Module,
+    given: Mapping[str, RoleSchedule],
+    total_steps: int,
+    *,
+    needs_conversion: bool = True,
+) -> LayerPlans:
+    """From keywords of a `PrecisionScheduler`, checked as it checks them.
+
+    needs_conversion=False: a model without a converted layer has the scheduled bits everywhere.
     """
-
-    count: Count
-    unit: str = "BitOPs"
-    needs_conversion: bool = True
-
-    def __call__(self, trace: Trace, usages: Sequence[Usage]) -> tuple[LayerCost, ...]:
-        """The cost of each layer."""
-        return self.count(trace, usages)
-
-
-CONVENTIONS: Registry[Convention] = Registry("cost convention", "bitcycle.cost")
-
-
-def exact(trace: Trace, usages: Sequence[Usage]) -> tuple[LayerCost, ...]:
-    """Each product that is really computed, at the bits its layer really has.
-
-    BitOPs = sum over the products p of a layer and the bits (a, b) it is at
-             of macs(p) a b samples / batch_size,
-    and operand bits read likewise, except that a weight is read once a step, whatever the batch.
-    """
-    size = trace.batch_size
-    costs = []
-    for layer, module, usage in zip(trace.layers, trace.modules, usages, strict=True):
-        totals = dict.fromkeys(MATMULS, 0)  # times size: whole numbers
-        for bits, (_, num_samples) in usage.items():
-            amounts = layer.at_bits(bits, grad_weight_error_bits(module, bits))
-            for matmul, number in amounts.bitops.items():
-                totals[matmul] += number * num_samples
-        whole = {matmul: divide(number, size) for matmul, number in totals.items()}
-        traffic, uniform = operand_traffic(layer, usage, size, module)
-        costs.append(
-            LayerCost(name=layer.name, kind=layer.kind, **whole, traffic=traffic, uniform=uniform)
+    given = {**dict.fromkeys(("forward", "backward", *ROLES), INHERIT), **given}
+    float32 = (parse_schedule("fp32"),) * len(ROLES)
+    layers = [(e, e.module) for e in named_modules(model) if isinstance(e.module, QuantizedLayer)]
+    if layers:
+        plans = role_schedules(layers, given, total_steps)
+        by_layer = {id(layer): plan for (_, layer), plan in zip(layers, plans, strict=True)}
+        return LayerPlans(by_layer, float32, operand_bits)
+    if not needs_conversion:
+        return LayerPlans({}, _plan_of_all(given), _scheduled_bits)
+    if any(_lowers(value) for value in given.values()):
+        warnings.warn(
+            "the model has no quantized layer: everything counts at 32 bits, whatever the "
+            "schedules; convert it first: bitcycle.quantize_model(model)",
+            BitcycleWarning,
+            stacklevel=3,
         )
-    return tuple(costs)
+    return LayerPlans({}, float32, operand_bits)
 
 
-CONVENTIONS.register("exact")(Convention(count=exact))
+def _plan_of_all(given: Mapping[str, RoleSchedule]) -> Plan:
+    """The roles' schedules without layers to ask: no patterns."""
+    for key, value in given.items():
+        if isinstance(value, Mapping):
+            raise ValueError(
+                f"{key}= has patterns and the model no quantized layer that they could match; "
+                "convert it first: bitcycle.quantize_model(model)"
+            )
+    values = [given[role] if given[role] is not INHERIT else given[PARENTS[role]] for role in ROLES]
+    return tuple(
+        parse_schedule("fp32" if value is INHERIT else value)  # type: ignore[arg-type]
+        for value in values
+    )
 
 
-def operand_traffic(
-    layer: LayerMacs, usage: Usage, batch_size: int, module: nn.Module | None = None
-) -> tuple[int, int]:
-    """Operand bits read by a layer's products: by tensor sizes, and as if each had one element.
-
-    module: the layer itself, whose quantizer may give grad_weight an error of its own.
-    """
-    sized = uniform = 0
-    for bits, (num_steps, num_samples) in usage.items():
-        error = None if module is None else grad_weight_error_bits(module, bits)
-        amounts = layer.at_bits(bits, error)
-        sized += amounts.batch_reads * num_samples + amounts.weight_reads * num_steps * batch_size
-        uniform += amounts.uniform_reads * num_steps
-    return divide(sized, batch_size), uniform
+def _scheduled_bits(module: nn.Module, precision: Precision) -> OperandBits:
+    return tuple(cost_bits(getattr(precision, role)) for role in OPERANDS)
 
 
-def divide(number: int, by: int) -> int:
-    """Exact when the layer's work is proportional to the samples; else the nearest whole number.
+def _top(plan: Plan) -> Precision:
+    return Precision(**{role: s.high for role, s in zip(ROLES, plan, strict=True)})
 
-    >>> divide(12, 4), divide(13, 4), divide(15, 4)
-    (3, 3, 4)
-    """
-    return (2 * number + by) // (2 * by)
+
+def _lowers(value: RoleSchedule) -> bool:
+    if value is INHERIT:
+        return False
+    if isinstance(value, Mapping):
+        return any(_lowers(inner) for inner in value.values())
+    return not is_float(parse_schedule(value).low)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=64)  # asked again for every convention and batch size
+def _count_steps(plan: Plan, total_steps: int) -> Counter[tuple[Bits, ...]]:
+    """How many steps have which bits of weight, act and error: few entries for many steps."""
+    operands = [plan[ROLES.index(role)] for role in OPERANDS]
+    values = {schedule: schedule.values(total_steps) for schedule in dict.fromkeys(operands)}
+    return Counter(zip(*(values[schedule] for schedule in operands), strict=True))
 
 
 def make_cost(
@@ -141,7 +176,7 @@ def training_cost(
     """The cost of training the model with these schedules, as a `PrecisionScheduler` takes them.
 
     example_inputs, batch_size: one batch, see `count_macs`. samples_per_step: the batch size of the
-    run, if another. convention: "exact", or one of the published ones (`bitcycle.cost.published`).
+    run, if another. convention: "exact", or a published one (`bitcycle.cost.conventions`).
     baseline: what `relative` compares with; by default the static upper bound, every role at its
     schedule's top. Layers that are not converted, and roles without a rule, count at 32 bits
     (exactly counted, that is). A rule that follows the training has no cost before it: a

@@ -14,7 +14,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.utils._pytree import tree_leaves
 
 from bitcycle.calibrate import call_model
-from bitcycle.cost.preserve import preserved
+from bitcycle.cost.trace import preserved
 from bitcycle.patterns import named_modules, unwrap
 from bitcycle.tables import text_table
 

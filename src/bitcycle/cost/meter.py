@@ -7,14 +7,13 @@ from typing import Any
 
 from torch import nn
 
-from bitcycle.assign import PrecisionLike
 from bitcycle.cost.bitops import make_cost
-from bitcycle.cost.macs import check_count, count_macs
-from bitcycle.cost.product import OPERANDS
+from bitcycle.cost.conventions import OperandBits, present_bits
+from bitcycle.cost.count import OPERANDS
 from bitcycle.cost.result import Cost
-from bitcycle.cost.trace import Trace
-from bitcycle.cost.usage import OperandBits, present_bits
-from bitcycle.nn.base import QuantizedLayer
+from bitcycle.cost.trace import Trace, check_count, count_macs
+from bitcycle.model_precision import PrecisionLike
+from bitcycle.nn.layer import QuantizedLayer
 
 
 class CostMeter:
@@ -25,7 +24,7 @@ class CostMeter:
     `training_cost` said before the run.
 
     >>> import torch
-    >>> from bitcycle.assign import set_precision
+    >>> from bitcycle.model_precision import set_precision
     >>> from bitcycle.convert import quantize_model
     >>> model = quantize_model(nn.Linear(4, 8))
     >>> meter = CostMeter(model, torch.ones(2, 4))

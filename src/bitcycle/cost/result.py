@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bitcycle.cost.product import MATMULS
+from bitcycle.cost.count import MATMULS
 from bitcycle.tables import text_table
 
 

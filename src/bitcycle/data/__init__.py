@@ -11,8 +11,13 @@
 
 from bitcycle.data.base import (
     DATASETS,
+    Corpus,
     DatasetInfo,
+    Graph,
+    ImageSplits,
+    PairSplits,
     Place,
+    SentencePairs,
     dataset,
     load,
     load_corpus,
@@ -20,15 +25,10 @@ from bitcycle.data.base import (
     load_images,
     load_pairs,
 )
-from bitcycle.data.batch import IGNORE, Batch, Key, Samples
-from bitcycle.data.batches import Batches, OnePass
-from bitcycle.data.blocks import Blocks
-from bitcycle.data.encoded import EncodedPairs, PairEncoder
+from bitcycle.data.batches import IGNORE, Batch, Batches, Key, OnePass, Samples, Tensors, select
 from bitcycle.data.images import ImageArrays
-from bitcycle.data.selection import select
-from bitcycle.data.splits import Corpus, Graph, ImageSplits, PairSplits, SentencePairs
-from bitcycle.data.streams import StreamPass, Streams
-from bitcycle.data.tensors import Tensors
+from bitcycle.data.pairs import EncodedPairs, PairEncoder
+from bitcycle.data.text import Blocks, StreamPass, Streams
 
 __all__ = [
     "DATASETS",

@@ -7,17 +7,134 @@ resuming a run needs its step and nothing else, with any number of workers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from bitcycle.data.batch import Batch, Key, Samples, check_position, slice_bounds
-from bitcycle.data.counter import permutation
-from bitcycle.data.prefetch import in_order
+from bitcycle.data.counter import Purpose, permutation
+
+IGNORE = -100
+"""The target that no loss or metric counts (the default `ignore_index` of cross-entropy)."""
+
+
+class Key(NamedTuple):
+    """What an augmentation depends on besides the sample's index."""
+
+    seed: int
+    epoch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """One micro-batch of one process.
+
+    `share` is its part of the optimizer step's targets: over all micro-batches and processes of a
+    step the shares add up to 1, so the sum of `mean_loss * share` is the step's mean loss even
+    where the slices are uneven. (DDP averages over processes: multiply by their number.)
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    indices: Tensor | None = None
+    step: int = 0
+    epoch: int = 0
+    micro: int = 0
+    share: float = 1.0
+    starts_stream: bool = False
+    """Language streams: the carried state is to be reset before this batch."""
+
+    @property
+    def num_targets(self) -> int:
+        """How many targets count: samples, or tokens that are not padding."""
+        if self.targets.dim() == 1:
+            return len(self.targets)
+        return int((self.targets != IGNORE).sum())
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch with inputs and targets on `device`."""
+        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
+
+
+S = TypeVar("S", bound="Samples")
+
+
+@runtime_checkable
+class Samples(Protocol):
+    """A fixed number of samples that can be fetched by index, augmented or not."""
+
+    @property
+    def num_prefetch(self) -> int:
+        """How many batches are worth preparing ahead: 0 when a fetch is cheap."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def fetch(self, indices: NDArray[np.int64], key: Key | None) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of these samples; `key=None` means un-augmented."""
+        ...
+
+    def to(self: S, device: torch.device | str) -> S:
+        """The same samples, fetched onto `device`."""
+        ...
+
+
+def slice_bounds(length: int, num_parts: int, part: int) -> tuple[int, int]:
+    """The contiguous slice of `length` things that part `part` of `num_parts` gets.
+
+    >>> [slice_bounds(10, 4, part) for part in range(4)]
+    [(0, 2), (2, 5), (5, 7), (7, 10)]
+    """
+    return length * part // num_parts, length * (part + 1) // num_parts
+
+
+def check_position(*, rank: int, world_size: int, batch_size: int, num_micro: int = 1) -> None:
+    """Refuse a division into processes and micro-batches that cannot be."""
+    if world_size < 1 or not 0 <= rank < world_size:
+        raise ValueError(f"rank ({rank}) must be in 0..world_size-1 (world_size is {world_size})")
+    if num_micro < 1:
+        raise ValueError(f"num_micro ({num_micro}) must be at least 1")
+    if batch_size < world_size * num_micro:
+        raise ValueError(
+            f"batch_size ({batch_size}) must be at least world_size x num_micro "
+            f"({world_size} x {num_micro}): every process needs a sample in every micro-batch"
+        )
+
+
+T = TypeVar("T")
+
+
+def in_order(jobs: Iterable[Callable[[], T]], *, depth: int) -> Iterator[T]:
+    """The jobs' results in the order of the jobs, up to `depth` of them computed ahead.
+
+    `depth=0` runs each job when its result is asked for. A job's error is raised at its turn.
+
+    >>> list(in_order([lambda: "a", lambda: "b"], depth=4))
+    ['a', 'b']
+    """
+    if depth == 0:
+        for job in jobs:
+            yield job()
+        return
+    pool = ThreadPoolExecutor(max_workers=depth, thread_name_prefix="bitcycle-prefetch")
+    pending: deque[Future[T]] = deque()
+    try:
+        for job in jobs:
+            pending.append(pool.submit(job))
+            if len(pending) > depth:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:  # also when the consumer stops early
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 class Batches:
@@ -148,3 +265,106 @@ class OnePass:
             step=start // self.batch_size,
             share=len(indices) / total,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Tensors:
+    """Sample i is inputs[i] and targets[i], as they are; there is no augmentation.
+
+    >>> samples = Tensors(torch.arange(6.0).view(3, 2), torch.tensor([10.0, 20.0, 30.0]))
+    >>> inputs, targets = samples.fetch(np.array([2, 0]), None)
+    >>> inputs.tolist(), targets.tolist()
+    ([[4.0, 5.0], [0.0, 1.0]], [30.0, 10.0])
+    """
+
+    inputs: Tensor
+    targets: Tensor
+
+    num_prefetch = 0
+
+    def __post_init__(self) -> None:
+        if not (self.inputs.dim() and self.targets.dim()) or len(self.inputs) != len(self.targets):
+            raise ValueError(
+                f"inputs {tuple(self.inputs.shape)} and targets {tuple(self.targets.shape)} must "
+                "have one entry per sample each"
+            )
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def fetch(self, indices: NDArray[np.int64], key: Key | None) -> tuple[Tensor, Tensor]:
+        """Those samples, in that order."""
+        chosen = torch.from_numpy(np.ascontiguousarray(indices)).to(self.inputs.device)
+        return self.inputs.index_select(0, chosen), self.targets.index_select(0, chosen)
+
+    def to(self, device: torch.device | str) -> Tensors:
+        """The same samples on `device`."""
+        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Some of the samples of `base`, in the order of `chosen`; augmented as they are there."""
+
+    base: Samples
+    chosen: NDArray[np.int64]
+
+    @property
+    def num_prefetch(self) -> int:
+        """As the base says."""
+        return self.base.num_prefetch
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def fetch(self, indices: NDArray[np.int64], key: Key | None) -> tuple[Tensor, Tensor]:
+        """Fetched from the base by the base's indices."""
+        return self.base.fetch(self.chosen[indices], key)
+
+    def to(self, device: torch.device | str) -> Selection:
+        """The same selection from the base on `device`."""
+        return replace(self, base=self.base.to(device))
+
+
+def select(
+    samples: Samples,
+    *,
+    subset: int | float | None = None,
+    validation: int | float | None = None,
+    seed: int = 0,
+) -> tuple[Samples, Samples | None]:
+    """Training and validation samples out of a training set.
+
+    An int is a number of samples, a float a fraction: first `validation` of all samples are held
+    out, then `subset` of the remaining ones are kept. Each choice is a pure function of the seed;
+    chosen samples keep their order. Without a request the samples come back as they are.
+    """
+    training: Samples = samples
+    held_out: Samples | None = None
+    remaining = np.arange(len(samples))
+    if validation is not None:
+        number = _number("validation", validation, len(remaining))
+        order = permutation(len(samples), seed, purpose=Purpose.HOLD_OUT)
+        held_out = Selection(samples, np.sort(order[:number]))
+        remaining = np.sort(order[number:])
+        if len(remaining) == 0:
+            raise ValueError(
+                f"validation ({validation}) leaves none of {len(samples)} samples to train on"
+            )
+        training = Selection(samples, remaining)
+    if subset is not None:
+        number = _number("subset", subset, len(remaining))
+        order = permutation(len(remaining), seed, purpose=Purpose.SUBSET)
+        training = Selection(samples, remaining[np.sort(order[:number])])
+    return training, held_out
+
+
+def _number(name: str, request: int | float, available: int) -> int:
+    if isinstance(request, bool):
+        raise ValueError(f"{name} must be a number of samples or a fraction, not {request}")
+    number = round(request * available) if isinstance(request, float) else request
+    if isinstance(request, float) and not 0 < request <= 1:
+        raise ValueError(f"{name} ({request}) as a fraction must be above 0 and at most 1")
+    if not 1 <= number <= available:
+        raise ValueError(f"{name} ({request}) must choose 1..{available} samples, not {number}")
+    return number

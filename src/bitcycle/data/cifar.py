@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bitcycle.data.base import Place, dataset
+from bitcycle.data.archive import as_array, read_dict
+from bitcycle.data.base import ImageSplits, Place, dataset
 from bitcycle.data.images import ImageArrays, channel_statistics
-from bitcycle.data.splits import ImageSplits
-from bitcycle.data.unpickle import as_array, read_dict
 
 Arrays = tuple[NDArray[np.uint8], NDArray[np.int64]]
 IMAGE_BYTES = 3 * 32 * 32

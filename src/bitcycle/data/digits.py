@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from bitcycle.data.base import Place, dataset
+from bitcycle.data.base import ImageSplits, Place, dataset
 from bitcycle.data.counter import Purpose, permutation
 from bitcycle.data.images import ImageArrays, channel_statistics
-from bitcycle.data.splits import ImageSplits
 from bitcycle.extras import require
 
 NUM_TEST = 360

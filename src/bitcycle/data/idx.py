@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bitcycle.data.base import Place, dataset
+from bitcycle.data.archive import most_bytes, open_unpacked
+from bitcycle.data.base import ImageSplits, Place, dataset
 from bitcycle.data.images import ImageArrays, channel_statistics
-from bitcycle.data.splits import ImageSplits
-from bitcycle.data.unpacked import most_bytes, open_unpacked
 
 IMAGE_MAGIC, LABEL_MAGIC = 0x0803, 0x0801  # unsigned bytes in 3 dimensions, in 1
 

@@ -2,14 +2,229 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from bitcycle.data.base import Place, dataset
-from bitcycle.data.pair_files import Row, read_rows
-from bitcycle.data.splits import PairSplits, SentencePairs
+from bitcycle.data.base import PairSplits, Place, SentencePairs, dataset
+from bitcycle.data.batches import Key
+from bitcycle.extras import require
+
+COLUMNS = {
+    "premise": ("premise", "sentence1"),
+    "hypothesis": ("hypothesis", "hypo", "sentence2"),
+    "label": ("label", "gold_label"),
+}
+LANGUAGE = "language"
+NO_LABEL = "-"  # SNLI and MultiNLI: the annotators did not agree
+
+
+class Row(NamedTuple):
+    """One pair and the line of the file it stands on; language is "" where the file names none."""
+
+    line: int
+    premise: str
+    hypothesis: str
+    label: str
+    language: str
+
+
+def read_rows(place: Place, path: Path) -> Iterator[Row]:
+    """Every pair of a file that has a label."""
+    lines = _decoded_lines(place, path)
+    first = next(lines, None)
+    if first is None:
+        raise place.damaged(path, "the file is empty")
+    names = first[1].split("\t")
+    wanted = {role: _find(place, path, names, role) for role in COLUMNS}
+    language = names.index(LANGUAGE) if LANGUAGE in names else None
+    columns = [*wanted.values()] + ([] if language is None else [language])
+    num_needed, num_named = max(columns) + 1, len(names)
+    is_empty = True
+    for number, text in lines:
+        cells = text.split("\t")
+        if not num_needed <= len(cells) <= num_named:
+            raise place.damaged(path, _wrong_number(number, len(cells), names))
+        is_empty = False
+        label = cells[wanted["label"]].strip()
+        if label == NO_LABEL:
+            continue
+        yield Row(
+            line=number,
+            premise=cells[wanted["premise"]],
+            hypothesis=cells[wanted["hypothesis"]],
+            label=label,
+            language="" if language is None else cells[language].strip(),
+        )
+    if is_empty:
+        raise place.damaged(path, "there is no line after the names of the columns")
+
+
+def _decoded_lines(place: Place, path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered from 1; only a newline ends a line, other separators of Unicode are text."""
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, start=1):
+            try:
+                text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                problem = f"line {number} is not UTF-8 text (byte {error.start} of the line)"
+                raise place.damaged(path, problem) from None
+            yield number, text.rstrip("\r\n")
+
+
+def _find(place: Place, path: Path, names: list[str], role: str) -> int:
+    for name in COLUMNS[role]:
+        if name in names:
+            return names.index(name)
+    raise place.damaged(
+        path,
+        f"line 1 names no column for the {role} ({' or '.join(COLUMNS[role])}); it is "
+        f"{_shortened(names)}. The first line must name the columns, with a tab between, such as "
+        "premise, hypothesis, label",
+    )
+
+
+def _wrong_number(line: int, number: int, names: list[str]) -> str:
+    return (
+        f"line {line} has {number} tab-separated column{'s' * (number != 1)}, line 1 names "
+        f"{len(names)}: {_shortened(names)}"
+    )
+
+
+def _shortened(names: list[str], most: int = 120) -> str:
+    text = ", ".join(names)
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+SPECIAL = ("[PAD]", "[CLS]", "[SEP]")
+SMALLEST = 256 + len(SPECIAL)  # every byte has a token
+_PURPOSE = "tokenizers"
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> str:
+    """The JSON of a tokenizer: lower case, [CLS] premise [SEP] hypothesis [SEP].
+
+    It has at most `vocab_size` tokens, fewer when the text has fewer pairs to merge.
+    """
+    if vocab_size < SMALLEST:
+        raise ValueError(f"vocab_size ({vocab_size}) must be at least {SMALLEST}: bytes and marks")
+    package = require("tokenizers", extra="transformers", purpose=_PURPOSE)
+    tokenizer = package.Tokenizer(package.models.BPE())
+    normal = package.normalizers
+    tokenizer.normalizer = normal.Sequence([normal.NFKC(), normal.Lowercase()])
+    tokenizer.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = package.decoders.ByteLevel()
+    trainer = package.trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=sorted(package.pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = package.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(mark, SPECIAL.index(mark)) for mark in ("[CLS]", "[SEP]")],
+    )
+    tokenizer.enable_padding(pad_id=0, pad_token=SPECIAL[0])
+    text: str = tokenizer.to_str()
+    return text
+
+
+def read_tokenizer(text: str, *, length: int, source: str | Path = "tokenizer") -> Any:
+    """A tokenizer from its JSON that cuts and pads every pair to `length` tokens.
+
+    Padded with the token the JSON names for it, so it must have a `padding` section.
+    """
+    package = require("tokenizers", extra="transformers", purpose=_PURPOSE)
+    try:
+        tokenizer = package.Tokenizer.from_str(text)
+    except Exception as error:  # the package raises nothing more special
+        raise ValueError(f"{source} is not the JSON of a tokenizer: {error}") from None
+    if tokenizer.padding is None:
+        raise ValueError(f"{source} names no token to pad with (its `padding` is null)")
+    padding = {k: tokenizer.padding[k] for k in ("pad_id", "pad_token", "pad_type_id", "direction")}
+    tokenizer.enable_padding(**padding, length=length)
+    tokenizer.enable_truncation(length, strategy="longest_first")
+    return tokenizer
+
+
+class PairEncoder:
+    """Pairs -> int64 (N, 3, length): tokens, mask (1: a token, 0: padding), which sentence.
+
+    The tokenizer's JSON is made when it is first needed; set `text` before that to bring one.
+    """
+
+    def __init__(self, make: Callable[[], str], *, length: int) -> None:
+        self._make = make
+        self.length = length
+
+    @cached_property
+    def text(self) -> str:
+        """The tokenizer as JSON."""
+        return self._make()
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The tokenizer itself."""
+        return read_tokenizer(self.text, length=self.length)
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens there are."""
+        size: int = self.tokenizer.get_vocab_size()
+        return size
+
+    def __call__(self, pairs: Sequence[tuple[str, str]]) -> Tensor:
+        encoded = self.tokenizer.encode_batch(list(pairs))
+        rows = [(each.ids, each.attention_mask, each.type_ids) for each in encoded]
+        return torch.tensor(rows, dtype=torch.int64).view(len(rows), 3, self.length)
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedPairs:
+    """Samples of a task; a target is label + num_labels * language.
+
+    One number for both, so that a target is a number as everywhere; `split_targets` undoes it.
+    """
+
+    pairs: SentencePairs
+    encoder: PairEncoder
+    num_labels: int
+    device: torch.device | str = "cpu"
+
+    num_prefetch = 0  # some milliseconds, on threads of the tokenizer's own
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def fetch(self, indices: NDArray[np.int64], key: Key | None) -> tuple[Tensor, Tensor]:
+        """Those pairs, in that order; there is no augmentation."""
+        pairs = self.pairs
+        inputs = self.encoder([(pairs.premises[i], pairs.hypotheses[i]) for i in indices])
+        targets = pairs.labels[indices] + self.num_labels * pairs.languages[indices]
+        return inputs.to(self.device), torch.from_numpy(targets).to(self.device)
+
+    def to(self, device: torch.device | str) -> EncodedPairs:
+        """The same pairs, fetched onto `device`."""
+        return replace(self, device=device)
+
+
+def split_targets(targets: Tensor, num_labels: int) -> tuple[Tensor, Tensor]:
+    """Labels and languages.
+
+    >>> split_targets(torch.tensor([2, 3, 7]), 3)
+    (tensor([2, 0, 1]), tensor([0, 1, 2]))
+    """
+    return targets % num_labels, targets // num_labels
+
 
 INFERENCE = ("entailment", "neutral", "contradiction")
 SPELLINGS = {"contradictory": "contradiction"}  # in MultiNLI as translated for XNLI

@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import nn
 
-from bitcycle.assign import quantized_layers
+from bitcycle.files import sync
+from bitcycle.model_precision import quantized_layers
 from bitcycle.quantizers.base import QUANTIZERS, Quantizer
 from bitcycle.train.evaluate import is_converted
-from bitcycle.train.files import sync
 from bitcycle.version import VERSION
 
 FORMAT = 1

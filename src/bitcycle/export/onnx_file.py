@@ -7,20 +7,196 @@ import json
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from bitcycle.export.files import about, write_bytes
-from bitcycle.export.freeze import Frozen
-from bitcycle.export.onnx_layers import write_products
-from bitcycle.export.onnx_nodes import PURPOSE, translations
+from bitcycle.export.files import about, check_format, write_bytes
+from bitcycle.export.freeze import Frozen, Grid, Product
 from bitcycle.extras import require
+from bitcycle.model_precision import quantized_layers
+from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.ops.packing import pack_nibbles
+from bitcycle.train.evaluate import is_converted
+
+PURPOSE = "ONNX files"
+
+
+@torch.library.custom_op("bitcycle::on_codes", mutates_args=())
+def on_codes(x: Tensor, scale: Tensor, zero: Tensor, bits: int) -> Tensor:
+    """The values of unsigned codes of `bits`, 4 or 8, of one tensor."""
+    shift = zero.to(x.dtype)
+    codes = ((x / scale).round() + shift).clamp(0, 2**bits - 1)
+    return (codes - shift) * scale
+
+
+@on_codes.register_fake
+def _(x: Tensor, scale: Tensor, zero: Tensor, bits: int) -> Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("bitcycle::of_codes", mutates_args=())
+def of_codes(codes: Tensor, scale: Tensor, zero: Tensor, axis: int) -> Tensor:
+    """The values that the codes of a weight stand for."""
+    shape = [1] * codes.dim()
+    shape[axis] = -1
+    return (codes.to(scale.dtype) - zero.to(scale.dtype).view(shape)) * scale.view(shape)
+
+
+@of_codes.register_fake
+def _(codes: Tensor, scale: Tensor, zero: Tensor, axis: int) -> Tensor:
+    return torch.empty_like(codes, dtype=scale.dtype)
+
+
+def translations() -> dict[Any, Callable[..., Any]]:
+    """How torch.onnx writes the two."""
+    op = require("onnxscript", extra="export", purpose=PURPOSE).opset21
+
+    def write_on_codes(x: Any, scale: Any, zero: Any, bits: int) -> Any:
+        return op.DequantizeLinear(op.QuantizeLinear(x, scale, zero), scale, zero)
+
+    def write_of_codes(codes: Any, scale: Any, zero: Any, axis: int) -> Any:
+        return op.DequantizeLinear(codes, scale, zero, axis=axis)
+
+    return {
+        torch.ops.bitcycle.on_codes.default: write_on_codes,
+        torch.ops.bitcycle.of_codes.default: write_of_codes,
+    }
+
+
+MAX_BITS = 8
+Ends = tuple[float, float] | None
+
+
+def carrier_bits(bits: int) -> int:
+    """The width of the ONNX integer that holds codes: 4 for 4 bits, else 8."""
+    return 4 if bits == 4 else 8
+
+
+def write_products(frozen: Frozen) -> Counter[str]:
+    """Make the frozen model multiply from codes; returns how many grids map in which way."""
+    ways: Counter[str] = Counter()
+    if not is_converted(frozen.model):
+        return ways
+    products = frozen.by_layer()
+    for entry, layer in quantized_layers(frozen.model):
+        for row, product in products.get(entry.name, {}).items():
+            _check(product)
+            for grid, name in ((product.first, f"row{row}"), (product.second, f"second{row}")):
+                if grid is None:
+                    continue
+                is_weight = name.startswith("second") and product.weight is not None
+                if is_weight:
+                    _keep_weight(layer, product, grid)
+                else:
+                    _keep_grid(layer, name, grid)
+                ways[way_of(grid, is_weight=is_weight)] += 1
+        if entry.name in products:
+            layer.__dict__["multiply"] = _multiplier(layer, products[entry.name])
+    return ways
+
+
+def way_of(grid: Grid, *, is_weight: bool) -> str:
+    """How a grid is said in ONNX, in words."""
+    zero = "explicit Add of the real offset" if grid.zero_point is None else "one to one"
+    carried = "" if grid.bits in (4, 8) else ", carried in 8 bits"
+    clipped = "" if is_weight or _ends(grid) is None else ", clipped first"
+    return f"{'weights' if is_weight else 'inputs'} of {grid.bits} bits: {zero}{carried}{clipped}"
+
+
+def _check(product: Product) -> None:
+    for grid in (product.first, product.second):
+        if grid is not None and grid.bits > MAX_BITS:
+            raise ValueError(
+                f"layer {product.layer!r} has {grid.bits} bits, and ONNX files are written up to "
+                f"{MAX_BITS}; evaluate at fewer bits, or export to safetensors or torch"
+            )
+
+
+def _ends(grid: Grid | None) -> Ends:
+    """What the input is clipped to where its codes do not fill their integer; None: they do."""
+    if grid is None or (grid.lowest == 0 and grid.bits == carrier_bits(grid.bits)):
+        return None
+    low, high = grid.limits()
+    return float(low.min()), float(high.max())
+
+
+def _multiplier(layer: QuantizedLayer, products: dict[int, Product]) -> Callable[..., Tensor]:
+    ends = {row: (_ends(each.first), _ends(each.second)) for row, each in products.items()}
+
+    def multiply(
+        geometry: Any, a: Tensor, w: Tensor, bias: Any = None, *, act_row: int = 0, **how: Any
+    ) -> Tensor:
+        product, (first, second) = products[act_row], ends[act_row]
+        if product.first is not None:
+            a = _put(layer, f"row{act_row}", product.first, first, a)
+        if product.second is not None:
+            if product.weight is None:
+                w = _put(layer, f"second{act_row}", product.second, second, w)
+            else:
+                w = _weight(layer, act_row, product.second).view(w.shape)
+        output: Tensor = geometry.output(a, w, bias)
+        return output
+
+    return multiply
+
+
+def _keep_grid(layer: QuantizedLayer, name: str, grid: Grid) -> None:
+    carrier = carrier_bits(grid.bits)
+    zero = grid.zero_point
+    layer.register_buffer(f"{name}_scale", grid.scale.clone())
+    whole = torch.zeros_like(grid.scale) if zero is None else zero
+    layer.register_buffer(f"{name}_zero{carrier}", whole.to(torch.uint8))
+    if zero is None:
+        layer.register_buffer(f"{name}_offset", grid.offset.clone())
+
+
+def _put(layer: QuantizedLayer, name: str, grid: Grid, ends: Ends, x: Tensor) -> Tensor:
+    carrier = carrier_bits(grid.bits)
+    buffers = layer._buffers
+    offset = buffers.get(f"{name}_offset")
+    if ends is not None:
+        x = x.clamp(*ends)
+    if offset is not None:
+        x = x - offset
+    x = torch.ops.bitcycle.on_codes(
+        x, buffers[f"{name}_scale"], buffers[f"{name}_zero{carrier}"], carrier
+    )
+    return x if offset is None else x + offset
+
+
+def _keep_weight(layer: QuantizedLayer, product: Product, grid: Grid) -> None:
+    row, carrier, zero = product.row, carrier_bits(grid.bits), grid.zero_point
+    if sum(size > 1 for size in grid.scale.shape) > 1:
+        raise ValueError(
+            f"layer {product.layer!r} has scales along two dimensions of its weight (a grouped "
+            "transposed convolution), which ONNX cannot say; leave it float (skip=)"
+        )
+    codes = product.codes.to(torch.uint8)
+    whole = torch.zeros_like(grid.scale) if zero is None else zero
+    layer.register_buffer(f"weight{row}_codes{carrier}", codes)
+    layer.register_buffer(f"weight{row}_scale", grid.scale.reshape(-1).clone())
+    layer.register_buffer(f"weight{row}_zero{carrier}", whole.reshape(-1).to(torch.uint8))
+    if zero is None:
+        layer.register_buffer(f"weight{row}_offset", grid.offset.clone())
+
+
+def _weight(layer: QuantizedLayer, row: int, grid: Grid) -> Tensor:
+    carrier, buffers = carrier_bits(grid.bits), layer._buffers
+    axis = next((dim for dim, size in enumerate(grid.scale.shape) if size > 1), 0)
+    weight: Tensor = torch.ops.bitcycle.of_codes(
+        buffers[f"weight{row}_codes{carrier}"],
+        buffers[f"weight{row}_scale"],
+        buffers[f"weight{row}_zero{carrier}"],
+        axis,
+    )
+    offset = buffers.get(f"weight{row}_offset")
+    return weight if offset is None else weight + offset
+
 
 OPSET = 21  # the first with 4-bit integers
 KEY = "bitcycle"  # of the file's metadata
@@ -127,3 +303,35 @@ def _quiet() -> Iterator[None]:
         finally:
             for log, level in zip(logs, levels, strict=True):
                 log.setLevel(level)
+
+
+class OnnxModel(nn.Module):
+    """Takes the inputs that the exported model took, in their order. Evaluation only.
+
+    about: what the file says of its bits and its source. ONNX Runtime may fuse nodes, which moves
+    results by rounding; optimize=False runs the graph as it is written.
+    """
+
+    def __init__(self, path: str | Path, *, optimize: bool = True) -> None:
+        super().__init__()
+        runtime = require("onnxruntime", extra="export", purpose=PURPOSE)
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = 3
+        if not optimize:
+            options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        try:
+            self.session = runtime.InferenceSession(
+                str(path), options, providers=["CPUExecutionProvider"], enable_fallback=0
+            )
+            facts = json.loads(self.session.get_modelmeta().custom_metadata_map.get(KEY, "null"))
+            self.names = [entry.name for entry in self.session.get_inputs()]
+        except Exception as error:  # the runtime's errors have no type in common
+            raise ValueError(f"ONNX Runtime cannot read {path}: {error}") from None
+        self.about: dict[str, Any] = check_format(facts, Path(path))
+
+    def forward(self, *inputs: Tensor | None) -> Tensor:
+        """The model's output, on the CPU."""
+        given = [x.detach().cpu().contiguous().numpy() for x in inputs if x is not None]
+        output, *_ = self.session.run(None, dict(zip(self.names, given, strict=True)))
+        return torch.from_numpy(output)

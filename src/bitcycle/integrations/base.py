@@ -11,12 +11,11 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from bitcycle.assign import at_precision, quantized_layers, set_precision
 from bitcycle.cost import CostMeter
 from bitcycle.kernels import make_kernel
+from bitcycle.model_precision import at_precision, quantized_layers, set_precision
 from bitcycle.precision import ROLES, Precision, cost_bits
-from bitcycle.role_schedules import INHERIT, RoleSchedule, role_schedules
-from bitcycle.scheduler import PrecisionScheduler
+from bitcycle.scheduler import INHERIT, PrecisionScheduler, RoleSchedule, role_schedules
 from bitcycle.schedules import Adaptive
 from bitcycle.warnings import BitcycleWarning
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from bitcycle.assign import quantized_layers
 from bitcycle.extras import require
 from bitcycle.integrations.base import Nonfinite, PrecisionRun, Settings, agree_on_total
-from bitcycle.role_schedules import INHERIT, RoleSchedule
-from bitcycle.scheduler import PrecisionScheduler
+from bitcycle.model_precision import quantized_layers
+from bitcycle.scheduler import INHERIT, PrecisionScheduler, RoleSchedule
 
 require("lightning.pytorch", extra="lightning", purpose="Lightning callbacks")
 

@@ -12,8 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from bitcycle.extras import require
 from bitcycle.integrations.base import Nonfinite, PrecisionRun, Settings, agree_on_total
-from bitcycle.role_schedules import INHERIT, RoleSchedule
-from bitcycle.scheduler import PrecisionScheduler
+from bitcycle.scheduler import INHERIT, PrecisionScheduler, RoleSchedule
 from bitcycle.schedules import parse_schedule
 from bitcycle.warnings import BitcycleWarning
 

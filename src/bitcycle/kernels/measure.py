@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from bitcycle.kernels.base import KERNELS, Kernel
 from bitcycle.kernels.geometry import ConvGeometry, Geometry, LinearGeometry
-from bitcycle.kernels.held import hold_grad_input, hold_output
+from bitcycle.kernels.prepacked import hold_grad_input, hold_output
 from bitcycle.quantizers.base import Quantized
 
 REPEATS = 3

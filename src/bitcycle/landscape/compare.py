@@ -9,8 +9,7 @@ from pathlib import Path
 
 import torch
 
-from bitcycle.landscape.grid import Grid
-from bitcycle.landscape.result import FILE_NAME, Landscape, Landscapes
+from bitcycle.landscape.result import FILE_NAME, Grid, Landscape, Landscapes
 from bitcycle.landscape.run import Prepared, RunSurface, compute, num_missing, prepare
 from bitcycle.train.signals import Interrupted, StopWish
 

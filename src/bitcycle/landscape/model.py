@@ -9,12 +9,16 @@ from typing import Any
 
 from torch import nn
 
-from bitcycle.assign import Assignment, at_precision, get_precision, quantized_layers
-from bitcycle.landscape.directions import moving_parameters, shapes_digest
-from bitcycle.landscape.grid import Grid, Point
 from bitcycle.landscape.points import PointFile
-from bitcycle.landscape.result import Landscape
-from bitcycle.landscape.surface import LossFunction, Ranges, surface_of
+from bitcycle.landscape.result import Grid, Landscape, Point
+from bitcycle.landscape.surface import (
+    LossFunction,
+    Ranges,
+    moving_parameters,
+    shapes_digest,
+    surface_of,
+)
+from bitcycle.model_precision import Assignment, at_precision, get_precision, quantized_layers
 from bitcycle.precision import Precision
 from bitcycle.train.evaluate import describe_precision, is_converted
 from bitcycle.train.result import weights_digest

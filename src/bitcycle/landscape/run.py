@@ -5,32 +5,101 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor, nn
 
-from bitcycle.landscape.directions import moving_parameters, shapes_digest
-from bitcycle.landscape.grid import Grid, Point
+from bitcycle.data import Batch
 from bitcycle.landscape.model import plain_bits
-from bitcycle.landscape.numbers import to_plain
-from bitcycle.landscape.parallel import LossAt, compute_points
-from bitcycle.landscape.points import PointFile
-from bitcycle.landscape.result import Landscape
-from bitcycle.landscape.samples import FirstSamples
-from bitcycle.landscape.surface import Ranges, Surface, check_ranges, surface_of
+from bitcycle.landscape.points import LossAt, PointFile, compute_points
+from bitcycle.landscape.result import Grid, Landscape, Point, to_plain
+from bitcycle.landscape.surface import (
+    Ranges,
+    Surface,
+    check_ranges,
+    moving_parameters,
+    shapes_digest,
+    surface_of,
+)
+from bitcycle.tasks import Task
 from bitcycle.train.checkpoint import CheckpointError, Checkpoints
-from bitcycle.train.configfile import override
-from bitcycle.train.directory import RunDirectory
-from bitcycle.train.evaluate import describe_precision, eval_precision
-from bitcycle.train.evaluate_run import check_observed, restore
-from bitcycle.train.measured import machine
-from bitcycle.train.reproduce import kept_settings
+from bitcycle.train.config_file import override
+from bitcycle.train.evaluate import (
+    check_observed,
+    describe_precision,
+    eval_precision,
+    reduce_sums,
+    restore,
+)
 from bitcycle.train.result import weights_digest
-from bitcycle.train.session import Session, build_session
+from bitcycle.train.run_directory import RunDirectory, machine
+from bitcycle.train.session import Session, build_session, kept_settings
+
+
+class FirstSamples:
+    """The batches of the first `num` training samples (None: of all), as evaluation cuts them.
+
+    Independent samples are counted exactly. Windows of a text, whose state is carried on, and
+    graphs come in whole batches: as many as it takes.
+    """
+
+    def __init__(self, task: Task, num: int | None, device: torch.device) -> None:
+        if num is not None and num < 1:
+            raise ValueError(f"samples ({num}) must be at least 1")
+        self._task, self._num, self._device = task, num, device
+        self._kept = None if num is None else list(self._batches())
+        self.num_samples = sum(_length(task, batch) for batch in self)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self._batches() if self._kept is None else iter(self._kept)
+
+    def _batches(self) -> Iterator[Batch]:
+        count = 0
+        for batch in self._task.eval_batches("train"):
+            left = None if self._num is None else self._num - count
+            if left is not None and left <= 0:
+                return
+            part = batch if left is None else _first(batch, left)
+            count += _length(self._task, part)
+            yield part.to(self._device)
+
+    def mean_loss(self, model: nn.Module) -> float:
+        """As `bitcycle eval` computes it: the same sums, divided by the same count."""
+        return mean_loss(self._task, model, self, self._device)
+
+
+def mean_loss(
+    task: Task, model: nn.Module, batches: Iterable[Batch], device: torch.device
+) -> float:
+    """The task's "loss" over some batches."""
+    task.start_pass()
+    totals: dict[str, Tensor] = {}
+    for batch in batches:
+        _, sums = task.loss(model, batch)
+        for name, value in sums.items():
+            totals[name] = totals[name] + value if name in totals else value
+    return task.metrics(reduce_sums(totals, device, 1))["loss"]
+
+
+def _length(task: Task, batch: Batch) -> int:
+    return task.inputs(batch)[0].shape[0]
+
+
+def _first(batch: Batch, num: int) -> Batch:
+    if batch.indices is None or len(batch.indices) <= num:  # one that cannot be cut has none
+        return batch
+    return replace(
+        batch,
+        inputs=batch.inputs[:num],
+        targets=batch.targets[:num],
+        indices=batch.indices[:num],
+    )
+
 
 Checkpoint = Literal["last", "best"]
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -94,3 +98,126 @@ def bert(
     )
     net = transformers.BertForSequenceClassification(config)
     return PairClassifier(net, num_classes=num_classes, vocab_size=vocab_size, length=max_length)
+
+
+TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spm.model")
+# our options -> what transformers calls them in any model's config
+SIZES = {
+    "vocab_size": "vocab_size",
+    "dim": "hidden_size",
+    "ffn_dim": "intermediate_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "dropout": "hidden_dropout_prob",
+}
+_CLOSED = {"local_files_only": True, "trust_remote_code": False}
+
+
+def check_folder(path: str | Path) -> Path:
+    """The folder, if all that a model needs is in it; an error that says what is not otherwise."""
+    folder = Path(path).expanduser()
+    expected = (
+        "config.json, model.safetensors and tokenizer.json, as a model's page offers them for "
+        "download; nothing is downloaded here. Give its folder with --model.path"
+    )
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no model folder {folder}; it should have {expected}")
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"{folder} has no config.json; it should have {expected}")
+    if not any(folder.glob("*.safetensors")):
+        pickled = [file.name for file in sorted(folder.glob("*.bin"))]
+        why = f" ({pickled[0]} is a pickle, which can run code: not read)" if pickled else ""
+        raise FileNotFoundError(f"{folder} has no *.safetensors{why}; it should have {expected}")
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        raise FileNotFoundError(
+            f"{folder} has no tokenizer ({', '.join(TOKENIZERS)}); it should have {expected}"
+        )
+    return folder
+
+
+def load_pretrained(
+    path: str | Path, *, num_classes: int, length: int, options: Mapping[str, Any] | None = None
+) -> PairClassifier:
+    """The model with a classifier for `num_classes`, new where the folder's has another size.
+
+    options: sizes that the folder's config must have, where any are given.
+    """
+    folder = check_folder(path)
+    transformers = require("transformers", extra="transformers", purpose=PURPOSE)
+    config = transformers.AutoConfig.from_pretrained(folder, **_CLOSED)
+    _check_sizes(folder, config, length, options or {})
+    with _quiet(transformers.logging):  # its report of new weights: checked below
+        net, info = transformers.AutoModelForSequenceClassification.from_pretrained(
+            folder,
+            num_labels=num_classes,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+            **_CLOSED,
+        )
+    _check_loaded(folder, net.base_model_prefix, info)
+    return PairClassifier(net, num_classes=num_classes, vocab_size=config.vocab_size, length=length)
+
+
+def pretrained_tokenizer(path: str | Path) -> str:
+    """The JSON of the folder's tokenizer, with the token it pads with."""
+    folder = check_folder(path)
+    transformers = require("transformers", extra="transformers", purpose=PURPOSE)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **_CLOSED)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or tokenizer.pad_token_id is None:
+        lacks = "is not a fast one" if backend is None else "has no token to pad with"
+        raise ValueError(f"the tokenizer of {folder} {lacks}; choose an encoder such as BERT")
+    backend.enable_padding(
+        pad_id=tokenizer.pad_token_id,
+        pad_token=tokenizer.pad_token,
+        pad_type_id=tokenizer.pad_token_type_id,
+        direction=tokenizer.padding_side,
+    )
+    text: str = backend.to_str()
+    return text
+
+
+@contextmanager
+def _quiet(logging: Any) -> Iterator[None]:
+    """Without transformers' warnings and progress bars; both as they were afterwards."""
+    verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if has_bars:
+            logging.enable_progress_bar()
+
+
+def _check_sizes(folder: Path, config: Any, length: int, options: Mapping[str, Any]) -> None:
+    for option, key in SIZES.items():
+        has = getattr(config, key, None)
+        if option in options and has is not None and options[option] != has:
+            raise ValueError(
+                f"model.options.{option} ({options[option]}) is not that of {folder}, which has "
+                f"{key} {has}: leave it out or set --model.options.{option} {has}"
+            )
+    longest = getattr(config, "max_position_embeddings", None)
+    if longest is not None and length > longest:
+        raise ValueError(
+            f"data.sequence_length ({length}) must be at most {longest}, the positions of {folder}"
+        )
+
+
+def _check_loaded(folder: Path, prefix: str, info: Mapping[str, Any]) -> None:
+    """Only the classifier, and the pooler below it, may be new."""
+    wrong = sorted(
+        {str(key) for key in info["missing_keys"]}
+        | {str(entry[0]) for entry in info["mismatched_keys"]}
+    )
+    wrong = [key for key in wrong if key.startswith(f"{prefix}.") and ".pooler." not in key]
+    if wrong:
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise ValueError(
+            f"the weights in {folder} lack or differ in {', '.join(wrong[:3])}{more}: they are not "
+            "those of its config.json"
+        )

@@ -5,8 +5,14 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from bitcycle.models.base import check_positive, register_model
-from bitcycle.models.image import BasicBlock, ImageModel, global_average, init_convs
+from bitcycle.models.base import (
+    BasicBlock,
+    ImageModel,
+    check_positive,
+    global_average,
+    init_convs,
+    register_model,
+)
 
 
 class CifarResNet(ImageModel):

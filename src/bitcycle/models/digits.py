@@ -6,9 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bitcycle.models.base import check_positive, register_model
+from bitcycle.models.base import ImageModel, check_positive, init_convs, register_model
 from bitcycle.models.cifar_resnet import CifarResNet
-from bitcycle.models.image import ImageModel, init_convs
 
 
 class DigitsMLP(ImageModel):

@@ -6,8 +6,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bitcycle.models.base import register_model
-from bitcycle.models.image import BasicBlock, ImageModel, global_average, init_convs, projection
+from bitcycle.models.base import (
+    BasicBlock,
+    ImageModel,
+    global_average,
+    init_convs,
+    projection,
+    register_model,
+)
 
 
 class Bottleneck(nn.Module):

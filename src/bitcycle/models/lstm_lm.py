@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from bitcycle.models.base import check_positive, register_model
-from bitcycle.models.language import LanguageModel
+from bitcycle.models.base import LanguageModel, check_positive, register_model
 
 State = tuple[torch.Tensor, torch.Tensor]  # h and c, each (num_layers, N, hidden_dim)
 

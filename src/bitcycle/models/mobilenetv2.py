@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from bitcycle.models.base import register_model
-from bitcycle.models.image import ImageModel, global_average, init_convs, projection
+from bitcycle.models.base import ImageModel, global_average, init_convs, projection, register_model
 
 # expansion t, output channels c, repeats n, stride s of the first repeat
 STAGES = (

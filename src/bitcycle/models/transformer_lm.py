@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from bitcycle.matmul import MatMul
-from bitcycle.models.base import check_positive, register_model
-from bitcycle.models.language import LanguageModel
+from bitcycle.models.base import LanguageModel, check_positive, register_model
 
 
 class CausalSelfAttention(nn.Module):

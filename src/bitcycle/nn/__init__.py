@@ -1,7 +1,6 @@
 """Converted layers: float modules whose products run on grids."""
 
-from bitcycle.nn.base import QuantizedLayer
-from bitcycle.nn.settings import LayerSettings, ModelState
-from bitcycle.nn.swap import LAYERS
+from bitcycle.nn.class_swap import LAYERS
+from bitcycle.nn.layer import LayerSettings, ModelState, QuantizedLayer
 
 __all__ = ["LAYERS", "LayerSettings", "ModelState", "QuantizedLayer"]

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bitcycle.nn.settings import ModelState
-from bitcycle.nn.swap import qualified_name
+from bitcycle.nn.class_swap import qualified_name
+from bitcycle.nn.layer import ModelState
 from bitcycle.registry import Registry
 
 

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bitcycle.kernels.geometry import ConvGeometry
-from bitcycle.nn.base import QuantizedLayer
-from bitcycle.nn.swap import LAYERS
+from bitcycle.nn.class_swap import LAYERS
+from bitcycle.nn.layer import QuantizedLayer
 
 if TYPE_CHECKING:  # the mixins below are only ever combined with these
     _ConvBase = nn.modules.conv._ConvNd

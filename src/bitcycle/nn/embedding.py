@@ -17,10 +17,8 @@ from torch import Tensor, nn
 
 from bitcycle.kernels import make_kernel
 from bitcycle.kernels.geometry import LinearGeometry
-from bitcycle.nn.base import OWN_ATTRIBUTES, OWN_BUFFERS, QuantizedLayer
-from bitcycle.nn.product import LEVELS, Plan, watch
-from bitcycle.nn.settings import LayerSettings
-from bitcycle.nn.straight import on_grid
+from bitcycle.nn.layer import OWN_ATTRIBUTES, OWN_BUFFERS, LayerSettings, QuantizedLayer
+from bitcycle.nn.product import LEVELS, Plan, on_grid, watch
 
 
 class QuantizedLookup(QuantizedLayer):

@@ -2,24 +2,187 @@
 
 from __future__ import annotations
 
+import functools
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from bitcycle.kernels.base import Kernel
 from bitcycle.kernels.choice import MAX_CODE_BITS
 from bitcycle.kernels.geometry import Geometry
 from bitcycle.kernels.mixed import UNDECIDED
-from bitcycle.nn.once import differentiable_once
-from bitcycle.nn.saved import NUM_TENSORS, Form, restore, shared_codes, to_save
-from bitcycle.nn.seen import LastSeen
-from bitcycle.ops.layout import memory_layout
+from bitcycle.ops.layout import flat, like, memory_layout
 from bitcycle.ops.noise import noise_key
+from bitcycle.ops.packing import pack_nibbles, unpack_nibbles
 from bitcycle.quantizers.base import Quantized, Quantizer, Range
 
+
+def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """As torch's `once_differentiable`, also where the incoming gradient is a constant.
+
+    Torch's takes that for a sign that nothing can be differentiated, and returns constants: of
+    `grad(model(x).sum(), x, create_graph=True)`, a gradient penalty, nothing would be learned, and
+    nobody would know.
+    """
+    refusing = once_differentiable(backward)
+
+    @functools.wraps(backward)
+    def wrapper(ctx: Any, *grads: Any) -> Any:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph=True
+            grads = tuple(
+                g.detach().requires_grad_() if isinstance(g, torch.Tensor) else g for g in grads
+            )
+        return refusing(ctx, *grads)
+
+    return wrapper
+
+
+class _Entry:
+    """One tensor and what was made of it; never changed to mean another."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.reference, self.version, self.address = weakref.ref(x), x._version, x.data_ptr()
+        self.ranges: dict[Any, Range] = {}
+        self.encoded: dict[Any, tuple[Any, Any, Quantized]] = {}
+        self.packed: dict[Any, weakref.ref[Tensor]] = {}
+
+    def is_(self, x: Tensor) -> bool:
+        is_same = self.reference() is x and x._version == self.version
+        return is_same and x.data_ptr() == self.address
+
+
+class LastSeen:
+    """The last activation that was put on a grid; keeps nothing alive but a few numbers.
+
+    Only results of other operations: a batch may lie in a buffer that its loader writes to again
+    without the tensor knowing. Threads (replicas of a model) may share one.
+
+    >>> seen, x = LastSeen(), torch.ones(2, requires_grad=True) * 2
+    >>> seen.keep_range(x, "sbm", (x[0], x[1]))
+    >>> seen.range_of(x, "sbm") is not None, seen.range_of(x.clone(), "sbm") is not None
+    (True, False)
+    """
+
+    def __init__(self) -> None:
+        self._entry: _Entry | None = None
+
+    def _of(self, x: Tensor) -> _Entry | None:
+        entry = self._entry  # read once: another thread may put its own there
+        return entry if entry is not None and x.grad_fn is not None and entry.is_(x) else None
+
+    def range_of(self, x: Tensor, quantizer: Any) -> Range | None:
+        """The range of this very tensor, if the quantizer has taken it just before."""
+        entry = self._of(x)
+        return None if entry is None else entry.ranges.get(quantizer)
+
+    def keep_range(self, x: Tensor, quantizer: Any, within: Range) -> None:
+        """Remember the range of a tensor; another tensor than the last is a new beginning."""
+        if x.grad_fn is None:
+            return
+        entry = self._of(x) or _Entry(x)
+        entry.ranges[quantizer] = within
+        self._entry = entry
+
+    def codes_of(self, x: Tensor, key: Any) -> Quantized | None:
+        """What this very tensor became under the same rule, bits and carrier, if it still is."""
+        entry = self._of(x)
+        if entry is None or key not in entry.encoded:
+            return None
+        values, codes, rest = entry.encoded[key]
+        whole = Quantized(
+            rest.scale, rest.offset, _alive(values), _alive(codes), rest.half, rest.top
+        )
+        return None if whole.values is None and whole.codes is None else whole
+
+    def keep_codes(self, x: Tensor, key: Any, q: Quantized) -> None:
+        """Remember what a tensor became, without keeping the large part of it alive."""
+        entry = self._of(x)
+        if entry is None:
+            return
+        values, codes = (None if t is None else weakref.ref(t) for t in (q.values, q.codes))
+        rest = Quantized(scale=q.scale, offset=q.offset, half=q.half, top=q.top)
+        entry.encoded[key] = values, codes, rest
+
+    def share(self, x: Tensor, key: Any, packed: Tensor) -> Tensor:
+        """The packed codes another layer keeps of this very tensor, or these, now known to all."""
+        entry = self._of(x)
+        if entry is None:
+            return packed
+        other = _alive(entry.packed.get(key))
+        if other is not None:
+            return other
+        entry.packed[key] = weakref.ref(packed)
+        return packed
+
+    def __reduce__(self) -> Any:
+        return LastSeen, ()  # a copy of a model has seen nothing
+
+
+def _alive(reference: weakref.ref[Tensor] | None) -> Tensor | None:
+    return None if reference is None else reference()
+
+
+def usable() -> bool:
+    """Not while a graph is traced: there, common work is the compiler's to find."""
+    return not torch.compiler.is_compiling()
+
+
+NUM_TENSORS = 5
+Tensors = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+
+
+@dataclass(frozen=True)
+class Form:
+    """How to make the operand again from its tensors."""
+
+    top: int
+    shape: torch.Size | None = None  # of codes that were packed
+    stride: tuple[int, ...] = ()
+    dtype: torch.dtype = torch.uint8
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether two codes share a byte."""
+        return self.shape is not None
+
+
+def to_save(q: Quantized) -> tuple[Tensors, Form]:
+    """The tensors to hand to `save_for_backward`, and the rest."""
+    codes, form = q.codes, Form(q.top)
+    if codes is not None and q.top <= 4:
+        form = Form(q.top, codes.shape, codes.stride(), codes.dtype)
+        is_compiling = torch.compiler.is_compiling()
+        codes = pack_nibbles(codes.reshape(-1) if is_compiling else flat(codes))
+    return (q.values, codes, q.scale, q.offset, q.half), form
+
+
+def shared_codes(tensors: Tensors, seen: LastSeen, x: Tensor, key: Any) -> Tensors:
+    """The same with the packed codes that another layer keeps of the same input, if one does."""
+    values, codes, scale, offset, half = tensors
+    assert codes is not None
+    return values, seen.share(x, key, codes), scale, offset, half
+
+
+def restore(tensors: Tensors, form: Form) -> Quantized:
+    """The operand as it was saved."""
+    values, codes, scale, offset, half = tensors
+    if codes is not None and form.shape is not None:
+        numbers = unpack_nibbles(codes, form.shape.numel(), form.dtype)
+        if torch.compiler.is_compiling():
+            codes = numbers.view(form.shape)
+        else:
+            model = torch.empty_strided(form.shape, form.stride, device="meta")
+            codes = like(numbers, model)
+    return Quantized(scale, offset, values, codes, half, form.top)
+
+
 # Slots of a layer's control tensor (int32): level counts by role, then the clock of its noise.
+_PART = 0x5BD1E995  # odd: keeps the noise of a layer's products apart
 LEVELS = {"weight": 0, "act": 1, "error": 2, "grad": 3}
 CLOCK = slice(4, 7)  # [hash(seed, rank, layer), optimizer step, call within the step]
 STEP, CALL = 5, 6
@@ -258,3 +421,49 @@ def _encode_error(
 def _no_autocast(x: Tensor) -> torch.autocast:
     """Grids are float32: an ambient autocast must not lower the products of their values."""
     return torch.autocast(device_type=x.device.type, enabled=False)
+
+
+def on_grid(plan: Plan, x: Tensor, control: Tensor, within: Range, role: str = "act") -> Tensor:
+    """The tensor on the grid of `within`; the rounding has the gradient of the identity."""
+    values: Tensor = _OnGrid.apply(x, control, *within, plan, role)  # type: ignore[no-untyped-call]
+    return values
+
+
+def error_on_grid(plan: Plan, y: Tensor, control: Tensor, health: Tensor) -> Tensor:
+    """The tensor itself, whose error is put on a grid when it arrives."""
+    same: Tensor = _ErrorOnGrid.apply(y, control, health, plan)  # type: ignore[no-untyped-call]
+    return same
+
+
+class _OnGrid(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, control: Tensor, low: Tensor, high: Tensor, plan: Plan, role: str
+    ) -> Tensor:
+        return _encode(plan, role, x, control, (low, high), torch.uint8).dequantize()
+
+    @staticmethod
+    def backward(ctx: Any, e: Tensor) -> tuple[Tensor | None, ...]:
+        return e, None, None, None, None, None
+
+
+class _ErrorOnGrid(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, control: Tensor, health: Tensor, plan: Plan) -> Tensor:
+        ctx.plan, ctx.control, ctx.health = plan, control, health
+        return y.view_as(y)
+
+    @staticmethod
+    @differentiable_once
+    def backward(ctx: Any, e: Tensor) -> tuple[Tensor | None, ...]:
+        for_input, _ = _encode_error(ctx.plan, e, ctx.control, ctx.health)
+        return for_input.dequantize(), None, None, None
+
+
+def part_of(control: Tensor, part: int) -> Tensor:
+    """The control tensor for one of several products in a call, with noise of its own."""
+    if part == 0:
+        return control
+    control = control.clone()
+    control[CLOCK.start] += torch.tensor(part, dtype=torch.int32) * _PART
+    return control

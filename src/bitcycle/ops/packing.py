@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bitcycle.ops.fused import Fused
+
 
 def pack_nibbles(codes: Tensor) -> Tensor:
     """Codes of at most 4 bits (0..15 or -8..7), in memory order, two per byte.
@@ -31,3 +33,64 @@ def unpack_nibbles(packed: Tensor, count: int, dtype: torch.dtype) -> Tensor:
     else:  # an arithmetic shift brings the sign back
         pairs = torch.stack([(packed << 4).view(torch.int8) >> 4, packed.view(torch.int8) >> 4], 1)
     return pairs.view(-1)[:count]
+
+
+PLANES = 32
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of a float
+
+
+def pack_positive(x: Tensor) -> Tensor:
+    """A bit for every element of a flat tensor: 0 where it is <= 0, else 1 (for a NaN too).
+
+    >>> pack_positive(torch.tensor([0.0, 1.0, -2.0, 3.0])).view(torch.uint8) & 1
+    tensor([0, 1, 0, 1], dtype=torch.uint8)
+    """
+    return _fused_pack(x)
+
+
+def _pack(x: Tensor) -> Tensor:
+    blocked = x <= 0  # rather than x > 0: torch's ReLU passes the gradient of a NaN on
+    if x.numel() % PLANES:
+        blocked = F.pad(blocked, (0, -x.numel() % PLANES))
+    if torch.compiler.is_compiling():
+        return ~_gather_at_once(blocked)
+    planes = blocked.view(torch.uint8).view(8, blocked.numel() // 8)
+    gathered = planes[0]
+    for i in range(1, 8):
+        gathered = torch.add(gathered, planes[i], alpha=1 << i)
+    quarters = gathered.view(4, blocked.numel() // PLANES).to(torch.int32)
+    words = quarters[0]
+    for j in range(1, 4):
+        words = words | (quarters[j] << 8 * j)
+    return ~words
+
+
+_fused_pack = Fused(_pack)
+
+
+def _gather_at_once(blocked: Tensor) -> Tensor:
+    """The same bits in the form that compiles into one pass; uncompiled it is slower."""
+    planes = blocked.view(PLANES, blocked.numel() // PLANES).to(torch.int32)
+    words = planes[0]
+    for plane in range(1, PLANES):
+        i, j = divmod(plane, 4)
+        words = words | (planes[plane] << (8 * j + i))
+    return words
+
+
+def keep_positive(words: Tensor, g: Tensor) -> Tensor:
+    """`g` (flat) where the bit is 1; 0.0 elsewhere, even where `g` is infinite or NaN.
+
+    >>> keep_positive(pack_positive(torch.tensor([1.0, 0.0, 3.0])), torch.tensor([4.0, 5.0, 6.0]))
+    tensor([4., 0., 6.])
+    """
+    plane = torch.arange(PLANES, dtype=torch.int32, device=g.device)
+    to_sign = PLANES - 1 - 8 * (plane % 4) - plane // 4
+    lifted = words << to_sign[:, None]  # (32, M): an element's bit is now a sign
+    if torch.compiler.is_compiling():
+        padded = F.pad(g, (0, lifted.numel() - g.numel())) if g.numel() % PLANES else g
+        return torch.where(lifted < 0, padded.view(lifted.shape), 0).view(-1)[: g.numel()]
+    # uncompiled, a choice per element takes ten times as long as these masks of all bits or none
+    masks = lifted.bitwise_right_shift_(PLANES - 1).view(-1)[: g.numel()]
+    masks = masks.to(_INTEGERS[g.element_size()])
+    return masks.bitwise_and_(g.view(masks.dtype)).view(g.dtype)

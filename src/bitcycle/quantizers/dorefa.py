@@ -19,8 +19,15 @@ import torch
 from torch import Tensor
 
 from bitcycle.ops.affine import grid_step, value_range
-from bitcycle.quantizers.base import QUANTIZERS, Quantized, Quantizer, Range
-from bitcycle.quantizers.grid import largest, put_on_grid, work_dtype
+from bitcycle.quantizers.base import (
+    QUANTIZERS,
+    Quantized,
+    Quantizer,
+    Range,
+    largest,
+    put_on_grid,
+    work_dtype,
+)
 
 
 @QUANTIZERS.register("dorefa")

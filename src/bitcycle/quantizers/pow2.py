@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bitcycle.ops.powers import power_above
+from bitcycle.ops.affine import power_above
 from bitcycle.quantizers.absmax import AbsMax
 from bitcycle.quantizers.base import QUANTIZERS
 

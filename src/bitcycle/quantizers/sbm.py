@@ -19,8 +19,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bitcycle.ops.affine import grid_step, value_range
-from bitcycle.quantizers.base import QUANTIZERS, Quantized, Quantizer, Range
-from bitcycle.quantizers.grid import put_on_grid, work_dtype
+from bitcycle.quantizers.base import (
+    QUANTIZERS,
+    Quantized,
+    Quantizer,
+    Range,
+    put_on_grid,
+    work_dtype,
+)
 
 
 @QUANTIZERS.register("sbm")

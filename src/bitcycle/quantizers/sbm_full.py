@@ -5,7 +5,7 @@
 
 weight: range of the whole tensor. act: the mean over samples of each sample's minimum and of its
 maximum. error: two of them (gradient bifurcation): grad_input reads it on the grid, rounded
-stochastically, grad_weight as it arrived. BatchNorms become Range BN (`bitcycle.nn.norm_range`).
+stochastically, grad_weight as it arrived. BatchNorms become Range BN (`bitcycle.nn.norm`).
 Differs from `sbm`, CPT's simplification, in all four.
 """
 
@@ -18,8 +18,14 @@ import torch
 from torch import Tensor
 
 from bitcycle.ops.affine import grid_step, value_range
-from bitcycle.quantizers.base import QUANTIZERS, Quantized, Quantizer, Range
-from bitcycle.quantizers.grid import put_on_grid, work_dtype
+from bitcycle.quantizers.base import (
+    QUANTIZERS,
+    Quantized,
+    Quantizer,
+    Range,
+    put_on_grid,
+    work_dtype,
+)
 
 _OTHER_NOISE = 0x6A09E667  # the finer error must not share the coarser one's roundings
 

@@ -8,7 +8,7 @@
             at an activation: R clip_k(Q(e / R, k))
     grad    n = sign(g) clamp(stochastic rint(dr |g| / R), dr - 1),  g^ = n / (128 * 2^(k-1))
 
-BatchNorms follow `bitcycle.nn.norm_grid`. Published for k = 8 only. For other k the authors'
+BatchNorms follow `bitcycle.nn.norm`. Published for k = 8 only. For other k the authors'
 constants are scaled, which is ours: dr becomes max(2, dr 2^(k-8)), and n is scaled so that the
 largest g^ stays what it is at 8 bits.
 """
@@ -21,12 +21,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bitcycle.ops.affine import value_range
+from bitcycle.ops.affine import nearest_power, value_range
 from bitcycle.ops.layout import element_numbers
 from bitcycle.ops.noise import uniform
-from bitcycle.ops.powers import nearest_power
-from bitcycle.quantizers.base import QUANTIZERS, Quantized, Quantizer, Range
-from bitcycle.quantizers.grid import largest, work_dtype
+from bitcycle.quantizers.base import QUANTIZERS, Quantized, Quantizer, Range, largest, work_dtype
 
 STAGES = ((0.0, 128), (0.3, 128), (0.6, 32), (0.8, 8), (0.9, 2))  # share of training -> dr
 _OTHER_NOISE = 0x3C6EF372  # grad and error of a layer must not share their roundings

@@ -14,9 +14,9 @@ recipe is its configuration's name. One that several tables contain is yielded o
 equal configurations; the cells and published values are put together.
 """
 
+from bitcycle.published import Published
 from bitcycle.recipes.base import (
     FAMILIES,
-    Published,
     Recipe,
     RecipeInfo,
     list_recipes,

@@ -9,28 +9,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from bitcycle.published import BitRange, Published
 from bitcycle.registry import Registry
-from bitcycle.train.config import RunConfig, unchecked_names
+from bitcycle.schedules.cycle import Cycle
+from bitcycle.train.config import PrecisionConfig, RunConfig, unchecked_names
 
 Scale = Literal["full", "small"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Published:
-    """A number as a paper prints it.
-
-    >>> print(Published(where="CPT Table 2", metric="accuracy", value=72.35, unit="%"))
-    accuracy 72.35 % (CPT Table 2)
-    """
-
-    where: str
-    metric: str  # accuracy, perplexity, cost or latency
-    value: float
-    unit: str  # %, nothing for a perplexity, GBitOPs, h
-
-    def __str__(self) -> str:
-        number = f"{self.value:.3g}" if self.metric == "cost" else f"{self.value:g}"
-        return f"{self.metric} {number}{f' {self.unit}' if self.unit else ''} ({self.where})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,3 +141,42 @@ def _merge(first: Recipe, second: Recipe) -> Recipe:
 
 def _union(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*first, *second)))
+
+
+TEN = tuple(sorted(Cycle.named()))  # LR, CR, ..., RT-V
+CPT_CYCLES = 32
+ENDS = ("conv1", "fc")  # the first and the last layer of the residual nets
+SKIPPED = {  # by quantizer: the layers that stay float32; the last one always does
+    "absmax": ("fc",),
+    "dorefa": ENDS,
+    "pow2": ("fc",),
+    "sbm": ("fc",),
+    "sbm_full": ("fc",),
+    "wageubn": ENDS,
+}
+FEW_CYCLES = 8  # the follow-up's number, and that of short runs
+
+
+def schedule_text(method: str, bits: BitRange, cycles: int = CPT_CYCLES) -> int | str:
+    """The forward schedule of a method; a range of one number is static.
+
+    >>> schedule_text("cpt", BitRange(3, 8, 8)), schedule_text("static", BitRange(6, 6, 8))
+    ('CR:3-8:32', 6)
+    >>> schedule_text("progressive", BitRange(3, 8, 8)), schedule_text("ET-H", BitRange(3, 8, 8), 8)
+    ('ramp:3-8@0.5', 'ET-H:3-8:8')
+    """
+    if bits.low == bits.high:
+        return bits.high
+    if method == "progressive":
+        return f"ramp:{bits.low}-{bits.high}@0.5"
+    name = "CR" if method == "cpt" else method
+    return f"{name}:{bits.low}-{bits.high}:{cycles}"
+
+
+def quantized(
+    forward: int | str, backward: int | str, *, skip: tuple[str, ...] = (), quantizer: str = "sbm"
+) -> PrecisionConfig:
+    """BitRange for every layer but `skip`; the kernel is pinned, so that machines agree."""
+    return PrecisionConfig(
+        quantizer=quantizer, skip=skip, kernel="simulate", forward=forward, backward=backward
+    )

@@ -9,9 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from bitcycle.recipes.base import FAMILIES, Recipe, Scale
+from bitcycle.recipes.base import (
+    CPT_CYCLES,
+    FAMILIES,
+    FEW_CYCLES,
+    SKIPPED,
+    Recipe,
+    Scale,
+    quantized,
+)
 from bitcycle.recipes.cifar import train_cifar
-from bitcycle.recipes.parts import CPT_CYCLES, FEW_CYCLES, SKIPPED, quantized
 from bitcycle.recipes.small import digits
 from bitcycle.train.config import LrConfig, PrecisionConfig, RunConfig, SwaConfig
 

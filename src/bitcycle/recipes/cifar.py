@@ -6,9 +6,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from bitcycle.recipes.base import FAMILIES, Recipe
-from bitcycle.recipes.parts import CPT_CYCLES, ENDS, quantized, schedule_text
-from bitcycle.recipes.tables import Bits, read_table, values
+from bitcycle.published import BitRange, read_table, values
+from bitcycle.recipes.base import (
+    CPT_CYCLES,
+    ENDS,
+    FAMILIES,
+    FEW_CYCLES,
+    TEN,
+    Recipe,
+    quantized,
+    schedule_text,
+)
 from bitcycle.tasks.config import DataConfig, ModelConfig
 from bitcycle.train.config import (
     EvalConfig,
@@ -45,7 +53,7 @@ def cifar(
     dataset: str, model: str, method: str, cell: str, *, cycles: int = CPT_CYCLES
 ) -> RunConfig:
     """A method at a cell's bits: cifar("cifar100", "resnet74", "cpt", "3-8/8")."""
-    bits = Bits.parse(cell)
+    bits = BitRange.parse(cell)
     variant = "" if cycles == CPT_CYCLES else f"-n{cycles}"
     precision = quantized(schedule_text(method, bits, cycles), bits.backward, skip=SKIP)
     return train_cifar(
@@ -105,7 +113,7 @@ METHODS = {"sbm": "static", "cpt": "cpt", "cosine": "cpt"}
 
 def baseline(dataset: str, model: str, quantizer: str, cell: str) -> RunConfig:
     """Static bits with another quantizer, whose authors keep the first and the last layer float."""
-    bits = Bits.parse(cell)
+    bits = BitRange.parse(cell)
     precision = quantized(bits.high, bits.backward, skip=ENDS, quantizer=quantizer)
     if quantizer == "wageubn":  # whose gradients get coarser over the run
         precision = replace(precision, quantizer_options={"total_steps": STEPS})
@@ -167,3 +175,104 @@ def table8() -> Iterator[Recipe]:
                 quantized(int(row["fw"]), f"CR:{row['bw']}:{CPT_CYCLES}", skip=SKIP),
             )
         yield Recipe(config=config, cells=(where,), published=values(row, where, "accuracy"))
+
+
+RESNETS = ("resnet38", "resnet74", "resnet110", "resnet152", "resnet164")
+ABLATED = ("resnet38", "resnet74")  # the networks of the paper's other ablations
+
+
+def _ours(figure: str, *, is_cell_of_a_table: bool) -> tuple[str, ...]:
+    return () if is_cell_of_a_table else (f"the grid of {figure} is unpublished, this one is ours",)
+
+
+@FAMILIES.register("cpt-figure1")
+def figure1() -> Iterator[Recipe]:
+    """Static, progressive and cyclic precision on ResNet-74."""
+    for method, cell in (("static", "8/8"), ("progressive", "3-8/8"), ("cpt", "3-8/8")):
+        yield Recipe(config=cifar("cifar100", "resnet74", method, cell), cells=("CPT Fig. 1",))
+
+
+@FAMILIES.register("cpt-figure2")
+def figure2() -> Iterator[Recipe]:
+    """Schedules whose loss landscapes are drawn: those of Fig. 1 on the network of Fig. 6."""
+    notes = ("which runs CPT Fig. 2 draws is unpublished, these are ours",)
+    for method, cell in (("static", "8/8"), ("progressive", "3-8/8"), ("cpt", "3-8/8")):
+        config = cifar("cifar100", "resnet110", method, cell)
+        yield Recipe(config=config, cells=("CPT Fig. 2",), notes=notes)
+
+
+@FAMILIES.register("cpt-figure5")
+def figure5() -> Iterator[Recipe]:
+    """Accuracy against cost, static and cyclic, for six networks."""
+    where = "CPT Fig. 5"
+    costs = {
+        (row["model"], METHODS[row["method"]], row["precision_fw_bw"]): row
+        for row in read_table("figure5_cost")
+    }
+    deep = [("static", cell) for cell in ("8/8", "6/6", "4/6")]
+    deep += [("cpt", cell) for cell in ("3-8/8", "3-6/6", "3-4/6")]
+    mobile = [("static", "8/8"), ("static", "6/6"), ("cpt", "4-8/8"), ("cpt", "4-6/6")]
+    for model in (*RESNETS, "mobilenetv2"):
+        for method, cell in deep if model in RESNETS else mobile:
+            row = costs.get((model, method, cell))
+            notes = ("its cost is read off CPT Fig. 5",) if row else ()
+            if (model, method) == ("mobilenetv2", "cpt"):
+                notes = ("CPT Fig. 5 marks its lower bound 3 where the tables say 4",)
+            yield Recipe(
+                config=cifar("cifar100", model, method, cell),
+                cells=(where,),
+                published=values(row, where, "gbitops") if row else (),
+                notes=notes,
+            )
+
+
+@FAMILIES.register("cpt-figure6")
+def figure6() -> Iterator[Recipe]:
+    """The runs whose loss landscapes are drawn."""
+    for method, cell in (("static", "8/8"), ("cpt", "3-8/8"), ("cpt", "4-8/8")):
+        yield Recipe(config=cifar("cifar100", "resnet110", method, cell), cells=("CPT Fig. 6",))
+
+
+@FAMILIES.register("cpt-figure7")
+def figure7() -> Iterator[Recipe]:
+    """Upper bounds of the cycle."""
+    for model in ABLATED:
+        for high in (4, 5, 6, 7, 8, 12, 16):
+            config = cifar("cifar100", model, "cpt", f"3-{high}/8")
+            notes = _ours("CPT Fig. 7", is_cell_of_a_table=high == 8)
+            yield Recipe(config=config, cells=("CPT Fig. 7",), notes=notes)
+
+
+@FAMILIES.register("cpt-figure8")
+def figure8() -> Iterator[Recipe]:
+    """Numbers of cycles."""
+    for model in ABLATED:
+        for cycles in (2, 4, 8, 16, 32, 64):
+            config = cifar("cifar100", model, "cpt", "3-8/8", cycles=cycles)
+            notes = _ours("CPT Fig. 8", is_cell_of_a_table=cycles == 32)
+            yield Recipe(config=config, cells=("CPT Fig. 8",), notes=notes)
+
+
+@FAMILIES.register("cifar-float32")
+def float32() -> Iterator[Recipe]:
+    """The networks unquantized."""
+    for dataset in ("cifar10", "cifar100"):
+        for model in (*RESNETS, "mobilenetv2"):
+            yield Recipe(config=float_run(dataset, model))
+
+
+def float_run(dataset: str, model: str) -> RunConfig:
+    """The same training in float32: float_run("cifar100", "resnet74")."""
+    return train_cifar(f"{dataset}-{model}-float32", dataset, model, PrecisionConfig())
+
+
+NOTES = ("follow-up paper", "the network on CIFAR is our choice: CPT's ResNet-74")
+
+
+@FAMILIES.register("schedules-cifar")
+def ten_schedules_on_cifar() -> Iterator[Recipe]:
+    """Each at 8 cycles, on both datasets; the static run is that of CPT Table 2."""
+    for dataset in ("cifar10", "cifar100"):
+        for method in TEN:
+            config = cifar(dataset, "resnet74", method, "3-8/8", cycles=FEW_CYCLES)
+            yield Recipe(config=replace(config, name=config.name.lower()), notes=NOTES)

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from bitcycle.recipes.base import FAMILIES, Recipe, Scale
-from bitcycle.recipes.parts import FEW_CYCLES, TEN, quantized, schedule_text
-from bitcycle.recipes.tables import Bits
+from bitcycle.published import BitRange
+from bitcycle.recipes.base import FAMILIES, FEW_CYCLES, TEN, Recipe, Scale, quantized, schedule_text
 from bitcycle.tasks.config import DataConfig, ModelConfig
 from bitcycle.train.config import (
     EvalConfig,
@@ -88,7 +87,7 @@ def _suite(
     for suffix, (aggregation, name) in MODES.items():
         told = (*notes, f"{name}: sums along edges are {aggregation}")
         for cell in cells:
-            bits = Bits.parse(cell)
+            bits = BitRange.parse(cell)
             static = bits._replace(low=bits.high)
             texts = {f"static-{static.name}": static.high} | {
                 f"{method.lower()}-{bits.name}": schedule_text(method, bits, FEW_CYCLES)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bitcycle.recipes.base import FAMILIES, Recipe
-from bitcycle.recipes.parts import CPT_CYCLES, quantized, schedule_text
-from bitcycle.recipes.tables import Bits, read_table, values
+from bitcycle.published import BitRange, read_table, values
+from bitcycle.recipes.base import CPT_CYCLES, FAMILIES, Recipe, quantized, schedule_text
 from bitcycle.tasks.config import DataConfig, ModelConfig
 from bitcycle.train.config import (
     EvalConfig,
@@ -40,7 +39,7 @@ def table3() -> Iterator[Recipe]:
     """CPT against static precision."""
     where = "CPT Table 3"
     for row in read_table("table3_imagenet"):
-        bits = Bits.parse(row["precision_fw_bw"])
+        bits = BitRange.parse(row["precision_fw_bw"])
         method = "static" if row["method"] == "sbm" else "cpt"
         precision = quantized(schedule_text(method, bits), bits.backward, skip=SKIP)
         yield Recipe(

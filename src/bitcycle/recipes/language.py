@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bitcycle.recipes.base import FAMILIES, Recipe
-from bitcycle.recipes.parts import FEW_CYCLES, TEN, quantized, schedule_text
-from bitcycle.recipes.tables import Bits, read_table, values
+from bitcycle.published import BitRange, read_table, values
+from bitcycle.recipes.base import FAMILIES, FEW_CYCLES, TEN, Recipe, quantized, schedule_text
 from bitcycle.tasks.config import DataConfig, ModelConfig
 from bitcycle.train.config import (
     EvalConfig,
@@ -73,7 +72,7 @@ def table5() -> Iterator[Recipe]:
     """CPT against static precision."""
     where = "CPT Table 5"
     for row in read_table("table5_language"):
-        bits = Bits.parse(row["precision_fw_bw"])
+        bits = BitRange.parse(row["precision_fw_bw"])
         method = "static" if row["method"] == "sbm" else "cpt"
         precision = quantized(schedule_text(method, bits), bits.backward)
         notes: tuple[str, ...] = ()
@@ -92,7 +91,7 @@ def ten_schedules() -> Iterator[Recipe]:
     """The follow-up's one layer of 800: static bits, and each schedule at 8 cycles."""
     for high, backward in ((8, 8), (6, 6)):
         for method in ("static", *TEN):
-            bits = Bits(high if method == "static" else 5, high, backward)
+            bits = BitRange(high if method == "static" else 5, high, backward)
             precision = quantized(schedule_text(method, bits, FEW_CYCLES), backward)
             name = f"ptb-lstm800-{method.lower()}-{bits.name}"
             yield Recipe(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bitcycle.recipes.base import FAMILIES, Recipe
-from bitcycle.recipes.parts import FEW_CYCLES, TEN, quantized, schedule_text
-from bitcycle.recipes.tables import Bits
+from bitcycle.published import BitRange
+from bitcycle.recipes.base import FAMILIES, FEW_CYCLES, TEN, Recipe, quantized, schedule_text
 from bitcycle.tasks.config import DataConfig, ModelConfig
 from bitcycle.train.config import (
     EvalConfig,
@@ -17,7 +16,7 @@ from bitcycle.train.config import (
 )
 
 XNLI_CYCLES = 2  # a cycle per epoch
-BITS = Bits.parse("5-8/8")
+BITS = BitRange.parse("5-8/8")
 
 
 def xnli(name: str, precision: PrecisionConfig) -> RunConfig:

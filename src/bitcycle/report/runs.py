@@ -10,15 +10,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from bitcycle.analysis.compare import Compared
+from bitcycle.analysis.config_id import config_id
 from bitcycle.precision import PARENTS, ROLES
 from bitcycle.schedules import Bits, Schedule, parse_schedule
-from bitcycle.study.base import Method, Study, StudyRun
-from bitcycle.study.compare import Compared
-from bitcycle.study.identity import config_id
 from bitcycle.study.results import MethodResult, RunState, State, StudyResult
+from bitcycle.study.study import Method, Study, StudyRun
 from bitcycle.train.config import RunConfig
-from bitcycle.train.directory import RunDirectory
 from bitcycle.train.result import RunResult
+from bitcycle.train.run_directory import RunDirectory
 
 Segment = tuple[int, int, Bits]  # first step, end, bits
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bitcycle.schedules.checks import Bits, bits_text, order
+from bitcycle.schedules.base import Bits, bits_text, order
 
 MAX_ROWS = 12  # more bit-widths than this share rows
 MIN_WIDTH = 20

@@ -8,17 +8,172 @@ of that). The text parser, JSON and `list_schedules` find it through the registr
 from __future__ import annotations
 
 import dataclasses
+import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
+from bitcycle.precision import check_bits
 from bitcycle.registry import Registry, unknown_name
-from bitcycle.schedules.checks import Bits, check_step, check_total
 
 if TYPE_CHECKING:
     from bitcycle.schedules.preview import Preview
     from bitcycle.schedules.text import Reader
+
+
+Bits = int | None  # None is float32
+
+
+def rint(value: float) -> int:
+    """The nearest whole number, ties to even, after rounding to 9 decimals.
+
+    Without the 9 decimals the last bit of the platform's cos and exp could decide a tie.
+
+    >>> rint(2.5), rint(3.5), rint(2.5000000001), rint(2.50001)
+    (2, 4, 2, 3)
+    """
+    return round(round(value, 9))
+
+
+def order(bits: Bits) -> int:
+    """Sorts bits with float32 (None) above every number."""
+    return 33 if bits is None else bits
+
+
+def bits_text(bits: Bits) -> str:
+    """'8' or 'fp32'."""
+    return "fp32" if bits is None else str(bits)
+
+
+def count(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> count(1, "cycle"), count(2_000, "switch")
+    ('1 cycle', '2,000 switches')
+    """
+    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
+def check_range(low: object, high: object) -> None:
+    """Raises unless low and high are whole numbers from 1 to 32 in order."""
+    for name, bits in (("low", low), ("high", high)):
+        if check_bits(bits, name) is None:
+            raise ValueError(
+                f"{name} must be a whole number of bits, got None; bits from 24 on are float32"
+            )
+    assert isinstance(low, int)
+    assert isinstance(high, int)
+    if low > high:
+        raise ValueError(f"low ({low}) must be <= high ({high}); swap them")
+
+
+def check_total(total_steps: object) -> int:
+    """A positive number of steps."""
+    total = _as_int(total_steps, "total_steps")
+    if total < 1:
+        raise ValueError(f"total_steps must be at least 1, got {total}")
+    return total
+
+
+def check_step(step: object, total_steps: int) -> int:
+    """A step of the run: 0 <= step < total_steps."""
+    number = _as_int(step, "step")
+    if not 0 <= number < total_steps:
+        raise ValueError(
+            f"step {number} is outside the run: steps go from 0 to total_steps - 1 = "
+            f"{total_steps - 1}; raise total_steps or stop stepping"
+        )
+    return number
+
+
+def _as_int(value: object, what: str) -> int:
+    try:
+        return operator.index(value)  # type: ignore[arg-type]  # numpy integers too
+    except TypeError:
+        raise ValueError(f"{what} must be a whole number, got {value!r}") from None
+
+
+Time = int | float
+
+
+def check_time(time: object, what: str) -> Time:
+    """The time itself if it is an int >= 0 or a float from 0.0 to 1.0; otherwise a ValueError."""
+    if isinstance(time, int) and not isinstance(time, bool) and time >= 0:
+        return time
+    if isinstance(time, float) and math.isfinite(time) and 0.0 <= time <= 1.0:
+        return time
+    raise ValueError(
+        f"{what} must be a step count (a whole number >= 0) or a fraction of the run "
+        f"(a float from 0.0 to 1.0), got {time!r}"
+    )
+
+
+def to_step(time: Time, total_steps: int, what: str) -> int:
+    """The step a time stands for in a run of this length.
+
+    >>> to_step(0.25, 64_000, "start"), to_step(100, 64_000, "start"), to_step(0.5, 5, "start")
+    (16000, 100, 2)
+    """
+    if isinstance(time, float):
+        return rint(time * total_steps)
+    if time > total_steps:
+        raise ValueError(
+            f"{what} {time} lies beyond the {total_steps} steps it has; "
+            f"give a fraction (a float up to 1.0) or more steps"
+        )
+    return time
+
+
+def check_ends(ends: tuple[Time, ...], what: str) -> None:
+    """Raises unless the end points grow and the last is 1.0, the end of the run."""
+    if not ends:
+        raise ValueError(f"{what} needs at least one part")
+    for number, end in enumerate(ends, 1):
+        check_time(end, f"end point {number} of {what}")
+    if not isinstance(ends[-1], float) or ends[-1] != 1.0:
+        raise ValueError(
+            f"the last end point of {what} must be 1.0, the end of the run, got {ends[-1]!r}"
+            + (" (an int is a step count)" if isinstance(ends[-1], int) else "")
+        )
+    for kind in (int, float):  # how an int and a float compare depends on the run: see to_spans
+        alike = [end for end in ends if isinstance(end, kind)]
+        previous: Time = 0
+        for end in alike:
+            if end <= previous:
+                raise ValueError(
+                    f"end points of {what} must grow from above 0, got {end!r} after {previous!r}; "
+                    "each is counted from the start of the run, not from the previous one"
+                )
+            previous = end
+
+
+def to_spans(ends: tuple[Time, ...], total_steps: int, what: str) -> list[tuple[int, int]]:
+    """(first step, step after the last) of every part; a short run can leave a part no steps.
+
+    >>> to_spans((0.2, 50, 1.0), 100, "a sequence")
+    [(0, 20), (20, 50), (50, 100)]
+    """
+    spans = []
+    start = 0
+    for number, end in enumerate(ends, 1):
+        stop = to_step(end, total_steps, f"end point {number} of {what},")
+        if stop < start:
+            raise ValueError(
+                f"over {total_steps} steps, end point {number} of {what} ({end!r}) is step {stop}, "
+                f"before the previous one (step {start}); use only fractions or only step counts"
+            )
+        spans.append((start, stop))
+        start = stop
+    return spans
+
+
+def time_text(time: Time) -> str:
+    """A time in words: 'step 100' or '25% of the run'."""
+    return f"{100 * time:g}% of the run" if isinstance(time, float) else f"step {time}"
+
 
 MAX_DEPTH = 32  # schedules inside schedules
 

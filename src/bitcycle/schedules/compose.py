@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from bitcycle.schedules.base import (
     SCHEDULES,
+    Bits,
     Schedule,
     ScheduleInfo,
-    check_depth,
-)
-from bitcycle.schedules.checks import Bits, bits_text, order
-from bitcycle.schedules.simple import check_pairs
-from bitcycle.schedules.text import ScheduleLike, parse_schedule
-from bitcycle.schedules.times import (
     Time,
+    bits_text,
+    check_depth,
     check_ends,
     check_time,
+    order,
     time_text,
     to_spans,
     to_step,
 )
+from bitcycle.schedules.simple import check_pairs
+from bitcycle.schedules.text import ScheduleLike, parse_schedule
 
 if TYPE_CHECKING:
     from bitcycle.schedules.text import Reader

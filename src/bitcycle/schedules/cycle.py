@@ -2,14 +2,231 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from bitcycle.registry import unknown_name
-from bitcycle.schedules.base import SCHEDULES, ScheduleInfo
-from bitcycle.schedules.checks import count
-from bitcycle.schedules.cyclic import DEFAULT_CYCLES, Cyclic
-from bitcycle.schedules.profiles import PROFILES, Tier
+from bitcycle.registry import Registry, unknown_name
+from bitcycle.schedules.base import (
+    SCHEDULES,
+    Bits,
+    Schedule,
+    ScheduleInfo,
+    check_range,
+    count,
+    rint,
+)
+
+if TYPE_CHECKING:
+    from bitcycle.schedules.text import Reader
+
+
+Tier = Literal["high", "medium", "low"]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Growth g(p) for a phase p in [0, 1], with g(0) = 0 and never falling."""
+
+    name: str
+    letter: str
+    growth: Callable[[float], float]
+    is_symmetric: bool  # g(1 - p) = 1 - g(p): mirroring in time or in value is the same
+    tier: Tier  # of the cost, while growing
+    summary: str
+
+
+PROFILES: Registry[Profile] = Registry("profile", "bitcycle.schedules")
+
+
+def profile(
+    name: str, *, letter: str, tier: Tier, is_symmetric: bool = False
+) -> Callable[[Callable[[float], float]], Callable[[float], float]]:
+    """Registers a growth function under a name and a letter."""
+
+    def add(growth: Callable[[float], float]) -> Callable[[float], float]:
+        summary = (growth.__doc__ or "").strip().splitlines()[0].rstrip(".")
+        entry = Profile(name, letter, growth, is_symmetric, tier, summary)
+        PROFILES.register(name)(entry)
+        return growth
+
+    return add
+
+
+@profile("linear", letter="L", tier="medium", is_symmetric=True)
+def linear(p: float) -> float:
+    """an even pace.
+
+    g(p) = p
+    """
+    return p
+
+
+@profile("cosine", letter="C", tier="medium", is_symmetric=True)
+def cosine(p: float) -> float:
+    """slow at both ends.
+
+    g(p) = (1 - cos(pi p)) / 2
+    """
+    return (1 - math.cos(math.pi * p)) / 2
+
+
+@profile("exponential", letter="E", tier="high")
+def exponential(p: float) -> float:
+    """fast, then long near the top.
+
+    g(p) = 1 - exp(-4 p), which stops at 0.98168: enough to round to `high` up to 27 bits apart.
+    """
+    return 1 - math.exp(-4 * p)
+
+
+@profile("rex", letter="R", tier="low")
+def rex(p: float) -> float:
+    """long near the bottom, then fast (reflected exponential).
+
+    g(p) = 1 - u / (0.1 + 0.9 u), u = 1 - p
+    """
+    u = 1 - p
+    return 1 - u / (0.1 + 0.9 * u)
+
+
+DEFAULT_CYCLES = 32  # CPT, ICLR 2021
+
+
+class Cyclic(Schedule):
+    """N cycles between two bit-widths; `unit` is the shape of cycle k on a scale from 0 to 1."""
+
+    if TYPE_CHECKING:  # fields of every subclass
+
+        @property
+        def low(self) -> int: ...
+
+        @property
+        def high(self) -> int: ...
+
+        @property
+        def cycles(self) -> int: ...
+
+    @abstractmethod
+    def unit(self, k: int, p: float) -> float:
+        """Height in [0, 1] at phase p of cycle k, of which only even or odd may matter."""
+
+    def __post_init__(self) -> None:
+        check_range(self.low, self.high)
+        if isinstance(self.cycles, bool) or not isinstance(self.cycles, int) or self.cycles < 1:
+            raise ValueError(f"cycles must be a whole number of at least 1, got {self.cycles!r}")
+
+    def check_span(self, total_steps: int) -> None:
+        if self.cycles > total_steps:
+            raise ValueError(
+                f"cycles ({self.cycles}) must be <= total_steps ({total_steps}) in {self}; "
+                "use fewer cycles or more steps"
+            )
+
+    def bits_at(self, step: int, total_steps: int) -> int:
+        k, rest = divmod(step * self.cycles, total_steps)
+        return self.bits_in(k, rest / total_steps)
+
+    def bits_in(self, k: int, p: float) -> int:
+        """The bits at phase p of cycle k."""
+        return rint(self.low + (self.high - self.low) * self.unit(k, p))
+
+    def values_over(self, total_steps: int) -> list[Bits]:
+        # k grows by an even number, and the phase is the same again, after this many steps
+        period = min(total_steps, 2 * (total_steps // math.gcd(total_steps, self.cycles)))
+        values: list[Bits] = [self.bits_at(step, total_steps) for step in range(period)]
+        return (values * (total_steps // period + 1))[:total_steps]
+
+    def count_cycles(self, total_steps: int) -> int:
+        return self.cycles
+
+    def notes_over(self, total_steps: int) -> list[str]:
+        seen = set(self.values_over(total_steps))
+        missed = [bits for bits in (self.high, self.low) if bits not in seen]
+        if not missed:
+            return []
+        return [
+            f"{self} never gets to {' or '.join(map(str, missed))} bits in {total_steps:,} steps: "
+            f"{self.why_too_short(total_steps)}"
+        ]
+
+    def why_too_short(self, total_steps: int) -> str:
+        """The reason that a run of this length misses an end, and the way out."""
+        length = total_steps // self.cycles
+        return f"a cycle of about {length:,} steps is too short; use fewer cycles or more steps"
+
+    @property
+    def head(self) -> str:
+        """The name its text begins with."""
+        return type(self).kind()
+
+    def text(self) -> str:
+        return f"{self.head}:{self.low}-{self.high}:{self.cycles}"
+
+    @classmethod
+    def named(cls) -> dict[str, Self]:
+        """An example, from 3 to 8 bits, under every name that the class goes by."""
+        example = cls(low=3, high=8)  # type: ignore[call-arg]
+        return {example.head: example}
+
+    @classmethod
+    def read(cls, head: str, reader: Reader) -> Self:
+        reader.expect(":", "a range of bits")
+        low, high = reader.bit_range()
+        cycles = reader.whole("the number of cycles") if reader.accept(":") else DEFAULT_CYCLES
+        example = next(one for name, one in cls.named().items() if name.lower() == head.lower())
+        return replace(example, low=low, high=high, cycles=cycles)  # type: ignore[type-var]
+
+
+@SCHEDULES.register("anneal")
+@dataclass(frozen=True, eq=False)
+class Anneal(Cyclic):
+    """Cosine decay from high to low in every cycle (CPT, Table 6); ends at low.
+
+    bits = rint(low + (high - low) (1 + cos(pi phase)) / 2)
+
+    >>> Anneal(3, 8, cycles=2).values(12)
+    [8, 8, 7, 6, 4, 3, 8, 8, 7, 6, 4, 3]
+    """
+
+    low: int
+    high: int
+    cycles: int = DEFAULT_CYCLES
+
+    forms: ClassVar[tuple[str, ...]] = ("anneal:3-8:32",)
+
+    def unit(self, k: int, p: float) -> float:
+        return (1 + math.cos(math.pi * p)) / 2
+
+    def describe(self) -> str:
+        return f"{count(self.cycles, 'cosine decay')} from {self.high} to {self.low} bits"
+
+
+@SCHEDULES.register("triangle")
+@dataclass(frozen=True, eq=False)
+class Triangle(Cyclic):
+    """Linear up and down inside every cycle (CPT, Table 6); starts and ends at low.
+
+    bits = rint(low + (high - low) (1 - |2 phase - 1|))
+
+    >>> Triangle(3, 8, cycles=1).values(10)
+    [3, 4, 5, 6, 7, 8, 7, 6, 5, 4]
+    """
+
+    low: int
+    high: int
+    cycles: int = DEFAULT_CYCLES
+
+    forms: ClassVar[tuple[str, ...]] = ("triangle:3-8:32",)
+
+    def unit(self, k: int, p: float) -> float:
+        return 1 - abs(2 * p - 1)
+
+    def describe(self) -> str:
+        return f"{count(self.cycles, 'linear triangle')} between {self.low} and {self.high} bits"
+
 
 Form = Literal["repeated", "triangular"]
 Reflection = Literal["horizontal", "vertical"]
@@ -143,3 +360,28 @@ class Cycle(Cyclic):
         mirror = {"horizontal": "in time", "vertical": "in value"}[self.reflect]
         decay = "" if profile.is_symmetric else f"; decays as that mirrored {mirror}"
         return f"Down and up in turn, {self.profile}: {profile.summary}{decay}"
+
+
+def schedule(name: str, *, low: int, high: int, cycles: int = DEFAULT_CYCLES) -> Cycle:
+    """One of LR, CR, ER, RR (repeated), LT, CT, ET-H, ET-V, RT-H, RT-V (triangular).
+
+    CR is the CPT paper's schedule. Upper and lower case are the same.
+
+    >>> schedule("CR", low=3, high=8, cycles=8) == Cycle(3, 8, cycles=8)
+    True
+    """
+    named = {key.lower(): example for key, example in Cycle.named().items()}
+    if not isinstance(name, str) or name.lower() not in named:
+        raise unknown_name("named schedule", name, Cycle.named())
+    return replace(named[name.lower()], low=low, high=high, cycles=cycles)
+
+
+def list_schedules() -> list[ScheduleInfo]:
+    """Every name that a schedule's text can begin with: cost tier, example and one line.
+
+    >>> [info.name for info in list_schedules() if info.tier == "low"]
+    ['RR', 'RT-H']
+    """
+    tiers = ["high", "medium", "low", None]
+    infos = [info for _, schedule_type in SCHEDULES.items() for info in schedule_type.infos()]
+    return sorted(infos, key=lambda info: (tiers.index(info.tier), info.name))

@@ -9,8 +9,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from bitcycle.precision import check_bits, cost_bits
-from bitcycle.schedules.base import Schedule
-from bitcycle.schedules.checks import Bits, bits_text, check_total, count, order
+from bitcycle.schedules.base import Bits, Schedule, bits_text, check_total, count, order
 
 
 @dataclass(frozen=True)

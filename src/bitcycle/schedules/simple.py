@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from bitcycle.precision import check_bits
 from bitcycle.schedules.base import (
     SCHEDULES,
+    Bits,
     Schedule,
     ScheduleInfo,
-)
-from bitcycle.schedules.checks import Bits, bits_text, check_range, order
-from bitcycle.schedules.times import (
     Time,
+    bits_text,
     check_ends,
+    check_range,
     check_time,
+    order,
     time_text,
     to_spans,
     to_step,

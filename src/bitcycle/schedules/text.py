@@ -12,8 +12,7 @@ from typing import Any, NoReturn
 
 from bitcycle.precision import check_bits
 from bitcycle.registry import unknown_name
-from bitcycle.schedules.base import MAX_DEPTH, SCHEDULES, Schedule
-from bitcycle.schedules.checks import Bits
+from bitcycle.schedules.base import MAX_DEPTH, SCHEDULES, Bits, Schedule
 from bitcycle.schedules.simple import Static
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:-[A-Za-z]+)*")

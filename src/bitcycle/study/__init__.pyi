@@ -1,10 +1,10 @@
-from bitcycle.study.base import Method as Method
-from bitcycle.study.base import Study as Study
 from bitcycle.study.engines import make_engine as make_engine
-from bitcycle.study.execute import run_study as run_study
-from bitcycle.study.find import find_study as find_study
 from bitcycle.study.results import StudyResult as StudyResult
 from bitcycle.study.results import read_study as read_study
+from bitcycle.study.runner import run_study as run_study
+from bitcycle.study.study import Method as Method
+from bitcycle.study.study import Study as Study
+from bitcycle.study.study_file import find_study as find_study
 from bitcycle.study.summary import summarize as summarize
-from bitcycle.study.table import study_tables as study_tables
-from bitcycle.study.table import write_tables as write_tables
+from bitcycle.study.tables import study_tables as study_tables
+from bitcycle.study.tables import write_tables as write_tables

@@ -9,15 +9,12 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from bitcycle.recipes import recipe
-from bitcycle.study.adjust import StudyOptions
-from bitcycle.study.base import Method, Study
 from bitcycle.study.engines import make_engine
-from bitcycle.study.execute import run_study
 from bitcycle.study.headline import headline
-from bitcycle.study.options import write_options
-from bitcycle.study.progress import Lines
-from bitcycle.study.results import MethodResult, StudyResult
-from bitcycle.study.status import failures_text
+from bitcycle.study.progress import Lines, failures_text
+from bitcycle.study.results import MethodResult, StudyResult, write_options
+from bitcycle.study.runner import run_study
+from bitcycle.study.study import Method, Study, StudyOptions
 from bitcycle.tables import text_table
 
 METHODS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from bitcycle.study.numbers import (
+from bitcycle.analysis.numbers import (
     POINTS,
     decimals_for,
     fixed,
@@ -13,10 +13,9 @@ from bitcycle.study.numbers import (
     share_text,
     summary_text,
 )
-from bitcycle.study.relations import cost_relation
+from bitcycle.analysis.statistics import Correlation, Difference, holm
 from bitcycle.study.results import StudyResult
-from bitcycle.study.statistics import Correlation, Difference, holm
-from bitcycle.study.summary import GroupSummary, Row, summarize
+from bitcycle.study.summary import GroupSummary, Row, cost_relation, summarize
 
 
 def headline(result: StudyResult) -> str:

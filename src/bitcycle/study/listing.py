@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bitcycle.study.base import STUDIES
+from bitcycle.study.study import STUDIES
 
 
 def list_studies() -> list[dict[str, str]]:

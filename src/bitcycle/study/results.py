@@ -2,14 +2,72 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from bitcycle.study.base import Method, Study, StudyRun
-from bitcycle.study.failures import read_failures
-from bitcycle.train.directory import RunDirectory
+from bitcycle.files import write_json
+from bitcycle.study.study import Method, Study, StudyOptions, StudyRun, adjust
+from bitcycle.study.study_file import find_study
 from bitcycle.train.result import RunResult
+from bitcycle.train.run_directory import RunDirectory
+
+
+def failures_file(output: str | Path) -> Path:
+    """Where they are kept."""
+    return Path(output) / "studies" / "failures.json"
+
+
+def read_failures(output: str | Path) -> dict[str, str]:
+    """Run name -> the message it ended with; empty when nothing failed."""
+    path = failures_file(output)
+    if not path.exists():
+        return {}
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        return {str(name): str(message) for name, message in stored.items()}
+    except (ValueError, AttributeError) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}); delete it: failed runs are then tried again"
+        ) from None
+
+
+def write_failures(output: str | Path, failures: dict[str, str]) -> None:
+    """Replace what is there."""
+    path = failures_file(output)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, failures)
+
+
+def add_failure(output: str | Path, name: str, message: str) -> None:
+    """Note that a run crashed; other studies may do the same at this moment."""
+    with _locked(output):
+        write_failures(output, {**read_failures(output), name: message})
+
+
+def remove_failures(output: str | Path, names: Iterable[str]) -> None:
+    """Forget these, where they are noted: they are tried again, or have a result after all."""
+    gone = set(names)
+    if gone.isdisjoint(read_failures(output)):
+        return
+    with _locked(output):
+        kept = {name: m for name, m in read_failures(output).items() if name not in gone}
+        write_failures(output, kept)
+
+
+@contextmanager
+def _locked(output: str | Path) -> Iterator[None]:
+    path = failures_file(output).with_name(".failures.lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
 
 State = Literal["done", "failed", "started", "missing"]
 
@@ -124,3 +182,68 @@ def _state_of(run: StudyRun, failures: dict[str, str]) -> RunState:
     elif directory.exists:
         state = "started"
     return RunState(run=run, directory=directory.path, state=state, result=result, error=error)
+
+
+def options_file(output: str | Path, name: str) -> Path:
+    """Where they are kept."""
+    return study_folder(output, name) / "options.json"
+
+
+def write_options(output: str | Path, name: str, options: StudyOptions) -> None:
+    """Remember what a study is run with."""
+    path = options_file(output, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, asdict(options))
+
+
+def read_options(output: str | Path, name: str) -> StudyOptions | None:
+    """What the study was last run with below `output`; None when it was not."""
+    path = options_file(output, name)
+    if not path.exists():
+        return None
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        seeds = stored.pop("seeds")
+        return StudyOptions(
+            **{**stored, "overrides": tuple(stored["overrides"])},
+            seeds=None if seeds is None else tuple(seeds),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}); delete it and give the study's options again"
+        ) from None
+
+
+def open_study(name_or_path: str, output: str | Path, options: StudyOptions | None = None) -> Study:
+    """A study as it was last run below `output`, or with these options in place of its own.
+
+    Threads that nobody chose stay those it was begun with: its runs are then found again,
+    whatever the number of jobs would suggest today.
+    """
+    study = find_study(name_or_path)
+    stored = read_options(output, study.name) or StudyOptions()
+    if options is None or options == StudyOptions():
+        return adjust(study, stored)
+    if options.default_threads is None:
+        options = replace(options, default_threads=stored.default_threads)
+    return adjust(study, options)
+
+
+def choose_options(
+    name: str,
+    output: str | Path,
+    options: StudyOptions,
+    *,
+    num_jobs: int | None,
+    engine: str = "local",
+) -> StudyOptions:
+    """The options of the study `name` with a number of threads for runs that leave it open.
+
+    Those the study was begun with; otherwise the processors of this machine divided by the jobs,
+    and one on a cluster, whose machines may differ.
+    """
+    stored = read_options(output, name)
+    if stored is not None and stored.default_threads is not None:
+        return replace(options, default_threads=stored.default_threads)
+    cores = len(os.sched_getaffinity(0)) if engine == "local" else 1
+    return replace(options, default_threads=max(1, cores // (num_jobs or 1)))

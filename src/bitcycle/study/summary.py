@@ -6,17 +6,62 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bitcycle.schedules import parse_schedule
-from bitcycle.study.results import MethodResult, StudyResult
-from bitcycle.study.statistics import (
+from bitcycle.analysis.statistics import (
+    Correlation,
     Difference,
     Summary,
+    VarianceTest,
+    brown_forsythe,
     paired_difference,
     pareto_front,
+    rank_correlation,
     settled,
     summarize_values,
 )
+from bitcycle.recipes import Published
+from bitcycle.schedules import parse_schedule
+from bitcycle.study.results import MethodResult, StudyResult
+from bitcycle.study.study import Method
 from bitcycle.train.config import RunConfig
+
+
+def published_values(method: Method, metric: str) -> tuple[Published, ...]:
+    """Its published values of that metric, equal numbers once."""
+    by_number = {p.value: p for p in reversed(method.published) if p.metric == metric}
+    return tuple(sorted(by_number.values(), key=lambda p: method.published.index(p)))
+
+
+def published_value(method: Method, metric: str) -> float | None:
+    """Its published value, when there is exactly one."""
+    found = published_values(method, metric)
+    return found[0].value if len(found) == 1 else None
+
+
+def published_cost(method: Method) -> float | None:
+    """In GBitOPs, when there is exactly one."""
+    return published_value(method, "cost")
+
+
+def published_relative_cost(method: Method, base: Method | None) -> float | None:
+    """To the published cost of the baseline."""
+    own = published_cost(method)
+    other = None if base is None else published_cost(base)
+    return own / other if own is not None and other else None
+
+
+def published_difference(method: Method, base: Method | None, metric: str) -> float | None:
+    """To the published value of the baseline; None for the baseline itself."""
+    if base is None or base is method:
+        return None
+    own, other = published_value(method, metric), published_value(base, metric)
+    return None if own is None or other is None else own - other
+
+
+def sources(result: StudyResult) -> tuple[str, ...]:
+    """Where the published numbers stand: tables and figures, each once."""
+    found = (p.where for row in result.methods for p in row.method.published)
+    return tuple(dict.fromkeys(found))
+
 
 _ROUNDING = 1e-9  # of a cost: equal but for float arithmetic
 
@@ -180,3 +225,68 @@ def has_changing_bits(config: RunConfig) -> bool:
     ]
     schedules = [parse_schedule(text) for text in texts]
     return any(schedule.low != schedule.high for schedule in schedules)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostRelation:
+    """Mean final metric against cost over the methods whose bits change (and on which front).
+
+    correlation: of cost and *goodness*: positive when dearer is better, also for a perplexity.
+    front: labels of the group's methods on the Pareto front, cheapest first.
+    """
+
+    group: str
+    labels: tuple[str, ...]
+    costs: tuple[float, ...]
+    means: tuple[float, ...]
+    correlation: Correlation
+    front: tuple[str, ...]
+
+
+def cost_relation(group: GroupSummary) -> CostRelation:
+    """The relation within one group."""
+    sign = 1 if group.higher_is_better else -1
+    points = [
+        (row.label, row.bitops, row.summary.mean)
+        for row in group.done
+        if row.is_scheduled and row.summary is not None and row.bitops is not None
+    ]
+    costs = tuple(cost for _, cost, _ in points)
+    means = tuple(mean for _, _, mean in points)
+    on_front = sorted((row.bitops or 0.0, row.label) for row in group.done if row.is_on_front)
+    return CostRelation(
+        group=group.group,
+        labels=tuple(label for label, _, _ in points),
+        costs=costs,
+        means=means,
+        correlation=rank_correlation(costs, [sign * mean for mean in means]),
+        front=tuple(label for _, label in on_front),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VarianceRow:
+    """A method's deviation beside the baseline's. test: None below three seeds on either side."""
+
+    label: str
+    std: float
+    baseline_std: float
+    test: VarianceTest | None
+
+
+def variance_rows(group: GroupSummary) -> tuple[VarianceRow, ...]:
+    """Every method with two seeds or more against the baseline; empty when that has fewer."""
+    base = group.baseline_row
+    if base is None or base.summary is None or base.summary.std is None:
+        return ()
+    base_values = list(base.method.values.values())
+    return tuple(
+        VarianceRow(
+            label=row.label,
+            std=row.summary.std,
+            baseline_std=base.summary.std,
+            test=brown_forsythe([list(row.method.values.values()), base_values]),
+        )
+        for row in group.done
+        if row is not base and row.summary is not None and row.summary.std is not None
+    )

@@ -14,8 +14,11 @@ from typing import Any, ClassVar, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from bitcycle.data import Batch
-from bitcycle.registry import Registry
+from bitcycle.data import DATASETS, Batch, Batches, OnePass, Samples
+from bitcycle.data.base import Kind
+from bitcycle.models import MODELS
+from bitcycle.models.base import ModelEntry
+from bitcycle.registry import Registry, unknown_name
 from bitcycle.tasks.config import DataConfig, ModelConfig
 
 Split = Literal["train", "validation", "test"]
@@ -118,3 +121,84 @@ class Task(ABC):
 
 
 TASKS: Registry[type[Task]] = Registry("task", "bitcycle.tasks")
+
+
+def check_names(kind: Kind, model: ModelConfig, data: DataConfig) -> None:
+    """Raise unless both names are registered, fit this kind of data, and the options are known."""
+    entry, info = MODELS[model.name], DATASETS[data.name]
+    for option in model.options:
+        if option not in entry.options:
+            raise unknown_name(f"option of model {model.name!r}", option, entry.options)
+    if model_kind(entry) != kind:
+        fitting = [name for name, each in MODELS.items() if model_kind(each) == kind]
+        raise _other_kind("model", model.name, model_kind(entry), kind, fitting)
+    if info.kind != kind:
+        fitting = [name for name, each in DATASETS.items() if each.kind == kind]
+        raise _other_kind("dataset", data.name, info.kind, kind, fitting)
+    if model.path is not None and kind != "pair":
+        raise ValueError(
+            f"model.path ({model.path}) is for the task pairs; {model.name!r} is built from its "
+            "options: leave it null"
+        )
+    if data.vocabulary is not None and kind != "language":
+        raise ValueError(
+            f"data.vocabulary ({data.vocabulary}) is for the task language; {data.name!r} is of "
+            f"kind {info.kind!r}: leave it null"
+        )
+
+
+def model_kind(entry: ModelEntry) -> Kind:
+    """The kind of data a model takes, told by the sizes it asks for.
+
+    >>> [model_kind(MODELS[name]) for name in ("resnet20", "lstm_lm", "gcn", "bert")]
+    ['image', 'language', 'graph', 'pair']
+    """
+    if "vocab_size" in entry.options:
+        return "pair" if "num_classes" in entry.options else "language"
+    return "graph" if "in_features" in entry.options else "image"
+
+
+def _other_kind(what: str, name: str, has: Kind, needs: Kind, fitting: list[str]) -> ValueError:
+    return ValueError(
+        f"{what} {name!r} is of kind {has!r}, the task takes kind {needs!r}: {', '.join(fitting)}"
+    )
+
+
+class SampleTask(Task):
+    """Sub-classes hand their samples to `__init__`, and say what model, loss and metrics are."""
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        data: DataConfig,
+        *,
+        seed: int = 0,
+        splits: Mapping[Split, Samples],
+    ) -> None:
+        super().__init__(model, data, seed=seed)
+        self.splits = dict(splits)
+
+    def train_batches(self, *, rank: int = 0, world_size: int = 1, num_micro: int = 1) -> Batches:
+        """Shuffled and augmented."""
+        return Batches(
+            self.splits["train"],
+            batch_size=self.data_config.batch_size,
+            seed=self.seed,
+            rank=rank,
+            world_size=world_size,
+            num_micro=num_micro,
+        )
+
+    def eval_batches(self, split: Split, *, rank: int = 0, world_size: int = 1) -> Iterable[Batch]:
+        """In order."""
+        size = self.data_config.eval_batch_size
+        return OnePass(self.splits[split], batch_size=size, rank=rank, world_size=world_size)
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether the task has such a split."""
+        return "validation" in self.splits
+
+    def to(self, device: torch.device | str) -> None:
+        """Samples kept in memory are gathered and augmented where they are used."""
+        self.splits = {split: samples.to(device) for split, samples in self.splits.items()}

@@ -11,10 +11,8 @@ from torch import Tensor, nn
 
 from bitcycle.data import DATASETS, Batch, Samples, load_images, select
 from bitcycle.models import MODELS, build_model
-from bitcycle.tasks.base import TASKS, Split, Sums
+from bitcycle.tasks.base import TASKS, SampleTask, Split, Sums, check_names
 from bitcycle.tasks.config import DataConfig, ModelConfig
-from bitcycle.tasks.names import check_names
-from bitcycle.tasks.samples import SampleTask
 
 
 @TASKS.register("images")

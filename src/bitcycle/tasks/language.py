@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from bitcycle.data import IGNORE, Batch, Batches, Blocks, OnePass, StreamPass, Streams, load_corpus
 from bitcycle.models import MODELS, build_model
-from bitcycle.tasks.base import TASKS, Split, Sums, Task, TrainBatches
+from bitcycle.tasks.base import TASKS, Split, Sums, Task, TrainBatches, check_names
 from bitcycle.tasks.config import DataConfig, ModelConfig
-from bitcycle.tasks.names import check_names
 
 State = tuple[Tensor, ...]
 

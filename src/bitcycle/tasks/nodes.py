@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from bitcycle.data import IGNORE, Batch, Graph, load_graph
 from bitcycle.models import build_model
-from bitcycle.tasks.base import TASKS, Split, Sums, Task
+from bitcycle.tasks.base import TASKS, Split, Sums, Task, check_names
 from bitcycle.tasks.config import DataConfig, ModelConfig
-from bitcycle.tasks.names import check_names
 
 
 @dataclass(frozen=True)

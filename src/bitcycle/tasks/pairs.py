@@ -16,14 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bitcycle.data import Batch, EncodedPairs, PairEncoder, Samples, load_pairs, select
-from bitcycle.data.encoded import split_targets
-from bitcycle.data.tokenizer import SMALLEST, read_tokenizer, train_tokenizer
+from bitcycle.data.pairs import SMALLEST, read_tokenizer, split_targets, train_tokenizer
 from bitcycle.models import MODELS, build_model
-from bitcycle.models.pretrained import check_folder, load_pretrained, pretrained_tokenizer
-from bitcycle.tasks.base import TASKS, Split, Sums
+from bitcycle.models.bert import check_folder, load_pretrained, pretrained_tokenizer
+from bitcycle.tasks.base import TASKS, SampleTask, Split, Sums, check_names
 from bitcycle.tasks.config import DataConfig, ModelConfig
-from bitcycle.tasks.names import check_names
-from bitcycle.tasks.samples import SampleTask
 
 TOKENIZER_FILE = "tokenizer.json"
 MIN_LENGTH = 5  # three marks and a token of each sentence

@@ -17,14 +17,14 @@ from bitcycle.precision import ROLES, Precision
 from bitcycle.tasks import Split
 from bitcycle.train.checkpoint import Checkpoints
 from bitcycle.train.config import Time, steps_of
-from bitcycle.train.directory import RunDirectory
+from bitcycle.train.distributed import on_main, share_buffers
 from bitcycle.train.evaluate import describe_precision, eval_precision, evaluate, reduce_sums
 from bitcycle.train.feedback import measured, measuring, note_validation
 from bitcycle.train.nonfinite import bits_text, check_finite, explain_loss
 from bitcycle.train.progress import Reporter, Status
+from bitcycle.train.run_directory import RunDirectory
 from bitcycle.train.session import Best, Session, swa_start
 from bitcycle.train.signals import Interrupted, StopWish
-from bitcycle.train.together import on_main, share_buffers
 
 
 def train(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bitcycle.data import Batch
-from bitcycle.health import NonFiniteError
+from bitcycle.nonfinite import NonFiniteError
 from bitcycle.patterns import named_modules
 from bitcycle.precision import Precision
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from bitcycle.train.files import Appender
+from bitcycle.files import Appender
 
 Show = Literal["auto", "bar", "lines", "quiet"]
 

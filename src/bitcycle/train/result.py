@@ -14,14 +14,14 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import update_bn
 
-from bitcycle.assign import at_precision
 from bitcycle.calibrate import calibrate
+from bitcycle.model_precision import at_precision
 from bitcycle.precision import Precision
 from bitcycle.train.checkpoint import CheckpointError, Checkpoints
-from bitcycle.train.directory import RunDirectory
+from bitcycle.train.distributed import share_buffers
 from bitcycle.train.evaluate import describe_precision, eval_precision, evaluate, is_converted
+from bitcycle.train.run_directory import RunDirectory
 from bitcycle.train.session import Session, kernels_by_layer, restore_kernels
-from bitcycle.train.together import share_buffers
 from bitcycle.warnings import BitcycleWarning
 
 

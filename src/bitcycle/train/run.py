@@ -13,19 +13,18 @@ from typing import Any
 import torch.distributed as dist
 
 from bitcycle.audit import audit
+from bitcycle.files import write_json
 from bitcycle.train.checkpoint import CheckpointError, Checkpoints, taken_back
 from bitcycle.train.config import RunConfig
-from bitcycle.train.configfile import from_dict, option_names, to_dict
-from bitcycle.train.directory import RunDirectory
-from bitcycle.train.files import write_json
-from bitcycle.train.find_low import find_low
+from bitcycle.train.config_file import from_dict, option_names, to_dict
+from bitcycle.train.distributed import on_main
 from bitcycle.train.loop import train
 from bitcycle.train.progress import Reporter, Show, make_reporter
-from bitcycle.train.reproduce import kept_settings
+from bitcycle.train.range_test import check_range_test, find_low
 from bitcycle.train.result import RunResult, make_result, result_json
-from bitcycle.train.session import Session, build_session
+from bitcycle.train.run_directory import RunDirectory
+from bitcycle.train.session import Session, build_session, kept_settings
 from bitcycle.train.signals import Interrupted, StopWish
-from bitcycle.train.together import on_main
 from bitcycle.warnings import BitcycleWarning
 
 
@@ -36,6 +35,7 @@ def run(config: RunConfig, *, show: Show = "quiet") -> RunResult:
         directory.create(config)  # raises, before the data is read
     with kept_settings():
         session = build_session(config)
+        check_range_test(session)
         on_main(session, lambda: directory.create(config))
         return _execute(session, directory, show)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -18,24 +21,69 @@ from bitcycle.convert import quantize_model
 from bitcycle.cost import CostMeter
 from bitcycle.extras import require
 from bitcycle.kernels import make_kernel
-from bitcycle.nn.base import QuantizedLayer
+from bitcycle.nn.layer import QuantizedLayer
+from bitcycle.ops.noise import hash_ints
 from bitcycle.precision import Precision
 from bitcycle.quantizers import QUANTIZERS
 from bitcycle.range_test import RangeTest
 from bitcycle.scheduler import PrecisionScheduler
 from bitcycle.tasks import TASKS, Task, TrainBatches
+from bitcycle.train.checkpoint import join_state, split_state
 from bitcycle.train.config import RunConfig, steps_of
 from bitcycle.train.feedback import check_feedback
 from bitcycle.train.optimizers import LearningRate, make_optimizer
-from bitcycle.train.range_plan import plan_range_test
-from bitcycle.train.reproduce import (
-    random_state,
-    restore_random_state,
-    seed_everything,
-    seed_of_process,
-)
-from bitcycle.train.statefile import join_state, split_state
 from bitcycle.warnings import BitcycleWarning
+
+
+def seed_everything(seed: int) -> None:
+    """torch (initialization, dropout), numpy and Python, for code that uses them."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+def seed_of_process(seed: int, rank: int) -> int:
+    """What a process draws with: the run's seed in the first, others of their own.
+
+    >>> seed_of_process(7, 0)
+    7
+    """
+    return seed if rank == 0 else hash_ints(seed, rank) % 2**32
+
+
+def random_state() -> dict[str, Any]:
+    """Every generator a step may draw from."""
+    name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "numpy": [str(name), torch.from_numpy(np.asarray(keys).astype(np.int64)), int(position),
+                  int(has_gauss), float(gauss)],
+        "python": random.getstate(),
+    }  # fmt: skip
+
+
+def restore_random_state(state: Mapping[str, Any]) -> None:
+    """Set them all back."""
+    torch.set_rng_state(state["torch"])
+    if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(state["cuda"])
+    name, keys, position, has_gauss, gauss = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, gauss))
+    random.setstate(state["python"])
+
+
+@contextmanager
+def kept_settings() -> Iterator[None]:
+    """A run sets threads and determinism for itself; the caller's come back after it."""
+    threads = torch.get_num_threads()
+    is_deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(is_deterministic, warn_only=warn_only)
 
 
 @dataclass
@@ -247,8 +295,6 @@ def build_session(config: RunConfig, folder: Path | None = None) -> Session:
         _convert(model, config)
         bits = make_scheduler(model, config, total_steps)
         check_feedback(config, task, bits, total_steps)
-    if config.precision.auto_high is not None:  # a test that cannot be judged fails here
-        plan_range_test(config, task, total_steps, high=config.precision.auto_high)
     meter = CostMeter(model, task.example_inputs(batches.batch_at(0).to(device)))
     optimizer = make_optimizer(config.optimizer, model.parameters())
     lr = LearningRate(config.lr, optimizer, total_steps, higher_is_better=task.higher_is_better)

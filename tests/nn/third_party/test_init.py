@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from bitcycle.nn import LAYERS
-from bitcycle.nn.swap import qualified_name, registered_base
+from bitcycle.nn.class_swap import qualified_name, registered_base
 from bitcycle.nn.third_party import FILES, FINDERS, find_layer
 
 

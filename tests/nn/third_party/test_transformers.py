@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import bitcycle as bc
-from bitcycle.nn.third_party import transformers_attention  # noqa: E402
-from bitcycle.nn.third_party.transformers_attention import attention, find_layer  # noqa: E402
+from bitcycle.nn.third_party import transformers as transformers_attention
+from bitcycle.nn.third_party.transformers import attention, find_layer  # noqa: E402
 from tests import naive_attention
 from tests.toys import randn
 

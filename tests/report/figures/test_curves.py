@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bitcycle.analysis.compare import Comparison, compare_runs
 from bitcycle.report import plot
 from bitcycle.report.figures.curves import Quantity, curves_chart, learning_curves, quantities
 from bitcycle.report.figures.schedules import MOST_SEGMENTS
 from bitcycle.report.runs import logged_entries, logged_methods
 from bitcycle.schedules import parse_schedule
-from bitcycle.study.compare import Comparison, compare_runs
 from bitcycle.tasks import DataConfig, ModelConfig
 from tests.report.made_up import STEPS
 from tests.study.made_up import config, write_run

@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from bitcycle.report.page import write_page
-from bitcycle.study.find import find_study
 from bitcycle.study.results import read_study
+from bitcycle.study.study_file import find_study
 from tests.report.made_up import figures_of, result_of, write_run
 
 pytestmark = pytest.mark.slow

@@ -10,11 +10,10 @@ from bitcycle.recipes import Published
 from bitcycle.report.figures import layers
 from bitcycle.report.page import sections
 from bitcycle.report.runs import logged_methods
-from bitcycle.study.adjust import StudyOptions
-from bitcycle.study.options import write_options
-from bitcycle.study.results import read_study
+from bitcycle.study.results import read_study, write_options
+from bitcycle.study.study import StudyOptions
 from bitcycle.study.summary import summarize
-from bitcycle.train.configfile import from_dict
+from bitcycle.train.config_file import from_dict
 from tests.report.made_up import (
     BREAKOUT,
     SCRIPT,

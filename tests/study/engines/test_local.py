@@ -11,7 +11,7 @@ from multiprocessing import active_children
 
 import pytest
 
-from bitcycle.study.attempt import run_folder
+from bitcycle.study.engines.base import run_folder
 from bitcycle.study.engines.local import LocalEngine, judged
 from bitcycle.train.config import CheckpointConfig, TrackingConfig
 from tests.study.small_studies import crashing, tiny
@@ -128,7 +128,7 @@ def test_asked_to_stop_a_run_writes_its_checkpoint(tmp_path):
 PARENT = """
 import os, signal, sys, time
 from bitcycle.study.engines.local import LocalEngine
-from bitcycle.train.configfile import read_config
+from bitcycle.train.config_file import read_config
 if __name__ == "__main__":
     engine = LocalEngine(1)
     config = read_config(sys.argv[1])
@@ -139,7 +139,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_a_study_that_is_killed_does_not_go_on_in_the_background(tmp_path):
-    from bitcycle.train.configfile import to_yaml
+    from bitcycle.train.config_file import to_yaml
 
     config = endless(tmp_path, "long")
     (tmp_path / "parent.py").write_text(PARENT, encoding="utf-8")

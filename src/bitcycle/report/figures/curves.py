@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from bitcycle.analysis.compare import Comparison
+from bitcycle.analysis.numbers import UNITS
 from bitcycle.report import draw
 from bitcycle.report.figures import style
 from bitcycle.report.figures.schedules import (
@@ -20,8 +22,6 @@ from bitcycle.report.figures.schedules import (
 )
 from bitcycle.report.figures.style import INK, Style
 from bitcycle.report.runs import LoggedMethod, LoggedRun, logged_entries
-from bitcycle.study.compare import Comparison
-from bitcycle.study.numbers import UNITS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

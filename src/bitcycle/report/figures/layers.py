@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bitcycle.cost.product import MATMULS
+from bitcycle.analysis.cost import price
+from bitcycle.analysis.subject import find_subject
+from bitcycle.cost.count import MATMULS
 from bitcycle.cost.result import Cost, LayerCost
 from bitcycle.report.figures import style
 from bitcycle.report.figures.style import Style
 from bitcycle.report.runs import LoggedMethod
-from bitcycle.study.cost import price
-from bitcycle.study.subject import find_subject
 
 MOST_LAYERS = 90  # more are summed by stage
 _PREFIXES = {"E": 1e18, "P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}

@@ -10,6 +10,7 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
+from bitcycle.analysis import numbers
 from bitcycle.extras import require
 from bitcycle.report import draw
 from bitcycle.report.figures import style
@@ -18,11 +19,9 @@ from bitcycle.report.figures.layers import cost_unit
 from bitcycle.report.figures.schedules import BitsLine, BitsPanel, bits_axis, draw_bits
 from bitcycle.report.figures.style import DASHED, DOTTED, GREY, INK, Style
 from bitcycle.report.runs import logged_methods
-from bitcycle.study import numbers
 from bitcycle.study.demo import DemoResult
-from bitcycle.study.relations import cost_relation, variance_rows
 from bitcycle.study.results import StudyResult
-from bitcycle.study.summary import GroupSummary, Row, summarize
+from bitcycle.study.summary import GroupSummary, Row, cost_relation, summarize, variance_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bitcycle.cost.plan_result import Plan
+from bitcycle.cost.planner import Plan
 from bitcycle.report import draw
 from bitcycle.report.figures import style
 from bitcycle.report.figures.style import DASHED, INK, Style
 from bitcycle.report.runs import LoggedMethod, Segment, segments
 from bitcycle.schedules import Bits, Preview, Schedule
-from bitcycle.schedules.checks import bits_text
+from bitcycle.schedules.base import bits_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,6 +9,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from bitcycle.analysis import numbers
+from bitcycle.analysis.statistics import Difference, Summary, summarize_values
 from bitcycle.extras import MissingExtraError
 from bitcycle.landscape.result import FILE_NAME as LANDSCAPE_FILE
 from bitcycle.landscape.result import Landscape, Landscapes
@@ -21,14 +23,10 @@ from bitcycle.report.figures.range_test import range_test_chart, range_test_pane
 from bitcycle.report.figures.schedules import bits_chart, method_panels
 from bitcycle.report.figures.style import Chart, Style
 from bitcycle.report.runs import LoggedMethod, read_object
-from bitcycle.study import numbers
-from bitcycle.study.adjust import StudyOptions
-from bitcycle.study.base import STUDIES
-from bitcycle.study.options import read_options
-from bitcycle.study.results import State, StudyResult
-from bitcycle.study.statistics import Difference, Summary, summarize_values
+from bitcycle.study.results import State, StudyResult, read_options
+from bitcycle.study.study import STUDIES, StudyOptions
 from bitcycle.study.summary import GroupSummary, Row
-from bitcycle.train.configfile import to_yaml
+from bitcycle.train.config_file import to_yaml
 from bitcycle.train.result import RunResult
 
 STATES: dict[State, str] = {"failed": "failed", "started": "not finished", "missing": "not begun"}

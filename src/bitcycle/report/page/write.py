@@ -8,16 +8,16 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from bitcycle.analysis.numbers import summary_text
 from bitcycle.extras import require
+from bitcycle.files import write_text
 from bitcycle.report.figures.style import counted
 from bitcycle.report.files import check_path
 from bitcycle.report.page import sections
 from bitcycle.report.runs import collect_runs, logged_methods
 from bitcycle.study.headline import headline
-from bitcycle.study.numbers import summary_text
 from bitcycle.study.results import StudyResult
 from bitcycle.study.summary import summarize
-from bitcycle.train.files import write_text
 from bitcycle.version import VERSION
 
 FILE_NAME = "report.html"

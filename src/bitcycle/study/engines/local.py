@@ -15,8 +15,7 @@ from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from bitcycle.study.attempt import Ending, attempt, log_file
-from bitcycle.study.engines.base import Engine
+from bitcycle.study.engines.base import Ending, Engine, attempt, log_file
 from bitcycle.train.config import RunConfig
 from bitcycle.train.signals import unheard_by_children
 

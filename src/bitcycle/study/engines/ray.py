@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bitcycle.extras import require
-from bitcycle.study.attempt import Ending, attempt, log_file
-from bitcycle.study.engines.base import Engine
+from bitcycle.study.engines.base import Ending, Engine, attempt, log_file
 from bitcycle.train.config import RunConfig
 
 STORE = 100 * 2**20  # bytes of Ray's object store, where we start it: a task returns some words

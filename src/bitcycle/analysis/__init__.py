@@ -1,0 +1,1 @@
+"""What `bitcycle cost`, `plan` and `compare` do: price recipes by name, compare runs on disk."""

@@ -1,0 +1,108 @@
+"""Which run a configuration is: a hash of the settings that decide its result."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from bitcycle.train.config import RunConfig
+from bitcycle.train.config_file import to_dict
+
+NOT_PART = ("name", "seed", "output", "tracking", "checkpoint", "data.root", "data.cache_dir")
+ROLES = ("forward", "backward", "weight", "act", "error", "grad")
+LENGTH = 10  # hex digits: two of a million configurations collide once in two
+
+
+def config_id(config: RunConfig) -> str:
+    """Equal for configurations that train the same, wherever the files lie; the seed is no part.
+
+    Of a model's folder (`model.path`) its own name counts, without the folders above it. Settings
+    that have their default are no part either: one that is added later changes no run's id.
+
+    >>> from dataclasses import replace
+    >>> one = RunConfig(steps=10)
+    >>> config_id(one) == config_id(replace(one, output="elsewhere", seed=3))
+    True
+    >>> config_id(one) == config_id(replace(one, steps=11))
+    False
+    """
+    settings = _differing(_normalized(config), _defaults())
+    text = json.dumps(settings, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
+
+
+@functools.cache
+def _defaults() -> dict[str, Any]:
+    defaults = _normalized(RunConfig(steps=1))
+    del defaults["steps"]
+    return defaults
+
+
+def _differing(settings: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """What is not as in `defaults`, which has these settings or more."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        default = defaults.get(name)
+        if isinstance(value, dict) and isinstance(default, dict):
+            value = _differing(value, default)
+            default = {}
+        is_default = name in defaults and json.dumps(value) == json.dumps(default)  # 1 is not 1.0
+        if not is_default:
+            found[name] = value
+    return found
+
+
+def _normalized(config: RunConfig) -> dict[str, Any]:
+    settings = to_dict(config)
+    for name in NOT_PART:
+        _change(settings, name, None)
+    for name in _float_keys():
+        _change(settings, name, _as_float)  # 1 and 1.0 are one learning rate
+    for role in ROLES:
+        _change(settings, f"precision.{role}", _as_text)  # 8 and "8" are one schedule
+    if settings["model"]["path"] is not None:
+        settings["model"]["path"] = Path(settings["model"]["path"]).name
+    return settings
+
+
+def _change(settings: dict[str, Any], dotted: str, change: Callable[[Any], Any] | None) -> None:
+    """Replace a value by what `change` makes of it; None removes it."""
+    *folders, last = dotted.split(".")
+    for folder in folders:
+        settings = settings[folder]
+    value = settings.pop(last)
+    if change is not None:
+        settings[last] = change(value)
+
+
+@functools.cache
+def _float_keys() -> tuple[str, ...]:
+    """Settings that are a number of one kind; a time (a step or a fraction) is of two."""
+    return tuple(
+        name
+        for name, kind in _kinds(RunConfig, "")
+        if kind in (float, float | None) and not name.startswith(NOT_PART)
+    )
+
+
+def _kinds(kind: type, prefix: str) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, hint in get_type_hints(kind).items():
+        inner = is_dataclass(hint) and isinstance(hint, type)
+        found += _kinds(hint, f"{prefix}{name}.") if inner else [(prefix + name, hint)]
+    return found
+
+
+def _as_float(value: Any) -> Any:
+    return None if value is None else float(value)
+
+
+def _as_text(schedule: Any) -> Any:
+    if isinstance(schedule, dict):
+        return {pattern: _as_text(inner) for pattern, inner in schedule.items()}
+    return "fp32" if schedule is None else str(schedule)

@@ -1,0 +1,221 @@
+"""A model, a recipe or a file by name: what is to be priced, told without reading any data."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bitcycle.convert import find_candidates, quantize_model
+from bitcycle.data import DATASETS
+from bitcycle.models import MODELS, build_model
+from bitcycle.models.base import Model
+from bitcycle.quantizers import QUANTIZERS
+from bitcycle.recipes import list_recipes, recipe
+from bitcycle.tasks.base import model_kind
+from bitcycle.train.config import PrecisionConfig, RunConfig
+from bitcycle.train.config_file import read_config
+
+STEPS, BATCH_SIZE = 64_000, 128  # of the CPT paper's runs
+NUM_IMAGES = {"imagenet": 1_281_167}  # of datasets whose recipes count epochs
+NUM_PAIRS = {"xnli": 392_702}
+NUM_NODES = {"citeseer": 3_327, "cora": 2_708, "ogbn-arxiv": 169_343, "pubmed": 19_717}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is to be priced: a model by name with its inputs, its bits, and the length of the run.
+
+    batch_size counts samples of an optimizer step: images, sequences or, of a graph, nodes.
+    input_shape: of one sample; None: the model's own example.
+    """
+
+    model: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    precision: PrecisionConfig
+    total_steps: int = STEPS
+    batch_size: int = BATCH_SIZE
+    input_shape: tuple[int, ...] | None = None
+    device: str = "meta"  # without values: shapes are enough to count
+
+    def build(self, *, needs_conversion: bool = True) -> nn.Module:
+        """The model, converted as said; without values, except where a graph needs its edges."""
+        with torch.device(self._device):
+            model = build_model(self.model, **self.options)
+        precision = self.precision
+        can_convert = any(candidate.reason is None for candidate in find_candidates(model))
+        if precision.is_float or not (can_convert or needs_conversion):
+            return model
+        rules = QUANTIZERS[precision.quantizer](**precision.quantizer_options)
+        return quantize_model(
+            model,
+            rules,
+            skip=precision.skip,
+            only=precision.only,
+            kernel=precision.kernel,
+            max_bits=precision.max_bits,
+        )
+
+    def inputs(self, model: nn.Module, batch_size: int) -> tuple[Tensor, ...]:
+        """A batch for it."""
+        assert isinstance(model, Model)
+        example = model.example_inputs(batch_size, device=self._device)
+        if self.input_shape is None:
+            return example
+        if self.is_graph:
+            raise ValueError("a graph has nodes, not an input shape: set the batch size to them")
+        if len(self.input_shape) != example[0].dim() - 1:
+            raise ValueError(
+                f"input shape {_by(self.input_shape)} does not fit {self.model}: a sample is "
+                f"{_by(example[0].shape[1:])} in its example"
+            )
+        shape = (batch_size, *self.input_shape)
+        return (torch.zeros(shape, dtype=example[0].dtype, device=self._device),)
+
+    @property
+    def is_graph(self) -> bool:
+        """Whether it takes nodes and edges."""
+        return model_kind(MODELS[self.model]) == "graph"
+
+    @property
+    def _device(self) -> str:
+        return "cpu" if self.is_graph else self.device
+
+
+def find_subject(
+    name: str,
+    *,
+    roles: Mapping[str, str],
+    options: Mapping[str, Any] | None = None,
+    skip: Sequence[str] | None = None,
+    total_steps: int | None = None,
+    batch_size: int | None = None,
+    input_shape: tuple[int, ...] | None = None,
+) -> Subject:
+    """A model of the registry, a recipe or a YAML file; what is given here comes first.
+
+    >>> find_subject("resnet74", roles={"forward": "CR:3-8:32", "backward": "8"}).total_steps
+    64000
+    """
+    changes: dict[str, Any] = {
+        "total_steps": total_steps, "batch_size": batch_size, "input_shape": input_shape,
+    }  # fmt: skip
+    changes = {key: value for key, value in changes.items() if value is not None}
+    if name in MODELS:
+        if not roles:
+            raise ValueError(
+                f"which bits should {name} have? give a schedule, such as --forward CR:3-8:32 "
+                "--backward 8 (--forward fp32 counts float32)"
+            )
+        precision = PrecisionConfig(**{"skip": tuple(skip or ()), **roles})  # type: ignore[arg-type]
+        return Subject(model=name, options=options or {}, precision=precision, **changes)
+    config = _find_config(name)
+    given: dict[str, Any] = dict(roles) if skip is None else {**roles, "skip": tuple(skip)}
+    subject = subject_of(config, total_steps)
+    subject = replace(subject, precision=replace(subject.precision, **given), **changes)
+    return replace(subject, options={**subject.options, **(options or {})})
+
+
+def _find_config(name: str) -> RunConfig:
+    path = Path(name).expanduser()
+    if path.is_file():
+        return read_config(path)
+    if path.suffix in (".yaml", ".yml"):
+        raise ValueError(f"there is no file {name}; give a model, a recipe or a YAML file")
+    recipes = [info.name for info in list_recipes()]
+    if name in recipes:
+        return recipe(name)
+    near = difflib.get_close_matches(name.lower(), [*MODELS, *recipes], n=4, cutoff=0.5)
+    shown = f"; nearest: {', '.join(near)}" if near else ""
+    raise ValueError(
+        f"unknown model or recipe {name!r}{shown} (all: bitcycle ls models, bitcycle ls recipes)"
+    )
+
+
+def subject_of(config: RunConfig, total_steps: int | None = None) -> Subject:
+    """A run's model with the sizes that its dataset gives it, told without reading the data."""
+    data, entry = config.data, MODELS[config.model.name]
+    info = DATASETS[data.name]
+    sizes: dict[str, Any] = {"num_classes": info.num_classes}
+    shape: tuple[int, ...] | None = None
+    batch_size = data.batch_size
+    if info.kind == "language":
+        sizes = {"vocab_size": min(info.num_classes, data.vocabulary or info.num_classes)}
+        shape = (data.sequence_length,)
+    elif info.kind == "pair":
+        sizes["max_length"] = data.sequence_length
+        shape = (data.sequence_length,)
+    elif info.kind == "graph":
+        sizes["in_features"] = info.input_shape[0]
+        batch_size = NUM_NODES.get(data.name, batch_size)
+    else:
+        shape = info.input_shape
+        if "in_channels" in entry.options:
+            sizes["in_channels"] = shape[0]
+    return Subject(
+        model=config.model.name,
+        options={**sizes, **config.model.options},
+        precision=config.precision,
+        total_steps=total_steps or _num_steps(config),
+        batch_size=batch_size,
+        input_shape=shape,
+    )
+
+
+def _num_steps(config: RunConfig) -> int:
+    if config.steps is not None:
+        return config.steps
+    num_samples = {**NUM_IMAGES, **NUM_PAIRS}.get(config.data.name)
+    if num_samples is None:
+        raise ValueError(
+            f"{config.name} runs for {config.epochs:g} epochs, and how many steps that is depends "
+            f"on the files of {config.data.name}: give --total-steps"
+        )
+    return round((config.epochs or 0) * -(-num_samples // config.data.batch_size))
+
+
+def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
+    """`["num_classes=100", "tie=false"]` as options of a model's builder.
+
+    >>> parse_options(["num_classes=100", "dropout=0.5", "tie=false"])
+    {'num_classes': 100, 'dropout': 0.5, 'tie': False}
+    """
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not (key and equals and text):
+            raise ValueError(f"{pair!r} is not NAME=VALUE, such as num_classes=100")
+        options[key] = _value(key, text)
+    return options
+
+
+def _value(key: str, text: str) -> int | float | bool:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    raise ValueError(f"{key}={text}: a model's option is a number, true or false")
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """`"3x224x224"` or `"3,224,224"`: a sample without the batch.
+
+    >>> parse_shape("3x224x224"), parse_shape("35")
+    ((3, 224, 224), (35,))
+    """
+    parts = text.replace(",", "x").split("x")
+    if not all(part.strip().isdigit() and int(part) > 0 for part in parts):
+        raise ValueError(f"input shape {text!r} is not sizes with x between, such as 3x224x224")
+    return tuple(int(part) for part in parts)
+
+
+def _by(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "nothing"

@@ -1,0 +1,201 @@
+"""Conventions for counting BitOPs: `exact`, and those of the two papers.
+
+A convention turns one traced batch and the bits of its layers into a cost per layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from bitcycle.cost.count import MATMULS, OPERANDS
+from bitcycle.cost.result import LayerCost
+from bitcycle.cost.trace import LayerMacs, Trace
+from bitcycle.nn.layer import QuantizedLayer
+from bitcycle.precision import Precision, cost_bits, is_float
+from bitcycle.registry import Registry
+
+OperandBits = tuple[int, ...]  # of weight, act and error; float32 is 32
+Usage = Mapping[OperandBits, tuple[int, int]]  # -> number of steps, number of samples in them
+
+
+def operand_bits(module: nn.Module, precision: Precision) -> OperandBits:
+    """The bits that a layer multiplies at when it is given this precision.
+
+    A float layer stays at 32, and so do the roles that a converted layer has no rule for.
+
+    >>> from bitcycle.convert import quantize_model
+    >>> model = quantize_model(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), skip=["1"])
+    >>> [operand_bits(layer, Precision.parse("w3a4")) for layer in model]
+    [(3, 4, 32), (32, 32, 32)]
+    """
+    roles = module.settings.quantizer.roles if isinstance(module, QuantizedLayer) else ()
+    return tuple(
+        cost_bits(getattr(precision, role) if role in roles else None) for role in OPERANDS
+    )
+
+
+def grad_weight_error_bits(module: nn.Module, bits: OperandBits) -> int:
+    """The error's bits in grad_weight: others than in grad_input where a rule makes two errors.
+
+    >>> from bitcycle.convert import quantize_model
+    >>> layer = quantize_model(nn.Linear(4, 8), "sbm_full")
+    >>> grad_weight_error_bits(layer, (8, 8, 8)), grad_weight_error_bits(nn.Linear(2, 2), (8, 8, 8))
+    (32, 8)
+    """
+    error = bits[OPERANDS.index("error")]
+    if not isinstance(module, QuantizedLayer) or is_float(error):
+        return error
+    return cost_bits(module.settings.quantizer.grad_weight_bits(error))
+
+
+def present_bits(module: nn.Module) -> OperandBits:
+    """The bits that a layer multiplies at now."""
+    now = module.precision if isinstance(module, QuantizedLayer) else Precision()
+    return operand_bits(module, now)
+
+
+Count = Callable[[Trace, Sequence[Usage]], tuple[LayerCost, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convention:
+    """A way to count: what a traced batch costs at the bits its layers have, and in which unit.
+
+    needs_conversion: whether only converted layers have the scheduled bits. Published counts take
+    every layer at them.
+    """
+
+    count: Count
+    unit: str = "BitOPs"
+    needs_conversion: bool = True
+
+    def __call__(self, trace: Trace, usages: Sequence[Usage]) -> tuple[LayerCost, ...]:
+        """The cost of each layer."""
+        return self.count(trace, usages)
+
+
+CONVENTIONS: Registry[Convention] = Registry("cost convention", "bitcycle.cost")
+
+
+def exact(trace: Trace, usages: Sequence[Usage]) -> tuple[LayerCost, ...]:
+    """Each product that is really computed, at the bits its layer really has.
+
+    BitOPs = sum over the products p of a layer and the bits (a, b) it is at
+             of macs(p) a b samples / batch_size,
+    and operand bits read likewise, except that a weight is read once a step, whatever the batch.
+    """
+    size = trace.batch_size
+    costs = []
+    for layer, module, usage in zip(trace.layers, trace.modules, usages, strict=True):
+        totals = dict.fromkeys(MATMULS, 0)  # times size: whole numbers
+        for bits, (_, num_samples) in usage.items():
+            amounts = layer.at_bits(bits, grad_weight_error_bits(module, bits))
+            for matmul, number in amounts.bitops.items():
+                totals[matmul] += number * num_samples
+        whole = {matmul: divide(number, size) for matmul, number in totals.items()}
+        traffic, uniform = operand_traffic(layer, usage, size, module)
+        costs.append(
+            LayerCost(name=layer.name, kind=layer.kind, **whole, traffic=traffic, uniform=uniform)
+        )
+    return tuple(costs)
+
+
+CONVENTIONS.register("exact")(Convention(count=exact))
+
+
+def operand_traffic(
+    layer: LayerMacs, usage: Usage, batch_size: int, module: nn.Module | None = None
+) -> tuple[int, int]:
+    """Operand bits read by a layer's products: by tensor sizes, and as if each had one element.
+
+    module: the layer itself, whose quantizer may give grad_weight an error of its own.
+    """
+    sized = uniform = 0
+    for bits, (num_steps, num_samples) in usage.items():
+        error = None if module is None else grad_weight_error_bits(module, bits)
+        amounts = layer.at_bits(bits, error)
+        sized += amounts.batch_reads * num_samples + amounts.weight_reads * num_steps * batch_size
+        uniform += amounts.uniform_reads * num_steps
+    return divide(sized, batch_size), uniform
+
+
+def divide(number: int, by: int) -> int:
+    """Exact when the layer's work is proportional to the samples; else the nearest whole number.
+
+    >>> divide(12, 4), divide(13, 4), divide(15, 4)
+    (3, 3, 4)
+    """
+    return (2 * number + by) // (2 * by)
+
+
+def paper(trace: Trace, usages: Sequence[Usage]) -> tuple[LayerCost, ...]:
+    """Cyclic Precision Training, Tables 2 and 3: BitOPs = K x sum over samples of (q^2 + 2 q b).
+
+    K = MACs of a forward pass + 2 x the number of BatchNorm outputs, of one sample.
+    """
+    return _count(trace, usages, norm_ops={"batch": 2}, unit_bitops=1)
+
+
+def followup(trace: Trace, usages: Sequence[Usage]) -> tuple[LayerCost, ...]:
+    """Better Schedules for Low Precision Training: F x sum over steps of (q^2 + 2 q b) / 1024.
+
+    F = MACs of a forward pass + 2 x BatchNorm outputs + 4 x LayerNorm outputs, of one batch: a
+    product at 32 bits is the unit, and a step at float32 costs 3 F.
+    """
+    return _count(trace, usages, norm_ops={"batch": 2, "layer": 4}, unit_bitops=32 * 32)
+
+
+CONVENTIONS.register("paper")(Convention(count=paper, needs_conversion=False))
+CONVENTIONS.register("followup")(
+    Convention(count=followup, unit="MACs (32-bit)", needs_conversion=False)
+)
+
+
+def _count(
+    trace: Trace, usages: Sequence[Usage], *, norm_ops: Mapping[str, int], unit_bitops: int
+) -> tuple[LayerCost, ...]:
+    if not trace.layers:
+        return ()
+    usage = _scheduled(trace, usages)
+    # sums over samples of w a, w e and a e: q^2, q b and q b
+    sums = {"output": 0, "grad_input": 0, "grad_weight": 0}
+    for (w, a, e), (_, num_samples) in usage.items():
+        sums["output"] += w * a * num_samples
+        sums["grad_input"] += w * e * num_samples
+        sums["grad_weight"] += a * e * num_samples
+    uniform = sum(2 * sum(bits) * num_steps for bits, (num_steps, _) in usage.items())
+
+    def row(name: str, kind: str, forward: int, traffic: int, uniform: int) -> LayerCost:
+        whole = {m: divide(forward * n, trace.batch_size * unit_bitops) for m, n in sums.items()}
+        return LayerCost(name=name, kind=kind, **whole, traffic=traffic, uniform=uniform)
+
+    rows = []
+    for layer in trace.layers:
+        if not layer.is_aggregation:
+            traffic, _ = operand_traffic(layer, usage, trace.batch_size)
+            rows.append(row(layer.name, layer.kind, layer.output, traffic, uniform))
+    for norm in trace.norms:
+        if norm.family in norm_ops:
+            rows.append(row(norm.name, norm.kind, norm_ops[norm.family] * norm.elements, 0, 0))
+    place = {name: number for number, name in enumerate(trace.order)}
+    return tuple(sorted(rows, key=lambda row: place[row.name]))
+
+
+def _scheduled(trace: Trace, usages: Sequence[Usage]) -> Usage:
+    """The bits of the whole model: those that its converted layers share."""
+    pairs = list(zip(trace.layers, trace.modules, usages, strict=True))
+    converted = [(layer, usage) for layer, m, usage in pairs if isinstance(m, QuantizedLayer)]
+    if not converted:
+        return usages[0]  # nothing is converted: the same for all
+    first, usage = converted[0]
+    for layer, other in converted:
+        if other != usage:
+            raise ValueError(
+                f"this convention counts one precision for the whole model, and layers "
+                f"{first.name!r} and {layer.name!r} differ; count with convention='exact', or "
+                "give all layers the same schedules"
+            )
+    return usage

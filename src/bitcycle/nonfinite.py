@@ -1,0 +1,106 @@
+"""NaN and infinity in quantized tensors: recorded on the device, read once per optimizer step."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bitcycle.nn.layer import QuantizedLayer
+from bitcycle.nn.product import LEVELS
+from bitcycle.precision import Precision
+from bitcycle.warnings import BitcycleWarning
+
+Bits = Precision | dict[str, Precision]
+
+
+class NonFiniteError(ArithmeticError):
+    """A NaN or an infinity reached a tensor that was to be quantized."""
+
+
+class HealthCheck:
+    """Reads the `health` buffers of named layers and clears them.
+
+    On the CPU a reading is current. On other devices it is copied without waiting and looked at
+    by the next call, so that no step ever waits for the device.
+    """
+
+    def __init__(self, names: list[str], layers: list[QuantizedLayer]) -> None:
+        self._names, self._layers = names, layers
+        self._pending: tuple[Tensor, torch.Event, int, object] | None = None
+
+    def clear(self) -> None:
+        """Forget what was recorded before: it belongs to someone else's run."""
+        self._pending = None
+        with torch.no_grad():
+            for layer in self._layers:
+                if not layer.health.is_meta:
+                    layer.health.zero_()
+
+    def check(
+        self,
+        step: int,
+        precision: Bits | Callable[[], Bits],
+        *,
+        action: Literal["raise", "warn"] = "raise",
+        can_wait: bool = False,
+    ) -> None:
+        """Report operands that were not finite since the last call; `can_wait` for the device."""
+        device = self._layers[0].health.device
+        if device.type == "meta":
+            return
+        self._look_at_pending(action)
+        table = torch.stack([layer.health.to(device) for layer in self._layers])  # (layers, roles)
+        if device.type == "cpu" or can_wait:
+            self._report(table.cpu(), step, precision, action)
+            return
+        host = table.to("cpu", non_blocking=True)
+        event = torch.Event(device)
+        event.record()
+        self._pending = (host, event, step, precision)
+
+    def _look_at_pending(self, action: Literal["raise", "warn"]) -> None:
+        if self._pending is not None and self._pending[1].query():
+            host, _, step, precision = self._pending
+            self._pending = None
+            self._report(host, step, precision, action)
+
+    def _report(self, table: Tensor, step: int, precision: object, action: str) -> None:
+        if bool(torch.isfinite(table).all()):
+            return
+        self.clear()
+        precision = precision() if callable(precision) else precision
+        sick = describe_sick(self._names, table)
+        message = (
+            f"NaN or infinity at step {step} in {sick}; bits: {_shorten(precision)}. The learning "
+            "rate or the bits may be too aggressive: bitcycle.collect(model) shows the layers' "
+            "statistics. Where such steps are expected and skipped (a GradScaler), build the "
+            "scheduler with nonfinite='warn' or 'ignore'"
+        )
+        if action == "raise":
+            raise NonFiniteError(message)
+        warnings.warn(message, BitcycleWarning, stacklevel=4)
+
+
+def _shorten(precision: object) -> str:
+    if not isinstance(precision, dict):
+        return str(precision)
+    return ", ".join(sorted({str(bits) for bits in precision.values()})) + " by layer"
+
+
+def describe_sick(names: list[str], table: Tensor) -> str:
+    """Names the operands that were not finite, in the order in which they would be reached."""
+    sick = ~torch.isfinite(table)
+    found: list[str] = []
+    for role in ("weight", "act", "error"):
+        order = range(len(names)) if role != "error" else reversed(range(len(names)))
+        found += [
+            f"layer {names[i] or '(the model itself)'} ({role})"
+            for i in order
+            if bool(sick[i, LEVELS[role]])
+        ]
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return ", ".join(found[:3]) + more

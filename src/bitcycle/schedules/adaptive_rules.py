@@ -1,0 +1,333 @@
+"""One more bit when a metric stops improving, as learning rates are lowered on a plateau."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+from bitcycle.registry import unknown_name
+from bitcycle.schedules.adaptive import (
+    NEW_WINDOW,
+    Adaptive,
+    State,
+    add_to_window,
+    check_count,
+    check_levels,
+    check_number,
+    check_window,
+    levels_text,
+    note_short_run,
+    window_steps,
+)
+from bitcycle.schedules.base import SCHEDULES, Bits, Time, check_range, count
+
+if TYPE_CHECKING:
+    from bitcycle.schedules.text import Reader
+
+
+Source = Literal["loss", "validation"]
+SOURCES: tuple[Source, ...] = ("loss", "validation")
+
+
+@SCHEDULES.register("plateau")
+@dataclass(frozen=True, eq=False)
+class Plateau(Adaptive):
+    """One bit more when a metric has not improved for a while; from low to high.
+
+    M is the mean loss of `window` steps, or a validation metric that falls as the model gets
+    better. With the best M so far,
+
+        improved = M < best - threshold * |best|        (the first M always is)
+
+    After more than `patience` M in a row that did not improve, the bits rise by one and the count
+    starts again; the best stays. These are the words of torch's `ReduceLROnPlateau`.
+
+    on: "loss", of every step, or "validation", whenever it is measured (window has no meaning
+    then). window: steps, or a fraction of the run.
+
+    >>> rule = Plateau(3, 5, window=1, patience=1)
+    >>> state = rule.start()
+    >>> for step, loss in enumerate([2.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.5]):
+    ...     state = rule.advance(state, step, {"loss": loss}, total_steps=100)
+    >>> state["turns"]  # two without improvement: 4 bits from step 4 on, 5 bits from step 7 on
+    [4, 7]
+    """
+
+    low: int
+    high: int
+    window: Time = 0.00625
+    patience: int = 4
+    threshold: float = 0.01
+    on: Source = "loss"
+
+    forms: ClassVar[tuple[str, ...]] = ("plateau:3-8:window=40",)
+
+    def __post_init__(self) -> None:
+        check_range(self.low, self.high)
+        check_window(self.window)
+        check_count(self.patience, "patience", least=0)
+        if not isinstance(self.threshold, int | float) or not 0 <= self.threshold < 1:
+            raise ValueError(f"threshold must be a number from 0 to below 1, got {self.threshold}")
+        object.__setattr__(self, "threshold", float(self.threshold))
+        if self.on not in SOURCES:
+            raise unknown_name("metric to follow", self.on, SOURCES)
+
+    @property
+    def levels(self) -> tuple[Bits, ...]:
+        return tuple(range(self.low, self.high + 1))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.on,)
+
+    def is_due(self, state: State, step: int) -> bool:
+        return self.on == "loss"
+
+    def start(self) -> State:
+        return {**super().start(), **NEW_WINDOW, "best": None, "num_bad": 0}
+
+    def advance(
+        self, state: State, step: int, measured: Mapping[str, float], total_steps: int
+    ) -> State:
+        if self.level_of(state) == len(self.levels) - 1:
+            return state
+        length = window_steps(self.window, total_steps) if self.on == "loss" else 1
+        state, mean = add_to_window(state, measured[self.on], length)
+        if mean is None:
+            return state
+        best, turns, num_bad = state["best"], state["turns"], state["num_bad"] + 1
+        if best is None or mean < best - self.threshold * abs(best):
+            best, num_bad = mean, 0
+        if num_bad > self.patience:
+            turns, num_bad = [*turns, step + 1], 0
+        return {**state, "turns": turns, "best": best, "num_bad": num_bad}
+
+    def check_span(self, total_steps: int) -> None:
+        window_steps(self.window, total_steps)
+
+    def notes_over(self, total_steps: int) -> list[str]:
+        if self.on != "loss" or self.low == self.high:
+            return []
+        # the first window is an improvement
+        num_windows = 1 + (self.patience + 1) * (self.high - self.low)
+        return note_short_run(
+            self, num_windows * window_steps(self.window, total_steps), total_steps
+        )
+
+    def text(self) -> str:
+        pieces = [f"plateau:{self.low}-{self.high}", f"window={self.window!r}",
+                  f"patience={self.patience}", f"threshold={self.threshold!r}"]  # fmt: skip
+        return ":".join([*pieces, *([] if self.on == "loss" else [f"on={self.on}"])])
+
+    def describe(self) -> str:
+        what = "mean loss" if self.on == "loss" else "validation metric"
+        times = "" if self.patience == 0 else f" {self.patience + 1} times in a row"
+        return f"{self.low} to {self.high} bits, one more when the {what} did not improve{times}"
+
+    @classmethod
+    def read(cls, head: str, reader: Reader) -> Self:
+        reader.expect(":", "a range of bits")
+        low, high = reader.bit_range()
+        return cls(low, high, **reader.settings(("window", "patience", "threshold", "on")))
+
+
+KEPT = 5  # windows whose means must be close to each other
+SCALED = 10  # windows from whose mean the scale is made
+TIGHTENED = 2  # turning points after which eps shrinks
+
+
+@SCHEDULES.register("pfq")
+@dataclass(frozen=True, eq=False)
+class PFQ(Adaptive):
+    """The next bits of a list whenever the training loss has settled (FracTrain).
+
+    After every `window` steps, with L = the mean loss of the window,
+
+        scale = the mean of L over the first 10 windows (over those there are, until then)
+        turn  = the last 5 windows are there and |L_i - L_last| <= eps * scale for each of them
+
+    A turn goes on to the next bits and forgets the 5 windows; the first two make eps smaller, by
+    the factor alpha each. Lists of equal length and settings turn at the same steps: forward
+    3,4,6,8 with backward 6,6,8,8 is the paper's example.
+
+    window: steps, or a fraction of the run; 0.00625 is the published 400 of 64,000 (an epoch).
+
+    >>> rule = PFQ((3, 8), window=1)
+    >>> state = rule.start()
+    >>> for step, loss in enumerate([2.0, 1.0, 1.0, 1.01, 1.0, 1.0]):
+    ...     state = rule.advance(state, step, {"loss": loss}, total_steps=100)
+    >>> state["turns"]  # the last five are close: 8 bits from step 6 on
+    [6]
+    """
+
+    bits: tuple[Bits, ...]
+    window: Time = 0.00625
+    eps: float = 0.05
+    alpha: float = 0.3
+
+    forms: ClassVar[tuple[str, ...]] = ("pfq:3,4,6,8:window=40",)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bits", check_levels(self.bits, "pfq"))
+        check_window(self.window)
+        object.__setattr__(self, "eps", check_number(self.eps, "eps"))
+        object.__setattr__(self, "alpha", check_number(self.alpha, "alpha", most=1))
+
+    @property
+    def low(self) -> Bits:
+        return self.bits[0]
+
+    @property
+    def high(self) -> Bits:
+        return self.bits[-1]
+
+    @property
+    def levels(self) -> tuple[Bits, ...]:
+        return self.bits
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return ("loss",)
+
+    def is_due(self, state: State, step: int) -> bool:
+        return True
+
+    def start(self) -> State:
+        return {**super().start(), **NEW_WINDOW, "last": [], "first": []}
+
+    def advance(
+        self, state: State, step: int, measured: Mapping[str, float], total_steps: int
+    ) -> State:
+        if self.level_of(state) == len(self.levels) - 1:
+            return state
+        length = window_steps(self.window, total_steps)
+        state, mean = add_to_window(state, measured["loss"], length)
+        if mean is None:
+            return state
+        first = state["first"] if len(state["first"]) == SCALED else [*state["first"], mean]
+        last = [*state["last"], mean][-KEPT:]
+        turns = state["turns"]
+        scale = abs(sum(first) / len(first))
+        eps = self.eps * self.alpha ** min(len(turns), TIGHTENED)
+        if len(last) == KEPT and all(abs(each - mean) <= eps * scale for each in last):
+            turns, last = [*turns, step + 1], []
+        return {**state, "turns": turns, "first": first, "last": last}
+
+    def check_span(self, total_steps: int) -> None:
+        window_steps(self.window, total_steps)
+
+    def notes_over(self, total_steps: int) -> list[str]:
+        least = KEPT * window_steps(self.window, total_steps)
+        return note_short_run(self, least * (len(self.bits) - 1), total_steps)
+
+    def text(self) -> str:
+        return (
+            f"pfq:{levels_text(self.bits)}:window={self.window!r}:eps={self.eps!r}"
+            f":alpha={self.alpha!r}"
+        )
+
+    def describe(self) -> str:
+        return f"{levels_text(self.bits)} bits, the next ones whenever the loss has settled"
+
+    @classmethod
+    def read(cls, head: str, reader: Reader) -> Self:
+        reader.expect(":", "bits such as 3,4,6,8")
+        bits = reader.bits_list()
+        return cls(bits, **reader.settings(("window", "eps", "alpha")))
+
+
+FACTOR = math.sqrt(3)
+MOMENTUM = 0.9  # running means: 0.9 * old + 0.1 * new, beginning with the first measurement
+
+
+@SCHEDULES.register("noise")
+@dataclass(frozen=True, eq=False)
+class NoiseSwitch(Adaptive):
+    """The next bits of a list when rounding noise drowns the gradient; never back.
+
+    Every `every` steps two norms over all layers are measured: of the errors (the gradients that
+    are quantized in backward), and of what quantization added to them. With their running means,
+
+        switch = mean gradient norm < factor * mean noise norm,   factor = sqrt(3)
+
+    The running means begin anew with the new bits.
+
+    >>> rule = NoiseSwitch((4, 8), every=10)
+    >>> state = rule.start()
+    >>> for step, norm in ((0, 2.0), (10, 1.8), (20, 0.1)):
+    ...     norms = {"gradient_norm": norm, "noise_norm": 1.0}
+    ...     state = rule.advance(state, step, norms, total_steps=100)
+    >>> state["turns"], round(0.9 * (0.9 * 2.0 + 0.1 * 1.8) + 0.1 * 0.1, 3)  # below 1.732? not yet
+    ([], 1.792)
+    """
+
+    bits: tuple[Bits, ...]
+    every: int = 50
+    factor: float = FACTOR
+
+    forms: ClassVar[tuple[str, ...]] = ("noise:4,8:every=50",)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bits", check_levels(self.bits, "noise"))
+        check_count(self.every, "every")
+        object.__setattr__(self, "factor", check_number(self.factor, "factor"))
+
+    @property
+    def low(self) -> Bits:
+        return self.bits[0]
+
+    @property
+    def high(self) -> Bits:
+        return self.bits[-1]
+
+    @property
+    def levels(self) -> tuple[Bits, ...]:
+        return self.bits
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return ("gradient_norm", "noise_norm")
+
+    def is_due(self, state: State, step: int) -> bool:
+        return step % self.every == 0 and self.level_of(state) < len(self.levels) - 1
+
+    def start(self) -> State:
+        return {**super().start(), "gradient": None, "noise": None}
+
+    def advance(
+        self, state: State, step: int, measured: Mapping[str, float], total_steps: int
+    ) -> State:
+        if not self.is_due(state, step):
+            return state
+        gradient = _running(state["gradient"], measured["gradient_norm"])
+        noise = _running(state["noise"], measured["noise_norm"])
+        if gradient < self.factor * noise:
+            return {"turns": [*state["turns"], step + 1], "gradient": None, "noise": None}
+        return {**state, "gradient": gradient, "noise": noise}
+
+    def notes_over(self, total_steps: int) -> list[str]:
+        # it looks at step 0 first
+        return note_short_run(self, self.every * (len(self.bits) - 2) + 1, total_steps)
+
+    def text(self) -> str:
+        factor = "" if self.factor == FACTOR else f":factor={self.factor!r}"
+        return f"noise:{levels_text(self.bits)}:every={self.every}{factor}"
+
+    def describe(self) -> str:
+        return (
+            f"{levels_text(self.bits)} bits, the next ones when the gradient's norm is below "
+            f"{self.factor:.4g} x that of its rounding noise, measured every "
+            f"{count(self.every, 'step')}"
+        )
+
+    @classmethod
+    def read(cls, head: str, reader: Reader) -> Self:
+        reader.expect(":", "bits such as 4,8")
+        bits = reader.bits_list()
+        return cls(bits, **reader.settings(("every", "factor")))
+
+
+def _running(mean: float | None, value: float) -> float:
+    return value if mean is None else MOMENTUM * mean + (1 - MOMENTUM) * value

@@ -1,0 +1,203 @@
+"""What a study is: methods, seeds, and the question they answer; found by name or read from a file.
+
+A study holds configurations and no results: `bitcycle.study.results` puts the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from bitcycle.analysis.config_id import config_id
+from bitcycle.recipes import Published
+from bitcycle.registry import Registry
+from bitcycle.tasks import TASKS
+from bitcycle.train.config import RunConfig
+from bitcycle.train.config_file import check_overrides, option_names, override
+
+Kind = Literal["comparison", "suite", "critical-periods"]
+Scale = Literal["full", "small"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """One configuration, trained once per seed.
+
+    label: its name among the methods of its group. group: what methods are compared within, such
+    as "ResNet-74, CIFAR-100". place: where the published table has it (row, column), when that is
+    not (label, group). at: the number that a critical-periods study varies.
+    """
+
+    label: str
+    config: RunConfig
+    group: str = ""
+    place: tuple[str, str] | None = None
+    published: tuple[Published, ...] = ()
+    at: float | None = None
+
+    @property
+    def key(self) -> str:
+        """Unique in the study."""
+        return f"{self.group}: {self.label}" if self.group else self.label
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyRun:
+    """One training run of a study; `config` has its seed, its folder and its final name."""
+
+    method: Method
+    seed: int
+    config: RunConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Methods x seeds and a question: how does each method differ from the baseline of its group?
+
+    baseline: a label that every compared group has. notes: what differs from the published set-up
+    and what else a reader of the table must know.
+    """
+
+    name: str
+    description: str
+    methods: tuple[Method, ...]
+    seeds: tuple[int, ...] = (0, 1, 2)
+    baseline: str | None = None
+    kind: Kind = "comparison"
+    scale: Scale = "full"
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.name or any(c in self.name for c in "/\\\0\n") or self.name in (".", ".."):
+            raise ValueError(f"the study's name ({self.name!r}) must be usable as a folder name")
+        if not self.methods:
+            raise ValueError(f"study {self.name!r} has no methods")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds {self.seeds} of study {self.name!r}: at least one, each once")
+        keys = [method.key for method in self.methods]
+        twice = sorted({key for key in keys if keys.count(key) > 1})
+        if twice:
+            raise ValueError(f"study {self.name!r} has two methods of one name: {', '.join(twice)}")
+        labels = {method.label for method in self.methods}
+        if self.baseline is not None and self.baseline not in labels:
+            raise ValueError(
+                f"baseline {self.baseline!r} of study {self.name!r} is none of its methods: "
+                f"{', '.join(sorted(labels))}"
+            )
+        for group in self.groups:
+            tasks = {method.config.task for method in self.of(group)}
+            if len(tasks) > 1:
+                raise ValueError(
+                    f"group {group!r} of study {self.name!r} mixes the tasks "
+                    f"{', '.join(sorted(tasks))}, whose metrics do not compare"
+                )
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """In the order they first appear."""
+        return tuple(dict.fromkeys(method.group for method in self.methods))
+
+    def of(self, group: str) -> tuple[Method, ...]:
+        """The methods of one group."""
+        return tuple(method for method in self.methods if method.group == group)
+
+    def metric(self, group: str) -> str:
+        """What the group is judged by: its task's metric."""
+        return TASKS[self.of(group)[0].config.task].metric
+
+    def higher_is_better(self, group: str) -> bool:
+        """Of that metric."""
+        return TASKS[self.of(group)[0].config.task].higher_is_better
+
+    def runs(self, output: str) -> Iterator[StudyRun]:
+        """Every run, seed by seed, so that all methods have one before any has two.
+
+        The folder is `<output>/<name>-<id>-seed<seed>`, the id a hash of the settings: studies that
+        share a configuration share the run, and a changed setting is a new run.
+        """
+        names = [f"{method.config.name}-{config_id(method.config)}" for method in self.methods]
+        for seed in self.seeds:
+            for method, name in zip(self.methods, names, strict=True):
+                config = replace(method.config, name=name, seed=seed, output=output)
+                yield StudyRun(method=method, seed=seed, config=config)
+
+
+STUDIES: Registry[Callable[[], Study]] = Registry("study", "bitcycle.study.catalogue")
+
+
+_SET_BY_STUDY = {
+    "name": "the study names its runs",
+    "seed": "give --seeds 0 1 2",
+    "output": "give it before the overrides",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions:
+    """What a command line says about a study.
+
+    overrides: `--key value` words for every method. threads: of every run. default_threads: of
+    runs whose configuration leaves them open; they are then part of it.
+    """
+
+    overrides: tuple[str, ...] = ()
+    seeds: tuple[int, ...] | None = None
+    threads: int | None = None
+    default_threads: int | None = None
+
+    def __post_init__(self) -> None:
+        for word in self.overrides:
+            key = word[2:].partition("=")[0] if word.startswith("--") else ""
+            if key in _SET_BY_STUDY:
+                raise ValueError(f"--{key} is no override of a study: {_SET_BY_STUDY[key]}")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"--threads ({self.threads}) must be at least 1")
+
+
+def adjust(study: Study, options: StudyOptions) -> Study:
+    """The study as these options want it.
+
+    >>> from bitcycle.study.study_file import find_study
+    >>> study = adjust(find_study("demo"), StudyOptions(overrides=("--steps", "9"), seeds=(4,)))
+    >>> study.seeds, {method.config.steps for method in study.methods}
+    ((4,), {9})
+    """
+    configs = override_all([method.config for method in study.methods], options.overrides)
+    if options.threads is not None:
+        configs = [replace(config, threads=options.threads) for config in configs]
+    if options.default_threads is not None:
+        threads = options.default_threads
+        configs = [c if c.threads is not None else replace(c, threads=threads) for c in configs]
+    methods = tuple(
+        replace(method, config=config)
+        for method, config in zip(study.methods, configs, strict=True)
+    )
+    seeds = study.seeds if options.seeds is None else options.seeds
+    return replace(study, methods=methods, seeds=seeds)
+
+
+def override_all(configs: Sequence[RunConfig], arguments: Sequence[str]) -> list[RunConfig]:
+    """`override` of each, with the words read once where that gives the same."""
+    if not arguments:
+        return list(configs)
+    check_overrides(arguments)
+    keys = [word[2:].partition("=")[0] for word in arguments if word.startswith("--")]
+    if not set(keys) <= set(option_names()):  # such as --model.options.width, --lr.milestones+
+        return [override(config, arguments) for config in configs]
+    first = override(configs[0], arguments)
+    return [first, *(_take(config, first, keys) for config in configs[1:])]
+
+
+def _take(config: RunConfig, source: RunConfig, keys: Sequence[str]) -> RunConfig:
+    """`config` with the values that `source` has under these dotted keys."""
+    changes: dict[str, Any] = {}
+    for key in keys:
+        part, _, name = key.partition(".")
+        value = getattr(source, part)
+        if name:
+            value = replace(
+                changes.get(part, getattr(config, part)), **{name: getattr(value, name)}
+            )
+        changes[part] = value
+    return replace(config, **changes)

@@ -1,0 +1,195 @@
+"""Studies as YAML files: a base configuration, methods as changes to it, a grid, seeds.
+
+`docs/studies.md` describes the format.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bitcycle.recipes import recipe
+from bitcycle.registry import unknown_name
+from bitcycle.study.study import STUDIES, Method, Study
+from bitcycle.train.config import RunConfig
+from bitcycle.train.config_file import from_dict, option_names, read_yaml, to_dict
+
+KEYS = ("name", "description", "baseline", "seeds", "base", "group", "methods", "grid", "notes")
+SECTIONS = tuple(dict.fromkeys(key.partition(".")[0] for key in option_names() if "." in key))
+DEFAULT_SEEDS = 3
+MOST = 5_000  # methods with every point of the grid, and seeds: more is a slip of the pen
+
+
+def read_study_file(path: str | Path) -> Study:
+    """The study in a YAML file; whatever is wrong with it is an error that names the file."""
+    path = Path(path)
+    settings = read_yaml(path, purpose="study files")
+    return study_from_dict(settings, source=str(path))
+
+
+def study_from_dict(settings: Any, *, source: str = "study") -> Study:
+    """A study from plain data."""
+    try:
+        return _build(_mapping("a study", settings))
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from None
+
+
+def _build(settings: Mapping[str, Any]) -> Study:
+    for key in settings:
+        if key not in KEYS:
+            raise unknown_name("key", key, KEYS)
+    if not isinstance(settings.get("name"), str):
+        raise ValueError("a study needs a name (text)")
+    if not settings.get("methods") and not settings.get("grid"):
+        raise ValueError("a study needs methods (label -> changes) or a grid (key -> values)")
+    return Study(
+        name=settings["name"],
+        description=_text("description", settings.get("description", "")),
+        methods=tuple(_methods(settings)),
+        seeds=_seeds(settings.get("seeds", DEFAULT_SEEDS)),
+        baseline=_optional_text("baseline", settings.get("baseline")),
+        notes=_notes(settings.get("notes") or []),
+    )
+
+
+def _methods(settings: Mapping[str, Any]) -> Iterator[Method]:
+    """Every method at every point of the grid, a group per point; without methods, the points."""
+    title = _optional_text("group", settings.get("group")) or ""
+    base = settings.get("base", {})
+    points = list(_points(_mapping("grid", settings.get("grid") or {})))
+    if not settings.get("methods"):
+        for label, changes in points:
+            yield Method(label=label, config=_config(label, base, changes), group=title)
+        return
+    methods = _mapping("methods", settings["methods"])
+    if len(points) * len(methods) > MOST:
+        raise ValueError(
+            f"{len(methods):,} methods at {len(points):,} points of the grid; at most {MOST:,}"
+        )
+    for (point, changes), (label, given) in itertools.product(points, methods.items()):
+        own_base, own_group, own_changes = _method(str(label), given, base, title)
+        config = _config(str(label), own_base, {**own_changes, **changes})
+        group = ", ".join(part for part in (own_group, point) if part)
+        yield Method(label=str(label), config=config, group=group)
+
+
+def _method(label: str, given: Any, base: Any, group: str) -> tuple[Any, str, dict[str, Any]]:
+    """The base, the group and the changes of one entry of `methods`."""
+    if isinstance(given, str):
+        return given, group, {}
+    changes = dict(_mapping(f"method {label!r}", given or {}))
+    own_group = _optional_text(f"group of method {label!r}", changes.pop("group", group))
+    return changes.pop("base", base), own_group or "", changes
+
+
+def _points(grid: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(text, changes) of every combination; one without changes when there is no grid."""
+    for key, values in grid.items():
+        _text("a key of grid", key)
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"grid.{key} must be a list of values, such as [0.05, 0.1]")
+    num_points = math.prod(map(len, grid.values()))
+    if num_points > MOST:
+        raise ValueError(f"the grid has {num_points:,} points; at most {MOST:,}")
+    last_parts = [key.rpartition(".")[2] for key in grid]
+    names = [last if last_parts.count(last) == 1 else key
+             for key, last in zip(grid, last_parts, strict=True)]  # fmt: skip
+    for values in itertools.product(*grid.values()):
+        shown = [v if isinstance(v, str) else json.dumps(v, default=str) for v in values]
+        text = ", ".join(f"{name} {value}" for name, value in zip(names, shown, strict=True))
+        yield text, dict(zip(grid, values, strict=True))
+
+
+def _config(label: str, base: Any, changes: Mapping[str, Any]) -> RunConfig:
+    """The base, a recipe's name or settings, with the changes made."""
+    what = f"method {label!r}"
+    if isinstance(base, str):
+        config = recipe(base)
+        if not changes:
+            return config
+        settings = to_dict(config)
+    else:
+        settings = _merge({}, _mapping("base", base))
+    settings = _merge(settings, changes)
+    for key in ("seed", "output"):
+        if key in changes or (key in settings and not isinstance(base, str)):
+            way_out = "list them under seeds" if key == "seed" else "it is an option, --output"
+            raise ValueError(f"{what} sets {key}: a study has it for all its runs, {way_out}")
+    for key in SECTIONS:
+        if key in settings:
+            _mapping(f"{key} of {what}", settings[key])
+    return from_dict(settings, source=what)
+
+
+def _merge(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`settings` with nested or dotted changes: {"lr.gamma": 0.1} is {"lr": {"gamma": 0.1}}."""
+    merged = dict(settings)
+    for key, value in changes.items():
+        if isinstance(value, Mapping) and "." not in str(key):  # deeper ones are values themselves
+            for name, part in value.items():
+                _put(merged, f"{key}.{name}", part)
+        else:
+            _put(merged, str(key), value)
+    return merged
+
+
+def _put(settings: dict[str, Any], key: str, value: Any) -> None:
+    *outer, last = key.split(".")
+    for part in outer:
+        inner = settings.get(part)
+        settings[part] = dict(inner) if isinstance(inner, Mapping) else {}
+        settings = settings[part]
+    settings[last] = value
+
+
+def _seeds(given: Any) -> tuple[int, ...]:
+    if isinstance(given, int) and not isinstance(given, bool) and 0 < given <= MOST:
+        return tuple(range(given))
+    if isinstance(given, list) and given and all(type(seed) is int for seed in given):
+        return tuple(given)
+    if isinstance(given, int) and given > MOST:
+        raise ValueError(f"seeds ({given}) must be at most {MOST:,}")
+    raise ValueError(f"seeds ({given!r}) must be a number of seeds or a list such as [0, 1, 2]")
+
+
+def _notes(given: Any) -> tuple[str, ...]:
+    if isinstance(given, list):
+        return tuple(_text("a note", note) for note in given)
+    return (_text("notes", given),)
+
+
+def _mapping(what: str, given: Any) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{what} must be a mapping, got {given!r}")
+    return given
+
+
+def _text(what: str, given: Any) -> str:
+    if not isinstance(given, str):
+        raise ValueError(f"{what} must be text, got {given!r}; put quotes around it")
+    return given
+
+
+def _optional_text(what: str, given: Any) -> str | None:
+    return None if given is None else _text(what, given)
+
+
+def find_study(name_or_path: str) -> Study:
+    """One that comes with the package, or the one in a YAML file.
+
+    >>> find_study("demmo")
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown study 'demmo'; known: ...; did you mean 'demo'?
+    """
+    path = Path(name_or_path).expanduser()
+    if path.is_file():
+        return read_study_file(path)
+    if path.suffix in (".yaml", ".yml"):
+        raise ValueError(f"there is no file {name_or_path}; give a YAML file or a study's name")
+    return STUDIES[name_or_path]()

@@ -1,0 +1,230 @@
+"""The folder of a run: what lies in it, who may write to it, and how its log is continued."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bitcycle.files import Appender, write_json, write_text
+from bitcycle.train.checkpoint import Checkpoints
+from bitcycle.train.config import RunConfig
+from bitcycle.train.config_file import read_config, to_yaml
+from bitcycle.version import VERSION
+
+
+class RunDirectory:
+    """config.yaml, env.json, metrics.jsonl, events/, checkpoints/, result.json, log.txt."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config_file = self.path / "config.yaml"
+        self.metrics_file = self.path / "metrics.jsonl"
+        self.result_file = self.path / "result.json"
+        self.log_file = self.path / "log.txt"
+        self.checkpoints = self.path / "checkpoints"
+        self.events = self.path / "events"
+        self._metrics: Appender | None = None
+
+    # -- beginning ------------------------------------------------------------------------------
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run lives here."""
+        return self.config_file.exists()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has its result."""
+        return self.result_file.exists()
+
+    def create(self, config: RunConfig) -> None:
+        """Make the folder and write what is known before training; never over another run."""
+        if self.path.exists() and not self._is_free():
+            raise ValueError(
+                f"{self.path} exists and is not empty: nothing is overwritten. Continue that run "
+                "with --resume auto, or choose another --name, --seed or --output"
+            )
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json(self.path / "env.json", environment())
+        write_text(self.config_file, to_yaml(config))  # last: a folder with it is a run
+
+    def write_missing(self, files: Mapping[str, str]) -> None:
+        """Write what the run's task keeps here, unless it is there already."""
+        for name, text in files.items():
+            if not (self.path / name).exists():
+                write_text(self.path / name, text)
+
+    def _is_free(self) -> bool:
+        """Empty, or with nothing but what a process left that was killed inside `create`."""
+        return self.path.is_dir() and all(
+            entry.name == "env.json" or _is_leftover(entry) for entry in self.path.iterdir()
+        )
+
+    def remove_leftovers(self) -> None:
+        """Delete the half-written files of a killed process."""
+        for entry in self.path.iterdir():
+            if _is_leftover(entry):
+                entry.unlink()
+
+    def read_config(self) -> RunConfig:
+        """The configuration the run was started with."""
+        if not self.exists:
+            raise ValueError(f"{self.path} is not a run: it has no config.yaml")
+        return read_config(self.config_file)
+
+    def read_environment(self) -> dict[str, Any]:
+        """What `environment` said when the run began; nothing if that is lost."""
+        try:
+            found = json.loads((self.path / "env.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the run for this process; another process that wants it gets a clear error."""
+        with (self.path / ".lock").open("a+", encoding="utf-8") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                handle.seek(0)
+                owner = handle.read().strip() or "unknown"
+                raise ValueError(
+                    f"{self.path} is being run by another process (pid {owner}); wait for it or "
+                    "stop it first"
+                ) from None
+            handle.truncate(0)
+            handle.write(str(os.getpid()))
+            handle.flush()
+            yield
+
+    # -- metrics --------------------------------------------------------------------------------
+
+    def continue_metrics(self, step: int) -> None:
+        """Open metrics.jsonl for appending, with every line beyond `step` removed."""
+        kept = [line for line in self.read_metrics() if line["step"] <= step]
+        write_text(self.metrics_file, "".join(json.dumps(line) + "\n" for line in kept))
+        self._metrics = Appender(self.metrics_file)
+
+    def add_metrics(self, line: dict[str, Any]) -> None:
+        """Append one line."""
+        assert self._metrics is not None
+        self._metrics.add(json.dumps(line))
+
+    def sync_metrics(self) -> None:
+        """Flush to the disk: a checkpoint that survives a power cut needs the lines before it."""
+        assert self._metrics is not None
+        self._metrics.sync()
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Every whole line; half-written ones, from a killed process or a full disk, are not."""
+        if not self.metrics_file.exists():
+            return []
+        lines = []
+        for text in self.metrics_file.read_text(encoding="utf-8", errors="replace").split("\n"):
+            try:
+                line = json.loads(text)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(line, dict) and isinstance(line.get("step"), int):
+                lines.append(line)
+        return lines
+
+    def close(self) -> None:
+        """Close what is open."""
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
+
+
+def _is_leftover(path: Path) -> bool:
+    return path.name.startswith(".") and path.name.endswith(".tmp")
+
+
+def environment() -> dict[str, Any]:
+    """Versions, device, revision and command: what a reader needs to judge or repeat a result."""
+    import torch
+
+    cuda = torch.cuda.is_available()
+    return {
+        "bitcycle": VERSION,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "device": torch.cuda.get_device_name() if cuda else "cpu",
+        "num_threads": torch.get_num_threads(),
+        "num_cpus": os.cpu_count(),
+        "git_revision": _git_revision(),
+        "command": sys.argv,
+    }
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor()
+
+
+def _git_revision() -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def list_runs(root: str | Path) -> list[dict[str, str]]:
+    """One row per run folder below `root`, at any depth: its state and, if finished, its result."""
+    folders = sorted(path.parent for path in Path(root).rglob("config.yaml"))
+    return [_row(RunDirectory(folder)) for folder in folders]
+
+
+def _row(directory: RunDirectory) -> dict[str, str]:
+    row = {"run": str(directory.path), "state": "not finished", "step": "0", "result": "-"}
+    steps = Checkpoints(directory.checkpoints).steps()
+    if steps:
+        row["step"] = str(steps[-1])
+    try:
+        result = json.loads(directory.result_file.read_text(encoding="utf-8"))
+        value = result["final"][result["metric"]]
+        row["state"], row["step"] = "finished", str(result["steps"])
+        row["result"] = f"{result['metric']} {value:.2f} at {result['eval_precision']}"
+    except FileNotFoundError:
+        pass
+    except (ValueError, KeyError, TypeError):
+        row["state"] = "result.json is damaged"
+    return row
+
+
+MACHINE = ("bitcycle", "torch", "python", "processor", "cpu_capability", "device", "num_cpus")
+
+
+def machine() -> dict[str, Any]:
+    """Processor and versions, without anything that names this machine.
+
+    >>> list(machine()) == list(MACHINE)
+    True
+    """
+    found = environment()
+    return {key: found[key] for key in MACHINE}
+
+
+def measured(seconds: float, *, threads: int) -> dict[str, Any]:
+    """The keys that files of measurements have; seconds: wall-clock of all of it."""
+    return {"machine": machine(), "threads": threads, "seconds": round(seconds, 3)}
