@@ -19,8 +19,8 @@ from bitcycle.kernels import Kernel, ask_kernel, make_kernel
 from bitcycle.kernels.base import PRODUCTS
 from bitcycle.kernels.choice import MAX_CODE_BITS
 from bitcycle.matmul import MatMul
-from bitcycle.nn.class_swap import converted_type, qualified_name, registered_base
-from bitcycle.nn.companion import Companion, accompany, can_accompany
+from bitcycle.nn.activations import MaskedModule, can_convert_activation, convert_activation
+from bitcycle.nn.class_swap import layer_class, qualified_name, registered_base, swap_class
 from bitcycle.nn.embedding import LOOKUPS, QuantizedLookup, is_lookup
 from bitcycle.nn.layer import (
     OWN_ATTRIBUTES,
@@ -30,7 +30,7 @@ from bitcycle.nn.layer import (
     QuantizedLayer,
     alone,
 )
-from bitcycle.nn.norm import QuantizedNorm, can_normalize, convert_norm
+from bitcycle.nn.norm import QuantizedNorm, can_convert_norm, convert_norm
 from bitcycle.patterns import (
     Named,
     Pattern,
@@ -99,7 +99,7 @@ def keeps_aggregation(rules: Quantizer, module: nn.Module) -> bool:
         return False
     if isinstance(module, QuantizedLayer):
         return module.aggregates
-    return registered_base(type(module)) is not None and converted_type(type(module)).aggregates
+    return registered_base(type(module)) is not None and layer_class(type(module)).aggregates
 
 
 def is_within(entry: Named, others: Iterable[Named]) -> bool:
@@ -150,14 +150,14 @@ def _reason_against(entry: Named) -> str | None:
         return "parametrized: its weight is computed (weight_norm, spectral_norm, ...)"
     if hasattr(module, "weight") and "weight" not in module._parameters:
         return "its weight is computed by a hook (weight_norm, spectral_norm, pruning)"
-    replaced = converted_type(base).replaced_methods
+    replaced = layer_class(base).replaced_methods
     changed = [name for name in replaced if getattr(kind, name) is not getattr(base, name)]
     if changed:
         return f"{kind.__name__} overrides {changed[0]}"
     changed = [name for name in replaced if name in module.__dict__]
     if changed:
         return f"{changed[0]} was replaced on this instance"
-    against = converted_type(base).reason_against(module)
+    against = layer_class(base).reason_against(module)
     if against:
         return against
     taken = [name for name in (*OWN_ATTRIBUTES, *OWN_BUFFERS) if hasattr(module, name)]
@@ -275,10 +275,10 @@ def quantize_model(
     refuse_sharded(model)
     candidates = find_candidates(model)
     modules = named_modules(model)
-    companions = [entry for entry in modules if can_accompany(entry.module)]
+    activations = [entry for entry in modules if can_convert_activation(entry.module)]
     norms = [entry for entry in modules if _is_norm_for(rules, entry.module)]
     lookups = [entry for entry in modules if is_lookup(entry.module)]
-    others = [*companions, *norms, *lookups]
+    others = [*activations, *norms, *lookups]
     skipped = check_patterns(skip, candidates, "skip", also=others)
     wanted = None if only is None else check_patterns(only, candidates, "only", also=others)
 
@@ -319,8 +319,8 @@ def quantize_model(
     for entry in filter(is_meant, norms):
         named = replace(settings, name=entry.name)
         convert_norm(entry.module, rules.norm_rule, named, shared)
-    for entry in filter(is_meant, companions):
-        accompany(entry.module, shared)
+    for entry in filter(is_meant, activations):
+        convert_activation(entry.module, shared)
     disable_fast_paths(model)
     ignore_in_ddp(model)
     return model
@@ -350,7 +350,7 @@ def _convert(
         module.settings, module.shared = module.adapt(replace(settings, name=name)), shared
         module.set_precision(precision)
         return
-    module.__class__ = LOOKUPS.get(type(module)) or converted_type(type(module))
+    swap_class(module, LOOKUPS.get(type(module)) or layer_class(type(module)))
     assert isinstance(module, QuantizedLayer)
     module.become_quantized(settings, shared)
     if device is not None and next(module.parameters(), None) is None:
@@ -394,7 +394,7 @@ def _is_norm_for(rules: Quantizer, module: nn.Module) -> bool:
     """Whether the rules normalize by a rule of their own here, or earlier ones did."""
     if rules.norm_rule is None:
         return isinstance(module, QuantizedNorm)
-    return can_normalize(module)
+    return can_convert_norm(module)
 
 
 def _explain(candidates: list[Candidate], rules: Quantizer, kept: list[Candidate]) -> str:
@@ -428,7 +428,7 @@ def unquantize_model(model: nn.Module) -> nn.Module:
     >>> type(model).__name__, sorted(model.state_dict())
     ('Linear', ['bias', 'weight'])
     """
-    kinds = (QuantizedLayer, Companion)
+    kinds = (QuantizedLayer, MaskedModule)
     layers = [module for module in model.modules() if isinstance(module, kinds)]
     if not layers:
         raise ValueError("the model has no quantized layer: nothing to convert back")

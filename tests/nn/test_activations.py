@@ -19,8 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import bitcycle as bc
 from bitcycle.memory import saved_bytes
 from bitcycle.models import build_model
-from bitcycle.nn.activations import drop
-from bitcycle.nn.companion import Companion, accompany
+from bitcycle.nn.activations import MaskedModule, convert_activation, masked_dropout
 from bitcycle.nn.layer import ModelState
 from tests.toys import randn
 
@@ -36,10 +35,10 @@ either = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 
 
 def masked(module: nn.Module, *, has_bits: bool = True) -> nn.Module:
-    """The module as a companion of a model with or without bits."""
+    """The module converted for a model with or without bits."""
     shared = ModelState()
     shared.note_bits("layer", has_bits)
-    accompany(module, shared)
+    convert_activation(module, shared)
     return module
 
 
@@ -98,7 +97,7 @@ def test_output_and_gradient_are_torchs_to_the_bit(make: Make) -> None:
                 if make is KINDS["dropout"]:
                     assert ours[1].stride() == theirs[1].stride()
         if make is KINDS["dropout"]:  # a layer's own dropout
-            assert is_exact(run(lambda x: drop(x, 0.3), x, g), run(make(), x, g))
+            assert is_exact(run(lambda x: masked_dropout(x, 0.3), x, g), run(make(), x, g))
 
 
 def test_gradients_of_a_relu_on_channels_last_tensors_stay_channels_last() -> None:
@@ -329,8 +328,8 @@ def test_they_are_converted_with_the_layers_and_restored_exactly() -> None:
     before = [(type(module), dict(vars(module))) for module in (*changed, *kept)]
     keys = [key for key in net.state_dict() if "act_range" not in key]
     bc.quantize_model(net)
-    assert all(isinstance(module, Companion) for module in changed)
-    assert not any(isinstance(module, Companion) for module in kept)
+    assert all(isinstance(module, MaskedModule) for module in changed)
+    assert not any(isinstance(module, MaskedModule) for module in kept)
     assert isinstance(changed[2], KindOfReLU)
     assert [key for key in net.state_dict() if "act_range" not in key] == keys
     assert not any(list(module.buffers()) for module in changed)
@@ -343,7 +342,7 @@ def test_they_are_converted_with_the_layers_and_restored_exactly() -> None:
 def test_skip_and_only_hold_for_them_too(kind: type[nn.Module]) -> None:
     def kinds(**patterns: list[str | type[nn.Module]]) -> list[bool]:
         net = bc.quantize_model(model(kind(), kind()), **patterns)
-        return [isinstance(net[i], Companion) for i in (1, 3)]
+        return [isinstance(net[i], MaskedModule) for i in (1, 3)]
 
     assert kinds(skip=["1"]) == [False, True]
     assert kinds(skip=[kind]) == [False, False]
@@ -424,7 +423,7 @@ def test_training_with_masks_is_training_without_to_the_bit(name: str) -> None:
         net = build_model(name, vocab_size=50, **options)
         bc.quantize_model(net, skip=skip, kernel="simulate")
         bc.set_precision(net, "w4a4e8")
-        num_masked.append(sum(isinstance(module, Companion) for module in net.modules()))
+        num_masked.append(sum(isinstance(module, MaskedModule) for module in net.modules()))
         for _ in range(2):
             output = net(torch.arange(40).view(4, 10))
             logits = output if isinstance(output, Tensor) else output[0]

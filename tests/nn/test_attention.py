@@ -12,7 +12,6 @@ from bitcycle.kernels import KERNELS
 from bitcycle.memory import saved_bytes
 from bitcycle.nn import attention, product
 from bitcycle.nn.attention import NUM_RANGES, attend
-from bitcycle.nn.class_swap import converted_type
 from tests import naive_attention
 from tests.toys import randn
 
@@ -23,7 +22,7 @@ def owner(bits, num_ranges=NUM_RANGES, kernel="simulate"):
     layer = bc.quantize_model(bc.MatMul(), rules, kernel=kernel)
     layer.act_range = torch.zeros(num_ranges, 3)
     bc.set_precision(layer, f"a{bits}e{bits}")
-    assert type(layer) is converted_type(bc.MatMul)
+    assert type(layer).float_type is bc.MatMul
     return layer
 
 

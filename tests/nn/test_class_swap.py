@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import bitcycle as bc
 from bitcycle.nn import QuantizedLayer
-from bitcycle.nn.class_swap import converted_type, qualified_name, registered_base
-from bitcycle.nn.companion import Companion, accompany, can_accompany
+from bitcycle.nn.activations import MaskedModule, can_convert_activation, convert_activation
+from bitcycle.nn.class_swap import LAYERS, qualified_name, registered_base, swapped_class
 from bitcycle.nn.layer import ModelState
 
 from .layers import convert
@@ -27,7 +27,7 @@ def test_a_subclass_becomes_a_quantized_subclass() -> None:
     layer = convert(_Named(4, 3), "w4")
     assert isinstance(layer, _Named)
     assert type(layer).__name__ == "Quantized_Named"
-    assert converted_type(_Named) is type(layer)
+    assert type(layer) is swapped_class(LAYERS[qualified_name(nn.Linear)], _Named)
     assert registered_base(_Named) is nn.Linear
     assert registered_base(nn.ReLU) is None
     assert qualified_name(nn.Linear) == "torch.nn.modules.linear.Linear"
@@ -48,8 +48,8 @@ def test_modules_that_conversion_would_change_are_left_alone() -> None:
 
     taken = nn.ReLU()
     taken.shared = "the user's own"  # type: ignore[assignment]
-    assert can_accompany(nn.ReLU())
-    assert not any(map(can_accompany, (Own(), taken, nn.GELU(), nn.Linear(1, 1))))
+    assert can_convert_activation(nn.ReLU())
+    assert not any(map(can_convert_activation, (Own(), taken, nn.GELU(), nn.Linear(1, 1))))
 
 
 def test_memory_is_saved_with_bits_for_ordinary_tensors_that_need_a_gradient() -> None:
@@ -57,26 +57,26 @@ def test_memory_is_saved_with_bits_for_ordinary_tensors_that_need_a_gradient() -
         pass
 
     module, shared = nn.ReLU(), ModelState()
-    accompany(module, shared)
-    assert isinstance(module, Companion)
+    convert_activation(module, shared)
+    assert isinstance(module, MaskedModule)
     x = torch.ones(3, requires_grad=True)
-    assert not module.saves_memory(x)
+    assert not module.saves_mask(x)
     shared.note_bits("layer", True)
-    assert module.saves_memory(x)
-    assert module.saves_memory(nn.Parameter(x))
+    assert module.saves_mask(x)
+    assert module.saves_mask(nn.Parameter(x))
     special = x.detach().as_subclass(Special).requires_grad_()
     sparse = x.detach().to_sparse().requires_grad_()
-    assert not any(map(module.saves_memory, (x.detach(), special, sparse)))
+    assert not any(map(module.saves_mask, (x.detach(), special, sparse)))
     with torch.no_grad():
-        assert not module.saves_memory(x)
+        assert not module.saves_mask(x)
 
 
-def test_a_companion_can_be_given_to_another_model_and_back() -> None:
+def test_a_masked_module_can_be_given_to_another_model_and_back() -> None:
     module, one, other = nn.ReLU(), ModelState(), ModelState()
-    accompany(module, one)
-    assert can_accompany(module)
-    accompany(module, other)
-    assert isinstance(module, Companion)
+    convert_activation(module, one)
+    assert can_convert_activation(module)
+    convert_activation(module, other)
+    assert isinstance(module, MaskedModule)
     assert module.shared is other
     module.become_float()
     assert type(module) is nn.ReLU
@@ -130,6 +130,28 @@ def test_a_copy_computes_the_same_and_is_separate(how: str) -> None:
     bc.set_precision(twin, "fp32")
     assert bc.get_precision(model) == bc.Precision(weight=4, act=4, error=4)
     assert torch.equal(model(_input()), outputs[0])
+
+
+class _Mish(nn.ReLU):
+    """A subclass that keeps its float type's forward."""
+
+
+@pytest.mark.parametrize("how", ["deepcopy", "pickle", "save"])
+def test_layers_norms_embeddings_and_activations_are_swapped_by_one_mechanism(how: str) -> None:
+    kinds = [_Named, nn.BatchNorm1d, nn.Embedding, nn.ReLU, _Mish, nn.Dropout, nn.Conv2d]
+    model = nn.Sequential(
+        _Named(4, 3), nn.BatchNorm1d(3), nn.Embedding(3, 2), nn.ReLU(), _Mish(), nn.Dropout(),
+        nn.Conv2d(1, 1, 1),
+    )  # fmt: skip
+    bc.quantize_model(model, bc.quantizers.SBMFull(), only=[str(i) for i in range(len(kinds))])
+    twin = _copy(model, how)
+    names = [type(module).__name__ for module in twin]
+    assert names == [
+        "Quantized_Named", "RangeBatchNorm1d", "QuantizedEmbedding", "MaskedReLU", "Masked_Mish",
+        "MaskedDropout", "QuantizedConv2d",
+    ]  # fmt: skip
+    assert [type(module) for module in twin] == [type(module) for module in model]
+    assert [type(module) for module in bc.unquantize_model(twin)] == kinds
 
 
 def test_a_copy_knows_that_its_bits_are_written() -> None:

@@ -208,9 +208,9 @@ def test_every_call_every_layer_and_every_step_has_noise_of_its_own() -> None:
         for layer in model:
             layer.weight.copy_(torch.eye(64))
     seen = [_rounded_error(model[0], e), _rounded_error(model[0], e), _rounded_error(model[1], e)]
-    bc.nn.base.advance_clocks(model, 1)
+    bc.nn.layer.advance_clocks(model, 1)
     seen.append(_rounded_error(model[0], e))
-    bc.nn.base.advance_clocks(model, 0)
+    bc.nn.layer.advance_clocks(model, 0)
     assert torch.equal(_rounded_error(model[0], e), seen[0])  # the same step, layer and call
     for i, first in enumerate(seen):
         assert all(not torch.equal(first, second) for second in seen[i + 1 :])

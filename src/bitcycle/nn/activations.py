@@ -1,6 +1,8 @@
-"""nn.ReLU that keeps one bit per element for its backward pass instead of its output.
+"""nn.ReLU and nn.Dropout that save one bit per element for the backward pass.
 
-Worth it beside layers that keep codes: the float output would live on for the ReLU alone.
+The float modules save a float tensor, which a quantized layer next to them, saving codes, does not
+need. Outputs and gradients are bit-identical to the float modules'. These modules have no bits of
+their own, add no buffers, and appear in no audit and no schedule.
 """
 
 from __future__ import annotations
@@ -11,27 +13,80 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bitcycle.nn.companion import COMPANIONS, Companion, awaits_gradient
+from bitcycle.nn.class_swap import SwappedModule, qualified_name, swap_class
+from bitcycle.nn.layer import ModelState
 from bitcycle.ops.layout import flat, is_dense, like
 from bitcycle.ops.packing import keep_positive, pack_positive
+from bitcycle.registry import Registry
 
 
-@COMPANIONS.register("torch.nn.modules.activation.ReLU")
-class MaskedReLU(Companion, nn.ReLU):
-    """A converted nn.ReLU: the same output and gradient, 1/32 of the memory in between."""
+class MaskedModule(SwappedModule):
+    """Mixed in before a float module type; `shared` is the state of the model's layers."""
+
+    name_prefix = "Masked"
+    shared: ModelState
+
+    def saves_mask(self, x: Tensor) -> bool:
+        """Whether to save a bit mask: some layer has bits, and backward reaches `x`."""
+        return self.shared.has_bits and needs_gradient(x)
+
+    def become_float(self) -> None:
+        """Make the module an instance of its float type again."""
+        del self.shared
+        self.swap_back()
+
+
+MASKED_MODULES: Registry[type[MaskedModule]] = Registry("masked module", "bitcycle.nn")
+
+
+def can_convert_activation(module: nn.Module) -> bool:
+    """Whether a masked module exists for this one and computes the same."""
+    if isinstance(module, MaskedModule):
+        return True
+    base = _registered_base(type(module))
+    if base is None or isinstance(module, torch.jit.ScriptModule):
+        return False
+    is_plain = type(module).forward is base.forward and "forward" not in module.__dict__
+    return is_plain and not hasattr(module, "shared")
+
+
+def convert_activation(module: nn.Module, shared: ModelState) -> None:
+    """Make the module save bit masks while a layer that shares this state has bits."""
+    if not isinstance(module, MaskedModule):
+        base = _registered_base(type(module))
+        assert base is not None
+        swap_class(module, MASKED_MODULES[qualified_name(base)])
+    module.shared = shared  # type: ignore[assignment]
+
+
+def _registered_base(kind: type[nn.Module]) -> type[nn.Module] | None:
+    return next((base for base in kind.__mro__ if qualified_name(base) in MASKED_MODULES), None)
+
+
+def needs_gradient(x: Tensor) -> bool:
+    """Whether `x` is an ordinary strided tensor that requires a gradient."""
+    if not (torch.is_grad_enabled() and x.requires_grad):
+        return False
+    is_strided = x.layout is torch.strided and not x.is_nested
+    return is_strided and type(x) in (Tensor, nn.Parameter)
+
+
+@MASKED_MODULES.register("torch.nn.modules.activation.ReLU")
+class MaskedReLU(MaskedModule, nn.ReLU):
+    """A converted nn.ReLU: the same output and gradient, 1/32 of the saved memory."""
 
     def forward(self, input: Tensor) -> Tensor:
         """max(x, 0); exactly nn.ReLU without bits, without gradients, or for special tensors."""
-        if not self.saves_memory(input):
+        if not self.saves_mask(input):
             return super().forward(input)
         if not self.inplace:
-            return _masked(input, False)
+            return _masked_relu(input, False)
         if torch.compiler.is_compiling():  # compiled functions cannot return what they overwrite
-            return input.copy_(_masked(input, False))
-        return _masked(input, True)
+            return input.copy_(_masked_relu(input, False))
+        return _masked_relu(input, True)
 
 
-def _masked(x: Tensor, inplace: bool) -> Tensor:
+def _masked_relu(x: Tensor, inplace: bool) -> Tensor:
     output: Tensor = _ReLU.apply(x, inplace)  # type: ignore[no-untyped-call]
     return output
 
@@ -42,8 +97,9 @@ class _ReLU(torch.autograd.Function):
         if inplace:
             ctx.mark_dirty(x)
         output = x.relu_() if inplace else x.relu()
-        ctx.save_for_backward(pack_positive(_in_order(output)))
-        ctx.stride = _stride(output)
+        is_compiling = torch.compiler.is_compiling()
+        ctx.save_for_backward(pack_positive(output.reshape(-1) if is_compiling else flat(output)))
+        ctx.stride = None if is_compiling else _dense_stride(output)  # None: row-major
         return output
 
     @staticmethod
@@ -51,10 +107,10 @@ class _ReLU(torch.autograd.Function):
         (words,) = ctx.saved_tensors
         if ctx.stride is None:  # rather than is_compiling: compiled autograd comes after eager code
             return keep_positive(words, g.reshape(-1)).view(g.shape), None
-        return _Gate.apply(g, words, ctx.stride), None  # type: ignore[no-untyped-call]
+        return _ReLUBackward.apply(g, words, ctx.stride), None  # type: ignore[no-untyped-call]
 
 
-class _Gate(torch.autograd.Function):
+class _ReLUBackward(torch.autograd.Function):
     """g where the output was positive: linear in g, so its own derivative is itself."""
 
     @staticmethod
@@ -67,50 +123,49 @@ class _Gate(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
-        return _Gate.apply(g, *ctx.saved_tensors, ctx.stride), None, None  # type: ignore[no-untyped-call]
+        return _ReLUBackward.apply(g, *ctx.saved_tensors, ctx.stride), None, None  # type: ignore[no-untyped-call]
 
 
-def _in_order(x: Tensor) -> Tensor:
-    return x.reshape(-1) if torch.compiler.is_compiling() else flat(x)
-
-
-def _stride(x: Tensor) -> tuple[int, ...] | None:
-    """Of a dense tensor whose elements lie in the order of `_in_order(x)`; None: row-major."""
-    if torch.compiler.is_compiling():
-        return None
+def _dense_stride(x: Tensor) -> tuple[int, ...]:
+    """The stride of a dense tensor whose elements lie in the order of `flat(x)`."""
     return x.stride() if is_dense(x) else torch.empty(x.shape, device="meta").stride()
 
 
-@COMPANIONS.register("torch.nn.modules.dropout.Dropout")
-class MaskedDropout(Companion, nn.Dropout):
-    """A converted nn.Dropout: the same draws, output and gradient, 1/32 of the memory."""
+@MASKED_MODULES.register("torch.nn.modules.dropout.Dropout")
+class MaskedDropout(MaskedModule, nn.Dropout):
+    """A converted nn.Dropout: the same draws, output and gradient, 1/32 of the saved memory."""
 
     def forward(self, input: Tensor) -> Tensor:
         """x * noise, with noise 0 with probability p, else 1 / (1 - p).
 
-        Exactly nn.Dropout where that draws nothing, without bits, without gradients, for special
-        tensors, and where its draws are made otherwise: compiled, and off the CPU.
+        Exactly nn.Dropout where it draws nothing, without bits, without gradients, for special
+        tensors, compiled, and off the CPU.
         """
-        is_drawn = self.training and 0 < self.p < 1 and input.numel() > 0
-        if not is_drawn or torch.compiler.is_compiling() or input.device.type != "cpu":
+        if not (self.training and _can_mask(input, self.p) and self.saves_mask(input)):
             return super().forward(input)
-        if not self.saves_memory(input):
-            return super().forward(input)
-        output: Tensor = _Dropout.apply(input, self.p, self.inplace)  # type: ignore[no-untyped-call]
-        return output
+        return _dropout(input, self.p, self.inplace)
 
 
-def drop(x: Tensor, p: float) -> Tensor:
-    """`F.dropout(x, p)` of a layer that has bits: the same draws, output and gradient.
+def masked_dropout(x: Tensor, p: float) -> Tensor:
+    """`F.dropout(x, p)` inside a layer that has bits: the same draws, output and gradient.
 
     >>> _ = torch.manual_seed(0)
-    >>> drop(torch.ones(8, requires_grad=True), 0.5).unique().tolist()
+    >>> masked_dropout(torch.ones(8, requires_grad=True), 0.5).unique().tolist()
     [0.0, 2.0]
     """
-    is_drawn = 0 < p < 1 and x.numel() > 0 and x.device.type == "cpu"
-    if not is_drawn or torch.compiler.is_compiling() or not awaits_gradient(x):
+    if not (_can_mask(x, p) and needs_gradient(x)):
         return F.dropout(x, p)
-    output: Tensor = _Dropout.apply(x, p, False)  # type: ignore[no-untyped-call]
+    return _dropout(x, p, False)
+
+
+def _can_mask(x: Tensor, p: float) -> bool:
+    """Whether dropout draws numbers here, in the way that `_Dropout` repeats."""
+    is_drawn = 0 < p < 1 and x.numel() > 0
+    return is_drawn and x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _dropout(x: Tensor, p: float, inplace: bool) -> Tensor:
+    output: Tensor = _Dropout.apply(x, p, inplace)  # type: ignore[no-untyped-call]
     return output
 
 
@@ -128,22 +183,20 @@ class _Dropout(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
-        return _Noise.apply(g, *ctx.saved_tensors, ctx.p, ctx.stride), None, None  # type: ignore[no-untyped-call]
+        return _DropoutBackward.apply(g, *ctx.saved_tensors, ctx.p, ctx.stride), None, None  # type: ignore[no-untyped-call]
 
 
-class _Noise(torch.autograd.Function):
+class _DropoutBackward(torch.autograd.Function):
     """g * noise, from the bits of the noise: linear in g, so its own derivative is itself."""
 
     @staticmethod
     def forward(ctx: Any, g: Tensor, words: Tensor, p: float, stride: tuple[int, ...]) -> Tensor:
         ctx.save_for_backward(words)
         ctx.p, ctx.stride = p, stride
-        kept = torch.ones((), dtype=g.dtype).div_(1 - p)
-        noise = keep_positive(words, kept.expand(g.numel()))
-        return g * noise.as_strided(
-            g.shape, stride
-        )  # a product: the gradient of 0 may be -0 or NaN
+        scale = torch.ones((), dtype=g.dtype).div_(1 - p)
+        noise = keep_positive(words, scale.expand(g.numel())).as_strided(g.shape, stride)
+        return g * noise  # a product: the gradient of 0 may be -0 or NaN
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None, None]:
-        return _Noise.apply(g, *ctx.saved_tensors, ctx.p, ctx.stride), None, None, None  # type: ignore[no-untyped-call]
+        return _DropoutBackward.apply(g, *ctx.saved_tensors, ctx.p, ctx.stride), None, None, None  # type: ignore[no-untyped-call]

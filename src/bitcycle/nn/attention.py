@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bitcycle.kernels.geometry import LinearGeometry, MatMulGeometry
-from bitcycle.nn.activations import drop
+from bitcycle.nn.activations import masked_dropout
 from bitcycle.nn.class_swap import LAYERS
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nn.product import differentiable_once, multiply_again, product_behind
@@ -49,7 +49,7 @@ def attend(
     weigh: Callable[..., Tensor] = _forgetful(softmax) if can_repeat else softmax
     weights = weigh(scores, mask)
     if dropout > 0.0:
-        weights = drop(weights, dropout)
+        weights = masked_dropout(weights, dropout)
     output = layer.multiply(_GEOMETRY, weights, v, second="act", act_row=act_row + 2)
     return output, weights
 

@@ -1,8 +1,14 @@
-"""Which class a float module becomes: the registry of layers, and types made on demand."""
+"""Class swap: conversion changes a module's class and nothing else, so it can be undone exactly.
+
+A converted class is a mixin and the float type: `QuantizedLinear` and `nn.Linear`. A module takes
+it by `swap_class`, keeps its parameters, buffers and hooks, and returns to its float type by
+`swap_back`. Classes for subclasses of a float type are made on first use.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from torch import nn
 
@@ -12,13 +18,52 @@ from bitcycle.registry import Registry
 if TYPE_CHECKING:
     from bitcycle.nn.layer import QuantizedLayer
 
-LAYERS: Registry[type[QuantizedLayer]] = Registry("layer", "bitcycle.nn", module_names())
 
-_converted_types: dict[type[nn.Module], type[QuantizedLayer]] = {}
+class SwappedModule(nn.Module):
+    """The base of every mixin that `swap_class` puts before a float module type."""
+
+    name_prefix: ClassVar[str] = "Quantized"  # of the classes made for subclasses
+    mixin: ClassVar[type[SwappedModule]]
+    float_type: ClassVar[type[nn.Module]]
+
+    def swap_back(self) -> None:
+        """Make the module an instance of its float type again."""
+        self.__class__ = self.float_type  # type: ignore[assignment]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        state = dict(self.__dict__)
+        state.pop("_compiled_call_impl", None)  # module.compile(): bound to the original
+        return _unpickle, (self.mixin, self.float_type), state
+
+
+Swapped = TypeVar("Swapped", bound=SwappedModule)
+
+
+def swap_class(module: nn.Module, mixin: type[SwappedModule]) -> None:
+    """Make a float module an instance of the mixin and of its own type."""
+    module.__class__ = swapped_class(mixin, type(module))
+
+
+@cache
+def swapped_class(mixin: type[Swapped], kind: type[nn.Module]) -> type[Swapped]:
+    """The class that an instance of `kind` takes with this mixin."""
+    is_complete = issubclass(mixin, kind)
+    name = mixin.__name__ if is_complete else f"{mixin.name_prefix}{kind.__name__}"
+    bases = (mixin,) if is_complete else (mixin, kind)
+    return type(name, bases, {"mixin": mixin, "float_type": kind, "__doc__": mixin.__doc__})
+
+
+def _unpickle(mixin: type[Swapped], kind: type[nn.Module]) -> Swapped:
+    """Create the module without its constructor; pickle then restores its attributes."""
+    cls = swapped_class(mixin, kind)
+    return cls.__new__(cls)
+
+
+LAYERS: Registry[type[QuantizedLayer]] = Registry("layer", "bitcycle.nn", module_names())
 
 
 def qualified_name(kind: type) -> str:
-    """The name a layer class is registered under.
+    """The name a class is registered under.
 
     >>> qualified_name(nn.Linear)
     'torch.nn.modules.linear.Linear'
@@ -35,21 +80,10 @@ def registered_base(kind: type[nn.Module]) -> type[nn.Module] | None:
     return None
 
 
-def converted_type(kind: type[nn.Module]) -> type[QuantizedLayer]:
-    """The class an instance of `kind` becomes; made on demand for subclasses and remembered."""
-    if kind not in _converted_types:
-        base = registered_base(kind)
-        assert base is not None
-        name = qualified_name(base)
-        layer = LAYERS[name] if name in LAYERS else find_layer(base)
-        is_whole = issubclass(layer, kind)
-        name = layer.__name__ if is_whole else f"Quantized{kind.__name__}"
-        parents = (layer,) if is_whole else (layer, kind)
-        _converted_types[kind] = type(name, parents, {"float_type": kind, "__doc__": layer.__doc__})
-    return _converted_types[kind]
-
-
-def rebuild(kind: type[nn.Module]) -> QuantizedLayer:
-    """Unpickles a converted layer: its class may be one that is made on demand."""
-    cls = converted_type(kind)
-    return cls.__new__(cls)
+def layer_class(kind: type[nn.Module]) -> type[QuantizedLayer]:
+    """The registered layer that modules of this type are converted to."""
+    base = registered_base(kind)
+    assert base is not None
+    name = qualified_name(base)
+    layer: type[QuantizedLayer] = LAYERS[name] if name in LAYERS else find_layer(base)
+    return layer

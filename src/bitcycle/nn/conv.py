@@ -1,8 +1,8 @@
-"""Convolutions and transposed convolutions on grids, ranges per output channel of the weight."""
+"""Quantized convolutions and transposed convolutions: one weight range per output channel."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -96,13 +96,31 @@ class _QuantizedConvTranspose(QuantizedLayer, _TransposedBase):
         return output.squeeze(0) if is_single else output
 
 
-def _register(mixin: type[Any], kind: type[nn.Module]) -> None:
-    doc = f"A converted nn.{kind.__name__}."
-    layer = type(f"Quantized{kind.__name__}", (mixin, kind), {"__doc__": doc})
-    LAYERS.register(f"torch.nn.modules.conv.{kind.__name__}")(layer)
+@LAYERS.register("torch.nn.modules.conv.Conv1d")
+class QuantizedConv1d(_QuantizedConv, nn.Conv1d):
+    """A converted nn.Conv1d."""
 
 
-for _conv in (nn.Conv1d, nn.Conv2d, nn.Conv3d):
-    _register(_QuantizedConv, _conv)
-for _transposed in (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d):
-    _register(_QuantizedConvTranspose, _transposed)
+@LAYERS.register("torch.nn.modules.conv.Conv2d")
+class QuantizedConv2d(_QuantizedConv, nn.Conv2d):
+    """A converted nn.Conv2d."""
+
+
+@LAYERS.register("torch.nn.modules.conv.Conv3d")
+class QuantizedConv3d(_QuantizedConv, nn.Conv3d):
+    """A converted nn.Conv3d."""
+
+
+@LAYERS.register("torch.nn.modules.conv.ConvTranspose1d")
+class QuantizedConvTranspose1d(_QuantizedConvTranspose, nn.ConvTranspose1d):
+    """A converted nn.ConvTranspose1d."""
+
+
+@LAYERS.register("torch.nn.modules.conv.ConvTranspose2d")
+class QuantizedConvTranspose2d(_QuantizedConvTranspose, nn.ConvTranspose2d):
+    """A converted nn.ConvTranspose2d."""
+
+
+@LAYERS.register("torch.nn.modules.conv.ConvTranspose3d")
+class QuantizedConvTranspose3d(_QuantizedConvTranspose, nn.ConvTranspose3d):
+    """A converted nn.ConvTranspose3d."""

@@ -1,16 +1,16 @@
-"""Embeddings whose weight is on a grid: converted only by name, since published rules leave them.
+"""Quantized nn.Embedding and nn.EmbeddingBag: each row (token) of the weight has its own range.
 
-    y_i = w^[x_i]        w^: every row (token) on a grid of its own range
+    y_i = w^[x_i]        w^: the weight on its grids
 
-A row is an output channel of the Linear that may share the weight, so a tied decoder reads the
-very same values. Nothing is multiplied: there is no activation or error to quantize, and the
-gradient passes the rounding straight through.
+Embeddings are converted only when `only=` names them, because published methods leave them float.
+A row is an output channel of a Linear that shares the weight, so a tied decoder reads the same
+values. Nothing is multiplied: only the weight is quantized, with a straight-through gradient.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -22,14 +22,14 @@ from bitcycle.nn.product import LEVELS, Plan, on_grid, watch
 
 
 class QuantizedLookup(QuantizedLayer):
-    """Mixed in before nn.Embedding and nn.EmbeddingBag: the bits of the role weight apply."""
+    """Mixed in before nn.Embedding and nn.EmbeddingBag; uses the bits of the role weight."""
 
     num_act_inputs: ClassVar[int] = 0
     weight: Tensor
 
     @classmethod
     def reason_against(cls, module: nn.Module) -> str | None:
-        """Why this embedding cannot be converted; None: it can."""
+        """Why this embedding cannot be converted; None if it can."""
         if module.sparse:
             return "sparse gradients: the grid is made of the whole weight; use sparse=False"
         if getattr(module, "max_norm", None) is not None:
@@ -43,7 +43,7 @@ class QuantizedLookup(QuantizedLayer):
 
     @classmethod
     def adapt(cls, settings: LayerSettings) -> LayerSettings:
-        """There is no product for a kernel."""
+        """Use no kernel: nothing is multiplied."""
         return replace(settings, kernel=make_kernel("simulate"), kernel_reason="a lookup")
 
     @property
@@ -52,7 +52,7 @@ class QuantizedLookup(QuantizedLayer):
         return "weight" in self.quantized_roles
 
     def quantized_weight(self) -> Tensor:
-        """The weight on its grids, a range per row."""
+        """The weight on its grids, one range per row."""
         control, quantizer = self._tick(), self.settings.quantizer
         weight = quantizer.prepare("weight", self.weight, control[LEVELS["weight"]])
         within = quantizer.range_of("weight", weight.detach(), (0,))
@@ -60,21 +60,15 @@ class QuantizedLookup(QuantizedLayer):
         plan = Plan(
             quantizer=quantizer,
             kernel=self.settings.kernel,
-            geometry=LinearGeometry(),  # not read: nothing is handed to the kernel
+            geometry=LinearGeometry(),  # unused: nothing is multiplied
             roles=self.quantized_roles,
             recorder=self.recorder,
         )
         return on_grid(plan, weight, control, within, "weight")
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        _, _, state = super().__reduce_ex__(protocol)
-        return _rebuild, (type(self),), state
-
 
 class QuantizedEmbedding(QuantizedLookup, nn.Embedding):
     """A converted nn.Embedding."""
-
-    float_type = nn.Embedding
 
     def forward(self, input: Tensor) -> Tensor:
         """(...) -> (..., dim); without bits exactly nn.Embedding."""
@@ -90,8 +84,6 @@ class QuantizedEmbedding(QuantizedLookup, nn.Embedding):
 
 class QuantizedEmbeddingBag(QuantizedLookup, nn.EmbeddingBag):
     """A converted nn.EmbeddingBag; the sum over a bag is float32."""
-
-    float_type = nn.EmbeddingBag
 
     def forward(
         self,
@@ -121,10 +113,5 @@ LOOKUPS: dict[type[nn.Module], type[QuantizedLookup]] = {
 
 
 def is_lookup(module: nn.Module) -> bool:
-    """Whether this is an embedding, converted or not; subclasses have forwards of their own."""
+    """Whether this is an embedding, converted or not; subclasses stay float."""
     return type(module) in LOOKUPS or isinstance(module, QuantizedLookup)
-
-
-def _rebuild(kind: type[QuantizedLookup]) -> QuantizedLookup:
-    """Unpickles: a layer is made by class swap, never by its constructor."""
-    return kind.__new__(kind)

@@ -17,7 +17,7 @@ from bitcycle.kernels.choice import MAX_CODE_BITS, decide_kernel
 from bitcycle.kernels.geometry import Geometry
 from bitcycle.kernels.measure import Recurrence
 from bitcycle.kernels.mixed import UNDECIDED
-from bitcycle.nn.class_swap import rebuild
+from bitcycle.nn.class_swap import SwappedModule
 from bitcycle.nn.product import (
     CALL,
     CONTROL_SIZE,
@@ -112,7 +112,7 @@ def alone(quantizer: Quantizer) -> Quantizer:
 MOMENTUM = 0.1  # running ranges: 0.9 * old + 0.1 * new
 
 
-class RangeKeeper(nn.Module):
+class RangeKeeper(SwappedModule):
     """The part of a converted layer that knows where its activations lie.
 
     `act_range` has a row [observations, minimum, range] per activation input.
@@ -248,7 +248,6 @@ class QuantizedLayer(RangeKeeper):
     is_announced: bool  # by a scheduler, which knows: an evaluation's bits do not count then
     code_tops: tuple[int, ...]  # these as kernels see them, and graphs: they never read the bits
     recorder: Recorder | None  # while `collect` runs
-    float_type: type[nn.Module]
     control: Tensor
 
     # -- conversion -----------------------------------------------------------------------------
@@ -284,11 +283,10 @@ class QuantizedLayer(RangeKeeper):
         for name in OWN_BUFFERS:
             del self._buffers[name]
         self._non_persistent_buffers_set -= set(OWN_BUFFERS)
-        kind = self.float_type
         self.shared.note_bits(self.settings.name, False)
         for name in OWN_ATTRIBUTES:
             delattr(self, name)
-        self.__class__ = kind  # type: ignore[assignment]
+        self.swap_back()
 
     # -- precision ------------------------------------------------------------------------------
 
@@ -492,11 +490,6 @@ class QuantizedLayer(RangeKeeper):
         weights = [prefix + name for name in self._parameters]
         if any(name in state_dict for name in weights) or (strict and not weights):
             self.reset_ranges()  # a float model's state: nothing is missing, nothing was observed
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        state = dict(self.__dict__)
-        state.pop("_compiled_call_impl", None)  # module.compile(): bound to the original
-        return rebuild, (self.float_type,), state
 
     def __setstate__(self, state: Any) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]

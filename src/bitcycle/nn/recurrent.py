@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import PackedSequence
 from bitcycle.kernels.geometry import LinearGeometry
 from bitcycle.kernels.measure import Recurrence
 from bitcycle.kernels.mixed import UNDECIDED
-from bitcycle.nn.activations import drop
+from bitcycle.nn.activations import masked_dropout
 from bitcycle.nn.class_swap import LAYERS
 from bitcycle.nn.layer import QuantizedLayer, is_recomputing
 from bitcycle.nn.product import LEVELS, Plan, part_of, quantized_product
@@ -224,7 +224,7 @@ class _RecurrentStack(RecurrentLayer, nn.RNNBase):
                 last_c.append(result.c)
             x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
             if self.dropout and self.training and layer < self.num_layers - 1:
-                x = drop(x, self.dropout)
+                x = masked_dropout(x, self.dropout)
         cells = [state for state in last_c if state is not None]
         return x, torch.stack(last_h), torch.stack(cells) if cells else None
 

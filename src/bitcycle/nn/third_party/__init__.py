@@ -1,18 +1,16 @@
-"""Layers for module types of other packages, imported only when such a module is met.
+"""Converted layers for module types of other packages, imported on first use.
 
-A file here is about one package and is named after it (`transformers_conv1d.py`,
-`geometric_linear.py`). It imports that package at its top and registers layers as any other file of
-`bitcycle.nn` does, under the float type's qualified name:
+One file per package, named after it. It imports the package at its top and registers its layers
+under the float types' qualified names, as every file of `bitcycle.nn` does:
 
     @LAYERS.register("transformers.pytorch_utils.Conv1D")
     class QuantizedConv1D(QuantizedLayer, Conv1D): ...
 
-A row in `FILES` makes the name known to `LAYERS` before the file is imported: the name is listed
-and is `in LAYERS` at once, and `LAYERS[name]` imports the file. A layer is called `Quantized` and
-its float type's name.
+An entry in `FILES` puts the name into `LAYERS` before the file is imported; `LAYERS[name]` imports
+it. A layer's name is `Quantized` and its float type's name.
 
-`FINDERS` is for packages whose types have no base class in common to register for: a file with a
-function `find_layer(kind)` that looks at a type and returns the layer for it, or None.
+`FINDERS` is for packages whose types have no common base class to register for. The file has a
+function `find_layer(kind)` that inspects a type and returns the layer for it, or None.
 """
 
 from __future__ import annotations
@@ -25,18 +23,18 @@ _HERE = __name__
 
 # qualified name of the float type -> the file that registers a layer for it
 FILES: dict[str, str] = {
-    "torch_geometric.nn.conv.gat_conv.GATConv": "geometric_conv",
-    "torch_geometric.nn.conv.gcn_conv.GCNConv": "geometric_conv",
-    "torch_geometric.nn.conv.gin_conv.GINConv": "geometric_conv",
-    "torch_geometric.nn.conv.sage_conv.SAGEConv": "geometric_conv",
-    "torch_geometric.nn.dense.linear.Linear": "geometric_linear",
-    "transformers.pytorch_utils.Conv1D": "transformers_conv1d",
+    "torch_geometric.nn.conv.gat_conv.GATConv": "geometric",
+    "torch_geometric.nn.conv.gcn_conv.GCNConv": "geometric",
+    "torch_geometric.nn.conv.gin_conv.GINConv": "geometric",
+    "torch_geometric.nn.conv.sage_conv.SAGEConv": "geometric",
+    "torch_geometric.nn.dense.linear.Linear": "geometric",
+    "transformers.pytorch_utils.Conv1D": "transformers",
 }
 
-# package -> the file whose `find_layer` is asked about its other types
+# package -> the file whose `find_layer` knows its other types
 FINDERS: dict[str, str] = {
-    "transformers": "transformers_attention",
-    "transformers_modules": "transformers_attention",  # code that comes with a checkpoint
+    "transformers": "transformers",
+    "transformers_modules": "transformers",  # code that comes with a checkpoint
 }
 
 
