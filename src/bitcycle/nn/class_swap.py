@@ -7,8 +7,7 @@ it by `swap_class`, keeps its parameters, buffers and hooks, and returns to its 
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import nn
 
@@ -36,24 +35,26 @@ class SwappedModule(nn.Module):
         return _unpickle, (self.mixin, self.float_type), state
 
 
-Swapped = TypeVar("Swapped", bound=SwappedModule)
-
-
 def swap_class(module: nn.Module, mixin: type[SwappedModule]) -> None:
     """Make a float module an instance of the mixin and of its own type."""
     module.__class__ = swapped_class(mixin, type(module))
 
 
-@cache
-def swapped_class(mixin: type[Swapped], kind: type[nn.Module]) -> type[Swapped]:
+_classes: dict[tuple[type, type], type[SwappedModule]] = {}  # by mixin and float type
+
+
+def swapped_class(mixin: type[SwappedModule], kind: type[nn.Module]) -> type[SwappedModule]:
     """The class that an instance of `kind` takes with this mixin."""
-    is_complete = issubclass(mixin, kind)
-    name = mixin.__name__ if is_complete else f"{mixin.name_prefix}{kind.__name__}"
-    bases = (mixin,) if is_complete else (mixin, kind)
-    return type(name, bases, {"mixin": mixin, "float_type": kind, "__doc__": mixin.__doc__})
+    if (mixin, kind) not in _classes:
+        is_complete = issubclass(mixin, kind)
+        name = mixin.__name__ if is_complete else f"{mixin.name_prefix}{kind.__name__}"
+        bases = (mixin,) if is_complete else (mixin, kind)
+        contents = {"mixin": mixin, "float_type": kind, "__doc__": mixin.__doc__}
+        _classes[mixin, kind] = type(name, bases, contents)
+    return _classes[mixin, kind]
 
 
-def _unpickle(mixin: type[Swapped], kind: type[nn.Module]) -> Swapped:
+def _unpickle(mixin: type[SwappedModule], kind: type[nn.Module]) -> SwappedModule:
     """Create the module without its constructor; pickle then restores its attributes."""
     cls = swapped_class(mixin, kind)
     return cls.__new__(cls)
