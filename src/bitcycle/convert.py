@@ -28,7 +28,7 @@ from bitcycle.nn.layer import (
     LayerSettings,
     ModelState,
     QuantizedLayer,
-    alone,
+    without_sync,
 )
 from bitcycle.nn.norm import QuantizedNorm, can_convert_norm, convert_norm
 from bitcycle.patterns import (
@@ -376,7 +376,7 @@ def _float_products(kernel: Kernel, rules: Quantizer) -> list[str]:
     """Which products of a kernel that multiplies codes these rules leave to float32, and why."""
     parts = kernel.name.split("/")
     by_product = dict(zip(PRODUCTS, parts if len(parts) > 1 else parts * 3, strict=True))
-    tensor, rules = torch.zeros(2, 2), alone(rules)
+    tensor, rules = torch.zeros(2, 2), without_sync(rules)
     multiplying = {p for p, part in by_product.items() if part in ("int8", "bf16")}
     if rules.range_of("error", tensor)[0].numel() > 1:
         left = [p for p in ("grad_input", "grad_weight") if p in multiplying]

@@ -69,7 +69,7 @@ def _gradients(bits, kernel, mask, *, is_kept, monkeypatch, **options):
     """Of q, k, v and the mask; is_kept: with the weights kept for backward, as autograd does."""
     with monkeypatch.context() as patch:
         if is_kept:
-            patch.setattr(attention, "product_behind", lambda output: None)
+            patch.setattr(attention, "product_node", lambda output: None)
         inputs = [*operands(), *([] if mask is None else [mask])]
         q, k, v = inputs[:3]
         torch.manual_seed(0)
@@ -110,8 +110,10 @@ def test_gradients_of_some_inputs_are_those_of_all_also_before_them():
 
 def test_the_product_of_scores_is_made_again_only_where_both_operands_are_kept(monkeypatch):
     made = []
-    again = attention.multiply_again
-    monkeypatch.setattr(attention, "multiply_again", lambda node: made.append(node) or again(node))
+    again = attention.recompute_output
+    monkeypatch.setattr(
+        attention, "recompute_output", lambda node: made.append(node) or again(node)
+    )
     q, k, v = operands()
     for layer, inputs, expected in (
         (owner(7, kernel="int8"), (q, k, v), 1),
@@ -377,7 +379,7 @@ def test_a_nested_tensor_is_an_error_that_names_the_way_out():
 
 def test_the_causal_hint_needs_its_mask():
     module = converted(layer())
-    with pytest.raises(ValueError, match="is_causal is a hint about attn_mask"):
+    with pytest.raises(ValueError, match="hint about attn_mask"):
         call(module, inputs(module), is_causal=True)
 
 
@@ -407,13 +409,13 @@ def test_one_tensor_that_is_query_key_and_value_is_put_on_its_grid_once(batch_fi
     )
     bc.set_precision(layer, "w8a8")
     encoded = []
-    encode = product._encode
+    encode = product.encode_operand
 
     def counting(plan, role, *rest):
         encoded.append(role)
         return encode(plan, role, *rest)
 
-    monkeypatch.setattr(product, "_encode", counting)
+    monkeypatch.setattr(product, "encode_operand", counting)
     x = torch.randn(3, 4, 8, requires_grad=True) * 1
     layer(x, x, x, need_weights=False)
     assert encoded.count("act") == 1 + 4 + 1  # the input, two attention products, their result

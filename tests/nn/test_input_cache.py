@@ -134,7 +134,7 @@ def test_codes_that_nobody_keeps_are_not_kept_alive():
     with torch.no_grad():
         net.q(first)
     key = (net.q.settings.quantizer, 8, torch.uint8)
-    assert net.q.shared.last_seen.codes_of(first, key) is None
+    assert net.q.shared.input_cache.codes_of(first, key) is None
 
 
 def test_what_is_kept_for_the_backward_pass_is_kept_once():
@@ -145,16 +145,16 @@ def test_what_is_kept_for_the_backward_pass_is_kept_once():
         assert apart - shared >= codes
 
 
-def test_a_copy_of_a_model_has_seen_nothing():
+def test_the_cache_of_a_copied_model_is_empty():
     net = model()
     net(first := inner())
     for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
-        assert other.q.shared.last_seen.range_of(first, net.q.settings.quantizer) is None
+        assert other.q.shared.input_cache.range_of(first, net.q.settings.quantizer) is None
         assert other.q.shared is other.k.shared
 
 
-def test_inference_tensors_are_not_remembered():
+def test_inference_tensors_are_not_cached():
     net = model()
     with torch.inference_mode():
         net(torch.ones(4, SIZE))
-    assert net.q.shared.last_seen._entry is None
+    assert net.q.shared.input_cache._last is None

@@ -12,11 +12,8 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import bitcycle as bc
-from bitcycle.kernels import make_kernel
-from bitcycle.nn.graph import PerNodeLayer
-from bitcycle.nn.layer import LayerSettings, ModelState, advance_clocks, alone
+from bitcycle.nn.layer import ModelState, advance_clocks, without_sync
 from bitcycle.ops.noise import hash_ints
-from bitcycle.quantizers import QUANTIZERS
 from bitcycle.warnings import BitcycleWarning
 
 from .. import naive
@@ -170,13 +167,13 @@ def test_a_model_has_bits_while_any_layer_has() -> None:
     assert not state.has_bits
 
 
-def test_rules_alone_are_the_same_rules_without_other_processes() -> None:
-    together = bc.quantizers.SBM(sync_ranges=True)
-    assert alone(together) == bc.quantizers.SBM()
+def test_a_quantizer_without_sync_has_the_same_rules() -> None:
+    synced = bc.quantizers.SBM(sync_ranges=True)
+    assert without_sync(synced) == bc.quantizers.SBM()
     own = bc.quantizers.SBM()
-    assert alone(own) is own
+    assert without_sync(own) is own
     x = torch.linspace(-1, 1, 5)
-    assert alone(together).range_of("act", x) == own.range_of("act", x)
+    assert without_sync(synced).range_of("act", x) == own.range_of("act", x)
 
 
 def _batch(low: float, high: float) -> Tensor:
@@ -329,44 +326,3 @@ def test_loading_a_part_of_the_state_leaves_the_other_ranges_alone() -> None:
     part = {name: value for name, value in model.state_dict().items() if name.startswith("0.")}
     model.load_state_dict(part, strict=False)
     assert [layer.is_observed for layer in model] == [True, True]
-
-
-class Plain(PerNodeLayer, nn.Identity):
-    float_type = nn.Identity
-
-
-def layer(quantizer="sbm", precision="a4"):
-    made = Plain()
-    settings = LayerSettings("l", QUANTIZERS[quantizer](), make_kernel("int8"), "asked for", None)
-    made.become_quantized(settings, ModelState())
-    made.set_precision(bc.Precision.parse(precision))
-    return made
-
-
-def test_the_first_dimensions_number_the_nodes():
-    for shape, num_dims in (((5, 3), 1), ((2, 5, 3), 2), ((5, 2, 3), 1)):
-        x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-        low, high = layer().node_range(x, num_dims)
-        flat = x.flatten(num_dims)
-        assert torch.equal(low.flatten(num_dims)[..., 0], flat.amin(-1))
-        assert torch.equal(high.flatten(num_dims)[..., 0], flat.amax(-1))
-        assert (low.dim(), low.shape[:num_dims]) == (x.dim(), x.shape[:num_dims])
-
-
-def test_every_rule_gives_a_range_that_broadcasts():
-    for quantizer in QUANTIZERS.names():
-        low, high = layer(quantizer).node_range(torch.ones(5, 3), 1)
-        assert torch.broadcast_shapes(low.shape, high.shape, (5, 3)) == (5, 3)
-
-
-def test_no_range_is_kept_or_saved():
-    made = layer()
-    made._act_range(torch.ones(5, 3), 0)
-    assert made.act_range.shape == (0, 3)
-    made.reset_ranges()
-    assert made.is_observed
-    assert not made.state_dict()
-
-
-def test_without_bits_for_activations_there_is_no_range():
-    assert layer(precision="w4")._act_range(torch.ones(5, 3), 0) is None

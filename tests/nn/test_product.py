@@ -21,14 +21,14 @@ from bitcycle.nn.product import (
     CLOCK,
     CONTROL_SIZE,
     LEVELS,
-    NUM_TENSORS,
-    Plan,
+    NUM_SAVED_TENSORS,
+    ProductSpec,
+    control_for_product,
     differentiable_once,
-    error_on_grid,
-    on_grid,
-    part_of,
-    restore,
-    to_save,
+    restore_operand,
+    round_error_straight_through,
+    round_straight_through,
+    save_operand,
 )
 from bitcycle.ops.noise import noise_key
 from bitcycle.quantizers import SBM
@@ -508,9 +508,9 @@ def test_an_operand_comes_back_as_it_was() -> None:
         for carrier in (torch.uint8, torch.int8):
             for top in (2, 4, 7, 8):
                 q = _codes(top, carrier, layout)
-                tensors, form = to_save(q)
-                assert len(tensors) == NUM_TENSORS
-                back = restore(tensors, form)
+                tensors, form = save_operand(q)
+                assert len(tensors) == NUM_SAVED_TENSORS
+                back = restore_operand(tensors, form)
                 assert torch.equal(back.codes, q.codes)
                 assert back.codes.dtype == q.codes.dtype
                 assert back.codes.stride() == q.codes.stride()
@@ -526,7 +526,7 @@ def test_an_operand_comes_back_as_it_was() -> None:
 
 def test_codes_of_up_to_4_bits_share_a_byte() -> None:
     for top, expected in ((2, 105), (4, 105), (5, 210), (8, 210)):
-        tensors, _ = to_save(_codes(top, torch.uint8))  # 210 elements
+        tensors, _ = save_operand(_codes(top, torch.uint8))  # 210 elements
         codes = tensors[1]
         assert codes.dtype == torch.uint8
         assert codes.numel() == expected
@@ -534,10 +534,10 @@ def test_codes_of_up_to_4_bits_share_a_byte() -> None:
 
 def test_values_and_nothing_are_saved_as_they_are() -> None:
     x = torch.randn(3)
-    back = restore(*to_save(Quantized(values=x, top=4)))
+    back = restore_operand(*save_operand(Quantized(values=x, top=4)))
     assert back.values is x
     assert back.codes is None
-    nothing = restore(*to_save(Quantized()))
+    nothing = restore_operand(*save_operand(Quantized()))
     assert nothing.values is nothing.codes is nothing.scale is None
 
 
@@ -665,17 +665,17 @@ def test_a_layer_used_twice_before_the_backward_keeps_the_noise_of_each_use() ->
 
 def test_parts_of_a_call_have_keys_of_their_own_and_leave_the_clock_alone() -> None:
     control = torch.arange(CONTROL_SIZE, dtype=torch.int32)
-    parts = [part_of(control, part) for part in range(50)]
+    parts = [control_for_product(control, part) for part in range(50)]
     keys = {tuple(noise_key(part[CLOCK]).tolist()) for part in parts}
     assert len(keys) == 50
-    assert part_of(control, 0) is control
+    assert control_for_product(control, 0) is control
     assert control.tolist() == list(range(CONTROL_SIZE))
     for part in parts:
         assert torch.equal(part[: CLOCK.start], control[: CLOCK.start])
         assert torch.equal(part[CLOCK.start + 1 :], control[CLOCK.start + 1 :])
 
 
-PLAN = Plan(
+SPEC = ProductSpec(
     quantizer=SBM(error_rounding="nearest"),
     kernel=make_kernel("simulate"),
     geometry=LinearGeometry(),
@@ -693,7 +693,7 @@ def control(**bits):
 
 def test_an_activation_is_on_its_grid_and_its_error_passes():
     x = X.clone().requires_grad_()
-    y = on_grid(PLAN, x, control(act=3), PLAN.quantizer.range_of("act", X, (0,)))
+    y = round_straight_through(SPEC, x, control(act=3), SPEC.quantizer.range_of("act", X, (0,)))
     assert torch.equal(y, naive.per_channel(X, 3))
     (grad,) = torch.autograd.grad(y, x, X)
     assert torch.equal(grad, X)
@@ -701,7 +701,7 @@ def test_an_activation_is_on_its_grid_and_its_error_passes():
 
 def test_a_tensor_passes_and_its_error_is_on_its_grid():
     x, health = X.clone().requires_grad_(), torch.zeros(4)
-    y = error_on_grid(PLAN, x, control(error=3), health)
+    y = round_error_straight_through(SPEC, x, control(error=3), health)
     assert torch.equal(y, X)
     (grad,) = torch.autograd.grad(y, x, X)
     assert torch.equal(grad, naive.per_tensor(X, 3))
@@ -710,5 +710,5 @@ def test_a_tensor_passes_and_its_error_is_on_its_grid():
 
 def test_an_error_that_is_not_finite_shows_in_the_health():
     x, health = X.clone().requires_grad_(), torch.zeros(4)
-    error_on_grid(PLAN, x, control(error=3), health).backward(X * torch.inf)
+    round_error_straight_through(SPEC, x, control(error=3), health).backward(X * torch.inf)
     assert health[LEVELS["error"]].isnan()

@@ -17,8 +17,7 @@ import bitcycle as bc
 from bitcycle.kernels import make_kernel
 from bitcycle.kernels.measure import Recurrence
 from bitcycle.nn.layer import advance_clocks
-from bitcycle.nn.recurrent import Gates, GRUGates, LSTMGates, RNNGates
-from bitcycle.nn.recurrent_product import Steps
+from bitcycle.nn.recurrent_product import Gates, GRUGates, LSTMGates, RNNGates, TimeSteps
 
 from .layers import convert
 from .recurrent_oracle import Bits, next_state, run_direction, run_layers
@@ -563,12 +562,14 @@ def test_a_step_and_its_backward_equal_autograd(mode: str) -> None:
     loss = (new_h * dh).sum() + ((new_c * dc).sum() if mode == "LSTM" else 0)
     to_x, to_p, to_h, to_c = torch.autograd.grad(loss, leaves, allow_unused=True)
 
-    kept = tuple(torch.empty(rows, n * size, dtype=torch.float64) for n in gates.kept)
+    saved = tuple(torch.empty(rows, n * size, dtype=torch.float64) for n in gates.saved_widths)
     is_lstm = mode == "LSTM"
-    after, after_c = gates.step(x, p.clone(), h, c if is_lstm else None, kept)
+    after, after_c = gates.step(x, p.clone(), h, c if is_lstm else None, saved)
     dx = torch.empty_like(x)
     dproduct = dx if gates.has_one_error else torch.empty_like(x)
-    direct, cell = gates.back(gates.slopes(kept), dh, dc if is_lstm else None, dx, dproduct)
+    direct, cell = gates.backward_step(
+        gates.derivatives(saved), dh, dc if is_lstm else None, dx, dproduct
+    )
     torch.testing.assert_close(after, new_h.detach())
     torch.testing.assert_close(dx, to_x)
     torch.testing.assert_close(dproduct, to_p)
@@ -585,12 +586,12 @@ def test_a_step_and_its_backward_equal_autograd(mode: str) -> None:
 def test_joining_what_was_split_gives_the_rows_back() -> None:
     for counts in ((4,), (3, 3), (3, 2, 2, 1), (0, 0)):
         for is_reversed in (False, True):
-            steps, rows = Steps(counts, is_reversed), torch.randn(sum(counts), 2)
+            steps, rows = TimeSteps(counts, is_reversed), torch.randn(sum(counts), 2)
             parts = steps.split(rows)
             assert [len(part) for part in parts] == list(counts[::-1] if is_reversed else counts)
             assert torch.equal(steps.join(parts), rows)
 
 
 def test_a_reversed_direction_starts_at_the_last_time_step() -> None:
-    first, last = Steps((2, 1), is_reversed=True).split(torch.arange(3))
+    first, last = TimeSteps((2, 1), is_reversed=True).split(torch.arange(3))
     assert (first.tolist(), last.tolist()) == ([2], [0, 1])

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from bitcycle.kernels.base import KERNELS, Kernel
 from bitcycle.kernels.geometry import ConvGeometry, Geometry, LinearGeometry
-from bitcycle.kernels.prepacked import hold_grad_input, hold_output
+from bitcycle.kernels.prepacked import prepack_grad_input, prepack_output
 from bitcycle.quantizers.base import Quantized
 
 REPEATS = 3
@@ -134,8 +134,8 @@ def _time_steps(case: Case, recurrence: Recurrence, *, bf16: bool) -> list[dict[
     outputs, grads = {}, {}
     for name in names:
         kernel = KERNELS[name]
-        outputs[name] = hold_output(kernel, _as(w, kernel.takes_codes), None)
-        grads[name] = hold_grad_input(kernel, _as(w_in, kernel.takes_codes))
+        outputs[name] = prepack_output(kernel, _as(w, kernel.takes_codes), None)
+        grads[name] = prepack_grad_input(kernel, _as(w_in, kernel.takes_codes))
     all_a, all_e = (  # a scale per row: every time step has its own
         _operand(case, (rows * num_steps, width), torch.uint8, top, per_channel=True)
         for width, top in ((num_in, case.tops[0]), (num_out, case.tops[2]))

@@ -1,7 +1,7 @@
-"""A weight that meets one input after another: what depends on it alone is done once.
+"""Products with a prepacked weight, for recurrent layers.
 
-A recurrent layer multiplies by the same weight at every time step. A kernel called anew each time
-would turn the weight's codes into values, or pack them for the processor, as often.
+A recurrent layer multiplies by the same weight at every time step. The weight's codes are
+dequantized, or packed for the processor, once instead of at every step.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from bitcycle.kernels.mixed import Mixed
 from bitcycle.kernels.operand import Operand, per_channel
 from bitcycle.quantizers.base import Quantized
 
-Times = Callable[[Quantized], Tensor]
+Multiply = Callable[[Quantized], Tensor]
 _GEOMETRY = LinearGeometry()
 
 
-def hold_output(kernel: Kernel, w: Quantized, bias: Tensor | None) -> Times:
+def prepack_output(kernel: Kernel, w: Quantized, bias: Tensor | None) -> Multiply:
     """x -> x w^T (+ bias), as `kernel.output` of a linear layer: x (rows, in), w (out, in)."""
     kernel = kernel.parts[0] if isinstance(kernel, Mixed) else kernel
     if isinstance(kernel, Coded) and w.codes is not None and lies_on(w.scale, 0):
-        return _HeldCodes(kernel, w, bias)
-    return _HeldValues(w, bias)
+        return _PrepackedCodes(kernel, w, bias)
+    return _PrepackedValues(w, bias)
 
 
-def hold_grad_input(kernel: Kernel, w: Quantized) -> Times:
+def prepack_grad_input(kernel: Kernel, w: Quantized) -> Multiply:
     """e -> e w, as `kernel.grad_input` of a linear layer: e (rows, out), w (out, in)."""
     kernel = kernel.parts[1] if isinstance(kernel, Mixed) else kernel
     if isinstance(kernel, Coded) and w.codes is not None:
         if isinstance(kernel, Bf16) and lies_on(w.scale, 0):
-            return _HeldRounded(kernel, w)
+            return _PrepackedBf16(kernel, w)
         if lies_on(w.scale, 1):
-            return _HeldCodes(kernel, _turned(w), None)
-    return _HeldValues(_turned(w), None)
+            return _PrepackedCodes(kernel, _transposed(w), None)
+    return _PrepackedValues(_transposed(w), None)
 
 
-def _turned(w: Quantized) -> Quantized:
+def _transposed(w: Quantized) -> Quantized:
     """The transposed weight; its scales lie on an axis, or are one."""
     values, codes, scale, offset = (
         x.t() if x is not None and x.dim() == 2 else x
@@ -59,7 +59,7 @@ def _turned(w: Quantized) -> Quantized:
     return replace(w, values=values, codes=codes, scale=scale, offset=offset)
 
 
-class _HeldValues:
+class _PrepackedValues:
     """The weight's values, multiplied out once, in float32."""
 
     def __init__(self, w: Quantized, bias: Tensor | None) -> None:
@@ -69,7 +69,7 @@ class _HeldValues:
         return F.linear(x.dequantize(), self._values, self._bias)
 
 
-class _HeldCodes:
+class _PrepackedCodes:
     """The weight's codes, packed and summed once; see `kernels.operand` for the sums."""
 
     def __init__(self, kernel: Coded, w: Quantized, bias: Tensor | None) -> None:
@@ -80,11 +80,11 @@ class _HeldCodes:
         self._sums = y.sum([1]) * self._scale + self._offset * num_in
         self._second = y
         self._packed: Tensor | None = None
-        self._values: _HeldValues | None = None
+        self._values: _PrepackedValues | None = None
 
     def __call__(self, x: Quantized) -> Tensor:
         if not self._kernel.takes(_GEOMETRY, x, self._w):
-            self._values = self._values or _HeldValues(self._w, self._bias)
+            self._values = self._values or _PrepackedValues(self._w, self._bias)
             return self._values(x)
         a = self._kernel.arithmetic.first(x)
         constant = self._sums * a.offset
@@ -103,18 +103,18 @@ class _HeldCodes:
         return multiply_packed(a.numbers, self._packed, scale, constant)
 
 
-class _HeldRounded:
+class _PrepackedBf16:
     """grad_input in bfloat16, the weight's scales folded into the error: as `Bf16.grad_input`."""
 
     def __init__(self, kernel: Bf16, w: Quantized) -> None:
         self._kernel, self._w, y = kernel, w, near_zero(w)
         self._numbers = y.numbers
         self._scale, self._offset = y.scale.reshape(-1), y.offset.reshape(-1, 1)
-        self._values: _HeldValues | None = None
+        self._values: _PrepackedValues | None = None
 
     def __call__(self, e: Quantized) -> Tensor:
         if not self._kernel.takes(_GEOMETRY, e, self._w):
-            self._values = self._values or _HeldValues(_turned(self._w), None)
+            self._values = self._values or _PrepackedValues(_transposed(self._w), None)
             return self._values(e)
         error = e.dequantize()
         main = (error * self._scale).to(torch.bfloat16) @ self._numbers

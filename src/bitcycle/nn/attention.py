@@ -1,4 +1,7 @@
-"""Scaled dot-product attention with both of its products on a layer's grids."""
+"""Quantized scaled dot-product attention, and nn.MultiheadAttention built on it.
+
+Both products of attention, q k^T and attention x v, are quantized; the softmax stays float32.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,13 @@ from bitcycle.kernels.geometry import LinearGeometry, MatMulGeometry
 from bitcycle.nn.activations import masked_dropout
 from bitcycle.nn.class_swap import LAYERS
 from bitcycle.nn.layer import QuantizedLayer
-from bitcycle.nn.product import differentiable_once, multiply_again, product_behind
+from bitcycle.nn.product import differentiable_once, product_node, recompute_output
 
-NUM_RANGES = 4  # q, k, the attention weights, v
+NUM_RANGES = 4  # of `attend`: q, k, the attention weights, v
+_ATTENTION_ROW = 3  # of act_range in MultiheadAttention, after query, key and value
+_OUTPUT_ROW = _ATTENTION_ROW + NUM_RANGES
 
-_GEOMETRY = MatMulGeometry()
+_LINEAR, _MATMUL = LinearGeometry(), MatMulGeometry()
 
 
 def attend(
@@ -36,21 +41,23 @@ def attend(
     """softmax(scale q k^T + mask) v, and the attention weights; the softmax stays float32.
 
     q (N, H, L, d), k and v (N, H, S, d); mask: what is added to the (N, H, L, S) scores. softcap c:
-    scores become c tanh(scores / c). A query that may look at nothing gets zeros, as in
-    `F.scaled_dot_product_attention`, and not NaN, which would spoil the range of all. Takes the
-    layer's ranges from `act_row` on.
+    scores become c tanh(scores / c). A query without any key gets zeros, as in
+    `F.scaled_dot_product_attention`; a NaN would reach the range of the whole tensor. act_row: the
+    first of its rows in the layer's `act_range`.
 
-    Where q and k are kept as codes, the attention weights are not kept for the backward pass: they
-    are computed again from the codes, to the bit.
+    Where q and k are saved as codes, the attention weights are not saved for backward. They are
+    recomputed from the codes, bit for bit.
     """
-    scores = layer.multiply(_GEOMETRY, q, k.transpose(-1, -2), second="act", act_row=act_row)
+    scores = layer.multiply(_MATMUL, q, k.transpose(-1, -2), second="act", act_row=act_row)
     softmax = _Softmax(scale, softcap, v.dtype)
-    can_repeat = not torch.compiler.is_compiling() and product_behind(scores) is not None
-    weigh: Callable[..., Tensor] = _forgetful(softmax) if can_repeat else softmax
-    weights = weigh(scores, mask)
+    can_recompute = not torch.compiler.is_compiling() and product_node(scores) is not None
+    if can_recompute:
+        weights: Tensor = _RecomputedSoftmax.apply(scores, mask, softmax)  # type: ignore[no-untyped-call]
+    else:
+        weights = softmax(scores, mask)
     if dropout > 0.0:
         weights = masked_dropout(weights, dropout)
-    output = layer.multiply(_GEOMETRY, weights, v, second="act", act_row=act_row + 2)
+    output = layer.multiply(_MATMUL, weights, v, second="act", act_row=act_row + 2)
     return output, weights
 
 
@@ -73,16 +80,12 @@ class _Softmax:
         return weights.to(self.dtype)
 
 
-def _forgetful(softmax: _Softmax) -> Callable[..., Tensor]:
-    return lambda scores, mask: _Forgotten.apply(scores, mask, softmax)  # type: ignore[no-untyped-call]
-
-
-class _Forgotten(torch.autograd.Function):
-    """`_Softmax` that keeps nothing of its input and output: backward makes them again."""
+class _RecomputedSoftmax(torch.autograd.Function):
+    """`_Softmax` that saves neither its input nor its output: backward recomputes them."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, mask: Tensor | None, softmax: _Softmax) -> Tensor:
-        ctx.product, ctx.softmax = product_behind(scores), softmax
+        ctx.product, ctx.softmax = product_node(scores), softmax
         ctx.save_for_backward(mask)
         return softmax(scores, mask)
 
@@ -90,7 +93,7 @@ class _Forgotten(torch.autograd.Function):
     @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         (mask,) = ctx.saved_tensors
-        scores = multiply_again(ctx.product).requires_grad_()
+        scores = recompute_output(ctx.product).requires_grad_()
         if mask is not None:
             mask = mask.detach().requires_grad_(ctx.needs_input_grad[1])
         with torch.enable_grad():
@@ -100,21 +103,16 @@ class _Forgotten(torch.autograd.Function):
         return grads[0], grads[1] if len(grads) > 1 else None, None
 
 
-_LINEAR = LinearGeometry()
-_ATTENTION = 3  # rows of act_range: query, key, value; then those of the attention; then its output
-_OUTPUT = _ATTENTION + NUM_RANGES
-
-
 @LAYERS.register("torch.nn.modules.activation.MultiheadAttention")
 class QuantizedMultiheadAttention(QuantizedLayer, nn.MultiheadAttention):
-    """A converted nn.MultiheadAttention: its projections, q k^T and attention x v; softmax float32.
+    """A converted nn.MultiheadAttention: its four projections, q k^T and attention x v.
 
-    Query, key and value are projected one by one, packed weights or not, so that each projection
-    has ranges of its own. `out_proj` is a module, but only its parameters are read, as in the float
-    layer: its product belongs to this layer.
+    Query, key and value are projected separately, also with packed weights, so that each projection
+    has its own ranges. `out_proj` is a module of which only the parameters are read, as in the
+    float layer: its product belongs to this layer.
     """
 
-    num_act_inputs: ClassVar[int] = _OUTPUT + 1
+    num_act_inputs: ClassVar[int] = _OUTPUT_ROW + 1
 
     def forward(
         self,
@@ -127,7 +125,7 @@ class QuantizedMultiheadAttention(QuantizedLayer, nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As the float layer; without bits exactly it."""
+        """The float layer's arguments and results; without bits exactly the float layer."""
         if not self.is_active:
             return super().forward(
                 query, key, value, key_padding_mask, need_weights, attn_mask,
@@ -136,10 +134,10 @@ class QuantizedMultiheadAttention(QuantizedLayer, nn.MultiheadAttention):
         if any(x.is_nested for x in (query, key, value)):
             raise ValueError(
                 f"layer {self.settings.name!r} has no range for a nested tensor at {self.precision}"
-                "; pass a padded one and key_padding_mask"
+                "; pass a padded tensor and key_padding_mask"
             )
         if is_causal and attn_mask is None:
-            raise ValueError("is_causal is a hint about attn_mask: pass that mask too")
+            raise ValueError("is_causal is only a hint about attn_mask; pass attn_mask too")
         F._mha_shape_check(  # type: ignore[attr-defined]
             query, key, value, key_padding_mask, attn_mask, self.num_heads
         )
@@ -152,7 +150,7 @@ class QuantizedMultiheadAttention(QuantizedLayer, nn.MultiheadAttention):
             query, key, value = _each(lambda x: x.transpose(0, 1), query, key, value)
         if is_causal and key_padding_mask is None and not need_weights:
             mask = self._causal_mask(query, key)
-        output, weights = self._forward_on_grids(query, key, value, mask)  # (N, L, E)
+        output, weights = self._quantized_forward(query, key, value, mask)  # (N, L, E)
         output = output.transpose(0, 1) if batch_dim == 1 else output
         if average_attn_weights:
             weights = weights.mean(1)
@@ -160,7 +158,7 @@ class QuantizedMultiheadAttention(QuantizedLayer, nn.MultiheadAttention):
             output, weights = output.squeeze(batch_dim), weights.squeeze(0)
         return output, weights if need_weights else None
 
-    def _forward_on_grids(
+    def _quantized_forward(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
@@ -177,18 +175,18 @@ class QuantizedMultiheadAttention(QuantizedLayer, nn.MultiheadAttention):
         if self.add_zero_attn:
             k, v = (F.pad(x, (0, 0, 0, 1)) for x in (k, v))
         if mask is not None:
-            mask = F.pad(mask, (0, k.shape[1] - mask.shape[-1]))  # the rows just added are seen
+            mask = F.pad(mask, (0, k.shape[1] - mask.shape[-1]))  # added rows are visible
         heads = (self.num_heads, self.head_dim)
         q, k, v = (x.reshape(*x.shape[:2], *heads).transpose(1, 2) for x in (q, k, v))
         mixed, weights = attend(
             self, q, k, v, mask,
             scale=self.head_dim**-0.5,
             dropout=self.dropout if self.training else 0.0,
-            act_row=_ATTENTION,
+            act_row=_ATTENTION_ROW,
         )  # fmt: skip
         mixed = mixed.transpose(1, 2).flatten(2)  # (N, H, L, d) -> (N, L, E)
         out = self.out_proj
-        return self._project(mixed, out.weight, out.bias, _OUTPUT), weights
+        return self._project(mixed, out.weight, out.bias, _OUTPUT_ROW), weights
 
     def _project(self, x: Tensor, weight: Tensor, bias: Tensor | None, row: int) -> Tensor:
         return self.multiply(
@@ -201,7 +199,7 @@ class QuantizedMultiheadAttention(QuantizedLayer, nn.MultiheadAttention):
         return self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
 
     def _causal_mask(self, query: Tensor, key: Tensor) -> Tensor:
-        """What the hint means to the float layer: rows appended to the keys are hidden as well."""
+        """The mask that is_causal means to the float layer; it hides appended keys as well."""
         num_keys = key.shape[1] + (self.bias_k is not None) + self.add_zero_attn
         mask = torch.full((query.shape[1], num_keys), -torch.inf, dtype=query.dtype)
         return mask.triu(1).to(query.device)[None, None]
@@ -209,7 +207,7 @@ class QuantizedMultiheadAttention(QuantizedLayer, nn.MultiheadAttention):
     def _mask(
         self, query: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None
     ) -> Tensor | None:
-        """Both masks as one that is added to the scores: (N or 1, H or 1, L or 1, S)."""
+        """Both masks as one to add to the scores: (N or 1, H or 1, L or 1, S)."""
         padding = F._canonical_mask(
             mask=key_padding_mask,
             mask_name="key_padding_mask",
@@ -234,6 +232,6 @@ class QuantizedMultiheadAttention(QuantizedLayer, nn.MultiheadAttention):
 
 
 def _each(function: Callable[[Tensor], Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
-    """Of each input; one result for one tensor, so that its codes are made once."""
+    """Apply a function to each input, once per tensor, so that its codes are computed once."""
     results = {id(x): function(x) for x in inputs}
     return tuple(results[id(x)] for x in inputs)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from bitcycle.kernels import make_kernel
 from bitcycle.kernels.geometry import LinearGeometry
 from bitcycle.nn.layer import OWN_ATTRIBUTES, OWN_BUFFERS, LayerSettings, QuantizedLayer
-from bitcycle.nn.product import LEVELS, Plan, on_grid, watch
+from bitcycle.nn.product import LEVELS, ProductSpec, flag_nonfinite, round_straight_through
 
 
 class QuantizedLookup(QuantizedLayer):
@@ -56,15 +56,15 @@ class QuantizedLookup(QuantizedLayer):
         control, quantizer = self._tick(), self.settings.quantizer
         weight = quantizer.prepare("weight", self.weight, control[LEVELS["weight"]])
         within = quantizer.range_of("weight", weight.detach(), (0,))
-        watch(self.health, "weight", within)
-        plan = Plan(
+        flag_nonfinite(self.health, "weight", within)
+        spec = ProductSpec(
             quantizer=quantizer,
             kernel=self.settings.kernel,
             geometry=LinearGeometry(),  # unused: nothing is multiplied
             roles=self.quantized_roles,
             recorder=self.recorder,
         )
-        return on_grid(plan, weight, control, within, "weight")
+        return round_straight_through(spec, weight, control, within, "weight")
 
 
 class QuantizedEmbedding(QuantizedLookup, nn.Embedding):

@@ -1,9 +1,8 @@
-"""Layers of graph nets: an activation has one range per node (row), taken anew at every call.
+"""The base of graph layers: an activation has one range per node (row), computed at every call.
 
-Nodes differ far more than samples of a batch do, and a node has no neighbour to share a running
-range with, so none is kept: training and evaluation take the same range, and nothing is observed.
-Rules whose range does not come from single values (dorefa, wageubn: fixed; sbm_full: the mean over
-samples) keep theirs.
+Nodes differ far more than the samples of a batch, so no running range is kept: training and
+evaluation use the same ranges. Quantizers whose range does not come from single values keep their
+own rule (dorefa, wageubn: fixed; sbm_full: the mean over samples).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from bitcycle.kernels import make_kernel
 from bitcycle.nn.layer import LayerSettings, QuantizedLayer
-from bitcycle.nn.product import watch
+from bitcycle.nn.product import flag_nonfinite
 from bitcycle.quantizers.base import Range
 
 
@@ -27,7 +26,7 @@ class PerNodeLayer(QuantizedLayer):
 
     @classmethod
     def adapt(cls, settings: LayerSettings) -> LayerSettings:
-        """Whatever kernel is asked for, the values of the grids are multiplied."""
+        """Use float products: kernels of codes take one scale per tensor."""
         kernel = make_kernel("simulate")
         return replace(settings, kernel=kernel, kernel_reason=cls.kernel_reason)
 
@@ -35,14 +34,14 @@ class PerNodeLayer(QuantizedLayer):
         """The range of every node: the first `num_dims` dimensions number the nodes."""
         x = x.detach()
         within = self.settings.quantizer.range_of("act", x, tuple(range(num_dims)))
-        watch(self.health, "act", within)
+        flag_nonfinite(self.health, "act", within)
         return within
 
     def _act_range(self, x: Tensor, index: int) -> Range | None:
-        """Of rows: all dimensions but the last number the nodes."""
+        """All dimensions but the last number the nodes."""
         return self.node_range(x, x.dim() - 1) if "act" in self.quantized_roles else None
 
     def __repr__(self) -> str:
-        """PyTorch Geometric's line, which knows no extra_repr, with the precision."""
+        """PyTorch Geometric's text, which ignores extra_repr, with the precision."""
         own = f"precision={self.precision}, quantizer={type(self.settings.quantizer).__name__}"
         return f"{super().__repr__().removesuffix(')')}, {own})"

@@ -1,4 +1,9 @@
-"""How a layer was converted, and what the layers of one model share."""
+"""The base of every converted layer: its bits, its running activation ranges and its noise.
+
+A converted layer is a float module whose class was swapped (`class_swap`). With bits, its products
+go through `multiply`; without, its forward pass is the float module's. `LayerSettings` says how it
+was converted, `ModelState` is what the layers of a model share.
+"""
 
 from __future__ import annotations
 
@@ -23,65 +28,76 @@ from bitcycle.nn.product import (
     CONTROL_SIZE,
     LEVELS,
     STEP,
-    LastSeen,
-    Plan,
+    InputCache,
+    ProductSpec,
     Recorder,
-    part_of,
+    can_use_input_cache,
+    control_for_product,
+    flag_nonfinite,
     quantized_product,
-    usable,
-    watch,
 )
 from bitcycle.ops.noise import hash_ints
 from bitcycle.precision import ROLES, Precision, is_float
 from bitcycle.quantizers.base import Quantizer, Range
 from bitcycle.warnings import BitcycleWarning
 
+MOMENTUM = 0.1  # of running ranges: 0.9 * old + 0.1 * new
+TOPS = (4, 7, 8)  # two codes per byte; exact in 16-bit sums; exact in 32-bit sums
+NO_TOPS = (32,) * len(ROLES)
+
+# What conversion adds to a float module.
+OWN_ATTRIBUTES = (
+    "settings", "shared", "precision", "quantized_roles", "tops", "is_announced", "code_tops",
+    "recorder", "_is_observed", "_range_version", "_written_version",
+)  # fmt: skip
+OWN_BUFFERS = ("control", "health", "act_range")
+
 
 @dataclass
 class ModelState:
-    """What the layers of one model share. Copied with the model, never between models."""
+    """What the layers of one model share; a copy of the model has its own."""
 
-    step: int = 0  # optimizer step, written by the scheduler: part of the noise
+    step: int = 0  # the optimizer step, set by the scheduler; the noise depends on it
     has_warned_unobserved: bool = False
-    is_calibrating: bool = False  # while `calibrate` runs: observe, whatever the mode and the bits
-    takes_mean: bool = False  # then: the mean over all observations, not a running average
-    last_seen: LastSeen = field(default_factory=LastSeen, compare=False, repr=False)
+    is_calibrating: bool = False  # while `calibrate` runs, which observes in any mode, at any bits
+    takes_mean: bool = False  # then: ranges are means over all observations, not running averages
+    input_cache: InputCache = field(default_factory=InputCache, compare=False, repr=False)
     layers_with_bits: frozenset[str] = frozenset()  # by name
 
     @property
     def has_bits(self) -> bool:
-        """Whether any layer has bits now: what companions go by."""
+        """Whether any layer has bits now."""
         return bool(self.layers_with_bits)
 
     def note_bits(self, name: str, has_bits: bool) -> None:
-        """The layer of this name has bits, or has none any more."""
+        """Record whether the layer of this name has bits."""
         others = self.layers_with_bits - {name}
         self.layers_with_bits = others | {name} if has_bits else others
 
 
 @dataclass(frozen=True)
 class LayerSettings:
-    """How a layer was converted: fixed until it is converted again."""
+    """How a layer was converted; the same until it is converted again."""
 
     name: str
     quantizer: Quantizer
     kernel: Kernel
     kernel_reason: str
-    max_bits: int | None  # as given by the user; None: no limit
+    max_bits: int | None  # the user's limit; None: no limit
     seed: int = 0  # of the stochastic rounding
 
     @property
     def is_asked_for(self) -> bool:
-        """Whether the user fixed the kernel."""
+        """Whether the user chose the kernel."""
         return self.kernel_reason.startswith("asked for")
 
     @property
     def is_limited(self) -> bool:
-        """Whether there are bits that `check` refuses."""
+        """Whether `check` refuses some bits."""
         return self.max_bits is not None or (self.is_asked_for and self.kernel.takes_codes)
 
     def check(self, precision: Precision) -> None:
-        """Raise if these bits exceed `max_bits`; roles without a rule take no bits."""
+        """Raise a ValueError if the layer cannot take these bits; skips roles without a rule."""
         roles = {r: bits for r, bits in precision.items() if r in self.quantizer.roles}
         top = Precision(**roles).top or 0
         if self.is_asked_for and self.kernel.takes_codes and top > MAX_CODE_BITS:
@@ -102,34 +118,240 @@ class LayerSettings:
             )
 
 
-def alone(quantizer: Quantizer) -> Quantizer:
-    """The same rules without a word to other processes."""
-    if not getattr(quantizer, "sync_ranges", False):
-        return quantizer
-    return replace(quantizer, sync_ranges=False)  # type: ignore[call-arg]
+class QuantizedLayer(SwappedModule):
+    """Mixed in before a float module type; the float module's own attributes stay as they are.
 
-
-MOMENTUM = 0.1  # running ranges: 0.9 * old + 0.1 * new
-
-
-class RangeKeeper(SwappedModule):
-    """The part of a converted layer that knows where its activations lie.
-
-    `act_range` has a row [observations, minimum, range] per activation input.
+    Conversion adds three buffers. `control` (not saved) holds what the arithmetic reads: the level
+    counts of the four roles and the clock of the noise. `health` (not saved) turns NaN when an
+    operand is not finite. `act_range` (saved) has a row [observations, minimum, range] per
+    activation input.
     """
 
     num_act_inputs: ClassVar[int] = 1  # 0: keeps no running range
+    aggregates: ClassVar[bool] = False  # sums along edges, without a weight (`aggregation`)
+    replaced_methods: ClassVar[tuple[str, ...]] = ("forward",)  # of the float type
 
     settings: LayerSettings
     shared: ModelState
+    precision: Precision
     quantized_roles: tuple[str, ...]
+    tops: dict[str, int]  # the most bits each role was or will be given
+    is_announced: bool  # a scheduler gave `tops`: the bits of an evaluation do not count then
+    code_tops: tuple[int, ...]  # `tops` as kernels and graphs see them: they never read the bits
+    recorder: Recorder | None  # while `collect` runs
+    control: Tensor
     health: Tensor
     act_range: Tensor
     _is_observed: bool
     _range_version: int | None
+    _written_version: int
+
+    # -- conversion -----------------------------------------------------------------------------
+
+    def become_quantized(self, settings: LayerSettings, shared: ModelState) -> None:
+        """Add buffers and attributes to a float module whose class was just swapped."""
+        device = next((p.device for p in self.parameters()), None)
+        self.settings, self.shared = self.adapt(settings), shared
+        self.precision, self.quantized_roles = Precision(), ()
+        self.tops, self.is_announced, self.code_tops = {}, False, NO_TOPS
+        self.recorder = None
+        self._is_observed, self._range_version = False, None
+        zeros = torch.zeros(CONTROL_SIZE, dtype=torch.int32, device=device)
+        self.register_buffer("control", zeros, persistent=False)
+        health = torch.zeros(len(ROLES), dtype=torch.float32, device=device)
+        self.register_buffer("health", health, persistent=False)
+        ranges = torch.zeros(self.num_act_inputs, 3, dtype=torch.float32, device=device)
+        self.register_buffer("act_range", ranges, persistent=self.num_act_inputs > 0)
+        self._write_control()
+
+    @classmethod
+    def reason_against(cls, module: nn.Module) -> str | None:
+        """Why this float module cannot be converted; None if it can."""
+        return None
+
+    @classmethod
+    def adapt(cls, settings: LayerSettings) -> LayerSettings:
+        """The settings that layers of this type use."""
+        return settings
+
+    def become_float(self) -> None:
+        """Remove what `become_quantized` added and swap the class back."""
+        for name in OWN_BUFFERS:
+            del self._buffers[name]
+        self._non_persistent_buffers_set -= set(OWN_BUFFERS)
+        self.shared.note_bits(self.settings.name, False)
+        for name in OWN_ATTRIBUTES:
+            delattr(self, name)
+        self.swap_back()
+
+    # -- precision ------------------------------------------------------------------------------
+
+    def set_precision(self, precision: Precision) -> bool:
+        """Set the bits; returns whether anything changed (one tensor write)."""
+        if precision == self.precision and version(self.control) == self._written_version:
+            return False
+        self.check_precision(precision)
+        self.precision = precision
+        rules = self.settings.quantizer.roles
+        self.quantized_roles = tuple(r for r in precision.quantized_roles if r in rules)
+        if not self.is_announced:  # no scheduler: the most bits so far
+            bits = {r: b for r, b in precision.items() if b is not None and not is_float(b)}
+            self.tops |= {role: max(self.tops.get(role, 0), b) for role, b in bits.items()}
+        self.code_tops = tuple(self.top_bits(role) for role in ROLES)
+        self.shared.note_bits(self.settings.name, bool(self.quantized_roles))
+        self._write_control()
+        return True
+
+    def expect(self, tops: Mapping[str, int]) -> None:
+        """Set the most bits that roles will take; kernels and packing depend on them."""
+        self.tops, self.is_announced = dict(tops), True
+        self.code_tops = tuple(self.top_bits(role) for role in ROLES)
+
+    def top_bits(self, role: str) -> int:
+        """`max_bits`, or the most bits this role has or will take, rounded up to one of `TOPS`.
+
+        Kernels differ only between these, so that each new bit-width does not compile a new graph.
+        """
+        bits = getattr(self.precision, role)
+        now = 0 if is_float(bits) else bits or 0
+        top = self.settings.max_bits or max(self.tops.get(role, 0), now)
+        return next((bits for bits in TOPS if top <= bits), 32)
+
+    def _tops(self) -> tuple[int, ...]:
+        if not self.settings.kernel.takes_codes:
+            return NO_TOPS
+        return self.code_tops
+
+    def check_precision(self, precision: Precision) -> None:
+        """Raise a ValueError if this layer cannot take these bits."""
+        self.settings.check(precision)
+
+    def rename(self, name: str) -> None:
+        """Set the layer's name in the whole model; its noise depends on it."""
+        if name != self.settings.name:
+            self.shared.note_bits(self.settings.name, False)
+            self.settings = replace(self.settings, name=name)
+            self.shared.note_bits(name, bool(self.quantized_roles))
+            self._write_control()
+
+    def _write_control(self) -> None:
+        levels = [
+            0 if is_float(bits) else 2 ** (bits or 0) - 1 for _, bits in self.precision.items()
+        ]
+        rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        base = hash_ints(self.settings.seed, rank, zlib.crc32(self.settings.name.encode()))
+        if not self.control.is_meta:
+            values = torch.tensor([*levels, base, self.shared.step], dtype=torch.int32)
+            self.control[:CALL].copy_(values, non_blocking=True)
+        # averaging (EMA with buffers) may overwrite the buffer: `_tick` then writes again
+        self._written_version = version(self.control)
+
+    # -- forward --------------------------------------------------------------------------------
+
+    @property
+    def is_active(self) -> bool:
+        """Whether forward differs from the float module's: a role has bits, or `calibrate` runs."""
+        return bool(self.quantized_roles) or self.shared.is_calibrating
+
+    def multiply(
+        self,
+        geometry: Geometry,
+        a: Tensor,
+        w: Tensor,
+        bias: Tensor | None = None,
+        *,
+        second: str = "weight",
+        second_keep: tuple[int, ...] = (),
+        second_view: tuple[int, ...] = (),
+        input_keep: tuple[int, ...] = (),
+        act_row: int = 0,
+    ) -> Tensor:
+        """a x w (+ bias) with both operands, the error and the weight gradient quantized.
+
+        second: the role of `w`, "weight" or "act". second_keep: its channel dimensions, which get a
+        range each. act_row: the row of `act_range` for `a`; a second activation has the next row.
+        Each product of a layer has its own rows and its own noise.
+        """
+        quantizer = self.current_quantizer
+        if a.dtype != w.dtype and torch.is_autocast_enabled(a.device.type):
+            wide = torch.promote_types(a.dtype, w.dtype)  # grids are not bf16, operands may be
+            a, w, bias = a.to(wide), w.to(wide), None if bias is None else bias.to(wide)
+        roles = self.quantized_roles
+        control = control_for_product(self._tick(is_first=act_row == 0), act_row)
+        if "act" in roles:
+            a = quantizer.prepare("act", a, control[LEVELS["act"]])
+        if second in roles:
+            w = quantizer.prepare(second, w, control[LEVELS[second]])
+        a_range = self._act_range(a, act_row)
+        w_range = self._act_range(w, act_row + 1) if second == "act" else None
+        is_undecided = self.settings.kernel.name == UNDECIDED.name  # copies are not identical
+        if is_undecided and self.training and not torch.compiler.is_compiling() and a.numel():
+            self._decide_kernel(geometry, a, w, second)
+        spec = ProductSpec(
+            quantizer=quantizer,
+            kernel=self.settings.kernel,
+            geometry=geometry,
+            roles=roles,
+            tops=self._tops(),
+            second=second,
+            second_keep=second_keep,
+            second_view=second_view,
+            input_keep=input_keep,
+            recorder=self.recorder,
+            input_cache=self.shared.input_cache if self._shares_codes() else None,
+            act_bits=self.precision.act or 0 if self._shares_codes() else 0,
+        )
+        return quantized_product(spec, a, w, bias, control, self.health, a_range, w_range)
+
+    def _shares_codes(self) -> bool:
+        """Whether every layer that reads an input rounds it to the same range, the batch's."""
+        return can_use_input_cache() and self.training and self.recorder is None
+
+    def _decide_kernel(
+        self,
+        geometry: Geometry,
+        a: Tensor,
+        w: Tensor,
+        second: str,
+        recurrence: Recurrence | None = None,
+    ) -> None:
+        """Choose the kernel for "auto" once the shapes are known, in the first training step."""
+        roles = self.quantized_roles
+        first, other, error = (
+            self.top_bits(role) if role in roles or self.tops.get(role) else None
+            for role in ("act", second, "error")
+        )
+        kernel, reason = decide_kernel(
+            geometry,
+            a.detach(),
+            w.detach(),
+            tops=(first, other, error),
+            weight_grids=self.settings.quantizer.weight_grids,
+            recurrence=recurrence,
+        )
+        self.settings = replace(self.settings, kernel=kernel, kernel_reason=reason)
+
+    def _tick(self, *, is_first: bool = True) -> Tensor:
+        """A copy of the control tensor for this call, with its own noise.
+
+        The first product counts the call. A forward pass that is recomputed (gradient
+        checkpointing) counts nothing, so that its noise repeats. Evaluation takes no noise and
+        leaves the count of the training around it.
+        """
+        if not torch.compiler.is_compiling() and version(self.control) != self._written_version:
+            self._write_control()  # averaged or broadcast: `precision` is what counts
+        may_train = self.training or torch.is_grad_enabled()
+        takes_noise = "error" in self.quantized_roles or "grad" in self.quantized_roles
+        if is_first and takes_noise and may_train and not is_recomputing():
+            self.control[CALL].add_(1)
+            if not torch.compiler.is_compiling():
+                self._written_version = version(self.control)
+        return self.control.clone()
+
+    # -- activation ranges ----------------------------------------------------------------------
 
     def _act_range(self, x: Tensor, index: int) -> Range | None:
-        """The range an activation is put on: the batch's in training, the running one otherwise."""
+        """The range of an activation: the batch's in training, the running one in evaluation."""
         quantizer = self.settings.quantizer
         is_calibrating = self.shared.is_calibrating
         if "act" not in self.quantized_roles and not is_calibrating:
@@ -139,7 +361,7 @@ class RangeKeeper(SwappedModule):
             row = self.act_range[index].clone()  # backward may read it after the next observation
             return row[1], row[1] + row[2]
         low, high = self._batch_range(x)
-        watch(self.health, "act", (low, high))
+        flag_nonfinite(self.health, "act", (low, high))
         if must_observe and not is_recomputing() and x.numel() > 0:
             self._observe(index, low, high)
         elif not must_observe and quantizer.observes:
@@ -147,21 +369,21 @@ class RangeKeeper(SwappedModule):
         return low, high
 
     @property
-    def rules(self) -> Quantizer:
-        """The quantizer; in evaluation it waits for no other process, which may not evaluate."""
+    def current_quantizer(self) -> Quantizer:
+        """The quantizer; in evaluation without synchronization, as other ranks may not evaluate."""
         quantizer = self.settings.quantizer
-        is_alone = not (self.training or self.shared.is_calibrating)
-        return alone(quantizer) if is_alone else quantizer
+        must_sync = self.training or self.shared.is_calibrating
+        return quantizer if must_sync else without_sync(quantizer)
 
     def _batch_range(self, x: Tensor) -> Range:
-        quantizer, seen = self.rules, self.shared.last_seen
-        if not usable():
+        quantizer, cache = self.current_quantizer, self.shared.input_cache
+        if not can_use_input_cache():
             return quantizer.range_of("act", x.detach())
-        known = seen.range_of(x, quantizer)
-        if known is None:
-            known = quantizer.range_of("act", x.detach())
-            seen.keep_range(x, quantizer, known)
-        return known
+        within = cache.range_of(x, quantizer)
+        if within is None:
+            within = quantizer.range_of("act", x.detach())
+            cache.keep_range(x, quantizer, within)
+        return within
 
     def _observe(self, index: int, low: Tensor, high: Tensor) -> None:
         row = self.act_range[index]
@@ -169,7 +391,7 @@ class RangeKeeper(SwappedModule):
         share = 1 / count if self.shared.takes_mean else torch.where(count > 1, MOMENTUM, 1.0)
         new = torch.stack([low, high - low]).to(row.dtype)
         updated = torch.cat([count, torch.lerp(row[1:], new, share)])
-        # one bad batch must not spoil the ranges for good
+        # a batch that is not finite leaves the range as it was
         row.copy_(torch.where(torch.isfinite(new[1]), updated, row))
         self._is_observed = True
         if not torch.compiler.is_compiling():
@@ -177,12 +399,13 @@ class RangeKeeper(SwappedModule):
 
     @property
     def is_observed(self) -> bool:
-        """Whether every activation input has a range; read again when others wrote the buffer.
+        """Whether every activation input has a range.
 
-        Averaging (EMA, SWA), replication and loading write `act_range` without telling.
+        Averaging (EMA, SWA), replication and loading write `act_range` directly, so it is read
+        again when its version changed.
         """
         if self.num_act_inputs == 0:
-            return True  # there is nothing to wait for
+            return True
         if torch.compiler.is_compiling() or self.act_range.is_meta:
             return self._is_observed
         if version(self.act_range) != self._range_version:
@@ -209,248 +432,6 @@ class RangeKeeper(SwappedModule):
             self.act_range.zero_()
         self._range_version = version(self.act_range)
 
-
-def version(x: Tensor) -> int:
-    """How often the tensor was written to; tensors made in inference mode do not count."""
-    return -1 if x.is_inference() else x._version
-
-
-def is_recomputing() -> bool:
-    """Whether this forward runs inside a backward pass: gradient checkpointing, not a new batch."""
-    if torch.compiler.is_compiling():
-        return False
-    return torch._C._current_graph_task_id() != -1
-
-
-OWN_ATTRIBUTES = (
-    "settings", "shared", "precision", "quantized_roles", "tops", "is_announced", "code_tops",
-    "recorder", "_is_observed", "_range_version", "_written_version",
-)  # fmt: skip
-OWN_BUFFERS = ("control", "health", "act_range")
-TOPS = (4, 7, 8)  # two codes per byte; exact in 16-bit sums; exact in 32-bit sums
-NO_TOPS = (32,) * len(ROLES)
-
-
-class QuantizedLayer(RangeKeeper):
-    """Mixed in before a float module type; the float module's own attributes stay as they are.
-
-    Three buffers are added. `control` (not saved) holds what the arithmetic reads: level counts of
-    the four roles and the clock of the noise. `health` (not saved) turns NaN when an operand was
-    not finite. `act_range` (saved) holds a row [observations, minimum, range] per activation
-    input.
-    """
-
-    aggregates: ClassVar[bool] = False  # sums along edges, without a weight (`aggregation`)
-    replaced_methods: ClassVar[tuple[str, ...]] = ("forward",)  # of the float type
-
-    precision: Precision
-    tops: dict[str, int]  # the most bits each role was or will be given
-    is_announced: bool  # by a scheduler, which knows: an evaluation's bits do not count then
-    code_tops: tuple[int, ...]  # these as kernels see them, and graphs: they never read the bits
-    recorder: Recorder | None  # while `collect` runs
-    control: Tensor
-
-    # -- conversion -----------------------------------------------------------------------------
-
-    def become_quantized(self, settings: LayerSettings, shared: ModelState) -> None:
-        """Add to a freshly swapped float module what a converted layer needs."""
-        device = next((p.device for p in self.parameters()), None)
-        self.settings, self.shared = self.adapt(settings), shared
-        self.precision, self.quantized_roles = Precision(), ()
-        self.tops, self.is_announced, self.code_tops = {}, False, NO_TOPS
-        self.recorder = None
-        self._is_observed, self._range_version = False, None
-        zeros = torch.zeros(CONTROL_SIZE, dtype=torch.int32, device=device)
-        self.register_buffer("control", zeros, persistent=False)
-        health = torch.zeros(len(ROLES), dtype=torch.float32, device=device)
-        self.register_buffer("health", health, persistent=False)
-        ranges = torch.zeros(self.num_act_inputs, 3, dtype=torch.float32, device=device)
-        self.register_buffer("act_range", ranges, persistent=self.num_act_inputs > 0)
-        self._write_control()
-
-    @classmethod
-    def reason_against(cls, module: nn.Module) -> str | None:
-        """Why this float module of a type there is a layer for stays float; None: it can change."""
-        return None
-
-    @classmethod
-    def adapt(cls, settings: LayerSettings) -> LayerSettings:
-        """The settings as far as layers of this type can follow them."""
-        return settings
-
-    def become_float(self) -> None:
-        """Remove what `become_quantized` added and be an instance of the float type again."""
-        for name in OWN_BUFFERS:
-            del self._buffers[name]
-        self._non_persistent_buffers_set -= set(OWN_BUFFERS)
-        self.shared.note_bits(self.settings.name, False)
-        for name in OWN_ATTRIBUTES:
-            delattr(self, name)
-        self.swap_back()
-
-    # -- precision ------------------------------------------------------------------------------
-
-    def set_precision(self, precision: Precision) -> bool:
-        """Take these bits; True if anything was written (one tensor write), False if all was so."""
-        if precision == self.precision and version(self.control) == self._written_version:
-            return False
-        self.check_precision(precision)
-        self.precision = precision
-        rules = self.settings.quantizer.roles
-        self.quantized_roles = tuple(r for r in precision.quantized_roles if r in rules)
-        if not self.is_announced:  # nobody knows better than to learn from what is set
-            bits = {r: b for r, b in precision.items() if b is not None and not is_float(b)}
-            self.tops |= {role: max(self.tops.get(role, 0), b) for role, b in bits.items()}
-        self.code_tops = tuple(self.top_bits(role) for role in ROLES)
-        self.shared.note_bits(self.settings.name, bool(self.quantized_roles))
-        self._write_control()
-        return True
-
-    def expect(self, tops: Mapping[str, int]) -> None:
-        """Be told the most bits that roles will take: kernels and packing go by them."""
-        self.tops, self.is_announced = dict(tops), True
-        self.code_tops = tuple(self.top_bits(role) for role in ROLES)
-
-    def top_bits(self, role: str) -> int:
-        """The limit given on conversion, or the most bits this role has or will be given.
-
-        Rounded up to what makes a difference to kernels, so that bits which are set one by one
-        (3, 4, 5, ...) do not make one graph each.
-        """
-        bits = getattr(self.precision, role)
-        now = 0 if is_float(bits) else bits or 0
-        top = self.settings.max_bits or max(self.tops.get(role, 0), now)
-        return next((bits for bits in TOPS if top <= bits), 32)
-
-    def _tops(self) -> tuple[int, ...]:
-        if not self.settings.kernel.takes_codes:
-            return NO_TOPS
-        return self.code_tops
-
-    def check_precision(self, precision: Precision) -> None:
-        """Raise if these bits exceed the `max_bits` the layer was converted with."""
-        self.settings.check(precision)
-
-    def rename(self, name: str) -> None:
-        """Take the name the layer has in the whole model: its noise depends on it."""
-        if name != self.settings.name:
-            self.shared.note_bits(self.settings.name, False)
-            self.settings = replace(self.settings, name=name)
-            self.shared.note_bits(name, bool(self.quantized_roles))
-            self._write_control()
-
-    def _write_control(self) -> None:
-        levels = [
-            0 if is_float(bits) else 2 ** (bits or 0) - 1 for _, bits in self.precision.items()
-        ]
-        rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-        base = hash_ints(self.settings.seed, rank, zlib.crc32(self.settings.name.encode()))
-        if not self.control.is_meta:
-            values = torch.tensor([*levels, base, self.shared.step], dtype=torch.int32)
-            self.control[:CALL].copy_(values, non_blocking=True)
-        # an optimizer of averages (EMA with buffers) may write here too: then write again
-        self._written_version = version(self.control)
-
-    # -- forward --------------------------------------------------------------------------------
-
-    @property
-    def is_active(self) -> bool:
-        """Whether forward differs from the float module's: bits on some role, or calibration."""
-        return bool(self.quantized_roles) or self.shared.is_calibrating
-
-    def multiply(
-        self,
-        geometry: Geometry,
-        a: Tensor,
-        w: Tensor,
-        bias: Tensor | None = None,
-        *,
-        second: str = "weight",
-        second_keep: tuple[int, ...] = (),
-        second_view: tuple[int, ...] = (),
-        input_keep: tuple[int, ...] = (),
-        act_row: int = 0,
-    ) -> Tensor:
-        """a x w on this layer's grids: prepares, ranges, then hands both to the kernel.
-
-        act_row: where the running range of `a` is kept (of a second activation in the row after
-        it). Every product of a layer has rows, and noise, of its own.
-        """
-        quantizer = self.rules
-        if a.dtype != w.dtype and torch.is_autocast_enabled(a.device.type):
-            wide = torch.promote_types(a.dtype, w.dtype)  # grids are not bf16, operands may be
-            a, w, bias = a.to(wide), w.to(wide), None if bias is None else bias.to(wide)
-        roles, control = self.quantized_roles, part_of(self._tick(is_first=act_row == 0), act_row)
-        if "act" in roles:
-            a = quantizer.prepare("act", a, control[LEVELS["act"]])
-        if second in roles:
-            w = quantizer.prepare(second, w, control[LEVELS[second]])
-        a_range = self._act_range(a, act_row)
-        w_range = self._act_range(w, act_row + 1) if second == "act" else None
-        is_undecided = self.settings.kernel.name == UNDECIDED.name  # copies are not identical
-        if is_undecided and self.training and not torch.compiler.is_compiling() and a.numel():
-            self._decide_kernel(geometry, a, w, second)
-        plan = Plan(
-            quantizer=quantizer,
-            kernel=self.settings.kernel,
-            geometry=geometry,
-            roles=roles,
-            tops=self._tops(),
-            second=second,
-            second_keep=second_keep,
-            second_view=second_view,
-            input_keep=input_keep,
-            recorder=self.recorder,
-            seen=self.shared.last_seen if self._shares_codes() else None,
-            act_bits=self.precision.act or 0 if self._shares_codes() else 0,
-        )
-        return quantized_product(plan, a, w, bias, control, self.health, a_range, w_range)
-
-    def _shares_codes(self) -> bool:
-        """Whether an input is put on its own range, as for every layer that reads it."""
-        return usable() and self.training and self.recorder is None
-
-    def _decide_kernel(
-        self,
-        geometry: Geometry,
-        a: Tensor,
-        w: Tensor,
-        second: str,
-        recurrence: Recurrence | None = None,
-    ) -> None:
-        """What "auto" comes to, now that the shapes are known; once, in the first training step."""
-        roles = self.quantized_roles
-        first, other, error = (
-            self.top_bits(role) if role in roles or self.tops.get(role) else None
-            for role in ("act", second, "error")
-        )
-        kernel, reason = decide_kernel(
-            geometry,
-            a.detach(),
-            w.detach(),
-            tops=(first, other, error),
-            weight_grids=self.settings.quantizer.weight_grids,
-            recurrence=recurrence,
-        )
-        self.settings = replace(self.settings, kernel=kernel, kernel_reason=reason)
-
-    def _tick(self, *, is_first: bool = True) -> Tensor:
-        """A copy of the control tensor for this call, whose noise no other call shares.
-
-        The first product of a call counts it: a forward pass that is computed again inside a
-        backward pass counts nothing, and all products must find the number they had. Evaluation
-        takes no noise and must not shift that of the training around it.
-        """
-        if not torch.compiler.is_compiling() and version(self.control) != self._written_version:
-            self._write_control()  # averaged or broadcast by someone; the Precision is the truth
-        may_train = self.training or torch.is_grad_enabled()
-        takes_noise = "error" in self.quantized_roles or "grad" in self.quantized_roles
-        if is_first and takes_noise and may_train and not is_recomputing():
-            self.control[CALL].add_(1)
-            if not torch.compiler.is_compiling():
-                self._written_version = version(self.control)
-        return self.control.clone()
-
     # -- state ----------------------------------------------------------------------------------
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
@@ -463,7 +444,7 @@ class QuantizedLayer(RangeKeeper):
                 self._is_observed = False
             else:
                 self._buffers[name] = buffer.to(device)
-        self._range_version = None  # another tensor; a state may just have been loaded into the old
+        self._range_version = None  # a new tensor, or a state that was loaded into the old one
         self._write_control()
         return self
 
@@ -489,7 +470,7 @@ class QuantizedLayer(RangeKeeper):
             missing_keys.remove(key)
         weights = [prefix + name for name in self._parameters]
         if any(name in state_dict for name in weights) or (strict and not weights):
-            self.reset_ranges()  # a float model's state: nothing is missing, nothing was observed
+            self.reset_ranges()  # a float model's state: complete, and nothing was observed
 
     def __setstate__(self, state: Any) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
@@ -497,14 +478,14 @@ class QuantizedLayer(RangeKeeper):
         self._range_version = None
 
     def extra_repr(self) -> str:
-        """The float module's, and the precision."""
+        """The float module's, the precision and the quantizer."""
         inner = super().extra_repr()
         own = f"precision={self.precision}, quantizer={type(self.settings.quantizer).__name__}"
         return f"{inner}, {own}" if inner else own
 
 
 def advance_clocks(layers: Iterable[QuantizedLayer], step: int) -> None:
-    """Tell the layers' noise that optimizer step `step` begins."""
+    """Set the optimizer step of the layers' noise and restart their count of calls."""
     clocks: dict[torch.device, Tensor] = {}
     for layer in layers:
         layer.shared.step = step
@@ -516,6 +497,25 @@ def advance_clocks(layers: Iterable[QuantizedLayer], step: int) -> None:
             clocks[device] = torch.zeros(2, dtype=torch.int32, device=device)
             clocks[device][0].fill_(step)
         if version(layer.control) != layer._written_version:
-            layer._write_control()  # someone else wrote, or a compiled forward, which cannot tell
+            layer._write_control()  # overwritten, or counted by a compiled forward pass
         layer.control[STEP:].copy_(clocks[device])
         layer._written_version = version(layer.control)
+
+
+def without_sync(quantizer: Quantizer) -> Quantizer:
+    """The same quantizer with ranges of this process only."""
+    if not getattr(quantizer, "sync_ranges", False):
+        return quantizer
+    return replace(quantizer, sync_ranges=False)  # type: ignore[call-arg]
+
+
+def version(x: Tensor) -> int:
+    """How often the tensor was written to; -1 for inference tensors, which have no count."""
+    return -1 if x.is_inference() else x._version
+
+
+def is_recomputing() -> bool:
+    """Whether this forward pass runs inside a backward pass (gradient checkpointing)."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._current_graph_task_id() != -1

@@ -1,4 +1,4 @@
-"""nn.Linear on grids: the weight's range is taken per output channel (row)."""
+"""Quantized nn.Linear, with one weight range per output channel (row), and quantized `MatMul`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bitcycle.matmul import MatMul
 from bitcycle.nn.class_swap import LAYERS
 from bitcycle.nn.layer import QuantizedLayer
 
-_GEOMETRY = LinearGeometry()
+_LINEAR, _MATMUL = LinearGeometry(), MatMulGeometry()
 
 
 @LAYERS.register("torch.nn.modules.linear.Linear")
@@ -23,11 +23,8 @@ class QuantizedLinear(QuantizedLayer, nn.Linear):
         if not self.is_active:
             return super().forward(input)
         return self.multiply(
-            _GEOMETRY, input, self.weight, self.bias, second_keep=(0,), input_keep=(1,)
+            _LINEAR, input, self.weight, self.bias, second_keep=(0,), input_keep=(1,)
         )
-
-
-_MATMUL = MatMulGeometry()
 
 
 @LAYERS.register("bitcycle.matmul.MatMul")

@@ -1,13 +1,12 @@
-"""What converted recurrent layers and cells share: products of the input and of the hidden state.
+"""Quantized nn.LSTM, nn.GRU and nn.RNN, and their cells.
 
     from_x = x^ W_ih^ + b_ih      all time steps in one product, one range for x, one for its error
     from_h = h^ W_hh^ + b_hh      one product per step, each with the ranges of that time step
     h, c = gates(from_x, from_h)  float32
 
-Weights are put on their grid (a range per row) once per call. The running ranges, which
-evaluation uses, are one for x and one for h (over all time steps) per layer and direction, and a
-third for what a projection (proj_size) takes. To a rule that goes by samples, a sample is one
-sequence at one time step.
+Weights have one range per row and are rounded once per call. Evaluation uses running ranges: per
+layer and direction one for x, one for h over all time steps, and one for the input of a projection
+(proj_size). For a quantizer with ranges per sample, a sample is one sequence at one time step.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from bitcycle.kernels.mixed import UNDECIDED
 from bitcycle.nn.activations import masked_dropout
 from bitcycle.nn.class_swap import LAYERS
 from bitcycle.nn.layer import QuantizedLayer, is_recomputing
-from bitcycle.nn.product import LEVELS, Plan, part_of, quantized_product
+from bitcycle.nn.product import LEVELS, ProductSpec, control_for_product, quantized_product
 from bitcycle.nn.recurrent_product import (
     Gates,
     GRUGates,
-    Job,
     LSTMGates,
-    Result,
+    RecurrenceOutput,
+    RecurrenceSpec,
     RNNGates,
-    Steps,
+    TimeSteps,
     run_recurrence,
 )
 from bitcycle.quantizers.base import Range
@@ -47,51 +46,51 @@ class RecurrentLayer(QuantizedLayer):
     def run_steps(
         self,
         gates: Gates,
-        steps: Steps,
+        steps: TimeSteps,
         x: Tensor,
         weights: tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None],
         h: Tensor,
         c: Tensor | None,
         control: Tensor,
         first_row: int = 0,
-    ) -> Result:
+    ) -> RecurrenceOutput:
         """One layer in one direction: x (rows, in) -> (rows, out) and the last states.
 
-        weights: weight_ih, weight_hh, bias_ih, bias_hh, weight_hr. first_row: of `act_range`, and
-        the number of the first of these products in the noise.
+        weights: weight_ih, weight_hh, bias_ih, bias_hh, weight_hr. first_row: the first of its rows
+        in `act_range`, which also numbers its products for the noise.
         """
         w_ih, w_hh, b_ih, b_hh, w_hr = weights
-        x, h = _in_one_dtype(x, w_ih), _in_one_dtype(h, w_hh)
-        c = c if c is None else _in_one_dtype(c, w_hh)
-        plan, quantizer = self._plan(x, w_ih, w_hh, steps), self.settings.quantizer
-        if "act" in plan.roles:
+        x, h = _promote(x, w_ih), _promote(h, w_hh)
+        c = c if c is None else _promote(c, w_hh)
+        spec, quantizer = self._spec(x, w_ih, w_hh, steps), self.settings.quantizer
+        if "act" in spec.roles:
             x = quantizer.prepare("act", x, control[LEVELS["act"]])
-        if "weight" in plan.roles:
+        if "weight" in spec.roles:
             levels = control[LEVELS["weight"]]
             w_ih, w_hh = (quantizer.prepare("weight", w, levels) for w in (w_ih, w_hh))
             w_hr = w_hr if w_hr is None else quantizer.prepare("weight", w_hr, levels)
         x_range = self._act_range(x, first_row)
         from_x = quantized_product(
-            plan, x, w_ih, b_ih, part_of(control, first_row), self.health, x_range, None
+            spec, x, w_ih, b_ih, control_for_product(control, first_row), self.health, x_range, None
         )
         h_row, p_row = first_row + 1, first_row + 2
-        h_range, takes_ranges = self._running_range(h_row)
+        h_range, has_step_ranges = self._running_range(h_row)
         p_range = self._running_range(p_row)[0] if w_hr is not None else None
-        job = Job(plan, gates, steps, (h_row, p_row), takes_ranges)
+        recurrence = RecurrenceSpec(spec, gates, steps, (h_row, p_row), has_step_ranges)
         result = run_recurrence(
-            job, from_x, w_hh, b_hh, w_hr, h, c, control, self.health, h_range, p_range
+            recurrence, from_x, w_hh, b_hh, w_hr, h, c, control, self.health, h_range, p_range
         )
         self._observe_steps(h_row, result.h_extremes)
         self._observe_steps(p_row, result.p_extremes)
         return result
 
-    def _plan(self, x: Tensor, w_ih: Tensor, w_hh: Tensor, steps: Steps) -> Plan:
+    def _spec(self, x: Tensor, w_ih: Tensor, w_hh: Tensor, steps: TimeSteps) -> ProductSpec:
         if self.settings.kernel.name == UNDECIDED.name and self.training and x.numel():
             num_out, num_in = w_hh.shape
             recurrence = Recurrence(max(steps.counts), len(steps.counts), (num_out, num_in))
             self._decide_kernel(_GEOMETRY, x, w_ih, "weight", recurrence)
-        return Plan(
-            quantizer=self.rules,
+        return ProductSpec(
+            quantizer=self.current_quantizer,
             kernel=self.settings.kernel,
             geometry=_GEOMETRY,
             roles=self.quantized_roles,
@@ -102,7 +101,7 @@ class RecurrentLayer(QuantizedLayer):
         )
 
     def _running_range(self, row: int) -> tuple[Range | None, bool]:
-        """The range that evaluation gives all time steps, or None and whether each has its own."""
+        """The running range for all time steps, or None and whether each step has its own."""
         if "act" not in self.quantized_roles and not self.shared.is_calibrating:
             return None, False
         is_fixed = not self.settings.quantizer.observes
@@ -126,8 +125,8 @@ class RecurrentLayer(QuantizedLayer):
         return rebuild, args, state
 
 
-def _in_one_dtype(x: Tensor, w: Tensor) -> Tensor:
-    """Under autocast what arrives may be bfloat16; grids and gates are not."""
+def _promote(x: Tensor, w: Tensor) -> Tensor:
+    """The tensor in the weight's precision: under autocast it may be bfloat16."""
     return x.to(torch.promote_types(x.dtype, w.dtype))
 
 
@@ -135,15 +134,15 @@ States = tuple[Tensor, Tensor | None]  # h and, of an LSTM, c: (layers * directi
 
 
 class _RecurrentStack(RecurrentLayer, nn.RNNBase):
-    """Takes apart what torch's recurrent layers accept and runs layer after layer.
+    """nn.LSTM, nn.GRU and nn.RNN: all layers and directions, with dropout between layers.
 
-    Batches (batch_first or not), single sequences and packed sequences, with dropout between the
-    layers. A graph that torch.compile makes breaks here: the time steps run uncompiled.
+    Takes batches (batch_first or not), single sequences and packed sequences. torch.compile breaks
+    its graph here: the time steps run uncompiled.
     """
 
     @property
     def num_act_inputs(self) -> int:  # type: ignore[override]
-        """A running range for x and h, and for what a projection takes, per layer and direction."""
+        """Running ranges for x, h and the input of a projection, per layer and direction."""
         return self.num_layers * self._num_directions * self._num_ranges
 
     @property
@@ -161,19 +160,19 @@ class _RecurrentStack(RecurrentLayer, nn.RNNBase):
         return RNNGates("tanh" if self.mode == "RNN_TANH" else "relu")
 
     def forward(self, input: Any, hx: Any = None) -> Any:
-        """As the float layer; without bits exactly it."""
+        """The float layer's arguments and results; without bits exactly the float layer."""
         if not self.is_active:
             return super().forward(input, hx)
-        return self._forward_on_grids(input, hx)
+        return self._quantized_forward(input, hx)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _forward_on_grids(self, input: Tensor | PackedSequence, hx: Any) -> Any:
+    def _quantized_forward(self, input: Tensor | PackedSequence, hx: Any) -> Any:
         if isinstance(input, PackedSequence):
             h, c = self._first_states(input.data, int(input.batch_sizes[0]), hx)
             if hx is not None and input.sorted_indices is not None:
                 h, c = h[:, input.sorted_indices], None if c is None else c[:, input.sorted_indices]
             self._check(input.data, h, c, input.batch_sizes)
-            steps = Steps(tuple(input.batch_sizes.tolist()))
+            steps = TimeSteps(tuple(input.batch_sizes.tolist()))
             output, h, c = self._run_layers(input.data, steps, h, c)
             if input.unsorted_indices is not None:
                 back = input.unsorted_indices
@@ -193,7 +192,7 @@ class _RecurrentStack(RecurrentLayer, nn.RNNBase):
         length, num, _ = x.shape
         if length == 0:
             raise ValueError(f"the input has shape {tuple(input.shape)}: no time step to compute")
-        output, h, c = self._run_layers(x.flatten(0, 1), Steps((num,) * length), h, c)
+        output, h, c = self._run_layers(x.flatten(0, 1), TimeSteps((num,) * length), h, c)
         output = output.view(length, num, output.shape[1])
         output = output.transpose(0, 1) if self.batch_first else output
         if is_batched:
@@ -201,7 +200,7 @@ class _RecurrentStack(RecurrentLayer, nn.RNNBase):
         return output.squeeze(batch_dim), _map(self._states(h, c), lambda state: state.squeeze(1))
 
     def _run_layers(
-        self, x: Tensor, steps: Steps, h: Tensor, c: Tensor | None
+        self, x: Tensor, steps: TimeSteps, h: Tensor, c: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         control = self._tick()
         last_h, last_c = [], []
@@ -270,6 +269,8 @@ class QuantizedRNN(_RecurrentStack, nn.RNN):
 
 
 class _RecurrentCell(RecurrentLayer, nn.RNNCellBase):
+    """nn.LSTMCell, nn.GRUCell and nn.RNNCell: one time step."""
+
     num_act_inputs = 2  # x and h
     weight_ih: Tensor
     weight_hh: Tensor
@@ -279,13 +280,13 @@ class _RecurrentCell(RecurrentLayer, nn.RNNCellBase):
         raise NotImplementedError
 
     def forward(self, input: Tensor, hx: Any = None) -> Any:
-        """As the float cell; without bits exactly it."""
+        """The float cell's arguments and results; without bits exactly the float cell."""
         if not self.is_active:
             return super().forward(input, hx)
-        return self._forward_on_grids(input, hx)
+        return self._quantized_forward(input, hx)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _forward_on_grids(self, input: Tensor, hx: Any) -> Any:
+    def _quantized_forward(self, input: Tensor, hx: Any) -> Any:
         is_lstm = isinstance(self, nn.LSTMCell)
         states = () if hx is None else hx if is_lstm else (hx,)
         for name, tensor in (("input", input), *((f"state {i}", s) for i, s in enumerate(states))):
@@ -301,7 +302,7 @@ class _RecurrentCell(RecurrentLayer, nn.RNNCellBase):
         self._check(x, states)
         weights = (self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh, None)
         h, c = (*states, None)[:2]
-        steps = Steps((len(x),))
+        steps = TimeSteps((len(x),))
         result = self.run_steps(self._gates, steps, x, weights, h, c, self._tick())
         new = [
             state if is_batched else state.squeeze(0)

@@ -1,7 +1,7 @@
-"""One weight, multiplied once per time step: its grid is made once, inputs and errors per step.
+"""The recurrence of LSTM, GRU and RNN: the hidden state's product at every time step, and backward.
 
-The ranges of the input (the hidden state) and of its error are those of one time step. The weight
-gradient is one product over all steps together.
+The weight is rounded once per call. The hidden state and its error are rounded at every time step,
+each with the range of that step. The weight gradient is one product over all time steps.
 """
 
 from __future__ import annotations
@@ -13,334 +13,38 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from bitcycle.kernels.prepacked import hold_grad_input, hold_output
+from bitcycle.kernels.prepacked import prepack_grad_input, prepack_output
 from bitcycle.nn.product import (
     CLOCK,
     LEVELS,
-    NUM_TENSORS,
-    STEP,
-    Form,
-    Plan,
-    Tensors,
-    _encode,
-    _encode_error,
-    _encode_for_input,
-    _encode_second,
-    _no_autocast,
+    NUM_SAVED_TENSORS,
+    ProductSpec,
+    SavedFormat,
+    SavedTensors,
+    control_for_product,
     differentiable_once,
-    part_of,
-    restore,
-    to_save,
-    watch,
+    encode_error,
+    encode_grad,
+    encode_operand,
+    encode_second,
+    encode_weight_for_grad_input,
+    flag_nonfinite,
+    restore_operand,
+    save_operand,
+    without_autocast,
 )
-from bitcycle.ops.noise import noise_key
 from bitcycle.quantizers.base import Quantized, Range
 
-_TIME = 0x1B873593  # odd: keeps the noise of time steps apart
-
-Kept = tuple[Tensor, ...]
-Slopes = tuple[Tensor, ...]  # their first dimension runs over the rows, as in Kept
-
-
-class Gates(Protocol):
-    """The arithmetic of one kind of cell; `size` below is the number of hidden units."""
-
-    count: ClassVar[int]  # gates: the products have count * size columns
-    kept: ClassVar[tuple[int, ...]]  # widths, in sizes, of what the backward pass reads
-    has_one_error: ClassVar[bool]  # the two products are only added, so their errors are equal
-
-    def step(
-        self, x: Tensor, h: Tensor, before: Tensor, c: Tensor | None, kept: Kept
-    ) -> tuple[Tensor, Tensor | None]:
-        """The next hidden and cell state; fills `kept`. `h` (the product) may be overwritten."""
-
-    def slopes(self, kept: Kept) -> Slopes:
-        """The factors of `back`, for all rows."""
-
-    def back(
-        self, slopes: Slopes, dh: Tensor, dc: Tensor | None, dx: Tensor, dproduct: Tensor
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Fill the errors of the two products; return what the earlier h and c get directly.
-
-        `dx` and `dproduct` are one tensor where `has_one_error`.
-        """
+_TIME_NOISE = 0x1B873593  # odd: separates the noise of time steps
 
 
 @dataclass(frozen=True)
-class LSTMGates:
-    """c' = f c + i g, h' = o tanh(c'); i, f, o = sigmoid(x + h), g = tanh(x + h)."""
-
-    count: ClassVar[int] = 4
-    kept: ClassVar[tuple[int, ...]] = (4, 1)  # i f g o; the cell state before
-    has_one_error: ClassVar[bool] = True
-
-    def step(
-        self, x: Tensor, h: Tensor, before: Tensor, c: Tensor | None, kept: Kept
-    ) -> tuple[Tensor, Tensor | None]:
-        """One time step."""
-        assert c is not None
-        gates, c_before = kept
-        size = c.shape[1]
-        total = h.add_(x)
-        torch.sigmoid(total[:, : 2 * size], out=gates[:, : 2 * size])
-        torch.tanh(total[:, 2 * size : 3 * size], out=gates[:, 2 * size : 3 * size])
-        torch.sigmoid(total[:, 3 * size :], out=gates[:, 3 * size :])
-        i, f, g, o = gates.chunk(4, dim=1)
-        c_before.copy_(c)
-        c = torch.addcmul(f * c, i, g)
-        return o * torch.tanh(c), c
-
-    def slopes(self, kept: Kept) -> Slopes:
-        """Of the four gates, of the cell state in h', and of the cell state before in c'."""
-        gates, c_before = kept
-        i, f, g, o = gates.chunk(4, dim=1)
-        tanh_c = torch.addcmul(f * c_before, i, g).tanh_()
-        gate_slopes = torch.empty_like(gates)
-        to_i, to_f, to_g, to_o = gate_slopes.chunk(4, dim=1)
-        torch.mul(i * (1 - i), g, out=to_i)
-        torch.mul(f * (1 - f), c_before, out=to_f)
-        torch.mul(1 - g * g, i, out=to_g)
-        torch.mul(o * (1 - o), tanh_c, out=to_o)
-        to_c = tanh_c.square_().neg_().add_(1).mul_(o)
-        return gate_slopes, to_c, f
-
-    def back(
-        self, slopes: Slopes, dh: Tensor, dc: Tensor | None, dx: Tensor, dproduct: Tensor
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """One time step backwards."""
-        assert dc is not None
-        gate_slopes, to_c, f = slopes
-        size = dh.shape[1]
-        dc = torch.addcmul(dc, dh, to_c)
-        through_cell = gate_slopes[:, : 3 * size].view(-1, 3, size)
-        torch.mul(dc.unsqueeze(1), through_cell, out=dx[:, : 3 * size].view(-1, 3, size))
-        torch.mul(dh, gate_slopes[:, 3 * size :], out=dx[:, 3 * size :])
-        return None, dc * f
-
-
-@dataclass(frozen=True)
-class GRUGates:
-    """h' = (1 - z) n + z h; r, z = sigmoid(x + h), n = tanh(x + r h) of the products x and h."""
-
-    count: ClassVar[int] = 3
-    kept: ClassVar[tuple[int, ...]] = (3, 1, 1)  # r z n; the product that r scales; h before
-    has_one_error: ClassVar[bool] = False
-
-    def step(
-        self, x: Tensor, h: Tensor, before: Tensor, c: Tensor | None, kept: Kept
-    ) -> tuple[Tensor, Tensor | None]:
-        """One time step."""
-        gates, scaled, h_before = kept
-        size = before.shape[1]
-        torch.add(x[:, : 2 * size], h[:, : 2 * size], out=gates[:, : 2 * size]).sigmoid_()
-        r, z, n = gates.chunk(3, dim=1)
-        scaled.copy_(h[:, 2 * size :])
-        torch.addcmul(x[:, 2 * size :], r, scaled, out=n).tanh_()
-        h_before.copy_(before)
-        return torch.lerp(n, before, z), None
-
-    def slopes(self, kept: Kept) -> Slopes:
-        """Of the three gates, then r (which scales the product of h) and z (which keeps h)."""
-        gates, scaled, h_before = kept
-        r, z, n = gates.chunk(3, dim=1)
-        gate_slopes = torch.empty_like(gates)
-        to_r, to_z, to_n = gate_slopes.chunk(3, dim=1)
-        torch.mul(1 - z, 1 - n * n, out=to_n)
-        torch.mul(z * (1 - z), h_before - n, out=to_z)
-        torch.mul(to_n * scaled, r * (1 - r), out=to_r)
-        return gate_slopes, r, z
-
-    def back(
-        self, slopes: Slopes, dh: Tensor, dc: Tensor | None, dx: Tensor, dproduct: Tensor
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """One time step backwards."""
-        gate_slopes, r, z = slopes
-        size = dh.shape[1]
-        by_gate = gate_slopes.view(-1, 3, size)
-        torch.mul(dh.unsqueeze(1), by_gate, out=dx.view(-1, 3, size))
-        dproduct.copy_(dx)
-        dproduct[:, 2 * size :].mul_(r)
-        return dh * z, None
-
-
-@dataclass(frozen=True)
-class RNNGates:
-    """h' = tanh(x + h), or relu."""
-
-    nonlinearity: str = "tanh"
-    count: ClassVar[int] = 1
-    kept: ClassVar[tuple[int, ...]] = (1,)  # h'
-    has_one_error: ClassVar[bool] = True
-
-    def step(
-        self, x: Tensor, h: Tensor, before: Tensor, c: Tensor | None, kept: Kept
-    ) -> tuple[Tensor, Tensor | None]:
-        """One time step."""
-        total = h.add_(x)
-        after = total.tanh_() if self.nonlinearity == "tanh" else total.relu_()
-        kept[0].copy_(after)
-        return after, None
-
-    def slopes(self, kept: Kept) -> Slopes:
-        """1 - h'^2, or 1 where h' > 0."""
-        (after,) = kept
-        return (1 - after * after if self.nonlinearity == "tanh" else (after > 0).to(after.dtype),)
-
-    def back(
-        self, slopes: Slopes, dh: Tensor, dc: Tensor | None, dx: Tensor, dproduct: Tensor
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """One time step backwards."""
-        torch.mul(dh, slopes[0], out=dx)
-        return None, None
-
-
-class SteppedOutput:
-    """The forward products; afterwards `saved` holds what the backward ones need."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        w: Tensor,
-        bias: Tensor | None,
-        control: Tensor,
-        health: Tensor,
-        within: Range | None,
-        *,
-        keeps: bool,
-        takes_ranges: bool,
-    ) -> None:
-        self._plan, self._control, self._within = plan, control, within
-        self._keeps, self._takes_ranges = keeps, takes_ranges
-        self._dtype = w.dtype
-        self._weight = _encode_second(plan, w, control, health, None)
-        self._for_input = _encode_for_input(plan, w, control, self._weight) if keeps else None
-        self._times = hold_output(plan.kernel, self._weight, bias)
-        self._inputs: list[Quantized] = []
-        self._raw: list[Tensor] = []
-        self._ranges: list[Range] = []
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """x w^T + bias, for the next time step; x (rows, in)."""
-        plan = self._plan
-        levels = self._control[LEVELS["act"]]
-        prepared = plan.quantizer.prepare("act", x, levels) if "act" in plan.roles else x
-        within = self._within
-        if within is None and self._takes_ranges:
-            within = plan.quantizer.range_of("act", prepared)
-            if x.shape[0] > 0:
-                self._ranges.append(within)
-        q = _encode(plan, "act", prepared, self._control, within, torch.uint8)
-        if self._keeps:
-            self._inputs.append(q)
-            if prepared is not x:
-                self._raw.append(x)
-        return self._times(q).to(self._dtype)
-
-    def extremes(self) -> Tensor | None:
-        """The range over all steps, as [low, high]; None if a running range was used."""
-        if not self._ranges:
-            return None
-        lows, highs = (torch.stack(ends) for ends in zip(*self._ranges, strict=True))
-        return torch.stack([lows.min(), highs.max()])
-
-    def saved(self) -> tuple[list[Tensor | None], tuple[Form, Form]]:
-        """Inputs of all steps, the weight, and the inputs before `prepare` if that did anything."""
-        assert self._for_input is not None
-        inputs, input_form = to_save(_in_one(self._inputs, _counts(self._inputs)))
-        weight, weight_form = to_save(self._for_input)
-        raw = torch.cat(self._raw) if self._raw else None
-        return [*inputs, *weight, raw], (input_form, weight_form)
-
-
-NUM_SAVED = 2 * NUM_TENSORS + 1
-
-
-class SteppedBackward:
-    """The backward products, given what `SteppedOutput.saved` returned; last time step first."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        saved: tuple[Tensor | None, ...],
-        forms: tuple[Form, Form],
-        control: Tensor,
-        health: Tensor,
-        num_steps: int,
-    ) -> None:
-        self._plan, self._control, self._health = plan, control, health
-        inputs: Tensors = saved[:NUM_TENSORS]  # type: ignore[assignment]
-        weight: Tensors = saved[NUM_TENSORS : 2 * NUM_TENSORS]  # type: ignore[assignment]
-        self._inputs = restore(inputs, forms[0])
-        self._times = hold_grad_input(plan.kernel, restore(weight, forms[1]))
-        self._raw, self._rows_left = saved[-1], 0 if saved[-1] is None else saved[-1].shape[0]
-        clocks = control.repeat(num_steps, 1)
-        steps = torch.arange(num_steps, dtype=torch.int32, device=control.device)
-        clocks[:, CLOCK.start] += steps * _TIME
-        self._controls = list(clocks.unbind(0))
-        self._errors: list[Quantized] = []
-
-    def keep_error(self, e: Tensor) -> Quantized:
-        """The error of the next earlier step on its grid, kept for `grad_weight`."""
-        for_input, for_weight = _encode_error(self._plan, e, self._controls.pop(), self._health)
-        self._errors.append(for_weight)
-        return for_input
-
-    def grad_input(self, e: Tensor) -> Tensor:
-        """e w for the next earlier step; keeps the error."""
-        grad = self._times(self.keep_error(e)).to(e.dtype)
-        return grad if self._raw is None else self._through_prepare(grad)
-
-    def _through_prepare(self, grad: Tensor) -> Tensor:
-        assert self._raw is not None
-        self._rows_left -= grad.shape[0]
-        x = self._raw[self._rows_left : self._rows_left + grad.shape[0]].detach()
-        with torch.enable_grad():
-            levels = self._control[LEVELS["act"]]
-            prepared = self._plan.quantizer.prepare("act", x.requires_grad_(), levels)
-        return torch.autograd.grad(prepared, x, grad)[0]
-
-    def grad_weight(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """Over all steps in one product, with a scale per row where codes are multiplied."""
-        plan = self._plan
-        errors = _in_one(self._errors[::-1], _counts(self._errors[::-1]))
-        grad = plan.kernel.grad_weight(plan.geometry, errors, self._inputs, shape).to(dtype)
-        if "grad" in plan.roles:
-            levels, key = self._control[LEVELS["grad"]], noise_key(self._control[CLOCK])
-            grad = plan.quantizer.encode_grad(grad, levels, key, self._control[STEP])
-        return grad
-
-
-def _counts(parts: list[Quantized]) -> list[int]:
-    return [_data(part).shape[0] for part in parts]
-
-
-def _data(q: Quantized) -> Tensor:
-    data = q.values if q.values is not None else q.codes
-    assert data is not None
-    return data
-
-
-def _in_one(parts: list[Quantized], counts: list[int]) -> Quantized:
-    """The rows of all steps as one operand; codes get their step's scale and offset in each row."""
-    if len(parts) == 1:
-        return parts[0]
-    data = torch.cat([_data(part) for part in parts])
-    if parts[0].values is not None:
-        return Quantized(values=data, top=parts[0].top)
-    scale, offset = (
-        torch.cat([getattr(part, name).expand(n, 1) for part, n in zip(parts, counts, strict=True)])
-        for name in ("scale", "offset")
-    )
-    return replace(parts[0], codes=data, scale=scale, offset=offset)
-
-
-@dataclass(frozen=True)
-class Steps:
-    """How many rows belong to each time step, and whether the last is computed first.
+class TimeSteps:
+    """How many rows belong to each time step, and whether the last step is computed first.
 
     Sequences are sorted by length, the longest first: a step has the first `count` of them.
 
-    >>> steps = Steps((2, 2, 1), is_reversed=True)
+    >>> steps = TimeSteps((2, 2, 1), is_reversed=True)
     >>> steps.split(torch.arange(5))
     (tensor([4]), tensor([2, 3]), tensor([0, 1]))
     >>> steps.join(steps.split(torch.arange(5)))
@@ -362,18 +66,18 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Job:
-    """Everything about a recurrence that is not a tensor."""
+class RecurrenceSpec:
+    """What a recurrence needs besides tensors."""
 
-    plan: Plan
+    product: ProductSpec
     gates: Gates
-    steps: Steps
-    parts: tuple[int, int]  # numbers of the hidden state's product and of the projection's
-    takes_ranges: bool  # of each time step; otherwise running ranges are given, or none is needed
+    steps: TimeSteps
+    product_numbers: tuple[int, int]  # of the hidden state's product and of the projection's
+    has_step_ranges: bool  # each step takes its own range; else a running range, or none
 
 
 @dataclass(frozen=True)
-class Result:
+class RecurrenceOutput:
     """Outputs of all rows, the last states, and the ranges of the hidden state and projection."""
 
     output: Tensor
@@ -384,7 +88,7 @@ class Result:
 
 
 def run_recurrence(
-    job: Job,
+    spec: RecurrenceSpec,
     x: Tensor,
     w: Tensor,
     bias: Tensor | None,
@@ -395,18 +99,19 @@ def run_recurrence(
     health: Tensor,
     h_range: Range | None,
     p_range: Range | None,
-) -> Result:
-    """From the input's product x (rows, gates * size) and the first state, step by step.
+) -> RecurrenceOutput:
+    """Run all time steps of one layer in one direction.
 
-    w (gates * size, out), bias: of the hidden state; projection (out, size): h = projection u of
-    what the gates make, or None for h = u.
+    x (rows, gates * size): the input's product. w (gates * size, out), bias: of the hidden state.
+    projection (out, size): h = projection u of the cell's output u, or None for h = u. h, c: the
+    first states.
     """
     h_low, h_high = h_range if h_range is not None else (None, None)
     p_low, p_high = p_range if p_range is not None else (None, None)
     results = _Recurrence.apply(  # type: ignore[no-untyped-call]
-        x, w, bias, projection, h, c, control, health, h_low, h_high, p_low, p_high, job
+        x, w, bias, projection, h, c, control, health, h_low, h_high, p_low, p_high, spec
     )
-    return Result(*results)
+    return RecurrenceOutput(*results)
 
 
 class _Recurrence(torch.autograd.Function):
@@ -425,62 +130,66 @@ class _Recurrence(torch.autograd.Function):
         h_high: Tensor | None,
         p_low: Tensor | None,
         p_high: Tensor | None,
-        job: Job,
+        spec: RecurrenceSpec,
     ) -> tuple[Tensor | None, ...]:
-        keeps = any(ctx.needs_input_grad)
-        flags = {"keeps": keeps, "takes_ranges": job.takes_ranges}
+        needs_grad = any(ctx.needs_input_grad)
+        flags = {"needs_grad": needs_grad, "has_step_ranges": spec.has_step_ranges}
         h_range = (h_low, h_high) if h_low is not None and h_high is not None else None
         p_range = (p_low, p_high) if p_low is not None and p_high is not None else None
-        size = w.shape[0] // job.gates.count
-        kept = tuple(x.new_empty(len(x), width * size) for width in job.gates.kept) if keeps else ()
+        gates, steps, (h_number, p_number) = spec.gates, spec.steps, spec.product_numbers
+        size = w.shape[0] // gates.count
+        widths = [width * size for width in gates.saved_widths]
+        saved = tuple(x.new_empty(len(x), width) for width in widths) if needs_grad else ()
         outputs: list[Tensor] = []
-        with _no_autocast(x):
-            hidden = SteppedOutput(
-                job.plan, w, bias, part_of(control, job.parts[0]), health, h_range, **flags
-            )
+        with without_autocast(x):
+            h_control = control_for_product(control, h_number)
+            hidden = StepProducts(spec.product, w, bias, h_control, health, h_range, **flags)
             project = None
             if projection is not None:
-                p_control = part_of(control, job.parts[1])
-                project = SteppedOutput(
-                    job.plan, projection, None, p_control, health, p_range, **flags
+                p_control = control_for_product(control, p_number)
+                project = StepProducts(
+                    spec.product, projection, None, p_control, health, p_range, **flags
                 )
-            for from_x, *here in zip(*map(job.steps.split, (x, *kept)), strict=True):
+            for from_x, *rows in zip(*map(steps.split, (x, *saved)), strict=True):
                 count = len(from_x)
-                before, c_before = h[:count], c if c is None else c[:count]
-                scratch = here or [x.new_empty(count, width * size) for width in job.gates.kept]
-                new, new_c = job.gates.step(
-                    from_x, hidden(before), before, c_before, tuple(scratch)
-                )
+                h_now, c_now = h[:count], c if c is None else c[:count]
+                rows = rows or [x.new_empty(count, width) for width in widths]
+                new, new_c = gates.step(from_x, hidden(h_now), h_now, c_now, tuple(rows))
                 new = new if project is None else project(new)
                 outputs.append(new)
-                h, c = _put(h, new), c if c is None or new_c is None else _put(c, new_c)
+                h = _replace_rows(h, new)
+                c = c if c is None or new_c is None else _replace_rows(c, new_c)
             extremes = [
-                None if product is None else product.extremes() for product in (hidden, project)
+                None if products is None else products.extremes() for products in (hidden, project)
             ]
             for ends in extremes:
                 if ends is not None:
-                    watch(health, "act", (ends[0], ends[1]))
-            if keeps:
-                _save(ctx, kept, hidden, project)
-        ctx.job, ctx.control, ctx.health = job, control, health  # control: see _Product
+                    flag_nonfinite(health, "act", (ends[0], ends[1]))
+            if needs_grad:
+                tensors, ctx.formats = hidden.saved()
+                if project is not None:
+                    p_tensors, ctx.p_formats = project.saved()
+                    tensors += p_tensors
+                ctx.save_for_backward(*saved, *tensors)
+        ctx.spec, ctx.control, ctx.health = spec, control, health  # control: see nn.product
         ctx.has_cell, ctx.w_like = c is not None, (w.shape, w.dtype)
         ctx.p_like = None if projection is None else (projection.shape, projection.dtype)
         ctx.mark_non_differentiable(*(ends for ends in extremes if ends is not None))
         ctx.set_materialize_grads(False)
-        return job.steps.join(outputs), h, c, *extremes
+        return steps.join(outputs), h, c, *extremes
 
     @staticmethod
     @differentiable_once
     def backward(
         ctx: Any, d_output: Tensor | None, d_h: Tensor | None, d_c: Tensor | None, *_: Any
     ) -> tuple[Tensor | None, ...]:
-        job: Job = ctx.job
-        steps, gates = job.steps, job.gates
-        saved = ctx.saved_tensors
-        kept = saved[: len(gates.kept)]
-        hidden, project = _restore(ctx, saved[len(gates.kept) :])
-        new, num_states = kept[0], max(steps.counts)
-        size = new.shape[1] // gates.kept[0]
+        spec: RecurrenceSpec = ctx.spec
+        steps, gates = spec.steps, spec.gates
+        tensors = ctx.saved_tensors  # read once: gradient checkpointing unpacks them once
+        num_saved = len(gates.saved_widths)
+        saved, (hidden, project) = tensors[:num_saved], _restore_products(ctx, tensors[num_saved:])
+        new, num_states = saved[0], max(steps.counts)
+        size = new.shape[1] // gates.saved_widths[0]
         width = size if ctx.p_like is None else ctx.p_like[0][0]
         dh = new.new_zeros(num_states, width) if d_h is None else d_h
         dc: Tensor | None = None
@@ -489,27 +198,28 @@ class _Recurrence(torch.autograd.Function):
         if d_output is None:
             d_output = new.new_zeros(len(new), width)
         needs_x, needs_w, needs_bias, needs_p, needs_h, needs_c = ctx.needs_input_grad[:6]
-        with _no_autocast(new):
+        with without_autocast(new):
             dx = new.new_empty(len(new), gates.count * size)
             dproduct = dx if gates.has_one_error else torch.empty_like(dx)
-            parts = (d_output, dx, dproduct, *gates.slopes(kept))
+            parts = (d_output, dx, dproduct, *gates.derivatives(saved))
             by_step = list(zip(*map(steps.split, parts), strict=True))
             while by_step:
-                arriving, dx_here, dproduct_here, *slopes = by_step.pop()
+                arriving, dx_now, dproduct_now, *derivatives = by_step.pop()
                 count = len(arriving)
                 error = dh[:count] + arriving
                 if project is not None:
                     error = project.grad_input(error)
-                direct, dc_new = gates.back(
-                    tuple(slopes), error, None if dc is None else dc[:count], dx_here, dproduct_here
+                dc_now = None if dc is None else dc[:count]
+                direct, dc_new = gates.backward_step(
+                    tuple(derivatives), error, dc_now, dx_now, dproduct_now
                 )
                 if by_step or needs_h:
-                    grad = hidden.grad_input(dproduct_here)
-                else:  # nobody asks for the first state's
-                    hidden.keep_error(dproduct_here)
+                    grad = hidden.grad_input(dproduct_now)
+                else:  # the first state needs no gradient
+                    hidden.keep_error(dproduct_now)
                     grad = torch.zeros_like(dh[:count])
-                dh = _put(dh, grad if direct is None else grad + direct)
-                dc = dc if dc is None or dc_new is None else _put(dc, dc_new)
+                dh = _replace_rows(dh, grad if direct is None else grad + direct)
+                dc = dc if dc is None or dc_new is None else _replace_rows(dc, dc_new)
             grad_w = hidden.grad_weight(*ctx.w_like) if needs_w else None
             grad_p = project.grad_weight(*ctx.p_like) if needs_p and project is not None else None
             grad_bias = dproduct.sum(0) if needs_bias else None
@@ -517,32 +227,315 @@ class _Recurrence(torch.autograd.Function):
         return *grads, dc if needs_c else None, *(None,) * 7
 
 
-def _put(state: Tensor, first: Tensor) -> Tensor:
+def _replace_rows(state: Tensor, first: Tensor) -> Tensor:
     """The state with its first rows replaced: all of them, unless sequences differ in length."""
     return first if len(first) == len(state) else torch.cat([first, state[len(first) :]])
 
 
-def _save(
-    ctx: Any, kept: tuple[Tensor, ...], hidden: SteppedOutput, project: SteppedOutput | None
-) -> None:
-    tensors, ctx.forms = hidden.saved()
-    if project is not None:
-        more, ctx.p_forms = project.saved()
-        tensors += more
-    ctx.save_for_backward(*kept, *tensors)
+def _restore_products(
+    ctx: Any, tensors: SavedTensors
+) -> tuple[StepProductsBackward, StepProductsBackward | None]:
+    spec: RecurrenceSpec = ctx.spec
+    num_steps = len(spec.steps.counts)
 
+    def make(tensors: SavedTensors, formats: Any, number: int) -> StepProductsBackward:
+        control = control_for_product(ctx.control, number)
+        return StepProductsBackward(spec.product, tensors, formats, control, ctx.health, num_steps)
 
-def _restore(
-    ctx: Any, saved: tuple[Tensor | None, ...]
-) -> tuple[SteppedBackward, SteppedBackward | None]:
-    job: Job = ctx.job
-    num_steps = len(job.steps.counts)
-
-    def make(tensors: tuple[Tensor | None, ...], forms: Any, part: int) -> SteppedBackward:
-        control = part_of(ctx.control, part)
-        return SteppedBackward(job.plan, tensors, forms, control, ctx.health, num_steps)
-
-    hidden = make(saved[:NUM_SAVED], ctx.forms, job.parts[0])
+    h_number, p_number = spec.product_numbers
+    hidden = make(tensors[:_NUM_SAVED], ctx.formats, h_number)
     if ctx.p_like is None:
         return hidden, None
-    return hidden, make(saved[NUM_SAVED:], ctx.p_forms, job.parts[1])
+    return hidden, make(tensors[_NUM_SAVED:], ctx.p_formats, p_number)
+
+
+# -- the products of all time steps with one weight -----------------------------------------------
+
+
+class StepProducts:
+    """Multiplies the input of one time step after another by the same weight."""
+
+    def __init__(
+        self,
+        spec: ProductSpec,
+        w: Tensor,
+        bias: Tensor | None,
+        control: Tensor,
+        health: Tensor,
+        within: Range | None,
+        *,
+        needs_grad: bool,
+        has_step_ranges: bool,
+    ) -> None:
+        self._spec, self._control, self._within = spec, control, within
+        self._needs_grad, self._has_step_ranges = needs_grad, has_step_ranges
+        self._dtype = w.dtype
+        weight = encode_second(spec, w, control, health, None)
+        self._multiply = prepack_output(spec.kernel, weight, bias)
+        self._for_grad_input = (
+            encode_weight_for_grad_input(spec, w, control, weight) if needs_grad else None
+        )
+        self._inputs: list[Quantized] = []
+        self._unprepared: list[Tensor] = []  # inputs before `Quantizer.prepare`
+        self._ranges: list[Range] = []
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x w^T + bias for the next time step; x (rows, in)."""
+        spec = self._spec
+        levels = self._control[LEVELS["act"]]
+        prepared = spec.quantizer.prepare("act", x, levels) if "act" in spec.roles else x
+        within = self._within
+        if within is None and self._has_step_ranges:
+            within = spec.quantizer.range_of("act", prepared)
+            if x.shape[0] > 0:
+                self._ranges.append(within)
+        q = encode_operand(spec, "act", prepared, self._control, within, torch.uint8)
+        if self._needs_grad:
+            self._inputs.append(q)
+            if prepared is not x:
+                self._unprepared.append(x)
+        return self._multiply(q).to(self._dtype)
+
+    def extremes(self) -> Tensor | None:
+        """The range over all steps, as [low, high]; None if a running range was used."""
+        if not self._ranges:
+            return None
+        lows, highs = (torch.stack(ends) for ends in zip(*self._ranges, strict=True))
+        return torch.stack([lows.min(), highs.max()])
+
+    def saved(self) -> tuple[list[Tensor | None], tuple[SavedFormat, SavedFormat]]:
+        """What `StepProductsBackward` needs: the inputs of all steps, the weight, raw inputs."""
+        assert self._for_grad_input is not None
+        inputs, input_format = save_operand(_concatenate(self._inputs))
+        weight, weight_format = save_operand(self._for_grad_input)
+        unprepared = torch.cat(self._unprepared) if self._unprepared else None
+        return [*inputs, *weight, unprepared], (input_format, weight_format)
+
+
+_NUM_SAVED = 2 * NUM_SAVED_TENSORS + 1  # the tensors of `StepProducts.saved`
+
+
+class StepProductsBackward:
+    """The backward products of `StepProducts`, last time step first."""
+
+    def __init__(
+        self,
+        spec: ProductSpec,
+        saved: SavedTensors,
+        formats: tuple[SavedFormat, SavedFormat],
+        control: Tensor,
+        health: Tensor,
+        num_steps: int,
+    ) -> None:
+        self._spec, self._control, self._health = spec, control, health
+        inputs, weight = saved[:NUM_SAVED_TENSORS], saved[NUM_SAVED_TENSORS:-1]
+        self._inputs = restore_operand(inputs, formats[0])
+        self._multiply = prepack_grad_input(spec.kernel, restore_operand(weight, formats[1]))
+        self._unprepared = saved[-1]
+        self._rows_left = 0 if self._unprepared is None else self._unprepared.shape[0]
+        clocks = control.repeat(num_steps, 1)
+        steps = torch.arange(num_steps, dtype=torch.int32, device=control.device)
+        clocks[:, CLOCK.start] += steps * _TIME_NOISE
+        self._controls = list(clocks.unbind(0))
+        self._errors: list[Quantized] = []
+
+    def keep_error(self, e: Tensor) -> Quantized:
+        """Round the error of the next earlier step and keep it for `grad_weight`."""
+        for_input, for_weight = encode_error(self._spec, e, self._controls.pop(), self._health)
+        self._errors.append(for_weight)
+        return for_input
+
+    def grad_input(self, e: Tensor) -> Tensor:
+        """e w for the next earlier step; keeps the error."""
+        grad = self._multiply(self.keep_error(e)).to(e.dtype)
+        return grad if self._unprepared is None else self._through_prepare(grad)
+
+    def _through_prepare(self, grad: Tensor) -> Tensor:
+        assert self._unprepared is not None
+        self._rows_left -= grad.shape[0]
+        x = self._unprepared[self._rows_left : self._rows_left + grad.shape[0]].detach()
+        with torch.enable_grad():
+            levels = self._control[LEVELS["act"]]
+            prepared = self._spec.quantizer.prepare("act", x.requires_grad_(), levels)
+        return torch.autograd.grad(prepared, x, grad)[0]
+
+    def grad_weight(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        """Over all steps in one product, with a scale per row where codes are multiplied."""
+        spec, errors = self._spec, _concatenate(self._errors[::-1])
+        grad = spec.kernel.grad_weight(spec.geometry, errors, self._inputs, shape).to(dtype)
+        return encode_grad(spec, grad, self._control)
+
+
+def _concatenate(parts: list[Quantized]) -> Quantized:
+    """The rows of all steps as one operand; codes get their step's scale and offset in each row."""
+    if len(parts) == 1:
+        return parts[0]
+    rows = [part.values if part.values is not None else part.codes for part in parts]
+    data = torch.cat([row for row in rows if row is not None])
+    if parts[0].values is not None:
+        return Quantized(values=data, top=parts[0].top)
+    counts = [len(row) for row in rows if row is not None]
+    scale, offset = (
+        torch.cat([getattr(part, name).expand(n, 1) for part, n in zip(parts, counts, strict=True)])
+        for name in ("scale", "offset")
+    )
+    return replace(parts[0], codes=data, scale=scale, offset=offset)
+
+
+# -- the arithmetic of the cells ------------------------------------------------------------------
+
+GateTensors = tuple[Tensor, ...]  # their first dimension runs over rows
+
+
+class Gates(Protocol):
+    """One kind of cell; `size` below is the number of hidden units.
+
+    from_x, from_h: the products of the input and of the hidden state, (rows, count * size).
+    """
+
+    count: ClassVar[int]  # gates: the products have count * size columns
+    saved_widths: ClassVar[tuple[int, ...]]  # of what the backward pass reads, in sizes
+    has_one_error: ClassVar[bool]  # the two products are only added, so their errors are equal
+
+    def step(
+        self, from_x: Tensor, from_h: Tensor, h: Tensor, c: Tensor | None, saved: GateTensors
+    ) -> tuple[Tensor, Tensor | None]:
+        """The next hidden and cell state; fills `saved`, may overwrite `from_h`."""
+
+    def derivatives(self, saved: GateTensors) -> GateTensors:
+        """The factors of `backward_step`, for all rows."""
+
+    def backward_step(
+        self, derivatives: GateTensors, dh: Tensor, dc: Tensor | None, dx: Tensor, dproduct: Tensor
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Fill the errors of the two products; return the direct gradients of the earlier h and c.
+
+        `dx` and `dproduct` are one tensor where `has_one_error`.
+        """
+
+
+@dataclass(frozen=True)
+class LSTMGates:
+    """c' = f c + i g, h' = o tanh(c'); i, f, o = sigmoid(from_x + from_h), g = tanh of it."""
+
+    count: ClassVar[int] = 4
+    saved_widths: ClassVar[tuple[int, ...]] = (4, 1)  # i f g o; c
+    has_one_error: ClassVar[bool] = True
+
+    def step(
+        self, from_x: Tensor, from_h: Tensor, h: Tensor, c: Tensor | None, saved: GateTensors
+    ) -> tuple[Tensor, Tensor | None]:
+        """One time step."""
+        assert c is not None
+        gates, saved_c = saved
+        size = c.shape[1]
+        total = from_h.add_(from_x)
+        torch.sigmoid(total[:, : 2 * size], out=gates[:, : 2 * size])
+        torch.tanh(total[:, 2 * size : 3 * size], out=gates[:, 2 * size : 3 * size])
+        torch.sigmoid(total[:, 3 * size :], out=gates[:, 3 * size :])
+        i, f, g, o = gates.chunk(4, dim=1)
+        saved_c.copy_(c)
+        c = torch.addcmul(f * c, i, g)
+        return o * torch.tanh(c), c
+
+    def derivatives(self, saved: GateTensors) -> GateTensors:
+        """By the four gates, of h' by c', and of c' by c."""
+        gates, c = saved
+        i, f, g, o = gates.chunk(4, dim=1)
+        tanh_c = torch.addcmul(f * c, i, g).tanh_()
+        by_gate = torch.empty_like(gates)
+        by_i, by_f, by_g, by_o = by_gate.chunk(4, dim=1)
+        torch.mul(i * (1 - i), g, out=by_i)
+        torch.mul(f * (1 - f), c, out=by_f)
+        torch.mul(1 - g * g, i, out=by_g)
+        torch.mul(o * (1 - o), tanh_c, out=by_o)
+        by_c = tanh_c.square_().neg_().add_(1).mul_(o)
+        return by_gate, by_c, f
+
+    def backward_step(
+        self, derivatives: GateTensors, dh: Tensor, dc: Tensor | None, dx: Tensor, dproduct: Tensor
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """One time step backwards."""
+        assert dc is not None
+        by_gate, by_c, f = derivatives
+        size = dh.shape[1]
+        dc = torch.addcmul(dc, dh, by_c)
+        through_cell = by_gate[:, : 3 * size].view(-1, 3, size)
+        torch.mul(dc.unsqueeze(1), through_cell, out=dx[:, : 3 * size].view(-1, 3, size))
+        torch.mul(dh, by_gate[:, 3 * size :], out=dx[:, 3 * size :])
+        return None, dc * f
+
+
+@dataclass(frozen=True)
+class GRUGates:
+    """h' = (1 - z) n + z h; r, z = sigmoid(from_x + from_h), n = tanh(from_x + r from_h)."""
+
+    count: ClassVar[int] = 3
+    saved_widths: ClassVar[tuple[int, ...]] = (3, 1, 1)  # r z n; the product that r scales; h
+    has_one_error: ClassVar[bool] = False
+
+    def step(
+        self, from_x: Tensor, from_h: Tensor, h: Tensor, c: Tensor | None, saved: GateTensors
+    ) -> tuple[Tensor, Tensor | None]:
+        """One time step."""
+        gates, scaled, saved_h = saved
+        size = h.shape[1]
+        torch.add(from_x[:, : 2 * size], from_h[:, : 2 * size], out=gates[:, : 2 * size]).sigmoid_()
+        r, z, n = gates.chunk(3, dim=1)
+        scaled.copy_(from_h[:, 2 * size :])
+        torch.addcmul(from_x[:, 2 * size :], r, scaled, out=n).tanh_()
+        saved_h.copy_(h)
+        return torch.lerp(n, h, z), None
+
+    def derivatives(self, saved: GateTensors) -> GateTensors:
+        """By the three gates, then r (which scales the product of h) and z (which keeps h)."""
+        gates, scaled, h = saved
+        r, z, n = gates.chunk(3, dim=1)
+        by_gate = torch.empty_like(gates)
+        by_r, by_z, by_n = by_gate.chunk(3, dim=1)
+        torch.mul(1 - z, 1 - n * n, out=by_n)
+        torch.mul(z * (1 - z), h - n, out=by_z)
+        torch.mul(by_n * scaled, r * (1 - r), out=by_r)
+        return by_gate, r, z
+
+    def backward_step(
+        self, derivatives: GateTensors, dh: Tensor, dc: Tensor | None, dx: Tensor, dproduct: Tensor
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """One time step backwards."""
+        by_gate, r, z = derivatives
+        size = dh.shape[1]
+        torch.mul(dh.unsqueeze(1), by_gate.view(-1, 3, size), out=dx.view(-1, 3, size))
+        dproduct.copy_(dx)
+        dproduct[:, 2 * size :].mul_(r)
+        return dh * z, None
+
+
+@dataclass(frozen=True)
+class RNNGates:
+    """h' = tanh(from_x + from_h), or relu."""
+
+    nonlinearity: str = "tanh"
+    count: ClassVar[int] = 1
+    saved_widths: ClassVar[tuple[int, ...]] = (1,)  # h'
+    has_one_error: ClassVar[bool] = True
+
+    def step(
+        self, from_x: Tensor, from_h: Tensor, h: Tensor, c: Tensor | None, saved: GateTensors
+    ) -> tuple[Tensor, Tensor | None]:
+        """One time step."""
+        total = from_h.add_(from_x)
+        new = total.tanh_() if self.nonlinearity == "tanh" else total.relu_()
+        saved[0].copy_(new)
+        return new, None
+
+    def derivatives(self, saved: GateTensors) -> GateTensors:
+        """1 - h'^2, or 1 where h' > 0."""
+        (new,) = saved
+        return (1 - new * new if self.nonlinearity == "tanh" else (new > 0).to(new.dtype),)
+
+    def backward_step(
+        self, derivatives: GateTensors, dh: Tensor, dc: Tensor | None, dx: Tensor, dproduct: Tensor
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """One time step backwards."""
+        torch.mul(dh, derivatives[0], out=dx)
+        return None, None

@@ -168,7 +168,7 @@ def test_attention_weights_are_returned_when_they_are_asked_for():
     [
         (lambda m: setattr(m.config, "_attn_implementation", "flex_attention"), "'flex_attention'"),
         (lambda m: setattr(m, "sinks", torch.zeros(4)), "attention sinks are not supported"),
-        (lambda m: m.__dict__.pop("config"), "keeps its config elsewhere"),
+        (lambda m: m.__dict__.pop("config"), "no config of its own"),
     ],
 )
 def test_what_stays_float_has_a_reason_in_the_audit(change, reason):

@@ -1,4 +1,8 @@
-"""PyTorch Geometric's own Linear on grids: a range per node, and per row of the weight."""
+"""Quantized layers of PyTorch Geometric: its Linear, and convolutions that aggregate neighbours.
+
+Activations have one range per node (`nn.graph`), weights one per row. Aggregation along edges is
+quantized only if the quantizer says so (`aggregation="quantized"`, Q-Agg).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,12 @@ from bitcycle.kernels.geometry import LinearGeometry
 from bitcycle.nn.class_swap import LAYERS
 from bitcycle.nn.graph import PerNodeLayer
 from bitcycle.nn.layer import LayerSettings, ModelState
-from bitcycle.nn.product import LEVELS, Plan, error_on_grid, on_grid
+from bitcycle.nn.product import (
+    LEVELS,
+    ProductSpec,
+    round_error_straight_through,
+    round_straight_through,
+)
 
 _GEOMETRY = LinearGeometry()
 
@@ -34,7 +43,7 @@ class QuantizedLinear(PerNodeLayer, Linear):  # type: ignore[misc]
         )
 
 
-_FLOAT_PROPAGATE = MessagePassing.propagate  # the one that knows explanations and decomposition
+_FLOAT_PROPAGATE = MessagePassing.propagate  # supports explanations and decomposition
 
 
 class Aggregation(PerNodeLayer, MessagePassing):  # type: ignore[misc]
@@ -45,31 +54,31 @@ class Aggregation(PerNodeLayer, MessagePassing):  # type: ignore[misc]
     replaced_methods: ClassVar[tuple[str, ...]] = ()  # every class has a `propagate` of its own
 
     def propagate(self, edge_index: Any, size: Any = None, **kwargs: Any) -> Tensor:
-        """As the float layer's, of features and of an error that are on their grids."""
+        """The float layer's `propagate`, with the features and the error rounded to their grids."""
         is_special = self.explain or self.decomposed_layers != 1
         run = _FLOAT_PROPAGATE.__get__(self) if is_special else super().propagate
         if not self.is_active:
             return run(edge_index, size=size, **kwargs)  # type: ignore[no-any-return]
-        control, plan = self._tick(), self._plan()
-        if "act" in plan.roles:
-            kwargs["x"] = self._on_grid(plan, kwargs.get("x"), control)
+        control, spec = self._tick(), self._spec()
+        if "act" in spec.roles:
+            kwargs["x"] = self._round_features(spec, kwargs.get("x"), control)
         output: Tensor = run(edge_index, size=size, **kwargs)
-        return (
-            error_on_grid(plan, output, control, self.health) if "error" in plan.roles else output
-        )
+        if "error" not in spec.roles:
+            return output
+        return round_error_straight_through(spec, output, control, self.health)
 
-    # what PyTorch Geometric puts in the place of `propagate` for explanations, and back
+    # PyTorch Geometric replaces `propagate` by these for explanations, and back
     _orig_propagate = _jinja_propagate = propagate
 
     def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
-        """Nothing: it would replace `propagate` when a copy is made or loaded."""
+        """Do nothing: the float method replaces `propagate` when a copy is made or loaded."""
 
-    def _on_grid(self, plan: Plan, x: Any, control: Tensor) -> Any:
-        """The features that edges start from; of a pair, the other ones only receive."""
+    def _round_features(self, spec: ProductSpec, x: Any, control: Tensor) -> Any:
+        """Round the features of source nodes; of a pair, the other one is not propagated."""
         if isinstance(x, (tuple, list)):
             source = 0 if self.flow == "source_to_target" else 1
             return tuple(
-                self._on_grid(plan, part, control) if number == source else part
+                self._round_features(spec, part, control) if number == source else part
                 for number, part in enumerate(x)
             )
         if not isinstance(x, Tensor):
@@ -77,25 +86,26 @@ class Aggregation(PerNodeLayer, MessagePassing):  # type: ignore[misc]
                 f"layer {self.settings.name!r} ({self.float_type.__name__}) propagates no node "
                 "features 'x' that could be quantized; leave it out with skip="
             )
-        x = plan.quantizer.prepare("act", x, control[LEVELS["act"]])
-        return on_grid(plan, x, control, self.node_range(x, self.node_dim % x.dim() + 1))
+        x = spec.quantizer.prepare("act", x, control[LEVELS["act"]])
+        within = self.node_range(x, self.node_dim % x.dim() + 1)
+        return round_straight_through(spec, x, control, within)
 
-    def _plan(self) -> Plan:
-        return Plan(
+    def _spec(self) -> ProductSpec:
+        return ProductSpec(
             quantizer=self.settings.quantizer,
             kernel=self.settings.kernel,
-            geometry=LinearGeometry(),  # not read: nothing is handed to the kernel
+            geometry=LinearGeometry(),  # unused: nothing is multiplied
             roles=self.quantized_roles,
             recorder=self.recorder,
         )
 
     def become_quantized(self, settings: LayerSettings, shared: ModelState) -> None:
-        """As every layer; ours stands in for a `propagate` that was set on the instance."""
+        """Convert; this class's `propagate` replaces one that was set on the instance."""
         super().become_quantized(settings, shared)
         self.__dict__.pop("propagate", None)
 
     def become_float(self) -> None:
-        """The float convolution again, explained or decomposed if it was."""
+        """Convert back; a convolution that was explained or decomposed still is."""
         super().become_float()
         self.__dict__.pop("propagate", None)
         if self.explain or self.decomposed_layers != 1:
@@ -104,19 +114,19 @@ class Aggregation(PerNodeLayer, MessagePassing):  # type: ignore[misc]
 
 @LAYERS.register("torch_geometric.nn.conv.gcn_conv.GCNConv")
 class QuantizedGCNConv(Aggregation, GCNConv):  # type: ignore[misc]
-    """A converted GCNConv: x W on the grid of each node, times the normalized adjacency."""
+    """A converted GCNConv: quantized x W, times the normalized adjacency."""
 
 
 @LAYERS.register("torch_geometric.nn.conv.sage_conv.SAGEConv")
 class QuantizedSAGEConv(Aggregation, SAGEConv):  # type: ignore[misc]
-    """A converted SAGEConv: neighbours are aggregated on their grids; the node's own x is not."""
+    """A converted SAGEConv: quantized neighbours are aggregated; the node's own x stays float32."""
 
 
 @LAYERS.register("torch_geometric.nn.conv.gat_conv.GATConv")
 class QuantizedGATConv(Aggregation, GATConv):  # type: ignore[misc]
-    """A converted GATConv: x W on the grid of each node (all heads); attention is float32."""
+    """A converted GATConv: quantized x W (all heads of a node); attention stays float32."""
 
 
 @LAYERS.register("torch_geometric.nn.conv.gin_conv.GINConv")
 class QuantizedGINConv(Aggregation, GINConv):  # type: ignore[misc]
-    """A converted GINConv: neighbours are summed on their grids; (1 + eps) x is not."""
+    """A converted GINConv: quantized neighbours are summed; (1 + eps) x stays float32."""

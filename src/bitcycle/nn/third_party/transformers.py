@@ -1,4 +1,8 @@
-"""Hugging Face's Conv1D (GPT-2) on grids: a linear layer whose weight is (in, out)."""
+"""Quantized modules of Hugging Face transformers: Conv1D (GPT-2) and attention.
+
+Attention modules look their attention function up in transformers' registry. A converted module
+uses the function registered here, whose two products are quantized.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +42,12 @@ class QuantizedConv1D(QuantizedLayer, Conv1D):
     __repr__ = nn.Module.__repr__  # Conv1D's own leaves out what is added
 
 
-NAME = "bitcycle"  # of the function, in transformers' registry
-_FORMER = ("sdpa", "eager", None)  # implementations whose masks are understood
+NAME = "bitcycle"  # of `attention` in transformers' registry
+_CONVERTIBLE = ("sdpa", "eager", None)  # implementations whose masks `attention` reads
 
 
 class _Config:
-    """A model's config, but for the attention function that it names."""
+    """A model's config with another name of the attention function."""
 
     _attn_implementation = NAME
 
@@ -55,24 +59,21 @@ class _Config:
 
 
 class QuantizedAttention(QuantizedLayer):
-    """A converted attention module: q k^T and attention x v; its linear layers are converted too.
-
-    Mixed in before the float type by class swap, like every layer.
-    """
+    """A converted attention module: q k^T and attention x v; its linear layers are separate."""
 
     num_act_inputs: ClassVar[int] = NUM_RANGES
     replaced_methods: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def reason_against(cls, module: nn.Module) -> str | None:
-        """Sinks, and masks of other implementations than eager and sdpa, are not supported."""
+        """Attention sinks, and implementations other than eager and sdpa, are not supported."""
         config = module.__dict__.get("config")
         if config is None:
-            return "it keeps its config elsewhere, so no attention function can be chosen for it"
+            return "it has no config of its own, in which to choose an attention function"
         if getattr(module, "sinks", None) is not None:
             return "attention sinks are not supported"
         former = config._attn_implementation
-        if former not in _FORMER:
+        if former not in _CONVERTIBLE:
             return (
                 f"attention {former!r}: model.set_attn_implementation('sdpa') first, then convert"
             )
@@ -80,7 +81,7 @@ class QuantizedAttention(QuantizedLayer):
 
     @property
     def config(self) -> Any:
-        """What the float module's forward reads."""
+        """The config that the float module's forward reads; with bits it names `attention`."""
         config = self.__dict__["config"]
         return _Config(config) if self.is_active else config
 
@@ -103,7 +104,7 @@ def attention(
     is_causal: bool | None = None,
     s_aux: Tensor | None = None,
     cache: Any = None,
-    **others: Any,  # positions and lengths that the eager and sdpa functions do not read either
+    **others: Any,  # positions and lengths, which eager and sdpa do not read either
 ) -> tuple[Tensor, Tensor]:
     """transformers' signature: q (N, H, L, d), k and v (N, H / groups, S, d) -> (N, L, H, d)."""
     if not isinstance(module, QuantizedAttention):
@@ -120,7 +121,7 @@ def attention(
         shape = query.shape[2], key.shape[2]
         attention_mask = torch.ones(shape, dtype=torch.bool, device=query.device).tril()
         attention_mask = attention_mask[None, None]
-    mask = _added(attention_mask, query, module.settings.name)
+    mask = _additive_mask(attention_mask, query, module.settings.name)
     if position_bias is not None:
         mask = position_bias if mask is None else mask + position_bias
     groups = query.shape[1] // key.shape[1]
@@ -136,14 +137,14 @@ def attention(
 
 
 def _is_causal(module: QuantizedAttention, query: Tensor, is_causal: bool | None) -> bool:
-    """Whether a missing mask means a causal one: a convention of sdpa, for more than one query."""
+    """Whether a missing mask means a causal one, as sdpa has it for more than one query."""
     if module.__dict__["config"]._attn_implementation != "sdpa" or query.shape[2] == 1:
         return False
     return bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
 
 
-def _added(mask: Tensor | None, query: Tensor, name: str) -> Tensor | None:
-    """The mask in the form that is added to scores; sdpa's is True where a query may look."""
+def _additive_mask(mask: Tensor | None, query: Tensor, name: str) -> Tensor | None:
+    """The mask to add to the scores; sdpa's is True where a query attends."""
     if mask is None:
         return None
     if not isinstance(mask, Tensor) or mask.dim() != 4:
@@ -161,7 +162,7 @@ AttentionInterface.register(NAME, attention)
 
 @cache
 def find_layer(kind: type) -> type[QuantizedAttention] | None:
-    """Our layer for a type whose forward looks its attention function up in the registry."""
+    """`QuantizedAttention` for a type whose forward looks its attention function up."""
     forward = inspect.unwrap(kind.__dict__.get("forward", find_layer))
     names = getattr(getattr(forward, "__code__", None), "co_names", ())
     return QuantizedAttention if "ALL_ATTENTION_FUNCTIONS" in names else None

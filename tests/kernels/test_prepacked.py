@@ -1,4 +1,4 @@
-"""A held weight multiplies as the kernel does that is called anew each time."""
+"""A prepacked weight gives the products of the kernel itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bitcycle.kernels import KERNELS, LinearGeometry, make_kernel
-from bitcycle.kernels.prepacked import hold_grad_input, hold_output
+from bitcycle.kernels.prepacked import prepack_grad_input, prepack_output
 from bitcycle.quantizers import SBM
 from bitcycle.quantizers.base import Quantized
 
@@ -31,7 +31,7 @@ def test_both_products_equal_the_kernel_called_anew(name: str) -> None:
             kernel = make_kernel(name)
             w = _operand(torch.randn(12, 9), "weight", name, keep)
             bias = torch.randn(12) if has_bias else None
-            output, grad_input = hold_output(kernel, w, bias), hold_grad_input(kernel, w)
+            output, grad_input = prepack_output(kernel, w, bias), prepack_grad_input(kernel, w)
             for num_rows in (4, 1, 6):  # sequences end, so later steps have other sizes
                 x = _operand(torch.randn(num_rows, 9) + 1, "act", name)
                 e = _operand(torch.randn(num_rows, 12), "act", name)
@@ -47,5 +47,5 @@ def test_a_float_input_or_error_meets_the_values_of_the_weight(name: str) -> Non
     kernel, w = make_kernel(name), _operand(torch.randn(12, 9), "weight", name, (0,))
     x, e = torch.randn(4, 9), torch.randn(4, 12)
     values = w.dequantize()
-    torch.testing.assert_close(hold_output(kernel, w, None)(Quantized(values=x)), x @ values.t())
-    torch.testing.assert_close(hold_grad_input(kernel, w)(Quantized(values=e)), e @ values)
+    torch.testing.assert_close(prepack_output(kernel, w, None)(Quantized(values=x)), x @ values.t())
+    torch.testing.assert_close(prepack_grad_input(kernel, w)(Quantized(values=e)), e @ values)
