@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from bitcycle.model_precision import quantized_layers
-from bitcycle.nonfinite import HealthCheck
+from bitcycle.nonfinite import NonFiniteCheck
 
 
 def call_model(model: nn.Module, inputs: Any) -> Any:
@@ -41,7 +41,7 @@ def calibrate(model: nn.Module, batches: Iterable[Any], *, reset: bool = True) -
     states = list({id(layer.shared): layer.shared for layer in layers}.values())
     modes = {module: module.training for module in model.modules()}
     saved = [layer.act_range.clone() for layer in layers]
-    health = HealthCheck([entry.name for entry, _ in named], layers)
+    health = NonFiniteCheck([entry.name for entry, _ in named], layers)
     health.clear()
     num_batches = 0
     try:

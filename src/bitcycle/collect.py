@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bitcycle.model_precision import get_precision, quantized_layers
-from bitcycle.nonfinite import HealthCheck
+from bitcycle.nonfinite import NonFiniteCheck
 from bitcycle.quantizers.base import Quantized
 from bitcycle.tables import text_table
 
@@ -147,7 +147,7 @@ def collect(model: nn.Module) -> Iterator[Collection]:
     if any(layer.recorder is not None for layer in layers.values()):
         raise RuntimeError("this model is being collected already; leave the outer `with` first")
     recorders = {name: LayerRecorder() for name in layers}
-    health = HealthCheck(list(layers), list(layers.values()))
+    health = NonFiniteCheck(list(layers), list(layers.values()))
     health.clear()
     for name, layer in layers.items():
         layer.recorder = recorders[name]

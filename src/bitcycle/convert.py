@@ -32,7 +32,7 @@ from bitcycle.nn.layer import (
 )
 from bitcycle.nn.norm import QuantizedNorm, can_convert_norm, convert_norm
 from bitcycle.patterns import (
-    Named,
+    NamedModule,
     Pattern,
     check_patterns,
     list_names,
@@ -59,7 +59,7 @@ _MULTIPLYING_NAMES = {
 
 
 @dataclass
-class Candidate(Named):
+class Candidate(NamedModule):
     """A module that multiplies, and why it cannot be converted (None: it can)."""
 
     reason: str | None = None
@@ -102,7 +102,7 @@ def keeps_aggregation(rules: Quantizer, module: nn.Module) -> bool:
     return registered_base(type(module)) is not None and layer_class(type(module)).aggregates
 
 
-def is_within(entry: Named, others: Iterable[Named]) -> bool:
+def is_within(entry: NamedModule, others: Iterable[NamedModule]) -> bool:
     """Whether the module is one of these, or part of one."""
     modules = (entry.module, *entry.parents)
     return any(other.module is module for other in others for module in modules)
@@ -127,7 +127,7 @@ def _scripted_name(module: torch.jit.ScriptModule) -> str:
     return str(getattr(module, "original_name", ""))
 
 
-def _reason_against(entry: Named) -> str | None:
+def _reason_against(entry: NamedModule) -> str | None:
     """Why this module stays float, in words for the audit; None when nothing is in the way."""
     module, kind = entry.module, type(entry.module)
     if isinstance(module, QuantizedLayer):
@@ -282,7 +282,7 @@ def quantize_model(
     skipped = check_patterns(skip, candidates, "skip", also=others)
     wanted = None if only is None else check_patterns(only, candidates, "only", also=others)
 
-    def is_meant(entry: Named) -> bool:
+    def is_meant(entry: NamedModule) -> bool:
         return not any(matches(pattern, entry) for pattern in skipped) and (
             wanted is None or any(matches(pattern, entry) for pattern in wanted)
         )
@@ -326,7 +326,7 @@ def quantize_model(
     return model
 
 
-def _chosen_lookups(lookups: Iterable[Named], wanted: tuple[Pattern, ...]) -> list[Candidate]:
+def _chosen_lookups(lookups: Iterable[NamedModule], wanted: tuple[Pattern, ...]) -> list[Candidate]:
     """Embeddings that a pattern is about, and those converted before."""
     chosen = []
     for entry in lookups:

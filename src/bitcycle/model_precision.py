@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from torch import nn
 
 from bitcycle.nn.layer import QuantizedLayer
-from bitcycle.patterns import Named, Pattern, check_mapping, last_match, named_modules
+from bitcycle.patterns import NamedModule, Pattern, check_mapping, last_match, named_modules
 from bitcycle.precision import Precision
 
 PrecisionLike = Precision | str
 Assignment = PrecisionLike | Mapping[Pattern, PrecisionLike]
 
 
-def quantized_layers(model: nn.Module) -> list[tuple[Named, QuantizedLayer]]:
+def quantized_layers(model: nn.Module) -> list[tuple[NamedModule, QuantizedLayer]]:
     """Every converted layer with its names; an error when there is none."""
     layers = [
         (entry, entry.module)
@@ -44,7 +44,7 @@ def set_precision(model: nn.Module, precision: Assignment) -> None:
 
 
 def _resolve(
-    layers: list[tuple[Named, QuantizedLayer]], precision: Assignment
+    layers: list[tuple[NamedModule, QuantizedLayer]], precision: Assignment
 ) -> list[tuple[QuantizedLayer, Precision]]:
     """Which layer gets what; everything is checked before anything is written."""
     if not isinstance(precision, Mapping):

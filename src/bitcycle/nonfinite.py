@@ -21,7 +21,7 @@ class NonFiniteError(ArithmeticError):
     """A NaN or an infinity reached a tensor that was to be quantized."""
 
 
-class HealthCheck:
+class NonFiniteCheck:
     """Reads the `health` buffers of named layers and clears them.
 
     On the CPU a reading is current. On other devices it is copied without waiting and looked at
@@ -73,7 +73,7 @@ class HealthCheck:
             return
         self.clear()
         precision = precision() if callable(precision) else precision
-        sick = describe_sick(self._names, table)
+        sick = describe_nonfinite(self._names, table)
         message = (
             f"NaN or infinity at step {step} in {sick}; bits: {_shorten(precision)}. The learning "
             "rate or the bits may be too aggressive: bitcycle.collect(model) shows the layers' "
@@ -91,7 +91,7 @@ def _shorten(precision: object) -> str:
     return ", ".join(sorted({str(bits) for bits in precision.values()})) + " by layer"
 
 
-def describe_sick(names: list[str], table: Tensor) -> str:
+def describe_nonfinite(names: list[str], table: Tensor) -> str:
     """Names the operands that were not finite, in the order in which they would be reached."""
     sick = ~torch.isfinite(table)
     found: list[str] = []

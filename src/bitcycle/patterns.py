@@ -40,7 +40,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 @dataclass
-class Named:
+class NamedModule:
     """A module, every name it goes by, and the modules it sits in."""
 
     module: nn.Module
@@ -53,15 +53,15 @@ class Named:
         return self.names[0]
 
 
-def named_modules(model: nn.Module) -> list[Named]:
+def named_modules(model: nn.Module) -> list[NamedModule]:
     """Every module once, in order, with all of its names.
 
     >>> [entry.name for entry in named_modules(nn.Sequential(nn.Linear(1, 1)))]
     ['', '0']
     """
-    found: dict[int, Named] = {}
+    found: dict[int, NamedModule] = {}
     for name, module, parents in _walk(model, "", []):
-        entry = found.setdefault(id(module), Named(module))
+        entry = found.setdefault(id(module), NamedModule(module))
         if name not in entry.names:
             entry.names.append(name)
         entry.parents += [p for p in parents if not any(p is known for known in entry.parents)]
@@ -79,7 +79,7 @@ def _walk(
             yield from _walk(child, path, [*parents, module])
 
 
-def matches(pattern: Pattern, entry: Named) -> bool:
+def matches(pattern: Pattern, entry: NamedModule) -> bool:
     """Whether the pattern covers the module."""
     if isinstance(pattern, type):
         return isinstance(entry.module, pattern) or any(
@@ -91,10 +91,10 @@ def matches(pattern: Pattern, entry: Named) -> bool:
     return is_glob and any(fnmatch.fnmatchcase(name, pattern) for name in entry.names)
 
 
-def names(pattern: Pattern, entry: Named) -> bool:
+def names(pattern: Pattern, entry: NamedModule) -> bool:
     """Whether the pattern covers the module by itself, not through a module around it.
 
-    >>> entry = Named(nn.Linear(1, 1), ["net.fc"])
+    >>> entry = NamedModule(nn.Linear(1, 1), ["net.fc"])
     >>> names("net.fc", entry), names("*.fc", entry), names(nn.Linear, entry), names("net", entry)
     (True, True, True, False)
     """
@@ -104,7 +104,10 @@ def names(pattern: Pattern, entry: Named) -> bool:
 
 
 def check_patterns(
-    patterns: Iterable[Pattern], entries: Iterable[Named], what: str, also: Iterable[Named] = ()
+    patterns: Iterable[Pattern],
+    entries: Iterable[NamedModule],
+    what: str,
+    also: Iterable[NamedModule] = (),
 ) -> tuple[Pattern, ...]:
     """The patterns, each known to match; otherwise a ValueError that lists what there is.
 
@@ -126,13 +129,13 @@ def check_patterns(
     return patterns
 
 
-def last_match(patterns: Mapping[Pattern, V], entry: Named) -> V | None:
+def last_match(patterns: Mapping[Pattern, V], entry: NamedModule) -> V | None:
     """What the last pattern that covers the module maps to; None when none does."""
     hits = [value for pattern, value in patterns.items() if matches(pattern, entry)]
     return hits[-1] if hits else None
 
 
-def check_mapping(patterns: Mapping[Pattern, V], entries: Iterable[Named], what: str) -> None:
+def check_mapping(patterns: Mapping[Pattern, V], entries: Iterable[NamedModule], what: str) -> None:
     """Every pattern must match, and must win somewhere: one that later ones cover is a mistake."""
     entries = list(entries)
     check_patterns(patterns, entries, what)
@@ -150,7 +153,7 @@ def check_mapping(patterns: Mapping[Pattern, V], entries: Iterable[Named], what:
             )
 
 
-def list_names(entries: Iterable[Named], limit: int = 40) -> str:
+def list_names(entries: Iterable[NamedModule], limit: int = 40) -> str:
     """Names for a message, cut when there are very many."""
     names = [entry.name or "(the model itself)" for entry in entries]
     more = f", ... and {len(names) - limit} more" if len(names) > limit else ""

@@ -14,7 +14,7 @@ from torch import nn
 
 from bitcycle.model_precision import quantized_layers, set_precision
 from bitcycle.nn.layer import advance_clocks
-from bitcycle.nonfinite import HealthCheck, NonFiniteError
+from bitcycle.nonfinite import NonFiniteCheck, NonFiniteError
 from bitcycle.precision import Precision
 from bitcycle.schedules import Bits, Schedule, ScheduleLike, Static, parse_schedule, schedule
 from bitcycle.schedules.base import bits_text, check_range
@@ -437,7 +437,7 @@ class _Trainer:
         named = quantized_layers(model)
         self._model, self._train_step, self._name = model, train_step, name
         self._layers = [layer for _, layer in named]
-        self._health = HealthCheck([entry.name for entry, _ in named], self._layers)
+        self._health = NonFiniteCheck([entry.name for entry, _ in named], self._layers)
         self._first_clock = self._layers[0].shared.step
 
     def step(self, number: int, *, is_last: bool) -> float:

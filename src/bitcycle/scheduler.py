@@ -15,8 +15,8 @@ from torch import nn
 
 from bitcycle.model_precision import quantized_layers
 from bitcycle.nn.layer import QuantizedLayer, advance_clocks
-from bitcycle.nonfinite import HealthCheck
-from bitcycle.patterns import Named, Pattern, check_mapping, last_match
+from bitcycle.nonfinite import NonFiniteCheck
+from bitcycle.patterns import NamedModule, Pattern, check_mapping, last_match
 from bitcycle.precision import PARENTS, ROLES, Precision, is_float
 from bitcycle.registry import unknown_name
 from bitcycle.schedules import Adaptive, Bits, Preview, Schedule, ScheduleLike, parse_schedule
@@ -37,7 +37,9 @@ Plan = tuple[Schedule, ...]  # of one layer, in the order of ROLES
 
 
 def role_schedules(
-    layers: list[tuple[Named, QuantizedLayer]], given: Mapping[str, RoleSchedule], total_steps: int
+    layers: list[tuple[NamedModule, QuantizedLayer]],
+    given: Mapping[str, RoleSchedule],
+    total_steps: int,
 ) -> list[Plan]:
     """The schedule of each role of each layer, from the six keywords of a `PrecisionScheduler`.
 
@@ -58,7 +60,7 @@ def role_schedules(
 
 
 def _parse(
-    value: RoleSchedule, layers: list[tuple[Named, QuantizedLayer]], key: str
+    value: RoleSchedule, layers: list[tuple[NamedModule, QuantizedLayer]], key: str
 ) -> dict[Pattern, Schedule]:
     if isinstance(value, _Inherit):
         return {}
@@ -68,7 +70,7 @@ def _parse(
     return {"*": parse_schedule(value)}
 
 
-def _plan(entry: Named, parsed: Mapping[str, Mapping[Pattern, Schedule]]) -> Plan:
+def _plan(entry: NamedModule, parsed: Mapping[str, Mapping[Pattern, Schedule]]) -> Plan:
     """The schedule of each role of a layer."""
     float32 = parse_schedule("fp32")
     return tuple(
@@ -78,7 +80,8 @@ def _plan(entry: Named, parsed: Mapping[str, Mapping[Pattern, Schedule]]) -> Pla
 
 
 def _check_use(
-    layers: list[tuple[Named, QuantizedLayer]], parsed: Mapping[str, Mapping[Pattern, Schedule]]
+    layers: list[tuple[NamedModule, QuantizedLayer]],
+    parsed: Mapping[str, Mapping[Pattern, Schedule]],
 ) -> None:
     """`forward` and `backward` must reach some layer that its two roles leave to them."""
     for parent in ("forward", "backward"):
@@ -178,7 +181,7 @@ class PrecisionScheduler:
         for name, layer in zip(self._names, self._layers, strict=True):
             layer.rename(name)  # parts converted alone, and copies, share names and so noise
         self._announce_tops()
-        self._health = HealthCheck(self._names, self._layers)
+        self._health = NonFiniteCheck(self._names, self._layers)
         self._health.clear()
         self._apply(0)
 
