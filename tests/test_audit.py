@@ -108,7 +108,7 @@ def test_products_that_a_rule_leaves_to_float32_are_named():
     for rules, kernel, notes in (
         ("dorefa", "int8/dequantize/int8", ["grad_weight in float32: one scale per sample"]),
         ("dorefa", "bf16", ["grad_input and grad_weight in float32: one scale per sample"]),
-        ("sbm_full", "bf16", ["grad_weight in float32: it reads an error of its own"]),
+        ("sbm_full", "bf16", ["grad_weight in float32: it reads a separate error"]),
         ("sbm", "bf16", []),
         ("sbm", "int8/int8/int8", ["grad_input in float32 where the weight has a scale per"]),
         ("sbm", "dequantize", []),

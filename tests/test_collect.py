@@ -104,7 +104,7 @@ def test_nothing_is_left_after_an_exception_either():
 def test_a_collection_inside_a_collection_is_refused():
     model = converted(linears(4, 4))
     with bc.collect(model) as statistics:
-        with pytest.raises(RuntimeError, match="collected already; leave"), bc.collect(model):
+        with pytest.raises(RuntimeError, match="active already; leave"), bc.collect(model):
             pass
         model(randn(5, 4))
     assert statistics["0", "act"].num_calls == 1

@@ -139,5 +139,5 @@ def test_random_generators_come_back():
 
 
 def test_what_has_no_state_is_refused():
-    with pytest.raises(TypeError, match="a list cannot be put back.*no state_dict"):
+    with pytest.raises(TypeError, match="a list cannot be restored.*no state_dict"):
         Snapshot(nn.Linear(1, 1), [[]])

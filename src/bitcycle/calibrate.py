@@ -1,4 +1,4 @@
-"""Re-observe activation ranges on data, in the manner of `torch.optim.swa_utils.update_bn`."""
+"""Observe activation ranges on data, as `torch.optim.swa_utils.update_bn` does statistics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bitcycle.nonfinite import NonFiniteCheck
 
 
 def call_model(model: nn.Module, inputs: Any) -> Any:
-    """Call with a tensor, a tuple of arguments, or a dict of keyword arguments."""
+    """Call the model with a tensor, a tuple of arguments, or a dict of keyword arguments."""
     if isinstance(inputs, Mapping):
         return model(**inputs)
     if isinstance(inputs, tuple):
@@ -22,13 +22,13 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
 
 
 def calibrate(model: nn.Module, batches: Iterable[Any], *, reset: bool = True) -> nn.Module:
-    """Run the batches and keep, per layer, the mean minimum and the mean range of its inputs.
+    """Run the batches and set each layer's activation range to the mean over them.
 
-    For float checkpoints, and for averaged weights (SWA, EMA), whose ranges nobody observed. A
-    batch is a tensor, a (input, target, ...) list or tuple of which the first is taken, or a dict
-    of keyword arguments. Runs at the model's present bits, in evaluation mode, without gradients.
-    reset=False continues the running average instead of starting anew. A NaN or infinity in the
-    data is an error, and leaves the ranges as they were.
+    For float checkpoints and averaged weights (SWA, EMA), which have no observed ranges. A batch is
+    a tensor, a list or tuple (input, target, ...) whose first item is used, or a dict of keyword
+    arguments. Runs at the model's current bits, in evaluation mode, without gradients.
+    reset=False continues the running average instead. A NaN or infinity in the data is an error and
+    leaves the ranges unchanged.
 
     >>> from bitcycle.convert import quantize_model
     >>> model = quantize_model(nn.Linear(2, 1))
@@ -56,7 +56,7 @@ def calibrate(model: nn.Module, batches: Iterable[Any], *, reset: bool = True) -
                 call_model(model, batch[0] if isinstance(batch, list | tuple) else batch)
                 num_batches += 1
         if num_batches == 0:
-            raise ValueError("calibrate was given no batch; the ranges are as they were")
+            raise ValueError("calibrate got no batch; the ranges are unchanged")
         health.check(states[0].step, layers[0].precision, can_wait=True)
     except BaseException:
         for layer, ranges in zip(layers, saved, strict=True):

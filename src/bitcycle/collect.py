@@ -1,4 +1,4 @@
-"""Statistics of quantization per layer and role, gathered while a `with` is open."""
+"""Statistics of quantization per layer and role, collected inside a `with` block."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from bitcycle.tables import text_table
 
 @dataclass(frozen=True)
 class RoleStatistics:
-    """What quantization did to the tensors of one role of one layer.
+    """The effect of quantization on the tensors of one role of one layer.
 
     saturation: share of elements outside the grid, by more than half a step. sqnr_db:
-    10 log10(signal power / noise power); infinite when nothing was lost. signal_norm, noise_norm:
-    root of the mean over calls of the squared norms of the tensor and of what rounding added.
+    10 log10(signal power / noise power); infinite without noise. signal_norm, noise_norm: root mean
+    square over calls of the norms of the tensor and of its rounding noise.
     """
 
     layer: str
@@ -35,8 +35,8 @@ class RoleStatistics:
     noise_norm: float
 
 
-class _Tally:
-    """Running sums on the tensors' device; read when the `with` ends."""
+class _RoleSums:
+    """Running sums on the tensors' device; read when the `with` block ends."""
 
     def __init__(self) -> None:
         self.num_calls = self.num_elements = 0
@@ -72,34 +72,34 @@ class _Tally:
 
 
 class LayerRecorder:
-    """Told by one layer of every tensor it puts on a grid."""
+    """Adds up the statistics of every tensor that one layer rounds."""
 
     def __init__(self) -> None:
-        self.tallies: dict[str, _Tally] = {}
+        self.sums: dict[str, _RoleSums] = {}
 
     def record(self, role: str, x: Tensor, quantized: Quantized, levels: Tensor) -> None:
-        """Add one tensor of a role to its sums."""
+        """Add one tensor to the sums of its role."""
         if torch.compiler.is_compiling():
             raise RuntimeError("bitcycle.collect works in eager mode; call the uncompiled model")
-        self.tallies.setdefault(role, _Tally()).add(x, quantized, levels)
+        self.sums.setdefault(role, _RoleSums()).add(x, quantized, levels)
 
 
 class Collection:
-    """The statistics of one `with collect(model)`; `str()` is a table."""
+    """The statistics of one `with collect(model)` block; `str()` is a table."""
 
     def __init__(self, recorders: dict[str, LayerRecorder]) -> None:
         self._recorders = recorders
 
     def rows(self) -> list[RoleStatistics]:
-        """One row per layer and role that was quantized at least once, in model order."""
+        """One row per layer and role that was quantized, in model order."""
         return [
-            tally.read(layer, role)
+            sums.read(layer, role)
             for layer, recorder in self._recorders.items()
-            for role, tally in sorted(recorder.tallies.items())
+            for role, sums in sorted(recorder.sums.items())
         ]
 
     def __getitem__(self, key: tuple[str, str]) -> RoleStatistics:
-        """The row of a (layer, role); both operands of a MatMul are its act."""
+        """The row of a (layer, role); both operands of a MatMul have the role act."""
         for row in self.rows():
             if (row.layer, row.role) == key:
                 return row
@@ -107,9 +107,10 @@ class Collection:
         raise KeyError(f"nothing was quantized for {key!r}; there is: {known or 'nothing'}")
 
     def gradient_noise(self) -> dict[str, float]:
-        """Norms over all layers of the errors, and of what quantization added to them.
+        """Norms over all layers of the errors and of their rounding noise.
 
-        By the names that an adaptive schedule reads; both 0 where no error was quantized.
+        Errors are the gradients with respect to layer outputs. The keys are those that an adaptive
+        schedule reads; both values are 0 if no error was quantized.
         """
         rows = [row for row in self.rows() if row.role == "error"]
         gradient = math.hypot(*(row.signal_norm for row in rows))
@@ -130,10 +131,10 @@ class Collection:
 
 @contextmanager
 def collect(model: nn.Module) -> Iterator[Collection]:
-    """Gather calls, saturation, SQNR and noise norms per layer; costs nothing outside the `with`.
+    """Collect calls, saturation, SQNR and noise norms per layer inside a `with` block.
 
-    Compiled layers run uncompiled in there. A NaN or infinity in an operand is an error when the
-    `with` ends.
+    Compiled layers run uncompiled inside it. A NaN or infinity in an operand is an error when the
+    block ends.
 
     >>> from bitcycle import quantize_model, set_precision
     >>> model = quantize_model(nn.Linear(4, 2))
@@ -145,7 +146,7 @@ def collect(model: nn.Module) -> Iterator[Collection]:
     """
     layers = {entry.name: layer for entry, layer in quantized_layers(model)}
     if any(layer.recorder is not None for layer in layers.values()):
-        raise RuntimeError("this model is being collected already; leave the outer `with` first")
+        raise RuntimeError("collect(model) is active already; leave the outer `with` first")
     recorders = {name: LayerRecorder() for name in layers}
     health = NonFiniteCheck(list(layers), list(layers.values()))
     health.clear()

@@ -1,7 +1,7 @@
-"""Float models into quantized ones and back, in place, by class swap.
+"""Convert a float model to a quantized one and back, in place.
 
-Same Parameters, so optimizers built earlier, tied weights and hooks stay valid; full precision
-until told otherwise, and then bit-identical to the float model.
+Conversion swaps classes (`nn.class_swap`) and keeps the same Parameters: optimizers, tied weights
+and hooks stay valid. A converted model starts at full precision, bit-identical to the float model.
 """
 
 from __future__ import annotations
@@ -35,22 +35,253 @@ from bitcycle.patterns import (
     NamedModule,
     Pattern,
     check_patterns,
+    is_named_by,
     list_names,
     matches,
     named_modules,
-    names,
     unwrap,
 )
 from bitcycle.precision import Precision, check_bits
 from bitcycle.quantizers.base import Quantizer, make_quantizer
 
-# Types that multiply, beside those a layer is registered for: the audit lists them all.
+
+def quantize_model(
+    model: nn.Module,
+    quantizer: str | Quantizer = "sbm",
+    *,
+    skip: Iterable[Pattern] = (),
+    only: Iterable[Pattern] | None = None,
+    kernel: str = "auto",
+    max_bits: int | None = None,
+    seed: int = 0,
+) -> nn.Module:
+    """Convert every layer that has a quantized version, in place; returns the same model.
+
+    Converts linear, convolutional, recurrent and attention layers. nn.ReLU and nn.Dropout then save
+    one bit per element for the backward pass. BatchNorms are converted if the quantizer has a rule
+    for them. Embeddings stay float unless `only` names them. Quantizers with first_last="float32"
+    leave the first and the last layer float. Layers converted earlier take the new settings and
+    keep their bits and ranges.
+
+    skip, only: names (with everything below), globs over full dotted paths, or module types.
+    kernel: "auto", or the name of one kernel for all layers.
+    max_bits: the most bits that layers will take; more is an error.
+    seed: of the stochastic rounding.
+
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> model = quantize_model(model, skip=["2"])
+    >>> [type(module).__name__ for module in model]
+    ['QuantizedLinear', 'MaskedReLU', 'Linear']
+    """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"quantize_model takes an nn.Module, got {type(model).__name__}")
+    rules = make_quantizer(quantizer)
+    check_bits(max_bits, "max_bits")
+    device = next((parameter.device for parameter in model.parameters()), None)
+    multiplier, kernel_reason = _choose_kernel(kernel, rules, device)
+    refuse_sharded(model)
+    candidates = find_candidates(model)
+    modules = named_modules(model)
+    activations = [entry for entry in modules if can_convert_activation(entry.module)]
+    norms = [entry for entry in modules if _is_norm_for(rules, entry.module)]
+    embeddings = [entry for entry in modules if is_lookup(entry.module)]
+    others = [*activations, *norms, *embeddings]
+    skipped = check_patterns(skip, candidates, "skip", also=others)
+    included = None if only is None else check_patterns(only, candidates, "only", also=others)
+
+    def is_selected(entry: NamedModule) -> bool:
+        return not any(matches(pattern, entry) for pattern in skipped) and (
+            included is None or any(matches(pattern, entry) for pattern in included)
+        )
+
+    selected = [c for c in candidates if c.reason is None and is_selected(c)]
+    ends = find_ends(candidates) if rules.first_last == "float32" else []
+
+    def is_kept_float(candidate: Candidate) -> bool:
+        return is_within(candidate, ends) or keeps_aggregation(rules, candidate.module)
+
+    chosen = [c for c in selected if not is_kept_float(c)]
+    chosen += _select_embeddings(filter(is_selected, embeddings), included or ())
+    if not chosen:
+        raise ValueError(f"nothing to convert: {_explain(candidates, rules, selected)}")
+    shared = next(
+        (e.module.shared for e in modules if isinstance(e.module, QuantizedLayer)), ModelState()
+    )
+    settings = LayerSettings(
+        name="",
+        quantizer=rules,
+        kernel=multiplier,
+        kernel_reason=kernel_reason,
+        max_bits=max_bits,
+        seed=seed,
+    )
+    for candidate in chosen:  # check everything before anything is written
+        if isinstance(candidate.module, QuantizedLayer):
+            replace(settings, name=candidate.name).check(candidate.module.precision)
+    for candidate in chosen:
+        _convert(candidate.module, replace(settings, name=candidate.name), shared, device)
+    for candidate in selected:
+        if is_kept_float(candidate) and isinstance(candidate.module, QuantizedLayer):
+            candidate.module.become_float()  # converted earlier, by another quantizer
+    for entry in filter(is_selected, norms):
+        convert_norm(entry.module, rules.norm_rule, replace(settings, name=entry.name), shared)
+    for entry in filter(is_selected, activations):
+        convert_activation(entry.module, shared)
+    disable_fast_paths(model)
+    ignore_in_ddp(model)
+    return model
+
+
+def _select_embeddings(
+    embeddings: Iterable[NamedModule], included: tuple[Pattern, ...]
+) -> list[Candidate]:
+    """Embeddings that a pattern names, and those converted earlier."""
+    chosen = []
+    for entry in embeddings:
+        if not isinstance(entry.module, QuantizedLookup):
+            if not any(is_named_by(pattern, entry) for pattern in included):
+                continue
+            if reason := LOOKUPS[type(entry.module)].reason_against(entry.module):
+                raise ValueError(f"only: {entry.name!r} cannot be converted: {reason}")
+        chosen.append(Candidate(entry.module, entry.names, entry.parents))
+    return chosen
+
+
+def _convert(
+    module: nn.Module, settings: LayerSettings, shared: ModelState, device: torch.device | None
+) -> None:
+    if isinstance(module, QuantizedLayer):
+        old = module.settings.name  # keep the longer path: a part may be converted before the whole
+        name = settings.name if settings.name.endswith(old) else old
+        precision = module.precision
+        module.set_precision(Precision())
+        module.settings, module.shared = module.adapt(replace(settings, name=name)), shared
+        module.set_precision(precision)
+        return
+    swap_class(module, LOOKUPS.get(type(module)) or layer_class(type(module)))
+    assert isinstance(module, QuantizedLayer)
+    module.become_quantized(settings, shared)
+    if device is not None and next(module.parameters(), None) is None:
+        module.to(device)  # a MatMul has no parameter to read the device from
+
+
+def _choose_kernel(name: str, rules: Quantizer, device: torch.device | None) -> tuple[Kernel, str]:
+    kernel, reason = ask_kernel(
+        name,
+        weight_grids=rules.weight_grids,
+        device_type="cpu" if device is None else device.type,
+    )
+    if rules.integer_range(MAX_CODE_BITS) is not None:
+        notes = [] if name == "auto" else _float_products(kernel, rules)
+        return kernel, "; ".join([reason, *notes])
+    why = f"{type(rules).__name__} has no integer codes"
+    if name == "auto":
+        return make_kernel("simulate"), f"auto: {why}"
+    return kernel, f"{reason}; multiplies floats: {why}" if kernel.takes_codes else reason
+
+
+def _float_products(kernel: Kernel, rules: Quantizer) -> list[str]:
+    """Why products of a kernel that multiplies codes stay float32 with this quantizer."""
+    parts = kernel.name.split("/")
+    by_product = dict(zip(PRODUCTS, parts if len(parts) > 1 else parts * 3, strict=True))
+    tensor, rules = torch.zeros(2, 2), without_sync(rules)
+    multiplying = {p for p, part in by_product.items() if part in ("int8", "bf16")}
+    if rules.range_of("error", tensor)[0].numel() > 1:
+        left = [p for p in ("grad_input", "grad_weight") if p in multiplying]
+        return [f"{' and '.join(left)} in float32: one scale per sample"] if left else []
+    notes = []
+    by_channel = rules.range_of("weight", tensor, (0,))[0].numel() > 1 and rules.weight_grids == 1
+    if by_channel and by_product["grad_input"] == "int8":
+        notes.append("grad_input in float32 where the weight has a scale per output channel")
+    if rules.grad_weight_bits(MAX_CODE_BITS) != MAX_CODE_BITS and "grad_weight" in multiplying:
+        notes.append("grad_weight in float32: it reads a separate error")
+    return notes
+
+
+def _is_norm_for(rules: Quantizer, module: nn.Module) -> bool:
+    """Whether the quantizer has a rule for this BatchNorm, or an earlier one had."""
+    if rules.norm_rule is None:
+        return isinstance(module, QuantizedNorm)
+    return can_convert_norm(module)
+
+
+def _explain(candidates: list[Candidate], rules: Quantizer, kept: list[Candidate]) -> str:
+    kind = type(rules).__name__
+    if kept and all(keeps_aggregation(rules, c.module) for c in kept):
+        return (
+            f"{kind} leaves sums along edges float32 and there is no other layer to convert; "
+            f"{kind}(aggregation='quantized') converts them. Layers: {list_names(kept)}"
+        )
+    if kept:
+        return (
+            f"{kind} leaves the first and the last layer float32 and there is no other to convert; "
+            f"{kind}(first_last='quantized') converts them too. Layers: {list_names(candidates)}"
+        )
+    if not candidates:
+        return "the model has no layer that multiplies (nn.Linear, convolutions, bitcycle.MatMul)"
+    names: dict[str, list[str]] = {}
+    for c in candidates:
+        if c.reason:
+            names.setdefault(c.reason, []).append(c.name or "(the model itself)")
+    if names:
+        shown = [f"{', '.join(group[:10])} ({reason})" for reason, group in names.items()]
+        return f"every layer is excluded or stays float: {'; '.join(shown)}"
+    return f"skip and only leave no layer; layers: {list_names(candidates)}"
+
+
+def unquantize_model(model: nn.Module) -> nn.Module:
+    """Undo `quantize_model`, in place; bits and observed ranges are lost.
+
+    >>> model = unquantize_model(quantize_model(nn.Linear(2, 2)))
+    >>> type(model).__name__, sorted(model.state_dict())
+    ('Linear', ['bias', 'weight'])
+    """
+    kinds = (QuantizedLayer, MaskedModule)
+    layers = [module for module in model.modules() if isinstance(module, kinds)]
+    if not layers:
+        raise ValueError("the model has no quantized layer: nothing to convert back")
+    if any(is_fsdp(module) for module in model.modules()):
+        raise ValueError(
+            "the model was passed to fully_shard, which replaced its classes: build a new model, "
+            "convert it, load the full state (torch.distributed.checkpoint.state_dict, "
+            "full_state_dict=True) and convert that one back"
+        )
+    inner = unwrap(model)
+    own = {key for key, _ in own_buffers(inner)}
+    ignored = getattr(inner, "_ddp_params_and_buffers_to_ignore", [])
+    others = [key for key in ignored if key.removeprefix("_orig_mod.") not in own]
+    for layer in layers:
+        layer.become_float()
+    if others:
+        inner._ddp_params_and_buffers_to_ignore = others  # type: ignore[assignment]
+    else:
+        inner.__dict__.pop("_ddp_params_and_buffers_to_ignore", None)
+    enable_fast_paths(model)
+    return model
+
+
+def float_state_dict(model: nn.Module) -> dict[str, Tensor]:
+    """The unwrapped model's state dict with a float model's keys, for strict=True.
+
+    >>> sorted(float_state_dict(quantize_model(nn.Linear(2, 2))))
+    ['bias', 'weight']
+    """
+    model = unwrap(model)
+    state: dict[str, Tensor] = model.state_dict()  # with the version numbers of the modules
+    for key, _ in own_buffers(model):
+        state.pop(key, None)
+    return state
+
+
+# -- what can be converted ------------------------------------------------------------------------
+
+# Types that multiply, besides those with a registered layer; the audit lists all of them.
 _MULTIPLYING = (
     nn.Linear, nn.modules.conv._ConvNd, nn.Bilinear, nn.RNNBase, nn.RNNCellBase,
     nn.MultiheadAttention, MatMul,
 )  # fmt: skip
-# The same by name, since nobody has imported their packages; why they stay float until a layer is
-# registered for them.
+# The same by name, without importing their packages; and why they stay float without a registered
+# layer.
 _MULTIPLYING_NAMES = {
     "torch_geometric.nn.conv.message_passing.MessagePassing": (
         "aggregates in float32: no quantized layer for its type"
@@ -60,7 +291,7 @@ _MULTIPLYING_NAMES = {
 
 @dataclass
 class Candidate(NamedModule):
-    """A module that multiplies, and why it cannot be converted (None: it can)."""
+    """A module that multiplies, and why it cannot be converted (None if it can)."""
 
     reason: str | None = None
 
@@ -72,7 +303,7 @@ def find_candidates(model: nn.Module) -> list[Candidate]:
         for e in named_modules(model)
         if _multiplies(e.module)
     ]
-    # what such a layer reads the parameters of is part of it: its out_proj
+    # a converted MultiheadAttention reads the parameters of its out_proj: part of that layer
     whole = {
         id(c.module)
         for c in candidates
@@ -82,7 +313,7 @@ def find_candidates(model: nn.Module) -> list[Candidate]:
 
 
 def find_ends(candidates: list[Candidate]) -> list[Candidate]:
-    """The first and the last layer with parameters: what `first_last="float32"` leaves float."""
+    """The first and the last layer with parameters, which `first_last="float32"` leaves float."""
     ids = {id(c.module) for c in candidates}
     outer = [
         c
@@ -94,7 +325,7 @@ def find_ends(candidates: list[Candidate]) -> list[Candidate]:
 
 
 def keeps_aggregation(rules: Quantizer, module: nn.Module) -> bool:
-    """Whether this module sums along edges, and these rules leave that float32 (FP-Agg)."""
+    """Whether this module sums along edges and the quantizer leaves that float32 (FP-Agg)."""
     if rules.aggregation == "quantized":
         return False
     if isinstance(module, QuantizedLayer):
@@ -128,7 +359,7 @@ def _scripted_name(module: torch.jit.ScriptModule) -> str:
 
 
 def _reason_against(entry: NamedModule) -> str | None:
-    """Why this module stays float, in words for the audit; None when nothing is in the way."""
+    """Why this module cannot be converted, for the audit; None if it can."""
     module, kind = entry.module, type(entry.module)
     if isinstance(module, QuantizedLayer):
         return None
@@ -166,35 +397,40 @@ def _reason_against(entry: NamedModule) -> str | None:
     return None
 
 
+# -- FSDP, DDP and the fast paths of nn.Transformer ------------------------------------------------
+
+
 def refuse_sharded(model: nn.Module) -> None:
-    """Conversion swaps classes, and fully_shard has put its own in their place."""
+    """Raise a ValueError for a model that fully_shard has changed: conversion swaps classes too."""
     for name, parameter in model.named_parameters():
         if is_sharded(parameter):
             raise ValueError(
                 f"parameter {name!r} is sharded already (fully_shard): convert first, then shard. "
-                "FSDP2 owns the classes of these modules and a part of each weight by now; call "
+                "FSDP2 has replaced the classes of these modules and split their weights; call "
                 "quantize_model on the plain model, before fully_shard or accelerator.prepare"
             )
     for name, module in model.named_modules():
-        if is_fsdp(module):  # its weights are whole for the moment: between forward and backward
+        if is_fsdp(module):  # between forward and backward its weights are not sharded
             raise ValueError(
-                f"module {name or '(the model itself)'!r} was given to fully_shard: convert first, "
-                "then shard"
+                f"module {name or '(the model itself)'!r} was passed to fully_shard: convert "
+                "first, then shard"
             )
 
 
 def is_sharded(parameter: Tensor | None) -> bool:
-    distributed = sys.modules.get("torch.distributed.tensor")  # who has a DTensor imported this
+    """Whether this is a DTensor (FSDP2, tensor parallelism)."""
+    distributed = sys.modules.get("torch.distributed.tensor")  # imported wherever a DTensor exists
     return distributed is not None and isinstance(parameter, distributed.DTensor)
 
 
 def is_fsdp(module: nn.Module) -> bool:
+    """Whether fully_shard (FSDP2) has replaced the module's class."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     return fsdp is not None and isinstance(module, getattr(fsdp, "FSDPModule", ()))
 
 
 def disable_fast_paths(model: nn.Module) -> None:
-    """nn.TransformerEncoderLayer in evaluation reads the weights of its Linears and skips them."""
+    """Make nn.TransformerEncoderLayer call its layers in evaluation: its fast path skips them."""
     for module in model.modules():
         if not any(isinstance(child, QuantizedLayer) for child in module.modules()):
             continue
@@ -209,6 +445,7 @@ def disable_fast_paths(model: nn.Module) -> None:
 
 
 def enable_fast_paths(model: nn.Module) -> None:
+    """Undo `disable_fast_paths`."""
     for module in model.modules():
         saved = module.__dict__.pop("_float_fast_path", None)
         if saved is None:
@@ -220,7 +457,7 @@ def enable_fast_paths(model: nn.Module) -> None:
 
 
 def own_buffers(model: nn.Module) -> list[tuple[str, bool]]:
-    """(key, is saved) of every buffer that conversion added, as in model.named_buffers()."""
+    """(key, is saved) of every buffer that conversion adds, as in model.named_buffers()."""
     return [
         (f"{name}.{buffer}" if name else buffer, buffer == "act_range")
         for name, module in model.named_modules(remove_duplicate=False)
@@ -230,7 +467,7 @@ def own_buffers(model: nn.Module) -> list[tuple[str, bool]]:
 
 
 def ignore_in_ddp(model: nn.Module) -> None:
-    """Keep bits and clocks out of DDP's buffer broadcast: every rank writes its own."""
+    """Exclude bits and clocks from DDP's buffer broadcast: every rank writes its own."""
     model = unwrap(model)
     ignored = list(getattr(model, "_ddp_params_and_buffers_to_ignore", []))
     own = [key for key, is_saved in own_buffers(model) if not is_saved]
@@ -238,228 +475,3 @@ def ignore_in_ddp(model: nn.Module) -> None:
         if key not in ignored:
             ignored.append(key)
     model._ddp_params_and_buffers_to_ignore = ignored  # type: ignore[assignment]
-
-
-def quantize_model(
-    model: nn.Module,
-    quantizer: str | Quantizer = "sbm",
-    *,
-    skip: Iterable[Pattern] = (),
-    only: Iterable[Pattern] | None = None,
-    kernel: str = "auto",
-    max_bits: int | None = None,
-    seed: int = 0,
-) -> nn.Module:
-    """Convert every layer there is a quantized one for, in place; returns the same model.
-
-    skip, only: names (with everything below), globs over full dotted paths, or module types. What
-    they leave over includes nn.ReLUs, which then keep one bit per element for the backward pass,
-    and BatchNorms if the quantizer has a rule for them. Quantizers with first_last="float32" leave
-    the first and the last layer float. Embeddings stay float unless `only` names them themselves,
-    by a name, a glob or a type; converted, their weight follows its bits.
-    kernel: "auto", or the name of one for all layers. max_bits: exceeding it later is an error.
-    seed: of the stochastic rounding. Layers converted earlier take the new settings and keep
-    their bits and ranges.
-
-    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    >>> model = quantize_model(model, skip=["2"])
-    >>> [type(module).__name__ for module in model]
-    ['QuantizedLinear', 'MaskedReLU', 'Linear']
-    """
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"quantize_model takes an nn.Module, got {type(model).__name__}")
-    rules = make_quantizer(quantizer)
-    check_bits(max_bits, "max_bits")
-    device = next((parameter.device for parameter in model.parameters()), None)
-    multiplier, kernel_reason = _ask_kernel(kernel, rules, device)
-    refuse_sharded(model)
-    candidates = find_candidates(model)
-    modules = named_modules(model)
-    activations = [entry for entry in modules if can_convert_activation(entry.module)]
-    norms = [entry for entry in modules if _is_norm_for(rules, entry.module)]
-    lookups = [entry for entry in modules if is_lookup(entry.module)]
-    others = [*activations, *norms, *lookups]
-    skipped = check_patterns(skip, candidates, "skip", also=others)
-    wanted = None if only is None else check_patterns(only, candidates, "only", also=others)
-
-    def is_meant(entry: NamedModule) -> bool:
-        return not any(matches(pattern, entry) for pattern in skipped) and (
-            wanted is None or any(matches(pattern, entry) for pattern in wanted)
-        )
-
-    meant = [c for c in candidates if c.reason is None and is_meant(c)]
-    ends = find_ends(candidates) if rules.first_last == "float32" else []
-
-    def is_kept_float(candidate: Candidate) -> bool:
-        return is_within(candidate, ends) or keeps_aggregation(rules, candidate.module)
-
-    chosen = [c for c in meant if not is_kept_float(c)]
-    chosen += _chosen_lookups(filter(is_meant, lookups), wanted or ())
-    if not chosen:
-        raise ValueError(f"nothing to convert: {_explain(candidates, rules, meant)}")
-    shared = next(
-        (e.module.shared for e in modules if isinstance(e.module, QuantizedLayer)), ModelState()
-    )
-    settings = LayerSettings(
-        name="",
-        quantizer=rules,
-        kernel=multiplier,
-        kernel_reason=kernel_reason,
-        max_bits=max_bits,
-        seed=seed,
-    )
-    for candidate in chosen:  # check everything before anything is written
-        if isinstance(candidate.module, QuantizedLayer):
-            replace(settings, name=candidate.name).check(candidate.module.precision)
-    for candidate in chosen:
-        _convert(candidate.module, replace(settings, name=candidate.name), shared, device)
-    for candidate in meant:
-        if is_kept_float(candidate) and isinstance(candidate.module, QuantizedLayer):
-            candidate.module.become_float()  # converted before, by rules that did not keep it
-    for entry in filter(is_meant, norms):
-        named = replace(settings, name=entry.name)
-        convert_norm(entry.module, rules.norm_rule, named, shared)
-    for entry in filter(is_meant, activations):
-        convert_activation(entry.module, shared)
-    disable_fast_paths(model)
-    ignore_in_ddp(model)
-    return model
-
-
-def _chosen_lookups(lookups: Iterable[NamedModule], wanted: tuple[Pattern, ...]) -> list[Candidate]:
-    """Embeddings that a pattern is about, and those converted before."""
-    chosen = []
-    for entry in lookups:
-        if not isinstance(entry.module, QuantizedLookup):
-            if not any(names(pattern, entry) for pattern in wanted):
-                continue
-            if reason := LOOKUPS[type(entry.module)].reason_against(entry.module):
-                raise ValueError(f"only: {entry.name!r} cannot be converted: {reason}")
-        chosen.append(Candidate(entry.module, entry.names, entry.parents))
-    return chosen
-
-
-def _convert(
-    module: nn.Module, settings: LayerSettings, shared: ModelState, device: torch.device | None
-) -> None:
-    if isinstance(module, QuantizedLayer):
-        old = module.settings.name  # keep the fuller path: parts may be converted before the whole
-        name = settings.name if settings.name.endswith(old) else old
-        precision = module.precision
-        module.set_precision(Precision())
-        module.settings, module.shared = module.adapt(replace(settings, name=name)), shared
-        module.set_precision(precision)
-        return
-    swap_class(module, LOOKUPS.get(type(module)) or layer_class(type(module)))
-    assert isinstance(module, QuantizedLayer)
-    module.become_quantized(settings, shared)
-    if device is not None and next(module.parameters(), None) is None:
-        module.to(device)  # a MatMul has no parameter that tells where the model is
-
-
-def _ask_kernel(name: str, rules: Quantizer, device: torch.device | None) -> tuple[Kernel, str]:
-    kernel, reason = ask_kernel(
-        name,
-        weight_grids=rules.weight_grids,
-        device_type="cpu" if device is None else device.type,
-    )
-    if rules.integer_range(MAX_CODE_BITS) is not None:
-        notes = [] if name == "auto" else _float_products(kernel, rules)
-        return kernel, "; ".join([reason, *notes])
-    why = f"{type(rules).__name__} has no integer codes"
-    if name == "auto":
-        return make_kernel("simulate"), f"auto: {why}"
-    return kernel, f"{reason}; multiplies floats: {why}" if kernel.takes_codes else reason
-
-
-def _float_products(kernel: Kernel, rules: Quantizer) -> list[str]:
-    """Which products of a kernel that multiplies codes these rules leave to float32, and why."""
-    parts = kernel.name.split("/")
-    by_product = dict(zip(PRODUCTS, parts if len(parts) > 1 else parts * 3, strict=True))
-    tensor, rules = torch.zeros(2, 2), without_sync(rules)
-    multiplying = {p for p, part in by_product.items() if part in ("int8", "bf16")}
-    if rules.range_of("error", tensor)[0].numel() > 1:
-        left = [p for p in ("grad_input", "grad_weight") if p in multiplying]
-        return [f"{' and '.join(left)} in float32: one scale per sample"] if left else []
-    notes = []
-    by_channel = rules.range_of("weight", tensor, (0,))[0].numel() > 1 and rules.weight_grids == 1
-    if by_channel and by_product["grad_input"] == "int8":
-        notes.append("grad_input in float32 where the weight has a scale per output channel")
-    if rules.grad_weight_bits(MAX_CODE_BITS) != MAX_CODE_BITS and "grad_weight" in multiplying:
-        notes.append("grad_weight in float32: it reads an error of its own")
-    return notes
-
-
-def _is_norm_for(rules: Quantizer, module: nn.Module) -> bool:
-    """Whether the rules normalize by a rule of their own here, or earlier ones did."""
-    if rules.norm_rule is None:
-        return isinstance(module, QuantizedNorm)
-    return can_convert_norm(module)
-
-
-def _explain(candidates: list[Candidate], rules: Quantizer, kept: list[Candidate]) -> str:
-    kind = type(rules).__name__
-    if kept and all(keeps_aggregation(rules, c.module) for c in kept):
-        return (
-            f"{kind} leaves sums along edges float32 and there is no other layer to convert; "
-            f"{kind}(aggregation='quantized') converts them. Layers: {list_names(kept)}"
-        )
-    if kept:
-        return (
-            f"{kind} leaves the first and the last layer float32 and there is no other to convert; "
-            f"{kind}(first_last='quantized') converts them too. Layers: {list_names(candidates)}"
-        )
-    if not candidates:
-        return "the model has no layer that multiplies (nn.Linear, convolutions, bitcycle.MatMul)"
-    names: dict[str, list[str]] = {}
-    for c in candidates:
-        if c.reason:
-            names.setdefault(c.reason, []).append(c.name or "(the model itself)")
-    if names:
-        shown = [f"{', '.join(group[:10])} ({reason})" for reason, group in names.items()]
-        return f"every layer is excluded or stays float: {'; '.join(shown)}"
-    return f"skip and only leave no layer; layers: {list_names(candidates)}"
-
-
-def unquantize_model(model: nn.Module) -> nn.Module:
-    """The exact inverse of `quantize_model`, in place; ranges and bits are forgotten.
-
-    >>> model = unquantize_model(quantize_model(nn.Linear(2, 2)))
-    >>> type(model).__name__, sorted(model.state_dict())
-    ('Linear', ['bias', 'weight'])
-    """
-    kinds = (QuantizedLayer, MaskedModule)
-    layers = [module for module in model.modules() if isinstance(module, kinds)]
-    if not layers:
-        raise ValueError("the model has no quantized layer: nothing to convert back")
-    if any(is_fsdp(module) for module in model.modules()):
-        raise ValueError(
-            "the model was given to fully_shard, which owns its classes now: build the model anew, "
-            "convert it, load the whole state (torch.distributed.checkpoint.state_dict, "
-            "full_state_dict=True) and convert that one back"
-        )
-    inner = unwrap(model)
-    own = {key for key, _ in own_buffers(inner)}
-    ignored = getattr(inner, "_ddp_params_and_buffers_to_ignore", [])
-    others = [key for key in ignored if key.removeprefix("_orig_mod.") not in own]
-    for layer in layers:
-        layer.become_float()
-    if others:
-        inner._ddp_params_and_buffers_to_ignore = others  # type: ignore[assignment]
-    else:
-        inner.__dict__.pop("_ddp_params_and_buffers_to_ignore", None)
-    enable_fast_paths(model)
-    return model
-
-
-def float_state_dict(model: nn.Module) -> dict[str, Tensor]:
-    """The state of the unwrapped model with a float model's keys: loads there with strict=True.
-
-    >>> sorted(float_state_dict(quantize_model(nn.Linear(2, 2))))
-    ['bias', 'weight']
-    """
-    model = unwrap(model)
-    state: dict[str, Tensor] = model.state_dict()  # with the version numbers of the modules
-    for key, _ in own_buffers(model):
-        state.pop(key, None)
-    return state

@@ -1,4 +1,4 @@
-"""Optional dependencies: imported when needed, and named with the install command when missing."""
+"""Optional dependencies: import them on use, or say how to install them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from types import ModuleType
 
 
 class MissingExtraError(ImportError):
-    """A feature needs a package that the core installation does not bring."""
+    """A feature needs a package that the core installation does not include."""
 
 
 def require(module: str, *, extra: str, purpose: str) -> ModuleType:
-    """Import `module`, or say which extra brings it and what it was needed for.
+    """Import a module, or raise an error that names its extra and what needs it.
 
     >>> require("no_such_package", extra="report", purpose="pictures")
     Traceback (most recent call last):
@@ -23,7 +23,7 @@ pip install "bitcycle[report]"
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
-            raise  # the package is there, something inside it is broken: show that
+            raise  # the package exists but cannot import something else
         raise MissingExtraError(
             f'{purpose} need {module!r}, which is not installed: pip install "bitcycle[{extra}]"'
         ) from None

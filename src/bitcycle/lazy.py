@@ -1,7 +1,7 @@
-"""Packages whose names are imported on first use, so that `import bitcycle` stays cheap.
+"""Lazy packages: names are imported on first use, so that `import bitcycle` is fast.
 
-The names stand once, in the package's stub `__init__.pyi`, where type checkers and editors read
-them; `lazy_package(__name__)` in `__init__.py` serves them (SPEC 1 of Scientific Python).
+A package lists its names once, in its stub `__init__.pyi`, which type checkers and editors read
+too. `lazy_package(__name__)` in its `__init__.py` exports them (SPEC 1 of Scientific Python).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 class LazyPackage(ModuleType):
-    """A package that imports an exported name when it is first asked for."""
+    """A package that imports an exported name on first use."""
 
     _homes: dict[str, tuple[str, str | None]]  # name -> (module, attribute; None: the module)
 
@@ -27,7 +27,7 @@ class LazyPackage(ModuleType):
             module = importlib.import_module(home)  # a name of the stub, or any submodule
         except ModuleNotFoundError as error:
             if error.name != home:
-                raise  # the module is there, something it imports is not
+                raise  # the module exists, but something it imports does not
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}") from None
         value = module if attribute is None else getattr(module, attribute)
         vars(self)[name] = value
@@ -49,7 +49,7 @@ class LazyPackage(ModuleType):
 
 
 def lazy_package(package: str) -> list[str]:
-    """Serve the names of a package's stub on first use; returns them for `__all__`."""
+    """Export the names of a package's stub on first use; returns them for `__all__`."""
     module = sys.modules[package]
     stub = ast.parse(files(package).joinpath("__init__.pyi").read_text(encoding="utf-8"))
     homes: dict[str, tuple[str, str | None]] = {}

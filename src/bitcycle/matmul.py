@@ -1,7 +1,7 @@
-"""A float matrix product as a module, so that a model can name its products of activations.
+"""A matrix product as a module, so that products of activations can be converted.
 
-An attention layer written with `MatMul` instead of `@` can be converted like any other layer:
-the product has a name, a precision, a cost and a row in the audit.
+An attention layer written with `MatMul` instead of `@` is converted like any other layer: the
+product has a name, a precision, a cost and a row in the audit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import nn
 
 
 class MatMul(nn.Module):
-    """`torch.matmul(a, b)` of two activations, batch dimensions broadcast.
+    """`torch.matmul(a, b)` of two activations; batch dimensions broadcast.
 
     >>> MatMul()(torch.ones(2, 3), torch.ones(3, 4)).shape
     torch.Size([2, 4])

@@ -1,4 +1,4 @@
-"""Memory that a forward pass keeps for the backward pass: in all, by layer, and as codes."""
+"""Measure the memory that a forward pass saves for the backward pass, by layer."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _CODES = (torch.uint8, torch.int8)
 
 @dataclass(frozen=True, kw_only=True)
 class SavedBytes:
-    """Bytes of distinct storages, by the module that kept them first; `str()` is a table."""
+    """Bytes of distinct storages, by the module that saved them first; `str()` is a table."""
 
     by_layer: dict[str, int]
     codes_by_layer: dict[str, int]  # the part of them that is codes of a converted layer
-    by_function: dict[str, int]  # hung on the ctx of custom autograd functions, beside that
+    by_function: dict[str, int]  # further bytes, attributes of custom autograd functions' ctx
 
     @property
     def num_bytes(self) -> int:
@@ -48,15 +48,15 @@ def saved_bytes(
     *,
     exclude: Iterable[Tensor] = (),
 ) -> SavedBytes:
-    """Run one forward pass at the present bits; add up what its graph keeps alive at the end.
+    """Run one forward pass at the current bits and add up what its graph keeps alive.
 
     inputs: a tensor, a tuple of arguments, a dict of keyword arguments, or a function of the model
-    that returns what backward would start from, such as a loss. Every storage counts once, with all
-    its bytes. Left out: parameters, buffers, the inputs, and `exclude` (the tensors that a function
-    brings along).
+    that returns the tensor to call backward on, such as a loss. Every storage counts once, with all
+    its bytes. Parameters, buffers, the inputs and `exclude` (other tensors that a function uses) do
+    not count.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    >>> saved_bytes(model, torch.ones(16, 4)).by_layer  # ReLU's output, kept by two
+    >>> saved_bytes(model, torch.ones(16, 4)).by_layer  # ReLU's output, saved by two
     {'1': 512}
     """
     excluded = tuple(exclude)

@@ -1,4 +1,4 @@
-"""Giving bits to the layers of a model: set them, read them, set them for a while."""
+"""The bits of a model's layers: set them, read them, change them for a `with` block."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from bitcycle.patterns import NamedModule, Pattern, check_mapping, last_match, n
 from bitcycle.precision import Precision
 
 PrecisionLike = Precision | str
+ModelPrecision = Precision | dict[str, Precision]  # of all layers, or by the layer's name
 Assignment = PrecisionLike | Mapping[Pattern, PrecisionLike]
 
 
 def quantized_layers(model: nn.Module) -> list[tuple[NamedModule, QuantizedLayer]]:
-    """Every converted layer with its names; an error when there is none."""
+    """Every converted layer with its names; a ValueError if there is none."""
     layers = [
         (entry, entry.module)
         for entry in named_modules(model)
@@ -30,7 +31,9 @@ def quantized_layers(model: nn.Module) -> list[tuple[NamedModule, QuantizedLayer
 
 
 def set_precision(model: nn.Module, precision: Assignment) -> None:
-    """Give every converted layer these bits, or each pattern's layers theirs (later ones win).
+    """Set the bits of every converted layer, or of the layers that patterns select.
+
+    Of several patterns that select a layer, the last one counts.
 
     >>> from bitcycle.convert import quantize_model
     >>> model = quantize_model(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)))
@@ -46,7 +49,7 @@ def set_precision(model: nn.Module, precision: Assignment) -> None:
 def _resolve(
     layers: list[tuple[NamedModule, QuantizedLayer]], precision: Assignment
 ) -> list[tuple[QuantizedLayer, Precision]]:
-    """Which layer gets what; everything is checked before anything is written."""
+    """The bits of each layer; checks all of them before any is written."""
     if not isinstance(precision, Mapping):
         bits = Precision.parse(precision)
         resolved = [(layer, bits) for _, layer in layers]
@@ -60,10 +63,10 @@ def _resolve(
     return resolved
 
 
-def get_precision(model: nn.Module) -> Precision | dict[str, Precision]:
-    """The precision of all converted layers, or a dict by name when they differ.
+def get_precision(model: nn.Module) -> ModelPrecision:
+    """The bits of all converted layers, or a dict by layer name if they differ.
 
-    `set_precision` takes either back.
+    `set_precision` accepts both.
     """
     layers = quantized_layers(model)
     distinct = {layer.precision for _, layer in layers}
@@ -74,7 +77,7 @@ def get_precision(model: nn.Module) -> Precision | dict[str, Precision]:
 
 @contextmanager
 def at_precision(model: nn.Module, precision: Assignment) -> Iterator[nn.Module]:
-    """The model at other bits inside a `with`; every layer's own bits come back after it.
+    """Set other bits inside a `with` block; every layer's own bits are restored after it.
 
     >>> from bitcycle.convert import quantize_model
     >>> model = quantize_model(nn.Linear(4, 2))

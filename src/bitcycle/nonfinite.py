@@ -1,4 +1,7 @@
-"""NaN and infinity in quantized tensors: recorded on the device, read once per optimizer step."""
+"""Detect NaN and infinity in quantized tensors, once per optimizer step.
+
+Layers record them on the device (`nn.product.flag_nonfinite`), so that no step waits for it.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bitcycle.model_precision import ModelPrecision
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nn.product import LEVELS
-from bitcycle.precision import Precision
 from bitcycle.warnings import BitcycleWarning
-
-Bits = Precision | dict[str, Precision]
 
 
 class NonFiniteError(ArithmeticError):
@@ -22,10 +23,10 @@ class NonFiniteError(ArithmeticError):
 
 
 class NonFiniteCheck:
-    """Reads the `health` buffers of named layers and clears them.
+    """Reads the `health` buffers of layers and clears them.
 
-    On the CPU a reading is current. On other devices it is copied without waiting and looked at
-    by the next call, so that no step ever waits for the device.
+    On the CPU it reports at once. On other devices it copies the buffers without waiting and
+    reports in the next call.
     """
 
     def __init__(self, names: list[str], layers: list[QuantizedLayer]) -> None:
@@ -33,7 +34,7 @@ class NonFiniteCheck:
         self._pending: tuple[Tensor, torch.Event, int, object] | None = None
 
     def clear(self) -> None:
-        """Forget what was recorded before: it belongs to someone else's run."""
+        """Discard what was recorded earlier, by another run."""
         self._pending = None
         with torch.no_grad():
             for layer in self._layers:
@@ -43,16 +44,19 @@ class NonFiniteCheck:
     def check(
         self,
         step: int,
-        precision: Bits | Callable[[], Bits],
+        precision: ModelPrecision | Callable[[], ModelPrecision],
         *,
         action: Literal["raise", "warn"] = "raise",
         can_wait: bool = False,
     ) -> None:
-        """Report operands that were not finite since the last call; `can_wait` for the device."""
+        """Report operands that were not finite since the last call.
+
+        can_wait: wait for the device and report at once.
+        """
         device = self._layers[0].health.device
         if device.type == "meta":
             return
-        self._look_at_pending(action)
+        self._report_pending(action)
         table = torch.stack([layer.health.to(device) for layer in self._layers])  # (layers, roles)
         if device.type == "cpu" or can_wait:
             self._report(table.cpu(), step, precision, action)
@@ -62,7 +66,7 @@ class NonFiniteCheck:
         event.record()
         self._pending = (host, event, step, precision)
 
-    def _look_at_pending(self, action: Literal["raise", "warn"]) -> None:
+    def _report_pending(self, action: Literal["raise", "warn"]) -> None:
         if self._pending is not None and self._pending[1].query():
             host, _, step, precision = self._pending
             self._pending = None
@@ -73,9 +77,9 @@ class NonFiniteCheck:
             return
         self.clear()
         precision = precision() if callable(precision) else precision
-        sick = describe_nonfinite(self._names, table)
+        where = describe_nonfinite(self._names, table)
         message = (
-            f"NaN or infinity at step {step} in {sick}; bits: {_shorten(precision)}. The learning "
+            f"NaN or infinity at step {step} in {where}; bits: {_shorten(precision)}. The learning "
             "rate or the bits may be too aggressive: bitcycle.collect(model) shows the layers' "
             "statistics. Where such steps are expected and skipped (a GradScaler), build the "
             "scheduler with nonfinite='warn' or 'ignore'"
@@ -92,15 +96,15 @@ def _shorten(precision: object) -> str:
 
 
 def describe_nonfinite(names: list[str], table: Tensor) -> str:
-    """Names the operands that were not finite, in the order in which they would be reached."""
-    sick = ~torch.isfinite(table)
+    """The operands that were not finite, in the order of the forward and backward pass."""
+    is_nonfinite = ~torch.isfinite(table)
     found: list[str] = []
     for role in ("weight", "act", "error"):
         order = range(len(names)) if role != "error" else reversed(range(len(names)))
         found += [
             f"layer {names[i] or '(the model itself)'} ({role})"
             for i in order
-            if bool(sick[i, LEVELS[role]])
+            if bool(is_nonfinite[i, LEVELS[role]])
         ]
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
     return ", ".join(found[:3]) + more

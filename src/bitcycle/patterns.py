@@ -1,7 +1,7 @@
-"""Module names as users see them, and the patterns that pick modules by name or type.
+"""Patterns that select modules of a model by name, glob or type.
 
-A name covers that module and everything below it; a glob ("*.conv?") matches full dotted paths; a
-type covers its instances and everything below them. Wrappers (DDP, DataParallel, torch.compile)
+A name selects that module and everything below it. A glob ("*.conv?") matches full dotted paths. A
+type selects its instances and everything below them. Wrappers (DDP, DataParallel, torch.compile)
 add nothing to a name.
 """
 
@@ -41,7 +41,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 @dataclass
 class NamedModule:
-    """A module, every name it goes by, and the modules it sits in."""
+    """A module with all of its names and the modules that contain it."""
 
     module: nn.Module
     names: list[str] = field(default_factory=list)
@@ -49,12 +49,12 @@ class NamedModule:
 
     @property
     def name(self) -> str:
-        """The first name; modules shared under several have more."""
+        """The first name; a shared module has several."""
         return self.names[0]
 
 
 def named_modules(model: nn.Module) -> list[NamedModule]:
-    """Every module once, in order, with all of its names.
+    """Every module once, in order, with all of its names; wrappers add nothing.
 
     >>> [entry.name for entry in named_modules(nn.Sequential(nn.Linear(1, 1)))]
     ['', '0']
@@ -80,7 +80,7 @@ def _walk(
 
 
 def matches(pattern: Pattern, entry: NamedModule) -> bool:
-    """Whether the pattern covers the module."""
+    """Whether the pattern selects the module, by itself or through a module around it."""
     if isinstance(pattern, type):
         return isinstance(entry.module, pattern) or any(
             isinstance(parent, pattern) for parent in entry.parents
@@ -91,12 +91,12 @@ def matches(pattern: Pattern, entry: NamedModule) -> bool:
     return is_glob and any(fnmatch.fnmatchcase(name, pattern) for name in entry.names)
 
 
-def names(pattern: Pattern, entry: NamedModule) -> bool:
-    """Whether the pattern covers the module by itself, not through a module around it.
+def is_named_by(pattern: Pattern, entry: NamedModule) -> bool:
+    """Whether the pattern selects the module by itself, not through a module around it.
 
     >>> entry = NamedModule(nn.Linear(1, 1), ["net.fc"])
-    >>> names("net.fc", entry), names("*.fc", entry), names(nn.Linear, entry), names("net", entry)
-    (True, True, True, False)
+    >>> [is_named_by(pattern, entry) for pattern in ("net.fc", "*.fc", nn.Linear, "net")]
+    [True, True, True, False]
     """
     if isinstance(pattern, type):
         return isinstance(entry.module, pattern)
@@ -109,9 +109,9 @@ def check_patterns(
     what: str,
     also: Iterable[NamedModule] = (),
 ) -> tuple[Pattern, ...]:
-    """The patterns, each known to match; otherwise a ValueError that lists what there is.
+    """The patterns as a tuple; a ValueError for one that matches no module.
 
-    also: what a pattern may match too, without being listed.
+    also: further modules that a pattern may match; the error does not list them.
     """
     if isinstance(patterns, str | type):
         raise ValueError(f"{what} takes a list of patterns, got {patterns!r}; write [{patterns!r}]")
@@ -130,13 +130,13 @@ def check_patterns(
 
 
 def last_match(patterns: Mapping[Pattern, V], entry: NamedModule) -> V | None:
-    """What the last pattern that covers the module maps to; None when none does."""
+    """The value of the last pattern that selects the module; None if none does."""
     hits = [value for pattern, value in patterns.items() if matches(pattern, entry)]
     return hits[-1] if hits else None
 
 
 def check_mapping(patterns: Mapping[Pattern, V], entries: Iterable[NamedModule], what: str) -> None:
-    """Every pattern must match, and must win somewhere: one that later ones cover is a mistake."""
+    """Raise a ValueError for a pattern that matches nothing or that later patterns override."""
     entries = list(entries)
     check_patterns(patterns, entries, what)
     order = list(patterns)
@@ -154,7 +154,7 @@ def check_mapping(patterns: Mapping[Pattern, V], entries: Iterable[NamedModule],
 
 
 def list_names(entries: Iterable[NamedModule], limit: int = 40) -> str:
-    """Names for a message, cut when there are very many."""
+    """The names for a message, at most `limit` of them."""
     names = [entry.name or "(the model itself)" for entry in entries]
     more = f", ... and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more if names else "(none)"

@@ -1,8 +1,8 @@
-"""Names for things: schedules, quantizers, kernels, layers, models, datasets, tasks, recipes.
+"""Registries: find schedules, quantizers, kernels, layers, models, datasets or recipes by name.
 
-A registry owns one kind of thing and the package whose files hold it. Dropping a file into that
-package is enough to add an entry: the first lookup imports every module of the package, and the
-decorators in them register.
+A registry has one kind of object and the package that defines them. A new file in that package is
+enough to add an object: the first lookup imports every module of the package, whose decorators
+register.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ F = TypeVar("F")
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> ValueError:
-    """The error for a name that is not there: the name, the known ones, the nearest.
+    """The error for an unknown name, with the known names and the nearest one.
 
     >>> unknown_name("schedule", "cosin", ["anneal", "cosine"])
     ValueError("unknown schedule 'cosin'; known: anneal, cosine; did you mean 'cosine'?")
@@ -33,10 +33,10 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> ValueError:
 
 
 class Registry(Generic[T]):
-    """Maps names to objects of one kind and imports the package that defines them on first use.
+    """Maps names to objects of one kind; imports the package that defines them on first use.
 
-    elsewhere: names whose module, outside the package's own files, is imported only when its name
-    is asked for.
+    elsewhere: names and the modules outside the package that define them, each imported when its
+    name is looked up.
 
     >>> colours = Registry[str]("colour")
     >>> _ = colours.register("red")("#f00")
@@ -54,7 +54,7 @@ class Registry(Generic[T]):
         self._is_loaded = package is None
 
     def register(self, name: str) -> Callable[[F], F]:
-        """A decorator that files the object under `name`; a name can be taken once."""
+        """A decorator that registers the object under a name that is not taken."""
 
         def add(item: F) -> F:
             if name in self._entries:
@@ -74,7 +74,7 @@ class Registry(Generic[T]):
             for module in pkgutil.iter_modules(package.__path__):
                 importlib.import_module(f"{self._package}.{module.name}")
         except BaseException:
-            self._is_loaded = False  # the next lookup shows the real error again
+            self._is_loaded = False  # the next lookup raises the same error
             raise
 
     def __getitem__(self, name: str) -> T:
@@ -103,7 +103,7 @@ class Registry(Generic[T]):
         return sorted({*self._entries, *self._elsewhere})
 
     def is_imported(self, name: str) -> bool:
-        """Whether the object is at hand: False until a name from `elsewhere` is asked for."""
+        """Whether the object's module is imported; False for `elsewhere` before a lookup."""
         self._load()
         return name in self._entries
 

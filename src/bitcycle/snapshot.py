@@ -1,4 +1,4 @@
-"""A moment of training to come back to: model, optimizer and whatever else, random generators."""
+"""Save the state of a training in memory and restore it: model, optimizers, random generators."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Stateful(Protocol):
         ...
 
     def load_state_dict(self, state: Any) -> Any:
-        """Take it back."""
+        """Restore the state."""
         ...
 
 
 class Snapshot:
-    """What a model, some `others` and the random generators were when it was taken.
+    """The state of a model, of `others` and of the random generators.
 
-    `put_back` may be called any number of times. A model comes back to the bit, in the same
-    tensors: parameters, gradients, every buffer (ranges, noise clocks, norm statistics), bits and
-    modes. Others come back through their `load_state_dict`, modules among them like the model.
+    `put_back` restores it, any number of times. Modules are restored bit for bit and in the same
+    tensors: parameters, gradients, buffers (ranges, noise clocks, norm statistics), bits and modes.
+    Other objects are restored through their `load_state_dict`.
 
     >>> layer = nn.Linear(2, 2)
     >>> before = Snapshot(layer)
@@ -47,7 +47,7 @@ class Snapshot:
         for other in others:
             if not isinstance(other, Stateful):
                 raise TypeError(
-                    f"a {type(other).__name__} cannot be put back: it has no state_dict and "
+                    f"a {type(other).__name__} cannot be restored: it has no state_dict and "
                     "load_state_dict; leave it out, or wrap it in an object that has both"
                 )
         modules = [model, *(other for other in others if isinstance(other, nn.Module))]
@@ -57,16 +57,16 @@ class Snapshot:
         self._random = _random_state()
 
     def put_back(self) -> None:
-        """Everything as it was. The model last: a scheduler among the others writes its bits."""
+        """Restore everything; the model last, since a scheduler among the others sets its bits."""
         for other, state in self._others:
-            other.load_state_dict(copy.deepcopy(state))  # an optimizer keeps what it is given
+            other.load_state_dict(copy.deepcopy(state))  # an optimizer keeps the tensors
         for state in self._modules:
             state.put_back()
         _restore_random_state(self._random)
 
 
 class _ModuleState:
-    """One module with all below it."""
+    """The state of one module and its submodules."""
 
     def __init__(self, module: nn.Module) -> None:
         self._modes = [(each, each.training) for each in module.modules()]
@@ -101,7 +101,7 @@ class _ModuleState:
 
 
 def _own(layer: QuantizedLayer) -> dict[str, Any]:
-    """A layer's bits, how it is converted, which kernel "auto" came to; not what counts writes."""
+    """A layer's bits and settings, with the kernel that "auto" chose; no write counters."""
     names = set(OWN_ATTRIBUTES) - {"shared", "recorder", "_range_version", "_written_version"}
     return {name: _fresh(getattr(layer, name)) for name in names}
 

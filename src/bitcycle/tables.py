@@ -1,21 +1,25 @@
-"""Plain-text tables for terminals, logs and `str()`."""
+"""Tables as plain text, Markdown, LaTeX or a colored terminal table.
+
+`text_table` is for logs and `str()`. A `Table` has a title and a caption and is written in any
+format.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table as RichTable
-from rich.text import Text
+if TYPE_CHECKING:  # rich is not in the core installation; only `print_tables` needs it
+    from rich.console import Console
+    from rich.table import Table as RichTable
 
 
 def text_table(
     header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = ()
 ) -> str:
-    """Aligned columns under a ruled header; the columns in `right` are right-aligned.
+    """Aligned columns under a header with a rule; columns in `right` are right-aligned.
 
     >>> print(text_table(("name", "bits"), [("conv1", "3"), ("fc", "32")], right=[1]))
     name   bits
@@ -38,10 +42,10 @@ def text_table(
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Cells as text, ready to print.
+    """A table whose cells are text.
 
-    columns: (heading above, heading); neighbours with one heading above share it. is_number: which
-    columns are set to the right. caption: what a reader needs to judge the numbers.
+    columns: (group heading, heading); adjacent columns with the same group heading share it.
+    is_number: which columns are right-aligned. caption: what a reader needs to judge the numbers.
     """
 
     name: str
@@ -57,18 +61,18 @@ class Table:
 
     @property
     def headings(self) -> tuple[str, ...]:
-        """One line of headings.
+        """The headings in one line.
 
         >>> table = Table(name="t", title="", columns=(("", "method"), ("CIFAR-10", "ours")),
         ...     rows=(), is_number=(False, True))
         >>> table.headings
         ('method', 'CIFAR-10: ours')
         """
-        return tuple(f"{above}: {own}" if above else own for above, own in self.columns)
+        return tuple(f"{group}: {own}" if group else own for group, own in self.columns)
 
 
 def without_empty_columns(table: Table) -> Table:
-    """Columns that have something to say; what is empty in them becomes "-"."""
+    """The table without columns that are empty in every row; other empty cells become "-"."""
     keep = [i for i in range(len(table.columns)) if any(row[i] for row in table.rows)]
     return replace(
         table,
@@ -79,13 +83,13 @@ def without_empty_columns(table: Table) -> Table:
 
 
 def to_markdown(table: Table) -> str:
-    """With the title as a heading and the caption below."""
+    """A Markdown section: the title as a heading, the table, the caption."""
     caption = f"\n\n{escape_markdown(table.caption)}" if table.caption else ""
     return f"## {escape_markdown(table.title)}\n\n{markdown_rows(table)}{caption}\n"
 
 
 def markdown_rows(table: Table) -> str:
-    """Headings and rows only."""
+    """The table in Markdown, without title and caption."""
     rule = ["---:" if number else "---" for number in table.is_number]
     lines = [[escape_markdown(cell) for cell in table.headings], rule]
     lines += [[escape_markdown(cell) for cell in row] for row in table.rows]
@@ -93,7 +97,7 @@ def markdown_rows(table: Table) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Specials escaped, so that a label shows as it is written.
+    """The text with Markdown and HTML characters escaped.
 
     >>> print(escape_markdown("a|b *c* <d> [e]"))
     a\\|b \\*c\\* &lt;d&gt; \\[e\\]
@@ -103,7 +107,7 @@ def escape_markdown(text: str) -> str:
 
 
 def to_latex(table: Table) -> str:
-    r"""A `table` environment; needs \usepackage{booktabs}."""
+    r"""A LaTeX `table` environment; needs \usepackage{booktabs}."""
     layout = "".join("r" if number else "l" for number in table.is_number)
     head = " & ".join(_latex(own) for _, own in table.columns) + r" \\"
     body = "\n".join(" & ".join(map(_latex_cell, row)) + r" \\" for row in table.rows)
@@ -115,7 +119,7 @@ def to_latex(table: Table) -> str:
         rf"\label{{tab:{re.sub(r'[^A-Za-z0-9-]+', '-', table.name)}}}",
         rf"\begin{{tabular}}{{{layout}}}",
         r"\toprule",
-        *_headings_above(table),
+        *_latex_group_headings(table),
         head,
         r"\midrule",
         body,
@@ -126,21 +130,21 @@ def to_latex(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _headings_above(table: Table) -> list[str]:
+def _latex_group_headings(table: Table) -> list[str]:
     spans: list[tuple[str, int]] = []
-    for above, _ in table.columns:
-        if spans and spans[-1][0] == above:
-            spans[-1] = (above, spans[-1][1] + 1)
+    for group, _ in table.columns:
+        if spans and spans[-1][0] == group:
+            spans[-1] = (group, spans[-1][1] + 1)
         else:
-            spans.append((above, 1))
-    if not any(above for above, _ in spans):
+            spans.append((group, 1))
+    if not any(group for group, _ in spans):
         return []
     cells: list[str] = []
     rules: list[str] = []
     start = 1
-    for above, width in spans:
-        if above:
-            cells.append(rf"\multicolumn{{{width}}}{{c}}{{{_latex(above)}}}")
+    for group, width in spans:
+        if group:
+            cells.append(rf"\multicolumn{{{width}}}{{c}}{{{_latex(group)}}}")
             rules.append(rf"\cmidrule(lr){{{start}-{start + width - 1}}}")
         else:
             cells += [""] * width
@@ -160,7 +164,7 @@ def _latex_cell(text: str) -> str:
 
 
 def _latex(text: str) -> str:
-    """Specials escaped, minus signs set as such.
+    """The text with LaTeX characters escaped and minus signs in math mode.
 
     >>> print(_latex("50 % of a_b, -0.1 ± 0.2, CPT 3-8/8"))
     50 \\% of a\\_b, $-$0.1 $\\pm$ 0.2, CPT 3-8/8
@@ -170,7 +174,10 @@ def _latex(text: str) -> str:
 
 
 def print_tables(tables: Sequence[Table], console: Console | None = None) -> None:
-    """Each with its title above and its caption below; wide cells are wrapped to the terminal."""
+    """Print tables with title and caption to the terminal; wide cells are wrapped."""
+    from rich.console import Console
+    from rich.text import Text
+
     console = console or Console(highlight=False)
     for table in tables:
         console.print(Text(table.title, style="bold"))
@@ -181,11 +188,15 @@ def print_tables(tables: Sequence[Table], console: Console | None = None) -> Non
 
 
 def _rich(table: Table, width: int) -> RichTable:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
     shown = RichTable(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     widths = _widths(table, width - 2 * len(table.columns))
-    for (above, own), number, own_width in zip(table.columns, table.is_number, widths, strict=True):
+    for (group, own), number, own_width in zip(table.columns, table.is_number, widths, strict=True):
         shown.add_column(
-            Text(f"{above}\n{own}" if above else own),
+            Text(f"{group}\n{own}" if group else own),
             justify="right" if number else "left",
             width=own_width,
             overflow="fold",
@@ -196,7 +207,7 @@ def _rich(table: Table, width: int) -> RichTable:
 
 
 def _widths(table: Table, room: int) -> list[int]:
-    """Columns that wrap between words, and inside them only where that is not enough."""
+    """Column widths that fit: cells wrap between words, inside words only if they must."""
     columns = [
         [*heading, *cells] for heading, *cells in zip(table.columns, *table.rows, strict=True)
     ]

@@ -1,5 +1,5 @@
-"""The one warning category of this library, so that a program can filter or raise it."""
+"""The warning category of this library, for filters."""
 
 
 class BitcycleWarning(UserWarning):
-    """Something a user asked for has no effect, or less effect than it seems."""
+    """A setting has no effect, or less effect than it seems."""
