@@ -1,5 +1,7 @@
 """audit: one row per product, with the reason, and nothing changed by looking."""
 
+from __future__ import annotations
+
 import copy
 import warnings
 
@@ -9,7 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import bitcycle as bc
+from bitcycle.audit import watch_products
+from bitcycle.convert import find_candidates
 from bitcycle.quantizers import QUANTIZERS
+from tests import toys
 from tests.toys import Attention, linears, net, randn
 
 
@@ -202,3 +207,38 @@ def test_the_table_is_readable():
         "1 of 2 products converted",
     ]
     assert "(the model itself)" in str(bc.audit(bc.quantize_model(nn.Linear(2, 2))))
+
+
+# -- which products run that no module owns -------------------------------------------------------
+
+
+class Scores(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ x.T @ x
+
+
+def test_a_product_is_found_where_it_runs_and_counted_by_operator() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), Scores())
+    with watch_products(model, find_candidates(model)) as watch:
+        model(torch.ones(3, 4))
+    assert watch.found == {("1", "mm"): 2}
+    assert watch.lines() == ["1: mm x2"]
+
+
+def test_without_owners_every_product_is_found() -> None:
+    model = toys.linears(4, 4)
+    with watch_products(model, []) as watch:
+        model(torch.ones(3, 4))
+    assert watch.lines() == ["0: addmm"]
+
+
+def test_modes_come_back_after_an_error() -> None:
+    model = toys.linears(4, 4).train()
+    try:
+        with watch_products(model, []):
+            assert not model.training
+            raise KeyError
+    except KeyError:
+        pass
+    assert model.training
+    assert model[0].training
