@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import bitcycle as bc
 from bitcycle.ops.affine import grid_step, value_range
 from bitcycle.quantizers import QUANTIZERS, Quantized, Quantizer, Range
-from bitcycle.quantizers.base import put_on_grid, work_dtype
+from bitcycle.quantizers.base import round_to_grid, work_dtype
 
 
 @QUANTIZERS.register("three_sigma")
@@ -54,7 +54,7 @@ class ThreeSigma(Quantizer):
         levels = levels.to(dtype)
         scale = grid_step(low, high, levels)
         key = key if role == "error" else None
-        return put_on_grid(x, scale, low, levels, key=key, carrier=carrier, has_steps=high != low)
+        return round_to_grid(x, scale, low, levels, key=key, carrier=carrier, has_steps=high != low)
 
     def integer_range(self, bits: int) -> tuple[int, int] | None:
         """Codes 0 .. 2^bits - 1, which int8 kernels carry up to 8 bits."""

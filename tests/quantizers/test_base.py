@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bitcycle.quantizers import SBM
-from bitcycle.quantizers.base import Quantized, largest, make_quantizer, put_on_grid, work_dtype
+from bitcycle.quantizers.base import Quantized, make_quantizer, max_abs, round_to_grid, work_dtype
 
 
 def test_codes_are_multiplied_out() -> None:
@@ -62,8 +62,8 @@ YES = torch.tensor(True)
 
 
 def test_int8_codes_are_the_same_ones_moved_down_by_half() -> None:
-    up = put_on_grid(X, SCALE, OFFSET, LEVELS, carrier=torch.uint8, has_steps=YES)
-    down = put_on_grid(X, SCALE, OFFSET, LEVELS, carrier=torch.int8, has_steps=YES)
+    up = round_to_grid(X, SCALE, OFFSET, LEVELS, carrier=torch.uint8, has_steps=YES)
+    down = round_to_grid(X, SCALE, OFFSET, LEVELS, carrier=torch.int8, has_steps=YES)
     assert up.codes is not None
     assert down.codes is not None
     assert down.half == 4
@@ -74,17 +74,17 @@ def test_int8_codes_are_the_same_ones_moved_down_by_half() -> None:
 def test_without_steps_codes_are_the_offset_to_the_last_bit() -> None:
     x = torch.full((3,), 0.1)
     for carrier in (torch.uint8, torch.int8):
-        coded = put_on_grid(x, SCALE, x[0], LEVELS, carrier=carrier, has_steps=~YES)
+        coded = round_to_grid(x, SCALE, x[0], LEVELS, carrier=carrier, has_steps=~YES)
         assert torch.equal(coded.dequantize(), x)
 
 
 def test_half_precision_is_rounded_in_float32_and_returned_as_it_came() -> None:
-    values = put_on_grid(X.half(), SCALE, OFFSET, LEVELS, has_steps=YES).dequantize()
+    values = round_to_grid(X.half(), SCALE, OFFSET, LEVELS, has_steps=YES).dequantize()
     assert values.dtype == torch.float16
     assert work_dtype(X.bfloat16()) == torch.float32
     assert work_dtype(X.double()) == torch.float64
 
 
 def test_the_largest_magnitude_may_be_at_either_end() -> None:
-    assert largest(torch.tensor(-3.0), torch.tensor(2.0)) == 3
-    assert largest(torch.tensor(-1.0), torch.tensor(2.0)) == 2
+    assert max_abs(torch.tensor(-3.0), torch.tensor(2.0)) == 3
+    assert max_abs(torch.tensor(-1.0), torch.tensor(2.0)) == 2

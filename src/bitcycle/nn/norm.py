@@ -25,7 +25,7 @@ from bitcycle.nn.layer import (
 )
 from bitcycle.nn.product import LEVELS
 from bitcycle.ops.affine import value_range
-from bitcycle.quantizers.base import largest
+from bitcycle.quantizers.base import max_abs
 from bitcycle.quantizers.wageubn import activation_error, fixed_point, halves
 from bitcycle.registry import Registry
 
@@ -202,7 +202,7 @@ class _RoundError(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, e: Tensor) -> tuple[Tensor, None]:
-        return activation_error(e, ctx.levels, largest(*value_range(e))), None
+        return activation_error(e, ctx.levels, max_abs(*value_range(e))), None
 
 
 @NORMS.register("range")

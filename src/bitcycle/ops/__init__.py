@@ -1,1 +1,1 @@
-"""Passes over tensors that every quantizer needs: ranges, grids, rounding, noise. Torch only."""
+"""Tensor functions that quantizers share: ranges, rounding, codes, noise, packing. Torch only."""

@@ -1,7 +1,7 @@
-"""The affine min-max grid: value = scale * code + offset, code in 0..levels.
+"""Ranges, and rounding to an affine grid: value = scale * code + offset, code in 0..levels.
 
-One reduction finds a range, one elementwise pass rounds to the grid. Level counts, scales and
-offsets are tensors, so changing the bits changes data and never a compiled graph.
+`value_range` is one reduction, `round_nearest` and `round_stochastic` one elementwise pass. Level
+counts, scales and offsets are tensors: new bits change data, never a compiled graph.
 """
 
 from __future__ import annotations
@@ -22,33 +22,6 @@ from bitcycle.ops.layout import (
 )
 from bitcycle.ops.noise import element_index, uniform
 
-_ROOT_HALF = 0.5**0.5
-
-
-def nearest_power(x: Tensor) -> Tensor:
-    """2^rint(log2 x) for x > 0; 0 for 0.
-
-    x = mantissa * 2^exponent with the mantissa in [1/2, 1), so x / mantissa is 2^exponent to the
-    last bit, and log2 x rounds down to exponent - 1 if the mantissa is below sqrt(1/2).
-
-    >>> nearest_power(torch.tensor([0.3, 0.36, 1.0, 0.0]))
-    tensor([0.2500, 0.5000, 1.0000, 0.0000])
-    """
-    mantissa = torch.frexp(x).mantissa
-    power = x / (mantissa + (mantissa == 0))
-    return torch.where(mantissa < _ROOT_HALF, power * 0.5, power)
-
-
-def power_above(x: Tensor) -> Tensor:
-    """2^ceil(log2 x) for x > 0, the smallest power of two that is not below x; 0 for 0.
-
-    >>> power_above(torch.tensor([0.3, 0.5, 5.0, 0.0]))
-    tensor([0.5000, 0.5000, 8.0000, 0.0000])
-    """
-    mantissa = torch.frexp(x).mantissa
-    power = x / (mantissa + (mantissa == 0))
-    return torch.where(mantissa == 0.5, power * 0.5, power)
-
 
 def value_range(x: Tensor, keep: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
     """Minimum and maximum over all dimensions but `keep` (those stay, the others become 1).
@@ -62,11 +35,11 @@ def value_range(x: Tensor, keep: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
         empty = x.new_zeros(shape)
         return empty, empty.clone()
     if not keep:
-        # aminmax copies what is not contiguous; memory order does not matter to a minimum
+        # aminmax copies a tensor that is not contiguous; a minimum can use any order
         low, high = torch.aminmax(x if torch.compiler.is_compiling() else flat(x))
         return low, high
     if keep == (0,):
-        each = rows(x)  # two reductions: aminmax of one dimension takes ten times as long
+        each = rows(x)  # two reductions: aminmax over one dimension takes ten times as long
         shape = [x.shape[0]] + [1] * (x.dim() - 1)
         return each.amin(1).view(shape), each.amax(1).view(shape)
     drop = tuple(d for d in range(x.dim()) if d not in keep)
@@ -74,11 +47,40 @@ def value_range(x: Tensor, keep: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
 
 
 def grid_step(low: Tensor, high: Tensor, levels: Tensor, floor: float = 0.0) -> Tensor:
-    """s = (high - low) / levels; 1 for a range of 0, so that a constant reproduces itself."""
+    """The step s = (high - low) / levels; 1 for an empty range, so that a constant stays itself."""
     step = (high - low) / levels
     if floor > 0:
         step = step.clamp_min(floor)
     return step + (step == 0)
+
+
+def round_nearest(x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor) -> Tensor:
+    """x^ = rint(clamp((x - offset) / scale, 0, levels)) * scale + offset, half to even.
+
+    >>> x = torch.tensor([-1.0, -0.4, 0.1, 0.7, 2.0])
+    >>> round_nearest(x, torch.tensor(3 / 7), torch.tensor(-1.0), torch.tensor(7.0))
+    tensor([-1.0000, -0.5714,  0.2857,  0.7143,  2.0000])
+    """
+    if torch.compiler.is_compiling():
+        return _nearest(x, scale, offset, levels)
+    if scale.dim() == 0:
+        return like(_fused_nearest(flat(x), scale, offset, levels), x)
+    if is_per_row(scale, x) and has_outer_rows(x):
+        result = _fused_nearest(rows(x), scale.view(-1, 1), offset.view(-1, 1), levels)
+        return like(result, x)
+    return _nearest(x, scale, offset, levels)
+
+
+def round_stochastic(
+    x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor, key: Tensor
+) -> Tensor:
+    """`round_nearest` with U(-1/2, 1/2) added before the clamp: unbiased inside the range."""
+    if torch.compiler.is_compiling() or scale.dim() > 0:
+        return _stochastic(x, scale, offset, levels, element_numbers(x), key)
+    if x.is_contiguous() or is_channels_last(x):
+        return like(_fused_stochastic_flat(flat(x), scale, offset, levels, key), x)
+    result = round_stochastic(x.contiguous(), scale, offset, levels, key)
+    return torch.empty_like(x).copy_(result) if is_dense(x) else result
 
 
 def _nearest(x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor) -> Tensor:
@@ -105,30 +107,29 @@ _fused_nearest = Fused(_nearest)
 _fused_stochastic_flat = Fused(_stochastic_flat)
 
 
-def round_nearest(x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor) -> Tensor:
-    """x^ = rint(clamp((x - offset) / scale, 0, levels)) * scale + offset, half to even.
+_SQRT_HALF = 0.5**0.5
 
-    >>> x = torch.tensor([-1.0, -0.4, 0.1, 0.7, 2.0])
-    >>> round_nearest(x, torch.tensor(3 / 7), torch.tensor(-1.0), torch.tensor(7.0))
-    tensor([-1.0000, -0.5714,  0.2857,  0.7143,  2.0000])
+
+def nearest_power(x: Tensor) -> Tensor:
+    """The nearest power of two, 2^rint(log2 x), for x > 0; 0 for 0.
+
+    x = mantissa * 2^exponent with the mantissa in [1/2, 1), so x / mantissa is 2^exponent to the
+    last bit, and log2 x rounds down to exponent - 1 if the mantissa is below sqrt(1/2).
+
+    >>> nearest_power(torch.tensor([0.3, 0.36, 1.0, 0.0]))
+    tensor([0.2500, 0.5000, 1.0000, 0.0000])
     """
-    if torch.compiler.is_compiling():
-        return _nearest(x, scale, offset, levels)
-    if scale.dim() == 0:
-        return like(_fused_nearest(flat(x), scale, offset, levels), x)
-    if is_per_row(scale, x) and has_outer_rows(x):
-        result = _fused_nearest(rows(x), scale.view(-1, 1), offset.view(-1, 1), levels)
-        return like(result, x)
-    return _nearest(x, scale, offset, levels)
+    mantissa = torch.frexp(x).mantissa
+    power = x / (mantissa + (mantissa == 0))
+    return torch.where(mantissa < _SQRT_HALF, power * 0.5, power)
 
 
-def round_stochastic(
-    x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor, key: Tensor
-) -> Tensor:
-    """As `round_nearest` with U(-1/2, 1/2) added before the clamp: unbiased inside the range."""
-    if torch.compiler.is_compiling() or scale.dim() > 0:
-        return _stochastic(x, scale, offset, levels, element_numbers(x), key)
-    if x.is_contiguous() or is_channels_last(x):
-        return like(_fused_stochastic_flat(flat(x), scale, offset, levels, key), x)
-    result = round_stochastic(x.contiguous(), scale, offset, levels, key)
-    return torch.empty_like(x).copy_(result) if is_dense(x) else result
+def power_above(x: Tensor) -> Tensor:
+    """The smallest power of two that is not below x, 2^ceil(log2 x), for x > 0; 0 for 0.
+
+    >>> power_above(torch.tensor([0.3, 0.5, 5.0, 0.0]))
+    tensor([0.5000, 0.5000, 8.0000, 0.0000])
+    """
+    mantissa = torch.frexp(x).mantissa
+    power = x / (mantissa + (mantissa == 0))
+    return torch.where(mantissa == 0.5, power * 0.5, power)

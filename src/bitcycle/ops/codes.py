@@ -1,9 +1,9 @@
 """Integer codes of the affine grid: value = scale * code + offset, one byte per element.
 
-Two carriers, because an 8-bit integer product takes one operand of each: uint8 holds the code
-0..levels itself, int8 holds it shifted down by `half` = 2^(b-1), to -half .. half - 1. Codes are
-the same whole numbers that `ops.affine` rounds to, so both make one grid. A NaN has no code: it
-shows in the scale, which comes from the same tensor's range.
+An 8-bit integer product takes one uint8 and one int8 operand. uint8 holds the code 0..levels
+itself, int8 holds it shifted down by `half` = 2^(b-1), to -half .. half - 1. The codes are the
+integers that `ops.affine` rounds to, so both give the same values. A NaN has no code: it shows in
+the scale, which comes from the range of the same tensor.
 """
 
 from __future__ import annotations
@@ -23,39 +23,6 @@ from bitcycle.ops.layout import (
     rows,
 )
 from bitcycle.ops.noise import element_index, uniform
-
-
-def _whole(u: Tensor, levels: Tensor) -> Tensor:
-    return torch.minimum(u.clamp_min(0.0), levels).round()
-
-
-def _nearest_uint8(x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor) -> Tensor:
-    return _whole((x - offset) / scale, levels).to(torch.uint8)
-
-
-def _nearest_int8(x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor) -> Tensor:
-    return (_whole((x - offset) / scale, levels) - (levels + 1) * 0.5).to(torch.int8)
-
-
-def _stochastic(
-    x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor, index: Tensor, key: Tensor
-) -> Tensor:
-    return _whole((x - offset) / scale + uniform(index, key), levels).to(torch.uint8)
-
-
-def _stochastic_flat(
-    x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor, key: Tensor
-) -> Tensor:
-    return _stochastic(x, scale, offset, levels, element_index(x.shape, x.device), key)
-
-
-def _decode(codes: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
-    return codes * scale + offset
-
-
-_nearest = {torch.uint8: Fused(_nearest_uint8), torch.int8: Fused(_nearest_int8)}
-_fused_stochastic = Fused(_stochastic_flat)
-_fused_decode = Fused(_decode)
 
 
 def nearest_codes(
@@ -81,7 +48,7 @@ def nearest_codes(
 def stochastic_codes(
     x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor, key: Tensor
 ) -> Tensor:
-    """As `nearest_codes` in uint8, with U(-1/2, 1/2) added before the clamp."""
+    """`nearest_codes` in uint8, with U(-1/2, 1/2) added before the clamp."""
     if torch.compiler.is_compiling() or scale.dim() > 0:
         return _stochastic(x, scale, offset, levels, element_numbers(x), key)
     if x.is_contiguous() or is_channels_last(x):
@@ -91,7 +58,7 @@ def stochastic_codes(
 
 
 def decode(codes: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
-    """scale * code + offset, in the layout of the codes.
+    """The values scale * code + offset, in the memory layout of the codes.
 
     >>> decode(torch.tensor([0, 3], dtype=torch.uint8), torch.tensor(0.5), torch.tensor(-1.0))
     tensor([-1.0000,  0.5000])
@@ -106,9 +73,9 @@ def decode(codes: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
 
 
 def shift_codes(codes: Tensor, by: Tensor) -> Tensor:
-    """uint8 codes moved down by `by` into int8, or int8 codes moved up by it into uint8.
+    """uint8 codes shifted down by `by` to int8, or int8 codes shifted up by it to uint8.
 
-    Bytes wrap, so one addition does either: 255 - 128 and 127 + 128 are the same eight bits.
+    Bytes wrap around: 255 - 128 and 127 + 128 are the same eight bits.
 
     >>> shift_codes(torch.tensor([0, 255], dtype=torch.uint8), torch.tensor(128))
     tensor([-128,  127], dtype=torch.int8)
@@ -117,3 +84,36 @@ def shift_codes(codes: Tensor, by: Tensor) -> Tensor:
     if codes.dtype == torch.uint8:
         return (codes - by).view(torch.int8)
     return codes.view(torch.uint8) + by
+
+
+def _to_code(u: Tensor, levels: Tensor) -> Tensor:
+    return torch.minimum(u.clamp_min(0.0), levels).round()
+
+
+def _nearest_uint8(x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor) -> Tensor:
+    return _to_code((x - offset) / scale, levels).to(torch.uint8)
+
+
+def _nearest_int8(x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor) -> Tensor:
+    return (_to_code((x - offset) / scale, levels) - (levels + 1) * 0.5).to(torch.int8)
+
+
+def _stochastic(
+    x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor, index: Tensor, key: Tensor
+) -> Tensor:
+    return _to_code((x - offset) / scale + uniform(index, key), levels).to(torch.uint8)
+
+
+def _stochastic_flat(
+    x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor, key: Tensor
+) -> Tensor:
+    return _stochastic(x, scale, offset, levels, element_index(x.shape, x.device), key)
+
+
+def _decode(codes: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
+    return codes * scale + offset
+
+
+_nearest = {torch.uint8: Fused(_nearest_uint8), torch.int8: Fused(_nearest_int8)}
+_fused_stochastic = Fused(_stochastic_flat)
+_fused_decode = Fused(_decode)

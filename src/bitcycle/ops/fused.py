@@ -1,9 +1,8 @@
-"""Small functions compiled into one pass over memory, with the plain function as the fallback.
+"""Large tensors are processed by a fused kernel: small functions compiled by torch.compile.
 
-`torch.compile` is asked only when it pays (large tensors, after enough of them), is inlined when
-the caller is being compiled already, and is given up, with one warning per process, on a machine
-without a working compiler. Plain and compiled give the same bits, so the choice never changes a
-result.
+A function is compiled after it has processed enough large tensors, and is inlined when its caller
+is being compiled. Without a working compiler the plain function runs, with one warning per process.
+Plain and compiled results are bit-identical.
 """
 
 from __future__ import annotations
@@ -21,36 +20,35 @@ from torch import Tensor
 from bitcycle.warnings import BitcycleWarning
 
 MIN_ELEMENTS = 1 << 16  # below this the call overhead of a compiled function exceeds its gain
-WARM_UP = 1 << 28  # elements done plainly first: a cold compiler takes 15 s, a short script less
-SWITCH = "BITCYCLE_COMPILE"  # environment: 0 keeps every pass eager
-
+WARM_UP = 1 << 28  # elements before compiling: that takes 15 s, more than a short script
+SWITCH = "BITCYCLE_COMPILE"  # environment variable: 0 compiles nothing
 
 Kind = tuple[tuple[torch.dtype, int, str], ...]  # dtype, rank and device of each argument
 
 
 class Fused:
-    """One function, compiled for large tensors once `WARM_UP` elements of such have gone by.
+    """A function that is compiled after `WARM_UP` elements of large tensors.
 
     >>> double = Fused(lambda x: x + x)
     >>> double(torch.ones(2))
     tensor([2., 2.])
     """
 
-    _has_warned: ClassVar[bool] = False  # what breaks one pass usually breaks all of them
+    _has_warned: ClassVar[bool] = False  # a missing compiler affects every function
 
     def __init__(self, function: Callable[..., Tensor]) -> None:
         functools.update_wrapper(self, function)
         self.plain = function
         self._compiled: dict[Kind, Callable[..., Tensor]] = {}
-        self._num_seen = 0
+        self._num_elements = 0
         self._is_broken = os.environ.get(SWITCH) == "0"
 
     def __call__(self, x: Tensor, *args: Any) -> Tensor:
-        """`x` decides by its size; it should be dense, and of few ranks and dtypes over a run."""
+        """Run the function; the size of `x` decides whether compiled. `x` should be dense."""
         if torch.compiler.is_compiling() or self._is_broken or x.numel() < MIN_ELEMENTS:
             return self.plain(x, *args)
-        self._num_seen += x.numel()
-        if self._num_seen < WARM_UP:
+        self._num_elements += x.numel()
+        if self._num_elements < WARM_UP:
             return self.plain(x, *args)
         kind = _kind(x, *args)
         try:
@@ -84,9 +82,9 @@ def _kind(*args: Any) -> Kind:
 
 
 def _copy(function: Callable[..., Tensor], number: int) -> Callable[..., Tensor]:
-    """The same function with code of its own: dynamo counts recompilations by code object.
+    """A copy with its own code object, by which dynamo counts recompilations.
 
-    One function that sees many dtypes and ranks would exceed its limit; one copy for each kind of
+    One function with many dtypes and ranks would exceed the limit. One copy for each kind of
     arguments is compiled once, for all sizes.
     """
     code = function.__code__.replace(co_name=f"{function.__name__}_{number}")

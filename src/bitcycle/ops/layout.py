@@ -1,4 +1,4 @@
-"""Tensors as dense stretches of memory: passes run on flat views and keep the layout they found."""
+"""Memory layout: flat and row views of tensors, and results in the layout of the input."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from bitcycle.ops.noise import element_index
 
 
 def element_numbers(x: Tensor) -> Tensor:
-    """The number of every element: in memory order where channels are last, else row-major.
+    """The number of every element, which its noise depends on.
 
-    Numbering channels-last tensors row-major would make the fused pass three times slower.
+    In memory order for channels-last tensors, where row-major numbers would make the fused kernel
+    three times slower; else row-major.
     """
     if x.is_contiguous() or not is_channels_last(x):
         return element_index(x.shape, x.device)
@@ -22,13 +23,14 @@ def element_numbers(x: Tensor) -> Tensor:
 
 
 def is_channels_last(x: Tensor) -> bool:
+    """Whether a 4-D or 5-D tensor is contiguous in the channels-last format."""
     if x.dim() == 4:
         return x.is_contiguous(memory_format=torch.channels_last)
     return x.dim() == 5 and x.is_contiguous(memory_format=torch.channels_last_3d)
 
 
 def memory_layout(x: Tensor) -> torch.memory_format:
-    """Channels-last if the tensor is that and not also contiguous, else contiguous."""
+    """The memory format: channels-last for such a tensor that is not also contiguous."""
     if x.is_contiguous() or not is_channels_last(x):
         return torch.contiguous_format
     return torch.channels_last if x.dim() == 4 else torch.channels_last_3d
@@ -41,19 +43,19 @@ def _memory_order(x: Tensor) -> Tensor:
 
 
 def is_dense(x: Tensor) -> bool:
-    """Whether the elements fill a stretch of memory, in whatever order of dimensions."""
+    """Whether the elements are contiguous in memory in some order of dimensions."""
     return x.is_contiguous() or is_channels_last(x) or _memory_order(x).is_contiguous()
 
 
 def has_outer_rows(x: Tensor) -> bool:
-    """Whether the first dimension is the outermost in memory, so that rows are stretches of it."""
+    """Whether the first dimension is the outermost in memory: each row is contiguous."""
     if x.is_contiguous() or is_channels_last(x):
         return True
     return is_dense(x) and x.stride(0) == max(x.stride())
 
 
 def flat(x: Tensor) -> Tensor:
-    """All elements as one dense dimension, in memory order; a view unless `x` has gaps."""
+    """All elements in one dimension, in memory order; a view unless `x` has gaps."""
     if x.is_contiguous():
         return x.view(-1)
     ordered = _memory_order(x)
@@ -61,17 +63,18 @@ def flat(x: Tensor) -> Tensor:
 
 
 def rows(x: Tensor) -> Tensor:
-    """(rows, everything else); a view if the rows are stretches of memory."""
+    """(rows, everything else); a view if each row is contiguous."""
     x = x if has_outer_rows(x) else x.contiguous()
     return flat(x).view(x.shape[0], math.prod(x.shape[1:]))
 
 
 def is_per_row(scale: Tensor, x: Tensor) -> bool:
+    """Whether `scale` has one value per row (first dimension) of `x`."""
     return scale.dim() == x.dim() and scale.shape[0] == x.shape[0] == scale.numel()
 
 
 def like(dense: Tensor, x: Tensor) -> Tensor:
-    """A result in memory order, with the shape of `x` and, unless that has gaps, its layout."""
+    """A flat result with the shape of `x` and, unless `x` has gaps, its layout."""
     if x.is_contiguous() or not is_dense(x):
         return dense.view(x.shape)
     return dense.as_strided(x.shape, x.stride())

@@ -1,8 +1,8 @@
-"""Noise as a function: hash(seed, rank, layer, step, call, element) -> U(-1/2, 1/2).
+"""Noise for stochastic rounding: hash(seed, rank, layer, step, call, element) -> U(-1/2, 1/2).
 
-A counter hash in 32-bit integers replaces a random generator: nothing to save, nothing to
-synchronize, the same numbers in eager and compiled code. Two multiplications are not enough (a
-chi-square over 2^20 consecutive counters rejects them); three are.
+A counter hash in 32-bit integers replaces a random generator: it has no state to save or
+synchronize and gives the same numbers in eager and compiled code. It needs three multiplications: a
+chi-square test over 2^20 consecutive counters rejects two.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def _logical_shift(x: Tensor, n: int) -> Tensor:
 
 
 def hash32(x: Tensor, k0: Tensor | int = 0, k1: Tensor | int = 0) -> Tensor:
-    """int32 -> int32 whose high 24 bits look random for every key (k0, k1)."""
+    """int32 -> int32 with random high 24 bits for every key (k0, k1)."""
     x = (x ^ k0) * _M1 + k1
     x = (x ^ _logical_shift(x, 15)) * _M2
     return (x ^ _logical_shift(x, 14)) * _M3
 
 
 def hash_ints(*numbers: int) -> int:
-    """The same kind of hash over Python ints, as a signed 32-bit number: for keys built once.
+    """A hash of Python ints as a signed 32-bit number, for keys that are computed once.
 
     >>> hash_ints(0, 1) != hash_ints(1, 0)
     True
@@ -50,8 +50,7 @@ def hash_ints(*numbers: int) -> int:
 def noise_key(clock: Tensor) -> Tensor:
     """[base, step, call] (int32) -> the two words of a key, on the clock's device.
 
-    Reading a clock on the CPU waits for nobody: there, three whole numbers are faster than
-    fourteen operations on tensors.
+    On the CPU, Python integers are faster than fourteen operations on tensors.
     """
     is_eager = not torch.compiler.is_compiling()
     if clock.device.type == "cpu" and clock.dim() == 1 and is_eager:
@@ -65,7 +64,7 @@ def noise_key(clock: Tensor) -> Tensor:
 
 
 def _key_word(word: int) -> int:
-    """hash32 and the last mixing step of `noise_key` for one word, in Python's integers."""
+    """One word of `noise_key` in Python integers."""
     mask = 2**32 - 1
     x = ((word & mask) * (_M1 & mask)) & mask
     x = ((x ^ (x >> 15)) * (_M2 & mask)) & mask

@@ -1,4 +1,8 @@
-"""Fewer bytes for what waits for the backward pass: two 4-bit codes per byte."""
+"""Pack what the backward pass needs: 4-bit codes two per byte, signs 32 per int32.
+
+Word m of a mask of M words holds the bits of the elements m, m + M, m + 2M, ..., so that packing is
+elementwise.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,12 @@ from torch import Tensor
 
 from bitcycle.ops.fused import Fused
 
+PLANES = 32
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of a float
+
 
 def pack_nibbles(codes: Tensor) -> Tensor:
-    """Codes of at most 4 bits (0..15 or -8..7), in memory order, two per byte.
+    """Pack codes of at most 4 bits (0..15 or -8..7), two per byte.
 
     >>> pack_nibbles(torch.tensor([1, 2, 3], dtype=torch.uint8))
     tensor([33,  3], dtype=torch.uint8)
@@ -23,24 +30,20 @@ def pack_nibbles(codes: Tensor) -> Tensor:
 
 
 def unpack_nibbles(packed: Tensor, count: int, dtype: torch.dtype) -> Tensor:
-    """The first `count` codes, as they were.
+    """The first `count` codes of `pack_nibbles`.
 
     >>> unpack_nibbles(torch.tensor([0xF1], dtype=torch.uint8), 2, torch.int8)
     tensor([ 1, -1], dtype=torch.int8)
     """
     if dtype == torch.uint8:
         pairs = torch.stack([packed & 15, packed >> 4], dim=1)
-    else:  # an arithmetic shift brings the sign back
+    else:  # an arithmetic shift extends the sign
         pairs = torch.stack([(packed << 4).view(torch.int8) >> 4, packed.view(torch.int8) >> 4], 1)
     return pairs.view(-1)[:count]
 
 
-PLANES = 32
-_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of a float
-
-
 def pack_positive(x: Tensor) -> Tensor:
-    """A bit for every element of a flat tensor: 0 where it is <= 0, else 1 (for a NaN too).
+    """A bit mask of a flat tensor: 0 where it is <= 0, else 1 (also for a NaN).
 
     >>> pack_positive(torch.tensor([0.0, 1.0, -2.0, 3.0])).view(torch.uint8) & 1
     tensor([0, 1, 0, 1], dtype=torch.uint8)
@@ -49,11 +52,11 @@ def pack_positive(x: Tensor) -> Tensor:
 
 
 def _pack(x: Tensor) -> Tensor:
-    blocked = x <= 0  # rather than x > 0: torch's ReLU passes the gradient of a NaN on
+    blocked = x <= 0  # not x > 0: torch's ReLU passes the gradient of a NaN
     if x.numel() % PLANES:
         blocked = F.pad(blocked, (0, -x.numel() % PLANES))
     if torch.compiler.is_compiling():
-        return ~_gather_at_once(blocked)
+        return ~_gather_planes(blocked)
     planes = blocked.view(torch.uint8).view(8, blocked.numel() // 8)
     gathered = planes[0]
     for i in range(1, 8):
@@ -68,8 +71,8 @@ def _pack(x: Tensor) -> Tensor:
 _fused_pack = Fused(_pack)
 
 
-def _gather_at_once(blocked: Tensor) -> Tensor:
-    """The same bits in the form that compiles into one pass; uncompiled it is slower."""
+def _gather_planes(blocked: Tensor) -> Tensor:
+    """The same bits in a form that compiles to one pass; uncompiled it is slower."""
     planes = blocked.view(PLANES, blocked.numel() // PLANES).to(torch.int32)
     words = planes[0]
     for plane in range(1, PLANES):
@@ -90,7 +93,7 @@ def keep_positive(words: Tensor, g: Tensor) -> Tensor:
     if torch.compiler.is_compiling():
         padded = F.pad(g, (0, lifted.numel() - g.numel())) if g.numel() % PLANES else g
         return torch.where(lifted < 0, padded.view(lifted.shape), 0).view(-1)[: g.numel()]
-    # uncompiled, a choice per element takes ten times as long as these masks of all bits or none
+    # uncompiled, torch.where takes ten times as long as these masks of all bits or none
     masks = lifted.bitwise_right_shift_(PLANES - 1).view(-1)[: g.numel()]
     masks = masks.to(_INTEGERS[g.element_size()])
     return masks.bitwise_and_(g.view(masks.dtype)).view(g.dtype)

@@ -1,4 +1,4 @@
-"""Quantizers: rules that put weights, activations, errors and gradients on a grid."""
+"""Quantizers: rules that round weights, activations, errors and gradients to a grid."""
 
 from bitcycle.quantizers.absmax import AbsMax
 from bitcycle.quantizers.base import QUANTIZERS, Quantized, Quantizer, Range, make_quantizer

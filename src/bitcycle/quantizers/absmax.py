@@ -1,9 +1,9 @@
-"""`absmax`: symmetric grids around zero, as most int8 inference uses them.
+"""`absmax`: symmetric grids around zero, as in most int8 inference.
 
     h = 2^(b-1),  s = max|x| / (h - 1),  n = rint(clamp(x / s, -(h - 1), h - 1)),  x^ = n * s
 
 Zero is always on the grid, and the code -h is never used. One bit has no zero: x^ = -+max|x|.
-weight: max per output channel. act, error: of the whole tensor. Not from a paper: a baseline.
+weight: one maximum per output channel. act, error: one per tensor. Not from a paper: a baseline.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from bitcycle.quantizers.base import (
     Quantized,
     Quantizer,
     Range,
-    largest,
-    put_on_grid,
+    max_abs,
+    round_to_grid,
     work_dtype,
 )
 
@@ -49,13 +49,13 @@ class AbsMax(Quantizer):
 
     @property
     def has_stochastic_error(self) -> bool:
-        """Whether encoding an error takes noise."""
+        """Whether errors are rounded stochastically."""
         return self.error_rounding == "stochastic"
 
     def range_of(self, role: str, x: Tensor, keep: tuple[int, ...] = ()) -> Range:
         """-+max|x|: per channel for weights, of the whole tensor (or node) otherwise."""
         low, high = value_range(x, keep)
-        bound = largest(low.to(work_dtype(x)), high.to(work_dtype(x)))
+        bound = max_abs(low.to(work_dtype(x)), high.to(work_dtype(x)))
         return -bound, bound
 
     def step(self, bound: Tensor, num_steps: Tensor) -> Tensor:
@@ -73,19 +73,19 @@ class AbsMax(Quantizer):
     ) -> Quantized:
         """Round to the symmetric grid that `within` fits in."""
         dtype = work_dtype(x)
-        bound = largest(within[0].to(dtype), within[1].to(dtype))
+        bound = max_abs(within[0].to(dtype), within[1].to(dtype))
         levels = levels.to(dtype)
         half = (levels + 1) * 0.5
         is_one_bit = levels == 1
         num_steps = torch.where(is_one_bit, 0.5, half - 1)
         step = self.step(bound, num_steps)
-        scale = step + (step == 0)  # zeros have the code of zero, if there is one
+        scale = step + (step == 0)  # a tensor of zeros gets the code of zero
         has_steps = (step != 0) | ~is_one_bit
         offset = -torch.where(is_one_bit, step * 0.5, scale * half)  # exact: half is 2^(b-1)
         limit = scale * num_steps
         inside = torch.minimum(torch.maximum(x.to(dtype), -limit), limit)  # never the code -half
         key = key if role == "error" and self.has_stochastic_error else None
-        quantized = put_on_grid(
+        quantized = round_to_grid(
             inside, scale, offset, levels, key=key, carrier=carrier, has_steps=has_steps
         )
         if quantized.values is None or x.dtype == dtype:

@@ -1,4 +1,8 @@
-"""The quantizer boundary: tensor -> `Quantized`, with nothing known of layers or kernels."""
+"""The interface of a quantizer: rules that round tensors to a grid, by role.
+
+A quantizer knows nothing of layers or kernels. It turns a tensor into a `Quantized`: codes or
+values with a scale and an offset.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,10 @@ from bitcycle.registry import Registry, unknown_name
 class Quantized:
     """A tensor on a grid: value = scale * code + offset.
 
-    A quantizer fills `codes` (uint8, or int8 with the codes shifted down by half their range) for
-    a kernel that multiplies codes, or `values` (already multiplied out) for one that multiplies
-    floats. Without a grid (`scale` is None) the values are the tensor itself. `scale` and `offset`
-    broadcast against it. `half`: 2^(b-1), by which the two kinds of codes differ. `top`: the most
-    bits that this tensor's codes ever take, known without looking.
+    A quantizer fills `codes` for a kernel that multiplies codes, else `values`. codes: uint8, or
+    int8 with the codes shifted down by `half` = 2^(b-1). values: float; without a grid (`scale` is
+    None) the tensor itself. scale, offset: broadcast against the tensor. top: the most bits that
+    the codes ever take.
     """
 
     scale: Tensor | None = None
@@ -33,7 +36,7 @@ class Quantized:
     top: int = 8
 
     def dequantize(self) -> Tensor:
-        """The float values, multiplied out if they are not there yet."""
+        """The float values; computed from the codes if there are no values."""
         if self.values is not None:
             return self.values
         assert self.codes is not None
@@ -42,7 +45,7 @@ class Quantized:
         return decode(self.codes, self.scale, self.offset)
 
     def integer_codes(self) -> Tensor:
-        """The codes as whole numbers in the values' dtype, recovered from the values if need be."""
+        """The codes, or integers recovered from the values in their dtype."""
         if self.codes is not None:
             return self.codes
         assert self.values is not None
@@ -56,19 +59,19 @@ Range = tuple[Tensor, Tensor]  # lowest and highest value, broadcastable against
 
 @dataclass(frozen=True)
 class Quantizer(ABC):
-    """Rules that put the tensors of some roles on a grid; frozen, stateless, shared by all layers.
+    """Rules that round the tensors of some roles; frozen, stateless, shared by all layers.
 
-    A rule sees the level count 2^b - 1 as a tensor, never the bits as a number: the bits are
-    data. Running ranges belong to the layer, which hands them in as `within`.
+    A rule gets the level count 2^b - 1 as a tensor, never the bits as a number: bits are data. The
+    layer keeps running ranges and passes them as `within`.
 
-    first_last: whether `quantize_model` leaves the first and the last layer of a model float32.
+    first_last: "float32" leaves the first and the last layer of a model float32.
     aggregation: what graph layers sum along edges: "float32" messages (FP-Agg: only their linear
         layers are quantized), or "quantized" ones (Q-Agg).
     """
 
     roles: ClassVar[frozenset[str]]
-    observes: ClassVar[bool] = True  # whether act ranges come from data (and are kept running)
-    min_bits: ClassVar[int] = 1  # fewer leave nothing of a tensor
+    observes: ClassVar[bool] = True  # act ranges come from data; layers keep running ranges
+    min_bits: ClassVar[int] = 1
 
     first_last: Literal["quantized", "float32"] = field(default="quantized", kw_only=True)
     aggregation: Literal["float32", "quantized"] = field(default="float32", kw_only=True)
@@ -83,21 +86,21 @@ class Quantizer(ABC):
 
     @property
     def norm_rule(self) -> str | None:
-        """The rule (`bitcycle.nn.norm`) by which BatchNorms normalize; None: they stay float."""
+        """The rule (`bitcycle.nn.norm`) for BatchNorms; None leaves them float."""
         return None
 
     @property
     def has_stochastic_error(self) -> bool:
-        """Whether encoding an error takes noise."""
+        """Whether errors are rounded stochastically."""
         return True
 
     def prepare(self, role: str, x: Tensor, levels: Tensor | None = None) -> Tensor:
-        """Differentiable torch before the grid; most rules have none. Without levels: 2 bits up."""
+        """A differentiable function before rounding, such as tanh. levels=None: 2 bits or more."""
         return x
 
     @abstractmethod
     def range_of(self, role: str, x: Tensor, keep: tuple[int, ...] = ()) -> Range:
-        """The range this rule takes from the tensor; `keep`: its channel dimensions, if any."""
+        """The range of the tensor; keep: the dimensions that get a range each, if any."""
 
     @abstractmethod
     def encode(
@@ -109,10 +112,10 @@ class Quantizer(ABC):
         key: Tensor | None = None,
         carrier: torch.dtype | None = None,
     ) -> Quantized:
-        """The tensor on the grid of `within`; stochastic where the rule is and a key is given.
+        """Round the tensor to the grid of `within`.
 
-        carrier: torch.uint8 or torch.int8 for codes, None for values. Codes are asked for only up
-        to the bits that `integer_range` has a range for.
+        key: of the noise, for roles that are rounded stochastically. carrier: torch.uint8 or
+        torch.int8 for codes, None for values; codes only for bits with an `integer_range`.
         """
 
     def encode_error(
@@ -123,7 +126,10 @@ class Quantizer(ABC):
         key: Tensor | None,
         carrier: torch.dtype | None = None,
     ) -> tuple[Quantized, Quantized]:
-        """The error for grad_input and for grad_weight: the same object unless a rule splits."""
+        """Round the error (the gradient of a layer's output) for grad_input and for grad_weight.
+
+        Both are the same object unless the rules treat them differently.
+        """
         codes: dict[str, Any] = {} if carrier is None else {"carrier": carrier}
         error = self.encode("error", e, levels, within, key, **codes)
         return error, error
@@ -134,20 +140,20 @@ class Quantizer(ABC):
 
     @property
     def weight_grids(self) -> int:
-        """2 if grad_input reads the weight on a grid of its own, 1 if it is the output's."""
+        """2 if grad_input reads the weight on a separate grid, 1 if on the output's."""
         return 1
 
     def encode_grad(
         self, g: Tensor, levels: Tensor, key: Tensor | None, step: Tensor | None = None
     ) -> Tensor:
-        """The weight gradient on its grid; only rules with the role grad have one.
+        """Round the weight gradient, for rules with the role grad.
 
-        step: the optimizer step, of a model that a scheduler drives.
+        step: the optimizer step, if a scheduler sets it.
         """
         return g
 
     def integer_range(self, bits: int) -> tuple[int, int] | None:
-        """The lowest and highest code; None: `encode` has no codes to give for these bits."""
+        """The lowest and highest code; None if `encode` has no codes for these bits."""
         return None
 
 
@@ -155,7 +161,7 @@ QUANTIZERS: Registry[type[Quantizer]] = Registry("quantizer", "bitcycle.quantize
 
 
 def make_quantizer(quantizer: str | Quantizer) -> Quantizer:
-    """A configured quantizer as it is, or the one of that name with its defaults."""
+    """The quantizer itself, or the quantizer of this name with its defaults."""
     if isinstance(quantizer, Quantizer):
         return quantizer
     if not isinstance(quantizer, str):
@@ -165,7 +171,7 @@ def make_quantizer(quantizer: str | Quantizer) -> Quantizer:
     return QUANTIZERS[quantizer]()
 
 
-def put_on_grid(
+def round_to_grid(
     x: Tensor,
     scale: Tensor,
     offset: Tensor,
@@ -175,14 +181,14 @@ def put_on_grid(
     carrier: torch.dtype | None = None,
     has_steps: Tensor,
 ) -> Quantized:
-    """q = rint(clamp((x - offset) / scale, 0, levels)), x^ = q * scale + offset.
+    """Round to an affine grid: q = rint(clamp((x - offset) / scale, 0, levels)), x^ = q s + offset.
 
-    With a key the rounding is stochastic. carrier: torch.uint8 or torch.int8 for codes, None for
-    values, in the dtype of `x`. has_steps: False where x^ is the offset, to the last bit.
+    key: of the noise, for stochastic rounding. carrier: torch.uint8 or torch.int8 for codes, None
+    for values in the dtype of `x`. has_steps: False where x^ is exactly the offset.
 
     >>> one = torch.tensor(1.0)
     >>> x = torch.tensor([-1.0, 0.2, 7.6])
-    >>> put_on_grid(x, one / 2, one * 0, one * 3, has_steps=one > 0).dequantize()
+    >>> round_to_grid(x, one / 2, one * 0, one * 3, has_steps=one > 0).dequantize()
     tensor([0.0000, 0.0000, 1.5000])
     """
     work = x.to(work_dtype(x))
@@ -204,10 +210,10 @@ def put_on_grid(
 
 
 def work_dtype(x: Tensor) -> torch.dtype:
-    """Grids of half-precision tensors are float32."""
+    """The dtype of the grid: float32 for half-precision tensors."""
     return torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
 
 
-def largest(low: Tensor, high: Tensor) -> Tensor:
-    """max|x| of a tensor with these extremes."""
+def max_abs(low: Tensor, high: Tensor) -> Tensor:
+    """max|x| of a tensor with this minimum and maximum."""
     return torch.maximum(low.abs(), high.abs())

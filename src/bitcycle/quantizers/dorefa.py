@@ -24,8 +24,8 @@ from bitcycle.quantizers.base import (
     Quantized,
     Quantizer,
     Range,
-    largest,
-    put_on_grid,
+    max_abs,
+    round_to_grid,
     work_dtype,
 )
 
@@ -59,7 +59,7 @@ class DoReFa(Quantizer):
 
     @property
     def has_stochastic_error(self) -> bool:
-        """Whether encoding an error takes noise."""
+        """Whether errors are rounded stochastically."""
         return self.error_rounding == "stochastic"
 
     def prepare(self, role: str, x: Tensor, levels: Tensor | None = None) -> Tensor:
@@ -79,8 +79,8 @@ class DoReFa(Quantizer):
         by_sample = role == "error" and x.dim() > 1
         low, high = (end.to(work_dtype(x)) for end in value_range(x, (0,) if by_sample else ()))
         if role == "act":
-            return low * 0.0, high * 0.0 + 1.0  # NaN shows
-        bound = largest(low, high)
+            return low * 0.0, high * 0.0 + 1.0  # keeps a NaN visible
+        bound = max_abs(low, high)
         return -bound, bound
 
     def encode(
@@ -101,7 +101,7 @@ class DoReFa(Quantizer):
         levels = levels.to(dtype)
         scale = grid_step(low, high, levels)
         key = key if role == "error" and self.has_stochastic_error else None
-        return put_on_grid(x, scale, low, levels, key=key, carrier=carrier, has_steps=high != low)
+        return round_to_grid(x, scale, low, levels, key=key, carrier=carrier, has_steps=high != low)
 
     def integer_range(self, bits: int) -> tuple[int, int] | None:
         """0 .. 2^b - 1; an int8 kernel carries up to 8 bits."""

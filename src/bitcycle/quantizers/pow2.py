@@ -2,8 +2,8 @@
 
     h = 2^(b-1),  s = 2^ceil(log2(max|x| / (h - 1))),  n = rint(x / s),  x^ = n * s
 
-The step is the smallest power of two at which nothing is clipped, up to twice that of `absmax`.
-Not from a paper: a baseline.
+The step is the smallest power of two that clips nothing, at most twice that of `absmax`. Not from a
+paper: a baseline.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bitcycle.quantizers.base import QUANTIZERS
 @QUANTIZERS.register("pow2")
 @dataclass(frozen=True, kw_only=True)
 class PowerOfTwo(AbsMax):
-    """Symmetric grids whose steps are powers of two; otherwise as absmax.
+    """`absmax` with steps that are powers of two.
 
     error_rounding: "stochastic" or "nearest".
 

@@ -1,12 +1,12 @@
-"""`sbm`: the quantizer Cyclic Precision Training trains with, a simplification of Banner et al.
+"""`sbm`: the quantizer of Cyclic Precision Training, a simplification of Banner et al.
 
     levels = 2^b - 1,  s = (max - min) / levels,  u = (x - min) / s
     q = rint(clamp(u, 0, levels)),  x^ = q * s + min
 
-weight: range per output channel, every forward, nearest even. act: range of the whole batch
-tensor, nearest even. error: range of the whole tensor, stochastic, once for both backward
-products. grad: no rule. Differs from `sbm_full`, the method as Banner et al. published it, in
-having per-channel weights, one error, and an ordinary BatchNorm.
+weight: one range per output channel, nearest even. act: one range per batch tensor, nearest even.
+error (the gradient with respect to a layer's output): one range per tensor, stochastic, once for
+both backward products. grad: no rule. `sbm_full`, the method as Banner et al. published it, has one
+weight range, two errors and Range BN instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bitcycle.quantizers.base import (
     Quantized,
     Quantizer,
     Range,
-    put_on_grid,
+    round_to_grid,
     work_dtype,
 )
 
@@ -40,7 +40,7 @@ class SBM(Quantizer):
     sync_ranges: take act and error ranges over all data-parallel processes.
     grad_input_weight: the grid on which grad_input reads the weight. "shared" (as published): the
         output's, whose scales lie on the axis that grad_input sums over, so that product cannot
-        stay integer. "per_input_channel": a grid of its own along the other axis, so it can.
+        stay integer. "per_input_channel": a separate grid along the other axis, so it can.
     floor: smallest step; 1e-8 reproduces the reference code, which leaves a 16-bit error about
         10 bits (errors have ranges of 1e-5).
 
@@ -68,21 +68,21 @@ class SBM(Quantizer):
 
     @property
     def has_stochastic_error(self) -> bool:
-        """Whether encoding an error takes noise."""
+        """Whether errors are rounded stochastically."""
         return self.error_rounding == "stochastic"
 
     @property
     def weight_grids(self) -> int:
-        """2 if grad_input reads the weight on a grid of its own."""
+        """2 if grad_input reads the weight on a separate grid."""
         return 1 if self.grad_input_weight == "shared" else 2
 
     def range_of(self, role: str, x: Tensor, keep: tuple[int, ...] = ()) -> Range:
         """Minimum and maximum: per channel for weights, of the whole tensor (or node) otherwise.
 
-        In float32 for half-precision tensors, whose extremes may be further apart than they reach.
+        In float32 for half-precision tensors, whose range may exceed their largest number.
         """
         low, high = (end.to(work_dtype(x)) for end in value_range(x, keep))
-        is_shared = role != "weight" and not keep  # others' nodes are not ours
+        is_shared = role != "weight" and not keep  # not ranges per node: ranks have different nodes
         if self.sync_ranges and is_shared and _is_distributed():
             ends = torch.stack([-low, high])
             dist.all_reduce(ends, op=dist.ReduceOp.MAX)
@@ -107,8 +107,10 @@ class SBM(Quantizer):
         scale = grid_step(low, high, levels, self.floor)
         offset = low if self.zero == "real" else -torch.round(-low / scale) * scale
         key = key if role == "error" and self.has_stochastic_error else None
-        has_steps = high != low  # a constant is its offset, to the last bit
-        return put_on_grid(x, scale, offset, levels, key=key, carrier=carrier, has_steps=has_steps)
+        has_steps = high != low  # a constant is exactly its offset
+        return round_to_grid(
+            x, scale, offset, levels, key=key, carrier=carrier, has_steps=has_steps
+        )
 
     def integer_range(self, bits: int) -> tuple[int, int] | None:
         """0 .. 2^b - 1; an int8 kernel carries up to 8 bits."""

@@ -3,10 +3,10 @@
     levels = 2^b - 1,  s = (max - min) / levels,  u = (x - min) / s
     q = rint(clamp(u, 0, levels)),  x^ = q * s + min
 
-weight: range of the whole tensor. act: the mean over samples of each sample's minimum and of its
-maximum. error: two of them (gradient bifurcation): grad_input reads it on the grid, rounded
-stochastically, grad_weight as it arrived. BatchNorms become Range BN (`bitcycle.nn.norm`).
-Differs from `sbm`, CPT's simplification, in all four.
+weight: one range per tensor. act: the means over samples of each sample's minimum and maximum.
+error: two versions (gradient bifurcation); grad_input reads it rounded stochastically, grad_weight
+unrounded. BatchNorms become Range BN (`bitcycle.nn.norm`). `sbm`, CPT's simplification, differs in
+all four.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from bitcycle.quantizers.base import (
     Quantized,
     Quantizer,
     Range,
-    put_on_grid,
+    round_to_grid,
     work_dtype,
 )
 
-_OTHER_NOISE = 0x6A09E667  # the finer error must not share the coarser one's roundings
+_FINER_NOISE = 0x6A09E667  # separates the noise of the finer error
 
 
 @QUANTIZERS.register("sbm_full")
@@ -67,12 +67,12 @@ class SBMFull(Quantizer):
 
     @property
     def has_stochastic_error(self) -> bool:
-        """Whether encoding an error takes noise."""
+        """Whether errors are rounded stochastically."""
         return self.error_rounding == "stochastic"
 
     @property
     def norm_rule(self) -> str | None:
-        """Range BN, unless it was declined."""
+        """Range BN, unless norm="batch"."""
         return "range" if self.norm == "range" else None
 
     def range_of(self, role: str, x: Tensor, keep: tuple[int, ...] = ()) -> Range:
@@ -100,7 +100,7 @@ class SBMFull(Quantizer):
         levels = levels.to(dtype)
         scale = grid_step(low, high, levels)
         key = key if role == "error" and self.has_stochastic_error else None
-        return put_on_grid(x, scale, low, levels, key=key, carrier=carrier, has_steps=high != low)
+        return round_to_grid(x, scale, low, levels, key=key, carrier=carrier, has_steps=high != low)
 
     def encode_error(
         self,
@@ -115,11 +115,11 @@ class SBMFull(Quantizer):
         if self.grad_weight_error is None:
             return for_input, Quantized(values=e)
         finer = torch.maximum(levels, torch.full_like(levels, 2**self.grad_weight_error - 1))
-        key = None if key is None else key ^ _OTHER_NOISE
+        key = None if key is None else key ^ _FINER_NOISE
         return for_input, self.encode("error", e, finer, within, key)
 
     def grad_weight_bits(self, bits: int) -> int | None:
-        """Those it was given, if they are more; float32 if it was given none."""
+        """`grad_weight_error` if it is more; float32 if it is None."""
         return None if self.grad_weight_error is None else max(bits, self.grad_weight_error)
 
     def integer_range(self, bits: int) -> tuple[int, int] | None:

@@ -8,9 +8,9 @@
             at an activation: R clip_k(Q(e / R, k))
     grad    n = sign(g) clamp(stochastic rint(dr |g| / R), dr - 1),  g^ = n / (128 * 2^(k-1))
 
-BatchNorms follow `bitcycle.nn.norm`. Published for k = 8 only. For other k the authors'
-constants are scaled, which is ours: dr becomes max(2, dr 2^(k-8)), and n is scaled so that the
-largest g^ stays what it is at 8 bits.
+BatchNorms follow `bitcycle.nn.norm`. Published for k = 8 only. For other k the constants
+are scaled here: dr becomes max(2, dr 2^(k-8)), and n is scaled so that the largest g^ is that of
+8 bits.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from torch import Tensor
 from bitcycle.ops.affine import nearest_power, value_range
 from bitcycle.ops.layout import element_numbers
 from bitcycle.ops.noise import uniform
-from bitcycle.quantizers.base import QUANTIZERS, Quantized, Quantizer, Range, largest, work_dtype
+from bitcycle.quantizers.base import QUANTIZERS, Quantized, Quantizer, Range, max_abs, work_dtype
 
 STAGES = ((0.0, 128), (0.3, 128), (0.6, 32), (0.8, 8), (0.9, 2))  # share of training -> dr
-_OTHER_NOISE = 0x3C6EF372  # grad and error of a layer must not share their roundings
+_GRAD_NOISE = 0x3C6EF372  # separates the noise of a layer's grad and error
 
 
 def halves(levels: Tensor, dtype: torch.dtype) -> Tensor:
@@ -114,11 +114,11 @@ class WAGEUBN(Quantizer):
 
     @property
     def norm_rule(self) -> str | None:
-        """Fixed-point BatchNorm, unless it was declined."""
+        """Fixed-point BatchNorm, unless norm="batch"."""
         return "grid" if self.norm == "grid" else None
 
     def range_of(self, role: str, x: Tensor, keep: tuple[int, ...] = ()) -> Range:
-        """Extremes of the whole tensor; an error's give R, the others only show NaN."""
+        """Extremes of the tensor: R for an error; for other roles only to detect NaN."""
         low, high = value_range(x)
         return low.to(work_dtype(x)), high.to(work_dtype(x))
 
@@ -135,7 +135,7 @@ class WAGEUBN(Quantizer):
         assert carrier is None
         work = x.to(work_dtype(x))
         if role == "error":
-            bound = largest(within[0].to(work.dtype), within[1].to(work.dtype))
+            bound = max_abs(within[0].to(work.dtype), within[1].to(work.dtype))
             form = flag_error if self.error_form == "flag" else activation_error
             return Quantized(values=form(work, levels, bound).to(x.dtype))
         half = halves(levels, work.dtype)
@@ -148,14 +148,14 @@ class WAGEUBN(Quantizer):
     def encode_grad(
         self, g: Tensor, levels: Tensor, key: Tensor | None, step: Tensor | None = None
     ) -> Tensor:
-        """The normalized gradient: its largest magnitude is about dr / 2^14, whatever g's was."""
+        """Normalize and round the gradient: its largest magnitude becomes about dr / 2^14."""
         work = g.to(work_dtype(g))
-        r = nearest_power(largest(*value_range(work)))
+        r = nearest_power(max_abs(*value_range(work)))
         dr = self.levels_of_grad(work, step)
         dr_k = (dr * halves(levels, work.dtype) / 128).clamp_min(2.0)
         n = (work / (r + (r == 0))).abs() * dr_k
         if key is not None:
-            n = n + uniform(element_numbers(work), key ^ _OTHER_NOISE)
+            n = n + uniform(element_numbers(work), key ^ _GRAD_NOISE)
         n = torch.minimum(torch.round(n), dr_k - 1) * torch.sign(work)
         return (n * (dr / dr_k) * 2.0**-14).to(g.dtype)
 
@@ -169,5 +169,5 @@ class WAGEUBN(Quantizer):
         return dr
 
     def integer_range(self, bits: int) -> tuple[int, int] | None:
-        """None: acts are not clipped and errors have two grids, which no byte holds."""
+        """None: acts are not clipped and errors have two grids, so no byte can hold a code."""
         return None
