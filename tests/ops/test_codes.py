@@ -1,4 +1,4 @@
-"""Codes of the affine grid in one byte, two in a byte, and masks of one bit per element."""
+"""Codes of the affine grid: one byte per element."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from bitcycle.ops import codes, fused
 from bitcycle.ops.affine import grid_step, round_nearest, round_stochastic, value_range
 from bitcycle.ops.codes import decode, nearest_codes, shift_codes, stochastic_codes
 from bitcycle.ops.noise import element_index, hash_ints, noise_key, uniform
-from bitcycle.ops.packing import keep_positive, pack_nibbles, pack_positive, unpack_nibbles
-from tests.toys import randn
+from bitcycle.ops.packing import pack_nibbles, unpack_nibbles
 
 # the graph; what C++ makes of it takes long to build
 BACKENDS = ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
@@ -182,92 +181,3 @@ def test_codes_noise_and_packing_are_equal_inside_a_compiled_caller(backend: str
     x, clock = _tensor("channels last"), torch.tensor([hash_ints(3), 12, 2], dtype=torch.int32)
     compiled = torch.compile(caller, fullgraph=True, backend=backend)(x, clock)
     assert all(map(torch.equal, compiled, caller(x, clock)))
-
-
-properties = settings(max_examples=100, derandomize=True, deadline=None)
-RANGES = {torch.uint8: (0, 15), torch.int8: (-8, 7)}
-
-
-@properties
-@given(st.sampled_from((torch.uint8, torch.int8)), st.data())
-def test_nibbles_come_back(dtype: torch.dtype, data: st.DataObject) -> None:
-    low, high = RANGES[dtype]
-    numbers = data.draw(st.lists(st.integers(low, high), max_size=33))
-    codes = torch.tensor(numbers, dtype=dtype)
-    packed = pack_nibbles(codes)
-    assert packed.dtype == torch.uint8
-    assert packed.numel() == (len(numbers) + 1) // 2
-    back = unpack_nibbles(packed, len(numbers), dtype)
-    assert back.dtype == dtype
-    assert back.tolist() == numbers
-
-
-def test_every_pair_of_nibbles_comes_back() -> None:
-    for dtype in RANGES:
-        low, high = RANGES[dtype]
-        each = torch.arange(low, high + 1, dtype=dtype)
-        codes = torch.cartesian_prod(each, each).flatten()
-        packed = pack_nibbles(codes)
-        assert packed.unique().numel() == 256
-        assert torch.equal(unpack_nibbles(packed, codes.numel(), dtype), codes)
-
-
-INF, NAN = float("inf"), float("nan")
-SPECIAL = torch.tensor([0.0, -0.0, 1.0, -1.0, INF, -INF, NAN, 1e-45, -1e-45])
-
-
-def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Equal with the signs of zeros; of NaNs only that they are (torch rewrites those of bf16)."""
-    a, b = (torch.where(t.isnan(), NAN, t) for t in (a, b))
-    return a.dtype == b.dtype and torch.equal(a.view(torch.uint8), b.view(torch.uint8))
-
-
-@given(count=st.integers(0, 300), seed=st.integers(0, 99))
-def test_what_passes_is_what_torchs_relu_passes(count: int, seed: int) -> None:
-    x, g = randn(count, seed=seed), randn(count, seed=seed + 100)
-    expected = torch.ops.aten.threshold_backward(g, x, 0)
-    assert same_bits(keep_positive(pack_positive(x), g), expected)
-
-
-def test_every_element_has_a_bit_of_its_own() -> None:
-    for hot in range(70):  # more than two words, and a part of one
-        x = torch.zeros(70)
-        x[hot] = 1
-        assert torch.equal(keep_positive(pack_positive(x), torch.ones(70)), x)
-
-
-def test_special_values_pass_and_are_stopped_as_in_torch() -> None:
-    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-        x, g = (t.flatten().to(dtype) for t in torch.meshgrid(SPECIAL, SPECIAL, indexing="ij"))
-        expected = torch.ops.aten.threshold_backward(g, x, 0)
-        assert same_bits(keep_positive(pack_positive(x), g), expected)
-
-
-def test_a_bit_per_element_in_whole_words() -> None:
-    for count, num_bytes in ((0, 0), (1, 4), (32, 4), (33, 8), (4096, 512)):
-        assert pack_positive(randn(count)).untyped_storage().nbytes() == num_bytes
-
-
-def _pack_and_keep(x: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    words = pack_positive(x)
-    return words, keep_positive(words, g)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_compiled_code_packs_and_reads_the_same_bits(backend: str) -> None:
-    compiled = torch.compile(_pack_and_keep, fullgraph=True, backend=backend)
-    x, g = torch.cat([SPECIAL, randn(1000)]), torch.cat([SPECIAL.flip(0), randn(1000, seed=2)])
-    (words, kept), (plain_words, plain) = compiled(x, g), _pack_and_keep(x, g)
-    assert torch.equal(words, plain_words)
-    assert same_bits(kept, plain)
-
-
-@pytest.mark.slow
-def test_a_compiled_pass_packs_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "WARM_UP", 0)
-    for count in (fused.MIN_ELEMENTS, fused.MIN_ELEMENTS + 5):
-        x = randn(count)
-        words = pack_positive(x)
-        monkeypatch.setattr(fused, "WARM_UP", 1 << 62)
-        assert torch.equal(words, pack_positive(x))
-        monkeypatch.setattr(fused, "WARM_UP", 0)
