@@ -308,7 +308,7 @@ class PrecisionScheduler:
         most = {schedule: _most_bits(schedule, self.total_steps) for schedule in self._schedules}
         for layer, number in zip(self._layers, self._plan_of, strict=True):
             plan = zip(ROLES, self._plans[number], strict=True)
-            layer.expect({role: most[schedule] for role, schedule in plan})
+            layer.expect_bits({role: most[schedule] for role, schedule in plan})
 
     def _check_converted(self) -> None:
         for name, layer in zip(self._names, self._layers, strict=True):

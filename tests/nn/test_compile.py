@@ -82,7 +82,7 @@ def _train(
     for each in (model, twin):  # the most bits of the schedule are known before its first step
         for layer in each.modules():
             if isinstance(layer, bc.nn.QuantizedLayer):
-                layer.expect(dict.fromkeys(("weight", "act", "error"), max(scheduled)))
+                layer.expect_bits(dict.fromkeys(("weight", "act", "error"), max(scheduled)))
     graphs = []
     for step, bits in enumerate(scheduled):
         for each in (model, twin):

@@ -42,7 +42,7 @@ def test_every_rule_gives_a_range_that_broadcasts():
 
 def test_no_range_is_kept_or_saved():
     made = layer()
-    made._act_range(torch.ones(5, 3), 0)
+    made.activation_range(torch.ones(5, 3), 0)
     assert made.act_range.shape == (0, 3)
     made.reset_ranges()
     assert made.is_observed
@@ -50,4 +50,4 @@ def test_no_range_is_kept_or_saved():
 
 
 def test_without_bits_for_activations_there_is_no_range():
-    assert layer(precision="w4")._act_range(torch.ones(5, 3), 0) is None
+    assert layer(precision="w4").activation_range(torch.ones(5, 3), 0) is None

@@ -474,12 +474,12 @@ def test_a_copy_of_an_undecided_layer_decides_too() -> None:
 def test_an_evaluation_at_more_bits_leaves_no_trace() -> None:
     model = bc.quantize_model(nn.Linear(4, 4), kernel="int8")
     bits = bc.PrecisionScheduler(model, forward=4, backward=7, total_steps=3)
-    before = model._tops()
+    before = model.kernel_tops()
     with bc.at_precision(model, "w8a8"):
-        assert model._tops() != before
-    assert model._tops() == before == (4, 4, 7, 7)
+        assert model.kernel_tops() != before
+    assert model.kernel_tops() == before == (4, 4, 7, 7)
     bits.step()
-    assert model._tops() == before
+    assert model.kernel_tops() == before
 
 
 def test_auto_goes_by_the_bits_a_schedule_reaches_and_not_by_those_it_begins_with() -> None:

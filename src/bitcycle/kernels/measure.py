@@ -122,7 +122,7 @@ def _time_products(case: Case, *, bf16: bool) -> list[dict[str, float]]:
 
 
 def _time_steps(case: Case, recurrence: Recurrence, *, bf16: bool) -> list[dict[str, float]]:
-    """Of all time steps: two products at each, with a held weight, and one over all of them."""
+    """All time steps: two products with a prepacked weight at each, and one over all of them."""
     num_out, num_in = recurrence.w_shape
     rows, num_steps, names = recurrence.rows, recurrence.num_steps, _names(bf16)
     a = _operand(case, (rows, num_in), torch.uint8, case.tops[0])

@@ -53,7 +53,7 @@ class QuantizedLookup(QuantizedLayer):
 
     def quantized_weight(self) -> Tensor:
         """The weight on its grids, one range per row."""
-        control, quantizer = self._tick(), self.settings.quantizer
+        control, quantizer = self.next_control(), self.settings.quantizer
         weight = quantizer.prepare("weight", self.weight, control[LEVELS["weight"]])
         within = quantizer.range_of("weight", weight.detach(), (0,))
         flag_nonfinite(self.health, "weight", within)

@@ -37,7 +37,7 @@ class PerNodeLayer(QuantizedLayer):
         flag_nonfinite(self.health, "act", within)
         return within
 
-    def _act_range(self, x: Tensor, index: int) -> Range | None:
+    def activation_range(self, x: Tensor, index: int) -> Range | None:
         """All dimensions but the last number the nodes."""
         return self.node_range(x, x.dim() - 1) if "act" in self.quantized_roles else None
 

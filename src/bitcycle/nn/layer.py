@@ -47,7 +47,7 @@ NO_TOPS = (32,) * len(ROLES)
 
 # What conversion adds to a float module.
 OWN_ATTRIBUTES = (
-    "settings", "shared", "precision", "quantized_roles", "tops", "is_announced", "code_tops",
+    "settings", "shared", "precision", "quantized_roles", "tops", "is_scheduled", "code_tops",
     "recorder", "_is_observed", "_range_version", "_written_version",
 )  # fmt: skip
 OWN_BUFFERS = ("control", "health", "act_range")
@@ -136,7 +136,7 @@ class QuantizedLayer(SwappedModule):
     precision: Precision
     quantized_roles: tuple[str, ...]
     tops: dict[str, int]  # the most bits each role was or will be given
-    is_announced: bool  # a scheduler gave `tops`: the bits of an evaluation do not count then
+    is_scheduled: bool  # a scheduler set `tops`: the bits of an evaluation do not count then
     code_tops: tuple[int, ...]  # `tops` as kernels and graphs see them: they never read the bits
     recorder: Recorder | None  # while `collect` runs
     control: Tensor
@@ -153,7 +153,7 @@ class QuantizedLayer(SwappedModule):
         device = next((p.device for p in self.parameters()), None)
         self.settings, self.shared = self.adapt(settings), shared
         self.precision, self.quantized_roles = Precision(), ()
-        self.tops, self.is_announced, self.code_tops = {}, False, NO_TOPS
+        self.tops, self.is_scheduled, self.code_tops = {}, False, NO_TOPS
         self.recorder = None
         self._is_observed, self._range_version = False, None
         zeros = torch.zeros(CONTROL_SIZE, dtype=torch.int32, device=device)
@@ -194,7 +194,7 @@ class QuantizedLayer(SwappedModule):
         self.precision = precision
         rules = self.settings.quantizer.roles
         self.quantized_roles = tuple(r for r in precision.quantized_roles if r in rules)
-        if not self.is_announced:  # no scheduler: the most bits so far
+        if not self.is_scheduled:  # no scheduler: the most bits so far
             bits = {r: b for r, b in precision.items() if b is not None and not is_float(b)}
             self.tops |= {role: max(self.tops.get(role, 0), b) for role, b in bits.items()}
         self.code_tops = tuple(self.top_bits(role) for role in ROLES)
@@ -202,9 +202,9 @@ class QuantizedLayer(SwappedModule):
         self._write_control()
         return True
 
-    def expect(self, tops: Mapping[str, int]) -> None:
+    def expect_bits(self, tops: Mapping[str, int]) -> None:
         """Set the most bits that roles will take; kernels and packing depend on them."""
-        self.tops, self.is_announced = dict(tops), True
+        self.tops, self.is_scheduled = dict(tops), True
         self.code_tops = tuple(self.top_bits(role) for role in ROLES)
 
     def top_bits(self, role: str) -> int:
@@ -217,7 +217,8 @@ class QuantizedLayer(SwappedModule):
         top = self.settings.max_bits or max(self.tops.get(role, 0), now)
         return next((bits for bits in TOPS if top <= bits), 32)
 
-    def _tops(self) -> tuple[int, ...]:
+    def kernel_tops(self) -> tuple[int, ...]:
+        """The most bits of each role as the kernel sees them; no limit for a float kernel."""
         if not self.settings.kernel.takes_codes:
             return NO_TOPS
         return self.code_tops
@@ -243,7 +244,7 @@ class QuantizedLayer(SwappedModule):
         if not self.control.is_meta:
             values = torch.tensor([*levels, base, self.shared.step], dtype=torch.int32)
             self.control[:CALL].copy_(values, non_blocking=True)
-        # averaging (EMA with buffers) may overwrite the buffer: `_tick` then writes again
+        # averaging (EMA with buffers) may overwrite the buffer: `next_control` then writes again
         self._written_version = version(self.control)
 
     # -- forward --------------------------------------------------------------------------------
@@ -277,13 +278,13 @@ class QuantizedLayer(SwappedModule):
             wide = torch.promote_types(a.dtype, w.dtype)  # grids are not bf16, operands may be
             a, w, bias = a.to(wide), w.to(wide), None if bias is None else bias.to(wide)
         roles = self.quantized_roles
-        control = control_for_product(self._tick(is_first=act_row == 0), act_row)
+        control = control_for_product(self.next_control(is_first=act_row == 0), act_row)
         if "act" in roles:
             a = quantizer.prepare("act", a, control[LEVELS["act"]])
         if second in roles:
             w = quantizer.prepare(second, w, control[LEVELS[second]])
-        a_range = self._act_range(a, act_row)
-        w_range = self._act_range(w, act_row + 1) if second == "act" else None
+        a_range = self.activation_range(a, act_row)
+        w_range = self.activation_range(w, act_row + 1) if second == "act" else None
         is_undecided = self.settings.kernel.name == UNDECIDED.name  # copies are not identical
         if is_undecided and self.training and not torch.compiler.is_compiling() and a.numel():
             self._decide_kernel(geometry, a, w, second)
@@ -292,7 +293,7 @@ class QuantizedLayer(SwappedModule):
             kernel=self.settings.kernel,
             geometry=geometry,
             roles=roles,
-            tops=self._tops(),
+            tops=self.kernel_tops(),
             second=second,
             second_keep=second_keep,
             second_view=second_view,
@@ -331,7 +332,7 @@ class QuantizedLayer(SwappedModule):
         )
         self.settings = replace(self.settings, kernel=kernel, kernel_reason=reason)
 
-    def _tick(self, *, is_first: bool = True) -> Tensor:
+    def next_control(self, *, is_first: bool = True) -> Tensor:
         """A copy of the control tensor for this call, with its own noise.
 
         The first product counts the call. A forward pass that is recomputed (gradient
@@ -350,7 +351,7 @@ class QuantizedLayer(SwappedModule):
 
     # -- activation ranges ----------------------------------------------------------------------
 
-    def _act_range(self, x: Tensor, index: int) -> Range | None:
+    def activation_range(self, x: Tensor, index: int) -> Range | None:
         """The range of an activation: the batch's in training, the running one in evaluation."""
         quantizer = self.settings.quantizer
         is_calibrating = self.shared.is_calibrating

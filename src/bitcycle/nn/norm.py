@@ -65,7 +65,7 @@ class QuantizedNorm(QuantizedLayer, _NormBase):
         self._check_input_dim(input)  # type: ignore[no-untyped-call]
         wide = input if input.dtype == torch.float64 else input.to(torch.float32)
         with torch.autocast(device_type=input.device.type, enabled=False):
-            return self.normalize(wide, self._tick()).to(input.dtype)
+            return self.normalize(wide, self.next_control()).to(input.dtype)
 
     def normalize(self, x: Tensor, control: Tensor) -> Tensor:
         """Normalize a float32 or float64 batch; `control` holds the level counts."""

@@ -69,7 +69,7 @@ class RecurrentLayer(QuantizedLayer):
             levels = control[LEVELS["weight"]]
             w_ih, w_hh = (quantizer.prepare("weight", w, levels) for w in (w_ih, w_hh))
             w_hr = w_hr if w_hr is None else quantizer.prepare("weight", w_hr, levels)
-        x_range = self._act_range(x, first_row)
+        x_range = self.activation_range(x, first_row)
         from_x = quantized_product(
             spec, x, w_ih, b_ih, control_for_product(control, first_row), self.health, x_range, None
         )
@@ -94,7 +94,7 @@ class RecurrentLayer(QuantizedLayer):
             kernel=self.settings.kernel,
             geometry=_GEOMETRY,
             roles=self.quantized_roles,
-            tops=self._tops(),
+            tops=self.kernel_tops(),
             second_keep=(0,),
             input_keep=(1,),
             recorder=self.recorder,
@@ -202,7 +202,7 @@ class _RecurrentStack(RecurrentLayer, nn.RNNBase):
     def _run_layers(
         self, x: Tensor, steps: TimeSteps, h: Tensor, c: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        control = self._tick()
+        control = self.next_control()
         last_h, last_c = [], []
         for layer in range(self.num_layers):
             outputs = []
@@ -303,7 +303,7 @@ class _RecurrentCell(RecurrentLayer, nn.RNNCellBase):
         weights = (self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh, None)
         h, c = (*states, None)[:2]
         steps = TimeSteps((len(x),))
-        result = self.run_steps(self._gates, steps, x, weights, h, c, self._tick())
+        result = self.run_steps(self._gates, steps, x, weights, h, c, self.next_control())
         new = [
             state if is_batched else state.squeeze(0)
             for state in (result.h, result.c)

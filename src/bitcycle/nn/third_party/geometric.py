@@ -59,7 +59,7 @@ class Aggregation(PerNodeLayer, MessagePassing):  # type: ignore[misc]
         run = _FLOAT_PROPAGATE.__get__(self) if is_special else super().propagate
         if not self.is_active:
             return run(edge_index, size=size, **kwargs)  # type: ignore[no-any-return]
-        control, spec = self._tick(), self._spec()
+        control, spec = self.next_control(), self._spec()
         if "act" in spec.roles:
             kwargs["x"] = self._round_features(spec, kwargs.get("x"), control)
         output: Tensor = run(edge_index, size=size, **kwargs)
