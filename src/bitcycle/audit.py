@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -157,33 +157,23 @@ def _row(candidate: Candidate, kept: dict[int, str]) -> AuditRow:
         else "fp32" if bits is None else str(bits)
         for role, bits in layer.precision.items()
     }  # fmt: skip
-    if isinstance(layer, QuantizedNorm):
-        return AuditRow(
-            name=candidate.name,
-            type=layer.float_type.__name__,
-            is_converted=True,
-            reason=f"normalizes by the rule {layer.rule!r}",
-            bits={role: text for role, text in bits.items() if role in layer.rule_roles},
-            quantizer=type(quantizer).__name__,
-            multiplies=False,
-        )
-    if isinstance(layer, QuantizedLookup):
-        return AuditRow(
-            name=candidate.name,
-            type=layer.float_type.__name__,
-            is_converted=True,
-            reason="looks rows of its weight up",
-            bits={"weight": bits["weight"]},
-            quantizer=type(quantizer).__name__,
-            multiplies=False,
-        )
-    return AuditRow(
+    row = AuditRow(
         name=candidate.name,
         type=layer.float_type.__name__,
         is_converted=True,
         reason=layer.settings.kernel_reason,
         bits=bits,
         quantizer=type(quantizer).__name__,
+    )
+    if isinstance(layer, QuantizedNorm):
+        used = {role: text for role, text in bits.items() if role in layer.rule_roles}
+        reason = f"normalizes by the rule {layer.rule!r}"
+        return replace(row, reason=reason, bits=used, multiplies=False)
+    if isinstance(layer, QuantizedLookup):
+        used = {"weight": bits["weight"]}
+        return replace(row, reason="looks rows of its weight up", bits=used, multiplies=False)
+    return replace(
+        row,
         kernel=layer.settings.kernel.name,
         is_observed=layer.is_observed if quantizer.observes and layer.num_act_inputs else None,
     )
