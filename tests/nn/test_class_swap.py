@@ -35,6 +35,7 @@ def test_a_subclass_becomes_a_quantized_subclass() -> None:
 
 def test_a_type_made_on_demand_survives_copy_and_pickle() -> None:
     layer = convert(_Named(4, 3), "w4a4")
+    layer.mixin = layer.float_type = "attributes of the user"  # type: ignore[assignment]
     x = torch.linspace(-1, 1, 8).view(2, 4)
     for again in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):  # our own bytes
         assert type(again) is type(layer)

@@ -27,12 +27,13 @@ class SwappedModule(nn.Module):
 
     def swap_back(self) -> None:
         """Make the module an instance of its float type again."""
-        self.__class__ = self.float_type  # type: ignore[assignment]
+        self.__class__ = type(self).float_type  # type: ignore[assignment]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         state = dict(self.__dict__)
         state.pop("_compiled_call_impl", None)  # module.compile(): bound to the original
-        return _unpickle, (self.mixin, self.float_type), state
+        cls = type(self)  # an instance may have attributes of these names
+        return _unpickle, (cls.mixin, cls.float_type), state
 
 
 def swap_class(module: nn.Module, mixin: type[SwappedModule]) -> None:
