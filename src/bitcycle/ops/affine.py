@@ -13,10 +13,8 @@ from bitcycle.ops.fused import Fused
 from bitcycle.ops.layout import (
     element_numbers,
     flat,
-    has_outer_rows,
     is_channels_last,
     is_dense,
-    is_per_row,
     like,
     rows,
 )
@@ -61,14 +59,7 @@ def round_nearest(x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor) -> T
     >>> round_nearest(x, torch.tensor(3 / 7), torch.tensor(-1.0), torch.tensor(7.0))
     tensor([-1.0000, -0.5714,  0.2857,  0.7143,  2.0000])
     """
-    if torch.compiler.is_compiling():
-        return _nearest(x, scale, offset, levels)
-    if scale.dim() == 0:
-        return like(_fused_nearest(flat(x), scale, offset, levels), x)
-    if is_per_row(scale, x) and has_outer_rows(x):
-        result = _fused_nearest(rows(x), scale.view(-1, 1), offset.view(-1, 1), levels)
-        return like(result, x)
-    return _nearest(x, scale, offset, levels)
+    return _fused_nearest.apply_scaled(x, scale, offset, levels)
 
 
 def round_stochastic(

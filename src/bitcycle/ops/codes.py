@@ -15,12 +15,9 @@ from bitcycle.ops.fused import Fused
 from bitcycle.ops.layout import (
     element_numbers,
     flat,
-    has_outer_rows,
     is_channels_last,
     is_dense,
-    is_per_row,
     like,
-    rows,
 )
 from bitcycle.ops.noise import element_index, uniform
 
@@ -35,14 +32,7 @@ def nearest_codes(
     >>> nearest_codes(x, *grid, torch.uint8), nearest_codes(x, *grid, torch.int8)
     (tensor([0, 1, 3, 4, 7], dtype=torch.uint8), tensor([-4, -3, -1,  0,  3], dtype=torch.int8))
     """
-    fused = _nearest[carrier]
-    if torch.compiler.is_compiling():
-        return fused.plain(x, scale, offset, levels)
-    if scale.dim() == 0:
-        return like(fused(flat(x), scale, offset, levels), x)
-    if is_per_row(scale, x) and has_outer_rows(x):
-        return like(fused(rows(x), scale.view(-1, 1), offset.view(-1, 1), levels), x)
-    return fused.plain(x, scale, offset, levels)
+    return _nearest[carrier].apply_scaled(x, scale, offset, levels)
 
 
 def stochastic_codes(
@@ -63,13 +53,7 @@ def decode(codes: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
     >>> decode(torch.tensor([0, 3], dtype=torch.uint8), torch.tensor(0.5), torch.tensor(-1.0))
     tensor([-1.0000,  0.5000])
     """
-    if torch.compiler.is_compiling():
-        return _decode(codes, scale, offset)
-    if scale.dim() == 0:
-        return like(_fused_decode(flat(codes), scale, offset), codes)
-    if is_per_row(scale, codes) and has_outer_rows(codes):
-        return like(_fused_decode(rows(codes), scale.view(-1, 1), offset.view(-1, 1)), codes)
-    return _decode(codes, scale, offset)
+    return _fused_decode.apply_scaled(codes, scale, offset)
 
 
 def shift_codes(codes: Tensor, by: Tensor) -> Tensor:

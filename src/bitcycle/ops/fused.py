@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from bitcycle.ops.layout import flat, has_outer_rows, is_per_row, like, rows
 from bitcycle.warnings import BitcycleWarning
 
 MIN_ELEMENTS = 1 << 16  # below this the call overhead of a compiled function exceeds its gain
@@ -62,6 +63,15 @@ class Fused:
             else:
                 self._give_up(error)
             return self.plain(x, *args)
+
+    def apply_scaled(self, x: Tensor, scale: Tensor, offset: Tensor, *args: Any) -> Tensor:
+        """Run the function with one scale and offset, or one per row; keeps the layout of `x`."""
+        if not torch.compiler.is_compiling():
+            if scale.dim() == 0:
+                return like(self(flat(x), scale, offset, *args), x)
+            if is_per_row(scale, x) and has_outer_rows(x):
+                return like(self(rows(x), scale.view(-1, 1), offset.view(-1, 1), *args), x)
+        return self.plain(x, scale, offset, *args)
 
     def _give_up(self, error: Exception) -> None:
         self._is_broken = True
