@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from bitcycle.recipes import recipe
-from bitcycle.study.catalogue.parts import group, small_study
-from bitcycle.study.catalogue.small_tables import IMAGES
+from bitcycle.recipes.base import with_bits
+from bitcycle.study.catalogue.parts import IMAGES, group, small_study
 from bitcycle.study.study import STUDIES, Method, Study
 from bitcycle.train.config import LrConfig, RunConfig, steps_of
 
@@ -24,9 +24,9 @@ BASELINE = "no deficit"
 
 @dataclass(frozen=True, kw_only=True)
 class Periods:
-    """Both protocols of one recipe with static bits, which are `high`."""
+    """Both protocols of one base recipe at static 8/8; 8 is `high`."""
 
-    base: str  # the recipe
+    base: str
     low: int
     deficits: tuple[int, ...]  # R
     window: int
@@ -34,7 +34,7 @@ class Periods:
 
     def methods(self) -> Iterator[Method]:
         """A's, then B's, each a group with its own baseline."""
-        config = recipe(self.base)
+        config = with_bits(recipe(self.base), "static", "8/8")
         assert config.steps is not None
         where = group(config)
         rate = "decaying" if config.lr.policy == "cosine" else "held"
@@ -109,14 +109,14 @@ def sliding_window(config: RunConfig, *, low: int, start: int, length: int) -> R
 
 FULL = (
     Periods(
-        base="cifar10-resnet74-static-8-8",
+        base="cifar10-resnet74",
         low=3,
         deficits=(8_000, 16_000, 32_000, 64_000),
         window=16_000,
         starts=(0, 16_000, 32_000, 48_000, 64_000),
     ),
     Periods(
-        base="arxiv-gcn-static-8-8",
+        base="arxiv-gcn",
         low=3,
         deficits=(100, 200, 300, 400, 500),
         window=150,
@@ -125,14 +125,14 @@ FULL = (
 )
 SMALL = (
     Periods(
-        base="digits-static-8-8",
+        base="digits",
         low=2,
         deficits=(60, 120, 240, 480),
         window=120,
         starts=(0, 60, 120, 180, 240),
     ),
     Periods(
-        base="cora-gcn-static-8-8",
+        base="cora-gcn",
         low=2,
         deficits=(50, 100, 200, 400),
         window=80,
