@@ -14,7 +14,7 @@ from typing import Any, get_args
 from bitcycle.analysis.config_id import config_id
 from bitcycle.recipes import list_recipes, recipe
 from bitcycle.recipes.base import base_of
-from bitcycle.study.catalogue.parts import group, label
+from bitcycle.study.catalogue.methods import group, label
 from bitcycle.study.results import MethodResult, RunState, State, StudyResult
 from bitcycle.study.study import STUDIES, Method, Study, StudyOptions, StudyRun
 from bitcycle.study.summary import published_cost, published_value

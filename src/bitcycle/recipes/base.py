@@ -20,7 +20,6 @@ Scale = Literal["full", "small"]
 CPT_CYCLES = 32
 FEW_CYCLES = 8  # of the follow-up, and of short runs
 FOLLOW_UP = "follow-up"  # Better Schedules for Low Precision Training
-TEN = tuple(sorted(Cycle.named()))  # the follow-up's schedules: CR, CT, ..., RT-V
 BASE = "a base recipe: give it bits with --precision.forward and --precision.backward"
 BUILT_IN = ("digits",)  # datasets that need no files
 ENDS = ("conv1", "fc")  # the first and the last layer of the residual nets
@@ -256,12 +255,13 @@ def _options(rest: str, base: Recipe) -> str | None:
     """The options that `<method>-<bits>`, the rest of a recipe's name, stands for."""
     if rest == "float32":
         return ""
-    methods = "|".join(("static", "cpt", "progressive", *TEN)).lower()
+    ten = Cycle.named()  # CR, RT-V, ...
+    methods = "|".join(("static", "cpt", "progressive", *ten)).lower()
     match = re.fullmatch(rf"({methods})-(?:(\d+)-)?(\d+)-(\d+)(?:-n(\d+))?(-qagg)?", rest)
     if match is None:
         return None
     method, low, high, backward, cycles, aggregates = match.groups()
-    method = method.upper() if method.upper() in TEN else method
+    method = method.upper() if method.upper() in ten else method
     bits = BitRange(int(low or high), int(high), int(backward))
     forward = schedule_text(method, bits, int(cycles or base.cycles or 0))
     sums = " --precision.quantizer_options.aggregation quantized" if aggregates else ""

@@ -43,32 +43,12 @@ def cifar(dataset: str, model: str) -> RunConfig:
     )
 
 
-def cifar10_small(model: str) -> RunConfig:
-    """The paper's settings for 512 steps on a fixed fifth of the training set."""
-    return replace(
-        cifar("cifar10", model),
-        data=DataConfig(name="cifar10", batch_size=128, subset=10_000),
-        eval=EvalConfig(every=0.5),
-        steps=512,
-        threads=1,  # so that two runs fit on two cores
-    )
-
-
 @FAMILIES.register("cifar")
 def networks() -> Iterator[Recipe]:
     """A base recipe for each network."""
     for dataset, models in NETWORKS.items():
         for model in models:
             yield Recipe(config=cifar(dataset, model), cycles=CPT_CYCLES)
-
-
-@FAMILIES.register("cifar10-small")
-def small_runs() -> Iterator[Recipe]:
-    """Minutes on two cores."""
-    yield from small(
-        cifar10_small("resnet8"), "8/8", "6/6", "3/8", "3-8/8", "3-6/6", suffix="-small"
-    )
-    yield from small(cifar10_small("resnet20"), "8/8", "3-8/8", suffix="-small")
 
 
 @FAMILIES.register("cpt-table1")
@@ -196,3 +176,23 @@ def figure5() -> Iterator[Recipe]:
             cells=(where,),
             published=values(row, where, "gbitops"),
         )
+
+
+def cifar10_small(model: str) -> RunConfig:
+    """The paper's settings for 512 steps on a fixed fifth of the training set."""
+    return replace(
+        cifar("cifar10", model),
+        data=DataConfig(name="cifar10", batch_size=128, subset=10_000),
+        eval=EvalConfig(every=0.5),
+        steps=512,
+        threads=1,  # so that two runs fit on two cores
+    )
+
+
+@FAMILIES.register("cifar10-small")
+def small_runs() -> Iterator[Recipe]:
+    """Minutes on two cores."""
+    yield from small(
+        cifar10_small("resnet8"), "8/8", "6/6", "3/8", "3-8/8", "3-6/6", suffix="-small"
+    )
+    yield from small(cifar10_small("resnet20"), "8/8", "3-8/8", suffix="-small")

@@ -21,7 +21,7 @@ from bitcycle.train.config import (
     TrackingConfig,
 )
 
-EPOCH = 8  # steps that stand for one of 160 epochs or so: windows of rules, periods of averages
+EPOCH = 8  # steps: the window of rules that follow the loss, the period of averages
 Described = Iterator[tuple[RunConfig, str]]
 
 

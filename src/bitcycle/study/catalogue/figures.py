@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from bitcycle.recipes import recipe
 from bitcycle.recipes.base import FEW_CYCLES, with_bits
-from bitcycle.study.catalogue.parts import (
+from bitcycle.study.catalogue.methods import (
     BASELINE,
     DIGITS,
     group,
@@ -102,8 +102,7 @@ def fig4() -> Study:
             "the picture is drawn by: bitcycle range-test RECIPE",
             "published bounds: 3 bits for deep ResNets, 4 for MobileNetV2; the test's lengths and "
             "threshold are unpublished",
-            "the networks of Fig. 4 are not told by a number; these are a deep ResNet and "
-            "MobileNetV2",
+            "the networks are our choice: a deep ResNet and MobileNetV2",
         ),
     )
 
@@ -159,8 +158,8 @@ def fig5() -> Study:
         methods=with_published(methods, "CPT Fig. 5", "CPT Table 2"),
         baseline=BASELINE,
         notes=(
-            "its cost is read off CPT Fig. 5",
-            "CPT Fig. 5 marks its lower bound 3 where the tables say 4",
+            "costs of networks that no table has are read off CPT Fig. 5",
+            "CPT Fig. 5 marks MobileNetV2's lower bound 3 where the tables say 4",
             "published accuracies are those that Table 2 has too",
         ),
     )

@@ -9,7 +9,7 @@ from bitcycle.recipes import recipe
 from bitcycle.recipes.base import CPT_CYCLES, FEW_CYCLES, with_bits
 from bitcycle.recipes.cifar import delayed
 from bitcycle.recipes.graph import quantize_sums
-from bitcycle.study.catalogue.parts import (
+from bitcycle.study.catalogue.methods import (
     CIFAR10,
     DIGITS,
     label,

@@ -9,7 +9,7 @@ from bitcycle.recipes.base import FEW_CYCLES, with_bits
 from bitcycle.recipes.cifar import EPOCHS
 from bitcycle.recipes.imagenet import up_to_float32
 from bitcycle.schedules import parse_schedule
-from bitcycle.study.catalogue.parts import (
+from bitcycle.study.catalogue.methods import (
     CIFAR10,
     DATA,
     DIGITS,
@@ -114,7 +114,7 @@ def table2() -> Study:
         baseline="static 8/8",
         notes=(
             "static is SBM, the quantizer that CPT uses too",
-            "published latencies are of an FPGA and have no counterpart here",
+            "published latencies are of an FPGA, which is not measured here",
         ),
     )
 

@@ -4,8 +4,8 @@ import pytest
 
 from bitcycle.recipes import recipe
 from bitcycle.recipes.base import with_bits
-from bitcycle.study.catalogue.parts import label, on_digits, with_published
-from bitcycle.study.catalogue.parts import method as make_method
+from bitcycle.study.catalogue.methods import label, on_digits, with_published
+from bitcycle.study.catalogue.methods import method as make_method
 
 
 @pytest.mark.parametrize(
