@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from bitcycle.cli.ls import KINDS, table
+from bitcycle.cli.ls import KINDS, recipe_tables, table
 from bitcycle.cli.main import main
 from bitcycle.data import DATASETS
 from bitcycle.models import MODELS
@@ -64,6 +64,31 @@ def test_recipes_come_with_what_was_published(capsys):
     assert rows["digits-cpt-3-8-8"]["scale"] == "small"
 
 
+def test_words_filter_recipes_in_both_forms(capsys):
+    assert main(["ls", "recipes", "table8", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == 7  # six cells and their base recipe
+    assert main(["ls", "recipes", "table 8"]) == 0
+    text = capsys.readouterr().out
+    assert all(row["name"] in text for row in rows)
+    assert "digits" not in text
+
+
+def test_recipes_come_in_groups_that_fit_a_terminal():
+    text = recipe_tables([], width=100)
+    assert max(map(len, text.splitlines())) <= 100
+    titles = [line for line in text.splitlines() if line and not line.startswith(" ")]
+    assert titles[0].startswith("small: ")
+    assert titles[1].startswith("CPT Table 1: ")
+    for info in list_recipes():  # a name is never cut
+        assert f"  {info.name} " in text
+
+
+def test_a_word_that_no_recipe_contains_is_an_error(capsys):
+    assert main(["ls", "recipes", "citeser"]) == 2
+    assert "did you mean citeseer?" in capsys.readouterr().err
+
+
 @pytest.fixture
 def runs(tmp_path, monkeypatch, capsys):
     """A finished run, one that stopped before its end, and one whose result is damaged."""
@@ -101,9 +126,11 @@ def test_no_runs_are_said_to_be_none(tmp_path, monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out) == []
 
 
-def test_only_runs_take_a_folder(capsys):
+def test_only_recipes_and_runs_take_words(capsys):
     assert main(["ls", "models", "somewhere"]) == 2
-    assert "only runs lie in a folder" in capsys.readouterr().err
+    assert "only recipes and runs take words" in capsys.readouterr().err
+    assert main(["ls", "runs", "here", "there"]) == 2
+    assert "below one folder" in capsys.readouterr().err
 
 
 def test_an_unknown_kind_names_the_known_ones(capsys):

@@ -1,19 +1,24 @@
-"""Recipes by name: lookup, listing, what depends on registered quantizers and layers."""
+"""Recipes by name: lookup, listing, base recipes and their bits."""
 
 import dataclasses
 
 import pytest
 import torch
 
+from bitcycle.analysis.config_id import config_id
 from bitcycle.audit import audit
 from bitcycle.convert import quantize_model
+from bitcycle.data import DATASETS
 from bitcycle.models import build_model
 from bitcycle.quantizers import QUANTIZERS
 from bitcycle.recipes import FAMILIES, Recipe, list_recipes, recipe
-from bitcycle.recipes.base import SKIPPED, _merge
+from bitcycle.recipes.base import BUILT_IN, KEEP_ENDS, base_of, merge, with_bits
+from bitcycle.schedules.cycle import Cycle
 from bitcycle.train.config import RunConfig
+from bitcycle.train.config_file import override
 
 INFOS = {info.name: info for info in list_recipes()}
+BASES = [name for name, info in INFOS.items() if info.cycles]
 
 
 def test_names_are_unique_sorted_and_usable_in_a_shell():
@@ -35,27 +40,20 @@ def test_a_caller_who_changes_a_recipe_does_not_change_the_next_one():
     assert recipe("ptb-lstm-cpt-5-8-8").model.options["num_layers"] == 2
 
 
-def test_an_unknown_name_shows_the_nearest_few_and_how_to_list():
-    with pytest.raises(ValueError, match="unknown recipe 'cifar100-resnet74-ctp-3-8-8'") as error:
-        recipe("cifar100-resnet74-ctp-3-8-8")
-    message = str(error.value)
-    assert "nearest: cifar100-resnet74-cpt-3-8-8, " in message
-    assert "bitcycle ls recipes" in message
-    assert len(message) < 300
-
-
 def test_every_cell_of_a_table_has_its_own_recipe():
     # 2 networks x 4 precisions x 4 rates; 3 networks x 2 datasets x 2 bits x 4 methods; ...
     tables = [sum(f"CPT Table {n}" in info.cells for info in INFOS.values()) for n in range(1, 9)]
     assert tables == [32, 48, 12, 4, 8, 18, 24, 6]
-    # 5 ResNets x 6 + MobileNetV2 x 4; 2 networks x 7 upper bounds; 2 networks x 6 cycle counts
-    figures = [sum(f"CPT Fig. {n}" in info.cells for info in INFOS.values()) for n in (5, 7, 8)]
-    assert figures == [34, 14, 12]
+
+
+def test_every_other_full_size_recipe_has_a_published_cost_or_is_a_base():
+    others = [i for i in INFOS.values() if i.scale == "full" and "Table" not in str(i.cells)]
+    assert all(info.cycles or "CPT Fig. 5" in info.cells for info in others)
 
 
 def test_a_cell_of_several_tables_is_one_recipe_with_all_published_values():
     info = INFOS["cifar100-resnet164-cpt-3-8-8"]
-    assert info.cells == ("CPT Fig. 5", "CPT Table 2", "CPT Table 6")
+    assert info.cells == ("CPT Table 2", "CPT Table 6")
     # the paper disagrees with itself: table 2 has 72.9, table 6 72.7
     assert [(p.where, p.value) for p in info.results] == [
         ("CPT Table 2", 72.9),
@@ -68,10 +66,96 @@ def test_a_cell_of_several_tables_is_one_recipe_with_all_published_values():
     ]
 
 
-def test_every_quantizer_has_recipes_that_skip_the_layers_it_keeps_float():
-    keeps_ends = {name: kind().first_last == "float32" for name, kind in QUANTIZERS.items()}
-    assert {name: skip == ("conv1", "fc") for name, skip in SKIPPED.items()} == keeps_ends
-    assert INFOS["cifar10-mobilenetv2-dorefa-8-8"].results[0].value == 91.03
+def test_the_datasets_that_need_no_files_are_known_without_reading_their_list():
+    assert {name for name in DATASETS.names() if not DATASETS[name].needs_root} == set(BUILT_IN)
+    assert INFOS["digits"].needs_data is None
+    assert INFOS["arxiv-gcn"].needs_data == "ogbn-arxiv"
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_a_base_recipe_is_float32_and_says_so(name):
+    config, info = recipe(name), INFOS[name]
+    assert config.precision.is_float
+    assert "float32" in info.description
+    assert "--precision.forward" in info.description
+    assert base_of(f"{name}-cpt-3-8-8") == name
+
+
+@pytest.mark.parametrize(
+    ("base", "cell"),
+    [
+        ("cifar100-resnet74", "cifar100-resnet74-cpt-3-8-8"),
+        ("imagenet-resnet50", "imagenet-resnet50-cpt-4-8-8"),
+        ("ptb-lstm", "ptb-lstm-static-6-8"),
+        ("wikitext103-transformer", "wikitext103-transformer-cpt-4-6-8"),
+        ("digits", "digits-static-3-8"),
+        ("cifar10-resnet8", "cifar10-resnet8-cpt-3-6-6-small"),
+        ("wikitext2-lstm", "wikitext2-lstm-cpt-5-8-8-small"),
+        ("cora-sage", "cora-sage-cpt-3-8-8"),
+        ("snli-bert", "snli-bert-cpt-5-8-8-small"),
+    ],
+)
+def test_a_base_recipe_with_a_cell_s_bits_as_options_is_the_run_of_that_cell(base, cell):
+    precision = recipe(cell).precision
+    words = ["--precision.forward", f"{precision.forward}"]
+    words += ["--precision.backward", f"{precision.backward}"]
+    assert config_id(override(recipe(base), words)) == config_id(recipe(cell))
+
+
+def test_a_base_recipe_takes_each_of_the_ten_schedules():
+    base = recipe("arxiv-gcn")
+    for name in Cycle.named():
+        config = with_bits(base, name, "3-6/6", cycles=8)
+        assert config.name == f"arxiv-gcn-{name.lower()}-3-6-6"
+        assert (config.precision.forward, config.precision.backward) == (f"{name}:3-6:8", 6)
+        assert dataclasses.replace(config, name=base.name, precision=base.precision) == base
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [  # as written for a whole table of names that there were: the settings are those of before
+        ("arxiv-gcn-cr-3-8-8", "arxiv-gcn --precision.forward CR:3-8:8 --precision.backward 8"),
+        ("arxiv-gcn-static-6-6-qagg",
+         "arxiv-gcn --precision.forward 6 --precision.backward 6 "
+         "--precision.quantizer_options.aggregation quantized"),
+        ("cifar10-resnet74-et-h-3-8-8-n8",
+         "cifar10-resnet74 --precision.forward ET-H:3-8:8 --precision.backward 8"),
+        ("cifar100-resnet110-cpt-3-4-6",
+         "cifar100-resnet110 --precision.forward CR:3-4:32 --precision.backward 6"),
+        ("xnli-mbert-rt-v-5-8-8",
+         "xnli-mbert --precision.forward RT-V:5-8:2 --precision.backward 8"),
+        ("wikitext2-lstm-lr-5-8-8-small",
+         "wikitext2-lstm --precision.forward LR:5-8:8 --precision.backward 8"),
+        ("digits-progressive-4-8-8",
+         "digits --precision.forward ramp:4-8@0.5 --precision.backward 8"),
+        ("cifar100-resnet74-float32", "cifar100-resnet74"),
+    ],
+)  # fmt: skip
+def test_a_name_that_is_bits_of_a_base_recipe_says_which_options_to_give(name, instead):
+    with pytest.raises(ValueError, match=f"unknown recipe '{name}'") as error:
+        recipe(name)
+    assert f"; use its base recipe: {instead} (all" in str(error.value)
+    base, *words = instead.split()
+    assert override(recipe(base), words).data.name == recipe(base).data.name
+
+
+def test_a_misspelt_name_shows_the_nearest_few_and_how_to_list():
+    with pytest.raises(ValueError, match="unknown recipe 'cifar100-resnet74-ctp-3-8-8'") as error:
+        recipe("cifar100-resnet74-ctp-3-8-8")
+    message = str(error.value)
+    assert "nearest: cifar100-resnet74-cpt-3-8-8, " in message
+    assert "or cifar100-resnet74 with options" in message
+    assert "bitcycle ls recipes" in message
+    assert len(message) < 320
+
+
+def test_a_quantizer_keeps_the_layers_float_that_its_authors_do():
+    keeps_ends = {name for name, kind in QUANTIZERS.items() if kind().first_last == "float32"}
+    assert keeps_ends == set(KEEP_ENDS)
+    for name in QUANTIZERS.names():
+        config = with_bits(recipe("cifar10-resnet8"), "cpt", "3-8/8", quantizer=name)
+        assert config.precision.quantizer == name
+        assert config.precision.skip == (("conv1", "fc") if name in keeps_ends else ("fc",))
 
 
 def test_a_name_that_no_registry_has_is_an_error_when_the_recipe_is_asked_for(monkeypatch):
@@ -101,4 +185,4 @@ def test_one_name_with_two_configurations_is_an_error():
     config = recipe("digits-cpt-3-8-8")
     other = dataclasses.replace(config, steps=10)
     with pytest.raises(ValueError, match="'digits-cpt-3-8-8' is defined twice"):
-        _merge(Recipe(config=config), Recipe(config=other))
+        merge(Recipe(config=config), Recipe(config=other))

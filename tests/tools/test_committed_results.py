@@ -3,16 +3,20 @@
 import json
 import math
 import re
+import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from scipy import stats
 
 from bitcycle.analysis.config_id import config_id
+from bitcycle.recipes import recipe
 from bitcycle.study.study import STUDIES
+from bitcycle.train.config_file import override
 from tools.results.folder import PARTS, fill, render
 from tools.results.page import creator
-from tools.results.study_data import from_settings, published_cells
+from tools.results.study_data import from_settings, published_cells, recipe_of
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -86,6 +90,16 @@ def test_every_study_has_its_time_and_its_number_of_runs():
 
 
 # -- numbers, computed here from the JSON alone ---------------------------------------------------
+
+
+def test_the_recipe_and_the_options_of_every_method_are_its_run():
+    for path in sorted((RESULTS / "data").glob("*.json")):
+        study = json.loads(path.read_text(encoding="utf-8"))
+        for method in study["methods"] if study["kind"] == "study" else []:
+            config = from_settings(method["settings"])
+            name, *words = shlex.split(recipe_of(config))
+            repeated = replace(override(recipe(name), words), threads=config.threads)
+            assert config_id(repeated) == method["id"], (path.name, method["label"])
 
 
 def final_values(study, metric):

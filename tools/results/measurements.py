@@ -19,7 +19,7 @@ from bitcycle.landscape.result import Landscape, Landscapes
 from bitcycle.landscape.sharpness import Sharpness
 from bitcycle.published import read_table
 from bitcycle.range_test import RangeCurve
-from bitcycle.study.catalogue.parts import DATA, NETWORKS
+from bitcycle.study.catalogue.methods import DATA, NETWORKS
 from bitcycle.tables import escape_markdown
 from bitcycle.train.run_directory import MACHINE
 from tools.results.commands import exactly, portable, recipe_needs_data, training_command

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
@@ -10,9 +12,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from bitcycle.analysis.config_id import config_id
-from bitcycle.recipes import recipe
-from bitcycle.recipes.small import PREFIX
-from bitcycle.study.catalogue.parts import group, label
+from bitcycle.recipes import list_recipes, recipe
+from bitcycle.recipes.base import base_of
+from bitcycle.study.catalogue.methods import group, label
 from bitcycle.study.results import MethodResult, RunState, State, StudyResult
 from bitcycle.study.study import STUDIES, Method, Study, StudyOptions, StudyRun
 from bitcycle.study.summary import published_cost, published_value
@@ -27,6 +29,7 @@ DEFAULT = RunConfig(steps=1)  # a run has a length, which has no default
 NOT_SETTINGS = ("seed", "output", "tracking", "checkpoint", "data.root", "data.cache_dir")
 MOST_POINTS = 12  # of a curve
 REFERENCE = "table2"  # whose cells small studies without a table of their own stand for
+PREFIX = "cifar100-resnet74-"  # CPT's main network, whose small twins are on digits
 IDENTITY = re.compile(r"-[0-9a-f]{10}$")  # that a run's name ends with
 
 
@@ -218,14 +221,34 @@ def training(config: RunConfig) -> str:
 
 
 def recipe_of(config: RunConfig) -> str:
-    """The recipe that has all of its settings but threads and folders; else empty."""
+    """The recipe that trains this run, with the options that it needs; else empty.
+
+    >>> recipe_of(recipe("digits-cpt-3-8-8"))
+    'digits-cpt-3-8-8'
+    >>> recipe_of(replace(recipe("digits-cpt-3-8-8"), steps=30))
+    'digits-cpt-3-8-8 --steps 30'
+    """
     name = IDENTITY.sub("", config.name)
-    try:
-        pair = config, recipe(name)
-    except ValueError:  # no recipe has this name
+    known = {info.name for info in list_recipes()}
+    base = name if name in known else base_of(name)
+    if base is None:
         return ""
-    own, other = ({**to_settings(c), "name": "", "threads": None} for c in pair)
-    return name if own == other else ""
+    own, other = (_dotted(to_dict(each)) for each in (config, recipe(base)))
+    words = [base]
+    for key, value in own.items():
+        if not key.startswith((*NOT_SETTINGS, "name", "threads")) and value != other.get(key):
+            words += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
+    return shlex.join(words)
+
+
+def _dotted(settings: Data, prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, dict) and value and "*" not in value:  # layer patterns are a value
+            found |= _dotted(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
 
 
 # -- restoring ----------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from bitcycle.models import MODELS, build_model
 from bitcycle.models.base import Model
 from bitcycle.quantizers import QUANTIZERS
 from bitcycle.recipes import list_recipes, recipe
+from bitcycle.recipes.base import base_of
 from bitcycle.tasks.base import model_kind
 from bitcycle.train.config import PrecisionConfig, RunConfig
 from bitcycle.train.config_file import read_config
@@ -131,6 +132,8 @@ def _find_config(name: str) -> RunConfig:
     if name in recipes:
         return recipe(name)
     near = difflib.get_close_matches(name.lower(), [*MODELS, *recipes], n=4, cutoff=0.5)
+    if (base := base_of(name.lower())) is not None:
+        near = [base, *(each for each in near if each != base)]
     shown = f"; nearest: {', '.join(near)}" if near else ""
     raise ValueError(
         f"unknown model or recipe {name!r}{shown} (all: bitcycle ls models, bitcycle ls recipes)"

@@ -7,13 +7,13 @@ import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bitcycle.registry import Registry
 
 Row = dict[str, str]
-KINDS: Registry[Callable[[], list[Row]]] = Registry("kind")
+KINDS: Registry[Callable[..., list[Row]]] = Registry("kind")
 
 
 @KINDS.register("schedules")
@@ -84,20 +84,65 @@ def datasets() -> list[Row]:
 
 
 @KINDS.register("recipes")
-def recipes() -> list[Row]:
-    """Complete runs: the papers' cells with the published values, and small ones."""
-    from bitcycle.recipes import list_recipes
+def recipes(*words: str) -> list[Row]:
+    """Complete runs: small ones, and the papers' tables; words that follow filter them."""
+    from bitcycle.recipes.listing import find_recipes
 
+    infos = {info.name: info for group in find_recipes(words) for info in group.recipes}
     return [
         {
             "name": info.name,
             "scale": info.scale,
             "cell of": ", ".join(cell.removeprefix("CPT ") for cell in info.cells) or "-",
             "published": ", ".join(f"{p.value:g}" for p in info.results) or "-",
+            "needs data": info.needs_data or "-",
             "what": info.description,
         }
-        for info in list_recipes()
+        for _, info in sorted(infos.items())
     ]
+
+
+def recipe_tables(words: Sequence[str], *, width: int | None = None) -> str:
+    """The recipes in groups, each with its own columns; with a width, long lines are cut.
+
+    >>> print(recipe_tables(["table8", "gradcycle-6-6-8"]))
+    CPT Table 8: cycled gradients
+      name                               length        data      published  forward / backward
+      cifar100-resnet74-gradcycle-6-6-8  64,000 steps  cifar100  69.45 %    6 / CR:6-8:32
+    """
+    from bitcycle.recipes.listing import find_recipes
+
+    parts = []
+    for group in find_recipes(words):
+        rows = [
+            {
+                "name": info.name,
+                "length": info.length,
+                "data": info.needs_data or "built in",
+                "published": group.published(info),
+                "forward / backward": group.what(info),
+            }
+            for info in group.recipes
+        ]
+        if not any(row["published"] for row in rows):
+            for row in rows:
+                del row["published"]
+        lines = table(rows).splitlines()
+        if width is not None:  # two columns are the indent
+            lines = [
+                line if len(line) <= width - 2 else f"{line[: width - 5]}..." for line in lines
+            ]
+        for note in group.notes:
+            lines += textwrap.wrap(f"({note})", (width or 100) - 2)
+        parts.append("\n  ".join([group.title, *lines]))
+    return "\n\n".join(parts)
+
+
+ABOUT_RECIPES = (
+    "bitcycle train NAME trains a recipe, --print-config shows its settings. A base recipe is "
+    "float32\nuntil it is given bits: bitcycle train arxiv-gcn --precision.forward CR:3-8:8 "
+    "--precision.backward 8"
+)
 
 
 def register(subparsers: Any) -> None:
@@ -111,24 +156,37 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("kind", metavar="KIND", help=", ".join(KINDS.names()))
-    parser.add_argument("folder", metavar="FOLDER", nargs="?", help="for runs: where they are")
+    parser.add_argument(
+        "words",
+        metavar="WORD",
+        nargs="*",
+        help="for recipes: parts of a name, a table (table2), a model or a dataset, all of which "
+        "must occur; for runs: the folder they are in",
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON list")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the table."""
-    kind, folder = arguments.kind, arguments.folder
-    if folder is not None and kind != "runs":
-        raise ValueError(f"only runs lie in a folder: {folder!r} after {kind!r} means nothing")
-    rows = KINDS[kind]() if folder is None else runs(folder)
+    kind, words = arguments.kind, arguments.words
+    if kind == "runs" and len(words) > 1:
+        raise ValueError(f"runs are listed below one folder, not {len(words)}: {', '.join(words)}")
+    if words and kind not in ("recipes", "runs"):
+        raise ValueError(
+            f"only recipes and runs take words: {' '.join(words)!r} after {kind!r} means nothing"
+        )
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if kind == "recipes" and not arguments.json:
+        print(recipe_tables(words, width=width), ABOUT_RECIPES, sep="\n\n")
+        return 0
+    rows = KINDS[kind](*words)
     if arguments.json:
         print(json.dumps(rows, indent=2))
     elif rows:
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         print(table(rows, width=width))
     else:
-        print(f"no {kind}" + (f" below {folder or 'runs'}" if kind == "runs" else ""))
+        print(f"no {kind}" + (f" below {words[0] if words else 'runs'}" if kind == "runs" else ""))
     return 0
 
 

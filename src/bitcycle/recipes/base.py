@@ -1,11 +1,12 @@
-"""What a recipe is, and how recipes are found by name."""
+"""What a recipe is, how recipes are found by name, and how a base recipe gets its bits."""
 
 from __future__ import annotations
 
 import copy
 import difflib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -16,13 +17,22 @@ from bitcycle.train.config import PrecisionConfig, RunConfig, unchecked_names
 
 Scale = Literal["full", "small"]
 
+CPT_CYCLES = 32
+FEW_CYCLES = 8  # of the follow-up, and of short runs
+FOLLOW_UP = "follow-up"  # Better Schedules for Low Precision Training
+BASE = "a base recipe: give it bits with --precision.forward and --precision.backward"
+BUILT_IN = ("digits",)  # datasets that need no files
+ENDS = ("conv1", "fc")  # the first and the last layer of the residual nets
+KEEP_ENDS = ("dorefa", "wageubn")  # quantizers whose authors keep both in float32
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A configuration, where it comes from and what is said about it.
+    """A configuration, where it comes from and what to know about it.
 
-    cells: tables and figures that it is a cell of. notes: what a user must know, such as a setting
-    that no paper states. scale: "small" finishes in minutes on two cores.
+    cells: the tables, figures or papers that it belongs to. notes: what a user must know, such as a
+    setting that no paper states. scale: "small" finishes in minutes on two cores. cycles: set for
+    a base recipe, which trains in float32 until it is given bits; the number of cycles to use.
     """
 
     config: RunConfig
@@ -30,11 +40,12 @@ class Recipe:
     published: tuple[Published, ...] = ()
     notes: tuple[str, ...] = ()
     scale: Scale = "full"
+    cycles: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeInfo:
-    """What `bitcycle ls recipes` shows; the configuration itself is `recipe(name)`."""
+    """What `bitcycle ls recipes` shows; `recipe(name)` returns the configuration."""
 
     name: str
     description: str
@@ -42,13 +53,16 @@ class RecipeInfo:
     published: tuple[Published, ...]
     scale: Scale
     dataset: str
+    model: str
+    length: str
+    bits: str
+    notes: tuple[str, ...]
+    cycles: int | None
 
     @property
     def needs_data(self) -> str | None:
         """The dataset whose files must be there (`--data.root`); None when it is built in."""
-        from bitcycle.data import DATASETS
-
-        return self.dataset if DATASETS[self.dataset].needs_root else None
+        return None if self.dataset in BUILT_IN else self.dataset
 
     @property
     def results(self) -> tuple[Published, ...]:
@@ -65,14 +79,19 @@ def recipe(name: str) -> RunConfig:
     >>> recipe("digits-statik-8-8")
     Traceback (most recent call last):
     ...
-    ValueError: unknown recipe 'digits-statik-8-8'; nearest: digits-static-8-8, ... \
-(all ...: bitcycle ls recipes)
+    ValueError: unknown recipe 'digits-statik-8-8'; nearest: digits-static-8-8, ...
+    >>> recipe("arxiv-gcn-rt-v-3-8-8")
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown recipe 'arxiv-gcn-rt-v-3-8-8'; use its base recipe: arxiv-gcn \
+--precision.forward RT-V:3-8:8 --precision.backward 8 (all ...: bitcycle ls recipes)
     """
     known = _by_name()
     if name not in known:
-        near = difflib.get_close_matches(str(name).lower(), known, n=4, cutoff=0.5)
-        shown = f"; nearest: {', '.join(near)}" if near else ""
-        raise ValueError(f"unknown recipe {name!r}{shown} (all {len(known)}: bitcycle ls recipes)")
+        way_out = instead_of(str(name).lower())
+        raise ValueError(
+            f"unknown recipe {name!r}{way_out} (all {len(known)}: bitcycle ls recipes)"
+        )
     config = copy.deepcopy(known[name].config)  # its options are dicts, which a caller could change
     config.check_names()
     return config
@@ -83,11 +102,18 @@ def list_recipes() -> list[RecipeInfo]:
     return [
         RecipeInfo(
             name=name,
-            description="; ".join([describe(entry.config), *entry.notes]),
+            description="; ".join(
+                [describe(entry.config), *([BASE] if entry.cycles else []), *entry.notes]
+            ),
             cells=entry.cells,
             published=entry.published,
             scale=entry.scale,
             dataset=entry.config.data.name,
+            model=entry.config.model.name,
+            length=length_of(entry.config),
+            bits=bits_of(entry.config),
+            notes=entry.notes,
+            cycles=entry.cycles,
         )
         for name, entry in sorted(_by_name().items())
     ]
@@ -101,60 +127,82 @@ def describe(config: RunConfig) -> str:
     """
     precision = config.precision
     bits = f"forward {precision.forward}, backward {precision.backward}"
-    length = f"{config.steps:,} steps" if config.steps is not None else f"{config.epochs:g} epochs"
     parts = [
         f"{config.model.name} on {config.data.name}",
         "float32" if precision.is_float else bits,
-        length,
+        length_of(config),
     ]
     if precision.quantizer != "sbm":
         parts.insert(1, precision.quantizer)
     return ", ".join(parts)
 
 
-def _by_name() -> dict[str, Recipe]:
-    return _collect(tuple(FAMILIES))
+def bits_of(config: RunConfig) -> str:
+    """Forward and backward schedule in short.
+
+    >>> bits_of(recipe("digits-cpt-3-8-8")), bits_of(recipe("digits-dorefa-8-8"))
+    ('CR:3-8:8 / 8', '8 / 8, dorefa')
+    """
+    precision = config.precision
+    if precision.is_float:
+        return "float32"
+    quantizer = "" if precision.quantizer == "sbm" else f", {precision.quantizer}"
+    return f"{precision.forward} / {precision.backward}{quantizer}"
 
 
-@lru_cache(maxsize=4)
-def _collect(families: tuple[str, ...]) -> dict[str, Recipe]:
-    found: dict[str, Recipe] = {}
-    with unchecked_names():  # `recipe` checks the one that is used
-        for family in families:
-            for entry in FAMILIES[family]():
-                name = entry.config.name
-                found[name] = _merge(found[name], entry) if name in found else entry
-    return found
+def length_of(config: RunConfig) -> str:
+    """Steps or epochs."""
+    return f"{config.steps:,} steps" if config.steps is not None else f"{config.epochs:g} epochs"
 
 
-def _merge(first: Recipe, second: Recipe) -> Recipe:
-    if (first.config, first.scale) != (second.config, second.scale):
-        raise ValueError(f"recipe {first.config.name!r} is defined twice, with other settings")
-    return Recipe(
-        config=first.config,
-        cells=_union(first.cells, second.cells),
-        published=first.published + second.published,
-        notes=_union(first.notes, second.notes),
-        scale=first.scale,
+# -- a base recipe and its bits -------------------------------------------------------------------
+
+
+def float32(skip: tuple[str, ...] = ()) -> PrecisionConfig:
+    """The precision of a base recipe: float32, and what holds once it is given bits.
+
+    skip: the layers that stay float32. The kernel is pinned, so that machines agree.
+    """
+    return PrecisionConfig(skip=skip, kernel="simulate")
+
+
+def as_float32(config: RunConfig, suffix: str = "") -> RunConfig:
+    """The base recipe as a run of its own, for comparisons: `<base>-float32`."""
+    return replace(config, name=f"{config.name}-float32{suffix}", precision=PrecisionConfig())
+
+
+def with_bits(
+    config: RunConfig,
+    method: str,
+    cell: str,
+    cycles: int = CPT_CYCLES,
+    *,
+    quantizer: str = "sbm",
+    suffix: str = "",
+) -> RunConfig:
+    """A base recipe at a cell's bits; the method is "static", "cpt" or a name of `schedule_text`.
+
+    >>> config = with_bits(recipe("cifar100-resnet74"), "cpt", "3-8/8")
+    >>> config.name, config.precision.forward, config.precision.backward
+    ('cifar100-resnet74-cpt-3-8-8', 'CR:3-8:32', 8)
+    >>> with_bits(recipe("digits"), "static", "6/6", quantizer="sbm_full").name
+    'digits-sbm-full-6-6'
+    """
+    bits = BitRange.parse(cell)
+    words = [config.name, method.lower(), bits.name]
+    precision = replace(
+        config.precision,
+        forward=schedule_text(method, bits, cycles),
+        backward=bits.backward,
+        quantizer=quantizer,
     )
-
-
-def _union(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*first, *second)))
-
-
-TEN = tuple(sorted(Cycle.named()))  # LR, CR, ..., RT-V
-CPT_CYCLES = 32
-ENDS = ("conv1", "fc")  # the first and the last layer of the residual nets
-SKIPPED = {  # by quantizer: the layers that stay float32; the last one always does
-    "absmax": ("fc",),
-    "dorefa": ENDS,
-    "pow2": ("fc",),
-    "sbm": ("fc",),
-    "sbm_full": ("fc",),
-    "wageubn": ENDS,
-}
-FEW_CYCLES = 8  # the follow-up's number, and that of short runs
+    if quantizer != "sbm":
+        words[1:2] = [quantizer.replace("_", "-"), *([] if method == "static" else [method])]
+    if quantizer in KEEP_ENDS:
+        precision = replace(precision, skip=ENDS)
+    if quantizer == "wageubn":  # its gradients get coarser over the run
+        precision = replace(precision, quantizer_options={"total_steps": config.steps})
+    return replace(config, name=f"{'-'.join(words)}{suffix}", precision=precision)
 
 
 def schedule_text(method: str, bits: BitRange, cycles: int = CPT_CYCLES) -> int | str:
@@ -173,10 +221,88 @@ def schedule_text(method: str, bits: BitRange, cycles: int = CPT_CYCLES) -> int 
     return f"{name}:{bits.low}-{bits.high}:{cycles}"
 
 
-def quantized(
-    forward: int | str, backward: int | str, *, skip: tuple[str, ...] = (), quantizer: str = "sbm"
-) -> PrecisionConfig:
-    """BitRange for every layer but `skip`; the kernel is pinned, so that machines agree."""
-    return PrecisionConfig(
-        quantizer=quantizer, skip=skip, kernel="simulate", forward=forward, backward=backward
+def base_of(name: str) -> str | None:
+    """The base recipe that a run's name begins with.
+
+    >>> base_of("digits-rt-v-3-8-8"), base_of("mine")
+    ('digits', None)
+    """
+    bases = [base for base, entry in _by_name().items() if entry.cycles is not None]
+    return max((base for base in bases if name.startswith(f"{base}-")), key=len, default=None)
+
+
+def instead_of(name: str) -> str:
+    """The end of an error for an unknown name: a base recipe and its options, or the nearest names.
+
+    >>> instead_of("cora-gcn-static-6-6-qagg")
+    '; use its base recipe: cora-gcn --precision.forward 6 --precision.backward 6 \
+--precision.quantizer_options.aggregation quantized'
+    """
+    known = _by_name()
+    base = base_of(name)
+    if base is not None:
+        options = _options(name.removeprefix(f"{base}-").removesuffix("-small"), known[base])
+        if options is not None:
+            return f"; use its base recipe: {base}{options}"
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    way_out = f"; nearest: {', '.join(near)}" if near else ""
+    if base is not None:
+        way_out += f"; or {base} with options such as --precision.forward 8 --precision.backward 8"
+    return way_out
+
+
+def _options(rest: str, base: Recipe) -> str | None:
+    """The options that `<method>-<bits>`, the rest of a recipe's name, stands for."""
+    if rest == "float32":
+        return ""
+    ten = Cycle.named()  # CR, RT-V, ...
+    methods = "|".join(("static", "cpt", "progressive", *ten)).lower()
+    match = re.fullmatch(rf"({methods})-(?:(\d+)-)?(\d+)-(\d+)(?:-n(\d+))?(-qagg)?", rest)
+    if match is None:
+        return None
+    method, low, high, backward, cycles, aggregates = match.groups()
+    method = method.upper() if method.upper() in ten else method
+    bits = BitRange(int(low or high), int(high), int(backward))
+    forward = schedule_text(method, bits, int(cycles or base.cycles or 0))
+    sums = " --precision.quantizer_options.aggregation quantized" if aggregates else ""
+    return f" --precision.forward {forward} --precision.backward {backward}{sums}"
+
+
+# -- collecting -----------------------------------------------------------------------------------
+
+
+def small(config: RunConfig, *cells: str, suffix: str = "") -> Iterator[Recipe]:
+    """A small base recipe, its float32 run, and each cell: a range is CPT, one number is static."""
+    yield Recipe(config=config, scale="small", cycles=FEW_CYCLES)
+    yield Recipe(config=as_float32(config, suffix), scale="small")
+    for cell in cells:
+        method = "cpt" if "-" in cell else "static"
+        run = with_bits(config, method, cell, FEW_CYCLES, suffix=suffix)
+        yield Recipe(config=run, scale="small")
+
+
+def _by_name() -> dict[str, Recipe]:
+    return _collect(tuple(FAMILIES))
+
+
+@lru_cache(maxsize=4)
+def _collect(families: tuple[str, ...]) -> dict[str, Recipe]:
+    found: dict[str, Recipe] = {}
+    with unchecked_names():  # `recipe` checks the one that is used
+        for family in families:
+            for entry in FAMILIES[family]():
+                name = entry.config.name
+                found[name] = merge(found[name], entry) if name in found else entry
+    return found
+
+
+def merge(first: Recipe, second: Recipe) -> Recipe:
+    """One recipe that two tables contain."""
+    if (first.config, first.scale) != (second.config, second.scale):
+        raise ValueError(f"recipe {first.config.name!r} is defined twice, with other settings")
+    return replace(
+        first,
+        cells=tuple(dict.fromkeys((*first.cells, *second.cells))),
+        published=first.published + second.published,
+        notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
     )

@@ -1,25 +1,31 @@
-"""Language models: CPT Table 5, and the follow-up's ten schedules on its LSTM."""
+"""Language models: Table 5 of CPT, the follow-up's LSTM, and small runs on WikiText-2."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bitcycle.published import BitRange, read_table, values
-from bitcycle.recipes.base import FAMILIES, FEW_CYCLES, TEN, Recipe, quantized, schedule_text
-from bitcycle.tasks.config import DataConfig, ModelConfig
-from bitcycle.train.config import (
-    EvalConfig,
-    LrConfig,
-    OptimizerConfig,
-    PrecisionConfig,
-    RunConfig,
+from bitcycle.published import read_table, values
+from bitcycle.recipes.base import (
+    CPT_CYCLES,
+    FAMILIES,
+    FEW_CYCLES,
+    FOLLOW_UP,
+    Recipe,
+    float32,
+    small,
+    with_bits,
 )
+from bitcycle.tasks.config import DataConfig, ModelConfig
+from bitcycle.train.config import EvalConfig, LrConfig, OptimizerConfig, RunConfig
+
+WORDS = 5000  # of 33,278 in WikiText-2, 87 % of the text: the rest would take most of the time
+LAYER_SIZE = ("the paper's layer size is unpublished, 650 here",)
 
 
-def transformer(name: str, precision: PrecisionConfig) -> RunConfig:
+def transformer() -> RunConfig:
     """The basic WikiText-103 recipe: 50,000 updates of 64 x 512 tokens."""
     return RunConfig(
-        name=f"wikitext103-transformer-{name}",
+        name="wikitext103-transformer",
         task="language",
         model=ModelConfig(
             name="transformer_lm",
@@ -36,14 +42,14 @@ def transformer(name: str, precision: PrecisionConfig) -> RunConfig:
         # the recipe's Adam decays weights apart from the gradient, which torch calls AdamW
         optimizer=OptimizerConfig(name="adamw", lr=5e-4, betas=(0.9, 0.98), weight_decay=0.01),
         lr=LrConfig(policy="inverse_sqrt", warmup=4000),
-        precision=precision,
+        precision=float32(),
         eval=EvalConfig(every=0.05),
         steps=50_000,
         accumulate=16,
     )
 
 
-def lstm(name: str, precision: PrecisionConfig, *, num_layers: int, size: int) -> RunConfig:
+def lstm(name: str, *, num_layers: int, size: int) -> RunConfig:
     """Penn Treebank, 40 epochs, the rate divided by 4 when an epoch does not improve."""
     return RunConfig(
         name=name,
@@ -60,10 +66,27 @@ def lstm(name: str, precision: PrecisionConfig, *, num_layers: int, size: int) -
         data=DataConfig(name="ptb", batch_size=20, eval_batch_size=10, sequence_length=35),
         optimizer=OptimizerConfig(name="sgd", lr=20.0, momentum=0.0),
         lr=LrConfig(policy="plateau", gamma=0.25, patience=0),
-        precision=precision,
+        precision=float32(),
         eval=EvalConfig(every=1 / 40),
         epochs=40,
         clip_norm=0.25,
+    )
+
+
+def ptb_lstm() -> RunConfig:
+    """CPT's two layers."""
+    return lstm("ptb-lstm", num_layers=2, size=650)
+
+
+@FAMILIES.register("language")
+def networks() -> Iterator[Recipe]:
+    """The base recipes: CPT's Transformer and LSTM, and the follow-up's one layer of 800."""
+    yield Recipe(config=transformer(), cycles=CPT_CYCLES)
+    yield Recipe(config=ptb_lstm(), cycles=CPT_CYCLES, notes=LAYER_SIZE)
+    yield Recipe(
+        config=lstm("ptb-lstm800", num_layers=1, size=800),
+        cycles=FEW_CYCLES,
+        cells=(FOLLOW_UP,),
     )
 
 
@@ -72,33 +95,70 @@ def table5() -> Iterator[Recipe]:
     """CPT against static precision."""
     where = "CPT Table 5"
     for row in read_table("table5_language"):
-        bits = BitRange.parse(row["precision_fw_bw"])
+        is_lstm = row["model"] != "transformer"
         method = "static" if row["method"] == "sbm" else "cpt"
-        precision = quantized(schedule_text(method, bits), bits.backward)
-        notes: tuple[str, ...] = ()
-        if row["model"] == "transformer":
-            config = transformer(f"{method}-{bits.name}", precision)
-        else:
-            name = f"ptb-lstm-{method}-{bits.name}"
-            config = lstm(name, precision, num_layers=2, size=650)
-            notes = ("the paper's layer size is unpublished, 650 here",)
-        published = values(row, where, "perplexity", "gbitops")
-        yield Recipe(config=config, cells=(where,), published=published, notes=notes)
+        base = ptb_lstm() if is_lstm else transformer()
+        yield Recipe(
+            config=with_bits(base, method, row["precision_fw_bw"]),
+            cells=(where,),
+            published=values(row, where, "perplexity", "gbitops"),
+            notes=LAYER_SIZE if is_lstm else (),
+        )
 
 
-@FAMILIES.register("schedules-lstm")
-def ten_schedules() -> Iterator[Recipe]:
-    """The follow-up's one layer of 800: static bits, and each schedule at 8 cycles."""
-    for high, backward in ((8, 8), (6, 6)):
-        for method in ("static", *TEN):
-            bits = BitRange(high if method == "static" else 5, high, backward)
-            precision = quantized(schedule_text(method, bits, FEW_CYCLES), backward)
-            name = f"ptb-lstm800-{method.lower()}-{bits.name}"
-            yield Recipe(
-                config=lstm(name, precision, num_layers=1, size=800),
-                notes=("follow-up paper",),
-            )
-    for name, num_layers, size in (("ptb-lstm", 2, 650), ("ptb-lstm800", 1, 800)):
-        config = lstm(f"{name}-float32", PrecisionConfig(), num_layers=num_layers, size=size)
-        yield Recipe(config=config)
-    yield Recipe(config=transformer("float32", PrecisionConfig()))
+def wikitext2_lstm() -> RunConfig:
+    """One layer of 128 units, tied embeddings, 5,000 words; 500 windows of 20 x 35 words."""
+    return RunConfig(
+        name="wikitext2-lstm",
+        task="language",
+        model=ModelConfig(
+            name="lstm_lm",
+            options={"embedding_dim": 128, "hidden_dim": 128, "dropout": 0.2, "tie": True},
+        ),
+        data=DataConfig(
+            name="wikitext-2",
+            batch_size=20,
+            eval_batch_size=20,
+            sequence_length=35,
+            vocabulary=WORDS,
+        ),
+        optimizer=OptimizerConfig(name="sgd", lr=20.0, momentum=0.0),
+        lr=LrConfig(policy="cosine"),
+        precision=float32(),
+        eval=EvalConfig(every=0),
+        steps=500,
+        clip_norm=0.25,
+        threads=1,
+    )
+
+
+def wikitext2_transformer() -> RunConfig:
+    """Two layers of 128, 5,000 words; 400 updates of 16 x 64 words."""
+    return RunConfig(
+        name="wikitext2-transformer",
+        task="language",
+        model=ModelConfig(
+            name="transformer_lm",
+            options={"dim": 128, "ffn_dim": 512, "num_layers": 2, "num_heads": 4, "dropout": 0.1},
+        ),
+        data=DataConfig(
+            name="wikitext-2",
+            batch_size=16,
+            eval_batch_size=16,
+            sequence_length=64,
+            vocabulary=WORDS,
+        ),
+        optimizer=OptimizerConfig(name="adamw", lr=2e-3, betas=(0.9, 0.98), weight_decay=0.01),
+        lr=LrConfig(policy="inverse_sqrt", warmup=100),
+        precision=float32(),
+        eval=EvalConfig(every=0),
+        steps=400,
+        threads=1,
+    )
+
+
+@FAMILIES.register("wikitext2")
+def small_runs() -> Iterator[Recipe]:
+    """Minutes on two cores."""
+    yield from small(wikitext2_lstm(), "8/8", "6/8", "5-8/8", "5-6/8", suffix="-small")
+    yield from small(wikitext2_transformer(), "8/8", "6/8", "4-8/8", "4-6/8", suffix="-small")

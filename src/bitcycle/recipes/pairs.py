@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bitcycle.published import BitRange
-from bitcycle.recipes.base import FAMILIES, FEW_CYCLES, TEN, Recipe, quantized, schedule_text
+from bitcycle.recipes.base import FAMILIES, FOLLOW_UP, Recipe, float32, small
 from bitcycle.tasks.config import DataConfig, ModelConfig
-from bitcycle.train.config import (
-    EvalConfig,
-    LrConfig,
-    OptimizerConfig,
-    PrecisionConfig,
-    RunConfig,
-)
+from bitcycle.train.config import EvalConfig, LrConfig, OptimizerConfig, RunConfig
 
-XNLI_CYCLES = 2  # a cycle per epoch
-BITS = BitRange.parse("5-8/8")
+XNLI_CYCLES = 2  # one per epoch
 
 
-def xnli(name: str, precision: PrecisionConfig) -> RunConfig:
-    """Fine-tuning for 2 epochs of 392,702 pairs; the model's folder lies where the run starts."""
+def xnli_mbert() -> RunConfig:
+    """Fine-tuning for 2 epochs of 392,702 pairs; the model's folder is in the working directory."""
     return RunConfig(
-        name=f"xnli-mbert-{name}",
+        name="xnli-mbert",
         task="pairs",
         model=ModelConfig(
             name="bert",
@@ -38,16 +30,16 @@ def xnli(name: str, precision: PrecisionConfig) -> RunConfig:
         data=DataConfig(name="xnli", batch_size=64, eval_batch_size=128, sequence_length=128),
         optimizer=OptimizerConfig(name="adamw", lr=1e-5),
         lr=LrConfig(policy="constant"),
-        precision=precision,
+        precision=float32(),
         eval=EvalConfig(every=0.25),
         epochs=2,
     )
 
 
-def snli(name: str, precision: PrecisionConfig) -> RunConfig:
+def snli_bert() -> RunConfig:
     """Two layers of 128 from scratch, 900 updates of 64 pairs."""
     return RunConfig(
-        name=f"snli-bert-{name}-small",
+        name="snli-bert",
         task="pairs",
         model=ModelConfig(
             name="bert",
@@ -63,30 +55,23 @@ def snli(name: str, precision: PrecisionConfig) -> RunConfig:
         data=DataConfig(name="snli", batch_size=64, sequence_length=40),
         optimizer=OptimizerConfig(name="adamw", lr=5e-4, weight_decay=0.01),
         lr=LrConfig(policy="cosine"),
-        precision=precision,
+        precision=float32(),
         eval=EvalConfig(every=0.5),
         steps=900,
     )
 
 
-@FAMILIES.register("schedules-xnli")
-def ten_schedules_on_xnli() -> Iterator[Recipe]:
-    """Float32, static bits, and each schedule at 2 cycles."""
-    notes = ("follow-up paper", "fine-tunes a downloaded model (--model.path)",
-             "optimizer and rate policy are unpublished, AdamW and constant here")  # fmt: skip
-    yield Recipe(config=xnli("float32", PrecisionConfig()), notes=notes)
-    static = BITS._replace(low=BITS.high)
-    for method in ("static", "cpt", *TEN):
-        bits = static if method == "static" else BITS
-        precision = quantized(schedule_text(method, bits, XNLI_CYCLES), bits.backward)
-        config = xnli(f"{method.lower()}-{bits.name}", precision)
-        yield Recipe(config=config, notes=notes)
+@FAMILIES.register("xnli")
+def xnli() -> Iterator[Recipe]:
+    """The follow-up's."""
+    notes = (
+        "xnli-mbert fine-tunes a downloaded model (--model.path); its optimizer and rate policy "
+        "are unpublished, AdamW and constant here",
+    )
+    yield Recipe(config=xnli_mbert(), cycles=XNLI_CYCLES, cells=(FOLLOW_UP,), notes=notes)
 
 
 @FAMILIES.register("snli")
-def snli_runs() -> Iterator[Recipe]:
-    """Float32, static 8 bits and CPT: minutes on two cores."""
-    yield Recipe(config=snli("float32", PrecisionConfig()), scale="small")
-    for forward, name in ((8, "static-8-8"), (schedule_text("cpt", BITS, FEW_CYCLES), "cpt-5-8-8")):
-        config = snli(name, quantized(forward, BITS.backward))
-        yield Recipe(config=config, scale="small")
+def snli() -> Iterator[Recipe]:
+    """Minutes on two cores."""
+    yield from small(snli_bert(), "8/8", "5-8/8", suffix="-small")

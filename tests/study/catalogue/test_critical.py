@@ -3,6 +3,7 @@
 import pytest
 
 from bitcycle.recipes import recipe
+from bitcycle.recipes.base import with_bits
 from bitcycle.schedules import parse_schedule
 from bitcycle.study.catalogue.critical import deficit_first, sliding_window
 from bitcycle.train.optimizers import lr_at
@@ -28,7 +29,7 @@ def test_a_deficit_comes_first_at_a_held_rate_and_the_whole_normal_run_after_it(
 
 
 def test_a_cosine_decays_over_deficit_and_normal_steps():
-    config = deficit_first(recipe("arxiv-gcn-static-8-8"), low=3, deficit=100)
+    config = deficit_first(with_bits(recipe("arxiv-gcn"), "static", "8/8"), low=3, deficit=100)
     rates = rates_of(config)
     assert len(rates) == 600
     assert all(a > b for a, b in zip(rates, rates[1:], strict=False))

@@ -1,17 +1,10 @@
-"""The tables and suites of the papers: every printed number is in its study, once."""
+"""The tables of CPT: every printed number is in its study, once; and their small twins."""
 
 from collections import Counter
 
 import pytest
 
 from bitcycle.published import read_table
-from bitcycle.recipes import recipe
-from bitcycle.study.catalogue.parts import (
-    from_recipe,
-    label,
-    with_published,
-)
-from bitcycle.study.catalogue.suite import TEN
 from bitcycle.study.study import STUDIES
 
 CSV = {
@@ -123,68 +116,3 @@ def test_a_small_table_has_the_methods_of_resnet_74_on_digits(table):
     }
     assert on_digits == of_resnet74
     assert small.baseline == full.baseline
-
-
-FULL = {
-    "ResNet-74, CIFAR-10, 3-8/8": 8,
-    "ResNet-74, CIFAR-100, 3-8/8": 8,
-    "GCN, OGBN-Arxiv, 3-8/8, FP-Agg": 8,
-    "GCN, OGBN-Arxiv, 3-6/6, FP-Agg": 8,
-    "GCN, OGBN-Arxiv, 3-8/8, Q-Agg": 8,
-    "GCN, OGBN-Arxiv, 3-6/6, Q-Agg": 8,
-    "LSTM, PTB, 5-8/8": 8,
-    "LSTM, PTB, 5-6/6": 8,
-    "BERT, XNLI, 5-8/8": 2,
-}
-SMALL = {
-    "small ResNet-8, digits, 3-8/8": 8,
-    "GCN, Cora, 3-8/8": 8,
-}
-LSTM = {"LSTM, WikiText-2, 5-8/8": 8}
-
-
-@pytest.mark.parametrize(
-    ("name", "groups"),
-    [
-        ("schedule-suite", FULL),
-        ("schedule-suite-small", SMALL),
-        ("schedule-suite-lstm-small", LSTM),
-    ],
-)
-def test_every_domain_has_static_bits_and_the_ten_schedules(name, groups):
-    study = STUDIES[name]()
-    assert study.kind == "suite"
-    assert study.groups == tuple(groups)
-    for where, cycles in groups.items():
-        reach, backward = where.split(", ")[2].split("/")
-        assert [method.label for method in study.of(where)] == ["static", *TEN]
-        static, *cyclic = study.of(where)
-        assert static.config.precision.forward == int(reach.partition("-")[2])
-        for method in cyclic:
-            assert method.config.precision.forward == f"{method.label}:{reach}:{cycles}"
-        for method in study.of(where):
-            assert method.config.precision.backward == int(backward)
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("cifar100-resnet74-static-6-8", "static 6/8"),
-        ("cifar100-mobilenetv2-anneal-4-6-6", "anneal 4-6/6"),
-        ("digits-rt-v-3-8-8", "RT-V 3-8/8"),
-        ("digits-dorefa-cpt-3-8-8", "DoReFa CPT 3-8/8"),
-        ("imagenet-resnet18-cpt-8-32", "CPT 8-32/32"),
-        ("snli-bert-float32-small", "float32"),
-    ],
-)
-def test_a_label_names_method_and_bits(name, text):
-    assert label(recipe(name)) == text
-
-
-def test_published_values_are_those_of_the_asked_tables():
-    method = from_recipe("cifar100-resnet164-cpt-3-8-8")
-    assert method.published == ()
-    (of_table2,) = with_published([method], "CPT Table 2")
-    assert [p.value for p in of_table2.published] == [72.9, 3.8e8, 80.5]
-    (of_table6,) = with_published([method], "CPT Table 6")
-    assert [p.value for p in of_table6.published] == [72.7]

@@ -3,9 +3,8 @@
 A: R steps at `low`, then N normal steps at `high`; R varies. B: a run of N + w steps with a window
 of w steps at `low` that starts at a varied step, so that both protocols train N steps at `high`.
 
-The learning rate during A's deficit is *held* at its first value, so that the N normal steps see
-the whole policy; a cosine cannot wait for the deficit's end and is *decaying* over all R + N steps.
-In B the policy runs over the whole run: the window meets the rate of its time.
+During A's deficit the learning rate stays at its first value, so that the N normal steps have the
+whole policy; a cosine decays over all R + N steps. In B the policy runs over the whole run.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from bitcycle.recipes import recipe
-from bitcycle.study.catalogue.parts import group, small_study
-from bitcycle.study.catalogue.small_tables import IMAGES
+from bitcycle.recipes.base import with_bits
+from bitcycle.study.catalogue.methods import IMAGES, group, small_study
 from bitcycle.study.study import STUDIES, Method, Study
 from bitcycle.train.config import LrConfig, RunConfig, steps_of
 
@@ -24,9 +23,9 @@ BASELINE = "no deficit"
 
 @dataclass(frozen=True, kw_only=True)
 class Periods:
-    """Both protocols of one recipe with static bits, which are `high`."""
+    """Both protocols of one base recipe at static 8/8; 8 is `high`."""
 
-    base: str  # the recipe
+    base: str
     low: int
     deficits: tuple[int, ...]  # R
     window: int
@@ -34,7 +33,7 @@ class Periods:
 
     def methods(self) -> Iterator[Method]:
         """A's, then B's, each a group with its own baseline."""
-        config = recipe(self.base)
+        config = with_bits(recipe(self.base), "static", "8/8")
         assert config.steps is not None
         where = group(config)
         rate = "decaying" if config.lr.policy == "cosine" else "held"
@@ -71,14 +70,14 @@ def deficit_first(config: RunConfig, *, low: int, deficit: int) -> RunConfig:
         config,
         name=f"{config.name}-low{low}-deficit{deficit}",
         steps=deficit + config.steps,
-        lr=_held(config.lr, deficit, config.steps),
+        lr=_after_deficit(config.lr, deficit, config.steps),
         precision=replace(
             config.precision, forward=f"stages:{low}@{deficit},{config.precision.forward}"
         ),
     )
 
 
-def _held(lr: LrConfig, deficit: int, normal: int) -> LrConfig:
+def _after_deficit(lr: LrConfig, deficit: int, normal: int) -> LrConfig:
     """The policy with its milestones after the deficit; constant and cosine have none."""
     assert lr.policy in ("step", "constant", "cosine")
     if lr.policy != "step":
@@ -109,14 +108,14 @@ def sliding_window(config: RunConfig, *, low: int, start: int, length: int) -> R
 
 FULL = (
     Periods(
-        base="cifar10-resnet74-static-8-8",
+        base="cifar10-resnet74",
         low=3,
         deficits=(8_000, 16_000, 32_000, 64_000),
         window=16_000,
         starts=(0, 16_000, 32_000, 48_000, 64_000),
     ),
     Periods(
-        base="arxiv-gcn-static-8-8",
+        base="arxiv-gcn",
         low=3,
         deficits=(100, 200, 300, 400, 500),
         window=150,
@@ -125,14 +124,14 @@ FULL = (
 )
 SMALL = (
     Periods(
-        base="digits-static-8-8",
+        base="digits",
         low=2,
         deficits=(60, 120, 240, 480),
         window=120,
         starts=(0, 60, 120, 180, 240),
     ),
     Periods(
-        base="cora-gcn-static-8-8",
+        base="cora-gcn",
         low=2,
         deficits=(50, 100, 200, 400),
         window=80,
@@ -142,8 +141,7 @@ SMALL = (
 DESCRIPTION = "When does low precision harm? Deficits of varied length, and of varied time."
 NOTES = (
     "networks, bits and lengths are our choice; the follow-up's own values are not in this "
-    "package, so nothing published stands beside ours: it says that low precision early in "
-    "training can do damage that lasts",
+    "package; it says that low precision early in training can do damage that lasts",
     "A: R steps at low bits, then as many normal steps as the recipe has; the rate is held at its "
     "first value during the deficit (step and constant policies), a cosine decays over all steps",
     "B: the run has the window's steps in addition to the normal ones, and the rate policy runs "

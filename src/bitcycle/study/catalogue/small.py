@@ -5,10 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bitcycle.quantizers import QUANTIZERS
-from bitcycle.study.catalogue.parts import from_recipe, from_recipes, small_study
-from bitcycle.study.catalogue.small_tables import BASELINE, CIFAR10, DIGITS
+from bitcycle.recipes import recipe
+from bitcycle.recipes.base import CPT_CYCLES, FEW_CYCLES, with_bits
+from bitcycle.recipes.cifar import delayed
+from bitcycle.recipes.graph import quantize_sums
+from bitcycle.study.catalogue.methods import (
+    CIFAR10,
+    DIGITS,
+    label,
+    method,
+    methods_of,
+    small_study,
+)
 from bitcycle.study.demo import demo_study
 from bitcycle.study.study import STUDIES, Method, Study
+from bitcycle.train.config import RunConfig
 
 LENGTHS = (30, 60, 120, 240, 480)  # steps
 
@@ -21,8 +32,7 @@ def digits() -> Study:
     return small_study(
         "digits",
         "Float32, static bits and CPT on digits: no download.",
-        from_recipes(*(f"digits-{run}" for run in runs)),
-        baseline=BASELINE,
+        methods_of(*(f"digits-{run}" for run in runs)),
         notes=(DIGITS,),
     )
 
@@ -30,16 +40,15 @@ def digits() -> Study:
 @STUDIES.register("quantizers-small")
 def quantizers_small() -> Study:
     """Every quantizer, static and cycled."""
-    methods: list[Method] = []
-    for name in QUANTIZERS.names():
-        run = "" if name == "sbm" else f"{name.replace('_', '-')}-"
-        static = f"digits-{run or 'static-'}8-8"
-        methods += from_recipes(static, f"digits-{run}cpt-3-8-8")
+    methods = [
+        method(with_bits(recipe("digits"), *run, FEW_CYCLES, quantizer=name))
+        for name in QUANTIZERS.names()
+        for run in (("static", "8/8"), ("cpt", "3-8/8"))
+    ]
     return small_study(
         "quantizers-small",
         "Every quantizer at static 8/8 and with CPT 3-8/8 on digits.",
         methods,
-        baseline=BASELINE,
         notes=(
             DIGITS,
             "static and CPT without a name are SBM, CPT's quantizer",
@@ -55,25 +64,27 @@ def quantizers_small() -> Study:
 def cifar10_small() -> Study:
     """Schedules on real photographs."""
 
-    def run(name: str, text: str | None = None) -> Method:
-        return from_recipe(f"cifar10-resnet8-{name}-small", text)
+    base = recipe("cifar10-resnet8")
 
+    def run(name: str, cell: str, cycles: int = FEW_CYCLES, end: str = "") -> RunConfig:
+        return with_bits(base, name, cell, cycles, suffix=f"{end}-small")
+
+    late = delayed(with_bits(base, "cpt", "3-8/8", FEW_CYCLES), 60, suffix="-small")
     return small_study(
         "cifar10-small",
         "Schedules on CIFAR-10 with a ResNet-8: what does cycling cost and bring?",
         (
-            run("float32"),
-            run("static-8-8"),
-            run("cpt-3-8-8", "CPT 3-8/8, N = 8"),
-            run("cpt-3-8-8-n32", "CPT 3-8/8, N = 32"),
-            run("rr-3-8-8"),
-            run("er-3-8-8"),
-            run("static-6-6"),
-            run("cpt-3-6-6", "CPT 3-6/6, N = 8"),
-            run("progressive-3-8-8"),
-            run("cpt-3-8-8-start60", "CPT 3-8/8 from 37.5 % of the run"),
+            *methods_of("cifar10-resnet8-float32-small"),
+            method(run("static", "8/8")),
+            method(run("cpt", "3-8/8"), "CPT 3-8/8, N = 8"),
+            method(run("cpt", "3-8/8", CPT_CYCLES, "-n32"), "CPT 3-8/8, N = 32"),
+            method(run("RR", "3-8/8")),
+            method(run("ER", "3-8/8")),
+            method(run("static", "6/6")),
+            method(run("cpt", "3-6/6"), "CPT 3-6/6, N = 8"),
+            method(run("progressive", "3-8/8")),
+            method(late, "CPT 3-8/8 from 37.5 % of the run"),
         ),
-        baseline=BASELINE,
         notes=(
             CIFAR10,
             "64 steps a cycle are too few for RR, which ends at 7 bits",
@@ -89,8 +100,7 @@ def snli_small() -> Study:
     return small_study(
         "snli-small",
         "CPT against static bits for a small BERT on SNLI.",
-        from_recipes(*(f"snli-bert-{run}-small" for run in runs)),
-        baseline=BASELINE,
+        methods_of(*(f"snli-bert-{run}-small" for run in runs)),
         notes=("two layers of 128 from scratch, 900 steps of 64 pairs, 8 cycles",),
     )
 
@@ -100,12 +110,11 @@ def gcn_small() -> Study:
     """Graph networks in both modes."""
     methods: list[Method] = []
     for model in ("gcn", "sage"):
-        for suffix, mode in (("", "FP-Agg"), ("-qagg", "Q-Agg")):
-            names = [f"cora-{model}-{run}{suffix}" for run in ("static-8-8", "cpt-3-8-8")]
-            for method in from_recipes(f"cora-{model}-float32", *names):
-                if method.label == "float32" and suffix:
-                    continue
-                methods.append(replace(method, label=_with_mode(method.label, mode)))
+        base = f"cora-{model}"
+        runs = [recipe(f"{base}-{run}") for run in ("static-8-8", "cpt-3-8-8")]
+        methods += methods_of(f"{base}-float32")
+        methods += (method(run, f"{label(run)}, FP-Agg") for run in runs)
+        methods += (method(quantize_sums(run), f"{label(run)}, Q-Agg") for run in runs)
     return small_study(
         "gcn-small",
         "CPT against static bits for graph networks on Cora, sums along edges float32 or not.",
@@ -120,24 +129,19 @@ def gcn_small() -> Study:
     )
 
 
-def _with_mode(label: str, mode: str) -> str:
-    return label if label == "float32" else f"{label}, {mode}"
-
-
 @STUDIES.register("lengths-small")
 def lengths_small() -> Study:
     """Runs of several lengths."""
     methods = [
-        replace(method, config=replace(method.config, steps=steps),
-                group=f"{method.group}, {steps} steps")
+        replace(each, config=replace(each.config, steps=steps),
+                group=f"{each.group}, {steps} steps")
         for steps in LENGTHS
-        for method in from_recipes("digits-static-8-8", "digits-cpt-3-8-8")
+        for each in methods_of("digits-static-8-8", "digits-cpt-3-8-8")
     ]  # fmt: skip
     return small_study(
         "lengths-small",
         "CPT against static bits on digits in runs of several lengths: how long is enough?",
         methods,
-        baseline=BASELINE,
         seeds=10,
         notes=(
             "on digits one of the 360 test images is 0.28 points; 8 cycles whatever the length; "

@@ -1,12 +1,30 @@
-"""Tables 1 to 8 of CPT at full size: every cell with its published value."""
+"""Tables 1 to 8 of CPT: every cell with its published value, and each table for one machine."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from bitcycle.recipes import recipe
+from bitcycle.recipes.base import FEW_CYCLES, with_bits
 from bitcycle.recipes.cifar import EPOCHS
+from bitcycle.recipes.imagenet import up_to_float32
 from bitcycle.schedules import parse_schedule
-from bitcycle.study.catalogue.parts import DATA, bits, label, network, notes_of, of_family
+from bitcycle.study.catalogue.methods import (
+    CIFAR10,
+    DATA,
+    DIGITS,
+    IMAGES,
+    WIKITEXT2,
+    bits,
+    label,
+    method,
+    methods_of,
+    network,
+    notes_of,
+    of_family,
+    small_study,
+    small_twin,
+)
 from bitcycle.study.study import STUDIES, Method, Study
 from bitcycle.train.config import RunConfig
 
@@ -75,6 +93,17 @@ def table1() -> Study:
     )
 
 
+@STUDIES.register("table1-small")
+def table1_small() -> Study:
+    """Learning rate and precision of the first half, on digits."""
+    full = table1()
+    return small_twin(
+        full,
+        "Table 1 on digits: the bits of the first half at several learning rates.",
+        notes=(IMAGES, *full.notes),
+    )
+
+
 @STUDIES.register("table2")
 def table2() -> Study:
     """CIFAR."""
@@ -85,8 +114,30 @@ def table2() -> Study:
         baseline="static 8/8",
         notes=(
             "static is SBM, the quantizer that CPT uses too",
-            "published latencies are of an FPGA and have no counterpart here",
+            "published latencies are of an FPGA, which is not measured here",
         ),
+    )
+
+
+@STUDIES.register("table2-small")
+def table2_small() -> Study:
+    """Quantizers and CPT, on digits and CIFAR-10."""
+    base = recipe("cifar10-resnet8")
+    cifar10 = [
+        with_bits(base, name, cell, FEW_CYCLES, quantizer=quantizer, suffix="-small")
+        for static, cyclic in (("8/8", "3-8/8"), ("6/6", "3-6/6"))
+        for quantizer, name, cell in (
+            ("dorefa", "static", static),
+            ("wageubn", "static", static),
+            ("sbm", "static", static),
+            ("sbm", "cpt", cyclic),
+        )
+    ]
+    return small_twin(
+        table2(),
+        "Table 2 on digits and CIFAR-10: CPT against static bits of three quantizers.",
+        others=tuple(map(method, cifar10)),
+        notes=(DIGITS, CIFAR10),
     )
 
 
@@ -102,6 +153,19 @@ def table3() -> Study:
     )
 
 
+@STUDIES.register("table3-small")
+def table3_small() -> Study:
+    """ImageNet's ranges, on digits."""
+    cells = (("static", "8/8"), ("cpt", "4-8/8"), ("static", "6/6"), ("cpt", "4-6/6"))
+    runs = [with_bits(recipe("digits"), *cell, FEW_CYCLES) for cell in cells]
+    return small_study(
+        "table3-small",
+        "Table 3's bits on digits: CPT from 4 bits against static bits.",
+        map(method, runs),
+        notes=(DIGITS, "stem and shortcuts are quantized here, in ImageNet's networks not"),
+    )
+
+
 @STUDIES.register("table4")
 def table4() -> Study:
     """ImageNet, up to full precision."""
@@ -114,6 +178,19 @@ def table4() -> Study:
     )
 
 
+@STUDIES.register("table4-small")
+def table4_small() -> Study:
+    """Up to full precision, on digits."""
+    cpt = up_to_float32(recipe("digits"), "8-32", FEW_CYCLES)
+    return small_study(
+        "table4-small",
+        "Table 4 on digits: CPT between 8 bits and full precision against float32.",
+        (*methods_of("digits-float32"), method(cpt)),
+        baseline="float32",
+        notes=(DIGITS,),
+    )
+
+
 @STUDIES.register("table5")
 def table5() -> Study:
     """Language models."""
@@ -123,6 +200,21 @@ def table5() -> Study:
         methods=of_family("cpt-table5", place=with_network),
         baseline="static 8/8",
         notes=notes_of("cpt-table5"),
+    )
+
+
+@STUDIES.register("table5-small")
+def table5_small() -> Study:
+    """Language models, on WikiText-2."""
+    lstm = ("static-8-8", "cpt-5-8-8", "static-6-8", "cpt-5-6-8")
+    transformer = ("static-8-8", "cpt-4-8-8", "static-6-8", "cpt-4-6-8")
+    names = [f"wikitext2-lstm-{run}-small" for run in lstm]
+    names += [f"wikitext2-transformer-{run}-small" for run in transformer]
+    return small_study(
+        "table5-small",
+        "Table 5 on WikiText-2: CPT against static bits, a small LSTM and a small Transformer.",
+        methods_of(*names),
+        notes=(WIKITEXT2,),
     )
 
 
@@ -146,6 +238,14 @@ def table6() -> Study:
     )
 
 
+@STUDIES.register("table6-small")
+def table6_small() -> Study:
+    """Shapes of the cycle, on digits."""
+    return small_twin(
+        table6(), "Table 6 on digits: cosine cycles against triangles and cosine annealing."
+    )
+
+
 @STUDIES.register("table7")
 def table7() -> Study:
     """Late starts."""
@@ -166,6 +266,16 @@ def table7() -> Study:
     )
 
 
+@STUDIES.register("table7-small")
+def table7_small() -> Study:
+    """Late starts, on digits."""
+    return small_twin(
+        table7(),
+        "Table 7 on digits: CPT that starts late, at the lowest bits until then.",
+        notes=(DIGITS, "epochs are of 160 for the whole run; 160 is never, evaluated at 3 bits"),
+    )
+
+
 @STUDIES.register("table8")
 def table8() -> Study:
     """Cycled gradients."""
@@ -181,4 +291,15 @@ def table8() -> Study:
         ),
         baseline="static 6/6",
         notes=("what is cycled are the errors; SBM has no rule for weight gradients",),
+    )
+
+
+@STUDIES.register("table8-small")
+def table8_small() -> Study:
+    """Cycled gradients, on digits."""
+    full = table8()
+    return small_twin(
+        full,
+        "Table 8 on digits: forward static at 6 bits, the bits of errors cycled.",
+        notes=(DIGITS, *full.notes),
     )

@@ -1,4 +1,4 @@
-"""The methods that CPT is compared with."""
+"""Digits: CPT, and the methods that it is compared with."""
 
 import dataclasses
 
@@ -6,7 +6,6 @@ import pytest
 
 from bitcycle.quantizers import QUANTIZERS
 from bitcycle.recipes import recipe
-from bitcycle.schedules import parse_schedule
 from bitcycle.train import run
 
 LEARNING = (  # one of every kind of method
@@ -15,12 +14,12 @@ LEARNING = (  # one of every kind of method
 )  # fmt: skip
 
 
-def test_every_quantizer_has_a_static_baseline_at_both_sizes():
+def test_every_quantizer_has_a_static_baseline():
     for quantizer in set(QUANTIZERS.names()) - {"sbm"}:
-        for network in ("digits", "cifar100-resnet74"):
-            precision = recipe(f"{network}-{quantizer.replace('_', '-')}-8-8").precision
-            assert precision.quantizer == quantizer
-            assert (precision.forward, precision.backward) == (8, 8)
+        precision = recipe(f"digits-{quantizer.replace('_', '-')}-8-8").precision
+        assert precision.quantizer == quantizer
+        assert (precision.forward, precision.backward) == (8, 8)
+    assert recipe("digits-wageubn-8-8").precision.quantizer_options == {"total_steps": 240}
 
 
 def test_a_baseline_differs_from_the_static_run_in_its_method_only():
@@ -37,7 +36,7 @@ def test_a_baseline_differs_from_the_static_run_in_its_method_only():
 
 
 def test_the_cyclic_learning_rate_is_the_published_one():
-    config = recipe("cifar100-resnet74-clr-8-8")
+    config = recipe("digits-clr-8-8")
     assert (config.optimizer.lr, config.optimizer.weight_decay) == (0.05, 5e-4)
     assert (config.lr.policy, config.lr.min_lr) == ("warm_restarts", 0.0)
     assert (config.lr.period * 160, config.lr.period_factor) == (10, 2)  # epochs
@@ -46,26 +45,30 @@ def test_the_cyclic_learning_rate_is_the_published_one():
 @pytest.mark.parametrize(
     ("name", "forward", "backward"),
     [
-        ("pfq-3-8-8", "pfq:3,4,6,8:window=400", "pfq:6,6,8,8:window=400"),
-        ("plateau-3-8-8", "plateau:3-8:window=400:patience=1", 8),
-        ("noise-switch-8-4-8", 8, "noise:4,8:every=100"),
+        ("cpt-3-8-8", "CR:3-8:8", 8),
+        ("static-4-8", 4, 8),
+        ("pfq-3-8-8", "pfq:3,4,6,8:window=8:eps=0.15:alpha=0.4",
+         "pfq:6,6,8,8:window=8:eps=0.15:alpha=0.4"),
+        ("plateau-3-8-8", "plateau:3-8:window=8:patience=1", 8),
+        ("noise-switch-8-4-8", 8, "noise:4,8:every=10"),
         ("late-switch-4-8", "stages:4@0.9,fp32", "stages:8@0.9,fp32"),
         ("late-switch-forward-4-8", "stages:4@0.9,fp32", 8),
         ("ladder-16-8-4", "stages:16@0.5,8@0.75,4", 8),
-        ("per-layer-3-8-8", {"*": "CR:3-8:32", "conv1": 8}, 8),
+        ("per-layer-3-8-8", {"*": "CR:3-8:8", "conv1": 8}, 8),
+        ("progressive-3-8-8", "ramp:3-8@0.5", 8),
+        ("cpt-3-8-8-start60", "delay@0.375(CR:3-8:8)", 8),
+        ("gradcycle-6-6-10", 6, "CR:6-10:8"),
     ],
-)
-def test_bits_of_the_full_size(name, forward, backward):
-    precision = recipe(f"cifar100-resnet74-{name}").precision
+)  # fmt: skip
+def test_bits(name, forward, backward):
+    precision = recipe(f"digits-{name}").precision
     assert (precision.forward, precision.backward) == (forward, backward)
 
 
-def test_fractrain_s_stages_have_its_settings():
-    precision = recipe("cifar100-resnet74-pfq-3-8-8").precision
-    forward, backward = parse_schedule(precision.forward), parse_schedule(precision.backward)
-    assert (forward.eps, forward.alpha, forward.window) == (0.05, 0.3, 400)
-    assert (backward.eps, backward.alpha, backward.window) == (0.05, 0.3, 400)
-    assert recipe("cifar100-resnet74-pfq-3-8-8").eval.precision == "scheduled"
+def test_bits_that_end_below_the_top_are_evaluated_where_they_end():
+    for name, precision in (("pfq-3-8-8", "scheduled"), ("ladder-16-8-4", "scheduled"),
+                            ("cpt-3-8-8", "high")):  # fmt: skip
+        assert recipe(f"digits-{name}").eval.precision == precision
 
 
 @pytest.mark.slow
