@@ -8,7 +8,7 @@ from typing import Any
 
 from bitcycle.analysis.subject import BATCH_SIZE, STEPS, Subject
 from bitcycle.cost import CONVENTIONS, Cost, count_macs, measure_saved, training_cost
-from bitcycle.cost.bitops import cost_of_plans, find_plans
+from bitcycle.cost.bitops import cost_of_schedules, find_layer_schedules
 from bitcycle.model_precision import set_precision
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.published import BitRange, read_table
@@ -265,11 +265,11 @@ class _Network:
 
     def count(self, bits: BitRange) -> _Counted:
         roles = {"forward": _forward(bits), "backward": bits.backward}
-        plans = find_plans(self.model, roles, STEPS)
+        schedules = find_layer_schedules(self.model, roles, STEPS)
         paper, exact, single = (
-            cost_of_plans(
+            cost_of_schedules(
                 self.trace,
-                plans,
+                schedules,
                 total_steps=STEPS,
                 samples_per_step=samples,
                 convention=convention,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from bitcycle.analysis.cost import price
 from bitcycle.analysis.subject import find_subject
+from bitcycle.cost import Cost, LayerCost
 from bitcycle.cost.count import MATMULS
-from bitcycle.cost.result import Cost, LayerCost
 from bitcycle.report.figures import style
 from bitcycle.report.figures.style import Style
 from bitcycle.report.runs import LoggedMethod
