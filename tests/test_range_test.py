@@ -321,7 +321,7 @@ def test_settings_that_make_no_test_are_errors():
         ({"window": 0}, r"window \(0\) must be at least 1"),
         ({"window": 3}, r"steps_per_precision \(4\) must be at least 2 x window \(3\)"),
         ({"backward": "CR:3-8:2"}, r"backward \(CR:3-8:2\) must be a number of bits"),
-        ({"find_upper": True, "stop_early": True}, "leave stop_early out"),
+        ({"find_upper": True, "stop_early": True}, "drop stop_early"),
     ):
         with pytest.raises(ValueError, match=message):
             scripted({2: (0.1, 0.2, 0.3, 0.5)}, **changes)

@@ -58,7 +58,7 @@ def test_a_run_has_a_whole_positive_number_of_steps():
 
 def test_what_would_surprise_in_a_schedule_is_a_warning():
     model = bc.quantize_model(linears(4, 4))
-    with pytest.warns(bc.BitcycleWarning, match="RR:3-8:8 never gets to 8 bits in 640") as caught:
+    with pytest.warns(bc.BitcycleWarning, match="RR:3-8:8 never reaches 8 bits in 640") as caught:
         scheduler(model, total_steps=640, forward="RR:3-8:8")
     assert len(caught) == 1  # once, though two roles and every layer have it
     assert caught[0].filename == __file__

@@ -213,7 +213,7 @@ class PrecisionScheduler:
         if self._nonfinite != "ignore":
             self._health.check(self._step_count, lambda: self.precision, action=self._nonfinite)
         if self._adaptive:
-            self._adaptive.tell(self._step_count, metric)
+            self._adaptive.update(self._step_count, metric)
         self._step_count += 1
         self._apply(self._step_count)
 

@@ -35,7 +35,7 @@ from bitcycle.schedules import (
     Triangle,
     parse_schedule,
 )
-from bitcycle.schedules.base import bits_text, check_range, check_total, count
+from bitcycle.schedules.base import bits_text, check_range, check_total, pluralize
 from bitcycle.schedules.cycle import Cyclic
 from bitcycle.schedules.segments import Segment, count_steps, find_segments
 from bitcycle.tables import text_table
@@ -464,8 +464,9 @@ class Plan:
                 f"{len(self.rows):,} of {self.num_candidates:,} schedules between {self.low} and "
                 f"{self.high} bits, errors at {self.backward}, cost at most {self.budget:.4g} "
                 f"{self.unit}: {compared} ({self.upper_bound:.4g}), over "
-                f"{count(self.total_steps, 'step')} of {count(self.samples_per_step, 'sample')}, "
-                f"convention {self.convention!r}. Dearest first.",
+                f"{pluralize(self.total_steps, 'step')} of "
+                f"{pluralize(self.samples_per_step, 'sample')}, convention {self.convention!r}. "
+                "Dearest first.",
                 WIDTH,
             )
         )
