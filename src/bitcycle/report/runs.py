@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from bitcycle.analysis.compare import Compared
+from bitcycle.analysis.compare import SeedGroup
 from bitcycle.analysis.config_id import config_id
 from bitcycle.precision import PARENTS, ROLES
 from bitcycle.schedules import Bits, Schedule, parse_schedule
@@ -173,7 +173,7 @@ def logged_methods(result: StudyResult) -> list[LoggedMethod]:
     ]
 
 
-def logged_entries(entries: Iterable[Compared]) -> list[LoggedMethod]:
+def logged_entries(entries: Iterable[SeedGroup]) -> list[LoggedMethod]:
     """The configurations of a comparison."""
     return [
         LoggedMethod(
