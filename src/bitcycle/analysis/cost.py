@@ -98,8 +98,8 @@ class RunCost:
     def text(self, *, by_layer: bool = False) -> str:
         """The model and its bits, the cost by stage or by layer, and notes."""
         spec, cost = self.spec, self.cost
-        given = spec.precision.given().items()
-        bits = ", ".join(f"{role} {text}" for role, text in given if text != "fp32") or "float32"
+        by_role = spec.precision.given().items()
+        bits = ", ".join(f"{role} {text}" for role, text in by_role if text != "fp32") or "float32"
         head = f"{spec.model}: {bits}; {spec.batch_size:,} samples a step"
         lines = [head, cost.layer_table() if by_layer else cost.stage_table()]
         if self.saved_bytes is not None:

@@ -164,7 +164,7 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> Correlation:
     n = len(x)
     if len(y) != n:
         raise ValueError(f"{n} numbers against {len(y)}: a correlation needs pairs")
-    x, y = list(map(settled, x)), list(map(settled, y))
+    x, y = list(map(round_digits, x)), list(map(round_digits, y))
     if n < 2 or len(set(x)) == 1 or len(set(y)) == 1:
         return Correlation(rho=None, low=None, high=None, n=n)
     rho = round(float(_stats().spearmanr(x, y).statistic), 12)  # a perfect order is exactly +-1
@@ -190,7 +190,8 @@ def pareto_front(
     """
     sign = 1 if higher_is_better else -1
     points = [
-        (settled(cost), sign * settled(value)) for cost, value in zip(costs, values, strict=True)
+        (round_digits(cost), sign * round_digits(value))
+        for cost, value in zip(costs, values, strict=True)
     ]
     return [
         not math.isnan(point[1])
@@ -201,10 +202,10 @@ def pareto_front(
     ]
 
 
-def settled(number: float) -> float:
+def round_digits(number: float) -> float:
     """Round to nine significant digits, so that equal means stay equal after float arithmetic.
 
-    >>> settled(98.99999999998), settled(99.00000000002), settled(98.9999999)
+    >>> round_digits(98.99999999998), round_digits(99.00000000002), round_digits(98.9999999)
     (99.0, 99.0, 98.9999999)
     """
     return float(f"{number:.9g}")

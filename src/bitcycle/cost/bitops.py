@@ -19,13 +19,14 @@ from torch import nn
 
 from bitcycle.cost.conventions import CONVENTIONS, LayerCost, OperandBits, Usage, operand_bits
 from bitcycle.cost.count import MATMULS, OPERANDS
-from bitcycle.cost.trace import Trace, check_count, count_macs
+from bitcycle.cost.trace import Trace, count_macs
 from bitcycle.model_precision import PrecisionLike
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.patterns import named_modules
 from bitcycle.precision import PARENTS, ROLES, Precision, cost_bits, is_float
 from bitcycle.scheduler import INHERIT, RoleSchedule, RoleSchedules, resolve_schedules
 from bitcycle.schedules import Bits, parse_schedule
+from bitcycle.schedules.base import check_count
 from bitcycle.tables import text_table
 from bitcycle.warnings import BitcycleWarning
 

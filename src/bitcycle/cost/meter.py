@@ -14,9 +14,10 @@ from torch import nn
 from bitcycle.cost.bitops import Cost, make_cost
 from bitcycle.cost.conventions import OperandBits, present_bits
 from bitcycle.cost.count import OPERANDS
-from bitcycle.cost.trace import Trace, check_count, count_macs
+from bitcycle.cost.trace import Trace, count_macs
 from bitcycle.model_precision import PrecisionLike
 from bitcycle.nn.layer import QuantizedLayer
+from bitcycle.schedules.base import check_count
 
 
 class CostMeter:

@@ -19,7 +19,7 @@ from torch import nn
 from bitcycle.cost.bitops import BitsOf, find_layer_schedules
 from bitcycle.cost.conventions import CONVENTIONS, OperandBits, Usage
 from bitcycle.cost.findings import Finding, find_findings
-from bitcycle.cost.trace import Trace, check_count, count_macs
+from bitcycle.cost.trace import Trace, count_macs
 from bitcycle.model_precision import quantized_layers
 from bitcycle.precision import FLOAT_BITS, Precision, cost_bits
 from bitcycle.schedules import (
@@ -35,7 +35,7 @@ from bitcycle.schedules import (
     Triangle,
     parse_schedule,
 )
-from bitcycle.schedules.base import bits_text, check_range, check_total, pluralize
+from bitcycle.schedules.base import bits_text, check_count, check_range, check_total, pluralize
 from bitcycle.schedules.cycle import Cyclic
 from bitcycle.schedules.segments import Segment, count_steps, find_segments
 from bitcycle.tables import text_table

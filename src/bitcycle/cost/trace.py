@@ -35,6 +35,7 @@ from bitcycle.cost.count import (
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nn.third_party import find_layer
 from bitcycle.patterns import named_modules, unwrap
+from bitcycle.schedules.base import check_count
 
 _NORMS = {"batch": nn.modules.batchnorm._BatchNorm, "layer": nn.LayerNorm}
 
@@ -65,12 +66,6 @@ def count_macs(model: nn.Module, example_inputs: Any, *, batch_size: int | None 
     with preserved(model), watch_products(model, tally.owners, watch), tally.hooked(watch):
         call_model(model, example_inputs)
     return tally.trace(watch, num_samples)
-
-
-def check_count(number: object, what: str) -> None:
-    """Raise a ValueError unless the number is a whole number of at least 1."""
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise ValueError(f"{what} must be a whole number of at least 1, got {number!r}")
 
 
 def _batch_size(example_inputs: Any) -> int:

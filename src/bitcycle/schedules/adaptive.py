@@ -294,10 +294,3 @@ def check_number(value: object, what: str, *, most: float | None = None) -> floa
         upper = "" if most is None else f" and at most {most:g}"
         raise ValueError(f"{what} must be a number above 0{upper}, got {value!r}")
     return float(value)  # type: ignore[arg-type]
-
-
-def check_count(value: object, what: str, *, least: int = 1) -> int:
-    """Return a whole number of at least `least`; otherwise raise."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{what} must be a whole number of at least {least}, got {value!r}")
-    return value

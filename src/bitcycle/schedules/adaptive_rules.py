@@ -16,7 +16,6 @@ from bitcycle.schedules.adaptive import (
     Adaptive,
     State,
     add_to_window,
-    check_count,
     check_levels,
     check_number,
     check_window,
@@ -24,7 +23,7 @@ from bitcycle.schedules.adaptive import (
     note_short_run,
     window_steps,
 )
-from bitcycle.schedules.base import SCHEDULES, Bits, Time, check_range, pluralize
+from bitcycle.schedules.base import SCHEDULES, Bits, Time, check_count, check_range, pluralize
 
 if TYPE_CHECKING:
     from bitcycle.schedules.text import Reader

@@ -211,14 +211,14 @@ def _schedule_from_dict(data: object) -> Schedule:
         raise ValueError(f"a schedule is a dict with a 'type', such as 'static'; got {data!r:.200}")
     schedule_type = SCHEDULES[data["type"]]
     fields = {f.name: f for f in dataclasses.fields(schedule_type)}  # type: ignore[arg-type]
-    given = {name: _from_json(item) for name, item in data.items() if name != "type"}
-    for name in given:
+    values = {name: _from_json(item) for name, item in data.items() if name != "type"}
+    for name in values:
         if name not in fields:
             raise unknown_name(f"field of {data['type']}", name, fields)
-    missing = [n for n, f in fields.items() if n not in given and f.default is dataclasses.MISSING]
+    missing = [n for n, f in fields.items() if n not in values and f.default is dataclasses.MISSING]
     if missing:
         raise ValueError(f"{data['type']} lacks {missing[0]!r}; fields: {', '.join(fields)}")
-    return schedule_type(**given)
+    return schedule_type(**values)
 
 
 def _to_json(value: object) -> object:
@@ -345,6 +345,13 @@ def check_step(step: object, total_steps: int) -> int:
             f"{total_steps - 1}; raise total_steps or stop earlier"
         )
     return number
+
+
+def check_count(value: object, what: str, *, least: int = 1) -> int:
+    """Return a whole number of at least `least`; otherwise raise."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{what} must be a whole number of at least {least}, got {value!r}")
+    return value
 
 
 def _as_int(value: object, what: str) -> int:

@@ -19,6 +19,7 @@ from bitcycle.schedules.base import (
     Bits,
     Schedule,
     ScheduleInfo,
+    check_count,
     check_range,
     pluralize,
     rint,
@@ -56,8 +57,7 @@ class Cyclic(Schedule):
 
     def __post_init__(self) -> None:
         check_range(self.low, self.high)
-        if isinstance(self.cycles, bool) or not isinstance(self.cycles, int) or self.cycles < 1:
-            raise ValueError(f"cycles must be a whole number of at least 1, got {self.cycles!r}")
+        check_count(self.cycles, "cycles")
 
     def check_span(self, total_steps: int) -> None:
         if self.cycles > total_steps:
