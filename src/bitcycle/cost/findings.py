@@ -6,7 +6,7 @@ the tables in `bitcycle.published`. A schedule that no table reports has no find
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -87,71 +87,48 @@ class PublishedPair(NamedTuple):
         return self.value < self.baseline if self.unit == "ppl" else self.value > self.baseline
 
 
-class PublishedValue(NamedTuple):
-    """One value of Tables 2 to 5; names of models and data as the CSV files write them."""
+@cache
+def _read_values() -> dict[tuple[str, str, str, Unit], dict[str, float]]:
+    """Tables 2 to 5: (source, model, data, unit) -> value by bits, of CPT and of static bits."""
+    values: dict[tuple[str, str, str, Unit], dict[str, float]] = {}
 
-    source: str
-    model: str
-    data: str
-    method: str
-    bits: str
-    value: float
-    unit: Unit = "%"
+    def add(source: str, row: dict[str, str], data: str, column: str, unit: Unit = "%") -> None:
+        if row["method"] in ("cpt", "sbm", "full"):
+            bits = row.get("precision_fw_bw") or f"{row['precision']}/fp32"  # Table 4
+            key = source, display_name(row["model"]), display_name(data), unit
+            values.setdefault(key, {})[bits] = float(row[column])
 
-    def over(self, baseline: float) -> PublishedPair:
-        """The value with its baseline."""
-        return PublishedPair(
-            self.source, display_name(self.model), display_name(self.data), self.bits,
-            self.value, baseline, self.unit,
-        )  # fmt: skip
-
-
-def _read_values() -> Iterator[PublishedValue]:
     for row in read_table("table2_cifar"):
-        model, method, bits = row["model"], row["method"], row["precision_fw_bw"]
-        for data in ("cifar10", "cifar100"):
-            value = float(row[f"{data}_accuracy"])
-            yield PublishedValue("CPT Table 2", model, data, method, bits, value)
+        add("CPT Table 2", row, "cifar10", "cifar10_accuracy")
+        add("CPT Table 2", row, "cifar100", "cifar100_accuracy")
     for row in read_table("table3_imagenet"):
-        model, method, bits = row["model"], row["method"], row["precision_fw_bw"]
-        yield PublishedValue("CPT Table 3", model, "imagenet", method, bits, float(row["accuracy"]))
+        add("CPT Table 3", row, "imagenet", "accuracy")
     for row in read_table("table4_imagenet_full_precision"):
-        model, method, bits = row["model"], row["method"], f"{row['precision']}/fp32"
-        yield PublishedValue("CPT Table 4", model, "imagenet", method, bits, float(row["accuracy"]))
+        add("CPT Table 4", row, "imagenet", "accuracy")
     for row in read_table("table5_language"):
-        model, method, bits = row["model"], row["method"], row["precision_fw_bw"]
-        value = float(row["perplexity"])
-        yield PublishedValue("CPT Table 5", model, row["dataset"], method, bits, value, "ppl")
-
-
-def _static_values() -> dict[tuple[str, str, str, str], PublishedValue]:
-    """Static bits by (source, model, data, bits): SBM, and float32 in Table 4."""
-    return {
-        (v.source, v.model, v.data, v.bits): v
-        for v in _read_values()
-        if v.method in ("sbm", "full")
-    }
+        add("CPT Table 5", row, row["dataset"], "perplexity", "ppl")
+    return values
 
 
 @cache
 def cycled_pairs() -> tuple[PublishedPair, ...]:
     """Tables 2 to 5: cosine cycles, N = 32, over static bits at the same top."""
-    static = _static_values()
     return tuple(
-        v.over(static[v.source, v.model, v.data, v.bits.partition("-")[2]].value)
-        for v in _read_values()
-        if v.method == "cpt"
+        PublishedPair(source, model, data, bits, value, by_bits[bits.partition("-")[2]], unit)
+        for (source, model, data, unit), by_bits in _read_values().items()
+        for bits, value in by_bits.items()
+        if "-" in bits
     )
 
 
 @cache
 def static_pairs() -> tuple[PublishedPair, ...]:
     """Tables 2, 3 and 5: static bits over static 8/8."""
-    static = _static_values()
     return tuple(
-        v.over(static[v.source, v.model, v.data, "8/8"].value)
-        for v in static.values()
-        if v.bits != "8/8" and v.source != "CPT Table 4"  # which has float32 only
+        PublishedPair(source, model, data, bits, value, by_bits["8/8"], unit)
+        for (source, model, data, unit), by_bits in _read_values().items()
+        for bits, value in by_bits.items()
+        if "8/8" in by_bits and bits != "8/8" and "-" not in bits
     )
 
 
