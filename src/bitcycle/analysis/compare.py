@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from bitcycle.analysis.config_id import IGNORED_SETTINGS, config_id
-from bitcycle.analysis.numbers import UNITS, cost_text, difference_text, p_text, summary_text
+from bitcycle.analysis.numbers import (
+    UNITS,
+    cost_text,
+    difference_text,
+    duration_text,
+    p_text,
+    summary_text,
+)
 from bitcycle.analysis.statistics import Difference, Summary, paired_difference, summarize_values
 from bitcycle.tables import Table, without_empty_columns
 from bitcycle.tasks import TASKS
@@ -326,21 +333,7 @@ def _steps(group: SeedGroup) -> str:
 def _time(group: SeedGroup) -> str:
     """The mean training time of a run."""
     seconds = [run.seconds for run in group.runs if run.seconds is not None]
-    return duration(sum(seconds) / len(seconds)) if seconds else ""
-
-
-def duration(seconds: float) -> str:
-    """A time as text, in at most two units.
-
-    >>> duration(4.21), duration(75), duration(7384)
-    ('4.2 s', '1 min 15 s', '2 h 3 min')
-    """
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
+    return duration_text(sum(seconds) / len(seconds)) if seconds else ""
 
 
 def state_text(group: SeedGroup) -> str:

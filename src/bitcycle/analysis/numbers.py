@@ -167,3 +167,17 @@ def share_text(relative: float) -> str:
     """
     percent = 100 * relative
     return f"{fixed(percent, 0 if percent >= 9.95 else 2 if percent < 1 else 1)} %"
+
+
+def duration_text(seconds: float) -> str:
+    """A time as text, in at most two units.
+
+    >>> duration_text(4.21), duration_text(75), duration_text(7384)
+    ('4.2 s', '1 min 15 s', '2 h 3 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
