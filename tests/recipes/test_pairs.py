@@ -29,10 +29,10 @@ def test_xnli_has_the_ten_schedules():
 
 def test_the_cost_of_xnli_is_known_without_its_files_and_its_model():
     pytest.importorskip("transformers")
-    spec = find_spec("xnli-mbert-static-8-8", roles={})
-    assert spec.total_steps == 2 * 6136  # ceil(392,702 / 64)
-    assert spec.input_shape == (128,)
-    model = spec.build()
+    subject = find_spec("xnli-mbert-static-8-8", roles={})
+    assert subject.total_steps == 2 * 6136  # ceil(392,702 / 64)
+    assert subject.input_shape == (128,)
+    model = subject.build()
     assert {p.device.type for p in model.parameters()} == {"meta"}
     # bert-base-multilingual-cased: 177,853,440 with its pooler; positions 128 of 512, 3 labels
     expected = 177_853_440 - (512 - 128) * 768 + 3 * 769

@@ -82,39 +82,41 @@ class StepTimes:
         self._known: dict[str, float] = {}
 
     def __call__(self, config: RunConfig) -> tuple[float, int]:
-        spec = spec_from_config(config)
-        options = {k: v for k, v in spec.options.items() if k != "num_classes"}
-        precision = spec.precision
+        subject = spec_from_config(config)
+        options = {k: v for k, v in subject.options.items() if k != "num_classes"}
+        precision = subject.precision
         rules = (precision.quantizer, precision.skip, precision.kernel)
-        key = repr((spec.model, options, spec.batch_size, spec.input_shape,
+        key = repr((subject.model, options, subject.batch_size, subject.input_shape,
                     "float32" if precision.is_float else rules))  # fmt: skip
         if key not in self._known:
-            self._known[key] = step_seconds(spec)
-        return self._known[key], spec.total_steps
+            self._known[key] = step_seconds(subject)
+        return self._known[key], subject.total_steps
 
 
-def step_seconds(spec: TrainingSpec) -> float:
+def step_seconds(subject: TrainingSpec) -> float:
     """Processor time of a training step, extrapolated from growing parts of the batch."""
-    kernel = "simulate" if spec.precision.kernel == "auto" else spec.precision.kernel
-    spec = replace(spec, device="cpu", precision=replace(spec.precision, kernel=kernel))
-    model = spec.build(needs_conversion=False).train()
+    kernel = "simulate" if subject.precision.kernel == "auto" else subject.precision.kernel
+    subject = replace(subject, device="cpu", precision=replace(subject.precision, kernel=kernel))
+    model = subject.build(needs_conversion=False).train()
     if any(isinstance(module, QuantizedLayer) for module in model.modules()):
-        roles: dict[str, Any] = spec.precision.given(auto=spec.precision.auto_high)
-        set_precision(model, PrecisionScheduler(model, **roles, total_steps=spec.total_steps).top)
+        roles: dict[str, Any] = subject.precision.given(auto=subject.precision.auto_high)
+        set_precision(
+            model, PrecisionScheduler(model, **roles, total_steps=subject.total_steps).top
+        )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
-    size = min(FEWEST_NODES if spec.is_graph else FEWEST, spec.batch_size)
-    _step(model, spec.inputs(model, size), optimizer)  # the first one also allocates
+    size = min(FEWEST_NODES if subject.is_graph else FEWEST, subject.batch_size)
+    _step(model, subject.inputs(model, size), optimizer)  # the first one also allocates
     points: list[tuple[int, float]] = []
     while True:
-        inputs = spec.inputs(model, size)
+        inputs = subject.inputs(model, size)
         began = time.process_time()  # of one thread; a busy machine does not count
         _step(model, inputs, optimizer)
         points.append((size, time.process_time() - began))
         if len(points) == 1 and points[0][1] >= LONG:
-            return points[0][1] * spec.batch_size / size
-        if size == spec.batch_size or (len(points) > 1 and points[-1][1] >= ENOUGH):
-            return extrapolate(points, spec.batch_size)
-        size = min(MORE * size, spec.batch_size)
+            return points[0][1] * subject.batch_size / size
+        if size == subject.batch_size or (len(points) > 1 and points[-1][1] >= ENOUGH):
+            return extrapolate(points, subject.batch_size)
+        size = min(MORE * size, subject.batch_size)
 
 
 def extrapolate(points: list[tuple[int, float]], size: int) -> float:

@@ -170,13 +170,13 @@ def _bitops(method: Method, notes: dict[str, None]) -> int | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", BitcycleWarning)  # the run itself will say it
-            estimate = estimate_cost(spec_from_config(config))
+            priced = estimate_cost(spec_from_config(config))
     except ValueError as error:
         notes[f"{method.key}: no BitOPs, {error}"] = None
         return None
-    for note in estimate.notes:
+    for note in priced.notes:
         notes[f"{method.key}: {note}"] = None
-    return int(estimate.cost.bitops)
+    return int(priced.cost.bitops)
 
 
 class _Timer:
