@@ -13,6 +13,7 @@ ROOT = Path(bitcycle.__file__).parent
 
 FOUNDATION = {
     "precision", "registry", "matmul", "extras", "warnings", "version", "tables", "files", "lazy",
+    "published",
 }  # fmt: skip
 CORE = {
     "patterns", "model_precision", "convert", "scheduler", "audit", "collect", "calibrate",
@@ -20,7 +21,7 @@ CORE = {
 }  # fmt: skip
 BELOW_CORE = {"ops", "schedules", "quantizers", "kernels", "nn"}
 UP_TO_TRAIN = BELOW_CORE | CORE | {"models", "data", "tasks", "train"}
-UP_TO_ANALYSIS = UP_TO_TRAIN | {"published", "recipes", "analysis"}
+UP_TO_ANALYSIS = UP_TO_TRAIN | {"recipes", "analysis"}
 
 # folder or file -> what of ours it may import, beside itself and the foundation
 OURS: dict[str, set[str]] = {
@@ -36,8 +37,7 @@ OURS: dict[str, set[str]] = {
     "data": set(),
     "tasks": {"models", "data"},
     "train": UP_TO_TRAIN,
-    "published": set(),
-    "recipes": UP_TO_TRAIN | {"published"},
+    "recipes": UP_TO_TRAIN,
     "analysis": UP_TO_ANALYSIS,
     "landscape": UP_TO_TRAIN,
     "export": UP_TO_TRAIN,

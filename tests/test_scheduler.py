@@ -39,7 +39,7 @@ def test_the_usual_loop_ends_with_the_final_bits_still_set():
     assert bits.finished
     assert bits.step_count == 12
     assert bits_of(model) == ["w8a8e8g8"] * 2
-    with pytest.raises(RuntimeError, match=r"total_steps=12 and has been stepped that often"):
+    with pytest.raises(RuntimeError, match=r"all total_steps=12 steps of the schedule are done"):
         bits.step()
     assert bits_of(model) == ["w8a8e8g8"] * 2
 
@@ -58,7 +58,7 @@ def test_a_run_has_a_whole_positive_number_of_steps():
 
 def test_what_would_surprise_in_a_schedule_is_a_warning():
     model = bc.quantize_model(linears(4, 4))
-    with pytest.warns(bc.BitcycleWarning, match="RR:3-8:8 never gets to 8 bits in 640") as caught:
+    with pytest.warns(bc.BitcycleWarning, match="RR:3-8:8 never reaches 8 bits in 640") as caught:
         scheduler(model, total_steps=640, forward="RR:3-8:8")
     assert len(caught) == 1  # once, though two roles and every layer have it
     assert caught[0].filename == __file__
@@ -146,7 +146,7 @@ def test_a_layer_that_was_converted_back_under_the_scheduler_is_an_error():
     model = bc.quantize_model(linears(4, 4))
     bits = scheduler(model, forward=4)
     bc.unquantize_model(model)
-    with pytest.raises(RuntimeError, match="layer '0' was converted back to float under"):
+    with pytest.raises(RuntimeError, match="layer '0' was converted back to float"):
         bits.step()
 
 
@@ -179,7 +179,7 @@ def test_roles_inherit_forward_and_backward():
 
 
 def test_no_role_at_all_is_an_error():
-    with pytest.raises(ValueError, match="no role was given a schedule"):
+    with pytest.raises(ValueError, match="no role has a schedule"):
         scheduler()
 
 
@@ -223,9 +223,9 @@ def test_a_mistake_in_a_schedule_is_an_error_before_bits_are_set():
 
 
 def test_bits_for_a_role_without_a_rule_raise_only_when_it_is_named():
-    with pytest.raises(ValueError, match=r"grad=8 has no effect: SBM \(layer '0'\) has no rule"):
+    with pytest.raises(ValueError, match=r"grad=8 has no effect: SBM \(layer '0'\)"):
         scheduler(grad=8)
-    with pytest.raises(ValueError, match="has no rule for grad, only for weight, act, error"):
+    with pytest.raises(ValueError, match="does not quantize grad, only weight, act, error"):
         scheduler(backward=8, grad={"1": 8})
     assert str(scheduler(backward=8).precision) == "e8g8"
     assert str(scheduler(backward=8, grad="fp32").precision) == "e8"

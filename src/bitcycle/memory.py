@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from bitcycle.calibrate import call_model
-from bitcycle.cost.memory import kept_for_backward
+from bitcycle.cost.memory import find_saved_storages
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.patterns import named_modules
 from bitcycle.tables import text_table
@@ -71,7 +71,7 @@ def saved_bytes(
     by_layer: dict[str, int] = {}
     codes: dict[str, int] = {}
     by_function: dict[str, int] = {}
-    for kept in kept_for_backward(model, run, excluded):
+    for kept in find_saved_storages(model, run, excluded):
         group = by_function if kept.is_attribute else by_layer
         group[kept.place] = group.get(kept.place, 0) + kept.num_bytes
         if kept.dtype in _CODES and kept.place in converted and not kept.is_attribute:

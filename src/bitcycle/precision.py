@@ -1,4 +1,8 @@
-"""Bits for the four roles of a layer's tensors, and the short texts that stand for them."""
+"""`Precision`: the bits of a layer's weight, act, error and grad, and its text form 'w4a4e8g8'.
+
+The roles are the weight, the activation (the layer's input), the error (the gradient with respect
+to the layer's output, which the backward pass multiplies) and the weight gradient.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 ROLES = ("weight", "act", "error", "grad")
-# whose schedule a role takes that has none of its own
+# the keyword whose schedule a role inherits
 PARENTS = {"weight": "forward", "act": "forward", "error": "backward", "grad": "backward"}
-FLOAT_BITS = 24  # a float32 mantissa: from here on the tensor itself is used, untouched
+FLOAT_BITS = 24  # a float32 mantissa: tensors at these bits or more stay float32
 MAX_BITS = 32
 
 _FORMS = (
@@ -22,7 +26,7 @@ _SHORT = re.compile(r"(?:([waeg])(\d+))+", re.IGNORECASE)
 
 
 def check_bits(bits: object, what: str = "bits") -> int | None:
-    """The bits themselves if they are None or a whole number from 1 to 32; otherwise a ValueError.
+    """Return the bits if they are None or a whole number from 1 to 32; otherwise raise.
 
     >>> check_bits(8), check_bits(None)
     (8, None)
@@ -37,7 +41,7 @@ def check_bits(bits: object, what: str = "bits") -> int | None:
 
 
 def is_float(bits: int | None) -> bool:
-    """Whether these bits leave the tensor as it is: None, or 24 and more.
+    """Whether a tensor at these bits stays float32: None, or 24 and more.
 
     >>> is_float(None), is_float(24), is_float(23)
     (True, True, False)
@@ -46,7 +50,7 @@ def is_float(bits: int | None) -> bool:
 
 
 def cost_bits(bits: int | None) -> int:
-    """The bits a cost counts: float32, and whatever means float32, is 32.
+    """The bits that a cost counts: 32 for float32.
 
     >>> cost_bits(8), cost_bits(24), cost_bits(None)
     (8, 32, 32)
@@ -75,7 +79,7 @@ class Precision:
 
     @classmethod
     def parse(cls, text: str | Precision) -> Precision:
-        """Reads 'FW4/BW8', 'w4a4e8' or 'fp32'; a Precision is returned as it is."""
+        """Read 'FW4/BW8', 'w4a4e8' or 'fp32'; a Precision is returned unchanged."""
         if isinstance(text, Precision):
             return text
         if not isinstance(text, str):
@@ -103,7 +107,7 @@ class Precision:
         return ((role, getattr(self, role)) for role in ROLES)
 
     def replace(self, **bits: int | None) -> Precision:
-        """A copy with some roles changed."""
+        """Return a copy with some roles changed."""
         unknown = sorted(set(bits) - set(ROLES))
         if unknown:
             raise ValueError(f"unknown role {unknown[0]!r}; roles: {', '.join(ROLES)}")
@@ -111,12 +115,12 @@ class Precision:
 
     @property
     def quantized_roles(self) -> tuple[str, ...]:
-        """The roles whose tensors change: those with fewer than 24 bits."""
+        """The roles that are rounded: those with fewer than 24 bits."""
         return tuple(role for role, bits in self.items() if not is_float(bits))
 
     @property
     def top(self) -> int | None:
-        """The most bits any quantized role has; None when all are float32."""
+        """The most bits of any quantized role; None if all are float32."""
         return max((bits for _, bits in self.items() if not is_float(bits) and bits), default=None)
 
     def __str__(self) -> str:

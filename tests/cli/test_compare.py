@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bitcycle.cli.main import main
-from tests.study.test_compare import written
+from tests.analysis.test_compare import written
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ def test_a_mistake_is_said_and_exit_code_2(argv, message, capsys):
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_the_paper_is_compared(as_json, capsys, monkeypatch):
-    """The numbers are tested in tests/study/test_paper_cost.py; here one network is enough."""
+    """The numbers are tested in tests/analysis/test_cost.py; here one network is enough."""
     import bitcycle.analysis.cost as paper_cost
 
     monkeypatch.setattr(paper_cost, "_TABLES", {"Table 2": paper_cost._TABLES["Table 2"]})

@@ -68,7 +68,7 @@ def test_chance_upper_reset_and_stopping_early_are_taken(tmp_path, capsys):
         (["digits-cpt-3-8-8", "--chance", "1", "--threshold", "1"], "not allowed with"),
         (["digits-cpt-3-8-8", "--low", "9"], "range_test.low (9) must be <= 8"),
         (["digits-cpt-3-8-8", "--steps-per-precision", "3", "--window", "2"], "2 x window"),
-        (["digits-cpt-3-8-8", "--upper", "--stop-early"], "leave stop_early out"),
+        (["digits-cpt-3-8-8", "--upper", "--stop-early"], "drop stop_early"),
         (["digits-cpt-3-8-8", "--optimzer.lr", "1"], "optimizer.lr"),
         (["digits-cpt-3-8-8", "--out", __file__], "is a file; give a folder"),
     ],

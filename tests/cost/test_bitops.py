@@ -1,15 +1,17 @@
-"""The cost of schedules before a run: exact sums, the published savings, bits of every operand."""
+"""The cost of schedules before a run: exact sums, the published savings, and the table."""
 
 from __future__ import annotations
+
+import dataclasses
+import json
 
 import pytest
 import torch
 from torch import nn
 
 import bitcycle as bc
-from bitcycle.cost import CONVENTIONS, count_macs
-from bitcycle.cost.bitops import cost_of_plans, find_plans
-from bitcycle.cost.conventions import grad_weight_error_bits, operand_bits, present_bits
+from bitcycle.cost import CONVENTIONS, Cost, LayerCost, count_macs
+from bitcycle.cost.bitops import cost_of_schedules, find_layer_schedules
 from bitcycle.models import build_model
 from tests import toys
 
@@ -208,8 +210,8 @@ def test_a_traced_model_is_priced_without_running_it_again() -> None:
     model, x = quantized(4, 8, 2), torch.ones(3, 4)
     roles = {"forward": "CR:3-8:2", "backward": 8}
     before = bc.training_cost(model, x, **roles, total_steps=40, samples_per_step=7)
-    trace, plans = count_macs(model, x), find_plans(model, roles, 40)
-    assert cost_of_plans(trace, plans, total_steps=40, samples_per_step=7) == before
+    trace, schedules = count_macs(model, x), find_layer_schedules(model, roles, 40)
+    assert cost_of_schedules(trace, schedules, total_steps=40, samples_per_step=7) == before
 
 
 def test_the_baseline_is_named_by_its_bits_when_it_is_one_for_all_layers() -> None:
@@ -244,7 +246,7 @@ def test_wrong_samples_per_step_are_an_error() -> None:
 
 def test_arguments_that_a_scheduler_refuses_are_refused() -> None:
     model, x = quantized(4, 8), torch.ones(1, 4)
-    with pytest.raises(ValueError, match="no role was given a schedule"):
+    with pytest.raises(ValueError, match="no role has a schedule"):
         bc.training_cost(model, x, total_steps=1)
     with pytest.raises(ValueError, match="grad=8 has no effect"):
         bc.training_cost(model, x, forward=8, grad=8, total_steps=1)
@@ -292,62 +294,162 @@ def test_a_rule_with_two_errors_is_counted_with_both() -> None:
 
 def test_layers_have_their_scheduled_bits_and_the_rest_is_float32() -> None:
     model = bc.quantize_model(toys.linears(4, 8, 2), skip=["1"])
-    plans = find_plans(model, dict(forward="stages:3@0.25,8", backward=6), 8)
-    usages, tops = plans.usages(list(model), 8, 5)
+    schedules = find_layer_schedules(model, dict(forward="stages:3@0.25,8", backward=6), 8)
+    usages, tops = schedules.usages(list(model), 8, 5)
     assert usages == [{(3, 3, 6): (2, 10), (8, 8, 6): (6, 30)}, {(32, 32, 32): (8, 40)}]
     assert tops == [(8, 8, 6), (32, 32, 32)]
-    assert str(plans.top) == "w8a8e6g6"
+    assert str(schedules.top) == "w8a8e6g6"
 
 
 def test_layers_with_different_tops_have_no_common_one() -> None:
     model = bc.quantize_model(toys.linears(4, 8, 2))
-    assert find_plans(model, dict(forward={"*": 8, "1": 6}), 8).top is None
+    assert find_layer_schedules(model, dict(forward={"*": 8, "1": 6}), 8).top is None
 
 
 def test_where_conversion_is_not_needed_roles_inherit_as_in_a_scheduler() -> None:
-    plans = find_plans(nn.Linear(4, 2), dict(forward=6, act=4), 8, needs_conversion=False)
-    usages, tops = plans.usages([nn.Linear(4, 2)], 8, 1)
+    schedules = find_layer_schedules(
+        nn.Linear(4, 2), dict(forward=6, act=4), 8, needs_conversion=False
+    )
+    usages, tops = schedules.usages([nn.Linear(4, 2)], 8, 1)
     assert usages == [{(6, 4, 32): (8, 8)}]
     assert tops == [(6, 4, 32)]
 
 
 def test_a_float_model_is_warned_about_only_when_bits_are_lowered() -> None:
-    find_plans(nn.Linear(4, 2), dict(forward="fp32"), 8)
+    find_layer_schedules(nn.Linear(4, 2), dict(forward="fp32"), 8)
     with pytest.warns(bc.BitcycleWarning, match="no quantized layer"):
-        find_plans(nn.Linear(4, 2), dict(error=8), 8)
+        find_layer_schedules(nn.Linear(4, 2), dict(error=8), 8)
 
 
 def test_bits_of_a_role_without_a_rule_stay_at_32() -> None:
     model = bc.quantize_model(nn.Linear(4, 2))
-    plans = find_plans(model, dict(forward=24, backward=8), 3)
-    assert plans.usages([model], 3, 1)[0] == [{(32, 32, 8): (3, 3)}]
+    schedules = find_layer_schedules(model, dict(forward=24, backward=8), 3)
+    assert schedules.usages([model], 3, 1)[0] == [{(32, 32, 8): (3, 3)}]
 
 
-def test_float32_and_what_means_float32_count_as_32() -> None:
-    for text, bits in (
-        ("FW3/BW8", (3, 3, 8)),
-        ("w2a4e6", (2, 4, 6)),
-        ("w4", (4, 32, 32)),
-        ("w23a24e31", (23, 32, 32)),  # from 24 on it is float32
-        ("fp32", (32, 32, 32)),
+# -- Cost -----------------------------------------------------------------------------------------
+
+
+def layer(name: str, scale: int) -> LayerCost:
+    return LayerCost(
+        name=name,
+        kind="Linear",
+        output=scale * 10**9,
+        grad_input=scale * 2 * 10**9,
+        grad_weight=scale * 3 * 10**9,
+        traffic=scale * 8 * 10**9,
+        uniform=scale * 40,
+    )
+
+
+COST = Cost(
+    convention="exact",
+    layers=(layer("a", 1), layer("b", 2)),
+    baseline_layers=(layer("a", 4), layer("b", 8)),
+    baseline="static w8a8e8",
+    num_steps=1000,
+    num_samples=128_000,
+    uncounted=("attention: bmm x2",),
+)
+EMPTY = dataclasses.replace(COST, layers=(), baseline_layers=())
+
+
+def test_totals_are_sums_over_layers_and_over_matmuls() -> None:
+    assert COST.by_layer() == {"a": 6 * 10**9, "b": 12 * 10**9}
+    assert COST.by_matmul() == {
+        "output": 3 * 10**9,
+        "grad_input": 6 * 10**9,
+        "grad_weight": 9 * 10**9,
+    }
+    assert COST.bitops == 18 * 10**9
+    assert COST.traffic == 24 * 10**9
+    assert isinstance(COST.bitops, int)
+
+
+def test_relative_and_saving_compare_with_the_baseline() -> None:
+    assert (COST.relative, COST.saving, COST.relative_traffic) == (0.25, 0.75, 0.25)
+    assert (COST.uniform_traffic, COST.relative_uniform_traffic) == (120, 0.25)
+
+
+def test_nothing_compared_with_nothing_is_no_saving() -> None:
+    assert (EMPTY.bitops, EMPTY.relative, EMPTY.saving) == (0, 1.0, 0.0)
+
+
+def test_the_table_names_the_convention_and_what_was_not_counted() -> None:
+    assert (
+        str(COST)
+        == """\
+cost by convention 'exact': 1,000 steps, 128,000 samples
+relative to static w8a8e8
+matmul       GBitOPs   share  relative
+-----------  -------  ------  --------
+output             3   16.7%    0.2500
+grad_input         6   33.3%    0.2500
+grad_weight        9   50.0%    0.2500
+all               18  100.0%    0.2500
+saving 75.00%
+operand traffic 3 GB, 0.2500 of the baseline's (a model, not a measurement);
+  0.2500 if all operands were equally large
+not counted:
+  attention: bmm x2"""
+    )
+
+
+def test_the_layer_table_has_a_row_per_layer() -> None:
+    assert COST.layer_table().splitlines()[4:7] == [
+        "a            6   33.3%    0.2500",
+        "b           12   66.7%    0.2500",
+        "all         18  100.0%    0.2500",
+    ]
+
+
+def test_a_stage_is_the_shortest_prefix_that_no_half_of_the_layers_shares() -> None:
+    for names, stages in (
+        (["conv1", "layer1.0.conv1", "layer1.0.conv2", "fc"], ["conv1", "layer1", "fc"]),
+        (
+            ["layers.0.q", "layers.0.k", "layers.1.q", "layers.1.k", "decoder"],
+            ["layers.0", "layers.1", "decoder"],
+        ),
+        (["0", "1", "2"], ["0", "1", "2"]),
+        (["net.body.conv"], ["net.body.conv"]),
+        ([""], [""]),
     ):
-        layer = bc.quantize_model(nn.Linear(2, 2))
-        assert operand_bits(layer, bc.Precision.parse(text)) == bits
-        bc.set_precision(layer, text)
-        assert present_bits(layer) == bits
+        layers = tuple(layer(name, 1) for name in names)
+        cost = dataclasses.replace(COST, layers=layers, baseline_layers=layers)
+        assert list(cost.by_stage()) == stages
+        assert sum(cost.by_stage().values()) == cost.bitops
 
 
-def test_a_float_layer_stays_at_32_whatever_it_is_asked() -> None:
-    assert operand_bits(nn.Linear(2, 2), bc.Precision.parse("FW3/BW8")) == (32, 32, 32)
-    assert present_bits(nn.Linear(2, 2)) == (32, 32, 32)
+def test_the_stage_table_adds_up_the_layers_of_a_stage() -> None:
+    layers = tuple(layer(name, 1) for name in ("a.x", "a.y", "b", "c"))
+    cost = dataclasses.replace(COST, layers=layers, baseline_layers=layers)
+    assert cost.stage_table().splitlines()[4:6] == [
+        "a           12   50.0%    1.0000",
+        "b            6   25.0%    1.0000",
+    ]
 
 
-def test_the_error_in_grad_weight_may_have_bits_of_its_own() -> None:
-    for finer, error, bits in ((None, 8, 32), (16, 8, 16), (16, 20, 20), (4, 8, 8), (16, 32, 32)):
-        layer = bc.quantize_model(nn.Linear(2, 2), bc.quantizers.SBMFull(grad_weight_error=finer))
-        assert grad_weight_error_bits(layer, (8, 8, error)) == bits
+def test_large_costs_are_written_in_powers_of_ten_all_alike() -> None:
+    layers = (layer("a", 10**6), layer("b", 1))
+    table = dataclasses.replace(COST, layers=layers, baseline_layers=layers).layer_table()
+    assert "6.000e+06" in table
+    assert "6.000e+00" in table
 
 
-def test_most_rules_have_one_error() -> None:
-    for layer in (nn.Linear(2, 2), bc.quantize_model(nn.Linear(2, 2))):
-        assert grad_weight_error_bits(layer, (4, 4, 8)) == 8
+def test_the_unit_of_the_convention_is_in_the_table() -> None:
+    assert "GMACs" in str(dataclasses.replace(COST, unit="MACs"))
+
+
+def test_a_dict_of_json_types_has_every_number() -> None:
+    data = COST.to_dict()
+    assert json.loads(json.dumps(data)) == data
+    assert (data["convention"], data["bitops"], data["saving"]) == ("exact", 18 * 10**9, 0.75)
+    assert data["by_layer"] == {"a": 6 * 10**9, "b": 12 * 10**9}
+    assert data["uncounted"] == ["attention: bmm x2"]
+
+
+def test_a_cost_is_frozen_and_equal_by_its_numbers() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        COST.num_steps = 1
+    assert dataclasses.replace(COST, baseline="in other words") == COST
+    assert dataclasses.replace(COST, num_steps=1) != COST

@@ -1,4 +1,4 @@
-"""The published ways of counting: their own check values, and what they refuse."""
+"""The published conventions, by their own check values, and the bits of operands."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from torch import nn
 
 import bitcycle as bc
 from bitcycle.cost import count_macs
+from bitcycle.cost.conventions import grad_weight_error_bits, operand_bits, present_bits
 from bitcycle.models import build_model
 from tests import toys
 
@@ -64,7 +65,7 @@ def test_a_float_model_counts_at_the_scheduled_bits() -> None:
 
 
 def test_patterns_for_a_float_model_are_an_error() -> None:
-    with pytest.raises(ValueError, match="forward= has patterns.*convert it first"):
+    with pytest.raises(ValueError, match="forward= has layer patterns.*convert the model first"):
         bc.training_cost(
             toys.net(), torch.ones(1, 2, 6, 6), forward={"*": 8}, total_steps=1, convention="paper"
         )
@@ -73,7 +74,7 @@ def test_patterns_for_a_float_model_are_an_error() -> None:
 def test_layers_with_bits_of_their_own_are_an_error_that_names_them() -> None:
     for convention in ("paper", "followup"):
         model = bc.quantize_model(toys.linears(4, 8, 2))
-        with pytest.raises(ValueError, match="'0' and '1' differ; count with convention='exact'"):
+        with pytest.raises(ValueError, match="'0' and '1' differ; use convention='exact'"):
             bc.training_cost(
                 model, torch.ones(1, 4), forward={"*": 4, "1": 6}, backward=8, total_steps=1,
                 convention=convention,
@@ -115,3 +116,33 @@ def test_a_model_that_multiplies_nothing_costs_nothing() -> None:
         nn.ReLU(), torch.ones(1, 4), forward=8, total_steps=1, convention="paper"
     )
     assert (cost.bitops, cost.saving) == (0, 0.0)
+
+
+def test_float32_and_what_means_float32_count_as_32() -> None:
+    for text, bits in (
+        ("FW3/BW8", (3, 3, 8)),
+        ("w2a4e6", (2, 4, 6)),
+        ("w4", (4, 32, 32)),
+        ("w23a24e31", (23, 32, 32)),  # from 24 on it is float32
+        ("fp32", (32, 32, 32)),
+    ):
+        layer = bc.quantize_model(nn.Linear(2, 2))
+        assert operand_bits(layer, bc.Precision.parse(text)) == bits
+        bc.set_precision(layer, text)
+        assert present_bits(layer) == bits
+
+
+def test_a_float_layer_stays_at_32_whatever_it_is_asked() -> None:
+    assert operand_bits(nn.Linear(2, 2), bc.Precision.parse("FW3/BW8")) == (32, 32, 32)
+    assert present_bits(nn.Linear(2, 2)) == (32, 32, 32)
+
+
+def test_the_error_in_grad_weight_may_have_bits_of_its_own() -> None:
+    for finer, error, bits in ((None, 8, 32), (16, 8, 16), (16, 20, 20), (4, 8, 8), (16, 32, 32)):
+        layer = bc.quantize_model(nn.Linear(2, 2), bc.quantizers.SBMFull(grad_weight_error=finer))
+        assert grad_weight_error_bits(layer, (8, 8, error)) == bits
+
+
+def test_most_rules_have_one_error() -> None:
+    for layer in (nn.Linear(2, 2), bc.quantize_model(nn.Linear(2, 2))):
+        assert grad_weight_error_bits(layer, (4, 4, 8)) == 8

@@ -9,8 +9,67 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import bitcycle as bc
-from bitcycle.cost import COUNTERS, Call, count_macs
+from bitcycle.cost import COUNTERS, Call, Product, count_macs
+from bitcycle.cost.count import UncountedError, add_up, layer_products
+from bitcycle.nn.class_swap import LAYERS
 from tests.cost.flops import counted_macs, measured_macs
+
+
+def test_a_layer_has_three_products_of_equal_macs_and_its_own_operands() -> None:
+    products = layer_products(
+        96, act=12, second=32, error=24, has_grad_input=True, has_grad_weight=True
+    )
+    # spec: output = act x weight, grad_input = error x weight, grad_weight = error x act
+    assert [(p.matmul, p.roles, p.macs, p.elements) for p in products] == [
+        ("output", ("act", "weight"), 96, (12, 32)),
+        ("grad_input", ("error", "weight"), 96, (24, 32)),
+        ("grad_weight", ("error", "act"), 96, (24, 12)),
+    ]
+
+
+def test_gradients_that_nobody_needs_are_no_products() -> None:
+    products = layer_products(
+        96, act=12, second=32, error=24, has_grad_input=False, has_grad_weight=False
+    )
+    assert [p.matmul for p in products] == ["output"]
+
+
+def test_the_bitops_of_a_product_are_macs_times_both_bits() -> None:
+    p = Product(matmul="grad_input", roles=("error", "weight"), macs=10, elements=(5, 7))
+    assert p.bitops({"weight": 3, "act": 4, "error": 8}) == 10 * 3 * 8
+    assert p.traffic({"weight": 3, "act": 4, "error": 8}) == (5 * 8, 7 * 3)
+
+
+def test_products_of_the_same_matmul_and_roles_add_up_in_the_order_of_the_matmuls() -> None:
+    once = layer_products(6, act=2, second=3, error=4, has_grad_input=False, has_grad_weight=True)
+    again = layer_products(
+        60, act=20, second=30, error=40, has_grad_input=True, has_grad_weight=True
+    )
+    assert [(p.matmul, p.macs, p.elements) for p in add_up([*once, *again])] == [
+        ("output", 66, (22, 33)),
+        ("grad_input", 60, (40, 30)),
+        ("grad_weight", 66, (44, 22)),
+    ]
+
+
+def test_every_type_that_can_be_converted_has_a_counter() -> None:
+    assert [name for name in LAYERS if name not in COUNTERS] == []
+
+
+def test_arguments_are_found_by_position_and_by_name() -> None:
+    by_position = Call(nn.ReLU(), (1, 2), {}, None)
+    by_name = Call(nn.ReLU(), (1,), {"hx": 2}, None)
+    assert by_position.argument(1, "hx") == by_name.argument(1, "hx") == 2
+    assert by_name.optional(2, "other") is None
+    with pytest.raises(UncountedError, match="called without 'other'"):
+        by_name.argument(2, "other")
+
+
+def test_nothing_needs_a_gradient_when_the_output_has_no_graph() -> None:
+    x = torch.ones(2, requires_grad=True)
+    assert Call(None, (x,), {}, x * 2).needs(x)
+    assert not Call(None, (x,), {}, (x * 2).detach()).needs(x)
+    assert not Call(None, (x,), {}, x * 2).needs(None, torch.ones(2))
 
 
 def only_row(model: nn.Module, *inputs: torch.Tensor):
@@ -224,8 +283,6 @@ def test_a_cell_is_one_step() -> None:
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
 def test_a_nested_tensor_is_listed_and_not_guessed() -> None:
-    from bitcycle.cost.count import COUNTERS, Call, UncountedError
-
     x = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
     with pytest.raises(UncountedError, match="nested"):
         COUNTERS["torch.nn.modules.rnn.LSTM"](Call(nn.LSTM(3, 4), (x,), {}, x))

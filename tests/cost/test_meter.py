@@ -179,16 +179,14 @@ def test_a_state_with_anything_but_counts_is_refused() -> None:
     for row in ([8, 8, None, 1, 1], [8, 8, 1, 1], [8, 8, 8, 1, -1], "text", 8):
         meter = bc.CostMeter(toys.linears(4, 8), torch.ones(3, 4))
         state = meter.state_dict()
-        with pytest.raises(
-            ValueError, match="in place of whole numbers: bits of weight, act and err"
-        ):
+        with pytest.raises(ValueError, match="expected whole numbers: bits of weight, act and err"):
             meter.load_state_dict({**state, "layers": {"0": [row]}})
 
 
 def test_the_state_of_another_model_is_refused() -> None:
     state = bc.CostMeter(toys.linears(4, 8, 2), torch.ones(3, 4)).state_dict()
     meter = bc.CostMeter(toys.linears(4, 8), torch.ones(3, 4))
-    with pytest.raises(ValueError, match="counted other layers than this model has.*: 1"):
+    with pytest.raises(ValueError, match="different layers; only one of them has 1"):
         meter.load_state_dict(state)
 
 

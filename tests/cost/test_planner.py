@@ -5,23 +5,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections import Counter
-from itertools import groupby
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, reject
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import bitcycle as bc
 from bitcycle.cost import CONVENTIONS, Plan, plan
 from bitcycle.cost.planner import Pricer, list_candidates, parse_saving
-from bitcycle.cost.segments import Run, count_steps, find_runs
-from bitcycle.schedules import Bits, Schedule, parse_schedule
+from bitcycle.schedules import parse_schedule
+from bitcycle.schedules.segments import find_segments
 from tests import toys
-from tests.schedules.strategies import schedules
 
 
 class Counting(nn.Module):
@@ -216,11 +211,11 @@ def test_candidates_that_cannot_be_meant_are_an_error() -> None:
     for options, message in (
         ({"low": 8, "high": 8}, "low and high are both 8"),
         ({"low": 8, "high": 3}, r"low \(8\) must be <= high \(3\)"),
-        ({"low": 24, "high": 32}, r"low \(24\) is float32, as all bits from 24 on"),
+        ({"low": 24, "high": 32}, r"low \(24\) is float32, as are all bits from 24 on"),
         ({"cycles": []}, "cycles is empty"),
         ({"cycles": [8, 0]}, "cycles must be a whole number of at least 1, got 0"),
         ({"cycles": [101]}, r"cycles \(101\) must be <= total_steps \(100\)"),
-        ({"tops": [3]}, r"tops must lie above low \(3\) and up to high \(8\), got 3"),
+        ({"tops": [3]}, r"tops must be above low \(3\) and up to high \(8\), got 3"),
         ({"tops": [9]}, "got 9"),
         ({"total_steps": 0}, "total_steps must be at least 1"),
     ):
@@ -244,7 +239,7 @@ def test_a_price_is_the_training_cost_of_the_same_schedules(convention: str) -> 
                 model, inputs, forward=forward, backward=backward, total_steps=97,
                 samples_per_step=5, convention=convention,
             )  # fmt: skip
-            assert prices.bitops(find_runs(parse_schedule(forward), 97)) == cost.bitops
+            assert prices.bitops(find_segments(parse_schedule(forward), 97)) == cost.bitops
             if forward != "5":
                 assert prices.upper_bound(8) == sum(layer.bitops for layer in cost.baseline_layers)
 
@@ -252,9 +247,9 @@ def test_a_price_is_the_training_cost_of_the_same_schedules(convention: str) -> 
 def test_the_hand_count_of_one_linear() -> None:
     model = bc.quantize_model(nn.Linear(4, 8))  # 32 MACs; a first layer has no grad_input
     prices = pricer(model, torch.ones(1, 4), 6, total_steps=10, samples_per_step=3)
-    runs = find_runs(parse_schedule("stages:4@0.4,8"), 10)
+    segments = find_segments(parse_schedule("stages:4@0.4,8"), 10)
     # 12 samples at q = 4 and 18 at q = 8: q q + q b
-    assert prices.bitops(runs) == 32 * (12 * (16 + 24) + 18 * (64 + 48))
+    assert prices.bitops(segments) == 32 * (12 * (16 + 24) + 18 * (64 + 48))
     assert prices.upper_bound(8) == 32 * 30 * (64 + 48)
 
 
@@ -275,91 +270,6 @@ def test_bad_settings_are_errors() -> None:
 def test_a_float_model_is_an_error_since_every_schedule_would_cost_the_same() -> None:
     with pytest.raises(ValueError, match="no quantized layer"):
         pricer(nn.Linear(4, 8), torch.ones(1, 4))
-
-
-def listed(schedule: Schedule, total_steps: int) -> list[Run]:
-    runs, start = [], 0
-    for bits, same in groupby(schedule.values(total_steps)):
-        stop = start + len(list(same))
-        runs.append(Run(bits, start, stop))
-        start = stop
-    return runs
-
-
-@given(
-    low=st.integers(1, 8), width=st.integers(1, 8), total_steps=st.integers(1, 400),
-    cycles=st.integers(1, 40), pick=st.integers(0, 10_000),
-)  # fmt: skip
-def test_every_candidate_has_the_runs_that_its_values_have(
-    low: int, width: int, total_steps: int, cycles: int, pick: int
-) -> None:
-    some = list_candidates(
-        low, low + width, total_steps=total_steps, cycles=[min(cycles, total_steps)]
-    )
-    schedule = some[pick % len(some)]
-    assert find_runs(schedule, total_steps) == listed(schedule, total_steps)
-
-
-@given(schedule=schedules, total_steps=st.integers(1, 200))
-def test_any_schedule_has_the_runs_that_its_values_have(
-    schedule: Schedule, total_steps: int
-) -> None:
-    try:
-        schedule.check_span(total_steps)
-    except ValueError:
-        reject()  # too long for the run
-    assert find_runs(schedule, total_steps) == listed(schedule, total_steps)
-
-
-def test_other_schedules_have_theirs_too() -> None:
-    for text in (
-        "fp32",
-        "CR:8-32:3",
-        "stages:16@0.25,8@0.9,fp32",
-        "seq(CR:3-8:2@0.8, fp32)",
-        "delay@1.0(CR:3-8:2)",
-        "delay@0.5(seq(triangle:3-8:2@0.5, 8))",
-        "CR:8-8:4",
-    ):
-        for total_steps in (12, 97, 100):
-            schedule = parse_schedule(text)
-            assert find_runs(schedule, total_steps) == listed(schedule, total_steps)
-
-
-def test_few_evaluations_are_enough_for_a_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    schedule = parse_schedule("CT:3-8:2")
-    rule, steps = type(schedule).bits_at, []
-
-    def bits_at(self: Schedule, step: int, total_steps: int) -> Bits:
-        steps.append(step)
-        return rule(self, step, total_steps)
-
-    monkeypatch.setattr(type(schedule), "bits_at", bits_at)
-    runs = find_runs(schedule, 1_000_000)
-    assert [run.bits for run in runs] == [8, 7, 6, 5, 4, 3, 4, 5, 6, 7, 8]
-    assert len(steps) < 300  # 12 stretches x (log2 of 500,000 and a first look)
-
-
-def test_a_schedule_that_the_run_cannot_hold_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"cycles \(8\) must be <= total_steps \(7\)"):
-        find_runs(parse_schedule("CR:3-8:8"), 7)
-
-
-@given(
-    texts=st.tuples(*[st.sampled_from(["8", "CR:3-8:3", "ramp:3-6@0.5", "stages:4@7,fp32"])] * 2),
-    total_steps=st.integers(7, 60),
-)
-def test_pairs_of_bits_are_counted_as_if_listed(texts: tuple[str, str], total_steps: int) -> None:
-    first, second = (parse_schedule(text) for text in texts)
-    counted = count_steps(find_runs(first, total_steps), find_runs(second, total_steps))
-    expected = Counter(zip(first.values(total_steps), second.values(total_steps), strict=True))
-    assert counted == expected
-
-
-def test_runs_of_different_lengths_cannot_be_counted_together() -> None:
-    short, long = find_runs(parse_schedule(8), 5), find_runs(parse_schedule(8), 6)
-    with pytest.raises(ValueError, match="runs of 5 and 6 steps"):
-        count_steps(short, long)
 
 
 @functools.cache

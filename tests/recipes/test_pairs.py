@@ -2,7 +2,7 @@
 
 import pytest
 
-from bitcycle.analysis.subject import find_subject
+from bitcycle.analysis.training_spec import find_spec
 from bitcycle.recipes import list_recipes, recipe
 
 INFOS = {info.name: info for info in list_recipes()}
@@ -27,10 +27,10 @@ def test_snli_has_cpt_and_static_bits():
 
 def test_the_cost_of_xnli_is_known_without_its_files_and_its_model():
     pytest.importorskip("transformers")
-    subject = find_subject("xnli-mbert", roles={"forward": 8, "backward": 8})
-    assert subject.total_steps == 2 * 6136  # ceil(392,702 / 64)
-    assert subject.input_shape == (128,)
-    model = subject.build()
+    spec = find_spec("xnli-mbert", roles={"forward": 8, "backward": 8})
+    assert spec.total_steps == 2 * 6136  # ceil(392,702 / 64)
+    assert spec.input_shape == (128,)
+    model = spec.build()
     assert {p.device.type for p in model.parameters()} == {"meta"}
     # bert-base-multilingual-cased: 177,853,440 with its pooler; positions 128 of 512, 3 labels
     expected = 177_853_440 - (512 - 128) * 768 + 3 * 769

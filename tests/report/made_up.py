@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from bitcycle.cost.result import Cost, LayerCost
+from bitcycle.cost import Cost, LayerCost
 from bitcycle.landscape.result import Landscape
 from bitcycle.range_test import RangeCurve
 from bitcycle.study.demo import DemoResult, summarize

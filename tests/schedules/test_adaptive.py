@@ -119,7 +119,7 @@ def test_an_error_in_a_text_points_at_the_character():
         ("pfq:3,8:windw=4", 8, "unknown setting 'windw'; known: alpha, eps, window; did you mean"),
         ("pfq:3,8:window", 14, "expected '='"),
         ("pfq:3,8:window=", 15, "expected the value of window"),
-        ("pfq:3,8:window=4:window=5", 17, "window is given twice"),
+        ("pfq:3,8:window=4:window=5", 17, "window is set twice"),
         ("pfq:3,8:window=0", 0, "window must be at least one step"),
         ("pfq:3,8:window=1.5", 0, "window must be a step count"),
         ("pfq:3,8:eps=0", 0, "eps must be a number above 0"),
@@ -149,14 +149,14 @@ def test_a_window_holds_the_mean_of_its_steps():
 
 def test_a_window_is_a_number_of_steps_or_a_share_of_the_run():
     assert [window_steps(w, 200) for w in (7, 0.05, 1e-9)] == [7, 10, 1]
-    with pytest.raises(ValueError, match="window = 400 lies beyond the 200 steps"):
+    with pytest.raises(ValueError, match="window = 400 is beyond the 200 steps"):
         PFQ((3, 8), window=400).notes(200)
 
 
 def test_a_run_too_short_to_rise_to_the_top_is_noted():
     rule = PFQ((3, 6, 8), window=2)  # two rises of at least five windows
     [note] = rule.notes(20)
-    assert "cannot get to its top in 20 steps, whatever the training does: step 20 is" in note
+    assert "cannot reach its top in 20 steps: step 20 is" in note
     assert rule.notes(21) == []
     plateau = Plateau(3, 5, window=2, patience=1)  # one window to compare with, twice two more
     assert follow(plateau, [1.0] * 10)[-1]["turns"] == [6, 10]
@@ -186,25 +186,25 @@ def states_of(*rules, total_steps=10):
 def test_rules_that_read_one_thing_take_a_plain_number():
     states = states_of(PLATEAU, parse_schedule(8))
     for step in range(3):
-        states.tell(step, 1.0)
+        states.update(step, 1.0)
     assert [states.bits_at(PLATEAU, step) for step in range(4)] == [3, 3, 4, 5]
 
 
 def test_all_kinds_of_one_number_are_one():
     for value in (1, 1.0, np.float32(1), np.array(1.0), torch.tensor(1.0), torch.ones(1)):
         states = states_of(PLATEAU)
-        states.tell(0, value)
-        states.tell(1, {"loss": value})
+        states.update(0, value)
+        states.update(1, {"loss": value})
         assert states.bits_at(PLATEAU, 2) == 4
 
 
 def test_what_cannot_be_followed_is_an_error_that_changes_nothing():
     for metric, message in (
-        (None, r"was not told the loss of step 0; pass it as a number: .*metric=loss.item\(\)"),
-        ({}, "was not told the loss of step 0"),
-        ({"loss": None}, "was not told the loss of step 0"),
-        ({"accuracy": 1.0}, "was not told the loss of step 0"),
-        (float("nan"), "the loss of step 0 is nan: an adaptive schedule cannot follow it"),
+        (None, r"needs the loss of step 0; .*metric=loss.item\(\)"),
+        ({}, "needs the loss of step 0"),
+        ({"loss": None}, "needs the loss of step 0"),
+        ({"accuracy": 1.0}, "needs the loss of step 0"),
+        (float("nan"), "the loss of step 0 is nan, which no adaptive schedule"),
         (torch.tensor(float("inf")), "the loss of step 0 is inf"),
         ("1.0", r"the loss of step 0 must be a number, got '1.0' \(str\)"),
         (True, r"must be a number, got True \(bool\)"),
@@ -214,9 +214,9 @@ def test_what_cannot_be_followed_is_an_error_that_changes_nothing():
         states = states_of(PLATEAU)
         before = states.state_dict()
         with pytest.raises(ValueError, match=message):
-            states.tell(0, metric)
+            states.update(0, metric)
         assert states.state_dict() == before
-        assert states.num_told == 0
+        assert states.num_steps == 0
 
 
 def test_rules_that_read_several_things_want_them_by_name():
@@ -224,11 +224,11 @@ def test_rules_that_read_several_things_want_them_by_name():
     assert states.needs(0) == {"loss", "gradient_norm", "noise_norm"}
     assert states.needs(1) == {"loss"}
     with pytest.raises(ValueError, match="read gradient_norm and loss and noise_norm; pass a dict"):
-        states.tell(0, 1.0)
+        states.update(0, 1.0)
     with pytest.raises(ValueError, match="noise:4,8.* the gradient_norm and noise_norm of step 0"):
-        states.tell(0, {"loss": 1.0})
-    states.tell(0, {"loss": 1.0, "gradient_norm": 1.0, "noise_norm": 1.0})
-    states.tell(1, {"loss": 1.0})
+        states.update(0, {"loss": 1.0})
+    states.update(0, {"loss": 1.0, "gradient_norm": 1.0, "noise_norm": 1.0})
+    states.update(1, {"loss": 1.0})
     assert (states.bits_at(NOISE, 1), states.bits_at(PLATEAU, 2)) == (8, 4)
 
 
@@ -237,25 +237,25 @@ def test_what_is_measured_now_and_then_may_be_left_out():
     assert states.needs(0) == frozenset()
     assert states.reads == {"validation"}
     for step, metric in enumerate([None, {"validation": 1.0}, None, {"validation": 1.0}, None]):
-        states.tell(step, metric)
+        states.update(step, metric)
     assert [states.bits_at(VALIDATION, step) for step in range(6)] == [3, 3, 3, 3, 4, 4]
     with pytest.raises(ValueError, match="the validation of step 5 is nan"):
-        states.tell(5, {"validation": float("nan")})
+        states.update(5, {"validation": float("nan")})
 
 
 def test_names_that_nobody_reads_are_not_looked_at():
     states = states_of(PLATEAU)
-    states.tell(0, {"loss": 1.0, "accuracy": "high"})
-    assert states.num_told == 1
+    states.update(0, {"loss": 1.0, "accuracy": "high"})
+    assert states.num_steps == 1
 
 
 def test_after_the_last_step_the_bits_are_held():
     states = states_of(PLATEAU, total_steps=2)
-    states.tell(0, 1.0)
-    states.tell(1, 1.0)
+    states.update(0, 1.0)
+    states.update(1, 1.0)
     assert [states.bits_at(PLATEAU, step) for step in range(2)] == [3, 3]
-    with pytest.raises(ValueError, match="not told the loss"):
-        states_of(PLATEAU, total_steps=1).tell(0, None)
+    with pytest.raises(ValueError, match="needs the loss"):
+        states_of(PLATEAU, total_steps=1).update(0, None)
 
 
 def test_steps_to_come_have_no_bits_yet():
@@ -278,7 +278,7 @@ def test_a_state_is_plain_data_of_its_own():
 def test_a_saved_run_without_the_state_of_a_rule_is_an_error():
     states = states_of(PLATEAU)
     for saved in (None, {}, {"pfq:3,8": {}}):
-        with pytest.raises(ValueError, match="no state of plateau:3-8.* at step 4 follow"):
+        with pytest.raises(ValueError, match="no state of plateau:3-8.* at step 4"):
             states.load_state_dict(saved, 4)
     states.load_state_dict(None, 0)  # at the beginning there is nothing to know
     assert states.bits_at(PLATEAU, 0) == 3

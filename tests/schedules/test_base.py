@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bitcycle.schedules import (
     SCHEDULES,
@@ -88,6 +89,23 @@ def test_a_bottomless_dict_is_a_value_error():
         data = {"type": "delay", "start": 0.5, "schedule": data}
     with pytest.raises(ValueError, match="nested"):
         schedule_from_dict(data)
+
+
+@settings(deadline=None)
+@given(schedule=schedules, total=st.integers(1, 300))
+def test_values_equal_the_call_at_every_step_or_both_refuse(schedule, total):
+    try:
+        values = schedule.values(total)
+    except ValueError:
+        with pytest.raises(ValueError, match=r"."):
+            schedule(0, total)
+        with pytest.raises(ValueError, match=r"."):
+            schedule.notes(total)
+        return
+    assert values == [schedule(step, total) for step in range(total)]
+    assert len(values) == total
+    assert isinstance(schedule.notes(total), list)
+    str(schedule.preview(total))
 
 
 def test_step_one_is_not_the_whole_run():
@@ -213,7 +231,7 @@ def test_a_time_is_a_step_count_or_a_fraction():
 
 def test_a_step_count_beyond_the_run_is_an_error():
     for schedule in (Ramp(3, 8, until=11), Delay(8, start=11), Stages([(3, 11), (8, 1.0)])):
-        with pytest.raises(ValueError, match="11 lies beyond the 10 steps"):
+        with pytest.raises(ValueError, match="11 is beyond the 10 steps"):
             schedule(0, 10)
         assert schedule(0, 11) == schedule.low
 

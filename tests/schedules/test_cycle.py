@@ -136,13 +136,13 @@ def test_short_legs_of_rex_end_below_the_top_and_say_so():
 
 def test_a_top_that_is_never_reached_is_noted():
     [note] = schedule("RR", low=3, high=8, cycles=8).notes(640)
-    assert "never gets to 8 bits in 640 steps" in note
+    assert "never reaches 8 bits in 640 steps" in note
     assert "needs 91 steps in a cycle, here 80" in note
 
 
 def test_a_top_no_length_can_reach_is_noted():
     [note] = schedule("ER", low=1, high=32, cycles=1).notes(TOTAL)
-    assert "never gets to 32 bits" in note
+    assert "never reaches 32 bits" in note
     assert "choose bits closer together" in note
 
 
@@ -264,9 +264,9 @@ def test_both_end_at_low_by_design_without_a_note():
 
 def test_cycles_too_short_for_an_end_are_noted():
     [note] = Triangle(3, 8, cycles=10).notes(10)
-    assert "never gets to 8 bits in 10 steps" in note
+    assert "never reaches 8 bits in 10 steps" in note
     [note] = Anneal(3, 8, cycles=10).notes(10)
-    assert "never gets to 3 bits in 10 steps" in note
+    assert "never reaches 3 bits in 10 steps" in note
 
 
 def test_the_number_of_cycles_is_checked_and_32_by_default():

@@ -108,7 +108,7 @@ def test_an_error_points_at_the_character_and_lists_the_forms():
         ("delay@1.5(8)", 0, "start must be"),
         ("(8", 2, "expected ')'"),
         ("8" * 30, 0, "expected bits"),
-        ("(" * 1000, 64, "nested too deeply"),
+        ("(" * 1000, 64, "nested deeper than 32 levels"),
     ):
         with pytest.raises(ValueError, match="cannot read a schedule") as caught:
             parse_schedule(text)

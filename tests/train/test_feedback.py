@@ -108,7 +108,7 @@ def test_the_cost_is_that_of_the_bits_the_run_came_to(tmp_path):
     [
         ({"forward": "plateau:3-8:on=validation"}, "no validation split; set data.validation"),
         ({"forward": "noise:4,8", "backward": "fp32"}, "no error is ever rounded; give precision"),
-        ({"forward": "pfq:3,8:window=100"}, "window = 100 lies beyond the 12 steps"),
+        ({"forward": "pfq:3,8:window=100"}, "window = 100 is beyond the 12 steps"),
         ({"forward": "pfq:3,8:windo=100"}, "precision.forward: .*unknown setting 'windo'"),
     ],
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from bitcycle.analysis.config_id import ROLES
+from bitcycle.analysis.config_id import PRECISION_KEYWORDS
 from bitcycle.analysis.numbers import (
     POINTS,
     UNITS,
@@ -235,7 +235,9 @@ def _is_alike(config: RunConfig, static: RunConfig) -> bool:
 def _all_but_bits(config: RunConfig) -> dict[str, Any]:
     settings = to_settings(config)
     settings.pop("range_test", None)
-    precision = {k: v for k, v in settings.get("precision", {}).items() if k not in ROLES}
+    precision = {
+        k: v for k, v in settings.get("precision", {}).items() if k not in PRECISION_KEYWORDS
+    }
     return {**settings, "name": None, "precision": precision}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import matplotlib
 
-from bitcycle.analysis.compare import duration
+from bitcycle.analysis.numbers import duration_text
 from bitcycle.report import plot
 from bitcycle.tables import escape_markdown
 
@@ -179,7 +179,7 @@ def measured_text(entries: Sequence[Data]) -> str:
     return (
         f"Machine: {machines or 'not recorded'}"
         + (f", {' or '.join(map(str, threads))} thread{plural}" if threads else "")
-        + f". Wall-clock: {duration(sum(seconds)) if seconds else 'not recorded'}"
+        + f". Wall-clock: {duration_text(sum(seconds)) if seconds else 'not recorded'}"
         + (" one after another." if len(seconds) > 1 else ".")
     )
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bitcycle.analysis.subject import Subject, subject_of
+from bitcycle.analysis.training_spec import TrainingSpec, spec_from_config
 from bitcycle.files import write_text
 from bitcycle.model_precision import set_precision
 from bitcycle.nn.layer import QuantizedLayer
@@ -82,7 +82,7 @@ class StepTimes:
         self._known: dict[str, float] = {}
 
     def __call__(self, config: RunConfig) -> tuple[float, int]:
-        subject = subject_of(config)
+        subject = spec_from_config(config)
         options = {k: v for k, v in subject.options.items() if k != "num_classes"}
         precision = subject.precision
         rules = (precision.quantizer, precision.skip, precision.kernel)
@@ -93,7 +93,7 @@ class StepTimes:
         return self._known[key], subject.total_steps
 
 
-def step_seconds(subject: Subject) -> float:
+def step_seconds(subject: TrainingSpec) -> float:
     """Processor time of a training step, extrapolated from growing parts of the batch."""
     kernel = "simulate" if subject.precision.kernel == "auto" else subject.precision.kernel
     subject = replace(subject, device="cpu", precision=replace(subject.precision, kernel=kernel))

@@ -1,1 +1,10 @@
-"""What `bitcycle cost`, `plan` and `compare` do: price recipes by name, compare runs on disk."""
+"""`bitcycle cost`, `plan` and `compare`: the cost of recipes by name, and runs side by side.
+
+training_spec.py  what to count: a model, recipe or YAML file by name
+cost.py           `bitcycle cost`: the cost of a run before it; `--paper`: published costs
+plan.py           `bitcycle plan`: the schedules that meet a budget
+compare.py        `bitcycle compare`: results and settings of runs on disk
+config_id.py      a hash of the settings that decide a result
+statistics.py     means, paired differences, tests, Pareto front
+numbers.py        numbers as text
+"""

@@ -1,4 +1,7 @@
-"""Which run a configuration is: a hash of the settings that decide its result."""
+"""`config_id`: a hash of the settings that decide the result of a run.
+
+Runs with the same id and different seeds are repetitions of one experiment.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,28 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from bitcycle.precision import ROLES
 from bitcycle.train.config import RunConfig
 from bitcycle.train.config_file import to_dict
 
-NOT_PART = ("name", "seed", "output", "tracking", "checkpoint", "data.root", "data.cache_dir")
-ROLES = ("forward", "backward", "weight", "act", "error", "grad")
-LENGTH = 10  # hex digits: two of a million configurations collide once in two
+IGNORED_SETTINGS = (
+    "name",
+    "seed",
+    "output",
+    "tracking",
+    "checkpoint",
+    "data.root",
+    "data.cache_dir",
+)
+PRECISION_KEYWORDS = ("forward", "backward", *ROLES)
+LENGTH = 10  # hex digits: a million configurations collide with probability 0.4
 
 
 def config_id(config: RunConfig) -> str:
-    """Equal for configurations that train the same, wherever the files lie; the seed is no part.
+    """A hash that is equal for configurations that train the same.
 
-    Of a model's folder (`model.path`) its own name counts, without the folders above it. Settings
-    that have their default are no part either: one that is added later changes no run's id.
+    Seed, name and paths are ignored; `model.path` counts by its last part. Settings at their
+    default are ignored too, so a setting that is added later changes no id.
 
     >>> from dataclasses import replace
     >>> one = RunConfig(steps=10)
@@ -31,7 +43,7 @@ def config_id(config: RunConfig) -> str:
     >>> config_id(one) == config_id(replace(one, steps=11))
     False
     """
-    settings = _differing(_normalized(config), _defaults())
+    settings = drop_defaults(_normalized(config), _defaults())
     text = json.dumps(settings, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
 
@@ -43,13 +55,13 @@ def _defaults() -> dict[str, Any]:
     return defaults
 
 
-def _differing(settings: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """What is not as in `defaults`, which has these settings or more."""
+def drop_defaults(settings: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """The settings that differ from `defaults`, which has these settings or more."""
     found: dict[str, Any] = {}
     for name, value in settings.items():
         default = defaults.get(name)
         if isinstance(value, dict) and isinstance(default, dict):
-            value = _differing(value, default)
+            value = drop_defaults(value, default)
             default = {}
         is_default = name in defaults and json.dumps(value) == json.dumps(default)  # 1 is not 1.0
         if not is_default:
@@ -59,19 +71,19 @@ def _differing(settings: dict[str, Any], defaults: dict[str, Any]) -> dict[str, 
 
 def _normalized(config: RunConfig) -> dict[str, Any]:
     settings = to_dict(config)
-    for name in NOT_PART:
+    for name in IGNORED_SETTINGS:
         _change(settings, name, None)
     for name in _float_keys():
-        _change(settings, name, _as_float)  # 1 and 1.0 are one learning rate
-    for role in ROLES:
-        _change(settings, f"precision.{role}", _as_text)  # 8 and "8" are one schedule
+        _change(settings, name, _as_float)  # 1 and 1.0 are the same learning rate
+    for keyword in PRECISION_KEYWORDS:
+        _change(settings, f"precision.{keyword}", _as_text)  # 8 and "8" are one schedule
     if settings["model"]["path"] is not None:
         settings["model"]["path"] = Path(settings["model"]["path"]).name
     return settings
 
 
 def _change(settings: dict[str, Any], dotted: str, change: Callable[[Any], Any] | None) -> None:
-    """Replace a value by what `change` makes of it; None removes it."""
+    """Apply `change` to a dotted setting; None removes the setting."""
     *folders, last = dotted.split(".")
     for folder in folders:
         settings = settings[folder]
@@ -82,11 +94,11 @@ def _change(settings: dict[str, Any], dotted: str, change: Callable[[Any], Any] 
 
 @functools.cache
 def _float_keys() -> tuple[str, ...]:
-    """Settings that are a number of one kind; a time (a step or a fraction) is of two."""
+    """Settings that are floats; a time (a step or a fraction) can be an int."""
     return tuple(
         name
         for name, kind in _kinds(RunConfig, "")
-        if kind in (float, float | None) and not name.startswith(NOT_PART)
+        if kind in (float, float | None) and not name.startswith(IGNORED_SETTINGS)
     )
 
 

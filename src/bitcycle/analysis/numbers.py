@@ -1,4 +1,4 @@
-"""Numbers as text: as many digits as their uncertainty allows."""
+"""Numbers as text, with as many digits as their uncertainty allows."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ UNITS = {"accuracy": " %"}
 
 
 def decimals_for(uncertainty: float | None) -> int:
-    """Decimals that show two significant digits of the uncertainty; negative: whole tens, ...
+    """The decimals that show two significant digits of the uncertainty.
 
-    Two decimals where it is not known or zero.
+    Negative numbers round to tens or hundreds. Two decimals if the uncertainty is unknown or zero.
 
     >>> [decimals_for(u) for u in (0.2134, 1.26, 34.0, 512.0, 0.0996, None)]
     [2, 1, 0, -1, 2, 2]
@@ -30,7 +30,7 @@ def decimals_for(uncertainty: float | None) -> int:
 
 
 def fixed(value: float, decimals: int, *, sign: bool = False) -> str:
-    """A number with so many decimals, never "-0"; what diverged in powers of ten.
+    """A number with this many decimals, without "-0"; numbers from 1e15 on in powers of ten.
 
     >>> fixed(91.428, 2), fixed(0.31, 2, sign=True), fixed(-0.001, 2), fixed(1234.0, -1)
     ('91.43', '+0.31', '0.00', '1230')
@@ -48,7 +48,7 @@ def fixed(value: float, decimals: int, *, sign: bool = False) -> str:
 
 
 def with_uncertainty(value: float, uncertainty: float | None) -> str:
-    """The value to two significant digits of its uncertainty, with it.
+    """The value and its uncertainty, to two significant digits of the latter.
 
     >>> with_uncertainty(91.4283, 0.2134), with_uncertainty(91.4283, None)
     ('91.43 ± 0.21', '91.43')
@@ -59,12 +59,12 @@ def with_uncertainty(value: float, uncertainty: float | None) -> str:
 
 
 def summary_text(summary: Summary | None) -> str:
-    """Mean and standard deviation; "-" when there is nothing."""
+    """Mean and standard deviation; "-" for None."""
     return "-" if summary is None else with_uncertainty(summary.mean, summary.std)
 
 
 def interval_text(low: float | None, high: float | None) -> str:
-    """An interval to two significant digits of its half width; "-" without one.
+    """An interval, to two significant digits of its half width; "-" for None.
 
     >>> interval_text(-0.1042, 0.7211)
     '-0.10 to 0.72'
@@ -76,7 +76,7 @@ def interval_text(low: float | None, high: float | None) -> str:
 
 
 def difference_text(difference: Difference | None) -> str:
-    """With its sign and its interval.
+    """A difference with its sign and interval; "-" for None.
 
     >>> difference_text(Difference(mean=0.3083, low=-0.1042, high=0.7211, p=0.11, n=5))
     '+0.31 (-0.10 to 0.72)'
@@ -90,7 +90,7 @@ def difference_text(difference: Difference | None) -> str:
 
 
 def p_text(p: float | None) -> str:
-    """Two significant digits, three decimals at most; "-" where there is none.
+    """A p-value with two significant digits and at most three decimals; "-" for None.
 
     >>> p_text(0.034), p_text(0.2149), p_text(0.00004), p_text(0.998), p_text(None)
     ('0.034', '0.21', '< 0.001', '1.00', '-')
@@ -103,7 +103,7 @@ def p_text(p: float | None) -> str:
 
 
 def p_sentence(p: float | None) -> str:
-    """`p = 0.034`, `p < 0.001`; empty where there is none.
+    """`p = 0.034` or `p < 0.001`; empty for None.
 
     >>> p_sentence(0.034), p_sentence(0.0)
     ('p = 0.034', 'p < 0.001')
@@ -115,7 +115,7 @@ def p_sentence(p: float | None) -> str:
 
 
 def correlation_text(correlation: Correlation) -> str:
-    """Two decimals and the interval.
+    """A correlation with two decimals and its interval; "-" without one.
 
     >>> correlation_text(Correlation(rho=0.8123, low=0.352, high=0.957, n=10))
     '0.81 (0.35 to 0.96)'
@@ -129,7 +129,7 @@ def correlation_text(correlation: Correlation) -> str:
 
 
 def three_digits(value: float) -> str:
-    """Three significant digits without an exponent.
+    """A number with three significant digits, without an exponent.
 
     >>> three_digits(0.63417), three_digits(15.625), three_digits(267.4), three_digits(1.0)
     ('0.634', '15.6', '267', '1.00')
@@ -141,7 +141,7 @@ def three_digits(value: float) -> str:
 
 
 def bitops_text(bitops: float | None) -> str:
-    """Three significant digits and the unit.
+    """BitOPs with three significant digits and an SI prefix; "-" for None.
 
     >>> bitops_text(2.645e17), bitops_text(1.2e9), bitops_text(None)
     ('264 PBitOPs', '1.20 GBitOPs', '-')
@@ -155,15 +155,29 @@ def bitops_text(bitops: float | None) -> str:
 
 
 def cost_text(relative: float | None) -> str:
-    """A cost relative to the baseline's; "-" without one."""
+    """A cost relative to the baseline's; "-" for None."""
     return "-" if relative is None else three_digits(relative)
 
 
 def share_text(relative: float) -> str:
-    """A relative cost in per cent.
+    """A relative cost in percent.
 
     >>> share_text(0.634), share_text(15.625), share_text(0.0042)
     ('63 %', '1562 %', '0.42 %')
     """
     percent = 100 * relative
     return f"{fixed(percent, 0 if percent >= 9.95 else 2 if percent < 1 else 1)} %"
+
+
+def duration_text(seconds: float) -> str:
+    """A time as text, in at most two units.
+
+    >>> duration_text(4.21), duration_text(75), duration_text(7384)
+    ('4.2 s', '1 min 15 s', '2 h 3 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"

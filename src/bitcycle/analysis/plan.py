@@ -1,4 +1,4 @@
-"""The schedules that meet a budget, for a model or a recipe by name: built without data."""
+"""`bitcycle plan`: the schedules that meet a budget, for a model or recipe by name."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bitcycle.analysis.subject import Subject, find_subject
+from bitcycle.analysis.training_spec import TrainingSpec, find_spec
 from bitcycle.cost import CONVENTIONS, Plan, plan
 from bitcycle.models import MODELS
 from bitcycle.schedules import parse_schedule
 from bitcycle.train.config import PrecisionConfig
 
 Bounds = tuple[int | None, int | None]
-BACKWARD = 8  # bits of the errors, where nothing says otherwise
+BACKWARD = 8  # default bits of the errors (the gradients with respect to a layer's output)
 
 
 def plan_by_name(
@@ -35,47 +35,47 @@ def plan_by_name(
     batch_size: int | None = None,
     convention: str = "exact",
 ) -> Plan:
-    """`bitcycle.cost.plan` of a model of the registry, a recipe or a YAML file.
+    """`bitcycle.cost.plan` of a model, a recipe or a YAML file.
 
-    What is given here comes first; then, for the bounds, the file of a range test; then what the
-    recipe says: its bounds, errors, length and batch.
+    Arguments override the file of a range test, and that overrides the bounds of the recipe. Error
+    bits, steps and batch size are the recipe's by default.
 
     >>> found = plan_by_name("resnet8", low=3, high=8, saving=0.4, skip=["fc"])
     >>> found.total_steps, found.samples_per_step, found.rows[0].forward
     (64000, 128, 'delay@0.375(CR:4-8:2)')
     """
-    convention_entry = CONVENTIONS[convention]
+    needs_conversion = CONVENTIONS[convention].needs_conversion
     tested = (None, None) if range_test is None else read_bounds(range_test)
     low, high = _fill((low, high), tested)
     if name in MODELS:
         _check_bounds(name, low, high)
     roles = {} if name not in MODELS else {"forward": str(high)}
-    subject = find_subject(
+    spec = find_spec(
         name, roles=roles, options=options, skip=skip, total_steps=total_steps,
         batch_size=batch_size,
     )  # fmt: skip
-    low, high = _check_bounds(name, *_fill((low, high), _bounds_of(subject.precision)))
-    errors = _errors_of(subject, name) if backward is None else parse_schedule(backward)
-    subject = replace(subject, precision=_static(subject.precision, high, str(errors)))
-    model = subject.build(needs_conversion=convention_entry.needs_conversion)
+    low, high = _check_bounds(name, *_fill((low, high), _bounds_of(spec.precision)))
+    errors = _errors_of(spec, name) if backward is None else parse_schedule(backward)
+    spec = replace(spec, precision=_static(spec.precision, high, str(errors)))
+    model = spec.build(needs_conversion=needs_conversion)
     return plan(
         model,
-        subject.inputs(model, 16 if subject.is_graph else 1),
+        spec.inputs(model, 16 if spec.is_graph else 1),
         low=low,
         high=high,
-        total_steps=subject.total_steps,
+        total_steps=spec.total_steps,
         saving=saving,
         bitops=bitops,
         backward=errors,
         cycles=cycles,
         tops=tops,
-        samples_per_step=subject.batch_size,
+        samples_per_step=spec.batch_size,
         convention=convention,
     )
 
 
 def read_bounds(path: str | Path) -> tuple[int, int]:
-    """The bounds in the JSON file that `bitcycle range-test` writes."""
+    """Read the bounds from the JSON file that `bitcycle range-test` writes."""
     target = Path(path).expanduser()
     if not target.is_file():
         raise ValueError(f"there is no file {path}; `bitcycle range-test` writes range-test.json")
@@ -85,7 +85,7 @@ def read_bounds(path: str | Path) -> tuple[int, int]:
         raise ValueError(f"{path} is not JSON: {error}") from None
     bounds = [data.get(key) if isinstance(data, dict) else None for key in ("low", "high")]
     if isinstance(data, dict) and "curve" in data and bounds == [None, None]:
-        raise ValueError(f"the range test of {path} found no bits that pass; give low and high")
+        raise ValueError(f"no bits passed in the range test of {path}; give low and high")
     low, high = bounds
     if type(low) is not int or type(high) is not int:
         raise ValueError(f"{path} has no 'low' and 'high' as `bitcycle range-test` writes them")
@@ -101,13 +101,13 @@ def _check_bounds(name: str, low: int | None, high: int | None) -> tuple[int, in
     if low is None or high is None:
         missing = " and ".join(k for k, bits in (("low", low), ("high", high)) if bits is None)
         raise ValueError(
-            f"{name} does not say between which bits: give {missing}, or the file of a range test"
+            f"the bounds of {name} are not known: give {missing}, or the file of a range test"
         )
     return low, high
 
 
 def _bounds_of(precision: PrecisionConfig) -> Bounds:
-    """Those of the forward schedule; a static one only tells the upper."""
+    """The bounds of the forward schedule; static bits are only an upper bound."""
     if isinstance(precision.forward, dict):
         return None, None
     if precision.auto_high is not None:
@@ -116,17 +116,17 @@ def _bounds_of(precision: PrecisionConfig) -> Bounds:
     return None if schedule.low == schedule.high else schedule.low, schedule.high
 
 
-def _errors_of(subject: Subject, name: str) -> Any:
-    precision = subject.precision
+def _errors_of(spec: TrainingSpec, name: str) -> Any:
+    precision = spec.precision
     if precision.is_float or name in MODELS:
         return parse_schedule(BACKWARD)
     text = precision.backward if precision.error == "inherit" else precision.error
     if isinstance(text, dict):
-        raise ValueError(f"the errors of {name} differ by layer: give backward for all")
+        raise ValueError(f"the error bits of {name} differ by layer: give backward for all layers")
     return parse_schedule(text)
 
 
 def _static(precision: PrecisionConfig, high: int, backward: str) -> PrecisionConfig:
-    """The same layers and rules at the upper bound: what the candidates take the place of."""
+    """The same conversion with static bits at the upper bound."""
     roles = dict.fromkeys(("weight", "act", "error", "grad"), "inherit")
     return replace(precision, forward=high, backward=backward, **roles)  # type: ignore[arg-type]

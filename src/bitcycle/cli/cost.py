@@ -84,14 +84,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the page, or the comparison with the paper."""
     if arguments.paper:
         return _run_paper(arguments)
-    from bitcycle.analysis.cost import price
-    from bitcycle.analysis.subject import find_subject, parse_options, parse_shape
+    from bitcycle.analysis.cost import estimate_cost
+    from bitcycle.analysis.training_spec import find_spec, parse_options, parse_shape
 
     if arguments.what is None:
         raise ValueError("give a model (bitcycle ls models) or a recipe, or --paper")
     roles = {role: getattr(arguments, role) for role in _ROLES}
     shape = arguments.input_shape
-    subject = find_subject(
+    spec = find_spec(
         arguments.what,
         roles={role: text for role, text in roles.items() if text is not None},
         options=parse_options(arguments.option),
@@ -100,11 +100,13 @@ def run(arguments: argparse.Namespace) -> int:
         batch_size=arguments.batch_size,
         input_shape=None if shape is None else parse_shape(shape),
     )
-    priced = price(subject, convention=arguments.convention, measures_memory=arguments.memory)
+    estimate = estimate_cost(
+        spec, convention=arguments.convention, measures_memory=arguments.memory
+    )
     if arguments.json:
-        print(json.dumps(priced.to_dict(), indent=2))
+        print(json.dumps(estimate.to_dict(), indent=2))
     else:
-        print(priced.text(by_layer=arguments.by_layer))
+        print(estimate.text(by_layer=arguments.by_layer))
     return 0
 
 

@@ -76,7 +76,7 @@ def _numbers(text: str) -> list[int]:
 def run(arguments: argparse.Namespace) -> int:
     """Prices the candidates, draws the picture, then prints."""
     from bitcycle.analysis.plan import plan_by_name
-    from bitcycle.analysis.subject import parse_options
+    from bitcycle.analysis.training_spec import parse_options
     from bitcycle.cost.planner import LIMIT, parse_saving
     from bitcycle.models import MODELS
     from bitcycle.report.files import check_path, save

@@ -1,12 +1,21 @@
-"""What training costs: MACs, BitOPs and operand traffic, before a run and during it."""
+"""The cost of training: MACs, BitOPs and operand traffic, before a run and during it.
 
-from bitcycle.cost.bitops import training_cost
-from bitcycle.cost.conventions import CONVENTIONS, Convention
+trace.py        count_macs: run one batch and list the products of every layer
+count.py        the MACs of a layer's products, one counter per layer type
+conventions.py  BitOPs from MACs and bits: "exact", "paper", "followup"
+bitops.py       training_cost: BitOPs of a run, before it, from the schedules
+meter.py        CostMeter: BitOPs of a run, during it
+planner.py      plan: the schedules that meet a BitOPs budget
+findings.py     what the CPT paper's tables report for or against a schedule
+memory.py       measure_saved: bytes that a training step keeps for backward
+"""
+
+from bitcycle.cost.bitops import Cost, training_cost
+from bitcycle.cost.conventions import CONVENTIONS, Convention, LayerCost
 from bitcycle.cost.count import COUNTERS, Call, Product
 from bitcycle.cost.memory import Saved, measure_saved
 from bitcycle.cost.meter import CostMeter
 from bitcycle.cost.planner import Plan, plan
-from bitcycle.cost.result import Cost, LayerCost
 from bitcycle.cost.trace import LayerMacs, Norm, Trace, count_macs
 
 __all__ = [

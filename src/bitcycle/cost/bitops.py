@@ -1,160 +1,34 @@
-"""What a schedule will cost, before the run: BitOPs by a named convention."""
+"""The BitOPs of a training run, counted before the run from its schedules.
+
+`training_cost` traces the model once (`cost/trace.py` counts the MACs of every product), evaluates
+the schedules at every step, and multiplies MACs by bits with a convention (`cost/conventions.py`,
+where the formula is). `CostMeter` (`cost/meter.py`) counts the same during a run. Both return a
+`Cost`.
+"""
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from torch import nn
 
-from bitcycle.cost.conventions import CONVENTIONS, OperandBits, Usage, operand_bits
-from bitcycle.cost.count import OPERANDS
-from bitcycle.cost.result import Cost
-from bitcycle.cost.trace import Trace, check_count, count_macs
+from bitcycle.cost.conventions import CONVENTIONS, LayerCost, OperandBits, Usage, operand_bits
+from bitcycle.cost.count import MATMULS, OPERANDS
+from bitcycle.cost.trace import Trace, count_macs
 from bitcycle.model_precision import PrecisionLike
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.patterns import named_modules
 from bitcycle.precision import PARENTS, ROLES, Precision, cost_bits, is_float
-from bitcycle.scheduler import INHERIT, Plan, RoleSchedule, role_schedules
+from bitcycle.scheduler import INHERIT, RoleSchedule, RoleSchedules, resolve_schedules
 from bitcycle.schedules import Bits, parse_schedule
+from bitcycle.schedules.base import check_count
+from bitcycle.tables import text_table
 from bitcycle.warnings import BitcycleWarning
-
-BitsOf = Callable[[nn.Module, Precision], OperandBits]
-
-
-@dataclass(frozen=True)
-class LayerPlans:
-    """The schedules of each converted layer, by the id of its module, and those of all others."""
-
-    by_layer: Mapping[int, Plan]
-    others: Plan
-    bits_of: BitsOf  # what a layer multiplies at when it is given a precision
-
-    @property
-    def top(self) -> Precision | None:
-        """The precision at which every schedule has its top, if that is one for all layers."""
-        tops = {_top(plan) for plan in self.by_layer.values()} or {_top(self.others)}
-        return tops.pop() if len(tops) == 1 else None
-
-    def usages(
-        self, modules: Sequence[nn.Module], total_steps: int, samples_per_step: int
-    ) -> tuple[list[Usage], list[OperandBits]]:
-        """Of each module: the bits it is at with steps and samples, and the bits of the tops."""
-        plans = [self.by_layer.get(id(module), self.others) for module in modules]
-        steps_at = {plan: _count_steps(plan, total_steps) for plan in dict.fromkeys(plans)}
-        usages: list[Usage] = []
-        for module, plan in zip(modules, plans, strict=True):
-            num_steps: Counter[OperandBits] = Counter()
-            for bits, count in steps_at[plan].items():
-                precision = Precision(**dict(zip(OPERANDS, bits, strict=True)))
-                num_steps[self.bits_of(module, precision)] += count
-            usages.append({bits: (n, n * samples_per_step) for bits, n in num_steps.items()})
-        tops = [
-            self.bits_of(module, _top(plan)) for module, plan in zip(modules, plans, strict=True)
-        ]
-        return usages, tops
-
-
-def find_plans(
-    model: nn.Module,
-    given: Mapping[str, RoleSchedule],
-    total_steps: int,
-    *,
-    needs_conversion: bool = True,
-) -> LayerPlans:
-    """From keywords of a `PrecisionScheduler`, checked as it checks them.
-
-    needs_conversion=False: a model without a converted layer has the scheduled bits everywhere.
-    """
-    given = {**dict.fromkeys(("forward", "backward", *ROLES), INHERIT), **given}
-    float32 = (parse_schedule("fp32"),) * len(ROLES)
-    layers = [(e, e.module) for e in named_modules(model) if isinstance(e.module, QuantizedLayer)]
-    if layers:
-        plans = role_schedules(layers, given, total_steps)
-        by_layer = {id(layer): plan for (_, layer), plan in zip(layers, plans, strict=True)}
-        return LayerPlans(by_layer, float32, operand_bits)
-    if not needs_conversion:
-        return LayerPlans({}, _plan_of_all(given), _scheduled_bits)
-    if any(_lowers(value) for value in given.values()):
-        warnings.warn(
-            "the model has no quantized layer: everything counts at 32 bits, whatever the "
-            "schedules; convert it first: bitcycle.quantize_model(model)",
-            BitcycleWarning,
-            stacklevel=3,
-        )
-    return LayerPlans({}, float32, operand_bits)
-
-
-def _plan_of_all(given: Mapping[str, RoleSchedule]) -> Plan:
-    """The roles' schedules without layers to ask: no patterns."""
-    for key, value in given.items():
-        if isinstance(value, Mapping):
-            raise ValueError(
-                f"{key}= has patterns and the model no quantized layer that they could match; "
-                "convert it first: bitcycle.quantize_model(model)"
-            )
-    values = [given[role] if given[role] is not INHERIT else given[PARENTS[role]] for role in ROLES]
-    return tuple(
-        parse_schedule("fp32" if value is INHERIT else value)  # type: ignore[arg-type]
-        for value in values
-    )
-
-
-def _scheduled_bits(module: nn.Module, precision: Precision) -> OperandBits:
-    return tuple(cost_bits(getattr(precision, role)) for role in OPERANDS)
-
-
-def _top(plan: Plan) -> Precision:
-    return Precision(**{role: s.high for role, s in zip(ROLES, plan, strict=True)})
-
-
-def _lowers(value: RoleSchedule) -> bool:
-    if value is INHERIT:
-        return False
-    if isinstance(value, Mapping):
-        return any(_lowers(inner) for inner in value.values())
-    return not is_float(parse_schedule(value).low)  # type: ignore[arg-type]
-
-
-@lru_cache(maxsize=64)  # asked again for every convention and batch size
-def _count_steps(plan: Plan, total_steps: int) -> Counter[tuple[Bits, ...]]:
-    """How many steps have which bits of weight, act and error: few entries for many steps."""
-    operands = [plan[ROLES.index(role)] for role in OPERANDS]
-    values = {schedule: schedule.values(total_steps) for schedule in dict.fromkeys(operands)}
-    return Counter(zip(*(values[schedule] for schedule in operands), strict=True))
-
-
-def make_cost(
-    trace: Trace,
-    usages: Sequence[Usage],
-    tops: Sequence[OperandBits],
-    *,
-    num_steps: int,
-    num_samples: int,
-    convention: str,
-    baseline: PrecisionLike | None,
-    default_baseline: str,
-    bits_of: BitsOf = operand_bits,
-) -> Cost:
-    """The cost of usages, next to that of the same steps at `baseline`, or else at `tops`."""
-    counted = CONVENTIONS[convention]
-    if baseline is not None:
-        precision = Precision.parse(baseline)
-        tops = [bits_of(module, precision) for module in trace.modules]
-    return Cost(
-        convention=convention,
-        unit=counted.unit,
-        layers=counted(trace, usages),
-        baseline_layers=counted(trace, [{top: (num_steps, num_samples)} for top in tops]),
-        baseline=default_baseline if baseline is None else f"static {precision}",
-        num_steps=num_steps,
-        num_samples=num_samples,
-        uncounted=trace.uncounted,
-    )
 
 
 def training_cost(
@@ -173,14 +47,14 @@ def training_cost(
     convention: str = "exact",
     baseline: PrecisionLike | None = None,
 ) -> Cost:
-    """The cost of training the model with these schedules, as a `PrecisionScheduler` takes them.
+    """Count the cost of training a model with the schedules of a `PrecisionScheduler`.
 
     example_inputs, batch_size: one batch, see `count_macs`. samples_per_step: the batch size of the
-    run, if another. convention: "exact", or a published one (`bitcycle.cost.conventions`).
-    baseline: what `relative` compares with; by default the static upper bound, every role at its
-    schedule's top. Layers that are not converted, and roles without a rule, count at 32 bits
-    (exactly counted, that is). A rule that follows the training has no cost before it: a
-    `CostMeter` counts it as it happens.
+    run, by default that of the example. convention: "exact", or a published one
+    (`bitcycle.cost.conventions`). baseline: what `relative` compares with, by default every role
+    at the top of its schedule. With "exact", layers that are not converted and roles that the
+    quantizer does not round count at 32 bits. Adaptive schedules have no cost before the run;
+    `CostMeter` counts them during it.
 
     >>> import torch
     >>> from bitcycle.convert import quantize_model
@@ -193,41 +67,40 @@ def training_cost(
     >>> cost.bitops, round(cost.saving, 4)
     (499200, 0.3036)
     """
-    given: dict[str, RoleSchedule] = {
+    by_keyword: dict[str, RoleSchedule] = {
         "forward": forward, "backward": backward,
         "weight": weight, "act": act, "error": error, "grad": grad,
     }  # fmt: skip
     check_count(total_steps, "total_steps")
-    CONVENTIONS[convention]  # unknown: before anything runs
+    needs_conversion = CONVENTIONS[convention].needs_conversion
     if samples_per_step is not None:
         check_count(samples_per_step, "samples_per_step")
-    plans = find_plans(
-        model, given, total_steps, needs_conversion=CONVENTIONS[convention].needs_conversion
+    schedules = find_layer_schedules(
+        model, by_keyword, total_steps, needs_conversion=needs_conversion
     )
     trace = count_macs(model, example_inputs, batch_size=batch_size)
-    samples = samples_per_step or trace.batch_size
-    return cost_of_plans(
+    return cost_of_schedules(
         trace,
-        plans,
+        schedules,
         total_steps=total_steps,
-        samples_per_step=samples,
+        samples_per_step=samples_per_step or trace.batch_size,
         convention=convention,
         baseline=baseline,
     )
 
 
-def cost_of_plans(
+def cost_of_schedules(
     trace: Trace,
-    plans: LayerPlans,
+    schedules: LayerSchedules,
     *,
     total_steps: int,
     samples_per_step: int,
     convention: str = "exact",
     baseline: PrecisionLike | None = None,
 ) -> Cost:
-    """What `training_cost` says, of a model that is traced and whose schedules are found."""
-    usages, tops = plans.usages(trace.modules, total_steps, samples_per_step)
-    static = plans.top
+    """`training_cost` of a model that is traced already."""
+    usages, tops = schedules.usages(trace.modules, total_steps, samples_per_step)
+    top = schedules.top
     return make_cost(
         trace,
         usages,
@@ -236,8 +109,299 @@ def cost_of_plans(
         num_samples=total_steps * samples_per_step,
         convention=convention,
         baseline=baseline,
-        bits_of=plans.bits_of,
+        bits_of=schedules.bits_of,
         default_baseline="every role at its schedule's top"
-        if static is None
-        else f"static {static}, the schedules' tops",
+        if top is None
+        else f"static {top}, the schedules' tops",
     )
+
+
+def make_cost(
+    trace: Trace,
+    usages: Sequence[Usage],
+    tops: Sequence[OperandBits],
+    *,
+    num_steps: int,
+    num_samples: int,
+    convention: str,
+    baseline: PrecisionLike | None,
+    default_baseline: str,
+    bits_of: BitsOf = operand_bits,
+) -> Cost:
+    """The cost of usages, and of the same steps at `baseline`, by default at `tops`."""
+    count = CONVENTIONS[convention]
+    if baseline is not None:
+        precision = Precision.parse(baseline)
+        tops = [bits_of(module, precision) for module in trace.modules]
+    return Cost(
+        convention=convention,
+        unit=count.unit,
+        layers=count(trace, usages),
+        baseline_layers=count(trace, [{top: (num_steps, num_samples)} for top in tops]),
+        baseline=default_baseline if baseline is None else f"static {precision}",
+        num_steps=num_steps,
+        num_samples=num_samples,
+        uncounted=trace.uncounted,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """The cost of a run by one convention, in exact whole numbers; `str()` is a table.
+
+    `relative` and `saving` compare with the same run at the baseline. `traffic` models what
+    hardware reads: each operand of each product once. `uniform_traffic` is the same with all
+    operands equally large: 4q + 2b per layer and step. Neither is a measurement.
+    """
+
+    convention: str
+    layers: tuple[LayerCost, ...]
+    baseline_layers: tuple[LayerCost, ...] = field(repr=False)
+    baseline: str = field(compare=False)  # in words
+    num_steps: int
+    num_samples: int
+    uncounted: tuple[str, ...]
+    unit: str = "BitOPs"
+
+    @property
+    def bitops(self) -> int:
+        """MACs x bits x bits, summed over layers, matmuls and steps; in the convention's `unit`."""
+        return sum(layer.bitops for layer in self.layers)
+
+    @property
+    def relative(self) -> float:
+        """BitOPs over the baseline's; 1 if the baseline has none."""
+        return _ratio(self.bitops, sum(layer.bitops for layer in self.baseline_layers))
+
+    @property
+    def saving(self) -> float:
+        """The share of the baseline's BitOPs that the run saves."""
+        return 1 - self.relative
+
+    @property
+    def traffic(self) -> int:
+        """Operand bits read, summed over layers, matmuls and steps."""
+        return sum(layer.traffic for layer in self.layers)
+
+    @property
+    def relative_traffic(self) -> float:
+        """Operand bits read over the baseline's."""
+        return _ratio(self.traffic, sum(layer.traffic for layer in self.baseline_layers))
+
+    @property
+    def uniform_traffic(self) -> int:
+        """Operand bits read if every operand had one element."""
+        return sum(layer.uniform for layer in self.layers)
+
+    @property
+    def relative_uniform_traffic(self) -> float:
+        """`uniform_traffic` over the baseline's: mean(4q + 2b) / (4Q + 2B) if all is quantized."""
+        before = sum(layer.uniform for layer in self.baseline_layers)
+        return _ratio(self.uniform_traffic, before)
+
+    def by_layer(self) -> dict[str, int]:
+        """BitOPs of each layer by name."""
+        return {layer.name: layer.bitops for layer in self.layers}
+
+    def by_matmul(self) -> dict[str, int]:
+        """BitOPs of output, grad_input and grad_weight."""
+        return _by_matmul(self.layers)
+
+    def by_stage(self) -> dict[str, int]:
+        """BitOPs of groups of layers, such as layer1 of a ResNet or layers.3 of a Transformer.
+
+        A stage is a prefix of the layers' names. The prefixes are as short as possible with at most
+        half of the layers in each stage.
+        """
+        totals = dict.fromkeys(self._stages(), 0)
+        for stage, layer in zip(self._stages(), self.layers, strict=True):
+            totals[stage] += layer.bitops
+        return totals
+
+    def _stages(self) -> list[str]:
+        """The stage of each layer."""
+        parts = [layer.name.split(".") for layer in self.layers]
+        for depth in range(1, max(map(len, parts), default=0) + 1):
+            stages = [".".join(part[:depth]) for part in parts]
+            if 2 * max(Counter(stages).values()) <= len(stages):
+                return stages
+        return [layer.name for layer in self.layers]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Only JSON types."""
+        return {
+            "convention": self.convention,
+            "unit": self.unit,
+            "baseline": self.baseline,
+            "num_steps": self.num_steps,
+            "num_samples": self.num_samples,
+            "bitops": self.bitops,
+            "relative": self.relative,
+            "saving": self.saving,
+            "by_matmul": self.by_matmul(),
+            "by_stage": self.by_stage(),
+            "by_layer": self.by_layer(),
+            "traffic_bits": self.traffic,
+            "relative_traffic": self.relative_traffic,
+            "relative_uniform_traffic": self.relative_uniform_traffic,
+            "uncounted": list(self.uncounted),
+        }
+
+    # -- tables ---------------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        before = _by_matmul(self.baseline_layers)
+        return self._table("matmul", {m: (n, before[m]) for m, n in self.by_matmul().items()})
+
+    def stage_table(self) -> str:
+        """The table with one row per stage."""
+        return self._table("stage", self._by_group(self._stages()))
+
+    def layer_table(self) -> str:
+        """The table with one row per layer."""
+        return self._table("layer", self._by_group([layer.name for layer in self.layers]))
+
+    def _by_group(self, groups: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """BitOPs and the baseline's BitOPs by group, from the group of each layer."""
+        totals = dict.fromkeys(groups, (0, 0))
+        for group, layer, other in zip(groups, self.layers, self.baseline_layers, strict=True):
+            now, before = totals[group]
+            totals[group] = now + layer.bitops, before + other.bitops
+        return totals
+
+    def _table(self, what: str, groups: dict[str, tuple[int, int]]) -> str:
+        style = ".3e" if self.bitops >= 1e14 else ".4g"
+        rows = [
+            (
+                name or "(the model itself)",
+                f"{number / 1e9:{style}}",
+                f"{number / (self.bitops or 1):.1%}",
+                f"{_ratio(number, before):.4f}",
+            )
+            for name, (number, before) in groups.items()
+        ]
+        rows.append(("all", f"{self.bitops / 1e9:{style}}", "100.0%", f"{self.relative:.4f}"))
+        lines = [
+            f"cost by convention {self.convention!r}: {self.num_steps:,} steps, "
+            f"{self.num_samples:,} samples",
+            f"relative to {self.baseline}",
+            text_table((what, f"G{self.unit}", "share", "relative"), rows, right=(1, 2, 3)),
+            f"saving {self.saving:.2%}",
+            f"operand traffic {self.traffic / 8e9:.4g} GB, {self.relative_traffic:.4f} of the "
+            "baseline's (a model, not a measurement);",
+            f"  {self.relative_uniform_traffic:.4f} if all operands were equally large",
+        ]
+        if self.uncounted:
+            lines += ["not counted:", *(f"  {line}" for line in self.uncounted)]
+        return "\n".join(lines)
+
+
+def _by_matmul(layers: Sequence[LayerCost]) -> dict[str, int]:
+    return {matmul: sum(getattr(layer, matmul) for layer in layers) for matmul in MATMULS}
+
+
+def _ratio(number: int, of: int) -> float:
+    return number / of if of else 1.0
+
+
+# -- schedules of the layers ----------------------------------------------------------------------
+
+BitsOf = Callable[[nn.Module, Precision], OperandBits]
+
+
+@dataclass(frozen=True)
+class LayerSchedules:
+    """The schedules of each converted layer, by the id of its module, and those of other layers."""
+
+    by_layer: Mapping[int, RoleSchedules]
+    others: RoleSchedules
+    bits_of: BitsOf  # the bits of a layer's operands at a precision
+
+    @property
+    def top(self) -> Precision | None:
+        """Every role at the top of its schedule; None if layers differ."""
+        tops = {_top(schedules) for schedules in self.by_layer.values()} or {_top(self.others)}
+        return tops.pop() if len(tops) == 1 else None
+
+    def usages(
+        self, modules: Sequence[nn.Module], total_steps: int, samples_per_step: int
+    ) -> tuple[list[Usage], list[OperandBits]]:
+        """For each module the steps and samples at each bits, and its bits at the tops."""
+        by_module = [(module, self.by_layer.get(id(module), self.others)) for module in modules]
+        usages: list[Usage] = []
+        for module, schedules in by_module:
+            num_steps: Counter[OperandBits] = Counter()
+            for bits, count in _count_steps(schedules, total_steps).items():
+                precision = Precision(**dict(zip(OPERANDS, bits, strict=True)))
+                num_steps[self.bits_of(module, precision)] += count
+            usages.append({bits: (n, n * samples_per_step) for bits, n in num_steps.items()})
+        return usages, [self.bits_of(module, _top(schedules)) for module, schedules in by_module]
+
+
+def find_layer_schedules(
+    model: nn.Module,
+    by_keyword: Mapping[str, RoleSchedule],
+    total_steps: int,
+    *,
+    needs_conversion: bool = True,
+) -> LayerSchedules:
+    """The schedules of every layer from the keywords of a `PrecisionScheduler`, with its checks.
+
+    needs_conversion=False: a model without a converted layer has the scheduled bits everywhere.
+    """
+    by_keyword = {**dict.fromkeys(("forward", "backward", *ROLES), INHERIT), **by_keyword}
+    float32 = (parse_schedule("fp32"),) * len(ROLES)
+    layers = [(e, e.module) for e in named_modules(model) if isinstance(e.module, QuantizedLayer)]
+    if layers:
+        schedules = resolve_schedules(layers, by_keyword, total_steps)
+        by_layer = {id(layer): own for (_, layer), own in zip(layers, schedules, strict=True)}
+        return LayerSchedules(by_layer, float32, operand_bits)
+    if not needs_conversion:
+        return LayerSchedules({}, _float_model_schedules(by_keyword), _scheduled_bits)
+    if any(_lowers_bits(value) for value in by_keyword.values()):
+        warnings.warn(
+            "the model has no quantized layer, so every layer counts at 32 bits; convert the "
+            "model first: bitcycle.quantize_model(model)",
+            BitcycleWarning,
+            stacklevel=3,
+        )
+    return LayerSchedules({}, float32, operand_bits)
+
+
+def _float_model_schedules(by_keyword: Mapping[str, RoleSchedule]) -> RoleSchedules:
+    """The schedules of all layers of a float model, which has none for patterns to match."""
+    for keyword, value in by_keyword.items():
+        if isinstance(value, Mapping):
+            raise ValueError(
+                f"{keyword}= has layer patterns, but the model has no quantized layer to match; "
+                "convert the model first: bitcycle.quantize_model(model)"
+            )
+    values = [by_keyword[PARENTS[role] if by_keyword[role] is INHERIT else role] for role in ROLES]
+    return tuple(
+        parse_schedule("fp32" if value is INHERIT else value)  # type: ignore[arg-type]
+        for value in values
+    )
+
+
+def _scheduled_bits(module: nn.Module, precision: Precision) -> OperandBits:
+    return tuple(cost_bits(getattr(precision, role)) for role in OPERANDS)
+
+
+def _top(schedules: RoleSchedules) -> Precision:
+    return Precision(**{role: s.high for role, s in zip(ROLES, schedules, strict=True)})
+
+
+def _lowers_bits(value: RoleSchedule) -> bool:
+    if value is INHERIT:
+        return False
+    if isinstance(value, Mapping):
+        return any(_lowers_bits(inner) for inner in value.values())
+    return not is_float(parse_schedule(value).low)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=64)  # the same for every layer, convention and batch size
+def _count_steps(schedules: RoleSchedules, total_steps: int) -> Counter[tuple[Bits, ...]]:
+    """The number of steps at each bits of weight, act and error."""
+    operands = [schedules[ROLES.index(role)] for role in OPERANDS]
+    values = {schedule: schedule.values(total_steps) for schedule in dict.fromkeys(operands)}
+    return Counter(zip(*(values[schedule] for schedule in operands), strict=True))

@@ -1,6 +1,12 @@
-"""Conventions for counting BitOPs: `exact`, and those of the two papers.
+"""Count BitOPs: the conventions `exact`, `paper` (CPT) and `followup` (Better Schedules).
 
-A convention turns one traced batch and the bits of its layers into a cost per layer.
+A convention is a function from one traced batch (`cost/trace.py`) and the bits of its layers to the
+BitOPs of each layer. `exact` counts every product that training computes:
+
+    BitOPs = sum over products of MACs x bits of one operand x bits of the other
+
+`cost/bitops.py` applies a convention to the schedules of a run, `cost/meter.py` to the bits of a
+run in progress.
 """
 
 from __future__ import annotations
@@ -11,50 +17,31 @@ from dataclasses import dataclass
 from torch import nn
 
 from bitcycle.cost.count import MATMULS, OPERANDS
-from bitcycle.cost.result import LayerCost
 from bitcycle.cost.trace import LayerMacs, Trace
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.precision import Precision, cost_bits, is_float
 from bitcycle.registry import Registry
 
 OperandBits = tuple[int, ...]  # of weight, act and error; float32 is 32
-Usage = Mapping[OperandBits, tuple[int, int]]  # -> number of steps, number of samples in them
+Usage = Mapping[OperandBits, tuple[int, int]]  # bits of a layer -> number of steps, of samples
 
 
-def operand_bits(module: nn.Module, precision: Precision) -> OperandBits:
-    """The bits that a layer multiplies at when it is given this precision.
+@dataclass(frozen=True, kw_only=True)
+class LayerCost:
+    """The cost of one layer over a run: BitOPs of its three matmuls, and operand bits read."""
 
-    A float layer stays at 32, and so do the roles that a converted layer has no rule for.
+    name: str
+    kind: str
+    output: int
+    grad_input: int
+    grad_weight: int
+    traffic: int  # by tensor sizes
+    uniform: int = 0  # as if every operand had one element
 
-    >>> from bitcycle.convert import quantize_model
-    >>> model = quantize_model(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), skip=["1"])
-    >>> [operand_bits(layer, Precision.parse("w3a4")) for layer in model]
-    [(3, 4, 32), (32, 32, 32)]
-    """
-    roles = module.settings.quantizer.roles if isinstance(module, QuantizedLayer) else ()
-    return tuple(
-        cost_bits(getattr(precision, role) if role in roles else None) for role in OPERANDS
-    )
-
-
-def grad_weight_error_bits(module: nn.Module, bits: OperandBits) -> int:
-    """The error's bits in grad_weight: others than in grad_input where a rule makes two errors.
-
-    >>> from bitcycle.convert import quantize_model
-    >>> layer = quantize_model(nn.Linear(4, 8), "sbm_full")
-    >>> grad_weight_error_bits(layer, (8, 8, 8)), grad_weight_error_bits(nn.Linear(2, 2), (8, 8, 8))
-    (32, 8)
-    """
-    error = bits[OPERANDS.index("error")]
-    if not isinstance(module, QuantizedLayer) or is_float(error):
-        return error
-    return cost_bits(module.settings.quantizer.grad_weight_bits(error))
-
-
-def present_bits(module: nn.Module) -> OperandBits:
-    """The bits that a layer multiplies at now."""
-    now = module.precision if isinstance(module, QuantizedLayer) else Precision()
-    return operand_bits(module, now)
+    @property
+    def bitops(self) -> int:
+        """Of all three matmuls."""
+        return self.output + self.grad_input + self.grad_weight
 
 
 Count = Callable[[Trace, Sequence[Usage]], tuple[LayerCost, ...]]
@@ -62,10 +49,11 @@ Count = Callable[[Trace, Sequence[Usage]], tuple[LayerCost, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class Convention:
-    """A way to count: what a traced batch costs at the bits its layers have, and in which unit.
+    """A way to count the cost of a run.
 
-    needs_conversion: whether only converted layers have the scheduled bits. Published counts take
-    every layer at them.
+    count: a function from a trace and the bits of its layers to the cost of each layer.
+    needs_conversion: whether only converted layers have the scheduled bits. The published
+    conventions count every layer at these bits.
     """
 
     count: Count
@@ -73,7 +61,7 @@ class Convention:
     needs_conversion: bool = True
 
     def __call__(self, trace: Trace, usages: Sequence[Usage]) -> tuple[LayerCost, ...]:
-        """The cost of each layer."""
+        """Return the cost of each layer."""
         return self.count(trace, usages)
 
 
@@ -81,11 +69,12 @@ CONVENTIONS: Registry[Convention] = Registry("cost convention", "bitcycle.cost")
 
 
 def exact(trace: Trace, usages: Sequence[Usage]) -> tuple[LayerCost, ...]:
-    """Each product that is really computed, at the bits its layer really has.
+    """Count every product that training computes, at the bits of its operands.
 
-    BitOPs = sum over the products p of a layer and the bits (a, b) it is at
-             of macs(p) a b samples / batch_size,
-    and operand bits read likewise, except that a weight is read once a step, whatever the batch.
+    BitOPs = sum over the products p of a layer and its bits (a, b)
+             of macs(p) a b samples / batch_size
+
+    Operand bits read are summed in the same way, except that a weight is read once per step.
     """
     size = trace.batch_size
     costs = []
@@ -109,9 +98,9 @@ CONVENTIONS.register("exact")(Convention(count=exact))
 def operand_traffic(
     layer: LayerMacs, usage: Usage, batch_size: int, module: nn.Module | None = None
 ) -> tuple[int, int]:
-    """Operand bits read by a layer's products: by tensor sizes, and as if each had one element.
+    """Operand bits that a layer reads: by tensor sizes, and as if each operand had one element.
 
-    module: the layer itself, whose quantizer may give grad_weight an error of its own.
+    module: the layer, whose quantizer may round the error of grad_weight to bits of its own.
     """
     sized = uniform = 0
     for bits, (num_steps, num_samples) in usage.items():
@@ -123,7 +112,7 @@ def operand_traffic(
 
 
 def divide(number: int, by: int) -> int:
-    """Exact when the layer's work is proportional to the samples; else the nearest whole number.
+    """The nearest whole number; exact if the layer's work is proportional to the samples.
 
     >>> divide(12, 4), divide(13, 4), divide(15, 4)
     (3, 3, 4)
@@ -136,16 +125,16 @@ def paper(trace: Trace, usages: Sequence[Usage]) -> tuple[LayerCost, ...]:
 
     K = MACs of a forward pass + 2 x the number of BatchNorm outputs, of one sample.
     """
-    return _count(trace, usages, norm_ops={"batch": 2}, unit_bitops=1)
+    return _count_whole_model(trace, usages, norm_ops={"batch": 2}, unit_bitops=1)
 
 
 def followup(trace: Trace, usages: Sequence[Usage]) -> tuple[LayerCost, ...]:
     """Better Schedules for Low Precision Training: F x sum over steps of (q^2 + 2 q b) / 1024.
 
-    F = MACs of a forward pass + 2 x BatchNorm outputs + 4 x LayerNorm outputs, of one batch: a
-    product at 32 bits is the unit, and a step at float32 costs 3 F.
+    F = MACs of a forward pass + 2 x BatchNorm outputs + 4 x LayerNorm outputs, of one batch. The
+    unit is a MAC at 32 bits, so a step at float32 costs 3 F.
     """
-    return _count(trace, usages, norm_ops={"batch": 2, "layer": 4}, unit_bitops=32 * 32)
+    return _count_whole_model(trace, usages, norm_ops={"batch": 2, "layer": 4}, unit_bitops=32 * 32)
 
 
 CONVENTIONS.register("paper")(Convention(count=paper, needs_conversion=False))
@@ -154,13 +143,13 @@ CONVENTIONS.register("followup")(
 )
 
 
-def _count(
+def _count_whole_model(
     trace: Trace, usages: Sequence[Usage], *, norm_ops: Mapping[str, int], unit_bitops: int
 ) -> tuple[LayerCost, ...]:
     if not trace.layers:
         return ()
-    usage = _scheduled(trace, usages)
-    # sums over samples of w a, w e and a e: q^2, q b and q b
+    usage = _common_usage(trace, usages)
+    # sums over samples of w a, w e and a e, which are q^2, q b and q b
     sums = {"output": 0, "grad_input": 0, "grad_weight": 0}
     for (w, a, e), (_, num_samples) in usage.items():
         sums["output"] += w * a * num_samples
@@ -184,18 +173,59 @@ def _count(
     return tuple(sorted(rows, key=lambda row: place[row.name]))
 
 
-def _scheduled(trace: Trace, usages: Sequence[Usage]) -> Usage:
-    """The bits of the whole model: those that its converted layers share."""
+def _common_usage(trace: Trace, usages: Sequence[Usage]) -> Usage:
+    """The bits of the whole model, which all converted layers must share."""
     pairs = list(zip(trace.layers, trace.modules, usages, strict=True))
     converted = [(layer, usage) for layer, m, usage in pairs if isinstance(m, QuantizedLayer)]
     if not converted:
-        return usages[0]  # nothing is converted: the same for all
+        return usages[0]  # a float model: all layers have the same bits
     first, usage = converted[0]
     for layer, other in converted:
         if other != usage:
             raise ValueError(
-                f"this convention counts one precision for the whole model, and layers "
-                f"{first.name!r} and {layer.name!r} differ; count with convention='exact', or "
-                "give all layers the same schedules"
+                f"this convention counts one precision for the whole model, but layers "
+                f"{first.name!r} and {layer.name!r} differ; use convention='exact', or give all "
+                "layers the same schedules"
             )
     return usage
+
+
+# -- bits of a layer -------------------------------------------------------------------------------
+
+
+def operand_bits(module: nn.Module, precision: Precision) -> OperandBits:
+    """The bits of a layer's operands at a precision.
+
+    A float layer stays at 32, and so do the roles that the layer's quantizer does not round.
+
+    >>> from bitcycle.convert import quantize_model
+    >>> model = quantize_model(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), skip=["1"])
+    >>> [operand_bits(layer, Precision.parse("w3a4")) for layer in model]
+    [(3, 4, 32), (32, 32, 32)]
+    """
+    roles = module.settings.quantizer.roles if isinstance(module, QuantizedLayer) else ()
+    return tuple(
+        cost_bits(getattr(precision, role) if role in roles else None) for role in OPERANDS
+    )
+
+
+def grad_weight_error_bits(module: nn.Module, bits: OperandBits) -> int:
+    """The bits of the error in grad_weight, which some quantizers round a second time.
+
+    The error is the gradient with respect to the layer's output; grad_input multiplies it too.
+
+    >>> from bitcycle.convert import quantize_model
+    >>> layer = quantize_model(nn.Linear(4, 8), "sbm_full")
+    >>> grad_weight_error_bits(layer, (8, 8, 8)), grad_weight_error_bits(nn.Linear(2, 2), (8, 8, 8))
+    (32, 8)
+    """
+    error = bits[OPERANDS.index("error")]
+    if not isinstance(module, QuantizedLayer) or is_float(error):
+        return error
+    return cost_bits(module.settings.quantizer.grad_weight_bits(error))
+
+
+def present_bits(module: nn.Module) -> OperandBits:
+    """The bits of a layer's operands at its present precision."""
+    now = module.precision if isinstance(module, QuantizedLayer) else Precision()
+    return operand_bits(module, now)

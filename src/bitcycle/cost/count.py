@@ -1,8 +1,9 @@
-"""A product as its cost sees it, and the registry of functions that list a layer's products.
+"""Count the MACs of a layer's products, with one counter per layer type.
 
-A counter is one function, filed under the qualified name of the float type it counts; subclasses
-and converted layers are found through it. A new layer adds its counter in one place: any file of
-this package.
+A counter is a function from one call of a layer to its products (`Product`: a matmul, the roles of
+its operands, its MACs). It is registered in `COUNTERS` under the qualified name of the float type,
+and serves subclasses and converted layers too. A new layer type needs one more counter, in this
+file. `cost/trace.py` calls the counters.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from bitcycle.registry import Registry
 
 MATMULS = ("output", "grad_input", "grad_weight")
 OPERANDS = ("weight", "act", "error")  # the roles that are multiplied
-FIXED = "fixed"  # what no role's bits reach: the coefficients of a graph's edges, in float32
+FIXED = "fixed"  # always float32: the coefficients of a graph's edges
 ONES = "ones"  # edges without coefficients, one bit each: a MAC is an addition
 
 
 @dataclass(frozen=True, kw_only=True)
 class Product:
-    """One of a layer's matmuls over the traced batch: MACs, and what each operand reads.
+    """One matmul of a layer over the traced batch: its MACs, and the elements of its operands.
 
     >>> p = Product(matmul="output", roles=("act", "weight"), macs=32, elements=(8, 4))
     >>> p.bitops({"act": 3, "weight": 4}), p.traffic({"act": 3, "weight": 4})
@@ -39,7 +40,7 @@ class Product:
     matmul: str
     roles: tuple[str, str]
     macs: int
-    elements: tuple[int, int]  # of each operand, as often as it is read
+    elements: tuple[int, int]  # read from each operand
 
     def bitops(self, bits: Mapping[str, int]) -> int:
         """MACs x bits(a) x bits(b)."""
@@ -47,7 +48,7 @@ class Product:
         return self.macs * bits[a] * bits[b]
 
     def traffic(self, bits: Mapping[str, int]) -> tuple[int, int]:
-        """Operand bits read: those that grow with the batch, and those of weights, which do not."""
+        """Operand bits read: of activations and errors, and of weights."""
         by_kind = [0, 0]
         for role, num_elements in zip(self.roles, self.elements, strict=True):
             by_kind[role == "weight"] += num_elements * bits[role]
@@ -64,11 +65,12 @@ def layer_products(
     has_grad_weight: bool,
     second_role: str = "weight",
 ) -> list[Product]:
-    """The matmuls that exist of act x second, from its MACs and the elements of its operands.
+    """The matmuls of a layer that multiplies act by a second operand, mostly its weight.
 
-    output = act x second, grad_input = error x second, grad_weight = error x act: each sums over
-    another dimension of the same index space, so the MACs are the same. For a product of two
-    activations second_role is "act" and grad_weight the gradient of the second operand.
+    output = act x second, grad_input = error x second, grad_weight = error x act. The error is the
+    gradient with respect to the output. All three have the same MACs, since each sums over another
+    dimension of the same index space. act, second, error: the elements of the tensors. If the
+    second operand is an activation too, second_role is "act" and grad_weight is its gradient.
     """
     products = [("output", ("act", second_role), (act, second))]
     if has_grad_input:
@@ -79,7 +81,7 @@ def layer_products(
 
 
 def add_up(products: Iterable[Product]) -> tuple[Product, ...]:
-    """Products of the same matmul and roles as one, in the order of MATMULS."""
+    """Sum the products of the same matmul and roles, in the order of MATMULS."""
     sums: dict[tuple[str, tuple[str, str]], tuple[int, int, int]] = {}
     for p in products:
         macs, a, b = sums.get((p.matmul, p.roles), (0, 0, 0))
@@ -93,12 +95,12 @@ def add_up(products: Iterable[Product]) -> tuple[Product, ...]:
 
 
 class UncountedError(Exception):
-    """Raised by a counter for a call that it cannot count, with the reason."""
+    """A counter raises this for a call that it cannot count, with the reason."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a module, seen from its forward hook."""
+    """One call of a module, as its forward hook receives it."""
 
     module: Any
     args: tuple[Any, ...]
@@ -106,11 +108,11 @@ class Call:
     output: Any
 
     def optional(self, index: int, name: str) -> Any:
-        """An argument by position or name; None when it was not given."""
+        """An argument by position or name; None if it was not passed."""
         return self.args[index] if index < len(self.args) else self.kwargs.get(name)
 
     def argument(self, index: int, name: str) -> Any:
-        """An argument that there must be."""
+        """An argument by position or name; an UncountedError if it was not passed."""
         value = self.optional(index, name)
         if value is None:
             raise UncountedError(f"called without {name!r}")
@@ -118,19 +120,19 @@ class Call:
 
     @property
     def result(self) -> Tensor:
-        """The output of a module that returns one tensor."""
+        """The output, if it is one tensor; otherwise an UncountedError."""
         if not isinstance(self.output, Tensor):
             raise UncountedError(f"returns a {type(self.output).__name__}")
         return self.output
 
     @cached_property
     def has_graph(self) -> bool:
-        """Whether anything of this call will be differentiated."""
+        """Whether any output has a graph."""
         leaves = tree_leaves(self.output)
         return any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves)
 
     def needs(self, *tensors: Tensor | None) -> bool:
-        """Whether the backward pass computes a gradient for any of these."""
+        """Whether the backward pass computes a gradient for any of these tensors."""
         return self.has_graph and any(t is not None and t.requires_grad for t in tensors)
 
 
@@ -139,7 +141,7 @@ COUNTERS: Registry[Counter] = Registry("MAC counter", "bitcycle.cost")
 
 
 def find_counter(kind: type[nn.Module]) -> tuple[type[nn.Module], Counter] | None:
-    """The counter of the nearest type in the inheritance of `kind`, with that type.
+    """The counter of a type or of its nearest base class, with the class that has it.
 
     >>> class MyLinear(nn.Linear): ...
     >>> base, counter = find_counter(MyLinear)
@@ -152,6 +154,9 @@ def find_counter(kind: type[nn.Module]) -> tuple[type[nn.Module], Counter] | Non
     return None
 
 
+# -- linear and convolution -----------------------------------------------------------------------
+
+
 @COUNTERS.register("torch.nn.modules.linear.Linear")
 def count_linear(call: Call) -> list[Product]:
     """(..., in) x (in, out): every output element sums over in, so elements(output) x in MACs."""
@@ -159,11 +164,19 @@ def count_linear(call: Call) -> list[Product]:
     return with_weight(call, x, call.result.numel() * x.shape[-1])
 
 
+@COUNTERS.register("transformers.pytorch_utils.Conv1D")
+@COUNTERS.register("torch_geometric.nn.dense.linear.Linear")
+def count_linear_of_x(call: Call) -> list[Product]:
+    """A linear layer whose argument is called x: elements(output) x in MACs."""
+    x: Tensor = call.argument(0, "x")
+    return with_weight(call, x, call.result.numel() * x.shape[-1])
+
+
 @COUNTERS.register("torch.nn.modules.conv.Conv1d")
 @COUNTERS.register("torch.nn.modules.conv.Conv2d")
 @COUNTERS.register("torch.nn.modules.conv.Conv3d")
 def count_convolution(call: Call) -> list[Product]:
-    """elements(output) x Cin / groups x kernel MACs; taps on the padding are computed too."""
+    """elements(output) x Cin / groups x kernel MACs, with the taps on padding."""
     taps = call.module.weight.numel() // call.module.out_channels  # (Cout, Cin / groups, *kernel)
     return with_weight(call, call.argument(0, "input"), call.result.numel() * taps)
 
@@ -234,12 +247,15 @@ def count_bilinear(call: Call) -> list[Product]:
     )
 
 
+# -- attention ------------------------------------------------------------------------------------
+
+
 @COUNTERS.register("torch.nn.modules.activation.MultiheadAttention")
 def count_attention(call: Call) -> list[Product]:
     """N (L E E + S kdim E + S vdim E) + 2 N L S' E + N L E E MACs.
 
     L queries and S keys of N sequences at width E; S' counts the rows that add_bias_kv and
-    add_zero_attn append. What a fused backward pass computes again is not counted.
+    add_zero_attn append. Products that a fused backward pass recomputes are not counted.
     """
     module = call.module
     query, key, value = (call.argument(i, n) for i, n in enumerate(("query", "key", "value")))
@@ -303,11 +319,14 @@ def _sequences(x: Tensor, batch_first: bool) -> tuple[int, int]:
     return (x.shape[0], x.shape[1]) if batch_first else (x.shape[1], x.shape[0])
 
 
+# -- recurrent ------------------------------------------------------------------------------------
+
+
 @COUNTERS.register("torch.nn.modules.rnn.RNN")
 @COUNTERS.register("torch.nn.modules.rnn.LSTM")
 @COUNTERS.register("torch.nn.modules.rnn.GRU")
 def count_recurrent(call: Call) -> list[Product]:
-    """All time steps of all layers. The first step's state has a gradient only if h_0 does."""
+    """All time steps of all layers. The initial state has a gradient only if h_0 does."""
     module = call.module
     x: Tensor | PackedSequence = call.argument(0, "input")
     length, num_rows, num_starts = _sizes(module, x)
@@ -331,7 +350,7 @@ def count_recurrent(call: Call) -> list[Product]:
 
 
 def _sizes(module: Any, x: Tensor | PackedSequence) -> tuple[int, int, int]:
-    """Time steps, rows over all of them (N x T when none is shorter), and rows of the first."""
+    """Time steps, rows over all of them (N x T without packing), and rows of the first."""
     if isinstance(x, PackedSequence):
         return len(x.batch_sizes), x.data.shape[0], int(x.batch_sizes[0])
     if x.is_nested:
@@ -373,18 +392,17 @@ def _step_products(
     )
 
 
-_UNKNOWN = "aggregation over edges"
-_SUMS = ("add", "sum", "mean")
+# -- graphs ---------------------------------------------------------------------------------------
 
 
 @COUNTERS.register("torch_geometric.nn.conv.gcn_conv.GCNConv")
 def count_weighted_sum(call: Call) -> list[Product]:
     """Every node adds up its neighbours' features times the edges' coefficients.
 
-    The self-loops that the layer adds are among the edges; of plain edges that are not normalized
-    there are no coefficients.
+    The self-loops that the layer adds count as edges. Edges without weights have no coefficients
+    if the layer does not normalize.
     """
-    module = _check(call)
+    module = _summing_module(call)
     x = call.argument(0, "x")
     num_edges = _num_edges(call, x if module.normalize and module.add_self_loops else None)
     weights = call.optional(2, "edge_weight")
@@ -403,12 +421,12 @@ def count_weighted_sum(call: Call) -> list[Product]:
 @COUNTERS.register("torch_geometric.nn.conv.sage_conv.SAGEConv")
 @COUNTERS.register("torch_geometric.nn.conv.gin_conv.GINConv")
 def count_sum(call: Call) -> list[Product]:
-    """Every node adds up its neighbours' features as they are; a mean divides afterwards."""
-    module = _check(call)
+    """Every node adds up its neighbours' features; a mean divides afterwards."""
+    module = _summing_module(call)
     x: Tensor = _sender(call)
     num_edges = _num_edges(call)
     num_features = x.numel() // x.shape[module.node_dim]
-    is_input = not getattr(module, "project", False)  # else a product of the layer's own
+    is_input = not getattr(module, "project", False)  # otherwise the output of a linear layer
     return layer_products(
         num_edges * num_features,
         act=x.numel(),
@@ -422,12 +440,12 @@ def count_sum(call: Call) -> list[Product]:
 
 @COUNTERS.register("torch_geometric.nn.conv.gat_conv.GATConv")
 def count_attention_sum(call: Call) -> list[Product]:
-    """Every node adds up its neighbours' features times attention, one coefficient for each head.
+    """Every node adds up its neighbours' features times attention, one coefficient per head.
 
-    The scores, a product of every node (and of every edge that has features) with each attention
-    vector, are float32.
+    The scores are float32: products of every node, and of every edge with features, with the
+    attention vectors.
     """
-    module = _check(call)
+    module = _summing_module(call)
     x: Tensor = _sender(call)
     num_edges = _num_edges(call, x if module.add_self_loops else None)
     width = module.heads * module.out_channels
@@ -456,12 +474,16 @@ def count_attention_sum(call: Call) -> list[Product]:
 
 @COUNTERS.register("torch_geometric.nn.conv.message_passing.MessagePassing")
 def count_aggregation(call: Call) -> list[Product]:
-    """Its linear layers have rows of their own; what it does along edges is not known."""
+    """Any other aggregation. Its linear layers have rows of their own."""
     raise UncountedError(_UNKNOWN)
 
 
-def _check(call: Call) -> Any:
-    """The module, if it sums along edges and its type computes what the counter is for."""
+_UNKNOWN = "aggregation over edges"
+_SUMS = ("add", "sum", "mean")
+
+
+def _summing_module(call: Call) -> Any:
+    """The module, if it sums along edges with the forward of the counter's type."""
     module = call.module
     kind = module.float_type if isinstance(module, QuantizedLayer) else type(module)
     found = find_counter(kind)
@@ -479,21 +501,13 @@ def _sender(call: Call) -> Any:
 
 
 def _num_edges(call: Call, looped: Tensor | None = None) -> int:
-    """With one loop for every node of `looped`, instead of those that are there."""
+    """The number of edges; with `looped`, one self-loop per node in place of the present ones."""
     edges = call.argument(1, "edge_index")
     if not isinstance(edges, Tensor) or edges.layout is not torch.strided:
         raise UncountedError("aggregation over a sparse matrix")
     if edges.is_meta:
-        raise UncountedError("aggregation over edges on the meta device, where they have no ends")
+        raise UncountedError("aggregation over edges on the meta device, where they have no values")
     if looped is None:
         return edges.shape[1]
     num_nodes: int = looped.shape[call.module.node_dim]
     return int((edges[0] != edges[1]).sum()) + num_nodes
-
-
-@COUNTERS.register("transformers.pytorch_utils.Conv1D")
-@COUNTERS.register("torch_geometric.nn.dense.linear.Linear")
-def count_linear_of_x(call: Call) -> list[Product]:
-    """A linear layer whose argument is called x: elements(output) x in MACs."""
-    x: Tensor = call.argument(0, "x")
-    return with_weight(call, x, call.result.numel() * x.shape[-1])

@@ -1,4 +1,8 @@
-"""Bytes that a training step keeps for its backward pass: measured, not estimated."""
+"""Measure the bytes that a forward pass keeps for the backward pass.
+
+`measure_saved` counts the inputs and gives bytes by layer. `bitcycle.memory.saved_bytes` leaves the
+inputs out and separates integer codes; both use `find_saved_storages`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from bitcycle.tables import text_table
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """Bytes kept for backward, by the module whose forward kept them first; `str()` is a table."""
+    """Bytes kept for backward, by the module that saved them first; `str()` is a table."""
 
     by_layer: dict[str, int]
 
@@ -37,78 +41,78 @@ class Saved:
 
 
 def measure_saved(model: nn.Module, example_inputs: Any) -> Saved:
-    """Run one forward pass as it is, at the present bits, and add up what autograd keeps.
+    """Run one forward pass at the present bits and add up what autograd keeps.
 
-    Every storage counts once, with all its bytes, however many views of it are kept. Parameters
-    and buffers exist anyway and are left out; the inputs are not. The model and the random states
-    are left as they were. The meta device will do: storages have their sizes there too.
+    Every storage counts once, with all its bytes, also if several views of it are kept. Inputs
+    count; parameters and buffers do not. The model and the random states do not change. The meta
+    device works too.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> measure_saved(model, torch.ones(16, 4)).by_layer  # the input; ReLU's output, kept twice
     {'0': 256, '1': 512}
     """
     by_layer: dict[str, int] = {}
-    for kept in kept_for_backward(model, lambda inner: call_model(inner, example_inputs)):
-        if not kept.is_attribute:
-            by_layer[kept.place] = by_layer.get(kept.place, 0) + kept.num_bytes
+    for saved in find_saved_storages(model, lambda inner: call_model(inner, example_inputs)):
+        if not saved.is_attribute:
+            by_layer[saved.place] = by_layer.get(saved.place, 0) + saved.num_bytes
     return Saved(by_layer=by_layer)
 
 
-class Kept(NamedTuple):
-    """A storage that is kept for the backward pass, and who kept it first."""
+class SavedStorage(NamedTuple):
+    """A storage that is kept for the backward pass, and what saved it first."""
 
-    place: str  # the module; of an attribute, the autograd function
+    place: str  # the module; for an attribute, the autograd function
     num_bytes: int
     dtype: torch.dtype
-    is_attribute: bool = False  # hung on an autograd function's ctx, which autograd cannot see
+    is_attribute: bool = False  # an attribute of a function's ctx, which autograd does not track
 
 
-def kept_for_backward(
+def find_saved_storages(
     model: nn.Module, run: Callable[[nn.Module], Any], exclude: tuple[Tensor, ...] = ()
-) -> list[Kept]:
-    """Every storage that the graph of `run(model)` holds when it returns, once.
+) -> list[SavedStorage]:
+    """The distinct storages that the graph of `run(model)` keeps alive when it returns.
 
-    Parameters, buffers and the tensors of `exclude` are left out, and so is what was saved on the
-    way and let go again. The model and the random states are left as they were.
+    Parameters, buffers and the tensors of `exclude` are left out. The model and the random states
+    do not change.
     """
     model = unwrap(model)
     own = (*model.parameters(), *model.buffers(), *exclude)
-    seen = {_storage(part) for tensor in own for part in _parts(tensor.detach())}
-    saved: list[tuple[str, weakref.ref[_Held]]] = []
+    known = {_storage(part) for tensor in own for part in _parts(tensor.detach())}
+    saved: list[tuple[str, weakref.ref[_Packed]]] = []
     stack: list[str] = []
 
-    def pack(x: Tensor) -> _Held:
-        # the very tensor where there is no graph behind it: layers share codes by identity
-        held = _Held(x if x.grad_fn is None else x.detach())
-        saved.append((stack[-1] if stack else "", weakref.ref(held)))
-        return held
+    def pack(x: Tensor) -> _Packed:
+        # a tensor without a graph is not copied: layers share codes by identity
+        packed = _Packed(x if x.grad_fn is None else x.detach())
+        saved.append((stack[-1] if stack else "", weakref.ref(packed)))
+        return packed
 
     with (
         preserved(model),
         _tracked(model, stack),
-        torch.autograd.graph.saved_tensors_hooks(pack, lambda held: held.tensor),
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed.tensor),
     ):
         output = run(model)
-    alive = [(place, held.tensor, False) for place, ref in saved if (held := ref()) is not None]
+    alive = [(place, packed.tensor, False) for place, ref in saved if (packed := ref()) is not None]
     found = []
     for place, tensor, is_attribute in (*alive, *_attributes(output)):
         for part in _parts(tensor.detach()):
-            if _storage(part) not in seen:
-                seen.add(_storage(part))
+            if _storage(part) not in known:
+                known.add(_storage(part))
                 num_bytes = part.untyped_storage().nbytes()
-                found.append(Kept(place, num_bytes, part.dtype, is_attribute))
+                found.append(SavedStorage(place, num_bytes, part.dtype, is_attribute))
     return found
 
 
 @dataclass(frozen=True, eq=False)
-class _Held:
-    """What autograd holds in place of a saved tensor; gone when the graph is."""
+class _Packed:
+    """What autograd stores in place of a saved tensor; freed with the graph."""
 
     tensor: Tensor
 
 
 def _attributes(output: Any) -> Iterator[tuple[str, Tensor, bool]]:
-    """Tensors hung on the ctx of custom autograd functions."""
+    """Tensors that custom autograd functions keep as attributes of their ctx."""
     nodes: list[Any] = [
         x.grad_fn for x in tree_leaves(output) if isinstance(x, Tensor) and x.grad_fn is not None
     ]
@@ -124,7 +128,7 @@ def _attributes(output: Any) -> Iterator[tuple[str, Tensor, bool]]:
 
 
 def _parts(x: Tensor) -> tuple[Tensor, ...]:
-    """The tensors with a storage that x consists of: several when it is sparse."""
+    """The tensors with a storage that x consists of: several if it is sparse."""
     if x.layout is torch.sparse_coo:
         return x._indices(), x._values()
     if x.layout is torch.sparse_csr:
@@ -138,7 +142,7 @@ def _storage(x: Tensor) -> int:
 
 @contextmanager
 def _tracked(model: nn.Module, stack: list[str]) -> Iterator[None]:
-    """`stack` holds the names of the modules that are running."""
+    """Keep the names of the running modules in `stack`."""
     handles = []
     for entry in named_modules(model):
         if isinstance(entry.module, torch.jit.ScriptModule):  # takes no hook

@@ -1,4 +1,8 @@
-"""What a run has cost so far: MACs from one traced batch, bits from the layers, step by step."""
+"""`CostMeter` counts the cost of a run in progress, from the bits of its layers at every step.
+
+MACs come from one traced batch (`cost/trace.py`), BitOPs from a convention
+(`cost/conventions.py`). `cost/bitops.py` counts the same before a run.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +11,21 @@ from typing import Any
 
 from torch import nn
 
-from bitcycle.cost.bitops import make_cost
+from bitcycle.cost.bitops import Cost, make_cost
 from bitcycle.cost.conventions import OperandBits, present_bits
 from bitcycle.cost.count import OPERANDS
-from bitcycle.cost.result import Cost
-from bitcycle.cost.trace import Trace, check_count, count_macs
+from bitcycle.cost.trace import Trace, count_macs
 from bitcycle.model_precision import PrecisionLike
 from bitcycle.nn.layer import QuantizedLayer
+from bitcycle.schedules.base import check_count
 
 
 class CostMeter:
-    """Adds up the cost of training steps from the bits that the layers have at each.
+    """Add up the cost of training steps at the bits of the layers.
 
-    Traces the model once, when built; `step` then only reads Python attributes. Call it once per
-    optimizer step, before the scheduler's. With a constant batch it ends at exactly what
-    `training_cost` said before the run.
+    The constructor traces the model once; `step` only reads Python attributes. Call `step` once per
+    optimizer step, before the scheduler's. With a constant batch size the total is exactly the
+    `training_cost` of the run.
 
     >>> import torch
     >>> from bitcycle.model_precision import set_precision
@@ -42,7 +46,7 @@ class CostMeter:
     ) -> None:
         self._trace: Trace = count_macs(model, example_inputs, batch_size=batch_size)
         self._usages: list[dict[OperandBits, tuple[int, int]]] = [{} for _ in self._trace.layers]
-        self._num_steps = self._num_samples = 0  # all of them
+        self._num_steps = self._num_samples = 0
         self._present = self._read_layers()
         self._bits = [present_bits(module) for module in self._trace.modules]
         self._recent_steps = self._recent_samples = 0  # since the bits last changed
@@ -50,10 +54,10 @@ class CostMeter:
     # -- counting -------------------------------------------------------------------------------
 
     def step(self, num_samples: int | None = None) -> None:
-        """Add one optimizer step at the layers' present bits.
+        """Add one optimizer step at the present bits of the layers.
 
-        num_samples: how many samples it was computed on, over all its micro-batches; by default
-        the traced batch size.
+        num_samples: the samples of the step, over all its micro-batches; by default the traced
+        batch size.
         """
         if num_samples is None:
             num_samples = self._trace.batch_size
@@ -61,7 +65,7 @@ class CostMeter:
             check_count(num_samples, "num_samples")
         present = self._read_layers()
         if present != self._present:
-            self._file_recent()
+            self._add_recent()
             self._present = present
             self._bits = [present_bits(module) for module in self._trace.modules]
         self._recent_steps += 1
@@ -70,7 +74,7 @@ class CostMeter:
         self._num_samples += num_samples
 
     def _read_layers(self) -> list[object]:
-        """What decides the layers' bits; mostly the same objects as before, so fast to compare."""
+        """What decides the bits of each layer; mostly the same objects, so fast to compare."""
         return [
             (module.precision, module.quantized_roles)
             if isinstance(module, QuantizedLayer)
@@ -78,7 +82,7 @@ class CostMeter:
             for module in self._trace.modules
         ]
 
-    def _file_recent(self) -> None:
+    def _add_recent(self) -> None:
         if self._recent_steps == 0:
             return
         for usage, bits in zip(self._usages, self._bits, strict=True):
@@ -90,26 +94,26 @@ class CostMeter:
 
     @property
     def num_steps(self) -> int:
-        """Optimizer steps counted."""
+        """The number of optimizer steps so far."""
         return self._num_steps
 
     @property
     def num_samples(self) -> int:
-        """Samples counted."""
+        """The number of samples so far."""
         return self._num_samples
 
     @property
     def uncounted(self) -> tuple[str, ...]:
-        """What multiplies and is not in the numbers, by name."""
+        """The names of products that are not counted."""
         return self._trace.uncounted
 
     def cost(self, baseline: PrecisionLike | None = None, *, convention: str = "exact") -> Cost:
         """The cost so far.
 
-        baseline: what `relative` compares with; by default the static upper bound, every role of
-        every layer at the most bits it has had.
+        baseline: what `relative` compares with, by default every role of every layer at the most
+        bits so far.
         """
-        self._file_recent()
+        self._add_recent()
         tops = [
             tuple(max(column) for column in zip(*usage, strict=True)) if usage else bits
             for usage, bits in zip(self._usages, self._bits, strict=True)
@@ -127,16 +131,16 @@ class CostMeter:
 
     @property
     def bitops(self) -> int:
-        """MACs x bits x bits of all steps so far."""
+        """MACs x bits x bits, summed over all steps so far."""
         return self.cost().bitops
 
     @property
     def traffic(self) -> int:
-        """Operand bits read in all steps so far."""
+        """Operand bits read, summed over all steps so far."""
         return self.cost().traffic
 
     def relative_to(self, precision: PrecisionLike) -> float:
-        """BitOPs so far over those of the same steps at a static precision; 1 before any step."""
+        """BitOPs so far over those of the same steps at a static precision; 1 before step 0."""
         return self.cost(precision).relative
 
     def by_layer(self) -> dict[str, int]:
@@ -150,8 +154,8 @@ class CostMeter:
     # -- state ----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON types only: by layer, [weight, act, error bits, number of steps, of samples]."""
-        self._file_recent()
+        """Only JSON types. A layer has rows of weight, act and error bits, steps and samples."""
+        self._add_recent()
         return {
             "num_steps": self._num_steps,
             "num_samples": self._num_samples,
@@ -162,12 +166,12 @@ class CostMeter:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from there; the MACs are this meter's own."""
+        """Continue from a saved state; the MACs are those of this meter."""
         names = [layer.name for layer in self._trace.layers]
         if set(state["layers"]) != set(names):
             missing = sorted(set(names) ^ set(state["layers"]))
             raise ValueError(
-                f"the saved meter counted other layers than this model has; in one of them only: "
+                f"the saved meter and this model have different layers; only one of them has "
                 f"{', '.join(missing[:10])}"
             )
         for name in names:
@@ -185,6 +189,6 @@ def _check_rows(name: str, rows: Any) -> None:
         is_row = isinstance(row, list | tuple) and len(row) == len(OPERANDS) + 2
         if not is_row or any(type(number) is not int or number < 0 for number in row):
             raise ValueError(
-                f"the saved meter has {row!r} for layer {name!r} in place of whole numbers: bits "
-                "of weight, act and error, number of steps, of samples"
+                f"the saved meter has {row!r} for layer {name!r}; expected whole numbers: bits of "
+                "weight, act and error, number of steps, number of samples"
             )

@@ -1,4 +1,9 @@
-"""The schedules a plan chooses from: every published one, within the bounds."""
+"""`plan` lists the schedules that meet a BitOPs budget, with their cost and published findings.
+
+The candidates are all published schedules within the bounds (`list_candidates`). `Pricer` traces
+the model once and prices each candidate as `training_cost` does. `Plan` is the result, and the
+table that `bitcycle plan` prints.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +16,12 @@ from typing import Any
 
 from torch import nn
 
-from bitcycle.cost.bitops import BitsOf, find_plans
+from bitcycle.cost.bitops import BitsOf, find_layer_schedules
 from bitcycle.cost.conventions import CONVENTIONS, OperandBits, Usage
 from bitcycle.cost.findings import Finding, find_findings
-from bitcycle.cost.segments import Run, count_steps, find_runs
-from bitcycle.cost.trace import Trace, check_count, count_macs
+from bitcycle.cost.trace import Trace, count_macs
 from bitcycle.model_precision import quantized_layers
 from bitcycle.precision import FLOAT_BITS, Precision, cost_bits
-from bitcycle.scheduler import INHERIT, RoleSchedule
 from bitcycle.schedules import (
     Anneal,
     Bits,
@@ -32,14 +35,132 @@ from bitcycle.schedules import (
     Triangle,
     parse_schedule,
 )
-from bitcycle.schedules.base import bits_text, check_range, check_total, count
+from bitcycle.schedules.base import bits_text, check_count, check_range, check_total, pluralize
 from bitcycle.schedules.cycle import Cyclic
+from bitcycle.schedules.segments import Segment, count_steps, find_segments
 from bitcycle.tables import text_table
 
+# the candidates
 CYCLES = (2, 8, 32)  # 32: CPT; 8, and 2 for a short fine-tune: Better Schedules (2024)
 RAMPS = (0.25, 0.5, 0.75)  # 0.5: CPT, Fig. 1
 SWITCHES = (0.25, 0.5, 0.75, 0.9)  # 0.5: CPT, Table 1
 STARTS = (0.375, 0.5, 0.625, 0.75)  # CPT, Table 7: epochs 60, 80, 100, 120 of 160
+
+# the table
+WIDTH = 100
+LIMIT = 20
+NEAR = 0.001  # savings this close share a line
+_SIGNS = {"for": "+", "against": "-", "mixed": "~"}
+
+
+def plan(
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    low: int,
+    high: int,
+    total_steps: int,
+    saving: float | None = None,
+    bitops: float | None = None,
+    backward: ScheduleLike = 8,
+    cycles: Sequence[int] | None = None,
+    tops: Sequence[int] = (),
+    samples_per_step: int | None = None,
+    batch_size: int | None = None,
+    convention: str = "exact",
+) -> Plan:
+    """List the schedules between `low` and `high` bits that cost no more than a budget.
+
+    The budget is either `saving`, a share of the BitOPs of the static upper bound (forward at
+    `high`, errors at the top of `backward`), or `bitops`, an absolute number. `cycles` and `tops`
+    are those of `list_candidates`; `example_inputs`, `batch_size`, `samples_per_step` and
+    `convention` those of `training_cost`. The model is traced once. If no candidate meets the
+    budget, the error names the cheapest one.
+
+    >>> import torch
+    >>> from bitcycle.convert import quantize_model
+    >>> model = quantize_model(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
+    >>> found = plan(model, torch.ones(1, 4), low=3, high=8, total_steps=64_000, saving=0.4)
+    >>> found.rows[0].forward, round(found.rows[0].saving, 4)
+    ('RT-H:5-8:2', 0.4093)
+    """
+    errors = parse_schedule(backward)
+    schedules = list_candidates(low, high, total_steps=total_steps, cycles=cycles, tops=tops)
+    _check_budget(saving, bitops)
+    pricer = Pricer.of(
+        model,
+        example_inputs,
+        backward=errors,
+        total_steps=total_steps,
+        samples_per_step=samples_per_step,
+        batch_size=batch_size,
+        convention=convention,
+    )
+    upper_bound = pricer.upper_bound(high)
+    rows = [pricer.price(schedule, upper_bound) for schedule in schedules]
+    rows.sort(key=lambda row: (-row.bitops, not row.ends_at_top, row.forward))
+    budget = _budget(saving, bitops, upper_bound)
+    unit = CONVENTIONS[convention].unit
+    if rows[-1].bitops > budget:
+        cheapest = rows[-1]
+        raise ValueError(
+            f"none of {len(rows):,} schedules meets the budget of {budget:.4g} {unit} "
+            f"({1 - budget / upper_bound:.1%} less than {name_bound(high, errors)}): the cheapest, "
+            f"forward {cheapest.forward}, takes {cheapest.bitops:.4g} and saves "
+            f"{cheapest.saving:.1%}; raise the budget, lower `low` or the error bits, convert more "
+            "layers, or train for fewer steps"
+        )
+    return Plan(
+        rows=tuple(row for row in rows if row.bitops <= budget),
+        num_candidates=len(rows),
+        budget=budget,
+        upper_bound=upper_bound,
+        low=low,
+        high=high,
+        backward=str(errors),
+        total_steps=total_steps,
+        samples_per_step=pricer.samples_per_step,
+        convention=convention,
+        unit=unit,
+        uncounted=pricer.trace.uncounted,
+    )
+
+
+def parse_saving(text: str) -> float:
+    """Read a share from '40%' or '0.4'.
+
+    >>> parse_saving("40%"), parse_saving("0.4")
+    (0.4, 0.4)
+    """
+    try:
+        number = Fraction(text.strip().removesuffix("%"))
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"a saving is a share such as 40% or 0.4, got {text!r}") from None
+    if text.strip().endswith("%"):
+        number /= 100
+    elif number >= 1:
+        raise ValueError(f"a saving is a share below 1, got {text!r}; did you mean {text}%?")
+    return float(number)
+
+
+def _check_budget(saving: float | None, bitops: float | None) -> None:
+    if (saving is None) == (bitops is None):
+        raise ValueError(f"give exactly one of saving ({saving}) and bitops ({bitops})")
+    if saving is not None and not 0 <= saving < 1:
+        raise ValueError(f"saving must be a share from 0 to below 1, such as 0.4, got {saving!r}")
+    if bitops is not None and not (math.isfinite(bitops) and bitops > 0):
+        raise ValueError(f"bitops must be a number above 0, such as 1.2e15, got {bitops!r}")
+
+
+def _budget(saving: float | None, bitops: float | None, upper_bound: int) -> int:
+    """The budget in whole BitOPs. A saving of 0.4 is four tenths, not the nearest float."""
+    if saving is None:
+        assert bitops is not None
+        return math.floor(bitops)
+    return math.floor((1 - Fraction(str(saving))) * upper_bound)
+
+
+# -- candidates ------------------------------------------------------------------------------------
 
 
 def list_candidates(
@@ -50,25 +171,26 @@ def list_candidates(
     cycles: Sequence[int] | None = None,
     tops: Sequence[int] = (),
 ) -> list[Schedule]:
-    """Static bits; and from every bit-width of low, ..., high - 1 to high: the ten named schedules,
-    CPT's triangle and annealing, ramps, two stages, and CPT's cycle starting late.
+    """Every published schedule between `low` and `high` bits.
 
-    cycles: how often the cycling ones cycle; by default those of `CYCLES` that the run can hold.
-    tops: upper bounds to consider besides `high`.
+    These are static bits and, from each of low, ..., high - 1 up to high: the ten named schedules,
+    CPT's triangle and annealing, ramps, two stages, and CPT's cycle with a delayed start. cycles:
+    the numbers of cycles, by default those of `CYCLES` that fit the run. tops: upper bounds besides
+    `high`.
 
     >>> [str(one) for one in list_candidates(3, 4, total_steps=100, cycles=[8])][:5]
     ['3', 'CR:3-4:8', 'CT:3-4:8', 'ER:3-4:8', 'ET-H:3-4:8']
     """
     check_range(low, high)
     if low == high:
-        raise ValueError(f"low and high are both {low}: nothing to schedule between; lower low")
+        raise ValueError(f"low and high are both {low}, so there is nothing to schedule; lower low")
     if low >= FLOAT_BITS:
-        raise ValueError(f"low ({low}) is float32, as all bits from {FLOAT_BITS} on; lower it")
+        raise ValueError(f"low ({low}) is float32, as are all bits from {FLOAT_BITS} on; lower it")
     total = check_total(total_steps)
     numbers = _check_cycles(cycles, total)
     for top in tops:
         if top not in range(low + 1, high + 1):
-            raise ValueError(f"tops must lie above low ({low}) and up to high ({high}), got {top}")
+            raise ValueError(f"tops must be above low ({low}) and up to high ({high}), got {top}")
     found: list[Schedule] = [Static(bits) for bits in range(low, min(high, FLOAT_BITS))]
     for top in sorted({high, *tops}, reverse=True):
         for bottom in range(low, min(top, FLOAT_BITS)):
@@ -91,7 +213,7 @@ def _between(low: int, high: int, cycles: Sequence[int]) -> Iterator[Schedule]:
 
 
 def _fits(schedule: Schedule, total_steps: int) -> bool:
-    """Whether what a late start leaves of the run holds all its cycles."""
+    """Whether the run has room for all cycles, also after a delayed start."""
     try:
         schedule.check_span(total_steps)
     except ValueError:
@@ -105,16 +227,18 @@ def _check_cycles(cycles: Sequence[int] | None, total_steps: int) -> list[int]:
     if not cycles:
         raise ValueError("cycles is empty: give at least one number, such as 8")
     for n in cycles:
-        Cycle(3, 8, n).check_span(total_steps)  # a whole number that the run can hold
+        Cycle(3, 8, n).check_span(total_steps)  # raises unless it is a whole number that fits
     return sorted(set(cycles))
 
+
+# -- prices ----------------------------------------------------------------------------------------
 
 Pair = tuple[Bits, Bits]  # forward and backward bits of a step
 
 
 @dataclass(frozen=True)
 class Pricer:
-    """The traced model and the length of the run; `bitops` prices one forward schedule."""
+    """Prices forward schedules for one traced model and length of the run."""
 
     trace: Trace
     backward: Schedule
@@ -122,7 +246,7 @@ class Pricer:
     samples_per_step: int
     convention: str
     _bits_of: BitsOf = field(repr=False)
-    _backward_runs: list[Run] = field(repr=False)
+    _backward_segments: list[Segment] = field(repr=False)
     _known: dict[Pair, list[OperandBits]] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -137,38 +261,60 @@ class Pricer:
         batch_size: int | None,
         convention: str,
     ) -> Pricer:
-        """Traces the model, once."""
-        if CONVENTIONS[convention].needs_conversion:
-            quantized_layers(model)  # none: every schedule would cost the same
-        bits_of = _bits_of(model, backward, total_steps, convention)
-        runs = find_runs(backward, total_steps)
+        """Trace the model and keep the arguments of `training_cost`."""
+        needs_conversion = CONVENTIONS[convention].needs_conversion
+        if needs_conversion:
+            quantized_layers(model)  # raises if there are none: every schedule would cost the same
+        bits_of = find_layer_schedules(
+            model,
+            {"forward": "fp32", "backward": backward},
+            total_steps,
+            needs_conversion=needs_conversion,
+        ).bits_of
+        segments = find_segments(backward, total_steps)
         trace = count_macs(model, example_inputs, batch_size=batch_size)
         samples = trace.batch_size if samples_per_step is None else samples_per_step
         check_count(samples, "samples_per_step")
-        return cls(trace, backward, total_steps, samples, convention, bits_of, runs)
+        return cls(trace, backward, total_steps, samples, convention, bits_of, segments)
 
-    def bitops(self, runs: list[Run]) -> int:
-        """BitOPs of a run whose forward bits are these, by the convention."""
-        return self._price(count_steps(runs, self._backward_runs))
+    def price(self, schedule: Schedule, upper_bound: int) -> PricedSchedule:
+        """A forward schedule with its cost, bits over the run and findings."""
+        total = self.total_steps
+        segments = find_segments(schedule, total)
+        bitops = self.bitops(segments)
+        return PricedSchedule(
+            schedule=schedule,
+            bitops=bitops,
+            saving=1 - bitops / upper_bound,
+            mean_bits=sum((s.stop - s.start) * cost_bits(s.bits) for s in segments) / total,
+            top_share=sum(s.stop - s.start for s in segments if s.bits == schedule.high) / total,
+            last=segments[-1].bits,
+            findings=find_findings(schedule, self.backward),
+            segments=tuple(segments),
+        )
+
+    def bitops(self, segments: list[Segment]) -> int:
+        """BitOPs of a run with these forward bits, by the convention."""
+        return self._count(count_steps(segments, self._backward_segments))
 
     def upper_bound(self, high: int) -> int:
         """BitOPs with forward bits static at `high` and errors at the top of their schedule."""
-        return self._price({(high, self.backward.high): self.total_steps})
+        return self._count({(high, self.backward.high): self.total_steps})
 
-    def _price(self, steps: dict[Pair, int]) -> int:
+    def _count(self, steps: dict[Pair, int]) -> int:
         usages: list[Usage] = []
         by_pair = [(self._operands(pair), number) for pair, number in steps.items()]
         for place in range(len(self.trace.layers)):
             usage: dict[OperandBits, tuple[int, int]] = {}
             for operands, number in by_pair:
                 before = usage.get(operands[place], (0, 0))[0]
-                total = before + number  # pairs may cost the same: a float layer is always at 32
+                total = before + number  # pairs can share bits: a float layer is always at 32
                 usage[operands[place]] = total, total * self.samples_per_step
             usages.append(usage)
         return sum(layer.bitops for layer in CONVENTIONS[self.convention](self.trace, usages))
 
     def _operands(self, pair: Pair) -> list[OperandBits]:
-        """The bits that every layer multiplies at."""
+        """The operand bits of every layer."""
         if pair not in self._known:
             q, b = pair
             precision = Precision(weight=q, act=q, error=b, grad=b)
@@ -176,36 +322,25 @@ class Pricer:
         return self._known[pair]
 
 
-def _bits_of(model: nn.Module, backward: Schedule, total_steps: int, convention: str) -> BitsOf:
-    """What a layer multiplies at when it is given a precision, by the convention."""
-    given: dict[str, RoleSchedule] = dict.fromkeys(("weight", "act", "error", "grad"), INHERIT)
-    given |= {"forward": "fp32", "backward": backward}
-    needs = CONVENTIONS[convention].needs_conversion
-    return find_plans(model, given, total_steps, needs_conversion=needs).bits_of
-
-
-WIDTH = 100
-LIMIT = 20
-NEAR = 0.001  # savings this close share a line of the table
-_SIGNS = {"for": "+", "against": "-", "mixed": "~"}
+# -- the plan --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One schedule: what it costs over the run, and what is known about it."""
+class PricedSchedule:
+    """A forward schedule, its cost and bits over the run, and its published findings."""
 
     schedule: Schedule
     bitops: int
-    saving: float  # share of the static upper bound's BitOPs that is not spent
+    saving: float  # share of the static upper bound's BitOPs
     mean_bits: float  # float32 counts as 32
-    top_share: float  # of the steps, at the most bits of the schedule
+    top_share: float  # share of the steps at the schedule's most bits
     last: Bits  # bits of the last step
     findings: tuple[Finding, ...]
-    runs: tuple[Run, ...] = field(repr=False, compare=False)  # its stretches of equal bits
+    segments: tuple[Segment, ...] = field(repr=False, compare=False)
 
     @property
     def forward(self) -> str:
-        """The text to give as `forward`."""
+        """The text to pass as `forward`."""
         return str(self.schedule)
 
     @property
@@ -237,12 +372,12 @@ class Row:
 class Plan:
     """The schedules that cost no more than the budget, dearest first; `str()` is a table.
 
-    Dearest first: what lies nearest to the budget departs least from the static upper bound.
+    The dearest schedule is the closest to the static upper bound.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[PricedSchedule, ...]
     num_candidates: int
-    budget: int  # BitOPs, or the unit of the convention, as everywhere here
+    budget: int  # in `unit`, as are all costs here
     upper_bound: int  # forward static at `high`, errors at their top
     low: int
     high: int
@@ -250,7 +385,7 @@ class Plan:
     total_steps: int
     samples_per_step: int
     convention: str
-    unit: str  # that the convention counts in, mostly BitOPs
+    unit: str  # of the convention, such as BitOPs
     uncounted: tuple[str, ...]
 
     def to_dict(self, limit: int | None = None) -> dict[str, Any]:
@@ -265,12 +400,12 @@ class Plan:
             **plain, "num_rows": len(self.rows), "uncounted": list(self.uncounted), "rows": rows
         }  # fmt: skip
 
-    def lines(self) -> list[tuple[Row, list[int]]]:
-        """Rows that differ only in their number of cycles, and cost about the same, as one.
+    def lines(self) -> list[tuple[PricedSchedule, list[int]]]:
+        """The lines of the table: a row, and the other numbers of cycles that cost the same.
 
-        With the row that stands for them come the other numbers of cycles.
+        Rows share a line if they differ only in their number of cycles and cost about the same.
         """
-        groups: dict[tuple[object, ...], list[Row]] = {}
+        groups: dict[tuple[object, ...], list[PricedSchedule]] = {}
         for row in self.rows:
             key = (_shape(row.schedule), row.ends_at_top, row.last, row.findings)
             near = groups.setdefault(key, [])
@@ -290,7 +425,7 @@ class Plan:
         return self.text()
 
     def text(self, limit: int | None = LIMIT) -> str:
-        """At most `limit` lines of the table, the findings they refer to, and how to read both."""
+        """At most `limit` lines of the table, with a legend and their findings."""
         lines = self.lines()
         shown = lines[:limit]
         known: dict[Finding, int] = {}
@@ -317,7 +452,7 @@ class Plan:
 
     @property
     def bound_name(self) -> str:
-        """The static upper bound in words, such as 'static 8/8'."""
+        """The static upper bound, such as 'static 8/8'."""
         return name_bound(self.high, parse_schedule(self.backward))
 
     def _title(self) -> str:
@@ -329,15 +464,16 @@ class Plan:
                 f"{len(self.rows):,} of {self.num_candidates:,} schedules between {self.low} and "
                 f"{self.high} bits, errors at {self.backward}, cost at most {self.budget:.4g} "
                 f"{self.unit}: {compared} ({self.upper_bound:.4g}), over "
-                f"{count(self.total_steps, 'step')} of {count(self.samples_per_step, 'sample')}, "
-                f"convention {self.convention!r}. Dearest first.",
+                f"{pluralize(self.total_steps, 'step')} of "
+                f"{pluralize(self.samples_per_step, 'sample')}, convention {self.convention!r}. "
+                "Dearest first.",
                 WIDTH,
             )
         )
 
 
 def name_bound(high: int, backward: Schedule) -> str:
-    """Static forward bits, and the top of the errors' schedule.
+    """The static upper bound: forward bits, and the top of the errors' schedule.
 
     >>> name_bound(8, parse_schedule("CR:6-10:8"))
     'static 8/10'
@@ -345,25 +481,7 @@ def name_bound(high: int, backward: Schedule) -> str:
     return f"static {high}/{bits_text(backward.high)}"
 
 
-def describe_row(
-    schedule: Schedule, runs: Sequence[Run], *, bitops: int, upper_bound: int,
-    findings: tuple[Finding, ...],
-) -> Row:  # fmt: skip
-    """The row of a schedule whose stretches and price are known."""
-    total = runs[-1].stop
-    return Row(
-        schedule=schedule,
-        bitops=bitops,
-        saving=1 - bitops / upper_bound,
-        mean_bits=sum((run.stop - run.start) * cost_bits(run.bits) for run in runs) / total,
-        top_share=sum(run.stop - run.start for run in runs if run.bits == schedule.high) / total,
-        last=runs[-1].bits,
-        findings=findings,
-        runs=tuple(runs),
-    )
-
-
-def _numbers(row: Row) -> tuple[str, ...]:
+def _numbers(row: PricedSchedule) -> tuple[str, ...]:
     end = "top" if row.ends_at_top else f"at {bits_text(row.last)}"
     return (
         f"{row.saving:.1%}", f"{row.bitops:.3e}", f"{row.mean_bits:.2f}", f"{row.top_share:.0%}",
@@ -377,7 +495,7 @@ def _cycles(schedule: Schedule) -> int:
 
 
 def _shape(schedule: Schedule) -> str:
-    """The text of the schedule, whatever its cycles."""
+    """The text of the schedule with one cycle, equal for all numbers of cycles."""
     if isinstance(schedule, Delay):
         return f"delay@{schedule.start!r}({_shape(schedule.schedule)})"
     return str(replace(schedule, cycles=1) if isinstance(schedule, Cyclic) else schedule)  # type: ignore[type-var]
@@ -395,126 +513,3 @@ def _legend(known: dict[Finding, int]) -> str:
             subsequent_indent=" " * 5,
         )  # fmt: skip
     return "\n".join(lines)
-
-
-def plan(
-    model: nn.Module,
-    example_inputs: Any,
-    *,
-    low: int,
-    high: int,
-    total_steps: int,
-    saving: float | None = None,
-    bitops: float | None = None,
-    backward: ScheduleLike = 8,
-    cycles: Sequence[int] | None = None,
-    tops: Sequence[int] = (),
-    samples_per_step: int | None = None,
-    batch_size: int | None = None,
-    convention: str = "exact",
-) -> Plan:
-    """The schedules between `low` and `high` bits that cost no more than a budget.
-
-    The budget is either a `saving`, the share of the BitOPs of the static upper bound (forward
-    `high`, errors at their top) that must not be spent, or an absolute number of `bitops`. The
-    candidates, with their `cycles` and `tops`, are those of `list_candidates`. Each is priced as
-    `training_cost` prices it, but the model is traced only once; `example_inputs`, `batch_size`,
-    `samples_per_step` and `convention` are those of `training_cost`. When nothing meets the budget
-    the error names the cheapest candidate.
-
-    >>> import torch
-    >>> from bitcycle.convert import quantize_model
-    >>> model = quantize_model(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
-    >>> found = plan(model, torch.ones(1, 4), low=3, high=8, total_steps=64_000, saving=0.4)
-    >>> found.rows[0].forward, round(found.rows[0].saving, 4)
-    ('RT-H:5-8:2', 0.4093)
-    """
-    errors = parse_schedule(backward)
-    schedules = list_candidates(low, high, total_steps=total_steps, cycles=cycles, tops=tops)
-    _check_budget(saving, bitops)
-    pricer = Pricer.of(
-        model,
-        example_inputs,
-        backward=errors,
-        total_steps=total_steps,
-        samples_per_step=samples_per_step,
-        batch_size=batch_size,
-        convention=convention,
-    )
-    upper_bound = pricer.upper_bound(high)
-    rows: list[Row] = []
-    for schedule in schedules:
-        runs = find_runs(schedule, total_steps)
-        rows.append(
-            describe_row(
-                schedule,
-                runs,
-                bitops=pricer.bitops(runs),
-                upper_bound=upper_bound,
-                findings=find_findings(schedule, errors),
-            )
-        )
-    rows.sort(key=lambda row: (-row.bitops, not row.ends_at_top, row.forward))
-    budget = _budget(saving, bitops, upper_bound)
-    unit = CONVENTIONS[convention].unit
-    if rows[-1].bitops > budget:
-        bound = name_bound(high, errors)
-        raise ValueError(_nothing_fits(rows, budget, upper_bound, bound, unit))
-    return Plan(
-        rows=tuple(row for row in rows if row.bitops <= budget),
-        num_candidates=len(rows),
-        budget=budget,
-        upper_bound=upper_bound,
-        low=low,
-        high=high,
-        backward=str(errors),
-        total_steps=total_steps,
-        samples_per_step=pricer.samples_per_step,
-        convention=convention,
-        unit=unit,
-        uncounted=pricer.trace.uncounted,
-    )
-
-
-def parse_saving(text: str) -> float:
-    """A share from '40%' or '0.4'.
-
-    >>> parse_saving("40%"), parse_saving("0.4")
-    (0.4, 0.4)
-    """
-    try:
-        number = Fraction(text.strip().removesuffix("%"))
-    except (ValueError, ZeroDivisionError):
-        raise ValueError(f"a saving is a share such as 40% or 0.4, got {text!r}") from None
-    if text.strip().endswith("%"):
-        number /= 100
-    elif number >= 1:
-        raise ValueError(f"a saving is a share below 1, got {text!r}; did you mean {text}%?")
-    return float(number)
-
-
-def _check_budget(saving: float | None, bitops: float | None) -> None:
-    if (saving is None) == (bitops is None):
-        raise ValueError(f"give exactly one of saving ({saving}) and bitops ({bitops})")
-    if saving is not None and not 0 <= saving < 1:
-        raise ValueError(f"saving must be a share from 0 to below 1, such as 0.4, got {saving!r}")
-    if bitops is not None and not (math.isfinite(bitops) and bitops > 0):
-        raise ValueError(f"bitops must be a number above 0, such as 1.2e15, got {bitops!r}")
-
-
-def _budget(saving: float | None, bitops: float | None, upper_bound: int) -> int:
-    """In whole BitOPs; a saving of 0.4 is four tenths, not the nearest binary fraction."""
-    if saving is None:
-        assert bitops is not None
-        return math.floor(bitops)
-    return math.floor((1 - Fraction(str(saving))) * upper_bound)
-
-
-def _nothing_fits(rows: Sequence[Row], budget: int, upper_bound: int, bound: str, unit: str) -> str:
-    cheapest = rows[-1]
-    return (
-        f"none of {len(rows):,} schedules meets the budget of {budget:.4g} {unit} "
-        f"({1 - budget / upper_bound:.1%} less than {bound}): the cheapest, "
-        f"forward {cheapest.forward}, takes {cheapest.bitops:.4g} and saves {cheapest.saving:.1%}; "
-        "raise the budget, lower `low` or the error bits, convert more layers, or train less"
-    )

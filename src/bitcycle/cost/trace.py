@@ -1,4 +1,9 @@
-"""What one traced batch told: the products of every layer, the norms, and what was not counted."""
+"""Trace one batch: the products of every layer that runs, with their MACs.
+
+`count_macs` runs the model once with hooks. The layers' products come from the counters of
+`cost/count.py`. Products that no layer owns, such as `x @ y` in a `forward`, come from the formulas
+per operator at the end of this file. `cost/conventions.py` turns the MACs into BitOPs.
+"""
 
 from __future__ import annotations
 
@@ -30,20 +35,96 @@ from bitcycle.cost.count import (
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nn.third_party import find_layer
 from bitcycle.patterns import named_modules, unwrap
+from bitcycle.schedules.base import check_count
+
+_NORMS = {"batch": nn.modules.batchnorm._BatchNorm, "layer": nn.LayerNorm}
 
 
-class Amounts(NamedTuple):
-    """What a layer's products come to at given bits, over the traced batch."""
+def count_macs(model: nn.Module, example_inputs: Any, *, batch_size: int | None = None) -> Trace:
+    """Run the model once and count the MACs of a training step on these inputs.
 
-    bitops: dict[str, int]  # by matmul
-    batch_reads: int  # operand bits read that grow with the batch
-    weight_reads: int  # and those that do not
-    uniform_reads: int  # if every operand had one element
+    example_inputs: a tensor, a tuple of arguments, or a dict of keyword arguments, on the model's
+    device (the meta device works). batch_size: the number of samples in them, by default the
+    leading dimension of the first tensor. The model runs in evaluation mode at float32, without a
+    backward pass, and does not change. `requires_grad` decides which gradients exist: the first
+    layer has no grad_input, a frozen weight no grad_weight. Products that no layer owns (x @ y,
+    fused attention) have a row under the module they run in. Layers that only run in training are
+    listed as uncounted. Products that gradient checkpointing repeats are counted once.
+
+    >>> trace = count_macs(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), torch.ones(3, 4))
+    >>> [(layer.name, layer.macs) for layer in trace.layers]
+    [('0', {'output': 96, 'grad_input': 0, 'grad_weight': 96}),
+     ('1', {'output': 48, 'grad_input': 48, 'grad_weight': 48})]
+    """
+    num_samples = _batch_size(example_inputs) if batch_size is None else batch_size
+    check_count(num_samples, "batch_size")
+    model = unwrap(model)  # a DistributedDataParallel would wait for a backward pass
+    for name, parameter in model.named_parameters():
+        if nn.parameter.is_lazy(parameter):
+            raise ValueError(f"parameter {name!r} is lazy: run one batch through the model first")
+    tally, watch = _Tally(model), ProductCounter()
+    with preserved(model), watch_products(model, tally.owners, watch), tally.hooked(watch):
+        call_model(model, example_inputs)
+    return tally.trace(watch, num_samples)
+
+
+def _batch_size(example_inputs: Any) -> int:
+    first = next((leaf for leaf in tree_leaves(example_inputs) if isinstance(leaf, Tensor)), None)
+    if first is None or first.dim() == 0:
+        raise ValueError("example_inputs have no batch dimension: pass batch_size=")
+    return first.shape[0]
+
+
+@contextmanager
+def preserved(model: nn.Module) -> Iterator[None]:
+    """Run with gradients on, and restore random states and buffers afterwards."""
+    buffers = [
+        (module, name, buffer, None if buffer.is_meta else buffer.detach().clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    has_fast_path = torch.backends.mha.get_fastpath_enabled()
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(list(devices)))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        torch.backends.mha.set_fastpath_enabled(False)  # it skips the modules it runs
+        try:
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(has_fast_path)
+            for module, name, buffer, values in buffers:
+                module._buffers[name] = buffer
+                if values is not None and not torch.equal(buffer, values):
+                    with torch.no_grad():
+                        buffer.copy_(values)
+
+
+# -- the trace ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Every layer that ran, the batch size, and the names of products that were not counted."""
+
+    layers: tuple[LayerMacs, ...]
+    batch_size: int
+    uncounted: tuple[str, ...]
+    norms: tuple[Norm, ...]
+    modules: tuple[nn.Module, ...] = field(repr=False, compare=False)  # of the layers
+    order: tuple[str, ...] = field(repr=False, compare=False)  # names of all modules
+
+    @property
+    def macs(self) -> dict[str, int]:
+        """MACs of the whole batch by matmul."""
+        return {m: sum(layer.macs[m] for layer in self.layers) for m in MATMULS}
 
 
 @dataclass(frozen=True)
 class LayerMacs:
-    """The products of one layer over the traced batch; all its calls added up."""
+    """The products of one layer over the traced batch, summed over its calls."""
 
     name: str
     kind: str  # the float module's type
@@ -53,9 +134,9 @@ class LayerMacs:
     )
 
     def at_bits(self, bits: tuple[int, ...], grad_weight_error: int | None = None) -> Amounts:
-        """For bits of weight, act and error; computed once, asked for at every step of a run.
+        """BitOPs and operand bits at bits of weight, act and error; cached.
 
-        grad_weight_error: the error's bits in grad_weight, if they are others than in grad_input.
+        grad_weight_error: the bits of the error in grad_weight, by default those in grad_input.
         """
         key = (*bits, bits[-1] if grad_weight_error is None else grad_weight_error)
         if key not in self._known:
@@ -82,7 +163,7 @@ class LayerMacs:
 
     @property
     def macs(self) -> dict[str, int]:
-        """MACs by matmul; 0 where there is none, such as the first layer's grad_input."""
+        """MACs by matmul; 0 if there is no such product, as for the first layer's grad_input."""
         return {m: sum(p.macs for p in self.products if p.matmul == m) for m in MATMULS}
 
     @property
@@ -97,74 +178,178 @@ class LayerMacs:
 
     @property
     def grad_weight(self) -> int:
-        """MACs of the weight's gradient (for a MatMul: the second operand's)."""
+        """MACs of the weight's gradient; for a MatMul, of the second operand's."""
         return self.macs["grad_weight"]
 
     @property
     def is_aggregation(self) -> bool:
-        """Whether it sums over the edges of a graph."""
+        """Whether the layer sums over the edges of a graph."""
         return any(role in product.roles for product in self.products for role in (FIXED, ONES))
+
+
+class Amounts(NamedTuple):
+    """BitOPs and operand bits of a layer's products at some bits, over the traced batch."""
+
+    bitops: dict[str, int]  # by matmul
+    batch_reads: int  # operand bits read for activations and errors: they grow with the batch
+    weight_reads: int  # operand bits read for weights: they do not
+    uniform_reads: int  # operand bits read if every operand had one element
 
 
 @dataclass(frozen=True)
 class Norm:
-    """A normalization layer that ran: multiplies no matrices, but published counts have it."""
+    """A normalization layer that ran: no products, but the published conventions count it."""
 
     name: str
     kind: str
     family: str  # "batch" or "layer"
-    elements: int  # of its outputs
+    elements: int  # outputs of all its calls
 
 
-@dataclass(frozen=True)
-class Trace:
-    """Every layer that ran, the batch it ran on, and what multiplied without being counted."""
+# -- products of layers ---------------------------------------------------------------------------
 
-    layers: tuple[LayerMacs, ...]
-    batch_size: int
-    uncounted: tuple[str, ...]
-    norms: tuple[Norm, ...]
-    modules: tuple[nn.Module, ...] = field(repr=False, compare=False)  # of the layers
-    order: tuple[str, ...] = field(repr=False, compare=False)  # names of all modules
+
+class _Tally:
+    """Collects the products of a model's layers, call by call."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.modules = {entry.name: entry.module for entry in named_modules(model)}
+        self.norm_elements: dict[str, int] = {}
+        self.candidates = {id(c.module): c for c in find_candidates(model)}
+        for e in named_modules(model):  # types with a counter that cannot be converted
+            if id(e.module) not in self.candidates and find_counter(type(e.module)) is not None:
+                self.candidates[id(e.module)] = Candidate(e.module, e.names, e.parents)
+        self.counters: dict[int, Counter] = {}
+        self.changed: set[int] = set()  # with a forward of their own: the watch checks them
+        for key, candidate in self.candidates.items():
+            if (found := find_counter(type(candidate.module))) is not None:
+                base, self.counters[key] = found
+                if _overrides(candidate.module, base):
+                    self.changed.add(key)
+            elif _calls_a_function(type(candidate.module)):
+                self.changed.add(key)
+        self.products: dict[int, list[Product]] = {key: [] for key in self.candidates}
+        self.num_calls = dict.fromkeys(self.candidates, 0)
+        self.failures: dict[int, str] = {}
 
     @property
-    def macs(self) -> dict[str, int]:
-        """MACs of the whole batch by matmul."""
-        return {m: sum(layer.macs[m] for layer in self.layers) for m in MATMULS}
+    def owners(self) -> list[Candidate]:
+        """The modules whose counters count their products."""
+        return [c for key, c in self.candidates.items() if key not in self.changed]
 
+    @contextmanager
+    def hooked(self, watch: ProductCounter) -> Iterator[None]:
+        """Count every call inside the `with`."""
 
-@contextmanager
-def preserved(model: nn.Module) -> Iterator[None]:
-    """Gradients on; random states and buffers as they were afterwards, whatever the model does."""
-    buffers = [
-        (module, name, buffer, None if buffer.is_meta else buffer.detach().clone())
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
-    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    has_fast_path = torch.backends.mha.get_fastpath_enabled()
-    with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(list(devices)))
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.enable_grad())
-        torch.backends.mha.set_fastpath_enabled(False)  # it skips the modules it runs
+        def count(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            self.num_calls[id(module)] += 1
+            if id(module) in self.counters:
+                watch.is_paused = True  # reading a parametrized weight computes it
+                self._count(Call(module, args, kwargs, output))
+                watch.is_paused = False
+
+        handles = [
+            candidate.module.register_forward_hook(count, with_kwargs=True)
+            for candidate in self.candidates.values()
+            if not isinstance(candidate.module, torch.jit.ScriptModule)  # takes no hook
+        ]
+        handles += [
+            module.register_forward_hook(self._count_norm(name))
+            for name, module in self.modules.items()
+            if isinstance(module, tuple(_NORMS.values()))
+        ]
         try:
             yield
         finally:
-            torch.backends.mha.set_fastpath_enabled(has_fast_path)
-            for module, name, buffer, values in buffers:
-                module._buffers[name] = buffer
-                if values is not None and not torch.equal(buffer, values):
-                    with torch.no_grad():
-                        buffer.copy_(values)
+            for handle in handles:
+                handle.remove()
+
+    def _count(self, call: Call) -> None:
+        key = id(call.module)
+        try:
+            self.products[key] += self.counters[key](call)
+        except UncountedError as reason:
+            self.failures[key] = str(reason)
+
+    def _count_norm(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def count(module: nn.Module, args: Any, output: Any) -> None:
+            self.norm_elements[name] = self.norm_elements.get(name, 0) + output.numel()
+
+        return count
+
+    def trace(self, watch: ProductCounter, batch_size: int) -> Trace:
+        """The trace, with layers in the order of the modules."""
+        rows: dict[str, tuple[nn.Module, list[Product]]] = {}
+        uncounted = []
+        for key, candidate in self.candidates.items():
+            is_known = key not in self.changed or (
+                key in self.counters and watch.take_back(candidate.name, self.num_calls[key])
+            )
+            if is_known and self.products[key]:
+                rows[candidate.name] = candidate.module, self.products[key]
+            # otherwise the watch or its children count its products
+            if (is_known or key in self.failures) and (reason := self._reason(key, candidate)):
+                name = candidate.name or "(the model itself)"
+                uncounted.append(f"{name} ({_kind(candidate.module)}): {reason}")
+        for name, products in watch.products.items():
+            rows[name] = self.modules[name], products
+        layers, modules = [], []
+        for name in (name for name in self.modules if name in rows):
+            module, products = rows[name]
+            layers.append(LayerMacs(name, _kind(module), add_up(products)))
+            modules.append(module)
+        return Trace(
+            layers=tuple(layers),
+            batch_size=batch_size,
+            uncounted=(*uncounted, *watch.lines()),
+            norms=tuple(self._norms()),
+            modules=tuple(modules),
+            order=tuple(self.modules),
+        )
+
+    def _norms(self) -> Iterator[Norm]:
+        for name, elements in self.norm_elements.items():
+            module = self.modules[name]
+            family = next(f for f, kind in _NORMS.items() if isinstance(module, kind))
+            yield Norm(name, _kind(module), family, elements)
+
+    def _reason(self, key: int, candidate: Candidate) -> str | None:
+        if key in self.failures:
+            return self.failures[key]
+        if self.num_calls[key] > 0:
+            return None if key in self.counters else "no MAC counter for this type"
+        if any(self.num_calls.get(id(parent)) for parent in candidate.parents):
+            return None  # its parent counts it, as nn.MultiheadAttention counts out_proj
+        whole = (candidate.module, *candidate.parents)
+        if any(isinstance(module, torch.jit.ScriptModule) for module in whole):
+            return "scripted: its calls cannot be traced"
+        return "did not run"
 
 
-Formula = Callable[[tuple[Any, ...], Any], list[Product]]
+def _kind(module: nn.Module) -> str:
+    return (module.float_type if isinstance(module, QuantizedLayer) else type(module)).__name__
+
+
+def _calls_a_function(kind: type[nn.Module]) -> bool:
+    """Whether its products run in a function from elsewhere, which only the watch can count."""
+    return any(find_layer(base) is not None for base in kind.__mro__)
+
+
+def _overrides(module: nn.Module, base: type[nn.Module]) -> bool:
+    if isinstance(module, QuantizedLayer):
+        return False
+    return any(
+        name in module.__dict__ or getattr(type(module), name) is not getattr(base, name)
+        for name in ("forward", "_conv_forward")
+        if hasattr(base, name)
+    )
+
+
+# -- products that no layer owns ------------------------------------------------------------------
 
 
 class ProductCounter(ProductWatch):  # type: ignore[no-untyped-call]
-    """Counts the products that no module owns; those without a formula are only named."""
+    """Counts the products that no layer owns, and names those without a formula."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -172,7 +357,7 @@ class ProductCounter(ProductWatch):  # type: ignore[no-untyped-call]
         self.num_counted: dict[str, int] = {}
 
     def note(self, place: str, name: str, args: tuple[Any, ...], result: Any) -> None:
-        """Count it, or take down its name."""
+        """Count a product, or note its name."""
         if name not in FORMULAS:
             super().note(place, name, args, result)
             return
@@ -180,7 +365,7 @@ class ProductCounter(ProductWatch):  # type: ignore[no-untyped-call]
         self.num_counted[place] = self.num_counted.get(place, 0) + 1
 
     def take_back(self, place: str, num_calls: int) -> bool:
-        """Forget what ran in a module, if that was one product per call."""
+        """Forget what ran in a module, if that was one product per call; return whether it was."""
         named = [found for found in self.found if found[0] == place]
         if sum(self.found[n] for n in named) + self.num_counted.get(place, 0) != num_calls:
             return False
@@ -230,7 +415,7 @@ def _two(args: tuple[Any, ...], result: Tensor) -> list[Product]:
     return matrix_products(args[0], args[1], result)
 
 
-def _added_to(args: tuple[Any, ...], result: Tensor) -> list[Product]:
+def _add_two(args: tuple[Any, ...], result: Tensor) -> list[Product]:
     return matrix_products(args[1], args[2], result)  # c + a b
 
 
@@ -250,7 +435,7 @@ def _convolution(args: tuple[Any, ...], result: Tensor) -> list[Product]:
 def _attention(args: tuple[Any, ...], result: Any) -> list[Product]:
     """softmax(q k') v: elements(q) x S and rows(q) x S x Ev MACs, for S keys.
 
-    What a fused backward pass computes again is not counted.
+    Products that a fused backward pass recomputes are not counted.
     """
     q, k, v = args[:3]
     num_rows, num_keys = q.numel() // q.shape[-1], k.shape[-2]
@@ -267,9 +452,11 @@ def _attention(args: tuple[Any, ...], result: Any) -> list[Product]:
     ]  # fmt: skip
 
 
+Formula = Callable[[tuple[Any, ...], Any], list[Product]]  # of an operator's args and result
+
 FORMULAS: dict[str, Formula] = {
     **dict.fromkeys(("mm", "bmm", "mv", "dot", "vdot"), _two),
-    **dict.fromkeys(("addmm", "baddbmm", "addmv"), _added_to),
+    **dict.fromkeys(("addmm", "baddbmm", "addmv"), _add_two),
     "linear": _linear,
     **dict.fromkeys(("convolution", "convolution_overrideable"), _convolution),
     **dict.fromkeys(
@@ -282,186 +469,3 @@ FORMULAS: dict[str, Formula] = {
         _attention,
     ),
 }
-
-
-__all__ = ["LayerMacs", "Trace", "check_count", "count_macs"]
-
-_NORMS = {"batch": nn.modules.batchnorm._BatchNorm, "layer": nn.LayerNorm}
-
-
-def count_macs(model: nn.Module, example_inputs: Any, *, batch_size: int | None = None) -> Trace:
-    """Run the model once and count what a training step on these inputs multiplies.
-
-    example_inputs: a tensor, a tuple of arguments, or a dict of keyword arguments, on the model's
-    device (the meta device will do). batch_size: the number of samples in them; by default the
-    leading dimension of the first tensor. The model is left as it was: it runs in evaluation mode
-    at float32, without a backward pass. Which gradients exist is read from requires_grad: the
-    first layer has no grad_input, a frozen weight no grad_weight. Products that no layer owns
-    (x @ y, fused attention) have a row under the module they run in. Layers that only run in
-    training are listed as uncounted; products that gradient checkpointing repeats are not counted
-    twice.
-
-    >>> trace = count_macs(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), torch.ones(3, 4))
-    >>> [(layer.name, layer.macs) for layer in trace.layers]
-    [('0', {'output': 96, 'grad_input': 0, 'grad_weight': 96}),
-     ('1', {'output': 48, 'grad_input': 48, 'grad_weight': 48})]
-    """
-    num_samples = _batch_size(example_inputs) if batch_size is None else batch_size
-    check_count(num_samples, "batch_size")
-    model = unwrap(model)  # a DistributedDataParallel would wait for a backward pass
-    for name, parameter in model.named_parameters():
-        if nn.parameter.is_lazy(parameter):
-            raise ValueError(f"parameter {name!r} is lazy: run one batch through the model first")
-    tally, watch = _Tally(model), ProductCounter()
-    with preserved(model), watch_products(model, tally.owners, watch), tally.hooked(watch):
-        call_model(model, example_inputs)
-    return tally.trace(watch, num_samples)
-
-
-def check_count(number: object, what: str) -> None:
-    """Raise unless the number is a whole one of at least 1."""
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise ValueError(f"{what} must be a whole number of at least 1, got {number!r}")
-
-
-def _batch_size(example_inputs: Any) -> int:
-    first = next((leaf for leaf in tree_leaves(example_inputs) if isinstance(leaf, Tensor)), None)
-    if first is None or first.dim() == 0:
-        raise ValueError("example_inputs do not tell the number of samples: pass batch_size=")
-    return first.shape[0]
-
-
-class _Tally:
-    """What the counters say about each call of a model's layers."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.modules = {entry.name: entry.module for entry in named_modules(model)}
-        self.norm_elements: dict[str, int] = {}
-        self.candidates = {id(c.module): c for c in find_candidates(model)}
-        for e in named_modules(model):  # types that only the cost knows
-            if id(e.module) not in self.candidates and find_counter(type(e.module)) is not None:
-                self.candidates[id(e.module)] = Candidate(e.module, e.names, e.parents)
-        self.counters: dict[int, Counter] = {}
-        self.changed: set[int] = set()  # with a forward of their own: to be checked by the watch
-        for key, candidate in self.candidates.items():
-            if (found := find_counter(type(candidate.module))) is not None:
-                base, self.counters[key] = found
-                if _overrides(candidate.module, base):
-                    self.changed.add(key)
-            elif _calls_a_function(type(candidate.module)):
-                self.changed.add(key)
-        self.products: dict[int, list[Product]] = {key: [] for key in self.candidates}
-        self.num_calls = dict.fromkeys(self.candidates, 0)
-        self.failures: dict[int, str] = {}
-
-    @property
-    def owners(self) -> list[Candidate]:
-        """Modules whose products are theirs to count."""
-        return [c for key, c in self.candidates.items() if key not in self.changed]
-
-    @contextmanager
-    def hooked(self, watch: ProductCounter) -> Iterator[None]:
-        """Count every call inside the `with`."""
-
-        def count(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            self.num_calls[id(module)] += 1
-            if id(module) in self.counters:
-                watch.is_paused = True  # a parametrized weight is computed when it is looked at
-                self._count(Call(module, args, kwargs, output))
-                watch.is_paused = False
-
-        handles = [
-            candidate.module.register_forward_hook(count, with_kwargs=True)
-            for candidate in self.candidates.values()
-            if not isinstance(candidate.module, torch.jit.ScriptModule)  # takes no hook
-        ]
-        handles += [
-            module.register_forward_hook(self._count_norm(name))
-            for name, module in self.modules.items()
-            if isinstance(module, tuple(_NORMS.values()))
-        ]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def _count(self, call: Call) -> None:
-        key = id(call.module)
-        try:
-            self.products[key] += self.counters[key](call)
-        except UncountedError as reason:
-            self.failures[key] = str(reason)
-
-    def _count_norm(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def count(module: nn.Module, args: Any, output: Any) -> None:
-            self.norm_elements[name] = self.norm_elements.get(name, 0) + output.numel()
-
-        return count
-
-    def trace(self, watch: ProductCounter, batch_size: int) -> Trace:
-        """The rows in the order of the modules, and everything else by name."""
-        rows: dict[str, tuple[nn.Module, list[Product]]] = {}
-        uncounted = []
-        for key, candidate in self.candidates.items():
-            is_known = key not in self.changed or (
-                key in self.counters and watch.take_back(candidate.name, self.num_calls[key])
-            )
-            if is_known and self.products[key]:
-                rows[candidate.name] = candidate.module, self.products[key]
-            # otherwise its products are the watch's, or its children's
-            if (is_known or key in self.failures) and (reason := self._reason(key, candidate)):
-                name = candidate.name or "(the model itself)"
-                uncounted.append(f"{name} ({_kind(candidate.module)}): {reason}")
-        for name, products in watch.products.items():
-            rows[name] = self.modules[name], products
-        layers, modules = [], []
-        for name in (name for name in self.modules if name in rows):
-            module, products = rows[name]
-            layers.append(LayerMacs(name, _kind(module), add_up(products)))
-            modules.append(module)
-        return Trace(
-            layers=tuple(layers),
-            batch_size=batch_size,
-            uncounted=(*uncounted, *watch.lines()),
-            norms=tuple(self._norms()),
-            modules=tuple(modules),
-            order=tuple(self.modules),
-        )
-
-    def _norms(self) -> Iterator[Norm]:
-        for name, elements in self.norm_elements.items():
-            module = self.modules[name]
-            family = next(f for f, kind in _NORMS.items() if isinstance(module, kind))
-            yield Norm(name, _kind(module), family, elements)
-
-    def _reason(self, key: int, candidate: Candidate) -> str | None:
-        if key in self.failures:
-            return self.failures[key]
-        if self.num_calls[key] > 0:
-            return None if key in self.counters else "no MAC counter for this type"
-        if any(self.num_calls.get(id(parent)) for parent in candidate.parents):
-            return None  # read by a layer that was counted: nn.MultiheadAttention's out_proj
-        whole = (candidate.module, *candidate.parents)
-        if any(isinstance(module, torch.jit.ScriptModule) for module in whole):
-            return "scripted: its calls are not seen"
-        return "did not run"
-
-
-def _kind(module: nn.Module) -> str:
-    return (module.float_type if isinstance(module, QuantizedLayer) else type(module)).__name__
-
-
-def _calls_a_function(kind: type[nn.Module]) -> bool:
-    """Whether its products run in a function that it is told to call: seen by the watch alone."""
-    return any(find_layer(base) is not None for base in kind.__mro__)
-
-
-def _overrides(module: nn.Module, base: type[nn.Module]) -> bool:
-    if isinstance(module, QuantizedLayer):
-        return False
-    return any(
-        name in module.__dict__ or getattr(type(module), name) is not getattr(base, name)
-        for name in ("forward", "_conv_forward")
-        if hasattr(base, name)
-    )

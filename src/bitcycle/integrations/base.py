@@ -15,7 +15,7 @@ from bitcycle.cost import CostMeter
 from bitcycle.kernels import make_kernel
 from bitcycle.model_precision import at_precision, quantized_layers, set_precision
 from bitcycle.precision import ROLES, Precision, cost_bits
-from bitcycle.scheduler import INHERIT, PrecisionScheduler, RoleSchedule, role_schedules
+from bitcycle.scheduler import INHERIT, PrecisionScheduler, RoleSchedule, resolve_schedules
 from bitcycle.schedules import Adaptive
 from bitcycle.warnings import BitcycleWarning
 
@@ -50,8 +50,8 @@ class Settings:
     def make_scheduler(self, model: nn.Module, total_steps: int) -> PrecisionScheduler:
         """The scheduler of a run; adaptive schedules are refused."""
         roles = {name: getattr(self, name) for name in ("forward", "backward", *ROLES)}
-        for plan in role_schedules(quantized_layers(model), roles, total_steps):
-            for schedule in plan:
+        for schedules in resolve_schedules(quantized_layers(model), roles, total_steps):
+            for schedule in schedules:
                 if isinstance(schedule, Adaptive):
                     raise ValueError(
                         f"{schedule} follows the {' and the '.join(schedule.reads)} of the "

@@ -1,5 +1,5 @@
-"""Published numbers, the only copy: the papers' tables as CSV, and how to read them."""
+"""The papers' tables as CSV files, the only copy of published numbers, and their reader."""
 
-from bitcycle.published.tables import BitRange, Published, read_table, values
+from bitcycle.published.tables import BitRange, Published, display_name, read_table, values
 
-__all__ = ["BitRange", "Published", "read_table", "values"]
+__all__ = ["BitRange", "Published", "display_name", "read_table", "values"]

@@ -1,4 +1,8 @@
-"""The numbers of the papers' tables, read from the CSV files beside this file."""
+"""Read the papers' tables from the CSV files in this folder.
+
+These files are the only copy of a published number. Recipes, findings and `bitcycle cost --paper`
+read them.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,7 @@ class Published:
 
 @cache
 def read_table(name: str) -> tuple[dict[str, str], ...]:
-    """The rows of one table.
+    """The rows of a CSV file by its name, without `.csv`.
 
     >>> read_table("table8_gradient_cycling")[2]["bw"]
     '6-8'
@@ -49,7 +53,9 @@ def read_table(name: str) -> tuple[dict[str, str], ...]:
 
 
 def values(row: dict[str, str], where: str, *columns: str) -> tuple[Published, ...]:
-    """The numbers of a row, with their units.
+    """The numbers in some columns of a row, with their units.
+
+    where: the table, as in "CPT Table 2".
 
     >>> values(read_table("table7_delayed_start")[0], "CPT Table 7", "accuracy")[0].value
     70.24
@@ -65,8 +71,29 @@ def values(row: dict[str, str], where: str, *columns: str) -> tuple[Published, .
     )
 
 
+_DISPLAY_NAMES = {
+    "mobilenetv2": "MobileNetV2",
+    "transformer": "Transformer",
+    "lstm2": "LSTM",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "imagenet": "ImageNet",
+    "ptb": "PTB",
+    "wikitext103": "WikiText-103",
+}
+
+
+def display_name(name: str) -> str:
+    """A model or dataset of a CSV file as the papers write it.
+
+    >>> display_name("resnet74"), display_name("wikitext103")
+    ('ResNet-74', 'WikiText-103')
+    """
+    return _DISPLAY_NAMES.get(name) or name.replace("resnet", "ResNet-")
+
+
 class BitRange(NamedTuple):
-    """A cell such as 3-8/8: a forward range (or one number) and the backward bits."""
+    """Bits such as 3-8/8: a forward range (or one number) and the backward bits."""
 
     low: int
     high: int
@@ -74,7 +101,7 @@ class BitRange(NamedTuple):
 
     @classmethod
     def parse(cls, cell: str) -> BitRange:
-        """From the papers' way of writing.
+        """Read the papers' notation.
 
         >>> BitRange.parse("3-8/8"), BitRange.parse("6/6")
         (BitRange(low=3, high=8, backward=8), BitRange(low=6, high=6, backward=6))

@@ -10,18 +10,16 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from bitcycle.analysis.compare import Compared
+from bitcycle.analysis.compare import SeedGroup
 from bitcycle.analysis.config_id import config_id
 from bitcycle.precision import PARENTS, ROLES
 from bitcycle.schedules import Bits, Schedule, parse_schedule
+from bitcycle.schedules.segments import Segment, find_segments
 from bitcycle.study.results import MethodResult, RunState, State, StudyResult
 from bitcycle.study.study import Method, Study, StudyRun
 from bitcycle.train.config import RunConfig
 from bitcycle.train.result import RunResult
 from bitcycle.train.run_directory import RunDirectory
-
-Segment = tuple[int, int, Bits]  # first step, end, bits
-
 
 # -- logs -----------------------------------------------------------------------------------------
 
@@ -119,7 +117,7 @@ class LoggedMethod:
         is_length_known = self.config.steps is not None or any(run.result for run in self.runs)
         if schedule.is_adaptive or not is_length_known:
             return self.logged_bits(role)
-        return segments(schedule.values(self.num_steps))
+        return find_segments(schedule, self.num_steps)
 
     def weight_bits(self) -> list[Segment]:
         """The bits of the weights; the most, as logged, where layers differ."""
@@ -137,26 +135,11 @@ class LoggedMethod:
             starts = [0, *(line["step"] for line in lines)]
             bits = [_most_bits(line["bits"].get(role)) for line in lines]
             return [
-                (starts[places[0]], starts[places[-1] + 1], value)
+                Segment(starts[places[0]], starts[places[-1] + 1], value)
                 for value, run_of in groupby(range(len(bits)), key=lambda i: bits[i])
                 if (places := list(run_of))
             ]
         return []
-
-
-def segments(values: Iterable[Bits]) -> list[Segment]:
-    """Steps with equal bits as one segment.
-
-    >>> segments([3, 3, 4])
-    [(0, 2, 3), (2, 3, 4)]
-    """
-    found: list[Segment] = []
-    start = 0
-    for bits, run in groupby(values):
-        end = start + sum(1 for _ in run)
-        found.append((start, end, bits))
-        start = end
-    return found
 
 
 def _most_bits(bits: Any) -> Bits:
@@ -190,7 +173,7 @@ def logged_methods(result: StudyResult) -> list[LoggedMethod]:
     ]
 
 
-def logged_entries(entries: Iterable[Compared]) -> list[LoggedMethod]:
+def logged_entries(entries: Iterable[SeedGroup]) -> list[LoggedMethod]:
     """The configurations of a comparison."""
     return [
         LoggedMethod(

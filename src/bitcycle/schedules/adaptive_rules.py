@@ -1,4 +1,7 @@
-"""One more bit when a metric stops improving, as learning rates are lowered on a plateau."""
+"""The adaptive schedules: `Plateau`, `PFQ` (FracTrain) and `NoiseSwitch`.
+
+`schedules/adaptive.py` explains their state and how the scheduler advances it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from bitcycle.schedules.adaptive import (
     Adaptive,
     State,
     add_to_window,
-    check_count,
     check_levels,
     check_number,
     check_window,
@@ -21,7 +23,7 @@ from bitcycle.schedules.adaptive import (
     note_short_run,
     window_steps,
 )
-from bitcycle.schedules.base import SCHEDULES, Bits, Time, check_range, count
+from bitcycle.schedules.base import SCHEDULES, Bits, Time, check_count, check_range, pluralize
 
 if TYPE_CHECKING:
     from bitcycle.schedules.text import Reader
@@ -36,16 +38,16 @@ SOURCES: tuple[Source, ...] = ("loss", "validation")
 class Plateau(Adaptive):
     """One bit more when a metric has not improved for a while; from low to high.
 
-    M is the mean loss of `window` steps, or a validation metric that falls as the model gets
-    better. With the best M so far,
+    M is the mean loss of `window` steps, or a validation metric for which lower is better. With the
+    best M so far,
 
         improved = M < best - threshold * |best|        (the first M always is)
 
-    After more than `patience` M in a row that did not improve, the bits rise by one and the count
-    starts again; the best stays. These are the words of torch's `ReduceLROnPlateau`.
+    After more than `patience` M in a row without improvement, the bits rise by one and the count
+    starts again; the best stays. The settings mean the same as in torch's `ReduceLROnPlateau`.
 
-    on: "loss", of every step, or "validation", whenever it is measured (window has no meaning
-    then). window: steps, or a fraction of the run.
+    on: "loss", of every step, or "validation", at every evaluation (window has no effect then).
+    window: steps, or a fraction of the run.
 
     >>> rule = Plateau(3, 5, window=1, patience=1)
     >>> state = rule.start()
@@ -110,7 +112,7 @@ class Plateau(Adaptive):
     def notes_over(self, total_steps: int) -> list[str]:
         if self.on != "loss" or self.low == self.high:
             return []
-        # the first window is an improvement
+        # the first window always improves
         num_windows = 1 + (self.patience + 1) * (self.high - self.low)
         return note_short_run(
             self, num_windows * window_steps(self.window, total_steps), total_steps
@@ -133,9 +135,9 @@ class Plateau(Adaptive):
         return cls(low, high, **reader.settings(("window", "patience", "threshold", "on")))
 
 
-KEPT = 5  # windows whose means must be close to each other
-SCALED = 10  # windows from whose mean the scale is made
-TIGHTENED = 2  # turning points after which eps shrinks
+NUM_CLOSE = 5  # windows whose means must be close
+NUM_SCALE = 10  # first windows, whose mean is the scale
+NUM_SHRINKS = 2  # turns that shrink eps
 
 
 @SCHEDULES.register("pfq")
@@ -146,13 +148,13 @@ class PFQ(Adaptive):
     After every `window` steps, with L = the mean loss of the window,
 
         scale = the mean of L over the first 10 windows (over those there are, until then)
-        turn  = the last 5 windows are there and |L_i - L_last| <= eps * scale for each of them
+        turn  = |L_i - L_last| <= eps * scale for each of the last 5 windows
 
-    A turn goes on to the next bits and forgets the 5 windows; the first two make eps smaller, by
-    the factor alpha each. Lists of equal length and settings turn at the same steps: forward
-    3,4,6,8 with backward 6,6,8,8 is the paper's example.
+    A turn moves to the next bits and starts 5 new windows. The first two turns multiply eps by
+    alpha. Lists of equal length and settings turn at the same steps: forward 3,4,6,8 with backward
+    6,6,8,8 is the paper's example.
 
-    window: steps, or a fraction of the run; 0.00625 is the published 400 of 64,000 (an epoch).
+    window: steps, or a fraction of the run; 0.00625 is the paper's 400 of 64,000 steps (an epoch).
 
     >>> rule = PFQ((3, 8), window=1)
     >>> state = rule.start()
@@ -206,12 +208,12 @@ class PFQ(Adaptive):
         state, mean = add_to_window(state, measured["loss"], length)
         if mean is None:
             return state
-        first = state["first"] if len(state["first"]) == SCALED else [*state["first"], mean]
-        last = [*state["last"], mean][-KEPT:]
+        first = state["first"] if len(state["first"]) == NUM_SCALE else [*state["first"], mean]
+        last = [*state["last"], mean][-NUM_CLOSE:]
         turns = state["turns"]
         scale = abs(sum(first) / len(first))
-        eps = self.eps * self.alpha ** min(len(turns), TIGHTENED)
-        if len(last) == KEPT and all(abs(each - mean) <= eps * scale for each in last):
+        eps = self.eps * self.alpha ** min(len(turns), NUM_SHRINKS)
+        if len(last) == NUM_CLOSE and all(abs(each - mean) <= eps * scale for each in last):
             turns, last = [*turns, step + 1], []
         return {**state, "turns": turns, "first": first, "last": last}
 
@@ -219,7 +221,7 @@ class PFQ(Adaptive):
         window_steps(self.window, total_steps)
 
     def notes_over(self, total_steps: int) -> list[str]:
-        least = KEPT * window_steps(self.window, total_steps)
+        least = NUM_CLOSE * window_steps(self.window, total_steps)
         return note_short_run(self, least * (len(self.bits) - 1), total_steps)
 
     def text(self) -> str:
@@ -239,20 +241,21 @@ class PFQ(Adaptive):
 
 
 FACTOR = math.sqrt(3)
-MOMENTUM = 0.9  # running means: 0.9 * old + 0.1 * new, beginning with the first measurement
+MOMENTUM = 0.9  # running means: 0.9 * old + 0.1 * new, from the first measurement on
 
 
 @SCHEDULES.register("noise")
 @dataclass(frozen=True, eq=False)
 class NoiseSwitch(Adaptive):
-    """The next bits of a list when rounding noise drowns the gradient; never back.
+    """The next bits of a list when rounding noise exceeds the gradient; never back.
 
-    Every `every` steps two norms over all layers are measured: of the errors (the gradients that
-    are quantized in backward), and of what quantization added to them. With their running means,
+    Every `every` steps two norms over all layers are measured: of the errors (the gradients with
+    respect to a layer's output, which the backward pass rounds), and of their rounding noise. With
+    running means of both,
 
         switch = mean gradient norm < factor * mean noise norm,   factor = sqrt(3)
 
-    The running means begin anew with the new bits.
+    A switch starts new running means.
 
     >>> rule = NoiseSwitch((4, 8), every=10)
     >>> state = rule.start()
@@ -308,7 +311,7 @@ class NoiseSwitch(Adaptive):
         return {**state, "gradient": gradient, "noise": noise}
 
     def notes_over(self, total_steps: int) -> list[str]:
-        # it looks at step 0 first
+        # step 0 is the first that it measures
         return note_short_run(self, self.every * (len(self.bits) - 2) + 1, total_steps)
 
     def text(self) -> str:
@@ -319,7 +322,7 @@ class NoiseSwitch(Adaptive):
         return (
             f"{levels_text(self.bits)} bits, the next ones when the gradient's norm is below "
             f"{self.factor:.4g} x that of its rounding noise, measured every "
-            f"{count(self.every, 'step')}"
+            f"{pluralize(self.every, 'step')}"
         )
 
     @classmethod

@@ -1,8 +1,9 @@
-"""What every schedule is: a frozen, checked, pure function from a step to bits.
+"""`Schedule`, the base class: a frozen, checked, pure function from a step to bits.
 
-A new schedule is one file: a `@dataclass(frozen=True, eq=False)` below `Schedule`, registered in
-`SCHEDULES`, with `bits_at` (its rule), `text` and `read` (how it is written), and `forms` (examples
-of that). The text parser, JSON and `list_schedules` find it through the registry.
+A new schedule type is a `@dataclass(frozen=True, eq=False)` below `Schedule` in any file of this
+package, registered in `SCHEDULES`. It defines `bits_at` (its rule), `text` and `read` (its text
+form), `describe`, and `forms` (examples of the text form). The parser, JSON and `list_schedules`
+find it in the registry.
 """
 
 from __future__ import annotations
@@ -22,85 +23,221 @@ if TYPE_CHECKING:
     from bitcycle.schedules.preview import Preview
     from bitcycle.schedules.text import Reader
 
-
 Bits = int | None  # None is float32
+Time = int | float  # an int is a step, a float from 0.0 to 1.0 a fraction of the run
+MAX_DEPTH = 32  # of schedules inside schedules
+
+SCHEDULES: Registry[type[Schedule]] = Registry("schedule", "bitcycle.schedules")
 
 
-def rint(value: float) -> int:
-    """The nearest whole number, ties to even, after rounding to 9 decimals.
+class Schedule(ABC):
+    """A pure function `(step, total_steps) -> bits`; None is float32.
 
-    Without the 9 decimals the last bit of the platform's cos and exp could decide a tie.
-
-    >>> rint(2.5), rint(3.5), rint(2.5000000001), rint(2.50001)
-    (2, 4, 2, 3)
+    `low` and `high` are the least and the most bits in its definition. Float32 (None) is above
+    every number: `high` is None if any part is float32, `low` only if all parts are. A short run
+    may not reach them; see `preview` and `notes`.
     """
-    return round(round(value, 9))
+
+    forms: ClassVar[tuple[str, ...]]  # examples of the text form, which parse errors show
+    is_open: ClassVar[bool] = False  # its text can end in @ or commas: seq needs parentheses
+    is_adaptive: ClassVar[bool] = False  # follows a metric, not only the step: see `adaptive`
+
+    if TYPE_CHECKING:  # fields in some schedules, properties in others
+
+        @property
+        def low(self) -> Bits:
+            """The least bits in its definition."""
+
+        @property
+        def high(self) -> Bits:
+            """The most bits in its definition."""
+
+    @abstractmethod
+    def bits_at(self, step: int, total_steps: int) -> Bits:
+        """The bits of a step; the arguments are checked already."""
+
+    @abstractmethod
+    def text(self) -> str:
+        """The text form, from which `parse_schedule` returns an equal schedule."""
+
+    @classmethod
+    @abstractmethod
+    def read(cls, head: str, reader: Reader) -> Self:
+        """Read the rest of the text form after its name `head`."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One line of prose."""
+
+    def check_span(self, total_steps: int) -> None:  # noqa: B027  (most schedules fit any length)
+        """Raise a ValueError if a run of this many steps is too short for the schedule."""
+
+    def values_over(self, total_steps: int) -> list[Bits]:
+        """`values` for a length that is checked already."""
+        return [self.bits_at(step, total_steps) for step in range(total_steps)]
+
+    def bit_widths(self, total_steps: int) -> set[Bits]:
+        """All bits that a run of this length can have at some step."""
+        return set(self.values(total_steps))
+
+    def notes_over(self, total_steps: int) -> list[str]:
+        """`notes` for a length that is checked already."""
+        return []
+
+    def count_cycles(self, total_steps: int) -> int:
+        """The number of cycles in a run of this length; 0 for a schedule without cycles."""
+        return 0
+
+    def parts(self) -> tuple[Schedule, ...]:
+        """The schedules directly inside this one."""
+        return ()
+
+    def __call__(self, step: int, total_steps: int) -> Bits:
+        total = check_total(total_steps)
+        self.check_span(total)
+        return self.bits_at(check_step(step, total), total)
+
+    def values(self, total_steps: int) -> list[Bits]:
+        """The bits of every step; equal to calling the schedule at each."""
+        total = check_total(total_steps)
+        self.check_span(total)
+        return self.values_over(total)
+
+    def notes(self, total_steps: int) -> list[str]:
+        """Warnings for a run of this length, such as bits that it never reaches."""
+        total = check_total(total_steps)
+        self.check_span(total)
+        return self.notes_over(total)
+
+    def preview(
+        self,
+        total_steps: int,
+        *,
+        backward: Bits = 8,
+        forward: Bits | Literal["scheduled"] = "scheduled",
+    ) -> Preview:
+        """Shares, switches, mean bits and cost over a run.
+
+        The cost is that of a forward schedule with errors (the gradients with respect to a layer's
+        output) at `backward` bits. With fixed `forward` bits it is that of a schedule of the
+        errors.
+        """
+        from bitcycle.schedules.preview import Preview
+
+        return Preview.of(self, total_steps, backward=backward, forward=forward)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Only JSON types; `schedule_from_dict` returns an equal schedule."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]  # every subclass is a dataclass
+        values = {field.name: _to_json(getattr(self, field.name)) for field in fields}
+        return {"type": type(self).kind(), **values}
+
+    @classmethod
+    def kind(cls) -> str:
+        """The name it is registered under."""
+        return next(name for name, entry in SCHEDULES.items() if entry is cls)
+
+    @classmethod
+    def infos(cls) -> list[ScheduleInfo]:
+        """The names that its text can begin with."""
+        summary = (cls.__doc__ or "").strip().splitlines()[0].rstrip(".")
+        return [ScheduleInfo(cls.kind(), None, cls.forms[0], summary)]
+
+    def __str__(self) -> str:
+        return self.text()
+
+    # compares repr: to Python 1 == 1.0, but as times these are step 1 and the end of the run
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
 
 
-def order(bits: Bits) -> int:
-    """Sorts bits with float32 (None) above every number."""
-    return 33 if bits is None else bits
-
-
-def bits_text(bits: Bits) -> str:
-    """'8' or 'fp32'."""
-    return "fp32" if bits is None else str(bits)
-
-
-def count(number: int, noun: str) -> str:
-    """A number with its noun.
-
-    >>> count(1, "cycle"), count(2_000, "switch")
-    ('1 cycle', '2,000 switches')
-    """
-    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
-    return f"{number:,} {noun if number == 1 else plural}"
-
-
-def check_range(low: object, high: object) -> None:
-    """Raises unless low and high are whole numbers from 1 to 32 in order."""
-    for name, bits in (("low", low), ("high", high)):
-        if check_bits(bits, name) is None:
+def check_depth(parts: Iterable[Schedule]) -> None:
+    """Raise if schedules are nested deeper than `MAX_DEPTH` levels, or are adaptive."""
+    level, depth = tuple(parts), 1
+    for part in level:
+        if part.is_adaptive:
             raise ValueError(
-                f"{name} must be a whole number of bits, got None; bits from 24 on are float32"
+                f"{part} follows the training and cannot be part of another schedule; pass it "
+                "directly for a role or a layer"
             )
-    assert isinstance(low, int)
-    assert isinstance(high, int)
-    if low > high:
-        raise ValueError(f"low ({low}) must be <= high ({high}); swap them")
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise ValueError(f"schedules are nested deeper than {MAX_DEPTH} levels; flatten them")
+        level = tuple(inner for part in level for inner in part.parts())
 
 
-def check_total(total_steps: object) -> int:
-    """A positive number of steps."""
-    total = _as_int(total_steps, "total_steps")
-    if total < 1:
-        raise ValueError(f"total_steps must be at least 1, got {total}")
-    return total
+@dataclass(frozen=True)
+class ScheduleInfo:
+    """A name that the text of a schedule can begin with, for `list_schedules`."""
+
+    name: str
+    tier: str | None  # its cost: high, medium or low; None if that depends on the arguments
+    form: str  # an example
+    summary: str
 
 
-def check_step(step: object, total_steps: int) -> int:
-    """A step of the run: 0 <= step < total_steps."""
-    number = _as_int(step, "step")
-    if not 0 <= number < total_steps:
-        raise ValueError(
-            f"step {number} is outside the run: steps go from 0 to total_steps - 1 = "
-            f"{total_steps - 1}; raise total_steps or stop stepping"
-        )
-    return number
+def list_schedules() -> list[ScheduleInfo]:
+    """Every name that the text of a schedule can begin with, by cost tier.
+
+    >>> [info.name for info in list_schedules() if info.tier == "low"]
+    ['RR', 'RT-H']
+    """
+    tiers = ["high", "medium", "low", None]
+    infos = [info for _, schedule_type in SCHEDULES.items() for info in schedule_type.infos()]
+    return sorted(infos, key=lambda info: (tiers.index(info.tier), info.name))
 
 
-def _as_int(value: object, what: str) -> int:
+# -- JSON -----------------------------------------------------------------------------------------
+
+
+def schedule_from_dict(data: object) -> Schedule:
+    """Return the schedule that `to_dict` describes.
+
+    >>> schedule_from_dict({"type": "ramp", "low": 3, "high": 8, "until": 0.5})
+    Ramp(low=3, high=8, until=0.5)
+    """
     try:
-        return operator.index(value)  # type: ignore[arg-type]  # numpy integers too
-    except TypeError:
-        raise ValueError(f"{what} must be a whole number, got {value!r}") from None
+        return _schedule_from_dict(data)
+    except RecursionError:
+        raise ValueError(f"the dict is nested deeper than {MAX_DEPTH} levels") from None
 
 
-Time = int | float
+def _schedule_from_dict(data: object) -> Schedule:
+    if not isinstance(data, dict) or not isinstance(data.get("type"), str):
+        raise ValueError(f"a schedule is a dict with a 'type', such as 'static'; got {data!r:.200}")
+    schedule_type = SCHEDULES[data["type"]]
+    fields = {f.name: f for f in dataclasses.fields(schedule_type)}  # type: ignore[arg-type]
+    values = {name: _from_json(item) for name, item in data.items() if name != "type"}
+    for name in values:
+        if name not in fields:
+            raise unknown_name(f"field of {data['type']}", name, fields)
+    missing = [n for n, f in fields.items() if n not in values and f.default is dataclasses.MISSING]
+    if missing:
+        raise ValueError(f"{data['type']} lacks {missing[0]!r}; fields: {', '.join(fields)}")
+    return schedule_type(**values)
+
+
+def _to_json(value: object) -> object:
+    if isinstance(value, Schedule):
+        return value.to_dict()
+    return [_to_json(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _from_json(value: object) -> object:
+    if isinstance(value, dict):
+        return _schedule_from_dict(value)
+    return tuple(_from_json(item) for item in value) if isinstance(value, list) else value
+
+
+# -- times: steps or fractions of the run ---------------------------------------------------------
 
 
 def check_time(time: object, what: str) -> Time:
-    """The time itself if it is an int >= 0 or a float from 0.0 to 1.0; otherwise a ValueError."""
+    """Return the time if it is an int >= 0 or a float from 0.0 to 1.0; otherwise raise."""
     if isinstance(time, int) and not isinstance(time, bool) and time >= 0:
         return time
     if isinstance(time, float) and math.isfinite(time) and 0.0 <= time <= 1.0:
@@ -112,7 +249,7 @@ def check_time(time: object, what: str) -> Time:
 
 
 def to_step(time: Time, total_steps: int, what: str) -> int:
-    """The step a time stands for in a run of this length.
+    """The step of a time in a run of this length.
 
     >>> to_step(0.25, 64_000, "start"), to_step(100, 64_000, "start"), to_step(0.5, 5, "start")
     (16000, 100, 2)
@@ -121,14 +258,14 @@ def to_step(time: Time, total_steps: int, what: str) -> int:
         return rint(time * total_steps)
     if time > total_steps:
         raise ValueError(
-            f"{what} {time} lies beyond the {total_steps} steps it has; "
-            f"give a fraction (a float up to 1.0) or more steps"
+            f"{what} {time} is beyond the {total_steps} steps available; "
+            f"use a fraction (a float up to 1.0) or more steps"
         )
     return time
 
 
 def check_ends(ends: tuple[Time, ...], what: str) -> None:
-    """Raises unless the end points grow and the last is 1.0, the end of the run."""
+    """Raise unless the end points grow and the last is 1.0, the end of the run."""
     if not ends:
         raise ValueError(f"{what} needs at least one part")
     for number, end in enumerate(ends, 1):
@@ -151,7 +288,7 @@ def check_ends(ends: tuple[Time, ...], what: str) -> None:
 
 
 def to_spans(ends: tuple[Time, ...], total_steps: int, what: str) -> list[tuple[int, int]]:
-    """(first step, step after the last) of every part; a short run can leave a part no steps.
+    """(first step, step after the last) of every part, which can be empty in a short run.
 
     >>> to_spans((0.2, 50, 1.0), 100, "a sequence")
     [(0, 20), (20, 50), (50, 100)]
@@ -171,198 +308,85 @@ def to_spans(ends: tuple[Time, ...], total_steps: int, what: str) -> list[tuple[
 
 
 def time_text(time: Time) -> str:
-    """A time in words: 'step 100' or '25% of the run'."""
+    """'step 100' or '25% of the run'."""
     return f"{100 * time:g}% of the run" if isinstance(time, float) else f"step {time}"
 
 
-MAX_DEPTH = 32  # schedules inside schedules
-
-SCHEDULES: Registry[type[Schedule]] = Registry("schedule", "bitcycle.schedules")
+# -- numbers of bits and steps --------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ScheduleInfo:
-    """One name a schedule goes by; `tier` is its cost (high, medium, low) where that is fixed."""
-
-    name: str
-    tier: str | None
-    form: str
-    summary: str
-
-
-class Schedule(ABC):
-    """A pure function `(step, total_steps) -> bits`; None is float32.
-
-    `low` and `high` are the least and the most bits its definition names, with None (float32)
-    above every number: `high` is None as soon as any part is float32, `low` only when all is.
-    Whether a run of a given length gets there is what `preview` and `notes` tell.
-    """
-
-    forms: ClassVar[tuple[str, ...]]  # examples of the text, shown by parse errors
-    is_open: ClassVar[bool] = False  # its text may run on after @ or a comma: seq wants (...)
-    is_adaptive: ClassVar[bool] = False  # follows the training: see `adaptive`
-
-    if TYPE_CHECKING:  # fields in some schedules, properties in others
-
-        @property
-        def low(self) -> Bits:
-            """The least bits that its definition names."""
-
-        @property
-        def high(self) -> Bits:
-            """The most bits that its definition names."""
-
-    @abstractmethod
-    def bits_at(self, step: int, total_steps: int) -> Bits:
-        """The rule itself; both arguments are checked already."""
-
-    @abstractmethod
-    def text(self) -> str:
-        """The text that `parse_schedule` reads back into an equal schedule."""
-
-    @classmethod
-    @abstractmethod
-    def read(cls, head: str, reader: Reader) -> Self:
-        """Reads what follows `head` in the text form."""
-
-    @abstractmethod
-    def describe(self) -> str:
-        """One line in words."""
-
-    def check_span(self, total_steps: int) -> None:  # noqa: B027  (most schedules fit any length)
-        """Raises a ValueError when a run of this many steps cannot hold the schedule."""
-
-    def values_over(self, total_steps: int) -> list[Bits]:
-        """All values, for a length that is checked already."""
-        return [self.bits_at(step, total_steps) for step in range(total_steps)]
-
-    def bit_widths(self, total_steps: int) -> set[Bits]:
-        """All bits that a run of this length may have at some step."""
-        return set(self.values(total_steps))
-
-    def notes_over(self, total_steps: int) -> list[str]:
-        """What would surprise in a run of this (checked) length."""
-        return []
-
-    def count_cycles(self, total_steps: int) -> int:
-        """Cycles that a run of this length goes through; 0 for a schedule without cycles."""
-        return 0
-
-    def parts(self) -> tuple[Schedule, ...]:
-        """The schedules directly inside this one."""
-        return ()
-
-    def __call__(self, step: int, total_steps: int) -> Bits:
-        total = check_total(total_steps)
-        self.check_span(total)
-        return self.bits_at(check_step(step, total), total)
-
-    def values(self, total_steps: int) -> list[Bits]:
-        """The bits of every step, equal to calling the schedule at each."""
-        total = check_total(total_steps)
-        self.check_span(total)
-        return self.values_over(total)
-
-    def notes(self, total_steps: int) -> list[str]:
-        """Sentences for a user: ends never reached, spans without a step, an odd triangle."""
-        total = check_total(total_steps)
-        self.check_span(total)
-        return self.notes_over(total)
-
-    def preview(
-        self,
-        total_steps: int,
-        *,
-        backward: Bits = 8,
-        forward: Bits | Literal["scheduled"] = "scheduled",
-    ) -> Preview:
-        """Shares, switches, mean bits and cost over a run.
-
-        The cost is that of a forward schedule with `backward` bits for errors, or, given fixed
-        `forward` bits, that of a schedule of the errors.
-        """
-        from bitcycle.schedules.preview import Preview
-
-        return Preview.of(self, total_steps, backward=backward, forward=forward)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Only JSON types; `schedule_from_dict` gives an equal schedule back."""
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]  # every subclass is a dataclass
-        values = {field.name: _to_json(getattr(self, field.name)) for field in fields}
-        return {"type": type(self).kind(), **values}
-
-    @classmethod
-    def kind(cls) -> str:
-        """The name it is registered under."""
-        return next(name for name, entry in SCHEDULES.items() if entry is cls)
-
-    @classmethod
-    def infos(cls) -> list[ScheduleInfo]:
-        """The names its text begins with, each with an example and one line."""
-        summary = (cls.__doc__ or "").strip().splitlines()[0].rstrip(".")
-        return [ScheduleInfo(cls.kind(), None, cls.forms[0], summary)]
-
-    def __str__(self) -> str:
-        return self.text()
-
-    # Equal means written alike: to Python 1 == 1.0, but step 1 and the whole run are not the same.
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and repr(self) == repr(other)
-
-    def __hash__(self) -> int:
-        return hash(repr(self))
-
-
-def check_depth(parts: Iterable[Schedule]) -> None:
-    """Raises when schedules would be nested deeper than `MAX_DEPTH` levels, or are adaptive."""
-    level, depth = tuple(parts), 1
-    for part in level:
-        if part.is_adaptive:
+def check_range(low: object, high: object) -> None:
+    """Raise unless low and high are whole numbers from 1 to 32 with low <= high."""
+    for name, bits in (("low", low), ("high", high)):
+        if check_bits(bits, name) is None:
             raise ValueError(
-                f"{part} follows the training and cannot be part of another schedule; give it to a "
-                "role or a layer as it is"
+                f"{name} must be a whole number of bits, got None; bits from 24 on are float32"
             )
-    while level:
-        depth += 1
-        if depth > MAX_DEPTH:
-            raise ValueError(f"schedules are nested deeper than {MAX_DEPTH} levels; flatten them")
-        level = tuple(inner for part in level for inner in part.parts())
+    assert isinstance(low, int)
+    assert isinstance(high, int)
+    if low > high:
+        raise ValueError(f"low ({low}) must be <= high ({high}); swap them")
 
 
-def schedule_from_dict(data: object) -> Schedule:
-    """The schedule that `to_dict` wrote.
+def check_total(total_steps: object) -> int:
+    """Return total_steps if it is a whole number of at least 1; otherwise raise."""
+    total = _as_int(total_steps, "total_steps")
+    if total < 1:
+        raise ValueError(f"total_steps must be at least 1, got {total}")
+    return total
 
-    >>> schedule_from_dict({"type": "ramp", "low": 3, "high": 8, "until": 0.5})
-    Ramp(low=3, high=8, until=0.5)
-    """
+
+def check_step(step: object, total_steps: int) -> int:
+    """Return the step if 0 <= step < total_steps; otherwise raise."""
+    number = _as_int(step, "step")
+    if not 0 <= number < total_steps:
+        raise ValueError(
+            f"step {number} is outside the run: steps are 0 to total_steps - 1 = "
+            f"{total_steps - 1}; raise total_steps or stop earlier"
+        )
+    return number
+
+
+def check_count(value: object, what: str, *, least: int = 1) -> int:
+    """Return a whole number of at least `least`; otherwise raise."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{what} must be a whole number of at least {least}, got {value!r}")
+    return value
+
+
+def _as_int(value: object, what: str) -> int:
     try:
-        return _schedule_from_dict(data)
-    except RecursionError:
-        raise ValueError("this is nested too deeply to be a schedule") from None
+        return operator.index(value)  # type: ignore[arg-type]  # numpy integers too
+    except TypeError:
+        raise ValueError(f"{what} must be a whole number, got {value!r}") from None
 
 
-def _schedule_from_dict(data: object) -> Schedule:
-    if not isinstance(data, dict) or not isinstance(data.get("type"), str):
-        raise ValueError(f"a schedule is a dict with a 'type', such as 'static'; got {data!r:.200}")
-    schedule_type = SCHEDULES[data["type"]]
-    fields = {f.name: f for f in dataclasses.fields(schedule_type)}  # type: ignore[arg-type]
-    given = {name: _from_json(item) for name, item in data.items() if name != "type"}
-    for name in given:
-        if name not in fields:
-            raise unknown_name(f"field of {data['type']}", name, fields)
-    missing = [n for n, f in fields.items() if n not in given and f.default is dataclasses.MISSING]
-    if missing:
-        raise ValueError(f"{data['type']} lacks {missing[0]!r}; fields: {', '.join(fields)}")
-    return schedule_type(**given)
+def rint(value: float) -> int:
+    """The nearest whole number, ties to even, after rounding to 9 decimals.
+
+    The 9 decimals keep the last bit of the platform's cos and exp from deciding a tie.
+
+    >>> rint(2.5), rint(3.5), rint(2.5000000001), rint(2.50001)
+    (2, 4, 2, 3)
+    """
+    return round(round(value, 9))
 
 
-def _to_json(value: object) -> object:
-    if isinstance(value, Schedule):
-        return value.to_dict()
-    return [_to_json(item) for item in value] if isinstance(value, tuple) else value
+def order(bits: Bits) -> int:
+    """A sort key for bits, with float32 (None) above every number."""
+    return 33 if bits is None else bits
 
 
-def _from_json(value: object) -> object:
-    if isinstance(value, dict):
-        return _schedule_from_dict(value)
-    return tuple(_from_json(item) for item in value) if isinstance(value, list) else value
+def bits_text(bits: Bits) -> str:
+    """'8' or 'fp32'."""
+    return "fp32" if bits is None else str(bits)
+
+
+def pluralize(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> pluralize(1, "cycle"), pluralize(2_000, "switch")
+    ('1 cycle', '2,000 switches')
+    """
+    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"

@@ -1,4 +1,4 @@
-"""Schedules made of schedules: one that starts late, and several one after another."""
+"""Schedules made of schedules: `Delay` starts one late, `Sequence` runs several in turn."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 @SCHEDULES.register("delay")
 @dataclass(frozen=True, eq=False)
 class Delay(Schedule):
-    """The lowest bits until a point of the run, then a schedule over what is left (CPT, Table 7).
+    """The lowest bits until a point of the run, then a schedule over the rest (CPT, Table 7).
 
-    The inner schedule sees only its own span, so it goes through all of its cycles there.
-    start = 1.0 is legal: it never starts.
+    The inner schedule has the remaining steps as its total, so all its cycles are in them. With
+    start = 1.0 it never starts.
 
     >>> Delay("CR:3-8:1", start=0.25).values(12)
     [3, 3, 3, 3, 3, 4, 4, 5, 6, 7, 7, 8]
@@ -83,7 +83,7 @@ class Delay(Schedule):
         if span := total_steps - self._first(total_steps):
             return self.schedule.notes_over(span)
         if self.start == 1.0 and isinstance(self.start, float):
-            return []  # asked for
+            return []  # intended
         return [f"{self} never starts: {time_text(self.start)} is the end of {total_steps:,} steps"]
 
     def count_cycles(self, total_steps: int) -> int:
@@ -113,9 +113,9 @@ class Delay(Schedule):
 class Sequence(Schedule):
     """Schedules one after another, each until an end point.
 
-    Pairs (schedule, end point); each schedule sees its own span as its total. An end point is a
-    step count (int) or a fraction of the run (float), counted from the start of the run, and the
-    last is 1.0.
+    Pairs (schedule, end point). The total of each schedule is the number of steps of its part. An
+    end point is a step count (int) or a fraction of the run (float), counted from the start of the
+    run, and the last is 1.0.
 
     >>> Sequence([("CR:3-8:2", 0.8), ("fp32", 1.0)]).values(10)
     [3, 4, 6, 7, 3, 4, 6, 7, None, None]

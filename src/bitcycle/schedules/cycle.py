@@ -1,4 +1,9 @@
-"""Cycles of a profile: the ten published schedules (Better Schedules, 2024), CPT's among them."""
+"""Cyclic schedules: `Cycle` with its ten published names, CPT's CR among them, and two more shapes.
+
+A profile g(p) grows from 0 to 1 over a cycle. `Cycle` repeats it, or turns it into a triangle; the
+ten combinations have names (Better Schedules for Low Precision Training, 2024), and `schedule`
+returns them by name. `Anneal` and `Triangle` are the other shapes of CPT's Table 6.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +19,120 @@ from bitcycle.schedules.base import (
     Bits,
     Schedule,
     ScheduleInfo,
+    check_count,
     check_range,
-    count,
+    pluralize,
     rint,
 )
 
 if TYPE_CHECKING:
     from bitcycle.schedules.text import Reader
 
+DEFAULT_CYCLES = 32  # CPT, ICLR 2021
 
 Tier = Literal["high", "medium", "low"]
+Form = Literal["repeated", "triangular"]
+Reflection = Literal["horizontal", "vertical"]
+FORMS: tuple[Form, ...] = ("repeated", "triangular")
+REFLECTIONS: tuple[Reflection, ...] = ("horizontal", "vertical")
+
+
+class Cyclic(Schedule):
+    """The base class: N cycles between two bit-widths, of the shape `unit`."""
+
+    if TYPE_CHECKING:  # fields of every subclass
+
+        @property
+        def low(self) -> int: ...
+
+        @property
+        def high(self) -> int: ...
+
+        @property
+        def cycles(self) -> int: ...
+
+    @abstractmethod
+    def unit(self, k: int, p: float) -> float:
+        """Height in [0, 1] at phase p in [0, 1) of cycle k; even cycles are alike, as odd ones."""
+
+    def __post_init__(self) -> None:
+        check_range(self.low, self.high)
+        check_count(self.cycles, "cycles")
+
+    def check_span(self, total_steps: int) -> None:
+        if self.cycles > total_steps:
+            raise ValueError(
+                f"cycles ({self.cycles}) must be <= total_steps ({total_steps}) in {self}; "
+                "use fewer cycles or more steps"
+            )
+
+    def bits_at(self, step: int, total_steps: int) -> int:
+        k, rest = divmod(step * self.cycles, total_steps)
+        return self.bits_in(k, rest / total_steps)
+
+    def bits_in(self, k: int, p: float) -> int:
+        """The bits at phase p of cycle k."""
+        return rint(self.low + (self.high - self.low) * self.unit(k, p))
+
+    def values_over(self, total_steps: int) -> list[Bits]:
+        # after this many steps the phase repeats and k has grown by an even number
+        period = min(total_steps, 2 * (total_steps // math.gcd(total_steps, self.cycles)))
+        values: list[Bits] = [self.bits_at(step, total_steps) for step in range(period)]
+        return (values * (total_steps // period + 1))[:total_steps]
+
+    def count_cycles(self, total_steps: int) -> int:
+        return self.cycles
+
+    def notes_over(self, total_steps: int) -> list[str]:
+        reached = set(self.values_over(total_steps))
+        missed = [bits for bits in (self.high, self.low) if bits not in reached]
+        if not missed:
+            return []
+        return [
+            f"{self} never reaches {' or '.join(map(str, missed))} bits in {total_steps:,} steps: "
+            f"{self.why_too_short(total_steps)}"
+        ]
+
+    def why_too_short(self, total_steps: int) -> str:
+        """Why a run of this length misses an end, and the way out."""
+        length = total_steps // self.cycles
+        return f"a cycle of about {length:,} steps is too short; use fewer cycles or more steps"
+
+    @property
+    def head(self) -> str:
+        """The name that its text begins with."""
+        return type(self).kind()
+
+    def text(self) -> str:
+        return f"{self.head}:{self.low}-{self.high}:{self.cycles}"
+
+    @classmethod
+    def named(cls) -> dict[str, Self]:
+        """An example from 3 to 8 bits for every name of the class."""
+        example = cls(low=3, high=8)  # type: ignore[call-arg]
+        return {example.head: example}
+
+    @classmethod
+    def read(cls, head: str, reader: Reader) -> Self:
+        reader.expect(":", "a range of bits")
+        low, high = reader.bit_range()
+        cycles = reader.whole("the number of cycles") if reader.accept(":") else DEFAULT_CYCLES
+        example = next(one for name, one in cls.named().items() if name.lower() == head.lower())
+        return replace(example, low=low, high=high, cycles=cycles)  # type: ignore[type-var]
+
+
+# -- profiles -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Growth g(p) for a phase p in [0, 1], with g(0) = 0 and never falling."""
+    """A non-decreasing function g(p) of the phase p in [0, 1] with g(0) = 0."""
 
     name: str
     letter: str
     growth: Callable[[float], float]
-    is_symmetric: bool  # g(1 - p) = 1 - g(p): mirroring in time or in value is the same
-    tier: Tier  # of the cost, while growing
+    is_symmetric: bool  # g(1 - p) = 1 - g(p): reflections in time and in value are the same
+    tier: Tier  # cost of repeated cycles
     summary: str
 
 
@@ -44,7 +142,7 @@ PROFILES: Registry[Profile] = Registry("profile", "bitcycle.schedules")
 def profile(
     name: str, *, letter: str, tier: Tier, is_symmetric: bool = False
 ) -> Callable[[Callable[[float], float]], Callable[[float], float]]:
-    """Registers a growth function under a name and a letter."""
+    """Register a growth function under a name and a letter."""
 
     def add(growth: Callable[[float], float]) -> Callable[[float], float]:
         summary = (growth.__doc__ or "").strip().splitlines()[0].rstrip(".")
@@ -77,7 +175,7 @@ def cosine(p: float) -> float:
 def exponential(p: float) -> float:
     """fast, then long near the top.
 
-    g(p) = 1 - exp(-4 p), which stops at 0.98168: enough to round to `high` up to 27 bits apart.
+    g(p) = 1 - exp(-4 p), at most 0.98168: rounds to `high` for ranges of up to 27 bits.
     """
     return 1 - math.exp(-4 * p)
 
@@ -92,147 +190,7 @@ def rex(p: float) -> float:
     return 1 - u / (0.1 + 0.9 * u)
 
 
-DEFAULT_CYCLES = 32  # CPT, ICLR 2021
-
-
-class Cyclic(Schedule):
-    """N cycles between two bit-widths; `unit` is the shape of cycle k on a scale from 0 to 1."""
-
-    if TYPE_CHECKING:  # fields of every subclass
-
-        @property
-        def low(self) -> int: ...
-
-        @property
-        def high(self) -> int: ...
-
-        @property
-        def cycles(self) -> int: ...
-
-    @abstractmethod
-    def unit(self, k: int, p: float) -> float:
-        """Height in [0, 1] at phase p of cycle k, of which only even or odd may matter."""
-
-    def __post_init__(self) -> None:
-        check_range(self.low, self.high)
-        if isinstance(self.cycles, bool) or not isinstance(self.cycles, int) or self.cycles < 1:
-            raise ValueError(f"cycles must be a whole number of at least 1, got {self.cycles!r}")
-
-    def check_span(self, total_steps: int) -> None:
-        if self.cycles > total_steps:
-            raise ValueError(
-                f"cycles ({self.cycles}) must be <= total_steps ({total_steps}) in {self}; "
-                "use fewer cycles or more steps"
-            )
-
-    def bits_at(self, step: int, total_steps: int) -> int:
-        k, rest = divmod(step * self.cycles, total_steps)
-        return self.bits_in(k, rest / total_steps)
-
-    def bits_in(self, k: int, p: float) -> int:
-        """The bits at phase p of cycle k."""
-        return rint(self.low + (self.high - self.low) * self.unit(k, p))
-
-    def values_over(self, total_steps: int) -> list[Bits]:
-        # k grows by an even number, and the phase is the same again, after this many steps
-        period = min(total_steps, 2 * (total_steps // math.gcd(total_steps, self.cycles)))
-        values: list[Bits] = [self.bits_at(step, total_steps) for step in range(period)]
-        return (values * (total_steps // period + 1))[:total_steps]
-
-    def count_cycles(self, total_steps: int) -> int:
-        return self.cycles
-
-    def notes_over(self, total_steps: int) -> list[str]:
-        seen = set(self.values_over(total_steps))
-        missed = [bits for bits in (self.high, self.low) if bits not in seen]
-        if not missed:
-            return []
-        return [
-            f"{self} never gets to {' or '.join(map(str, missed))} bits in {total_steps:,} steps: "
-            f"{self.why_too_short(total_steps)}"
-        ]
-
-    def why_too_short(self, total_steps: int) -> str:
-        """The reason that a run of this length misses an end, and the way out."""
-        length = total_steps // self.cycles
-        return f"a cycle of about {length:,} steps is too short; use fewer cycles or more steps"
-
-    @property
-    def head(self) -> str:
-        """The name its text begins with."""
-        return type(self).kind()
-
-    def text(self) -> str:
-        return f"{self.head}:{self.low}-{self.high}:{self.cycles}"
-
-    @classmethod
-    def named(cls) -> dict[str, Self]:
-        """An example, from 3 to 8 bits, under every name that the class goes by."""
-        example = cls(low=3, high=8)  # type: ignore[call-arg]
-        return {example.head: example}
-
-    @classmethod
-    def read(cls, head: str, reader: Reader) -> Self:
-        reader.expect(":", "a range of bits")
-        low, high = reader.bit_range()
-        cycles = reader.whole("the number of cycles") if reader.accept(":") else DEFAULT_CYCLES
-        example = next(one for name, one in cls.named().items() if name.lower() == head.lower())
-        return replace(example, low=low, high=high, cycles=cycles)  # type: ignore[type-var]
-
-
-@SCHEDULES.register("anneal")
-@dataclass(frozen=True, eq=False)
-class Anneal(Cyclic):
-    """Cosine decay from high to low in every cycle (CPT, Table 6); ends at low.
-
-    bits = rint(low + (high - low) (1 + cos(pi phase)) / 2)
-
-    >>> Anneal(3, 8, cycles=2).values(12)
-    [8, 8, 7, 6, 4, 3, 8, 8, 7, 6, 4, 3]
-    """
-
-    low: int
-    high: int
-    cycles: int = DEFAULT_CYCLES
-
-    forms: ClassVar[tuple[str, ...]] = ("anneal:3-8:32",)
-
-    def unit(self, k: int, p: float) -> float:
-        return (1 + math.cos(math.pi * p)) / 2
-
-    def describe(self) -> str:
-        return f"{count(self.cycles, 'cosine decay')} from {self.high} to {self.low} bits"
-
-
-@SCHEDULES.register("triangle")
-@dataclass(frozen=True, eq=False)
-class Triangle(Cyclic):
-    """Linear up and down inside every cycle (CPT, Table 6); starts and ends at low.
-
-    bits = rint(low + (high - low) (1 - |2 phase - 1|))
-
-    >>> Triangle(3, 8, cycles=1).values(10)
-    [3, 4, 5, 6, 7, 8, 7, 6, 5, 4]
-    """
-
-    low: int
-    high: int
-    cycles: int = DEFAULT_CYCLES
-
-    forms: ClassVar[tuple[str, ...]] = ("triangle:3-8:32",)
-
-    def unit(self, k: int, p: float) -> float:
-        return 1 - abs(2 * p - 1)
-
-    def describe(self) -> str:
-        return f"{count(self.cycles, 'linear triangle')} between {self.low} and {self.high} bits"
-
-
-Form = Literal["repeated", "triangular"]
-Reflection = Literal["horizontal", "vertical"]
-FORMS: tuple[Form, ...] = ("repeated", "triangular")
-REFLECTIONS: tuple[Reflection, ...] = ("horizontal", "vertical")
-_WAYS: list[tuple[Form, Reflection]] = [(form, way) for form in FORMS for way in REFLECTIONS]
+# -- cycles of a profile --------------------------------------------------------------------------
 
 
 @SCHEDULES.register("cycle")
@@ -240,9 +198,9 @@ _WAYS: list[tuple[Form, Reflection]] = [(form, way) for form in FORMS for way in
 class Cycle(Cyclic):
     """Cycles of one profile: repeated growth, or triangular (down, up, down, up, ...).
 
-    bits = rint(low + (high - low) g(phase)); the decay of a triangular cycle is g mirrored in time
-    (horizontal: g(1 - p)) or in value (vertical: 1 - g(p)). Where the reflection changes nothing
-    (repeated cycles; the symmetric profiles linear and cosine) it is stored as "horizontal".
+    bits = rint(low + (high - low) g(p)) at phase p of a cycle. The decay of a triangular cycle is g
+    reflected in time (horizontal: g(1 - p)) or in value (vertical: 1 - g(p)). Where the reflection
+    makes no difference (repeated cycles, symmetric profiles) it is stored as "horizontal".
 
     >>> Cycle(3, 8, cycles=1).values(10)  # CR, eq. 1 of CPT
     [3, 3, 3, 4, 5, 6, 6, 7, 8, 8]
@@ -300,7 +258,7 @@ class Cycle(Cyclic):
         )
 
     def shortest_cycle(self) -> int | None:
-        """Steps a cycle needs to start at one end and finish at the other; None if none is enough.
+        """The steps that a cycle needs to get from one end to the other; None if it never does.
 
         >>> Cycle(3, 8, profile="rex").shortest_cycle()
         91
@@ -322,7 +280,7 @@ class Cycle(Cyclic):
 
     @property
     def tier(self) -> Tier:
-        """Cost against static `high`: high, medium or low."""
+        """The cost relative to static `high`: high, medium or low."""
         is_balanced = self.form == "triangular" and self.reflect == "vertical"
         return "medium" if is_balanced else PROFILES[self.profile].tier
 
@@ -335,14 +293,19 @@ class Cycle(Cyclic):
         return f"{profile.letter}T{mirror}"
 
     def describe(self) -> str:
-        cycles = count(self.cycles, f"{self.form} {self.profile} cycle")
+        cycles = pluralize(self.cycles, f"{self.form} {self.profile} cycle")
         mirror = f", decay mirrored {self.reflect}ly" if "-" in self.head else ""
         return f"{cycles} between {self.low} and {self.high} bits{mirror}"
 
     @classmethod
     def named(cls) -> dict[str, Self]:
-        every = (cls(3, 8, profile=p, form=f, reflect=r) for p in PROFILES for f, r in _WAYS)
-        return {example.head: example for example in every}
+        examples = (
+            cls(3, 8, profile=profile, form=form, reflect=reflect)
+            for profile in PROFILES
+            for form in FORMS
+            for reflect in REFLECTIONS
+        )
+        return {example.head: example for example in examples}
 
     @classmethod
     def infos(cls) -> list[ScheduleInfo]:
@@ -363,9 +326,9 @@ class Cycle(Cyclic):
 
 
 def schedule(name: str, *, low: int, high: int, cycles: int = DEFAULT_CYCLES) -> Cycle:
-    """One of LR, CR, ER, RR (repeated), LT, CT, ET-H, ET-V, RT-H, RT-V (triangular).
+    """Return one of LR, CR, ER, RR (repeated), LT, CT, ET-H, ET-V, RT-H, RT-V (triangular).
 
-    CR is the CPT paper's schedule. Upper and lower case are the same.
+    CR is the CPT paper's schedule. Case does not matter.
 
     >>> schedule("CR", low=3, high=8, cycles=8) == Cycle(3, 8, cycles=8)
     True
@@ -376,12 +339,54 @@ def schedule(name: str, *, low: int, high: int, cycles: int = DEFAULT_CYCLES) ->
     return replace(named[name.lower()], low=low, high=high, cycles=cycles)
 
 
-def list_schedules() -> list[ScheduleInfo]:
-    """Every name that a schedule's text can begin with: cost tier, example and one line.
+# -- other shapes ---------------------------------------------------------------------------------
 
-    >>> [info.name for info in list_schedules() if info.tier == "low"]
-    ['RR', 'RT-H']
+
+@SCHEDULES.register("anneal")
+@dataclass(frozen=True, eq=False)
+class Anneal(Cyclic):
+    """Cosine decay from high to low in every cycle (CPT, Table 6); ends at low.
+
+    bits = rint(low + (high - low) (1 + cos(pi phase)) / 2)
+
+    >>> Anneal(3, 8, cycles=2).values(12)
+    [8, 8, 7, 6, 4, 3, 8, 8, 7, 6, 4, 3]
     """
-    tiers = ["high", "medium", "low", None]
-    infos = [info for _, schedule_type in SCHEDULES.items() for info in schedule_type.infos()]
-    return sorted(infos, key=lambda info: (tiers.index(info.tier), info.name))
+
+    low: int
+    high: int
+    cycles: int = DEFAULT_CYCLES
+
+    forms: ClassVar[tuple[str, ...]] = ("anneal:3-8:32",)
+
+    def unit(self, k: int, p: float) -> float:
+        return (1 + math.cos(math.pi * p)) / 2
+
+    def describe(self) -> str:
+        return f"{pluralize(self.cycles, 'cosine decay')} from {self.high} to {self.low} bits"
+
+
+@SCHEDULES.register("triangle")
+@dataclass(frozen=True, eq=False)
+class Triangle(Cyclic):
+    """Linear up and down inside every cycle (CPT, Table 6); starts and ends at low.
+
+    bits = rint(low + (high - low) (1 - |2 phase - 1|))
+
+    >>> Triangle(3, 8, cycles=1).values(10)
+    [3, 4, 5, 6, 7, 8, 7, 6, 5, 4]
+    """
+
+    low: int
+    high: int
+    cycles: int = DEFAULT_CYCLES
+
+    forms: ClassVar[tuple[str, ...]] = ("triangle:3-8:32",)
+
+    def unit(self, k: int, p: float) -> float:
+        return 1 - abs(2 * p - 1)
+
+    def describe(self) -> str:
+        return (
+            f"{pluralize(self.cycles, 'linear triangle')} between {self.low} and {self.high} bits"
+        )

@@ -1,4 +1,4 @@
-"""What a schedule does over a run, before the run: shares, switches, mean bits and cost."""
+"""`Preview`: shares, switches, mean bits and cost of a schedule over a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from bitcycle.precision import check_bits, cost_bits
-from bitcycle.schedules.base import Bits, Schedule, bits_text, check_total, count, order
+from bitcycle.schedules.base import Bits, Schedule, bits_text, check_total, order, pluralize
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Preview:
       mean  3.77 bits, 39 switches, 8 cycles
       cost  0.395 of static 8 (backward 8)
       end   at 7: never reaches its top of 8 (at most 7)
-      note  RR:3-8:8 never gets to 8 bits in 640 steps: the rex profile from 3 to 8 needs 91
+      note  RR:3-8:8 never reaches 8 bits in 640 steps: the rex profile from 3 to 8 needs 91
             steps in a cycle, here 80; use fewer cycles or more steps
     """
 
     schedule: Schedule
     total_steps: int
-    backward: Bits  # bits of the errors, for the cost; None with float32 errors
+    backward: Bits  # bits of the errors (gradients with respect to a layer's output), for the cost
     steps_at: tuple[tuple[Bits, int], ...]  # (bits, number of steps), fewest bits first
     num_switches: int
     num_cycles: int
@@ -37,7 +37,7 @@ class Preview:
     relative_cost: float  # mean of (q^2 + 2 q b) / (high^2 + 2 high b)
     last: Bits
     notes: tuple[str, ...]
-    forward: Bits | Literal["scheduled"] = "scheduled"  # fixed bits when errors are what is cycled
+    forward: Bits | Literal["scheduled"] = "scheduled"  # fixed bits if the errors are scheduled
 
     @classmethod
     def of(
@@ -48,7 +48,7 @@ class Preview:
         backward: Bits = 8,
         forward: Bits | Literal["scheduled"] = "scheduled",
     ) -> Preview:
-        """Evaluates the schedule at every step; with `forward` bits it is the errors' schedule."""
+        """Evaluate the schedule at every step; with `forward` bits it is the errors' schedule."""
         total = check_total(total_steps)
         values = schedule.values(total)
         steps_at = tuple(sorted(Counter(values).items(), key=lambda item: order(item[0])))
@@ -75,7 +75,7 @@ class Preview:
 
     @property
     def shares(self) -> dict[Bits, float]:
-        """Share of the steps at each bit-width."""
+        """The share of steps at each bit-width."""
         return {bits: count / self.total_steps for bits, count in self.steps_at}
 
     @property
@@ -89,7 +89,7 @@ class Preview:
         return self.last == self.schedule.high
 
     def to_dict(self) -> dict[str, Any]:
-        """Only JSON types; bits are keys as text, such as '8' or 'fp32'."""
+        """Only JSON types; the keys of `steps_at` are texts such as '8' or 'fp32'."""
         return {
             "schedule": str(self.schedule),
             "definition": self.schedule.to_dict(),
@@ -113,12 +113,14 @@ class Preview:
         return self.text()
 
     def text(self, width: int = 88) -> str:
-        """The numbers as lines of at most `width` characters."""
+        """Lines of at most `width` characters."""
         shares = [f"{bits_text(bits)}:~{100 * s:.1f}%" for bits, s in self.shares.items()]
-        cycles = f", {count(self.num_cycles, 'cycle')}" if self.num_cycles else ""
+        changes = pluralize(self.num_switches, "switch")
+        if self.num_cycles:
+            changes += f", {pluralize(self.num_cycles, 'cycle')}"
         rows = [
             ("bits", "  ".join(shares)),
-            ("mean", f"{self.mean_bits:.2f} bits, {count(self.num_switches, 'switch')}{cycles}"),
+            ("mean", f"{self.mean_bits:.2f} bits, {changes}"),
             ("cost", f"{self.relative_cost:.3f} of static {bits_text(self.schedule.high)} "
                      f"({self._other_side()})"),
             ("end", self._ending()),
@@ -130,7 +132,7 @@ class Preview:
             lines += textwrap.wrap(
                 body, width, initial_indent=f"  {name:<6}", subsequent_indent=" " * 8
             )
-        return "\n".join(lines).replace("~", " ")  # ~: a space that is no place to wrap
+        return "\n".join(lines).replace("~", " ")  # ~ is a space at which no line wraps
 
     def _other_side(self) -> str:
         if self.forward == "scheduled":

@@ -1,4 +1,4 @@
-"""Schedules without cycles: one bit-width, a ramp, or stages."""
+"""Schedules without cycles: `Static` bits, a `Ramp`, and `Stages`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @SCHEDULES.register("static")
 @dataclass(frozen=True, eq=False)
 class Static(Schedule):
-    """The same bits all along; None is float32.
+    """The same bits at every step; None is float32.
 
     >>> Static(8)(0, 10), str(Static(8)), str(Static(None))
     (8, '8', 'fp32')
@@ -63,8 +63,8 @@ class Static(Schedule):
     @classmethod
     def infos(cls) -> list[ScheduleInfo]:
         return [
-            ScheduleInfo("static", None, "8", "The same bits all along"),
-            ScheduleInfo("fp32", None, "fp32", "Float32 all along"),
+            ScheduleInfo("static", None, "8", "The same bits at every step"),
+            ScheduleInfo("fp32", None, "fp32", "Float32 at every step"),
         ]
 
     @classmethod
@@ -81,7 +81,7 @@ class Static(Schedule):
 class Ramp(Schedule):
     """Bit by bit from low to high in equal stages until a point of the run, then high.
 
-    "Progressive" in CPT, Fig. 1.
+    CPT calls it progressive precision (Fig. 1).
 
     >>> Ramp(3, 8, until=0.5).values(12)
     [3, 4, 5, 6, 7, 8, 8, 8, 8, 8, 8, 8]
@@ -214,7 +214,7 @@ class Stages(Schedule):
 
 
 def check_pairs(pairs: object, what: str, form: str) -> tuple[tuple[Any, Any], ...]:
-    """A tuple of pairs from a list or tuple of them; otherwise a ValueError."""
+    """Return a list or tuple of pairs as a tuple; otherwise raise."""
     if isinstance(pairs, list | tuple):
         items = [tuple(pair) if isinstance(pair, list | tuple) else () for pair in pairs]
         if all(len(pair) == 2 for pair in items):

@@ -1,7 +1,7 @@
 """Schedules as text: `parse_schedule` reads what `str(schedule)` writes.
 
-Each schedule type says what its text begins with (`infos`) and reads the rest from a `Reader`, so
-the parser itself knows no schedule.
+The parser finds the schedule type by the name at the start of the text, and the type reads the rest
+from a `Reader`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
 _AUTO = re.compile(r"(?<![A-Za-z0-9])auto(?=\s*-\s*([0-9]+))", re.IGNORECASE)
 _SHOWN = 72  # characters of the text that an error shows
 
-
 ScheduleLike = Schedule | str | int | None
 
 
 def parse_schedule(text: ScheduleLike) -> Schedule:
-    """A schedule from its text, an int (static bits) or None (float32); a schedule as it is.
+    """Return a schedule from its text, an int (static bits) or None (float32).
+
+    A schedule is returned unchanged.
 
     >>> parse_schedule("delay@0.25(CR:3-8:8)").values(8)
     Traceback (most recent call last):
@@ -47,9 +48,9 @@ def parse_schedule(text: ScheduleLike) -> Schedule:
 
 
 def auto_high(text: object) -> int | None:
-    """The upper end of the range whose lower end is `auto`; the largest if there are several.
+    """The upper end of a range whose lower end is `auto`; the largest if there are several.
 
-    Such a text is not a schedule yet: a run's precision range test finds the number.
+    `auto` stands for the lower bound that a run's precision range test finds.
 
     >>> auto_high("CR:auto-8:32"), auto_high("CR:3-8:32")
     (8, None)
@@ -59,7 +60,7 @@ def auto_high(text: object) -> int | None:
 
 
 def fill_auto(text: str, low: int) -> str:
-    """The text with this number for every `auto`, at most the upper end beside it.
+    """Replace every `auto` in a text by a number, at most by the upper end of its range.
 
     >>> fill_auto("seq(CR:auto-8:8@0.8, LR:auto-4:2)", 5)
     'seq(CR:5-8:8@0.8, LR:4-4:2)'
@@ -68,11 +69,11 @@ def fill_auto(text: str, low: int) -> str:
 
 
 class ScheduleTextError(ValueError):
-    """A text that is no schedule; the message points at the character."""
+    """A text that is not a schedule; the message points at the character."""
 
 
 class Reader:
-    """Reads a text from left to right; spaces between the pieces do not matter."""
+    """Reads the text of a schedule from left to right; spaces between pieces do not matter."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -80,18 +81,18 @@ class Reader:
         self._depth = 0
 
     def whole_text(self) -> Schedule:
-        """The schedule that the text is, with nothing behind it."""
+        """Read a schedule that is the whole text."""
         result = self.schedule()
         if self.position() < len(self.text):
             self.fail(self.position(), f"expected the end of the text after {result}")
         return result
 
     def schedule(self) -> Schedule:
-        """A schedule of any type, also in parentheses."""
+        """Read a schedule of any type, also in parentheses."""
         at = self.position()
         self._depth += 1
-        if self._depth > 2 * MAX_DEPTH:  # every level may also stand in parentheses
-            self.fail(at, "nested too deeply")
+        if self._depth > 2 * MAX_DEPTH:  # every level can have parentheses of its own
+            self.fail(at, f"schedules are nested deeper than {MAX_DEPTH} levels")
         try:
             if self.accept("("):
                 result = self.schedule()
@@ -118,7 +119,7 @@ class Reader:
         return self.fail(at, str(unknown_name("schedule", head, heads)))
 
     def position(self) -> int:
-        """Where the next piece begins."""
+        """The index of the next piece."""
         while self._at < len(self.text) and self.text[self._at].isspace():
             self._at += 1
         return self._at
@@ -128,18 +129,18 @@ class Reader:
         return self.text.startswith(symbol, self.position())
 
     def accept(self, symbol: str) -> bool:
-        """Steps over the symbol if it is next."""
+        """Skip the symbol if it is next, and return whether it was."""
         found = self.is_next(symbol)
         self._at += len(symbol) if found else 0
         return found
 
     def expect(self, symbol: str, what: str) -> None:
-        """Steps over the symbol, which must be next."""
+        """Skip the symbol, which must be next."""
         if not self.accept(symbol):
             self.fail(self.position(), f"expected {symbol!r} ({what})")
 
     def whole(self, what: str) -> int:
-        """A whole number."""
+        """Read a whole number."""
         at = self.position()
         digits = self._take(_WHOLE)
         if not 1 <= len(digits) <= 18:
@@ -147,14 +148,14 @@ class Reader:
         return int(digits)
 
     def bits(self) -> Bits:
-        """A number of bits, or fp32."""
+        """Read a number of bits, or fp32."""
         at = self.position()
         if self.text[at : at + 4].lower() == "fp32":
             self._at += 4
             return None
         if self.text[at : at + 4].lower() == "auto":
             self.fail(at, "auto is the lower end of a run's forward schedule, as in CR:auto-8:32, "
-                          "found by its precision range test; elsewhere give a number")  # fmt: skip
+                          "found by its precision range test; elsewhere use a number")  # fmt: skip
         number = self.whole("bits")
         try:
             return check_bits(number)
@@ -162,26 +163,26 @@ class Reader:
             self.fail(at, str(error))
 
     def bit_range(self) -> tuple[int, int]:
-        """Two numbers of bits, low-high."""
+        """Read two numbers of bits, low-high."""
         ends = []
         for symbol in ("-", ""):
             at = self.position()
             bits = self.bits()
             if bits is None:
-                self.fail(at, "expected a number of bits; from 24 on they are float32")
+                self.fail(at, "expected a number of bits; bits from 24 on are float32")
             ends.append(bits)
-            self.expect(symbol, "the range goes on, such as 3-8")
+            self.expect(symbol, "a range such as 3-8")
         return ends[0], ends[1]
 
     def bits_list(self) -> tuple[Bits, ...]:
-        """Numbers of bits with commas between them."""
+        """Read numbers of bits, separated by commas."""
         listed = [self.bits()]
         while self.accept(","):
             listed.append(self.bits())
         return tuple(listed)
 
     def settings(self, known: Iterable[str]) -> dict[str, Any]:
-        """What follows as :name=value; a value is a number or a word."""
+        """Read settings :name=value; a value is a number or a word."""
         found: dict[str, Any] = {}
         while self.accept(":"):
             at = self.position()
@@ -189,7 +190,7 @@ class Reader:
             if name not in known:
                 self.fail(at, str(unknown_name("setting", name, known)))
             if name in found:
-                self.fail(at, f"{name} is given twice")
+                self.fail(at, f"{name} is set twice")
             self.expect("=", f"the value of {name}")
             at, text = self.position(), self._take(_NUMBER) or self._take(_WORD)
             if not 1 <= len(text) <= 40:
@@ -199,7 +200,7 @@ class Reader:
         return found
 
     def time(self, what: str) -> int | float:
-        """A step count (digits only) or a fraction of the run (with a point or an exponent)."""
+        """Read a step count (digits only) or a fraction of the run (with a point or exponent)."""
         at = self.position()
         digits = self._take(_NUMBER)
         if not 1 <= len(digits) <= 40:
@@ -214,7 +215,7 @@ class Reader:
         return found.group()
 
     def fail(self, at: int, reason: str) -> NoReturn:
-        """Raises the error that points at a character."""
+        """Raise an error that points at a character."""
         start = max(0, at - _SHOWN // 2)
         shown = "".join(c if c.isprintable() else "?" for c in self.text[start : start + _SHOWN])
         raise ScheduleTextError(

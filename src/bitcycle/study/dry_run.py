@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from bitcycle.analysis.cost import price
-from bitcycle.analysis.subject import subject_of
+from bitcycle.analysis.cost import estimate_cost
+from bitcycle.analysis.training_spec import spec_from_config
 from bitcycle.study.results import MethodResult, RunState, StudyResult
 from bitcycle.study.study import Method
 from bitcycle.tables import text_table
@@ -170,7 +170,7 @@ def _bitops(method: Method, notes: dict[str, None]) -> int | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", BitcycleWarning)  # the run itself will say it
-            priced = price(subject_of(config))
+            priced = estimate_cost(spec_from_config(config))
     except ValueError as error:
         notes[f"{method.key}: no BitOPs, {error}"] = None
         return None

@@ -15,7 +15,7 @@ from bitcycle.analysis.statistics import (
     paired_difference,
     pareto_front,
     rank_correlation,
-    settled,
+    round_digits,
     summarize_values,
 )
 from bitcycle.recipes import Published
@@ -198,7 +198,7 @@ def best_of(rows: Sequence[Row], budget_bitops: float, *, higher_is_better: bool
     """The same of any rows; a mean that is no number is never the best."""
     sign = 1 if higher_is_better else -1
     affordable = [
-        (sign * settled(row.summary.mean), -settled(row.bitops), row)
+        (sign * round_digits(row.summary.mean), -round_digits(row.bitops), row)
         for row in rows
         if row.summary is not None and math.isfinite(row.summary.mean)
         and row.bitops and row.bitops <= budget_bitops * (1 + _ROUNDING)

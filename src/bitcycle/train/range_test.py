@@ -22,7 +22,7 @@ from bitcycle.range_test import (
     check_threshold,
     run_range_test,
 )
-from bitcycle.scheduler import INHERIT, role_schedules
+from bitcycle.scheduler import INHERIT, resolve_schedules
 from bitcycle.schedules import Bits, Cycle, parse_schedule
 from bitcycle.schedules.base import order
 from bitcycle.schedules.cycle import DEFAULT_CYCLES, Cyclic
@@ -233,10 +233,10 @@ def _precision_at(session: Session, bits: int) -> Precision | dict[str, Precisio
     keywords = ("forward", "backward", *ROLES)
     layers = quantized_layers(session.model)
     total = session.total_steps
-    plans = role_schedules(layers, {key: given.get(key, INHERIT) for key in keywords}, total)
+    resolved = resolve_schedules(layers, {key: given.get(key, INHERIT) for key in keywords}, total)
     by_layer = {
-        entry.name: Precision(**{r: s(0, total) for r, s in zip(ROLES, plan, strict=True)})
-        for (entry, _), plan in zip(layers, plans, strict=True)
+        entry.name: Precision(**{r: s(0, total) for r, s in zip(ROLES, schedules, strict=True)})
+        for (entry, _), schedules in zip(layers, resolved, strict=True)
     }
     distinct = set(by_layer.values())
     return distinct.pop() if len(distinct) == 1 else by_layer

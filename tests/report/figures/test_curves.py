@@ -13,9 +13,9 @@ from bitcycle.report.figures.schedules import MOST_SEGMENTS
 from bitcycle.report.runs import logged_entries, logged_methods
 from bitcycle.schedules import parse_schedule
 from bitcycle.tasks import DataConfig, ModelConfig
+from tests.analysis.test_compare import written
 from tests.report.made_up import STEPS
 from tests.study.made_up import config, write_run
-from tests.study.test_compare import written
 
 
 def curves(made, *, limit=400, number=0):
@@ -100,7 +100,7 @@ def test_a_band_has_the_bits_of_every_step_and_the_chart_few_segments(tmp_path):
     heights, edges, _ = band.patches[0].get_data()
     steps = np.diff(edges).astype(int)
     assert np.repeat(heights, steps).tolist() == parse_schedule("CR:3-8:300").values(3000)
-    methods = logged_entries(compared.entries)
+    methods = logged_entries(compared.groups)
     drawn = learning_curves(methods, Quantity(("eval",), "accuracy", "accuracy"), limit=400)
     assert len(curves_chart(drawn)["data"][-1]["x"]) == MOST_SEGMENTS + 1 < len(steps)
 
@@ -111,11 +111,11 @@ def test_a_run_without_a_line_is_drawn_empty(tmp_path):
 
 
 def test_two_metrics_share_no_axis(tmp_path):
-    [images] = compare_runs([written(tmp_path, 8, 0, 90.0)]).entries
+    [images] = compare_runs([written(tmp_path, 8, 0, 90.0)]).groups
     words = config(
         8, output=str(tmp_path), name="words", task="language",
         model=ModelConfig(name="lstm_lm"), data=DataConfig(name="ptb", root="x"),
     )  # fmt: skip
     text = replace(images, runs=(replace(images.runs[0], config=words),))
     with pytest.raises(ValueError, match="accuracy and perplexity, which share no axis"):
-        plot(Comparison(entries=(images, text), differing={}))
+        plot(Comparison(groups=(images, text), differing={}))

@@ -156,13 +156,13 @@ def _mean(curves: Sequence[Points]) -> Points:
 @draw.register(Comparison)
 def draw_comparison(comparison: Comparison) -> Figure:
     """Curves of the metric, thin for a seed, thick for the mean; below, the bits of the weights."""
-    metrics = list(dict.fromkeys(entry.metric for entry in comparison.entries))
+    metrics = list(dict.fromkeys(entry.metric for entry in comparison.groups))
     if len(metrics) > 1:
         raise ValueError(
             f"these runs are judged by {' and '.join(metrics)}, which share no axis: draw the runs "
             "of one metric at a time"
         )
-    methods = logged_entries(comparison.entries)
+    methods = logged_entries(comparison.groups)
     none = Quantity((), metrics[0], metrics[0])
     [quantity, *_] = [*quantities(methods, metrics[0]), none]
     return draw_curves(learning_curves(methods, quantity, limit=_PICTURE_POINTS))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bitcycle.analysis.cost import price
-from bitcycle.analysis.subject import find_subject
+from bitcycle.analysis.cost import estimate_cost
+from bitcycle.analysis.training_spec import find_spec
+from bitcycle.cost import Cost, LayerCost
 from bitcycle.cost.count import MATMULS
-from bitcycle.cost.result import Cost, LayerCost
 from bitcycle.report.figures import style
 from bitcycle.report.figures.style import Style
 from bitcycle.report.runs import LoggedMethod
@@ -32,7 +32,9 @@ def price_method(method: LoggedMethod) -> Cost:
     given = precision.given(auto=method.found_low)
     forward = {"forward": str(given["forward"])} if precision.auto_high is not None else {}
     path = method.begun[0].directory / "config.yaml"
-    return price(find_subject(str(path), roles=forward, total_steps=method.num_steps or None)).cost
+    return estimate_cost(
+        find_spec(str(path), roles=forward, total_steps=method.num_steps or None)
+    ).cost
 
 
 def layer_bars(cost: Cost) -> LayerBars:

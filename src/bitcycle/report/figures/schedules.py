@@ -11,9 +11,10 @@ from bitcycle.cost.planner import Plan
 from bitcycle.report import draw
 from bitcycle.report.figures import style
 from bitcycle.report.figures.style import DASHED, INK, Style
-from bitcycle.report.runs import LoggedMethod, Segment, segments
+from bitcycle.report.runs import LoggedMethod
 from bitcycle.schedules import Bits, Preview, Schedule
 from bitcycle.schedules.base import bits_text
+from bitcycle.schedules.segments import Segment, find_segments
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,7 +88,7 @@ def bits_axis(values: Iterable[Bits], *, max_ticks: int = 9) -> BitsAxis:
 
 def preview_panel(preview: Preview) -> BitsPanel:
     """One schedule, with its mean bits and cost."""
-    found = segments(preview.schedule.values(preview.total_steps))
+    found = find_segments(preview.schedule, preview.total_steps)
     low, high = preview.schedule.low, preview.schedule.high
     scale = bits_axis([low, high, *(bits for _, _, bits in found)])
     cost = f"mean {preview.mean_bits:.2f} bits, cost {preview.relative_cost:.3f}"
@@ -116,7 +117,7 @@ def plan_panels(plan: Plan, limit: int) -> tuple[str, list[BitsPanel]]:
                 BitsLine(
                     label=row.forward,
                     segments=tuple(
-                        (r.start, r.stop, 32 if r.bits is None else r.bits) for r in row.runs
+                        s._replace(bits=32 if s.bits is None else s.bits) for s in row.segments
                     ),
                 ),
             ),  # fmt: skip

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bitcycle.analysis.config_id import _differing, config_id
+from bitcycle.analysis.config_id import config_id, drop_defaults
 from bitcycle.recipes import recipe
 from bitcycle.tasks import DataConfig, ModelConfig
 from bitcycle.train.config import (
@@ -76,9 +76,9 @@ def test_a_setting_at_its_default_is_no_part():
     later = {**settings, "data": {**settings["data"], "added_later": None}, "also_new": {"a": 1}}
     defaults = {**to_dict(RunConfig(steps=1)), "also_new": {"a": 1}}
     defaults["data"] = {**defaults["data"], "added_later": None}
-    assert _differing(later, defaults) == _differing(settings, to_dict(RunConfig(steps=1)))
+    assert drop_defaults(later, defaults) == drop_defaults(settings, to_dict(RunConfig(steps=1)))
     later["data"]["added_later"] = 3
-    assert _differing(later, defaults)["data"]["added_later"] == 3
+    assert drop_defaults(later, defaults)["data"]["added_later"] == 3
 
 
 def test_ids_stay_the_same_from_version_to_version():

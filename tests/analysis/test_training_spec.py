@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bitcycle.analysis.subject import NUM_NODES, Subject, find_subject, parse_options, parse_shape
+from bitcycle.analysis.training_spec import (
+    NUM_NODES,
+    TrainingSpec,
+    find_spec,
+    parse_options,
+    parse_shape,
+)
 from bitcycle.models import build_model
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.recipes import recipe
@@ -16,69 +22,69 @@ ROLES = {"forward": "CR:3-8:32", "backward": "8"}
 
 
 def test_a_model_has_the_papers_length_and_batch_unless_told_otherwise() -> None:
-    subject = find_subject("resnet20", roles=ROLES)
-    assert (subject.total_steps, subject.batch_size, subject.precision.skip) == (64_000, 128, ())
-    subject = find_subject(
+    spec = find_spec("resnet20", roles=ROLES)
+    assert (spec.total_steps, spec.batch_size, spec.precision.skip) == (64_000, 128, ())
+    spec = find_spec(
         "resnet20", roles=ROLES, total_steps=7, batch_size=3, skip=["fc"], options={"width": 8}
     )
-    assert (subject.total_steps, subject.batch_size, subject.options) == (7, 3, {"width": 8})
-    assert not isinstance(subject.build().fc, QuantizedLayer)
+    assert (spec.total_steps, spec.batch_size, spec.options) == (7, 3, {"width": 8})
+    assert not isinstance(spec.build().fc, QuantizedLayer)
 
 
 def test_a_recipe_brings_model_sizes_bits_and_length() -> None:
-    subject = find_subject("cifar100-resnet74-cpt-3-8-8", roles={})
-    assert subject.options == {"num_classes": 100, "in_channels": 3}
-    assert subject.precision == recipe("cifar100-resnet74-cpt-3-8-8").precision
-    assert (subject.total_steps, subject.batch_size) == (64_000, 128)
-    assert subject.build().fc.out_features == 100
+    spec = find_spec("cifar100-resnet74-cpt-3-8-8", roles={})
+    assert spec.options == {"num_classes": 100, "in_channels": 3}
+    assert spec.precision == recipe("cifar100-resnet74-cpt-3-8-8").precision
+    assert (spec.total_steps, spec.batch_size) == (64_000, 128)
+    assert spec.build().fc.out_features == 100
 
 
 def test_a_yaml_file_is_as_good_as_a_recipe(tmp_path) -> None:
     pytest.importorskip("jsonargparse")
     path = tmp_path / "mine.yaml"
     path.write_text(to_yaml(recipe("digits-cpt-3-8-8")))
-    assert find_subject(str(path), roles={}) == find_subject("digits-cpt-3-8-8", roles={})
+    assert find_spec(str(path), roles={}) == find_spec("digits-cpt-3-8-8", roles={})
     with pytest.raises(ValueError, match="there is no file .*other.yaml"):
-        find_subject(str(tmp_path / "other.yaml"), roles={})
+        find_spec(str(tmp_path / "other.yaml"), roles={})
 
 
 def test_epochs_become_steps_where_the_size_of_the_data_is_known() -> None:
-    subject = find_subject("imagenet-resnet18-cpt-4-8-8", roles={})
-    assert subject.total_steps == 90 * 5005  # 1,281,167 images in batches of 256
+    spec = find_spec("imagenet-resnet18-cpt-4-8-8", roles={})
+    assert spec.total_steps == 90 * 5005  # 1,281,167 images in batches of 256
     name = "ptb-lstm-cpt-5-8-8"
     with pytest.raises(ValueError, match="epochs.*give --total-steps"):
-        find_subject(name, roles={})
-    assert find_subject(name, roles={}, total_steps=9).total_steps == 9
+        find_spec(name, roles={})
+    assert find_spec(name, roles={}, total_steps=9).total_steps == 9
 
 
 def test_a_graph_has_all_its_nodes_in_a_step() -> None:
     pytest.importorskip("torch_geometric")
-    subject = Subject(model="gcn", precision=PrecisionConfig(), batch_size=NUM_NODES["cora"])
-    model = subject.build()
-    assert subject.is_graph
-    assert [t.device.type for t in subject.inputs(model, 16)] == ["cpu", "cpu"]
+    spec = TrainingSpec(model="gcn", precision=PrecisionConfig(), batch_size=NUM_NODES["cora"])
+    model = spec.build()
+    assert spec.is_graph
+    assert [t.device.type for t in spec.inputs(model, 16)] == ["cpu", "cpu"]
     with pytest.raises(ValueError, match="set the batch size"):
-        find_subject("gcn", roles=ROLES, input_shape=(3, 4)).inputs(model, 16)
+        find_spec("gcn", roles=ROLES, input_shape=(3, 4)).inputs(model, 16)
 
 
 def test_models_have_no_values_and_the_shape_that_is_asked_for() -> None:
-    subject = find_subject("resnet8", roles=ROLES, input_shape=(3, 64, 48))
-    model = subject.build()
+    spec = find_spec("resnet8", roles=ROLES, input_shape=(3, 64, 48))
+    model = spec.build()
     assert all(p.is_meta for p in model.parameters())
-    (x,) = subject.inputs(model, 5)
+    (x,) = spec.inputs(model, 5)
     assert (x.shape, x.is_meta) == ((5, 3, 64, 48), True)
 
 
 def test_tokens_stay_whole_numbers() -> None:
-    subject = find_subject("transformer_lm", roles=ROLES, input_shape=(17,))
-    (tokens,) = subject.inputs(build_model("transformer_lm", vocab_size=9), 2)
+    spec = find_spec("transformer_lm", roles=ROLES, input_shape=(17,))
+    (tokens,) = spec.inputs(build_model("transformer_lm", vocab_size=9), 2)
     assert (tokens.shape, tokens.dtype) == ((2, 17), torch.int64)
 
 
 def test_a_shape_that_does_not_fit_is_an_error_with_one_that_does() -> None:
-    subject = find_subject("resnet8", roles=ROLES, input_shape=(64,))
+    spec = find_spec("resnet8", roles=ROLES, input_shape=(64,))
     with pytest.raises(ValueError, match="64 does not fit resnet8: a sample is 3x32x32"):
-        subject.inputs(build_model("resnet8"), 1)
+        spec.inputs(build_model("resnet8"), 1)
 
 
 @pytest.mark.parametrize("wrong", ["3x", "0x3", ""])

@@ -1,4 +1,8 @@
-"""A model, a recipe or a file by name: what is to be priced, told without reading any data."""
+"""`TrainingSpec`: the model, precision and length of a training run, from a name, without data.
+
+`find_spec` finds it for a model, a recipe or a YAML file. `bitcycle cost` and `bitcycle plan` build
+the model from it, without values where shapes are enough.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +26,17 @@ from bitcycle.tasks.base import model_kind
 from bitcycle.train.config import PrecisionConfig, RunConfig
 from bitcycle.train.config_file import read_config
 
-STEPS, BATCH_SIZE = 64_000, 128  # of the CPT paper's runs
-NUM_IMAGES = {"imagenet": 1_281_167}  # of datasets whose recipes count epochs
-NUM_PAIRS = {"xnli": 392_702}
+STEPS, BATCH_SIZE = 64_000, 128  # of the CPT paper's runs on CIFAR
+NUM_SAMPLES = {"imagenet": 1_281_167, "xnli": 392_702}  # of datasets whose recipes count epochs
 NUM_NODES = {"citeseer": 3_327, "cora": 2_708, "ogbn-arxiv": 169_343, "pubmed": 19_717}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
-    """What is to be priced: a model by name with its inputs, its bits, and the length of the run.
+class TrainingSpec:
+    """A training run to count: the model by name, its precision, and the length of the run.
 
-    batch_size counts samples of an optimizer step: images, sequences or, of a graph, nodes.
-    input_shape: of one sample; None: the model's own example.
+    batch_size: the samples of an optimizer step: images, sequences or, for a graph, nodes.
+    input_shape: the shape of one sample, by default that of the model's own example.
     """
 
     model: str
@@ -42,10 +45,10 @@ class Subject:
     total_steps: int = STEPS
     batch_size: int = BATCH_SIZE
     input_shape: tuple[int, ...] | None = None
-    device: str = "meta"  # without values: shapes are enough to count
+    device: str = "meta"  # shapes are enough to count
 
     def build(self, *, needs_conversion: bool = True) -> nn.Module:
-        """The model, converted as said; without values, except where a graph needs its edges."""
+        """Build and convert the model; on the meta device unless a graph needs its edges."""
         with torch.device(self._device):
             model = build_model(self.model, **self.options)
         precision = self.precision
@@ -63,13 +66,15 @@ class Subject:
         )
 
     def inputs(self, model: nn.Module, batch_size: int) -> tuple[Tensor, ...]:
-        """A batch for it."""
+        """Example inputs for the model."""
         assert isinstance(model, Model)
         example = model.example_inputs(batch_size, device=self._device)
         if self.input_shape is None:
             return example
         if self.is_graph:
-            raise ValueError("a graph has nodes, not an input shape: set the batch size to them")
+            raise ValueError(
+                "a graph model takes no input shape: set the batch size to the number of nodes"
+            )
         if len(self.input_shape) != example[0].dim() - 1:
             raise ValueError(
                 f"input shape {_by(self.input_shape)} does not fit {self.model}: a sample is "
@@ -80,7 +85,7 @@ class Subject:
 
     @property
     def is_graph(self) -> bool:
-        """Whether it takes nodes and edges."""
+        """Whether the model takes nodes and edges."""
         return model_kind(MODELS[self.model]) == "graph"
 
     @property
@@ -88,7 +93,7 @@ class Subject:
         return "cpu" if self.is_graph else self.device
 
 
-def find_subject(
+def find_spec(
     name: str,
     *,
     roles: Mapping[str, str],
@@ -97,10 +102,10 @@ def find_subject(
     total_steps: int | None = None,
     batch_size: int | None = None,
     input_shape: tuple[int, ...] | None = None,
-) -> Subject:
-    """A model of the registry, a recipe or a YAML file; what is given here comes first.
+) -> TrainingSpec:
+    """The spec of a model, a recipe or a YAML file; the other arguments override it.
 
-    >>> find_subject("resnet74", roles={"forward": "CR:3-8:32", "backward": "8"}).total_steps
+    >>> find_spec("resnet74", roles={"forward": "CR:3-8:32", "backward": "8"}).total_steps
     64000
     """
     changes: dict[str, Any] = {
@@ -110,16 +115,18 @@ def find_subject(
     if name in MODELS:
         if not roles:
             raise ValueError(
-                f"which bits should {name} have? give a schedule, such as --forward CR:3-8:32 "
-                "--backward 8 (--forward fp32 counts float32)"
+                f"{name} is a model and has no bits of its own: give a schedule, such as "
+                "--forward CR:3-8:32 --backward 8 (--forward fp32 counts float32)"
             )
         precision = PrecisionConfig(**{"skip": tuple(skip or ()), **roles})  # type: ignore[arg-type]
-        return Subject(model=name, options=options or {}, precision=precision, **changes)
+        return TrainingSpec(model=name, options=options or {}, precision=precision, **changes)
     config = _find_config(name)
-    given: dict[str, Any] = dict(roles) if skip is None else {**roles, "skip": tuple(skip)}
-    subject = subject_of(config, total_steps)
-    subject = replace(subject, precision=replace(subject.precision, **given), **changes)
-    return replace(subject, options={**subject.options, **(options or {})})
+    precision_changes: dict[str, Any] = dict(roles)
+    if skip is not None:
+        precision_changes["skip"] = tuple(skip)
+    spec = spec_from_config(config, total_steps)
+    spec = replace(spec, precision=replace(spec.precision, **precision_changes), **changes)
+    return replace(spec, options={**spec.options, **(options or {})})
 
 
 def _find_config(name: str) -> RunConfig:
@@ -140,8 +147,8 @@ def _find_config(name: str) -> RunConfig:
     )
 
 
-def subject_of(config: RunConfig, total_steps: int | None = None) -> Subject:
-    """A run's model with the sizes that its dataset gives it, told without reading the data."""
+def spec_from_config(config: RunConfig, total_steps: int | None = None) -> TrainingSpec:
+    """The spec of a run's configuration; the sizes of its dataset are known without the data."""
     data, entry = config.data, MODELS[config.model.name]
     info = DATASETS[data.name]
     sizes: dict[str, Any] = {"num_classes": info.num_classes}
@@ -160,7 +167,7 @@ def subject_of(config: RunConfig, total_steps: int | None = None) -> Subject:
         shape = info.input_shape
         if "in_channels" in entry.options:
             sizes["in_channels"] = shape[0]
-    return Subject(
+    return TrainingSpec(
         model=config.model.name,
         options={**sizes, **config.model.options},
         precision=config.precision,
@@ -173,17 +180,17 @@ def subject_of(config: RunConfig, total_steps: int | None = None) -> Subject:
 def _num_steps(config: RunConfig) -> int:
     if config.steps is not None:
         return config.steps
-    num_samples = {**NUM_IMAGES, **NUM_PAIRS}.get(config.data.name)
+    num_samples = NUM_SAMPLES.get(config.data.name)
     if num_samples is None:
         raise ValueError(
-            f"{config.name} runs for {config.epochs:g} epochs, and how many steps that is depends "
-            f"on the files of {config.data.name}: give --total-steps"
+            f"{config.name} runs for {config.epochs:g} epochs, and the number of steps depends on "
+            f"the files of {config.data.name}: give --total-steps"
         )
     return round((config.epochs or 0) * -(-num_samples // config.data.batch_size))
 
 
 def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
-    """`["num_classes=100", "tie=false"]` as options of a model's builder.
+    """Read a model's options from texts such as "num_classes=100".
 
     >>> parse_options(["num_classes=100", "dropout=0.5", "tie=false"])
     {'num_classes': 100, 'dropout': 0.5, 'tie': False}
@@ -209,14 +216,14 @@ def _value(key: str, text: str) -> int | float | bool:
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
-    """`"3x224x224"` or `"3,224,224"`: a sample without the batch.
+    """Read the shape of one sample from "3x224x224" or "3,224,224".
 
     >>> parse_shape("3x224x224"), parse_shape("35")
     ((3, 224, 224), (35,))
     """
     parts = text.replace(",", "x").split("x")
     if not all(part.strip().isdigit() and int(part) > 0 for part in parts):
-        raise ValueError(f"input shape {text!r} is not sizes with x between, such as 3x224x224")
+        raise ValueError(f"input shape {text!r} must be sizes with x between, such as 3x224x224")
     return tuple(int(part) for part in parts)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bitcycle.analysis.plan import plan_by_name, read_bounds
-from bitcycle.analysis.subject import find_subject
+from bitcycle.analysis.training_spec import find_spec
 from bitcycle.cost import training_cost
 from bitcycle.recipes import recipe
 from bitcycle.train.config_file import to_yaml
@@ -27,10 +27,10 @@ def test_what_is_given_comes_before_what_the_recipe_says() -> None:
 
 def test_a_row_costs_what_the_recipe_costs_with_that_schedule() -> None:
     found = plan_by_name("digits-cpt-3-8-8", saving=0.0)
-    subject = find_subject("digits-cpt-3-8-8", roles={})
-    model = subject.build()
+    spec = find_spec("digits-cpt-3-8-8", roles={})
+    model = spec.build()
     cost = training_cost(
-        model, subject.inputs(model, 1), forward="CR:3-8:8", backward=8, total_steps=240,
+        model, spec.inputs(model, 1), forward="CR:3-8:8", backward=8, total_steps=240,
         samples_per_step=64,
     )  # fmt: skip
     [row] = [row for row in found.rows if row.forward == "CR:3-8:8"]
@@ -39,7 +39,9 @@ def test_a_row_costs_what_the_recipe_costs_with_that_schedule() -> None:
 
 
 def test_a_static_recipe_brings_the_upper_bound_only() -> None:
-    with pytest.raises(ValueError, match=r"digits-static-8-8 does not say .*: give low, or the"):
+    with pytest.raises(
+        ValueError, match=r"bounds of digits-static-8-8 are not known: give low, or the"
+    ):
         plan_by_name("digits-static-8-8", saving=0.2)
     assert plan_by_name("digits-static-8-8", saving=0.2, low=3).high == 8
 
@@ -51,7 +53,9 @@ def test_a_float_recipe_is_planned_as_if_it_were_converted() -> None:
 
 
 def test_a_model_needs_bounds_and_has_the_papers_length() -> None:
-    with pytest.raises(ValueError, match="resnet8 does not say .*: give low and high, or the file"):
+    with pytest.raises(
+        ValueError, match="bounds of resnet8 are not known: give low and high, or the file"
+    ):
         plan_by_name("resnet8", saving=0.2)
     found = plan_by_name("resnet8", saving=0.2, low=3, high=8, options={"num_classes": 100})
     assert (found.total_steps, found.samples_per_step, found.backward) == (64_000, 128, "8")
@@ -95,7 +99,7 @@ def test_a_range_test_brings_bounds_that_given_ones_override(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"low": None, "high": None, "curve": {}}, "found no bits that pass; give low and high"),
+        ({"low": None, "high": None, "curve": {}}, "no bits passed .*; give low and high"),
         ("{", "is not JSON"),
         ("[]", "has no 'low' and 'high'"),
         ({"low": True, "high": "8"}, "has no 'low' and 'high'"),

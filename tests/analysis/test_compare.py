@@ -32,7 +32,7 @@ def test_seeds_of_one_configuration_are_one_entry(tmp_path):
         written(tmp_path, "CR:3-8:8", 0, 91.0, best=93.0),
         written(tmp_path, 8, 0, 90.0, 200.0),
     ]
-    static, cpt = compare_runs(folders).entries
+    static, cpt = compare_runs(folders).groups
     assert (static.name, static.seeds, static.num_unfinished) == ("run-8", (0, 1), 0)
     assert (static.final.mean, static.final.n, static.best) == (91.0, 2, None)
     assert (cpt.final.mean, cpt.best.mean, cpt.metric) == (91.0, 93.0, "accuracy")
@@ -47,13 +47,13 @@ def test_the_folder_and_what_is_logged_do_not_make_a_configuration(tmp_path):
         written(tmp_path, 8, 0, 90.0),
         written(other, 8, 1, 92.0, name="renamed"),
     ]
-    [entry] = compare_runs(folders).entries
+    [entry] = compare_runs(folders).groups
     assert entry.seeds == (0, 1)
 
 
 def test_an_unfinished_run_shows_what_it_has(tmp_path):
     folders = [written(tmp_path, 8, 0, 90.0, 200.0), written(tmp_path, "CR:3-8:8", 0, None)]
-    _, cut = compare_runs(folders).entries
+    _, cut = compare_runs(folders).groups
     [run] = cut.runs
     assert (run.step, run.bitops, run.seconds, run.result) == (120, 50.0, 1.2, None)
     assert (cut.final, cut.difference, cut.num_unfinished) == (None, None, 1)
@@ -62,13 +62,13 @@ def test_an_unfinished_run_shows_what_it_has(tmp_path):
 
 def test_a_run_without_a_line_is_at_step_zero(tmp_path):
     folder = write_run(config(8, output=str(tmp_path)), None)
-    [entry] = compare_runs([folder]).entries
+    [entry] = compare_runs([folder]).groups
     assert (entry.runs[0].step, entry.runs[0].bitops, entry.runs[0].seconds) == (0, None, None)
 
 
 def test_the_same_folder_counts_once_and_a_copy_is_an_error(tmp_path):
     folder = written(tmp_path, 8, 0, 90.0)
-    assert compare_runs([folder, folder / "." / ""]).entries[0].seeds == (0,)
+    assert compare_runs([folder, folder / "." / ""]).groups[0].seeds == (0,)
     copy = written(tmp_path / "copy", 8, 0, 90.0)
     with pytest.raises(ValueError, match=r"same settings and seed \(0\): give one of them"):
         compare_runs([folder, copy])
@@ -79,9 +79,9 @@ def test_equal_names_are_told_apart(tmp_path):
         written(tmp_path / "a", 8, 0, 90.0, name="run"),
         written(tmp_path / "b", 4, 0, 90.0, name="run"),
     ]
-    assert [e.name for e in compare_runs(folders).entries] == ["run (a)", "run (b)"]
+    assert [e.name for e in compare_runs(folders).groups] == ["run (a)", "run (b)"]
     more = [*folders, written(tmp_path / "a", 5, 1, 90.0, name="run")]
-    assert [e.name for e in compare_runs(more).entries] == ["run (1)", "run (2)", "run (3)"]
+    assert [e.name for e in compare_runs(more).groups] == ["run (1)", "run (2)", "run (3)"]
 
 
 def test_what_is_no_run_is_an_error_that_says_where_runs_are(tmp_path):

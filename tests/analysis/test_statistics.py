@@ -10,7 +10,7 @@ from bitcycle.analysis.statistics import (
     paired_difference,
     pareto_front,
     rank_correlation,
-    settled,
+    round_digits,
     summarize_values,
 )
 
@@ -166,7 +166,7 @@ def test_of_values_that_differ_by_rounding_the_cheapest_is_on_the_front():
     means = [summarize_values(values).mean for values in (power, cycled)]
     assert means[0] > means[1]
     assert pareto_front([567.0, 359.0], means) == [False, True]
-    assert settled(means[0]) == settled(means[1]) == 99.0555556
+    assert round_digits(means[0]) == round_digits(means[1]) == 99.0555556
 
 
 def test_infinities_of_both_signs_have_no_mean():

@@ -1,13 +1,67 @@
-"""The published costs, counted here: within 1 % of the paper, to the digit of our predictions."""
+"""The cost of models and recipes by name, and the published costs to their printed digits."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from bitcycle.analysis.cost import PaperComparison, compare_with_paper
+import bitcycle as bc
+from bitcycle.analysis.cost import PaperComparison, compare_with_paper, estimate_cost
+from bitcycle.analysis.training_spec import find_spec
+from bitcycle.cost import measure_saved
+from bitcycle.models import build_model
 from bitcycle.published import read_table
+
+ROLES = {"forward": "CR:3-8:32", "backward": "8"}
+
+
+def test_the_cost_is_that_of_the_model_itself() -> None:
+    estimate = estimate_cost(find_spec("resnet20", roles=ROLES, total_steps=900, batch_size=4))
+    model = bc.quantize_model(build_model("resnet20"))
+    expected = bc.training_cost(
+        model, model.example_inputs(4), forward="CR:3-8:32", backward=8, total_steps=900
+    )
+    assert estimate.cost == expected
+    assert estimate.saved_bytes is None
+
+
+@pytest.mark.parametrize(("asked", "measured"), [("auto", "simulate"), ("int8", "int8")])
+def test_bytes_kept_for_backward_are_measured_and_continued_to_the_batch(
+    asked: str, measured: str
+) -> None:
+    spec = find_spec("resnet8", roles=ROLES, batch_size=6, total_steps=640)
+    spec = replace(spec, precision=replace(spec.precision, kernel=asked))
+    estimate = estimate_cost(spec, measures_memory=True)
+    model = bc.quantize_model(build_model("resnet8"), kernel=measured)
+    bc.set_precision(model, "FW8/BW8")
+    assert estimate.saved_bytes == measure_saved(model, model.example_inputs(6)).num_bytes
+    assert "kept for backward" in estimate.text()
+    assert f"(measured with kernel {measured} on small batches)" in estimate.text()
+    assert estimate.to_dict()["saved_kernel"] == measured
+
+
+def test_a_float_model_can_be_priced() -> None:
+    estimate = estimate_cost(find_spec("resnet8", roles={"forward": "fp32"}), measures_memory=True)
+    assert estimate.cost.relative == 1.0
+    assert estimate.saved_bytes > 0
+    assert estimate.saved_kernel is None
+    assert "(measured on small batches)" in estimate.text()
+    assert estimate.text().startswith("resnet8: float32; ")
+
+
+def test_a_graph_net_is_priced_by_the_follow_up_and_says_what_its_graph_was() -> None:
+    pytest.importorskip("torch_geometric")
+    spec = find_spec(
+        "gcn", roles={"forward": "8", "backward": "8"}, batch_size=169_343, total_steps=500
+    )
+    assert estimate_cost(spec, convention="followup").cost.bitops == 5_592_383_232_000
+    floats = estimate_cost(find_spec("gcn", roles={"forward": "fp32"}, batch_size=16))
+    assert "example graph of two edges per node" in floats.text()
+
+
+# -- bitcycle cost --paper ------------------------------------------------------------------------
 
 # spec/cost.md: static 8/8, static 6/6, CPT high, CPT low, in GBitOPs as printed there
 PREDICTED = {
