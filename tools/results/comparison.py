@@ -20,7 +20,7 @@ from bitcycle.analysis.statistics import Difference, holm, paired_difference
 from bitcycle.precision import PARENTS, cost_bits
 from bitcycle.schedules import Delay, Schedule, parse_schedule
 from bitcycle.schedules.cycle import Cyclic
-from bitcycle.study.summary import GroupSummary, Row, best_of, summarize
+from bitcycle.study.summary import GroupSummary, MethodSummary, best_within, summarize
 from bitcycle.train.config import RunConfig
 from tools.results.study_data import DEFAULT, StudyData, to_settings
 
@@ -39,8 +39,8 @@ class Comparison:
     study: str
     static_study: str
     group: GroupSummary
-    cyclic: Row
-    static: Row
+    cyclic: MethodSummary
+    static: MethodSummary
     difference: Difference
     cost: float
     ids: tuple[str, str]
@@ -69,9 +69,9 @@ def compare(study: StudyData) -> list[Comparison]:
     """Every cyclic method of the study with static bits of the same top precision."""
     found: list[Comparison] = []
     for group, row in _cyclic(study):
-        top = top_bits(row.method.method.config)
+        top = top_bits(row.method.config)
         statics = _static(study, group)
-        same = [s for s in _alike(row, statics) if top_bits(s.row.method.method.config) == top]
+        same = [s for s in _alike(row, statics) if top_bits(s.row.method.config) == top]
         found += _against(study, group, row, same[:1])
     return found
 
@@ -86,7 +86,7 @@ def compare_at_cost(study: StudyData, others: Sequence[StudyData] = ()) -> list[
                 pool = [s for g in _groups(other) for s in _static(other, g)]
                 statics += [static._replace(key=None) for static in pool]
         alike = _most_seeds(row, _alike(row, statics))
-        best = best_of(
+        best = best_within(
             [s.row for s in alike], row.bitops or 0.0, higher_is_better=group.higher_is_better
         )
         found += _against(study, group, row, [s for s in alike if s.row is best])
@@ -97,7 +97,7 @@ class _Static(NamedTuple):
     """Static bits, the identity of their configuration, and their key where the study has them."""
 
     study: str
-    row: Row
+    row: MethodSummary
     identity: str
     key: str | None
 
@@ -106,40 +106,40 @@ def _groups(study: StudyData) -> Sequence[GroupSummary]:
     return () if study.result.study.kind == "critical-periods" else summarize(study.result)
 
 
-def _cyclic(study: StudyData) -> Iterator[tuple[GroupSummary, Row]]:
+def _cyclic(study: StudyData) -> Iterator[tuple[GroupSummary, MethodSummary]]:
     for group in _groups(study):
         for row in group.done:
-            if is_cyclic(row.method.method.config):
+            if is_cyclic(row.method.config):
                 yield group, row
 
 
 def _static(study: StudyData, group: GroupSummary) -> list[_Static]:
-    keys = [(row, row.method.method.key) for row in group.done if not row.is_scheduled]
+    keys = [(row, row.method.key) for row in group.done if not row.is_scheduled]
     return [_Static(study.name, row, study.ids[key], key) for row, key in keys]
 
 
-def _alike(row: Row, statics: Iterable[_Static]) -> list[_Static]:
-    config = row.method.method.config
-    return [s for s in statics if _is_alike(config, s.row.method.method.config)]
+def _alike(row: MethodSummary, statics: Iterable[_Static]) -> list[_Static]:
+    config = row.method.config
+    return [s for s in statics if _is_alike(config, s.row.method.config)]
 
 
-def _most_seeds(row: Row, statics: Iterable[_Static]) -> list[_Static]:
+def _most_seeds(row: MethodSummary, statics: Iterable[_Static]) -> list[_Static]:
     """Every static configuration once: of several studies that which shares most seeds."""
     best: dict[str, tuple[int, _Static]] = {}
     for static in statics:
-        shared = len(row.method.values.keys() & static.row.method.values.keys())
+        shared = len(row.result.values.keys() & static.row.result.values.keys())
         if static.identity not in best or shared > best[static.identity][0]:
             best[static.identity] = shared, static
     return [static for _, static in best.values()]
 
 
 def _against(
-    study: StudyData, group: GroupSummary, row: Row, statics: Iterable[_Static]
+    study: StudyData, group: GroupSummary, row: MethodSummary, statics: Iterable[_Static]
 ) -> Iterator[Comparison]:
     for static in statics:
-        difference = paired_difference(row.method.values, static.row.method.values)
+        difference = paired_difference(row.result.values, static.row.result.values)
         if difference is not None:
-            key = row.method.method.key
+            key = row.method.key
             yield Comparison(
                 study=study.name,
                 static_study=static.study,
@@ -256,7 +256,7 @@ def one_per_network(comparisons: Iterable[Comparison]) -> list[Comparison]:
     """CPT against the baseline of a study, one per network and dataset: that with most seeds."""
     best: dict[tuple[str, str], Comparison] = {}
     for each in comparisons:
-        config = each.cyclic.method.method.config
+        config = each.cyclic.method.config
         if each.static.label != each.group.baseline or not is_cpt(config):
             continue
         place = config.model.name, config.data.name

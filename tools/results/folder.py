@@ -20,7 +20,7 @@ from bitcycle.analysis.numbers import (
     fixed,
 )
 from bitcycle.files import write_text
-from bitcycle.study.summary import Row
+from bitcycle.study.summary import MethodSummary
 from bitcycle.tables import escape_markdown
 from tools.results.comparison import (
     Comparison,
@@ -173,7 +173,7 @@ def headline_table(comparisons: Sequence[Comparison], folder: str) -> str:
     return table(names, rows) if rows else ""
 
 
-def _value(row: Row, metric: str) -> str:
+def _value(row: MethodSummary, metric: str) -> str:
     assert row.summary is not None
     name = "" if metric in UNITS else f"{metric} "
     mean = fixed(row.summary.mean, decimals_for(row.summary.std))

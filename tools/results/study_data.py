@@ -13,9 +13,9 @@ from bitcycle.analysis.config_id import config_id
 from bitcycle.recipes import recipe
 from bitcycle.recipes.small import PREFIX
 from bitcycle.study.catalogue.parts import group, label
-from bitcycle.study.results import MethodResult, RunState, State, StudyResult
-from bitcycle.study.study import STUDIES, Method, Study, StudyOptions, StudyRun
-from bitcycle.study.summary import published_cost, published_value
+from bitcycle.study.results import MethodResult, RunStatus, State, StudyResult
+from bitcycle.study.study import STUDIES, Method, Study, StudyOptions
+from bitcycle.study.summary import published_value
 from bitcycle.train.config import RunConfig
 from bitcycle.train.config_file import to_dict
 from bitcycle.train.result import RunResult
@@ -68,7 +68,7 @@ def gather(result: StudyResult, options: StudyOptions) -> dict[str, Any]:
             "id": config_id(method.config),
             "settings": to_settings(method.config),
             "published": cells.get(method.key),
-            "runs": [_gather_run(state, machines) for state in row.runs],
+            "runs": [_gather_run(run, machines) for run in row.runs],
         }
         methods.append({key: value for key, value in entry.items() if value is not None})
     return {
@@ -86,15 +86,15 @@ def gather(result: StudyResult, options: StudyOptions) -> dict[str, Any]:
     }
 
 
-def _gather_run(state: RunState, machines: list[dict[str, Any]]) -> dict[str, Any]:
+def _gather_run(run: RunStatus, machines: list[dict[str, Any]]) -> dict[str, Any]:
     """One run; its machine is a place in the list of machines."""
-    found: dict[str, Any] = {"seed": state.run.seed, "state": state.state}
-    if state.error is not None:
-        found["error"] = without_paths(state.error)
-    result = state.result
+    found: dict[str, Any] = {"seed": run.seed, "state": run.state}
+    if run.error is not None:
+        found["error"] = without_paths(run.error)
+    result = run.result
     if result is None:
         return found
-    directory = RunDirectory(state.directory)
+    directory = RunDirectory(run.directory)
     environment = directory.read_environment()
     machine = {key: environment[key] for key in MACHINE if key in environment}
     if machine not in machines:
@@ -110,7 +110,7 @@ def _gather_run(state: RunState, machines: list[dict[str, Any]]) -> dict[str, An
         "kernels": sorted(set(result.kernels.values())),
         "weights": result.weights_sha256[:16],
         "machine": machines.index(machine),
-        "threads": state.run.config.threads or environment.get("num_threads"),
+        "threads": run.config.threads or environment.get("num_threads"),
         "curve": thin_curve(directory.read_metrics(), result.metric),
     }
 
@@ -164,7 +164,7 @@ def published_cells(study: Study) -> dict[str, dict[str, Any]]:
         if value is not None:
             found[method.key] = {
                 "value": value,
-                "cost": published_cost(cell),
+                "cost": published_value(cell, "cost"),
                 "where": next(p.where for p in cell.published if p.metric == metric),
                 "group": group(cell.config),
                 "training": training(cell.config),
@@ -255,7 +255,9 @@ def restore(data: Data) -> StudyData:
         notes=tuple(data["notes"]),
     )
     rows = tuple(
-        MethodResult(method=method, runs=tuple(_state(study, method, run) for run in entry["runs"]))
+        MethodResult(
+            method=method, runs=tuple(_restore_run(study, method, run) for run in entry["runs"])
+        )
         for method, entry in zip(methods, entries, strict=True)
     )
     keyed = {method.key: entry for method, entry in zip(methods, entries, strict=True)}
@@ -270,7 +272,7 @@ def restore(data: Data) -> StudyData:
     )
 
 
-def _state(study: Study, method: Method, run: Data) -> RunState:
+def _restore_run(study: Study, method: Method, run: Data) -> RunStatus:
     if run["state"] not in get_args(State):
         raise ValueError(f"a run has the state {run['state']!r}; known: {get_args(State)}")
     config = replace(method.config, seed=run["seed"])
@@ -293,8 +295,9 @@ def _state(study: Study, method: Method, run: Data) -> RunState:
             weights_sha256=run["weights"],
             directory="",
         )
-    return RunState(
-        run=StudyRun(method=method, seed=run["seed"], config=config),
+    return RunStatus(
+        method=method,
+        config=config,
         directory=Path(config.run_name),
         state=run["state"],
         result=result,

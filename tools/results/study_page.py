@@ -17,8 +17,8 @@ from bitcycle.analysis.numbers import (
 )
 from bitcycle.analysis.statistics import Summary
 from bitcycle.study.headline import headline
-from bitcycle.study.summary import GroupSummary, Row, summarize
-from bitcycle.study.tables import metric_heading, setup
+from bitcycle.study.summary import GroupSummary, MethodSummary, metric_title, summarize
+from bitcycle.study.tables import setup
 from bitcycle.tables import escape_markdown
 from tools.results.commands import gather_command
 from tools.results.comparison import (
@@ -95,18 +95,18 @@ def values_table(
     study: StudyData, groups: Sequence[GroupSummary], comparisons: Sequence[Comparison]
 ) -> tuple[str, bool]:
     """(the table, whether it has published differences)."""
-    known = {each.cyclic.method.method.key: each for each in comparisons}
-    headings = {metric_heading(group) for group in groups}
+    known = {each.cyclic.method.key: each for each in comparisons}
+    headings = {metric_title(group.metric) for group in groups}
     value = headings.pop() if len(headings) == 1 else "value"
     rows = []
     for group in groups:
-        for row in group.rows:
-            each, base = known.get(row.method.method.key), group.baseline_row
+        for row in group.methods:
+            each, base = known.get(row.method.key), group.baseline_method
             partner = base if each is None else each.static
             difference = row.difference if each is None else each.difference
             change = None
             if partner is not None:
-                keys = [side.method.method.key for side in (row, partner)]
+                keys = [side.method.key for side in (row, partner)]
                 change = published_difference(study, *keys)
             is_shown = row.is_scheduled and difference is not None and partner is not None
             rows.append(
@@ -155,7 +155,7 @@ def _details(
         [group.group if len(groups) > 1 else "", row.label, difference_text(row.difference),
          str(row.difference.n), p_text(row.difference.p)]
         for group in groups
-        for row in group.others
+        for row in group.compared
         if row.difference is not None
     ]  # fmt: skip
     if rows:
@@ -173,7 +173,7 @@ def _details(
         parts += [title, table(names, rows)]
     parts += ["Methods:", _methods_table(study, groups)]
     undone = [
-        f"- {escape_markdown(f'{row.method.key}, seed {s.run.seed}: {s.error or s.state}')}"
+        f"- {escape_markdown(f'{row.method.key}, seed {s.seed}: {s.error or s.state}')}"
         for row in result.methods
         for s in row.runs
         if s.state != "done"
@@ -197,18 +197,18 @@ def _static_label(each: Comparison) -> str:
 def _methods_table(study: StudyData, groups: Sequence[GroupSummary]) -> str:
     rows = [
         [group.group if len(groups) > 1 else "", row.label, *_bits(row),
-         training(row.method.method.config), bitops_text(row.bitops),
-         study.ids[row.method.method.key], recipe_of(row.method.method.config)]
+         training(row.method.config), bitops_text(row.bitops),
+         study.ids[row.method.key], recipe_of(row.method.config)]
         for group in groups
-        for row in group.rows
+        for row in group.methods
     ]  # fmt: skip
     names = ["group", "method", "forward", "backward", "quantizer", "training", "cost of a run",
              "identity", "recipe"]  # fmt: skip
     return table(names, rows)
 
 
-def _bits(row: Row) -> tuple[str, str, str]:
-    precision = row.method.method.config.precision
+def _bits(row: MethodSummary) -> tuple[str, str, str]:
+    precision = row.method.config.precision
     if precision.is_float:
         return "float32", "float32", ""
     return str(precision.forward), str(precision.backward), precision.quantizer

@@ -23,7 +23,7 @@ from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.scheduler import PrecisionScheduler
 from bitcycle.study.dry_run import Measure, dry_run
 from bitcycle.study.results import read_study
-from bitcycle.study.runner import to_do
+from bitcycle.study.runner import runs_to_train
 from bitcycle.study.study import STUDIES, Study
 from bitcycle.train.config import RunConfig
 from bitcycle.train.run_directory import environment
@@ -61,17 +61,18 @@ def study_row(study: Study, measure: Measure) -> dict[str, Any]:
     result = read_study(study, Path("nowhere"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BitcycleWarning)  # a run itself will say it
-        plan = dry_run(result, to_do(result, retry_failed=False), num_jobs=1, measure=measure)
+        todo = runs_to_train(result, retry_failed=False)
+        estimate = dry_run(result, todo, num_jobs=1, measure=measure)
     return {
         "name": study.name,
         "scale": study.scale,
         "description": study.description,
         "data": list(datasets_to_download(study)),
-        "runs": len(plan.runs),
-        "bitops": plan.bitops,
-        "without_bitops": sum(run.bitops is None for run in plan.runs),
-        "seconds": rounded(plan.seconds, 3),
-        "without_time": sum(run.seconds is None for run in plan.runs),
+        "runs": len(estimate.runs),
+        "bitops": estimate.bitops,
+        "without_bitops": sum(run.bitops is None for run in estimate.runs),
+        "seconds": rounded(estimate.seconds, 3),
+        "without_time": sum(run.seconds is None for run in estimate.runs),
     }
 
 

@@ -13,7 +13,6 @@ from bitcycle.report.figures.pareto import (
     value_chart,
 )
 from bitcycle.schedules import parse_schedule
-from bitcycle.study.demo import DemoResult
 from bitcycle.study.summary import summarize
 from bitcycle.train.config import PrecisionConfig
 from tests.report.made_up import demo_result
@@ -192,8 +191,6 @@ def test_a_study_without_a_run_has_no_picture():
 
 def test_the_demo_is_drawn():
     assert len(plot(demo_result()).axes) == 2
-    with pytest.raises(ValueError, match="study"):
-        plot(DemoResult(()))
 
 
 def test_the_chart_has_every_run_the_mean_with_its_interval_and_the_front():

@@ -11,8 +11,8 @@ from multiprocessing import active_children
 
 import pytest
 
-from bitcycle.study.engines.base import run_folder
-from bitcycle.study.engines.local import LocalEngine, judged
+from bitcycle.study.engines.base import run_directory
+from bitcycle.study.engines.local import LocalEngine, outcome_of_exit
 from bitcycle.train.config import CheckpointConfig, TrackingConfig
 from tests.study.small_studies import crashing, tiny
 
@@ -37,7 +37,7 @@ def wait_for_all(engine, seconds=90.0):
 
 def wait_for_steps(config, seconds=90.0):
     until = time.monotonic() + seconds
-    while not run_folder(config).read_metrics():
+    while not run_directory(config).read_metrics():
         assert time.monotonic() < until
         time.sleep(0.05)
 
@@ -51,14 +51,14 @@ def wait_for_steps(config, seconds=90.0):
         (-signal.SIGTERM, "stopped", "stopped before its first step"),
     ],
 )
-def test_a_process_that_says_nothing_is_judged_by_its_exit_code(code, state, message):
-    ending = judged(code, tiny())
+def test_a_process_that_says_nothing_is_outcome_of_exit_by_its_exit_code(code, state, message):
+    ending = outcome_of_exit(code, tiny())
     assert (ending.name, ending.state) == ("small-seed0", state)
     assert message in ending.message
 
 
 def pid_of(config):
-    return int((run_folder(config).path / ".lock").read_text(encoding="utf-8"))
+    return int((run_directory(config).path / ".lock").read_text(encoding="utf-8"))
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ def test_a_worker_trains_run_after_run_until_one_fails(tmp_path):
     assert endings["crash-seed0"].message.startswith("ValueError: swa.start")
     assert pid_of(one) == pid_of(two) != os.getpid()
     assert pid_of(three) != pid_of(one)  # whatever a failed run left behind is gone
-    results = [run_folder(config).result_file.read_text("utf-8") for config in (one, two, three)]
+    results = [run_directory(config).result_file.read_text("utf-8") for config in (one, two, three)]
     sums = {json.loads(text)["weights_sha256"] for text in results}
     assert len(sums) == 1  # the same run, whatever its process has trained before
 
@@ -122,7 +122,7 @@ def test_asked_to_stop_a_run_writes_its_checkpoint(tmp_path):
         engine.stop()
         endings = wait_for_all(engine)
     assert endings["long-seed0"].state == "stopped"
-    assert list((run_folder(config).path / "checkpoints").glob("step-*"))
+    assert list((run_directory(config).path / "checkpoints").glob("step-*"))
 
 
 PARENT = """
@@ -153,4 +153,4 @@ def test_a_study_that_is_killed_does_not_go_on_in_the_background(tmp_path):
     while os.path.exists(f"/proc/{pid}") and time.monotonic() < until:
         time.sleep(0.1)
     assert not os.path.exists(f"/proc/{pid}")
-    assert list((run_folder(config).path / "checkpoints").glob("step-*"))
+    assert list((run_directory(config).path / "checkpoints").glob("step-*"))

@@ -11,7 +11,7 @@ from bitcycle.cost.count import MATMULS
 from bitcycle.cost.result import Cost, LayerCost
 from bitcycle.report.figures import style
 from bitcycle.report.figures.style import Style
-from bitcycle.report.runs import LoggedMethod
+from bitcycle.report.runs import MethodLog
 
 MOST_LAYERS = 90  # more are summed by stage
 _PREFIXES = {"E": 1e18, "P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}
@@ -26,12 +26,12 @@ class LayerBars:
     unit: str
 
 
-def price_method(method: LoggedMethod) -> Cost:
+def price_method(method: MethodLog) -> Cost:
     """The cost of a method's configuration, with the lower bound that its range test found."""
     precision = method.config.precision
     given = precision.given(auto=method.found_low)
     forward = {"forward": str(given["forward"])} if precision.auto_high is not None else {}
-    path = method.begun[0].directory / "config.yaml"
+    path = method.started[0].directory / "config.yaml"
     return price(find_subject(str(path), roles=forward, total_steps=method.num_steps or None)).cost
 
 

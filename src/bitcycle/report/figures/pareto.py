@@ -18,10 +18,17 @@ from bitcycle.report.figures.labels import label_points
 from bitcycle.report.figures.layers import cost_unit
 from bitcycle.report.figures.schedules import BitsLine, BitsPanel, bits_axis, draw_bits
 from bitcycle.report.figures.style import DASHED, DOTTED, GREY, INK, Style
-from bitcycle.report.runs import logged_methods
+from bitcycle.report.runs import method_logs
 from bitcycle.study.demo import DemoResult
 from bitcycle.study.results import StudyResult
-from bitcycle.study.summary import GroupSummary, Row, cost_relation, summarize, variance_rows
+from bitcycle.study.summary import (
+    GroupSummary,
+    MethodSummary,
+    cost_correlation,
+    metric_title,
+    summarize,
+    variance_tests,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -123,12 +130,12 @@ def cost_panel(group: GroupSummary, *, is_suite: bool = False) -> ValuePanel:
     near = [point for point in points if layout == "rows" or point.x <= border]
     costs = [point.x for point in near]
     is_log = layout == "points" and bool(costs) and max(costs) > _LOG * min(costs) > 0
-    relation = f"; rank correlation of cost and quality {_correlation(group)}" if is_suite else ""
+    rho = numbers.correlation_text(cost_correlation(group)) if is_suite else ""
     return _panel(
         group,
         near,
         [point for point in points if point not in near],
-        note=relation,
+        note=f"; rank correlation of cost and quality {rho}" if rho else "",
         x_title=f"training cost: {f'BitOPs, {group.baseline} = 1' if is_relative else unit}",
         front=tuple(sorted((point.x, point.mean) for point in near if point.is_on_front)),
         log_ticks=_log_ticks(costs) if is_log else (),
@@ -139,12 +146,12 @@ def cost_panel(group: GroupSummary, *, is_suite: bool = False) -> ValuePanel:
 def period_panel(group: GroupSummary) -> ValuePanel:
     """Value against the length of a deficit or the start of a window, which the methods vary."""
     points = [
-        _point(number, row, row.method.method.at)
+        _point(number, row, row.method.at)
         for number, row in _drawable(group)
-        if row.method.method.at is not None
+        if row.method.at is not None
     ]
     base = [_point(n, row, 0.0) for n, row in _drawable(group) if row.label == group.baseline]
-    configs = [row.method.method.config for row in group.rows if row.method.method.at is not None]
+    configs = [row.method.config for row in group.methods if row.method.at is not None]
     # longer deficits make longer runs; a window slides through runs of one length
     is_deficit = len({(config.steps, config.epochs) for config in configs}) > 1
     x_title = "length of the deficit, steps" if is_deficit else "start of the window, step"
@@ -175,7 +182,7 @@ def _panel(
         title=group.group,
         note=f"{said}{better}{note}",
         x_title=x_title,
-        y_title=value_title(group.metric),
+        y_title=f"test {metric_title(group.metric)}",
         points=tuple(points),
         lines=tuple(lines),
         front=front,
@@ -186,40 +193,30 @@ def _panel(
     )
 
 
-def value_title(metric: str) -> str:
-    """The metric with its unit."""
-    unit = numbers.UNITS.get(metric, "").strip()
-    return f"test {metric}{f', {unit}' if unit else ''}"
-
-
-def _correlation(group: GroupSummary) -> str:
-    return numbers.correlation_text(cost_relation(group).correlation)
-
-
-def _drawable(group: GroupSummary) -> list[tuple[int, Row]]:
+def _drawable(group: GroupSummary) -> list[tuple[int, MethodSummary]]:
     """The rows with a finite mean, by their number."""
     return [
         (number, row)
-        for number, row in enumerate(group.rows)
+        for number, row in enumerate(group.methods)
         if row.summary is not None and row.bitops is not None and math.isfinite(row.summary.mean)
     ]
 
 
-def _point(number: int, row: Row, x: float | None) -> Point:
+def _point(number: int, row: MethodSummary, x: float | None) -> Point:
     kind: Kind = "schedule" if row.is_scheduled else "static"
     bitops = numbers.bitops_text(row.bitops)
     relative = row.relative_cost
     assert row.summary is not None
     return Point(
-        key=row.method.method.key,
+        key=row.method.key,
         label=row.label,
         number=number,
-        kind="float32" if row.method.method.config.precision.is_float else kind,
+        kind="float32" if row.method.config.precision.is_float else kind,
         x=x or 0.0,
         mean=row.summary.mean,
         low=row.summary.low,
         high=row.summary.high,
-        values=tuple(row.method.values.items()),
+        values=tuple(row.result.values.items()),
         is_on_front=row.is_on_front,
         cost=bitops if relative is None else numbers.cost_text(relative),
         bitops=bitops,
@@ -248,7 +245,7 @@ def _log_ticks(costs: Sequence[float]) -> tuple[float, ...]:
 
 def spread_points(group: GroupSummary) -> list[tuple[Point, str]]:
     """Every method at 1, 2, ..., with its name and p of equal variances against the baseline."""
-    tests = {row.label: row.test for row in variance_rows(group)}
+    tests = {each.label: test for each, test in variance_tests(group)}
     found = []
     for place, (number, row) in enumerate(_drawable(group), 1):
         test = tests.get(row.label)
@@ -262,8 +259,8 @@ def demo_panels(study: StudyResult) -> tuple[ValuePanel, BitsPanel]:
     """The demo: accuracy against cost, and the bits of the methods that are not float32."""
     [group] = summarize(study)
     lines = [
-        BitsLine(label=method.label, segments=tuple(method.weight_bits()), number=number)
-        for number, method in enumerate(logged_methods(study))
+        BitsLine(label=method.method.label, segments=tuple(method.weight_bits()), number=number)
+        for number, method in enumerate(method_logs(study))
         if not method.config.precision.is_float
     ]
     bits = BitsPanel(
@@ -313,12 +310,12 @@ def draw_study(result: StudyResult, *, spread: bool = False) -> Figure:
     _add_legend(figure, panels)
     figure.draw_without_rendering()  # names are placed by what lies where
     for (axes, *_), panel in zip(grid, panels, strict=True):
-        _name_points(axes, panel)
+        _label_points(axes, panel)
     return figure
 
 
 def _has_spread(groups: Iterable[GroupSummary]) -> bool:
-    counts = [[len(row.method.values) for row in group.rows] for group in groups]
+    counts = [[len(row.result.values) for row in group.methods] for group in groups]
     is_small = all(len(each) <= _MOST_BOXES for each in counts)
     return is_small and any(sum(n >= 3 for n in each) >= 2 for each in counts)
 
@@ -351,7 +348,7 @@ def draw_values(axes: Axes, panel: ValuePanel, *, by_method: bool = False) -> No
     for point in panel.lines:
         axes.axhline(point.mean, color=KINDS[point.kind][0], linewidth=1.0, linestyle=DOTTED)
         cost = "" if panel.layout == "joined" else f",\ncost {point.cost}"
-        _write_beside(axes, f"{point.label}{cost}", point.mean)
+        _write_right(axes, f"{point.label}{cost}", point.mean)
         if panel.layout == "joined" and point.low is not None and point.high is not None:
             axes.axhspan(point.low, point.high, color="#00000014", linewidth=0)
     if len(panel.front) > 1:
@@ -380,21 +377,21 @@ def _write_rows(axes: Axes, panel: ValuePanel) -> None:
     axes.set_xlim(*panel.y_range)
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0, labelsize=8)
-    _write_beside(axes, "cost", -0.9)
+    _write_right(axes, "cost", -0.9)
     for height, point in enumerate(panel.points):
-        _write_beside(axes, point.cost, height)
+        _write_right(axes, point.cost, height)
 
 
-def _write_beside(axes: Axes, text: str, height: float) -> None:
-    """Text at the right of the panel."""
+def _write_right(axes: Axes, text: str, height: float) -> None:
+    """Write text at the right of the panel."""
     axes.annotate(
         text, (1, height), xycoords=("axes fraction", "data"), xytext=(5, 0), va="center",
         textcoords="offset points", fontsize=8, color=INK, annotation_clip=False,
     )  # fmt: skip
 
 
-def _name_points(axes: Axes, panel: ValuePanel) -> None:
-    """Names beside the points, clear of intervals and lines; once the figure is laid out."""
+def _label_points(axes: Axes, panel: ValuePanel) -> None:
+    """Label the points, clear of intervals and lines, once the figure is laid out."""
     if panel.layout != "points":
         return
     left, right = axes.get_xlim()
@@ -455,8 +452,6 @@ def _draw_spread(axes: Axes, found: Sequence[tuple[Point, str]], y_title: str) -
 @draw.register(DemoResult)
 def draw_demo(result: DemoResult) -> Figure:
     """Left: accuracy against cost. Right: the forward bits at every step, without float32."""
-    if result.study is None:
-        raise ValueError("a demo is drawn from its study, which this result does not have")
     left, right = demo_panels(result.study)
     figure = style.new_figure(11.0, 4.3)
     first, second = figure.subplots(1, 2)
@@ -468,7 +463,7 @@ def draw_demo(result: DemoResult) -> Figure:
         ncols=len(right.lines), title="forward/backward bits",
     )  # fmt: skip
     figure.draw_without_rendering()
-    _name_points(first, left)
+    _label_points(first, left)
     return figure
 
 

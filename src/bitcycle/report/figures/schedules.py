@@ -11,7 +11,7 @@ from bitcycle.cost.planner import Plan
 from bitcycle.report import draw
 from bitcycle.report.figures import style
 from bitcycle.report.figures.style import DASHED, INK, Style
-from bitcycle.report.runs import LoggedMethod, Segment, segments
+from bitcycle.report.runs import MethodLog, Segment, segments
 from bitcycle.schedules import Bits, Preview, Schedule
 from bitcycle.schedules.base import bits_text
 
@@ -133,18 +133,18 @@ def plan_panels(plan: Plan, limit: int) -> tuple[str, list[BitsPanel]]:
     return f"{title}{few}", panels
 
 
-def method_panels(methods: Sequence[LoggedMethod]) -> list[BitsPanel]:
+def method_panels(methods: Sequence[MethodLog]) -> list[BitsPanel]:
     """A panel per distinct set of schedules, titled by the methods that share it; no float32."""
-    sets: dict[tuple[object, ...], list[LoggedMethod]] = {}
+    sets: dict[tuple[object, ...], list[MethodLog]] = {}
     for method in methods:
         found = method.schedules()
         if set(found) != {"fp32"}:
-            own = method.key if method.is_adaptive() else None
+            own = method.method.key if method.is_adaptive() else None
             sets.setdefault((repr(found), method.num_steps, own), []).append(method)
     return [_method_panel(same) for same in sets.values()]
 
 
-def _method_panel(same: Sequence[LoggedMethod]) -> BitsPanel:
+def _method_panel(same: Sequence[MethodLog]) -> BitsPanel:
     method = same[0]
     titles = [each.title for each in same]
     more = f" and {len(titles) - 4} more" if len(titles) > 4 else ""

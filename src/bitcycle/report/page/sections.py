@@ -22,12 +22,13 @@ from bitcycle.report.figures.pareto import cost_panel, period_panel, value_chart
 from bitcycle.report.figures.range_test import range_test_chart, range_test_panel
 from bitcycle.report.figures.schedules import bits_chart, method_panels
 from bitcycle.report.figures.style import Chart, Style
-from bitcycle.report.runs import LoggedMethod, read_object
+from bitcycle.report.runs import MethodLog, read_object
 from bitcycle.study.results import State, StudyResult, read_options
 from bitcycle.study.study import STUDIES, StudyOptions
-from bitcycle.study.summary import GroupSummary, Row
+from bitcycle.study.summary import GroupSummary, MethodSummary, metric_title
 from bitcycle.train.config_file import to_yaml
 from bitcycle.train.result import RunResult
+from bitcycle.train.run_directory import RunDirectory
 
 STATES: dict[State, str] = {"failed": "failed", "started": "not finished", "missing": "not begun"}
 MOST = {  # of a kind on one page
@@ -84,7 +85,7 @@ class GroupSection:
 
     name: str
     table: ResultsTable
-    methods: Sequence[tuple[Style, LoggedMethod]]
+    methods: Sequence[tuple[Style, MethodLog]]
     costs: Card | None
     periods: Card | None
     curves: Sequence[Card]
@@ -93,11 +94,9 @@ class GroupSection:
 # -- results --------------------------------------------------------------------------------------
 
 
-def group_section(
-    group: GroupSummary, methods: Sequence[LoggedMethod], *, limit: int
-) -> GroupSection:
+def group_section(group: GroupSummary, methods: Sequence[MethodLog], *, limit: int) -> GroupSection:
     """Table and charts of a group. limit: the most points per curve."""
-    own = [method for method in methods if method.group == group.group]
+    own = [method for method in methods if method.method.group == group.group]
     panel = cost_panel(group)
     title = f"{group.metric.capitalize()} against training cost"
     costs = Card(title, value_chart(panel), title) if panel.points else None
@@ -122,9 +121,8 @@ def group_section(
 def results_table(group: GroupSummary) -> ResultsTable:
     """One row per method; columns without any value are left out."""
     metric, base = group.metric, group.baseline
-    unit = numbers.UNITS.get(metric, "")
-    columns: dict[str, Callable[[Row], Cell]] = {
-        f"{metric}{unit and ','}{unit}": lambda row: _summary_cell(row.summary),
+    columns: dict[str, Callable[[MethodSummary], Cell]] = {
+        metric_title(metric): lambda row: _summary_cell(row.summary),
         "seeds": lambda row: Cell(*[row.summary.n] * 2) if row.summary else EMPTY,
         f"against {base}": lambda row: _difference_cell(row.difference),
         "p": lambda row: _p_cell(row.difference),
@@ -134,11 +132,11 @@ def results_table(group: GroupSummary) -> ResultsTable:
         "averaged weights": lambda row: _weights_cell(row, lambda result: result.swa),
         "evaluated at": lambda row: _text_cell(sorted({r.eval_precision for r in _results(row)})),
         "published": lambda row: _text_cell(
-            [str(number) for number in row.method.method.published if number.metric == metric]
+            [str(number) for number in row.method.published if number.metric == metric]
         ),
         "time of a run": _seconds_cell,
     }
-    cells = {title: [cell(row) for row in group.rows] for title, cell in columns.items()}
+    cells = {title: [cell(row) for row in group.methods] for title, cell in columns.items()}
     filled = [title for title, column in cells.items() if any(c.key is not None for c in column)]
     return ResultsTable(
         title=f"Final {metric}",
@@ -149,17 +147,17 @@ def results_table(group: GroupSummary) -> ResultsTable:
                 label=row.label,
                 is_on_front=row.is_on_front,
                 badges=[
-                    (s, f"{n} {word}") for s, word in STATES.items() if (n := row.method.count(s))
+                    (s, f"{n} {word}") for s, word in STATES.items() if (n := row.result.count(s))
                 ],
                 cells=[cells[title][number] for title in filled],
             )
-            for number, row in enumerate(group.rows)
+            for number, row in enumerate(group.methods)
         ],
     )
 
 
-def _results(row: Row) -> list[RunResult]:
-    return list(row.method.results.values())
+def _results(row: MethodSummary) -> list[RunResult]:
+    return list(row.result.results.values())
 
 
 def _summary_cell(summary: Summary | None) -> Cell:
@@ -180,7 +178,9 @@ def _text_cell(found: Sequence[str]) -> Cell:
     return Cell("; ".join(found), found[0]) if found else EMPTY
 
 
-def _weights_cell(row: Row, weights: Callable[[RunResult], Mapping[str, float] | None]) -> Cell:
+def _weights_cell(
+    row: MethodSummary, weights: Callable[[RunResult], Mapping[str, float] | None]
+) -> Cell:
     """The metric with other weights than the last, of the runs that have them."""
     found = [
         metrics[result.metric]
@@ -190,7 +190,7 @@ def _weights_cell(row: Row, weights: Callable[[RunResult], Mapping[str, float] |
     return _summary_cell(summarize_values(found) if found else None)
 
 
-def _seconds_cell(row: Row) -> Cell:
+def _seconds_cell(row: MethodSummary) -> Cell:
     if not _results(row):
         return EMPTY
     seconds = fmean(result.seconds for result in _results(row))
@@ -217,7 +217,7 @@ def unfinished_runs(result: StudyResult) -> UnfinishedRuns | None:
             for run in method.runs:
                 if run.state == state:
                     key = (state, method.method.key, run.error or "")
-                    seeds.setdefault(key, []).append(run.run.seed)
+                    seeds.setdefault(key, []).append(run.seed)
     if not seeds:
         return None
     rows = [
@@ -231,7 +231,7 @@ def unfinished_runs(result: StudyResult) -> UnfinishedRuns | None:
 # -- charts ---------------------------------------------------------------------------------------
 
 
-def schedule_cards(methods: Sequence[LoggedMethod]) -> list[Card]:
+def schedule_cards(methods: Sequence[MethodLog]) -> list[Card]:
     """A card per distinct set of schedules."""
     return [
         Card(
@@ -244,9 +244,9 @@ def schedule_cards(methods: Sequence[LoggedMethod]) -> list[Card]:
     ]
 
 
-def layer_cards(methods: Sequence[LoggedMethod]) -> tuple[list[Card], list[str]]:
+def layer_cards(methods: Sequence[MethodLog]) -> tuple[list[Card], list[str]]:
     """A card per method that has begun, and why others have none. Builds and traces the models."""
-    begun = [method for method in methods if method.begun]
+    begun = [method for method in methods if method.started]
     cards, problems = [], []
     for method in begun[: MOST["layers"]]:
         try:
@@ -261,7 +261,7 @@ def layer_cards(methods: Sequence[LoggedMethod]) -> tuple[list[Card], list[str]]
     return cards, problems
 
 
-def range_test_cards(methods: Sequence[LoggedMethod], folder: Path) -> list[Card]:
+def range_test_cards(methods: Sequence[MethodLog], folder: Path) -> list[Card]:
     """The range tests of runs with `auto`, and those in folders beside the runs."""
     found: dict[str, RangeCurve] = {}
     for title, stored in _range_tests(methods, folder):
@@ -278,9 +278,9 @@ def range_test_cards(methods: Sequence[LoggedMethod], folder: Path) -> list[Card
     return cards
 
 
-def _range_tests(methods: Sequence[LoggedMethod], folder: Path) -> Iterator[tuple[str, Any]]:
+def _range_tests(methods: Sequence[MethodLog], folder: Path) -> Iterator[tuple[str, Any]]:
     for method in methods:
-        for run in method.begun:
+        for run in method.started:
             name = f"{method.title}, seed {run.seed}"
             if run.result is not None and run.result.range_test is not None:
                 yield name, run.result.range_test.get("test")
@@ -291,12 +291,12 @@ def _range_tests(methods: Sequence[LoggedMethod], folder: Path) -> Iterator[tupl
         yield str((stored or {}).get("name")), stored
 
 
-def landscape_cards(methods: Sequence[LoggedMethod], folder: Path) -> list[Card]:
+def landscape_cards(methods: Sequence[MethodLog], folder: Path) -> list[Card]:
     """The landscapes in the folders of the runs and of the study, on common levels."""
     places = [
         (f"{method.title}, seed {run.seed}", path)
         for method in methods
-        for run in method.begun
+        for run in method.started
         for path in sorted(run.directory.glob(f"*{LANDSCAPE_FILE}"))
     ]
     places += [("", path) for path in sorted(folder.glob(f"*{LANDSCAPE_FILE}"))]
@@ -348,7 +348,7 @@ def study_command(result: StudyResult) -> str:
     return shlex.join([*words, *options.overrides])
 
 
-def method_recipe(method: LoggedMethod) -> Recipe:
+def method_recipe(method: MethodLog) -> Recipe:
     """The configuration of the first run that has begun, else the planned one."""
     file = f"{method.config.name}.yaml"
     again = ["--output", "again"]  # never into the folder of the run that is repeated
@@ -374,8 +374,8 @@ def method_recipe(method: LoggedMethod) -> Recipe:
     )
 
 
-def _config_text(method: LoggedMethod) -> str:
-    for run in method.begun:
+def _config_text(method: MethodLog) -> str:
+    for run in method.started:
         try:
             return (run.directory / "config.yaml").read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
@@ -398,11 +398,12 @@ class Environments:
     num_left_out: int
 
 
-def environments(methods: Sequence[LoggedMethod]) -> Environments | None:
+def environments(methods: Sequence[MethodLog]) -> Environments | None:
     """A column per distinct environment, most runs first; None if no run has begun."""
     found: list[tuple[dict[str, Any], int]] = []
-    for run in (run for method in methods for run in method.begun):
-        own = {key: value for key, value in run.environment.items() if key != "command"}
+    for run in (run for method in methods for run in method.started):
+        stored = RunDirectory(run.directory).read_environment()
+        own = {key: value for key, value in stored.items() if key != "command"}
         known = next((i for i, (other, _) in enumerate(found) if other == own), None)
         if known is not None:
             found[known] = (own, found[known][1] + 1)

@@ -14,7 +14,7 @@ from bitcycle.files import write_text
 from bitcycle.report.figures.style import counted
 from bitcycle.report.files import check_path
 from bitcycle.report.page import sections
-from bitcycle.report.runs import collect_runs, logged_methods
+from bitcycle.report.runs import collect_runs, method_logs
 from bitcycle.study.headline import headline
 from bitcycle.study.results import StudyResult
 from bitcycle.study.summary import summarize
@@ -77,7 +77,7 @@ def page_context(
     result: StudyResult, folder: Path, answer: str, command: str | None
 ) -> dict[str, Any]:
     """What the template shows. command: that repeats all runs, if one does."""
-    methods = logged_methods(result)
+    methods = method_logs(result)
     limit = points_per_curve(3 * result.num_runs)
     layer_cards, layer_problems = sections.layer_cards(methods)
     counts = [f"{result.count('done')} done"]

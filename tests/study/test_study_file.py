@@ -1,4 +1,4 @@
-"""Studies by name and in YAML files: what they mean, and what is wrong with some."""
+"""Studies as YAML files."""
 
 import re
 from dataclasses import replace
