@@ -154,7 +154,7 @@ def test_landscapes_of_runs_and_of_the_study_share_their_levels(made, tmp_path):
 
 
 def test_every_method_has_a_command_per_seed_its_configuration_and_its_digests(made):
-    first, second, _, later = map(sections.method_recipe, method_logs(made))
+    first, second, _, later = map(sections.reproduction, method_logs(made))
     assert first.commands.splitlines() == [
         "bitcycle train static.yaml --seed 0 --output again",
         "bitcycle train static.yaml --seed 1 --output again",

@@ -189,10 +189,10 @@ def draw_curves(curves: LearningCurves) -> Figure:
             marker=look.marker[0] if _num_finite(method.mean) <= _FEW else None,
         )  # fmt: skip
         _draw_band(band, method, curves.bits_axis)
-    style.finish(upper, y=curves.y_title)
+    style.style_axes(upper, y=curves.y_title)
     upper.legend(frameon=False, fontsize=8)
     bands[-1].set_xlabel("step", color=INK)
-    style.count_steps(bands[-1])
+    style.format_steps(bands[-1])
     return figure
 
 

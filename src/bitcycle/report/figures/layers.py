@@ -1,4 +1,4 @@
-"""Training cost by layer and matmul, priced from the configuration as `bitcycle cost` does."""
+"""Training cost by layer and matmul, counted from the configuration as `bitcycle cost` does."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bitcycle.analysis.cost import price
+from bitcycle.analysis.numbers import PREFIXES
 from bitcycle.analysis.subject import find_subject
 from bitcycle.cost.count import MATMULS
 from bitcycle.cost.result import Cost, LayerCost
@@ -14,7 +15,6 @@ from bitcycle.report.figures.style import Style
 from bitcycle.report.runs import MethodLog
 
 MOST_LAYERS = 90  # more are summed by stage
-_PREFIXES = {"E": 1e18, "P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ def cost_unit(most: float) -> tuple[float, str]:
     >>> cost_unit(8.8e12), cost_unit(600)
     ((1000000000000.0, 'TBitOPs'), (1.0, 'BitOPs'))
     """
-    for prefix, size in _PREFIXES.items():
+    for size, prefix in PREFIXES:
         if most >= size:
             return size, f"{prefix}BitOPs"
     return 1.0, "BitOPs"

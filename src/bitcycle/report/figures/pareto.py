@@ -83,14 +83,14 @@ class Point:
 
     @property
     def extent(self) -> list[float]:
-        """What must be visible: the interval; of two seeds, whose interval is long, the values."""
+        """What the axis must cover: the interval, or the values of fewer than three seeds."""
         if self.low is None or self.high is None or len(self.values) < 3:
             return [self.mean, *self.seed_values]
         return [self.mean, self.low, self.high]
 
     @property
     def seed_values(self) -> list[float]:
-        """Without the seeds."""
+        """The value of every seed."""
         return [value for _, value in self.values]
 
 
@@ -118,12 +118,12 @@ class ValuePanel:
 
 def cost_panel(group: GroupSummary, *, is_suite: bool = False) -> ValuePanel:
     """Value against cost. is_suite: the note gives the rank correlation of cost and quality."""
-    rows = _drawable(group)
-    is_relative = all(row.relative_cost is not None for _, row in rows)
-    size, unit = cost_unit(max((row.bitops or 0.0 for _, row in rows), default=1.0))
+    methods = _drawable(group)
+    is_relative = all(each.relative_cost is not None for _, each in methods)
+    size, unit = cost_unit(max((each.bitops or 0.0 for _, each in methods), default=1.0))
     points = [
-        _point(number, row, row.relative_cost if is_relative else (row.bitops or 0.0) / size)
-        for number, row in rows
+        _point(number, each, each.relative_cost if is_relative else (each.bitops or 0.0) / size)
+        for number, each in methods
     ]
     layout: Layout = "rows" if is_crowded([point.x for point in points]) else "points"
     border = _FAR * median([point.x for point in points] or [0.0])
@@ -146,12 +146,12 @@ def cost_panel(group: GroupSummary, *, is_suite: bool = False) -> ValuePanel:
 def period_panel(group: GroupSummary) -> ValuePanel:
     """Value against the length of a deficit or the start of a window, which the methods vary."""
     points = [
-        _point(number, row, row.method.at)
-        for number, row in _drawable(group)
-        if row.method.at is not None
+        _point(number, each, each.method.at)
+        for number, each in _drawable(group)
+        if each.method.at is not None
     ]
-    base = [_point(n, row, 0.0) for n, row in _drawable(group) if row.label == group.baseline]
-    configs = [row.method.config for row in group.methods if row.method.at is not None]
+    base = [_point(n, each, 0.0) for n, each in _drawable(group) if each.label == group.baseline]
+    configs = [each.method.config for each in group.methods if each.method.at is not None]
     # longer deficits make longer runs; a window slides through runs of one length
     is_deficit = len({(config.steps, config.epochs) for config in configs}) > 1
     x_title = "length of the deficit, steps" if is_deficit else "start of the window, step"
@@ -194,33 +194,33 @@ def _panel(
 
 
 def _drawable(group: GroupSummary) -> list[tuple[int, MethodSummary]]:
-    """The rows with a finite mean, by their number."""
+    """The methods with a finite mean, with their number in the group."""
     return [
-        (number, row)
-        for number, row in enumerate(group.methods)
-        if row.summary is not None and row.bitops is not None and math.isfinite(row.summary.mean)
+        (number, each)
+        for number, each in enumerate(group.methods)
+        if each.summary is not None and each.bitops is not None and math.isfinite(each.summary.mean)
     ]
 
 
-def _point(number: int, row: MethodSummary, x: float | None) -> Point:
-    kind: Kind = "schedule" if row.is_scheduled else "static"
-    bitops = numbers.bitops_text(row.bitops)
-    relative = row.relative_cost
-    assert row.summary is not None
+def _point(number: int, each: MethodSummary, x: float | None) -> Point:
+    kind: Kind = "schedule" if each.is_scheduled else "static"
+    bitops = numbers.bitops_text(each.bitops)
+    relative = each.relative_cost
+    assert each.summary is not None
     return Point(
-        key=row.method.key,
-        label=row.label,
+        key=each.method.key,
+        label=each.label,
         number=number,
-        kind="float32" if row.method.config.precision.is_float else kind,
+        kind="float32" if each.method.config.precision.is_float else kind,
         x=x or 0.0,
-        mean=row.summary.mean,
-        low=row.summary.low,
-        high=row.summary.high,
-        values=tuple(row.result.values.items()),
-        is_on_front=row.is_on_front,
+        mean=each.summary.mean,
+        low=each.summary.low,
+        high=each.summary.high,
+        values=tuple(each.result.values.items()),
+        is_on_front=each.is_on_front,
         cost=bitops if relative is None else numbers.cost_text(relative),
         bitops=bitops,
-        summary=f"{numbers.summary_text(row.summary)} (n = {row.summary.n})",
+        summary=f"{numbers.summary_text(each.summary)} (n = {each.summary.n})",
     )
 
 
@@ -247,11 +247,11 @@ def spread_points(group: GroupSummary) -> list[tuple[Point, str]]:
     """Every method at 1, 2, ..., with its name and p of equal variances against the baseline."""
     tests = {each.label: test for each, test in variance_tests(group)}
     found = []
-    for place, (number, row) in enumerate(_drawable(group), 1):
-        test = tests.get(row.label)
-        name = textwrap.fill(row.label, 12, break_long_words=False)
+    for place, (number, each) in enumerate(_drawable(group), 1):
+        test = tests.get(each.label)
+        name = textwrap.fill(each.label, 12, break_long_words=False)
         label = name if test is None else f"{name}\n{numbers.p_sentence(test.p)}"
-        found.append((_point(number, row, place), label))
+        found.append((_point(number, each, place), label))
     return found
 
 
@@ -280,7 +280,7 @@ def demo_panels(study: StudyResult) -> tuple[ValuePanel, BitsPanel]:
 def draw_study(result: StudyResult, *, spread: bool = False) -> Figure:
     """A panel per group: final value against cost, or against what a critical-periods study varies.
 
-    spread: beside it the values of all seeds, if two methods have three or more.
+    spread: adds a panel with the values of all seeds, if two methods have three or more.
     """
     groups = [group for group in summarize(result) if _drawable(group)]
     if not groups and result.count("done"):
@@ -303,19 +303,19 @@ def draw_study(result: StudyResult, *, spread: bool = False) -> Figure:
     ]
     figure = style.new_figure(_WIDTH + _SPREAD * has_spread, 0.5 + sum(heights))
     grid = figure.subplots(len(panels), 1 + has_spread, squeeze=False, height_ratios=heights)
-    for (axes, *beside), panel, group in zip(grid, panels, groups, strict=True):
+    for (axes, *more), panel, group in zip(grid, panels, groups, strict=True):
         draw_values(axes, panel)
-        for other in beside:
+        for other in more:
             _draw_spread(other, spread_points(group), panel.y_title)
     _add_legend(figure, panels)
-    figure.draw_without_rendering()  # names are placed by what lies where
+    figure.draw_without_rendering()  # labels are placed by the final layout
     for (axes, *_), panel in zip(grid, panels, strict=True):
         _label_points(axes, panel)
     return figure
 
 
 def _has_spread(groups: Iterable[GroupSummary]) -> bool:
-    counts = [[len(row.result.values) for row in group.methods] for group in groups]
+    counts = [[len(each.result.values) for each in group.methods] for group in groups]
     is_small = all(len(each) <= _MOST_BOXES for each in counts)
     return is_small and any(sum(n >= 3 for n in each) >= 2 for each in counts)
 
@@ -341,10 +341,10 @@ def draw_values(axes: Axes, panel: ValuePanel, *, by_method: bool = False) -> No
             axes.plot(at, point.seed_values, ".", color=color, alpha=0.5, markersize=5)
     title = "\n".join([*filter(None, [panel.title]), *textwrap.wrap(panel.note, 100)])
     if is_rows:
-        style.finish(axes, x=f"{panel.y_title}; right: {panel.x_title}", title=title, grid="x")
+        style.style_axes(axes, x=f"{panel.y_title}; right: {panel.x_title}", title=title, grid="x")
         _write_rows(axes, panel)
         return
-    style.finish(axes, x=panel.x_title, y=panel.y_title, title=title)
+    style.style_axes(axes, x=panel.x_title, y=panel.y_title, title=title)
     for point in panel.lines:
         axes.axhline(point.mean, color=KINDS[point.kind][0], linewidth=1.0, linestyle=DOTTED)
         cost = "" if panel.layout == "joined" else f",\ncost {point.cost}"
@@ -371,7 +371,7 @@ def draw_values(axes: Axes, panel: ValuePanel, *, by_method: bool = False) -> No
 
 
 def _write_rows(axes: Axes, panel: ValuePanel) -> None:
-    """The methods from the top in the study's order, each with its cost at the end of the row."""
+    """The methods from the top in the study's order, each with its cost at the end of the each."""
     axes.set_yticks(range(len(panel.points)), [point.label for point in panel.points])
     axes.set_ylim(len(panel.points) - 0.4, -0.6)
     axes.set_xlim(*panel.y_range)
@@ -442,7 +442,7 @@ def _draw_spread(axes: Axes, found: Sequence[tuple[Point, str]], y_title: str) -
         at = [point.x] * len(point.values)
         axes.scatter(at, point.seed_values, s=14, color=color, zorder=3, linewidths=0)
     note = "boxes: quartiles; p: Brown-Forsythe against the baseline"
-    style.finish(axes, y=y_title, title=f"Spread over seeds\n{note}")
+    style.style_axes(axes, y=y_title, title=f"Spread over seeds\n{note}")
     axes.set_xticks([point.x for point, _ in found], [label for _, label in found])
     axes.set_xlim(0.5, len(found) + 0.5)
     axes.margins(y=0.12)
@@ -503,7 +503,7 @@ def value_chart(panel: ValuePanel) -> style.Chart:
 
 
 def _named(point: Point) -> dict[str, Any]:
-    """What a trace says when pointed at; meta: by which the legend hides it."""
+    """Name and hover text of a trace. meta: the key by which the legend hides it."""
     hover = f"%{{fullData.name}}<br>{point.summary}<br>{point.bitops}<extra></extra>"
     return {"name": style.plain_text(point.label), "meta": point.key, "hovertemplate": hover}
 

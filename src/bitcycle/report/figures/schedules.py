@@ -23,7 +23,7 @@ MOST_SEGMENTS = 1000  # of a line on the page
 _ROLES = {"weight": "weights", "act": "activations", "error": "errors", "grad": "gradients"}
 _LINE, _FILL = "#1f4e9c", "#c9d8f0"
 _COLUMNS = 3  # of a plan's panels
-_SHORT = 40  # characters of a name that leave room for the numbers beside it
+_SHORT = 40  # characters of a name that leave room for the numbers in the same line
 
 
 # -- data -----------------------------------------------------------------------------------------
@@ -240,18 +240,18 @@ def draw_bits(axes: Axes, panel: BitsPanel, *, x: str = "step", y: str = "bits")
             )  # fmt: skip
     if panel.top is not None:
         axes.axhline(panel.top, color=INK, linewidth=0.8, linestyle=DASHED, alpha=0.7, zorder=0.5)
-    style.finish(axes, x=x, y=y, grid="y")
+    style.style_axes(axes, x=x, y=y, grid="y")
     axes.set_xlim(0, panel.num_steps)
     axes.set_ylim(*panel.axis.range)
     axes.set_yticks(panel.axis.ticks, panel.axis.labels)
-    style.count_steps(axes)
+    style.format_steps(axes)
 
 
 # -- plotly ---------------------------------------------------------------------------------------
 
 
 def bits_chart(panel: BitsPanel) -> style.Chart:
-    """One panel of the page."""
+    """The chart of one panel."""
     traces = [
         stairs(
             each,
@@ -287,7 +287,7 @@ def stairs(each: BitsLine, scale: BitsAxis, **options: Any) -> dict[str, Any]:
 
 
 def plotly_bits_axis(scale: BitsAxis, **options: Any) -> dict[str, Any]:
-    """The same axis for plotly."""
+    """The vertical axis for plotly."""
     return style.axis(
         "bits", range=list(scale.range), tickvals=list(scale.ticks), ticktext=list(scale.labels),
         fixedrange=True, **options,

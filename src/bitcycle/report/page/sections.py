@@ -1,4 +1,4 @@
-"""The contents of the page's sections, as the template reads them."""
+"""The sections of the report page: the data that the template shows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from statistics import fmean
 from typing import Any
 
 from bitcycle.analysis import numbers
-from bitcycle.analysis.statistics import Difference, Summary, summarize_values
+from bitcycle.analysis.compare import duration
+from bitcycle.analysis.statistics import Summary, summarize_values
 from bitcycle.extras import MissingExtraError
 from bitcycle.landscape.result import FILE_NAME as LANDSCAPE_FILE
 from bitcycle.landscape.result import Landscape, Landscapes
@@ -124,8 +125,14 @@ def results_table(group: GroupSummary) -> ResultsTable:
     columns: dict[str, Callable[[MethodSummary], Cell]] = {
         metric_title(metric): lambda row: _summary_cell(row.summary),
         "seeds": lambda row: Cell(*[row.summary.n] * 2) if row.summary else EMPTY,
-        f"against {base}": lambda row: _difference_cell(row.difference),
-        "p": lambda row: _p_cell(row.difference),
+        f"against {base}": lambda row: (
+            Cell(numbers.difference_text(row.difference), row.difference.mean)
+            if row.difference
+            else EMPTY
+        ),
+        "p": lambda row: (
+            Cell(numbers.p_text(row.difference.p), row.difference.p) if row.difference else EMPTY
+        ),
         f"cost, {base} = 1": lambda r: Cell(numbers.cost_text(r.relative_cost), r.relative_cost),
         "training cost": lambda row: Cell(numbers.bitops_text(row.bitops), row.bitops),
         "best by validation": lambda row: _weights_cell(row, lambda result: result.best),
@@ -164,16 +171,6 @@ def _summary_cell(summary: Summary | None) -> Cell:
     return EMPTY if summary is None else Cell(numbers.summary_text(summary), summary.mean)
 
 
-def _difference_cell(difference: Difference | None) -> Cell:
-    if difference is None:
-        return EMPTY
-    return Cell(numbers.difference_text(difference), difference.mean)
-
-
-def _p_cell(difference: Difference | None) -> Cell:
-    return EMPTY if difference is None else Cell(numbers.p_text(difference.p), difference.p)
-
-
 def _text_cell(found: Sequence[str]) -> Cell:
     return Cell("; ".join(found), found[0]) if found else EMPTY
 
@@ -194,10 +191,7 @@ def _seconds_cell(row: MethodSummary) -> Cell:
     if not _results(row):
         return EMPTY
     seconds = fmean(result.seconds for result in _results(row))
-    if seconds < 120:
-        return Cell(f"{seconds:.1f} s", seconds)
-    text = f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-    return Cell(text, seconds)
+    return Cell(duration(seconds), seconds)
 
 
 @dataclass(frozen=True)
@@ -245,7 +239,7 @@ def schedule_cards(methods: Sequence[MethodLog]) -> list[Card]:
 
 
 def layer_cards(methods: Sequence[MethodLog]) -> tuple[list[Card], list[str]]:
-    """A card per method that has begun, and why others have none. Builds and traces the models."""
+    """A card per method with a folder, and why others have none. Builds and traces the models."""
     begun = [method for method in methods if method.started]
     cards, problems = [], []
     for method in begun[: MOST["layers"]]:
@@ -262,7 +256,7 @@ def layer_cards(methods: Sequence[MethodLog]) -> tuple[list[Card], list[str]]:
 
 
 def range_test_cards(methods: Sequence[MethodLog], folder: Path) -> list[Card]:
-    """The range tests of runs with `auto`, and those in folders beside the runs."""
+    """The range tests of runs with `auto`, and those in folders next to the runs."""
     found: dict[str, RangeCurve] = {}
     for title, stored in _range_tests(methods, folder):
         try:
@@ -284,8 +278,8 @@ def _range_tests(methods: Sequence[MethodLog], folder: Path) -> Iterator[tuple[s
             name = f"{method.title}, seed {run.seed}"
             if run.result is not None and run.result.range_test is not None:
                 yield name, run.result.range_test.get("test")
-            beside = run.directory.with_name(f"{run.directory.name}-range-test")
-            yield name, read_object(beside / "range-test.json")
+            sibling = run.directory.with_name(f"{run.directory.name}-range-test")
+            yield name, read_object(sibling / "range-test.json")
     for path in sorted({folder / "range-test.json", *folder.glob("*-range-test/range-test.json")}):
         stored = read_object(path)
         yield str((stored or {}).get("name")), stored
@@ -325,8 +319,8 @@ def landscape_cards(methods: Sequence[MethodLog], folder: Path) -> list[Card]:
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How to repeat a method. runs: seed, folder, digest of the weights, kernels."""
+class Reproduction:
+    """The commands that repeat a method. runs: seed, folder, digest of the weights, kernels."""
 
     title: str
     file: str
@@ -348,15 +342,15 @@ def study_command(result: StudyResult) -> str:
     return shlex.join([*words, *options.overrides])
 
 
-def method_recipe(method: MethodLog) -> Recipe:
-    """The configuration of the first run that has begun, else the planned one."""
+def reproduction(method: MethodLog) -> Reproduction:
+    """How to repeat a method, from the configuration of its first run that has a folder."""
     file = f"{method.config.name}.yaml"
     again = ["--output", "again"]  # never into the folder of the run that is repeated
     commands = [
         shlex.join(["bitcycle", "train", file, "--seed", str(run.seed), *again])
         for run in method.runs
     ]
-    return Recipe(
+    return Reproduction(
         title=method.title,
         file=file,
         commands="\n".join(commands),
@@ -399,7 +393,7 @@ class Environments:
 
 
 def environments(methods: Sequence[MethodLog]) -> Environments | None:
-    """A column per distinct environment, most runs first; None if no run has begun."""
+    """A column per distinct environment, most runs first; None if no run has a folder."""
     found: list[tuple[dict[str, Any], int]] = []
     for run in (run for method in methods for run in method.started):
         stored = RunDirectory(run.directory).read_environment()
