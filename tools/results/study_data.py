@@ -1,4 +1,4 @@
-"""The data file of a study: gathered from its runs, restored as a `StudyResult` without them."""
+"""The data file of a study: `gather` writes it from the runs, `restore` reads it without them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ IDENTITY = re.compile(r"-[0-9a-f]{10}$")  # that a run's name ends with
 
 @dataclass(frozen=True, kw_only=True)
 class StudyData:
-    """A study with its results, and what else its file says; by the key of a method.
+    """A study with its results and the rest of its file. Dictionaries are by key of a method.
 
     published: the cell of a paper's table (value, cost, where, group, training).
     """
@@ -46,7 +46,7 @@ class StudyData:
 
     @property
     def name(self) -> str:
-        """Of the study, its page and its file."""
+        """The name of the study, its page and its file."""
         return self.result.study.name
 
 
@@ -54,7 +54,7 @@ class StudyData:
 
 
 def gather(result: StudyResult, options: StudyOptions) -> dict[str, Any]:
-    """The study's question, its methods, and every run, as plain data."""
+    """A study, its methods and every run as plain data."""
     study, machines = result.study, list[dict[str, Any]]()
     methods = []
     cells = published_cells(study)
@@ -87,7 +87,7 @@ def gather(result: StudyResult, options: StudyOptions) -> dict[str, Any]:
 
 
 def _gather_run(run: RunStatus, machines: list[dict[str, Any]]) -> dict[str, Any]:
-    """One run; its machine is a place in the list of machines."""
+    """One run. machine: an index into the list of machines."""
     found: dict[str, Any] = {"seed": run.seed, "state": run.state}
     if run.error is not None:
         found["error"] = without_paths(run.error)
@@ -132,7 +132,7 @@ def thin_curve(lines: Sequence[Data], metric: str) -> list[list[Any]]:
 
 
 def to_settings(config: RunConfig) -> dict[str, Any]:
-    """What is not the default, without seed and folders.
+    """The settings that are not the default, without seed and folders.
 
     >>> to_settings(RunConfig(name="a", steps=10, output="elsewhere"))
     {'name': 'a', 'steps': 10}
@@ -156,7 +156,7 @@ def _differing(own: Data, default: Data, prefix: str) -> dict[str, Any]:
 
 
 def published_cells(study: Study) -> dict[str, dict[str, Any]]:
-    """Key of a method -> the cell of a paper's table that it stands for."""
+    """Key of a method -> its cell of a paper's table."""
     found: dict[str, dict[str, Any]] = {}
     for method, cell in _twins(study):
         metric = study.metric(method.group)
@@ -173,7 +173,7 @@ def published_cells(study: Study) -> dict[str, dict[str, Any]]:
 
 
 def _twins(study: Study) -> Iterator[tuple[Method, Method]]:
-    """Each method with the published one; a method of a small study with its full-size twin."""
+    """Every method with its published one; a small method with its full-size one."""
     if study.scale == "full":
         yield from ((method, method) for method in study.methods)
         return
@@ -191,11 +191,11 @@ def _twins(study: Study) -> Iterator[tuple[Method, Method]]:
         alike = [cell for cell in known if cell.config.name == twin]
         alike = alike or [cell for cell in known if label(cell.config) == label(config)]
         if alike:
-            yield method, max(alike, key=partial(_nearness, config))
+            yield method, max(alike, key=partial(_similarity, config))
 
 
-def _nearness(own: RunConfig, cell: Method) -> int:
-    """The same data first, then the same model, then CPT's main network."""
+def _similarity(own: RunConfig, cell: Method) -> int:
+    """Prefers the same data, then the same model, then CPT's main network."""
     return (
         4 * (cell.config.data.name == own.data.name)
         + 2 * (cell.config.model.name == own.model.name)
@@ -204,7 +204,7 @@ def _nearness(own: RunConfig, cell: Method) -> int:
 
 
 def training(config: RunConfig) -> str:
-    """Length, batch size and how much data.
+    """Length, batch size and share of the data.
 
     >>> training(recipe("cifar100-resnet74-static-8-8")), training(recipe("cora-gcn-static-8-8"))
     ('64,000 steps of 128', '200 steps of the whole graph')
@@ -232,7 +232,7 @@ def recipe_of(config: RunConfig) -> str:
 
 
 def restore(data: Data) -> StudyData:
-    """The study of a data file; what it lacks or has wrong raises KeyError, ValueError, ..."""
+    """The study of a data file. Raises KeyError, ValueError, ... if the file is damaged."""
     entries = data["methods"]
     methods = tuple(
         Method(
@@ -306,7 +306,7 @@ def _restore_run(study: Study, method: Method, run: Data) -> RunStatus:
 
 
 def from_settings(settings: Data) -> RunConfig:
-    """What `to_settings` was given, with the defaults of today.
+    """The configuration of `to_settings`, with the current defaults.
 
     >>> from_settings({"name": "a", "steps": 10, "precision": {"forward": "CR:3-8:2"}}).steps
     10

@@ -50,14 +50,14 @@ class PendingLandscapes:
     def run(self, advance: Callable[[int], None] = lambda done: None) -> Landscapes:
         """Compute the missing points, run by run. A signal stops after a point; points are kept."""
         found: list[Landscape] = []
-        with StopWish().listening() as wish:
+        with StopWish().listening() as stop_request:
             before = 0
 
             def count(done: int) -> None:
                 advance(before + done)
-                if wish.signum is not None:
+                if stop_request.signum is not None:
                     raise Interrupted(
-                        wish.signum,
+                        stop_request.signum,
                         f"stopped; {before + done} of {self.num_points} points are kept, and the "
                         "same command computes the rest",
                     )

@@ -44,14 +44,14 @@ def run_study(
     before = read_study(study, output)
     todo = runs_to_train(before, retry_failed=retry_failed)
     watcher = watcher or Watcher()
-    with engine, StopWish().listening() as wish, watcher:
+    with engine, StopWish().listening() as stop_request, watcher:
         watcher.begin(before, todo, num_jobs=engine.num_jobs)
-        _train_all(Queue(list(todo)), engine, watcher, wish)
+        _train_all(Queue(list(todo)), engine, watcher, stop_request)
     after = read_study(study, output)
-    if wish.signum is not None:
+    if stop_request.signum is not None:
         runs = distinct_runs(after)
         raise Interrupted(
-            wish.signum,
+            stop_request.signum,
             f"stopped with {sum(run.state == 'done' for run in runs)} of {len(runs)} runs done; "
             "the running ones wrote a checkpoint. The same command resumes from there",
         )
@@ -104,15 +104,15 @@ class Queue:
         self.runs.append(run)
 
 
-def _train_all(queue: Queue, engine: Engine, watcher: Watcher, wish: StopWish) -> None:
+def _train_all(queue: Queue, engine: Engine, watcher: Watcher, stop_request: StopWish) -> None:
     running: dict[str, StudyRun] = {}
     is_stopping = False
-    while running or (queue.runs and wish.signum is None):
-        if wish.signum is not None and not is_stopping:
+    while running or (queue.runs and stop_request.signum is None):
+        if stop_request.signum is not None and not is_stopping:
             is_stopping = True
             watcher.say("stopping: every run finishes its step and writes a checkpoint ...")
             engine.stop()
-        if wish.signum is None:
+        if stop_request.signum is None:
             _start_runs(queue, engine, running, watcher)
         for outcome in engine.wait(POLL_SECONDS):
             _record(running.pop(outcome.name), outcome, queue, watcher)
