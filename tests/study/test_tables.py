@@ -115,7 +115,7 @@ def test_rows_and_columns_are_the_published_ones_with_ours_beside():
         ("ResNet-74 CPT", "91.00 (1 of 3)", "93.23", "1 failed, 2 missing", "72.35", "0.630",
          "0.629"),
     )  # fmt: skip
-    assert table.title == "Ours beside the published values"
+    assert table.title == "Our values and the published ones"
 
 
 def test_costs_that_differ_between_the_columns_are_both_shown():
