@@ -81,7 +81,7 @@ def test_interrupted_a_study_says_how_to_go_on_and_does(study, tmp_path):
         out, err = child.communicate(timeout=200)
     assert child.returncode == 130
     assert "the checkpoint is in" in out
-    assert "runs done; what was running has its checkpoint. The same command goes on" in err
+    assert "runs done; the running ones wrote a checkpoint. The same command resumes" in err
     status = run_command("status", study, "--output", output)
     assert "interrupted, resumes from its checkpoint" in status.stdout
     assert run_command("run", study, "--jobs", "2", "--output", output).returncode == 0

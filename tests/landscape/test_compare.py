@@ -70,7 +70,7 @@ def test_a_signal_keeps_the_points_and_says_so(runs, tmp_path):
     assert compare(runs, GRID, output=tmp_path).num_missing == 6
 
 
-def test_runs_of_one_name_are_told_apart_by_their_folders(runs, tmp_path):
+def test_runs_of_one_name_get_their_folder_as_label(runs, tmp_path):
     other = run(small(tmp_path / "more", seed=0, steps=1))
     both = [runs[0], RunSurface(directory=other.directory, samples=50)]
     labels = [item.prepared.label for item in compare(both, GRID).items]

@@ -73,7 +73,7 @@ def numbers(path):
     return {key: value for key, value in json.loads(path.read_text()).items() if key != "seconds"}
 
 
-def test_an_interrupted_computation_goes_on_and_equals_an_undisturbed_one(
+def test_an_interrupted_computation_resumes_and_equals_an_uninterrupted_one(
     finished, tmp_path, monkeypatch
 ):
     prepared = prepare(surface(finished), GRID)

@@ -133,7 +133,7 @@ def test_seeds_of_one_configuration_are_one_method(tmp_path):
 
 
 @pytest.mark.parametrize("folders", [("x", "y"), ("1/x", "2/x")])
-def test_equal_names_are_told_apart(tmp_path, folders):
+def test_equal_names_get_their_folder(tmp_path, folders):
     for folder in folders:
         write(tmp_path / folder, config("a"))
     write(tmp_path / folders[0], config("a", 4, seed=1))

@@ -73,7 +73,7 @@ def test_what_is_done_is_not_counted_and_tells_the_time_of_the_rest(tmp_path):
     ]
 
 
-def test_what_cannot_be_told_is_said(tmp_path):
+def test_unknown_costs_and_times_are_notes(tmp_path):
     def fail(config):
         raise FileNotFoundError("cifar10: not found")
 

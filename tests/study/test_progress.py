@@ -170,7 +170,7 @@ def test_the_last_whole_line_about_training_counts(run):
     assert found.seconds_per_step == 0.5
 
 
-def test_nothing_readable_is_no_moment(run):
+def test_an_unreadable_log_is_step_0(run):
     write(run, "[1]\nno\n")
     assert read_progress(run).step == 0
 

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from bitcycle.recipes import recipe
 from bitcycle.study import runner
 from bitcycle.study.engines.base import RunOutcome, run_directory
 from bitcycle.study.progress import Lines
 from bitcycle.study.results import read_failures, read_study
-from bitcycle.study.runner import run_study, runs_to_train
+from bitcycle.study.runner import check_data, run_study, runs_to_train
 from bitcycle.study.study import Method
 from bitcycle.train import run
 from bitcycle.train.signals import Interrupted
@@ -103,7 +104,7 @@ def test_a_failed_run_is_retried_only_when_asked(tmp_path):
     assert read_failures(tmp_path / "runs") == {}
 
 
-def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
+def test_an_interrupted_run_resumes(tmp_path):
     whole, _, _ = execute_study(tiny_study(), tmp_path / "whole")
     first = next(iter(tiny_study().runs(str(tmp_path / "cut"))))
     run_until(first.config, 3)
@@ -178,7 +179,7 @@ def test_a_run_that_another_study_finished_meanwhile_is_not_started(tmp_path):
     assert labels(engine, tiny_study()) == [("4", 0)]
 
 
-def test_an_ending_without_a_result_is_a_failure(tmp_path):
+def test_an_outcome_without_a_result_is_a_failure(tmp_path):
     class Silent(Here):
         def wait(self, seconds):
             return (
@@ -200,3 +201,18 @@ def test_what_is_to_do_is_what_has_no_result(tmp_path):
     result, _, _ = execute_study(study, tmp_path)
     assert runs_to_train(result, retry_failed=False) == []
     assert [s.method.label for s in runs_to_train(result, retry_failed=True)] == ["crashing"]
+
+
+CIFAR = recipe("cifar10-resnet8-float32-small")
+
+
+def test_data_that_is_built_in_or_whose_folder_is_there_passes(tmp_path):
+    check_data([tiny(), replace(CIFAR, data=replace(CIFAR.data, root=str(tmp_path)))])
+
+
+def test_a_missing_root_and_a_folder_that_is_not_there_are_errors(tmp_path):
+    with pytest.raises(ValueError, match="'cifar10' is read from a folder: give its root"):
+        check_data([tiny(), CIFAR])
+    nowhere = replace(CIFAR, data=replace(CIFAR.data, root=str(tmp_path / "no")))
+    with pytest.raises(FileNotFoundError, match="cifar10: not found"):
+        check_data([nowhere])

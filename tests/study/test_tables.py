@@ -95,7 +95,7 @@ def cell(label, forward, group, column, accuracy, cost):
     )
 
 
-def test_rows_and_columns_are_the_published_ones_with_ours_beside():
+def test_rows_and_columns_are_the_published_ones_with_our_values():
     result = study_result(
         [
             (cell("SBM", 8, TEN, "CIFAR-10", 92.57, 267.0), {0: 90.0, 1: 91.0, 2: 92.0}, 200.0),
@@ -182,7 +182,7 @@ def test_budgets_are_those_where_the_best_changes_and_the_baselines():
     )
 
 
-def test_spread_is_shown_beside_the_baselines():
+def test_the_spread_is_shown_with_that_of_the_baseline():
     [row] = variance_table(groups()).rows
     # distances (1, 0, 1) and (2, 0, 2): between 0.6667, within 3.3333 / 4: F = 0.80
     assert row[:4] == ("CPT", "2.0", "1.0 (static)", "0.80")

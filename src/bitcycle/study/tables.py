@@ -177,9 +177,8 @@ def paper_table(groups: Sequence[GroupSummary]) -> Table:
     has_published = any(
         published_values(each.method, group.metric) for group in groups for each in group.methods
     )
-    return _table(
-        "paper", "Our values and the published ones" if has_published else "Results", rows
-    )
+    title = "Our values and the published ones" if has_published else "Results"
+    return _table("paper", title, rows)
 
 
 def value_text(method: MethodSummary) -> str:

@@ -123,7 +123,7 @@ def test_what_cannot_be_priced_is_said_and_only_so_many_methods_are_priced(made,
     assert "2 more methods" in problems[0]
 
 
-def test_range_tests_of_a_run_of_the_folder_beside_it_and_of_the_study_are_found(made, tmp_path):
+def test_range_tests_of_a_run_of_the_folder_next_to_it_and_of_the_study_are_found(made, tmp_path):
     run = made.methods[0].runs[0]
     stored = {"test": {"low": 3, "curve": range_curve().to_dict()}}
     tested = replace(run, result=replace(run.result, range_test=stored))

@@ -23,7 +23,7 @@ from tests.train.small import files_below, lstm, write_words
 # -- engines --------------------------------------------------------------------------------------
 
 
-def test_local_is_one_run_at_a_time_unless_told_otherwise():
+def test_local_runs_one_at_a_time_by_default():
     assert isinstance(make_engine("local", num_jobs=None), LocalEngine)
     assert make_engine("local", num_jobs=None).num_jobs == 1
     assert make_engine("local", num_jobs=3).num_jobs == 3
@@ -54,8 +54,8 @@ def config(tmp_path):
 def test_a_run_that_finishes_leaves_no_log(config):
     log_file(config).parent.mkdir(parents=True)
     log_file(config).write_text("a traceback of yesterday", encoding="utf-8")
-    ending = train_run(config)
-    assert (ending.name, ending.state, ending.message) == (config.run_name, "done", "")
+    outcome = train_run(config)
+    assert (outcome.name, outcome.state, outcome.message) == (config.run_name, "done", "")
     assert not log_file(config).exists()
 
 
@@ -68,7 +68,7 @@ def test_a_finished_run_is_left_alone(config):
     assert files_below(folder) == before
 
 
-def test_a_run_goes_on_also_when_its_tracking_and_its_data_have_moved(tmp_path):
+def test_a_run_resumes_also_when_its_tracking_and_its_data_have_moved(tmp_path):
     config = lstm(tmp_path / "runs", write_words(tmp_path / "here"))
     whole = run(replace(config, output=str(tmp_path / "whole")))
     run_until(config, 8)
@@ -87,20 +87,20 @@ def test_a_run_goes_on_also_when_its_tracking_and_its_data_have_moved(tmp_path):
 
 def test_another_configuration_in_the_folder_is_an_error_that_names_the_difference(config):
     run_until(config, 2)
-    ending = train_run(replace(config, clip_norm=1.0))
-    assert ending.state == "failed"
-    assert "was started with other settings (clip_norm)" in ending.message
+    outcome = train_run(replace(config, clip_norm=1.0))
+    assert outcome.state == "failed"
+    assert "was started with other settings (clip_norm)" in outcome.message
 
 
 @pytest.mark.parametrize(
     ("method", "error"), [(crashing(), "ValueError: swa.start"), (diverging(), "NonFiniteError: ")]
 )
-def test_a_crash_is_an_ending_with_type_message_and_log(method, error, tmp_path):
+def test_a_crash_is_an_outcome_with_type_message_and_log(method, error, tmp_path):
     config = replace(method.config, output=str(tmp_path))
-    ending = train_run(config)
-    assert ending.state == "failed"
-    assert ending.message.startswith(error)
-    assert ending.message.endswith(f"(log: {log_file(config)})")
+    outcome = train_run(config)
+    assert outcome.state == "failed"
+    assert outcome.message.startswith(error)
+    assert outcome.message.endswith(f"(log: {log_file(config)})")
     assert "Traceback" in log_file(config).read_text(encoding="utf-8")
 
 
@@ -119,7 +119,7 @@ def test_what_a_run_prints_goes_to_its_log(config, monkeypatch, capfd):
     assert sorted(set(lines)) == ["from Python", "from outside"]
 
 
-def test_a_signal_is_an_ending_that_can_go_on(config, monkeypatch):
+def test_a_run_stopped_by_a_signal_can_be_resumed(config, monkeypatch):
     step = loop._train_step
 
     def interrupted(session, micro_batches):
@@ -128,9 +128,9 @@ def test_a_signal_is_an_ending_that_can_go_on(config, monkeypatch):
         step(session, micro_batches)
 
     monkeypatch.setattr(loop, "_train_step", interrupted)
-    ending = train_run(config)
-    assert ending.state == "stopped"
-    assert "stopped at step 2" in ending.message
+    outcome = train_run(config)
+    assert outcome.state == "stopped"
+    assert "stopped at step 2" in outcome.message
     assert train_run(config).state == "done"
 
 
@@ -146,7 +146,7 @@ def test_a_second_study_finds_a_run_busy_and_leaves_its_log_alone(config, monkey
 
     monkeypatch.setattr(loop, "_train_step", noisy)
     assert train_run(config).state == "done"
-    assert [ending.state for ending in second] == ["busy"]
+    assert [outcome.state for outcome in second] == ["busy"]
     assert log_file(config).read_bytes() == b"a line of the first\n" * config.steps
 
 

@@ -28,7 +28,6 @@ from bitcycle.study.results import State, StudyResult, read_options
 from bitcycle.study.study import STUDIES, StudyOptions
 from bitcycle.study.summary import GroupSummary, MethodSummary, metric_title
 from bitcycle.train.config_file import to_yaml
-from bitcycle.train.result import RunResult
 from bitcycle.train.run_directory import RunDirectory
 
 STATES: dict[State, str] = {"failed": "failed", "started": "not finished", "missing": "not begun"}
@@ -121,77 +120,66 @@ def group_section(group: GroupSummary, methods: Sequence[MethodLog], *, limit: i
 
 def results_table(group: GroupSummary) -> ResultsTable:
     """One row per method; columns without any value are left out."""
-    metric, base = group.metric, group.baseline
-    columns: dict[str, Callable[[MethodSummary], Cell]] = {
-        metric_title(metric): lambda row: _summary_cell(row.summary),
-        "seeds": lambda row: Cell(*[row.summary.n] * 2) if row.summary else EMPTY,
-        f"against {base}": lambda row: (
-            Cell(numbers.difference_text(row.difference), row.difference.mean)
-            if row.difference
-            else EMPTY
-        ),
-        "p": lambda row: (
-            Cell(numbers.p_text(row.difference.p), row.difference.p) if row.difference else EMPTY
-        ),
-        f"cost, {base} = 1": lambda r: Cell(numbers.cost_text(r.relative_cost), r.relative_cost),
-        "training cost": lambda row: Cell(numbers.bitops_text(row.bitops), row.bitops),
-        "best by validation": lambda row: _weights_cell(row, lambda result: result.best),
-        "averaged weights": lambda row: _weights_cell(row, lambda result: result.swa),
-        "evaluated at": lambda row: _text_cell(sorted({r.eval_precision for r in _results(row)})),
-        "published": lambda row: _text_cell(
-            [str(number) for number in row.method.published if number.metric == metric]
-        ),
-        "time of a run": _seconds_cell,
-    }
-    cells = {title: [cell(row) for row in group.methods] for title, cell in columns.items()}
-    filled = [title for title, column in cells.items() if any(c.key is not None for c in column)]
+    rows = [_cells(group, method) for method in group.methods]
+    filled = [title for title in rows[0] if any(row[title].key is not None for row in rows)]
     return ResultsTable(
-        title=f"Final {metric}",
+        title=f"Final {group.metric}",
         columns=[(title, title in ("evaluated at", "published")) for title in filled],
         rows=[
             ResultRow(
                 style=Style(number),
-                label=row.label,
-                is_on_front=row.is_on_front,
+                label=method.label,
+                is_on_front=method.is_on_front,
                 badges=[
-                    (s, f"{n} {word}") for s, word in STATES.items() if (n := row.result.count(s))
+                    (state, f"{n} {word}")
+                    for state, word in STATES.items()
+                    if (n := method.result.count(state))
                 ],
-                cells=[cells[title][number] for title in filled],
+                cells=[row[title] for title in filled],
             )
-            for number, row in enumerate(group.methods)
+            for number, (method, row) in enumerate(zip(group.methods, rows, strict=True))
         ],
     )
 
 
-def _results(row: MethodSummary) -> list[RunResult]:
-    return list(row.result.results.values())
+def _cells(group: GroupSummary, method: MethodSummary) -> dict[str, Cell]:
+    runs, difference = list(method.result.results.values()), method.difference
+    published = [str(p) for p in method.method.published if p.metric == group.metric]
+    return {
+        metric_title(group.metric): _summary_cell(method.summary),
+        "seeds": _number_cell(len(runs) or None, str),
+        f"against {group.baseline}": (
+            Cell(numbers.difference_text(difference), difference.mean) if difference else EMPTY
+        ),
+        "p": _number_cell(difference.p if difference else None, numbers.p_text),
+        f"cost, {group.baseline} = 1": _number_cell(method.relative_cost, numbers.cost_text),
+        "training cost": _number_cell(method.bitops, numbers.bitops_text),
+        "best by validation": _weights_cell([run.best for run in runs], group.metric),
+        "averaged weights": _weights_cell([run.swa for run in runs], group.metric),
+        "evaluated at": _text_cell(sorted({run.eval_precision for run in runs})),
+        "published": _text_cell(published),
+        "time of a run": _number_cell(
+            fmean(run.seconds for run in runs) if runs else None, duration
+        ),
+    }
 
 
-def _summary_cell(summary: Summary | None) -> Cell:
-    return EMPTY if summary is None else Cell(numbers.summary_text(summary), summary.mean)
+def _number_cell(number: float | None, write: Callable[[Any], str]) -> Cell:
+    return EMPTY if number is None else Cell(write(number), number)
 
 
 def _text_cell(found: Sequence[str]) -> Cell:
     return Cell("; ".join(found), found[0]) if found else EMPTY
 
 
-def _weights_cell(
-    row: MethodSummary, weights: Callable[[RunResult], Mapping[str, float] | None]
-) -> Cell:
+def _summary_cell(summary: Summary | None) -> Cell:
+    return EMPTY if summary is None else Cell(numbers.summary_text(summary), summary.mean)
+
+
+def _weights_cell(evaluations: Sequence[Mapping[str, float] | None], metric: str) -> Cell:
     """The metric with other weights than the last, of the runs that have them."""
-    found = [
-        metrics[result.metric]
-        for result in _results(row)
-        if (metrics := weights(result)) is not None and result.metric in metrics
-    ]
+    found = [each[metric] for each in evaluations if each is not None and metric in each]
     return _summary_cell(summarize_values(found) if found else None)
-
-
-def _seconds_cell(row: MethodSummary) -> Cell:
-    if not _results(row):
-        return EMPTY
-    seconds = fmean(result.seconds for result in _results(row))
-    return Cell(duration(seconds), seconds)
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class RayEngine(Engine):
 
     def start(self, config: RunConfig) -> None:
         """Start a task in a process of its own, which Ray never retries."""
-        task = self._ray.remote(max_retries=0, max_calls=1)(_work).options(
+        task = self._ray.remote(max_retries=0, max_calls=1)(train_task).options(
             num_cpus=config.threads or 1,
             num_gpus=1 if self._has_gpus else 0,
             name=config.run_name,
@@ -112,7 +112,7 @@ class RayEngine(Engine):
             self._ray.shutdown()
 
 
-def _work(config: RunConfig, folder: str) -> dict[str, str]:
+def train_task(config: RunConfig, folder: str) -> dict[str, str]:
     """The body of a task. folder: of the study's process, where relative paths begin."""
     try:
         os.chdir(folder)
