@@ -51,7 +51,7 @@ def wait_for_steps(config, seconds=90.0):
         (-signal.SIGTERM, "stopped", "stopped before its first step"),
     ],
 )
-def test_a_process_that_says_nothing_is_outcome_of_exit_by_its_exit_code(code, state, message):
+def test_a_process_without_a_report_has_the_outcome_of_its_exit_code(code, state, message):
     outcome = outcome_of_exit(code, tiny())
     assert (outcome.name, outcome.state) == ("small-seed0", state)
     assert message in outcome.message
