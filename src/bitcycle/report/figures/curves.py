@@ -16,6 +16,7 @@ from bitcycle.report.figures.schedules import (
     BitsAxis,
     BitsLine,
     bits_axis,
+    draw_line,
     plotly_bits_axis,
     stairs,
 )
@@ -206,15 +207,8 @@ def _columns(points: Points) -> tuple[list[int], list[float]]:
 
 def _draw_band(axes: Axes, method: MethodCurves, scale: BitsAxis) -> None:
     color = Style(method.number).color
-    found = method.bits.segments
-    if found:
-        heights = [scale.height(bits) for _, _, bits in found]
-        edges = [found[0][0], *(end for _, end, _ in found)]
-        floor = scale.range[0]
-        axes.stairs(heights, edges, baseline=floor, fill=True, color=f"{color}40", linewidth=0)
-        axes.stairs(heights, edges, baseline=None, color=color, linewidth=1.0)
-    own = {bits for _, _, bits in found}
-    ends = bits_axis(own, max_ticks=2)
+    draw_line(axes, method.bits, scale, fill=f"{color}40", color=color, linewidth=1.0)
+    ends = bits_axis({bits for _, _, bits in method.bits.segments}, max_ticks=2)
     axes.set_ylim(*scale.range)
     axes.set_yticks([scale.float_at if name == "fp32" else int(name) for name in ends.labels],
                     ends.labels)  # fmt: skip

@@ -222,19 +222,12 @@ def draw_plan(plan: Plan, *, limit: int = 12) -> Figure:
 def draw_bits(axes: Axes, panel: BitsPanel, *, x: str = "step", y: str = "bits") -> None:
     """One line filled, or several in their colours, static ones as broad bands below the others."""
     for each in panel.lines:
-        if not each.segments:
-            continue
-        heights = [panel.axis.height(bits) for _, _, bits in each.segments]
-        edges = [each.segments[0][0], *(end for _, end, _ in each.segments)]
+        is_static = len(each.segments) == 1
         if len(panel.lines) == 1:
-            axes.stairs(
-                heights, edges, baseline=panel.axis.range[0], fill=True, color=_FILL, linewidth=0
-            )
-            axes.stairs(heights, edges, baseline=None, color=_LINE, linewidth=1.4)
+            draw_line(axes, each, panel.axis, fill=_FILL, color=_LINE, linewidth=1.4)
         else:
-            is_static = len(heights) == 1
-            axes.stairs(
-                heights, edges, baseline=None, color=Style(each.number).color, label=each.label,
+            draw_line(
+                axes, each, panel.axis, color=Style(each.number).color, label=each.label,
                 linewidth=6.0 if is_static else 1.6, alpha=0.4 if is_static else 1.0,
                 zorder=2 if is_static else 3,
             )  # fmt: skip
@@ -245,6 +238,18 @@ def draw_bits(axes: Axes, panel: BitsPanel, *, x: str = "step", y: str = "bits")
     axes.set_ylim(*panel.axis.range)
     axes.set_yticks(panel.axis.ticks, panel.axis.labels)
     style.format_steps(axes)
+
+
+def draw_line(
+    axes: Axes, line: BitsLine, scale: BitsAxis, *, fill: str = "", **options: Any
+) -> None:
+    """The bits of one schedule as steps. fill: the colour below the line."""
+    if line.segments:
+        heights = [scale.height(bits) for _, _, bits in line.segments]
+        edges = [line.segments[0][0], *(end for _, end, _ in line.segments)]
+        if fill:
+            axes.stairs(heights, edges, baseline=scale.range[0], fill=True, color=fill, linewidth=0)
+        axes.stairs(heights, edges, baseline=None, **options)
 
 
 # -- plotly ---------------------------------------------------------------------------------------
