@@ -99,15 +99,15 @@ def die() -> None:
 
 def die_inside_a_checkpoint(event: int, note: Path) -> None:
     """Patch what a checkpoint is written with, so that the process dies at the n-th use of it."""
-    seen = 0
+    num_events = 0
 
     def watch(owner: Any, name: str, *, is_write: bool = False) -> None:
         original = getattr(owner, name)
 
         def watched(*args: Any, **options: Any) -> Any:
-            nonlocal seen
-            seen += 1
-            if seen == event:
+            nonlocal num_events
+            num_events += 1
+            if num_events == event:
                 when = "half-way through" if is_write else "before"
                 note.write_text(f"{when} {name} of {Path(args[0]).name}")
                 if is_write:
@@ -188,7 +188,7 @@ def kill_often(setup: str, num_kills: int, steps: int, seed: int, folder: Path) 
     seconds = time.monotonic() - began
     expected = traces(Path(whole.output) / whole.run_name)
     print(f"{setup}: {steps} steps uninterrupted in {seconds:.1f} s, {num_kills} kills")
-    print(f"{'kill':>4}  {'run':>3}  {'last checkpoint':>15}  moment")
+    print(f"{'kill':>4}  {'run':>3}  {'last checkpoint':>15}  killed")
     num_runs, num_different, kill = 1, 0, 0
     while kill <= num_kills:
         config = make(folder / setup / f"run{num_runs}", steps)
@@ -208,8 +208,8 @@ def kill_often(setup: str, num_kills: int, steps: int, seed: int, folder: Path) 
             continue
         kill += 1
         step = max(Checkpoints(directory / "checkpoints").steps(), default=0)
-        moment = note.read_text() if note.exists() else f"after {after or 0:.2f} s"
-        print(f"{kill:>4}  {num_runs:>3}  {step:>15}  {moment}")
+        when = note.read_text() if note.exists() else f"after {after or 0:.2f} s"
+        print(f"{kill:>4}  {num_runs:>3}  {step:>15}  {when}")
     return num_different
 
 

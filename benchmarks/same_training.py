@@ -1,4 +1,4 @@
-"""CIFAR-10 ResNet-8 trained with every kernel from one seed, beside other seeds of `simulate`.
+"""CIFAR-10 ResNet-8 trained with every kernel from one seed, against other seeds of `simulate`.
 
     python benchmarks/same_training.py --data.root FOLDER [--steps 300] [--forward CR:3-7:4]
                                        [--kernels dequantize int8]

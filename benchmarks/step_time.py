@@ -2,7 +2,7 @@
 
     python benchmarks/step_time.py [--workload NAME] [--repeats 10] [--threads 2] [--quick]
 
-Prints the table of `bitcycle bench` and, below it, the targets beside what was found. The machine's
+Prints the table of `bitcycle bench` and, below it, the targets and what was reached. The machine's
 noise hits all variants alike; only the ratios are meant to be compared.
 """
 
@@ -50,7 +50,7 @@ TARGETS = (
 
 
 def compare(result: BenchResult) -> str:
-    """Targets beside what `auto` and the fastest kernel reached, a line for each bits."""
+    """The targets, and what `auto` and the fastest kernel reached, a line per bits."""
     body = []
     for target in TARGETS:
         rows = [row for row in result.rows if row.workload == target.workload and row.seconds]

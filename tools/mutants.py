@@ -1,4 +1,4 @@
-"""Do the tests notice small bugs? Random mutants of the source, each run against the tests.
+"""Mutation testing: random mutants of the source, each run against the tests.
 
     python tools/mutants.py coverage.db --per-package 10 --seed 0 > mutants.jsonl
     python tools/mutants.py before.db --again mutants.jsonl --tree ../before   # those that lived

@@ -13,7 +13,7 @@ from tests.study.made_up import config, method, result_of, write_run
 def written(tmp_path, forward, seed, value, bitops=100.0, *, best=None, **changes):
     """A run folder; no value: it ended at step 120 of 240."""
     settings = config(forward, output=str(tmp_path), seed=seed, **changes)
-    run = StudyRun(method=method("m", forward), seed=seed, config=settings)
+    run = StudyRun(method=method("m", forward), config=settings)
     lines = [
         {"step": step, "kind": "train", "accuracy": 50.0 + step / 10, "loss": 1.0,
          "bits": {"weight": 3}, "bitops": bitops * step / 240, "seconds": step / 100}

@@ -51,7 +51,7 @@ def folders(tmp_path):
 def test_run_trains_prints_the_table_and_then_has_nothing_to_do(engines, study, tmp_path, capsys):
     assert main(["study", "run", "mine.yaml"]) == 0
     out = capsys.readouterr().out
-    assert "mine: 2 runs: 2 to begin; 1 at a time" in out
+    assert "mine: 2 runs: 2 to start; 1 at a time" in out
     assert "runs/studies/mine/table.md" in out
     assert (tmp_path / "runs" / "studies" / "mine" / "table.csv").exists()
     assert len(folders(tmp_path)) == 2

@@ -67,7 +67,7 @@ def test_a_study_killed_at_any_moment_and_rerun_ends_like_one_that_was_not(study
     assert len(runs_of(cut)) < 4
     again = run_command("run", study, "--jobs", "2", "--output", cut)
     assert again.returncode == 0, again.stderr
-    assert "to go on with" in again.stdout
+    assert "to resume" in again.stdout
     assert len(runs_of(whole)) == 4
     assert runs_of(cut) == runs_of(whole)
 
@@ -81,9 +81,9 @@ def test_interrupted_a_study_says_how_to_go_on_and_does(study, tmp_path):
         out, err = child.communicate(timeout=200)
     assert child.returncode == 130
     assert "the checkpoint is in" in out
-    assert "runs done; what was running has its checkpoint. The same command goes on" in err
+    assert "runs done; the running ones wrote a checkpoint. The same command resumes" in err
     status = run_command("status", study, "--output", output)
-    assert "interrupted, goes on from its checkpoint" in status.stdout
+    assert "interrupted, resumes from its checkpoint" in status.stdout
     assert run_command("run", study, "--jobs", "2", "--output", output).returncode == 0
 
 

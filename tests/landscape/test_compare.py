@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bitcycle.landscape import Grid, RunSurface
-from bitcycle.landscape.compare import Piece, choose_jobs, compare
+from bitcycle.landscape.compare import PendingLandscape, choose_jobs, compare
 from bitcycle.train import run
 from bitcycle.train.signals import Interrupted
 from tests.train.small import small
@@ -27,11 +27,11 @@ def test_every_run_has_its_numbers_in_its_own_folder(runs, tmp_path):
     output = tmp_path / "numbers"
     output.mkdir()
     todo = compare(runs, GRID)
-    assert [piece.target for piece in todo.pieces] == [
+    assert [item.target for item in todo.items] == [
         Path(each.directory) / "landscape.json" for each in runs
     ]
     elsewhere = compare(runs, GRID, output=output)
-    assert [piece.target.name for piece in elsewhere.pieces] == [
+    assert [item.target.name for item in elsewhere.items] == [
         "small-seed0.landscape.json", "small-seed1.landscape.json",
     ]  # fmt: skip
     assert (todo.num_points, todo.num_missing, todo.jobs) == (18, 16, 1)
@@ -70,10 +70,10 @@ def test_a_signal_keeps_the_points_and_says_so(runs, tmp_path):
     assert compare(runs, GRID, output=tmp_path).num_missing == 6
 
 
-def test_runs_of_one_name_are_told_apart_by_their_folders(runs, tmp_path):
+def test_runs_of_one_name_get_their_folder_as_label(runs, tmp_path):
     other = run(small(tmp_path / "more", seed=0, steps=1))
     both = [runs[0], RunSurface(directory=other.directory, samples=50)]
-    labels = [piece.prepared.label for piece in compare(both, GRID).pieces]
+    labels = [item.prepared.label for item in compare(both, GRID).items]
     assert labels == [each.directory for each in both]
 
 
@@ -86,11 +86,13 @@ def test_a_run_twice_and_no_process_are_errors(runs):
 
 def test_processes_are_used_where_they_are_worth_it(runs, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(4)))
-    (piece,) = compare(runs[:1], GRID).pieces
+    (item,) = compare(runs[:1], GRID).items
 
     def with_times(seconds, threads):
-        origin = {**piece.prepared.origin, "threads": threads}
-        return Piece(replace(piece.prepared, point_seconds=seconds, origin=origin), piece.target, 8)
+        origin = {**item.prepared.origin, "threads": threads}
+        return PendingLandscape(
+            replace(item.prepared, point_seconds=seconds, origin=origin), item.target, 8
+        )
 
     assert choose_jobs([with_times(0.1, 1)]) == 1
     assert choose_jobs([with_times(60.0, 1)]) == 4

@@ -83,7 +83,7 @@ def test_the_model_is_what_it_was_also_after_an_exception():
     assert_same(state_of(model), before)
 
 
-def test_an_interrupted_one_goes_on_and_equals_an_undisturbed_one(tmp_path):
+def test_an_interrupted_one_resumes_and_equals_an_uninterrupted_one(tmp_path):
     model, calls = trained(), []
     seen = []
     expected = loss_landscape(model, loss_of, grid=5, progress=lambda *n: seen.append(n))

@@ -1,4 +1,4 @@
-"""The landscape of a finished run, from its folder."""
+"""Landscapes of runs, and the samples they are computed on."""
 
 import json
 import shutil
@@ -9,12 +9,17 @@ import torch
 
 from bitcycle.landscape import Grid, Landscape, RunSurface, compute, prepare
 from bitcycle.landscape import run as run_module
-from bitcycle.landscape.run import num_missing, point_file, stored
-from bitcycle.tasks import DataConfig
+from bitcycle.landscape.run import FirstSamples, num_missing, point_file, read_finished
+from bitcycle.precision import Precision
+from bitcycle.tasks import TASKS, DataConfig, ModelConfig
 from bitcycle.train import PrecisionConfig, run
 from bitcycle.train.checkpoint import CheckpointError
-from bitcycle.train.evaluate import evaluate_run
-from tests.train.small import files_below, folder_of, small
+from bitcycle.train.evaluate import evaluate, evaluate_run
+from bitcycle.train.session import build_session
+from tests.train.small import files_below, float32, folder_of, lstm, small, write_words
+
+# -- runs -----------------------------------------------------------------------------------------
+
 
 GRID = Grid(num=3)
 
@@ -68,7 +73,7 @@ def numbers(path):
     return {key: value for key, value in json.loads(path.read_text()).items() if key != "seconds"}
 
 
-def test_an_interrupted_computation_goes_on_and_equals_an_undisturbed_one(
+def test_an_interrupted_computation_resumes_and_equals_an_uninterrupted_one(
     finished, tmp_path, monkeypatch
 ):
     prepared = prepare(surface(finished), GRID)
@@ -103,11 +108,11 @@ def test_an_interrupted_computation_goes_on_and_equals_an_undisturbed_one(
 def test_points_of_other_settings_are_kept_apart(finished, tmp_path):
     one, target = prepare(surface(finished), GRID), tmp_path / "landscape.json"
     compute(one, target)
-    assert stored(one, target) is not None
+    assert read_finished(one, target) is not None
     for changes in ({"seed": 1}, {"samples": 50}, {"precision": "w4a4"}, {"ranges": "observed"}):
         other = prepare(surface(finished, **changes), GRID)
         assert point_file(one, target).path != point_file(other, target).path
-        assert stored(other, target) is None
+        assert read_finished(other, target) is None
 
 
 def test_what_cannot_be_is_an_error(finished, tmp_path):
@@ -139,3 +144,50 @@ def test_processes_give_the_numbers_of_one(finished, tmp_path):
     prepared = prepare(surface(finished), grid)
     alone = compute(prepared, tmp_path / "alone.json")
     assert compute(prepared, tmp_path / "together.json", jobs=2) == alone
+
+
+# -- training samples -----------------------------------------------------------------------------
+
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def task():
+    model = ModelConfig(name="digits_mlp", options={"width": 8})
+    return TASKS["images"](model, DataConfig(subset=300, eval_batch_size=128))
+
+
+@pytest.mark.parametrize(("num", "sizes"), [(128, [128]), (200, [128, 72]), (None, [128, 128, 44])])
+def test_samples_are_counted_exactly(task, num, sizes):
+    first = FirstSamples(task, num, CPU)
+    assert [len(batch.inputs) for batch in first] == sizes
+    assert [len(batch.targets) for batch in first] == sizes
+    assert first.num_samples == sum(sizes)
+    whole = next(iter(task.eval_batches("train")))
+    assert torch.equal(next(iter(first)).inputs, whole.inputs[: sizes[0]])
+
+
+def test_the_mean_loss_of_all_is_the_evaluated_one_to_the_bit(tmp_path):
+    session = build_session(small(tmp_path, precision=float32()))
+    expected = evaluate(session.task, session.model, "train", Precision(), device=CPU)
+    session.model.eval()
+    with torch.no_grad():
+        found = FirstSamples(session.task, None, CPU).mean_loss(session.model)
+    assert found == expected["loss"]
+
+
+@pytest.mark.filterwarnings("ignore::bitcycle.warnings.BitcycleWarning")
+def test_windows_of_a_text_come_whole_and_state_starts_anew_in_every_pass(tmp_path):
+    session = build_session(lstm(tmp_path / "runs", write_words(tmp_path / "text")))
+    session.model.eval()
+    first = FirstSamples(session.task, 6, CPU)
+    assert [batch.inputs.shape for batch in first] == [(5, 4), (5, 4)]  # two windows, four streams
+    assert first.num_samples == 8
+    with torch.no_grad():
+        assert first.mean_loss(session.model) == first.mean_loss(session.model)
+
+
+def test_no_sample_is_an_error(task):
+    with pytest.raises(ValueError, match=r"samples \(0\)"):
+        FirstSamples(task, 0, CPU)

@@ -30,11 +30,11 @@ def page_file(tmp_path_factory):
     result = read_study(made, output)
     curve = {"test": {"low": 3, "high": 8, "curve": range_curve().to_dict()}}
     first = result.methods[1].runs[0]
-    stored = result_of(first.run.config, 93.0, 600, range_test=curve)
+    stored = result_of(first.config, 93.0, 600, range_test=curve)
     for path in sorted(first.directory.iterdir()):
         path.unlink()
     first.directory.rmdir()
-    write_run(first.run, stored)
+    write_run(first, stored)
     landscape().write(first.directory / "landscape.json")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layers, "price_method", lambda method: made_up_cost())

@@ -11,7 +11,7 @@ from typing import Any
 from bitcycle.cost import Cost, LayerCost
 from bitcycle.landscape.result import Landscape
 from bitcycle.range_test import RangeCurve
-from bitcycle.study.demo import DemoResult, summarize
+from bitcycle.study.demo import DemoResult
 from bitcycle.study.results import write_failures
 from bitcycle.study.study import Method, Study, StudyRun
 from bitcycle.tasks import ModelConfig
@@ -170,7 +170,7 @@ def demo_result() -> DemoResult:
         (method(label, changes={"precision": precision}), {0: 98.1, 1: 98.9, 2: 99.4}, cost)
         for label, (precision, cost) in precisions.items()
     ]
-    return summarize(study_result(entries, baseline="static 8/8"))
+    return DemoResult(study_result(entries, baseline="static 8/8"))
 
 
 class Elements(HTMLParser):

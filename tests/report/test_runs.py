@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bitcycle.report.runs import collect_runs, find_runs, logged_methods, read_object
+from bitcycle.report.runs import collect_runs, find_runs, method_logs, read_object
 from bitcycle.schedules import parse_schedule
 from bitcycle.train.config import PrecisionConfig
 
@@ -18,7 +18,7 @@ def with_precision(made, **precision):
     method = made.methods[1]
     changed = replace(method.method.config, precision=PrecisionConfig(**precision))
     one = replace(method, method=replace(method.method, config=changed))
-    return logged_methods(replace(made, methods=(one,)))[0]
+    return method_logs(replace(made, methods=(one,)))[0]
 
 
 def write(folder, made, value=90.0):
@@ -30,22 +30,22 @@ def write(folder, made, value=90.0):
 
 
 def test_complete_lines_with_a_step_are_read(made):
-    assert logged_methods(made)[0].runs[0].metrics[-1]["step"] == STEPS
-    log = made.methods[0].runs[0].directory / "metrics.jsonl"
+    run = made.methods[0].runs[0]
+    assert run.metrics[-1]["step"] == STEPS
+    log = run.directory / "metrics.jsonl"
     log.write_text('{"step": "x"}\n[]\n3\n{"step": 5}\n{"step": 9, "ki')
-    assert logged_methods(made)[0].runs[0].metrics == [{"step": 5}]
+    assert replace(run).metrics == [{"step": 5}]
 
 
 def test_a_run_that_has_not_begun_has_nothing_but_its_plan(made):
-    later = logged_methods(made)[3]
-    assert later.begun == ()
+    later = method_logs(made)[3]
+    assert later.started == ()
     assert later.num_steps == STEPS
     assert later.runs[0].metrics == []
-    assert later.runs[0].environment == {}
 
 
 def test_a_run_by_epochs_has_the_steps_of_its_result_or_log(made):
-    run = logged_methods(made)[0].runs[0]
+    run = method_logs(made)[0].runs[0]
     by_epochs = replace(run, config=replace(run.config, steps=None, epochs=2.0))
     assert by_epochs.num_steps == STEPS
     assert replace(by_epochs, result=None).num_steps == STEPS
@@ -56,8 +56,8 @@ def test_the_lower_bound_comes_from_the_range_test_of_the_run(made):
     tested = replace(method.runs[0].result, range_test={"test": {"low": 4}})
     runs = (replace(method.runs[0], result=tested),)
     found = replace(made, methods=(replace(method, runs=runs),))
-    assert logged_methods(found)[0].found_low == 4
-    assert logged_methods(made)[1].found_low is None
+    assert method_logs(found)[0].found_low == 4
+    assert method_logs(made)[1].found_low is None
 
 
 def test_a_file_without_an_object_is_nothing(tmp_path):
@@ -83,7 +83,7 @@ def test_roles_with_one_schedule_stand_together_and_patterns_are_named(made):
 
 
 def test_the_bits_are_those_of_the_schedule_at_every_step(made):
-    found = logged_methods(made)[1].weight_bits()
+    found = method_logs(made)[1].weight_bits()
     values = [bits for start, end, bits in found for _ in range(start, end)]
     assert values == parse_schedule("CR:3-8:4").values(STEPS)
 
@@ -98,10 +98,11 @@ def test_bits_that_adapt_or_differ_by_layer_come_from_the_log(made, forward):
 
 
 def test_epochs_that_are_not_over_have_the_bits_of_the_log(made):
-    method = logged_methods(made)[1]
+    method = method_logs(made)[1]
     by_epochs = replace(method.config, steps=None, epochs=9.0)
     runs = tuple(replace(run, config=by_epochs, result=None) for run in method.runs)
-    unfinished = replace(method, config=by_epochs, runs=runs)
+    changed = replace(method.method, config=by_epochs)
+    unfinished = replace(method, method=changed, runs=runs)
     assert unfinished.weight_bits() == unfinished.logged_bits("weight")
 
 
@@ -113,7 +114,7 @@ def test_auto_without_a_range_test_has_no_bits(made):
 def test_the_most_bits_count_where_layers_differ(made, bits, most):
     log = made.methods[0].runs[0].directory / "metrics.jsonl"
     log.write_text(json.dumps({"step": 4, "bits": {"weight": bits}}) + "\n")
-    assert logged_methods(made)[0].logged_bits("weight") == [(0, 4, most)]
+    assert method_logs(made)[0].logged_bits("weight") == [(0, 4, most)]
 
 
 # -- folders --------------------------------------------------------------------------------------
@@ -132,7 +133,7 @@ def test_seeds_of_one_configuration_are_one_method(tmp_path):
 
 
 @pytest.mark.parametrize("folders", [("x", "y"), ("1/x", "2/x")])
-def test_equal_names_are_told_apart(tmp_path, folders):
+def test_equal_names_get_their_folder(tmp_path, folders):
     for folder in folders:
         write(tmp_path / folder, config("a"))
     write(tmp_path / folders[0], config("a", 4, seed=1))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bitcycle.recipes import Published
-from bitcycle.study.results import MethodResult, RunState, StudyResult
+from bitcycle.study.results import MethodResult, RunStatus, StudyResult
 from bitcycle.study.study import Method, Study, StudyRun
 from bitcycle.tasks import DataConfig, ModelConfig
 from bitcycle.train.config import PrecisionConfig, RunConfig
@@ -86,19 +86,21 @@ def study_result(
     known = {m.key: (values, bitops) for m, values, bitops in entries}
     settings: dict[str, Any] = {"name": "made-up", "description": "Numbers of no training."}
     study = Study(methods=methods, seeds=seeds, **{**settings, **changes})
-    states: dict[str, list[RunState]] = {m.key: [] for m in methods}
+    states: dict[str, list[RunStatus]] = {m.key: [] for m in methods}
     for run in study.runs(str(output)):
         values, bitops = known[run.method.key]
         directory = output / run.config.run_name
         value = values.get(run.seed)
+        status: dict[str, Any]
         if value is not None:
             done = result_of(run, directory, value, bitops)
-            state = RunState(run=run, directory=directory, state="done", result=done)
+            status = {"state": "done", "result": done}
         elif run.seed in values:
-            state = RunState(run=run, directory=directory, state="failed", error="loss is nan")
+            status = {"state": "failed", "error": "loss is nan"}
         else:
-            state = RunState(run=run, directory=directory, state="missing")
-        states[run.method.key].append(state)
+            status = {"state": "missing"}
+        own = RunStatus(method=run.method, config=run.config, directory=directory, **status)
+        states[run.method.key].append(own)
     return StudyResult(
         study=study,
         output=output,
@@ -109,9 +111,9 @@ def study_result(
 def write_runs(result: StudyResult) -> None:
     """The folders that such runs would have left."""
     for row in result.methods:
-        for state in row.runs:
-            if state.result is not None:
-                write_run(state.run.config, state.result)
+        for run in row.runs:
+            if run.result is not None:
+                write_run(run.config, run.result)
 
 
 def write_run(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bitcycle.study.engines.base import Ending, Engine, attempt
+from bitcycle.study.engines.base import Engine, RunOutcome, train_run
 from bitcycle.study.study import Method, Study
 from bitcycle.train import run
 from bitcycle.train.config import OptimizerConfig, PrecisionConfig, RunConfig, SwaConfig
@@ -65,8 +65,8 @@ class Here(Engine):
         self.started.append(config)
         self._queue.append(config)
 
-    def wait(self, seconds: float) -> list[Ending]:
-        return [attempt(self._queue.pop(0))] if self._queue else []
+    def wait(self, seconds: float) -> list[RunOutcome]:
+        return [train_run(self._queue.pop(0))] if self._queue else []
 
     def stop(self) -> None:
         self.was_asked_to_stop = True

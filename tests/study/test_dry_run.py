@@ -1,19 +1,25 @@
-"""What a study would train: exact costs, and times that are multiples of a measured step."""
+"""The dry run: exact costs, and times that are multiples of a measured step."""
 
+import time
 from dataclasses import replace
 
+import pytest
+import torch
+
 from bitcycle.recipes import recipe
-from bitcycle.study.dry_run import dry_run
+from bitcycle.study.dry_run import dry_run, measure_step, step_kind
 from bitcycle.study.results import read_study
-from bitcycle.study.runner import run_study, to_do
+from bitcycle.study.runner import run_study, runs_to_train
 from bitcycle.study.study import Method
 from tests.study.small_studies import Here, tiny, tiny_study
+
+# -- dry run --------------------------------------------------------------------------------------
 
 
 def plan(study, output, **options):
     before = read_study(study, output)
     options = {"num_jobs": 1, "measure": lambda config: (0.5, config.steps), **options}
-    return dry_run(before, to_do(before, retry_failed=False), **options)
+    return dry_run(before, runs_to_train(before, retry_failed=False), **options)
 
 
 def test_the_total_is_the_sum_of_what_the_runs_then_cost(tmp_path):
@@ -26,7 +32,7 @@ def test_the_total_is_the_sum_of_what_the_runs_then_cost(tmp_path):
     planned = plan(study, tmp_path)
     result = run_study(study, tmp_path, engine=Here())
     costs = {row.method.label: row.results[0].cost["bitops"] for row in result.methods}
-    assert {run.label: run.bitops for run in planned.runs} == costs
+    assert {run.run.method.label: run.bitops for run in planned.runs} == costs
     assert planned.bitops == 2 * sum(costs.values())
 
 
@@ -61,13 +67,13 @@ def test_what_is_done_is_not_counted_and_tells_the_time_of_the_rest(tmp_path):
     more = tiny_study(seeds=(0, 1))
     planned = plan(more, tmp_path, measure=None)
     assert planned.num_done == 2
-    assert [run.run.run.seed for run in planned.runs] == [1, 1]
+    assert [run.run.seed for run in planned.runs] == [1, 1]
     assert [run.seconds for run in planned.runs] == [
         row.results[0].seconds for row in result.methods
     ]
 
 
-def test_what_cannot_be_told_is_said(tmp_path):
+def test_unknown_costs_and_times_are_notes(tmp_path):
     def fail(config):
         raise FileNotFoundError("cifar10: not found")
 
@@ -81,3 +87,37 @@ def test_what_cannot_be_told_is_said(tmp_path):
     assert "auto: counted from 2 bits, the run finds its own lower end" in notes
     assert "a step could not be measured: cifar10: not found" in notes
     assert "(1 without BitOPs, 2 without time)" in str(planned)
+
+
+# -- measured steps -------------------------------------------------------------------------------
+
+
+def test_the_median_of_three_steps_after_two_is_given_with_the_length_of_the_run(
+    tmp_path, monkeypatch
+):
+    ticks = iter([0, 100, 0, 100, 0, 3, 0, 5, 0, 4])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(ticks))
+    before = torch.get_num_threads()
+    # a fifth of 160 samples a batch: 5 steps an epoch
+    config = replace(tiny(steps=None, epochs=2.0, threads=2), output=str(tmp_path / "no"))
+    assert measure_step(config) == (4, 10)
+    assert not (tmp_path / "no").exists()
+    assert torch.get_num_threads() == before
+
+
+def test_missing_data_is_the_error_of_the_run(tmp_path):
+    data = replace(tiny().data, name="cifar10", root=str(tmp_path))
+    model = replace(tiny().model, name="resnet8", options={})
+    with pytest.raises(FileNotFoundError, match="cifar10"):
+        measure_step(replace(tiny(), data=data, model=model))
+
+
+def test_what_makes_a_step_longer_is_another_kind_and_bits_are_not():
+    assert step_kind(tiny(8)) == step_kind(tiny("CR:3-8:1")) == step_kind(tiny(8, seed=3))
+    others = [
+        tiny("fp32", precision=replace(tiny().precision, forward="fp32", backward="fp32")),
+        tiny(data=replace(tiny().data, batch_size=16)),
+        tiny(precision=replace(tiny().precision, kernel="simulate")),
+        tiny(threads=2),
+    ]
+    assert len({step_kind(config) for config in [tiny(8), *others]}) == 5

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from bitcycle.study import progress
-from bitcycle.study.engines.base import run_folder
+from bitcycle.study.engines.base import run_directory
 from bitcycle.study.progress import (
     Lines,
     Live,
-    Moment,
-    Paces,
+    RunProgress,
+    StepSeconds,
     Watcher,
     failures_text,
     make_watcher,
-    read_moment,
+    read_progress,
     seconds_left,
     status_text,
 )
@@ -49,7 +49,7 @@ def test_the_first_line_says_what_there_is(said):
     _, lines = said
     assert lines == [
         "tiny: 4 runs: 1 done, 1 failed before (--retry-failed tries them again), "
-        "1 to go on with, 1 to begin; 2 at a time"
+        "1 to resume, 1 to start; 2 at a time"
     ]
 
 
@@ -71,11 +71,11 @@ def test_every_end_of_a_run_is_a_line_with_its_place(said, runs):
 
 def test_now_and_then_the_runs_at_work_are_shown(said, runs, monkeypatch):
     watcher, lines = said
-    watcher.look(runs[1][:1])
+    watcher.update(runs[1][:1])
     assert len(lines) == 1
     monkeypatch.setattr(progress.time, "monotonic", lambda: 1e12)
-    watcher.look(runs[1][:1])
-    watcher.look(runs[1][:1])
+    watcher.update(runs[1][:1])
+    watcher.update(runs[1][:1])
     # of this run 2 steps of 3 s are left; the other's 4 take the mean of 3 s and seed 0's 1.5 s / 4
     assert lines[1:] == [
         "[2/4] 1 run at work, left 0:07",
@@ -113,9 +113,10 @@ def test_the_table_has_the_whole_and_every_run_at_work(live, tmp_path):
     study = tiny_study()
     runs = list(study.runs(str(tmp_path)))
     watcher.begin(read_study(study, tmp_path), runs, num_jobs=2)
-    moment = Moment(step=2, total_steps=4, bits="3/8", metric="accuracy", value=50.0)
+    found = RunProgress(step=2, total_steps=4, bits="3/8", metric="accuracy", value=50.0)
     whole, first, second = text_of(
-        live, watcher.table([(runs[0], moment), (runs[1], Moment(total_steps=None))], 75.0)
+        live,
+        watcher.table([(runs[0], found), (runs[1], RunProgress(total_steps=None))], 75.0),
     )
     assert whole.startswith("0/2 runs")
     assert whole.endswith("left 1:15")
@@ -129,9 +130,9 @@ def test_lines_stay_above_and_the_table_goes(live, tmp_path):
     study = tiny_study()
     with watcher:
         watcher.begin(read_study(study, tmp_path), list(study.runs(str(tmp_path))), num_jobs=2)
-        watcher.look(list(study.runs(str(tmp_path)))[:1])
+        watcher.update(list(study.runs(str(tmp_path)))[:1])
         watcher.say("[1/2] odd [text] stays")
-    assert "tiny: 2 runs: 2 to begin; 2 at a time" in file.getvalue()
+    assert "tiny: 2 runs: 2 to start; 2 at a time" in file.getvalue()
     assert "[1/2] odd [text] stays" in file.getvalue()
 
 
@@ -153,7 +154,7 @@ def line(step, **changes):
 
 
 def write(run, text):
-    folder = run_folder(run.config)
+    folder = run_directory(run.config)
     folder.path.mkdir(parents=True)
     folder.metrics_file.write_text(text, encoding="utf-8")
 
@@ -161,31 +162,31 @@ def write(run, text):
 def test_the_last_whole_line_about_training_counts(run):
     evaluation = json.dumps({"step": 2, "kind": "eval", "accuracy": 99.0})
     write(run, f"{line(1)}\n{line(2)}\n{evaluation}\n{line(3)[:20]}")
-    moment = read_moment(run)
-    assert moment == Moment(
+    found = read_progress(run)
+    assert found == RunProgress(
         step=2, total_steps=4, bits="3/8", metric="accuracy", value=52.0, seconds=1.0
     )
-    assert moment.text() == "step 2/4  bits 3/8  accuracy 52.00"
-    assert moment.pace == 0.5
+    assert str(found) == "step 2/4  bits 3/8  accuracy 52.00"
+    assert found.seconds_per_step == 0.5
 
 
-def test_nothing_readable_is_no_moment(run):
+def test_an_unreadable_log_is_step_0(run):
     write(run, "[1]\nno\n")
-    assert read_moment(run).step == 0
+    assert read_progress(run).step == 0
 
 
 def test_the_time_left_is_that_of_all_steps_divided_by_the_jobs(tmp_path):
     study = tiny_study(seeds=(0, 1))  # four steps each
     first, second, third, fourth = study.runs(str(tmp_path))
-    paces = Paces()
-    assert seconds_left([first], [], paces, 1) is None
-    paces.note(first, 1.0)
-    paces.note(second, 3.0)
-    at_work = [(third, Moment(step=1, total_steps=4, seconds=2.0))]  # 2 s a step, 3 steps left
-    assert seconds_left([fourth], at_work, paces, 1) == 3 * 2.0 + 4 * 3.0
-    assert seconds_left([fourth], at_work, paces, 2) == 12.0  # no run is divided
-    assert seconds_left([first, fourth], [], paces, 1) == 4 * 1.0 + 4 * 3.0
-    assert seconds_left([], [], paces, 1) == 0.0
+    step_seconds = StepSeconds()
+    assert seconds_left([first], [], step_seconds, 1) is None
+    step_seconds.add(first, 1.0)
+    step_seconds.add(second, 3.0)
+    at_work = [(third, RunProgress(step=1, total_steps=4, seconds=2.0))]  # 2 s a step, 3 steps left
+    assert seconds_left([fourth], at_work, step_seconds, 1) == 3 * 2.0 + 4 * 3.0
+    assert seconds_left([fourth], at_work, step_seconds, 2) == 12.0  # no run is divided
+    assert seconds_left([first, fourth], [], step_seconds, 1) == 4 * 1.0 + 4 * 3.0
+    assert seconds_left([], [], step_seconds, 1) == 0.0
 
 
 def test_a_row_per_method_and_a_line_for_what_is_not_simply_done(tmp_path):
@@ -203,10 +204,10 @@ def test_a_row_per_method_and_a_line_for_what_is_not_simply_done(tmp_path):
     assert second.split() == ["4", "0", "0", "1", "1", "accuracy", "-"]
     assert rest == [
         f"1 of 4 runs done, below {tmp_path}",
-        "interrupted, goes on from its checkpoint: 8 seed 1: step 2/4  bits 3/8  accuracy 50.00",
+        "interrupted, resumes from its checkpoint: 8 seed 1: step 2/4  bits 3/8  accuracy 50.00",
         "failed: 4 seed 0: ValueError: no",
         "1 run failed; --retry-failed tries again",
     ]
     assert failures_text(result).splitlines() == rest[-2:]
-    with run_folder(started.config).locked():
+    with run_directory(started.config).locked():
         assert "\nat work: 8 seed 1: step 2/4" in status_text(result)

@@ -1,13 +1,27 @@
-"""Rows, differences, costs, budgets of a study, and its answer in one sentence."""
+"""Statistics of a study: differences, costs, budgets, spread, published values."""
 
-import math
+from dataclasses import replace
 
 import pytest
 
-from bitcycle.study.headline import headline
-from bitcycle.study.summary import best_within, budgets, summarize
-from bitcycle.train.config import PrecisionConfig
-from tests.study.made_up import method, study_result
+from bitcycle.analysis.statistics import brown_forsythe
+from bitcycle.recipes import Published
+from bitcycle.study.study import Method
+from bitcycle.study.summary import (
+    best_by_budget,
+    best_within,
+    cost_correlation,
+    published_difference,
+    published_relative_cost,
+    published_value,
+    published_values,
+    summarize,
+    variance_tests,
+)
+from tests.study.made_up import config, method, study_result
+
+# -- methods against a baseline -------------------------------------------------------------------
+
 
 STATIC, CPT, LOW = "static 8/8", "CPT 3-8/8", "static 3/8"
 
@@ -37,7 +51,7 @@ def three(**changes):
 
 def rows_of(result):
     [group] = summarize(result)
-    return {row.label: row for row in group.rows}
+    return {row.label: row for row in group.methods}
 
 
 def test_differences_and_costs_are_to_the_baseline():
@@ -57,7 +71,7 @@ def test_failed_and_missing_runs_leave_what_there_is():
     low = rows[LOW]
     assert low.summary is low.difference is low.relative_cost is low.bitops is None
     assert not low.is_on_front
-    assert [rows[CPT].method.count(s) for s in ("done", "failed", "missing")] == [1, 1, 1]
+    assert [rows[CPT].result.count(s) for s in ("done", "failed", "missing")] == [1, 1, 1]
 
 
 def test_groups_are_compared_within_themselves():
@@ -71,9 +85,9 @@ def test_groups_are_compared_within_themselves():
         baseline="a",
     )
     one, two, three = summarize(result)
-    assert one.rows[1].difference.mean == 2.0
-    assert (two.baseline, [row.relative_cost for row in two.rows]) == ("a", [1.0])
-    assert (three.baseline, three.rows[0].difference) == (None, None)
+    assert one.methods[1].difference.mean == 2.0
+    assert (two.baseline, [row.relative_cost for row in two.methods]) == ("a", [1.0])
+    assert (three.baseline, three.methods[0].difference) == (None, None)
 
 
 # -- equal BitOPs -----------------------------------------------------------------------------
@@ -81,11 +95,10 @@ def test_groups_are_compared_within_themselves():
 
 def test_best_within_a_budget_is_the_best_mean_that_it_pays():
     [group] = summarize(three())
-    assert best_within(group, 49.0) is None
-    assert best_within(group, 50.0).label == LOW
-    assert best_within(group, 99.9).label == LOW
-    assert best_within(group, 100.0).label == CPT
-    assert best_within(group, 1e9).label == CPT
+    best = [best_within(group.done, budget, higher_is_better=True)
+            for budget in (49.0, 50.0, 99.9, 100.0, 1e9)]  # fmt: skip
+    assert [each and each.label for each in best] == [None, LOW, LOW, CPT, CPT]
+    assert best_within(group.done, 1e9, higher_is_better=False).label == LOW
 
 
 def test_means_that_differ_by_rounding_are_equal():
@@ -97,102 +110,82 @@ def test_means_that_differ_by_rounding_are_equal():
         (method("b", 4), dict(enumerate(cheap)), 359.0),
     ]
     [group] = summarize(study_result(entries, seeds=(0, 1, 2, 3, 4)))
-    assert best_within(group, 600.0).label == "b"
-    assert [row.is_on_front for row in group.rows] == [False, True]
+    assert best_within(group.done, 600.0, higher_is_better=True).label == "b"
+    assert [row.is_on_front for row in group.methods] == [False, True]
 
 
 def test_budgets_are_the_costs_of_the_methods_each_once():
     [group] = summarize(three())
-    assert [(b.bitops, b.best.label) for b in budgets(group)] == [
+    assert [(bitops, best.label) for bitops, best in best_by_budget(group)] == [
         (50.0, LOW), (100.0, CPT), (200.0, CPT),
     ]  # fmt: skip
     [none] = summarize(study_result([(method("a", 8), {}, 1.0)]))
-    assert budgets(none) == ()
+    assert best_by_budget(none) == []
 
 
-BASE = {0: 90.0, 1: 91.0, 2: 92.0}
-BETTER = {0: 91.9, 1: 93.0, 2: 94.1}  # 1.9 2.0 2.1: +- 4.3027 * 0.1 / sqrt(3) = 0.2484
-WORSE = {0: 88.1, 1: 89.0, 2: 89.9}
+# -- published values, correlation, spread --------------------------------------------------------
 
 
-def two(values, **changes):
-    return study_result(
-        [(method("static 8/8", 8), BASE, 200.0), (method("CPT", "CR:3-8:8"), values, 126.0)],
-        baseline="static 8/8",
-        **changes,
+def twice(*values):
+    published = tuple(
+        Published(where=f"Table {i}", metric="accuracy", value=value, unit="%")
+        for i, value in enumerate(values)
     )
+    return Method(label="m", config=config(), published=published)
 
 
-@pytest.mark.parametrize(
-    ("values", "parts"),
-    [
-        # differences 1 2 3, hand-computed in test_statistics
-        ({0: 91.0, 1: 93.0, 2: 95.0}, ["+2.0 points", "-0.5 to 4.5, n = 3", "no difference"]),
-        (BETTER, ["+2.00 points", "1.75 to 2.25, n = 3", "better, beyond noise"]),
-        (WORSE, ["-2.00 points", "-2.25 to -1.75", "worse, beyond noise"]),
-        ({0: 91.0, 1: 92.0, 2: 93.0}, ["+1.00 points", "no interval", "noise is not known"]),
-        ({0: 91.0, 1: None}, ["n = 1", "one seed cannot tell", "2 of 6 runs", "1 of them failed"]),
-        ({0: 91.0, 1: math.nan}, ["nan points", "cannot tell: a value is not finite"]),
-    ],
-)
-def test_one_method_is_said_with_its_numbers(values, parts):
-    text = headline(two(values))
-    assert text.startswith("CPT against static 8/8: 63 % of the cost, accuracy ")
-    assert [part for part in parts if part not in text] == []
+def test_two_tables_that_disagree_give_both_and_no_single_value():
+    method = twice(72.9, 72.7)
+    assert [p.value for p in published_values(method, "accuracy")] == [72.9, 72.7]
+    assert published_value(method, "accuracy") is None
+    assert published_difference(method, twice(70.0), "accuracy") is None
 
 
-def test_before_there_is_a_pair_there_is_no_answer():
-    entries = [(method("a", 8), {}, 1.0), (method("b", 4), {}, 1.0)]
-    assert headline(study_result(entries, baseline="a")).startswith("No run is done yet; 6 of 6")
-    assert headline(two({})).startswith("Nothing to compare yet; 3 of 6 runs")
+def test_difference_and_cost_are_to_the_published_baseline():
+    base = method("static", published={"accuracy": 71.44, "cost": 267e6})
+    cpt = method("CPT", "CR:3-8:8", published={"accuracy": 72.35, "cost": 168e6})
+    assert round(published_difference(cpt, base, "accuracy"), 2) == 0.91
+    assert round(published_relative_cost(cpt, base), 3) == 0.629
+    assert published_relative_cost(base, base) == 1
+    assert published_difference(base, base, "accuracy") is None
+    assert published_difference(cpt, None, "accuracy") is None
+    assert published_relative_cost(cpt, method("other")) is None
 
 
-def test_several_are_counted_and_methods_whose_bits_change_are_the_question():
+def suite(values, **changes):
+    """Schedules of rising cost, with a static baseline that is dearest and worst."""
     entries = [
-        (method("static", 8), BASE, 200.0),
-        (method("better", "CR:3-8:8"), BETTER, 126.0),
-        (method("worse", "CR:2-8:8"), WORSE, 50.0),
-        (method("same", "CR:4-8:8"), {0: 91.0, 1: 90.0, 2: 92.1}, 100.0),
-        (method("single", "CR:5-8:8"), {0: 91.0}, 40.0),
+        (method(f"s{i}", f"CR:3-8:{i + 1}", changes={"name": f"s{i}"}), {0: value}, 10.0 + i)
+        for i, value in enumerate(values)
     ]
-    counts = "1 better, 1 worse, 1 no different beyond noise, 1 without an interval"
-    text = headline(study_result(entries, baseline="static"))
-    assert text.startswith(f"Of 4 methods against static: {counts}; 20 % to 63 % of the cost")
-    entries.append((method("static 6", 6), {0: 91.0, 1: 90.0, 2: 92.1}, 90.0))
-    text = headline(study_result(entries, baseline="static"))
-    assert text.startswith("Of 4 methods whose bits change against static: 1 better")
-    alone = headline(study_result([entries[0], entries[-1], entries[1]], baseline="static"))
-    assert alone.startswith("better against static: ")
+    entries.append((method("static", 8), {0: 0.0}, 100.0))
+    return summarize(study_result(entries, kind="suite", baseline="static", **changes))[0]
 
 
-def test_next_to_float32_the_cost_is_not_the_question():
-    float32 = method("float32", changes={"precision": PrecisionConfig()})
-    stages = [
-        (method(label, f"stages:{label}@0.5,fp32"), values, 100.0)
-        for label, values in (("4", WORSE), ("6", BASE))
-    ]
-    text = headline(study_result([(float32, BASE, 200.0), *stages], baseline="float32"))
-    assert text == "Of 2 methods against float32: 1 worse, 1 without an interval"
+def test_the_relation_is_over_the_methods_whose_bits_change():
+    group = suite([1.0, 3.0, 2.0, 4.0, 5.0])
+    assert cost_correlation(group).rho == pytest.approx(0.9)  # ranks differ by 0 1 -1 0 0
+    assert cost_correlation(group).n == 5
+    assert [each.label for each in group.front] == ["s0", "s1", "s3", "s4"]
 
 
-def test_a_suite_answers_with_the_relation():
-    entries = [
-        (method(f"s{i}", f"CR:3-8:{i + 1}", changes={"name": f"s{i}"}), {0: v}, 10.0 + i)
-        for i, v in enumerate([1.0, 2.0, 4.0, 3.0, 5.0, 6.0, 7.0])
-    ]
-    text = headline(study_result(entries, seeds=(0,), kind="suite"))
-    assert "over 7 schedules 0.96 (95 % interval " in text
-    assert "dearer ones end better; on the Pareto front: s0, s1, s2, s4, s5, s6" in text
+def test_dearer_is_better_counts_as_positive_for_a_perplexity_too():
+    group = suite([5.0, 4.0, 3.0, 2.0])
+    assert cost_correlation(group).rho == -1
+    assert cost_correlation(replace(group, higher_is_better=False)).rho == 1
 
 
-def test_critical_periods_name_the_deficits_that_harm():
-    entries = [
-        (method("no deficit", 8), BASE, 1.0),
-        (method("R = 9", "stages:3@9,8", at=9), {0: 89.9, 1: 91.0, 2: 92.1}, 1.0),
-        (method("R = 99", "stages:3@99,8", at=99), WORSE, 1.0),
-    ]
-    text = headline(study_result(entries, kind="critical-periods", baseline="no deficit"))
-    assert text.startswith("1 of 2 deficits end worse than no deficit beyond noise, 1 when correct")
-    assert text.endswith("Worse: R = 99: -2.00 points (95 % interval -2.25 to -1.75, n = 3)")
-    alone = headline(study_result(entries, kind="critical-periods"))
-    assert alone == "accuracy from 89.00 ± 0.90 (R = 99) to 91.0 ± 1.1 (R = 9)"
+def test_deviations_are_tested_against_the_baseline():
+    wide, narrow = [1.0, 5.0, 9.0], [4.0, 5.0, 6.0]
+    result = study_result(
+        [
+            (method("static", 8), dict(enumerate(wide)), 2.0),
+            (method("CPT", "CR:3-8:8"), dict(enumerate(narrow)), 1.0),
+            (method("two seeds", 4), {0: 1.0, 1: 3.0}, 1.0),
+            (method("one seed", 5), {0: 1.0}, 1.0),
+        ],
+        baseline="static",
+    )
+    (cpt, test), (two, none) = variance_tests(summarize(result)[0])
+    assert (cpt.label, test) == ("CPT", brown_forsythe([narrow, wide]))
+    assert (two.label, none) == ("two seeds", None)

@@ -76,7 +76,7 @@ def test_gathered_and_restored_a_study_says_the_same(trained):
     data = json.loads(to_json(gather(trained, StudyOptions())))
     study = restore(data)
     for own, other in zip(summarize(study.result), summarize(trained), strict=True):
-        for row, known in zip(own.rows, other.rows, strict=True):
+        for row, known in zip(own.methods, other.methods, strict=True):
             assert row.label == known.label
             for name in ("mean", "std", "n", "low", "high") if known.summary else ():
                 assert getattr(row.summary, name) == pytest.approx(getattr(known.summary, name))

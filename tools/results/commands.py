@@ -1,4 +1,4 @@
-"""The commands that repeat a result, without anything of the machine they ran on."""
+"""The commands that repeat a result, without paths of the machine they ran on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATH = re.compile(r"(?:~|\.{0,2}/).*|.*\.ya?ml")
 
 
 def run_command(study: Study, options: StudyOptions) -> str:
-    """What trains the study.
+    """The command that trains the study.
 
     >>> run_command(STUDIES["digits"](), StudyOptions(seeds=(0, 1)))
     'bitcycle study run digits --output RUNS --seeds 0 1 --threads 1'
@@ -35,7 +35,7 @@ def run_command(study: Study, options: StudyOptions) -> str:
 
 
 def gather_command(run: str) -> str:
-    """What makes the page of a study from its runs.
+    """The command that makes the page of a study from its runs.
 
     >>> gather_command("bitcycle study run digits --output RUNS")
     'python -m tools.results gather digits --output RUNS --to results'
@@ -44,13 +44,13 @@ def gather_command(run: str) -> str:
 
 
 def datasets_to_download(study: Study) -> tuple[str, ...]:
-    """The datasets whose files must be there."""
+    """The datasets of the study that must be downloaded first."""
     names = dict.fromkeys(method.config.data.name for method in study.methods)
     return tuple(name for name in names if name in DATASETS and DATASETS[name].needs_root)
 
 
 def recipe_needs_data(name: str) -> bool:
-    """Whether a recipe reads files; a name that is no recipe's does not tell."""
+    """Whether a recipe needs a downloaded dataset; False for a name that is no recipe."""
     try:
         return DATASETS[recipe(name).data.name].needs_root
     except ValueError:
@@ -58,7 +58,7 @@ def recipe_needs_data(name: str) -> bool:
 
 
 def portable(words: Iterable[str], *, without: Collection[str] = ()) -> list[str]:
-    """Words of a command line with placeholders for folders; of other paths the last part.
+    """A command line with placeholders for folders, and only the name of other paths.
 
     without: options, or groups of options, that are left out with their values.
 
@@ -83,7 +83,7 @@ def portable(words: Iterable[str], *, without: Collection[str] = ()) -> list[str
 
 
 def training_command(words: Sequence[str], threads: int | None) -> str | None:
-    """What began a run, with its threads; None when that was no command of ours.
+    """The command that started a run, with its threads; None if it was none of bitcycle.
 
     >>> training_command(["/opt/bin/bitcycle", "train", "a", "--quiet"], 1)
     'bitcycle train a --output RUNS --threads 1'
@@ -100,7 +100,7 @@ def training_command(words: Sequence[str], threads: int | None) -> str | None:
 
 
 def without_paths(text: str) -> str:
-    """An error without the folders of the machine it came from.
+    """An error message without the folders of the machine.
 
     >>> without_paths("OSError: no room in /home/me/runs/a (log: /home/me/runs/studies/a.txt)")
     'OSError: no room in a'
@@ -110,10 +110,10 @@ def without_paths(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-def exactly(number: float) -> str:
-    """The shortest text of this very number.
+def number_text(number: float) -> str:
+    """The shortest text that reads back as this number.
 
-    >>> exactly(20.0), exactly(200 / 7)
+    >>> number_text(20.0), number_text(200 / 7)
     ('20', '28.571428571428573')
     """
     return f"{number:g}" if float(f"{number:g}") == number else repr(number)

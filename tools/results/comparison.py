@@ -20,7 +20,7 @@ from bitcycle.analysis.statistics import Difference, holm, paired_difference
 from bitcycle.precision import PARENTS, cost_bits
 from bitcycle.schedules import Delay, Schedule, parse_schedule
 from bitcycle.schedules.cycle import Cyclic
-from bitcycle.study.summary import GroupSummary, Row, best_of, summarize
+from bitcycle.study.summary import GroupSummary, MethodSummary, best_within, summarize
 from bitcycle.train.config import RunConfig
 from tools.results.study_data import DEFAULT, StudyData, to_settings
 
@@ -29,18 +29,18 @@ MATCH = 0.01  # of the static value: an interval inside it is a match
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """A cyclic method and a static one over common seeds.
+class CyclicComparison:
+    """A cyclic method against a static one, over common seeds.
 
-    study, static_study: where the runs of each are. ids: of both configurations, equal in studies
-    that share runs. published: the same difference in the paper's table.
+    study, static_study: the studies of the runs. ids: of both configurations; studies that share
+    runs have the same. published: the same difference in the paper's table.
     """
 
     study: str
     static_study: str
     group: GroupSummary
-    cyclic: Row
-    static: Row
+    cyclic: MethodSummary
+    static: MethodSummary
     difference: Difference
     cost: float
     ids: tuple[str, str]
@@ -48,7 +48,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """On which side of 0 the interval of the difference lies."""
+        """Better, worse or within noise, by the interval of the difference."""
         beyond = self.difference.is_beyond_noise
         if beyond is None:
             return UNKNOWN
@@ -65,28 +65,28 @@ class Comparison:
         return max(-low, high) <= MATCH * abs(summary.mean)
 
 
-def compare(study: StudyData) -> list[Comparison]:
-    """Every cyclic method of the study with static bits of the same top precision."""
-    found: list[Comparison] = []
+def compare(study: StudyData) -> list[CyclicComparison]:
+    """Compare every cyclic method of the study with static bits of the same top precision."""
+    found: list[CyclicComparison] = []
     for group, row in _cyclic(study):
-        top = top_bits(row.method.method.config)
+        top = top_bits(row.method.config)
         statics = _static(study, group)
-        same = [s for s in _alike(row, statics) if top_bits(s.row.method.method.config) == top]
+        same = [s for s in _same_setup(row, statics) if top_bits(s.row.method.config) == top]
         found += _against(study, group, row, same[:1])
     return found
 
 
-def compare_at_cost(study: StudyData, others: Sequence[StudyData] = ()) -> list[Comparison]:
-    """Every cyclic method with the best static bits that cost no more, of any of the studies."""
-    found: list[Comparison] = []
+def compare_at_cost(study: StudyData, others: Sequence[StudyData] = ()) -> list[CyclicComparison]:
+    """Compare every cyclic method with the best static bits of any study that cost no more."""
+    found: list[CyclicComparison] = []
     for group, row in _cyclic(study):
         statics = _static(study, group)
         for other in others:
             if other is not study:
                 pool = [s for g in _groups(other) for s in _static(other, g)]
                 statics += [static._replace(key=None) for static in pool]
-        alike = _most_seeds(row, _alike(row, statics))
-        best = best_of(
+        alike = _most_seeds(row, _same_setup(row, statics))
+        best = best_within(
             [s.row for s in alike], row.bitops or 0.0, higher_is_better=group.higher_is_better
         )
         found += _against(study, group, row, [s for s in alike if s.row is best])
@@ -94,10 +94,10 @@ def compare_at_cost(study: StudyData, others: Sequence[StudyData] = ()) -> list[
 
 
 class _Static(NamedTuple):
-    """Static bits, the identity of their configuration, and their key where the study has them."""
+    """A static method, the id of its configuration, and its key if it is of the same study."""
 
     study: str
-    row: Row
+    row: MethodSummary
     identity: str
     key: str | None
 
@@ -106,41 +106,41 @@ def _groups(study: StudyData) -> Sequence[GroupSummary]:
     return () if study.result.study.kind == "critical-periods" else summarize(study.result)
 
 
-def _cyclic(study: StudyData) -> Iterator[tuple[GroupSummary, Row]]:
+def _cyclic(study: StudyData) -> Iterator[tuple[GroupSummary, MethodSummary]]:
     for group in _groups(study):
         for row in group.done:
-            if is_cyclic(row.method.method.config):
+            if is_cyclic(row.method.config):
                 yield group, row
 
 
 def _static(study: StudyData, group: GroupSummary) -> list[_Static]:
-    keys = [(row, row.method.method.key) for row in group.done if not row.is_scheduled]
+    keys = [(row, row.method.key) for row in group.done if not row.is_scheduled]
     return [_Static(study.name, row, study.ids[key], key) for row, key in keys]
 
 
-def _alike(row: Row, statics: Iterable[_Static]) -> list[_Static]:
-    config = row.method.method.config
-    return [s for s in statics if _is_alike(config, s.row.method.method.config)]
+def _same_setup(row: MethodSummary, statics: Iterable[_Static]) -> list[_Static]:
+    config = row.method.config
+    return [s for s in statics if _is_same_setup(config, s.row.method.config)]
 
 
-def _most_seeds(row: Row, statics: Iterable[_Static]) -> list[_Static]:
-    """Every static configuration once: of several studies that which shares most seeds."""
+def _most_seeds(row: MethodSummary, statics: Iterable[_Static]) -> list[_Static]:
+    """Every static configuration once, from the study that shares most seeds with the method."""
     best: dict[str, tuple[int, _Static]] = {}
     for static in statics:
-        shared = len(row.method.values.keys() & static.row.method.values.keys())
+        shared = len(row.result.values.keys() & static.row.result.values.keys())
         if static.identity not in best or shared > best[static.identity][0]:
             best[static.identity] = shared, static
     return [static for _, static in best.values()]
 
 
 def _against(
-    study: StudyData, group: GroupSummary, row: Row, statics: Iterable[_Static]
-) -> Iterator[Comparison]:
+    study: StudyData, group: GroupSummary, row: MethodSummary, statics: Iterable[_Static]
+) -> Iterator[CyclicComparison]:
     for static in statics:
-        difference = paired_difference(row.method.values, static.row.method.values)
+        difference = paired_difference(row.result.values, static.row.result.values)
         if difference is not None:
-            key = row.method.method.key
-            yield Comparison(
+            key = row.method.key
+            yield CyclicComparison(
                 study=study.name,
                 static_study=static.study,
                 group=group,
@@ -156,7 +156,7 @@ def _against(
 
 
 def published_difference(study: StudyData, own: str, base: str) -> float | None:
-    """Of two methods by key, where a paper has both for one network and dataset."""
+    """The published difference of two methods, if a paper has both for one network and dataset."""
     cell, other = study.published.get(own), study.published.get(base)
     if cell is None or other is None or own == base or cell["group"] != other["group"]:
         return None
@@ -177,7 +177,7 @@ def is_cyclic(config: RunConfig) -> bool:
 
 
 def is_cpt(config: RunConfig) -> bool:
-    """Whether it is CPT's own schedule and quantizer: cosine cycles of the forward bits.
+    """Whether a configuration is CPT's own: cosine cycles of the forward bits, CPT's quantizer.
 
     >>> from bitcycle.recipes import recipe
     >>> [is_cpt(recipe(f"cifar100-resnet74-{name}")) for name in ("cpt-3-8-8", "triangle-3-8-8")]
@@ -224,8 +224,8 @@ def _cycles(schedule: Schedule, steps: int | None) -> bool:
     return any(_cycles(part, steps) for part in schedule.parts())
 
 
-def _is_alike(config: RunConfig, static: RunConfig) -> bool:
-    """In all but the bits; float32 has no quantizer that could differ."""
+def _is_same_setup(config: RunConfig, static: RunConfig) -> bool:
+    """Whether only the bits differ; float32 has no quantizer that could."""
     own, other = _all_but_bits(config), _all_but_bits(static)
     if static.precision.is_float:
         own["precision"] = other["precision"]
@@ -244,9 +244,9 @@ def _all_but_bits(config: RunConfig) -> dict[str, Any]:
 # -- over all studies ---------------------------------------------------------------------------
 
 
-def distinct(comparisons: Iterable[Comparison]) -> list[Comparison]:
-    """Studies that share runs count once: the comparison with the most seeds."""
-    best: dict[tuple[str, str], Comparison] = {}
+def distinct(comparisons: Iterable[CyclicComparison]) -> list[CyclicComparison]:
+    """Count studies that share runs once, by the comparison with the most seeds."""
+    best: dict[tuple[str, str], CyclicComparison] = {}
     for each in comparisons:
         known = best.get(each.ids)
         if known is None or each.difference.n > known.difference.n:
@@ -254,11 +254,11 @@ def distinct(comparisons: Iterable[Comparison]) -> list[Comparison]:
     return list(best.values())
 
 
-def one_per_network(comparisons: Iterable[Comparison]) -> list[Comparison]:
-    """CPT against the baseline of a study, one per network and dataset: that with most seeds."""
-    best: dict[tuple[str, str], Comparison] = {}
+def one_per_network(comparisons: Iterable[CyclicComparison]) -> list[CyclicComparison]:
+    """CPT against the static baseline, one per network and dataset: that with the most seeds."""
+    best: dict[tuple[str, str], CyclicComparison] = {}
     for each in comparisons:
-        config = each.cyclic.method.method.config
+        config = each.cyclic.method.config
         if each.static.label != each.group.baseline or not is_cpt(config):
             continue
         place = config.model.name, config.data.name
@@ -270,27 +270,27 @@ def one_per_network(comparisons: Iterable[Comparison]) -> list[Comparison]:
 # -- in words -----------------------------------------------------------------------------------
 
 
-def counts_text(comparisons: Sequence[Comparison]) -> str:
-    """How many are better, within noise and worse."""
+def counts_text(comparisons: Sequence[CyclicComparison]) -> str:
+    """The numbers of better, equal within noise, and worse comparisons."""
     counts = Counter(each.verdict for each in comparisons)
     unknown = f", {counts[UNKNOWN]} {UNKNOWN}" if counts[UNKNOWN] else ""
     return f"{counts[BETTER]} better, {counts[NOISE]} within noise, {counts[WORSE]} worse{unknown}"
 
 
-def costs_text(comparisons: Sequence[Comparison]) -> str:
-    """The cost of the cyclic runs, of the static ones' BitOPs."""
+def costs_text(comparisons: Sequence[CyclicComparison]) -> str:
+    """The cost of the cyclic runs, relative to the static ones."""
     low, high = (share_text(end(each.cost for each in comparisons)) for end in (min, max))
     return low if low == high else f"{low} to {high}"
 
 
-def seeds_text(comparisons: Sequence[Comparison]) -> str:
-    """n of all of them."""
+def seeds_text(comparisons: Sequence[CyclicComparison]) -> str:
+    """The range of n."""
     low, high = (end(each.difference.n for each in comparisons) for end in (min, max))
     return f"n = {low}" if low == high else f"n = {low} to {high}"
 
 
 def network_text(group: str) -> str:
-    """A group as one says it.
+    """A group in a sentence.
 
     >>> network_text("small ResNet-8, digits, 30 steps")
     'small ResNet-8 on digits, 30 steps'
@@ -298,7 +298,7 @@ def network_text(group: str) -> str:
     return group.replace(", ", " on ", 1)
 
 
-def difference_words(each: Comparison) -> str:
+def difference_words(each: CyclicComparison) -> str:
     """The difference with its unit and interval."""
     low, high = each.difference.low, each.difference.high
     half = None if low is None or high is None else (high - low) / 2
@@ -307,8 +307,8 @@ def difference_words(each: Comparison) -> str:
     return f"{mean}{POINTS.get(each.group.metric, '')}, {interval}"
 
 
-def summarize_comparisons(comparisons: Sequence[Comparison]) -> str:
-    """One or two comparisons with their numbers; more are counted, with two beyond noise."""
+def summarize_comparisons(comparisons: Sequence[CyclicComparison]) -> str:
+    """One or two comparisons with their numbers; more are counted, and two beyond noise named."""
     is_few = len(comparisons) <= 2
     beyond = [each for each in comparisons if each.verdict in (BETTER, WORSE)]
     said, places = [], set[str]()
@@ -326,8 +326,8 @@ def summarize_comparisons(comparisons: Sequence[Comparison]) -> str:
     return " ".join(said)
 
 
-def claim(each: Comparison, *, has_place: bool = True) -> str:
-    """One comparison: matched, better, worse, or not told apart."""
+def claim(each: CyclicComparison, *, has_place: bool = True) -> str:
+    """One comparison as a sentence: matched, better, worse, or no difference beyond noise."""
     assert each.cyclic.summary is not None
     assert each.static.summary is not None
     decimals, unit = decimals_for(each.static.summary.std), UNITS.get(each.group.metric, "")
@@ -347,8 +347,8 @@ def claim(each: Comparison, *, has_place: bool = True) -> str:
     )
 
 
-def overall_answer(comparisons: Sequence[Comparison]) -> str:
-    """All comparisons counted, after Holm's correction, and the losses that they exclude."""
+def overall_answer(comparisons: Sequence[CyclicComparison]) -> str:
+    """Counts of all comparisons, also after Holm's correction, and the losses they exclude."""
     if not comparisons:
         return "No finished study compares cyclic with static bits of the same top precision yet."
     tested = [(each, each.difference.p) for each in comparisons if each.difference.p is not None]

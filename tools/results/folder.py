@@ -1,4 +1,4 @@
-"""All pages of a folder from its data files, its README, and the made parts of documents."""
+"""The results folder: pages from data files, its README, and the generated parts of documents."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from bitcycle.analysis.numbers import (
     fixed,
 )
 from bitcycle.files import write_text
-from bitcycle.study.summary import Row
+from bitcycle.study.summary import MethodSummary
 from bitcycle.tables import escape_markdown
 from tools.results.comparison import (
-    Comparison,
+    CyclicComparison,
     compare,
     compare_at_cost,
     counts_text,
@@ -33,7 +33,16 @@ from tools.results.comparison import (
     overall_answer,
 )
 from tools.results.measurements import KINDS, kind_of
-from tools.results.page import RENDER, Data, Page, blame, link, read_data, table, to_json
+from tools.results.page import (
+    RENDER,
+    Data,
+    Page,
+    link,
+    name_file_in_errors,
+    read_data,
+    table,
+    to_json,
+)
 from tools.results.study_data import StudyData, restore
 from tools.results.study_page import study_page
 
@@ -50,7 +59,7 @@ def read_studies(folder: Path) -> list[StudyData]:
     for path in sorted((folder / "data").glob("*.json")):
         data = read_data(path)
         if data.get("kind") == "study":
-            with blame(path):
+            with name_file_in_errors(path):
                 found.append(restore(data))
                 if found[-1].name != path.stem:
                     raise ValueError(f"it holds the study {found[-1].name!r}")
@@ -65,19 +74,19 @@ def render(folder: Path) -> dict[str, str]:
         raise ValueError(f"there is no folder {folder / 'data'}; gather results first")
     studies, pages = read_studies(folder), list[Page]()
     for study in studies:
-        with blame(folder / "data" / f"{study.name}.json"):
+        with name_file_in_errors(folder / "data" / f"{study.name}.json"):
             pages.append(study_page(study, studies))
     for name, kind in KINDS.items():
         path = folder / "data" / f"{name}.json"
         if path.exists():
-            with blame(path):
+            with name_file_in_errors(path):
                 pages.append(kind.page(read_data(path)))
     files = {name: text for page in pages for name, text in page.files().items()}
     return {"README.md": overview(studies, pages), **files}
 
 
 def write(folder: Path, documents: Sequence[Path] = ()) -> list[Path]:
-    """Makes every page again and fills the documents; the paths that changed."""
+    """Write every page and fill the documents; return the paths that changed."""
     files = {folder / name: text for name, text in render(folder).items()}
     files |= {path: fill(path.read_text(encoding="utf-8"), folder, path) for path in documents}
     changed = []
@@ -92,9 +101,9 @@ def write(folder: Path, documents: Sequence[Path] = ()) -> list[Path]:
 
 
 def add(folder: Path, data: Data) -> Path:
-    """Writes the data file of a study or measurement, with what is there already of its kind.
+    """Write the data file of a study or measurement; range tests and landscapes are merged.
 
-    Data of which no page can be made is an error and changes nothing.
+    Data from which no page can be made raises an error and changes nothing.
     """
     name = data["name"] if data["kind"] == "study" else data["kind"]
     if data["kind"] == "study" and name in (*KINDS, TIMES, "README"):
@@ -102,7 +111,7 @@ def add(folder: Path, data: Data) -> Path:
     path = folder / "data" / f"{name}.json"
     merge = KINDS[name].merge if name in KINDS else None
     if merge is not None and path.exists():
-        with blame(path):
+        with name_file_in_errors(path):
             data = merge(read_data(path), data)
     text = to_json(data)
     if name in KINDS:
@@ -115,7 +124,7 @@ def add(folder: Path, data: Data) -> Path:
 
 
 def gather_files(paths: Sequence[Path]) -> dict[str, Any]:
-    """The data of measurements' files, all of one kind."""
+    """The data of the files of a measurement, all of one kind."""
     contents, kinds = [], set()
     for path in paths:
         try:
@@ -125,7 +134,7 @@ def gather_files(paths: Sequence[Path]) -> dict[str, Any]:
             raise ValueError(f"{path}: {error}") from None
     if len(kinds) > 1:
         raise ValueError(f"files of several kinds ({', '.join(sorted(kinds))}): one at a time")
-    with blame(", ".join(map(str, paths))):
+    with name_file_in_errors(", ".join(map(str, paths))):
         return KINDS[kinds.pop()].gather(contents)
 
 
@@ -155,7 +164,7 @@ def overview(studies: Sequence[StudyData], pages: Sequence[Page]) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def headline_table(comparisons: Sequence[Comparison], folder: str) -> str:
+def headline_table(comparisons: Sequence[CyclicComparison], folder: str) -> str:
     """CPT against static bits, a row per network and dataset."""
     rows = [
         [
@@ -173,7 +182,7 @@ def headline_table(comparisons: Sequence[Comparison], folder: str) -> str:
     return table(names, rows) if rows else ""
 
 
-def _value(row: Row, metric: str) -> str:
+def _value(row: MethodSummary, metric: str) -> str:
     assert row.summary is not None
     name = "" if metric in UNITS else f"{metric} "
     mean = fixed(row.summary.mean, decimals_for(row.summary.std))
@@ -184,7 +193,7 @@ def _value(row: Row, metric: str) -> str:
 
 
 def fill(text: str, folder: Path, document: Path) -> str:
-    """The document with what stands between `<!-- made: NAME -->` and `<!-- end -->` made again."""
+    """The document with the parts between `<!-- made: NAME -->` and `<!-- end -->` replaced."""
     if text.count("<!-- made: ") != len(PART.findall(text)):
         raise ValueError(f"{document}: a part has no <!-- end --> before the next part")
     links = f"{os.path.relpath(folder, document.parent)}/"
@@ -210,7 +219,7 @@ def _headline(studies: Sequence[StudyData], folder: Path, links: str) -> str:
 
 def _machine(studies: Sequence[StudyData], folder: Path, links: str) -> str:
     path = folder / "data" / f"{TIMES}.json"
-    with blame(path):
+    with name_file_in_errors(path):
         machine = read_data(path)["machine"]
         return escape_markdown(
             f"Times are of one core of {machine['processor']} ({machine['cpu_capability']}), torch "
@@ -221,11 +230,11 @@ def _machine(studies: Sequence[StudyData], folder: Path, links: str) -> str:
 
 
 def _reproduce(scale: str, studies: Sequence[StudyData], folder: Path, links: str) -> str:
-    """A row for each study of a scale: what it needs and takes, what was run."""
+    """A row per study of a scale: its data, its cost and time, and the runs that were made."""
     known = {study.name: study for study in studies}
     path = folder / "data" / f"{TIMES}.json"
     rows = []
-    with blame(path):
+    with name_file_in_errors(path):
         for entry in read_data(path)["studies"]:
             if entry["scale"] != scale:
                 continue
@@ -236,15 +245,15 @@ def _reproduce(scale: str, studies: Sequence[StudyData], folder: Path, links: st
                     entry["description"],
                     ", ".join(entry["data"]) or "built in",
                     str(entry["runs"]),
-                    *_taken(entry, study),
+                    *_cost_and_time(entry, study),
                 ]
             )
     names = ["study", "what it answers", "data", "runs", "BitOPs", "time", "run here"]
     return table(names, rows)
 
 
-def _taken(entry: Data, study: StudyData | None) -> tuple[str, str, str]:
-    """(BitOPs, time, run here): counted and measured where all runs were made, else estimated."""
+def _cost_and_time(entry: Data, study: StudyData | None) -> tuple[str, str, str]:
+    """(BitOPs, time, runs made): of the runs where all were made, else estimated."""
     methods = () if study is None else study.result.methods
     share = entry["runs"] // max(1, len(methods))
     done = [min(share, len(method.results)) for method in methods]
@@ -267,7 +276,7 @@ def _taken(entry: Data, study: StudyData | None) -> tuple[str, str, str]:
 
 
 def human(seconds: float) -> str:
-    """Two digits of what takes from seconds to years.
+    """A time with two digits, from seconds to years.
 
     >>> [human(s) for s in (8, 200, 5000, 200_000, 4e7)]
     ['8 s', '3 min', '1.4 h', '2.3 days', '1.3 years']

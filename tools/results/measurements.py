@@ -1,6 +1,6 @@
-"""The pages that are no study: range tests, loss landscapes, speed, memory.
+"""The pages of other measurements: range tests, loss landscapes, speed, memory.
 
-Each kind is known by the keys of its files, gathered into one data file, and shown as a page.
+Each kind is recognized by the keys of its files, gathered into one data file, and shown as a page.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from bitcycle.range_test import RangeCurve
 from bitcycle.study.catalogue.methods import DATA, NETWORKS
 from bitcycle.tables import escape_markdown
 from bitcycle.train.run_directory import MACHINE
-from tools.results.commands import exactly, portable, recipe_needs_data, training_command
-from tools.results.page import Data, Page, measured_text, picture, rounded, table
+from tools.results.commands import number_text, portable, recipe_needs_data, training_command
+from tools.results.page import Data, Page, machine_and_time, picture, rounded, table
 
 FLOAT = "float32"
 RUN_NAME = re.compile(r"(?P<method>.*?)(?:-[0-9a-f]{10})?-seed(?P<seed>[0-9]+)")
 
 
-def _measured(found: Data) -> dict[str, Any]:
-    """Machine, threads and seconds, as far as the file has them."""
+def _machine_and_time(found: Data) -> dict[str, Any]:
+    """Machine, threads and seconds, if the file has them."""
     kept: dict[str, Any] = {}
     if found.get("machine"):
         kept["machine"] = {key: found["machine"][key] for key in MACHINE if key in found["machine"]}
@@ -48,7 +48,7 @@ def _gather_command(files: str) -> str:
 
 
 def gather_range_tests(files: Sequence[Data]) -> dict[str, Any]:
-    """What `bitcycle range-test` wrote, each with the metric of every step."""
+    """The data of files that `bitcycle range-test` wrote, with the metric of every step."""
     tests = [_gather_range_test(found) for found in files]
     for (name, _, seed), number in Counter(map(_test_key, tests)).items():
         if number > 1:
@@ -68,7 +68,7 @@ def _gather_range_test(found: Data) -> dict[str, Any]:
         "recipe": portable([found.get("recipe", found["name"])])[0],
         "overrides": portable(words, without=("seed", "threads", "output", "range_test")),
         **{key: found[key] for key in ("plan", "low", "high", "forward", "bitops")},
-        **_measured(found),
+        **_machine_and_time(found),
         "metric_name": curve["name"],
         "steps_at": [[bits, number] for bits, number in counts.items()],
         "metric": [None if m is None else rounded(m, 6) for m in curve["metric"]],
@@ -76,7 +76,7 @@ def _gather_range_test(found: Data) -> dict[str, Any]:
 
 
 def merge_range_tests(old: Data, new: Data) -> dict[str, Any]:
-    """Both; a recipe and seed that is tested again is replaced."""
+    """Old and new tests; a new test of the same recipe and seed replaces the old one."""
     tests = {_test_key(test): test for test in (*old["tests"], *new["tests"])}
     return {"kind": "range-tests", "tests": [tests[key] for key in sorted(tests)]}
 
@@ -86,7 +86,7 @@ def _test_key(test: Data) -> tuple[str, bool, int]:
 
 
 def range_tests_page(data: Data) -> Page:
-    """A row for each network over its seeds."""
+    """The page of the range tests: a row per network over its seeds."""
     networks: dict[str, list[Data]] = {}
     for test in data["tests"]:
         networks.setdefault(_network_of(test), []).append(test)
@@ -123,7 +123,7 @@ def range_tests_page(data: Data) -> Page:
         "bits. -loss is in nats. Published: the bound that the CPT paper names for this kind of "
         "network, with no threshold and no n.",
         commands=[*_range_test_commands(networks), _gather_command("RUNS/*-range-test/*.json")],
-        details=[escape_markdown(measured_text(data["tests"]))],
+        details=[escape_markdown(machine_and_time(data["tests"]))],
     )  # fmt: skip
 
 
@@ -146,7 +146,7 @@ def _network_of(test: Data) -> str:
 
 
 def _bound(lows: Sequence[int | None]) -> str:
-    """Over the seeds.
+    """The lower bound over the seeds.
 
     >>> _bound([3, 3]), _bound([2, None, 2]), _bound([None])
     ('3', '2 (2 of 3 seeds), none (1 of 3 seeds)', 'none')
@@ -175,14 +175,14 @@ def _gain(curves: Sequence[RangeCurve], bits: int) -> str:
 
 
 def _range_test_commands(networks: Mapping[str, Sequence[Data]]) -> list[str]:
-    """One for each network, with its seeds."""
+    """A command per network, with its seeds."""
     lines = []
     for tests in networks.values():
         test = tests[0]
         recipe = test.get("recipe", test["name"])
         words = ["bitcycle", "range-test", recipe]
         for key in ("low", "high", "steps_per_precision", "window", "threshold"):
-            words += [f"--{key.replace('_', '-')}", exactly(test["plan"][key])]
+            words += [f"--{key.replace('_', '-')}", number_text(test["plan"][key])]
         flags = {"--reset": test["plan"]["reset"], "--upper": test.get("find_upper"),
                  "--stop-early": test.get("stop_early")}  # fmt: skip
         words += [flag for flag, is_set in flags.items() if is_set]
@@ -200,7 +200,7 @@ def _range_test_commands(networks: Mapping[str, Sequence[Data]]) -> list[str]:
 
 
 def gather_landscapes(files: Sequence[Data]) -> dict[str, Any]:
-    """Every surface that `bitcycle landscape` wrote."""
+    """The data of files that `bitcycle landscape` wrote."""
     return {"kind": "landscapes", "items": sorted(map(_gather_landscape, files), key=_item_order)}
 
 
@@ -218,14 +218,14 @@ def _gather_landscape(found: Data) -> dict[str, Any]:
         "overrides": portable(found.get("overrides", ())),
         **({"trained_by": command} if command else {}),
         "origin": {key: found["origin"][key] for key in origin if key in found["origin"]},
-        **_measured({"threads": found["origin"].get("threads"), **found}),
+        **_machine_and_time({"threads": found["origin"].get("threads"), **found}),
         "alphas": [rounded(a) for a in found["alphas"]],
         "losses": [[rounded(float(x), 5) for x in row] for row in found["losses"]],
     }
 
 
 def merge_landscapes(old: Data, new: Data) -> dict[str, Any]:
-    """Both; a surface of the same run, made the same way, is replaced."""
+    """Old and new landscapes; a new one of the same run and options replaces the old one."""
     items = {(i["label"], *_landscape_options(i)): i for i in (*old["items"], *new["items"])}
     return {"kind": "landscapes", "items": sorted(items.values(), key=_item_order)}
 
@@ -235,7 +235,7 @@ def _item_order(item: Data) -> tuple[int, bool, str]:
 
 
 def landscapes_page(data: Data) -> Page:
-    """How sharp the minima of every method are; the picture has the first run of each."""
+    """The page of the landscapes: the sharpness of every method, and a picture of one run each."""
     items = data["items"]
     origins = [[item["origin"].get(key) for key in ("shapes", "data")] for item in items]
     if len({repr((o, _landscape_options(i))) for o, i in zip(origins, items, strict=True)}) > 1:
@@ -277,7 +277,7 @@ def landscapes_page(data: Data) -> Page:
                 f"{item['seed']}), the same for all runs; mean loss of {item['num_samples']} "
                 f"training samples at {item['precision']}, activations on {item['ranges']} ranges."
             ),
-            escape_markdown(measured_text(items)),
+            escape_markdown(machine_and_time(items)),
         ],
     )  # fmt: skip
 
@@ -325,7 +325,7 @@ def _landscape_answer(methods: Mapping[str, Runs]) -> str:
 
 
 def _landscape_options(item: Data) -> list[str]:
-    words = ["--grid", str(len(item["alphas"])), "--extent", exactly(item["alphas"][-1])]
+    words = ["--grid", str(len(item["alphas"])), "--extent", number_text(item["alphas"][-1])]
     words += ["--samples", str(item["num_samples"]), "--seed", str(item["seed"])]
     words += ["--precision", item.get("asked", item["precision"]), "--ranges", item["ranges"]]
     words += ["--checkpoint", item["origin"].get("checkpoint", "last")]
@@ -336,8 +336,8 @@ def _landscape_options(item: Data) -> list[str]:
 
 
 def gather_speed(files: Sequence[Data]) -> dict[str, Any]:
-    """What `bitcycle bench --json` wrote, without the kernel of every layer."""
-    found = _only(files, "bitcycle bench")
+    """The data of the file of `bitcycle bench --json`, without the kernel of every layer."""
+    found = _single(files, "bitcycle bench")
     rows = [
         {
             "workload": row["workload"],
@@ -355,17 +355,17 @@ def gather_speed(files: Sequence[Data]) -> dict[str, Any]:
     keys = ("processor", "sizes", "repeats", "is_quick")
     budget = {"budget": found["budget"]} if found.get("budget") else {}
     kept = {key: found[key] for key in keys}
-    return {"kind": "speed", **kept, **budget, **_measured(found), "rows": rows}
+    return {"kind": "speed", **kept, **budget, **_machine_and_time(found), "rows": rows}
 
 
-def _only(files: Sequence[Data], who: str) -> Data:
+def _single(files: Sequence[Data], who: str) -> Data:
     if len(files) != 1:
         raise ValueError(f"{len(files)} files of {who}: a page shows one")
     return files[0]
 
 
 def _products(layers: Mapping[str, Sequence[str]]) -> str:
-    """How many matmuls each kernel computes, three per layer."""
+    """The number of matmuls of each kernel, three per layer."""
     counts: Counter[str] = Counter()
     for kernel, _ in layers.values():
         parts = kernel.split("/")
@@ -374,7 +374,7 @@ def _products(layers: Mapping[str, Sequence[str]]) -> str:
 
 
 def speed_page(data: Data) -> Page:
-    """A row for each network, a column for each kernel and precision."""
+    """The page of the speed: a row per network, a column per kernel and precision."""
     rows = [row for row in data["rows"] if row["milliseconds"]]
     base = {row["workload"]: row for row in rows if row["kernel"] == FLOAT}
     others = [row for row in rows if row["kernel"] != FLOAT and row["base"]]
@@ -419,7 +419,7 @@ def speed_page(data: Data) -> Page:
         details=[
             "\n".join(f"- {escape_markdown(f'{k}: {v}')}" for k, v in data["sizes"].items()),
             "\n".join(f"- {escape_markdown(note)}" for note in notes),
-            escape_markdown(f"{_noise(rows)}{has}. {measured_text([data])}"),
+            escape_markdown(f"{_noise(rows)}{has}. {machine_and_time([data])}"),
         ],
     )  # fmt: skip
 
@@ -430,7 +430,7 @@ def _quartile(row: Data) -> float:
 
 
 def _verdict(row: Data, base: Data) -> str:
-    """Whether its times and those of float32 keep apart."""
+    """Slower or faster than float32, or within noise."""
     if row["is_once"] or base["is_once"]:
         return "once"
     if min(row["milliseconds"]) > _quartile(base):
@@ -445,7 +445,7 @@ def _ratio(row: Data, base: Data) -> str:
 
 
 def _noise(rows: Sequence[Data]) -> str:
-    """How far apart variants are whose products are formed by the same kernels."""
+    """The largest difference between variants whose products use the same kernels."""
     groups: dict[tuple[str, str, str], list[float]] = {}
     for row in rows:
         key = row["workload"], row["bits"], row["products"]
@@ -457,7 +457,7 @@ def _noise(rows: Sequence[Data]) -> str:
 def _bench_command(data: Data) -> str:
     words = ["bitcycle", "bench", "--threads", str(data["processor"]["num_threads"])]
     words += ["--repeats", str(data["repeats"])]
-    words += ["--budget", exactly(data["budget"])] if "budget" in data else []
+    words += ["--budget", number_text(data["budget"])] if "budget" in data else []
     for workload in dict.fromkeys(row["workload"] for row in data["rows"]):
         words += ["--workload", workload]
     kernels = dict.fromkeys(row["kernel"] for row in data["rows"] if row["kernel"] != FLOAT)
@@ -472,18 +472,18 @@ def _bench_command(data: Data) -> str:
 
 
 def gather_memory(files: Sequence[Data]) -> dict[str, Any]:
-    """What `benchmarks/saved_memory.py --json` wrote."""
-    found = _only(files, "benchmarks/saved_memory.py")
+    """The data of the file that `benchmarks/saved_memory.py --json` wrote."""
+    found = _single(files, "benchmarks/saved_memory.py")
     rows = [
         {k: rounded(v, 6) if isinstance(v, float) else v for k, v in row.items()}
         for row in found["rows"]
     ]
     more = {key: found[key] for key in ("only", "sizes") if found.get(key)}
-    return {"kind": "memory", **_measured(found), **more, "rows": rows}
+    return {"kind": "memory", **_machine_and_time(found), **more, "rows": rows}
 
 
 def memory_page(data: Data) -> Page:
-    """A row for each model, a column for each kernel."""
+    """The page of the memory: a row per model, a column per kernel."""
     rows = data["rows"]
     models, kernels = (list(dict.fromkeys(row[key] for row in rows)) for key in ("model", "kernel"))
     cells = {(row["model"], row["kernel"]): row for row in rows}
@@ -517,7 +517,7 @@ def memory_page(data: Data) -> Page:
                 f"- {escape_markdown(f'{model}: {what}')}"
                 for model, what in data.get("sizes", {}).items()
             ),
-            escape_markdown(measured_text([data])),
+            escape_markdown(machine_and_time([data])),
         ],
     )  # fmt: skip
 
@@ -557,7 +557,7 @@ KINDS = {
 
 
 def kind_of(found: Data) -> str:
-    """The kind of a file that a measurement wrote."""
+    """The kind of measurement that wrote a file."""
     for name, kind in KINDS.items():
         if kind.keys <= found.keys():
             return name

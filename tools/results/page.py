@@ -1,4 +1,4 @@
-"""What all pages share: their order, Markdown tables, pictures and data files with stable bytes."""
+"""A results page: its layout, Markdown tables, pictures and data files with stable bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Data = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """One sentence, one picture, one table, the commands; details fold away.
+    """A page: one sentence, one picture, one table, the commands, and folded details.
 
     answer: plain text. table, details: Markdown. picture: (what it shows, SVG).
     """
@@ -69,7 +69,7 @@ class Page:
 
 
 def placeholders(commands: Sequence[str]) -> str:
-    """What the words in capitals mean.
+    """The meaning of the words in capitals.
 
     >>> placeholders(["bitcycle train a --data.root DATA --output RUNS"])
     ' DATA and RUNS are folders.'
@@ -96,18 +96,18 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Escaped, but for what is a link, bold or code already."""
+    """Escape a cell unless it is a link, bold or code already."""
     is_markdown = re.fullmatch(r"\[.*\]\(.*\)|\*\*.*\*\*|`.*`", text)
     return text if is_markdown else escape_markdown(text or "-")
 
 
 def link(text: str, target: str) -> str:
-    """A cell that leads somewhere."""
+    """A Markdown link."""
     return f"[{escape_markdown(text)}]({target})"
 
 
 def sentence(text: str) -> str:
-    """With a capital and a full stop.
+    """Text with a capital letter and a full stop.
 
     >>> sentence("on digits; 8 cycles")
     'On digits; 8 cycles.'
@@ -143,7 +143,7 @@ def _short(number: re.Match[str]) -> str:
 
 
 def creator() -> str:
-    """The version that drew: another one gives other bytes."""
+    """The drawing version, on which the bytes of a picture depend."""
     return f"bitcycle, matplotlib {matplotlib.__version__}"
 
 
@@ -151,7 +151,7 @@ def creator() -> str:
 
 
 def machine_text(machine: Data) -> str:
-    """Processor and versions in a line."""
+    """Processor and versions in one line."""
     cores = machine.get("num_cpus")
     device = machine.get("device")
     parts = [
@@ -164,10 +164,10 @@ def machine_text(machine: Data) -> str:
     return ", ".join(str(part) for part in parts if part)
 
 
-def measured_text(entries: Sequence[Data]) -> str:
-    """Machine, threads and wall-clock of measurements.
+def machine_and_time(entries: Sequence[Data]) -> str:
+    """Machine, threads and wall-clock time of measurements.
 
-    >>> measured_text([{"machine": {"processor": "EPYC"}, "threads": 1, "seconds": 75.0}])
+    >>> machine_and_time([{"machine": {"processor": "EPYC"}, "threads": 1, "seconds": 75.0}])
     'Machine: EPYC, 1 thread. Wall-clock: 1 min 15 s.'
     """
     machines = "; ".join(
@@ -188,7 +188,7 @@ def measured_text(entries: Sequence[Data]) -> str:
 
 
 def read_data(path: Path) -> dict[str, Any]:
-    """A data file; damage is an error that names it."""
+    """Read a data file; errors name it."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -199,8 +199,8 @@ def read_data(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def blame(path: object) -> Iterator[None]:
-    """An error that says which file has the wrong contents."""
+def name_file_in_errors(path: object) -> Iterator[None]:
+    """Add the file to errors about its contents."""
     try:
         yield
     except DAMAGE as error:
@@ -209,7 +209,7 @@ def blame(path: object) -> Iterator[None]:
 
 
 def to_json(value: Any) -> str:
-    """JSON whose diffs can be read: what fits a line stands on one.
+    """JSON with readable diffs: a value that fits a line stands on one.
 
     >>> print(to_json({"a": [1, 2.5], "b": "x"}), end="")
     {"a": [1, 2.5], "b": "x"}
@@ -230,7 +230,7 @@ def _json(value: Any, indent: str) -> str:
 
 
 def rounded(number: float, digits: int = DIGITS) -> float | str:
-    """To so many significant digits; a text where JSON has no number.
+    """Round to significant digits; NaN and infinity become text.
 
     >>> rounded(98.88888888888889, 5), rounded(math.inf)
     (98.889, 'inf')

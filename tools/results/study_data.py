@@ -1,4 +1,4 @@
-"""The data file of a study: gathered from its runs, restored as a `StudyResult` without them."""
+"""The data file of a study: `gather` writes it from the runs, `restore` reads it without them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bitcycle.analysis.config_id import config_id
 from bitcycle.recipes import list_recipes, recipe
 from bitcycle.recipes.base import base_of
 from bitcycle.study.catalogue.methods import group, label
-from bitcycle.study.results import MethodResult, RunState, State, StudyResult
-from bitcycle.study.study import STUDIES, Method, Study, StudyOptions, StudyRun
-from bitcycle.study.summary import published_cost, published_value
+from bitcycle.study.results import MethodResult, RunStatus, State, StudyResult
+from bitcycle.study.study import STUDIES, Method, Study, StudyOptions
+from bitcycle.study.summary import published_value
 from bitcycle.train.config import RunConfig
 from bitcycle.train.config_file import to_dict
 from bitcycle.train.result import RunResult
@@ -35,7 +35,7 @@ IDENTITY = re.compile(r"-[0-9a-f]{10}$")  # that a run's name ends with
 
 @dataclass(frozen=True, kw_only=True)
 class StudyData:
-    """A study with its results, and what else its file says; by the key of a method.
+    """A study with its results and the rest of its file. Dictionaries are by key of a method.
 
     published: the cell of a paper's table (value, cost, where, group, training).
     """
@@ -49,7 +49,7 @@ class StudyData:
 
     @property
     def name(self) -> str:
-        """Of the study, its page and its file."""
+        """The name of the study, its page and its file."""
         return self.result.study.name
 
 
@@ -57,7 +57,7 @@ class StudyData:
 
 
 def gather(result: StudyResult, options: StudyOptions) -> dict[str, Any]:
-    """The study's question, its methods, and every run, as plain data."""
+    """A study, its methods and every run as plain data."""
     study, machines = result.study, list[dict[str, Any]]()
     methods = []
     cells = published_cells(study)
@@ -71,7 +71,7 @@ def gather(result: StudyResult, options: StudyOptions) -> dict[str, Any]:
             "id": config_id(method.config),
             "settings": to_settings(method.config),
             "published": cells.get(method.key),
-            "runs": [_gather_run(state, machines) for state in row.runs],
+            "runs": [_gather_run(run, machines) for run in row.runs],
         }
         methods.append({key: value for key, value in entry.items() if value is not None})
     return {
@@ -89,15 +89,15 @@ def gather(result: StudyResult, options: StudyOptions) -> dict[str, Any]:
     }
 
 
-def _gather_run(state: RunState, machines: list[dict[str, Any]]) -> dict[str, Any]:
-    """One run; its machine is a place in the list of machines."""
-    found: dict[str, Any] = {"seed": state.run.seed, "state": state.state}
-    if state.error is not None:
-        found["error"] = without_paths(state.error)
-    result = state.result
+def _gather_run(run: RunStatus, machines: list[dict[str, Any]]) -> dict[str, Any]:
+    """One run. machine: an index into the list of machines."""
+    found: dict[str, Any] = {"seed": run.seed, "state": run.state}
+    if run.error is not None:
+        found["error"] = without_paths(run.error)
+    result = run.result
     if result is None:
         return found
-    directory = RunDirectory(state.directory)
+    directory = RunDirectory(run.directory)
     environment = directory.read_environment()
     machine = {key: environment[key] for key in MACHINE if key in environment}
     if machine not in machines:
@@ -113,7 +113,7 @@ def _gather_run(state: RunState, machines: list[dict[str, Any]]) -> dict[str, An
         "kernels": sorted(set(result.kernels.values())),
         "weights": result.weights_sha256[:16],
         "machine": machines.index(machine),
-        "threads": state.run.config.threads or environment.get("num_threads"),
+        "threads": run.config.threads or environment.get("num_threads"),
         "curve": thin_curve(directory.read_metrics(), result.metric),
     }
 
@@ -135,7 +135,7 @@ def thin_curve(lines: Sequence[Data], metric: str) -> list[list[Any]]:
 
 
 def to_settings(config: RunConfig) -> dict[str, Any]:
-    """What is not the default, without seed and folders.
+    """The settings that are not the default, without seed and folders.
 
     >>> to_settings(RunConfig(name="a", steps=10, output="elsewhere"))
     {'name': 'a', 'steps': 10}
@@ -159,7 +159,7 @@ def _differing(own: Data, default: Data, prefix: str) -> dict[str, Any]:
 
 
 def published_cells(study: Study) -> dict[str, dict[str, Any]]:
-    """Key of a method -> the cell of a paper's table that it stands for."""
+    """Key of a method -> its cell of a paper's table."""
     found: dict[str, dict[str, Any]] = {}
     for method, cell in _twins(study):
         metric = study.metric(method.group)
@@ -167,7 +167,7 @@ def published_cells(study: Study) -> dict[str, dict[str, Any]]:
         if value is not None:
             found[method.key] = {
                 "value": value,
-                "cost": published_cost(cell),
+                "cost": published_value(cell, "cost"),
                 "where": next(p.where for p in cell.published if p.metric == metric),
                 "group": group(cell.config),
                 "training": training(cell.config),
@@ -176,7 +176,7 @@ def published_cells(study: Study) -> dict[str, dict[str, Any]]:
 
 
 def _twins(study: Study) -> Iterator[tuple[Method, Method]]:
-    """Each method with the published one; a method of a small study with its full-size twin."""
+    """Every method with its published one; a small method with its full-size one."""
     if study.scale == "full":
         yield from ((method, method) for method in study.methods)
         return
@@ -194,11 +194,11 @@ def _twins(study: Study) -> Iterator[tuple[Method, Method]]:
         alike = [cell for cell in known if cell.config.name == twin]
         alike = alike or [cell for cell in known if label(cell.config) == label(config)]
         if alike:
-            yield method, max(alike, key=partial(_nearness, config))
+            yield method, max(alike, key=partial(_similarity, config))
 
 
-def _nearness(own: RunConfig, cell: Method) -> int:
-    """The same data first, then the same model, then CPT's main network."""
+def _similarity(own: RunConfig, cell: Method) -> int:
+    """Prefers the same data, then the same model, then CPT's main network."""
     return (
         4 * (cell.config.data.name == own.data.name)
         + 2 * (cell.config.model.name == own.model.name)
@@ -207,7 +207,7 @@ def _nearness(own: RunConfig, cell: Method) -> int:
 
 
 def training(config: RunConfig) -> str:
-    """Length, batch size and how much data.
+    """Length, batch size and share of the data.
 
     >>> training(recipe("cifar100-resnet74-static-8-8")), training(recipe("cora-gcn-static-8-8"))
     ('64,000 steps of 128', '200 steps of the whole graph')
@@ -255,7 +255,7 @@ def _dotted(settings: Data, prefix: str = "") -> dict[str, Any]:
 
 
 def restore(data: Data) -> StudyData:
-    """The study of a data file; what it lacks or has wrong raises KeyError, ValueError, ..."""
+    """The study of a data file. Raises KeyError, ValueError, ... if the file is damaged."""
     entries = data["methods"]
     methods = tuple(
         Method(
@@ -278,7 +278,9 @@ def restore(data: Data) -> StudyData:
         notes=tuple(data["notes"]),
     )
     rows = tuple(
-        MethodResult(method=method, runs=tuple(_state(study, method, run) for run in entry["runs"]))
+        MethodResult(
+            method=method, runs=tuple(_restore_run(study, method, run) for run in entry["runs"])
+        )
         for method, entry in zip(methods, entries, strict=True)
     )
     keyed = {method.key: entry for method, entry in zip(methods, entries, strict=True)}
@@ -293,7 +295,7 @@ def restore(data: Data) -> StudyData:
     )
 
 
-def _state(study: Study, method: Method, run: Data) -> RunState:
+def _restore_run(study: Study, method: Method, run: Data) -> RunStatus:
     if run["state"] not in get_args(State):
         raise ValueError(f"a run has the state {run['state']!r}; known: {get_args(State)}")
     config = replace(method.config, seed=run["seed"])
@@ -316,8 +318,9 @@ def _state(study: Study, method: Method, run: Data) -> RunState:
             weights_sha256=run["weights"],
             directory="",
         )
-    return RunState(
-        run=StudyRun(method=method, seed=run["seed"], config=config),
+    return RunStatus(
+        method=method,
+        config=config,
         directory=Path(config.run_name),
         state=run["state"],
         result=result,
@@ -326,7 +329,7 @@ def _state(study: Study, method: Method, run: Data) -> RunState:
 
 
 def from_settings(settings: Data) -> RunConfig:
-    """What `to_settings` was given, with the defaults of today.
+    """The configuration of `to_settings`, with the current defaults.
 
     >>> from_settings({"name": "a", "steps": 10, "precision": {"forward": "CR:3-8:2"}}).steps
     10

@@ -17,18 +17,18 @@ from bitcycle.analysis.numbers import (
 )
 from bitcycle.analysis.statistics import Summary
 from bitcycle.study.headline import headline
-from bitcycle.study.summary import GroupSummary, Row, summarize
-from bitcycle.study.tables import metric_heading, setup
+from bitcycle.study.summary import GroupSummary, MethodSummary, metric_title, summarize
+from bitcycle.study.tables import setup
 from bitcycle.tables import escape_markdown
 from tools.results.commands import gather_command
 from tools.results.comparison import (
-    Comparison,
+    CyclicComparison,
     compare,
     compare_at_cost,
     published_difference,
     summarize_comparisons,
 )
-from tools.results.page import Data, Page, link, measured_text, picture, sentence, table
+from tools.results.page import Data, Page, link, machine_and_time, picture, sentence, table
 from tools.results.study_data import StudyData, recipe_of, training
 
 SHOWS = {
@@ -66,9 +66,9 @@ def study_page(study: StudyData, studies: Sequence[StudyData] = ()) -> Page:
 
 
 def answer(
-    study: StudyData, groups: Sequence[GroupSummary], comparisons: Sequence[Comparison]
+    study: StudyData, groups: Sequence[GroupSummary], comparisons: Sequence[CyclicComparison]
 ) -> str:
-    """Comparisons with static bits; the study's own headline where they are not all of it."""
+    """The comparisons with static bits, or the study's headline if they are only part of it."""
     scheduled = [row for group in groups for row in group.done if row.is_scheduled]
     said = [summarize_comparisons(comparisons)] if comparisons else []
     if study.result.study.kind != "comparison" or not said:
@@ -80,7 +80,7 @@ def answer(
 
 
 def _picture(study: StudyData, groups: Sequence[GroupSummary]) -> tuple[str, str] | None:
-    """None where no group has more than a pair of methods: the table says it."""
+    """(title, picture); None if no group has more than two methods, which the table shows."""
     is_drawn = any(
         row.summary is not None and math.isfinite(row.summary.mean)
         for group in groups
@@ -92,21 +92,21 @@ def _picture(study: StudyData, groups: Sequence[GroupSummary]) -> tuple[str, str
 
 
 def values_table(
-    study: StudyData, groups: Sequence[GroupSummary], comparisons: Sequence[Comparison]
+    study: StudyData, groups: Sequence[GroupSummary], comparisons: Sequence[CyclicComparison]
 ) -> tuple[str, bool]:
-    """(the table, whether it has published differences)."""
-    known = {each.cyclic.method.method.key: each for each in comparisons}
-    headings = {metric_heading(group) for group in groups}
+    """The table of all methods, and whether it has published differences."""
+    known = {each.cyclic.method.key: each for each in comparisons}
+    headings = {metric_title(group.metric) for group in groups}
     value = headings.pop() if len(headings) == 1 else "value"
     rows = []
     for group in groups:
-        for row in group.rows:
-            each, base = known.get(row.method.method.key), group.baseline_row
+        for row in group.methods:
+            each, base = known.get(row.method.key), group.baseline_method
             partner = base if each is None else each.static
             difference = row.difference if each is None else each.difference
             change = None
             if partner is not None:
-                keys = [side.method.method.key for side in (row, partner)]
+                keys = [side.method.key for side in (row, partner)]
                 change = published_difference(study, *keys)
             is_shown = row.is_scheduled and difference is not None and partner is not None
             rows.append(
@@ -143,7 +143,7 @@ def value_text(summary: Summary | None) -> str:
 def _details(
     study: StudyData, groups: Sequence[GroupSummary], studies: Sequence[StudyData]
 ) -> list[str]:
-    """Set-up, every difference to the baseline, what each method is, machine, wall-clock."""
+    """Set-up, differences to the baseline, methods, unfinished runs, machine and time."""
     result = study.result
     parts = [escape_markdown(" ".join(sentence(t) for t in (setup(result), *result.study.notes)))]
     cells = dict.fromkeys(
@@ -155,7 +155,7 @@ def _details(
         [group.group if len(groups) > 1 else "", row.label, difference_text(row.difference),
          str(row.difference.n), p_text(row.difference.p)]
         for group in groups
-        for row in group.others
+        for row in group.compared
         if row.difference is not None
     ]  # fmt: skip
     if rows:
@@ -173,7 +173,7 @@ def _details(
         parts += [title, table(names, rows)]
     parts += ["Methods:", _methods_table(study, groups)]
     undone = [
-        f"- {escape_markdown(f'{row.method.key}, seed {s.run.seed}: {s.error or s.state}')}"
+        f"- {escape_markdown(f'{row.method.key}, seed {s.seed}: {s.error or s.state}')}"
         for row in result.methods
         for s in row.runs
         if s.state != "done"
@@ -184,11 +184,11 @@ def _details(
     made: list[Data] = [{"machine": machine} for machine in study.machines]
     made += [{"threads": number} for number in study.threads]
     made += [{"seconds": run.seconds} for run in runs]
-    return [*parts, escape_markdown(f"{len(runs)} runs. {measured_text(made)}")]
+    return [*parts, escape_markdown(f"{len(runs)} runs. {machine_and_time(made)}")]
 
 
-def _static_label(each: Comparison) -> str:
-    """With its study where that is another one."""
+def _static_label(each: CyclicComparison) -> str:
+    """The label of the static method, with its study if that is another one."""
     if each.static_study == each.study:
         return each.static.label
     return link(f"{each.static.label} of {each.static_study}", f"{each.static_study}.md")
@@ -197,18 +197,18 @@ def _static_label(each: Comparison) -> str:
 def _methods_table(study: StudyData, groups: Sequence[GroupSummary]) -> str:
     rows = [
         [group.group if len(groups) > 1 else "", row.label, *_bits(row),
-         training(row.method.method.config), bitops_text(row.bitops),
-         study.ids[row.method.method.key], recipe_of(row.method.method.config)]
+         training(row.method.config), bitops_text(row.bitops),
+         study.ids[row.method.key], recipe_of(row.method.config)]
         for group in groups
-        for row in group.rows
+        for row in group.methods
     ]  # fmt: skip
     names = ["group", "method", "forward", "backward", "quantizer", "training", "cost of a run",
              "identity", "recipe"]  # fmt: skip
     return table(names, rows)
 
 
-def _bits(row: Row) -> tuple[str, str, str]:
-    precision = row.method.method.config.precision
+def _bits(row: MethodSummary) -> tuple[str, str, str]:
+    precision = row.method.config.precision
     if precision.is_float:
         return "float32", "float32", ""
     return str(precision.forward), str(precision.backward), precision.quantizer

@@ -1,7 +1,7 @@
-"""What every study takes: its runs, their BitOPs, and hours of one core.
+"""The cost of every study: its runs, their BitOPs, and hours of one core.
 
-No data is read. A step is measured on random inputs, of a part of the batch where that is large,
-and multiplied: an order of magnitude to plan by.
+Reads no data. A step is timed on random inputs, with part of the batch if that is large, and
+multiplied by the number of steps: an order of magnitude.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.scheduler import PrecisionScheduler
 from bitcycle.study.dry_run import Measure, dry_run
 from bitcycle.study.results import read_study
-from bitcycle.study.runner import to_do
+from bitcycle.study.runner import runs_to_train
 from bitcycle.study.study import STUDIES, Study
 from bitcycle.train.config import RunConfig
 from bitcycle.train.run_directory import environment
@@ -39,14 +39,14 @@ KEYS = ("bitcycle", "torch", "python", "processor", "cpu_capability", "num_cpus"
 
 
 def write_times(path: Path, names: Iterable[str] | None = None) -> Path:
-    """Measures studies, by default all, and adds them to the file, one after another."""
+    """Measure studies, by default all, and add each to the file."""
     torch.set_num_threads(1)  # its processor time is what one core takes
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = {row["name"]: row for row in (read_data(path)["studies"] if path.exists() else ())}
     found = environment()
     measure = StepTimes()
     for name in STUDIES.names() if names is None else names:
-        rows[name] = study_row(STUDIES[name](), measure)
+        rows[name] = measure_study(STUDIES[name](), measure)
         data = {
             "kind": "studies",
             "machine": {key: found[key] for key in KEYS},
@@ -56,27 +56,28 @@ def write_times(path: Path, names: Iterable[str] | None = None) -> Path:
     return path
 
 
-def study_row(study: Study, measure: Measure) -> dict[str, Any]:
-    """The number of runs, what they cost, and how long they take."""
+def measure_study(study: Study, measure: Measure) -> dict[str, Any]:
+    """The number of runs, their BitOPs and their time."""
     result = read_study(study, Path("nowhere"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BitcycleWarning)  # a run itself will say it
-        plan = dry_run(result, to_do(result, retry_failed=False), num_jobs=1, measure=measure)
+        todo = runs_to_train(result, retry_failed=False)
+        estimate = dry_run(result, todo, num_jobs=1, measure=measure)
     return {
         "name": study.name,
         "scale": study.scale,
         "description": study.description,
         "data": list(datasets_to_download(study)),
-        "runs": len(plan.runs),
-        "bitops": plan.bitops,
-        "without_bitops": sum(run.bitops is None for run in plan.runs),
-        "seconds": rounded(plan.seconds, 3),
-        "without_time": sum(run.seconds is None for run in plan.runs),
+        "runs": len(estimate.runs),
+        "bitops": estimate.bitops,
+        "without_bitops": sum(run.bitops is None for run in estimate.runs),
+        "seconds": rounded(estimate.seconds, 3),
+        "without_time": sum(run.seconds is None for run in estimate.runs),
     }
 
 
 class StepTimes:
-    """(seconds of a step, steps of the run) of a configuration; equal models are measured once."""
+    """(seconds per step, steps) of a configuration; equal models are measured once."""
 
     def __init__(self) -> None:
         self._known: dict[str, float] = {}

@@ -10,7 +10,7 @@ from bitcycle.analysis.statistics import Correlation, Difference, Summary
 DECIMALS = 2  # of a number whose uncertainty is not known
 _MOST_DECIMALS = 6
 _DIVERGED = 1e15  # a float has no decimals from there on
-_PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 POINTS = {"accuracy": " points"}  # the unit of a difference
 UNITS = {"accuracy": " %"}
 
@@ -148,7 +148,7 @@ def bitops_text(bitops: float | None) -> str:
     """
     if bitops is None:
         return "-"
-    for size, prefix in _PREFIXES:
+    for size, prefix in PREFIXES:
         if bitops >= 0.9995 * size:
             return f"{three_digits(bitops / size)} {prefix}BitOPs"
     return f"{bitops:g} BitOPs"

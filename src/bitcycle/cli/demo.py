@@ -29,7 +29,7 @@ def run_command(arguments: argparse.Namespace) -> int:
         num_jobs=arguments.jobs,
         say=lambda line: print(line, flush=True),
     )
-    print(f"\n{result}\n")
+    print(f"\n{result}\n")  # the table: DemoResult.__str__
     print("next:    bitcycle train digits-cpt-3-8-8 --seed 7      one of these runs, with progress")
     print("         bitcycle schedule CR:3-8:8 --steps 240        the bits it trains with")
     print("         bitcycle study ls                             the papers' tables by name")

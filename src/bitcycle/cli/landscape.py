@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bitcycle.extras import MissingExtraError
 
 if TYPE_CHECKING:
-    from bitcycle.landscape.compare import Comparison, Piece
+    from bitcycle.landscape.compare import PendingLandscape, PendingLandscapes
     from bitcycle.landscape.result import Landscapes
 
 _DESCRIPTION = """\
@@ -114,42 +114,42 @@ def run_landscape(arguments: argparse.Namespace) -> int:
     found = replace(_compute(todo), level=arguments.level)
     print(f"\n{found}\n")
     _explain(found)
-    for piece in todo.pieces:
-        print(f"numbers: {piece.target}")
+    for item in todo.items:
+        print(f"numbers: {item.target}")
     _draw(found, _picture(arguments.runs, output))
     return 0
 
 
-def _announce(todo: Comparison) -> None:
+def _announce(todo: PendingLandscapes) -> None:
     from bitcycle.train.progress import duration
 
-    first = todo.pieces[0].prepared
-    what = f"{len(todo.pieces)} runs x " if len(todo.pieces) > 1 else ""
+    first = todo.items[0].prepared
+    what = f"{len(todo.items)} runs x " if len(todo.items) > 1 else ""
     size = f"{what}{first.grid.num} x {first.grid.num} = {todo.num_points} points"
     print(f"{size}, {first.num_samples} samples each, ranges: {first.what.ranges}")
-    for piece in todo.pieces:
-        print(f"  {piece.prepared.label}: loss {piece.prepared.center:.4f} at "
-              f"{piece.prepared.precision}{_unfinished(piece)}")  # fmt: skip
+    for item in todo.items:
+        print(f"  {item.prepared.label}: loss {item.prepared.center:.4f} at "
+              f"{item.prepared.precision}{_unfinished(item)}")  # fmt: skip
     if todo.num_missing == 0:
         print("all of them were computed before")
         return
-    done = todo.num_points - todo.num_missing - len([p for p in todo.pieces if p.num_missing])
+    done = todo.num_points - todo.num_missing - len([p for p in todo.items if p.num_missing])
     kept = f"{done} were computed before; " if done > 0 else ""
     processes = "1 process" if todo.jobs == 1 else f"{todo.jobs} processes"
     print(f"{kept}about {duration(todo.seconds)} with {processes}", flush=True)
 
 
-def _unfinished(piece: Piece) -> str:
+def _unfinished(item: PendingLandscape) -> str:
     from bitcycle.train.run_directory import RunDirectory
 
-    if RunDirectory(piece.prepared.what.directory).is_finished:
+    if RunDirectory(item.prepared.what.directory).is_finished:
         return ""
     return (
-        f"; the run is not finished, these are the weights of step {piece.prepared.origin['step']}"
+        f"; the run is not finished, these are the weights of step {item.prepared.origin['step']}"
     )
 
 
-def _compute(todo: Comparison) -> Landscapes:
+def _compute(todo: PendingLandscapes) -> Landscapes:
     from bitcycle.train.progress import Lines, make_reporter
 
     total = todo.num_points

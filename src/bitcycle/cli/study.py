@@ -72,7 +72,7 @@ def run_run(arguments: argparse.Namespace) -> int:
     from bitcycle.study.engines import make_engine
     from bitcycle.study.progress import make_watcher
     from bitcycle.study.results import choose_options, read_study, write_options
-    from bitcycle.study.runner import check_data, run_study, to_do
+    from bitcycle.study.runner import check_data, run_study, runs_to_train
     from bitcycle.study.study import adjust
     from bitcycle.study.study_file import find_study
 
@@ -85,11 +85,11 @@ def run_run(arguments: argparse.Namespace) -> int:
     )
     study = adjust(study, options)
     before = read_study(study, output)
-    todo = to_do(before, retry_failed=arguments.retry_failed)
+    todo = runs_to_train(before, retry_failed=arguments.retry_failed)
     if arguments.dry_run:
         print(dry_run(before, todo, num_jobs=jobs or 1))
         return 0
-    check_data(state.run.config for state in todo)
+    check_data(run.config for run in todo)
     threads = max(method.config.threads or 1 for method in study.methods)
     engine = make_engine(
         arguments.engine, num_jobs=jobs, threads=threads, address=arguments.address
@@ -168,7 +168,7 @@ def run_ls(arguments: argparse.Namespace) -> int:
     import json
 
     from bitcycle.cli.ls import table
-    from bitcycle.study.listing import list_studies
+    from bitcycle.study.study import list_studies
 
     rows = list_studies()
     print(json.dumps(rows, indent=2) if arguments.json else table(rows))

@@ -1,4 +1,4 @@
-"""The landscapes of several runs on the same directions, with an estimate before the work."""
+"""Landscapes of several runs on the same directions, with an estimate of the time first."""
 
 from __future__ import annotations
 
@@ -10,61 +10,61 @@ from pathlib import Path
 import torch
 
 from bitcycle.landscape.result import FILE_NAME, Grid, Landscape, Landscapes
-from bitcycle.landscape.run import Prepared, RunSurface, compute, num_missing, prepare
+from bitcycle.landscape.run import PreparedSurface, RunSurface, compute, num_missing, prepare
 from bitcycle.train.signals import Interrupted, StopWish
 
-WORTH_PROCESSES = 20.0  # seconds: for less, starting processes takes longer than it saves
+MIN_PARALLEL_SECONDS = 20.0  # below this, starting processes takes longer than it saves
 
 
 @dataclass(frozen=True)
-class Piece:
-    """One run's surface, the file it goes to, and the points that are not computed yet."""
+class PendingLandscape:
+    """One run, the file of its landscape, and the number of points that are not computed yet."""
 
-    prepared: Prepared
+    prepared: PreparedSurface
     target: Path
     num_missing: int
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What is to be done for all runs, after each was loaded once and its centre evaluated."""
+class PendingLandscapes:
+    """The landscapes of all runs, before they are computed: size, time, and `run`."""
 
-    pieces: tuple[Piece, ...]
+    items: tuple[PendingLandscape, ...]
     jobs: int
 
     @property
     def num_points(self) -> int:
-        """Of all surfaces."""
-        return sum(len(piece.prepared.grid.points) for piece in self.pieces)
+        """Points of all landscapes."""
+        return sum(len(item.prepared.grid.points) for item in self.items)
 
     @property
     def num_missing(self) -> int:
-        """Those that are not computed yet."""
-        return sum(piece.num_missing for piece in self.pieces)
+        """Points that are not computed yet."""
+        return sum(item.num_missing for item in self.items)
 
     @property
     def seconds(self) -> float:
-        """About how long they take."""
-        return _seconds(self.pieces, self.jobs)
+        """Estimated time of the missing points."""
+        return _seconds(self.items, self.jobs)
 
     def run(self, advance: Callable[[int], None] = lambda done: None) -> Landscapes:
-        """Compute what is missing, run by run; a signal stops it after a point, which is kept."""
+        """Compute the missing points, run by run. A signal stops after a point; points are kept."""
         found: list[Landscape] = []
-        with StopWish().listening() as wish:
+        with StopWish().listening() as stop_request:
             before = 0
 
             def count(done: int) -> None:
                 advance(before + done)
-                if wish.signum is not None:
+                if stop_request.signum is not None:
                     raise Interrupted(
-                        wish.signum,
+                        stop_request.signum,
                         f"stopped; {before + done} of {self.num_points} points are kept, and the "
-                        "same command goes on from there",
+                        "same command computes the rest",
                     )
 
-            for piece in self.pieces:
-                found.append(compute(piece.prepared, piece.target, jobs=self.jobs, advance=count))
-                before += len(piece.prepared.grid.points)
+            for item in self.items:
+                found.append(compute(item.prepared, item.target, jobs=self.jobs, advance=count))
+                before += len(item.prepared.grid.points)
                 count(0)
         return Landscapes(tuple(found))
 
@@ -76,38 +76,39 @@ def compare(
     output: Path | None = None,
     jobs: int | None = None,
     replaces: bool = False,
-) -> Comparison:
-    """Load every run and evaluate its centre; nothing is written yet.
+) -> PendingLandscapes:
+    """Load every run and evaluate its centre. Writes nothing.
 
-    output: a folder for the numbers; without one each run's own has its landscape.json. jobs: of
-    processes; None: as many as there are processors, if that is worth it.
+    output: the folder for the numbers; None: landscape.json in the folder of each run. jobs: the
+    number of processes; None: one per processor if the time is worth it. replaces: whether a file
+    with other settings may be overwritten.
     """
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs ({jobs}) must be at least 1")
     folders = [str(Path(run.directory).resolve()) for run in runs]
     if len(set(folders)) < len(folders):
         raise ValueError(f"a run is given twice among {', '.join(folders)}; give each once")
-    everything = [prepare(run, grid) for run in runs]
-    labels = [each.label for each in everything]
+    prepared_runs = [prepare(run, grid) for run in runs]
+    labels = [each.label for each in prepared_runs]
     if len(set(labels)) < len(labels):
-        everything = [replace(each, label=each.what.directory) for each in everything]
-    pieces = []
-    for each in everything:
+        prepared_runs = [replace(each, label=each.what.directory) for each in prepared_runs]
+    items = []
+    for each in prepared_runs:
         target = _target(each, output)
         if not replaces:
             _check_free(each, target)
-        pieces.append(Piece(each, target, num_missing(each, target)))
-    return Comparison(tuple(pieces), choose_jobs(pieces) if jobs is None else jobs)
+        items.append(PendingLandscape(each, target, num_missing(each, target)))
+    return PendingLandscapes(tuple(items), choose_jobs(items) if jobs is None else jobs)
 
 
-def _target(prepared: Prepared, output: Path | None) -> Path:
+def _target(prepared: PreparedSurface, output: Path | None) -> Path:
     if output is None:
         return Path(prepared.what.directory) / FILE_NAME
     return output / f"{prepared.label.strip('/').replace('/', '-')}.landscape.json"
 
 
-def _check_free(prepared: Prepared, target: Path) -> None:
-    """Another surface may have taken hours: it is not overwritten unasked."""
+def _check_free(prepared: PreparedSurface, target: Path) -> None:
+    """Raise if the file holds a landscape with other settings, which may have taken hours."""
     if not target.exists():
         return
     origin = Landscape.read(target).origin
@@ -124,12 +125,13 @@ def _check_free(prepared: Prepared, target: Path) -> None:
         )
 
 
-def _seconds(pieces: Sequence[Piece], jobs: int) -> float:
-    return sum(p.prepared.seconds(p.num_missing, jobs) for p in pieces if p.num_missing)
+def _seconds(items: Sequence[PendingLandscape], jobs: int) -> float:
+    return sum(p.prepared.seconds(p.num_missing, jobs) for p in items if p.num_missing)
 
 
-def choose_jobs(pieces: Sequence[Piece]) -> int:
-    if torch.cuda.is_available() or _seconds(pieces, 1) < WORTH_PROCESSES:
+def choose_jobs(items: Sequence[PendingLandscape]) -> int:
+    """One process per processor, divided by the threads of a run; one if the time is short."""
+    if torch.cuda.is_available() or _seconds(items, 1) < MIN_PARALLEL_SECONDS:
         return 1
-    threads = max(int(piece.prepared.origin["threads"]) for piece in pieces)
+    threads = max(int(item.prepared.origin["threads"]) for item in items)
     return max(1, len(os.sched_getaffinity(0)) // threads)

@@ -1,11 +1,10 @@
-"""`loss_landscape`: the surface of any model with a loss function, in the caller's process."""
+"""`loss_landscape`: the loss landscape of any model and loss function, in this process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
@@ -14,6 +13,7 @@ from bitcycle.landscape.result import Grid, Landscape, Point
 from bitcycle.landscape.surface import (
     LossFunction,
     Ranges,
+    bits_to_plain,
     moving_parameters,
     shapes_digest,
     surface_of,
@@ -38,15 +38,15 @@ def loss_landscape(
     partial: str | Path | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Landscape:
-    """The mean loss on a grid of `grid` x `grid` points around the model's weights.
+    """Evaluate the loss on a grid of `grid` x `grid` points around the model's weights.
 
-    `loss_fn(model)` returns the mean loss over some fixed data; it is called in evaluation mode,
-    without gradients, at `precision` (None: the model's present bits). The model is to the bit what
-    it was afterwards, also after an exception.
+    `loss_fn(model)` returns the mean loss over fixed data. It is called in evaluation mode, without
+    gradients, at `precision` (None: the model's current bits). Afterwards, also after an exception,
+    the model is exactly what it was.
 
-    partial: a file that keeps every point as it comes; given again after an interruption, the rest
-    is computed. It is bound to the weights and to all settings but the loss function, which is
-    yours to keep, and removed in the end. num_samples, label: for tables and pictures.
+    partial: a file that keeps every point as it comes and is removed at the end. After an
+    interruption, the same call computes the rest; the weights and all settings but the loss
+    function must be the same. num_samples, label: for tables and pictures.
 
     >>> import torch
     >>> def distance(model):  # from weights of 0: a bowl
@@ -57,11 +57,11 @@ def loss_landscape(
     ((-1.0, 0.0, 1.0), True)
     """
     points = Grid(num=grid, extent=extent)
-    bits = _bits(model, precision)
+    bits = _resolve_bits(model, precision)
     origin = {
         "weights": weights_digest(model),
         "shapes": shapes_digest(moving_parameters(model).items()),
-        "bits": plain_bits(bits),
+        "bits": bits_to_plain(bits),
         "ranges": ranges,
         "seed": seed,
         "grid": grid,
@@ -97,8 +97,10 @@ def loss_landscape(
     )
 
 
-def _bits(model: nn.Module, precision: Assignment | None) -> Precision | dict[str, Precision]:
-    """By layer if need be; text is read, a float model takes no bits."""
+def _resolve_bits(
+    model: nn.Module, precision: Assignment | None
+) -> Precision | dict[str, Precision]:
+    """The bits of the model, or of each layer. Raises for a float model with bits."""
     if precision is None:
         return get_precision(model) if is_converted(model) else Precision()
     if isinstance(precision, str | Precision):
@@ -108,10 +110,3 @@ def _bits(model: nn.Module, precision: Assignment | None) -> Precision | dict[st
         return bits
     with at_precision(model, precision):
         return get_precision(model)
-
-
-def plain_bits(bits: Precision | dict[str, Precision]) -> Any:
-    """As text, by layer if need be."""
-    if isinstance(bits, Precision):
-        return str(bits)
-    return {str(name): str(each) for name, each in bits.items()}

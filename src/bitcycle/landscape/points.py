@@ -1,4 +1,4 @@
-"""The points of a surface that are already computed, in a file that an interruption cannot harm."""
+"""The points of a landscape: computed in several processes, and kept in a file as they come."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bitcycle.files import Appender
-from bitcycle.landscape.result import Grid, Point, from_plain, to_plain
+from bitcycle.landscape.result import Grid, Point, to_plain
 from bitcycle.train.signals import unheard_by_children
+
+LossAt = Callable[[float, float], float]
+POINTS_AHEAD = 2  # submitted per process, so that no process waits for a point
 
 
 class PointFile:
-    """One line for what the points belong to, then one line each: [row, column, loss, seconds].
+    """A file with the origin of the points, then one line each: [row, column, loss, seconds].
 
-    Lines that are cut short, by a killed process or a full disk, do not count. A file of other
-    points (another grid, other weights) is begun anew. Seconds add up over interruptions; a line
-    may lack them.
+    Incomplete lines, of a killed process or a full disk, are ignored. A file with another origin
+    (another grid, other weights) is started again. Seconds add up over interruptions; a line may
+    lack them.
     """
 
     def __init__(self, path: Path, origin: Mapping[str, Any]) -> None:
@@ -36,13 +39,13 @@ class PointFile:
 
     @property
     def seconds(self) -> float | None:
-        """Wall-clock of all points together; None when some do not tell."""
+        """Wall-clock time of all points; None if some lines lack it."""
         known = [took for took in self._seconds.values() if took is not None]
         return sum(known) if len(known) == len(self._seconds) else None
 
     @contextmanager
     def opened(self) -> Iterator[PointFile]:
-        """Read what is there and take more; for one process at a time."""
+        """Read the file and keep it open for more points; one process at a time."""
         with self.path.open("a+b") as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -66,7 +69,7 @@ class PointFile:
                 self._appender = None
 
     def read(self) -> dict[Point, float]:
-        """The points that are there, without waiting for whoever may be writing more."""
+        """The points in the file, also while another process writes more."""
         if not self.path.exists():
             return {}
         return self._read(self.path.read_text(encoding="utf-8", errors="replace"))[0]
@@ -80,12 +83,12 @@ class PointFile:
         for entry in map(_parse, lines):
             if isinstance(entry, list) and len(entry) in (3, 4):
                 row, column, loss, *took = entry
-                losses[row, column] = from_plain(loss)
+                losses[row, column] = float(loss)
                 seconds[row, column] = took[0] if took else None
         return losses, seconds
 
     def add(self, point: Point, loss: float, seconds: float | None = None) -> None:
-        """Keep one more; seconds: since the one before."""
+        """Append a point. seconds: since the point before."""
         assert self._appender is not None
         took = [] if seconds is None else [round(seconds, 4)]
         self._appender.add(json.dumps([*point, to_plain(loss), *took]))
@@ -93,7 +96,7 @@ class PointFile:
         self._seconds[point] = seconds
 
     def remove(self) -> None:
-        """No longer needed."""
+        """Delete the file."""
         self.path.unlink(missing_ok=True)
 
 
@@ -104,24 +107,23 @@ def _parse(line: str) -> Any:
         return None
 
 
-LossAt = Callable[[float, float], float]
-AHEAD = 2  # points that wait for each process, so that none waits for a point
+# -- computing points -----------------------------------------------------------------------------
 
 
-class Opener(Protocol):
-    """Makes the function (alpha, beta) -> loss, in whichever process calls it."""
+class LossSurface(Protocol):
+    """Loads a model in the calling process and gives its loss function."""
 
     def opened(self) -> AbstractContextManager[LossAt]:
-        """Everything loaded inside the `with`."""
+        """(alpha, beta) -> loss, inside the `with` block."""
         ...
 
 
 def compute_points(
-    opener: Opener, grid: Grid, points: Sequence[Point], *, jobs: int = 1
+    loss_surface: LossSurface, grid: Grid, points: Sequence[Point], *, jobs: int = 1
 ) -> Generator[tuple[Point, float], None, None]:
-    """(point, loss) as they are done; the caller may stop at any of them.
+    """(point, loss) of every point as it is done; the caller may stop at any of them.
 
-    jobs > 1: that many processes, each of which opens the surface for itself (`opener` is pickled).
+    With `jobs` > 1, each of so many processes opens the pickled surface itself.
     """
     if jobs < 1:
         raise ValueError(f"jobs ({jobs}) must be at least 1")
@@ -129,14 +131,14 @@ def compute_points(
         return
     values = grid.values
     if jobs == 1 or len(points) < 2:
-        with opener.opened() as loss_at:
+        with loss_surface.opened() as loss_at:
             for i, j in points:
                 yield (i, j), loss_at(values[i], values[j])
         return
     # spawn: threads of torch do not survive a fork
     pool = ProcessPoolExecutor(
-        min(jobs, len(points)), mp_context=get_context("spawn"), initializer=_begin,
-        initargs=(opener,),
+        min(jobs, len(points)), mp_context=get_context("spawn"), initializer=_start_worker,
+        initargs=(loss_surface,),
     )  # fmt: skip
     others = active_children()
     try:
@@ -146,7 +148,7 @@ def compute_points(
             "a process that computed grid points ended; its own message, if any, is above (too "
             "little memory? use fewer jobs). Points that were done are kept"
         ) from None
-    except BaseException:  # the caller wants no more: what is under way is given up
+    except BaseException:  # the caller stops: points under way are given up
         for child in set(active_children()).difference(others):
             child.terminate()
         raise
@@ -160,7 +162,7 @@ def _in_pool(
     left = list(reversed(points))
     running: dict[Future[float], Point] = {}
     while left or running:
-        while left and len(running) < AHEAD * jobs:
+        while left and len(running) < POINTS_AHEAD * jobs:
             i, j = left.pop()
             with unheard_by_children():
                 running[pool.submit(_loss_at, values[i], values[j])] = i, j
@@ -168,24 +170,24 @@ def _in_pool(
             yield running.pop(future), future.result()
 
 
-_resources = ExitStack()  # of a process that computes points, for as long as it lives
-_here: LossAt | None = None
+_worker_resources = ExitStack()  # of a worker process, for as long as it lives
+_worker_loss: LossAt | None = None
 
 
-def _begin(opener: Opener) -> None:
-    """In a new process: load what every point needs."""
-    global _here
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _here = _resources.enter_context(opener.opened())
+def _start_worker(loss_surface: LossSurface) -> None:
+    """Load the model once in a new worker process."""
+    global _worker_loss
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    _worker_loss = _worker_resources.enter_context(loss_surface.opened())
 
 
 def _loss_at(alpha: float, beta: float) -> float:
-    assert _here is not None
-    return _here(alpha, beta)
+    assert _worker_loss is not None
+    return _worker_loss(alpha, beta)
 
 
-def _end_with_parent() -> None:
-    """A parent that is killed cannot tell its children to stop."""
+def _exit_with_parent() -> None:
+    """End the worker when its parent is gone, which a killed parent cannot ask for."""
     parent = parent_process()
     assert parent is not None
     parent.join()

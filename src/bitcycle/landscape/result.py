@@ -1,4 +1,4 @@
-"""The loss surface of a model as numbers, alone and beside those of other models."""
+"""A loss landscape as numbers: the grid, the losses, and their file."""
 
 from __future__ import annotations
 
@@ -15,30 +15,11 @@ from bitcycle.landscape.sharpness import Sharpness, measure_sharpness
 from bitcycle.landscape.surface import Ranges
 from bitcycle.tables import text_table
 
-
-def to_plain(value: Any) -> Any:
-    """Tuples as lists, numbers that are not finite as texts; floats come back to the bit.
-
-    >>> to_plain({"losses": (0.1, math.inf, math.nan)})
-    {'losses': [0.1, 'inf', 'nan']}
-    """
-    if isinstance(value, Mapping):
-        return {key: to_plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_plain(part) for part in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
-
-
-def from_plain(value: float | str) -> float:
-    """One number as `to_plain` wrote it.
-
-    >>> from_plain("-inf"), from_plain(0.1)
-    (-inf, 0.1)
-    """
-    return float(value)
-
+FILE_NAME = "landscape.json"
+MADE = (
+    "machine", "threads", "jobs", "seconds", "model", "asked", "overrides", "trained_by",
+    "trained_threads",
+)  # fmt: skip
 
 Point = tuple[int, int]  # row (alpha) and column (beta) of the grid
 
@@ -71,18 +52,18 @@ class Grid:
 
     @property
     def values(self) -> tuple[float, ...]:
-        """alpha, and beta, from lowest to highest."""
+        """The values of alpha, and of beta, in ascending order."""
         last = self.num - 1
         return tuple(self.extent * ((2 * i - last) / last) for i in range(self.num))
 
     @property
     def center(self) -> Point:
-        """Where alpha = beta = 0."""
+        """The point with alpha = beta = 0."""
         return self.num // 2, self.num // 2
 
     @property
     def points(self) -> list[Point]:
-        """All of them, row by row."""
+        """All points, row by row."""
         return [(i, j) for i in range(self.num) for j in range(self.num)]
 
     def table(self, losses: Mapping[Point, float]) -> tuple[tuple[float, ...], ...]:
@@ -90,21 +71,14 @@ class Grid:
         return tuple(tuple(losses[i, j] for j in range(self.num)) for i in range(self.num))
 
 
-FILE_NAME = "landscape.json"
-MADE = (
-    "machine", "threads", "jobs", "seconds", "model", "asked", "overrides", "trained_by",
-    "trained_threads",
-)  # fmt: skip
-
-
 @dataclass(frozen=True, kw_only=True)
 class Landscape:
-    """`losses[i][j]` is the mean loss at (alphas[i], betas[j]); NaN and infinity stand as they are.
+    """`losses[i][j]` is the mean loss at (alphas[i], betas[j]); it may be NaN or infinite.
 
-    precision: the bits of the forward passes. num_samples: that the loss is a mean over, if known.
-    seed: of the directions. ranges: what activations were put on ("batch" or "observed").
-    origin: what else the numbers depend on, such as a hash of the weights. made: where, how long
-    and at which command, as far as known; two landscapes are equal whatever it says.
+    precision: the bits of the forward passes. num_samples: of the mean, if known. seed: of the
+    directions. ranges: of the activations, "batch" or "observed". origin: what else the numbers
+    depend on, such as a hash of the weights. made: machine, time and command, as far as known;
+    it does not count for equality.
     """
 
     alphas: tuple[float, ...]
@@ -147,7 +121,7 @@ class Landscape:
         return measure_sharpness(self.alphas, self.losses)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON; numbers that JSON does not have are the texts nan, inf and -inf."""
+        """Plain data for JSON; NaN and infinity are the texts nan, inf and -inf."""
         return {
             "label": self.label,
             "precision": self.precision,
@@ -166,26 +140,26 @@ class Landscape:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Landscape:
-        """What `to_dict` gave; what follows from the losses is computed from them again."""
+        """The landscape that `to_dict` was called on."""
         names = ("label", "precision", "num_samples", "seed", "ranges")
         return cls(
             alphas=tuple(data["alphas"]),
             betas=tuple(data["betas"]),
-            losses=tuple(tuple(from_plain(loss) for loss in row) for row in data["losses"]),
+            losses=tuple(tuple(float(loss) for loss in row) for row in data["losses"]),
             origin=dict(data["origin"]),
             made={name: data[name] for name in MADE if name in data},
             **{name: data[name] for name in names},
         )
 
     def write(self, path: str | Path) -> Path:
-        """As a JSON file, whole or not at all."""
+        """Write a JSON file, whole or not at all."""
         target = Path(path)
         write_text(target, json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
         return target
 
     @classmethod
     def read(cls, path: str | Path) -> Landscape:
-        """A file that `write` wrote."""
+        """Read a file that `write` wrote."""
         try:
             return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
         except (ValueError, TypeError, KeyError) as error:
@@ -200,7 +174,7 @@ class Landscape:
 
 @dataclass(frozen=True)
 class Landscapes:
-    """Several surfaces to compare: drawn side by side on the same levels; `str()` is a table."""
+    """Several landscapes to compare. `str()` is a table, `plot` draws them side by side."""
 
     items: tuple[Landscape, ...]
     level: float | None = None  # of the area below it; None: 1 above the highest centre
@@ -216,20 +190,20 @@ class Landscapes:
 
     @property
     def common_level(self) -> float:
-        """The loss that the areas of all of them are below."""
+        """The loss level of the areas."""
         if self.level is not None:
             return self.level
         centers = [item.center for item in self.items if math.isfinite(item.center)]
         return max(centers, default=0.0) + 1.0
 
     def sharpness(self) -> list[Sharpness]:
-        """Of each, at the common level."""
+        """The sharpness of each, at the common level."""
         level = self.common_level
         return [measure_sharpness(item.alphas, item.losses, level=level) for item in self.items]
 
     @property
     def share_directions(self) -> bool:
-        """Whether all moved the same parameters by the same Gaussian numbers."""
+        """Whether all have the same parameters and the same Gaussian directions."""
         return len({(item.seed, item.origin.get("shapes")) for item in self.items}) == 1
 
     def __str__(self) -> str:
@@ -247,3 +221,18 @@ class Landscapes:
 
 def _grid(item: Landscape) -> str:
     return f"{len(item.alphas)} x {len(item.betas)} to {item.alphas[-1]:g}"
+
+
+def to_plain(value: Any) -> Any:
+    """A value for JSON: tuples as lists, NaN and infinity as texts, which `float` reads again.
+
+    >>> to_plain({"losses": (0.1, math.inf, math.nan)})
+    {'losses': [0.1, 'inf', 'nan']}
+    """
+    if isinstance(value, Mapping):
+        return {key: to_plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,11 +1,14 @@
-"""The landscape of a run: its weights, its task, its training data, from its folder."""
+"""The loss landscape of a run, from its folder: weights, task and training data.
+
+`prepare` loads a run and evaluates its centre, `compute` the other points of the grid.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from bitcycle.data import Batch
-from bitcycle.landscape.model import plain_bits
 from bitcycle.landscape.points import LossAt, PointFile, compute_points
 from bitcycle.landscape.result import Grid, Landscape, Point, to_plain
 from bitcycle.landscape.surface import (
     Ranges,
     Surface,
+    bits_to_plain,
     check_ranges,
     moving_parameters,
     shapes_digest,
@@ -40,73 +43,12 @@ from bitcycle.train.result import weights_digest
 from bitcycle.train.run_directory import RunDirectory, machine
 from bitcycle.train.session import Session, build_session, kept_settings
 
-
-class FirstSamples:
-    """The batches of the first `num` training samples (None: of all), as evaluation cuts them.
-
-    Independent samples are counted exactly. Windows of a text, whose state is carried on, and
-    graphs come in whole batches: as many as it takes.
-    """
-
-    def __init__(self, task: Task, num: int | None, device: torch.device) -> None:
-        if num is not None and num < 1:
-            raise ValueError(f"samples ({num}) must be at least 1")
-        self._task, self._num, self._device = task, num, device
-        self._kept = None if num is None else list(self._batches())
-        self.num_samples = sum(_length(task, batch) for batch in self)
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self._batches() if self._kept is None else iter(self._kept)
-
-    def _batches(self) -> Iterator[Batch]:
-        count = 0
-        for batch in self._task.eval_batches("train"):
-            left = None if self._num is None else self._num - count
-            if left is not None and left <= 0:
-                return
-            part = batch if left is None else _first(batch, left)
-            count += _length(self._task, part)
-            yield part.to(self._device)
-
-    def mean_loss(self, model: nn.Module) -> float:
-        """As `bitcycle eval` computes it: the same sums, divided by the same count."""
-        return mean_loss(self._task, model, self, self._device)
-
-
-def mean_loss(
-    task: Task, model: nn.Module, batches: Iterable[Batch], device: torch.device
-) -> float:
-    """The task's "loss" over some batches."""
-    task.start_pass()
-    totals: dict[str, Tensor] = {}
-    for batch in batches:
-        _, sums = task.loss(model, batch)
-        for name, value in sums.items():
-            totals[name] = totals[name] + value if name in totals else value
-    return task.metrics(reduce_sums(totals, device, 1))["loss"]
-
-
-def _length(task: Task, batch: Batch) -> int:
-    return task.inputs(batch)[0].shape[0]
-
-
-def _first(batch: Batch, num: int) -> Batch:
-    if batch.indices is None or len(batch.indices) <= num:  # one that cannot be cut has none
-        return batch
-    return replace(
-        batch,
-        inputs=batch.inputs[:num],
-        targets=batch.targets[:num],
-        indices=batch.indices[:num],
-    )
-
-
 Checkpoint = Literal["last", "best"]
 
 
 @dataclass(frozen=True)
-class OpenRun:
-    """A run whose losses can be asked for."""
+class LoadedRun:
+    """A run in memory, with the surface of its losses."""
 
     surface: Surface
     label: str
@@ -117,14 +59,13 @@ class OpenRun:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSurface:
-    """Which surface of which run; loads it in whichever process asks.
+    """The settings of a landscape of a run; every process loads the run itself.
 
     precision: high (the schedule's top), scheduled, full (float32), or bits such as w8a8.
     ranges: "batch" or "observed", see `surface_of`. samples: None for the whole training split.
-    seed: of the directions, equal for all runs that are compared. overrides: for what may differ on
-    this machine, such as --data.root. threads: of each process; None: the run's own, else one. They
-    divide sums, so that the last bits depend on them, and must not depend on the number of
-    processes.
+    seed: of the directions, equal for all runs that are compared. overrides: settings that may
+    differ on this machine, such as --data.root. threads: of each process; None: the run's own, else
+    one. The last bits of a loss depend on the threads, but never on the number of processes.
     """
 
     directory: str
@@ -143,13 +84,13 @@ class RunSurface:
 
     @contextmanager
     def opened(self) -> Iterator[LossAt]:
-        """(alpha, beta) -> loss."""
+        """(alpha, beta) -> loss, inside the `with` block."""
         with self.loaded() as run:
             yield run.surface.loss_at
 
     @contextmanager
-    def loaded(self) -> Iterator[OpenRun]:
-        """The run with all that is known of it."""
+    def loaded(self) -> Iterator[LoadedRun]:
+        """Load the run from its checkpoint."""
         directory = RunDirectory(self.directory)
         config = override(directory.read_config(), list(self.overrides))
         config = replace(config, threads=self.threads or config.threads or 1)
@@ -165,7 +106,7 @@ class RunSurface:
                 yield run
 
     @contextmanager
-    def _opened(self, session: Session, step: int) -> Iterator[OpenRun]:
+    def _opened(self, session: Session, step: int) -> Iterator[LoadedRun]:
         model, config = session.model, session.config
         bits = eval_precision(self.precision, session.bits)
         if self.ranges == "observed":
@@ -177,7 +118,7 @@ class RunSurface:
             "step": step,
             "weights": weights_digest(model),
             "shapes": shapes_digest(moving_parameters(model).items()),
-            "bits": plain_bits(bits),
+            "bits": bits_to_plain(bits),
             "ranges": self.ranges,
             "seed": self.seed,
             "data": config.data.name,
@@ -190,15 +131,15 @@ class RunSurface:
         precision = describe_precision(model, bits)
         loss = samples.mean_loss
         with surface_of(model, loss, seed=self.seed, precision=bits, ranges=self.ranges) as surface:
-            yield OpenRun(surface, config.run_name, precision, samples.num_samples, origin)
+            yield LoadedRun(surface, config.run_name, precision, samples.num_samples, origin)
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A surface that was looked at: its centre, and the seconds that loading and a point take.
+class PreparedSurface:
+    """A surface with the loss at its centre and the seconds that loading and a point take.
 
-    origin has the loss at the centre as well: points of an earlier computation are used only if it
-    is the same to the bit, that is, if data, arithmetic and machine still give what they gave.
+    origin also has the loss at the centre. Points of an earlier computation are used only if that
+    is equal to the bit, which shows that data, arithmetic and machine give the same numbers.
     """
 
     what: RunSurface
@@ -212,12 +153,12 @@ class Prepared:
     point_seconds: float
 
     def seconds(self, num_points: int, jobs: int) -> float:
-        """About how long that many points take."""
+        """Estimated time of so many points."""
         return self.load_seconds + self.point_seconds * num_points / jobs
 
 
-def prepare(what: RunSurface, grid: Grid) -> Prepared:
-    """Load the run and evaluate its centre twice, the second time to see how long it takes."""
+def prepare(what: RunSurface, grid: Grid) -> PreparedSurface:
+    """Load the run and evaluate its centre twice, the second time to measure a point."""
     start = time.perf_counter()
     with what.loaded() as run:
         center = run.surface.loss_at(0.0, 0.0)
@@ -226,12 +167,21 @@ def prepare(what: RunSurface, grid: Grid) -> Prepared:
         end = time.perf_counter()
         shape = {"grid": grid.num, "extent": grid.extent, "center": center}
         origin = to_plain({**run.origin, **shape})
-        return Prepared(what, grid, run.label, run.precision, run.num_samples, center, origin,
-                        loaded - start, end - loaded)  # fmt: skip
+        return PreparedSurface(
+            what=what,
+            grid=grid,
+            label=run.label,
+            precision=run.precision,
+            num_samples=run.num_samples,
+            center=center,
+            origin=origin,
+            load_seconds=loaded - start,
+            point_seconds=end - loaded,
+        )
 
 
-def stored(prepared: Prepared, target: Path) -> Landscape | None:
-    """The landscape in a file, if it is the very one that would be computed; else None."""
+def read_finished(prepared: PreparedSurface, target: Path) -> Landscape | None:
+    """The landscape in a file, if it has the same origin; else None."""
     if not target.exists():
         return None
     found = Landscape.read(target)
@@ -239,29 +189,29 @@ def stored(prepared: Prepared, target: Path) -> Landscape | None:
 
 
 def compute(
-    prepared: Prepared,
+    prepared: PreparedSurface,
     target: Path,
     *,
     jobs: int = 1,
     advance: Callable[[int], None] = lambda done: None,
 ) -> Landscape:
-    """Compute what is missing and write the file; `advance` is told how many points are done.
+    """Compute the missing points and write the landscape. advance: called with the points done.
 
-    Points go to a file beside the target as they come: after an interruption, the next call goes on
-    from there, and ends with the very numbers of an undisturbed one.
+    Points are kept in a file next to the target as they come. After an interruption, the next call
+    computes the rest, and the result has exactly the numbers of an uninterrupted one.
     """
     grid, store = prepared.grid, point_file(prepared, target)
-    before = time.perf_counter() - prepared.load_seconds - prepared.point_seconds
-    finished = stored(prepared, target)
+    last = time.perf_counter() - prepared.load_seconds - prepared.point_seconds
+    finished = read_finished(prepared, target)
     if finished is not None:
-        store.remove()  # of a process that was killed between its last two lines
+        store.remove()  # left by a process that was killed after the write
         return finished
 
     def keep(point: Point, loss: float) -> None:
-        nonlocal before
+        nonlocal last
         now = time.perf_counter()
-        store.add(point, loss, now - before)
-        before = now
+        store.add(point, loss, now - last)
+        last = now
 
     with store.opened():
         if grid.center not in store.losses:
@@ -289,8 +239,8 @@ def compute(
     return landscape
 
 
-def _made(prepared: Prepared, seconds: float | None, jobs: int) -> dict[str, Any]:
-    """Machine and jobs of the part that finished it, the seconds of all parts together."""
+def _made(prepared: PreparedSurface, seconds: float | None, jobs: int) -> dict[str, Any]:
+    """Machine and jobs of the last part, and the seconds of all parts."""
     directory = RunDirectory(prepared.what.directory)
     config, begun = directory.read_config(), directory.read_environment()
     return {
@@ -306,19 +256,75 @@ def _made(prepared: Prepared, seconds: float | None, jobs: int) -> dict[str, Any
     }
 
 
-def point_file(prepared: Prepared, target: Path) -> PointFile:
-    """Where the points of an unfinished landscape are kept: landscape.partial-1a2b3c4d.jsonl.
+def point_file(prepared: PreparedSurface, target: Path) -> PointFile:
+    """The points of an unfinished landscape: landscape.partial-1a2b3c4d.jsonl.
 
-    Other settings have another name: to try them out does not cost the points of a long run.
+    The name depends on the settings: trying other settings keeps the points of a long computation.
     """
     text = json.dumps(prepared.origin, sort_keys=True)
     key = hashlib.sha256(text.encode()).hexdigest()[:8]
     return PointFile(target.with_name(f"{target.stem}.partial-{key}.jsonl"), prepared.origin)
 
 
-def num_missing(prepared: Prepared, target: Path) -> int:
-    """Points that are still to be computed."""
-    if stored(prepared, target) is not None:
+def num_missing(prepared: PreparedSurface, target: Path) -> int:
+    """The number of points that are still to be computed."""
+    if read_finished(prepared, target) is not None:
         return 0
     known = point_file(prepared, target).read()
     return len(prepared.grid.points) - len({*known, prepared.grid.center})
+
+
+# -- training samples ------------------------------------------------------------------------------
+
+
+class FirstSamples:
+    """The first `num` training samples (None: all), in the batches of an evaluation.
+
+    Independent samples are counted exactly. Windows of a text, which carry a state, and graphs come
+    in whole batches.
+    """
+
+    def __init__(self, task: Task, num: int | None, device: torch.device) -> None:
+        if num is not None and num < 1:
+            raise ValueError(f"samples ({num}) must be at least 1")
+        self._task, self._num, self._device = task, num, device
+        self._kept = None if num is None else list(self._batches())
+        self.num_samples = sum(_length(task, batch) for batch in self)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self._batches() if self._kept is None else iter(self._kept)
+
+    def _batches(self) -> Iterator[Batch]:
+        count = 0
+        for batch in self._task.eval_batches("train"):
+            left = None if self._num is None else self._num - count
+            if left is not None and left <= 0:
+                return
+            part = batch if left is None else _first(batch, left)
+            count += _length(self._task, part)
+            yield part.to(self._device)
+
+    def mean_loss(self, model: nn.Module) -> float:
+        """The loss of `bitcycle eval`: the same sums, divided by the same count."""
+        self._task.start_pass()
+        totals: dict[str, Tensor] = {}
+        for batch in self:
+            _, sums = self._task.loss(model, batch)
+            for name, value in sums.items():
+                totals[name] = totals[name] + value if name in totals else value
+        return self._task.metrics(reduce_sums(totals, self._device, 1))["loss"]
+
+
+def _length(task: Task, batch: Batch) -> int:
+    return task.inputs(batch)[0].shape[0]
+
+
+def _first(batch: Batch, num: int) -> Batch:
+    if batch.indices is None or len(batch.indices) <= num:  # one that cannot be cut has none
+        return batch
+    return replace(
+        batch,
+        inputs=batch.inputs[:num],
+        targets=batch.targets[:num],
+        indices=batch.indices[:num],
+    )

@@ -1,11 +1,11 @@
-"""The loss of a model whose weights are moved along two directions."""
+"""The loss of a model whose weights are moved along two filter-normalized random directions."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -22,14 +22,16 @@ from bitcycle.train.evaluate import evaluating, is_converted
 EPSILON = 1e-10
 _MASK = (1 << 64) - 1
 
+LossFunction = Callable[[nn.Module], float | Tensor]
+Ranges = Literal["batch", "observed"]
 Direction = dict[str, Tensor]  # by parameter name; parameters that do not move are not in it
 
 
 def gaussian(size: int, *, seed: int, number: int, name: str) -> NDArray[np.float64]:
-    """Standard normal numbers, a function of nothing but the arguments (Box and Muller).
+    """Standard normal numbers that depend only on the arguments (Box and Muller).
 
-    number: which of the two directions. name: the parameter's, so that every model that has a
-    parameter of this name and size gets these very numbers, whatever else it has.
+    number: of the direction, 0 or 1. name: of the parameter: models that share a parameter's name
+    and size get the same numbers for it.
 
     >>> gaussian(2, seed=0, number=0, name="fc.weight").round(4).tolist()
     [0.0426, 0.0705]
@@ -45,7 +47,7 @@ def gaussian(size: int, *, seed: int, number: int, name: str) -> NDArray[np.floa
 
 
 def filter_normalize(direction: Tensor, weight: Tensor) -> Tensor:
-    """Each slice along dimension 0 gets the norm of the weight's: d_i |w_i| / (|d_i| + 1e-10).
+    """Scale each slice along dimension 0 to the norm of the weight: d_i |w_i| / (|d_i| + 1e-10).
 
     >>> weight = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
     >>> filter_normalize(torch.tensor([[0.0, 2.0], [1.0, 1.0]]), weight)
@@ -59,7 +61,7 @@ def filter_normalize(direction: Tensor, weight: Tensor) -> Tensor:
 
 
 def moving_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Those with filters: two dimensions and more. Biases and norms have direction zero."""
+    """The parameters with two dimensions or more. Biases and norms have direction zero."""
     found = {
         name: parameter
         for name, parameter in model.named_parameters()
@@ -74,7 +76,7 @@ def moving_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def make_directions(model: nn.Module, seed: int) -> tuple[Direction, Direction]:
-    """Two filter-normalized Gaussian directions of a model, from its present weights.
+    """Two filter-normalized Gaussian directions for the current weights of a model.
 
     Models with equal parameter names and shapes get equal Gaussian numbers from equal seeds; each
     is then scaled to its own weights.
@@ -93,19 +95,15 @@ def _make_one(parameters: dict[str, nn.Parameter], seed: int, number: int) -> Di
 
 
 def shapes_digest(parameters: Iterable[tuple[str, Tensor]]) -> str:
-    """Equal for models that share their directions: a hash of names and shapes."""
+    """A hash of names and shapes; models with the same hash share their directions."""
     text = ";".join(f"{name}:{tuple(value.shape)}" for name, value in sorted(parameters))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-LossFunction = Callable[[nn.Module], float | Tensor]
-Ranges = Literal["batch", "observed"]
-
-
 class Surface:
-    """loss(w + alpha d1 + beta d2). Every point starts from the same w: the order is irrelevant.
+    """loss(w + alpha d1 + beta d2). Every point starts from the same w, so the order is irrelevant.
 
-    Moves the model's weights and leaves them moved; `surface_of` puts them back.
+    Leaves the weights moved; `surface_of` restores them.
     """
 
     def __init__(self, model: nn.Module, loss_fn: LossFunction, *, seed: int = 0) -> None:
@@ -116,7 +114,7 @@ class Surface:
 
     @torch.no_grad()
     def loss_at(self, alpha: float, beta: float) -> float:
-        """The loss at one point; NaN and infinity are values like others. At (0, 0) w is w."""
+        """The loss at one point; it may be NaN or infinite. At (0, 0) the weights are exactly w."""
         for name, parameter in self._parameters.items():
             weight = self._weights[name]
             if alpha or beta:  # + 0 would turn -0 into 0
@@ -141,11 +139,11 @@ def surface_of(
     precision: Precision | dict[str, Precision] | None = None,
     ranges: Ranges = "batch",
 ) -> Iterator[Surface]:
-    """A surface in evaluation mode at these bits (None: the model's own), without gradients.
+    """The surface of a model in evaluation mode at these bits (None: the model's own).
 
-    ranges: "batch" puts activations on the range of each batch, so that those of moved weights are
-    not clipped; "observed" on the ranges of training, as evaluation does. Afterwards, also after an
-    exception, the model is to the bit what it was: weights, buffers, ranges, bits and modes.
+    ranges: "batch" quantizes activations by the range of each batch, so that those of moved weights
+    are not clipped; "observed" by the ranges of training, as evaluation does. Afterwards, also
+    after an exception, weights, buffers, ranges, bits and modes are exactly what they were.
     """
     check_ranges(ranges)
     if precision is None:
@@ -161,14 +159,21 @@ def surface_of(
 
 
 def check_ranges(ranges: str) -> None:
-    """Raise for a word that is no policy."""
+    """Raise ValueError unless `ranges` is one of the two."""
     if ranges not in get_args(Ranges):
         raise ValueError(f"ranges ({ranges!r}) must be one of {', '.join(get_args(Ranges))}")
 
 
 def _forget_ranges(model: nn.Module) -> None:
-    """A layer that has observed nothing takes the range of the batch, and here need not warn."""
+    """Reset the observed ranges: layers then use the range of the batch, here without a warning."""
     for layer in model.modules():
         if isinstance(layer, QuantizedLayer):
             layer.reset_ranges()
             layer.shared.has_warned_unobserved = True
+
+
+def bits_to_plain(bits: Precision | dict[str, Precision]) -> Any:
+    """Bits as text, or a text per layer."""
+    if isinstance(bits, Precision):
+        return str(bits)
+    return {str(name): str(each) for name, each in bits.items()}

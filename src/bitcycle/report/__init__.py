@@ -1,4 +1,4 @@
-"""Pictures and report pages. matplotlib, plotly and jinja2 are used only in here."""
+"""Pictures and report pages. Only this package imports matplotlib, plotly and jinja2."""
 
 from __future__ import annotations
 

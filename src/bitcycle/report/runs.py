@@ -1,83 +1,43 @@
-"""Run folders as the report reads them: methods, their seeds, logs and bits over the steps."""
+"""The methods of a study as the report shows them, and run folders read as a study."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from bitcycle.analysis.compare import SeedGroup
+from bitcycle.analysis.compare import Comparison
 from bitcycle.analysis.config_id import config_id
 from bitcycle.precision import PARENTS, ROLES
 from bitcycle.schedules import Bits, Schedule, parse_schedule
 from bitcycle.schedules.segments import Segment, find_segments
-from bitcycle.study.results import MethodResult, RunState, State, StudyResult
-from bitcycle.study.study import Method, Study, StudyRun
+from bitcycle.study.results import MethodResult, RunStatus, StudyResult
+from bitcycle.study.study import Method, Study
 from bitcycle.train.config import RunConfig
 from bitcycle.train.result import RunResult
 from bitcycle.train.run_directory import RunDirectory
 
-# -- logs -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class LoggedRun:
-    """One run. Its files are read once, on first use; missing ones are empty."""
-
-    directory: Path
-    config: RunConfig
-    result: RunResult | None
-
-    @property
-    def seed(self) -> int:
-        """Of its configuration."""
-        return self.config.seed
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the run has a folder."""
-        return (self.directory / "config.yaml").exists()
-
-    @cached_property
-    def metrics(self) -> list[dict[str, Any]]:
-        """The complete lines of metrics.jsonl."""
-        lines = RunDirectory(self.directory).read_metrics()
-        return [
-            line for line in lines if isinstance(line, dict) and isinstance(line.get("step"), int)
-        ]
-
-    @cached_property
-    def environment(self) -> dict[str, Any]:
-        """env.json."""
-        return read_object(self.directory / "env.json") or {}
-
-    @property
-    def num_steps(self) -> int:
-        """Of the whole run if known, else the steps logged so far."""
-        if self.result is not None:
-            return self.result.steps
-        return self.config.steps or max((line["step"] for line in self.metrics), default=0)
+# -- schedules and bits of a method ---------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoggedMethod:
-    """One method with its runs. title: its label, with the group if the study has several."""
+class MethodLog(MethodResult):
+    """A method, its runs and their logs. title: its label, with the group if there are several."""
 
-    key: str
-    label: str
     title: str
-    group: str
-    config: RunConfig
-    runs: tuple[LoggedRun, ...]
 
     @property
-    def begun(self) -> tuple[LoggedRun, ...]:
+    def config(self) -> RunConfig:
+        """The configuration of the method."""
+        return self.method.config
+
+    @property
+    def started(self) -> tuple[RunStatus, ...]:
         """The runs with a folder."""
-        return tuple(run for run in self.runs if run.has_begun)
+        return tuple(run for run in self.runs if RunDirectory(run.directory).exists)
 
     @property
     def num_steps(self) -> int:
@@ -87,7 +47,7 @@ class LoggedMethod:
     @property
     def found_low(self) -> int | None:
         """The lower bound that the range test of the first finished run put in for `auto`."""
-        tests = [run.result.range_test for run in self.runs if run.result is not None]
+        tests = [result.range_test for result in self.results.values()]
         return next((int(test["test"]["low"]) for test in tests if test is not None), None)
 
     def schedules(self) -> dict[str, list[str]]:
@@ -114,7 +74,7 @@ class LoggedMethod:
         schedule = _parse(text)
         if schedule is None or self.num_steps < 1:
             return []
-        is_length_known = self.config.steps is not None or any(run.result for run in self.runs)
+        is_length_known = self.config.steps is not None or bool(self.results)
         if schedule.is_adaptive or not is_length_known:
             return self.logged_bits(role)
         return find_segments(schedule, self.num_steps)
@@ -128,7 +88,7 @@ class LoggedMethod:
 
     def logged_bits(self, role: str) -> list[Segment]:
         """The bits in the log of the first run that has one; a line holds since the line before."""
-        for run in self.begun:
+        for run in self.started:
             lines = [line for line in run.metrics if isinstance(line.get("bits"), dict)]
             if not lines:
                 continue
@@ -136,14 +96,14 @@ class LoggedMethod:
             bits = [_most_bits(line["bits"].get(role)) for line in lines]
             return [
                 Segment(starts[places[0]], starts[places[-1] + 1], value)
-                for value, run_of in groupby(range(len(bits)), key=lambda i: bits[i])
-                if (places := list(run_of))
+                for value, equal in groupby(range(len(bits)), key=lambda i: bits[i])
+                if (places := list(equal))
             ]
         return []
 
 
 def _most_bits(bits: Any) -> Bits:
-    """Of a log line: a number, None, or the distinct numbers of all layers (32 is float32)."""
+    """The bits of a log line: a number, None, or those of all layers (32 is float32)."""
     if isinstance(bits, list):
         most = max((b for b in bits if isinstance(b, int)), default=32)
         return None if most >= 32 else most
@@ -157,35 +117,27 @@ def _parse(text: str) -> Schedule | None:
         return None
 
 
-def logged_methods(result: StudyResult) -> list[LoggedMethod]:
+def method_logs(result: StudyResult) -> list[MethodLog]:
     """The methods of a study."""
     has_groups = len(result.study.groups) > 1
     return [
-        LoggedMethod(
-            key=row.method.key,
-            label=row.method.label,
-            title=row.method.key if has_groups else row.method.label,
-            group=row.method.group,
-            config=row.method.config,
-            runs=tuple(LoggedRun(r.directory, r.run.config, r.result) for r in row.runs),
+        MethodLog(
+            method=each.method,
+            runs=each.runs,
+            title=each.method.key if has_groups else each.method.label,
         )
-        for row in result.methods
+        for each in result.methods
     ]
 
 
-def logged_entries(entries: Iterable[SeedGroup]) -> list[LoggedMethod]:
-    """The configurations of a comparison."""
-    return [
-        LoggedMethod(
-            key=entry.name,
-            label=entry.name,
-            title=entry.name,
-            group="",
-            config=entry.config,
-            runs=tuple(LoggedRun(run.directory, run.config, run.result) for run in entry.runs),
-        )
-        for entry in entries
-    ]
+def comparison_logs(comparison: Comparison) -> list[MethodLog]:
+    """The configurations of `bitcycle compare`."""
+    logs = []
+    for entry in comparison.groups:
+        method = Method(label=entry.name, config=entry.config)
+        runs = [_status(method, run.directory, run.config, run.result) for run in entry.runs]
+        logs.append(MethodLog(method=method, runs=tuple(runs), title=entry.name))
+    return logs
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
@@ -197,19 +149,7 @@ def read_object(path: Path) -> dict[str, Any] | None:
     return stored if isinstance(stored, dict) else None
 
 
-# -- folders of runs without a study --------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Run:
-    path: Path
-    config: RunConfig
-    result: RunResult | None
-    error: str | None
-
-    @property
-    def state(self) -> State:
-        return "done" if self.result is not None else "failed" if self.error else "started"
+# -- run folders as a study -----------------------------------------------------------------------
 
 
 def find_runs(folder: str | Path) -> list[Path]:
@@ -240,59 +180,64 @@ def collect_runs(directories: Iterable[str | Path]) -> StudyResult:
             notes.append(f"{path.name} is left out: {error}")
     if not runs:
         raise ValueError("there is no run to report: " + ("; ".join(notes) or "give at least one"))
-    sets: dict[tuple[Path, str], list[_Run]] = {}
+    sets: dict[tuple[Path, str], list[RunStatus]] = {}
     for run in runs:
-        sets.setdefault((run.path.parent, config_id(run.config)), []).append(run)
-    methods = _methods(list(sets.values()))
+        sets.setdefault((run.directory.parent, config_id(run.config)), []).append(run)
+    results = tuple(_name_methods(list(sets.values())))
     first = paths[0].resolve()
     study = Study(
         name=(first if len(paths) == 1 else first.parent).name or "runs",
         description="",
-        methods=tuple(methods),
-        seeds=tuple(sorted({run.config.seed for run in runs})),
+        methods=tuple(result.method for result in results),
+        seeds=tuple(sorted({run.seed for run in runs})),
         notes=tuple(notes),
     )
-    results = [_result(method, same) for method, same in zip(methods, sets.values(), strict=True)]
-    return StudyResult(study=study, output=paths[0].parent, methods=tuple(results))
+    return StudyResult(study=study, output=paths[0].parent, methods=results)
 
 
-def _read(path: Path) -> _Run:
+def _read(path: Path) -> RunStatus:
     directory = RunDirectory(path)
     config = directory.read_config()
-    if not directory.is_finished:
-        return _Run(path, config, None, None)
+    method = Method(label=config.name, config=config)
+    result = error = None
     try:
-        return _Run(path, config, RunResult.read(path), None)
-    except ValueError as error:
-        return _Run(path, config, None, str(error))
+        result = RunResult.read(path) if directory.is_finished else None
+    except ValueError as damage:
+        error = str(damage)
+    return _status(method, path, config, result, error)
 
 
-def _methods(sets: Sequence[Sequence[_Run]]) -> list[Method]:
+def _status(
+    method: Method,
+    path: Path,
+    config: RunConfig,
+    result: RunResult | None,
+    error: str | None = None,
+) -> RunStatus:
+    return RunStatus(
+        method=method,
+        config=config,
+        directory=path,
+        state="done" if result is not None else "failed" if error else "started",
+        result=result,
+        error=error,
+    )
+
+
+def _name_methods(sets: Sequence[Sequence[RunStatus]]) -> Iterator[MethodResult]:
     """Labels are the runs' names; equal names get folder and configuration, then a number."""
     names = [same[0].config.name for same in sets]
-    methods: list[Method] = []
-    for place, (same, name) in enumerate(zip(sets, names, strict=True), 1):
+    used: set[tuple[str, str]] = set()
+    for number, (same, name) in enumerate(zip(sets, names, strict=True), 1):
         config, label = same[0].config, name
         if names.count(name) > 1:
-            label = f"{name} ({same[0].path.parent.name}, {config_id(config)})"
+            label = f"{name} ({same[0].directory.parent.name}, {config_id(config)})"
         group = f"{config.model.name} on {config.data.name}"
-        if any((method.group, method.label) == (group, label) for method in methods):
-            label = f"{label} #{place}"
-        methods.append(Method(label=label, config=config, group=group))
-    return methods
-
-
-def _result(method: Method, same: Sequence[_Run]) -> MethodResult:
-    return MethodResult(
-        method=method,
-        runs=tuple(
-            RunState(
-                run=StudyRun(method=method, seed=run.config.seed, config=run.config),
-                directory=run.path,
-                state=run.state,
-                result=run.result,
-                error=run.error,
-            )
-            for run in sorted(same, key=lambda run: run.config.seed)
-        ),
-    )
+        if (group, label) in used:
+            label = f"{label} #{number}"
+        used.add((group, label))
+        method = Method(label=label, config=config, group=group)
+        by_seed = sorted(same, key=lambda run: run.seed)
+        yield MethodResult(
+            method=method, runs=tuple(replace(run, method=method) for run in by_seed)
+        )

@@ -1,20 +1,24 @@
-"""The demo: static 8-bit against cycled precision on real images, in a minute, no download."""
+"""The demo: static 8-bit against cyclic precision on images of digits, in a minute, no download.
+
+`bitcycle demo` calls `run_demo` and prints the `DemoResult`: its `str()` is the table.
+"""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import fmean
 
 from bitcycle.recipes import recipe
 from bitcycle.study.engines import make_engine
 from bitcycle.study.headline import headline
 from bitcycle.study.progress import Lines, failures_text
-from bitcycle.study.results import MethodResult, StudyResult, write_options
+from bitcycle.study.results import StudyResult, write_options
 from bitcycle.study.runner import run_study
 from bitcycle.study.study import Method, Study, StudyOptions
+from bitcycle.study.summary import MethodSummary, summarize
 from bitcycle.tables import text_table
 
 METHODS = {
@@ -28,48 +32,32 @@ WIDTH = 90
 
 
 @dataclass(frozen=True)
-class DemoRow:
-    """One method over its seeds."""
-
-    method: str
-    forward: str  # the schedule of weights and activations, as text
-    num_steps: int
-    accuracies: tuple[float, ...]
-    relative_cost: float  # BitOPs, static 8/8 = 1
-    seconds: float  # mean wall-clock of a run
-    directories: tuple[str, ...]
-
-    @property
-    def mean(self) -> float:
-        """Mean accuracy."""
-        return mean(self.accuracies)
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation over seeds; 0 for a single one."""
-        return stdev(self.accuracies) if len(self.accuracies) > 1 else 0.0
-
-
-@dataclass(frozen=True)
 class DemoResult:
-    """The rows of the demo; `str()` is its table. study: what they were made of."""
+    """The finished demo. `str()` is its table."""
 
-    rows: tuple[DemoRow, ...]
-    study: StudyResult | None = field(default=None, compare=False, repr=False)
+    study: StudyResult
+
+    @property
+    def methods(self) -> tuple[MethodSummary, ...]:
+        """The methods in the order of the table."""
+        [group] = summarize(self.study)
+        return group.methods
 
     def __str__(self) -> str:
-        body = [
-            (row.method, f"{row.mean:.2f} +- {row.spread:.2f}", f"{row.relative_cost:.3f}",
-             f"{row.seconds:.1f} s")
-            for row in self.rows
-        ]  # fmt: skip
-        seeds = _seeds(len(self.rows[0].accuracies))
+        rows = []
+        for each in self.methods:
+            assert each.summary is not None
+            accuracy = f"{each.summary.mean:.2f} +- {each.summary.std or 0.0:.2f}"
+            seconds = fmean(run.seconds for run in each.result.results.values())
+            rows.append((each.label, accuracy, f"{each.relative_cost:.3f}", f"{seconds:.1f} s"))
         header = ("forward/backward bits", "test accuracy %", "training cost", "time per run")
-        answer = "" if self.study is None else f"{textwrap.fill(headline(self.study), WIDTH)}\n\n"
+        seeds = _seeds(len(self.study.study.seeds))
         return (
-            f"{text_table(header, body, right=(1, 2, 3))}\n\n{answer}"
-            "bits      of weights and activations / of errors; CPT (cyclic precision training) "
-            "raises\n          the first from 3 to 8, eight times in a run\n"
+            f"{text_table(header, rows, right=(1, 2, 3))}\n\n"
+            f"{textwrap.fill(headline(self.study), WIDTH)}\n\n"
+            "bits      of weights and activations / of errors, the gradients with respect to "
+            "outputs;\n          CPT (cyclic precision training) raises the first from 3 to 8, "
+            "eight times in a run\n"
             f"accuracy  mean +- standard deviation over {seeds} on 360 test images, where "
             "one is 0.28\n          points; evaluated at the most bits of the schedule\n"
             "cost      bit operations (BitOPs) of all training steps, static 8/8 = 1\n"
@@ -82,7 +70,7 @@ def _seeds(number: int) -> str:
 
 
 def demo_study(num_seeds: int = 3) -> Study:
-    """Four methods that differ in nothing but bits."""
+    """The study of the demo: four methods that differ only in bits."""
     return Study(
         name="demo",
         description="Static 8-bit against cycled precision: a small residual net on 8x8 images of "
@@ -97,7 +85,7 @@ def demo_study(num_seeds: int = 3) -> Study:
 def run_demo(
     output: Path, *, num_seeds: int = 3, num_jobs: int = 2, say: Callable[[str], None] = print
 ) -> DemoResult:
-    """Train what is missing below `output`, several runs at a time, and sum up."""
+    """Train the runs that have no result below `output`, and return all results."""
     if num_seeds < 1 or num_jobs < 1:
         raise ValueError(f"seeds ({num_seeds}) and jobs ({num_jobs}) must be at least 1")
     study = demo_study(num_seeds)
@@ -110,28 +98,4 @@ def run_demo(
     result = run_study(study, output, engine=engine, retry_failed=True, watcher=Lines(say))
     if result.count("failed"):
         raise ChildProcessError(failures_text(result).replace("--retry-failed", "the same command"))
-    return summarize(result)
-
-
-def summarize(result: StudyResult) -> DemoResult:
-    """Rows in the order of the methods, costs relative to the baseline's."""
-    [group] = result.study.groups
-    baseline = result.baseline(group)
-    assert baseline is not None
-    assert baseline.bitops is not None
-    rows = tuple(_row(row, baseline.bitops) for row in result.methods)
-    return DemoResult(rows, result)
-
-
-def _row(row: MethodResult, baseline_bitops: float) -> DemoRow:
-    runs = list(row.results.values())
-    assert row.bitops is not None
-    return DemoRow(
-        method=row.method.label,
-        forward=str(row.method.config.precision.forward),
-        num_steps=runs[0].steps,
-        accuracies=tuple(row.values.values()),
-        relative_cost=row.bitops / baseline_bitops,
-        seconds=mean(run.seconds for run in runs),
-        directories=tuple(run.directory for run in runs),
-    )
+    return DemoResult(result)

@@ -1,4 +1,4 @@
-"""What a study would train: its runs, their BitOPs, and the time at the pace of a measured step."""
+"""The dry run of a study: the runs it would train, their BitOPs, and the time they would take."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from bitcycle.analysis.cost import estimate_cost
 from bitcycle.analysis.training_spec import spec_from_config
-from bitcycle.study.results import MethodResult, RunState, StudyResult
+from bitcycle.study.results import RunStatus, StudyResult, distinct_runs
 from bitcycle.study.study import Method
 from bitcycle.tables import text_table
 from bitcycle.train.config import RunConfig
@@ -22,54 +22,15 @@ from bitcycle.train.progress import duration
 from bitcycle.train.session import build_session, kept_settings
 from bitcycle.warnings import BitcycleWarning
 
-WARM_UP, MEASURED = 2, 3
-
-
-def measure_step(config: RunConfig) -> tuple[float, int]:
-    """(seconds of a step, steps of the run): the median of three after a warm-up of two."""
-    quiet = replace(config, tracking=replace(config.tracking, tensorboard=False))
-    with kept_settings(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", BitcycleWarning)  # the run itself will say it
-        session = build_session(quiet)
-        times: list[float] = []
-        with closing(steps_of_run(session, is_endless=True)) as steps:
-            for micro_batches, _ in zip(steps, range(WARM_UP + MEASURED), strict=False):
-                began = time.perf_counter()
-                update(session, micro_batches, checks_loss=False)
-                times.append(time.perf_counter() - began)
-    return median(times[WARM_UP:] or times), session.total_steps
-
-
-def step_kind(config: RunConfig) -> str:
-    """Equal for configurations whose steps take about the same: the bits themselves do not count.
-
-    >>> from bitcycle.recipes import recipe
-    >>> cycled, static = recipe("digits-cpt-3-8-8"), recipe("digits-static-3-8")
-    >>> step_kind(cycled) == step_kind(static), step_kind(static) == step_kind(
-    ...     recipe("digits-float32")
-    ... )
-    (True, False)
-    """
-    settings: dict[str, Any] = to_dict(config)
-    precision = settings["precision"]
-    kept = ("task", "model", "data", "accumulate", "autocast", "channels_last", "threads",
-            "steps", "epochs")  # fmt: skip
-    rules = None
-    if not config.precision.is_float:
-        rules = [precision[key] for key in ("quantizer", "quantizer_options", "skip", "only",
-                                            "kernel")]  # fmt: skip
-    return repr(([settings[key] for key in kept], settings["optimizer"]["name"], rules))
-
-
-Measure = Callable[[RunConfig], tuple[float, int]]
+Measure = Callable[[RunConfig], tuple[float, int]]  # (seconds per step, steps of the run)
+NUM_WARM_UP, NUM_TIMED = 2, 3  # steps
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedRun:
-    """One run: None for what cannot be told before it."""
+class RunEstimate:
+    """Steps, BitOPs and time of a run to train; None where they are unknown before training."""
 
-    label: str
-    run: RunState
+    run: RunStatus
     steps: int | None
     bitops: int | None
     seconds: float | None
@@ -77,9 +38,9 @@ class PlannedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class DryRun:
-    """The runs to train, in order, and what remains unknown; `str()` is the page."""
+    """The runs to train, in order, with notes on what is unknown. `str()` is a table."""
 
-    runs: tuple[PlannedRun, ...]
+    runs: tuple[RunEstimate, ...]
     num_done: int
     num_failed: int
     num_jobs: int
@@ -87,80 +48,91 @@ class DryRun:
 
     @property
     def bitops(self) -> int:
-        """Of all runs to train, as far as it is known."""
-        return sum(run.bitops or 0 for run in self.runs)
+        """Of all runs to train, as far as they are known."""
+        return sum(each.bitops or 0 for each in self.runs)
 
     @property
     def seconds(self) -> float:
-        """At `num_jobs` runs at a time, as far as it is known."""
-        times = [run.seconds or 0.0 for run in self.runs]
+        """With `num_jobs` runs at a time, as far as it is known."""
+        times = [each.seconds or 0.0 for each in self.runs]
         return max(sum(times) / self.num_jobs, max(times, default=0.0))
 
     def __str__(self) -> str:
         rows = [
-            (run.label, str(run.run.run.seed), run.run.state, _or_dash(run.steps, ","),
-             _or_dash(run.bitops, ".4g"), duration(run.seconds), run.run.directory.name)
-            for run in self.runs
+            (each.run.method.key, str(each.run.seed), each.run.state, _or_dash(each.steps, ","),
+             _or_dash(each.bitops, ".4g"), duration(each.seconds), each.run.directory.name)
+            for each in self.runs
         ]  # fmt: skip
         header = ("method", "seed", "state", "steps", "BitOPs", "time", "folder")
         table = [text_table(header, rows, right=(1, 3, 4, 5)), ""] if rows else []
-        return "\n".join([*table, self._total(), *(f"note: {note}" for note in self.notes)])
-
-    def _total(self) -> str:
-        but = [
-            f"{number} without {what}"
-            for number, what in (
-                (sum(run.bitops is None for run in self.runs), "BitOPs"),
-                (sum(run.seconds is None for run in self.runs), "time"),
-            )
-            if number
-        ]
-        rest = f" ({', '.join(but)})" if but else ""
-        failed = f", {self.num_failed} failed" if self.num_failed else ""
-        return (
-            f"to train: {len(self.runs)} runs, {self.bitops:.4g} BitOPs, about "
-            f"{duration(self.seconds)} of training steps, {self.num_jobs} at a time{rest}; "
-            f"done: {self.num_done}{failed}"
+        unknown = {
+            "BitOPs": sum(each.bitops is None for each in self.runs),
+            "time": sum(each.seconds is None for each in self.runs),
+        }
+        without = ", ".join(
+            f"{number} without {what}" for what, number in unknown.items() if number
         )
+        failed = f", {self.num_failed} failed" if self.num_failed else ""
+        total = (
+            f"to train: {len(self.runs)} runs, {self.bitops:.4g} BitOPs, about "
+            f"{duration(self.seconds)} of training steps, {self.num_jobs} at a time"
+            f"{f' ({without})' if without else ''}; done: {self.num_done}{failed}"
+        )
+        return "\n".join([*table, total, *(f"note: {note}" for note in self.notes)])
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return "-" if value is None else f"{value:{form}}"
+
+
+def measure_step(config: RunConfig) -> tuple[float, int]:
+    """(seconds per step, steps of the run): the median of three steps after a warm-up of two."""
+    quiet = replace(config, tracking=replace(config.tracking, tensorboard=False))
+    with kept_settings(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", BitcycleWarning)  # the run itself will say it
+        session = build_session(quiet)
+        times: list[float] = []
+        with closing(steps_of_run(session, is_endless=True)) as steps:
+            for micro_batches, _ in zip(steps, range(NUM_WARM_UP + NUM_TIMED), strict=False):
+                began = time.perf_counter()
+                update(session, micro_batches, checks_loss=False)
+                times.append(time.perf_counter() - began)
+    return median(times[NUM_WARM_UP:] or times), session.total_steps
 
 
 def dry_run(
     result: StudyResult,
-    todo: Sequence[RunState],
+    todo: Sequence[RunStatus],
     *,
     num_jobs: int,
     measure: Measure | None = measure_step,
 ) -> DryRun:
-    """Price and time what is to be trained; with `measure=None` no step is taken."""
+    """Count the BitOPs of the runs to train and measure their time.
+
+    With `measure=None` no step is timed: only methods with a finished run have a time.
+    """
     notes: dict[str, None] = {}
     timer = _Timer(result, measure, notes)
-    methods = {state.run.method.key: state.run.method for state in todo}
-    costs = {key: _bitops(method, notes) for key, method in methods.items()}
-    runs = []
-    for state in todo:
-        seconds, steps = timer.of(state)
-        runs.append(
-            PlannedRun(
-                label=state.run.method.key,
-                run=state,
-                steps=steps,
-                bitops=costs[state.run.method.key],
-                seconds=seconds,
-            )
-        )
-    every = {s.directory: s.state for row in result.methods for s in row.runs}
-    chosen = {state.directory for state in todo}
+    methods = {run.method.key: run.method for run in todo}
+    bitops = {key: _bitops(method, notes) for key, method in methods.items()}
+    estimates = []
+    for run in todo:
+        seconds, steps = timer.of(run)
+        cost = bitops[run.method.key]
+        estimates.append(RunEstimate(run=run, steps=steps, bitops=cost, seconds=seconds))
+    chosen = {run.directory for run in todo}
+    runs = distinct_runs(result)
     return DryRun(
-        runs=tuple(runs),
-        num_done=sum(state == "done" for state in every.values()),
-        num_failed=sum(s == "failed" for path, s in every.items() if path not in chosen),
+        runs=tuple(estimates),
+        num_done=sum(run.state == "done" for run in runs),
+        num_failed=sum(run.state == "failed" and run.directory not in chosen for run in runs),
         num_jobs=num_jobs,
         notes=tuple(notes),
     )
 
 
 def _bitops(method: Method, notes: dict[str, None]) -> int | None:
-    """Of one run, counted without data; None where only the run itself can tell."""
+    """The BitOPs of one run, counted without data; None where only training can tell."""
     config = method.config
     if config.precision.auto_high is not None:
         low = config.range_test.low
@@ -180,26 +152,25 @@ def _bitops(method: Method, notes: dict[str, None]) -> int | None:
 
 
 class _Timer:
-    """Seconds and steps of a run: from finished runs of its method, else from a measured step."""
+    """Seconds and steps of a run, from finished runs of its method or from measured steps."""
 
     def __init__(
         self, result: StudyResult, measure: Measure | None, notes: dict[str, None]
     ) -> None:
-        self._rows: dict[str, MethodResult] = {row.method.key: row for row in result.methods}
+        self._finished = {m.method.key: list(m.results.values()) for m in result.methods}
         self._measure, self._notes = measure, notes
         self._measured: dict[str, tuple[float, int] | None] = {}
 
-    def of(self, state: RunState) -> tuple[float | None, int | None]:
-        done = list(self._rows[state.run.method.key].results.values())
-        if done:
-            return sum(run.seconds for run in done) / len(done), done[0].steps
-        config = state.run.config
-        kind = step_kind(config)
+    def of(self, run: RunStatus) -> tuple[float | None, int | None]:
+        finished = self._finished[run.method.key]
+        if finished:
+            return fmean(result.seconds for result in finished), finished[0].steps
+        kind = step_kind(run.config)
         if kind not in self._measured:
-            self._measured[kind] = self._try(config)
+            self._measured[kind] = self._try(run.config)
         measured = self._measured[kind]
         if measured is None:
-            return None, config.steps
+            return None, run.config.steps
         seconds, steps = measured
         return seconds * steps, steps
 
@@ -213,5 +184,22 @@ class _Timer:
             return None
 
 
-def _or_dash(value: float | None, form: str) -> str:
-    return "-" if value is None else f"{value:{form}}"
+def step_kind(config: RunConfig) -> str:
+    """Equal for configurations whose steps take about as long; the number of bits does not count.
+
+    >>> from bitcycle.recipes import recipe
+    >>> cycled, static = recipe("digits-cpt-3-8-8"), recipe("digits-static-3-8")
+    >>> step_kind(cycled) == step_kind(static), step_kind(static) == step_kind(
+    ...     recipe("digits-float32")
+    ... )
+    (True, False)
+    """
+    settings: dict[str, Any] = to_dict(config)
+    precision = settings["precision"]
+    kept = ("task", "model", "data", "accumulate", "autocast", "channels_last", "threads",
+            "steps", "epochs")  # fmt: skip
+    rules = None
+    if not config.precision.is_float:
+        rules = [precision[key] for key in ("quantizer", "quantizer_options", "skip", "only",
+                                            "kernel")]  # fmt: skip
+    return repr(([settings[key] for key in kept], settings["optimizer"]["name"], rules))

@@ -1,4 +1,8 @@
-"""What a person sees while a study runs: plain lines here, a table on a terminal (`live`)."""
+"""Progress of a study: where every run is, the time left, and what is shown of it.
+
+`Watcher` counts runs and shows nothing, `Lines` prints a line per event, `Live` redraws a table on
+a terminal. `status_text` is what `bitcycle study status` prints.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +13,28 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from types import TracebackType
 from typing import Any, Self
 
-from bitcycle.study.engines.base import is_held, log_file, run_folder
-from bitcycle.study.results import MethodResult, RunState, StudyResult
-from bitcycle.study.study import StudyRun
+from bitcycle.study.engines.base import is_locked, log_file
+from bitcycle.study.results import MethodResult, RunStatus, StudyResult, distinct_runs
+from bitcycle.study.study import StudyRun, run_directory
 from bitcycle.tables import text_table
 from bitcycle.tasks import TASKS
 from bitcycle.train.progress import Show, duration
 from bitcycle.train.result import RunResult
-from bitcycle.train.run_directory import RunDirectory
 
-TAIL = 16_384  # bytes: many lines
+TAIL = 16_384  # bytes at the end of metrics.jsonl that are read: many lines
+LINE_SECONDS = 60.0  # between two lines about the running runs
+
+
+# -- progress of one run --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moment:
-    """One moment of a run; step 0 without the rest until its first line is written."""
+class RunProgress:
+    """The progress of one run; step 0 without the rest before its first line is written."""
 
     step: int = 0
     total_steps: int | None = None  # None: only the data can tell
@@ -36,24 +44,27 @@ class Moment:
     seconds: float = 0.0
 
     @property
-    def pace(self) -> float | None:
-        """Seconds a step."""
+    def seconds_per_step(self) -> float | None:
+        """Mean over the steps so far."""
         return self.seconds / self.step if self.step and self.seconds else None
 
-    def text(self) -> str:
-        """Step, bits and metric in a few words."""
+    def texts(self) -> tuple[str, str, str]:
+        """Step, bits and metric."""
         total = "" if self.total_steps is None else f"/{self.total_steps}"
-        value = "" if self.value is None else f"  {self.metric} {self.value:.2f}"
-        return f"step {self.step}{total}  bits {self.bits}{value}"
+        value = "" if self.value is None else f"{self.metric} {self.value:.2f}"
+        return f"step {self.step}{total}", f"bits {self.bits}", value
+
+    def __str__(self) -> str:
+        return "  ".join(filter(None, self.texts()))
 
 
-def read_moment(run: StudyRun) -> Moment:
-    """Of a run that may be writing at this moment, or have no folder yet."""
+def read_progress(run: StudyRun) -> RunProgress:
+    """The progress of a run that may be training, or may have no folder yet."""
     metric = TASKS[run.config.task].metric
-    line = _last_line(run_folder(run.config).metrics_file)
+    line = _last_line(run_directory(run.config).metrics_file)
     if line is None:
-        return Moment(total_steps=run.config.steps, metric=metric)
-    return Moment(
+        return RunProgress(total_steps=run.config.steps, metric=metric)
+    return RunProgress(
         step=line["step"],
         total_steps=run.config.steps,
         bits=bits_text(line.get("bits", {})),
@@ -64,7 +75,7 @@ def read_moment(run: StudyRun) -> Moment:
 
 
 def _last_line(path: Path) -> dict[str, Any] | None:
-    """The last whole line about training steps."""
+    """The last complete line about training steps."""
     try:
         with path.open("rb") as handle:
             size = handle.seek(0, 2)
@@ -100,57 +111,58 @@ def _bits(value: Any) -> str:
     return "fp32" if value is None or value == 32 else str(value)
 
 
-class Paces:
-    """Seconds a step of each configuration, as far as runs have shown it."""
+# -- time left ------------------------------------------------------------------------------------
+
+
+class StepSeconds:
+    """Seconds per step of every configuration, as far as its runs have shown."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, dict[int, float]] = {}
+        self._by_config: dict[str, dict[int, float]] = {}
 
-    def note(self, run: StudyRun, seconds_per_step: float | None) -> None:
-        """What a run takes; the last word about it counts."""
-        if seconds_per_step is not None:
-            self._seen.setdefault(run.config.name, {})[run.seed] = seconds_per_step
+    def add(self, run: StudyRun, seconds: float | None) -> None:
+        """Store the seconds per step of a run; a later value replaces an earlier one."""
+        if seconds is not None:
+            self._by_config.setdefault(run.config.name, {})[run.seed] = seconds
+
+    def add_result(self, run: StudyRun, result: RunResult) -> None:
+        """Store those of a finished run."""
+        if result.steps:
+            self.add(run, result.seconds / result.steps)
 
     def of(self, run: StudyRun) -> float | None:
-        """The mean over seeds of its configuration; over all configurations if it has none yet."""
-        own = self._seen.get(run.config.name)
-        means = [_mean(seeds.values()) for seeds in ([own] if own else self._seen.values())]
-        return _mean(means) if means else None
-
-
-def _mean(values: Iterable[float]) -> float:
-    listed = list(values)
-    return sum(listed) / len(listed)
+        """The mean over seeds of the run's configuration; of all if it has none yet."""
+        own = self._by_config.get(run.config.name)
+        means = [fmean(seeds.values()) for seeds in ([own] if own else self._by_config.values())]
+        return fmean(means) if means else None
 
 
 def seconds_left(
     waiting: Iterable[StudyRun],
-    running: Iterable[tuple[StudyRun, Moment]],
-    paces: Paces,
+    running: Iterable[tuple[StudyRun, RunProgress]],
+    step_seconds: StepSeconds,
     num_jobs: int,
 ) -> float | None:
-    """Until all are done, at the paces seen; None while there is no pace or length to go by."""
-    unstarted = ((run, Moment(total_steps=run.config.steps)) for run in waiting)
+    """Seconds until all runs are done; None while the time or number of steps is unknown."""
+    unstarted = ((run, RunProgress(total_steps=run.config.steps)) for run in waiting)
     left: list[float] = []
-    for run, moment in (*running, *unstarted):
-        pace = moment.pace or paces.of(run)
-        if pace is None or moment.total_steps is None:
+    for run, progress in (*running, *unstarted):
+        seconds = progress.seconds_per_step or step_seconds.of(run)
+        if seconds is None or progress.total_steps is None:
             return None
-        left.append(pace * (moment.total_steps - moment.step))
-    if not left:
-        return 0.0
-    return max(sum(left) / num_jobs, max(left))
+        left.append(seconds * (progress.total_steps - progress.step))
+    return max(sum(left) / num_jobs, max(left)) if left else 0.0
 
 
-EVERY = 60.0  # seconds between two lines on what is running
+# -- while a study runs ---------------------------------------------------------------------------
 
 
 class Watcher:
-    """Keeps count and shows nothing; the others add what is seen."""
+    """Counts the runs of a study and shows nothing; subclasses show what happens."""
 
     def __init__(self) -> None:
         self.num_runs = self.num_done = self.num_failed = self.num_jobs = 0
-        self.paces = Paces()
+        self.step_seconds = StepSeconds()
         self._waiting: dict[str, StudyRun] = {}
         self._busy: set[str] = set()
         self._width = 0
@@ -167,130 +179,102 @@ class Watcher:
         """Nothing to close."""
 
     def begin(self, before: StudyResult, todo: Sequence[StudyRun], *, num_jobs: int) -> None:
-        """What there is and what will be done; runs that methods share are counted once."""
-        states = {state.directory: state for row in before.methods for state in row.runs}
-        for state in states.values():
-            if state.result is not None and state.result.steps:
-                self.paces.note(state.run, state.result.seconds / state.result.steps)
+        """Count the runs of the study and those to train."""
+        runs = distinct_runs(before)
+        for run in runs:
+            if run.result is not None:
+                self.step_seconds.add_result(run, run.result)
         self._waiting = {run.config.run_name: run for run in todo}
         self._width = max((len(title(run)) for run in todo), default=0)
-        self.num_runs, self.num_jobs = len(states), num_jobs
-        self.num_done = sum(state.state == "done" for state in states.values())
-        left_alone = [s for s in states.values() if s.run.config.run_name not in self._waiting]
-        self.num_failed = sum(state.state == "failed" for state in left_alone)
-        self._say_beginning(before, len(todo))
-
-    def _say_beginning(self, before: StudyResult, num_todo: int) -> None:
-        going_on = sum(run_folder(run.config).exists for run in self._waiting.values())
-        parts = [
-            f"{self.num_done} done" if self.num_done else "",
-            f"{self.num_failed} failed before (--retry-failed tries them again)"
-            if self.num_failed
-            else "",
-            f"{going_on} to go on with" if going_on else "",
-            f"{num_todo - going_on} to begin" if num_todo > going_on else "",
-        ]
+        self.num_runs, self.num_jobs = len(runs), num_jobs
+        self.num_done = sum(run.state == "done" for run in runs)
+        left_alone = [run for run in runs if run.config.run_name not in self._waiting]
+        self.num_failed = sum(run.state == "failed" for run in left_alone)
+        num_resumed = sum(run_directory(run.config).exists for run in todo)
+        counts = {
+            "done": self.num_done,
+            "failed before (--retry-failed tries them again)": self.num_failed,
+            "to resume": num_resumed,
+            "to start": len(todo) - num_resumed,
+        }
+        texts = [f"{number} {what}" for what, number in counts.items() if number > 0]
         self.say(
-            f"{before.study.name}: {_count(self.num_runs, 'run')}: "
-            f"{', '.join(filter(None, parts))}; {self.num_jobs} at a time"
+            f"{before.study.name}: {_count(self.num_runs, 'run')}: {', '.join(texts)}; "
+            f"{num_jobs} at a time"
         )
 
     def done(self, run: StudyRun) -> None:
-        """It has its result."""
+        """A run has its result."""
         self._waiting.pop(run.config.run_name, None)
         self.num_done += 1
-        result = RunResult.read(run_folder(run.config).path)
-        if result.steps:
-            self.paces.note(run, result.seconds / result.steps)
+        result = RunResult.read(run_directory(run.config).path)
+        self.step_seconds.add_result(run, result)
+        log = log_file(run.config)  # of a run that is done it holds nothing but warnings
+        warned = f"  warned: {log}" if log.exists() else ""
         self.say(
-            f"{self._place()} {title(run):<{self._width}}  {result.metric} {result.value:.2f}  "
-            f"{duration(result.seconds)}{_with_warnings(run)}"
+            f"{self._counter()} {title(run):<{self._width}}  {result.metric} {result.value:.2f}  "
+            f"{duration(result.seconds)}{warned}"
         )
 
     def failed(self, run: StudyRun, message: str) -> None:
-        """It crashed."""
+        """A run crashed."""
         self._waiting.pop(run.config.run_name, None)
         self.num_failed += 1
-        self.say(f"{self._place()} {title(run):<{self._width}}  FAILED: {message}")
+        self.say(f"{self._counter()} {title(run):<{self._width}}  FAILED: {message}")
 
     def stopped(self, run: StudyRun, message: str) -> None:
-        """A signal stopped it."""
+        """A signal stopped a run."""
         self.say(f"{title(run)}: {message}")
 
     def busy(self, run: StudyRun) -> None:
-        """Another process has it."""
+        """Another process trains a run."""
         if run.config.run_name not in self._busy:
             self._busy.add(run.config.run_name)
             self.say(f"{title(run)}: another process trains it; waiting for that")
 
-    def look(self, running: Sequence[StudyRun]) -> None:
-        """Called about twice a second."""
-        moments = [(run, read_moment(run)) for run in running]
-        for run, moment in moments:
-            self.paces.note(run, moment.pace)
+    def update(self, running: Sequence[StudyRun]) -> None:
+        """Read and show the progress of the running runs; called about twice a second."""
+        progress = [(run, read_progress(run)) for run in running]
+        for run, each in progress:
+            self.step_seconds.add(run, each.seconds_per_step)
         names = {run.config.run_name for run in running}
         waiting = [run for name, run in self._waiting.items() if name not in names]
-        self._show(moments, seconds_left(waiting, moments, self.paces, self.num_jobs))
+        self._show(progress, seconds_left(waiting, progress, self.step_seconds, self.num_jobs))
 
-    def _place(self) -> str:
+    def _counter(self) -> str:
         ended, width = self.num_done + self.num_failed, len(str(self.num_runs))
         return f"[{ended:>{width}}/{self.num_runs}]"
 
     def say(self, line: str) -> None:
-        """A line that stays."""
+        """Show a line that stays."""
 
-    def _show(self, moments: Sequence[tuple[StudyRun, Moment]], left: float | None) -> None:
-        """What is running now."""
+    def _show(self, running: Sequence[tuple[StudyRun, RunProgress]], left: float | None) -> None:
+        """Show the running runs. left: seconds until all are done."""
 
 
 class Lines(Watcher):
-    """A line per event, and now and then one on what is running."""
+    """Prints a line per event, and the running runs once a minute."""
 
     def __init__(self, write: Callable[[str], object] | None = None) -> None:
         super().__init__()
         self._write = write or (lambda line: print(line, flush=True))
-        self._next = time.monotonic() + EVERY
+        self._next = time.monotonic() + LINE_SECONDS
 
     def say(self, line: str) -> None:
-        """A line that stays."""
+        """Print a line."""
         self._write(line)
 
-    def _show(self, moments: Sequence[tuple[StudyRun, Moment]], left: float | None) -> None:
-        if time.monotonic() < self._next or not moments:
+    def _show(self, running: Sequence[tuple[StudyRun, RunProgress]], left: float | None) -> None:
+        if time.monotonic() < self._next or not running:
             return
-        self._next = time.monotonic() + EVERY
-        self.say(f"{self._place()} {_count(len(moments), 'run')} at work, left {duration(left)}")
-        for run, moment in moments:
-            self.say(f"    {title(run):<{self._width}}  {moment.text()}")
-
-
-def make_watcher(show: Show) -> Watcher:
-    """A live table on a terminal with rich, lines otherwise, unless told which."""
-    if show == "auto":
-        has_rich = importlib.util.find_spec("rich") is not None
-        show = "bar" if has_rich and sys.stdout.isatty() else "lines"
-    if show == "bar":
-        return Live()
-    return Lines() if show == "lines" else Watcher()
-
-
-def title(run: StudyRun) -> str:
-    """How a run is called on the screen."""
-    return f"{run.method.key} seed {run.seed}"
-
-
-def _with_warnings(run: StudyRun) -> str:
-    """Where to read what its process printed: of a run that is done, nothing but warnings."""
-    log = log_file(run.config)
-    return f"  warned: {log}" if log.exists() else ""
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+        self._next = time.monotonic() + LINE_SECONDS
+        self.say(f"{self._counter()} {_count(len(running), 'run')} at work, left {duration(left)}")
+        for run, progress in running:
+            self.say(f"    {title(run):<{self._width}}  {progress}")
 
 
 class Live(Watcher):
-    """Redrawn in place with rich."""
+    """Redraws a table of the running runs in place, with rich."""
 
     def __init__(self, console: Any = None) -> None:
         super().__init__()
@@ -313,14 +297,14 @@ class Live(Watcher):
         self._screen.stop()
 
     def say(self, line: str) -> None:
-        """Above the table."""
+        """Print a line above the table."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def _show(self, moments: Sequence[tuple[StudyRun, Moment]], left: float | None) -> None:
-        self._screen.update(self.table(moments, left))
+    def _show(self, running: Sequence[tuple[StudyRun, RunProgress]], left: float | None) -> None:
+        self._screen.update(self.table(running, left))
 
-    def table(self, moments: Sequence[tuple[StudyRun, Moment]], left: float | None) -> Any:
-        """The whole as a row, then the runs."""
+    def table(self, running: Sequence[tuple[StudyRun, RunProgress]], left: float | None) -> Any:
+        """A row for the study, then a row per running run."""
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
@@ -329,57 +313,73 @@ class Live(Watcher):
         for _ in range(5):
             table.add_column(no_wrap=True)
         ended = self.num_done + self.num_failed
-        shares = sum(m.step / m.total_steps for _, m in moments if m.total_steps)
+        shares = sum(each.step / each.total_steps for _, each in running if each.total_steps)
         failed = f", {self.num_failed} failed" if self.num_failed else ""
         table.add_row(
             f"{ended}/{self.num_runs} runs{failed}",
             ProgressBar(total=max(1, self.num_runs), completed=ended + shares, width=20),
             f"left {duration(left)}",
         )
-        for run, moment in moments:
-            bar = ProgressBar(total=moment.total_steps or 1, completed=moment.step, width=20)
-            of = "" if moment.total_steps is None else f"/{moment.total_steps}"
-            value = "" if moment.value is None else f"{moment.metric} {moment.value:.2f}"
-            table.add_row(
-                Text(title(run)), bar, f"step {moment.step}{of}", f"bits {moment.bits}", value
-            )
+        for run, each in running:
+            bar = ProgressBar(total=each.total_steps or 1, completed=each.step, width=20)
+            table.add_row(Text(title(run)), bar, *each.texts())
         return table
 
 
+def make_watcher(show: Show) -> Watcher:
+    """A watcher by name; `auto`: a live table on a terminal with rich, lines otherwise."""
+    if show == "auto":
+        has_rich = importlib.util.find_spec("rich") is not None
+        show = "bar" if has_rich and sys.stdout.isatty() else "lines"
+    if show == "bar":
+        return Live()
+    return Lines() if show == "lines" else Watcher()
+
+
+def title(run: StudyRun) -> str:
+    """The name of a run on the screen."""
+    return f"{run.method.key} seed {run.seed}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+# -- status ---------------------------------------------------------------------------------------
+
+
 def status_text(result: StudyResult) -> str:
-    """The table and the details below it."""
+    """A table of all methods, then the runs that are training, interrupted or failed."""
     header = ("method", "done", "started", "failed", "missing", "metric", "mean")
-    rows = [_row(row, result) for row in result.methods]
-    states = {s.directory: s for row in result.methods for s in row.runs}.values()
-    parts = [
-        text_table(header, rows, right=(1, 2, 3, 4, 6)),
+    runs = distinct_runs(result)
+    lines = [
+        text_table(header, [_row(each, result) for each in result.methods], right=(1, 2, 3, 4, 6)),
         "",
-        f"{sum(s.state == 'done' for s in states)} of {len(states)} runs done, below "
+        f"{sum(run.state == 'done' for run in runs)} of {len(runs)} runs done, below "
         f"{result.output}",
-        *(_started(state) for state in states if state.state == "started"),
+        *(_started(run) for run in runs if run.state == "started"),
     ]
     if result.count("failed"):
-        parts.append(failures_text(result))
-    return "\n".join(parts)
+        lines.append(failures_text(result))
+    return "\n".join(lines)
+
+
+def _row(method: MethodResult, result: StudyResult) -> tuple[str, ...]:
+    counts = [method.count(state) for state in ("done", "started", "failed", "missing")]
+    values = list(method.values.values())
+    mean = f"{sum(values) / len(values):.2f}" if values else "-"  # infinite where a run diverged
+    metric = result.study.metric(method.method.group)
+    return (method.method.key, *map(str, counts), metric, mean)
+
+
+def _started(run: RunStatus) -> str:
+    is_training = is_locked(run_directory(run.config))
+    how = "at work" if is_training else "interrupted, resumes from its checkpoint"
+    return f"{how}: {title(run)}: {read_progress(run)}"
 
 
 def failures_text(result: StudyResult) -> str:
-    """Every failed run with its error, and what to do."""
-    states = {s.directory: s for row in result.methods for s in row.runs if s.state == "failed"}
-    lines = [f"failed: {title(state.run)}: {state.error}" for state in states.values()]
-    number = f"{len(lines)} run{'' if len(lines) == 1 else 's'} failed"
-    return "\n".join([*lines, f"{number}; --retry-failed tries again"])
-
-
-def _row(row: MethodResult, result: StudyResult) -> tuple[str, ...]:
-    counts = [row.count(state) for state in ("done", "started", "failed", "missing")]
-    values = list(row.values.values())
-    mean = f"{sum(values) / len(values):.2f}" if values else "-"
-    metric = result.study.metric(row.method.group)
-    return (row.method.key, *map(str, counts), metric, mean)
-
-
-def _started(state: RunState) -> str:
-    at_work = is_held(RunDirectory(state.directory))
-    how = "at work" if at_work else "interrupted, goes on from its checkpoint"
-    return f"{how}: {title(state.run)}: {read_moment(state.run).text()}"
+    """Every failed run with its error, and how to try again."""
+    failed = [run for run in distinct_runs(result) if run.state == "failed"]
+    lines = [f"failed: {title(run)}: {run.error}" for run in failed]
+    return "\n".join([*lines, f"{_count(len(lines), 'run')} failed; --retry-failed tries again"])

@@ -1,4 +1,4 @@
-"""Data that cannot be there, found before a study starts a process for each of its runs."""
+"""Run a study: train the runs that have no result, several at a time, with an engine."""
 
 from __future__ import annotations
 
@@ -9,47 +9,22 @@ from pathlib import Path
 
 from bitcycle.data import DATASETS, load
 from bitcycle.study.engines import Engine
-from bitcycle.study.engines.base import Ending, is_held, run_folder
+from bitcycle.study.engines.base import RunOutcome, is_locked
 from bitcycle.study.progress import Watcher
-from bitcycle.study.results import RunState, StudyResult, add_failure, read_study, remove_failures
-from bitcycle.study.study import Study, StudyRun
+from bitcycle.study.results import (
+    RunStatus,
+    StudyResult,
+    add_failure,
+    distinct_runs,
+    read_study,
+    remove_failures,
+)
+from bitcycle.study.study import Study, StudyRun, run_directory
 from bitcycle.train.config import RunConfig
 from bitcycle.train.signals import Interrupted, StopWish
 
-
-def check_data(configs: Iterable[RunConfig]) -> None:
-    """Raise what the first run would: no root given, or no folder there. Reads no data."""
-    for name, root in dict.fromkeys((c.data.name, c.data.root) for c in configs):
-        if name not in DATASETS or not DATASETS[name].needs_root:
-            continue
-        if root is None or not Path(root).expanduser().is_dir():
-            load(name, root)
-
-
-TICK = 0.5  # seconds between looks at the runs
-RETRY = 5.0  # seconds until a run that another process has is looked at again
-
-
-@dataclass
-class Queue:
-    """Runs to do, in order; one that another process has waits at the end."""
-
-    runs: list[StudyRun]
-    not_before: dict[str, float] = field(default_factory=dict)
-
-    def take(self) -> StudyRun | None:
-        """The next that may start now."""
-        now = time.monotonic()
-        for run in self.runs:
-            if self.not_before.get(run.config.run_name, 0.0) <= now:
-                self.runs.remove(run)
-                return run
-        return None
-
-    def put_back(self, run: StudyRun) -> None:
-        """For later."""
-        self.not_before[run.config.run_name] = time.monotonic() + RETRY
-        self.runs.append(run)
+POLL_SECONDS = 0.5  # between two checks of the runs
+RETRY_SECONDS = 5.0  # until a run that another process trains is tried again
 
 
 def run_study(
@@ -60,58 +35,98 @@ def run_study(
     retry_failed: bool = False,
     watcher: Watcher | None = None,
 ) -> StudyResult:
-    """Train what has no result below `output`; what failed before only when asked.
+    """Train the runs that have no result below `output`, and return all results.
 
-    A signal lets the running ones write a checkpoint and raises `Interrupted`.
+    An interrupted run resumes from its last checkpoint. Runs that failed before are tried again
+    only with `retry_failed`. On a signal the running ones write a checkpoint, and `Interrupted` is
+    raised.
     """
     before = read_study(study, output)
-    todo = to_do(before, retry_failed=retry_failed)
-    queue = Queue([state.run for state in todo])
+    todo = runs_to_train(before, retry_failed=retry_failed)
     watcher = watcher or Watcher()
-    with engine, StopWish().listening() as wish, watcher:
-        watcher.begin(before, [state.run for state in todo], num_jobs=engine.num_jobs)
-        _work_off(queue, engine, watcher, wish)
-    if wish.signum is not None:
-        raise Interrupted(wish.signum, _how_to_go_on(read_study(study, output)))
-    return read_study(study, output)
+    with engine, StopWish().listening() as stop_request, watcher:
+        watcher.begin(before, todo, num_jobs=engine.num_jobs)
+        _train_all(Queue(list(todo)), engine, watcher, stop_request)
+    after = read_study(study, output)
+    if stop_request.signum is not None:
+        runs = distinct_runs(after)
+        raise Interrupted(
+            stop_request.signum,
+            f"stopped with {sum(run.state == 'done' for run in runs)} of {len(runs)} runs done; "
+            "the running ones wrote a checkpoint. The same command resumes from there",
+        )
+    return after
 
 
-def to_do(result: StudyResult, *, retry_failed: bool) -> list[RunState]:
-    """The runs to train, seed by seed; one that two methods share is there once.
+def runs_to_train(result: StudyResult, *, retry_failed: bool) -> list[RunStatus]:
+    """The runs to train, seed by seed; a run that two methods share is listed once.
 
-    One whose result is damaged is not there: only its owner may delete that file.
+    A run with a damaged result is left out: only its owner may delete that file.
     """
-    wanted = ("missing", "started", *(("failed",) if retry_failed else ()))
-    states = {state.directory: state for row in result.methods for state in row.runs}
-    folders = [run_folder(run.config) for run in result.study.runs(str(result.output))]
+    states = ("missing", "started", *(("failed",) if retry_failed else ()))
+    by_path = {run.directory: run for run in distinct_runs(result)}
+    folders = [run_directory(run.config) for run in result.study.runs(str(result.output))]
     in_order = dict.fromkeys(folder.path for folder in folders if not folder.is_finished)
-    return [states[path] for path in in_order if states[path].state in wanted]
+    return [by_path[path] for path in in_order if by_path[path].state in states]
 
 
-def _work_off(queue: Queue, engine: Engine, watcher: Watcher, wish: StopWish) -> None:
+def check_data(configs: Iterable[RunConfig]) -> None:
+    """Raise the error of the first run whose dataset has no root or no folder. Reads no data.
+
+    Called before a study starts a process for each of its runs.
+    """
+    for name, root in dict.fromkeys((c.data.name, c.data.root) for c in configs):
+        if name not in DATASETS or not DATASETS[name].needs_root:
+            continue
+        if root is None or not Path(root).expanduser().is_dir():
+            load(name, root)
+
+
+@dataclass
+class Queue:
+    """Runs to train, in order. A run that another process trains waits at the end."""
+
+    runs: list[StudyRun]
+    not_before: dict[str, float] = field(default_factory=dict)
+
+    def take(self) -> StudyRun | None:
+        """Remove and return the next run that may start now."""
+        now = time.monotonic()
+        for run in self.runs:
+            if self.not_before.get(run.config.run_name, 0.0) <= now:
+                self.runs.remove(run)
+                return run
+        return None
+
+    def put_back(self, run: StudyRun) -> None:
+        """Add a run again, to be tried after `RETRY_SECONDS`."""
+        self.not_before[run.config.run_name] = time.monotonic() + RETRY_SECONDS
+        self.runs.append(run)
+
+
+def _train_all(queue: Queue, engine: Engine, watcher: Watcher, stop_request: StopWish) -> None:
     running: dict[str, StudyRun] = {}
-    has_asked = False
-    while running or (queue.runs and wish.signum is None):
-        if wish.signum is not None and not has_asked:
-            has_asked = True
+    is_stopping = False
+    while running or (queue.runs and stop_request.signum is None):
+        if stop_request.signum is not None and not is_stopping:
+            is_stopping = True
             watcher.say("stopping: every run finishes its step and writes a checkpoint ...")
             engine.stop()
-        if wish.signum is None:
-            _start_some(queue, engine, running, watcher)
-        for ending in engine.wait(TICK):
-            run = running.pop(ending.name)
-            _note(run, ending, queue, watcher)
-        watcher.look(list(running.values()))
+        if stop_request.signum is None:
+            _start_runs(queue, engine, running, watcher)
+        for outcome in engine.wait(POLL_SECONDS):
+            _record(running.pop(outcome.name), outcome, queue, watcher)
+        watcher.update(list(running.values()))
 
 
-def _start_some(
+def _start_runs(
     queue: Queue, engine: Engine, running: dict[str, StudyRun], watcher: Watcher
 ) -> None:
     while not engine.is_full and (run := queue.take()) is not None:
-        directory = run_folder(run.config)
-        if directory.is_finished:  # by another study, since we looked
-            _note(run, Ending(name=run.config.run_name, state="done"), queue, watcher)
-        elif is_held(directory):
+        directory = run_directory(run.config)
+        if directory.is_finished:  # another study has trained it meanwhile
+            _record(run, RunOutcome(name=run.config.run_name, state="done"), queue, watcher)
+        elif is_locked(directory):
             watcher.busy(run)
             queue.put_back(run)
         else:
@@ -120,26 +135,18 @@ def _start_some(
             engine.start(run.config)
 
 
-def _note(run: StudyRun, ending: Ending, queue: Queue, watcher: Watcher) -> None:
+def _record(run: StudyRun, outcome: RunOutcome, queue: Queue, watcher: Watcher) -> None:
+    """Store and show how a run ended. The run's folder decides, not the process's word."""
     name, output = run.config.run_name, run.config.output
-    if run_folder(run.config).is_finished:
+    if run_directory(run.config).is_finished:
         remove_failures(output, [name])
         watcher.done(run)
-    elif ending.state == "busy":
+    elif outcome.state == "busy":
         watcher.busy(run)
         queue.put_back(run)
-    elif ending.state == "stopped":
-        watcher.stopped(run, ending.message)
+    elif outcome.state == "stopped":
+        watcher.stopped(run, outcome.message)
     else:
-        message = ending.message or "ended without a result"
+        message = outcome.message or "ended without a result"
         add_failure(output, name, message)
         watcher.failed(run, message)
-
-
-def _how_to_go_on(result: StudyResult) -> str:
-    done = {s.directory for row in result.methods for s in row.runs if s.state == "done"}
-    every = {s.directory for row in result.methods for s in row.runs}
-    return (
-        f"stopped with {len(done)} of {len(every)} runs done; what was running has its checkpoint. "
-        "The same command goes on from there"
-    )

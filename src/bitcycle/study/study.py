@@ -1,12 +1,14 @@
-"""What a study is: methods, seeds, and the question they answer; found by name or read from a file.
+"""A study: methods, seeds, and a baseline to compare the methods with.
 
-A study holds configurations and no results: `bitcycle.study.results` puts the two together.
+A study holds configurations and no results; `bitcycle.study.results` reads those. The catalogue
+registers the studies that come with the package in `STUDIES`; `study_file` reads one from YAML.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from bitcycle.analysis.config_id import config_id
@@ -15,6 +17,7 @@ from bitcycle.registry import Registry
 from bitcycle.tasks import TASKS
 from bitcycle.train.config import RunConfig
 from bitcycle.train.config_file import check_overrides, option_names, override
+from bitcycle.train.run_directory import RunDirectory
 
 Kind = Literal["comparison", "suite", "critical-periods"]
 Scale = Literal["full", "small"]
@@ -24,9 +27,9 @@ Scale = Literal["full", "small"]
 class Method:
     """One configuration, trained once per seed.
 
-    label: its name among the methods of its group. group: what methods are compared within, such
-    as "ResNet-74, CIFAR-100". place: where the published table has it (row, column), when that is
-    not (label, group). at: the number that a critical-periods study varies.
+    label: its name, unique in its group. group: methods are compared within a group, such as
+    "ResNet-74, CIFAR-100". place: (row, column) of the published table; None: (label, group).
+    at: the number that a critical-periods study varies.
     """
 
     label: str
@@ -44,19 +47,28 @@ class Method:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRun:
-    """One training run of a study; `config` has its seed, its folder and its final name."""
+    """One training run. config: the method's, with the seed, output and name of the run."""
 
     method: Method
-    seed: int
     config: RunConfig
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return self.config.seed
+
+
+def run_directory(config: RunConfig) -> RunDirectory:
+    """The folder that a run of a study is written to."""
+    return RunDirectory(Path(config.output) / config.run_name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """Methods x seeds and a question: how does each method differ from the baseline of its group?
+    """Methods x seeds: how does each method differ from the baseline of its group?
 
-    baseline: a label that every compared group has. notes: what differs from the published set-up
-    and what else a reader of the table must know.
+    baseline: the label of the method that the others of a group are compared with. notes: how the
+    set-up differs from the published one, and what else a reader of the tables must know.
     """
 
     name: str
@@ -95,7 +107,7 @@ class Study:
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """In the order they first appear."""
+        """The groups, in the order they first appear."""
         return tuple(dict.fromkeys(method.group for method in self.methods))
 
     def of(self, group: str) -> tuple[Method, ...]:
@@ -103,28 +115,44 @@ class Study:
         return tuple(method for method in self.methods if method.group == group)
 
     def metric(self, group: str) -> str:
-        """What the group is judged by: its task's metric."""
+        """The metric of the group's task, such as accuracy."""
         return TASKS[self.of(group)[0].config.task].metric
 
     def higher_is_better(self, group: str) -> bool:
-        """Of that metric."""
+        """Whether a higher value of that metric is better."""
         return TASKS[self.of(group)[0].config.task].higher_is_better
 
     def runs(self, output: str) -> Iterator[StudyRun]:
-        """Every run, seed by seed, so that all methods have one before any has two.
+        """Every run, seed by seed, so that all methods have one result before any has two.
 
-        The folder is `<output>/<name>-<id>-seed<seed>`, the id a hash of the settings: studies that
-        share a configuration share the run, and a changed setting is a new run.
+        The folder is `<output>/<name>-<id>-seed<seed>`. The id is a hash of the settings: studies
+        that share a configuration share its runs, and a changed setting is a new run.
         """
         names = [f"{method.config.name}-{config_id(method.config)}" for method in self.methods]
         for seed in self.seeds:
             for method, name in zip(self.methods, names, strict=True):
                 config = replace(method.config, name=name, seed=seed, output=output)
-                yield StudyRun(method=method, seed=seed, config=config)
+                yield StudyRun(method=method, config=config)
 
 
 STUDIES: Registry[Callable[[], Study]] = Registry("study", "bitcycle.study.catalogue")
 
+
+def list_studies() -> list[dict[str, str]]:
+    """The studies that come with the package, as rows of `bitcycle study ls`."""
+    return [
+        {
+            "name": name,
+            "scale": study.scale,
+            "methods x seeds": f"{len(study.methods)} x {len(study.seeds)}",
+            "what": study.description,
+        }
+        for name, make in STUDIES.items()
+        for study in [make()]
+    ]
+
+
+# -- options of a command line --------------------------------------------------------------------
 
 _SET_BY_STUDY = {
     "name": "the study names its runs",
@@ -135,10 +163,10 @@ _SET_BY_STUDY = {
 
 @dataclass(frozen=True, kw_only=True)
 class StudyOptions:
-    """What a command line says about a study.
+    """Options of `bitcycle study run`, which change all methods of a study.
 
-    overrides: `--key value` words for every method. threads: of every run. default_threads: of
-    runs whose configuration leaves them open; they are then part of it.
+    overrides: `--key value` words. threads: of every run. default_threads: of the runs whose
+    configuration leaves the number open; it then becomes part of the configuration.
     """
 
     overrides: tuple[str, ...] = ()
@@ -150,13 +178,13 @@ class StudyOptions:
         for word in self.overrides:
             key = word[2:].partition("=")[0] if word.startswith("--") else ""
             if key in _SET_BY_STUDY:
-                raise ValueError(f"--{key} is no override of a study: {_SET_BY_STUDY[key]}")
+                raise ValueError(f"--{key} cannot override a study: {_SET_BY_STUDY[key]}")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"--threads ({self.threads}) must be at least 1")
 
 
 def adjust(study: Study, options: StudyOptions) -> Study:
-    """The study as these options want it.
+    """A copy of the study with these options applied.
 
     >>> from bitcycle.study.study_file import find_study
     >>> study = adjust(find_study("demo"), StudyOptions(overrides=("--steps", "9"), seeds=(4,)))
@@ -178,7 +206,7 @@ def adjust(study: Study, options: StudyOptions) -> Study:
 
 
 def override_all(configs: Sequence[RunConfig], arguments: Sequence[str]) -> list[RunConfig]:
-    """`override` of each, with the words read once where that gives the same."""
+    """`override` every configuration; the words are parsed once where that gives the same."""
     if not arguments:
         return list(configs)
     check_overrides(arguments)
@@ -186,10 +214,10 @@ def override_all(configs: Sequence[RunConfig], arguments: Sequence[str]) -> list
     if not set(keys) <= set(option_names()):  # such as --model.options.width, --lr.milestones+
         return [override(config, arguments) for config in configs]
     first = override(configs[0], arguments)
-    return [first, *(_take(config, first, keys) for config in configs[1:])]
+    return [first, *(_copy_settings(config, first, keys) for config in configs[1:])]
 
 
-def _take(config: RunConfig, source: RunConfig, keys: Sequence[str]) -> RunConfig:
+def _copy_settings(config: RunConfig, source: RunConfig, keys: Sequence[str]) -> RunConfig:
     """`config` with the values that `source` has under these dotted keys."""
     changes: dict[str, Any] = {}
     for key in keys:

@@ -1,5 +1,6 @@
-"""Studies as YAML files: a base configuration, methods as changes to it, a grid, seeds.
+"""Find a study by name, or read it from a YAML file.
 
+A file holds a base configuration, methods as changes to it, an optional grid, and seeds;
 `docs/studies.md` describes the format.
 """
 
@@ -21,18 +22,32 @@ from bitcycle.train.config_file import from_dict, option_names, read_yaml, to_di
 KEYS = ("name", "description", "baseline", "seeds", "base", "group", "methods", "grid", "notes")
 SECTIONS = tuple(dict.fromkeys(key.partition(".")[0] for key in option_names() if "." in key))
 DEFAULT_SEEDS = 3
-MOST = 5_000  # methods with every point of the grid, and seeds: more is a slip of the pen
+MOST = 5_000  # methods x points of the grid, and seeds: a larger number is a typing error
+
+
+def find_study(name_or_path: str) -> Study:
+    """A study of the package by its name, or the study in a YAML file.
+
+    >>> find_study("demmo")
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown study 'demmo'; known: ...; did you mean 'demo'?
+    """
+    path = Path(name_or_path).expanduser()
+    if path.is_file():
+        return read_study_file(path)
+    if path.suffix in (".yaml", ".yml"):
+        raise ValueError(f"there is no file {name_or_path}; give a YAML file or a study's name")
+    return STUDIES[name_or_path]()
 
 
 def read_study_file(path: str | Path) -> Study:
-    """The study in a YAML file; whatever is wrong with it is an error that names the file."""
-    path = Path(path)
-    settings = read_yaml(path, purpose="study files")
-    return study_from_dict(settings, source=str(path))
+    """Read a study from a YAML file; errors name the file."""
+    return study_from_dict(read_yaml(Path(path), purpose="study files"), source=str(path))
 
 
 def study_from_dict(settings: Any, *, source: str = "study") -> Study:
-    """A study from plain data."""
+    """Build a study from the contents of a file. source: named in errors."""
     try:
         return _build(_mapping("a study", settings))
     except ValueError as error:
@@ -58,7 +73,7 @@ def _build(settings: Mapping[str, Any]) -> Study:
 
 
 def _methods(settings: Mapping[str, Any]) -> Iterator[Method]:
-    """Every method at every point of the grid, a group per point; without methods, the points."""
+    """Every method at every point of the grid, one group per point; the points alone otherwise."""
     title = _optional_text("group", settings.get("group")) or ""
     base = settings.get("base", {})
     points = list(_points(_mapping("grid", settings.get("grid") or {})))
@@ -71,24 +86,24 @@ def _methods(settings: Mapping[str, Any]) -> Iterator[Method]:
         raise ValueError(
             f"{len(methods):,} methods at {len(points):,} points of the grid; at most {MOST:,}"
         )
-    for (point, changes), (label, given) in itertools.product(points, methods.items()):
-        own_base, own_group, own_changes = _method(str(label), given, base, title)
+    for (point, changes), (label, entry) in itertools.product(points, methods.items()):
+        own_base, own_group, own_changes = _method(str(label), entry, base, title)
         config = _config(str(label), own_base, {**own_changes, **changes})
         group = ", ".join(part for part in (own_group, point) if part)
         yield Method(label=str(label), config=config, group=group)
 
 
-def _method(label: str, given: Any, base: Any, group: str) -> tuple[Any, str, dict[str, Any]]:
+def _method(label: str, entry: Any, base: Any, group: str) -> tuple[Any, str, dict[str, Any]]:
     """The base, the group and the changes of one entry of `methods`."""
-    if isinstance(given, str):
-        return given, group, {}
-    changes = dict(_mapping(f"method {label!r}", given or {}))
+    if isinstance(entry, str):
+        return entry, group, {}
+    changes = dict(_mapping(f"method {label!r}", entry or {}))
     own_group = _optional_text(f"group of method {label!r}", changes.pop("group", group))
     return changes.pop("base", base), own_group or "", changes
 
 
 def _points(grid: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(text, changes) of every combination; one without changes when there is no grid."""
+    """(text, changes) of every combination of values; without a grid, one empty combination."""
     for key, values in grid.items():
         _text("a key of grid", key)
         if not isinstance(values, list) or not values:
@@ -106,7 +121,7 @@ def _points(grid: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _config(label: str, base: Any, changes: Mapping[str, Any]) -> RunConfig:
-    """The base, a recipe's name or settings, with the changes made."""
+    """The base, which is a recipe's name or settings, with the changes applied."""
     what = f"method {label!r}"
     if isinstance(base, str):
         config = recipe(base)
@@ -147,49 +162,33 @@ def _put(settings: dict[str, Any], key: str, value: Any) -> None:
     settings[last] = value
 
 
-def _seeds(given: Any) -> tuple[int, ...]:
-    if isinstance(given, int) and not isinstance(given, bool) and 0 < given <= MOST:
-        return tuple(range(given))
-    if isinstance(given, list) and given and all(type(seed) is int for seed in given):
-        return tuple(given)
-    if isinstance(given, int) and given > MOST:
-        raise ValueError(f"seeds ({given}) must be at most {MOST:,}")
-    raise ValueError(f"seeds ({given!r}) must be a number of seeds or a list such as [0, 1, 2]")
+def _seeds(value: Any) -> tuple[int, ...]:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST:
+        return tuple(range(value))
+    if isinstance(value, list) and value and all(type(seed) is int for seed in value):
+        return tuple(value)
+    if isinstance(value, int) and value > MOST:
+        raise ValueError(f"seeds ({value}) must be at most {MOST:,}")
+    raise ValueError(f"seeds ({value!r}) must be a number of seeds or a list such as [0, 1, 2]")
 
 
-def _notes(given: Any) -> tuple[str, ...]:
-    if isinstance(given, list):
-        return tuple(_text("a note", note) for note in given)
-    return (_text("notes", given),)
+def _notes(value: Any) -> tuple[str, ...]:
+    if isinstance(value, list):
+        return tuple(_text("a note", note) for note in value)
+    return (_text("notes", value),)
 
 
-def _mapping(what: str, given: Any) -> Mapping[str, Any]:
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{what} must be a mapping, got {given!r}")
-    return given
+def _mapping(what: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{what} must be a mapping, got {value!r}")
+    return value
 
 
-def _text(what: str, given: Any) -> str:
-    if not isinstance(given, str):
-        raise ValueError(f"{what} must be text, got {given!r}; put quotes around it")
-    return given
+def _text(what: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{what} must be text, got {value!r}; put quotes around it")
+    return value
 
 
-def _optional_text(what: str, given: Any) -> str | None:
-    return None if given is None else _text(what, given)
-
-
-def find_study(name_or_path: str) -> Study:
-    """One that comes with the package, or the one in a YAML file.
-
-    >>> find_study("demmo")
-    Traceback (most recent call last):
-    ...
-    ValueError: unknown study 'demmo'; known: ...; did you mean 'demo'?
-    """
-    path = Path(name_or_path).expanduser()
-    if path.is_file():
-        return read_study_file(path)
-    if path.suffix in (".yaml", ".yml"):
-        raise ValueError(f"there is no file {name_or_path}; give a YAML file or a study's name")
-    return STUDIES[name_or_path]()
+def _optional_text(what: str, value: Any) -> str | None:
+    return None if value is None else _text(what, value)

@@ -10,7 +10,7 @@ from bitcycle.analysis.compare import Comparison, compare_runs
 from bitcycle.report import plot
 from bitcycle.report.figures.curves import Quantity, curves_chart, learning_curves, quantities
 from bitcycle.report.figures.schedules import MOST_SEGMENTS
-from bitcycle.report.runs import logged_entries, logged_methods
+from bitcycle.report.runs import comparison_logs, method_logs
 from bitcycle.schedules import parse_schedule
 from bitcycle.tasks import DataConfig, ModelConfig
 from tests.analysis.test_compare import written
@@ -19,7 +19,7 @@ from tests.study.made_up import config, write_run
 
 
 def curves(made, *, limit=400, number=0):
-    methods = logged_methods(made)
+    methods = method_logs(made)
     return learning_curves(methods, quantities(methods, "accuracy")[number], limit=limit)
 
 
@@ -33,11 +33,11 @@ def test_every_seed_has_a_curve_and_every_method_their_mean(made):
 
 
 def test_the_metric_and_the_losses_that_were_logged_can_be_shown(made):
-    found = quantities(logged_methods(made), "accuracy")
+    found = quantities(method_logs(made), "accuracy")
     assert [(quantity.kinds, quantity.key) for quantity in found] == [
         (("eval",), "accuracy"), (("train",), "loss"),
     ]  # fmt: skip
-    assert quantities(logged_methods(made)[3:], "accuracy") == []
+    assert quantities(method_logs(made)[3:], "accuracy") == []
 
 
 @pytest.mark.parametrize(("num_evals", "kind"), [(2, "eval"), (1, "train")])
@@ -46,7 +46,7 @@ def test_the_metric_is_that_of_training_if_no_run_was_evaluated_twice(made, num_
     lines += [{"step": s, "kind": "eval", "split": "test", "accuracy": 2.0} for s in (1, 2)]
     log = made.methods[0].runs[0].directory / "metrics.jsonl"
     log.write_text("".join(f"{json.dumps(line)}\n" for line in lines[: 2 + num_evals]))
-    [first, *_] = logged_methods(made)
+    [first, *_] = method_logs(made)
     alone = replace(first, runs=first.runs[:1])
     assert quantities([alone], "accuracy")[0].kinds == (kind,)
 
@@ -100,7 +100,7 @@ def test_a_band_has_the_bits_of_every_step_and_the_chart_few_segments(tmp_path):
     heights, edges, _ = band.patches[0].get_data()
     steps = np.diff(edges).astype(int)
     assert np.repeat(heights, steps).tolist() == parse_schedule("CR:3-8:300").values(3000)
-    methods = logged_entries(compared.groups)
+    methods = comparison_logs(compared)
     drawn = learning_curves(methods, Quantity(("eval",), "accuracy", "accuracy"), limit=400)
     assert len(curves_chart(drawn)["data"][-1]["x"]) == MOST_SEGMENTS + 1 < len(steps)
 

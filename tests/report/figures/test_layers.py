@@ -2,7 +2,7 @@
 
 from bitcycle.report.figures import layers
 from bitcycle.report.figures.layers import layer_bars, layers_chart, price_method
-from bitcycle.report.runs import logged_methods
+from bitcycle.report.runs import method_logs
 from tests.report.made_up import STEPS, made_up_cost
 
 
@@ -21,6 +21,6 @@ def test_very_deep_models_are_summed_by_stage(monkeypatch):
 
 
 def test_a_method_is_priced_as_its_run_was_configured(made):
-    cost = price_method(logged_methods(made)[0])
+    cost = price_method(method_logs(made)[0])
     assert cost.num_steps == STEPS
     assert cost.bitops > 0

@@ -15,7 +15,7 @@ from bitcycle.report.figures.schedules import (
     plan_panels,
     preview_panel,
 )
-from bitcycle.report.runs import logged_methods
+from bitcycle.report.runs import method_logs
 from bitcycle.schedules import Cycle, parse_schedule
 from bitcycle.train.config import PrecisionConfig
 from tests import toys
@@ -76,7 +76,7 @@ def test_a_plan_has_a_panel_per_line_of_its_table_dearest_first():
 
 def test_a_distinct_set_of_schedules_has_one_panel_with_the_methods_that_share_it(made):
     twin = replace(made.methods[0], method=replace(made.methods[0].method, label="twin"))
-    panels = method_panels(logged_methods(replace(made, methods=(*made.methods, twin))))
+    panels = method_panels(method_logs(replace(made, methods=(*made.methods, twin))))
     assert len(panels) == 4
     assert panels[0].title == "static 8/8, twin"
     assert steps_of(panels[0]) == [8] * 40
@@ -87,11 +87,11 @@ def test_a_float32_method_has_no_panel(made):
     method = made.methods[0]
     config = replace(method.method.config, precision=PrecisionConfig())
     plain = replace(method, method=replace(method.method, config=config))
-    assert method_panels(logged_methods(replace(made, methods=(plain,)))) == []
+    assert method_panels(method_logs(replace(made, methods=(plain,)))) == []
 
 
 def test_a_plotly_line_holds_the_last_bits_to_the_end(made):
-    panels = method_panels(logged_methods(made))
+    panels = method_panels(method_logs(made))
     [line] = bits_chart(panels[0])["data"]
     assert (line["x"], line["y"]) == ([0, 40], [8, 8])
 

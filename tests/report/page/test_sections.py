@@ -9,7 +9,7 @@ import yaml
 from bitcycle.recipes import Published
 from bitcycle.report.figures import layers
 from bitcycle.report.page import sections
-from bitcycle.report.runs import logged_methods
+from bitcycle.report.runs import method_logs
 from bitcycle.study.results import read_study, write_options
 from bitcycle.study.study import StudyOptions
 from bitcycle.study.summary import summarize
@@ -86,21 +86,21 @@ def test_unfinished_runs_are_listed_failed_ones_first_with_their_seeds(made, mon
 
 
 def test_only_a_study_that_varies_a_number_has_critical_periods(made, output):
-    group = sections.group_section(summarize(made)[0], logged_methods(made), limit=9)
+    group = sections.group_section(summarize(made)[0], method_logs(made), limit=9)
     assert group.costs is not None
     assert group.periods is None
     first, *others = study().methods
     varied = [replace(method, at=at) for method, at in zip(others, (0.5, 0.25, 0.75), strict=True)]
     periods = study(methods=(first, *varied), kind="critical-periods")
     result = read_study(periods, output)
-    group = sections.group_section(summarize(result)[0], logged_methods(result), limit=9)
+    group = sections.group_section(summarize(result)[0], method_logs(result), limit=9)
     assert group.periods is not None
 
 
 def test_nothing_done_has_no_chart_of_costs(made):
     later = replace(made.study, methods=made.study.methods[3:], baseline=None)
     later = replace(made, methods=made.methods[3:], study=later)
-    group = sections.group_section(summarize(later)[0], logged_methods(later), limit=9)
+    group = sections.group_section(summarize(later)[0], method_logs(later), limit=9)
     assert (group.costs, list(group.curves)) == (None, [])
 
 
@@ -112,22 +112,22 @@ def test_what_cannot_be_priced_is_said_and_only_so_many_methods_are_priced(made,
         raise ValueError("it adapts")
 
     monkeypatch.setattr(layers, "price_method", refuse)
-    cards, problems = sections.layer_cards(logged_methods(made))
+    cards, problems = sections.layer_cards(method_logs(made))
     assert cards == []
     assert len(problems) == 3  # the fourth method has not begun
     assert all("it adapts" in problem for problem in problems)
     monkeypatch.setattr(layers, "price_method", lambda method: made_up_cost())
     monkeypatch.setitem(sections.MOST, "layers", 1)
-    cards, problems = sections.layer_cards(logged_methods(made))
+    cards, problems = sections.layer_cards(method_logs(made))
     assert (len(cards), len(problems)) == (1, 1)
     assert "2 more methods" in problems[0]
 
 
-def test_range_tests_of_a_run_of_the_folder_beside_it_and_of_the_study_are_found(made, tmp_path):
+def test_range_tests_of_a_run_of_the_folder_next_to_it_and_of_the_study_are_found(made, tmp_path):
     run = made.methods[0].runs[0]
     stored = {"test": {"low": 3, "curve": range_curve().to_dict()}}
     tested = replace(run, result=replace(run.result, range_test=stored))
-    methods = logged_methods(replace(made, methods=(replace(made.methods[0], runs=(tested,)),)))
+    methods = method_logs(replace(made, methods=(replace(made.methods[0], runs=(tested,)),)))
     beside = run.directory.with_name(f"{run.directory.name}-range-test")
     for folder, threshold in ((beside, 0.3), (tmp_path / "study", 0.9)):
         folder.mkdir()
@@ -144,7 +144,7 @@ def test_landscapes_of_runs_and_of_the_study_share_their_levels(made, tmp_path):
     landscape().write(made.methods[0].runs[0].directory / "landscape.json")
     landscape(SCRIPT).write(tmp_path / "landscape.json")
     (tmp_path / "broken-landscape.json").write_text("{")
-    cards = sections.landscape_cards(logged_methods(made), tmp_path)
+    cards = sections.landscape_cards(method_logs(made), tmp_path)
     assert [card.title for card in cards] == ["static 8/8, seed 0 at w8a8", f"{SCRIPT} at w8a8"]
     levels = [card.figure["data"][0]["colorbar"]["ticktext"] for card in cards]
     assert levels[0] == levels[1]
@@ -154,7 +154,7 @@ def test_landscapes_of_runs_and_of_the_study_share_their_levels(made, tmp_path):
 
 
 def test_every_method_has_a_command_per_seed_its_configuration_and_its_digests(made):
-    first, second, _, later = map(sections.method_recipe, logged_methods(made))
+    first, second, _, later = map(sections.reproduction, method_logs(made))
     assert first.commands.splitlines() == [
         "bitcycle train static.yaml --seed 0 --output again",
         "bitcycle train static.yaml --seed 1 --output again",
@@ -178,9 +178,9 @@ def test_the_command_of_a_study_has_the_options_of_its_last_run(made, name, file
 def test_equal_environments_are_one_column_the_most_frequent_first(made):
     path = made.methods[0].runs[0].directory / "env.json"
     path.write_text(json.dumps({"torch": "8.8", "device": None, "gpus": 0}))
-    found = sections.environments(logged_methods(made))
+    found = sections.environments(method_logs(made))
     assert found.counts == [5, 1]
     assert dict(found.rows)["torch"] == ["9.9", "8.8"]
     assert (dict(found.rows)["device"], dict(found.rows)["gpus"]) == (["-", "-"], ["-", "0"])
     assert "command" not in dict(found.rows)
-    assert sections.environments(logged_methods(made)[3:]) is None
+    assert sections.environments(method_logs(made)[3:]) is None

@@ -69,7 +69,7 @@ def test_a_name_that_is_no_utf8_can_be_written(made, monkeypatch, tmp_path):
     assert "a?b" in path.read_text(encoding="utf-8")
 
 
-def test_the_page_goes_where_it_is_told_or_to_the_folder_of_the_study(page_file, made, monkeypatch):
+def test_the_page_goes_to_its_path_or_to_the_folder_of_the_study(page_file, made, monkeypatch):
     assert page_file.name == "report.html"
     assert page_file.parent.parent.name == "studies"
     monkeypatch.setattr(layers, "price_method", lambda method: made_up_cost())

@@ -11,8 +11,8 @@ from multiprocessing import active_children
 
 import pytest
 
-from bitcycle.study.engines.base import run_folder
-from bitcycle.study.engines.local import LocalEngine, judged
+from bitcycle.study.engines.base import run_directory
+from bitcycle.study.engines.local import LocalEngine, outcome_of_exit
 from bitcycle.train.config import CheckpointConfig, TrackingConfig
 from tests.study.small_studies import crashing, tiny
 
@@ -28,16 +28,16 @@ def endless(output, name):
 
 
 def wait_for_all(engine, seconds=90.0):
-    endings, until = {}, time.monotonic() + seconds
+    outcomes, until = {}, time.monotonic() + seconds
     while engine.running:
         assert time.monotonic() < until
-        endings |= {ending.name: ending for ending in engine.wait(1.0)}
-    return endings
+        outcomes |= {outcome.name: outcome for outcome in engine.wait(1.0)}
+    return outcomes
 
 
 def wait_for_steps(config, seconds=90.0):
     until = time.monotonic() + seconds
-    while not run_folder(config).read_metrics():
+    while not run_directory(config).read_metrics():
         assert time.monotonic() < until
         time.sleep(0.05)
 
@@ -51,14 +51,14 @@ def wait_for_steps(config, seconds=90.0):
         (-signal.SIGTERM, "stopped", "stopped before its first step"),
     ],
 )
-def test_a_process_that_says_nothing_is_judged_by_its_exit_code(code, state, message):
-    ending = judged(code, tiny())
-    assert (ending.name, ending.state) == ("small-seed0", state)
-    assert message in ending.message
+def test_a_process_without_a_report_has_the_outcome_of_its_exit_code(code, state, message):
+    outcome = outcome_of_exit(code, tiny())
+    assert (outcome.name, outcome.state) == ("small-seed0", state)
+    assert message in outcome.message
 
 
 def pid_of(config):
-    return int((run_folder(config).path / ".lock").read_text(encoding="utf-8"))
+    return int((run_directory(config).path / ".lock").read_text(encoding="utf-8"))
 
 
 @pytest.mark.slow
@@ -70,17 +70,17 @@ def test_a_worker_trains_run_after_run_until_one_fails(tmp_path):
         assert engine.running == ("one-seed0",)
         assert engine.is_full
         assert engine.wait(0.0) == []
-        endings = wait_for_all(engine)
+        outcomes = wait_for_all(engine)
         for config in (two, crash, three):
             engine.start(config)
-            endings |= wait_for_all(engine)
-    assert {name: ending.state for name, ending in endings.items()} == {
+            outcomes |= wait_for_all(engine)
+    assert {name: outcome.state for name, outcome in outcomes.items()} == {
         "one-seed0": "done", "two-seed0": "done", "crash-seed0": "failed", "three-seed0": "done",
     }  # fmt: skip
-    assert endings["crash-seed0"].message.startswith("ValueError: swa.start")
+    assert outcomes["crash-seed0"].message.startswith("ValueError: swa.start")
     assert pid_of(one) == pid_of(two) != os.getpid()
     assert pid_of(three) != pid_of(one)  # whatever a failed run left behind is gone
-    results = [run_folder(config).result_file.read_text("utf-8") for config in (one, two, three)]
+    results = [run_directory(config).result_file.read_text("utf-8") for config in (one, two, three)]
     sums = {json.loads(text)["weights_sha256"] for text in results}
     assert len(sums) == 1  # the same run, whatever its process has trained before
 
@@ -107,10 +107,10 @@ def test_a_process_that_is_killed_is_a_failed_run_and_others_go_on(tmp_path):
         assert engine.is_full
         wait_for_steps(victim)
         os.kill(pid_of(victim), signal.SIGKILL)
-        endings = wait_for_all(engine)
-    assert endings["victim-seed0"].state == "failed"
-    assert "killed by SIGKILL" in endings["victim-seed0"].message
-    assert endings["other-seed0"].state == "done"
+        outcomes = wait_for_all(engine)
+    assert outcomes["victim-seed0"].state == "failed"
+    assert "killed by SIGKILL" in outcomes["victim-seed0"].message
+    assert outcomes["other-seed0"].state == "done"
 
 
 @pytest.mark.slow
@@ -120,9 +120,9 @@ def test_asked_to_stop_a_run_writes_its_checkpoint(tmp_path):
         engine.start(config)
         wait_for_steps(config)
         engine.stop()
-        endings = wait_for_all(engine)
-    assert endings["long-seed0"].state == "stopped"
-    assert list((run_folder(config).path / "checkpoints").glob("step-*"))
+        outcomes = wait_for_all(engine)
+    assert outcomes["long-seed0"].state == "stopped"
+    assert list((run_directory(config).path / "checkpoints").glob("step-*"))
 
 
 PARENT = """
@@ -153,4 +153,4 @@ def test_a_study_that_is_killed_does_not_go_on_in_the_background(tmp_path):
     while os.path.exists(f"/proc/{pid}") and time.monotonic() < until:
         time.sleep(0.1)
     assert not os.path.exists(f"/proc/{pid}")
-    assert list((run_folder(config).path / "checkpoints").glob("step-*"))
+    assert list((run_directory(config).path / "checkpoints").glob("step-*"))

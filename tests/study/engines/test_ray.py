@@ -7,7 +7,7 @@ import pytest
 
 from bitcycle.extras import MissingExtraError
 from bitcycle.study.engines import make_engine
-from bitcycle.study.engines.ray import RayEngine, _work
+from bitcycle.study.engines.ray import RayEngine, train_task
 from tests.study.small_studies import tiny
 
 
@@ -125,17 +125,17 @@ def test_more_threads_than_processors_would_never_start(ray):
         (RayError("worker\ndied"), "failed", "RayError: worker died (log: "),
     ],
 )
-def test_a_task_that_is_over_is_an_ending(ray, result, state, message):
+def test_a_task_that_ended_has_an_outcome(ray, result, state, message):
     with RayEngine() as engine:
         assert engine.wait(0.0) == []
         engine.start(tiny())
         assert engine.running == ("small-seed0",)
         assert engine.wait(0.0) == []
         next(iter(engine._tasks)).result = result
-        [ending] = engine.wait(0.0)
+        [outcome] = engine.wait(0.0)
         assert engine.running == ()
-    assert (ending.name, ending.state) == ("small-seed0", state)
-    assert ending.message.startswith(message)
+    assert (outcome.name, outcome.state) == ("small-seed0", state)
+    assert outcome.message.startswith(message)
 
 
 def test_stopping_asks_and_killing_does_not(ray):
@@ -148,9 +148,9 @@ def test_stopping_asks_and_killing_does_not(ray):
 
 
 def test_a_machine_without_the_folder_says_what_is_needed(tmp_path):
-    ending = _work(tiny(), str(tmp_path / "no"))
-    assert ending["state"] == "failed"
-    assert "all machines must share this folder" in ending["message"]
+    outcome = train_task(tiny(), str(tmp_path / "no"))
+    assert outcome["state"] == "failed"
+    assert "all machines must share this folder" in outcome["message"]
 
 
 def test_a_cluster_that_is_not_there_is_one_clear_error(ray, monkeypatch):

@@ -9,7 +9,6 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from bitcycle.analysis.compare import Comparison
-from bitcycle.analysis.numbers import UNITS
 from bitcycle.report import draw
 from bitcycle.report.figures import style
 from bitcycle.report.figures.schedules import (
@@ -17,11 +16,14 @@ from bitcycle.report.figures.schedules import (
     BitsAxis,
     BitsLine,
     bits_axis,
+    draw_line,
     plotly_bits_axis,
     stairs,
 )
 from bitcycle.report.figures.style import INK, Style
-from bitcycle.report.runs import LoggedMethod, LoggedRun, logged_entries
+from bitcycle.report.runs import MethodLog, comparison_logs
+from bitcycle.study.results import RunStatus
+from bitcycle.study.summary import metric_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,16 +77,15 @@ class LearningCurves:
         return any(bits is not None for bits in found)
 
 
-def quantities(methods: Sequence[LoggedMethod], metric: str) -> list[Quantity]:
+def quantities(methods: Sequence[MethodLog], metric: str) -> list[Quantity]:
     """What was logged: the metric, the training loss, the loss of the evaluations.
 
     The metric of a method is that of the evaluations if a run has at least two, else of training.
     """
-    runs = [run for method in methods for run in method.begun]
+    runs = [run for method in methods for run in method.started]
     lines = [line for run in runs for line in run.metrics]
     splits = sorted({str(line.get("split")) for line in lines if line.get("kind") == "eval"})
-    on, unit = " and ".join(splits), UNITS.get(metric, "").strip()
-    title = f"{metric}, {unit}" if unit else metric
+    on, title = " and ".join(splits), metric_title(metric)
     either = Quantity(("eval", "train"), metric, title)
     kinds = {_kind(method, either) for method in methods}
     names = {kind: name for kind, name in (("eval", on), ("train", "training")) if kind in kinds}
@@ -97,25 +98,25 @@ def quantities(methods: Sequence[LoggedMethod], metric: str) -> list[Quantity]:
 
 
 def learning_curves(
-    methods: Sequence[LoggedMethod], quantity: Quantity, *, limit: int
+    methods: Sequence[MethodLog], quantity: Quantity, *, limit: int
 ) -> LearningCurves:
     """The curves of all methods. limit: the most points per curve."""
     found = []
     for number, method in enumerate(methods):
         kind = _kind(method, quantity)
-        curves = [(run.seed, _points(run, kind, quantity.key)) for run in method.begun]
+        curves = [(run.seed, _points(run, kind, quantity.key)) for run in method.started]
         seeds = [(seed, points) for seed, points in curves if points]
         mean = _mean([points for _, points in seeds])
         is_other = kind == "train" and len(quantity.kinds) > 1
-        bits = tuple(method.weight_bits())
+        label, bits = method.method.label, tuple(method.weight_bits())
         found.append(
             MethodCurves(
-                key=method.key,
-                label=f"{method.label}, training" if is_other else method.label,
+                key=method.method.key,
+                label=f"{label}, training" if is_other else label,
                 number=number,
                 seeds=tuple((seed, tuple(style.thin(points, limit))) for seed, points in seeds),
                 mean=tuple(style.thin(mean, limit)),
-                bits=BitsLine(label=method.label, segments=bits, number=number),
+                bits=BitsLine(label=label, segments=bits, number=number),
             )
         )
     values = [bits for each in found for _, _, bits in each.bits.segments]
@@ -124,10 +125,10 @@ def learning_curves(
     )
 
 
-def _kind(method: LoggedMethod, quantity: Quantity) -> str | None:
+def _kind(method: MethodLog, quantity: Quantity) -> str | None:
     """The first kind of which a run has two points, else the last of which one has any."""
     longest = {
-        kind: max((len(_points(run, kind, quantity.key)) for run in method.begun), default=0)
+        kind: max((len(_points(run, kind, quantity.key)) for run in method.started), default=0)
         for kind in quantity.kinds
     }
     curves = [kind for kind, number in longest.items() if number > 1]
@@ -135,7 +136,7 @@ def _kind(method: LoggedMethod, quantity: Quantity) -> str | None:
     return next(iter([*curves, *reversed(single)]), None)
 
 
-def _points(run: LoggedRun, kind: str | None, key: str) -> Points:
+def _points(run: RunStatus, kind: str | None, key: str) -> Points:
     found = {
         line["step"]: float(line[key])
         for line in run.metrics
@@ -162,7 +163,7 @@ def draw_comparison(comparison: Comparison) -> Figure:
             f"these runs are judged by {' and '.join(metrics)}, which share no axis: draw the runs "
             "of one metric at a time"
         )
-    methods = logged_entries(comparison.groups)
+    methods = comparison_logs(comparison)
     none = Quantity((), metrics[0], metrics[0])
     [quantity, *_] = [*quantities(methods, metrics[0]), none]
     return draw_curves(learning_curves(methods, quantity, limit=_PICTURE_POINTS))
@@ -189,10 +190,10 @@ def draw_curves(curves: LearningCurves) -> Figure:
             marker=look.marker[0] if _num_finite(method.mean) <= _FEW else None,
         )  # fmt: skip
         _draw_band(band, method, curves.bits_axis)
-    style.finish(upper, y=curves.y_title)
+    style.style_axes(upper, y=curves.y_title)
     upper.legend(frameon=False, fontsize=8)
     bands[-1].set_xlabel("step", color=INK)
-    style.count_steps(bands[-1])
+    style.format_steps(bands[-1])
     return figure
 
 
@@ -206,15 +207,8 @@ def _columns(points: Points) -> tuple[list[int], list[float]]:
 
 def _draw_band(axes: Axes, method: MethodCurves, scale: BitsAxis) -> None:
     color = Style(method.number).color
-    found = method.bits.segments
-    if found:
-        heights = [scale.height(bits) for _, _, bits in found]
-        edges = [found[0][0], *(end for _, end, _ in found)]
-        floor = scale.range[0]
-        axes.stairs(heights, edges, baseline=floor, fill=True, color=f"{color}40", linewidth=0)
-        axes.stairs(heights, edges, baseline=None, color=color, linewidth=1.0)
-    own = {bits for _, _, bits in found}
-    ends = bits_axis(own, max_ticks=2)
+    draw_line(axes, method.bits, scale, fill=f"{color}40", color=color, linewidth=1.0)
+    ends = bits_axis({bits for _, _, bits in method.bits.segments}, max_ticks=2)
     axes.set_ylim(*scale.range)
     axes.set_yticks([scale.float_at if name == "fp32" else int(name) for name in ends.labels],
                     ends.labels)  # fmt: skip

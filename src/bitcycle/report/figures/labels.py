@@ -1,6 +1,6 @@
-"""Names beside points, placed where they cover least.
+"""Labels next to points, placed where they overlap least.
 
-adjustText was tried: on the same data its names cross error bars and lines more often.
+adjustText was tried: on the same data its labels cross error bars and lines more often.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _Box = tuple[float, float, float, float]  # left, bottom, right, top, in printer's points
 _WIDTH, _HEIGHT = 0.58, 1.2  # of a character, in font sizes
-_NEAR = 7.0  # printer's points from a point to its name
+_NEAR = 7.0  # printer's points from a point to its label
 _LEADER = {"arrowstyle": "-", "color": GREY, "linewidth": 0.6}
 _DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))
 _PLACES = [(across, up, ring) for ring in (1.0, 2.2, 3.6, 5.2) for across, up in _DIRECTIONS]
@@ -33,11 +33,11 @@ def label_points(
 ) -> None:
     """Write each text near its point, with a thin line to it if it had to move away.
 
-    bars: (x, low, high) of error bars, spans: (left, y, right) of lines; a name should cross
-    neither. Call `figure.draw_without_rendering()` first: places depend on the final layout.
+    bars: (x, low, high) of error bars. spans: (left, y, right) of lines. A label avoids both.
+    Call `figure.draw_without_rendering()` first: places depend on the final layout.
     """
     effects = require("matplotlib.patheffects", extra="report", purpose="pictures")
-    halo = [effects.withStroke(linewidth=2.5, foreground="white")]  # over what a name must cross
+    halo = [effects.withStroke(linewidth=2.5, foreground="white")]  # over what a label must cross
     to_points = 72 / axes.figure.dpi
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -55,8 +55,8 @@ def label_points(
         x, y = place(*point)
         extent = _WIDTH * size * len(text), _HEIGHT * size
         options = [_box(x, y, spot, extent) for spot in _PLACES]
-        harm = [_harm(box, hard, soft, frame) + 2 * i for i, box in enumerate(options)]
-        best = harm.index(min(harm))
+        penalties = [_penalty(box, hard, soft, frame) + 2 * i for i, box in enumerate(options)]
+        best = penalties.index(min(penalties))
         left_end, low_end, right_end, _ = options[best]
         across = _PLACES[best][0]
         at = right_end if across < 0 else left_end if across > 0 else (left_end + right_end) / 2
@@ -69,7 +69,7 @@ def label_points(
 
 
 def _box(x: float, y: float, place: tuple[int, int, float], extent: tuple[float, float]) -> _Box:
-    """Where a text of that extent lies."""
+    """The box of a text of that extent."""
     across, up, ring = place
     far, (width, height) = _NEAR * ring, extent
     left = x + (far if across > 0 else -width - far if across < 0 else -width / 2)
@@ -77,8 +77,8 @@ def _box(x: float, y: float, place: tuple[int, int, float], extent: tuple[float,
     return left, bottom, left + width, bottom + height
 
 
-def _harm(box: _Box, hard: list[_Box], soft: list[_Box], frame: _Box) -> int:
-    """Large for leaving the frame or covering a point or a name, small for crossing a bar."""
+def _penalty(box: _Box, hard: list[_Box], soft: list[_Box], frame: _Box) -> int:
+    """Large for leaving the frame or covering a point or a label, small for crossing a bar."""
     is_outside = box[0] < frame[0] or box[2] > frame[2] or box[1] < frame[1] or box[3] > frame[3]
     covered = sum(_overlap(box, other) for other in hard)
     crossed = sum(_overlap(box, other) for other in soft)

@@ -121,7 +121,7 @@ def _geometric_levels(low: float, high: float) -> list[float]:
 def draw_landscape(
     landscape: Landscape, *, kind: Kind = "both", top: float | None = None
 ) -> Figure:
-    """One landscape."""
+    """Draw one landscape."""
     return draw_landscapes(Landscapes((landscape,)), kind=kind, top=top)
 
 
@@ -215,7 +215,7 @@ def _draw_slices(data: LandscapePanels) -> Figure:
             panel.alphas, np.ma.masked_invalid(panel.slice), color=Style(number).color, marker="o",
             markersize=3, linewidth=1.4, label=f"{panel.title} ({panel.note.partition(',')[0]})",
         )  # fmt: skip
-    style.finish(axes, x="alpha (beta = 0)", y="loss")
+    style.style_axes(axes, x="alpha (beta = 0)", y="loss")
     axes.legend(frameon=False, fontsize=9)
     return figure
 

@@ -1,4 +1,4 @@
-"""Training cost by layer and matmul, priced from the configuration as `bitcycle cost` does."""
+"""Training cost by layer and matmul, counted from the configuration as `bitcycle cost` does."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bitcycle.analysis.cost import estimate_cost
+from bitcycle.analysis.numbers import PREFIXES
 from bitcycle.analysis.training_spec import find_spec
 from bitcycle.cost import Cost, LayerCost
 from bitcycle.cost.count import MATMULS
 from bitcycle.report.figures import style
 from bitcycle.report.figures.style import Style
-from bitcycle.report.runs import LoggedMethod
+from bitcycle.report.runs import MethodLog
 
 MOST_LAYERS = 90  # more are summed by stage
-_PREFIXES = {"E": 1e18, "P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +26,12 @@ class LayerBars:
     unit: str
 
 
-def price_method(method: LoggedMethod) -> Cost:
+def price_method(method: MethodLog) -> Cost:
     """The cost of a method's configuration, with the lower bound that its range test found."""
     precision = method.config.precision
     given = precision.given(auto=method.found_low)
     forward = {"forward": str(given["forward"])} if precision.auto_high is not None else {}
-    path = method.begun[0].directory / "config.yaml"
+    path = method.started[0].directory / "config.yaml"
     return estimate_cost(
         find_spec(str(path), roles=forward, total_steps=method.num_steps or None)
     ).cost
@@ -54,7 +54,7 @@ def cost_unit(most: float) -> tuple[float, str]:
     >>> cost_unit(8.8e12), cost_unit(600)
     ((1000000000000.0, 'TBitOPs'), (1.0, 'BitOPs'))
     """
-    for prefix, size in _PREFIXES.items():
+    for size, prefix in PREFIXES:
         if most >= size:
             return size, f"{prefix}BitOPs"
     return 1.0, "BitOPs"

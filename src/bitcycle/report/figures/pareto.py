@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
 from bitcycle.analysis import numbers
+from bitcycle.analysis.statistics import Summary
 from bitcycle.extras import require
 from bitcycle.report import draw
 from bitcycle.report.figures import style
@@ -18,10 +19,17 @@ from bitcycle.report.figures.labels import label_points
 from bitcycle.report.figures.layers import cost_unit
 from bitcycle.report.figures.schedules import BitsLine, BitsPanel, bits_axis, draw_bits
 from bitcycle.report.figures.style import DASHED, DOTTED, GREY, INK, Style
-from bitcycle.report.runs import logged_methods
+from bitcycle.report.runs import method_logs
 from bitcycle.study.demo import DemoResult
 from bitcycle.study.results import StudyResult
-from bitcycle.study.summary import GroupSummary, Row, cost_relation, summarize, variance_rows
+from bitcycle.study.summary import (
+    GroupSummary,
+    MethodSummary,
+    cost_correlation,
+    metric_title,
+    summarize,
+    variance_tests,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,44 +55,56 @@ _MOST_BOXES = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One method: the mean final value with its 95 % interval, at x.
+    """One method at x. number: its place in the group, which decides its colour on the page."""
 
-    number: its place in the group, which decides its colour on the page. values: of every seed.
-    cost, bitops, summary: as text.
-    """
-
-    key: str
-    label: str
     number: int
-    kind: Kind
+    method: MethodSummary
     x: float
-    mean: float
-    low: float | None
-    high: float | None
-    values: tuple[tuple[int, float], ...]
-    is_on_front: bool
-    cost: str
-    bitops: str
-    summary: str
+
+    @property
+    def label(self) -> str:
+        """The name of the method."""
+        return self.method.label
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of its bits."""
+        if self.method.method.config.precision.is_float:
+            return "float32"
+        return "schedule" if self.method.is_scheduled else "static"
+
+    @property
+    def summary(self) -> Summary:
+        """Mean and 95 % interval of the final values."""
+        assert self.method.summary is not None
+        return self.method.summary
+
+    @property
+    def values(self) -> dict[int, float]:
+        """The final value of every seed."""
+        return self.method.result.values
 
     @property
     def bar(self) -> tuple[float, float] | None:
         """How far the interval reaches below and above the mean."""
-        if self.low is None or self.high is None:
-            return None
-        return self.mean - self.low, self.high - self.mean
+        mean, low, high = self.summary.mean, self.summary.low, self.summary.high
+        return None if low is None or high is None else (mean - low, high - mean)
 
     @property
     def extent(self) -> list[float]:
-        """What must be visible: the interval; of two seeds, whose interval is long, the values."""
-        if self.low is None or self.high is None or len(self.values) < 3:
-            return [self.mean, *self.seed_values]
-        return [self.mean, self.low, self.high]
+        """What the axis must cover: the interval, or the values of fewer than three seeds."""
+        mean, low, high = self.summary.mean, self.summary.low, self.summary.high
+        if low is None or high is None or len(self.values) < 3:
+            return [mean, *self.values.values()]
+        return [mean, low, high]
 
     @property
-    def seed_values(self) -> list[float]:
-        """Without the seeds."""
-        return [value for _, value in self.values]
+    def cost(self) -> str:
+        """Relative to the baseline, or in BitOPs without one."""
+        relative = self.method.relative_cost
+        if relative is None:
+            return numbers.bitops_text(self.method.bitops)
+        return numbers.cost_text(relative)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,26 +131,27 @@ class ValuePanel:
 
 def cost_panel(group: GroupSummary, *, is_suite: bool = False) -> ValuePanel:
     """Value against cost. is_suite: the note gives the rank correlation of cost and quality."""
-    rows = _drawable(group)
-    is_relative = all(row.relative_cost is not None for _, row in rows)
-    size, unit = cost_unit(max((row.bitops or 0.0 for _, row in rows), default=1.0))
-    points = [
-        _point(number, row, row.relative_cost if is_relative else (row.bitops or 0.0) / size)
-        for number, row in rows
-    ]
+    methods = [point.method for point in _points(group)]
+    is_relative = all(each.relative_cost is not None for each in methods)
+    size, unit = cost_unit(max((each.bitops or 0.0 for each in methods), default=1.0))
+    points = _points(
+        group, lambda each: each.relative_cost if is_relative else (each.bitops or 0.0) / size
+    )
     layout: Layout = "rows" if is_crowded([point.x for point in points]) else "points"
     border = _FAR * median([point.x for point in points] or [0.0])
     near = [point for point in points if layout == "rows" or point.x <= border]
     costs = [point.x for point in near]
     is_log = layout == "points" and bool(costs) and max(costs) > _LOG * min(costs) > 0
-    relation = f"; rank correlation of cost and quality {_correlation(group)}" if is_suite else ""
+    rho = numbers.correlation_text(cost_correlation(group)) if is_suite else ""
     return _panel(
         group,
         near,
         [point for point in points if point not in near],
-        note=relation,
+        note=f"; rank correlation of cost and quality {rho}" if rho else "",
         x_title=f"training cost: {f'BitOPs, {group.baseline} = 1' if is_relative else unit}",
-        front=tuple(sorted((point.x, point.mean) for point in near if point.is_on_front)),
+        front=tuple(
+            sorted((point.x, point.summary.mean) for point in near if point.method.is_on_front)
+        ),
         log_ticks=_log_ticks(costs) if is_log else (),
         layout=layout,
     )
@@ -138,13 +159,9 @@ def cost_panel(group: GroupSummary, *, is_suite: bool = False) -> ValuePanel:
 
 def period_panel(group: GroupSummary) -> ValuePanel:
     """Value against the length of a deficit or the start of a window, which the methods vary."""
-    points = [
-        _point(number, row, row.method.method.at)
-        for number, row in _drawable(group)
-        if row.method.method.at is not None
-    ]
-    base = [_point(n, row, 0.0) for n, row in _drawable(group) if row.label == group.baseline]
-    configs = [row.method.method.config for row in group.rows if row.method.method.at is not None]
+    points = _points(group, lambda each: each.method.at)
+    base = [point for point in _points(group) if point.label == group.baseline]
+    configs = [each.method.config for each in group.methods if each.method.at is not None]
     # longer deficits make longer runs; a window slides through runs of one length
     is_deficit = len({(config.steps, config.epochs) for config in configs}) > 1
     x_title = "length of the deficit, steps" if is_deficit else "start of the window, step"
@@ -169,13 +186,13 @@ def _panel(
     better = "" if group.higher_is_better else "; lower is better"
     ends = [end for point in points for end in point.extent]
     is_joined = layout == "joined"  # where lines have a band
-    ends += [end for each in lines for end in (each.extent if is_joined else [each.mean])]
-    values = [value for point in points for value in point.seed_values]
+    ends += [end for each in lines for end in (each.extent if is_joined else [each.summary.mean])]
+    values = [value for point in points for value in point.values.values()]
     return ValuePanel(
         title=group.group,
         note=f"{said}{better}{note}",
         x_title=x_title,
-        y_title=value_title(group.metric),
+        y_title=f"test {metric_title(group.metric)}",
         points=tuple(points),
         lines=tuple(lines),
         front=front,
@@ -186,45 +203,16 @@ def _panel(
     )
 
 
-def value_title(metric: str) -> str:
-    """The metric with its unit."""
-    unit = numbers.UNITS.get(metric, "").strip()
-    return f"test {metric}{f', {unit}' if unit else ''}"
-
-
-def _correlation(group: GroupSummary) -> str:
-    return numbers.correlation_text(cost_relation(group).correlation)
-
-
-def _drawable(group: GroupSummary) -> list[tuple[int, Row]]:
-    """The rows with a finite mean, by their number."""
+def _points(
+    group: GroupSummary, x: Callable[[MethodSummary], float | None] = lambda method: 0.0
+) -> list[Point]:
+    """The methods with a finite mean, where x is not None."""
     return [
-        (number, row)
-        for number, row in enumerate(group.rows)
-        if row.summary is not None and row.bitops is not None and math.isfinite(row.summary.mean)
-    ]
-
-
-def _point(number: int, row: Row, x: float | None) -> Point:
-    kind: Kind = "schedule" if row.is_scheduled else "static"
-    bitops = numbers.bitops_text(row.bitops)
-    relative = row.relative_cost
-    assert row.summary is not None
-    return Point(
-        key=row.method.method.key,
-        label=row.label,
-        number=number,
-        kind="float32" if row.method.method.config.precision.is_float else kind,
-        x=x or 0.0,
-        mean=row.summary.mean,
-        low=row.summary.low,
-        high=row.summary.high,
-        values=tuple(row.method.values.items()),
-        is_on_front=row.is_on_front,
-        cost=bitops if relative is None else numbers.cost_text(relative),
-        bitops=bitops,
-        summary=f"{numbers.summary_text(row.summary)} (n = {row.summary.n})",
-    )
+        Point(number=number, method=each, x=at)
+        for number, each in enumerate(group.methods)
+        if each.summary is not None and each.bitops is not None
+        and math.isfinite(each.summary.mean) and (at := x(each)) is not None
+    ]  # fmt: skip
 
 
 def is_crowded(costs: Sequence[float]) -> bool:
@@ -248,13 +236,13 @@ def _log_ticks(costs: Sequence[float]) -> tuple[float, ...]:
 
 def spread_points(group: GroupSummary) -> list[tuple[Point, str]]:
     """Every method at 1, 2, ..., with its name and p of equal variances against the baseline."""
-    tests = {row.label: row.test for row in variance_rows(group)}
+    tests = {each.label: test for each, test in variance_tests(group)}
     found = []
-    for place, (number, row) in enumerate(_drawable(group), 1):
-        test = tests.get(row.label)
-        name = textwrap.fill(row.label, 12, break_long_words=False)
+    for place, point in enumerate(_points(group), 1):
+        test = tests.get(point.label)
+        name = textwrap.fill(point.label, 12, break_long_words=False)
         label = name if test is None else f"{name}\n{numbers.p_sentence(test.p)}"
-        found.append((_point(number, row, place), label))
+        found.append((replace(point, x=place), label))
     return found
 
 
@@ -262,8 +250,8 @@ def demo_panels(study: StudyResult) -> tuple[ValuePanel, BitsPanel]:
     """The demo: accuracy against cost, and the bits of the methods that are not float32."""
     [group] = summarize(study)
     lines = [
-        BitsLine(label=method.label, segments=tuple(method.weight_bits()), number=number)
-        for number, method in enumerate(logged_methods(study))
+        BitsLine(label=method.method.label, segments=tuple(method.weight_bits()), number=number)
+        for number, method in enumerate(method_logs(study))
         if not method.config.precision.is_float
     ]
     bits = BitsPanel(
@@ -283,9 +271,9 @@ def demo_panels(study: StudyResult) -> tuple[ValuePanel, BitsPanel]:
 def draw_study(result: StudyResult, *, spread: bool = False) -> Figure:
     """A panel per group: final value against cost, or against what a critical-periods study varies.
 
-    spread: beside it the values of all seeds, if two methods have three or more.
+    spread: adds a panel with the values of all seeds, if two methods have three or more.
     """
-    groups = [group for group in summarize(result) if _drawable(group)]
+    groups = [group for group in summarize(result) if _points(group)]
     if not groups and result.count("done"):
         raise ValueError(
             f"no method of study {result.study.name!r} has a finite value to draw: every mean over "
@@ -306,19 +294,19 @@ def draw_study(result: StudyResult, *, spread: bool = False) -> Figure:
     ]
     figure = style.new_figure(_WIDTH + _SPREAD * has_spread, 0.5 + sum(heights))
     grid = figure.subplots(len(panels), 1 + has_spread, squeeze=False, height_ratios=heights)
-    for (axes, *beside), panel, group in zip(grid, panels, groups, strict=True):
+    for (axes, *more), panel, group in zip(grid, panels, groups, strict=True):
         draw_values(axes, panel)
-        for other in beside:
+        for other in more:
             _draw_spread(other, spread_points(group), panel.y_title)
     _add_legend(figure, panels)
-    figure.draw_without_rendering()  # names are placed by what lies where
+    figure.draw_without_rendering()  # labels are placed by the final layout
     for (axes, *_), panel in zip(grid, panels, strict=True):
-        _name_points(axes, panel)
+        _label_points(axes, panel)
     return figure
 
 
 def _has_spread(groups: Iterable[GroupSummary]) -> bool:
-    counts = [[len(row.method.values) for row in group.rows] for group in groups]
+    counts = [[len(each.result.values) for each in group.methods] for group in groups]
     is_small = all(len(each) <= _MOST_BOXES for each in counts)
     return is_small and any(sum(n >= 3 for n in each) >= 2 for each in counts)
 
@@ -331,8 +319,8 @@ def draw_values(axes: Axes, panel: ValuePanel, *, by_method: bool = False) -> No
         if by_method:
             color, marker = Style(point.number).color, Style(point.number).marker[0]
         bar = None if point.bar is None else [[point.bar[0]], [point.bar[1]]]
-        is_filled = point.is_on_front or panel.layout == "joined"
-        x, y = (point.mean, place) if is_rows else (point.x, point.mean)
+        is_filled = point.method.is_on_front or panel.layout == "joined"
+        x, y = (point.summary.mean, place) if is_rows else (point.x, point.summary.mean)
         axes.errorbar(
             x, y, xerr=bar if is_rows else None, yerr=None if is_rows else bar, color=color,
             marker=marker, markersize=8 if is_filled else 7, markeredgewidth=1.4, capsize=3,
@@ -341,19 +329,20 @@ def draw_values(axes: Axes, panel: ValuePanel, *, by_method: bool = False) -> No
         )  # fmt: skip
         if panel.layout == "joined" or (len(point.values) == 2 and not is_rows):
             at = [point.x] * len(point.values)
-            axes.plot(at, point.seed_values, ".", color=color, alpha=0.5, markersize=5)
+            axes.plot(at, list(point.values.values()), ".", color=color, alpha=0.5, markersize=5)
     title = "\n".join([*filter(None, [panel.title]), *textwrap.wrap(panel.note, 100)])
     if is_rows:
-        style.finish(axes, x=f"{panel.y_title}; right: {panel.x_title}", title=title, grid="x")
+        style.style_axes(axes, x=f"{panel.y_title}; right: {panel.x_title}", title=title, grid="x")
         _write_rows(axes, panel)
         return
-    style.finish(axes, x=panel.x_title, y=panel.y_title, title=title)
+    style.style_axes(axes, x=panel.x_title, y=panel.y_title, title=title)
     for point in panel.lines:
-        axes.axhline(point.mean, color=KINDS[point.kind][0], linewidth=1.0, linestyle=DOTTED)
+        mean, low, high = point.summary.mean, point.summary.low, point.summary.high
+        axes.axhline(mean, color=KINDS[point.kind][0], linewidth=1.0, linestyle=DOTTED)
         cost = "" if panel.layout == "joined" else f",\ncost {point.cost}"
-        _write_beside(axes, f"{point.label}{cost}", point.mean)
-        if panel.layout == "joined" and point.low is not None and point.high is not None:
-            axes.axhspan(point.low, point.high, color="#00000014", linewidth=0)
+        _write_right(axes, f"{point.label}{cost}", mean)
+        if panel.layout == "joined" and low is not None and high is not None:
+            axes.axhspan(low, high, color="#00000014", linewidth=0)
     if len(panel.front) > 1:
         axes.step(
             *zip(*panel.front, strict=True), where="post", color=GREY, linewidth=1.2,
@@ -362,7 +351,7 @@ def draw_values(axes: Axes, panel: ValuePanel, *, by_method: bool = False) -> No
     costs = [point.x for point in panel.points]
     axes.set_ylim(*panel.y_range)
     if panel.layout == "joined":
-        axes.plot(costs, [point.mean for point in panel.points], color=GREY, linewidth=1.2)
+        axes.plot(costs, [point.summary.mean for point in panel.points], color=GREY, linewidth=1.2)
         axes.set_ylim(*panel.seed_range)
     elif panel.log_ticks:
         axes.set_xscale("log")
@@ -374,35 +363,35 @@ def draw_values(axes: Axes, panel: ValuePanel, *, by_method: bool = False) -> No
 
 
 def _write_rows(axes: Axes, panel: ValuePanel) -> None:
-    """The methods from the top in the study's order, each with its cost at the end of the row."""
+    """The methods from the top in the study's order, each with its cost at the end of the each."""
     axes.set_yticks(range(len(panel.points)), [point.label for point in panel.points])
     axes.set_ylim(len(panel.points) - 0.4, -0.6)
     axes.set_xlim(*panel.y_range)
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0, labelsize=8)
-    _write_beside(axes, "cost", -0.9)
+    _write_right(axes, "cost", -0.9)
     for height, point in enumerate(panel.points):
-        _write_beside(axes, point.cost, height)
+        _write_right(axes, point.cost, height)
 
 
-def _write_beside(axes: Axes, text: str, height: float) -> None:
-    """Text at the right of the panel."""
+def _write_right(axes: Axes, text: str, height: float) -> None:
+    """Write text at the right of the panel."""
     axes.annotate(
         text, (1, height), xycoords=("axes fraction", "data"), xytext=(5, 0), va="center",
         textcoords="offset points", fontsize=8, color=INK, annotation_clip=False,
     )  # fmt: skip
 
 
-def _name_points(axes: Axes, panel: ValuePanel) -> None:
-    """Names beside the points, clear of intervals and lines; once the figure is laid out."""
+def _label_points(axes: Axes, panel: ValuePanel) -> None:
+    """Label the points, clear of intervals and lines, once the figure is laid out."""
     if panel.layout != "points":
         return
     left, right = axes.get_xlim()
     spans = [(start, mean, end) for (start, mean), (end, _) in pairwise(panel.front)]
-    spans += [(left, point.mean, right) for point in panel.lines]
+    spans += [(left, point.summary.mean, right) for point in panel.lines]
     label_points(
         axes,
-        [(point.x, point.mean) for point in panel.points],
+        [(point.x, point.summary.mean) for point in panel.points],
         [point.label for point in panel.points],
         bars=[(point.x, min(point.extent), max(point.extent)) for point in panel.points],
         spans=spans,
@@ -437,15 +426,15 @@ def _draw_spread(axes: Axes, found: Sequence[tuple[Point, str]], y_title: str) -
         color = KINDS[point.kind][0]
         if len(point.values) >= 3:
             axes.boxplot(
-                [point.seed_values], positions=[point.x], widths=0.5, whis=(0, 100),
+                [list(point.values.values())], positions=[point.x], widths=0.5, whis=(0, 100),
                 showfliers=False, patch_artist=True, medianprops={"color": INK},
                 boxprops={"facecolor": f"{color}30", "edgecolor": color},
                 whiskerprops={"color": GREY}, capprops={"color": GREY},
             )  # fmt: skip
         at = [point.x] * len(point.values)
-        axes.scatter(at, point.seed_values, s=14, color=color, zorder=3, linewidths=0)
+        axes.scatter(at, list(point.values.values()), s=14, color=color, zorder=3, linewidths=0)
     note = "boxes: quartiles; p: Brown-Forsythe against the baseline"
-    style.finish(axes, y=y_title, title=f"Spread over seeds\n{note}")
+    style.style_axes(axes, y=y_title, title=f"Spread over seeds\n{note}")
     axes.set_xticks([point.x for point, _ in found], [label for _, label in found])
     axes.set_xlim(0.5, len(found) + 0.5)
     axes.margins(y=0.12)
@@ -455,8 +444,6 @@ def _draw_spread(axes: Axes, found: Sequence[tuple[Point, str]], y_title: str) -
 @draw.register(DemoResult)
 def draw_demo(result: DemoResult) -> Figure:
     """Left: accuracy against cost. Right: the forward bits at every step, without float32."""
-    if result.study is None:
-        raise ValueError("a demo is drawn from its study, which this result does not have")
     left, right = demo_panels(result.study)
     figure = style.new_figure(11.0, 4.3)
     first, second = figure.subplots(1, 2)
@@ -468,7 +455,7 @@ def draw_demo(result: DemoResult) -> Figure:
         ncols=len(right.lines), title="forward/backward bits",
     )  # fmt: skip
     figure.draw_without_rendering()
-    _name_points(first, left)
+    _label_points(first, left)
     return figure
 
 
@@ -480,14 +467,14 @@ def value_chart(panel: ValuePanel) -> style.Chart:
     dash = {"color": "var(--ink)/0.5", "width": 1.5, "dash": "dash", "shape": "hv"}
     traces = [style.line(panel.front, line=dash, hoverinfo="skip")]
     if panel.layout == "joined":
-        means = [(point.x, point.mean) for point in panel.points]
+        means = [(point.x, point.summary.mean) for point in panel.points]
         traces = [style.line(means, line={"color": "var(--ink)/0.5"}, hoverinfo="skip")]
     for point in panel.points:
         traces += _point_traces(point)
     ends = [point.x for point in panel.points]
     for point in panel.lines:
         dots = {"color": Style(point.number).css(), "width": 1.5, "dash": "dot"}
-        across = [(min(ends), point.mean), (max(ends), point.mean)] if ends else []
+        across = [(min(ends), point.summary.mean), (max(ends), point.summary.mean)] if ends else []
         traces.append(
             style.line(across, line=dots, **_named(point), mode="lines+text",
                        text=["", style.plain_text(point.label)], textposition="top left")
@@ -508,26 +495,29 @@ def value_chart(panel: ValuePanel) -> style.Chart:
 
 
 def _named(point: Point) -> dict[str, Any]:
-    """What a trace says when pointed at; meta: by which the legend hides it."""
-    hover = f"%{{fullData.name}}<br>{point.summary}<br>{point.bitops}<extra></extra>"
-    return {"name": style.plain_text(point.label), "meta": point.key, "hovertemplate": hover}
+    """Name and hover text of a trace. meta: the key by which the legend hides it."""
+    value = f"{numbers.summary_text(point.summary)} (n = {point.summary.n})"
+    bitops = numbers.bitops_text(point.method.bitops)
+    hover = f"%{{fullData.name}}<br>{value}<br>{bitops}<extra></extra>"
+    key = point.method.method.key
+    return {"name": style.plain_text(point.label), "meta": key, "hovertemplate": hover}
 
 
 def _point_traces(point: Point) -> list[dict[str, Any]]:
     """The seeds, if there are several, and the mean with its interval."""
     color, marker = Style(point.number).css(), Style(point.number).marker[1]
     runs = style.line(
-        [(point.x, value) for value in point.seed_values],
+        [(point.x, value) for value in point.values.values()],
         mode="markers",
         marker={"symbol": f"{marker}-open", "size": 8, "color": color},
         opacity=0.8,
-        customdata=[seed for seed, _ in point.values],
+        customdata=list(point.values),
         **_named(point)
         | {"hovertemplate": "%{fullData.name}, seed %{customdata}: %{y:.4g}<extra></extra>"},
     )
     below, above = point.bar or (0.0, 0.0)
     mean = style.line(
-        [(point.x, point.mean)],
+        [(point.x, point.summary.mean)],
         mode="markers",
         marker={"symbol": marker, "size": 13, "color": color,
                 "line": {"width": 1.5, "color": "var(--card)"}},

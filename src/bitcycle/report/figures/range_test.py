@@ -112,7 +112,7 @@ def draw_range_test(test: RangeTest) -> Figure:
 
 @draw.register(RangeCurve)
 def draw_range_curve(curve: RangeCurve) -> Figure:
-    """The same for the curve alone, such as that of a test without a passing precision."""
+    """A range test from its curve alone, such as one without a passing precision."""
     figure = style.new_figure(7.0, 4.0)
     axes = figure.subplots()
     panel = range_test_panel(curve)
@@ -157,8 +157,8 @@ def _draw(axes: Axes, panel: RangeTestPanel) -> None:
             *panel.switch, marker="o", markersize=14, markerfacecolor="none", linestyle="none",
             markeredgecolor=_MARK, markeredgewidth=1.8, zorder=5, label="switching point",
         )  # fmt: skip
-    style.finish(axes, x="training step of the test", y=panel.y_title, grid="y")
-    style.count_steps(axes)
+    style.style_axes(axes, x="training step of the test", y=panel.y_title, grid="y")
+    style.format_steps(axes)
     axes.set_xlim(-0.5, panel.curves[-1].stop - 0.5)
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.1 * (high - low))  # room for the bits
@@ -168,7 +168,7 @@ def _draw(axes: Axes, panel: RangeTestPanel) -> None:
 
 
 def range_test_chart(panel: RangeTestPanel) -> style.Chart:
-    """One test of the page."""
+    """The chart of one test."""
     traces: list[dict[str, Any]] = []
     notes = []
     for number, curve in enumerate(panel.curves):

@@ -11,7 +11,7 @@ from bitcycle.cost.planner import Plan
 from bitcycle.report import draw
 from bitcycle.report.figures import style
 from bitcycle.report.figures.style import DASHED, INK, Style
-from bitcycle.report.runs import LoggedMethod
+from bitcycle.report.runs import MethodLog
 from bitcycle.schedules import Bits, Preview, Schedule
 from bitcycle.schedules.base import bits_text
 from bitcycle.schedules.segments import Segment, find_segments
@@ -24,7 +24,7 @@ MOST_SEGMENTS = 1000  # of a line on the page
 _ROLES = {"weight": "weights", "act": "activations", "error": "errors", "grad": "gradients"}
 _LINE, _FILL = "#1f4e9c", "#c9d8f0"
 _COLUMNS = 3  # of a plan's panels
-_SHORT = 40  # characters of a name that leave room for the numbers beside it
+_SHORT = 40  # characters of a name that leave room for the numbers in the same line
 
 
 # -- data -----------------------------------------------------------------------------------------
@@ -134,18 +134,18 @@ def plan_panels(plan: Plan, limit: int) -> tuple[str, list[BitsPanel]]:
     return f"{title}{few}", panels
 
 
-def method_panels(methods: Sequence[LoggedMethod]) -> list[BitsPanel]:
+def method_panels(methods: Sequence[MethodLog]) -> list[BitsPanel]:
     """A panel per distinct set of schedules, titled by the methods that share it; no float32."""
-    sets: dict[tuple[object, ...], list[LoggedMethod]] = {}
+    sets: dict[tuple[object, ...], list[MethodLog]] = {}
     for method in methods:
         found = method.schedules()
         if set(found) != {"fp32"}:
-            own = method.key if method.is_adaptive() else None
+            own = method.method.key if method.is_adaptive() else None
             sets.setdefault((repr(found), method.num_steps, own), []).append(method)
     return [_method_panel(same) for same in sets.values()]
 
 
-def _method_panel(same: Sequence[LoggedMethod]) -> BitsPanel:
+def _method_panel(same: Sequence[MethodLog]) -> BitsPanel:
     method = same[0]
     titles = [each.title for each in same]
     more = f" and {len(titles) - 4} more" if len(titles) > 4 else ""
@@ -223,36 +223,41 @@ def draw_plan(plan: Plan, *, limit: int = 12) -> Figure:
 def draw_bits(axes: Axes, panel: BitsPanel, *, x: str = "step", y: str = "bits") -> None:
     """One line filled, or several in their colours, static ones as broad bands below the others."""
     for each in panel.lines:
-        if not each.segments:
-            continue
-        heights = [panel.axis.height(bits) for _, _, bits in each.segments]
-        edges = [each.segments[0][0], *(end for _, end, _ in each.segments)]
+        is_static = len(each.segments) == 1
         if len(panel.lines) == 1:
-            axes.stairs(
-                heights, edges, baseline=panel.axis.range[0], fill=True, color=_FILL, linewidth=0
-            )
-            axes.stairs(heights, edges, baseline=None, color=_LINE, linewidth=1.4)
+            draw_line(axes, each, panel.axis, fill=_FILL, color=_LINE, linewidth=1.4)
         else:
-            is_static = len(heights) == 1
-            axes.stairs(
-                heights, edges, baseline=None, color=Style(each.number).color, label=each.label,
+            draw_line(
+                axes, each, panel.axis, color=Style(each.number).color, label=each.label,
                 linewidth=6.0 if is_static else 1.6, alpha=0.4 if is_static else 1.0,
                 zorder=2 if is_static else 3,
             )  # fmt: skip
     if panel.top is not None:
         axes.axhline(panel.top, color=INK, linewidth=0.8, linestyle=DASHED, alpha=0.7, zorder=0.5)
-    style.finish(axes, x=x, y=y, grid="y")
+    style.style_axes(axes, x=x, y=y, grid="y")
     axes.set_xlim(0, panel.num_steps)
     axes.set_ylim(*panel.axis.range)
     axes.set_yticks(panel.axis.ticks, panel.axis.labels)
-    style.count_steps(axes)
+    style.format_steps(axes)
+
+
+def draw_line(
+    axes: Axes, line: BitsLine, scale: BitsAxis, *, fill: str = "", **options: Any
+) -> None:
+    """The bits of one schedule as steps. fill: the colour below the line."""
+    if line.segments:
+        heights = [scale.height(bits) for _, _, bits in line.segments]
+        edges = [line.segments[0][0], *(end for _, end, _ in line.segments)]
+        if fill:
+            axes.stairs(heights, edges, baseline=scale.range[0], fill=True, color=fill, linewidth=0)
+        axes.stairs(heights, edges, baseline=None, **options)
 
 
 # -- plotly ---------------------------------------------------------------------------------------
 
 
 def bits_chart(panel: BitsPanel) -> style.Chart:
-    """One panel of the page."""
+    """The chart of one panel."""
     traces = [
         stairs(
             each,
@@ -288,7 +293,7 @@ def stairs(each: BitsLine, scale: BitsAxis, **options: Any) -> dict[str, Any]:
 
 
 def plotly_bits_axis(scale: BitsAxis, **options: Any) -> dict[str, Any]:
-    """The same axis for plotly."""
+    """The vertical axis for plotly."""
     return style.axis(
         "bits", range=list(scale.range), tickvals=list(scale.ticks), ticktext=list(scale.labels),
         fixedrange=True, **options,

@@ -113,7 +113,7 @@ def padded(values: Iterable[float], share: float = 0.1) -> tuple[float, float]:
 
 
 def counted(numbers: Iterable[int], noun: str) -> str:
-    """How many, as one number or a range.
+    """A number of things, as one number or a range.
 
     >>> counted([5, 5], "seed"), counted([3, 5], "seed"), counted([1], "seed")
     ('5 seeds', '3 to 5 seeds', '1 seed')
@@ -133,7 +133,7 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def finish(
+def style_axes(
     axes: Axes,
     *,
     x: str = "",
@@ -142,7 +142,7 @@ def finish(
     grid: Literal["both", "x", "y"] = "both",
     size: float = 9,
 ) -> None:
-    """Axis titles, a light grid, no frame. size: of the tick labels."""
+    """Set axis titles, a light grid and no frame. size: of the tick labels."""
     axes.set_xlabel(x, color=INK)
     axes.set_ylabel(y, color=INK)
     if title:
@@ -153,8 +153,8 @@ def finish(
     axes.tick_params(colors=INK, labelsize=size)
 
 
-def count_steps(axes: Axes) -> None:
-    """Thousands separators on the x axis."""
+def format_steps(axes: Axes) -> None:
+    """Write the steps on the x axis with thousands separators."""
     axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
 
 

@@ -1,4 +1,4 @@
-"""The contents of the page's sections, as the template reads them."""
+"""The sections of the report page: the data that the template shows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from statistics import fmean
 from typing import Any
 
 from bitcycle.analysis import numbers
-from bitcycle.analysis.statistics import Difference, Summary, summarize_values
+from bitcycle.analysis.numbers import duration_text
+from bitcycle.analysis.statistics import Summary, summarize_values
 from bitcycle.extras import MissingExtraError
 from bitcycle.landscape.result import FILE_NAME as LANDSCAPE_FILE
 from bitcycle.landscape.result import Landscape, Landscapes
@@ -22,12 +23,12 @@ from bitcycle.report.figures.pareto import cost_panel, period_panel, value_chart
 from bitcycle.report.figures.range_test import range_test_chart, range_test_panel
 from bitcycle.report.figures.schedules import bits_chart, method_panels
 from bitcycle.report.figures.style import Chart, Style
-from bitcycle.report.runs import LoggedMethod, read_object
+from bitcycle.report.runs import MethodLog, read_object
 from bitcycle.study.results import State, StudyResult, read_options
 from bitcycle.study.study import STUDIES, StudyOptions
-from bitcycle.study.summary import GroupSummary, Row
+from bitcycle.study.summary import GroupSummary, MethodSummary, metric_title
 from bitcycle.train.config_file import to_yaml
-from bitcycle.train.result import RunResult
+from bitcycle.train.run_directory import RunDirectory
 
 STATES: dict[State, str] = {"failed": "failed", "started": "not finished", "missing": "not begun"}
 MOST = {  # of a kind on one page
@@ -84,7 +85,7 @@ class GroupSection:
 
     name: str
     table: ResultsTable
-    methods: Sequence[tuple[Style, LoggedMethod]]
+    methods: Sequence[tuple[Style, MethodLog]]
     costs: Card | None
     periods: Card | None
     curves: Sequence[Card]
@@ -93,11 +94,9 @@ class GroupSection:
 # -- results --------------------------------------------------------------------------------------
 
 
-def group_section(
-    group: GroupSummary, methods: Sequence[LoggedMethod], *, limit: int
-) -> GroupSection:
+def group_section(group: GroupSummary, methods: Sequence[MethodLog], *, limit: int) -> GroupSection:
     """Table and charts of a group. limit: the most points per curve."""
-    own = [method for method in methods if method.group == group.group]
+    own = [method for method in methods if method.method.group == group.group]
     panel = cost_panel(group)
     title = f"{group.metric.capitalize()} against training cost"
     costs = Card(title, value_chart(panel), title) if panel.points else None
@@ -121,83 +120,66 @@ def group_section(
 
 def results_table(group: GroupSummary) -> ResultsTable:
     """One row per method; columns without any value are left out."""
-    metric, base = group.metric, group.baseline
-    unit = numbers.UNITS.get(metric, "")
-    columns: dict[str, Callable[[Row], Cell]] = {
-        f"{metric}{unit and ','}{unit}": lambda row: _summary_cell(row.summary),
-        "seeds": lambda row: Cell(*[row.summary.n] * 2) if row.summary else EMPTY,
-        f"against {base}": lambda row: _difference_cell(row.difference),
-        "p": lambda row: _p_cell(row.difference),
-        f"cost, {base} = 1": lambda r: Cell(numbers.cost_text(r.relative_cost), r.relative_cost),
-        "training cost": lambda row: Cell(numbers.bitops_text(row.bitops), row.bitops),
-        "best by validation": lambda row: _weights_cell(row, lambda result: result.best),
-        "averaged weights": lambda row: _weights_cell(row, lambda result: result.swa),
-        "evaluated at": lambda row: _text_cell(sorted({r.eval_precision for r in _results(row)})),
-        "published": lambda row: _text_cell(
-            [str(number) for number in row.method.method.published if number.metric == metric]
-        ),
-        "time of a run": _seconds_cell,
-    }
-    cells = {title: [cell(row) for row in group.rows] for title, cell in columns.items()}
-    filled = [title for title, column in cells.items() if any(c.key is not None for c in column)]
+    rows = [_cells(group, method) for method in group.methods]
+    filled = [title for title in rows[0] if any(row[title].key is not None for row in rows)]
     return ResultsTable(
-        title=f"Final {metric}",
+        title=f"Final {group.metric}",
         columns=[(title, title in ("evaluated at", "published")) for title in filled],
         rows=[
             ResultRow(
                 style=Style(number),
-                label=row.label,
-                is_on_front=row.is_on_front,
+                label=method.label,
+                is_on_front=method.is_on_front,
                 badges=[
-                    (s, f"{n} {word}") for s, word in STATES.items() if (n := row.method.count(s))
+                    (state, f"{n} {word}")
+                    for state, word in STATES.items()
+                    if (n := method.result.count(state))
                 ],
-                cells=[cells[title][number] for title in filled],
+                cells=[row[title] for title in filled],
             )
-            for number, row in enumerate(group.rows)
+            for number, (method, row) in enumerate(zip(group.methods, rows, strict=True))
         ],
     )
 
 
-def _results(row: Row) -> list[RunResult]:
-    return list(row.method.results.values())
+def _cells(group: GroupSummary, method: MethodSummary) -> dict[str, Cell]:
+    runs, difference = list(method.result.results.values()), method.difference
+    published = [str(p) for p in method.method.published if p.metric == group.metric]
+    return {
+        metric_title(group.metric): _summary_cell(method.summary),
+        "seeds": _number_cell(len(runs) or None, str),
+        f"against {group.baseline}": (
+            Cell(numbers.difference_text(difference), difference.mean) if difference else EMPTY
+        ),
+        "p": _number_cell(difference.p if difference else None, numbers.p_text),
+        f"cost, {group.baseline} = 1": _number_cell(method.relative_cost, numbers.cost_text),
+        "training cost": _number_cell(method.bitops, numbers.bitops_text),
+        "best by validation": _weights_cell([run.best for run in runs], group.metric),
+        "averaged weights": _weights_cell([run.swa for run in runs], group.metric),
+        "evaluated at": _text_cell(sorted({run.eval_precision for run in runs})),
+        "published": _text_cell(published),
+        "time of a run": _number_cell(
+            fmean(run.seconds for run in runs) if runs else None, duration_text
+        ),
+    }
 
 
-def _summary_cell(summary: Summary | None) -> Cell:
-    return EMPTY if summary is None else Cell(numbers.summary_text(summary), summary.mean)
-
-
-def _difference_cell(difference: Difference | None) -> Cell:
-    if difference is None:
-        return EMPTY
-    return Cell(numbers.difference_text(difference), difference.mean)
-
-
-def _p_cell(difference: Difference | None) -> Cell:
-    return EMPTY if difference is None else Cell(numbers.p_text(difference.p), difference.p)
+def _number_cell(number: float | None, write: Callable[[Any], str]) -> Cell:
+    return EMPTY if number is None else Cell(write(number), number)
 
 
 def _text_cell(found: Sequence[str]) -> Cell:
     return Cell("; ".join(found), found[0]) if found else EMPTY
 
 
-def _weights_cell(row: Row, weights: Callable[[RunResult], Mapping[str, float] | None]) -> Cell:
+def _summary_cell(summary: Summary | None) -> Cell:
+    return EMPTY if summary is None else Cell(numbers.summary_text(summary), summary.mean)
+
+
+def _weights_cell(evaluations: Sequence[Mapping[str, float] | None], metric: str) -> Cell:
     """The metric with other weights than the last, of the runs that have them."""
-    found = [
-        metrics[result.metric]
-        for result in _results(row)
-        if (metrics := weights(result)) is not None and result.metric in metrics
-    ]
+    found = [each[metric] for each in evaluations if each is not None and metric in each]
     return _summary_cell(summarize_values(found) if found else None)
-
-
-def _seconds_cell(row: Row) -> Cell:
-    if not _results(row):
-        return EMPTY
-    seconds = fmean(result.seconds for result in _results(row))
-    if seconds < 120:
-        return Cell(f"{seconds:.1f} s", seconds)
-    text = f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-    return Cell(text, seconds)
 
 
 @dataclass(frozen=True)
@@ -217,7 +199,7 @@ def unfinished_runs(result: StudyResult) -> UnfinishedRuns | None:
             for run in method.runs:
                 if run.state == state:
                     key = (state, method.method.key, run.error or "")
-                    seeds.setdefault(key, []).append(run.run.seed)
+                    seeds.setdefault(key, []).append(run.seed)
     if not seeds:
         return None
     rows = [
@@ -231,7 +213,7 @@ def unfinished_runs(result: StudyResult) -> UnfinishedRuns | None:
 # -- charts ---------------------------------------------------------------------------------------
 
 
-def schedule_cards(methods: Sequence[LoggedMethod]) -> list[Card]:
+def schedule_cards(methods: Sequence[MethodLog]) -> list[Card]:
     """A card per distinct set of schedules."""
     return [
         Card(
@@ -244,9 +226,9 @@ def schedule_cards(methods: Sequence[LoggedMethod]) -> list[Card]:
     ]
 
 
-def layer_cards(methods: Sequence[LoggedMethod]) -> tuple[list[Card], list[str]]:
-    """A card per method that has begun, and why others have none. Builds and traces the models."""
-    begun = [method for method in methods if method.begun]
+def layer_cards(methods: Sequence[MethodLog]) -> tuple[list[Card], list[str]]:
+    """A card per method with a folder, and why others have none. Builds and traces the models."""
+    begun = [method for method in methods if method.started]
     cards, problems = [], []
     for method in begun[: MOST["layers"]]:
         try:
@@ -261,8 +243,8 @@ def layer_cards(methods: Sequence[LoggedMethod]) -> tuple[list[Card], list[str]]
     return cards, problems
 
 
-def range_test_cards(methods: Sequence[LoggedMethod], folder: Path) -> list[Card]:
-    """The range tests of runs with `auto`, and those in folders beside the runs."""
+def range_test_cards(methods: Sequence[MethodLog], folder: Path) -> list[Card]:
+    """The range tests of runs with `auto`, and those in folders next to the runs."""
     found: dict[str, RangeCurve] = {}
     for title, stored in _range_tests(methods, folder):
         try:
@@ -278,25 +260,25 @@ def range_test_cards(methods: Sequence[LoggedMethod], folder: Path) -> list[Card
     return cards
 
 
-def _range_tests(methods: Sequence[LoggedMethod], folder: Path) -> Iterator[tuple[str, Any]]:
+def _range_tests(methods: Sequence[MethodLog], folder: Path) -> Iterator[tuple[str, Any]]:
     for method in methods:
-        for run in method.begun:
+        for run in method.started:
             name = f"{method.title}, seed {run.seed}"
             if run.result is not None and run.result.range_test is not None:
                 yield name, run.result.range_test.get("test")
-            beside = run.directory.with_name(f"{run.directory.name}-range-test")
-            yield name, read_object(beside / "range-test.json")
+            sibling = run.directory.with_name(f"{run.directory.name}-range-test")
+            yield name, read_object(sibling / "range-test.json")
     for path in sorted({folder / "range-test.json", *folder.glob("*-range-test/range-test.json")}):
         stored = read_object(path)
         yield str((stored or {}).get("name")), stored
 
 
-def landscape_cards(methods: Sequence[LoggedMethod], folder: Path) -> list[Card]:
+def landscape_cards(methods: Sequence[MethodLog], folder: Path) -> list[Card]:
     """The landscapes in the folders of the runs and of the study, on common levels."""
     places = [
         (f"{method.title}, seed {run.seed}", path)
         for method in methods
-        for run in method.begun
+        for run in method.started
         for path in sorted(run.directory.glob(f"*{LANDSCAPE_FILE}"))
     ]
     places += [("", path) for path in sorted(folder.glob(f"*{LANDSCAPE_FILE}"))]
@@ -325,8 +307,8 @@ def landscape_cards(methods: Sequence[LoggedMethod], folder: Path) -> list[Card]
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How to repeat a method. runs: seed, folder, digest of the weights, kernels."""
+class Reproduction:
+    """The commands that repeat a method. runs: seed, folder, digest of the weights, kernels."""
 
     title: str
     file: str
@@ -348,15 +330,15 @@ def study_command(result: StudyResult) -> str:
     return shlex.join([*words, *options.overrides])
 
 
-def method_recipe(method: LoggedMethod) -> Recipe:
-    """The configuration of the first run that has begun, else the planned one."""
+def reproduction(method: MethodLog) -> Reproduction:
+    """How to repeat a method, from the configuration of its first run that has a folder."""
     file = f"{method.config.name}.yaml"
     again = ["--output", "again"]  # never into the folder of the run that is repeated
     commands = [
         shlex.join(["bitcycle", "train", file, "--seed", str(run.seed), *again])
         for run in method.runs
     ]
-    return Recipe(
+    return Reproduction(
         title=method.title,
         file=file,
         commands="\n".join(commands),
@@ -374,8 +356,8 @@ def method_recipe(method: LoggedMethod) -> Recipe:
     )
 
 
-def _config_text(method: LoggedMethod) -> str:
-    for run in method.begun:
+def _config_text(method: MethodLog) -> str:
+    for run in method.started:
         try:
             return (run.directory / "config.yaml").read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
@@ -398,11 +380,12 @@ class Environments:
     num_left_out: int
 
 
-def environments(methods: Sequence[LoggedMethod]) -> Environments | None:
-    """A column per distinct environment, most runs first; None if no run has begun."""
+def environments(methods: Sequence[MethodLog]) -> Environments | None:
+    """A column per distinct environment, most runs first; None if no run has a folder."""
     found: list[tuple[dict[str, Any], int]] = []
-    for run in (run for method in methods for run in method.begun):
-        own = {key: value for key, value in run.environment.items() if key != "command"}
+    for run in (run for method in methods for run in method.started):
+        stored = RunDirectory(run.directory).read_environment()
+        own = {key: value for key, value in stored.items() if key != "command"}
         known = next((i for i, (other, _) in enumerate(found) if other == own), None)
         if known is not None:
             found[known] = (own, found[known][1] + 1)

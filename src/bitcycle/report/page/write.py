@@ -14,7 +14,7 @@ from bitcycle.files import write_text
 from bitcycle.report.figures.style import counted
 from bitcycle.report.files import check_path
 from bitcycle.report.page import sections
-from bitcycle.report.runs import collect_runs, logged_methods
+from bitcycle.report.runs import collect_runs, method_logs
 from bitcycle.study.headline import headline
 from bitcycle.study.results import StudyResult
 from bitcycle.study.summary import summarize
@@ -76,8 +76,8 @@ def _asset(name: str) -> str:
 def page_context(
     result: StudyResult, folder: Path, answer: str, command: str | None
 ) -> dict[str, Any]:
-    """What the template shows. command: that repeats all runs, if one does."""
-    methods = logged_methods(result)
+    """The variables of the template. command: repeats all runs, if one command does."""
+    methods = method_logs(result)
     limit = points_per_curve(3 * result.num_runs)
     layer_cards, layer_problems = sections.layer_cards(methods)
     counts = [f"{result.count('done')} done"]
@@ -97,7 +97,7 @@ def page_context(
         "landscapes": sections.landscape_cards(methods, folder),
         "most": sections.MOST,
         "command": command,
-        "recipes": [sections.method_recipe(method) for method in methods],
+        "reproductions": [sections.reproduction(method) for method in methods],
         "environments": sections.environments(methods),
         "version": VERSION,
         "now": f"{datetime.now(UTC):%Y-%m-%d at %H:%M} UTC",
@@ -114,7 +114,7 @@ def points_per_curve(num_curves: int) -> int:
 
 
 def _final_values(result: StudyResult) -> str:
-    """The headline of runs without a question."""
+    """The headline of runs that are no study."""
     values = [
         f"{row.label}: {group.metric} {summary_text(row.summary)}"
         for group in summarize(result)

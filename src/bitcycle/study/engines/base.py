@@ -1,4 +1,4 @@
-"""What an engine does: start runs, say which have ended, ask them to stop."""
+"""The interface of an engine, and `train_run`, which every engine calls for each run."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Literal, Self, TextIO, get_args
 from bitcycle.analysis.config_id import config_id
 from bitcycle.files import write_text
 from bitcycle.registry import unknown_name
+from bitcycle.study.study import run_directory
 from bitcycle.train.config import RunConfig
 from bitcycle.train.config_file import to_yaml
 from bitcycle.train.result import RunResult
@@ -23,14 +24,15 @@ from bitcycle.train.run import resume, resume_or_run, run
 from bitcycle.train.run_directory import RunDirectory
 from bitcycle.train.signals import Interrupted
 
-LONGEST = 2000  # characters of an error that are kept; the log has all of it
+EngineName = Literal["local", "ray"]
+MAX_MESSAGE = 2000  # characters of an error message; the log has all of it
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
-    """How an attempt at a run ended.
+class RunOutcome:
+    """How the process of a run ended.
 
-    stopped: by a signal, it can go on. busy: another process has this run, it may finish it.
+    stopped: by a signal, the run can be resumed. busy: another process trains this run.
     """
 
     name: str
@@ -38,137 +40,26 @@ class Ending:
     message: str = ""
 
 
-def run_folder(config: RunConfig) -> RunDirectory:
-    """Where a run is written."""
-    return RunDirectory(Path(config.output) / config.run_name)
-
-
-def log_file(config: RunConfig) -> Path:
-    """What a run's process printed, its traceback among it: `<output>/studies/logs/<run>.txt`."""
-    return Path(config.output) / "studies" / "logs" / f"{config.run_name}.txt"
-
-
-def attempt(config: RunConfig) -> Ending:
-    """Train, with everything that is printed going to the log; never raises.
-
-    The log is locked meanwhile: of two studies that want one run, the second is told "busy" before
-    it touches the run or what the first one has printed.
-    """
-    log, name = log_file(config), config.run_name
-    try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("a", buffering=1, encoding="utf-8") as file:
-            if not _lock(file):
-                return Ending(name=name, state="busy", message="another process has this run")
-            file.truncate(0)  # of a former attempt
-            with _output_to(file):
-                ending = _attempt(config)
-            if os.fstat(file.fileno()).st_size == 0:
-                log.unlink(missing_ok=True)
-            fcntl.flock(file, fcntl.LOCK_UN)  # processes that it started may still hold the file
-    except OSError as error:  # no room for a log
-        return Ending(name=name, state="failed", message=_described(error))
-    if ending.state == "failed":
-        return Ending(name=name, state="failed", message=f"{ending.message} (log: {log})")
-    return ending
-
-
-def _attempt(config: RunConfig) -> Ending:
-    name = config.run_name
-    try:
-        finish(config)
-    except (Interrupted, KeyboardInterrupt) as error:
-        if not run_folder(config).is_finished:
-            return Ending(name=name, state="stopped", message=str(error) or "interrupted")
-    except BaseException as error:
-        if is_held(run_folder(config)):
-            return Ending(name=name, state="busy", message=str(error))
-        traceback.print_exc()
-        return Ending(name=name, state="failed", message=_described(error))
-    return Ending(name=name, state="done")
-
-
-def finish(config: RunConfig) -> RunResult:
-    """Begin the run or go on with it, also when its files, tracking or data have moved since."""
-    directory = run_folder(config)
-    if directory.is_finished:
-        return RunResult.read(directory.path)
-    if not directory.exists:
-        return run(config)
-    if config_id(directory.read_config()) != config_id(config):
-        return resume_or_run(config)  # raises, and names what differs
-    text = to_yaml(config)
-    if directory.config_file.read_text(encoding="utf-8") != text:
-        with directory.locked():
-            write_text(directory.config_file, text)
-    return resume(directory.path)
-
-
-def is_held(directory: RunDirectory) -> bool:
-    """Whether a process trains this run at the moment."""
-    try:
-        with (directory.path / ".lock").open("rb") as handle:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False
-
-
-def _described(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    if len(text) > LONGEST:
-        text = f"{text[:LONGEST]}..."
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _lock(file: TextIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-@contextmanager
-def _output_to(file: TextIO) -> Iterator[None]:
-    """Standard output and error into a file, also what is printed from outside Python."""
-    kept = [os.dup(descriptor) for descriptor in (1, 2)]
-    try:
-        for descriptor in (1, 2):
-            os.dup2(file.fileno(), descriptor)
-        with redirect_stdout(file), redirect_stderr(file):
-            yield
-    finally:
-        for descriptor, former in zip((1, 2), kept, strict=True):
-            os.dup2(former, descriptor)
-            os.close(former)
-
-
-EngineName = Literal["local", "ray"]
-
-
 class Engine(ABC):
-    """Executes runs at the same time, at most `num_jobs` of them; a `with` leaves none behind."""
+    """Trains at most `num_jobs` runs at the same time. The end of a `with` block ends them all."""
 
     num_jobs: int
 
     @abstractmethod
     def start(self, config: RunConfig) -> None:
-        """Begin one; not to be called when `is_full`."""
+        """Start a run. Must not be called when `is_full`."""
 
     @abstractmethod
-    def wait(self, seconds: float) -> list[Ending]:
-        """How runs ended that did so since the last call; waits for one, but not longer."""
+    def wait(self, seconds: float) -> list[RunOutcome]:
+        """Wait for a run to end, at most so long; return all that ended since the last call."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Ask all for a checkpoint and an end; `wait` then gives their endings."""
+        """Ask all runs to write a checkpoint and end; `wait` then returns their outcomes."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End all at once and let go of what the engine holds."""
+        """End all runs at once and release what the engine holds."""
 
     @property
     @abstractmethod
@@ -195,9 +86,10 @@ class Engine(ABC):
 def make_engine(
     name: str, *, num_jobs: int | None, threads: int = 1, address: str | None = None
 ) -> Engine:
-    """An engine by its name. threads: of the largest run, which a Ray task reserves at least.
+    """Make an engine by its name, `local` or `ray`.
 
-    num_jobs: by default one at a time here, and on Ray what its processors allow.
+    num_jobs: runs at a time; None: one for `local`, and for `ray` what the cluster's processors
+    allow. threads: of the largest run; a Ray task reserves at least so many processors.
     """
     if name not in get_args(EngineName):
         raise unknown_name("engine", name, get_args(EngineName))
@@ -212,3 +104,109 @@ def make_engine(
     from bitcycle.study.engines.local import LocalEngine
 
     return LocalEngine(num_jobs or 1)
+
+
+# -- training one run -----------------------------------------------------------------------------
+
+
+def log_file(config: RunConfig) -> Path:
+    """The output of a run's process, with its traceback: `<output>/studies/logs/<run>.txt`."""
+    return Path(config.output) / "studies" / "logs" / f"{config.run_name}.txt"
+
+
+def train_run(config: RunConfig) -> RunOutcome:
+    """Train or resume a run, with its output in the log. Never raises.
+
+    The log is locked meanwhile. If two studies want one run, the second gets "busy" before it
+    touches the run or the log of the first.
+    """
+    log, name = log_file(config), config.run_name
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a", buffering=1, encoding="utf-8") as file:
+            if not _lock(file):
+                return RunOutcome(name=name, state="busy", message="another process has this run")
+            file.truncate(0)  # of an earlier try
+            with _output_to(file):
+                outcome = _train_run(config)
+            if os.fstat(file.fileno()).st_size == 0:
+                log.unlink(missing_ok=True)
+            fcntl.flock(file, fcntl.LOCK_UN)  # processes that it started may still hold the file
+    except OSError as error:  # no room for a log
+        return RunOutcome(name=name, state="failed", message=_describe(error))
+    if outcome.state == "failed":
+        return RunOutcome(name=name, state="failed", message=f"{outcome.message} (log: {log})")
+    return outcome
+
+
+def _train_run(config: RunConfig) -> RunOutcome:
+    name = config.run_name
+    try:
+        train_or_resume(config)
+    except (Interrupted, KeyboardInterrupt) as error:
+        if not run_directory(config).is_finished:
+            return RunOutcome(name=name, state="stopped", message=str(error) or "interrupted")
+    except BaseException as error:
+        if is_locked(run_directory(config)):
+            return RunOutcome(name=name, state="busy", message=str(error))
+        traceback.print_exc()
+        return RunOutcome(name=name, state="failed", message=_describe(error))
+    return RunOutcome(name=name, state="done")
+
+
+def train_or_resume(config: RunConfig) -> RunResult:
+    """Start a run or resume it, also when its output, tracking or data folder has moved."""
+    directory = run_directory(config)
+    if directory.is_finished:
+        return RunResult.read(directory.path)
+    if not directory.exists:
+        return run(config)
+    if config_id(directory.read_config()) != config_id(config):
+        return resume_or_run(config)  # raises, and names what differs
+    text = to_yaml(config)
+    if directory.config_file.read_text(encoding="utf-8") != text:
+        with directory.locked():
+            write_text(directory.config_file, text)
+    return resume(directory.path)
+
+
+def is_locked(directory: RunDirectory) -> bool:
+    """Whether a process is training this run."""
+    try:
+        with (directory.path / ".lock").open("rb") as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def _lock(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _describe(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    if len(text) > MAX_MESSAGE:
+        text = f"{text[:MAX_MESSAGE]}..."
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+@contextmanager
+def _output_to(file: TextIO) -> Iterator[None]:
+    """Redirect standard output and error to a file, also what C code prints."""
+    kept = [os.dup(descriptor) for descriptor in (1, 2)]
+    try:
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+        with redirect_stdout(file), redirect_stderr(file):
+            yield
+    finally:
+        for descriptor, former in zip((1, 2), kept, strict=True):
+            os.dup2(former, descriptor)
+            os.close(former)

@@ -1,4 +1,4 @@
-"""Runs on worker processes of this machine; each worker trains one run after another.
+"""The local engine: worker processes on this machine, each trains one run after another.
 
 A worker that dies fails the run it was training and no other; the next run gets a new worker.
 """
@@ -15,16 +15,16 @@ from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from bitcycle.study.engines.base import Ending, Engine, attempt, log_file
+from bitcycle.study.engines.base import Engine, RunOutcome, log_file, train_run
 from bitcycle.train.config import RunConfig
 from bitcycle.train.signals import unheard_by_children
 
-PATIENCE = 10.0  # seconds that a killed process may take to be gone
+EXIT_SECONDS = 10.0  # that a worker may take to end
 
 
 @dataclass
 class Worker:
-    """A process, the pipe to it, and the run that it trains; None while it is idle."""
+    """A process, the pipe to it, and the run that it trains. config: None while it is idle."""
 
     process: Any
     pipe: Connection
@@ -32,7 +32,7 @@ class Worker:
 
 
 class LocalEngine(Engine):
-    """At most `num_jobs` workers, started when needed: torch's threads do not survive a fork."""
+    """At most `num_jobs` workers, spawned when needed: torch's threads do not survive a fork."""
 
     def __init__(self, num_jobs: int) -> None:
         self.num_jobs = num_jobs
@@ -44,49 +44,49 @@ class LocalEngine(Engine):
         return tuple(worker.config.run_name for worker in self._workers if worker.config)
 
     def start(self, config: RunConfig) -> None:
-        """Hand the run to an idle worker, or to a new one."""
+        """Send the run to an idle worker, or to a new one."""
         for worker in [worker for worker in self._workers if worker.config is None]:
-            if _hand_over(config, worker):
+            if _send(config, worker):
                 return
             self._remove(worker)  # it died while it was idle
         worker = _new_worker()
         self._workers.append(worker)
-        _hand_over(config, worker)  # of one that dies at once `wait` tells the end
+        _send(config, worker)  # if the worker dies at once, `wait` returns the outcome
 
-    def wait(self, seconds: float) -> list[Ending]:
-        """The endings of the runs that are over."""
+    def wait(self, seconds: float) -> list[RunOutcome]:
+        """The outcomes of the runs that have ended."""
         busy = {worker.pipe: worker for worker in self._workers if worker.config is not None}
         ready = wait(list(busy), seconds)
-        return [self._ending(busy[pipe]) for pipe in ready if isinstance(pipe, Connection)]
+        return [self._outcome(busy[pipe]) for pipe in ready if isinstance(pipe, Connection)]
 
-    def _ending(self, worker: Worker) -> Ending:
-        """What the worker said, or its exit code if it died."""
+    def _outcome(self, worker: Worker) -> RunOutcome:
+        """What the worker reported, or what its exit code means."""
         assert worker.config is not None
         try:
-            ending = Ending(**json.loads(worker.pipe.recv_bytes()))
+            outcome = RunOutcome(**json.loads(worker.pipe.recv_bytes()))
         except (EOFError, ConnectionResetError):
             worker.process.join()
-            ending = judged(worker.process.exitcode, worker.config)
+            outcome = outcome_of_exit(worker.process.exitcode, worker.config)
         worker.config = None
-        if ending.state in ("failed", "stopped"):  # what a run left behind goes with the process
+        if outcome.state in ("failed", "stopped"):  # the next run gets a clean process
             self._remove(worker)
-        return ending
+        return outcome
 
     def _remove(self, worker: Worker) -> None:
-        """An idle worker ends by itself when its pipe is closed."""
+        """Close the pipe, which ends an idle worker; kill it if it does not end."""
         self._workers.remove(worker)
         worker.pipe.close()
-        worker.process.join(PATIENCE)
+        worker.process.join(EXIT_SECONDS)
         worker.process.kill()
-        worker.process.join(PATIENCE)
+        worker.process.join(EXIT_SECONDS)
 
     def stop(self) -> None:
-        """Ask for a checkpoint and an end."""
+        """Ask all workers to write a checkpoint and end."""
         for worker in self._workers:
             worker.process.terminate()
 
     def kill(self) -> None:
-        """End what trains at once, and let idle workers end."""
+        """Kill the workers that train, and let idle ones end."""
         for worker in self._workers:
             if worker.config is not None:
                 worker.process.kill()
@@ -104,8 +104,8 @@ def _new_worker() -> Worker:
     return Worker(process, ours)
 
 
-def _hand_over(config: RunConfig, worker: Worker) -> bool:
-    """Whether the worker is there to take it."""
+def _send(config: RunConfig, worker: Worker) -> bool:
+    """Send a run to a worker; False if the worker is dead."""
     worker.config = config
     try:
         worker.pipe.send(config)
@@ -119,31 +119,31 @@ def _work(pipe: Connection) -> None:
     threading.Thread(target=_stop_without_parent, daemon=True).start()
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            ending = attempt(pipe.recv())
-            pipe.send_bytes(json.dumps(asdict(ending)).encode())
+            outcome = train_run(pipe.recv())
+            pipe.send_bytes(json.dumps(asdict(outcome)).encode())
 
 
 def _stop_without_parent() -> None:
-    """A study that was killed must not go on in the background."""
+    """Stop the worker when the study's process is gone."""
     parent = parent_process()
     assert parent is not None
     parent.join()
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def judged(code: int | None, config: RunConfig) -> Ending:
-    """How a run ended whose process said nothing."""
+def outcome_of_exit(code: int | None, config: RunConfig) -> RunOutcome:
+    """The outcome of a run whose process ended without a report."""
     if code in (-signal.SIGTERM, -signal.SIGINT):
         message = "stopped before its first step"
-        return Ending(name=config.run_name, state="stopped", message=message)
-    message = died(code, str(log_file(config)))
-    return Ending(name=config.run_name, state="failed", message=message)
+        return RunOutcome(name=config.run_name, state="stopped", message=message)
+    message = describe_exit(code, str(log_file(config)))
+    return RunOutcome(name=config.run_name, state="failed", message=message)
 
 
-def died(code: int | None, log: str) -> str:
-    """The message for a process that ended without a word.
+def describe_exit(code: int | None, log: str) -> str:
+    """The error message for the exit code of a process.
 
-    >>> died(-9, "log.txt")
+    >>> describe_exit(-9, "log.txt")
     'ProcessDied: killed by SIGKILL, perhaps for lack of memory (log: log.txt)'
     """
     how = f"exit code {code}"

@@ -1,7 +1,7 @@
-"""Runs as tasks of a Ray cluster, or of a Ray that is started here for the study.
+"""The Ray engine: one task per run, on a cluster or on a Ray that is started for the study.
 
-A task writes to the run's folder as a local process does, and only that counts: on a cluster the
-output folder and the data must be on a filesystem that all machines share.
+A task writes to the run's folder as a local process does. On a cluster the output folder and the
+data must be on a filesystem that all machines share.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from bitcycle.extras import require
-from bitcycle.study.engines.base import Ending, Engine, attempt, log_file
+from bitcycle.study.engines.base import Engine, RunOutcome, log_file, train_run
 from bitcycle.train.config import RunConfig
 
-STORE = 100 * 2**20  # bytes of Ray's object store, where we start it: a task returns some words
+STORE = 100 * 2**20  # bytes of Ray's object store, if we start it: a task returns a few words
 
 
 class RayEngine(Engine):
@@ -33,7 +33,7 @@ class RayEngine(Engine):
         try:
             resources = self._ray.cluster_resources()
             self._has_gpus = resources.get("GPU", 0) >= 1
-            self.num_jobs = num_jobs or self._room(resources, threads)
+            self.num_jobs = num_jobs or self._max_jobs(resources, threads)
         except BaseException:
             self.kill()
             raise
@@ -52,7 +52,7 @@ class RayEngine(Engine):
                 " or leave --address out for a Ray on this machine"
             ) from None
 
-    def _room(self, resources: dict[str, float], threads: int) -> int:
+    def _max_jobs(self, resources: dict[str, float], threads: int) -> int:
         processors = int(resources.get("CPU", 0))
         if processors < threads:
             raise ValueError(
@@ -68,16 +68,16 @@ class RayEngine(Engine):
         return tuple(config.run_name for config in self._tasks.values())
 
     def start(self, config: RunConfig) -> None:
-        """A new task, in a process of its own, never repeated by Ray itself."""
-        task = self._ray.remote(max_retries=0, max_calls=1)(_work).options(
+        """Start a task in a process of its own, which Ray never retries."""
+        task = self._ray.remote(max_retries=0, max_calls=1)(train_task).options(
             num_cpus=config.threads or 1,
             num_gpus=1 if self._has_gpus else 0,
             name=config.run_name,
         )
         self._tasks[task.remote(config, str(Path.cwd()))] = config
 
-    def wait(self, seconds: float) -> list[Ending]:
-        """The endings of tasks that are over."""
+    def wait(self, seconds: float) -> list[RunOutcome]:
+        """The outcomes of the tasks that have ended."""
         if not self._tasks:
             time.sleep(seconds)
             return []
@@ -85,26 +85,26 @@ class RayEngine(Engine):
         if ready:
             number = len(self._tasks)
             ready, _ = self._ray.wait(list(self._tasks), num_returns=number, timeout=0)
-        return [self._ending(task, self._tasks.pop(task)) for task in ready]
+        return [self._outcome(task, self._tasks.pop(task)) for task in ready]
 
-    def _ending(self, task: Any, config: RunConfig) -> Ending:
+    def _outcome(self, task: Any, config: RunConfig) -> RunOutcome:
         name, errors = config.run_name, self._ray.exceptions
         try:
-            return Ending(**self._ray.get(task))
+            return RunOutcome(**self._ray.get(task))
         except errors.TaskCancelledError:
-            return Ending(name=name, state="stopped", message="stopped")
+            return RunOutcome(name=name, state="stopped", message="stopped")
         except errors.RayError as error:  # a process or a machine that died
             text = " ".join(str(error).split())[:500]
             message = f"{type(error).__name__}: {text} (log: {log_file(config)})"
-            return Ending(name=name, state="failed", message=message)
+            return RunOutcome(name=name, state="failed", message=message)
 
     def stop(self) -> None:
-        """One that trains writes a checkpoint first: Ray sends what Ctrl-C does."""
+        """Cancel all tasks as Ctrl-C would: a training run writes a checkpoint first."""
         for task in self._tasks:
             self._ray.cancel(task, force=False)
 
     def kill(self) -> None:
-        """Nothing is left; a Ray that was there before stays."""
+        """Cancel all tasks at once, and shut Ray down if the engine started it."""
         for task in getattr(self, "_tasks", {}):
             self._ray.cancel(task, force=True)
         self._tasks = {}
@@ -112,11 +112,11 @@ class RayEngine(Engine):
             self._ray.shutdown()
 
 
-def _work(config: RunConfig, folder: str) -> dict[str, str]:
-    """What a task does: paths of the configuration begin in the folder of the study's process."""
+def train_task(config: RunConfig, folder: str) -> dict[str, str]:
+    """The body of a task. folder: of the study's process, where relative paths begin."""
     try:
         os.chdir(folder)
     except OSError as error:
         message = f"{error} on {platform.node()}: all machines must share this folder"
-        return asdict(Ending(name=config.run_name, state="failed", message=message))
-    return asdict(attempt(config))
+        return asdict(RunOutcome(name=config.run_name, state="failed", message=message))
+    return asdict(train_run(config))

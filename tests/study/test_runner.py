@@ -1,4 +1,4 @@
-"""What is missing is run, what is done is skipped, what failed is left alone unless asked."""
+"""Running a study: what is trained, resumed, retried and waited for."""
 
 import os
 import signal
@@ -6,21 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from bitcycle.study import runner as execute
-from bitcycle.study.engines.base import Ending, run_folder
+from bitcycle.recipes import recipe
+from bitcycle.study import runner
+from bitcycle.study.engines.base import RunOutcome, run_directory
 from bitcycle.study.progress import Lines
 from bitcycle.study.results import read_failures, read_study
-from bitcycle.study.runner import run_study, to_do
+from bitcycle.study.runner import check_data, run_study, runs_to_train
 from bitcycle.study.study import Method
 from bitcycle.train import run
 from bitcycle.train.signals import Interrupted
 from tests.study.small_studies import Here, crashing, diverging, run_until, tiny, tiny_study
-from tests.train.small import (
-    files_below,
-    lstm,
-    metrics_of,
-    write_words,
-)
+from tests.train.small import files_below, lstm, metrics_of, write_words
 
 
 def labels(engine, study):
@@ -41,7 +37,7 @@ def test_everything_is_run_seed_by_seed_and_then_nothing(tmp_path):
     result, started, lines = execute_study(study, tmp_path)
     assert started == [("8", 0), ("4", 0), ("8", 1), ("4", 1)]
     assert result.count("done") == 4
-    assert lines[0] == "tiny: 4 runs: 4 to begin; 1 at a time"
+    assert lines[0] == "tiny: 4 runs: 4 to start; 1 at a time"
     assert [line[:5] for line in lines[1:]] == ["[1/4]", "[2/4]", "[3/4]", "[4/4]"]
     before = files_below(tmp_path)
     again, started, _ = execute_study(study, tmp_path)
@@ -91,7 +87,7 @@ def test_a_crash_is_noted_and_the_others_go_on(tmp_path):
     assert result.methods[0].runs[0].error.startswith("ValueError: swa.start")
     assert len(read_failures(tmp_path)) == 2
     assert sum("FAILED" in line for line in lines) == 2
-    assert run_folder(result.methods[2].runs[0].run.config).exists  # a failed run keeps its folder
+    assert run_directory(result.methods[2].runs[0].config).exists  # a failed run keeps its folder
 
 
 def test_a_failed_run_is_retried_only_when_asked(tmp_path):
@@ -108,13 +104,13 @@ def test_a_failed_run_is_retried_only_when_asked(tmp_path):
     assert read_failures(tmp_path / "runs") == {}
 
 
-def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
+def test_an_interrupted_run_resumes(tmp_path):
     whole, _, _ = execute_study(tiny_study(), tmp_path / "whole")
     first = next(iter(tiny_study().runs(str(tmp_path / "cut"))))
     run_until(first.config, 3)
     result, _, lines = execute_study(tiny_study(), tmp_path / "cut")
-    assert "1 to go on with, 1 to begin" in lines[0]
-    log = run_folder(first.config).log_file.read_text(encoding="utf-8")
+    assert "1 to resume, 1 to start" in lines[0]
+    log = run_directory(first.config).log_file.read_text(encoding="utf-8")
     assert "going on from step 3" in log
     for ours, theirs in zip(result.methods, whole.methods, strict=True):
         assert ours.results[0].weights_sha256 == theirs.results[0].weights_sha256
@@ -130,7 +126,7 @@ class Signalled(Here):
             return []
         name = self.running[0]
         self._queue.clear()
-        return [Ending(name=name, state="stopped", message="stopped at step 2")]
+        return [RunOutcome(name=name, state="stopped", message="stopped at step 2")]
 
 
 def test_a_signal_stops_what_runs_starts_no_more_and_says_how_to_go_on(tmp_path):
@@ -157,14 +153,14 @@ def test_an_error_of_ours_leaves_no_run_behind(tmp_path):
 
 
 def test_a_run_of_another_process_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(execute, "RETRY", 0.0)
+    monkeypatch.setattr(runner, "RETRY_SECONDS", 0.0)
     first = next(iter(tiny_study().runs(str(tmp_path))))
     answers = iter([True, True])
 
     def held(directory):
         return directory.path.name == first.config.run_name and next(answers, False)
 
-    monkeypatch.setattr(execute, "is_held", held)
+    monkeypatch.setattr(runner, "is_locked", held)
     result, started, lines = execute_study(tiny_study(), tmp_path)
     assert result.count("done") == 2
     assert sum("another process trains it" in line for line in lines) == 1
@@ -183,10 +179,12 @@ def test_a_run_that_another_study_finished_meanwhile_is_not_started(tmp_path):
     assert labels(engine, tiny_study()) == [("4", 0)]
 
 
-def test_an_ending_without_a_result_is_a_failure(tmp_path):
+def test_an_outcome_without_a_result_is_a_failure(tmp_path):
     class Silent(Here):
         def wait(self, seconds):
-            return [Ending(name=self._queue.pop(0).run_name, state="done")] if self._queue else []
+            return (
+                [RunOutcome(name=self._queue.pop(0).run_name, state="done")] if self._queue else []
+            )
 
     run_study(tiny_study(), tmp_path, engine=Silent())
     assert set(read_failures(tmp_path).values()) == {"ended without a result"}
@@ -194,10 +192,27 @@ def test_an_ending_without_a_result_is_a_failure(tmp_path):
 
 def test_what_is_to_do_is_what_has_no_result(tmp_path):
     study = tiny_study(crashing(), Method(label="8", config=tiny(8)), baseline=None)
-    assert [s.run.method.label for s in to_do(read_study(study, tmp_path), retry_failed=False)] == [
+    assert [
+        s.method.label for s in runs_to_train(read_study(study, tmp_path), retry_failed=False)
+    ] == [
         "crashing",
         "8",
     ]
     result, _, _ = execute_study(study, tmp_path)
-    assert to_do(result, retry_failed=False) == []
-    assert [s.run.method.label for s in to_do(result, retry_failed=True)] == ["crashing"]
+    assert runs_to_train(result, retry_failed=False) == []
+    assert [s.method.label for s in runs_to_train(result, retry_failed=True)] == ["crashing"]
+
+
+CIFAR = recipe("cifar10-resnet8-float32-small")
+
+
+def test_data_that_is_built_in_or_whose_folder_is_there_passes(tmp_path):
+    check_data([tiny(), replace(CIFAR, data=replace(CIFAR.data, root=str(tmp_path)))])
+
+
+def test_a_missing_root_and_a_folder_that_is_not_there_are_errors(tmp_path):
+    with pytest.raises(ValueError, match="'cifar10' is read from a folder: give its root"):
+        check_data([tiny(), CIFAR])
+    nowhere = replace(CIFAR, data=replace(CIFAR.data, root=str(tmp_path / "no")))
+    with pytest.raises(FileNotFoundError, match="cifar10: not found"):
+        check_data([nowhere])

@@ -1,16 +1,13 @@
-"""Studies by name and in YAML files: what they mean, and what is wrong with some."""
+"""Studies as YAML files."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bitcycle.recipes import recipe
-from bitcycle.study.runner import check_data
 from bitcycle.study.study_file import find_study, read_study_file, study_from_dict
 from bitcycle.train.config_file import from_dict
-from tests.study.small_studies import tiny
 
 BASE = {"model": {"name": "digits_mlp", "options": {"width": 16}}, "steps": 10, "threads": 1}
 
@@ -148,18 +145,3 @@ def test_a_file_that_is_not_there_and_an_unknown_name_are_errors():
         find_study("no.yaml")
     with pytest.raises(ValueError, match="unknown study 'dmo'.*did you mean 'demo'"):
         find_study("dmo")
-
-
-CIFAR = recipe("cifar10-resnet8-float32-small")
-
-
-def test_data_that_is_built_in_or_whose_folder_is_there_passes(tmp_path):
-    check_data([tiny(), replace(CIFAR, data=replace(CIFAR.data, root=str(tmp_path)))])
-
-
-def test_a_missing_root_and_a_folder_that_is_not_there_are_errors(tmp_path):
-    with pytest.raises(ValueError, match="'cifar10' is read from a folder: give its root"):
-        check_data([tiny(), CIFAR])
-    nowhere = replace(CIFAR, data=replace(CIFAR.data, root=str(tmp_path / "no")))
-    with pytest.raises(FileNotFoundError, match="cifar10: not found"):
-        check_data([nowhere])
