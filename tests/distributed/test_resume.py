@@ -43,14 +43,14 @@ def command(argv: list[str], stops_at: int | None = None) -> dict[str, Any]:
     import bitcycle.train.loop as loop
     from bitcycle.cli.main import main
 
-    train_step = loop._train_step
+    train_step = loop.train_step
 
     def watched(session: Any, micro_batches: Any) -> None:
         train_step(session, micro_batches)
         if session.step + 1 == stops_at:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    loop._train_step = watched
+    loop.train_step = watched
     said = StringIO()
     with redirect_stderr(said):
         code = main(argv)

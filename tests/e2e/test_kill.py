@@ -69,7 +69,7 @@ def test_the_command_line_goes_on_after_a_kill_with_resume_auto(tmp_path, uninte
     with process("train", str(tmp_path / "config.yaml"), "--resume", "auto") as child:
         out, err = child.communicate(timeout=120)
     assert (child.returncode, err) == (0, "")
-    assert "going on from step" in out
+    assert "resumed at step" in out
     assert traces(folder_of(config)) == uninterrupted
 
 
@@ -227,5 +227,5 @@ def test_two_processes_stop_together_and_go_on_exactly(tmp_path):
     assert "bitcycle: stopped at step 5" in stopped.stderr
     done = two_processes(tmp_path / "broken", broken)
     assert done.returncode == 0, done.stderr
-    assert "going on from step 5" in done.stdout
+    assert "resumed at step 5" in done.stdout
     assert traces(folder_of(broken)) == traces(folder_of(whole))

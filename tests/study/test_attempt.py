@@ -72,14 +72,14 @@ def test_a_crash_is_an_ending_with_type_message_and_log(method, error, tmp_path)
 
 
 def test_what_a_run_prints_goes_to_its_log(config, monkeypatch, capfd):
-    step = loop._train_step
+    step = loop.train_step
 
     def noisy(session, micro_batches):
         print("from Python")
         os.system("echo from outside")
         step(session, micro_batches)
 
-    monkeypatch.setattr(loop, "_train_step", noisy)
+    monkeypatch.setattr(loop, "train_step", noisy)
     assert attempt(config).state == "done"
     assert capfd.readouterr().out == ""
     lines = log_file(config).read_text(encoding="utf-8").splitlines()
@@ -87,14 +87,14 @@ def test_what_a_run_prints_goes_to_its_log(config, monkeypatch, capfd):
 
 
 def test_a_signal_is_an_ending_that_can_go_on(config, monkeypatch):
-    step = loop._train_step
+    step = loop.train_step
 
     def interrupted(session, micro_batches):
         if session.step == 1:
             os.kill(os.getpid(), signal.SIGTERM)
         step(session, micro_batches)
 
-    monkeypatch.setattr(loop, "_train_step", interrupted)
+    monkeypatch.setattr(loop, "train_step", interrupted)
     ending = attempt(config)
     assert ending.state == "stopped"
     assert "stopped at step 2" in ending.message
@@ -102,7 +102,7 @@ def test_a_signal_is_an_ending_that_can_go_on(config, monkeypatch):
 
 
 def test_a_second_study_finds_a_run_busy_and_leaves_its_log_alone(config, monkeypatch):
-    step, second = loop._train_step, []
+    step, second = loop.train_step, []
 
     def noisy(session, micro_batches):
         print("a line of the first")
@@ -111,7 +111,7 @@ def test_a_second_study_finds_a_run_busy_and_leaves_its_log_alone(config, monkey
             second.append(attempt(config))
         step(session, micro_batches)
 
-    monkeypatch.setattr(loop, "_train_step", noisy)
+    monkeypatch.setattr(loop, "train_step", noisy)
     assert attempt(config).state == "done"
     assert [ending.state for ending in second] == ["busy"]
     assert log_file(config).read_bytes() == b"a line of the first\n" * config.steps

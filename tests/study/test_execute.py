@@ -115,7 +115,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
     result, _, lines = execute_study(tiny_study(), tmp_path / "cut")
     assert "1 to go on with, 1 to begin" in lines[0]
     log = run_folder(first.config).log_file.read_text(encoding="utf-8")
-    assert "going on from step 3" in log
+    assert "resumed at step 3" in log
     for ours, theirs in zip(result.methods, whole.methods, strict=True):
         assert ours.results[0].weights_sha256 == theirs.results[0].weights_sha256
         assert metrics_of(ours.runs[0].directory) == metrics_of(theirs.runs[0].directory)

@@ -38,7 +38,9 @@ class PricedRun:
             "model": subject.model,
             "options": dict(subject.options),
             "batch_size": subject.batch_size,
-            "precision": {k: v for k, v in subject.precision.given().items() if v != "fp32"},
+            "precision": {
+                k: v for k, v in subject.precision.schedule_texts().items() if v != "fp32"
+            },
             "skip": list(subject.precision.skip),
             **self.cost.to_dict(),
             "saved_bytes": self.saved_bytes,
@@ -49,7 +51,7 @@ class PricedRun:
     def text(self, *, by_layer: bool = False) -> str:
         """A page: the subject, a table by stage or by layer, what to know."""
         subject, cost = self.subject, self.cost
-        given = subject.precision.given().items()
+        given = subject.precision.schedule_texts().items()
         bits = ", ".join(f"{role} {text}" for role, text in given if text != "fp32") or "float32"
         head = f"{subject.model}: {bits}; {subject.batch_size:,} samples a step"
         lines = [head, cost.layer_table() if by_layer else cost.stage_table()]
@@ -68,7 +70,7 @@ def price(
     """The cost of the whole run, before it."""
     model = subject.build(needs_conversion=CONVENTIONS[convention].needs_conversion)
     example = 16 if subject.is_graph else 1
-    roles: dict[str, Any] = subject.precision.given()
+    roles: dict[str, Any] = subject.precision.schedule_texts()
     cost = training_cost(
         model,
         subject.inputs(model, example),
@@ -96,7 +98,7 @@ def _measure_saved(subject: Subject) -> tuple[int, str | None]:
     model = subject.build(needs_conversion=False)
     is_converted = any(isinstance(module, QuantizedLayer) for module in model.modules())
     if is_converted:
-        roles: dict[str, Any] = subject.precision.given()
+        roles: dict[str, Any] = subject.precision.schedule_texts()
         scheduler = PrecisionScheduler(model, **roles, total_steps=subject.total_steps)
         set_precision(model, scheduler.top)
     small, large = 2, 4

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bitcycle.bench import BenchConfig, run_bench
     from bitcycle.files import write_json
     from bitcycle.train.progress import make_reporter
-    from bitcycle.train.run_directory import measured
+    from bitcycle.train.run_directory import measurement_info
 
     default = 3 if arguments.quick else 10
     config = BenchConfig(
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         result = run_bench(config, say=reporter.say, advance=reporter.advance)
     print(f"\n{result}")
     if target is not None:
-        made = measured(result.seconds or 0.0, threads=result.processor.num_threads)
+        made = measurement_info(result.seconds or 0.0, threads=result.processor.num_threads)
         write_json(target, {**result.to_dict(), **made})
         print(f"\nwrote {target}")
     return 0

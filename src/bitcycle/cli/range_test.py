@@ -85,7 +85,7 @@ def run_range_test(arguments: argparse.Namespace) -> int:
     """Tests, prints the table, writes both files, says what to type next."""
     from bitcycle.cli.train import find_config
     from bitcycle.train.config_file import check_overrides, override
-    from bitcycle.train.range_test import range_test_of
+    from bitcycle.train.range_test import find_precision_range
 
     check_overrides(arguments.overrides)
     config = override(find_config(arguments.what), arguments.overrides)
@@ -95,7 +95,7 @@ def run_range_test(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.out).expanduser() if arguments.out else default
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--out {folder} is a file; give a folder")
-    report, error = range_test_of(
+    report, error = find_precision_range(
         config,
         high=arguments.high,
         find_upper=arguments.upper,

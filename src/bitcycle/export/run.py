@@ -24,16 +24,16 @@ from bitcycle.tasks import Split, Task
 from bitcycle.train.checkpoint import CheckpointError, Checkpoints
 from bitcycle.train.config_file import override
 from bitcycle.train.evaluate import (
-    check_observed,
+    check_ranges_observed,
     describe_precision,
     eval_precision,
     evaluate,
-    evaluating,
+    evaluation_mode,
     is_converted,
     restore,
 )
 from bitcycle.train.run_directory import RunDirectory
-from bitcycle.train.session import Session, build_session, kept_settings
+from bitcycle.train.session import Session, build_session, preserve_torch_settings
 
 METRIC_TOLERANCE = 0.01  # of the run's metric
 FLOAT_BITS = 12  # without grids only the order of sums differs
@@ -66,7 +66,7 @@ def compare(task: Task, model: nn.Module, bits: Bits, exported: nn.Module, split
     cpu = torch.device("cpu")
     metrics = evaluate(task, model, split, bits, device=cpu)
     both = _Both(model, exported)
-    with evaluating(model, bits), evaluating(exported, _own_bits(exported)):
+    with evaluation_mode(model, bits), evaluation_mode(exported, _own_bits(exported)):
         steps = 2.0 ** -_fewest_bits(model)
         others = evaluate(task, both, split, Precision(), device=cpu)
     return Check(
@@ -151,11 +151,11 @@ def export_run(
     if loaded is None:
         raise CheckpointError(f"{directory.path} has no {checkpoint} checkpoint to export")
     step, state = loaded
-    with kept_settings():
+    with preserve_torch_settings():
         session = build_session(config, directory.path)
         restore(session, step, state)
-        bits = eval_precision(precision, session.bits)
-        check_observed(session.model, bits)
+        bits = eval_precision(precision, session.scheduler)
+        check_ranges_observed(session.model, bits)
         session.model.cpu()
         session.task.to("cpu")
         source = {"run": config.name, "step": step, "model": config.model.name}

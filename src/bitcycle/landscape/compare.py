@@ -11,7 +11,7 @@ import torch
 
 from bitcycle.landscape.result import FILE_NAME, Grid, Landscape, Landscapes
 from bitcycle.landscape.run import Prepared, RunSurface, compute, num_missing, prepare
-from bitcycle.train.signals import Interrupted, StopWish
+from bitcycle.train.signals import Interrupted, StopRequest
 
 WORTH_PROCESSES = 20.0  # seconds: for less, starting processes takes longer than it saves
 
@@ -50,14 +50,14 @@ class Comparison:
     def run(self, advance: Callable[[int], None] = lambda done: None) -> Landscapes:
         """Compute what is missing, run by run; a signal stops it after a point, which is kept."""
         found: list[Landscape] = []
-        with StopWish().listening() as wish:
+        with StopRequest().listening() as stop_request:
             before = 0
 
             def count(done: int) -> None:
                 advance(before + done)
-                if wish.signum is not None:
+                if stop_request.signum is not None:
                     raise Interrupted(
-                        wish.signum,
+                        stop_request.signum,
                         f"stopped; {before + done} of {self.num_points} points are kept, and the "
                         "same command goes on from there",
                     )

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from bitcycle.files import Appender
 from bitcycle.landscape.result import Grid, Point, from_plain, to_plain
-from bitcycle.train.signals import unheard_by_children
+from bitcycle.train.signals import block_sigint
 
 
 class PointFile:
@@ -162,7 +162,7 @@ def _in_pool(
     while left or running:
         while left and len(running) < AHEAD * jobs:
             i, j = left.pop()
-            with unheard_by_children():
+            with block_sigint():
                 running[pool.submit(_loss_at, values[i], values[j])] = i, j
         for future in wait(running, return_when=FIRST_COMPLETED).done:
             yield running.pop(future), future.result()

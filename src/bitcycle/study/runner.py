@@ -14,7 +14,7 @@ from bitcycle.study.progress import Watcher
 from bitcycle.study.results import RunState, StudyResult, add_failure, read_study, remove_failures
 from bitcycle.study.study import Study, StudyRun
 from bitcycle.train.config import RunConfig
-from bitcycle.train.signals import Interrupted, StopWish
+from bitcycle.train.signals import Interrupted, StopRequest
 
 
 def check_data(configs: Iterable[RunConfig]) -> None:
@@ -68,11 +68,11 @@ def run_study(
     todo = to_do(before, retry_failed=retry_failed)
     queue = Queue([state.run for state in todo])
     watcher = watcher or Watcher()
-    with engine, StopWish().listening() as wish, watcher:
+    with engine, StopRequest().listening() as stop_request, watcher:
         watcher.begin(before, [state.run for state in todo], num_jobs=engine.num_jobs)
-        _work_off(queue, engine, watcher, wish)
-    if wish.signum is not None:
-        raise Interrupted(wish.signum, _how_to_go_on(read_study(study, output)))
+        _work_off(queue, engine, watcher, stop_request)
+    if stop_request.signum is not None:
+        raise Interrupted(stop_request.signum, _how_to_go_on(read_study(study, output)))
     return read_study(study, output)
 
 
@@ -88,15 +88,15 @@ def to_do(result: StudyResult, *, retry_failed: bool) -> list[RunState]:
     return [states[path] for path in in_order if states[path].state in wanted]
 
 
-def _work_off(queue: Queue, engine: Engine, watcher: Watcher, wish: StopWish) -> None:
+def _work_off(queue: Queue, engine: Engine, watcher: Watcher, stop_request: StopRequest) -> None:
     running: dict[str, StudyRun] = {}
     has_asked = False
-    while running or (queue.runs and wish.signum is None):
-        if wish.signum is not None and not has_asked:
+    while running or (queue.runs and stop_request.signum is None):
+        if stop_request.signum is not None and not has_asked:
             has_asked = True
             watcher.say("stopping: every run finishes its step and writes a checkpoint ...")
             engine.stop()
-        if wish.signum is None:
+        if stop_request.signum is None:
             _start_some(queue, engine, running, watcher)
         for ending in engine.wait(TICK):
             run = running.pop(ending.name)

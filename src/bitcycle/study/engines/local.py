@@ -17,7 +17,7 @@ from typing import Any
 
 from bitcycle.study.engines.base import Ending, Engine, attempt, log_file
 from bitcycle.train.config import RunConfig
-from bitcycle.train.signals import unheard_by_children
+from bitcycle.train.signals import block_sigint
 
 PATIENCE = 10.0  # seconds that a killed process may take to be gone
 
@@ -98,7 +98,7 @@ def _new_worker() -> Worker:
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs,), name="bitcycle worker")
-    with unheard_by_children():
+    with block_sigint():
         process.start()
     theirs.close()  # the worker has its own
     return Worker(process, ours)
