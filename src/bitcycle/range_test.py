@@ -435,7 +435,7 @@ class _Trainer:
 
     def __init__(self, model: nn.Module, train_step: TrainStep, name: str) -> None:
         named = quantized_layers(model)
-        self._model, self.train_step, self._name = model, train_step, name
+        self._model, self._train_step, self._name = model, train_step, name
         self._layers = [layer for _, layer in named]
         self._health = HealthCheck([entry.name for entry, _ in named], self._layers)
         self._first_clock = self._layers[0].shared.step
@@ -446,7 +446,7 @@ class _Trainer:
         advance_clocks(self._layers, self._first_clock + number)
         self._health.clear()
         try:
-            metric = self._number(self.train_step())
+            metric = self._number(self._train_step())
         except NonFiniteError:
             metric = math.nan
         if [layer.precision for layer in self._layers] != expected:
