@@ -158,7 +158,7 @@ def test_data_that_is_built_in_or_whose_folder_is_there_passes(tmp_path):
 
 
 def test_a_missing_root_and_a_folder_that_is_not_there_are_errors(tmp_path):
-    with pytest.raises(ValueError, match="'cifar10' is read from a folder: give its root"):
+    with pytest.raises(ValueError, match="'cifar10' needs its folder: set root"):
         check_data([tiny(), CIFAR])
     nowhere = replace(CIFAR, data=replace(CIFAR.data, root=str(tmp_path / "no")))
     with pytest.raises(FileNotFoundError, match="cifar10: not found"):

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 from the official archives' python (pickled) or binary layout."""
+"""CIFAR-10 and CIFAR-100 from the files of the official binary or Python archives."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ CIFAR100 = Variant(
 
 
 def load_cifar(place: Place, variant: Variant) -> ImageSplits:
-    """Training images (cropped out of 4 pixels of padding and flipped in training), test images."""
+    """Load the images; training pads them by 4 pixels, crops and flips."""
     first = variant.train_files[0]
     folder = place.folder(
         [f"{first}.bin", first], below=[variant.binary_folder, variant.pickled_folder]
@@ -139,7 +139,7 @@ def _checked(
         raise place.damaged(
             path, f"labels {labels.min()}..{labels.max()}, expected 0..{variant.num_classes - 1}"
         )
-    return np.array(pixels), labels  # a copy of its own: contiguous and writable
+    return np.array(pixels), labels  # a contiguous, writable copy
 
 
 _PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"

@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits: real images that need no download."""
+"""scikit-learn's handwritten digits, which need no download."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_VALUE = 16.0
     needs_root=False,
 )
 def load_digits(place: Place) -> ImageSplits:
-    """The split is a pure function of the image numbers: the same in every run and version."""
+    """Load the digits; the split is fixed."""
     sklearn_datasets = require("sklearn.datasets", extra="train", purpose="the digits")
     bunch = sklearn_datasets.load_digits()
     pixels = torch.from_numpy(bunch.images.astype(np.uint8)).unsqueeze(1)  # (N, 1, 8, 8), 0..16
