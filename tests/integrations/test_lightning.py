@@ -244,7 +244,7 @@ def test_a_checkpoint_without_the_callback_is_gone_on_from_by_its_step(tmp_path)
     trainer(tmp_path, saver, max_epochs=1).fit(Module(), loader())
     module, bits = Module(), PrecisionCallback(**ROLES)
     run = trainer(tmp_path, bits, max_epochs=2)
-    with pytest.warns(bc.BitcycleWarning, match="goes on from step 6, of which its checkpoint"):
+    with pytest.warns(bc.BitcycleWarning, match="resumed at step 6, and its checkpoint has no"):
         run.fit(module, loader(), ckpt_path=tmp_path / "last.ckpt")
     assert bits_of_training(module) == scheduled(12)[6:]
 
@@ -284,7 +284,7 @@ def test_a_trainer_that_cannot_tell_the_total_needs_to_be_told(tmp_path):
 
 def test_a_trainer_that_goes_on_after_the_total_is_an_error(tmp_path):
     bits = PrecisionCallback(**ROLES, total_steps=4)
-    with pytest.raises(ValueError, match="goes on after the 4 optimizer steps.*max_steps=4"):
+    with pytest.raises(ValueError, match="continues after the 4 optimizer steps.*max_steps=4"):
         trainer(tmp_path, bits, max_epochs=-1).fit(Module(), loader())
 
 
