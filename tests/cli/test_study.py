@@ -128,7 +128,10 @@ def test_runs_without_a_finite_value_have_tables_and_no_picture(engines, study, 
 def test_a_table_of_nothing_is_an_error(study, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["study", "table", "mine.yaml"]) == 2
-    assert "no run of mine is done below runs; first: bitcycle study run" in capsys.readouterr().err
+    assert (
+        "no run of mine is finished in runs; first run bitcycle study run"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`bitcycle landscape RUN [RUN ...]`: the loss around the weights of runs, drawn and in numbers."""
+"""`bitcycle landscape RUN [RUN ...]`: the loss landscape around the weights of runs."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from bitcycle.landscape.result import Landscapes
 
 _DESCRIPTION = """\
-Moves the weights of runs along two random, filter-normalized directions, the same for all
-of them, and evaluates the loss on a grid: contours and surfaces side by side, and how sharp each
-minimum is. An interrupted computation goes on where it stopped when the command is repeated."""
+Move the weights of runs along two random, filter-normalized directions, the same for all runs,
+and evaluate the loss on a grid. Draws contours and surfaces, and prints how sharp each minimum is.
+Repeat the command to continue an interrupted computation."""
 _EXAMPLES = """examples:
   bitcycle landscape runs/digits-cpt-3-8-8-seed0
   bitcycle landscape runs/static-seed0 runs/cpt-seed0 --grid 51 --samples all --jobs 4
   bitcycle landscape runs/cpt-seed0 --precision full --output float32-landscape
 
-Any key of the configuration that may differ between machines can follow, such as --data.root.
+Add any key of the configuration that may differ between machines, such as --data.root.
 """
 
 
 def register(subparsers: Any) -> None:
-    """Adds the command."""
+    """Add the command."""
     parser = subparsers.add_parser(
         "landscape",
-        help="draw the loss around the weights of runs, and say how sharp the minimum is",
+        help="draw the loss landscape around the weights of runs and measure its sharpness",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -37,46 +37,51 @@ def register(subparsers: Any) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="the folder of a run")
     parser.add_argument(
         "--grid", type=int, default=25, metavar="N",
-        help="N x N points, N odd (default 25; published pictures have 51)",
+        help="N x N points, N odd (default 25; published figures have 51)",
     )  # fmt: skip
     parser.add_argument(
         "--samples", type=_samples, default=1000, metavar="N",
-        help="of the training data, un-augmented, from the first on; or all (default 1000)",
+        help="number of training samples, without augmentation, or all (default 1000)",
     )  # fmt: skip
     parser.add_argument(
         "--precision", default="high",
-        help="high (the schedule's top), scheduled, full (float32) or bits such as w8a8",
+        help="high (the highest of the schedule, default), scheduled, full (float32) or bits: w8a8",
     )  # fmt: skip
     parser.add_argument(
         "--ranges", choices=("batch", "observed"), default="batch",
-        help="of quantized activations: each batch's own (default), or those of training, to which "
-        "activations of moved weights are clipped",
+        help="of quantized activations: of each batch (default), or those that training observed, "
+        "which clip the activations of moved weights",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="of the directions (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the directions (default 0)")
     parser.add_argument(
         "--extent", type=float, default=1.0, help="the grid goes from -extent to extent (default 1)"
     )
     parser.add_argument(
         "--level", type=float, metavar="LOSS",
-        help="of the area below it (default: 1 above the highest loss at a centre)",
+        help="loss of the contour whose area is printed (default: highest centre loss + 1)",
     )  # fmt: skip
     parser.add_argument("--checkpoint", choices=("last", "best"), default="last")
     parser.add_argument(
         "--jobs", type=int, metavar="N",
-        help="processes (default: one per processor, or one if it takes seconds)",
+        help="number of processes (default: one per processor, or one if it takes seconds)",
     )  # fmt: skip
     parser.add_argument(
-        "--threads", type=int, metavar="N", help="of each process (default: the run's own, else 1)"
+        "--threads",
+        type=int,
+        metavar="N",
+        help="threads per process (default: those of the run, or 1)",
     )
     parser.add_argument(
         "--output", metavar="FOLDER",
-        help="for pictures and numbers (default: numbers in each run's folder, the picture in that "
-        "of a single run, or beside the first of several)",
+        help="folder for figures and numbers (default: the runs' folders; the figure of several "
+        "runs is in the parent of the first)",
     )  # fmt: skip
     parser.add_argument(
-        "--replace", action="store_true", help="overwrite numbers of another grid, precision, ..."
+        "--replace",
+        action="store_true",
+        help="overwrite the numbers of another grid, precision or seed",
     )
-    parser.set_defaults(run=run_landscape, takes_overrides=True)
+    parser.set_defaults(run=run, takes_overrides=True)
 
 
 def _samples(text: str) -> int | None:
@@ -88,8 +93,8 @@ def _samples(text: str) -> int | None:
         raise argparse.ArgumentTypeError(f"expected a number or all, got {text!r}") from None
 
 
-def run_landscape(arguments: argparse.Namespace) -> int:
-    """Looks at every run, estimates, computes, prints the table, draws the picture."""
+def run(arguments: argparse.Namespace) -> int:
+    """Estimate the time, compute the losses, print the table, draw the figure."""
     from dataclasses import replace
 
     from bitcycle.landscape import Grid, RunSurface
@@ -131,10 +136,10 @@ def _announce(todo: Comparison) -> None:
         print(f"  {piece.prepared.label}: loss {piece.prepared.center:.4f} at "
               f"{piece.prepared.precision}{_unfinished(piece)}")  # fmt: skip
     if todo.num_missing == 0:
-        print("all of them were computed before")
+        print("all points are computed already")
         return
     done = todo.num_points - todo.num_missing - len([p for p in todo.pieces if p.num_missing])
-    kept = f"{done} were computed before; " if done > 0 else ""
+    kept = f"{done} are computed already; " if done > 0 else ""
     processes = "1 process" if todo.jobs == 1 else f"{todo.jobs} processes"
     print(f"{kept}about {duration(todo.seconds)} with {processes}", flush=True)
 
@@ -173,9 +178,9 @@ def _explain(found: Landscapes) -> None:
     print(f"area        where the loss is at most {found.common_level:.4g}, of {side * side:g}; a "
           "wider minimum has less rise, more area")  # fmt: skip
     if any(item.num_nonfinite for item in found.items):
-        print("not finite  losses that are NaN or infinite; a circle that meets one rises by inf")
+        print("not finite  losses that are NaN or infinite; the rise of their circle is inf")
     if not found.share_directions:
-        print("directions  are not the same: the runs have different models")
+        print("directions  differ, because the runs have different models")
     print()
 
 

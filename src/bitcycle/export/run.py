@@ -49,6 +49,27 @@ class RunExport:
     step: int
     check: Check
 
+    def __str__(self) -> str:
+        file, check = self.file, self.check
+        share = file.num_bytes / file.float_bytes
+        lines = [
+            f"wrote {file.path}: {file.num_bytes:,} bytes, {share:.0%} of float32; "
+            f"step {self.step} at {self.precision}"
+        ]
+        lines += [f"  {count} {way}" for way, count in sorted(file.ways.items())]
+        if file.to == "torch" and "a" in self.precision:
+            lines.append("  weights on their grids, activations float32: compared so with the run")
+        lines.append(
+            f"{check.split} {check.metric}: run {check.run:.4f}, exported {check.exported:.4f}"
+        )
+        verdict = "within the tolerance" if check.is_within else "NOT within the tolerance"
+        lines.append(
+            f"outputs (largest {check.largest_output:.3g}) differ by {check.mean_difference:.2g} "
+            f"on average, at most {check.largest_difference:.2g}: {verdict} of "
+            f"{check.tolerance:.2g} on average and 1 % of the metric"
+        )
+        return "\n".join(lines)
+
 
 def export_run(
     run_dir: str | Path,

@@ -17,14 +17,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from bitcycle.extras import require
 from bitcycle.files import sync
 from bitcycle.warnings import BitcycleWarning
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MANIFEST = "manifest.json"
 BEST = "best"
@@ -247,6 +247,7 @@ def read_state(folder: Path, name: str) -> Any:
 def split_state(state: Any) -> tuple[Any, dict[str, Tensor]]:
     """Split a state dict into JSON data and the tensors it refers to.
 
+    >>> import torch
     >>> plain, tensors = split_state({"lr": 0.1, "state": {0: torch.zeros(2)}})
     >>> plain
     {'lr': 0.1, 'state': {'$items': [[0, {'$tensor': 'state.0'}]]}}
@@ -256,7 +257,9 @@ def split_state(state: Any) -> tuple[Any, dict[str, Tensor]]:
 
 
 def _split(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    if isinstance(value, Tensor):
+    import torch  # here: a list of runs reads their checkpoints' steps without torch
+
+    if isinstance(value, torch.Tensor):
         while path in tensors:  # {"a.b": x, "a": {"b": y}}
             path += "'"
         # a copy: safetensors refuses tensors that share memory (tied weights)
