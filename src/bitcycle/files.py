@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside their place, flushed to disk, renamed."""
+"""Write files atomically: a crash leaves the old file or the new one, never a part."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def sync(path: Path) -> None:
-    """Flush a file or a folder's entries to the disk."""
+    """Flush a file, or the entries of a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -18,12 +18,12 @@ def sync(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """`write_bytes` of UTF-8 text."""
+    """Write UTF-8 text with `write_bytes`."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Replace a file in one step; a crash leaves the old or the new one."""
+    """Replace a file: write a temporary one, flush it to the disk, rename it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(data)
@@ -36,16 +36,16 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 class Appender:
-    """A text file that grows by whole lines, each handed to the system at once.
+    """Appends lines to a text file, each written to the system at once.
 
-    Without a buffer nothing is left to write, and to fail, when the file is closed.
+    Without a buffer, closing the file writes nothing and cannot fail.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)
 
     def add(self, line: str) -> None:
-        """Write one line; raises OSError when the disk takes less than all of it."""
+        """Write one line; raises OSError if the disk is full."""
         rest = memoryview(f"{line}\n".encode())
         while rest:
             rest = rest[self._file.write(rest) :]
@@ -55,10 +55,10 @@ class Appender:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """No more lines."""
+        """Close the file."""
         self._file.close()
 
 
 def write_json(path: Path, value: Any) -> None:
-    """`write_text` of readable JSON."""
+    """Write indented JSON with `write_text`."""
     write_text(path, json.dumps(value, indent=2) + "\n")
