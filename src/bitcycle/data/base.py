@@ -293,18 +293,3 @@ def _load_as(splits: type[D], kind: Kind, name: str, root: str | Path | None, **
     loaded = load(name, root, **options)
     assert isinstance(loaded, splits)
     return loaded
-
-
-def both_directions(
-    sources: NDArray[np.int64], targets: NDArray[np.int64], num_nodes: int
-) -> NDArray[np.int64]:
-    """Each edge in both directions, sorted, without duplicates and self-loops: (2, num_edges).
-
-    >>> both_directions(np.array([0, 1, 2, 0]), np.array([1, 0, 2, 2]), 3).tolist()
-    [[0, 0, 1, 2], [1, 2, 0, 0]]
-    """
-    keep = sources != targets
-    sources, targets = sources[keep], targets[keep]
-    pairs = np.concatenate([sources * num_nodes + targets, targets * num_nodes + sources])
-    unique = np.unique(pairs)
-    return np.stack([unique // num_nodes, unique % num_nodes])

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from bitcycle.data.archive import as_array, open_unpacked, read_pickle
-from bitcycle.data.base import Graph, Place, both_directions, dataset
+from bitcycle.data.base import Graph, Place, dataset
 
 SPLITS = ("train", "valid", "test")
 PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
@@ -215,3 +215,18 @@ def _mask(nodes: NDArray[np.int64], num_nodes: int) -> torch.Tensor:
     mask = torch.zeros(num_nodes, dtype=torch.bool)
     mask[torch.from_numpy(nodes)] = True
     return mask
+
+
+def both_directions(
+    sources: NDArray[np.int64], targets: NDArray[np.int64], num_nodes: int
+) -> NDArray[np.int64]:
+    """Each edge in both directions, sorted, without duplicates and self-loops: (2, num_edges).
+
+    >>> both_directions(np.array([0, 1, 2, 0]), np.array([1, 0, 2, 2]), 3).tolist()
+    [[0, 0, 1, 2], [1, 2, 0, 0]]
+    """
+    keep = sources != targets
+    sources, targets = sources[keep], targets[keep]
+    pairs = np.concatenate([sources * num_nodes + targets, targets * num_nodes + sources])
+    unique = np.unique(pairs)
+    return np.stack([unique // num_nodes, unique % num_nodes])

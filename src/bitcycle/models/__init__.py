@@ -9,8 +9,8 @@ torch.Size([2, 100])
 To add a model, add one file to this folder and a test to `tests/models`:
 
 1. a subclass of `Model` that stores its options and implements `example_inputs`;
-2. a builder with keyword-only options that all have defaults, decorated with `@register_model()`.
-   Its name is the model's name, the first line of its docstring the description.
+2. a builder with keyword-only options that all have defaults, decorated with `@register_model()`:
+   a function, or the class itself with a name. The first line of its docstring is the description.
 
 The first lookup imports every file of this folder. The contract tests build, run, copy, save,
 restore and train every registered model. Import an optional package inside the class, and name its

@@ -18,7 +18,7 @@ from torch import nn
 
 from bitcycle.registry import Registry, unknown_name
 
-M = TypeVar("M", bound="Model")
+Builder = TypeVar("Builder", bound=Callable[..., "Model"])
 
 
 class Model(nn.Module):
@@ -96,28 +96,33 @@ class ModelEntry:
 MODELS: Registry[ModelEntry] = Registry("model", "bitcycle.models")
 
 
-def register_model(*, extra: str | None = None) -> Callable[[Callable[..., M]], Callable[..., M]]:
-    """Register a builder under its own name; returns the builder unchanged."""
+def register_model(
+    name: str | None = None, *, extra: str | None = None
+) -> Callable[[Builder], Builder]:
+    """Register a builder, which is a function or the model's class; returns it unchanged.
 
-    def add(build: Callable[..., M]) -> Callable[..., M]:
-        name = build.__name__
+    name: by default the name of the function.
+    """
+
+    def add(build: Builder) -> Builder:
+        own_name = name or build.__name__
         for parameter in inspect.signature(build).parameters.values():
             if (
                 parameter.kind is not inspect.Parameter.KEYWORD_ONLY
                 or parameter.default is inspect.Parameter.empty
             ):
                 raise ValueError(
-                    f"option {parameter.name!r} of model {name!r} must be keyword-only and have "
-                    "a default, so that every model can be built by its name"
+                    f"option {parameter.name!r} of model {own_name!r} must be keyword-only and "
+                    "have a default, so that every model can be built by its name"
                 )
         entry = ModelEntry(
-            name=name,
+            name=own_name,
             build=build,
             family=build.__module__.rpartition(".")[2],
             description=(inspect.getdoc(build) or "").partition("\n")[0],  # empty under python -OO
             extra=extra,
         )
-        MODELS.register(name)(entry)
+        MODELS.register(own_name)(entry)
         return build
 
     return add
