@@ -138,7 +138,7 @@ def numbers(path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
-def test_a_stopped_command_leaves_no_process_and_goes_on_to_the_same_numbers(
+def test_a_stopped_command_leaves_no_process_and_resumes_to_the_same_numbers(
     signum, runs, undisturbed, tmp_path
 ):
     process = subprocess.Popen(

@@ -72,7 +72,7 @@ def test_a_finished_run_is_not_overwritten_and_resume_auto_gives_its_result(
     assert (run_of(tmp_path) / "result.json").read_bytes() == before
 
 
-# -- going on ------------------------------------------------------------------------------------
+# -- resuming -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def whole_run(config, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["resume", "train --resume auto"])
-def test_an_interrupted_run_goes_on_to_the_result_of_the_whole_one(
+def test_an_interrupted_run_resumes_to_the_result_of_an_uninterrupted_one(
     command, interrupted, config, tmp_path, capsys
 ):
     argv = ["resume", str(interrupted)]

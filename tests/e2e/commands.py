@@ -81,7 +81,7 @@ def training(config: RunConfig, **options: Any) -> Any:
 
 @contextmanager
 def waiting_in_step_50(config: RunConfig) -> Iterator[tuple[Any, Path]]:
-    """`bitcycle train` that has got to step 50, and the file that lets it go on."""
+    """`bitcycle train` that has got to step 50, and the file that lets it continue."""
     folder = Path(config.output).parent
     path, here, go = write_config(config, folder), folder / "here", folder / "go"
     with process(str(here), str(go), str(path), code=WAITING) as child:

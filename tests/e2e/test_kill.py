@@ -59,7 +59,7 @@ def test_killed_at_random_moments_and_inside_checkpoints_it_ends_the_same(setup)
     assert done.stdout.endswith("all bit-identical\n")
 
 
-def test_the_command_line_goes_on_after_a_kill_with_resume_auto(tmp_path, uninterrupted):
+def test_the_command_line_resumes_after_a_kill_with_resume_auto(tmp_path, uninterrupted):
     config = long(tmp_path / "runs")
     with training(config) as child:
         wait_until(has_lines(config, 20), child)
@@ -89,7 +89,7 @@ def test_a_run_belongs_to_one_process_which_others_do_not_disturb(tmp_path, unin
     assert traces(folder_of(config)) == uninterrupted
 
 
-def test_a_run_can_be_evaluated_while_it_goes_on(tmp_path, uninterrupted):
+def test_a_run_can_be_evaluated_while_it_trains(tmp_path, uninterrupted):
     config = long(tmp_path / "runs")
     with training(config) as child:
         wait_until(lambda: bool(Checkpoints(folder_of(config) / "checkpoints").steps()), child)
@@ -217,7 +217,7 @@ def test_a_checkpoint_that_does_not_fit_stops_the_run(tmp_path):
     assert resume(folder_of(config)).steps == 20
 
 
-def test_two_processes_stop_together_and_go_on_exactly(tmp_path):
+def test_two_processes_stop_together_and_resume_exactly(tmp_path):
     """Each has columns of the text of its own, and so a recurrent state of its own."""
     text = write_words(tmp_path / "text")
     whole, broken = (lstm(tmp_path / name / "runs", text) for name in ("whole", "broken"))

@@ -27,7 +27,7 @@ quick = settings(
     max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 deep = settings(quick, max_examples=25)
-ALWAYS_WRITTEN = (".lock", "log.txt")  # by who goes on with a run
+ALWAYS_WRITTEN = (".lock", "log.txt")  # by whoever resumes a run
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_eval_is_right_or_says_what_is_wrong(finished, accident):
 
 @given(accidents())
 @quick
-def test_resume_goes_on_or_says_what_is_wrong(finished, accident):
+def test_resume_works_or_says_what_is_wrong(finished, accident):
     after_an_accident("resume", finished, accident)
 
 

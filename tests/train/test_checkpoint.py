@@ -18,7 +18,7 @@ from bitcycle.train.checkpoint import (
     CheckpointError,
     Checkpoints,
     checkpoint_name,
-    damage,
+    find_damage,
     join_state,
     read_state,
     split_state,
@@ -97,7 +97,7 @@ def test_the_best_is_not_counted_among_the_last(tmp_path):
 def test_a_damaged_newest_one_is_noticed_and_the_previous_one_used(tmp_path, file, how):
     checkpoints = saved(tmp_path, 3, 6)
     break_file(tmp_path / "step-00000006" / file, how)
-    with pytest.warns(BitcycleWarning, match=rf"step-00000006: {file}.*resumed at step 3"):
+    with pytest.warns(BitcycleWarning, match=rf"step-00000006: {file}.*loaded that of step 3"):
         loaded = checkpoints.load_newest()
     assert is_of(loaded, 3)
     assert checkpoints.steps() == [3, 6]
@@ -107,12 +107,12 @@ def test_a_flipped_bit_in_any_byte_of_a_manifest_is_noticed(tmp_path):
     saved(tmp_path, 3)
     path = tmp_path / "step-00000003"
     content = (path / "manifest.json").read_bytes()
-    assert damage(path) is None
+    assert find_damage(path) is None
     for index in range(len(content)):
         changed = bytearray(content)
         changed[index] ^= 1 << index % 8
         (path / "manifest.json").write_bytes(changed)
-        assert damage(path) is not None, (index, bytes(changed))
+        assert find_damage(path) is not None, (index, bytes(changed))
 
 
 def test_a_file_that_the_manifest_does_not_know_is_not_read(tmp_path):
@@ -142,14 +142,14 @@ def test_a_damaged_best_is_an_error(tmp_path):
         checkpoints.load_best()
 
 
-def test_going_on_before_a_damaged_one_never_deletes_what_is_whole(tmp_path):
+def test_resuming_before_a_damaged_one_never_deletes_a_complete_one(tmp_path):
     """keep=1, 6 damaged, resumed from 3 and stopped at 4: 4 must be what is kept."""
     checkpoints = saved(tmp_path, 3, 6, keep=2)
     break_file(tmp_path / "step-00000006" / "model.safetensors", "truncated")
     checkpoints.keep = 1
     checkpoints.save(4, state(4))
     assert checkpoints.steps() == [4, 6]
-    with pytest.warns(BitcycleWarning, match="resumed at step 4"):
+    with pytest.warns(BitcycleWarning, match="loaded that of step 4"):
         assert is_of(checkpoints.load_newest(), 4)
     checkpoints.save(6, state(6))
     assert checkpoints.steps() == [6]

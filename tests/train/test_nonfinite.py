@@ -63,7 +63,7 @@ def test_quantized_layers_name_their_bits(tmp_path, monkeypatch):
         run(config)
 
 
-def test_the_last_good_checkpoint_is_kept_and_can_be_gone_on_from(tmp_path, monkeypatch):
+def test_the_last_good_checkpoint_is_kept_and_can_be_resumed(tmp_path, monkeypatch):
     config = small(tmp_path)
     with monkeypatch.context() as patch:
         poison_after(patch, 8)

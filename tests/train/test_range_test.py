@@ -242,7 +242,7 @@ def test_weights_with_bits_of_their_own_keep_them_in_the_test(tmp_path, monkeypa
 
 
 def test_training_that_diverges_in_the_test_is_no_gain(tmp_path, monkeypatch):
-    """A loss that is not finite at 2 bits: the test goes on at 3 from where it began."""
+    """A loss that is not finite at 2 bits: the test continues at 3 from where it began."""
     config = auto(tmp_path)
     original = range_test.optimizer_step
 

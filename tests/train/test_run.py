@@ -206,7 +206,7 @@ def test_every_process_draws_numbers_of_its_own():
     seed_everything(seeds[-1])  # each is one that the generators take
 
 
-def test_generators_go_on_from_a_saved_state(tmp_path):
+def test_generators_continue_from_a_saved_state(tmp_path):
     seed_everything(0)
     draw()  # an odd number of normal numbers: one is kept for the next call
     write_state(tmp_path, "random", random_state())

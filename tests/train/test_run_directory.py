@@ -84,14 +84,14 @@ def test_metrics_are_appended_line_by_line(directory):
     directory.continue_metrics(0)
     for line in lines(1, 2):
         directory.add_metrics(line)
-        assert directory.read_metrics()[-1] == line  # readable while the run goes on
+        assert directory.read_metrics()[-1] == line  # readable while the run trains
     directory.sync_metrics()
     directory.close()
     directory.close()
     assert directory.read_metrics() == lines(1, 2)
 
 
-def test_lines_beyond_the_checkpoint_are_removed_when_a_run_goes_on(directory):
+def test_lines_beyond_the_checkpoint_are_removed_when_a_run_resumes(directory):
     directory.continue_metrics(0)
     for line in lines(2, 4, 4, 6, 8):
         directory.add_metrics(line)

@@ -88,8 +88,14 @@ class Checkpoints:
             sync(path.parent)
         except OSError as error:
             shutil.rmtree(temporary, ignore_errors=True)
-            whole = [s for s in self.steps() if not damage(self.folder / checkpoint_name(s))]
-            last = f"the last complete one is of step {whole[-1]}" if whole else "there is no other"
+            complete = [
+                s for s in self.steps() if not find_damage(self.folder / checkpoint_name(s))
+            ]
+            last = (
+                f"the last complete one is of step {complete[-1]}"
+                if complete
+                else "there is no other"
+            )
             raise CheckpointError(
                 f"the checkpoint of step {step} could not be written to {path.parent}: {error}; "
                 f"{last}. Make room (or fix the folder) and resume the run"
@@ -99,7 +105,7 @@ class Checkpoints:
         """Delete incomplete checkpoints of a killed process; restore the one it was replacing."""
         for aside in self.folder.glob("*.old.tmp"):
             place = aside.with_name(aside.name.removesuffix(".old.tmp"))
-            if not place.exists() and not damage(aside):
+            if not place.exists() and not find_damage(aside):
                 aside.rename(place)
         for leftover in self.folder.glob("*.tmp"):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -113,11 +119,11 @@ class Checkpoints:
         problems: list[str] = []
         for step in reversed(self.steps()):
             path = self.folder / checkpoint_name(step)
-            problem = damage(path)
+            problem = find_damage(path)
             if problem is None:
                 if problems:
                     text = "; ".join(problems)
-                    message = f"skipped a damaged checkpoint ({text}); resumed at step {step}"
+                    message = f"skipped a damaged checkpoint ({text}); loaded that of step {step}"
                     warnings.warn(message, BitcycleWarning, stacklevel=2)
                 return step, _load(path)
             problems.append(f"{path.name}: {problem}")
@@ -133,7 +139,7 @@ class Checkpoints:
         path = self.folder / BEST
         if not path.is_dir():
             return None
-        problem = damage(path)
+        problem = find_damage(path)
         if problem is not None:
             raise CheckpointError(f"{path}: {problem}")
         return int(_read_manifest(path)["step"]), _load(path)
@@ -148,7 +154,7 @@ def checkpoint_name(step: int) -> str:
     return f"step-{step:08d}"
 
 
-def damage(path: Path) -> str | None:
+def find_damage(path: Path) -> str | None:
     """The first damage to a checkpoint's files; None if they are complete and unchanged."""
     try:
         manifest = _read_manifest(path)
@@ -232,13 +238,13 @@ def write_state(folder: Path, name: str, state: Any) -> list[Path]:
 def read_state(folder: Path, name: str) -> Any:
     """Read what `write_state` wrote; ValueError if the files hold anything else."""
     safetensors = require("safetensors.torch", extra="train", purpose=_PURPOSE)
-    damage = require("safetensors", extra="train", purpose=_PURPOSE).SafetensorError
+    damaged = require("safetensors", extra="train", purpose=_PURPOSE).SafetensorError
     path = folder / f"{name}.safetensors"
     try:
         plain = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
         tensors = safetensors.load(path.read_bytes()) if path.exists() else {}
         return join_state(plain, tensors)
-    except (ValueError, LookupError, TypeError, RecursionError, damage) as error:
+    except (ValueError, LookupError, TypeError, RecursionError, damaged) as error:
         raise ValueError(
             f"{folder / name}.json and .safetensors do not hold a saved state ({error!r})"
         ) from None
