@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from bitcycle.data import archive as unpickle
+from bitcycle.data import archive
 from bitcycle.data.archive import (
     FLOOR,
     GROWTH,
@@ -133,10 +133,10 @@ def test_a_payload_is_refused_and_not_run(tmp_path, protocol):
 def test_other_ways_in_are_refused(tmp_path, program):
     path = tmp_path / "evil"
     path.write_bytes(program)
-    before = [dict(vars(found)) for found in unpickle._ALLOWED.values()]
+    before = [dict(vars(found)) for found in archive._ALLOWED.values()]
     with pytest.raises(ValueError, match="not a readable pickle|plain numbers"):
         as_array(read_pickle(path))
-    assert [dict(vars(found)) for found in unpickle._ALLOWED.values()] == before
+    assert [dict(vars(found)) for found in archive._ALLOWED.values()] == before
 
 
 def test_every_cut_of_a_pickle_is_an_error_and_never_half_a_result(tmp_path):
@@ -161,7 +161,7 @@ def test_random_damage_is_a_value_error_or_harmless(tmp_path):
 
 
 def test_a_file_larger_than_any_of_them_is_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(unpickle, "MAX_PICKLE_BYTES", 10)
+    monkeypatch.setattr(archive, "MAX_PICKLE_BYTES", 10)
     path = tmp_path / "large"
     path.write_bytes(pickle.dumps(list(range(100))))
     with pytest.raises(ValueError, match="bytes; .* at most 10"):

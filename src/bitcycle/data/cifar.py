@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bitcycle.data.archive import as_array, read_dict
 from bitcycle.data.base import ImageSplits, Place, dataset
-from bitcycle.data.images import ImageArrays, channel_statistics
+from bitcycle.data.images import make_splits
 
 Arrays = tuple[NDArray[np.uint8], NDArray[np.int64]]
 IMAGE_BYTES = 3 * 32 * 32
@@ -71,24 +71,13 @@ def load_cifar(place: Place, variant: Variant) -> ImageSplits:
     *train_parts, (test_pixels, test_labels) = (read(place, path, variant) for path in paths)
     train_pixels = np.concatenate([pixels for pixels, _ in train_parts])
     train_labels = np.concatenate([labels for _, labels in train_parts])
-    pixels = torch.from_numpy(train_pixels)
-    mean, std = variant.statistics or channel_statistics(pixels)
-    return ImageSplits(
-        train=ImageArrays(
-            pixels=pixels,
-            targets=torch.from_numpy(train_labels),
-            mean=mean,
-            std=std,
-            padding=PADDING,
-            flip=True,
-        ),
-        test=ImageArrays(
-            pixels=torch.from_numpy(test_pixels),
-            targets=torch.from_numpy(test_labels),
-            mean=mean,
-            std=std,
-        ),
+    return make_splits(
+        (torch.from_numpy(train_pixels), torch.from_numpy(train_labels)),
+        (torch.from_numpy(test_pixels), torch.from_numpy(test_labels)),
         num_classes=variant.num_classes,
+        statistics=variant.statistics,
+        padding=PADDING,
+        flip=True,
     )
 
 

@@ -7,7 +7,7 @@ import torch
 
 from bitcycle.data.base import ImageSplits, Place, dataset
 from bitcycle.data.counter import Purpose, permutation
-from bitcycle.data.images import ImageArrays, channel_statistics
+from bitcycle.data.images import make_splits
 from bitcycle.extras import require
 
 NUM_TEST = 360
@@ -33,15 +33,9 @@ def load_digits(place: Place) -> ImageSplits:
     targets = torch.from_numpy(bunch.target.astype(np.int64))
     order = torch.from_numpy(permutation(len(pixels), seed=0, purpose=Purpose.SPLIT))
     test, train = order[:NUM_TEST].sort().values, order[NUM_TEST:].sort().values
-    mean, std = channel_statistics(pixels[train], max_value=MAX_VALUE)
-
-    def part(chosen: torch.Tensor) -> ImageArrays:
-        return ImageArrays(
-            pixels=pixels[chosen],
-            targets=targets[chosen],
-            mean=mean,
-            std=std,
-            max_value=MAX_VALUE,
-        )
-
-    return ImageSplits(train=part(train), test=part(test), num_classes=place.info.num_classes)
+    return make_splits(
+        (pixels[train], targets[train]),
+        (pixels[test], targets[test]),
+        num_classes=place.info.num_classes,
+        max_value=MAX_VALUE,
+    )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bitcycle.data.archive import max_unpacked_bytes, open_unpacked
 from bitcycle.data.base import ImageSplits, Place, dataset
-from bitcycle.data.images import ImageArrays, channel_statistics
+from bitcycle.data.images import make_splits
 
 IMAGE_MAGIC, LABEL_MAGIC = 0x0803, 0x0801  # unsigned bytes in 3 dimensions, in 1
 
@@ -73,14 +73,8 @@ def _names(prefix: str, part: str) -> list[str]:
 def load_idx(place: Place, folders: tuple[str, ...]) -> ImageSplits:
     """28x28 grey images without augmentation, normalized by the training images' mean and std."""
     folder = place.folder(_names("train", "images"), below=folders)
-    (train_pixels, train_targets) = _read_split(place, folder, "train")
-    (test_pixels, test_targets) = _read_split(place, folder, "t10k")
-    mean, std = channel_statistics(train_pixels)
-    return ImageSplits(
-        train=ImageArrays(pixels=train_pixels, targets=train_targets, mean=mean, std=std),
-        test=ImageArrays(pixels=test_pixels, targets=test_targets, mean=mean, std=std),
-        num_classes=place.info.num_classes,
-    )
+    train, test = (_read_split(place, folder, prefix) for prefix in ("train", "t10k"))
+    return make_splits(train, test, num_classes=place.info.num_classes)
 
 
 _FILES = "{train,t10k}-{images-idx3,labels-idx1}-ubyte, plain or .gz"

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bitcycle.data.base import ImageSplits
 from bitcycle.data.batches import Key
 from bitcycle.data.counter import Purpose, draw_bits, integers
 
@@ -66,6 +67,33 @@ class ImageArrays:
     def to(self, device: torch.device | str) -> ImageArrays:
         """The same images on `device`; a fetch then runs there."""
         return replace(self, pixels=self.pixels.to(device), targets=self.targets.to(device))
+
+
+def make_splits(
+    train: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
+    *,
+    num_classes: int,
+    statistics: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
+    max_value: float = 255.0,
+    padding: int = 0,
+    flip: bool = False,
+) -> ImageSplits:
+    """Splits from pixels and targets; only training images are augmented.
+
+    statistics: mean and std per channel; by default those of the training images.
+    """
+    mean, std = statistics or channel_statistics(train[0], max_value=max_value)
+
+    def images(pixels: Tensor, targets: Tensor, padding: int, flip: bool) -> ImageArrays:
+        return ImageArrays(
+            pixels=pixels, targets=targets, mean=mean, std=std, max_value=max_value,
+            padding=padding, flip=flip,
+        )  # fmt: skip
+
+    return ImageSplits(
+        train=images(*train, padding, flip), test=images(*test, 0, False), num_classes=num_classes
+    )
 
 
 class Crops(NamedTuple):
