@@ -40,7 +40,7 @@ from bitcycle.train import (
 )
 from bitcycle.train.checkpoint import Checkpoints
 from bitcycle.train.run import resume_or_run
-from bitcycle.train.session import build_session, kept_settings
+from bitcycle.train.session import build_session, preserve_torch_settings
 
 
 def convnet(output: Path, steps: int) -> RunConfig:
@@ -181,7 +181,7 @@ def kill_often(setup: str, num_kills: int, steps: int, seed: int, folder: Path) 
     moments, note = random.Random(seed), folder / "note"
     make = SETUPS[setup]
     whole = make(folder / setup / "whole", steps)
-    with kept_settings():
+    with preserve_torch_settings():
         build_session(whole)  # imports what a run needs, once for all children
     began = time.monotonic()
     assert wait(start(whole, None, note), None)

@@ -27,7 +27,7 @@ from bitcycle.memory import SavedBytes, saved_bytes
 from bitcycle.models import build_model
 from bitcycle.models.transformer_lm import DecoderLayer
 from bitcycle.tables import text_table
-from bitcycle.train.run_directory import measured
+from bitcycle.train.run_directory import measurement_info
 
 KERNELS = ("dequantize", "int8")
 
@@ -170,7 +170,7 @@ def main() -> None:
     )
     print(text_table(header, rows, right=(1, 3, 4, 5, 6, 7)))
     if options.json is not None:
-        made = measured(time.monotonic() - began, threads=torch.get_num_threads())
+        made = measurement_info(time.monotonic() - began, threads=torch.get_num_threads())
         only = {"only": options.only} if options.only else {}
         found = {"benchmark": "saved_memory", **made, **only, "sizes": sizes, "rows": plain}
         write_json(options.json, found)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from bitcycle.bench import BenchConfig, BenchResult, Processor, Row, run_bench
+from bitcycle.bench import BenchConfig, BenchResult, Processor, StepTime, run_bench
 from bitcycle.bench.steps import AUTO, AUTOCAST, FLOAT
 from bitcycle.tables import text_table
 
@@ -68,7 +68,7 @@ def compare(result: BenchResult) -> str:
     return text_table(header, body, right=(3,))
 
 
-def over(row: Row | None, base: Row | None) -> str:
+def over(row: StepTime | None, base: StepTime | None) -> str:
     """The ratio of two rows' fastest steps."""
     return "-" if row is None or base is None else f"{min(row.seconds) / min(base.seconds):.2f}"
 

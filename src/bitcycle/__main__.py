@@ -1,4 +1,4 @@
-"""`python -m bitcycle`: the command line, as torchrun and accelerate launch want it."""
+"""`python -m bitcycle`: the command line, for torchrun and accelerate launch."""
 
 import sys
 

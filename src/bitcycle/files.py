@@ -18,13 +18,16 @@ def sync(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text with `write_bytes`."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
     """Replace a file: write a temporary one, flush it to the disk, rename it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as handle:
-            handle.write(text)
-            handle.flush()
-            os.fsync(handle.fileno())
+        temporary.write_bytes(data)
+        sync(temporary)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bitcycle.bench.result import BenchResult, Processor, Row, find_processor
+from bitcycle.bench.result import BenchResult, Processor, StepTime, find_processor
 from bitcycle.kernels import exact_bits
 
 ROWS = (
-    Row(workload="net", kernel="float32", seconds=(0.2, 0.1), base=0.1, saved_bytes=4_000_000),
-    Row(
+    StepTime(workload="net", kernel="float32", seconds=(0.2, 0.1), base=0.1, saved_bytes=4_000_000),
+    StepTime(
         workload="net",
         kernel="int8",
         bits="w8a8e8",
@@ -20,8 +20,8 @@ ROWS = (
         saved_bytes=1_000_000,
         layers={"fc": ("int8/bf16/int8", "asked for"), "conv": ("int8", "asked for")},
     ),
-    Row(workload="net", kernel="bf16", bits="w8a8e8", seconds=(9.0,), is_once=True, base=0.1),
-    Row(workload="net", kernel="auto", bits="w8a8e8", notes=("net: nothing to convert",)),
+    StepTime(workload="net", kernel="bf16", bits="w8a8e8", seconds=(9.0,), is_once=True, base=0.1),
+    StepTime(workload="net", kernel="auto", bits="w8a8e8", notes=("net: nothing to convert",)),
 )
 
 

@@ -79,7 +79,7 @@ def test_a_workload_that_cannot_be_converted_says_so(monkeypatch):
     result = run_bench(config)
     assert result.find("bilinear", "float32").seconds
     assert result.find("bilinear", "simulate", "w8a8e8").seconds == ()
-    assert "bilinear: low precision not measured: nothing to convert" in str(result)
+    assert "bilinear: low precision not timed: nothing to convert" in str(result)
 
 
 def test_a_missing_package_leaves_a_workload_out_unless_it_was_asked_for(monkeypatch):

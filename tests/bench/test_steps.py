@@ -10,7 +10,7 @@ from torch import nn
 from bitcycle.bench.others import OTHERS, installed_others, replace_layers
 from bitcycle.bench.result import Timing, time_interleaved
 from bitcycle.bench.steps import TrainStep, Variant, all_kernels, make_variants
-from bitcycle.bench.workloads import WORKLOADS, Load
+from bitcycle.bench.workloads import WORKLOADS, Workload
 from bitcycle.kernels import KERNELS
 from bitcycle.precision import Precision
 
@@ -19,7 +19,7 @@ BITS = Precision.parse("FW8/BW8")
 
 def make_load():
     torch.manual_seed(0)
-    return Load(
+    return Workload(
         model=nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)),
         inputs=(torch.randn(8, 16),),
         loss=lambda out: out.square().mean(),
@@ -85,7 +85,7 @@ def test_layers_that_stay_float_are_named():
             x = self.first(x)
             return self.last(x, x)
 
-    mixed = Load(model=Both(), inputs=load.inputs, loss=load.loss, size="tiny")
+    mixed = Workload(model=Both(), inputs=load.inputs, loss=load.loss, size="tiny")
     step = TrainStep(mixed, Variant("simulate", BITS))
     assert list(step.float_layers()) == ["last"]
 

@@ -39,7 +39,7 @@ def test_several_runs_get_an_estimate_a_table_their_numbers_and_one_picture(runs
     ]  # fmt: skip
     assert main(["landscape", *runs, *SMALL, "--output", str(tmp_path)]) == 0
     again = capsys.readouterr().out
-    assert "all of them were computed before" in again
+    assert "all points are computed already" in again
     assert out.split("\n\n")[1] == again.split("\n\n")[1]  # the table
 
 
@@ -138,7 +138,7 @@ def numbers(path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
-def test_a_stopped_command_leaves_no_process_and_goes_on_to_the_same_numbers(
+def test_a_stopped_command_leaves_no_process_and_resumes_to_the_same_numbers(
     signum, runs, undisturbed, tmp_path
 ):
     process = subprocess.Popen(

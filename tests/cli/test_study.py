@@ -128,7 +128,10 @@ def test_runs_without_a_finite_value_have_tables_and_no_picture(engines, study, 
 def test_a_table_of_nothing_is_an_error(study, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["study", "table", "mine.yaml"]) == 2
-    assert "no run of mine is done below runs; first: bitcycle study run" in capsys.readouterr().err
+    assert (
+        "no run of mine is finished in runs; first run bitcycle study run"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,7 +141,7 @@ def test_a_table_of_nothing_is_an_error(study, monkeypatch, tmp_path, capsys):
         (["run", "mine.yaml", "--output", "mine.yaml"], "--output mine.yaml is a file; give a"),
         (["run", "mine.yaml", "--seed", "3"], "give --seeds 0 1 2"),
         (["run", "mine.yaml", "--step", "3"], "did you mean 'steps'"),
-        (["run", "cifar.yaml"], "dataset 'cifar10' is read from a folder"),
+        (["run", "cifar.yaml"], "dataset 'cifar10' needs its folder"),
         (["run", "mine.yaml", "--engine", "rya"], "unknown engine 'rya'"),
         ([], "the following arguments are required: COMMAND"),
     ],

@@ -65,20 +65,20 @@ def test_a_finished_run_is_not_overwritten_and_resume_auto_gives_its_result(
     assert main(["train", str(config)]) == 2
     refusal = capsys.readouterr()
     assert refusal.out == ""
-    assert "nothing is overwritten" in refusal.err
+    assert "does not overwrite it" in refusal.err
     assert "--resume auto" in refusal.err
     assert main(["train", str(config), "--resume", "auto"]) == 0
     assert capsys.readouterr().out == captured.out
     assert (run_of(tmp_path) / "result.json").read_bytes() == before
 
 
-# -- going on ------------------------------------------------------------------------------------
+# -- resuming -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def interrupted(config, tmp_path, monkeypatch, capsys):
     """A run that lost its process at step 7; its last checkpoint is of step 6."""
-    original = bitcycle.train.loop._train_step
+    original = bitcycle.train.loop.train_step
 
     def dying(session, micro_batches):
         if session.step == 7:
@@ -86,7 +86,7 @@ def interrupted(config, tmp_path, monkeypatch, capsys):
         original(session, micro_batches)
 
     with monkeypatch.context() as patch:
-        patch.setattr(bitcycle.train.loop, "_train_step", dying)
+        patch.setattr(bitcycle.train.loop, "train_step", dying)
         assert main(["train", str(config), "--quiet"]) == 130
     assert capsys.readouterr().err == "bitcycle: interrupted\n"
     return run_of(tmp_path)
@@ -98,14 +98,14 @@ def whole_run(config, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["resume", "train --resume auto"])
-def test_an_interrupted_run_goes_on_to_the_result_of_the_whole_one(
+def test_an_interrupted_run_resumes_to_the_result_of_an_uninterrupted_one(
     command, interrupted, config, tmp_path, capsys
 ):
     argv = ["resume", str(interrupted)]
     if command != "resume":
         argv = ["train", str(config), "--resume", "auto"]
     assert main(argv) == 0
-    assert "going on from step 6" in capsys.readouterr().out
+    assert "resumed at step 6" in capsys.readouterr().out
     result = json.loads((interrupted / "result.json").read_text())
     expected = whole_run(config, tmp_path)
     assert result["weights_sha256"] == expected["weights_sha256"]
@@ -172,7 +172,7 @@ def test_a_wrong_file_is_an_error_that_names_the_key(changes, parts, tmp_path, c
 def test_an_alias_inside_itself_is_an_error_that_names_the_file(tmp_path, capsys):
     path = tmp_path / "loop.yaml"
     path.write_text("model: {options: &q {x: *q}}")
-    refused(["train", str(path)], capsys, tmp_path, "loop.yaml", "an alias stands inside")
+    refused(["train", str(path)], capsys, tmp_path, "loop.yaml", "Circular reference")
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_the_schedules_of_a_study_fit_its_runs(studies):
     for name in NAMES:
         for method in studies[name].methods:
             total = method.config.steps or 50_000
-            for text in method.config.precision.given(auto=3).values():
+            for text in method.config.precision.schedule_texts(auto=3).values():
                 schedule = parse_schedule(text)
                 schedule(0, total)
                 schedule(total - 1, total)

@@ -1,6 +1,9 @@
-"""Any batch can be computed from its step, and processes divide it without changing it."""
+"""The batch of a step is a function of the step, for any number of ranks and workers."""
 
 from __future__ import annotations
+
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -8,7 +11,8 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from bitcycle.data import Batches, ImageArrays, OnePass
+from bitcycle.data import IGNORE, Batch, Batches, ImageArrays, Key, OnePass, select
+from bitcycle.data.batches import check_position, in_order, slice_bounds
 
 
 def images(number: int) -> ImageArrays:
@@ -171,3 +175,141 @@ def test_global_randomness_is_neither_used_nor_changed():
     assert np.array_equal(before[1], np.random.get_state()[1])
     torch.manual_seed(1)
     assert torch.equal(first.inputs, Batches(images(20), batch_size=4, seed=0).batch_at(3).inputs)
+
+
+def test_padding_does_not_count_as_a_target():
+    targets = torch.tensor([[1, 2], [3, IGNORE]])
+    assert Batch(inputs=targets, targets=targets).num_targets == 3
+
+
+@settings(deadline=None)
+@given(st.integers(0, 500), st.integers(1, 40))
+def test_slices_are_contiguous_complete_and_even(length, num_parts):
+    bounds = [slice_bounds(length, num_parts, part) for part in range(num_parts)]
+    assert [i for start, stop in bounds for i in range(start, stop)] == list(range(length))
+    sizes = [stop - start for start, stop in bounds]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    ("rank", "world_size", "batch_size", "num_micro", "message"),
+    [
+        (2, 2, 8, 1, r"rank \(2\)"),
+        (-1, 2, 8, 1, r"rank \(-1\)"),
+        (0, 0, 8, 1, "world_size is 0"),
+        (0, 1, 8, 0, r"num_micro \(0\)"),
+        (0, 4, 7, 2, r"batch_size \(7\).*4 x 2"),
+    ],
+)
+def test_an_impossible_division_is_refused(rank, world_size, batch_size, num_micro, message):
+    with pytest.raises(ValueError, match=message):
+        check_position(rank=rank, world_size=world_size, batch_size=batch_size, num_micro=num_micro)
+
+
+def random_images(number: int = 100) -> ImageArrays:
+    return ImageArrays(
+        pixels=torch.randint(0, 256, (number, 1, 4, 4), dtype=torch.uint8),
+        targets=torch.arange(number),
+        mean=(0.0,),
+        std=(1.0,),
+        padding=2,
+        flip=True,
+    )
+
+
+def numbers(samples) -> list[int]:
+    return [int(t) for batch in OnePass(samples, batch_size=7) for t in batch.targets]
+
+
+@settings(deadline=None)
+@given(st.integers(2, 80), st.integers(1, 79), st.floats(0.1, 1.0), st.integers(0, 50))
+def test_training_and_validation_are_disjoint_and_as_large_as_asked(number, held, subset, seed):
+    held = min(held, number - 1)
+    if round(subset * (number - held)) == 0:
+        return
+    train, validation = select(random_images(number), validation=held, subset=subset, seed=seed)
+    assert len(validation) == held
+    assert len(train) == round(subset * (number - held))
+    assert not set(numbers(train)) & set(numbers(validation))
+
+
+def test_the_choice_is_a_function_of_the_seed():
+    first, again, other = (
+        numbers(select(random_images(), subset=20, seed=s)[0]) for s in (1, 1, 2)
+    )
+    assert first == again == sorted(first)
+    assert first != other
+
+
+def test_the_validation_set_does_not_depend_on_the_subset():
+    _, validation = select(random_images(), validation=0.1, seed=3)
+    _, with_subset = select(random_images(), validation=0.1, subset=10, seed=3)
+    assert numbers(validation) == numbers(with_subset)
+
+
+def test_a_chosen_sample_is_augmented_as_it_is_in_the_whole_set():
+    samples = random_images()
+    train, _ = select(samples, subset=10, seed=0)
+    inputs, targets = train.fetch(np.array([4]), Key(5, 6))
+    whole, _ = samples.fetch(targets.numpy(), Key(5, 6))
+    assert torch.equal(inputs, whole)
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        ({"subset": 0}, "subset"),
+        ({"subset": 101}, r"1\.\.100"),
+        ({"subset": 1.5}, "fraction"),
+        ({"subset": 0.001}, "choose"),
+        ({"subset": True}, "not True"),
+        ({"validation": -3}, "validation"),
+        ({"validation": 100}, "leaves none"),
+    ],
+)
+def test_a_request_that_cannot_be_met_is_refused(request_, message):
+    with pytest.raises(ValueError, match=message):
+        select(random_images(), **request_)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 10])
+def test_results_come_in_the_order_of_the_jobs(depth):
+    def job(number: int) -> int:
+        time.sleep(0.003 * (number % 3 == 0))
+        return number
+
+    jobs = ((lambda n=n: job(n)) for n in range(12))
+    assert list(in_order(jobs, depth=depth)) == list(range(12))
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_an_error_is_raised_at_its_turn(depth):
+    def fail() -> int:
+        raise ValueError("third")
+
+    results = in_order([lambda: 1, lambda: 2, fail, lambda: 4], depth=depth)
+    assert [next(results), next(results)] == [1, 2]
+    with pytest.raises(ValueError, match="third"):
+        next(results)
+
+
+def test_jobs_run_ahead_but_not_further_than_the_depth():
+    started: list[int] = []
+
+    def jobs():
+        for number in range(100):
+            yield lambda n=number: started.append(n)
+
+    results = in_order(jobs(), depth=2)
+    next(results)
+    time.sleep(0.05)
+    assert sorted(started) == [0, 1, 2]
+    results.close()
+
+
+def test_a_consumer_that_stops_early_leaves_no_threads():
+    before = threading.active_count()
+    results = in_order(((lambda n=n: n) for n in range(1000)), depth=4)
+    assert next(results) == 0
+    results.close()
+    assert threading.active_count() == before

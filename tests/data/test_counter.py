@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bitcycle.data.counter import Purpose, bits, integers, mix, permutation, uniforms
+from bitcycle.data.counter import Purpose, draw_bits, integers, mix, permutation, uniforms
 
 
 def test_mix_gives_the_published_sequence_of_splitmix64():
@@ -22,30 +22,30 @@ def test_mix_gives_the_published_sequence_of_splitmix64():
 
 
 def test_a_draw_does_not_depend_on_the_other_counters_it_is_drawn_with():
-    alone = bits(3, Purpose.FLIP, 5, np.array([42]))
-    together = bits(3, Purpose.FLIP, 5, np.array([7, 42, 1_000_000]))
+    alone = draw_bits(3, Purpose.FLIP, 5, np.array([42]))
+    together = draw_bits(3, Purpose.FLIP, 5, np.array([7, 42, 1_000_000]))
     assert alone[0] == together[1]
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        bits(1, Purpose.FLIP, 0, np.arange(1000)),
-        bits(0, Purpose.CROP_X, 0, np.arange(1000)),
-        bits(0, Purpose.FLIP, 1, np.arange(1000)),
-        bits(0, Purpose.FLIP, 0, np.arange(1000), trial=1),
-        bits(0, Purpose.FLIP, 0, np.arange(1, 1001)),
+        draw_bits(1, Purpose.FLIP, 0, np.arange(1000)),
+        draw_bits(0, Purpose.CROP_X, 0, np.arange(1000)),
+        draw_bits(0, Purpose.FLIP, 1, np.arange(1000)),
+        draw_bits(0, Purpose.FLIP, 0, np.arange(1000), trial=1),
+        draw_bits(0, Purpose.FLIP, 0, np.arange(1, 1001)),
     ],
     ids=["seed", "purpose", "epoch", "trial", "counter"],
 )
 def test_changing_any_key_gives_unrelated_bits(other):
-    one = bits(0, Purpose.FLIP, 0, np.arange(1000))
+    one = draw_bits(0, Purpose.FLIP, 0, np.arange(1000))
     differing = np.unpackbits((one ^ other).view(np.uint8)).mean()
     assert 0.48 < differing < 0.52
 
 
 def test_uniforms_and_integers_are_uniform():
-    drawn = bits(0, Purpose.CROP_X, 0, np.arange(90_000))
+    drawn = draw_bits(0, Purpose.CROP_X, 0, np.arange(90_000))
     counts = np.bincount(integers(drawn, 9), minlength=9)
     assert len(counts) == 9
     assert abs(counts - 10_000).max() < 400  # 4 standard deviations are 377

@@ -9,9 +9,9 @@ import torch
 
 from bitcycle.data import DATASETS, EncodedPairs, PairEncoder, Place, Samples, load_pairs
 from bitcycle.data.pairs import (
-    SMALLEST,
-    Row,
-    read_rows,
+    MIN_VOCAB,
+    LabelledPair,
+    read_pairs,
     read_tokenizer,
     split_targets,
     train_tokenizer,
@@ -96,7 +96,7 @@ PAIRS = some_pairs(4)
 
 
 def rows_of(path):
-    return list(read_rows(Place(info=DATASETS["pairs"], root=path.parent), path))
+    return list(read_pairs(Place(info=DATASETS["pairs"], root=path.parent), path))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_quotes_empty_sentences_and_other_separators_are_text(tmp_path):
     path = write_lines(
         tmp_path / "x.tsv", "\ufeffpremise\thypothesis\tlabel\r", '"He said\t\u2028b"\tyes\r'
     )
-    assert rows_of(path) == [Row(2, '"He said', '\u2028b"', "yes", "")]
+    assert rows_of(path) == [LabelledPair(2, '"He said', '\u2028b"', "yes", "")]
     assert rows_of(write_lines(path, "premise\thypothesis\tlabel", "\t\tyes"))[0].premise == ""
 
 
@@ -223,10 +223,10 @@ def test_equal_text_gives_an_equal_tokenizer_in_every_process(tmp_path):
 def test_it_has_no_more_tokens_than_asked_for_and_can_spell_anything():
     assert read_tokenizer(train_tokenizer(TEXTS, 280), length=9).get_vocab_size() == 280
     tokenizer = read_tokenizer(train_tokenizer(TEXTS, 5000), length=40)
-    assert SMALLEST < tokenizer.get_vocab_size() < 400
+    assert MIN_VOCAB < tokenizer.get_vocab_size() < 400
     for text in ("the dog", "\u0e40\u0e14\u0e47\u0e01", "\u4e2d\u6587 \U0001f600"):
         assert tokenizer.decode(tokenizer.encode(text).ids) == f" {text}"
-    with pytest.raises(ValueError, match=rf"vocab_size \(100\) must be at least {SMALLEST}"):
+    with pytest.raises(ValueError, match=rf"vocab_size \(100\) must be at least {MIN_VOCAB}"):
         train_tokenizer(TEXTS, 100)
 
 

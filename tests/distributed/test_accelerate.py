@@ -42,7 +42,7 @@ def make_accelerator(way: str, **options: Any) -> Any:
 
 
 def script(way: str, folder: str, starts_from: str | None = None) -> dict[str, Any]:
-    """As a user writes it; goes on from a state if there is one."""
+    """As a user writes it; resumes from a state if there is one."""
     accelerator = make_accelerator(way)
     model = bc.quantize_model(perceptron(), bc.quantizers.SBM(sync_ranges=True))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -100,7 +100,7 @@ def test_fsdp2_by_its_plugin_trains_to_the_bit_what_ddp_trains(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["ddp", "fsdp2"])
-def test_a_saved_state_goes_on_to_the_bit(tmp_path, way):
+def test_a_saved_state_resumes_to_the_bit(tmp_path, way):
     first = run_script(way, tmp_path)
     second = run_script(way, tmp_path, starts_from=str(tmp_path / way))
     for old, new in zip(first, second, strict=True):

@@ -52,7 +52,7 @@ def begin(way: str, folder: str, **options: Any) -> dict[str, Any]:
     return {"half": half, "whole": run.report()}
 
 
-def go_on(way: str, folder: str, **options: Any) -> dict[str, Any]:
+def resume_from(way: str, folder: str, **options: Any) -> dict[str, Any]:
     """Load into a new run, train on."""
     run = Run(way, total_steps=12, **options)
     with torch.no_grad():
@@ -68,10 +68,10 @@ def go_on(way: str, folder: str, **options: Any) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["ddp", "fsdp2"])
 @pytest.mark.parametrize("forward", ["CR:3-8:2", PLATEAU])
-def test_two_processes_go_on_to_the_bit(tmp_path, way, forward):
+def test_two_processes_resume_to_the_bit(tmp_path, way, forward):
     options = {"way": way, "folder": str(tmp_path / "state"), "forward": forward, "quantizer": {}}
     first = run_together(begin, 2, tmp_path, **options)
-    second = run_together(go_on, 2, tmp_path, **options)
+    second = run_together(resume_from, 2, tmp_path, **options)
     for old, new in zip(first, second, strict=True):
         assert new["half"]["weights"] == old["half"]["weights"]
         assert new["whole"]["weights"] == old["whole"]["weights"]
@@ -82,13 +82,13 @@ def test_two_processes_go_on_to_the_bit(tmp_path, way, forward):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("saved_by", "loaded_by"), [(2, 1), (1, 2)])
-def test_another_number_of_processes_goes_on(tmp_path, saved_by, loaded_by):
+def test_another_number_of_processes_resumes(tmp_path, saved_by, loaded_by):
     """State and bits are exact; what follows is equal but for the order of sums."""
     ways = {1: {"way": "plain", "has_group": False}, 2: {"way": "fsdp2"}}
     options = {"folder": str(tmp_path / "state"), "quantizer": EXACT, "dtype": "float64",
                "kernel": "simulate"}  # fmt: skip
     old = run_together(begin, saved_by, tmp_path, **ways[saved_by], **options)[0]
-    for new in run_together(go_on, loaded_by, tmp_path, **ways[loaded_by], **options):
+    for new in run_together(resume_from, loaded_by, tmp_path, **ways[loaded_by], **options):
         assert new["half"]["weights"] == old["half"]["weights"]
         assert new["half"]["ranges"] == old["half"]["ranges"]
         assert new["whole"]["bits"] == old["whole"]["bits"][5:]

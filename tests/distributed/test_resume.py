@@ -1,4 +1,4 @@
-"""Runs of the runner that go on with another number of processes than they began with."""
+"""Runs that resume with another number of processes."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def command(argv: list[str], stops_at: int | None = None) -> dict[str, Any]:
     import bitcycle.train.loop as loop
     from bitcycle.cli.main import main
 
-    train_step = loop._train_step
+    train_step = loop.train_step
 
     def watched(session: Any, micro_batches: Any) -> None:
         train_step(session, micro_batches)
         if session.step + 1 == stops_at:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    loop._train_step = watched
+    loop.train_step = watched
     said = StringIO()
     with redirect_stderr(said):
         code = main(argv)
@@ -94,7 +94,7 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize("sizes", [[2, 1], [1, 2]])
-def test_a_float32_run_goes_on_as_if_nothing_had_happened(tmp_path, whole, sizes):
+def test_a_float32_run_resumes_as_if_nothing_had_happened(tmp_path, whole, sizes):
     """Every line of metrics too: the sums of a line that was begun are those of all processes."""
     run, _ = trained(tmp_path / "run", sizes, precision=FLOAT32)
     for line, expected in zip(lines_of(run), whole["float32"], strict=True):
@@ -110,7 +110,7 @@ def test_bits_rate_and_cost_of_a_quantized_run_are_exact(tmp_path, whole, sizes)
         for key in ("step", "kind", "bits", "lr", "bitops"):
             assert line.get(key) == expected.get(key)
         assert line["loss"] == pytest.approx(expected["loss"], rel=0.1)
-    note = f"written by {sizes[0]} processes and {sizes[1]} go on"
+    note = f"written by {sizes[0]} processes and {sizes[1]} resume it"
     assert ended[0]["said"].count(note) == 1
     assert all(note not in other["said"] for other in ended[1:])
     assert (run / "log.txt").read_text().count(note) == 1

@@ -22,14 +22,14 @@ from pathlib import Path
 from bitcycle.cli.main import main
 from bitcycle.train import loop
 here, go, config = map(Path, sys.argv[1:])
-step = loop._train_step
+step = loop.train_step
 def waiting(session, micro_batches):
     if session.step == 50:
         here.touch()
         while not go.exists():
             time.sleep(0.1)
     step(session, micro_batches)
-loop._train_step = waiting
+loop.train_step = waiting
 sys.exit(main(["train", str(config)]))
 """
 
@@ -81,7 +81,7 @@ def training(config: RunConfig, **options: Any) -> Any:
 
 @contextmanager
 def waiting_in_step_50(config: RunConfig) -> Iterator[tuple[Any, Path]]:
-    """`bitcycle train` that has got to step 50, and the file that lets it go on."""
+    """`bitcycle train` that has got to step 50, and the file that lets it continue."""
     folder = Path(config.output).parent
     path, here, go = write_config(config, folder), folder / "here", folder / "go"
     with process(str(here), str(go), str(path), code=WAITING) as child:
@@ -111,12 +111,12 @@ from pathlib import Path
 from bitcycle.cli.main import main
 from bitcycle.train import loop
 config, stop = sys.argv[1], int(sys.argv[2])
-step = loop._train_step
+step = loop.train_step
 def stopping(session, micro_batches):
     if session.step == stop and session.is_main:
         os.kill(os.getpid(), signal.SIGTERM)
     step(session, micro_batches)
-loop._train_step = stopping
+loop.train_step = stopping
 sys.exit(main(["train", config, "--resume", "auto"]))
 """
 

@@ -164,14 +164,14 @@ from bitcycle.train import run
 from bitcycle.train.config_file import read_config
 from bitcycle.train.result import weights_digest
 
-seen, models, train_step = [], [], loop._train_step
+seen, models, train_step = [], [], loop.train_step
 
 def watched(session, micro_batches):
     seen.append(str(bc.get_precision(session.model)))
     models[:] = [session.model]
     train_step(session, micro_batches)
 
-loop._train_step = watched
+loop.train_step = watched
 run(read_config(sys.argv[1]))
 with open(f"rank{os.environ['RANK']}.json", "w") as file:
     json.dump({"bits": seen, "weights": weights_digest(models[0])}, file)
@@ -214,7 +214,7 @@ def test_a_run_stopped_by_sigterm_resumes_to_the_same_weights(pair, tmp_path):
     assert not (run / "result.json").exists()
     code, out, err = finish(start(tmp_path, ["resume", str(run)], num_processes=2))
     assert code == 0, err
-    assert out.count("going on from step") == 1
+    assert out.count("resumed at step") == 1
     assert result_of(run)["weights_sha256"] == result_of(pair[1])["weights_sha256"]
 
 
@@ -242,7 +242,7 @@ def test_a_folder_that_is_taken_ends_all_processes_with_one_message(pair, tmp_pa
     assert code != 0
     assert out == ""
     assert err.count("bitcycle: error: ") == 1
-    assert err.count("nothing is overwritten") == 1
+    assert err.count("does not overwrite it") == 1
     assert "[process 1]" not in err
 
 
@@ -254,7 +254,7 @@ def test_a_run_that_another_process_holds_ends_all_with_one_message(pair, tmp_pa
         fcntl.flock(handle, fcntl.LOCK_EX)
         code, _, err = finish(start(tmp_path, ["resume", str(run)], num_processes=2))
     assert code != 0
-    assert err.count("is being run by another process") == 1
+    assert err.count("is in use by another process") == 1
 
 
 CATCHING = """
@@ -275,5 +275,5 @@ def test_run_raises_in_every_process(tmp_path):
     (tmp_path / "runs" / "dist-seed0" / "notes.txt").write_text("mine")
     run_script(tmp_path, CATCHING, write_config(tmp_path))
     texts = [(tmp_path / f"rank{rank}.txt").read_text() for rank in range(2)]
-    assert "nothing is overwritten" in texts[0]
+    assert "does not overwrite it" in texts[0]
     assert texts[0] == texts[1]

@@ -59,7 +59,7 @@ def test_killed_at_random_moments_and_inside_checkpoints_it_ends_the_same(setup)
     assert done.stdout.endswith("all bit-identical\n")
 
 
-def test_the_command_line_goes_on_after_a_kill_with_resume_auto(tmp_path, uninterrupted):
+def test_the_command_line_resumes_after_a_kill_with_resume_auto(tmp_path, uninterrupted):
     config = long(tmp_path / "runs")
     with training(config) as child:
         wait_until(has_lines(config, 20), child)
@@ -69,7 +69,7 @@ def test_the_command_line_goes_on_after_a_kill_with_resume_auto(tmp_path, uninte
     with process("train", str(tmp_path / "config.yaml"), "--resume", "auto") as child:
         out, err = child.communicate(timeout=120)
     assert (child.returncode, err) == (0, "")
-    assert "going on from step" in out
+    assert "resumed at step" in out
     assert traces(folder_of(config)) == uninterrupted
 
 
@@ -81,7 +81,7 @@ def test_a_run_belongs_to_one_process_which_others_do_not_disturb(tmp_path, unin
         with process("resume", str(folder_of(config))) as second:
             _, err = second.communicate(timeout=120)
         assert second.returncode == 2
-        assert f"is being run by another process (pid {first.pid})" in err
+        assert f"is in use by another process (pid {first.pid})" in err
         assert "Traceback" not in err
         go.touch()
         _, err = first.communicate(timeout=120)
@@ -89,7 +89,7 @@ def test_a_run_belongs_to_one_process_which_others_do_not_disturb(tmp_path, unin
     assert traces(folder_of(config)) == uninterrupted
 
 
-def test_a_run_can_be_evaluated_while_it_goes_on(tmp_path, uninterrupted):
+def test_a_run_can_be_evaluated_while_it_trains(tmp_path, uninterrupted):
     config = long(tmp_path / "runs")
     with training(config) as child:
         wait_until(lambda: bool(Checkpoints(folder_of(config) / "checkpoints").steps()), child)
@@ -217,7 +217,7 @@ def test_a_checkpoint_that_does_not_fit_stops_the_run(tmp_path):
     assert resume(folder_of(config)).steps == 20
 
 
-def test_two_processes_stop_together_and_go_on_exactly(tmp_path):
+def test_two_processes_stop_together_and_resume_exactly(tmp_path):
     """Each has columns of the text of its own, and so a recurrent state of its own."""
     text = write_words(tmp_path / "text")
     whole, broken = (lstm(tmp_path / name / "runs", text) for name in ("whole", "broken"))
@@ -227,5 +227,5 @@ def test_two_processes_stop_together_and_go_on_exactly(tmp_path):
     assert "bitcycle: stopped at step 5" in stopped.stderr
     done = two_processes(tmp_path / "broken", broken)
     assert done.returncode == 0, done.stderr
-    assert "going on from step 5" in done.stdout
+    assert "resumed at step 5" in done.stdout
     assert traces(folder_of(broken)) == traces(folder_of(whole))

@@ -239,12 +239,12 @@ def test_bits_and_cost_reach_the_trainers_logger(tmp_path):
     assert float(rows[-1]["cost/relative"]) == pytest.approx(cost.relative)
 
 
-def test_a_checkpoint_without_the_callback_is_gone_on_from_by_its_step(tmp_path):
+def test_a_checkpoint_without_the_callback_resumes_by_its_step(tmp_path):
     saver = ModelCheckpoint(tmp_path, save_last=True)
     trainer(tmp_path, saver, max_epochs=1).fit(Module(), loader())
     module, bits = Module(), PrecisionCallback(**ROLES)
     run = trainer(tmp_path, bits, max_epochs=2)
-    with pytest.warns(bc.BitcycleWarning, match="goes on from step 6, of which its checkpoint"):
+    with pytest.warns(bc.BitcycleWarning, match="resumed at step 6, and its checkpoint has no"):
         run.fit(module, loader(), ckpt_path=tmp_path / "last.ckpt")
     assert bits_of_training(module) == scheduled(12)[6:]
 
@@ -258,7 +258,7 @@ def test_a_checkpoint_is_evaluated_at_its_evaluation_bits_without_a_fit(tmp_path
     assert module.seen == [("val", "w5a5e8g8")]
 
 
-def test_fit_again_goes_on_with_the_longer_schedule(tmp_path):
+def test_fit_again_continues_with_the_longer_schedule(tmp_path):
     module, bits = Module(), PrecisionCallback(**ROLES)
     run = trainer(tmp_path, bits, max_epochs=1)
     run.fit(module, loader())
@@ -282,9 +282,9 @@ def test_a_trainer_that_cannot_tell_the_total_needs_to_be_told(tmp_path):
     assert bits.scheduler.finished
 
 
-def test_a_trainer_that_goes_on_after_the_total_is_an_error(tmp_path):
+def test_a_trainer_that_continues_after_the_total_is_an_error(tmp_path):
     bits = PrecisionCallback(**ROLES, total_steps=4)
-    with pytest.raises(ValueError, match="goes on after the 4 optimizer steps.*max_steps=4"):
+    with pytest.raises(ValueError, match="continues after the 4 optimizer steps.*max_steps=4"):
         trainer(tmp_path, bits, max_epochs=-1).fit(Module(), loader())
 
 

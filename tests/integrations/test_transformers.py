@@ -206,11 +206,11 @@ def test_a_callback_of_ones_own_kind_finds_its_state_again(tmp_path):
     assert bits.state()["attributes"]["saved"]["meter"]["num_samples"] == 48
 
 
-def test_a_checkpoint_without_the_callback_is_gone_on_from_by_its_step(tmp_path):
+def test_a_checkpoint_without_the_callback_resumes_by_its_step(tmp_path):
     trainer(tmp_path, Net(), StopAt(5), save_strategy="steps", save_steps=5).train()
     model, bits = Net(), PrecisionCallback(**ROLES)
     run = trainer(tmp_path, model, bits, save_strategy="steps", save_steps=5)
-    with pytest.warns(bc.BitcycleWarning, match="goes on from step 5, of which its checkpoint"):
+    with pytest.warns(bc.BitcycleWarning, match="resumed at step 5, and its checkpoint has no"):
         run.train(resume_from_checkpoint=True)
     assert bits_of(model, "train") == scheduled(12)[5:]
 

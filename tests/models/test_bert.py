@@ -1,12 +1,16 @@
-"""The encoder that is built from a config."""
+"""The pair classifier: built from options, or loaded from a folder."""
 
+import json
 import sys
 
 import pytest
 import torch
 
+from bitcycle.data.pairs import read_tokenizer
 from bitcycle.extras import MissingExtraError
 from bitcycle.models import build_model
+from bitcycle.models.bert import load_pretrained, pretrained_tokenizer
+from tests.models.pretrained import write_model
 
 pytest.importorskip("transformers")
 
@@ -58,3 +62,115 @@ def test_without_transformers_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingExtraError, match=r'pip install "bitcycle\[transformers\]"'):
         tiny()
+
+
+transformers = pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("models") / "bert")
+
+
+@pytest.fixture
+def copied(folder, tmp_path):
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+def load(folder, length=16, **options):
+    return load_pretrained(folder, num_classes=3, length=length, options=options)
+
+
+def test_weights_are_the_folders_and_the_classifier_is_drawn_from_the_seed(folder):
+    torch.manual_seed(0)
+    first = load(folder)
+    torch.manual_seed(0)
+    assert torch.equal(load(folder).net.classifier.weight, first.net.classifier.weight)
+    torch.manual_seed(1)
+    assert not torch.equal(load(folder).net.classifier.weight, first.net.classifier.weight)
+    stored = transformers.BertModel.from_pretrained(folder, local_files_only=True).state_dict()
+    assert all(torch.equal(first.net.bert.state_dict()[key], stored[key]) for key in stored)
+    assert first(*first.example_inputs(2)).shape == (2, 3)
+    assert {p.dtype for p in first.parameters()} == {torch.float32}
+
+
+def test_loading_is_silent_and_leaves_the_packages_own_settings(folder, capfd):
+    logging = transformers.logging
+    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    load(folder)
+    assert capfd.readouterr() == ("", "")  # a new classifier is no news
+    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
+
+
+def test_half_precision_weights_become_float32(copied):
+    config = json.loads((copied / "config.json").read_text())
+    model = transformers.BertModel.from_pretrained(copied, local_files_only=True).half()
+    model.save_pretrained(copied)
+    assert json.loads((copied / "config.json").read_text()) != config
+    assert {p.dtype for p in load(copied).parameters()} == {torch.float32}
+
+
+def test_models_without_sentence_numbers_are_fine(tmp_path):
+    model = load(write_model(tmp_path / "roberta", "Roberta", type_vocab_size=1, pad_token_id=0))
+    tokens, mask, types = model.example_inputs()
+    model.eval()
+    assert not model.takes_types
+    assert torch.equal(model(tokens, mask, types), model(tokens, mask))
+
+
+def test_its_tokenizer_pads_with_its_own_token(folder):
+    tokenizer = read_tokenizer(pretrained_tokenizer(folder), length=10)
+    pair = tokenizer.encode("a dog", "a man")
+    assert pair.tokens[0] == "[CLS]"
+    assert pair.tokens[-1] == "[PAD]"
+    assert len(pair.ids) == 10
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_folder_that_lacks_a_file_is_an_error_that_says_what_is_expected(copied, name):
+    (copied / name).unlink()
+    missing = {"model.safetensors": r"\*.safetensors", "tokenizer.json": "tokenizer"}.get(
+        name, name
+    )
+    with pytest.raises(FileNotFoundError, match=f"has no {missing}.*nothing is downloaded.*path"):
+        load(copied)
+
+
+def test_pickled_weights_are_not_read(copied):
+    (copied / "model.safetensors").rename(copied / "pytorch_model.bin")
+    with pytest.raises(FileNotFoundError, match=r"pytorch_model.bin is a pickle.*not read"):
+        load(copied)
+
+
+def test_code_that_comes_with_a_model_is_not_run(copied):
+    config = json.loads((copied / "config.json").read_text())
+    config["auto_map"] = {"AutoConfig": "evil.Config",
+                          "AutoModelForSequenceClassification": "evil.Model"}  # fmt: skip
+    config["model_type"] = "evil"
+    (copied / "config.json").write_text(json.dumps(config))
+    (copied / "evil.py").write_text("raise SystemExit('was run')")
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        load(copied)
+
+
+def test_no_folder_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no model folder .*nowhere"):
+        load(tmp_path / "nowhere")
+
+
+def test_sizes_that_are_given_must_be_the_folders(folder):
+    assert load(folder, dim=8, num_layers=1, vocab_size=300).num_classes == 3
+    with pytest.raises(ValueError, match=r"model.options.dim \(768\) is not that of .*"
+                       r"hidden_size 8: leave it out or set --model.options.dim 8"):  # fmt: skip
+        load(folder, dim=768)
+    with pytest.raises(ValueError, match=r"data.sequence_length \(33\) must be at most 32"):
+        load(folder, length=33)
+
+
+def test_weights_that_are_not_the_configs_are_an_error(copied):
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2}))
+    with pytest.raises(ValueError, match=r"lack or differ in bert.encoder.layer.1.*more: they are"):
+        load(copied)

@@ -26,7 +26,7 @@ def total_of(config):
 def test_the_schedules_of_every_recipe_fit_its_steps():
     for config in CONFIGS:
         total = total_of(config)
-        for text in config.precision.given().values():
+        for text in config.precision.schedule_texts().values():
             for inner in text.values() if isinstance(text, dict) else [text]:
                 schedule = parse_schedule(inner)
                 schedule(0, total)  # raises when the run cannot hold it
@@ -46,7 +46,7 @@ def kinds_of_recipes():
     """One recipe for every task, policy, optimizer and kind of schedule: the settings differ."""
     chosen, seen = [], set()
     for config in CONFIGS:
-        heads = [str(text).partition(":")[0] for text in config.precision.given().values()]
+        heads = [str(text).partition(":")[0] for text in config.precision.schedule_texts().values()]
         traits = {config.task, config.lr.policy, config.optimizer.name, *heads}
         if not traits <= seen:
             chosen.append(config)

@@ -111,7 +111,7 @@ def test_an_interrupted_run_resumes(tmp_path):
     result, _, lines = execute_study(tiny_study(), tmp_path / "cut")
     assert "1 to resume, 1 to start" in lines[0]
     log = run_directory(first.config).log_file.read_text(encoding="utf-8")
-    assert "going on from step 3" in log
+    assert "resumed at step 3" in log
     for ours, theirs in zip(result.methods, whole.methods, strict=True):
         assert ours.results[0].weights_sha256 == theirs.results[0].weights_sha256
         assert metrics_of(ours.runs[0].directory) == metrics_of(theirs.runs[0].directory)
@@ -211,7 +211,7 @@ def test_data_that_is_built_in_or_whose_folder_is_there_passes(tmp_path):
 
 
 def test_a_missing_root_and_a_folder_that_is_not_there_are_errors(tmp_path):
-    with pytest.raises(ValueError, match="'cifar10' is read from a folder: give its root"):
+    with pytest.raises(ValueError, match="'cifar10' needs its folder: set root"):
         check_data([tiny(), CIFAR])
     nowhere = replace(CIFAR, data=replace(CIFAR.data, root=str(tmp_path / "no")))
     with pytest.raises(FileNotFoundError, match="cifar10: not found"):

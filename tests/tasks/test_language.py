@@ -119,7 +119,7 @@ def test_more_streams_than_words_are_cut_down(make):
 
 
 @pytest.mark.parametrize("num_micro", [1, 2])
-def test_training_windows_go_on_from_the_state_of_their_own_micro_batch(make, num_micro):
+def test_training_windows_continue_from_the_state_of_their_own_micro_batch(make, num_micro):
     task = make(LSTM)
     model, batches = build(task), task.train_batches(num_micro=num_micro)
     tokens, rows = task.corpus.train.long(), (len(task.corpus.train) - 1) // 4

@@ -11,7 +11,7 @@ from bitcycle.data import IGNORE
 from bitcycle.quantizers import SBM
 from bitcycle.tasks import TASKS, DataConfig, ModelConfig
 from tests.data.layouts import planetoid_parts, write_planetoid
-from tests.data.test_ogbn import write as write_arxiv
+from tests.data.test_graphs import write as write_arxiv
 
 GCN = ModelConfig(name="gcn", options={"hidden_dim": 4, "num_layers": 2})
 

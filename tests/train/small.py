@@ -88,14 +88,14 @@ def folder_of(config: RunConfig) -> Path:
 
 def kill_before_step(patch: pytest.MonkeyPatch, step: int) -> None:
     """The run dies when it is about to take this 0-based step."""
-    original = loop._train_step
+    original = loop.train_step
 
     def dying(session: Session, micro_batches: list[Any]) -> None:
         if session.step == step:
             raise Killed
         original(session, micro_batches)
 
-    patch.setattr(loop, "_train_step", dying)
+    patch.setattr(loop, "train_step", dying)
 
 
 def metrics_of(directory: Path) -> list[dict[str, Any]]:

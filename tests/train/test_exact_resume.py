@@ -206,11 +206,11 @@ def test_a_damaged_newest_checkpoint_is_passed_over_loudly(tmp_path, monkeypatch
             run(config)
     newest = folder_of(config) / "checkpoints" / "step-00000009" / "model.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1])
-    with pytest.warns(BitcycleWarning, match="step-00000009: model.*going on from step 6"):
+    with pytest.warns(BitcycleWarning, match="step-00000009: model.*loaded that of step 6"):
         resume(folder_of(config))
     log = (folder_of(config) / "log.txt").read_text()
-    assert "warning: damaged checkpoint passed over" in log
-    assert "going on from step 6" in log
+    assert "warning: skipped a damaged checkpoint" in log
+    assert "resumed at step 6" in log
     assert traces(folder_of(config)) == traces(uninterrupted)
 
 

@@ -14,13 +14,13 @@ from bitcycle.train import EvalConfig, LrConfig, OptimizerConfig, PrecisionConfi
 from bitcycle.train.loop import bits_by_role
 from bitcycle.train.result import weights_digest
 from bitcycle.train.run import run
-from bitcycle.train.session import kept_settings
+from bitcycle.train.session import preserve_torch_settings
 from tests.train.small import convnet, float32, folder_of, metrics_of, small
 
 
 def train_by_hand(config):
     """What a user would write for such a configuration."""
-    with kept_settings():
+    with preserve_torch_settings():
         torch.set_num_threads(config.threads)
         torch.manual_seed(config.seed)
         options = config.model.options

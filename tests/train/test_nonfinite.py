@@ -25,7 +25,7 @@ from tests.train.small import float32, folder_of, small
 
 def poison_after(patch, step, name="fc2"):
     """After this many steps a weight is infinite."""
-    original = loop._train_step
+    original = loop.train_step
 
     def poisoned(session, micro_batches):
         original(session, micro_batches)
@@ -33,7 +33,7 @@ def poison_after(patch, step, name="fc2"):
             with torch.no_grad():
                 getattr(session.model, name).weight[0, 0] = math.inf
 
-    patch.setattr(loop, "_train_step", poisoned)
+    patch.setattr(loop, "train_step", poisoned)
 
 
 def test_a_huge_learning_rate_is_an_error_and_not_a_result(tmp_path):
@@ -63,7 +63,7 @@ def test_quantized_layers_name_their_bits(tmp_path, monkeypatch):
         run(config)
 
 
-def test_the_last_good_checkpoint_is_kept_and_can_be_gone_on_from(tmp_path, monkeypatch):
+def test_the_last_good_checkpoint_is_kept_and_can_be_resumed(tmp_path, monkeypatch):
     config = small(tmp_path)
     with monkeypatch.context() as patch:
         poison_after(patch, 8)

@@ -81,7 +81,7 @@ def test_a_warm_up_that_rounds_to_no_step_is_one_step():
 
 
 @pytest.mark.parametrize(("config", "lr", "expected"), SEQUENCES)
-def test_a_policy_goes_on_exactly_from_a_checkpoint(tmp_path, config, lr, expected):
+def test_a_policy_resumes_exactly_from_a_checkpoint(tmp_path, config, lr, expected):
     total = len(expected)
     whole = rates(*build(config, total, lr), total)
     for stop in range(1, total):
@@ -95,7 +95,7 @@ def test_a_policy_goes_on_exactly_from_a_checkpoint(tmp_path, config, lr, expect
         assert before + rates(optimizer, rate, total - stop) == whole  # to the last bit
 
 
-def test_plateau_goes_on_exactly_from_a_checkpoint(tmp_path):
+def test_plateau_resumes_exactly_from_a_checkpoint(tmp_path):
     config = LrConfig(policy="plateau", gamma=0.5, patience=1)
     optimizer, rate = build(config, 100)
     for metric in (10, 9):  # one more and it lowers the rate

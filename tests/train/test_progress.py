@@ -40,7 +40,7 @@ def make_terminal(monkeypatch):
 def show(kind, log):
     reporter = make_reporter(kind, log_file=log, title="small-seed0", total_steps=200)
     with reporter:
-        reporter.say("going on from step 40")
+        reporter.say("resumed at step 40")
         reporter.advance(50)
         reporter.update(STATUS)
     return reporter
@@ -48,7 +48,7 @@ def show(kind, log):
 
 def test_plain_lines_say_everything(tmp_path, capsys):
     assert type(show("lines", tmp_path / "log.txt")) is Lines
-    assert capsys.readouterr().out == f"going on from step 40\n{LINE}\n"
+    assert capsys.readouterr().out == f"resumed at step 40\n{LINE}\n"
 
 
 def test_a_float32_run_has_no_saving_to_speak_of():
@@ -64,7 +64,7 @@ def test_a_terminal_gets_a_bar_with_step_loss_metric_bits_saving_and_time(tmp_pa
     for part in ("small-seed0", "50/200", "loss 1.2346", "accuracy 67.89", "w4a4e8g8",
                  "saved 43.2%", "left"):  # fmt: skip
         assert part in last
-    assert "going on from step 40" in drawn
+    assert "resumed at step 40" in drawn
 
 
 def test_a_narrow_terminal_gets_the_numbers(tmp_path, monkeypatch):
@@ -81,7 +81,7 @@ def test_the_log_has_every_line_with_its_time(tmp_path, capsys, kind):
     show(kind, tmp_path / "log.txt")
     show(kind, tmp_path / "log.txt")  # a second run of the same folder adds to it
     lines = (tmp_path / "log.txt").read_text().splitlines()
-    assert [line[20:] for line in lines] == ["going on from step 40", LINE] * 2
+    assert [line[20:] for line in lines] == ["resumed at step 40", LINE] * 2
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d .*", line) for line in lines)
 
 

@@ -13,9 +13,9 @@ import bitcycle as bc
 from bitcycle.tasks import DataConfig, ModelConfig
 from bitcycle.train import EvalConfig, RunResult, SwaConfig, loop, resume, run
 from bitcycle.train.checkpoint import read_state
-from bitcycle.train.loop import _train_step
+from bitcycle.train.loop import train_step
 from bitcycle.train.result import refresh_statistics, weights_digest
-from bitcycle.train.session import build_session, kept_settings
+from bitcycle.train.session import build_session, preserve_torch_settings
 from bitcycle.warnings import BitcycleWarning
 from tests.data.layouts import planetoid_parts, write_planetoid
 from tests.train.small import (
@@ -36,14 +36,14 @@ VALIDATED = DataConfig(subset=160, batch_size=32, eval_batch_size=128, validatio
 def test_averaged_weights_are_the_mean_of_the_chosen_steps(tmp_path, monkeypatch):
     """From step 4 on, every third: after 4, 7 and 10 steps."""
     seen = {}
-    original = loop._train_step
+    original = loop.train_step
 
     def watching(session, micro_batches):
         original(session, micro_batches)
         weights = {name: p.detach().clone() for name, p in session.model.named_parameters()}
         seen[session.step + 1] = weights
 
-    monkeypatch.setattr(loop, "_train_step", watching)
+    monkeypatch.setattr(loop, "train_step", watching)
     config = convnet(tmp_path, swa=SwaConfig(start=4, every=3))
     run(config)
     stored = read_state(folder_of(config) / "checkpoints" / "step-00000012", "swa")
@@ -54,11 +54,11 @@ def test_averaged_weights_are_the_mean_of_the_chosen_steps(tmp_path, monkeypatch
 
 
 def test_averaged_weights_get_norms_and_ranges_of_plain_data_at_the_evaluation_bits(tmp_path):
-    with kept_settings():
+    with preserve_torch_settings():
         session = build_session(small(tmp_path, model=RESNET, swa=SwaConfig(start=0, every=1)))
         session.model.train()
         for step in range(4):
-            _train_step(session, [session.batches.batch_at(step)])
+            train_step(session, [session.batches.batch_at(step)])
             session.swa.update_parameters(session.model)
         averaged = session.swa.module
         batches = [batch.inputs for batch in session.task.eval_batches("train")]
@@ -71,7 +71,7 @@ def test_averaged_weights_get_norms_and_ranges_of_plain_data_at_the_evaluation_b
         with torch.no_grad(), bc.at_precision(copied, "w8a8"):
             for batch in batches:
                 copied(batch)
-        refresh_statistics(session, averaged, session.bits.top)
+        refresh_statistics(session, averaged, session.scheduler.top)
     found = averaged.get_submodule(norm_name).running_mean
     torch.testing.assert_close(found, torch.stack(means).mean(0))
     first = next(m for m in averaged.modules() if hasattr(m, "act_range"))

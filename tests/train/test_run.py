@@ -29,13 +29,13 @@ from bitcycle.train import (
 from bitcycle.train.checkpoint import CheckpointError, Checkpoints, read_state, write_state
 from bitcycle.train.distributed import on_main
 from bitcycle.train.run import resume_or_run
-from bitcycle.train.run_directory import list_runs, machine, measured
+from bitcycle.train.run_directory import list_runs, machine, measurement_info
 from bitcycle.train.session import (
-    kept_settings,
+    preserve_torch_settings,
     random_state,
     restore_random_state,
     seed_everything,
-    seed_of_process,
+    seed_of_rank,
 )
 from bitcycle.train.signals import Interrupted
 from tests.train.small import (
@@ -179,7 +179,7 @@ def test_other_processes_do_not_act_and_share_its_failure(monkeypatch, failure):
 
 
 def test_it_is_plain_json():
-    found = measured(1.23456, threads=2)
+    found = measurement_info(1.23456, threads=2)
     assert found == {"machine": machine(), "threads": 2, "seconds": 1.235}
     assert json.loads(json.dumps(found)) == found
 
@@ -200,13 +200,13 @@ def test_a_seed_decides_all_three_generators():
 
 
 def test_every_process_draws_numbers_of_its_own():
-    seeds = [seed_of_process(seed, rank) for seed in (0, 1, 2**40) for rank in range(4)]
+    seeds = [seed_of_rank(seed, rank) for seed in (0, 1, 2**40) for rank in range(4)]
     assert seeds[::4] == [0, 1, 2**40]
     assert len(set(seeds)) == len(seeds)
     seed_everything(seeds[-1])  # each is one that the generators take
 
 
-def test_generators_go_on_from_a_saved_state(tmp_path):
+def test_generators_continue_from_a_saved_state(tmp_path):
     seed_everything(0)
     draw()  # an odd number of normal numbers: one is kept for the next call
     write_state(tmp_path, "random", random_state())
@@ -221,7 +221,7 @@ def test_settings_come_back_also_after_an_error():
     was_deterministic = torch.are_deterministic_algorithms_enabled()
 
     def change():
-        with kept_settings():
+        with preserve_torch_settings():
             torch.set_num_threads(threads + 1)
             torch.use_deterministic_algorithms(not was_deterministic, warn_only=True)
             raise RuntimeError("stop")

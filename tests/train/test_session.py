@@ -10,22 +10,27 @@ from bitcycle.extras import MissingExtraError
 from bitcycle.train import PrecisionConfig, SwaConfig, TrackingConfig
 from bitcycle.train import session as module
 from bitcycle.train.checkpoint import read_state, write_state
-from bitcycle.train.loop import _train_step
-from bitcycle.train.session import build_session, kept_settings, kernels_by_layer, swa_start
+from bitcycle.train.loop import train_step
+from bitcycle.train.session import (
+    build_session,
+    kernels_by_layer,
+    preserve_torch_settings,
+    swa_start,
+)
 from bitcycle.warnings import BitcycleWarning
 from tests.train.small import lstm, small, write_words
 
 
 @pytest.fixture(autouse=True)
 def _settings():
-    with kept_settings():
+    with preserve_torch_settings():
         yield
 
 
 def advance(session, steps):
     session.model.train()
     for _ in range(steps):
-        _train_step(session, [session.batches.batch_at(session.step)])
+        train_step(session, [session.batches.batch_at(session.step)])
         session.step += 1
 
 
@@ -97,7 +102,7 @@ def test_another_number_of_processes_is_said_aloud(tmp_path):
     state = session.state_dict()
     state["run"]["ranks"] = state["run"]["ranks"] * 2
     fresh = build_session(config)
-    with pytest.warns(BitcycleWarning, match="written by 2 processes and 1 go on"):
+    with pytest.warns(BitcycleWarning, match="written by 2 processes and 1 resume it"):
         fresh.load_state_dict(state)
     assert fresh.task.carried == {}
     for name, total in session.window.items():  # of both processes

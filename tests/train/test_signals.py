@@ -1,4 +1,4 @@
-"""A signal is a wish: the step is finished, a checkpoint written, and the run can go on."""
+"""A signal requests a stop: the step finishes, a checkpoint is written, the run can resume."""
 
 import os
 import pickle
@@ -11,13 +11,13 @@ import pytest
 
 from bitcycle.train import loop, resume, run
 from bitcycle.train.checkpoint import Checkpoints
-from bitcycle.train.signals import Interrupted, StopWish, unheard_by_children
+from bitcycle.train.signals import Interrupted, StopRequest, block_sigint
 from tests.train.small import folder_of, small, traces
 
 
 def signal_in_step(patch, step, *signals):
     """This process gets the signals while it takes this 0-based step."""
-    original = loop._train_step
+    original = loop.train_step
 
     def interrupted(session, micro_batches):
         if session.step == step:
@@ -25,7 +25,7 @@ def signal_in_step(patch, step, *signals):
                 os.kill(os.getpid(), signum)
         original(session, micro_batches)
 
-    patch.setattr(loop, "_train_step", interrupted)
+    patch.setattr(loop, "train_step", interrupted)
 
 
 def test_the_step_is_finished_and_saved_before_the_run_stops(tmp_path, monkeypatch):
@@ -54,11 +54,11 @@ def test_a_signal_in_the_last_step_lets_the_run_finish_first(tmp_path, monkeypat
 def test_a_signal_that_is_ignored_stays_ignored():
     former = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with StopWish().listening() as wish:
+        with StopRequest().listening() as stop_request:
             os.kill(os.getpid(), signal.SIGINT)
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
             os.kill(os.getpid(), signal.SIGTERM)
-        assert wish.signum == signal.SIGTERM
+        assert stop_request.signum == signal.SIGTERM
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, former)
@@ -75,7 +75,7 @@ def test_a_second_interrupt_stops_at_once(tmp_path, monkeypatch):
 
 def test_the_former_handlers_come_back():
     former = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    with StopWish().listening():
+    with StopRequest().listening():
         assert signal.getsignal(signal.SIGTERM) != former[0]
         assert signal.getsignal(signal.SIGINT) != former[1]
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == former
@@ -86,8 +86,8 @@ def test_in_another_thread_nothing_is_listened_to():
     seen = []
 
     def body():
-        with StopWish().listening() as wish:
-            seen.append((signal.getsignal(signal.SIGTERM) == former, wish.signum))
+        with StopRequest().listening() as stop_request:
+            seen.append((signal.getsignal(signal.SIGTERM) == former, stop_request.signum))
 
     thread = threading.Thread(target=body)
     thread.start()
@@ -101,19 +101,19 @@ def test_an_interruption_survives_the_way_between_processes():
 
 
 def test_an_interrupt_while_a_process_starts_is_not_lost():
-    with StopWish().listening() as wish:
-        with unheard_by_children():
+    with StopRequest().listening() as stop_request:
+        with block_sigint():
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        assert wish.signum == signal.SIGINT
+        assert stop_request.signum == signal.SIGINT
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 STARTS_A_CHILD = """
 import time
 from multiprocessing import get_context
-from bitcycle.train.signals import unheard_by_children
+from bitcycle.train.signals import block_sigint
 child = get_context("spawn").Process(target=time.sleep, args=(60,))
-with unheard_by_children():
+with block_sigint():
     child.start()
 with open(f"/proc/{child.pid}/status") as lines:
     print(next(line for line in lines if line.startswith("SigBlk")).split()[1])

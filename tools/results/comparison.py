@@ -196,7 +196,7 @@ def is_cpt(config: RunConfig) -> bool:
 
 def top_bits(config: RunConfig) -> dict[str, int]:
     """The highest bits of weights, activations, errors and gradients, by pattern of layers."""
-    given = config.precision.given(auto=1)
+    given = config.precision.schedule_texts(auto=1)
     found: dict[str, int] = {}
     for role, parent in PARENTS.items():
         texts: dict[str, Any] = {}  # "" is every layer
@@ -209,7 +209,7 @@ def top_bits(config: RunConfig) -> dict[str, int]:
 def _schedules(config: RunConfig) -> dict[str, Schedule]:
     return {
         f"{role} {pattern}": parse_schedule(text)
-        for role, value in config.precision.given(auto=1).items()
+        for role, value in config.precision.schedule_texts(auto=1).items()
         for pattern, text in (value if isinstance(value, dict) else {"": value}).items()
     }
 

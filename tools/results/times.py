@@ -100,7 +100,7 @@ def step_seconds(subject: TrainingSpec) -> float:
     subject = replace(subject, device="cpu", precision=replace(subject.precision, kernel=kernel))
     model = subject.build(needs_conversion=False).train()
     if any(isinstance(module, QuantizedLayer) for module in model.modules()):
-        roles: dict[str, Any] = subject.precision.given(auto=subject.precision.auto_high)
+        roles: dict[str, Any] = subject.precision.schedule_texts(auto=subject.precision.auto_high)
         set_precision(
             model, PrecisionScheduler(model, **roles, total_steps=subject.total_steps).top
         )

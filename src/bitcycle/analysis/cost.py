@@ -31,7 +31,7 @@ def estimate_cost(
     """Count the cost of a whole run before it."""
     model = spec.build(needs_conversion=CONVENTIONS[convention].needs_conversion)
     example = 16 if spec.is_graph else 1
-    roles: dict[str, Any] = spec.precision.given()
+    roles: dict[str, Any] = spec.precision.schedule_texts()
     cost = training_cost(
         model,
         spec.inputs(model, example),
@@ -57,7 +57,7 @@ def _measure_saved(spec: TrainingSpec) -> tuple[int, str | None]:
     model = spec.build(needs_conversion=False)
     is_converted = any(isinstance(module, QuantizedLayer) for module in model.modules())
     if is_converted:
-        roles: dict[str, Any] = spec.precision.given()
+        roles: dict[str, Any] = spec.precision.schedule_texts()
         scheduler = PrecisionScheduler(model, **roles, total_steps=spec.total_steps)
         set_precision(model, scheduler.top)
     small, large = 2, 4
@@ -87,7 +87,7 @@ class RunCost:
             "model": spec.model,
             "options": dict(spec.options),
             "batch_size": spec.batch_size,
-            "precision": {k: v for k, v in spec.precision.given().items() if v != "fp32"},
+            "precision": {k: v for k, v in spec.precision.schedule_texts().items() if v != "fp32"},
             "skip": list(spec.precision.skip),
             **self.cost.to_dict(),
             "saved_bytes": self.saved_bytes,
@@ -98,7 +98,7 @@ class RunCost:
     def text(self, *, by_layer: bool = False) -> str:
         """The model and its bits, the cost by stage or by layer, and notes."""
         spec, cost = self.spec, self.cost
-        by_role = spec.precision.given().items()
+        by_role = spec.precision.schedule_texts().items()
         bits = ", ".join(f"{role} {text}" for role, text in by_role if text != "fp32") or "float32"
         head = f"{spec.model}: {bits}; {spec.batch_size:,} samples a step"
         lines = [head, cost.layer_table() if by_layer else cost.stage_table()]

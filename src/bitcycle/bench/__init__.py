@@ -1,9 +1,9 @@
-"""Speed on this machine: one training step of several networks, by every kernel, interleaved."""
+"""Time a training step of several networks with every kernel on this machine."""
 
 from bitcycle.bench.result import (
     BenchResult,
     Processor,
-    Row,
+    StepTime,
     Timing,
     find_processor,
     time_interleaved,
@@ -16,7 +16,7 @@ __all__ = [
     "BenchConfig",
     "BenchResult",
     "Processor",
-    "Row",
+    "StepTime",
     "Timing",
     "find_processor",
     "run_bench",

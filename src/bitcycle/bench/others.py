@@ -1,8 +1,7 @@
-"""Other packages that train with 8 bits, timed beside ours where they are installed.
+"""Other packages for 8-bit training, timed if they are installed.
 
-Tried with torchao 0.18.0, brevitas 0.13.4 and qtorch 0.3.0, and not run by the tests, which do not
-install them: a package whose interface has changed shows in the table as a row with its error. None
-does the same work:
+Tried with torchao 0.18.0, brevitas 0.13.4 and qtorch 0.3.0. The tests do not install them; if an
+interface has changed, its row in the table shows the error. None does the same work as bitcycle:
 
 torchao     int8 mixed-precision training: the three products of nn.Linear, nothing else
 brevitas    weights and inputs of nn.Linear and nn.Conv2d, simulated; errors stay float32
@@ -23,7 +22,7 @@ FRACTION = 6  # bits behind the point of a fixed-point number
 
 
 def torchao(model: nn.Module) -> nn.Module:
-    """In place."""
+    """Quantize the model in place."""
     training = import_module("torchao.prototype.quantized_training")
     quantize = import_module("torchao.quantization").quantize_
     quantize(model, training.int8_mixed_precision_training())
@@ -31,7 +30,7 @@ def torchao(model: nn.Module) -> nn.Module:
 
 
 def brevitas(model: nn.Module) -> nn.Module:
-    """Every plain layer replaced by the package's, with the same Parameters."""
+    """Replace every linear layer and convolution by brevitas's, with the same Parameters."""
     layers = import_module("brevitas.nn")
     act = import_module("brevitas.quant").Int8ActPerTensorFloat
 
@@ -55,7 +54,7 @@ def brevitas(model: nn.Module) -> nn.Module:
 
 
 def qpytorch(model: nn.Module) -> nn.Module:
-    """A quantizer behind every plain layer: nearest for its output, stochastic for its error."""
+    """Append a quantizer to every layer: nearest for its output, stochastic for its error."""
     number = import_module("qtorch").FixedPoint(wl=BITS, fl=FRACTION)
     quantizer = import_module("qtorch.quant").Quantizer
 
@@ -74,7 +73,7 @@ def qpytorch(model: nn.Module) -> nn.Module:
 def replace_layers(
     model: nn.Module, convert: Callable[[nn.Linear | nn.Conv2d], nn.Module]
 ) -> nn.Module:
-    """The model with every nn.Linear and nn.Conv2d put through `convert`, in place.
+    """Replace every nn.Linear and nn.Conv2d by what `convert` returns, in place.
 
     >>> replace_layers(nn.Sequential(nn.Linear(1, 1), nn.ReLU()), lambda layer: nn.Identity())
     Sequential(
@@ -102,5 +101,5 @@ OTHERS: dict[str, Callable[[nn.Module], nn.Module]] = {
 
 
 def installed_others() -> list[str]:
-    """The names whose package is there."""
+    """The names of installed packages."""
     return [name for name in OTHERS if find_spec(_MODULES[name]) is not None]

@@ -1,4 +1,8 @@
-"""What a measurement found: a row per workload and variant, as a table and as JSON."""
+"""The times of a benchmark as a table and as JSON, the timer, and the processor.
+
+`BenchResult` has a `StepTime` per workload and variant. `time_interleaved` times functions in turn,
+so that a busy machine slows all of them alike.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,145 @@ import torch
 from bitcycle.kernels import exact_bits, has_bf16
 from bitcycle.tables import text_table
 
-MIN_REPEATS = 3  # a function with time for fewer is measured once
+MIN_REPEATS = 3  # a function too slow for so many is timed once
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """The time of one workload with one variant; without seconds, `notes` say why."""
+
+    workload: str
+    kernel: str
+    bits: str = ""
+    seconds: tuple[float, ...] = ()
+    is_once: bool = False
+    base: float | None = None  # fastest seconds of float32 in the same rounds
+    saved_bytes: int | None = None
+    layers: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # kernel, and why
+    notes: tuple[str, ...] = ()
+
+    @property
+    def timing(self) -> Timing | None:
+        """The timing; None if it was not timed."""
+        return Timing(self.seconds, self.is_once) if self.seconds else None
+
+    @property
+    def ratio(self) -> float | None:
+        """The fastest step divided by that of float32; below 1 is faster."""
+        return self.timing.fastest / self.base if self.timing and self.base else None
+
+    def products(self) -> str:
+        """The number of products per kernel, three per layer.
+
+        >>> layers = {"a": ("int8/bf16/int8", "asked for"), "b": ("int8", "asked for")}
+        >>> StepTime(workload="w", kernel="int8", layers=layers).products()
+        'int8 5, bf16 1'
+        """
+        counts: Counter[str] = Counter()
+        for kernel, _ in self.layers.values():
+            parts = kernel.split("/")
+            counts.update(parts * (3 // len(parts)))
+        return ", ".join(f"{name} {count}" for name, count in counts.most_common())
+
+    def cells(self) -> tuple[str, ...]:
+        """The cells of its table row, without the workload."""
+        name = (self.kernel, self.bits or "-")
+        timing, ratio = self.timing, self.ratio
+        assert timing is not None
+        mark = "once" if timing.is_once else f"{1e3 * timing.lower_quartile:.1f}"
+        saved = "-" if self.saved_bytes is None else f"{self.saved_bytes / 1e6:.1f}"
+        shown = "-" if ratio is None else f"{ratio:.2f}"
+        return (*name, f"{1e3 * timing.fastest:.1f}", mark, shown, saved, self.products() or "-")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchResult:
+    """The times of a benchmark, the processor and the workloads; `str()` is a table."""
+
+    processor: Processor
+    sizes: Mapping[str, str]  # by workload
+    rows: tuple[StepTime, ...]
+    repeats: int
+    is_quick: bool = False
+    budget: float | None = None  # seconds per variant and workload
+    seconds: float | None = None  # wall-clock of the whole benchmark
+
+    def find(self, workload: str, kernel: str, bits: str = "") -> StepTime:
+        """The time of a variant."""
+        for row in self.rows:
+            if (row.workload, row.kernel, row.bits) == (workload, kernel, bits):
+                return row
+        raise KeyError(f"no row {workload}, {kernel}, {bits or 'float32'}")
+
+    def __str__(self) -> str:
+        header = ("workload", "kernel", "bits", "ms", "quartile", "ratio", "kept MB", "products by")
+        body, former = [], ""
+        for row in (row for row in self.rows if row.seconds):
+            body.append(("" if row.workload == former else row.workload, *row.cells()))
+            former = row.workload
+        table = text_table(header, body, right=(3, 4, 5, 6))
+        return "\n\n".join([str(self.processor), table, self.legend()])
+
+    def legend(self) -> str:
+        """The meaning of the columns, the workloads, and notes."""
+        lines = [
+            f"ms        a step: forward, backward, SGD; the fastest of {self.repeats}, variants in "
+            "turn",
+            "quartile  of the same times; far above ms: a busy machine. once: too slow to repeat",
+            "ratio     ms / float32's ms, in the same rounds; below 1 is faster",
+            "kept      10^6 bytes that the forward pass keeps for the backward pass",
+            "products  three per converted layer: output, grad_input, grad_weight. int8 forms in "
+            "float32\n          what is not exact in integers, or has scales on the summed axis",
+            "",
+            *(f"{name}: {size}" for name, size in self.sizes.items()),
+        ]
+        notes = dict.fromkeys(note for row in self.rows for note in row.notes)
+        lines += ["", *notes] if notes else []
+        if self.is_quick:
+            lines += [
+                "",
+                "--quick: sizes too small to compare speed; checks only that all runs",
+            ]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types only, with derived values for readers."""
+        rows = [
+            {
+                **asdict(row),
+                "ratio": row.ratio,
+                "fastest": row.timing and row.timing.fastest,
+                "lower_quartile": row.timing and row.timing.lower_quartile,
+            }
+            for row in self.rows
+        ]
+        return {**asdict(self), "rows": rows}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> BenchResult:
+        """Read what `to_dict` wrote."""
+        return cls(
+            processor=Processor(**data["processor"]),
+            sizes=dict(data["sizes"]),
+            rows=tuple(_read_time(row) for row in data["rows"]),
+            repeats=data["repeats"],
+            is_quick=data["is_quick"],
+            budget=data.get("budget"),
+            seconds=data.get("seconds"),
+        )
+
+
+def _read_time(data: Mapping[str, Any]) -> StepTime:
+    derived = ("ratio", "fastest", "lower_quartile")
+    fields = {name: value for name, value in data.items() if name not in derived}
+    return StepTime(
+        **{
+            **fields,
+            "seconds": tuple(data["seconds"]),
+            "layers": {name: (kernel, why) for name, (kernel, why) in data["layers"].items()},
+            "notes": tuple(data["notes"]),
+        }
+    )
 
 
 @dataclass(frozen=True)
@@ -27,16 +169,16 @@ class Timing:
     """
 
     seconds: tuple[float, ...]
-    is_once: bool = False  # too slow for its budget: a warm-up step, not repeated
+    is_once: bool = False  # too slow for its budget: only the warm-up was timed
 
     @property
     def fastest(self) -> float:
-        """What it takes when nobody disturbs; noise only ever adds."""
+        """The minimum: other processes can only add time."""
         return min(self.seconds)
 
     @property
     def lower_quartile(self) -> float:
-        """Far above the fastest: a busy machine."""
+        """The lower quartile; far above the fastest on a busy machine."""
         return sorted(self.seconds)[len(self.seconds) // 4]
 
 
@@ -47,11 +189,10 @@ def time_interleaved(
     budget: float = float("inf"),
     tick: Callable[[], None] = lambda: None,
 ) -> dict[str, Timing]:
-    """Call each function `repeats` times, round-robin, after two calls that are not counted.
+    """Time each function `repeats` times, round-robin, after two warm-up calls.
 
-    A function may take about `budget` seconds in all: it gets fewer repeats if that is too little,
-    and when not even three fit, the faster of its first calls is all there is. `tick` is called
-    after every call.
+    budget: seconds per function. A slow function gets fewer repeats; if not even three fit, its
+    time is that of the faster warm-up call. `tick` is called after every call.
 
     >>> timings = time_interleaved({"a": lambda: 1, "b": lambda: 2}, repeats=5)
     >>> [len(timing.seconds) for timing in timings.values()]
@@ -69,7 +210,7 @@ def time_interleaved(
     taken: dict[str, list[float]] = {}
     planned: dict[str, int] = {}
     for name, function in functions.items():
-        first = take(function)  # compiles, allocates, decides on kernels
+        first = take(function)  # compiles, allocates, chooses kernels
         if first <= budget:
             first = min(first, take(function))
         planned[name] = int(min(repeats, budget / max(first, 1e-9)))
@@ -87,14 +228,14 @@ def time_interleaved(
 
 @dataclass(frozen=True, kw_only=True)
 class Processor:
-    """The features found, and the threads that torch uses; `str()` is two lines."""
+    """The processor, its features, and the threads of torch."""
 
     name: str
-    capability: str  # the instruction set that torch's own loops use
+    capability: str  # the instruction set of torch's loops
     has_vnni: bool  # AVX512: four 8-bit products per 32-bit sum in one instruction
-    has_bf16: bool  # bfloat16 products faster than float32 ones
+    has_bf16: bool  # bfloat16 products are faster than float32
     has_amx: bool
-    exact_bits: int  # the most bits two int8 operands may have together
+    exact_bits: int  # the most bits of both int8 operands, added
     num_threads: int
     torch_version: str
 
@@ -110,159 +251,24 @@ class Processor:
 
 
 def find_processor() -> Processor:
-    """Of the machine this runs on."""
+    """The processor of this machine."""
     return Processor(
-        name=_name(),
+        name=_processor_name(),
         capability=torch.backends.cpu.get_cpu_capability(),
-        has_vnni=_asks("_is_vnni_supported"),
+        has_vnni=_has_feature("_is_vnni_supported"),
         has_bf16=has_bf16("cpu"),
-        has_amx=_asks("_is_amx_tile_supported"),
+        has_amx=_has_feature("_is_amx_tile_supported"),
         exact_bits=exact_bits("cpu"),
         num_threads=torch.get_num_threads(),
         torch_version=torch.__version__,
     )
 
 
-def _name() -> str:
+def _processor_name() -> str:
     ask: Callable[[], dict[str, Any]] = getattr(torch.cpu, "get_capabilities", dict)  # newer torch
     capabilities = ask()
     return str(capabilities.get("cpu_name") or platform.processor() or platform.machine())
 
 
-def _asks(question: str) -> bool:
-    return bool(getattr(torch.cpu, question, bool)())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One workload by one variant; without seconds, the notes say why it was not measured."""
-
-    workload: str
-    kernel: str
-    bits: str = ""
-    seconds: tuple[float, ...] = ()
-    is_once: bool = False
-    base: float | None = None  # fastest seconds of float32 in the same rounds
-    saved_bytes: int | None = None
-    layers: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # kernel, and why
-    notes: tuple[str, ...] = ()
-
-    @property
-    def timing(self) -> Timing | None:
-        """Minimum and lower quartile."""
-        return Timing(self.seconds, self.is_once) if self.seconds else None
-
-    @property
-    def ratio(self) -> float | None:
-        """Fastest step over the fastest of float32; below 1 is faster."""
-        return self.timing.fastest / self.base if self.timing and self.base else None
-
-    def products(self) -> str:
-        """How many products each kernel forms, three per layer.
-
-        >>> layers = {"a": ("int8/bf16/int8", "asked for"), "b": ("int8", "asked for")}
-        >>> Row(workload="w", kernel="int8", layers=layers).products()
-        'int8 5, bf16 1'
-        """
-        counts: Counter[str] = Counter()
-        for kernel, _ in self.layers.values():
-            parts = kernel.split("/")
-            counts.update(parts * (3 // len(parts)))
-        return ", ".join(f"{name} {count}" for name, count in counts.most_common())
-
-    def cells(self) -> tuple[str, ...]:
-        """Of the table, but for the workload; the row must have been measured."""
-        name = (self.kernel, self.bits or "-")
-        timing, ratio = self.timing, self.ratio
-        assert timing is not None
-        mark = "once" if timing.is_once else f"{1e3 * timing.lower_quartile:.1f}"
-        saved = "-" if self.saved_bytes is None else f"{self.saved_bytes / 1e6:.1f}"
-        shown = "-" if ratio is None else f"{ratio:.2f}"
-        return (*name, f"{1e3 * timing.fastest:.1f}", mark, shown, saved, self.products() or "-")
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchResult:
-    """All rows, the machine, and what the workloads are; `str()` is the page for a terminal."""
-
-    processor: Processor
-    sizes: Mapping[str, str]  # workload -> what it is
-    rows: tuple[Row, ...]
-    repeats: int
-    is_quick: bool = False
-    budget: float | None = None  # seconds that a variant had per workload
-    seconds: float | None = None  # wall-clock of all of it
-
-    def find(self, workload: str, kernel: str, bits: str = "") -> Row:
-        """The row of a variant."""
-        for row in self.rows:
-            if (row.workload, row.kernel, row.bits) == (workload, kernel, bits):
-                return row
-        raise KeyError(f"no row {workload}, {kernel}, {bits or 'float32'}")
-
-    def __str__(self) -> str:
-        header = ("workload", "kernel", "bits", "ms", "quartile", "ratio", "kept MB", "products by")
-        body, former = [], ""
-        for row in (row for row in self.rows if row.seconds):
-            body.append(("" if row.workload == former else row.workload, *row.cells()))
-            former = row.workload
-        table = text_table(header, body, right=(3, 4, 5, 6))
-        return "\n\n".join([str(self.processor), table, self.legend()])
-
-    def legend(self) -> str:
-        """What the columns and the workloads mean, and what else there is to say."""
-        lines = [
-            f"ms        a step: forward, backward, SGD; the fastest of {self.repeats}, variants in "
-            "turn",
-            "quartile  of the same times; far above ms: a busy machine. once: too slow to repeat",
-            "ratio     ms / float32's ms, in the same rounds; below 1 is faster",
-            "kept      10^6 bytes that the forward pass keeps for the backward pass",
-            "products  three per converted layer: output, grad_input, grad_weight. int8 forms in "
-            "float32\n          what is not exact in integers, or has scales on the summed axis",
-            "",
-            *(f"{name}: {size}" for name, size in self.sizes.items()),
-        ]
-        notes = dict.fromkeys(note for row in self.rows for note in row.notes)
-        lines += ["", *notes] if notes else []
-        if self.is_quick:
-            lines += ["", "--quick: sizes too small to tell what is fast; a check that all works"]
-        return "\n".join(lines)
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON; derived figures are in it for those who read it."""
-        rows = [
-            {
-                **asdict(row),
-                "ratio": row.ratio,
-                "fastest": row.timing and row.timing.fastest,
-                "lower_quartile": row.timing and row.timing.lower_quartile,
-            }
-            for row in self.rows
-        ]
-        return {**asdict(self), "rows": rows}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> BenchResult:
-        """What `to_dict` wrote, also after a way through JSON."""
-        return cls(
-            processor=Processor(**data["processor"]),
-            sizes=dict(data["sizes"]),
-            rows=tuple(_read_row(row) for row in data["rows"]),
-            repeats=data["repeats"],
-            is_quick=data["is_quick"],
-            budget=data.get("budget"),
-            seconds=data.get("seconds"),
-        )
-
-
-def _read_row(data: Mapping[str, Any]) -> Row:
-    derived = ("ratio", "fastest", "lower_quartile")
-    fields = {name: value for name, value in data.items() if name not in derived}
-    return Row(
-        **{
-            **fields,
-            "seconds": tuple(data["seconds"]),
-            "layers": {name: (kernel, why) for name, (kernel, why) in data["layers"].items()},
-            "notes": tuple(data["notes"]),
-        }
-    )
+def _has_feature(name: str) -> bool:
+    return bool(getattr(torch.cpu, name, bool)())

@@ -1,4 +1,4 @@
-"""Measures every chosen workload by every chosen kernel, all variants of a workload in turn."""
+"""Run a benchmark: every chosen workload with every chosen kernel, variants in turn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from bitcycle.bench.others import OTHERS
-from bitcycle.bench.result import BenchResult, Row, find_processor, time_interleaved
+from bitcycle.bench.result import BenchResult, StepTime, find_processor, time_interleaved
 from bitcycle.bench.steps import AUTOCAST, FLOAT, TrainStep, Variant, all_kernels, make_variants
 from bitcycle.bench.workloads import WORKLOADS
 from bitcycle.extras import MissingExtraError
@@ -20,14 +20,14 @@ from bitcycle.precision import Precision
 from bitcycle.registry import unknown_name
 
 _FULL_BITS = 16  # two operands of 8
-_MAY_FAIL = (AUTOCAST, *OTHERS)  # an LSTM has no bfloat16 on some processors
+_MAY_FAIL = (AUTOCAST, *OTHERS)  # such as an LSTM in bfloat16 on some processors
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchConfig:
-    """What to measure; names left empty mean everything there is.
+    """What to time; empty workloads, kernels and bits mean all.
 
-    budget: seconds that a variant may take per workload; fewer repeats fit if it is slow.
+    budget: seconds per variant and workload; a slow variant gets fewer repeats.
     """
 
     workloads: tuple[str, ...] = ()
@@ -50,21 +50,23 @@ class BenchConfig:
             raise ValueError(f"budget must be more than 0 seconds, got {self.budget}")
         for bits in self.bits:
             if not Precision.parse(bits).quantized_roles:
-                raise ValueError(f"bits {bits!r} are float32, which is measured anyway; give fewer")
+                raise ValueError(
+                    f"bits {bits!r} are float32, which is always timed; give fewer bits"
+                )
 
     def variants(self) -> list[Variant]:
-        """float32 first: everything is compared with it."""
+        """All variants, float32 first."""
         kernels = [name for name in all_kernels() if not self.kernels or name in self.kernels]
         bits = [Precision.parse(each) for each in self.bits or default_bits()]
         return make_variants([FLOAT, *(name for name in kernels if name != FLOAT)], bits)
 
     def count_steps(self) -> int:
-        """Training steps if none is cut short: two warm up, the others are timed."""
+        """The number of training steps at most, with two warm-up steps per variant."""
         return len(self.workloads or WORKLOADS) * len(self.variants()) * (2 + self.repeats)
 
 
 def default_bits() -> list[str]:
-    """8 bits; also 7 forward where 8 x 8 bits are not exact in integers, but 7 x 8 are."""
+    """8 bits; also 7 forward if products of 8 x 8 bits are not exact in integers here."""
     return ["FW8/BW8"] if exact_bits("cpu") >= _FULL_BITS else ["FW8/BW8", "FW7/BW8"]
 
 
@@ -74,22 +76,22 @@ def run_bench(
     say: Callable[[str], None] = lambda line: None,
     advance: Callable[[int], None] = lambda done: None,
 ) -> BenchResult:
-    """Measure; `advance` is told how many of the config's steps are done or need not be done."""
+    """Run the benchmark; `advance` is called with the number of steps done or skipped."""
     began = time.monotonic()
     names = config.workloads or tuple(WORKLOADS)
     share = config.count_steps() // len(names)
-    rows: list[Row] = []
+    rows: list[StepTime] = []
     sizes: dict[str, str] = {}
-    with torch.random.fork_rng([]), torch.enable_grad(), _compiling(not config.is_quick):
+    with torch.random.fork_rng([]), torch.enable_grad(), _compile_at_once(not config.is_quick):
         for place, name in enumerate(names):
             say(f"[{place + 1}/{len(names)}] {name}")
             try:
-                measured, sizes[name] = _measure(name, config, advance, place * share)
+                times, sizes[name] = _time_workload(name, config, advance, place * share)
             except MissingExtraError as error:
                 if config.workloads:
                     raise
-                measured, sizes[name] = [], f"left out: {error}"
-            rows += measured
+                times, sizes[name] = [], f"left out: {error}"
+            rows += times
             advance((place + 1) * share)
     return BenchResult(
         processor=find_processor(),
@@ -103,35 +105,35 @@ def run_bench(
 
 
 @contextmanager
-def _compiling(at_once: bool) -> Iterator[None]:
-    """Fused passes compiled in the first step, which is not timed, rather than in a later one."""
+def _compile_at_once(is_on: bool) -> Iterator[None]:
+    """Compile fused kernels in the warm-up step instead of after several steps."""
     former = fused.WARM_UP
     try:
-        if at_once:
+        if is_on:
             fused.WARM_UP = 0
         yield
     finally:
         fused.WARM_UP = former
 
 
-def _measure(
+def _time_workload(
     name: str, config: BenchConfig, advance: Callable[[int], None], done: int
-) -> tuple[list[Row], str]:
+) -> tuple[list[StepTime], str]:
     torch.manual_seed(0)
-    load = WORKLOADS[name](config.is_quick)
+    workload = WORKLOADS[name](config.is_quick)
     steps: dict[Variant, TrainStep] = {}
     failures: dict[Variant, str] = {}
     for variant in config.variants():
         try:
-            steps[variant] = TrainStep(load, variant)
+            steps[variant] = TrainStep(workload, variant)
             if variant.kernel in _MAY_FAIL:
                 steps[variant]()
-        except Exception as error:  # of torch or another package, or of a model we cannot convert
+        except Exception as error:  # of torch, of another package, or of the conversion
             if variant.kernel not in _MAY_FAIL and not isinstance(error, ValueError):
                 raise
             steps.pop(variant, None)
             what = "low precision" if variant.bits is not None else variant.kernel
-            failures[variant] = f"{name}: {what} not measured: {_first_sentence(error)}"
+            failures[variant] = f"{name}: {what} not timed: {_first_sentence(error)}"
 
     def tick() -> None:
         nonlocal done
@@ -149,13 +151,13 @@ def _measure(
     for variant in config.variants():
         if variant in failures:
             rows.append(
-                Row(workload=name, kernel=variant.kernel, bits=variant.bits_text,
+                StepTime(workload=name, kernel=variant.kernel, bits=variant.bits_text,
                     notes=(failures[variant],))
             )  # fmt: skip
             continue
         step, timing = steps[variant], timings[str(variant)]
         rows.append(
-            Row(
+            StepTime(
                 workload=name,
                 kernel=variant.kernel,
                 bits=variant.bits_text,
@@ -167,7 +169,7 @@ def _measure(
                 notes=_notes(name, variant, step),
             )
         )
-    return rows, load.size
+    return rows, workload.size
 
 
 def _first_sentence(error: Exception) -> str:
@@ -175,7 +177,7 @@ def _first_sentence(error: Exception) -> str:
 
 
 def _notes(workload: str, variant: Variant, step: TrainStep) -> tuple[str, ...]:
-    """What stays float32, and what a kernel that was asked for cannot do here."""
+    """Layers that stay float32, and what a requested kernel cannot do here."""
     notes = [
         f"{workload}: {layer} stays float32: {why}" for layer, why in step.float_layers().items()
     ]

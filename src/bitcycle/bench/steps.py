@@ -1,4 +1,4 @@
-"""A training step of a workload as something to call: float32, autocast, or a kernel at bits."""
+"""The training step that is timed: in float32, with autocast, or with a kernel at some bits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bitcycle.audit import audit
 from bitcycle.bench.others import OTHERS, installed_others
-from bitcycle.bench.workloads import Load
+from bitcycle.bench.workloads import Workload
 from bitcycle.convert import quantize_model
 from bitcycle.kernels import KERNELS
 from bitcycle.memory import saved_bytes
@@ -19,11 +19,11 @@ from bitcycle.scheduler import PrecisionScheduler
 
 FLOAT, AUTOCAST, AUTO = "float32", "bf16-autocast", "auto"
 _ORDER = ("simulate", "dequantize", "bf16", "int8")
-_MANY = 100_000  # steps; the bits are constant
+_TOTAL_STEPS = 100_000  # more than any benchmark takes; the bits are constant
 
 
 def all_kernels() -> list[str]:
-    """Everything that can be timed here, in the order of the table.
+    """All kernels that can be timed here, in the order of the table.
 
     >>> all_kernels()[:7]
     ['float32', 'bf16-autocast', 'simulate', 'dequantize', 'bf16', 'int8', 'auto']
@@ -34,7 +34,7 @@ def all_kernels() -> list[str]:
 
 @dataclass(frozen=True)
 class Variant:
-    """A kernel, or another way to train, and the bits if they are ours to choose."""
+    """A kernel at some bits, or another way to train."""
 
     kernel: str
     bits: Precision | None = None
@@ -44,12 +44,12 @@ class Variant:
 
     @property
     def bits_text(self) -> str:
-        """Short; without the weight gradient's, for which `sbm` has no rule."""
+        """The bits as text, without those of the weight gradient, which `sbm` does not quantize."""
         return "" if self.bits is None else str(self.bits.replace(grad=None))
 
 
 def make_variants(kernels: list[str], bits: list[Precision]) -> list[Variant]:
-    """Our kernels at each of the bits, the others once."""
+    """bitcycle's kernels at each of the bits, the others once."""
     found = []
     for kernel in kernels:
         is_ours = kernel == AUTO or kernel in KERNELS
@@ -58,20 +58,20 @@ def make_variants(kernels: list[str], bits: list[Precision]) -> list[Variant]:
 
 
 class TrainStep:
-    """Forward, backward, SGD with momentum and, where there are bits, their scheduler."""
+    """Forward, backward, SGD with momentum, and a step of the precision scheduler."""
 
-    def __init__(self, load: Load, variant: Variant) -> None:
-        self._load, self._variant = load, variant
-        self.model = _convert(load, variant).train()
-        self._bits: PrecisionScheduler | None = None
+    def __init__(self, workload: Workload, variant: Variant) -> None:
+        self._workload, self._variant = workload, variant
+        self.model = _convert(workload, variant).train()
+        self._scheduler: PrecisionScheduler | None = None
         if variant.bits is not None:
             bits = variant.bits
-            self._bits = PrecisionScheduler(
+            self._scheduler = PrecisionScheduler(
                 self.model,
                 weight=bits.weight,
                 act=bits.act,
                 backward=bits.error,
-                total_steps=_MANY,
+                total_steps=_TOTAL_STEPS,
             )
         self._optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)
 
@@ -82,42 +82,42 @@ class TrainStep:
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
         self._optimizer.zero_grad()
-        if self._bits is not None:
-            self._bits.step()
+        if self._scheduler is not None:
+            self._scheduler.step()
 
     def count_saved(self) -> int:
-        """Bytes that a forward pass keeps for the backward pass, beside inputs and parameters."""
+        """Bytes that the forward pass saves for backward, without inputs and parameters."""
         inputs = self._inputs()
         with self._autocast():
             saved = saved_bytes(self.model, lambda _: self._loss(inputs), exclude=inputs)
         return saved.num_bytes
 
     def layers(self) -> dict[str, tuple[str, str]]:
-        """Of each converted layer: its kernel, and why."""
+        """The kernel of each converted layer, and the reason for it."""
         if self._variant.bits is None:
             return {}
         rows = audit(self.model).converted_rows
         return {row.name: (row.kernel, row.reason) for row in rows}
 
     def float_layers(self) -> dict[str, str]:
-        """Of each layer that multiplies and was not converted: why."""
+        """The reason why each multiplying layer was not converted."""
         if self._variant.bits is None:
             return {}
         return {row.name: row.reason for row in audit(self.model).float_rows}
 
     def _inputs(self) -> tuple[Tensor, ...]:
-        return tuple(x.detach().requires_grad_(x.requires_grad) for x in self._load.inputs)
+        return tuple(x.detach().requires_grad_(x.requires_grad) for x in self._workload.inputs)
 
     def _loss(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        return self._load.loss(self.model(*inputs))
+        return self._workload.loss(self.model(*inputs))
 
     def _autocast(self) -> torch.autocast:
         is_on = self._variant.kernel == AUTOCAST
         return torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_on)
 
 
-def _convert(load: Load, variant: Variant) -> nn.Module:
+def _convert(workload: Workload, variant: Variant) -> nn.Module:
     if variant.bits is not None:
-        return quantize_model(copy.deepcopy(load.model), kernel=variant.kernel)
-    model = copy.deepcopy(load.float_model or load.model)
+        return quantize_model(copy.deepcopy(workload.model), kernel=variant.kernel)
+    model = copy.deepcopy(workload.float_model or workload.model)
     return OTHERS[variant.kernel](model) if variant.kernel in OTHERS else model

@@ -1,4 +1,4 @@
-"""The networks whose training step is timed: random weights, random data, no download."""
+"""The networks that are timed, with random weights and random data."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from bitcycle.models.imagenet_resnet import Bottleneck, make_group
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
-    """A float model in its fastest layout, one batch, and a loss of its output.
+class Workload:
+    """A float model in its fastest memory format, one batch, and a loss.
 
     An input that requires a gradient stands for the output of earlier layers.
     """
@@ -26,15 +26,15 @@ class Load:
     inputs: tuple[Tensor, ...]
     loss: Callable[[Any], Tensor]
     size: str
-    float_model: nn.Module | None = None  # the same function and keys, if float32 has a faster way
+    float_model: nn.Module | None = None  # an equal model that is faster in float32
 
 
-Workload = Callable[[bool], Load]  # is_quick -> Load; quick ones only show that all works
-WORKLOADS: dict[str, Workload] = {}
+WorkloadBuilder = Callable[[bool], Workload]  # takes is_quick
+WORKLOADS: dict[str, WorkloadBuilder] = {}
 
 
-def _register(name: str) -> Callable[[Workload], Workload]:
-    def add(build: Workload) -> Workload:
+def _register(name: str) -> Callable[[WorkloadBuilder], WorkloadBuilder]:
+    def add(build: WorkloadBuilder) -> WorkloadBuilder:
         WORKLOADS[name] = build
         return build
 
@@ -42,23 +42,23 @@ def _register(name: str) -> Callable[[Workload], Workload]:
 
 
 @_register("resnet20-w16")
-def resnet20_narrow(is_quick: bool) -> Load:
+def resnet20_narrow(is_quick: bool) -> Workload:
     """CIFAR ResNet-20, 16 channels at first."""
     return _resnet(16, is_quick)
 
 
 @_register("resnet20-w64")
-def resnet20_wide(is_quick: bool) -> Load:
+def resnet20_wide(is_quick: bool) -> Workload:
     """CIFAR ResNet-20, 64 channels at first."""
     return _resnet(64, is_quick)
 
 
-def _resnet(width: int, is_quick: bool) -> Load:
+def _resnet(width: int, is_quick: bool) -> Workload:
     depth, batch, side = (8, 2, 8) if is_quick else (20, 64, 32)
     model = _channels_last(build_model(f"resnet{depth}", width=width))
     images = torch.randn(batch, 3, side, side).contiguous(memory_format=torch.channels_last)
     target = torch.randint(10, (batch,))
-    return Load(
+    return Workload(
         model=model,
         inputs=(images,),
         loss=lambda logits: F.cross_entropy(logits, target),
@@ -67,18 +67,18 @@ def _resnet(width: int, is_quick: bool) -> Load:
 
 
 def _channels_last(model: nn.Module) -> nn.Module:
-    """The layout in which convolutions are fastest on a CPU."""
+    """The memory format in which convolutions are fastest on a CPU."""
     result: nn.Module = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return result
 
 
 @_register("bottleneck")
-def bottleneck(is_quick: bool) -> Load:
+def bottleneck(is_quick: bool) -> Workload:
     """The first group of an ImageNet ResNet-50: three bottleneck blocks."""
     batch, side = (1, 14) if is_quick else (8, 56)
     model = _channels_last(make_group(Bottleneck, 64, 64, 3, stride=1))
     maps = torch.randn(batch, 64, side, side).contiguous(memory_format=torch.channels_last)
-    return Load(
+    return Workload(
         model=model,
         inputs=(maps.requires_grad_(),),
         loss=lambda out: out.square().mean(),
@@ -87,7 +87,7 @@ def bottleneck(is_quick: bool) -> Load:
 
 
 class Block(nn.Module):
-    """A pre-norm transformer block; its two attention products are modules, or one fused call."""
+    """A pre-norm transformer block; attention by two MatMul modules, or by one fused call."""
 
     def __init__(self, width: int, *, heads: int = 8, is_fused: bool = False) -> None:
         super().__init__()
@@ -115,22 +115,22 @@ class Block(nn.Module):
 
 
 @_register("transformer-d512")
-def transformer_512(is_quick: bool) -> Load:
+def transformer_512(is_quick: bool) -> Workload:
     """Two blocks of width 512."""
     return _transformer(*((64, 2, 32) if is_quick else (512, 8, 256)))
 
 
 @_register("transformer-d1024")
-def transformer_1024(is_quick: bool) -> Load:
+def transformer_1024(is_quick: bool) -> Workload:
     """Two blocks of width 1024."""
     return _transformer(*((128, 2, 32) if is_quick else (1024, 8, 256)))
 
 
-def _transformer(width: int, batch: int, length: int) -> Load:
+def _transformer(width: int, batch: int, length: int) -> Workload:
     model = nn.Sequential(Block(width), Block(width))
     fused = nn.Sequential(Block(width, is_fused=True), Block(width, is_fused=True))
     fused.load_state_dict(model.state_dict())
-    return Load(
+    return Workload(
         model=model,
         float_model=fused,
         inputs=(torch.randn(batch, length, width).requires_grad_(),),
@@ -140,14 +140,14 @@ def _transformer(width: int, batch: int, length: int) -> Load:
 
 
 @_register("lstm")
-def lstm(is_quick: bool) -> Load:
+def lstm(is_quick: bool) -> Workload:
     """The medium language model of Zaremba et al.: 2 layers of 650 units, 10,000 words."""
     units, words, batch, length = (32, 100, 4, 8) if is_quick else (650, 10_000, 20, 35)
     model = build_model(
         "lstm_lm", vocab_size=words, embedding_dim=units, hidden_dim=units, num_layers=2
     )
     tokens, target = torch.randint(words, (2, batch, length))
-    return Load(
+    return Workload(
         model=model,
         inputs=(tokens,),
         loss=lambda out: F.cross_entropy(out[0].flatten(0, 1), target.flatten()),
@@ -156,14 +156,14 @@ def lstm(is_quick: bool) -> Load:
 
 
 @_register("gcn")
-def gcn(is_quick: bool) -> Load:
+def gcn(is_quick: bool) -> Workload:
     """Two graph convolutions on a random graph of Cora's size."""
     nodes, edges, features = (200, 800, 64) if is_quick else (2708, 10_556, 1433)
     model = build_model(
         "gcn", in_features=features, hidden_dim=64, num_classes=7, num_layers=2, dropout=0.5
     )
     target = torch.randint(7, (nodes,))
-    return Load(
+    return Workload(
         model=model,
         inputs=(torch.randn(nodes, features), torch.randint(nodes, (2, edges))),
         loss=lambda logits: F.cross_entropy(logits, target),

@@ -1,1 +1,1 @@
-"""The command line: one file per command, found by `bitcycle.cli.main`."""
+"""The command line: one file per command; `main` finds and runs them."""

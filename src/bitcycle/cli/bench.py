@@ -1,4 +1,4 @@
-"""`bitcycle bench`: how fast a training step is on this machine, by every kernel."""
+"""`bitcycle bench`: time a training step with every kernel on this machine."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _EXAMPLES = """examples:
 
 
 def register(subparsers: Any) -> None:
-    """Adds the command."""
+    """Add the command."""
     parser = subparsers.add_parser(
         "bench",
-        help="time a training step on this machine: float32 against every kernel",
-        description="Times training steps (forward, backward, SGD) of several networks on this\n"
-        "CPU, all variants of a network in turn, and compares them with float32.",
+        help="time a training step on this machine with every kernel, against float32",
+        description="Time training steps (forward, backward, SGD) of several networks on this CPU\n"
+        "with every kernel, and compare them with float32.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -30,35 +30,37 @@ def register(subparsers: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--kernels", nargs="+", default=[], metavar="NAME",
-        help="beside float32: bf16-autocast, simulate, dequantize, bf16, int8, auto, and torchao, "
-        "brevitas, qpytorch if installed (default: all)",
+        help="in addition to float32: bf16-autocast, simulate, dequantize, bf16, int8, auto, and "
+        "torchao, brevitas, qpytorch if installed (default: all)",
     )  # fmt: skip
     parser.add_argument(
         "--bits", nargs="+", default=[], metavar="BITS",
         help="such as FW7/BW8 or w4a4e8 (default: FW8/BW8, and FW7/BW8 on a processor whose int8 "
         "products are not exact at 8 x 8 bits)",
     )  # fmt: skip
-    parser.add_argument("--repeats", type=int, help="of each step (default 10; 3 with --quick)")
+    parser.add_argument("--repeats", type=int, help="per step (default 10; 3 with --quick)")
     parser.add_argument(
         "--budget", type=float, default=30.0, metavar="SECONDS",
-        help="a variant with no time for three repeats of a network is measured once (default 30)",
+        help="per kernel and network; one too slow for three repeats is timed once (default 30)",
     )  # fmt: skip
-    parser.add_argument("--threads", type=int, help="(default: what torch takes)")
+    parser.add_argument("--threads", type=int, help="of torch (default: torch's own choice)")
     parser.add_argument(
-        "--quick", action="store_true", help="small sizes, half a minute: a check, not a figure"
+        "--quick",
+        action="store_true",
+        help="small sizes, half a minute: only checks that everything runs",
     )
-    parser.add_argument("--json", metavar="FILE", help="also write everything there")
+    parser.add_argument("--json", metavar="FILE", help="also write the result as JSON")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measures with progress, prints the table, writes the file."""
+    """Run the benchmark, print the table, write the file."""
     import torch
 
     from bitcycle.bench import BenchConfig, run_bench
     from bitcycle.files import write_json
     from bitcycle.train.progress import make_reporter
-    from bitcycle.train.run_directory import measured
+    from bitcycle.train.run_directory import measurement_info
 
     default = 3 if arguments.quick else 10
     config = BenchConfig(
@@ -81,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
         result = run_bench(config, say=reporter.say, advance=reporter.advance)
     print(f"\n{result}")
     if target is not None:
-        made = measured(result.seconds or 0.0, threads=result.processor.num_threads)
-        write_json(target, {**result.to_dict(), **made})
+        info = measurement_info(result.seconds or 0.0, threads=result.processor.num_threads)
+        write_json(target, {**result.to_dict(), **info})
         print(f"\nwrote {target}")
     return 0

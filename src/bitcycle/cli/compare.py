@@ -1,4 +1,4 @@
-"""`bitcycle compare RUN RUN ...`: results, settings that differ and learning curves."""
+"""`bitcycle compare RUN RUN ...`: results, different settings and learning curves."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from typing import Any
 
 
 def register(subparsers: Any) -> None:
-    """Adds the command."""
+    """Add the command."""
     parser = subparsers.add_parser(
         "compare",
-        help="a few runs side by side",
-        description="Compares runs, finished or not; seeds of one configuration are one row.",
+        help="compare the results and settings of runs",
+        description="Compare runs, finished or not. Seeds of one configuration are one row.",
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folders of runs, such as runs/*")
-    parser.add_argument("--output", help="draw learning curves and bits into this .png or .svg")
+    parser.add_argument(
+        "--output", help="also draw learning curves and bits to this .png or .svg file"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run_compare)
+    parser.set_defaults(run=run)
 
 
-def run_compare(arguments: argparse.Namespace) -> int:
-    """Prints the tables, draws the picture."""
+def run(arguments: argparse.Namespace) -> int:
+    """Print the tables, draw the figure."""
     from bitcycle.analysis.compare import compare_runs, comparison_json, comparison_tables
     from bitcycle.tables import print_tables
 

@@ -1,4 +1,4 @@
-"""`bitcycle completion`: a script that teaches a shell the commands."""
+"""`bitcycle completion`: print a shell completion script."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 
 def register(subparsers: Any) -> None:
-    """Adds the command."""
+    """Add the command."""
     parser = subparsers.add_parser("completion", help="print a shell completion script")
     parser.add_argument("shell", choices=("bash", "zsh", "tcsh"))
-    parser.set_defaults(run=run_completion)
+    parser.set_defaults(run=run)
 
 
-def run_completion(arguments: argparse.Namespace) -> int:
-    """Prints the script: `eval "$(bitcycle completion bash)"`."""
+def run(arguments: argparse.Namespace) -> int:
+    """Print the script: `eval "$(bitcycle completion bash)"`."""
     from bitcycle.cli.main import build_parser
     from bitcycle.extras import require
 

@@ -1,4 +1,4 @@
-"""`bitcycle cost resnet74 --forward CR:3-8:32 --backward 8`: what a run will cost."""
+"""`bitcycle cost resnet74 --forward CR:3-8:32 --backward 8`: the BitOPs of a run."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 
 def add_counting_options(parser: argparse.ArgumentParser) -> None:
-    """The model's own options, layers to leave out, and the convention."""
+    """Add the options of the model, skipped layers, and the convention."""
     parser.add_argument(
         "--option",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="of the model, such as num_classes=100; may be repeated",
+        help="option of the model, such as num_classes=100; may be repeated",
     )
     parser.add_argument("--skip", nargs="+", metavar="PATTERN", help="layers that stay float32")
     parser.add_argument(
         "--convention",
         default="exact",
         metavar="NAME",
-        help="exact (default), paper or followup: how published costs were counted",
+        help="exact (default), or paper or followup: as published costs were counted",
     )
 
 
@@ -35,11 +35,11 @@ _EXAMPLES = """examples:
 
 
 def register(subparsers: Any) -> None:
-    """Adds the command."""
+    """Add the command."""
     parser = subparsers.add_parser(
         "cost",
-        help="what a run costs, before it: BitOPs, saving, operand traffic",
-        description="Counts the BitOPs and the operand traffic of a run by layer, before it.",
+        help="count the BitOPs and memory traffic of a run before training",
+        description="Count the BitOPs and the operand traffic of a run by layer, before training.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -53,35 +53,37 @@ def register(subparsers: Any) -> None:
         "--forward", metavar="SCHEDULE", help="bits of weights and activations: CR:3-8:32, 8, fp32"
     )
     parser.add_argument(
-        "--backward", metavar="SCHEDULE", help="bits of errors and gradients: 8, fp32 (default)"
+        "--backward",
+        metavar="SCHEDULE",
+        help="bits of errors (gradients of layer outputs) and weight gradients: 8, fp32 (default)",
     )
     for role in ("weight", "act", "error", "grad"):
-        parser.add_argument(f"--{role}", metavar="SCHEDULE", help=f"bits of {role} alone")
+        parser.add_argument(f"--{role}", metavar="SCHEDULE", help=f"bits of the role {role} alone")
     parser.add_argument(
         "--total-steps", "--steps", type=int, metavar="N",
         help="optimizer steps (default: the recipe's; 64000 for a model)",
     )  # fmt: skip
     parser.add_argument(
         "--batch-size", type=int, metavar="N",
-        help="samples a step (default: the recipe's; 128 for a model)",
+        help="samples per step (default: the recipe's; 128 for a model)",
     )  # fmt: skip
     parser.add_argument("--input-shape", metavar="SHAPE", help="of one sample, such as 3x224x224")
     add_counting_options(parser)
-    parser.add_argument("--by-layer", action="store_true", help="a row for every layer")
+    parser.add_argument("--by-layer", action="store_true", help="print a row per layer")
     parser.add_argument(
-        "--memory", action="store_true", help="also measure the bytes kept for the backward pass"
+        "--memory", action="store_true", help="also measure the bytes saved for the backward pass"
     )
     parser.add_argument(
         "--paper",
         action="store_true",
-        help="the published costs of the CPT paper next to what this package counts",
+        help="compare the published costs of the CPT paper with bitcycle's counts",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the page, or the comparison with the paper."""
+    """Print the cost, or the comparison with the paper."""
     if arguments.paper:
         return _run_paper(arguments)
     from bitcycle.analysis.cost import estimate_cost

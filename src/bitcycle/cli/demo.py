@@ -1,4 +1,4 @@
-"""`bitcycle demo`: a first study on real data, in a minute and without a download."""
+"""`bitcycle demo`: a small study on real data, in a minute and without a download."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ from bitcycle.extras import MissingExtraError
 
 
 def register(subparsers: Any) -> None:
-    """Adds the command."""
-    parser = subparsers.add_parser("demo", help="static 8-bit against CPT on digits, a minute")
-    parser.add_argument("--output", default="runs/demo", help="where the runs go")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
-    parser.set_defaults(run=run_command)
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "demo", help="compare static 8-bit training with CPT on digits, in a minute"
+    )
+    parser.add_argument(
+        "--output", default="runs/demo", help="folder of the runs (default: runs/demo)"
+    )
+    parser.add_argument("--seeds", type=int, default=3, help="runs per method (default 3)")
+    parser.add_argument(
+        "--jobs", type=int, default=2, help="parallel runs, one thread each (default 2)"
+    )
+    parser.set_defaults(run=run)
 
 
-def run_command(arguments: argparse.Namespace) -> int:
-    """Trains, prints the table, says what to type next, draws the picture and the page."""
+def run(arguments: argparse.Namespace) -> int:
+    """Train, print the table and the next commands, draw the figure and the page."""
     from bitcycle.study.demo import run_demo
 
     output = Path(arguments.output)

@@ -131,10 +131,10 @@ def _announce(todo: PendingLandscapes) -> None:
         print(f"  {item.prepared.label}: loss {item.prepared.center:.4f} at "
               f"{item.prepared.precision}{_unfinished(item)}")  # fmt: skip
     if todo.num_missing == 0:
-        print("all of them were computed before")
+        print("all of them are computed already")
         return
     done = todo.num_points - todo.num_missing - len([p for p in todo.items if p.num_missing])
-    kept = f"{done} were computed before; " if done > 0 else ""
+    kept = f"{done} are computed already; " if done > 0 else ""
     processes = "1 process" if todo.jobs == 1 else f"{todo.jobs} processes"
     print(f"{kept}about {duration(todo.seconds)} with {processes}", flush=True)
 

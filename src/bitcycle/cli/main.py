@@ -1,8 +1,8 @@
-"""The `bitcycle` command: finds the sub-commands, runs one, and turns errors into one line.
+"""The `bitcycle` command: finds the commands, runs one, and prints an error as one line.
 
-A sub-command is a module of this package with `register(subparsers)`, which adds a parser and sets
-its default `run` to a function from the parsed arguments to an exit code. One with sub-commands of
-its own has them, by name, as its default `commands`.
+A command is a module of this package with `register(subparsers)`, which adds a parser and sets its
+default `run`: a function of the parsed arguments that returns an exit code. A command with
+subcommands has them, by name, as its default `commands`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from bitcycle.version import VERSION
 from bitcycle.warnings import BitcycleWarning
 
 OK, FAILURE, USAGE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
-PATIENCE = 10.0  # seconds that other processes leave the first one to say what went wrong
+PATIENCE = 10.0  # seconds that other ranks wait for the first to print its error
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code: 0, 1 (failure), 2 (bad usage or value)."""
+    """Run the command line; returns its exit code: 0, 1 (failure), 2 (wrong usage or value)."""
     argv = list(sys.argv[1:] if argv is None else argv)
     is_debug = "--debug" in argv
     try:
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.overrides = overrides
         with _plain_warnings(), _only_first_prints():
             code: int = arguments.run(arguments)
-        sys.stdout.flush()  # a closed pipe shows here, not at interpreter exit
+        sys.stdout.flush()  # raises for a closed pipe here, not at interpreter exit
         return code
     except SystemExit as stop:  # argparse: help, version, usage
         return stop.code if isinstance(stop.code, int) else OK
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("bitcycle: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # the reader has gone; what is still buffered must not raise again at exit
+        # the reader is gone: what is still buffered must not raise again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except Exception as error:
@@ -60,18 +60,18 @@ def _report(error: Exception) -> int:
         if _is_first():
             print(f"bitcycle: {error}", file=sys.stderr)
         return int(error.exit_code)  # type: ignore[attr-defined]
-    if isinstance(error, ValueError | FileNotFoundError):  # a value or a path that was given
+    if isinstance(error, ValueError | FileNotFoundError):  # a wrong value or path
         message, code = str(error), USAGE
     elif isinstance(error, OSError | ArithmeticError | MissingExtraError):
         message, code = str(error), FAILURE
     elif isinstance(error, RuntimeError) and "Connection closed by peer" in str(error):
-        message, code = "another process of this run ended; its own message says why", FAILURE
+        message, code = "another process of this run ended; see its message", FAILURE
     else:
         message, code = f"unexpected {type(error).__name__}: {error} (--debug shows where)", FAILURE
     sender = "bitcycle"
     if not _is_first():
-        # processes of one run mostly fail alike: the launcher ends this one as soon as the first
-        # has said why; only what the first does not share is said here
+        # ranks usually fail with the same error: the launcher ends this one once the first has
+        # printed it; otherwise this error is different
         time.sleep(PATIENCE)
         sender = f"bitcycle [process {os.environ.get('RANK')}]"
     print(f"{sender}: error: {message}", file=sys.stderr)
@@ -79,13 +79,13 @@ def _report(error: Exception) -> int:
 
 
 def _is_first() -> bool:
-    """Whether this is the process that speaks; torchrun and accelerate start several."""
+    """Whether this is the first process of the machine; torchrun starts several."""
     return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 @contextmanager
 def _only_first_prints() -> Iterator[None]:
-    """Standard output of the run's first process only."""
+    """Discard the standard output of all ranks but the first."""
     if os.environ.get("RANK", "0") == "0":
         yield
         return
@@ -95,7 +95,7 @@ def _only_first_prints() -> Iterator[None]:
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Our own warnings as one line each, without the source line Python would show."""
+    """Print bitcycle's warnings as one line each, without the source line."""
     shown = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
@@ -112,7 +112,7 @@ def _plain_warnings() -> Iterator[None]:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors look like all others."""
+    """An argument parser whose errors look like bitcycle's others."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{"allow_abbrev": False, **options})
@@ -126,10 +126,10 @@ Commands = Mapping[str, argparse.ArgumentParser]
 
 
 def split_overrides(argv: Sequence[str], commands: Commands) -> tuple[list[str], list[str]]:
-    """What the command itself reads, and `--key value` pairs for the run's configuration.
+    """Split arguments into those of the command and `--key value` pairs of the configuration.
 
-    Told apart here because argparse takes the value of an option it does not know for a position:
-    pairs may stand before or after the name of the recipe.
+    argparse would take the value of an unknown option for a positional argument. Pairs may come
+    before or after the name of the recipe.
     """
     command = next((commands[word] for word in argv if word in commands), None)
     inner: Commands = {} if command is None else command.get_default("commands") or {}
@@ -151,7 +151,7 @@ def split_overrides(argv: Sequence[str], commands: Commands) -> tuple[list[str],
 
 
 def build_parser() -> tuple[argparse.ArgumentParser, Commands]:
-    """The parser with every sub-command of the package, and the sub-commands by name."""
+    """The parser with every command of the package, and the commands by name."""
     parser = Parser(
         prog="bitcycle", description="Train PyTorch models at low precision on a schedule."
     )
@@ -162,9 +162,9 @@ def build_parser() -> tuple[argparse.ArgumentParser, Commands]:
         register = getattr(importlib.import_module(f"bitcycle.cli.{module.name}"), "register", None)
         if register is not None:
             register(commands)
-    for command in commands.choices.values():  # bitcycle schedule --debug works as well
-        for parser_of_it in (command, *(command.get_default("commands") or {}).values()):
-            parser_of_it.add_argument(
+    for command in commands.choices.values():  # so that `bitcycle schedule --debug` works
+        for each in (command, *(command.get_default("commands") or {}).values()):
+            each.add_argument(
                 "--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS
             )
     return parser, commands.choices

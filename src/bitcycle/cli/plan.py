@@ -1,4 +1,4 @@
-"""`bitcycle plan RECIPE --saving 40%`: the schedules that meet a budget, before any training."""
+"""`bitcycle plan RECIPE --saving 40%`: list the schedules that meet a BitOPs budget."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 from bitcycle.cli.cost import add_counting_options
 
 _DESCRIPTION = """\
-Lists the published precision schedules that cost no more than a budget, dearest first: what each
-saves, its mean bits, how it ends, what the CPT paper's tables say of it, and the text to train it
-with. Costs are those of the whole run, from the model's shapes: no data is read."""
+List the published precision schedules that meet a budget, most expensive first: the saving, mean
+bits, final bits, the results in the CPT paper's tables, and the text to train with. Costs are those
+of the whole run and follow from the model's shapes; no data is read."""
 _EXAMPLES = """examples:
   bitcycle plan cifar100-resnet74-cpt-3-8-8 --saving 40%
   bitcycle plan cifar100-resnet74-static-8-8 --saving 40% --range-test range-test.json
@@ -21,10 +21,10 @@ _EXAMPLES = """examples:
 
 
 def register(subparsers: Any) -> None:
-    """Adds the command."""
+    """Add the command."""
     parser = subparsers.add_parser(
         "plan",
-        help="list the schedules that meet a budget",
+        help="list the precision schedules that meet a BitOPs budget",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -35,33 +35,46 @@ def register(subparsers: Any) -> None:
         help="a name of `ls models` or `ls recipes`, or a YAML file",
     )
     budget = parser.add_mutually_exclusive_group(required=True)
-    budget.add_argument("--saving", help="share of the static upper bound to save: 40%% or 0.4")
-    budget.add_argument("--bitops", type=float, help="BitOPs to spend at most, such as 1.2e15")
+    budget.add_argument(
+        "--saving", help="share of the static baseline's BitOPs to save: 40%% or 0.4"
+    )
+    budget.add_argument("--bitops", type=float, help="the most BitOPs to spend, such as 1.2e15")
     parser.add_argument("--low", type=int, help="fewest forward bits (default: the recipe's)")
     parser.add_argument("--high", type=int, help="most forward bits (default: the recipe's)")
     parser.add_argument(
-        "--range-test", metavar="FILE", help="bounds from the JSON of `bitcycle range-test`"
+        "--range-test",
+        metavar="FILE",
+        help="take the bounds from the JSON of `bitcycle range-test`",
     )
     parser.add_argument(
         "--backward",
         metavar="SCHEDULE",
-        help="bits of the errors: 8, CR:6-8:8, fp32 (default: the recipe's, 8)",
+        help="bits of errors, the gradients of layer outputs: 8, CR:6-8:8, fp32 (default: the "
+        "recipe's, or 8)",
     )
     parser.add_argument(
-        "--cycles", type=_numbers, metavar="N,N", help="such as 2,4,8 (default: 2,8,32)"
+        "--cycles",
+        type=_numbers,
+        metavar="N,N",
+        help="numbers of cycles, such as 2,4,8 (default: 2,8,32)",
     )
     parser.add_argument(
-        "--tops", type=_numbers, default=[], metavar="N,N", help="upper bounds besides the highest"
+        "--tops", type=_numbers, default=[], metavar="N,N", help="more upper bounds to try"
     )
     parser.add_argument(
-        "--total-steps", "--steps", type=int, help="optimizer steps (default: the recipe's, 64000)"
+        "--total-steps",
+        "--steps",
+        type=int,
+        help="optimizer steps (default: the recipe's, or 64000)",
     )
     parser.add_argument(
-        "--batch-size", type=int, help="samples a step (default: the recipe's, 128)"
+        "--batch-size", type=int, help="samples per step (default: the recipe's, or 128)"
     )
     add_counting_options(parser)
     parser.add_argument("--limit", type=int, help="lines to print (default 20; JSON: all)")
-    parser.add_argument("--picture", metavar="FILE", help="also draw the first ones, as a .png")
+    parser.add_argument(
+        "--picture", metavar="FILE", help="also draw the first schedules to this .png file"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
@@ -74,7 +87,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prices the candidates, draws the picture, then prints."""
+    """Count the cost of the candidates, draw the figure, print the list."""
     from bitcycle.analysis.plan import plan_by_name
     from bitcycle.analysis.training_spec import parse_options
     from bitcycle.cost.planner import LIMIT, parse_saving

@@ -1,4 +1,4 @@
-"""`bitcycle range-test RECIPE`: the fewest bits at which a recipe's model still learns."""
+"""`bitcycle range-test RECIPE`: the precision range test of CPT."""
 
 from __future__ import annotations
 
@@ -16,76 +16,77 @@ _EXAMPLES = """examples:
   bitcycle range-test cifar100-resnet74-cpt-3-8-8 --data.root ~/data --upper
   bitcycle range-test wikitext2-lstm-cpt-5-8-8-small --data.root ~/data --threshold 0.5
 
-Any key of the configuration can follow as an override, as for `bitcycle train`.
+Add any key of the configuration as an override, as for `bitcycle train`.
 """
 
 
 def register(subparsers: Any) -> None:
-    """Adds the command."""
+    """Add the command."""
     parser = subparsers.add_parser(
         "range-test",
-        help="find the fewest bits at which a recipe still learns",
-        description="Trains a recipe's model for a while at 2 bits, 3, ..., and tells from where\n"
-        "on it learns: the lower end for its schedule. Nothing is kept of the training.",
+        help="find the lowest precision at which a model still learns",
+        description="Precision range test: train at 2 bits, 3 bits, ... for some steps each. It\n"
+        "finds the lowest precision at which the model learns: the lower end of its schedule.\n"
+        "The trained weights are discarded.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "what", nargs="?", metavar="RECIPE|FILE", help="a name of `ls recipes`, or a YAML file"
     )
-    parser.add_argument("--low", type=int, metavar="BITS", help="where it starts (default 2)")
+    parser.add_argument("--low", type=int, metavar="BITS", help="first precision (default 2)")
     parser.add_argument(
         "--high",
         type=int,
         metavar="BITS",
-        help="where it ends (default: the top of the recipe's schedule)",
+        help="last precision (default: the highest of the recipe's schedule)",
     )
     parser.add_argument(
         "--steps-per-precision",
         type=int,
         metavar="N",
-        help="default: a cycle over the number of precisions, at least 100",
+        help="default: the steps of a cycle / number of precisions, at least 100",
     )
     parser.add_argument(
         "--window",
         type=int,
         metavar="N",
-        help="steps to take the mean over (default: a quarter of those)",
+        help="steps per mean (default: a quarter of the steps per precision)",
     )
     goal = parser.add_mutually_exclusive_group()
     goal.add_argument(
         "--threshold",
         type=float,
         metavar="GAIN",
-        help="bits pass with more gain (default for accuracies: 2 x chance)",
+        help="gain above which a precision passes (default for accuracies: 2 x chance)",
     )
     goal.add_argument(
         "--chance",
         type=float,
         metavar="PERCENT",
-        help="accuracy of a blind guess (default: 100 / classes)",
+        help="accuracy of a random guess (default: 100 / classes)",
     )
     parser.add_argument(
-        "--reset", action="store_true", help="start every precision from the same state"
+        "--reset", action="store_true", help="start every precision from the same weights"
     )
-    parser.add_argument("--upper", action="store_true", help="find the upper bound as well")
+    parser.add_argument("--upper", action="store_true", help="also find the upper bound")
     parser.add_argument(
         "--stop-early", action="store_true", help="stop at the first precision that passes"
     )
     parser.add_argument(
         "--out",
         metavar="FOLDER",
-        help="for picture and numbers (default: below the recipe's output)",
+        help="folder for the figure and the numbers (default: in the recipe's output)",
     )
     parser.add_argument("--quiet", action="store_true", help="print the result only")
-    parser.set_defaults(run=run_range_test, takes_overrides=True)
+    parser.set_defaults(run=run, takes_overrides=True)
 
 
-def run_range_test(arguments: argparse.Namespace) -> int:
-    """Tests, prints the table, writes both files, says what to type next."""
+def run(arguments: argparse.Namespace) -> int:
+    """Run the test, print the table and the next command, write the figure and the numbers."""
     from bitcycle.cli.train import find_config
     from bitcycle.train.config_file import check_overrides, override
-    from bitcycle.train.range_test import range_test_of
+    from bitcycle.train.range_test import find_precision_range
 
     check_overrides(arguments.overrides)
     config = override(find_config(arguments.what), arguments.overrides)
@@ -95,7 +96,7 @@ def run_range_test(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.out).expanduser() if arguments.out else default
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--out {folder} is a file; give a folder")
-    report, error = range_test_of(
+    report, error = find_precision_range(
         config,
         high=arguments.high,
         find_upper=arguments.upper,
@@ -107,10 +108,10 @@ def run_range_test(arguments: argparse.Namespace) -> int:
         print(f"\n{report.curve}\n\nlower bound: {report.test.low} bits", end="")
         print(f"\nupper bound: {report.test.high} bits" if arguments.upper else "")
         print(f"cost:        {cost}")
-        command = ["bitcycle", "train", arguments.what, *_others(arguments.overrides)]
+        command = ["bitcycle", "train", arguments.what, *_other_overrides(arguments.overrides)]
         print(f"next:        {shlex.join(command)} --precision.forward {report.forward}")
-    given = {"recipe": arguments.what, "overrides": arguments.overrides}
-    _write(folder, report, given)
+    source = {"recipe": arguments.what, "overrides": arguments.overrides}
+    _write(folder, report, source)
     if error is not None:
         print(f"cost:        {cost}")
         print(f"bitcycle: {error}", file=sys.stderr)
@@ -124,18 +125,18 @@ def _settings(base: Any, arguments: argparse.Namespace) -> Any:
     threshold = arguments.threshold
     if arguments.chance is not None:
         threshold = check_threshold(arguments.chance, None)
-    given = {
+    changes = {
         "low": arguments.low,
         "steps_per_precision": arguments.steps_per_precision,
         "window": arguments.window,
         "threshold": threshold,
         "reset": arguments.reset or None,
     }
-    return replace(base, **{key: value for key, value in given.items() if value is not None})
+    return replace(base, **{key: value for key, value in changes.items() if value is not None})
 
 
-def _others(overrides: list[str]) -> list[str]:
-    """The overrides but a forward schedule, which the result replaces."""
+def _other_overrides(overrides: list[str]) -> list[str]:
+    """The overrides without the forward schedule, which the result replaces."""
     words, kept = iter(overrides), []
     for word in words:
         pair = [word] if "=" in word else [word, *[value for value in [next(words, None)] if value]]
@@ -144,13 +145,13 @@ def _others(overrides: list[str]) -> list[str]:
     return kept
 
 
-def _write(folder: Path, report: Any, given: dict[str, Any]) -> None:
+def _write(folder: Path, report: Any, source: dict[str, Any]) -> None:
     from bitcycle.files import write_json
     from bitcycle.report import plot
     from bitcycle.report.files import save
 
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "range-test.json", {**report.to_dict(), **given})
+    write_json(folder / "range-test.json", {**report.to_dict(), **source})
     print(f"numbers:     {folder / 'range-test.json'}")
     try:
         path = save(plot(report.test or report.curve), folder / "range-test.png")

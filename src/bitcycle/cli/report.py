@@ -1,4 +1,4 @@
-"""`bitcycle report TARGET`: one HTML page of a run, a folder of runs or a study."""
+"""`bitcycle report TARGET`: an HTML page of a run, a folder of runs or a study."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _EXAMPLES = """examples:
 
 
 def register(subparsers: Any) -> None:
-    """Adds the command."""
+    """Add the command."""
     parser = subparsers.add_parser(
         "report",
-        help="write one HTML page of runs or of a study",
-        description="Writes one HTML page with tables, charts, configurations and environment.\n"
-        "It needs no network and opens from disk.",
+        help="write an HTML report of runs or of a study",
+        description="Write one HTML page with tables, charts, configurations and environment.\n"
+        "The page needs no network.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -32,21 +32,21 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--output",
         metavar="FILE",
-        help="the page (default: report.html in that folder, or in the study's)",
+        help="the page (default: report.html in the folder of the runs or of the study)",
     )
     parser.add_argument(
-        "--runs", default="runs", metavar="DIR", help="where a study's runs are (default: runs)"
+        "--runs", default="runs", metavar="DIR", help="folder of a study's runs (default: runs)"
     )
-    parser.add_argument("--open", action="store_true", help="open it in the browser")
-    parser.set_defaults(run=run_report)
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    parser.set_defaults(run=run)
 
 
-def run_report(arguments: argparse.Namespace) -> int:
-    """Writes the page and prints its path."""
+def run(arguments: argparse.Namespace) -> int:
+    """Write the page and print its path."""
     path = _write(arguments.target, arguments.output, arguments.runs)
     print(path)
     if arguments.open and not webbrowser.open(path.resolve().as_uri()):
-        print("no browser could be started; open that file in one")
+        print("no browser could be started; open the file in one")
     return 0
 
 
@@ -63,7 +63,7 @@ def _write(target: str, output: str | None, runs: str) -> Path:
     result = read_study(open_study(target, runs), runs)
     if result.count("missing") == result.num_runs:
         raise ValueError(
-            f"no run of {result.study.name} has begun below {runs}; first: bitcycle study run "
-            f"{target}, or say where its runs are with --runs"
+            f"no run of {result.study.name} has started in {runs}; first run bitcycle study run "
+            f"{target}, or set the folder of its runs with --runs"
         )
     return write_page(result, output)

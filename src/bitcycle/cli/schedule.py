@@ -1,4 +1,4 @@
-"""`bitcycle schedule CR:3-8:8 --steps 64000`: draws schedules and tells what they cost."""
+"""`bitcycle schedule CR:3-8:8 --steps 64000`: draw schedules and print their cost."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _EXAMPLES = """examples:
 
 
 def register(subparsers: Any) -> None:
-    """Adds the command."""
+    """Add the command."""
     parser = subparsers.add_parser(
         "schedule",
-        help="draw precision schedules and their cost",
-        description="Draws schedules over a run, with shares, switches, mean bits and cost.",
+        help="draw precision schedules and print their cost",
+        description="Draw schedules over a run; print the share of each precision, the number of\n"
+        "switches, the mean bits and the cost.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -31,15 +32,19 @@ def register(subparsers: Any) -> None:
         "schedules", nargs="+", metavar="SCHEDULE", help="text such as CR:3-8:32, 8 or fp32"
     )
     parser.add_argument("--steps", type=int, default=64_000, help="total steps (default 64000)")
-    parser.add_argument("--backward", default="8", help="bits of the errors, for the cost: 8, fp32")
-    parser.add_argument("--png", metavar="FILE", help="also draw it as a picture (matplotlib)")
+    parser.add_argument(
+        "--backward",
+        default="8",
+        help="bits of errors (gradients of layer outputs), for the cost: 8, fp32",
+    )
+    parser.add_argument("--png", metavar="FILE", help="also draw to this .png file (matplotlib)")
     parser.add_argument("--width", type=int, help="columns to use (default: the terminal's)")
-    parser.add_argument("--json", action="store_true", help="print the numbers as a JSON list")
+    parser.add_argument("--json", action="store_true", help="print a JSON list")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Checks everything, writes the picture, then prints."""
+    """Draw the figure, then print."""
     width = arguments.width
     if width is None:
         width = max(MIN_WIDTH, shutil.get_terminal_size().columns)

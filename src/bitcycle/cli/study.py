@@ -1,4 +1,4 @@
-"""`bitcycle study run|status|table|ls`: many runs and the question they answer."""
+"""`bitcycle study run|status|table|ls`: train and compare methods over seeds."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from bitcycle.extras import MissingExtraError
 
 _WIDE = 160
 _OVERRIDES = (
-    "Any key of the configuration can follow as an override for every method, such as "
-    "--data.root ~/data --steps 100; a changed setting is a new run."
+    "Add any key of the configuration as an override for every method, such as "
+    "--data.root ~/data --steps 100. A changed setting is a new run."
 )
 
 
 def register(subparsers: Any) -> None:
-    """Adds the command and its own commands."""
+    """Add the command and its subcommands."""
     parser = subparsers.add_parser(
-        "study", help="run and compare methods over seeds: run, status, table, ls"
+        "study", help="train and compare methods over seeds: run, status, table, ls"
     )
     inner = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_run(inner)
-    status = inner.add_parser("status", help="where a study stands", epilog=_OVERRIDES)
+    status = inner.add_parser("status", help="print the state of a study's runs", epilog=_OVERRIDES)
     _add_study(status)
     status.set_defaults(run=run_status, takes_overrides=True)
-    table = inner.add_parser("table", help="print and write a study's tables", epilog=_OVERRIDES)
+    table = inner.add_parser(
+        "table", help="print and write the tables of a study", epilog=_OVERRIDES
+    )
     _add_study(table)
     table.set_defaults(run=run_table, takes_overrides=True)
     listing = inner.add_parser("ls", help="list the studies that come with the package")
@@ -37,18 +39,18 @@ def register(subparsers: Any) -> None:
 def _add_run(inner: Any) -> None:
     parser = inner.add_parser(
         "run",
-        help="train what is missing, go on with what was interrupted",
+        help="train the missing runs and resume interrupted ones",
         epilog=_OVERRIDES,
     )
     _add_study(parser)
-    parser.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: 1)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="parallel runs (default: 1)")
     parser.add_argument(
         "--engine", default="local", metavar="NAME", help="local (processes, default) or ray"
     )
-    parser.add_argument("--address", help="of a Ray cluster (default: a Ray on this machine)")
-    parser.add_argument("--retry-failed", action="store_true", help="try failed runs again")
+    parser.add_argument("--address", help="address of a Ray cluster (default: Ray on this machine)")
+    parser.add_argument("--retry-failed", action="store_true", help="repeat failed runs")
     parser.add_argument(
-        "--dry-run", action="store_true", help="print the runs, their BitOPs and the time; stop"
+        "--dry-run", action="store_true", help="print the runs, their BitOPs and the time, and exit"
     )
     parser.add_argument("--quiet", action="store_true", help="print the table only")
     parser.set_defaults(run=run_run, takes_overrides=True)
@@ -56,18 +58,18 @@ def _add_run(inner: Any) -> None:
 
 def _add_study(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("study", metavar="STUDY", help="a name of `study ls`, or a YAML file")
-    parser.add_argument("--output", default="runs", help="where the runs are (default: runs)")
+    parser.add_argument("--output", default="runs", help="folder of the runs (default: runs)")
     seeds = parser.add_mutually_exclusive_group()
     seeds.add_argument("--seeds", type=int, nargs="+", metavar="SEED", help="such as 0 1 2")
     seeds.add_argument("--num-seeds", type=int, metavar="N", help="seeds 0 to N-1")
     parser.add_argument(
         "--threads", type=int, metavar="N",
-        help="of every run, part of what it is (default: the study's, or cores / jobs)",
+        help="threads per run, part of its configuration (default: the study's, or cores / jobs)",
     )  # fmt: skip
 
 
 def run_run(arguments: argparse.Namespace) -> int:
-    """Trains, then prints the table."""
+    """Train, then print the table."""
     from bitcycle.study.dry_run import dry_run
     from bitcycle.study.engines import make_engine
     from bitcycle.study.progress import make_watcher
@@ -106,7 +108,7 @@ def run_run(arguments: argparse.Namespace) -> int:
 
 
 def _finish(result: Any) -> int:
-    """The first table, the files, and what failed; the exit code."""
+    """Print the first table, the files and the failures; returns the exit code."""
     from bitcycle.study.progress import failures_text
 
     print()
@@ -118,7 +120,7 @@ def _finish(result: Any) -> int:
 
 
 def _show(result: Any, num_tables: int | None = None) -> None:
-    """The sentence and the tables on the terminal; tables and pictures as files."""
+    """Print the headline and the tables; write tables and figures."""
     from rich.console import Console
     from rich.text import Text
 
@@ -128,7 +130,7 @@ def _show(result: Any, num_tables: int | None = None) -> None:
 
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = _WIDE  # a file has no width of its own
+        console.width = _WIDE  # a file has no width
     console.print(Text(headline(result)), end="\n\n")
     print_tables(study_tables(result)[:num_tables], console)
     paths = write_tables(result)
@@ -144,7 +146,7 @@ def _show(result: Any, num_tables: int | None = None) -> None:
 
 
 def run_status(arguments: argparse.Namespace) -> int:
-    """Prints where the runs are; starts and changes nothing."""
+    """Print the state of the runs; changes nothing."""
     from bitcycle.study.progress import status_text
 
     print(status_text(read(arguments)))
@@ -152,19 +154,19 @@ def run_status(arguments: argparse.Namespace) -> int:
 
 
 def run_table(arguments: argparse.Namespace) -> int:
-    """Prints and writes the tables of what is done."""
+    """Print and write the tables of finished runs."""
     result = read(arguments)
     if not result.count("done"):
         raise ValueError(
-            f"no run of {result.study.name} is done below {arguments.output}; first: "
-            f"bitcycle study run {arguments.study}, or say where its runs are with --output"
+            f"no run of {result.study.name} is finished in {arguments.output}; first run "
+            f"bitcycle study run {arguments.study}, or set the folder of its runs with --output"
         )
     _show(result)
     return 0
 
 
 def run_ls(arguments: argparse.Namespace) -> int:
-    """Prints the names."""
+    """Print the studies."""
     import json
 
     from bitcycle.cli.ls import table
@@ -176,7 +178,7 @@ def run_ls(arguments: argparse.Namespace) -> int:
 
 
 def read(arguments: argparse.Namespace) -> Any:
-    """The study that was named, with its runs."""
+    """The study with its runs."""
     from bitcycle.study.results import open_study, read_study
 
     output = Path(arguments.output)
@@ -184,7 +186,7 @@ def read(arguments: argparse.Namespace) -> Any:
 
 
 def study_options(arguments: argparse.Namespace) -> Any:
-    """What the command line says about it."""
+    """The options of a study from the command line."""
     from bitcycle.study.study import StudyOptions
 
     seeds = arguments.seeds

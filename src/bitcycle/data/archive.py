@@ -1,4 +1,8 @@
-"""Plain and gzipped files alike, where a few bytes cannot unpack to all of the memory."""
+"""Read untrusted dataset files safely: gzip with a size limit, and pickles of arrays only.
+
+`read_pickle` never imports or calls what a pickle names: it knows numpy arrays, scipy's sparse
+matrices and plain Python data, and records arrays until `as_array` checks and builds them.
+"""
 
 from __future__ import annotations
 
@@ -10,57 +14,122 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-GROWTH = 100  # a thousandfold is what gzip can do; numbers and pictures come to tenfold
-FLOOR = 2**26  # bytes that any file may unpack to
+GROWTH = 100  # limit of the compression ratio; numbers and images reach 10, gzip 1000
+FLOOR = 2**26  # bytes that any file may unpack to, whatever its size
+MAX_PICKLE_BYTES = 2**28  # the largest, CIFAR-100's training images, has 155 MB
+MAX_VALUES = 2**28  # of a dense matrix: 1 GB
+_PLAIN_TYPES = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"}
 
 
-def most_bytes(path: Path) -> int:
-    """How much may come out of a file: its size, or what data of its packed size could be."""
+def max_unpacked_bytes(path: Path) -> int:
+    """The largest size to which a file may unpack; its own size if it is not gzipped."""
     size = path.stat().st_size
     return size if path.suffix != ".gz" else FLOOR + GROWTH * size
 
 
 def open_unpacked(path: Path) -> BinaryIO:
-    """The file's bytes, unpacked; ValueError when there are more of them than `most_bytes`."""
+    """Open a plain or gzipped file; reading beyond `max_unpacked_bytes` raises ValueError."""
     if path.suffix != ".gz":
         return path.open("rb")
-    return cast(BinaryIO, _Bounded(path))
+    return cast(BinaryIO, _BoundedGzip(path))
 
 
-class _Bounded(gzip.GzipFile):
+class _BoundedGzip(gzip.GzipFile):
     def __init__(self, path: Path) -> None:
         super().__init__(path, "rb")
-        self._most = most_bytes(path)
+        self._max = max_unpacked_bytes(path)
 
     def read(self, size: int | None = -1) -> bytes:
-        """At most that many bytes, and never more than the file may have."""
-        room = self._most - self.tell() + 1
+        """Read, and raise ValueError beyond the limit."""
+        room = self._max - self.tell() + 1
         return self._checked(super().read(room if size is None or size < 0 else min(size, room)))
 
     def read1(self, size: int = -1) -> bytes:
-        """What is at hand."""
+        """Read what is buffered, and raise ValueError beyond the limit."""
         return self._checked(super().read1(size))
 
     def _checked(self, content: bytes) -> bytes:
-        if self.tell() > self._most:
-            raise ValueError(f"unpacks to more than {self._most:,} bytes, which is no data")
+        if self.tell() > self._max:
+            raise ValueError(f"unpacks to more than {self._max:,} bytes; datasets compress less")
         return content
 
 
-MOST_BYTES = 2**28  # of a file; the largest, CIFAR-100's training images, has 155 MB
-MOST_VALUES = 2**28  # of a dense matrix: 1 GB
-_PLAIN_TYPES = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"}
+def read_pickle(path: Path) -> object:
+    """The object in a pickle; pass its arrays and matrices to `as_array`."""
+    size = path.stat().st_size
+    if size > MAX_PICKLE_BYTES:
+        raise ValueError(f"{size:,} bytes; a pickle of a dataset has at most {MAX_PICKLE_BYTES:,}")
+    try:
+        with path.open("rb") as file:
+            return _Unpickler(file, encoding="bytes").load()  # text of Python 2 stays bytes
+    except Exception as error:  # a damaged pickle can fail in any way
+        reason = str(error)[:200]  # which may quote the file
+        raise ValueError(f"not a readable pickle ({type(error).__name__}: {reason})") from None
+
+
+def read_dict(path: Path) -> dict[str, Any]:
+    """The dict in a pickle, with keys as text."""
+    content = read_pickle(path)
+    if not isinstance(content, dict):
+        raise ValueError(f"a pickled {type(content).__name__} where a dict is expected")
+    return {_text(key): value for key, value in content.items() if isinstance(key, str | bytes)}
+
+
+def as_array(value: object) -> NDArray[Any]:
+    """Build an array, or a dense float32 matrix from a sparse one, of `read_pickle`."""
+    if not isinstance(value, _Array | _Sparse):
+        raise ValueError(f"a {type(value).__name__} where an array is expected")
+    try:
+        return _dense(value) if isinstance(value, _Sparse) else _array(value)
+    except Exception as error:  # damage can fail in any way here too
+        raise ValueError(f"a damaged array ({error})") from None
+
+
+def _array(record: _Array) -> NDArray[Any]:
+    if record.state is None:  # protocol 5
+        content, kind, shape, order = record.args
+        is_fortran = _text(order) == "F"
+    else:
+        _version, shape, kind, is_fortran, content = record.state
+    if isinstance(content, str):  # a byte string of Python 2 in a re-saved file
+        content = content.encode("latin1")
+    code = _text(kind.args[0]).lstrip("<>|=")
+    if not isinstance(kind, _Type) or code not in _PLAIN_TYPES:
+        raise ValueError(f"type {code!r}; plain numbers only")
+    order = ">" if kind.state is not None and _text(kind.state[1]) == ">" else "<"
+    flat = np.frombuffer(content, np.dtype(order + code))
+    return flat.reshape(shape, order="F" if is_fortran else "C")
+
+
+def _dense(record: _Sparse) -> NDArray[np.float32]:
+    state = {_text(name): value for name, value in record.state.items()}
+    num_rows, num_columns = state["_shape"]
+    values, columns, row_starts = (_array(state[name]) for name in ("data", "indices", "indptr"))
+    if row_starts.shape != (num_rows + 1,) or (row_starts[1:] < row_starts[:-1]).any():
+        raise ValueError(f"row starts that do not increase over {num_rows} rows")
+    if row_starts[0] != 0 or not values.shape == columns.shape == (row_starts[-1],):
+        raise ValueError(f"{values.shape} values, {columns.shape} columns, {row_starts[-1]} places")
+    if num_rows * num_columns > MAX_VALUES or (len(columns) and columns.min() < 0):
+        raise ValueError(f"a sparse matrix of {num_rows:,} x {num_columns:,}, or a column below 0")
+    rows = np.repeat(np.arange(num_rows), np.diff(row_starts))
+    dense = np.zeros((num_rows, num_columns), np.float32)
+    np.add.at(dense, (rows, columns), values)
+    return dense
+
+
+def _text(value: object) -> str:
+    return value.decode("latin1") if isinstance(value, bytes) else str(value)
 
 
 class _Fixed(type):
-    """The type of classes that a pickle cannot change."""
+    """Metaclass of classes that a pickle cannot change."""
 
     def __setattr__(cls, name: str, value: object) -> None:
         raise pickle.UnpicklingError(f"it sets {name!r} of a class; do not trust this file")
 
 
 class _Record(metaclass=_Fixed):
-    """The arguments and the state that a pickle gives a class."""
+    """Records the arguments and the state that a pickle passes to a class."""
 
     args: tuple[Any, ...] = ()
     state: Any = None
@@ -77,7 +146,7 @@ class _Type(_Record):
 
 
 class _Array(_Record):
-    """numpy.ndarray, also as a function that makes one."""
+    """numpy.ndarray and the functions that make one."""
 
 
 class _Sparse(_Record):
@@ -123,72 +192,5 @@ class _Unpickler(pickle.Unpickler):
         except KeyError:
             raise pickle.UnpicklingError(
                 f"it asks for {module}.{name}, which no dataset needs; "
-                "nothing of it was run. Do not trust this file"
+                "nothing was executed. Do not trust this file"
             ) from None
-
-
-def _text(value: object) -> str:
-    return value.decode("latin1") if isinstance(value, bytes) else str(value)
-
-
-def read_pickle(path: Path) -> object:
-    """The object in the file; arrays and matrices are recorded, see `as_array`."""
-    size = path.stat().st_size
-    if size > MOST_BYTES:
-        raise ValueError(f"{size:,} bytes; a pickle of a dataset has at most {MOST_BYTES:,}")
-    try:
-        with path.open("rb") as file:
-            return _Unpickler(file, encoding="bytes").load()  # text of Python 2 stays bytes
-    except Exception as error:  # a damaged pickle can fail in any way
-        reason = str(error)[:200]  # which may quote the file
-        raise ValueError(f"not a readable pickle ({type(error).__name__}: {reason})") from None
-
-
-def read_dict(path: Path) -> dict[str, Any]:
-    """The dict in the file, with its keys as text."""
-    content = read_pickle(path)
-    if not isinstance(content, dict):
-        raise ValueError(f"a pickled {type(content).__name__} where a dict is expected")
-    return {_text(key): value for key, value in content.items() if isinstance(key, str | bytes)}
-
-
-def as_array(value: object) -> NDArray[Any]:
-    """A recorded array, or a recorded sparse matrix as a dense float32 one."""
-    if not isinstance(value, _Array | _Sparse):
-        raise ValueError(f"a {type(value).__name__} where an array is expected")
-    try:
-        return _dense(value) if isinstance(value, _Sparse) else _array(value)
-    except Exception as error:  # damage can fail in any way here too
-        raise ValueError(f"a damaged array ({error})") from None
-
-
-def _array(record: _Array) -> NDArray[Any]:
-    if record.state is None:  # protocol 5
-        content, kind, shape, order = record.args
-        is_fortran = _text(order) == "F"
-    else:
-        _version, shape, kind, is_fortran, content = record.state
-    if isinstance(content, str):  # a byte string of Python 2 in a re-saved file
-        content = content.encode("latin1")
-    code = _text(kind.args[0]).lstrip("<>|=")
-    if not isinstance(kind, _Type) or code not in _PLAIN_TYPES:
-        raise ValueError(f"type {code!r}; plain numbers only")
-    order = ">" if kind.state is not None and _text(kind.state[1]) == ">" else "<"
-    flat = np.frombuffer(content, np.dtype(order + code))
-    return flat.reshape(shape, order="F" if is_fortran else "C")
-
-
-def _dense(record: _Sparse) -> NDArray[np.float32]:
-    state = {_text(name): value for name, value in record.state.items()}
-    num_rows, num_columns = state["_shape"]
-    values, columns, row_starts = (_array(state[name]) for name in ("data", "indices", "indptr"))
-    if row_starts.shape != (num_rows + 1,) or (row_starts[1:] < row_starts[:-1]).any():
-        raise ValueError(f"row starts that do not increase over {num_rows} rows")
-    if row_starts[0] != 0 or not values.shape == columns.shape == (row_starts[-1],):
-        raise ValueError(f"{values.shape} values, {columns.shape} columns, {row_starts[-1]} places")
-    if num_rows * num_columns > MOST_VALUES or (len(columns) and columns.min() < 0):
-        raise ValueError(f"a sparse matrix of {num_rows:,} x {num_columns:,}, or a column below 0")
-    rows = np.repeat(np.arange(num_rows), np.diff(row_starts))
-    dense = np.zeros((num_rows, num_columns), np.float32)
-    np.add.at(dense, (rows, columns), values)
-    return dense

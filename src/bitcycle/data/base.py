@@ -1,4 +1,4 @@
-"""The registry of datasets: what each one is, where it is looked for, what to do when it is absent.
+"""The registry of datasets, what a loader returns, and errors for missing or damaged files.
 
 Adding a dataset is one file in this folder:
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -25,11 +25,13 @@ from bitcycle.registry import Registry
 END_OF_LINE = "<eos>"
 UNKNOWN = "<unk>"
 MARKS = (END_OF_LINE, UNKNOWN)
+ARCHIVES = (".tar", ".tar.gz", ".tgz", ".zip")
+MAX_PROBLEM = 500  # characters in an error message: a reason may quote the file
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageSplits:
-    """Labelled images for training and for the final test; `validation` where the data has one."""
+    """Labelled images for training and test; `validation` if the dataset has that split."""
 
     train: Samples
     test: Samples
@@ -39,7 +41,7 @@ class ImageSplits:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Corpus:
-    """A text as word numbers (1-D int32), three splits, and the word behind each number."""
+    """A text in three splits of word indices (1-D int32), and its vocabulary."""
 
     train: Tensor
     validation: Tensor
@@ -48,7 +50,7 @@ class Corpus:
     """Most frequent first."""
 
     def with_most_frequent(self, count: int) -> Corpus:
-        """Only `count` words, the marks among them; the others become `<unk>`."""
+        """Keep the `count` most frequent words, counting the marks; the others become `<unk>`."""
         if count >= len(self.vocabulary):
             return self
         others = [word for word in self.vocabulary if word not in MARKS]
@@ -84,12 +86,12 @@ class Graph:
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
     def with_row_normalized_features(self) -> Graph:
-        """Each node's features divided by their sum, as the GCN paper does; empty rows stay 0."""
+        """Divide each node's features by their sum, as the GCN paper does; empty rows stay 0."""
         sums = self.features.sum(dim=1, keepdim=True)
         return replace(self, features=self.features / torch.where(sums == 0, 1.0, sums))
 
     def with_standardized_features(self) -> Graph:
-        """Each feature with mean 0 and standard deviation 1 over the nodes; constant ones are 0."""
+        """Scale each feature to mean 0 and standard deviation 1; constant features become 0."""
         centred = self.features - self.features.mean(dim=0)
         deviation = centred.square().mean(dim=0).sqrt()
         return replace(self, features=centred / torch.where(deviation == 0, 1.0, deviation))
@@ -97,7 +99,7 @@ class Graph:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SentencePairs:
-    """Pairs of sentences, each with the number of its label and of its language."""
+    """Pairs of sentences with the indices of their labels and languages."""
 
     premises: tuple[str, ...]
     hypotheses: tuple[str, ...]
@@ -110,9 +112,9 @@ class SentencePairs:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PairSplits:
-    """Pairs for training and for the final test, and the names behind the numbers.
+    """Sentence pairs for training and test, and the names of labels and languages.
 
-    languages: the first is "", that of files which name none.
+    languages: the first is "", for files without a language column.
     """
 
     train: SentencePairs
@@ -122,44 +124,28 @@ class PairSplits:
     languages: tuple[str, ...]
 
 
-def both_directions(
-    sources: NDArray[np.int64], targets: NDArray[np.int64], num_nodes: int
-) -> NDArray[np.int64]:
-    """Each edge in both directions, sorted, without duplicates and self-loops: (2, num_edges).
-
-    >>> both_directions(np.array([0, 1, 2, 0]), np.array([1, 0, 2, 2]), 3).tolist()
-    [[0, 0, 1, 2], [1, 2, 0, 0]]
-    """
-    keep = sources != targets
-    sources, targets = sources[keep], targets[keep]
-    pairs = np.concatenate([sources * num_nodes + targets, targets * num_nodes + sources])
-    unique = np.unique(pairs)
-    return np.stack([unique // num_nodes, unique % num_nodes])
-
-
 Kind = Literal["image", "language", "graph", "pair"]
 Loaded = ImageSplits | Corpus | Graph | PairSplits
 Loader = Callable[["Place"], Loaded]
 L = TypeVar("L", bound=Loader)
-ARCHIVES = (".tar", ".tar.gz", ".tgz", ".zip")
-MOST_SHOWN = 500  # characters of what is wrong with a file: it may quote the file
+D = TypeVar("D", ImageSplits, Corpus, Graph, PairSplits)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """One entry of the registry."""
+    """What the registry knows about a dataset."""
 
     name: str
     kind: Kind
     description: str
     num_classes: int
-    """Classes of an image, a node or a pair; words of the vocabulary for language."""
+    """Classes of an image, a node or a pair; for language the size of the vocabulary."""
     input_shape: tuple[int, ...]
-    """Of one sample, (channels, height, width); (num_features,) of a node; () for text."""
+    """(channels, height, width) of an image; (num_features,) of a node; () for text."""
     layout: str
-    """The files, as they are expected below the root."""
+    """The files below the root."""
     source: str
-    """Where a user gets them."""
+    """Where to get the files."""
     load: Loader
     needs_root: bool = True
 
@@ -169,17 +155,17 @@ DATASETS: Registry[DatasetInfo] = Registry("dataset", "bitcycle.data")
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a dataset should be, and the errors when what is there is not what was expected."""
+    """Where a loader looks for its files, and the errors for missing and damaged ones."""
 
     info: DatasetInfo
     root: Path
     cache_dir: Path | None = None
-    """For what is computed once (vocabularies); None: the user's cache folder."""
+    """For vocabularies; None: the user's cache folder."""
     num_workers: int = 2
-    """Threads that decode images, where images are decoded."""
+    """Threads that decode image files."""
 
     def folder(self, marks: Sequence[str], *, below: Iterable[str]) -> Path:
-        """The first of root/<below> and root that holds any of the files `marks`."""
+        """The first of root/<below> and root that contains one of `marks`."""
         looked = [*(self.root / name for name in below), self.root]
         for folder in looked:
             if any((folder / mark).exists() for mark in marks):
@@ -194,7 +180,7 @@ class Place:
         raise self.missing([folder / name for name in names])
 
     def missing(self, looked: Iterable[Path]) -> FileNotFoundError:
-        """The error for files that are not there: where they were looked for, how to get them."""
+        """The error for missing files: the paths it looked for, and where to get them."""
         paths = "\n".join(f"  {path}" for path in looked)
         archives = [path for ending in ARCHIVES for path in sorted(self.root.glob(f"*{ending}"))]
         hint = "".join(f"\nstill packed: {path}" for path in archives[:3])
@@ -203,8 +189,8 @@ class Place:
         )
 
     def damaged(self, path: Path, problem: str) -> ValueError:
-        """The error for a file that is there and is not what it should be."""
-        short = problem if len(problem) <= MOST_SHOWN else f"{problem[:MOST_SHOWN]}..."
+        """The error for a file with unexpected content."""
+        short = problem if len(problem) <= MAX_PROBLEM else f"{problem[:MAX_PROBLEM]}..."
         return ValueError(f"{self.info.name}: {path}: {short}\n{self._help}")
 
     @property
@@ -223,9 +209,9 @@ def dataset(
     source: str,
     needs_root: bool = True,
 ) -> Callable[[L], L]:
-    """A decorator that enters a loader function into the registry."""
+    """Register a loader function as a dataset."""
 
-    def enter(load: L) -> L:
+    def register(load: L) -> L:
         DATASETS.register(name)(
             DatasetInfo(
                 name=name,
@@ -241,7 +227,7 @@ def dataset(
         )
         return load
 
-    return enter
+    return register
 
 
 def load(
@@ -251,10 +237,10 @@ def load(
     cache_dir: str | Path | None = None,
     num_workers: int = 2,
 ) -> Loaded:
-    """Read a dataset from the folder `root`, completely or not at all.
+    """Load a dataset from the folder `root`.
 
-    Missing files raise FileNotFoundError, damaged ones ValueError; both name the path, what was
-    expected there and where to get it.
+    Missing files raise FileNotFoundError, damaged ones ValueError. Both name the path, the
+    expected files and where to get them.
 
     >>> load("digits").num_classes
     10
@@ -262,7 +248,7 @@ def load(
     info = DATASETS[name]
     if root is None and info.needs_root:
         raise ValueError(
-            f"dataset {name!r} is read from a folder: give its root (--data.root)\n"
+            f"dataset {name!r} needs its folder: set root (--data.root)\n"
             f"expected: {info.layout}\nhow to get it: {info.source}"
         )
     if num_workers < 1:
@@ -276,42 +262,34 @@ def load(
 
 
 def load_images(name: str, root: str | Path | None = None, *, num_workers: int = 2) -> ImageSplits:
-    """`load` for a dataset of images; another kind is an error."""
-    _check_kind(name, "image")
-    loaded = load(name, root, num_workers=num_workers)
-    assert isinstance(loaded, ImageSplits)
-    return loaded
+    """Load a dataset of images."""
+    return _load_as(ImageSplits, "image", name, root, num_workers=num_workers)
 
 
 def load_corpus(
     name: str, root: str | Path | None = None, *, cache_dir: str | Path | None = None
 ) -> Corpus:
-    """`load` for a text; another kind is an error."""
-    _check_kind(name, "language")
-    loaded = load(name, root, cache_dir=cache_dir)
-    assert isinstance(loaded, Corpus)
-    return loaded
+    """Load a text."""
+    return _load_as(Corpus, "language", name, root, cache_dir=cache_dir)
 
 
 def load_graph(name: str, root: str | Path | None = None) -> Graph:
-    """`load` for a graph; another kind is an error."""
-    _check_kind(name, "graph")
-    loaded = load(name, root)
-    assert isinstance(loaded, Graph)
-    return loaded
+    """Load a graph."""
+    return _load_as(Graph, "graph", name, root)
 
 
 def load_pairs(name: str, root: str | Path | None = None) -> PairSplits:
-    """`load` for pairs of sentences; another kind is an error."""
-    _check_kind(name, "pair")
-    loaded = load(name, root)
-    assert isinstance(loaded, PairSplits)
-    return loaded
+    """Load pairs of sentences."""
+    return _load_as(PairSplits, "pair", name, root)
 
 
-def _check_kind(name: str, kind: Kind) -> None:
+def _load_as(splits: type[D], kind: Kind, name: str, root: str | Path | None, **options: Any) -> D:
+    """`load`, or a ValueError if the dataset is of another kind."""
     if DATASETS[name].kind != kind:
         known = ", ".join(n for n, info in DATASETS.items() if info.kind == kind)
         raise ValueError(
             f"dataset {name!r} is of kind {DATASETS[name].kind!r}; of kind {kind!r} are: {known}"
         )
+    loaded = load(name, root, **options)
+    assert isinstance(loaded, splits)
+    return loaded

@@ -1,8 +1,8 @@
-"""Batches at explicit positions: the batch of any optimizer step is computed from the step alone.
+"""Samples and batches: the batch of an optimizer step is a pure function of the step.
 
-The order of an epoch is a pure function of (seed, epoch); a step's global batch is a contiguous
-piece of it, cut into micro-batches, each cut into the processes' slices. Nothing here is state:
-resuming a run needs its step and nothing else, with any number of workers.
+The order of an epoch depends on (seed, epoch) only. The global batch of a step is a contiguous
+slice of it, divided into micro-batches and each of those among the ranks. There is no state: a
+resumed run needs its step and nothing else, with any number of workers.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from torch import Tensor
 
 from bitcycle.data.counter import Purpose, permutation
 
+"""The target that losses and metrics skip: `ignore_index` of cross-entropy."""
+
 IGNORE = -100
-"""The target that no loss or metric counts (the default `ignore_index` of cross-entropy)."""
+T = TypeVar("T")
+S = TypeVar("S", bound="Samples")
 
 
 class Key(NamedTuple):
-    """What an augmentation depends on besides the sample's index."""
+    """Seed and epoch of an augmentation; the third part of its key is the sample's index."""
 
     seed: int
     epoch: int
@@ -35,11 +38,11 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """One micro-batch of one process.
+    """One micro-batch of one rank.
 
-    `share` is its part of the optimizer step's targets: over all micro-batches and processes of a
-    step the shares add up to 1, so the sum of `mean_loss * share` is the step's mean loss even
-    where the slices are uneven. (DDP averages over processes: multiply by their number.)
+    `share` is its fraction of the step's targets. The shares of all micro-batches and ranks add up
+    to 1, so the sum of `mean_loss * share` is the mean loss of the step even if slices are uneven.
+    (DDP averages over ranks: multiply by their number.)
     """
 
     inputs: Tensor
@@ -50,11 +53,11 @@ class Batch:
     micro: int = 0
     share: float = 1.0
     starts_stream: bool = False
-    """Language streams: the carried state is to be reset before this batch."""
+    """Language streams: reset the recurrent state before this batch."""
 
     @property
     def num_targets(self) -> int:
-        """How many targets count: samples, or tokens that are not padding."""
+        """The number of targets: samples, or tokens without padding."""
         if self.targets.dim() == 1:
             return len(self.targets)
         return int((self.targets != IGNORE).sum())
@@ -64,22 +67,19 @@ class Batch:
         return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
 
 
-S = TypeVar("S", bound="Samples")
-
-
 @runtime_checkable
 class Samples(Protocol):
-    """A fixed number of samples that can be fetched by index, augmented or not."""
+    """Samples that are fetched by index, augmented or not."""
 
     @property
     def num_prefetch(self) -> int:
-        """How many batches are worth preparing ahead: 0 when a fetch is cheap."""
+        """The number of batches to prepare ahead; 0 if a fetch is cheap."""
         ...
 
     def __len__(self) -> int: ...
 
     def fetch(self, indices: NDArray[np.int64], key: Key | None) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of these samples; `key=None` means un-augmented."""
+        """Inputs and targets of these samples; not augmented if `key` is None."""
         ...
 
     def to(self: S, device: torch.device | str) -> S:
@@ -87,61 +87,150 @@ class Samples(Protocol):
         ...
 
 
-def slice_bounds(length: int, num_parts: int, part: int) -> tuple[int, int]:
-    """The contiguous slice of `length` things that part `part` of `num_parts` gets.
+@dataclass(frozen=True, eq=False)
+class Tensors:
+    """Samples from two tensors: sample i is inputs[i] and targets[i], without augmentation.
 
-    >>> [slice_bounds(10, 4, part) for part in range(4)]
-    [(0, 2), (2, 5), (5, 7), (7, 10)]
+    >>> samples = Tensors(torch.arange(6.0).view(3, 2), torch.tensor([10.0, 20.0, 30.0]))
+    >>> inputs, targets = samples.fetch(np.array([2, 0]), None)
+    >>> inputs.tolist(), targets.tolist()
+    ([[4.0, 5.0], [0.0, 1.0]], [30.0, 10.0])
     """
-    return length * part // num_parts, length * (part + 1) // num_parts
+
+    inputs: Tensor
+    targets: Tensor
+
+    num_prefetch = 0
+
+    def __post_init__(self) -> None:
+        if not (self.inputs.dim() and self.targets.dim()) or len(self.inputs) != len(self.targets):
+            raise ValueError(
+                f"inputs {tuple(self.inputs.shape)} and targets {tuple(self.targets.shape)} must "
+                "have one entry per sample each"
+            )
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def fetch(self, indices: NDArray[np.int64], key: Key | None) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of these samples."""
+        chosen = torch.from_numpy(np.ascontiguousarray(indices)).to(self.inputs.device)
+        return self.inputs.index_select(0, chosen), self.targets.index_select(0, chosen)
+
+    def to(self, device: torch.device | str) -> Tensors:
+        """The same samples on `device`."""
+        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
 
 
-def check_position(*, rank: int, world_size: int, batch_size: int, num_micro: int = 1) -> None:
-    """Refuse a division into processes and micro-batches that cannot be."""
-    if world_size < 1 or not 0 <= rank < world_size:
-        raise ValueError(f"rank ({rank}) must be in 0..world_size-1 (world_size is {world_size})")
-    if num_micro < 1:
-        raise ValueError(f"num_micro ({num_micro}) must be at least 1")
-    if batch_size < world_size * num_micro:
-        raise ValueError(
-            f"batch_size ({batch_size}) must be at least world_size x num_micro "
-            f"({world_size} x {num_micro}): every process needs a sample in every micro-batch"
-        )
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """The samples `chosen` of `base`, in that order; `base` augments them."""
+
+    base: Samples
+    chosen: NDArray[np.int64]
+
+    @property
+    def num_prefetch(self) -> int:
+        """That of the base."""
+        return self.base.num_prefetch
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def fetch(self, indices: NDArray[np.int64], key: Key | None) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of these samples of the base."""
+        return self.base.fetch(self.chosen[indices], key)
+
+    def to(self, device: torch.device | str) -> Selection:
+        """The same selection from the base on `device`."""
+        return replace(self, base=self.base.to(device))
 
 
-T = TypeVar("T")
+def select(
+    samples: Samples,
+    *,
+    subset: int | float | None = None,
+    validation: int | float | None = None,
+    seed: int = 0,
+) -> tuple[Samples, Samples | None]:
+    """Split a training set into training and validation samples.
 
-
-def in_order(jobs: Iterable[Callable[[], T]], *, depth: int) -> Iterator[T]:
-    """The jobs' results in the order of the jobs, up to `depth` of them computed ahead.
-
-    `depth=0` runs each job when its result is asked for. A job's error is raised at its turn.
-
-    >>> list(in_order([lambda: "a", lambda: "b"], depth=4))
-    ['a', 'b']
+    `validation` samples are held out first, then `subset` of the remaining ones are kept. An int is
+    a number of samples, a float a fraction. The choice depends on the seed only and keeps the
+    order of samples. Without either, the samples are returned unchanged.
     """
-    if depth == 0:
-        for job in jobs:
-            yield job()
-        return
-    pool = ThreadPoolExecutor(max_workers=depth, thread_name_prefix="bitcycle-prefetch")
-    pending: deque[Future[T]] = deque()
-    try:
-        for job in jobs:
-            pending.append(pool.submit(job))
-            if len(pending) > depth:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    finally:  # also when the consumer stops early
-        pool.shutdown(wait=True, cancel_futures=True)
+    training: Samples = samples
+    held_out: Samples | None = None
+    remaining = np.arange(len(samples))
+    if validation is not None:
+        number = _number("validation", validation, len(remaining))
+        order = permutation(len(samples), seed, purpose=Purpose.HOLD_OUT)
+        held_out = Selection(samples, np.sort(order[:number]))
+        remaining = np.sort(order[number:])
+        if len(remaining) == 0:
+            raise ValueError(
+                f"validation ({validation}) leaves none of {len(samples)} samples to train on"
+            )
+        training = Selection(samples, remaining)
+    if subset is not None:
+        number = _number("subset", subset, len(remaining))
+        order = permutation(len(remaining), seed, purpose=Purpose.SUBSET)
+        training = Selection(samples, remaining[np.sort(order[:number])])
+    return training, held_out
 
 
-class Batches:
-    """Shuffled, augmented training batches of one process.
+def _number(name: str, request: int | float, available: int) -> int:
+    if isinstance(request, bool):
+        raise ValueError(f"{name} must be a number of samples or a fraction, not {request}")
+    number = round(request * available) if isinstance(request, float) else request
+    if isinstance(request, float) and not 0 < request <= 1:
+        raise ValueError(f"{name} ({request}) as a fraction must be above 0 and at most 1")
+    if not 1 <= number <= available:
+        raise ValueError(f"{name} ({request}) must choose 1..{available} samples, not {number}")
+    return number
 
-    `batch_size` is that of an optimizer step over all processes and micro-batches: the union over
-    ranks of step s is the single-process batch of step s, in the same order.
+
+class StepBatches:
+    """Training batches by step, divided into micro-batches and among ranks."""
+
+    num_prefetch = 0
+
+    def __init__(self, *, batch_size: int, rank: int, world_size: int, num_micro: int) -> None:
+        check_position(rank=rank, world_size=world_size, batch_size=batch_size, num_micro=num_micro)
+        self.batch_size = batch_size
+        self.rank = rank
+        self.world_size = world_size
+        self.num_micro = num_micro
+
+    def batch_at(self, step: int, micro: int = 0) -> Batch:
+        """This rank's part of micro-batch `micro` of a step (0-based)."""
+        raise NotImplementedError
+
+    def from_step(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
+        """Every micro-batch of the steps start ... stop - 1; endless without `stop`."""
+
+        def jobs() -> Iterator[Callable[[], Batch]]:
+            for step in count(start) if stop is None else range(start, stop):
+                for micro in range(self.num_micro):
+                    yield partial(self.batch_at, step, micro)
+
+        return in_order(jobs(), depth=self.num_prefetch)
+
+    def slice_of(self, length: int, step: int, micro: int) -> tuple[int, int]:
+        """Start and end of this rank's part of `length` samples in a micro-batch."""
+        if step < 0:
+            raise ValueError(f"step ({step}) must not be negative")
+        if not 0 <= micro < self.num_micro:
+            raise ValueError(f"micro ({micro}) must be in 0..{self.num_micro - 1}")
+        part = micro * self.world_size + self.rank
+        return slice_bounds(length, self.num_micro * self.world_size, part)
+
+
+class Batches(StepBatches):
+    """Shuffled, augmented training batches of one rank.
+
+    `batch_size` is the size of an optimizer step over all ranks and micro-batches. The batches of
+    all ranks at step s, in order, are the batch of a single process at step s.
     """
 
     def __init__(
@@ -156,13 +245,12 @@ class Batches:
         drop_last: bool = False,
         is_augmented: bool = True,
     ) -> None:
-        check_position(rank=rank, world_size=world_size, batch_size=batch_size, num_micro=num_micro)
+        super().__init__(
+            batch_size=batch_size, rank=rank, world_size=world_size, num_micro=num_micro
+        )
         self.samples = samples
-        self.batch_size = batch_size
+        self.num_prefetch = samples.num_prefetch
         self.seed = seed
-        self.rank = rank
-        self.world_size = world_size
-        self.num_micro = num_micro
         self.is_augmented = is_augmented
         whole, tail = divmod(len(samples), batch_size)
         self.steps_per_epoch = whole if drop_last else whole + (tail > 0)
@@ -180,7 +268,7 @@ class Batches:
         self._orders: dict[int, NDArray[np.int64]] = {}
 
     def indices_at(self, step: int) -> NDArray[np.int64]:
-        """The samples of the global batch of optimizer step `step` (0-based), in order."""
+        """The indices of the global batch of a step (0-based), in order."""
         if step < 0:
             raise ValueError(f"step ({step}) must not be negative")
         epoch, position = divmod(step, self.steps_per_epoch)
@@ -188,12 +276,9 @@ class Batches:
         return self._order(epoch)[start : start + self.batch_size]
 
     def batch_at(self, step: int, micro: int = 0) -> Batch:
-        """This process's part of micro-batch `micro` of optimizer step `step`."""
-        if not 0 <= micro < self.num_micro:
-            raise ValueError(f"micro ({micro}) must be in 0..{self.num_micro - 1}")
+        """This rank's part of micro-batch `micro` of a step."""
         all_indices = self.indices_at(step)
-        num_slices, slice_number = self.num_micro * self.world_size, micro * self.world_size
-        start, stop = slice_bounds(len(all_indices), num_slices, slice_number + self.rank)
+        start, stop = self.slice_of(len(all_indices), step, micro)
         indices = all_indices[start:stop]
         epoch = step // self.steps_per_epoch
         key = Key(self.seed, epoch) if self.is_augmented else None
@@ -208,33 +293,21 @@ class Batches:
             share=(stop - start) / len(all_indices),
         )
 
-    def from_step(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
-        """Every micro-batch of the steps start ... stop - 1, for ever without a stop."""
-
-        def jobs() -> Iterator[Callable[[], Batch]]:
-            for step in count(start) if stop is None else range(start, stop):
-                for micro in range(self.num_micro):
-                    yield partial(self.batch_at, step, micro)
-
-        return in_order(jobs(), depth=self.samples.num_prefetch)
-
     def _order(self, epoch: int) -> NDArray[np.int64]:
-        known = self._orders  # replaced as a whole, never changed: threads that prefetch read it
+        known = self._orders  # never changed in place: prefetching threads read it
         order = known.get(epoch)
         if order is None:
             order = permutation(len(self.samples), self.seed, epoch=epoch)
-            # the neighbour is kept: batches prepared ahead straddle the border of two epochs
+            # keep the neighbouring epoch: batches are prepared ahead across its border
             self._orders = {e: o for e, o in known.items() if abs(e - epoch) == 1} | {epoch: order}
         return order
 
 
 class OnePass:
-    """Every sample once, in order, un-augmented, last partial batch included; iterable repeatedly.
+    """Every sample once, in order and without augmentation, for evaluation; can be iterated again.
 
-    For evaluation, and for whatever else wants plain training data (ranges and norm statistics of
-    averaged weights, landscapes). With several processes each takes whole batches (rank, rank +
-    world_size, ...), the very batches a single process would see, so summed metrics are the same;
-    their numbers may differ by one, so nothing inside the pass may wait for other processes.
+    Each rank takes every `world_size`-th batch of a single process, so that summed metrics are
+    equal. Ranks may have one batch more or less: do not synchronize ranks inside the loop.
     """
 
     def __init__(
@@ -267,104 +340,48 @@ class OnePass:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Tensors:
-    """Sample i is inputs[i] and targets[i], as they are; there is no augmentation.
+def check_position(*, rank: int, world_size: int, batch_size: int, num_micro: int = 1) -> None:
+    """Raise ValueError if a batch cannot be divided among these ranks and micro-batches."""
+    if world_size < 1 or not 0 <= rank < world_size:
+        raise ValueError(f"rank ({rank}) must be in 0..world_size-1 (world_size is {world_size})")
+    if num_micro < 1:
+        raise ValueError(f"num_micro ({num_micro}) must be at least 1")
+    if batch_size < world_size * num_micro:
+        raise ValueError(
+            f"batch_size ({batch_size}) must be at least world_size x num_micro "
+            f"({world_size} x {num_micro}): every process needs a sample in every micro-batch"
+        )
 
-    >>> samples = Tensors(torch.arange(6.0).view(3, 2), torch.tensor([10.0, 20.0, 30.0]))
-    >>> inputs, targets = samples.fetch(np.array([2, 0]), None)
-    >>> inputs.tolist(), targets.tolist()
-    ([[4.0, 5.0], [0.0, 1.0]], [30.0, 10.0])
+
+def slice_bounds(length: int, num_parts: int, part: int) -> tuple[int, int]:
+    """Start and end of slice `part` when `length` items are divided into `num_parts`.
+
+    >>> [slice_bounds(10, 4, part) for part in range(4)]
+    [(0, 2), (2, 5), (5, 7), (7, 10)]
     """
-
-    inputs: Tensor
-    targets: Tensor
-
-    num_prefetch = 0
-
-    def __post_init__(self) -> None:
-        if not (self.inputs.dim() and self.targets.dim()) or len(self.inputs) != len(self.targets):
-            raise ValueError(
-                f"inputs {tuple(self.inputs.shape)} and targets {tuple(self.targets.shape)} must "
-                "have one entry per sample each"
-            )
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def fetch(self, indices: NDArray[np.int64], key: Key | None) -> tuple[Tensor, Tensor]:
-        """Those samples, in that order."""
-        chosen = torch.from_numpy(np.ascontiguousarray(indices)).to(self.inputs.device)
-        return self.inputs.index_select(0, chosen), self.targets.index_select(0, chosen)
-
-    def to(self, device: torch.device | str) -> Tensors:
-        """The same samples on `device`."""
-        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
+    return length * part // num_parts, length * (part + 1) // num_parts
 
 
-@dataclass(frozen=True, eq=False)
-class Selection:
-    """Some of the samples of `base`, in the order of `chosen`; augmented as they are there."""
+def in_order(jobs: Iterable[Callable[[], T]], *, depth: int) -> Iterator[T]:
+    """Yield the results of jobs in their order and compute up to `depth` of them ahead in threads.
 
-    base: Samples
-    chosen: NDArray[np.int64]
+    With `depth=0` each job runs when its result is needed. A job's error is raised in its turn.
 
-    @property
-    def num_prefetch(self) -> int:
-        """As the base says."""
-        return self.base.num_prefetch
-
-    def __len__(self) -> int:
-        return len(self.chosen)
-
-    def fetch(self, indices: NDArray[np.int64], key: Key | None) -> tuple[Tensor, Tensor]:
-        """Fetched from the base by the base's indices."""
-        return self.base.fetch(self.chosen[indices], key)
-
-    def to(self, device: torch.device | str) -> Selection:
-        """The same selection from the base on `device`."""
-        return replace(self, base=self.base.to(device))
-
-
-def select(
-    samples: Samples,
-    *,
-    subset: int | float | None = None,
-    validation: int | float | None = None,
-    seed: int = 0,
-) -> tuple[Samples, Samples | None]:
-    """Training and validation samples out of a training set.
-
-    An int is a number of samples, a float a fraction: first `validation` of all samples are held
-    out, then `subset` of the remaining ones are kept. Each choice is a pure function of the seed;
-    chosen samples keep their order. Without a request the samples come back as they are.
+    >>> list(in_order([lambda: "a", lambda: "b"], depth=4))
+    ['a', 'b']
     """
-    training: Samples = samples
-    held_out: Samples | None = None
-    remaining = np.arange(len(samples))
-    if validation is not None:
-        number = _number("validation", validation, len(remaining))
-        order = permutation(len(samples), seed, purpose=Purpose.HOLD_OUT)
-        held_out = Selection(samples, np.sort(order[:number]))
-        remaining = np.sort(order[number:])
-        if len(remaining) == 0:
-            raise ValueError(
-                f"validation ({validation}) leaves none of {len(samples)} samples to train on"
-            )
-        training = Selection(samples, remaining)
-    if subset is not None:
-        number = _number("subset", subset, len(remaining))
-        order = permutation(len(remaining), seed, purpose=Purpose.SUBSET)
-        training = Selection(samples, remaining[np.sort(order[:number])])
-    return training, held_out
-
-
-def _number(name: str, request: int | float, available: int) -> int:
-    if isinstance(request, bool):
-        raise ValueError(f"{name} must be a number of samples or a fraction, not {request}")
-    number = round(request * available) if isinstance(request, float) else request
-    if isinstance(request, float) and not 0 < request <= 1:
-        raise ValueError(f"{name} ({request}) as a fraction must be above 0 and at most 1")
-    if not 1 <= number <= available:
-        raise ValueError(f"{name} ({request}) must choose 1..{available} samples, not {number}")
-    return number
+    if depth == 0:
+        for job in jobs:
+            yield job()
+        return
+    pool = ThreadPoolExecutor(max_workers=depth, thread_name_prefix="bitcycle-prefetch")
+    pending: deque[Future[T]] = deque()
+    try:
+        for job in jobs:
+            pending.append(pool.submit(job))
+            if len(pending) > depth:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:  # also when the consumer stops early
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 from the official archives' python (pickled) or binary layout."""
+"""CIFAR-10 and CIFAR-100 from the files of the official binary or Python archives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bitcycle.data.archive import as_array, read_dict
 from bitcycle.data.base import ImageSplits, Place, dataset
-from bitcycle.data.images import ImageArrays, channel_statistics
+from bitcycle.data.images import make_splits
 
 Arrays = tuple[NDArray[np.uint8], NDArray[np.int64]]
 IMAGE_BYTES = 3 * 32 * 32
@@ -58,7 +58,7 @@ CIFAR100 = Variant(
 
 
 def load_cifar(place: Place, variant: Variant) -> ImageSplits:
-    """Training images (cropped out of 4 pixels of padding and flipped in training), test images."""
+    """Load the images; training pads them by 4 pixels, crops and flips."""
     first = variant.train_files[0]
     folder = place.folder(
         [f"{first}.bin", first], below=[variant.binary_folder, variant.pickled_folder]
@@ -71,24 +71,13 @@ def load_cifar(place: Place, variant: Variant) -> ImageSplits:
     *train_parts, (test_pixels, test_labels) = (read(place, path, variant) for path in paths)
     train_pixels = np.concatenate([pixels for pixels, _ in train_parts])
     train_labels = np.concatenate([labels for _, labels in train_parts])
-    pixels = torch.from_numpy(train_pixels)
-    mean, std = variant.statistics or channel_statistics(pixels)
-    return ImageSplits(
-        train=ImageArrays(
-            pixels=pixels,
-            targets=torch.from_numpy(train_labels),
-            mean=mean,
-            std=std,
-            padding=PADDING,
-            flip=True,
-        ),
-        test=ImageArrays(
-            pixels=torch.from_numpy(test_pixels),
-            targets=torch.from_numpy(test_labels),
-            mean=mean,
-            std=std,
-        ),
+    return make_splits(
+        (torch.from_numpy(train_pixels), torch.from_numpy(train_labels)),
+        (torch.from_numpy(test_pixels), torch.from_numpy(test_labels)),
         num_classes=variant.num_classes,
+        statistics=variant.statistics,
+        padding=PADDING,
+        flip=True,
     )
 
 
@@ -139,7 +128,7 @@ def _checked(
         raise place.damaged(
             path, f"labels {labels.min()}..{labels.max()}, expected 0..{variant.num_classes - 1}"
         )
-    return np.array(pixels), labels  # a copy of its own: contiguous and writable
+    return np.array(pixels), labels  # a contiguous, writable copy
 
 
 _PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"

@@ -1,6 +1,6 @@
-"""Random numbers as a function of keys: no generator, no state to save, any draw can be redone.
+"""Counter-based random numbers: a pure function of seed, purpose, epoch and index.
 
-`bits(seed, purpose, epoch, counters)` hashes its keys with the finalizer of SplitMix64 (Steele et
+`draw_bits` hashes its keys with the finalizer of SplitMix64 (Steele et
 al., 2014). Unsigned 64-bit arithmetic of numpy is exact and the same on every machine.
 """
 
@@ -18,7 +18,7 @@ _MULTIPLY_2 = np.uint64(0x94D049BB133111EB)
 
 
 class Purpose(IntEnum):
-    """What a draw is for, so that two uses of one (seed, epoch, index) are independent."""
+    """The use of a draw: two uses of one (seed, epoch, index) are independent."""
 
     ORDER = 1
     SUBSET = 2
@@ -43,14 +43,14 @@ def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-def bits(
+def draw_bits(
     seed: int, purpose: Purpose, epoch: int, counters: NDArray[np.int64], trial: int = 0
 ) -> NDArray[np.uint64]:
-    """64 random bits per counter (a sample's index), given by all of the keys."""
+    """64 random bits per counter, such as the index of a sample."""
     state = np.zeros(1, np.uint64)
     for key in (seed, int(purpose), epoch, trial):
         state = mix(state ^ np.array([key & _MASK], np.uint64))
-    # mixed before and after: neighbouring counters and neighbouring keys are both far apart
+    # mixed before and after: both neighbouring counters and neighbouring keys become independent
     return mix(state ^ mix(counters.astype(np.uint64)))
 
 
@@ -80,5 +80,5 @@ def permutation(
     >>> permutation(6, seed=0, epoch=0).tolist() == permutation(6, seed=0, epoch=0).tolist()
     True
     """
-    keys = bits(seed, purpose, epoch, np.arange(length))
+    keys = draw_bits(seed, purpose, epoch, np.arange(length))
     return np.argsort(keys, kind="stable").astype(np.int64)

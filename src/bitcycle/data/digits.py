@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits: real images that need no download."""
+"""scikit-learn's handwritten digits, which need no download."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 from bitcycle.data.base import ImageSplits, Place, dataset
 from bitcycle.data.counter import Purpose, permutation
-from bitcycle.data.images import ImageArrays, channel_statistics
+from bitcycle.data.images import make_splits
 from bitcycle.extras import require
 
 NUM_TEST = 360
@@ -26,22 +26,16 @@ MAX_VALUE = 16.0
     needs_root=False,
 )
 def load_digits(place: Place) -> ImageSplits:
-    """The split is a pure function of the image numbers: the same in every run and version."""
+    """Load the digits; the split is fixed."""
     sklearn_datasets = require("sklearn.datasets", extra="train", purpose="the digits")
     bunch = sklearn_datasets.load_digits()
     pixels = torch.from_numpy(bunch.images.astype(np.uint8)).unsqueeze(1)  # (N, 1, 8, 8), 0..16
     targets = torch.from_numpy(bunch.target.astype(np.int64))
     order = torch.from_numpy(permutation(len(pixels), seed=0, purpose=Purpose.SPLIT))
     test, train = order[:NUM_TEST].sort().values, order[NUM_TEST:].sort().values
-    mean, std = channel_statistics(pixels[train], max_value=MAX_VALUE)
-
-    def part(chosen: torch.Tensor) -> ImageArrays:
-        return ImageArrays(
-            pixels=pixels[chosen],
-            targets=targets[chosen],
-            mean=mean,
-            std=std,
-            max_value=MAX_VALUE,
-        )
-
-    return ImageSplits(train=part(train), test=part(test), num_classes=place.info.num_classes)
+    return make_splits(
+        (pixels[train], targets[train]),
+        (pixels[test], targets[test]),
+        num_classes=place.info.num_classes,
+        max_value=MAX_VALUE,
+    )

@@ -1,4 +1,4 @@
-"""Cora, CiteSeer and PubMed: citation graphs in the files of the Planetoid paper."""
+"""Citation graphs: Cora, CiteSeer and PubMed in Planetoid's files, ogbn-arxiv in OGB's."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ import torch
 from numpy.typing import NDArray
 
 from bitcycle.data.archive import as_array, open_unpacked, read_pickle
-from bitcycle.data.base import Graph, Place, both_directions, dataset
+from bitcycle.data.base import Graph, Place, dataset
 
+SPLITS = ("train", "valid", "test")
 PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
-TOGETHER = ("Planetoid", "planetoid")  # a folder that people keep the three graphs in
+PLANETOID_FOLDERS = ("Planetoid", "planetoid")  # may contain the folders of the three graphs
 NUM_VALIDATION = 500
 
 
 def load_planetoid(place: Place, folder_name: str) -> Graph:
-    """The standard split: the first nodes train, the next 500 validate, 1,000 listed ones test.
+    """Load a graph with its standard split: training, 500 validation and test nodes.
 
-    Features are as in the files; see `Graph.with_row_normalized_features`. Test nodes without any
-    citation, which CiteSeer's files leave out, are there with zero features and in no mask.
+    Features are not normalized; see `Graph.with_row_normalized_features`. Test nodes that
+    CiteSeer's files leave out have zero features and are in no mask.
     """
     name = place.info.name
     own = (f"{folder_name}/raw", folder_name, f"{name}/raw", name)
-    shared = tuple(f"{above}/{folder}" for above in TOGETHER for folder in own[:2])
+    shared = tuple(f"{above}/{folder}" for above in PLANETOID_FOLDERS for folder in own[:2])
     folder = place.folder([f"ind.{name}.{part}" for part in PARTS], below=(*own, "raw", *shared))
     files = {part: place.file(folder, f"ind.{name}.{part}") for part in PARTS}
     matrices = {
@@ -105,7 +106,7 @@ def _edges(place: Place, path: Path, num_nodes: int) -> NDArray[np.int64]:
         if not all(isinstance(nodes, list) for nodes in neighbours.values()):
             raise ValueError("a node whose neighbours are not a list")
         lengths = [len(nodes) for nodes in neighbours.values()]
-        if sum(lengths) > path.stat().st_size:  # one list again and again
+        if sum(lengths) > path.stat().st_size:  # a pickle that repeats one list
             raise ValueError(f"{sum(lengths):,} neighbours in {path.stat().st_size:,} bytes")
         sources = np.repeat(_numbers(list(neighbours)), lengths)
         targets = _numbers([node for nodes in neighbours.values() for node in nodes])
@@ -119,7 +120,7 @@ def _edges(place: Place, path: Path, num_nodes: int) -> NDArray[np.int64]:
 def _numbers(nodes: list[Any]) -> NDArray[np.int64]:
     numbers = np.array(nodes)
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
-        raise ValueError("a node that is no whole number")
+        raise ValueError("a node that is not an integer")
     return numbers.astype(np.int64)
 
 
@@ -141,9 +142,6 @@ for _name, _folder, _nodes, _features, _classes in (
     )(partial(load_planetoid, folder_name=_folder))
 
 
-SPLITS = ("train", "valid", "test")
-
-
 @dataset(
     name="ogbn-arxiv",
     kind="graph",
@@ -157,7 +155,7 @@ SPLITS = ("train", "valid", "test")
     'ogb.nodeproppred.NodePropPredDataset("ogbn-arxiv", root)',
 )
 def load_arxiv(place: Place) -> Graph:
-    """Features are as in the files; see `Graph.with_standardized_features`."""
+    """Load the graph; features are not normalized, see `Graph.with_standardized_features`."""
     folder = place.folder(
         ["raw/edge.csv.gz", "raw/edge.csv"], below=("ogbn_arxiv", "ogbn-arxiv", "arxiv")
     )
@@ -198,7 +196,7 @@ def load_arxiv(place: Place) -> Graph:
 
 
 def read_csv(path: Path, dtype: type[np.generic], num_columns: int) -> NDArray[Any]:
-    """A table of numbers, plain or gzipped; ValueError when it is anything else."""
+    """Read a table of numbers, plain or gzipped; ValueError if the file holds anything else."""
     try:
         with open_unpacked(path) as content, io.TextIOWrapper(content, encoding="ascii") as file:
             table = np.loadtxt(file, dtype=dtype, delimiter=",", ndmin=2)
@@ -217,3 +215,18 @@ def _mask(nodes: NDArray[np.int64], num_nodes: int) -> torch.Tensor:
     mask = torch.zeros(num_nodes, dtype=torch.bool)
     mask[torch.from_numpy(nodes)] = True
     return mask
+
+
+def both_directions(
+    sources: NDArray[np.int64], targets: NDArray[np.int64], num_nodes: int
+) -> NDArray[np.int64]:
+    """Each edge in both directions, sorted, without duplicates and self-loops: (2, num_edges).
+
+    >>> both_directions(np.array([0, 1, 2, 0]), np.array([1, 0, 2, 2]), 3).tolist()
+    [[0, 0, 1, 2], [1, 2, 0, 0]]
+    """
+    keep = sources != targets
+    sources, targets = sources[keep], targets[keep]
+    pairs = np.concatenate([sources * num_nodes + targets, targets * num_nodes + sources])
+    unique = np.unique(pairs)
+    return np.stack([unique // num_nodes, unique % num_nodes])

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bitcycle.data.archive import most_bytes, open_unpacked
+from bitcycle.data.archive import max_unpacked_bytes, open_unpacked
 from bitcycle.data.base import ImageSplits, Place, dataset
-from bitcycle.data.images import ImageArrays, channel_statistics
+from bitcycle.data.images import make_splits
 
 IMAGE_MAGIC, LABEL_MAGIC = 0x0803, 0x0801  # unsigned bytes in 3 dimensions, in 1
 
 
 def read_idx(path: Path, magic: int) -> NDArray[np.uint8]:
-    """The array of bytes in an IDX file of this kind; ValueError when it is anything else."""
+    """The uint8 array in an IDX file; ValueError if the file holds anything else."""
     num_dimensions = magic & 0xFF
     try:
         with open_unpacked(path) as file:
@@ -28,7 +28,7 @@ def read_idx(path: Path, magic: int) -> NDArray[np.uint8]:
                 raise ValueError(f"begins with 0x{header[0]:08x}, expected 0x{magic:08x}")
             shape = tuple(int(n) for n in header[1:])
             size = int(np.prod(shape, dtype=object))
-            if size > most_bytes(path):  # before so much is made room for
+            if size > max_unpacked_bytes(path):  # before the memory is allocated
                 raise ValueError(f"shape {shape} in a file of {path.stat().st_size:,} bytes")
             content = file.read(size + 1)
     except (OSError, EOFError, zlib.error, MemoryError, OverflowError) as error:
@@ -60,7 +60,7 @@ def _read_split(place: Place, folder: Path, prefix: str) -> tuple[torch.Tensor, 
 
 
 def _names(prefix: str, part: str) -> list[str]:
-    """Both spellings in circulation, plain and gzipped.
+    """The file names in use, plain and gzipped.
 
     >>> _names("t10k", "labels")[:2]
     ['t10k-labels-idx1-ubyte', 't10k-labels-idx1-ubyte.gz']
@@ -71,16 +71,10 @@ def _names(prefix: str, part: str) -> list[str]:
 
 
 def load_idx(place: Place, folders: tuple[str, ...]) -> ImageSplits:
-    """28x28 grey images, un-augmented, normalized by the training images' mean and std."""
+    """28x28 grey images without augmentation, normalized by the training images' mean and std."""
     folder = place.folder(_names("train", "images"), below=folders)
-    (train_pixels, train_targets) = _read_split(place, folder, "train")
-    (test_pixels, test_targets) = _read_split(place, folder, "t10k")
-    mean, std = channel_statistics(train_pixels)
-    return ImageSplits(
-        train=ImageArrays(pixels=train_pixels, targets=train_targets, mean=mean, std=std),
-        test=ImageArrays(pixels=test_pixels, targets=test_targets, mean=mean, std=std),
-        num_classes=place.info.num_classes,
-    )
+    train, test = (_read_split(place, folder, prefix) for prefix in ("train", "t10k"))
+    return make_splits(train, test, num_classes=place.info.num_classes)
 
 
 _FILES = "{train,t10k}-{images-idx3,labels-idx1}-ubyte, plain or .gz"

@@ -1,4 +1,4 @@
-"""Images held in memory as bytes; a batch is gathered, augmented and normalized as tensors."""
+"""Images in memory as uint8: gather a batch, crop and flip it, normalize it."""
 
 from __future__ import annotations
 
@@ -11,55 +11,17 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bitcycle.data.base import ImageSplits
 from bitcycle.data.batches import Key
-from bitcycle.data.counter import Purpose, bits, integers
-
-
-class Crops(NamedTuple):
-    """Per sample: the window's upper left corner in the padded image, and 1 if it is mirrored."""
-
-    tops: Tensor
-    lefts: Tensor
-    flips: Tensor
-
-
-def draw_crops(indices: NDArray[np.int64], key: Key, *, padding: int, flip: bool = True) -> Crops:
-    """Crops for these samples: corners uniform over the (2 * padding + 1)^2, flips fair."""
-    positions = 2 * padding + 1
-    tops = integers(bits(key.seed, Purpose.CROP_Y, key.epoch, indices), positions)
-    lefts = integers(bits(key.seed, Purpose.CROP_X, key.epoch, indices), positions)
-    flips = integers(bits(key.seed, Purpose.FLIP, key.epoch, indices), 2)
-    if not flip:
-        flips = np.zeros_like(flips)
-    return Crops(torch.from_numpy(tops), torch.from_numpy(lefts), torch.from_numpy(flips))
-
-
-def crop_and_flip(images: Tensor, crops: Crops, *, padding: int) -> Tensor:
-    """Cut a window of the original size out of each zero-padded image, then mirror some.
-
-    Any dtype, (N, C, H, W) in and out. Every image row of the result is one contiguous run of the
-    padded batch, so the batch is a single `index_select` of such runs.
-    """
-    num, channels, height, width = images.shape
-    device = images.device
-    tops, lefts, flips = (t.to(device) for t in crops)
-    padded = F.pad(images, (padding,) * 4).contiguous()  # (N, C, H + 2p, W + 2p)
-    row_length = width + 2 * padding
-    runs = padded.view(-1).unfold(0, width, 1)  # (every start in memory, W), a view
-    planes = torch.arange(num * channels, device=device).view(num, channels, 1)
-    rows = torch.arange(height, device=device) + tops.view(num, 1, 1)
-    starts = (planes * (height + 2 * padding) + rows) * row_length + lefts.view(num, 1, 1)
-    cropped = runs.index_select(0, starts.view(-1)).view(num, channels, height, width)
-    both = torch.cat([cropped, cropped.flip(3)])  # choosing from both is faster than torch.where
-    return both.index_select(0, torch.arange(num, device=device) + num * flips)
+from bitcycle.data.counter import Purpose, draw_bits, integers
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageArrays:
     """Pixels (N, C, H, W) in uint8 and class numbers (N,) in int64, on one device.
 
-    A value p of channel c is delivered as (p / max_value - mean[c]) / std[c]. With `padding` a
-    training fetch crops at random out of the zero-padded image, with `flip` it mirrors half.
+    A value p of channel c is normalized to (p / max_value - mean[c]) / std[c]. In training,
+    `padding` crops the zero-padded image at random and `flip` mirrors half of the images.
     """
 
     pixels: Tensor
@@ -90,7 +52,7 @@ class ImageArrays:
         return len(self.pixels)
 
     def fetch(self, indices: NDArray[np.int64], key: Key | None) -> tuple[Tensor, Tensor]:
-        """Normalized float32 images and their classes; augmented when there is a key."""
+        """Normalized float32 images and their classes; augmented if there is a key."""
         chosen = torch.from_numpy(np.ascontiguousarray(indices)).to(self.pixels.device)
         pixels = self.pixels.index_select(0, chosen)
         if key is not None and (self.padding or self.flip):
@@ -103,8 +65,74 @@ class ImageArrays:
         return normalize(pixels, mean=self.mean, std=self.std, max_value=self.max_value)
 
     def to(self, device: torch.device | str) -> ImageArrays:
-        """The same images on `device`, where fetches then do their work."""
+        """The same images on `device`; a fetch then runs there."""
         return replace(self, pixels=self.pixels.to(device), targets=self.targets.to(device))
+
+
+def make_splits(
+    train: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
+    *,
+    num_classes: int,
+    statistics: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
+    max_value: float = 255.0,
+    padding: int = 0,
+    flip: bool = False,
+) -> ImageSplits:
+    """Splits from pixels and targets; only training images are augmented.
+
+    statistics: mean and std per channel; by default those of the training images.
+    """
+    mean, std = statistics or channel_statistics(train[0], max_value=max_value)
+
+    def images(pixels: Tensor, targets: Tensor, padding: int, flip: bool) -> ImageArrays:
+        return ImageArrays(
+            pixels=pixels, targets=targets, mean=mean, std=std, max_value=max_value,
+            padding=padding, flip=flip,
+        )  # fmt: skip
+
+    return ImageSplits(
+        train=images(*train, padding, flip), test=images(*test, 0, False), num_classes=num_classes
+    )
+
+
+class Crops(NamedTuple):
+    """Per sample: the upper left corner of its crop in the padded image, and 1 for a flip."""
+
+    tops: Tensor
+    lefts: Tensor
+    flips: Tensor
+
+
+def draw_crops(indices: NDArray[np.int64], key: Key, *, padding: int, flip: bool = True) -> Crops:
+    """Draw crops: corners uniform over the (2 * padding + 1)^2 positions, flips with p = 1/2."""
+    positions = 2 * padding + 1
+    tops = integers(draw_bits(key.seed, Purpose.CROP_Y, key.epoch, indices), positions)
+    lefts = integers(draw_bits(key.seed, Purpose.CROP_X, key.epoch, indices), positions)
+    flips = integers(draw_bits(key.seed, Purpose.FLIP, key.epoch, indices), 2)
+    if not flip:
+        flips = np.zeros_like(flips)
+    return Crops(torch.from_numpy(tops), torch.from_numpy(lefts), torch.from_numpy(flips))
+
+
+def crop_and_flip(images: Tensor, crops: Crops, *, padding: int) -> Tensor:
+    """Crop each zero-padded image to its original size, then flip some horizontally.
+
+    Any dtype, (N, C, H, W) in and out. Every image row of the result is contiguous in the padded
+    batch, so the batch is a single `index_select` of such rows.
+    """
+    num, channels, height, width = images.shape
+    device = images.device
+    tops, lefts, flips = (t.to(device) for t in crops)
+    padded = F.pad(images, (padding,) * 4).contiguous()  # (N, C, H + 2p, W + 2p)
+    row_length = width + 2 * padding
+    runs = padded.view(-1).unfold(0, width, 1)  # (every start in memory, W), a view
+    planes = torch.arange(num * channels, device=device).view(num, channels, 1)
+    rows = torch.arange(height, device=device) + tops.view(num, 1, 1)
+    starts = (planes * (height + 2 * padding) + rows) * row_length + lefts.view(num, 1, 1)
+    cropped = runs.index_select(0, starts.view(-1)).view(num, channels, height, width)
+    both = torch.cat([cropped, cropped.flip(3)])  # choosing from both is faster than torch.where
+    return both.index_select(0, torch.arange(num, device=device) + num * flips)
 
 
 def normalize(

@@ -1,4 +1,8 @@
-"""SNLI, XNLI and files of one's own: labelled pairs of sentences."""
+"""Labelled sentence pairs: SNLI, XNLI and TSV files of your own, and their tokenizer.
+
+`load_files` reads TSV files into `SentencePairs`; `train_tokenizer` makes a byte-level BPE
+tokenizer from them; `EncodedPairs` are the tokenized samples for `Batches` and `OnePass`.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +27,17 @@ COLUMNS = {
     "label": ("label", "gold_label"),
 }
 LANGUAGE = "language"
-NO_LABEL = "-"  # SNLI and MultiNLI: the annotators did not agree
+NO_LABEL = "-"  # SNLI and MultiNLI: the annotators disagreed
+INFERENCE = ("entailment", "neutral", "contradiction")
+SPELLINGS = {"contradictory": "contradiction"}  # in MultiNLI as translated for XNLI
+VALIDATION = ("validation.tsv", "dev.tsv", "valid.tsv")
+SPECIAL = ("[PAD]", "[CLS]", "[SEP]")
+MIN_VOCAB = 256 + len(SPECIAL)  # every byte has a token
+_PURPOSE = "tokenizers"
 
 
-class Row(NamedTuple):
-    """One pair and the line of the file it stands on; language is "" where the file names none."""
+class LabelledPair(NamedTuple):
+    """One line of a file; language is "" if the file has no such column."""
 
     line: int
     premise: str
@@ -36,8 +46,134 @@ class Row(NamedTuple):
     language: str
 
 
-def read_rows(place: Place, path: Path) -> Iterator[Row]:
-    """Every pair of a file that has a label."""
+@dataset(
+    name="pairs",
+    kind="pair",
+    description="Labelled pairs of sentences of your own, any labels",
+    num_classes=2,  # a placeholder: the labels are those of the training file
+    input_shape=(),
+    layout="train.tsv, test.tsv and, if there is one, validation.tsv, in the root; the first line "
+    "names the columns premise, hypothesis, label (and language), with tabs between",
+    source="your own files in this layout",
+)
+def load_own(place: Place) -> PairSplits:
+    """Load TSV files with any labels."""
+    folder = place.folder(["train.tsv"], below=())
+    return _load_tsv(place, folder, labels=None)
+
+
+@dataset(
+    name="snli",
+    kind="pair",
+    description="Stanford Natural Language Inference (Bowman et al. 2015), 3 labels",
+    num_classes=3,
+    input_shape=(),
+    layout="snli_1.0_{train,dev,test}.txt as released, in the root or snli_1.0/; or train.tsv, "
+    "test.tsv (and validation.tsv) with columns label, premise, hypothesis, in the root or snli/",
+    source="snli_1.0.zip of the Stanford NLP group",
+)
+def load_snli(place: Place) -> PairSplits:
+    """Load the released files, or TSV files of some of its pairs."""
+    released = "snli_1.0_{}.txt"
+    folder = place.folder([released.format("train"), "train.tsv"], below=("snli_1.0", "snli"))
+    if (folder / released.format("train")).is_file():
+        train, validation, test = (
+            place.file(folder, released.format(split)) for split in ("train", "dev", "test")
+        )
+        return load_files(place, train=train, test=test, validation=validation)
+    return _load_tsv(place, folder, labels=INFERENCE)
+
+
+@dataset(
+    name="xnli",
+    kind="pair",
+    description="Trained on English MultiNLI, tested in 15 languages (Conneau et al. 2018)",
+    num_classes=3,
+    input_shape=(),
+    layout="multinli.train.en.tsv, in the root, multinli/ or XNLI-MT-1.0/multinli/, and "
+    "xnli.dev.tsv and xnli.test.tsv, in the root or XNLI-1.0/",
+    source="XNLI-MT-1.0.zip and XNLI-1.0.zip of the XNLI page (Facebook Research)",
+)
+def load_xnli(place: Place) -> PairSplits:
+    """Load English training pairs, and validation and test pairs in all languages."""
+    training = "multinli.train.en.tsv"
+    below = ("multinli", "XNLI-MT-1.0/multinli", "XNLI-MT-1.0")
+    train = place.folder([training], below=below) / training
+    folder = place.folder(["xnli.test.tsv", "xnli.dev.tsv"], below=("XNLI-1.0", "XNLI"))
+    test, validation = (place.file(folder, f"xnli.{split}.tsv") for split in ("test", "dev"))
+    return load_files(place, train=train, test=test, validation=validation)
+
+
+def _load_tsv(place: Place, folder: Path, labels: tuple[str, ...] | None) -> PairSplits:
+    """Load train.tsv, test.tsv and, if there is one, the validation file."""
+    return load_files(
+        place,
+        train=place.file(folder, "train.tsv"),
+        test=place.file(folder, "test.tsv"),
+        validation=next((folder / n for n in VALIDATION if (folder / n).is_file()), None),
+        labels=labels,
+    )
+
+
+def load_files(
+    place: Place,
+    *,
+    train: Path,
+    test: Path,
+    validation: Path | None,
+    labels: tuple[str, ...] | None = INFERENCE,
+) -> PairSplits:
+    """Read the files of a dataset; without `labels`, the sorted labels of the training file."""
+    paths = {"train": train, "test": test, "validation": validation}
+    read = {name: list(read_pairs(place, path)) for name, path in paths.items() if path is not None}
+    for name, found in read.items():
+        if not found:
+            raise place.damaged(paths[name] or train, "none of its pairs has a label")
+    if labels is None:
+        labels = tuple(sorted({pair.label for pair in read["train"]}))
+        if len(labels) < 2:
+            raise place.damaged(train, f"its only label is {labels[0]!r}; a task needs two or more")
+    names = {pair.language for found in read.values() for pair in found}
+    languages = ("", *sorted(names - {""}))
+    label_ids = {label: number for number, label in enumerate(labels)}
+    language_ids = {language: number for number, language in enumerate(languages)}
+    splits = {
+        name: _index_pairs(place, paths[name] or train, found, label_ids, language_ids)
+        for name, found in read.items()
+    }
+    return PairSplits(
+        train=splits["train"],
+        test=splits["test"],
+        validation=splits.get("validation"),
+        labels=labels,
+        languages=languages,
+    )
+
+
+def _index_pairs(
+    place: Place,
+    path: Path,
+    pairs: list[LabelledPair],
+    labels: Mapping[str, int],
+    languages: Mapping[str, int],
+) -> SentencePairs:
+    numbers = []
+    for pair in pairs:
+        number = labels.get(pair.label, labels.get(SPELLINGS.get(pair.label, "")))
+        if number is None:
+            known = ", ".join(labels)
+            raise place.damaged(path, f"line {pair.line}: label {pair.label!r} is none of {known}")
+        numbers.append(number)
+    return SentencePairs(
+        premises=tuple(pair.premise for pair in pairs),
+        hypotheses=tuple(pair.hypothesis for pair in pairs),
+        labels=np.array(numbers, np.int64),
+        languages=np.array([languages[pair.language] for pair in pairs], np.int64),
+    )
+
+
+def read_pairs(place: Place, path: Path) -> Iterator[LabelledPair]:
+    """Yield the labelled pairs of a TSV file."""
     lines = _decoded_lines(place, path)
     first = next(lines, None)
     if first is None:
@@ -51,12 +187,16 @@ def read_rows(place: Place, path: Path) -> Iterator[Row]:
     for number, text in lines:
         cells = text.split("\t")
         if not num_needed <= len(cells) <= num_named:
-            raise place.damaged(path, _wrong_number(number, len(cells), names))
+            raise place.damaged(
+                path,
+                f"line {number} has {len(cells)} tab-separated column{'s' * (len(cells) != 1)}, "
+                f"line 1 names {num_named}: {_shortened(names)}",
+            )
         is_empty = False
         label = cells[wanted["label"]].strip()
         if label == NO_LABEL:
             continue
-        yield Row(
+        yield LabelledPair(
             line=number,
             premise=cells[wanted["premise"]],
             hypothesis=cells[wanted["hypothesis"]],
@@ -68,7 +208,7 @@ def read_rows(place: Place, path: Path) -> Iterator[Row]:
 
 
 def _decoded_lines(place: Place, path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered from 1; only a newline ends a line, other separators of Unicode are text."""
+    """Lines with their numbers from 1; only a newline ends a line, not Unicode separators."""
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
             try:
@@ -91,30 +231,19 @@ def _find(place: Place, path: Path, names: list[str], role: str) -> int:
     )
 
 
-def _wrong_number(line: int, number: int, names: list[str]) -> str:
-    return (
-        f"line {line} has {number} tab-separated column{'s' * (number != 1)}, line 1 names "
-        f"{len(names)}: {_shortened(names)}"
-    )
-
-
 def _shortened(names: list[str], most: int = 120) -> str:
     text = ", ".join(names)
     return text if len(text) <= most else f"{text[:most]}..."
 
 
-SPECIAL = ("[PAD]", "[CLS]", "[SEP]")
-SMALLEST = 256 + len(SPECIAL)  # every byte has a token
-_PURPOSE = "tokenizers"
-
-
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> str:
-    """The JSON of a tokenizer: lower case, [CLS] premise [SEP] hypothesis [SEP].
+    """Train a lower-case byte-level BPE tokenizer; returns its JSON.
 
-    It has at most `vocab_size` tokens, fewer when the text has fewer pairs to merge.
+    It encodes a pair as [CLS] premise [SEP] hypothesis [SEP] and has at most `vocab_size` tokens,
+    fewer if the text has fewer pairs to merge.
     """
-    if vocab_size < SMALLEST:
-        raise ValueError(f"vocab_size ({vocab_size}) must be at least {SMALLEST}: bytes and marks")
+    if vocab_size < MIN_VOCAB:
+        raise ValueError(f"vocab_size ({vocab_size}) must be at least {MIN_VOCAB}: bytes and marks")
     package = require("tokenizers", extra="transformers", purpose=_PURPOSE)
     tokenizer = package.Tokenizer(package.models.BPE())
     normal = package.normalizers
@@ -139,14 +268,14 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> str:
 
 
 def read_tokenizer(text: str, *, length: int, source: str | Path = "tokenizer") -> Any:
-    """A tokenizer from its JSON that cuts and pads every pair to `length` tokens.
+    """A tokenizer from its JSON that truncates and pads every pair to `length` tokens.
 
-    Padded with the token the JSON names for it, so it must have a `padding` section.
+    The JSON must have a `padding` section, which names the padding token.
     """
     package = require("tokenizers", extra="transformers", purpose=_PURPOSE)
     try:
         tokenizer = package.Tokenizer.from_str(text)
-    except Exception as error:  # the package raises nothing more special
+    except Exception as error:  # the package raises plain Exception
         raise ValueError(f"{source} is not the JSON of a tokenizer: {error}") from None
     if tokenizer.padding is None:
         raise ValueError(f"{source} names no token to pad with (its `padding` is null)")
@@ -157,9 +286,9 @@ def read_tokenizer(text: str, *, length: int, source: str | Path = "tokenizer") 
 
 
 class PairEncoder:
-    """Pairs -> int64 (N, 3, length): tokens, mask (1: a token, 0: padding), which sentence.
+    """Encode pairs as int64 (N, 3, length): token ids, attention mask, token type ids.
 
-    The tokenizer's JSON is made when it is first needed; set `text` before that to bring one.
+    `make` returns the tokenizer's JSON and is called at the first use, unless `text` is set before.
     """
 
     def __init__(self, make: Callable[[], str], *, length: int) -> None:
@@ -173,12 +302,12 @@ class PairEncoder:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The tokenizer itself."""
+        """The tokenizer."""
         return read_tokenizer(self.text, length=self.length)
 
     @property
     def vocab_size(self) -> int:
-        """How many tokens there are."""
+        """The number of tokens."""
         size: int = self.tokenizer.get_vocab_size()
         return size
 
@@ -190,9 +319,9 @@ class PairEncoder:
 
 @dataclass(frozen=True, eq=False)
 class EncodedPairs:
-    """Samples of a task; a target is label + num_labels * language.
+    """Tokenized pairs as samples; a target is label + num_labels * language.
 
-    One number for both, so that a target is a number as everywhere; `split_targets` undoes it.
+    `split_targets` separates them.
     """
 
     pairs: SentencePairs
@@ -200,13 +329,13 @@ class EncodedPairs:
     num_labels: int
     device: torch.device | str = "cpu"
 
-    num_prefetch = 0  # some milliseconds, on threads of the tokenizer's own
+    num_prefetch = 0  # a fetch takes milliseconds; the tokenizer has its own threads
 
     def __len__(self) -> int:
         return len(self.pairs)
 
     def fetch(self, indices: NDArray[np.int64], key: Key | None) -> tuple[Tensor, Tensor]:
-        """Those pairs, in that order; there is no augmentation."""
+        """Inputs and targets of these pairs, without augmentation."""
         pairs = self.pairs
         inputs = self.encoder([(pairs.premises[i], pairs.hypotheses[i]) for i in indices])
         targets = pairs.labels[indices] + self.num_labels * pairs.languages[indices]
@@ -218,144 +347,9 @@ class EncodedPairs:
 
 
 def split_targets(targets: Tensor, num_labels: int) -> tuple[Tensor, Tensor]:
-    """Labels and languages.
+    """Labels and languages of targets.
 
     >>> split_targets(torch.tensor([2, 3, 7]), 3)
     (tensor([2, 0, 1]), tensor([0, 1, 2]))
     """
     return targets % num_labels, targets // num_labels
-
-
-INFERENCE = ("entailment", "neutral", "contradiction")
-SPELLINGS = {"contradictory": "contradiction"}  # in MultiNLI as translated for XNLI
-VALIDATION = ("validation.tsv", "dev.tsv", "valid.tsv")
-
-
-def load_files(
-    place: Place,
-    *,
-    train: Path,
-    test: Path,
-    validation: Path | None,
-    labels: tuple[str, ...] | None = INFERENCE,
-) -> PairSplits:
-    """Read the files; without `labels` they are those of the training file, in sorted order."""
-    paths = {"train": train, "test": test, "validation": validation}
-    rows = {name: list(read_rows(place, path)) for name, path in paths.items() if path is not None}
-    for name, found in rows.items():
-        if not found:
-            raise place.damaged(paths[name] or train, "none of its pairs has a label")
-    if labels is None:
-        labels = tuple(sorted({row.label for row in rows["train"]}))
-        if len(labels) < 2:
-            raise place.damaged(train, f"its only label is {labels[0]!r}; a task needs two or more")
-    names = {row.language for found in rows.values() for row in found}
-    languages = ("", *sorted(names - {""}))
-    label_numbers = {label: number for number, label in enumerate(labels)}
-    language_numbers = {language: number for number, language in enumerate(languages)}
-    splits = {
-        name: _numbered(place, paths[name] or train, found, label_numbers, language_numbers)
-        for name, found in rows.items()
-    }
-    return PairSplits(
-        train=splits["train"],
-        test=splits["test"],
-        validation=splits.get("validation"),
-        labels=labels,
-        languages=languages,
-    )
-
-
-def _numbered(
-    place: Place,
-    path: Path,
-    rows: list[Row],
-    labels: Mapping[str, int],
-    languages: Mapping[str, int],
-) -> SentencePairs:
-    numbers = []
-    for row in rows:
-        number = labels.get(row.label, labels.get(SPELLINGS.get(row.label, "")))
-        if number is None:
-            known = ", ".join(labels)
-            raise place.damaged(path, f"line {row.line}: label {row.label!r} is none of {known}")
-        numbers.append(number)
-    return SentencePairs(
-        premises=tuple(row.premise for row in rows),
-        hypotheses=tuple(row.hypothesis for row in rows),
-        labels=np.array(numbers, np.int64),
-        languages=np.array([languages[row.language] for row in rows], np.int64),
-    )
-
-
-def _optional(folder: Path, *names: str) -> Path | None:
-    return next((folder / name for name in names if (folder / name).is_file()), None)
-
-
-@dataset(
-    name="pairs",
-    kind="pair",
-    description="Labelled pairs of sentences of your own, any labels",
-    num_classes=2,  # a placeholder: the labels are those of the training file
-    input_shape=(),
-    layout="train.tsv, test.tsv and, if there is one, validation.tsv, in the root; the first line "
-    "names the columns premise, hypothesis, label (and language), with tabs between",
-    source="your own files in this layout",
-)
-def load_own(place: Place) -> PairSplits:
-    """Whatever labels the training file has."""
-    folder = place.folder(["train.tsv"], below=())
-    return load_files(
-        place,
-        train=place.file(folder, "train.tsv"),
-        test=place.file(folder, "test.tsv"),
-        validation=_optional(folder, *VALIDATION),
-        labels=None,
-    )
-
-
-@dataset(
-    name="snli",
-    kind="pair",
-    description="Stanford Natural Language Inference (Bowman et al. 2015), 3 labels",
-    num_classes=3,
-    input_shape=(),
-    layout="snli_1.0_{train,dev,test}.txt as released, in the root or snli_1.0/; or train.tsv, "
-    "test.tsv (and validation.tsv) with columns label, premise, hypothesis, in the root or snli/",
-    source="snli_1.0.zip of the Stanford NLP group",
-)
-def load_snli(place: Place) -> PairSplits:
-    """The release, or plain files of (some of) its pairs."""
-    released = "snli_1.0_{}.txt"
-    folder = place.folder([released.format("train"), "train.tsv"], below=("snli_1.0", "snli"))
-    if (folder / released.format("train")).is_file():
-        train, validation, test = (
-            place.file(folder, released.format(split)) for split in ("train", "dev", "test")
-        )
-        return load_files(place, train=train, test=test, validation=validation)
-    return load_files(
-        place,
-        train=place.file(folder, "train.tsv"),
-        test=place.file(folder, "test.tsv"),
-        validation=_optional(folder, *VALIDATION),
-    )
-
-
-@dataset(
-    name="xnli",
-    kind="pair",
-    description="Trained on English MultiNLI, tested in 15 languages (Conneau et al. 2018)",
-    num_classes=3,
-    input_shape=(),
-    layout="multinli.train.en.tsv, in the root, multinli/ or XNLI-MT-1.0/multinli/, and "
-    "xnli.dev.tsv and xnli.test.tsv, in the root or XNLI-1.0/",
-    source="XNLI-MT-1.0.zip and XNLI-1.0.zip of the XNLI page (Facebook Research)",
-)
-def load_xnli(place: Place) -> PairSplits:
-    """Validation and test have every language."""
-    training = "multinli.train.en.tsv"
-    below = ("multinli", "XNLI-MT-1.0/multinli", "XNLI-MT-1.0")
-    train = place.folder([training], below=below) / training
-    folder = place.folder(["xnli.test.tsv", "xnli.dev.tsv"], below=("XNLI-1.0", "XNLI"))
-    test, validation = (place.file(folder, f"xnli.{split}.tsv") for split in ("test", "dev"))
-    return load_files(place, train=train, test=test, validation=validation)

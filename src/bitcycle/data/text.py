@@ -1,18 +1,21 @@
-"""The words of a training text, counted once and kept in a cache that nothing can half-write."""
+"""Text for language models: Penn Treebank and WikiText as word indices, cut into batches.
+
+`load_corpus` reads the files with the vocabulary of the training text, which is cached. `Streams`
+and `StreamPass` cut a text into columns for truncated backpropagation through time (LSTM),
+`Blocks` into independent sequences (transformer).
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import tempfile
 from array import array
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +24,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bitcycle.data.base import END_OF_LINE, UNKNOWN, Corpus, Place, dataset
-from bitcycle.data.batches import IGNORE, Batch, Key, check_position, slice_bounds
+from bitcycle.data.batches import IGNORE, Batch, Key, StepBatches, check_position, slice_bounds
+from bitcycle.files import write_text
+
+SPLITS = ("train", "valid", "test")
 
 
 def build_vocabulary(path: Path) -> tuple[str, ...]:
-    """The words of a text file, most frequent first (ties by the alphabet), one `<eos>` per line.
+    """The words of a text file, most frequent first (ties alphabetically), with `<eos>` per line.
 
-    `<unk>` is added when the text does not have it, for unseen words of the other splits.
+    `<unk>` is added if the text does not contain it, for unknown words of the other splits.
     """
     counts: Counter[str] = Counter()
     num_lines = 0
@@ -41,20 +47,22 @@ def build_vocabulary(path: Path) -> tuple[str, ...]:
 
 
 def cached_vocabulary(path: Path, cache_dir: Path | None = None) -> tuple[str, ...]:
-    """`build_vocabulary`, looked up in the cache by the content of the file.
+    """`build_vocabulary`, cached by the SHA-256 of the file.
 
-    A damaged cache is rebuilt, a read-only one is done without. The cache folder is `cache_dir`,
-    or bitcycle's in the user's cache folder.
+    A damaged cache is rebuilt; one that cannot be written is skipped. The cache folder is
+    `cache_dir`, or bitcycle's in the user's cache folder.
     """
-    digest = content_digest(path)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
     folder = cache_dir or default_cache_dir()
     cache = folder / f"vocabulary-{digest[:32]}.json"
-    known = _read(cache, digest)
+    known = _read_cache(cache, digest)
     if known is not None:
         return known
     words = build_vocabulary(path)
-    with suppress(OSError):  # a cache that cannot be written costs time, nothing else
-        write_atomically(cache, json.dumps({"sha256": digest, "words": words}))
+    with suppress(OSError):  # without a cache, loading takes longer
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(cache, json.dumps({"sha256": digest, "words": words}))
     return words
 
 
@@ -64,29 +72,7 @@ def default_cache_dir() -> Path:
     return (Path(base) if base else Path("~/.cache").expanduser()) / "bitcycle"
 
 
-def content_digest(path: Path) -> str:
-    """The SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that at any moment it is absent, old or new, never partial."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)
-        raise
-
-
-def _read(cache: Path, digest: str) -> tuple[str, ...] | None:
+def _read_cache(cache: Path, digest: str) -> tuple[str, ...] | None:
     try:
         content = json.loads(cache.read_text(encoding="utf-8"))
         words = content["words"]
@@ -101,11 +87,8 @@ def _read(cache: Path, digest: str) -> tuple[str, ...] | None:
     return tuple(words) if is_sound else None
 
 
-SPLITS = ("train", "valid", "test")
-
-
 def encode(path: Path, vocabulary: tuple[str, ...]) -> Tensor:
-    """The words of a file as numbers, `<eos>` after each line, unseen words as `<unk>`."""
+    """The words of a file as indices, `<eos>` after each line, unknown words as `<unk>`."""
     numbers = {word: number for number, word in enumerate(vocabulary)}
     end, unknown = numbers[END_OF_LINE], numbers[UNKNOWN]
     encoded = array("i")
@@ -117,7 +100,7 @@ def encode(path: Path, vocabulary: tuple[str, ...]) -> Tensor:
 
 
 def load_corpus(place: Place, file_name: str, below: tuple[str, ...]) -> Corpus:
-    """Three splits with the vocabulary of the training text; `file_name` has {} for the split."""
+    """Load three splits with the vocabulary of the training text; {} in the name is the split."""
     folder = place.folder([file_name.format("train")], below=below)
     paths = [place.file(folder, file_name.format(split)) for split in SPLITS]
     for path in paths:
@@ -170,12 +153,12 @@ for _name, _num_words, _size in (
     )(partial(load_corpus, file_name="wiki.{}.tokens", below=(_name,)))
 
 
-class Streams:
-    """Training windows (bptt, columns) at explicit positions; the last words that do not fill a row
-    of all columns are left out, the last window of an epoch may be shorter.
+class Streams(StepBatches):
+    """Training batches (bptt, columns) of a text in `batch_size` parallel columns.
 
-    Processes and micro-batches divide the columns. State goes from a batch to the next one of the
-    same micro-batch number, and starts anew where `starts_stream` is set: at every epoch's start.
+    Words at the end that do not fill a row are left out; the last batch of an epoch may be shorter.
+    Ranks and micro-batches divide the columns. The recurrent state goes from a batch to the next
+    one of the same micro-batch, and is reset at `starts_stream`: at the start of every epoch.
     """
 
     def __init__(
@@ -188,7 +171,9 @@ class Streams:
         world_size: int = 1,
         num_micro: int = 1,
     ) -> None:
-        check_position(rank=rank, world_size=world_size, batch_size=batch_size, num_micro=num_micro)
+        super().__init__(
+            batch_size=batch_size, rank=rank, world_size=world_size, num_micro=num_micro
+        )
         _check_bptt(bptt)
         num_rows = (len(tokens) - 1) // batch_size
         if num_rows < 1:
@@ -197,21 +182,15 @@ class Streams:
                 "use a smaller batch_size"
             )
         used = num_rows * batch_size
-        self.batch_size, self.bptt, self.num_micro = batch_size, bptt, num_micro
-        self.rank, self.world_size = rank, world_size
+        self.bptt = bptt
         self._inputs = tokens[:used].view(batch_size, num_rows).t()  # (rows, columns)
         self._targets = tokens[1 : used + 1].view(batch_size, num_rows).t()
         self.steps_per_epoch = -(-num_rows // bptt)
 
     def batch_at(self, step: int, micro: int = 0) -> Batch:
-        """This process's columns of micro-batch `micro` of optimizer step `step` (0-based)."""
-        if step < 0:
-            raise ValueError(f"step ({step}) must not be negative")
-        if not 0 <= micro < self.num_micro:
-            raise ValueError(f"micro ({micro}) must be in 0..{self.num_micro - 1}")
+        """This rank's columns of micro-batch `micro` of a step (0-based)."""
+        start, stop = self.slice_of(self.batch_size, step, micro)
         epoch, position = divmod(step, self.steps_per_epoch)
-        num_slices, slice_number = self.num_micro * self.world_size, micro * self.world_size
-        start, stop = slice_bounds(self.batch_size, num_slices, slice_number + self.rank)
         rows = slice(position * self.bptt, (position + 1) * self.bptt)
         return Batch(
             inputs=self._inputs[rows, start:stop].long().contiguous(),
@@ -223,18 +202,12 @@ class Streams:
             starts_stream=position == 0,
         )
 
-    def from_step(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
-        """Every micro-batch of the steps start ... stop - 1, for ever without a stop."""
-        for step in count(start) if stop is None else range(start, stop):
-            for micro in range(self.num_micro):
-                yield self.batch_at(step, micro)
-
 
 class StreamPass:
-    """Every word predicted exactly once (but the first), for evaluation; iterable repeatedly.
+    """Predict every word but the first exactly once, for evaluation; can be iterated again.
 
-    Columns are filled up at the end with the target IGNORE, so no word is left out. Processes
-    divide the columns; one that gets no column has no batches.
+    Columns are padded with the target IGNORE. Ranks divide the columns; a rank without a column
+    has no batches.
     """
 
     def __init__(
@@ -279,11 +252,11 @@ def _check_bptt(bptt: int) -> None:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Blocks:
-    """Block i is words i * length ... (i + 1) * length, its targets are the words that follow.
+    """Samples for `Batches` and `OnePass`: block i is the words i * length ... (i + 1) * length.
 
-    For training the last, short block is left out; with `keep_last` (evaluation) it is filled up
-    with the target IGNORE, so that every word but the first is predicted exactly once. To be
-    iterated by `Batches` and `OnePass`; inputs and targets are (batch, length).
+    Its targets are the words that follow; both are (batch, length). In training the last, short
+    block is left out. With `keep_last` it is padded with the target IGNORE, so that an evaluation
+    predicts every word but the first exactly once.
     """
 
     tokens: Tensor
@@ -305,7 +278,7 @@ class Blocks:
         return -(-num_targets // self.length) if self.keep_last else num_targets // self.length
 
     def fetch(self, indices: NDArray[np.int64], key: Key | None) -> tuple[Tensor, Tensor]:
-        """Inputs and targets; text has no augmentation, the key is not used."""
+        """Inputs and targets of these blocks, without augmentation."""
         device = self.tokens.device
         starts = torch.from_numpy(np.ascontiguousarray(indices)).to(device).view(-1, 1)
         positions = starts * self.length + torch.arange(self.length, device=device)

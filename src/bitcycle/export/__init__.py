@@ -1,4 +1,4 @@
-"""Trained models as files for elsewhere: ONNX, safetensors, or a plain torch state."""
+"""Export trained models to ONNX, safetensors, or a torch state dict."""
 
 from bitcycle.export.model import Exported, ExportedFile, export_model, load_exported
 from bitcycle.export.onnx_file import OnnxModel

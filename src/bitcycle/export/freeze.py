@@ -1,8 +1,8 @@
-"""A copy of a trained model whose grids are fixed: what all three kinds of files are made from.
+"""Freeze a trained model: a copy with fixed quantization grids, from which all files are written.
 
-Every converted layer multiplies through `QuantizedLayer.multiply`. The copy is called once on
-example inputs, and each such product leaves its grids: the weight's, from the weight; the
-activations', from the ranges that training observed.
+Every converted layer multiplies through `QuantizedLayer.multiply`. `freeze` calls the copy once on
+example inputs and records the grids of each product: those of weights from the weights, those of
+activations from the ranges that training observed.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ from bitcycle.quantizers.base import Quantizer, Range
 from bitcycle.quantizers.sbm import SBM
 from bitcycle.train.evaluate import is_converted
 
+EXPORTABLE = (SBM, AbsMax)  # quantizers with plain affine grids; pow2 is an absmax
+
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """The grid of one operand; scale and offset broadcast against it.
+    """The affine grid of one operand: value = code * scale + offset.
 
-    lowest: the smallest code that is used; a symmetric grid leaves out 0.
+    scale and offset broadcast against the operand. lowest: the smallest code in use; a symmetric
+    grid does not use 0.
     """
 
     bits: int
@@ -48,7 +51,7 @@ class Grid:
 
     @property
     def zero_point(self) -> Tensor | None:
-        """The whole-numbered code of 0, if every offset is exactly that many steps; else None.
+        """The integer code of 0; None if an offset is not an integer multiple of its scale.
 
         >>> Grid(bits=8, scale=torch.tensor(0.5), offset=torch.tensor(-2.0)).zero_point
         tensor(4.)
@@ -63,12 +66,12 @@ class Grid:
         """The values of the smallest and the largest code."""
         return self.lowest * self.scale + self.offset, self.highest * self.scale + self.offset
 
-    def put(self, x: Tensor) -> Tensor:
-        """The nearest values of the grid, half to even."""
+    def round(self, x: Tensor) -> Tensor:
+        """Round to the nearest values of the grid, half to even."""
         return self.decode(self.codes_of(x))
 
     def codes_of(self, x: Tensor) -> Tensor:
-        """Codes as whole numbers in the dtype of `x`."""
+        """The codes of values, as integers in the dtype of `x`."""
         return ((x - self.offset) / self.scale).round().clamp(self.lowest, self.highest)
 
     def decode(self, codes: Tensor) -> Tensor:
@@ -76,27 +79,13 @@ class Grid:
         return codes.to(self.scale.dtype) * self.scale + self.offset
 
 
-def grid_of(quantizer: Quantizer, role: str, x: Tensor, levels: Tensor, within: Range) -> Grid:
-    """The grid on which a rule puts `x` within this range, whatever `x` holds."""
-    quantized = quantizer.encode(role, x, levels, within)
-    assert quantized.scale is not None
-    assert quantized.offset is not None
-    bits = int(levels).bit_length()
-    lowest, _ = quantizer.integer_range(min(bits, 8)) or (0, 0)
-    return Grid(bits=bits, scale=quantized.scale, offset=quantized.offset, lowest=lowest)
-
-
-KINDS = (SBM, AbsMax)  # affine grids, and nothing before them; pow2 is an absmax
-
-
 @dataclass(frozen=True, kw_only=True)
 class Product:
-    """One product of a layer: where its second operand comes from, and the grids of both.
+    """One product of a layer, with the grids of its two operands; None for a float operand.
 
-    row: which of the layer's products (the row of its activation range). weight: the part of a
-    parameter that is multiplied, in the shape against which its grid broadcasts; None for a
-    product of two activations, and then `second` is the other one's grid. A grid that is None:
-    the operand has no bits.
+    row: the row of the layer's activation ranges, which identifies the product. weight: the part of
+    a parameter that is multiplied, in the shape against which its grid broadcasts; None for a
+    product of two activations.
     """
 
     layer: str
@@ -107,7 +96,7 @@ class Product:
 
     @property
     def codes(self) -> Tensor:
-        """The weight's codes, as whole numbers of float."""
+        """The weight's codes, as integers in float."""
         assert self.weight is not None
         assert self.second is not None
         return self.second.codes_of(self.weight)
@@ -115,7 +104,7 @@ class Product:
 
 @dataclass
 class Frozen:
-    """The copy, in evaluation mode, and its products in the order of the first call."""
+    """A copy of a model in evaluation mode, and its products in the order of their calls."""
 
     model: nn.Module
     products: list[Product] = field(default_factory=list)
@@ -129,7 +118,7 @@ class Frozen:
 
 
 def freeze(model: nn.Module, inputs: Sequence[Any]) -> Frozen:
-    """The grids of a converted model at its present bits; the model itself is not touched.
+    """Copy a converted model and record its grids at its current bits; the model is unchanged.
 
     >>> from bitcycle.model_precision import set_precision
     >>> from bitcycle.calibrate import calibrate
@@ -142,12 +131,12 @@ def freeze(model: nn.Module, inputs: Sequence[Any]) -> Frozen:
     """
     frozen = Frozen(copy.deepcopy(model).eval())
     for parameter in frozen.model.parameters():
-        parameter.data = parameter.data.contiguous()  # a channels_last model, for one
+        parameter.data = parameter.data.contiguous()  # a channels_last model is not
     if not is_converted(model):
         return frozen
     layers = [(entry.name, layer) for entry, layer in quantized_layers(frozen.model)]
     for name, layer in layers:
-        _check(name, layer)
+        _check_exportable(name, layer)
 
     def record(name: str, layer: QuantizedLayer) -> Callable[..., Tensor]:
         def multiply(geometry: Any, a: Tensor, w: Tensor, bias: Any = None, **how: Any) -> Tensor:
@@ -156,23 +145,23 @@ def freeze(model: nn.Module, inputs: Sequence[Any]) -> Frozen:
 
         return multiply
 
-    with torch.no_grad(), multiplying(layers, record):
+    with torch.no_grad(), replaced_multiply(layers, record):
         frozen.model(*inputs)
     each = {(product.layer, product.row): product for product in frozen.products}
-    frozen.products = list(each.values())  # a layer that is called twice has one grid
+    frozen.products = list(each.values())  # a layer that is called twice has one grid only
     used = {product.layer for product in frozen.products}
     missing = [name for name, layer in layers if layer.is_active and name not in used]
     if missing:
-        raise _refused(missing[0], "it was not used when the model was called on the example")
+        raise _refused(missing[0], "the call on the example inputs did not use it")
     return frozen
 
 
 @contextmanager
-def multiplying(
+def replaced_multiply(
     layers: Sequence[tuple[str, QuantizedLayer]],
     make: Callable[[str, QuantizedLayer], Callable[..., Tensor]],
 ) -> Iterator[None]:
-    """Layers whose products are computed by another function, for a while."""
+    """Replace the `multiply` of layers inside the `with`."""
     for name, layer in layers:
         layer.__dict__["multiply"] = make(name, layer)
     try:
@@ -217,8 +206,18 @@ def _act_grid(layer: QuantizedLayer, x: Tensor, row: int) -> Grid | None:
     return grid_of(layer.settings.quantizer, "act", x.new_zeros(()), levels, (low, low + spread))
 
 
-def _check(name: str, layer: QuantizedLayer) -> None:
-    """Raise for a layer whose evaluation is not a product on fixed affine grids."""
+def grid_of(quantizer: Quantizer, role: str, x: Tensor, levels: Tensor, within: Range) -> Grid:
+    """The grid of a quantizer for `x` within this range."""
+    quantized = quantizer.encode(role, x, levels, within)
+    assert quantized.scale is not None
+    assert quantized.offset is not None
+    bits = int(levels).bit_length()
+    lowest, _ = quantizer.integer_range(min(bits, 8)) or (0, 0)
+    return Grid(bits=bits, scale=quantized.scale, offset=quantized.offset, lowest=lowest)
+
+
+def _check_exportable(name: str, layer: QuantizedLayer) -> None:
+    """Raise ValueError for a layer whose evaluation is not a product on fixed affine grids."""
     if not layer.is_active:
         return
     quantizer: Quantizer = layer.settings.quantizer
@@ -227,10 +226,10 @@ def _check(name: str, layer: QuantizedLayer) -> None:
     if isinstance(layer, QuantizedLookup):
         raise _refused(name, "a lookup on grids is not exported")
     if isinstance(layer, PerNodeLayer):
-        raise _refused(name, "its grids are taken anew for every node")
+        raise _refused(name, "its grids are computed for every node")
     if isinstance(layer, QuantizedNorm):
-        raise _refused(name, f"{type(quantizer).__name__} normalizes by a rule of its own")
-    if not isinstance(quantizer, KINDS):
+        raise _refused(name, f"{type(quantizer).__name__} quantizes the normalization itself")
+    if not isinstance(quantizer, EXPORTABLE):
         raise _refused(
             name,
             f"grids of {type(quantizer).__name__} are not exported (sbm, absmax and pow2 are)",

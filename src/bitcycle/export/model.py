@@ -1,4 +1,4 @@
-"""`export_model`: a converted model, at its present bits, as a file."""
+"""Export a model to a file and load it back: `export_model` and `load_exported`."""
 
 from __future__ import annotations
 
@@ -26,84 +26,12 @@ from bitcycle.registry import unknown_name
 
 READERS = {".pt": read_plain, ".safetensors": read_safetensors}
 SUFFIXES = {"onnx": ".onnx", "safetensors": ".safetensors", "torch": ".pt"}
-
-
-@dataclass(frozen=True)
-class Exported:
-    """The tensors of a file, weights as floats on their grids, and what it says about itself."""
-
-    about: dict[str, Any]
-    state: dict[str, Tensor]
-
-
-@overload
-def load_exported(path: str | Path) -> OnnxModel | Exported: ...
-@overload
-def load_exported(path: str | Path, model: nn.Module) -> nn.Module: ...
-
-
-def load_exported(path: str | Path, model: nn.Module | None = None) -> nn.Module | Exported:
-    """An ONNX file as a module (`OnnxModel`); others as `Exported`, or loaded into `model`.
-
-    model: a float model of the same architecture, which takes the state in place and is returned in
-    evaluation mode. From safetensors it also takes the activation grids: its layers are converted
-    and put activations on the grids of the export, the weights being on theirs already. Nothing is
-    unpickled but tensors.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist; write it with bitcycle export")
-    if path.suffix == ".onnx":
-        return OnnxModel(path)
-    if path.suffix not in READERS:
-        known = ", ".join(SUFFIXES.values())
-        raise ValueError(f"{path} is not an exported model: its name must end in one of {known}")
-    about, state = READERS[path.suffix](path)
-    if model is None:
-        return Exported(about, state)
-    _check_fit(model, state, path)
-    _take_act_grids(model, about, path)
-    model.load_state_dict(state)
-    return model.eval()
-
-
-def _check_fit(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
-    """Raise before anything of the model is changed."""
-    own, given = (
-        {name: value for name, value in tensors.items() if not name.endswith("act_range")}
-        for tensors in (model.state_dict(), state)
-    )
-    wrong = sorted(own.keys() ^ given.keys())
-    wrong += [name for name in own.keys() & given.keys() if own[name].shape != given[name].shape]
-    if wrong:
-        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        raise ValueError(
-            f"{path} was written of another architecture than this model: they differ in "
-            f"{', '.join(wrong[:3])}{more}"
-        )
-
-
-def _take_act_grids(model: nn.Module, about: dict[str, Any], path: Path) -> None:
-    """Convert the layers that put activations on grids; a .pt has none."""
-    if "activations" not in about or "quantizer" not in about:
-        return
-    try:
-        names = list(about["precision"])
-        rule = about["quantizer"]
-        quantizer = QUANTIZERS[rule["name"]](**rule["options"])
-        bits = {n: Precision.parse(b).replace(weight=None) for n, b in about["precision"].items()}
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged ({error!r}); export the run again") from None
-    quantize_model(model, quantizer, only=None if names == [""] else names, kernel="simulate")
-    set_precision(model, bits[""] if names == [""] else bits)
-
-
 Target = Literal["onnx", "safetensors", "torch"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedFile:
-    """What was written. ways: of an ONNX file, how many grids it says in which words."""
+    """A written file. ways: how ONNX represents the grids, with their numbers."""
 
     path: Path
     to: Target
@@ -121,12 +49,12 @@ def export_model(
     codes: bool = False,
     source: dict[str, Any] | None = None,
 ) -> ExportedFile:
-    """Write the model as it evaluates now, without changing it.
+    """Write a model to a file as it evaluates at its current bits; the model is unchanged.
 
-    example_inputs: what the model is called with; their first dimension is free in an ONNX file.
-    codes: safetensors with integer weights. source: facts to keep in the file. Layers whose
-    activation ranges were never observed, and layers that are not products on fixed grids of
-    sbm, absmax or pow2, are an error that names them.
+    example_inputs: arguments of the model; an ONNX file takes any batch size. codes: store integer
+    weights in safetensors. source: metadata for the file. Raises ValueError for a layer whose
+    activation ranges were never observed, or that is not a product on fixed grids of sbm, absmax
+    or pow2.
 
     >>> import tempfile, torch
     >>> from bitcycle import export
@@ -160,7 +88,7 @@ def export_model(
 
 
 def check_target(to: str, path: str | Path, codes: bool) -> Path:
-    """The path, if it and the options fit the kind of file."""
+    """The path; ValueError if it or the options do not fit the format."""
     if to not in SUFFIXES:
         raise unknown_name("export", to, SUFFIXES)
     if codes and to != "safetensors":
@@ -174,3 +102,71 @@ def check_target(to: str, path: str | Path, codes: bool) -> Path:
     if not above.is_dir():
         raise ValueError(f"{path} cannot be written: {above} is a file, not a folder")
     return path
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The metadata and the tensors of a file; weights are floats on their grids."""
+
+    about: dict[str, Any]
+    state: dict[str, Tensor]
+
+
+@overload
+def load_exported(path: str | Path) -> OnnxModel | Exported: ...
+@overload
+def load_exported(path: str | Path, model: nn.Module) -> nn.Module: ...
+
+
+def load_exported(path: str | Path, model: nn.Module | None = None) -> nn.Module | Exported:
+    """Load an exported file: ONNX as an `OnnxModel`, others as `Exported` or into `model`.
+
+    model: a float model of the same architecture. It is changed in place and returned in evaluation
+    mode. A safetensors file also has activation grids: the model's layers are converted to quantize
+    their activations; the weights are on their grids already. Only tensors are unpickled.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; write it with bitcycle export")
+    if path.suffix == ".onnx":
+        return OnnxModel(path)
+    if path.suffix not in READERS:
+        known = ", ".join(SUFFIXES.values())
+        raise ValueError(f"{path} is not an exported model: its suffix must be one of {known}")
+    about, state = READERS[path.suffix](path)
+    if model is None:
+        return Exported(about, state)
+    _check_fit(model, state, path)
+    _convert_activations(model, about, path)
+    model.load_state_dict(state)
+    return model.eval()
+
+
+def _check_fit(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
+    """Raise ValueError if names or shapes differ, before the model is changed."""
+    own, stored = (
+        {name: value for name, value in tensors.items() if not name.endswith("act_range")}
+        for tensors in (model.state_dict(), state)
+    )
+    wrong = sorted(own.keys() ^ stored.keys())
+    wrong += [name for name in own.keys() & stored.keys() if own[name].shape != stored[name].shape]
+    if wrong:
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise ValueError(
+            f"{path} has another architecture than this model: they differ in "
+            f"{', '.join(wrong[:3])}{more}"
+        )
+
+
+def _convert_activations(model: nn.Module, about: dict[str, Any], path: Path) -> None:
+    """Convert the layers that quantize activations; a .pt file has none."""
+    if "activations" not in about or "quantizer" not in about:
+        return
+    try:
+        names = list(about["precision"])
+        quantizer = QUANTIZERS[about["quantizer"]["name"]](**about["quantizer"]["options"])
+        bits = {n: Precision.parse(b).replace(weight=None) for n, b in about["precision"].items()}
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged ({error!r}); export the run again") from None
+    quantize_model(model, quantizer, only=None if names == [""] else names, kernel="simulate")
+    set_precision(model, bits[""] if names == [""] else bits)

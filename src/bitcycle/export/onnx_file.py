@@ -1,4 +1,8 @@
-"""`--to onnx`: a file of integer weights and QuantizeLinear / DequantizeLinear, opset 21."""
+"""ONNX files: integer weights with QuantizeLinear and DequantizeLinear, opset 21.
+
+`write_onnx` makes the layers of a frozen model multiply from codes (`use_codes`), traces it with
+two custom operators that torch.onnx translates, and packs 4-bit codes. `OnnxModel` runs a file.
+"""
 
 from __future__ import annotations
 
@@ -15,209 +19,40 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bitcycle.export.files import about, check_format, write_bytes
 from bitcycle.export.freeze import Frozen, Grid, Product
+from bitcycle.export.metadata import about, check_format
 from bitcycle.extras import require
+from bitcycle.files import write_bytes
 from bitcycle.model_precision import quantized_layers
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.ops.packing import pack_nibbles
 from bitcycle.train.evaluate import is_converted
 
 PURPOSE = "ONNX files"
-
-
-@torch.library.custom_op("bitcycle::on_codes", mutates_args=())
-def on_codes(x: Tensor, scale: Tensor, zero: Tensor, bits: int) -> Tensor:
-    """The values of unsigned codes of `bits`, 4 or 8, of one tensor."""
-    shift = zero.to(x.dtype)
-    codes = ((x / scale).round() + shift).clamp(0, 2**bits - 1)
-    return (codes - shift) * scale
-
-
-@on_codes.register_fake
-def _(x: Tensor, scale: Tensor, zero: Tensor, bits: int) -> Tensor:
-    return torch.empty_like(x)
-
-
-@torch.library.custom_op("bitcycle::of_codes", mutates_args=())
-def of_codes(codes: Tensor, scale: Tensor, zero: Tensor, axis: int) -> Tensor:
-    """The values that the codes of a weight stand for."""
-    shape = [1] * codes.dim()
-    shape[axis] = -1
-    return (codes.to(scale.dtype) - zero.to(scale.dtype).view(shape)) * scale.view(shape)
-
-
-@of_codes.register_fake
-def _(codes: Tensor, scale: Tensor, zero: Tensor, axis: int) -> Tensor:
-    return torch.empty_like(codes, dtype=scale.dtype)
-
-
-def translations() -> dict[Any, Callable[..., Any]]:
-    """How torch.onnx writes the two."""
-    op = require("onnxscript", extra="export", purpose=PURPOSE).opset21
-
-    def write_on_codes(x: Any, scale: Any, zero: Any, bits: int) -> Any:
-        return op.DequantizeLinear(op.QuantizeLinear(x, scale, zero), scale, zero)
-
-    def write_of_codes(codes: Any, scale: Any, zero: Any, axis: int) -> Any:
-        return op.DequantizeLinear(codes, scale, zero, axis=axis)
-
-    return {
-        torch.ops.bitcycle.on_codes.default: write_on_codes,
-        torch.ops.bitcycle.of_codes.default: write_of_codes,
-    }
-
-
-MAX_BITS = 8
-Ends = tuple[float, float] | None
-
-
-def carrier_bits(bits: int) -> int:
-    """The width of the ONNX integer that holds codes: 4 for 4 bits, else 8."""
-    return 4 if bits == 4 else 8
-
-
-def write_products(frozen: Frozen) -> Counter[str]:
-    """Make the frozen model multiply from codes; returns how many grids map in which way."""
-    ways: Counter[str] = Counter()
-    if not is_converted(frozen.model):
-        return ways
-    products = frozen.by_layer()
-    for entry, layer in quantized_layers(frozen.model):
-        for row, product in products.get(entry.name, {}).items():
-            _check(product)
-            for grid, name in ((product.first, f"row{row}"), (product.second, f"second{row}")):
-                if grid is None:
-                    continue
-                is_weight = name.startswith("second") and product.weight is not None
-                if is_weight:
-                    _keep_weight(layer, product, grid)
-                else:
-                    _keep_grid(layer, name, grid)
-                ways[way_of(grid, is_weight=is_weight)] += 1
-        if entry.name in products:
-            layer.__dict__["multiply"] = _multiplier(layer, products[entry.name])
-    return ways
-
-
-def way_of(grid: Grid, *, is_weight: bool) -> str:
-    """How a grid is said in ONNX, in words."""
-    zero = "explicit Add of the real offset" if grid.zero_point is None else "one to one"
-    carried = "" if grid.bits in (4, 8) else ", carried in 8 bits"
-    clipped = "" if is_weight or _ends(grid) is None else ", clipped first"
-    return f"{'weights' if is_weight else 'inputs'} of {grid.bits} bits: {zero}{carried}{clipped}"
-
-
-def _check(product: Product) -> None:
-    for grid in (product.first, product.second):
-        if grid is not None and grid.bits > MAX_BITS:
-            raise ValueError(
-                f"layer {product.layer!r} has {grid.bits} bits, and ONNX files are written up to "
-                f"{MAX_BITS}; evaluate at fewer bits, or export to safetensors or torch"
-            )
-
-
-def _ends(grid: Grid | None) -> Ends:
-    """What the input is clipped to where its codes do not fill their integer; None: they do."""
-    if grid is None or (grid.lowest == 0 and grid.bits == carrier_bits(grid.bits)):
-        return None
-    low, high = grid.limits()
-    return float(low.min()), float(high.max())
-
-
-def _multiplier(layer: QuantizedLayer, products: dict[int, Product]) -> Callable[..., Tensor]:
-    ends = {row: (_ends(each.first), _ends(each.second)) for row, each in products.items()}
-
-    def multiply(
-        geometry: Any, a: Tensor, w: Tensor, bias: Any = None, *, act_row: int = 0, **how: Any
-    ) -> Tensor:
-        product, (first, second) = products[act_row], ends[act_row]
-        if product.first is not None:
-            a = _put(layer, f"row{act_row}", product.first, first, a)
-        if product.second is not None:
-            if product.weight is None:
-                w = _put(layer, f"second{act_row}", product.second, second, w)
-            else:
-                w = _weight(layer, act_row, product.second).view(w.shape)
-        output: Tensor = geometry.output(a, w, bias)
-        return output
-
-    return multiply
-
-
-def _keep_grid(layer: QuantizedLayer, name: str, grid: Grid) -> None:
-    carrier = carrier_bits(grid.bits)
-    zero = grid.zero_point
-    layer.register_buffer(f"{name}_scale", grid.scale.clone())
-    whole = torch.zeros_like(grid.scale) if zero is None else zero
-    layer.register_buffer(f"{name}_zero{carrier}", whole.to(torch.uint8))
-    if zero is None:
-        layer.register_buffer(f"{name}_offset", grid.offset.clone())
-
-
-def _put(layer: QuantizedLayer, name: str, grid: Grid, ends: Ends, x: Tensor) -> Tensor:
-    carrier = carrier_bits(grid.bits)
-    buffers = layer._buffers
-    offset = buffers.get(f"{name}_offset")
-    if ends is not None:
-        x = x.clamp(*ends)
-    if offset is not None:
-        x = x - offset
-    x = torch.ops.bitcycle.on_codes(
-        x, buffers[f"{name}_scale"], buffers[f"{name}_zero{carrier}"], carrier
-    )
-    return x if offset is None else x + offset
-
-
-def _keep_weight(layer: QuantizedLayer, product: Product, grid: Grid) -> None:
-    row, carrier, zero = product.row, carrier_bits(grid.bits), grid.zero_point
-    if sum(size > 1 for size in grid.scale.shape) > 1:
-        raise ValueError(
-            f"layer {product.layer!r} has scales along two dimensions of its weight (a grouped "
-            "transposed convolution), which ONNX cannot say; leave it float (skip=)"
-        )
-    codes = product.codes.to(torch.uint8)
-    whole = torch.zeros_like(grid.scale) if zero is None else zero
-    layer.register_buffer(f"weight{row}_codes{carrier}", codes)
-    layer.register_buffer(f"weight{row}_scale", grid.scale.reshape(-1).clone())
-    layer.register_buffer(f"weight{row}_zero{carrier}", whole.reshape(-1).to(torch.uint8))
-    if zero is None:
-        layer.register_buffer(f"weight{row}_offset", grid.offset.clone())
-
-
-def _weight(layer: QuantizedLayer, row: int, grid: Grid) -> Tensor:
-    carrier, buffers = carrier_bits(grid.bits), layer._buffers
-    axis = next((dim for dim, size in enumerate(grid.scale.shape) if size > 1), 0)
-    weight: Tensor = torch.ops.bitcycle.of_codes(
-        buffers[f"weight{row}_codes{carrier}"],
-        buffers[f"weight{row}_scale"],
-        buffers[f"weight{row}_zero{carrier}"],
-        axis,
-    )
-    offset = buffers.get(f"weight{row}_offset")
-    return weight if offset is None else weight + offset
-
-
 OPSET = 21  # the first with 4-bit integers
 KEY = "bitcycle"  # of the file's metadata
+MAX_BITS = 8
 MAX_SIZE = 2**31 - 1  # of a protobuf message
+Limits = tuple[float, float] | None
 
 
 def write_onnx(
     frozen: Frozen, inputs: Sequence[Tensor], path: Path, source: dict[str, Any]
 ) -> Counter[str]:
-    """Write PATH; the first dimension of every input is free. Returns how the grids were said.
+    """Write an ONNX file that takes any batch size; returns how its grids are represented.
 
-    The frozen model multiplies from codes afterwards.
+    Changes the frozen model, which then multiplies from codes.
     """
     onnx = require("onnx", extra="export", purpose=PURPOSE)
     _check_float32(frozen, inputs)
     facts = about(frozen.model, source)
-    ways = write_products(frozen)
-    inputs = [x if x.shape[0] > 1 else torch.cat([x, x]) for x in inputs]  # 1 would be taken as is
+    ways = use_codes(frozen)
+    inputs = [
+        x if x.shape[0] > 1 else torch.cat([x, x]) for x in inputs
+    ]  # a batch size of 1 would be fixed
     proto = _trace(frozen, inputs)
-    _slim(proto)
-    _narrow(onnx, proto)
+    _strip(proto)
+    _pack_4_bit(onnx, proto)
     entry = proto.metadata_props.add()
     entry.key, entry.value = KEY, json.dumps(facts | {"ways": dict(ways)})
     onnx.checker.check_model(proto)
@@ -228,12 +63,12 @@ def write_onnx(
 
 
 def _check_float32(frozen: Frozen, inputs: Sequence[Tensor]) -> None:
-    """The operators that say a grid know float32 only, and mixed types end in torch's errors."""
+    """Raise ValueError for other dtypes, which ONNX's quantization operators do not take."""
     named = [*frozen.model.named_parameters(), *((f"input {i}", x) for i, x in enumerate(inputs))]
     for name, value in named:
         if value.is_floating_point() and value.dtype != torch.float32:
             raise ValueError(
-                f"ONNX files are written of float32 models: {name} is {value.dtype}; call "
+                f"ONNX export needs a float32 model: {name} is {value.dtype}; call "
                 "model.float() and give float32 inputs first"
             )
 
@@ -241,7 +76,7 @@ def _check_float32(frozen: Frozen, inputs: Sequence[Tensor]) -> None:
 def _trace(frozen: Frozen, inputs: Sequence[Tensor]) -> Any:
     with _quiet(), torch.no_grad():
         if not isinstance(frozen.model(*inputs), Tensor):
-            raise ValueError("ONNX files are written of models that return one tensor")
+            raise ValueError("ONNX export needs a model that returns one tensor")
         try:
             program = torch.onnx.export(
                 frozen.model,
@@ -256,7 +91,7 @@ def _trace(frozen: Frozen, inputs: Sequence[Tensor]) -> Any:
             )
         except torch.onnx.errors.OnnxExporterError as error:
             reason = str(error).strip().partition("\n")[0]
-            raise ValueError(f"torch.onnx cannot write this model: {reason}") from error
+            raise ValueError(f"torch.onnx cannot export this model: {reason}") from error
     assert program is not None
     return program.model_proto
 
@@ -269,8 +104,8 @@ def _free_batch(frozen: Frozen, inputs: Sequence[Tensor]) -> Any:
     return tuple(free for _ in inputs)
 
 
-def _slim(proto: Any) -> None:
-    """Leave out the exporter's stack traces, and shapes, which say 8 bits of 4-bit codes."""
+def _strip(proto: Any) -> None:
+    """Remove the exporter's stack traces, and shapes, which claim 8 bits for 4-bit codes."""
     del proto.graph.value_info[:]
     del proto.graph.metadata_props[:]
     for part in (*proto.graph.node, *proto.graph.initializer):
@@ -278,8 +113,8 @@ def _slim(proto: Any) -> None:
         del part.metadata_props[:]
 
 
-def _narrow(onnx: Any, proto: Any) -> None:
-    """Codes and zero points of 4 bits become 4-bit tensors: two codes per byte."""
+def _pack_4_bit(onnx: Any, proto: Any) -> None:
+    """Pack 4-bit codes and zero points, two per byte."""
     for tensor in proto.graph.initializer:
         if not tensor.name.endswith(("_codes4", "_zero4")):
             continue
@@ -291,7 +126,7 @@ def _narrow(onnx: Any, proto: Any) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter's own remarks, which no caller can act on, stay unsaid."""
+    """Turn off the exporter's logs and warnings inside the `with`."""
     logs = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [log.level for log in logs]
     for log in logs:
@@ -305,11 +140,183 @@ def _quiet() -> Iterator[None]:
                 log.setLevel(level)
 
 
-class OnnxModel(nn.Module):
-    """Takes the inputs that the exported model took, in their order. Evaluation only.
+def carrier_bits(bits: int) -> int:
+    """The width of the ONNX integer that holds codes: 4 for 4 bits, else 8."""
+    return 4 if bits == 4 else 8
 
-    about: what the file says of its bits and its source. ONNX Runtime may fuse nodes, which moves
-    results by rounding; optimize=False runs the graph as it is written.
+
+def use_codes(frozen: Frozen) -> Counter[str]:
+    """Make the frozen model multiply from codes; returns how its grids are represented."""
+    ways: Counter[str] = Counter()
+    if not is_converted(frozen.model):
+        return ways
+    products = frozen.by_layer()
+    for entry, layer in quantized_layers(frozen.model):
+        for row, product in products.get(entry.name, {}).items():
+            _check_bits(product)
+            for grid, name in ((product.first, f"row{row}"), (product.second, f"second{row}")):
+                if grid is None:
+                    continue
+                is_weight = name.startswith("second") and product.weight is not None
+                if is_weight:
+                    _register_weight(layer, product, grid)
+                else:
+                    _register_grid(layer, name, grid)
+                ways[way_of(grid, is_weight=is_weight)] += 1
+        if entry.name in products:
+            layer.__dict__["multiply"] = _multiplier(layer, products[entry.name])
+    return ways
+
+
+def way_of(grid: Grid, *, is_weight: bool) -> str:
+    """How ONNX represents a grid, in words."""
+    zero = "explicit Add of the real offset" if grid.zero_point is None else "one to one"
+    carried = "" if grid.bits in (4, 8) else ", carried in 8 bits"
+    clipped = "" if is_weight or _clip_limits(grid) is None else ", clipped first"
+    return f"{'weights' if is_weight else 'inputs'} of {grid.bits} bits: {zero}{carried}{clipped}"
+
+
+def _check_bits(product: Product) -> None:
+    for grid in (product.first, product.second):
+        if grid is not None and grid.bits > MAX_BITS:
+            raise ValueError(
+                f"layer {product.layer!r} has {grid.bits} bits, and ONNX files are written up to "
+                f"{MAX_BITS}; evaluate at fewer bits, or export to safetensors or torch"
+            )
+
+
+def _clip_limits(grid: Grid | None) -> Limits:
+    """The limits of an input whose codes do not use the whole integer; None if they do."""
+    if grid is None or (grid.lowest == 0 and grid.bits == carrier_bits(grid.bits)):
+        return None
+    low, high = grid.limits()
+    return float(low.min()), float(high.max())
+
+
+def _multiplier(layer: QuantizedLayer, products: dict[int, Product]) -> Callable[..., Tensor]:
+    ends = {
+        row: (_clip_limits(each.first), _clip_limits(each.second)) for row, each in products.items()
+    }
+
+    def multiply(
+        geometry: Any, a: Tensor, w: Tensor, bias: Any = None, *, act_row: int = 0, **how: Any
+    ) -> Tensor:
+        product, (first, second) = products[act_row], ends[act_row]
+        if product.first is not None:
+            a = _quantize_input(layer, f"row{act_row}", product.first, first, a)
+        if product.second is not None:
+            if product.weight is None:
+                w = _quantize_input(layer, f"second{act_row}", product.second, second, w)
+            else:
+                w = _dequantize_weight(layer, act_row, product.second).view(w.shape)
+        output: Tensor = geometry.output(a, w, bias)
+        return output
+
+    return multiply
+
+
+def _register_grid(layer: QuantizedLayer, name: str, grid: Grid) -> None:
+    carrier = carrier_bits(grid.bits)
+    zero = grid.zero_point
+    layer.register_buffer(f"{name}_scale", grid.scale.clone())
+    whole = torch.zeros_like(grid.scale) if zero is None else zero
+    layer.register_buffer(f"{name}_zero{carrier}", whole.to(torch.uint8))
+    if zero is None:
+        layer.register_buffer(f"{name}_offset", grid.offset.clone())
+
+
+def _quantize_input(
+    layer: QuantizedLayer, name: str, grid: Grid, ends: Limits, x: Tensor
+) -> Tensor:
+    carrier = carrier_bits(grid.bits)
+    buffers = layer._buffers
+    offset = buffers.get(f"{name}_offset")
+    if ends is not None:
+        x = x.clamp(*ends)
+    if offset is not None:
+        x = x - offset
+    x = torch.ops.bitcycle.fake_quantize(
+        x, buffers[f"{name}_scale"], buffers[f"{name}_zero{carrier}"], carrier
+    )
+    return x if offset is None else x + offset
+
+
+def _register_weight(layer: QuantizedLayer, product: Product, grid: Grid) -> None:
+    row, carrier, zero = product.row, carrier_bits(grid.bits), grid.zero_point
+    if sum(size > 1 for size in grid.scale.shape) > 1:
+        raise ValueError(
+            f"layer {product.layer!r} has scales along two dimensions of its weight (a grouped "
+            "transposed convolution), which ONNX cannot represent; leave it float (skip=)"
+        )
+    codes = product.codes.to(torch.uint8)
+    whole = torch.zeros_like(grid.scale) if zero is None else zero
+    layer.register_buffer(f"weight{row}_codes{carrier}", codes)
+    layer.register_buffer(f"weight{row}_scale", grid.scale.reshape(-1).clone())
+    layer.register_buffer(f"weight{row}_zero{carrier}", whole.reshape(-1).to(torch.uint8))
+    if zero is None:
+        layer.register_buffer(f"weight{row}_offset", grid.offset.clone())
+
+
+def _dequantize_weight(layer: QuantizedLayer, row: int, grid: Grid) -> Tensor:
+    carrier, buffers = carrier_bits(grid.bits), layer._buffers
+    axis = next((dim for dim, size in enumerate(grid.scale.shape) if size > 1), 0)
+    weight: Tensor = torch.ops.bitcycle.dequantize(
+        buffers[f"weight{row}_codes{carrier}"],
+        buffers[f"weight{row}_scale"],
+        buffers[f"weight{row}_zero{carrier}"],
+        axis,
+    )
+    offset = buffers.get(f"weight{row}_offset")
+    return weight if offset is None else weight + offset
+
+
+@torch.library.custom_op("bitcycle::fake_quantize", mutates_args=())
+def fake_quantize(x: Tensor, scale: Tensor, zero: Tensor, bits: int) -> Tensor:
+    """Quantize a tensor to unsigned codes of 4 or 8 bits, and back."""
+    shift = zero.to(x.dtype)
+    codes = ((x / scale).round() + shift).clamp(0, 2**bits - 1)
+    return (codes - shift) * scale
+
+
+@fake_quantize.register_fake
+def _(x: Tensor, scale: Tensor, zero: Tensor, bits: int) -> Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("bitcycle::dequantize", mutates_args=())
+def dequantize(codes: Tensor, scale: Tensor, zero: Tensor, axis: int) -> Tensor:
+    """The values of a weight's codes."""
+    shape = [1] * codes.dim()
+    shape[axis] = -1
+    return (codes.to(scale.dtype) - zero.to(scale.dtype).view(shape)) * scale.view(shape)
+
+
+@dequantize.register_fake
+def _(codes: Tensor, scale: Tensor, zero: Tensor, axis: int) -> Tensor:
+    return torch.empty_like(codes, dtype=scale.dtype)
+
+
+def translations() -> dict[Any, Callable[..., Any]]:
+    """The ONNX operators of `fake_quantize` and `dequantize`."""
+    op = require("onnxscript", extra="export", purpose=PURPOSE).opset21
+
+    def write_fake_quantize(x: Any, scale: Any, zero: Any, bits: int) -> Any:
+        return op.DequantizeLinear(op.QuantizeLinear(x, scale, zero), scale, zero)
+
+    def write_dequantize(codes: Any, scale: Any, zero: Any, axis: int) -> Any:
+        return op.DequantizeLinear(codes, scale, zero, axis=axis)
+
+    return {
+        torch.ops.bitcycle.fake_quantize.default: write_fake_quantize,
+        torch.ops.bitcycle.dequantize.default: write_dequantize,
+    }
+
+
+class OnnxModel(nn.Module):
+    """An ONNX file as a module for evaluation, run by ONNX Runtime on the CPU.
+
+    about: the metadata of the file. ONNX Runtime may fuse nodes, which changes results by rounding;
+    optimize=False runs the graph as it is written.
     """
 
     def __init__(self, path: str | Path, *, optimize: bool = True) -> None:
@@ -326,12 +333,12 @@ class OnnxModel(nn.Module):
             )
             facts = json.loads(self.session.get_modelmeta().custom_metadata_map.get(KEY, "null"))
             self.names = [entry.name for entry in self.session.get_inputs()]
-        except Exception as error:  # the runtime's errors have no type in common
+        except Exception as error:  # the runtime's errors have no common type
             raise ValueError(f"ONNX Runtime cannot read {path}: {error}") from None
         self.about: dict[str, Any] = check_format(facts, Path(path))
 
     def forward(self, *inputs: Tensor | None) -> Tensor:
         """The model's output, on the CPU."""
-        given = [x.detach().cpu().contiguous().numpy() for x in inputs if x is not None]
-        output, *_ = self.session.run(None, dict(zip(self.names, given, strict=True)))
+        arrays = [x.detach().cpu().contiguous().numpy() for x in inputs if x is not None]
+        output, *_ = self.session.run(None, dict(zip(self.names, arrays, strict=True)))
         return torch.from_numpy(output)

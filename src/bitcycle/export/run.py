@@ -1,4 +1,4 @@
-"""`export_run`: a finished run as a file, checked against the run's own evaluation."""
+"""Export a run to a file and compare the file with the run's own evaluation."""
 
 from __future__ import annotations
 
@@ -24,107 +24,51 @@ from bitcycle.tasks import Split, Task
 from bitcycle.train.checkpoint import CheckpointError, Checkpoints
 from bitcycle.train.config_file import override
 from bitcycle.train.evaluate import (
-    check_observed,
+    check_ranges_observed,
     describe_precision,
     eval_precision,
     evaluate,
-    evaluating,
+    evaluation_mode,
     is_converted,
     restore,
 )
 from bitcycle.train.run_directory import RunDirectory
-from bitcycle.train.session import Session, build_session, kept_settings
+from bitcycle.train.session import Session, build_session, preserve_torch_settings
 
-METRIC_TOLERANCE = 0.01  # of the run's metric
-FLOAT_BITS = 12  # without grids only the order of sums differs
-
-Bits = Precision | dict[str, Precision]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """run, exported: the metric of the split. Differences are those of outputs."""
-
-    split: Split
-    metric: str
-    run: float
-    exported: float
-    largest_output: float
-    largest_difference: float
-    mean_difference: float
-    tolerance: float  # of the mean difference
-
-    @property
-    def is_within(self) -> bool:
-        """Whether the exported model is the evaluated one, to the stated tolerance."""
-        is_near = abs(self.exported - self.run) <= METRIC_TOLERANCE * abs(self.run)
-        return is_near and self.mean_difference <= self.tolerance
-
-
-def compare(task: Task, model: nn.Module, bits: Bits, exported: nn.Module, split: Split) -> Check:
-    """Run both on every batch of the split, the model at these bits."""
-    cpu = torch.device("cpu")
-    metrics = evaluate(task, model, split, bits, device=cpu)
-    both = _Both(model, exported)
-    with evaluating(model, bits), evaluating(exported, _own_bits(exported)):
-        steps = 2.0 ** -_fewest_bits(model)
-        others = evaluate(task, both, split, Precision(), device=cpu)
-    return Check(
-        split=split,
-        metric=task.metric,
-        run=metrics[task.metric],
-        exported=others[task.metric],
-        largest_output=both.largest_output,
-        largest_difference=both.largest,
-        mean_difference=both.total / max(both.count, 1),
-        tolerance=steps * both.largest_output,
-    )
-
-
-class _Both(nn.Module):
-    """Answers as the exported model and notes how far the other one is from it."""
-
-    def __init__(self, model: nn.Module, exported: nn.Module) -> None:
-        super().__init__()
-        self.models = (model, exported)  # a tuple: no children, whose bits would be set
-        self.largest_output, self.largest, self.total, self.count = 0.0, 0.0, 0.0, 0
-
-    def forward(self, *inputs: Any, **more: Any) -> Any:
-        answers = [model(*inputs, **more) for model in self.models]
-        expected, output = (_first(answer) for answer in answers)
-        difference = (output - expected).abs()
-        self.largest_output = max(self.largest_output, float(expected.abs().max()))
-        self.largest = max(self.largest, float(difference.max()))
-        self.total += float(difference.double().sum())
-        self.count += difference.numel()
-        return answers[1]
-
-
-def _first(answer: Any) -> Tensor:
-    """Of what a recurrent model returns: its output, without the state."""
-    return answer[0] if isinstance(answer, tuple) else answer  # type: ignore[no-any-return]
-
-
-def _own_bits(model: nn.Module) -> Bits:
-    return get_precision(model) if is_converted(model) else Precision()
-
-
-def _fewest_bits(model: nn.Module) -> int:
-    """Of the weights and activations of a model at its present bits."""
-    if not is_converted(model):
-        return FLOAT_BITS
-    each = [layer.precision for _, layer in quantized_layers(model)]
-    return min([FLOAT_BITS, *(b for p in each for b in (p.weight, p.act) if b is not None)])
+METRIC_TOLERANCE = 0.01  # relative to the run's metric
+FLOAT_BITS = 12  # a float model differs only in the order of sums
+ModelPrecision = Precision | dict[str, Precision]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunExport:
-    """The file, the bits it has, the step it is of, and how it compares to the run."""
+    """The exported file of a run: its bits, its step, and the comparison with the run."""
 
     file: ExportedFile
     precision: str
     step: int
     check: Check
+
+    def __str__(self) -> str:
+        file, check = self.file, self.check
+        share = file.num_bytes / file.float_bytes
+        lines = [
+            f"wrote {file.path}: {file.num_bytes:,} bytes, {share:.0%} of float32; "
+            f"step {self.step} at {self.precision}"
+        ]
+        lines += [f"  {count} {way}" for way, count in sorted(file.ways.items())]
+        if file.to == "torch" and "a" in self.precision:
+            lines.append("  weights on their grids, activations float32: compared so with the run")
+        lines.append(
+            f"{check.split} {check.metric}: run {check.run:.4f}, exported {check.exported:.4f}"
+        )
+        verdict = "within the tolerance" if check.is_within else "NOT within the tolerance"
+        lines.append(
+            f"outputs (largest {check.largest_output:.3g}) differ by {check.mean_difference:.2g} "
+            f"on average, at most {check.largest_difference:.2g}: {verdict} of "
+            f"{check.tolerance:.2g} on average and 1 % of the metric"
+        )
+        return "\n".join(lines)
 
 
 def export_run(
@@ -137,10 +81,10 @@ def export_run(
     codes: bool = False,
     overrides: Sequence[str] = (),
 ) -> RunExport:
-    """Write RUN/export/model.onnx (or .safetensors, .pt), then read it back and compare.
+    """Export a run to RUN/export/model.onnx (or .safetensors, .pt), load it and compare.
 
-    The validation split is compared, or the test split of a run without one. `--to torch` has no
-    activation grids and is compared to the run at its weights' bits.
+    The comparison uses the validation split, or the test split of a run without one. A torch file
+    has no activation grids: it is compared with the run at float32 activations.
     """
     directory = RunDirectory(run_dir)
     default = directory.path / "export" / f"model{SUFFIXES.get(to, '')}"
@@ -151,11 +95,11 @@ def export_run(
     if loaded is None:
         raise CheckpointError(f"{directory.path} has no {checkpoint} checkpoint to export")
     step, state = loaded
-    with kept_settings():
+    with preserve_torch_settings():
         session = build_session(config, directory.path)
         restore(session, step, state)
-        bits = eval_precision(precision, session.bits)
-        check_observed(session.model, bits)
+        bits = eval_precision(precision, session.scheduler)
+        check_ranges_observed(session.model, bits)
         session.model.cpu()
         session.task.to("cpu")
         source = {"run": config.name, "step": step, "model": config.model.name}
@@ -166,7 +110,12 @@ def export_run(
 
 
 def _export(
-    session: Session, bits: Bits, to: Target, path: Path, codes: bool, source: dict[str, object]
+    session: Session,
+    bits: ModelPrecision,
+    to: Target,
+    path: Path,
+    codes: bool,
+    source: dict[str, object],
 ) -> tuple[ExportedFile, Check]:
     task, model = session.task, session.model
     split: Split = "validation" if task.has_validation else "test"
@@ -184,10 +133,88 @@ def _export(
     return file, compare(task, model, bits, exported, split)
 
 
-def _weights_only(model: nn.Module, bits: Bits) -> Bits:
+def _weights_only(model: nn.Module, bits: ModelPrecision) -> ModelPrecision:
     with at_precision(model, bits):  # type: ignore[arg-type]
         now = get_precision(model)
         each = {entry.name: layer.precision for entry, layer in quantized_layers(model)}
     if isinstance(now, Precision):
         return now.replace(act=None)
     return {name: precision.replace(act=None) for name, precision in each.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """The metric of the run and of its exported file on a split, and how their outputs differ."""
+
+    split: Split
+    metric: str
+    run: float
+    exported: float
+    largest_output: float
+    largest_difference: float
+    mean_difference: float
+    tolerance: float  # of the mean difference
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the exported model agrees with the run within the tolerances."""
+        is_near = abs(self.exported - self.run) <= METRIC_TOLERANCE * abs(self.run)
+        return is_near and self.mean_difference <= self.tolerance
+
+
+def compare(
+    task: Task, model: nn.Module, bits: ModelPrecision, exported: nn.Module, split: Split
+) -> Check:
+    """Evaluate the model at these bits and the exported one on the same batches."""
+    cpu = torch.device("cpu")
+    metrics = evaluate(task, model, split, bits, device=cpu)
+    both = _Both(model, exported)
+    with evaluation_mode(model, bits), evaluation_mode(exported, _own_bits(exported)):
+        steps = 2.0 ** -_fewest_bits(model)
+        others = evaluate(task, both, split, Precision(), device=cpu)
+    return Check(
+        split=split,
+        metric=task.metric,
+        run=metrics[task.metric],
+        exported=others[task.metric],
+        largest_output=both.largest_output,
+        largest_difference=both.largest,
+        mean_difference=both.total / max(both.count, 1),
+        tolerance=steps * both.largest_output,
+    )
+
+
+class _Both(nn.Module):
+    """Returns the output of the exported model and records its difference to the model's."""
+
+    def __init__(self, model: nn.Module, exported: nn.Module) -> None:
+        super().__init__()
+        self.models = (model, exported)  # a tuple, so that they are not submodules
+        self.largest_output, self.largest, self.total, self.count = 0.0, 0.0, 0.0, 0
+
+    def forward(self, *inputs: Any, **more: Any) -> Any:
+        answers = [model(*inputs, **more) for model in self.models]
+        expected, output = (_first(answer) for answer in answers)
+        difference = (output - expected).abs()
+        self.largest_output = max(self.largest_output, float(expected.abs().max()))
+        self.largest = max(self.largest, float(difference.max()))
+        self.total += float(difference.double().sum())
+        self.count += difference.numel()
+        return answers[1]
+
+
+def _first(answer: Any) -> Tensor:
+    """The output of a model, without the state of a recurrent one."""
+    return answer[0] if isinstance(answer, tuple) else answer  # type: ignore[no-any-return]
+
+
+def _own_bits(model: nn.Module) -> ModelPrecision:
+    return get_precision(model) if is_converted(model) else Precision()
+
+
+def _fewest_bits(model: nn.Module) -> int:
+    """The fewest bits of a weight or an activation."""
+    if not is_converted(model):
+        return FLOAT_BITS
+    each = [layer.precision for _, layer in quantized_layers(model)]
+    return min([FLOAT_BITS, *(b for p in each for b in (p.weight, p.act) if b is not None)])

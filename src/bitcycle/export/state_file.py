@@ -1,7 +1,7 @@
-"""The weights of a frozen model on their grids, by parameter: codes, and the values they stand for.
+"""Safetensors files and torch state dicts of a frozen model, with its weights on their grids.
 
-A parameter may be multiplied in parts, as the packed projections of nn.MultiheadAttention are; the
-parts are rows, and so are their grids.
+A parameter may be multiplied in parts, such as the packed projections of nn.MultiheadAttention:
+the parts are rows, each with its own grid.
 """
 
 from __future__ import annotations
@@ -19,111 +19,138 @@ import torch
 from torch import Tensor, nn
 
 from bitcycle.convert import float_state_dict
-from bitcycle.export.files import about, check_format, write_bytes
 from bitcycle.export.freeze import Frozen, Grid, Product
+from bitcycle.export.metadata import about, check_format
 from bitcycle.extras import require
-from bitcycle.files import write_text
+from bitcycle.files import write_bytes, write_text
 from bitcycle.model_precision import quantized_layers
 from bitcycle.ops.packing import pack_nibbles, unpack_nibbles
 from bitcycle.train.evaluate import is_converted
 
-
-@dataclass(frozen=True, kw_only=True)
-class WeightOnGrid:
-    """codes: whole numbers in the shape against which the grid broadcasts."""
-
-    grid: Grid
-    codes: Tensor
-    shape: torch.Size  # of the parameter
-
-    def values(self) -> Tensor:
-        """What the codes stand for, in the parameter's shape."""
-        return self.grid.decode(self.codes).view(self.shape)
+PURPOSE = "safetensors files"
 
 
-def weights_on_grids(frozen: Frozen) -> dict[str, WeightOnGrid]:
-    """Every parameter that is multiplied on a grid, by its name in the model."""
-    found = {}
-    for name, parameter in frozen.model.named_parameters():
-        parts = [product for product in frozen.products if _is_part(product, parameter)]
-        if not parts:
-            continue
-        if num_owners(frozen.model, parameter) > 1:
-            raise ValueError(
-                f"weight {name!r} is shared by modules that may not read it on one grid; "
-                "export to onnx, which keeps both forms, or at full precision"
-            )
-        found[name] = _whole(name, parameter, parts)
+def write_safetensors(
+    frozen: Frozen, path: Path, source: dict[str, Any], *, codes: bool = False
+) -> None:
+    """Write a safetensors file and the JSON of its grids; codes: store integer weights."""
+    safetensors = require("safetensors.torch", extra="train", purpose=PURPOSE)
+    weights = weights_on_grids(frozen)
+    tensors = state_on_grids(frozen)
+    for name, weight in weights.items():
+        tensors[f"{name}.scale"] = weight.grid.scale
+        tensors[f"{name}.offset"] = weight.grid.offset
+        if codes:
+            del tensors[name]
+            tensors[f"{name}.codes"] = _pack_codes(name, weight)
+    if is_converted(frozen.model):
+        for entry, layer in quantized_layers(frozen.model):
+            tensors[f"{entry.name}.act_range".lstrip(".")] = layer.act_range
+    plain = {n: t.detach().cpu().clone(memory_format=torch.contiguous_format)
+             for n, t in tensors.items()}  # fmt: skip
+    content: bytes = safetensors.save(plain)
+    facts = about(frozen.model, source) | {
+        "sha256": _digest(content),  # the grids belong to this safetensors file
+        "codes": codes,
+        "weights": {name: _describe(weight) for name, weight in weights.items()},
+        "activations": _activations(frozen),
+    }
+    write_text(json_of(path), json.dumps(facts, indent=1) + "\n")
+    write_bytes(path, content)
+
+
+def read_safetensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The metadata with the grids, and the state: float weights and `act_range`s."""
+    safetensors = require("safetensors.torch", extra="train", purpose=PURPOSE)
+    damage = require("safetensors", extra="train", purpose=PURPOSE).SafetensorError
+    if not json_of(path).is_file():
+        raise FileNotFoundError(f"{json_of(path)} does not exist; {path.name} needs its grids")
+    try:
+        stored = json.loads(json_of(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{json_of(path)} is damaged ({error}); export the run again") from None
+    facts, content = check_format(stored, path), path.read_bytes()
+    if facts.get("sha256", _digest(content)) != _digest(content):
+        raise ValueError(f"{path} and {json_of(path).name} are damaged or of two exports "
+                         "(checksum differs); export the run again")  # fmt: skip
+    try:
+        return facts, _state(facts, safetensors.load(content))
+    # a JSON file that was edited can name anything
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, damage) as error:
+        raise ValueError(f"{path} is damaged ({error!r}); export the run again") from None
+
+
+def json_of(path: Path) -> Path:
+    """The JSON file with the grids of a safetensors file."""
+    return path.with_suffix(".json")
+
+
+def _state(facts: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    for name, weight in facts["weights"].items():
+        scale, offset = tensors.pop(f"{name}.scale"), tensors.pop(f"{name}.offset")
+        if facts["codes"]:
+            grid = Grid(bits=weight["bits"], scale=scale, offset=offset, lowest=weight["lowest"])
+            tensors[name] = _unpack_codes(tensors.pop(f"{name}.codes"), weight, grid).values()
+    return tensors
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _pack_codes(name: str, weight: WeightOnGrid) -> Tensor:
+    bits = weight.grid.bits
+    if bits > 16:
+        raise ValueError(f"weight {name!r} has {bits} bits; codes are stored up to 16")
+    whole = weight.codes.to(torch.uint8 if bits <= 8 else torch.uint16)
+    return pack_nibbles(whole) if bits <= 4 else whole
+
+
+def _unpack_codes(stored: Tensor, weight: dict[str, Any], grid: Grid) -> WeightOnGrid:
+    view = torch.Size(weight["view"])
+    if grid.bits <= 4:
+        stored = unpack_nibbles(stored, math.prod(view), torch.uint8)
+    return WeightOnGrid(grid=grid, codes=stored.view(view), shape=torch.Size(weight["shape"]))
+
+
+def _describe(weight: WeightOnGrid) -> dict[str, Any]:
+    return {
+        "bits": weight.grid.bits,
+        "lowest": weight.grid.lowest,
+        "shape": list(weight.shape),
+        "view": list(weight.codes.shape),
+    }
+
+
+def _activations(frozen: Frozen) -> dict[str, list[dict[str, Any]]]:
+    """The activation grids of each layer, by the row of its ranges."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for product in frozen.products:
+        grids = {product.row: product.first}
+        if product.weight is None:
+            grids[product.row + 1] = product.second
+        for row, grid in grids.items():
+            if grid is not None:
+                found.setdefault(product.layer, []).append(
+                    {"row": row, "bits": grid.bits, "lowest": grid.lowest,
+                     "scale": float(grid.scale), "offset": float(grid.offset)}
+                )  # fmt: skip
     return found
 
 
-def state_on_grids(frozen: Frozen) -> dict[str, Tensor]:
-    """A float model's state whose multiplied weights are already on their grids."""
-    state = {name: value.detach().cpu() for name, value in float_state_dict(frozen.model).items()}
-    for name, weight in weights_on_grids(frozen).items():
-        state[name] = weight.values().detach().cpu()
-    return state
-
-
-def num_owners(model: nn.Module, parameter: Tensor) -> int:
-    """How many modules hold this very parameter."""
-    return sum(
-        any(other is parameter for other in module._parameters.values())
-        for module in model.modules()
-    )
-
-
-def _is_part(product: Product, parameter: Tensor) -> bool:
-    if product.weight is None or product.second is None:
-        return False
-    return _storage(product.weight) == _storage(parameter)
-
-
-def _storage(x: Tensor) -> int:
-    return x.untyped_storage().data_ptr()
-
-
-def _whole(name: str, parameter: Tensor, parts: list[Product]) -> WeightOnGrid:
-    """The parts side by side, in the order in which they lie in the parameter."""
-    grids, codes = [], []
-    for part in sorted(parts, key=_place):
-        assert part.weight is not None
-        assert part.second is not None
-        if not part.weight.is_contiguous():
-            raise ValueError(f"weight {name!r} is read transposed, which is exported to onnx only")
-        grids.append(part.second)
-        codes.append(part.codes)
-    if sum(each.numel() for each in codes) != parameter.numel():
-        raise ValueError(f"weight {name!r} is multiplied only in part: export to onnx")
-    grid = grids[0]
-    if len(grids) > 1:
-        grid = Grid(
-            bits=grid.bits,
-            scale=torch.cat([each.scale for each in grids]),
-            offset=torch.cat([each.offset for each in grids]),
-            lowest=grid.lowest,
-        )
-    return WeightOnGrid(grid=grid, codes=torch.cat(codes), shape=parameter.shape)
-
-
-def _place(product: Product) -> int:
-    assert product.weight is not None
-    return int(product.weight.storage_offset())
-
-
 def write_plain(frozen: Frozen, path: Path, source: dict[str, Any]) -> None:
-    """Write `state` (loads into the float model with strict=True) and `about`."""
+    """Write a torch file with `state`, which loads into the float model, and `about`."""
     buffer = io.BytesIO()
     torch.save({"about": about(frozen.model, source), "state": state_on_grids(frozen)}, buffer)
     write_bytes(path, buffer.getvalue())
 
 
 def read_plain(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """About, and the state; nothing but tensors and plain data is unpickled."""
+    """The metadata and the state of a torch file; only tensors and plain data are unpickled."""
     content = io.BytesIO(path.read_bytes())
     try:
         sizes = _check_archive(content)
-        content.seek(0)  # torch.load reads from where it stands
+        content.seek(0)  # torch.load reads from the current position
         stored = torch.load(content, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged archive or pickle can fail in any way
         reason = str(error).partition("\n")[0]
@@ -139,7 +166,7 @@ def read_plain(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _check_archive(content: io.BytesIO) -> set[int]:
-    """The sizes of its records, whose checksums are right; torch.load reads older formats too."""
+    """The sizes of an archive's records; ValueError for other formats and wrong checksums."""
     with zipfile.ZipFile(content) as archive:
         if any(record.compress_type != zipfile.ZIP_STORED for record in archive.infolist()):
             raise ValueError("packed records")
@@ -148,112 +175,84 @@ def _check_archive(content: io.BytesIO) -> set[int]:
         return {record.file_size for record in archive.infolist()}
 
 
-PURPOSE = "safetensors files"
+@dataclass(frozen=True, kw_only=True)
+class WeightOnGrid:
+    """A weight as codes, in the shape against which the grid broadcasts."""
+
+    grid: Grid
+    codes: Tensor
+    shape: torch.Size  # of the parameter
+
+    def values(self) -> Tensor:
+        """The values of the codes, in the parameter's shape."""
+        return self.grid.decode(self.codes).view(self.shape)
 
 
-def write_safetensors(
-    frozen: Frozen, path: Path, source: dict[str, Any], *, codes: bool = False
-) -> None:
-    """Write PATH and its JSON; codes: the weights as integers."""
-    safetensors = require("safetensors.torch", extra="train", purpose=PURPOSE)
-    weights = weights_on_grids(frozen)
-    tensors = state_on_grids(frozen)
-    for name, weight in weights.items():
-        tensors[f"{name}.scale"] = weight.grid.scale
-        tensors[f"{name}.offset"] = weight.grid.offset
-        if codes:
-            del tensors[name]
-            tensors[f"{name}.codes"] = _stored(name, weight)
-    if is_converted(frozen.model):
-        for entry, layer in quantized_layers(frozen.model):
-            tensors[f"{entry.name}.act_range".lstrip(".")] = layer.act_range
-    plain = {n: t.detach().cpu().clone(memory_format=torch.contiguous_format)
-             for n, t in tensors.items()}  # fmt: skip
-    content: bytes = safetensors.save(plain)
-    facts = about(frozen.model, source) | {
-        "sha256": _digest(content),  # of the file beside: one is of no use with another's grids
-        "codes": codes,
-        "weights": {name: _described(weight) for name, weight in weights.items()},
-        "activations": _activations(frozen),
-    }
-    write_text(json_of(path), json.dumps(facts, indent=1) + "\n")
-    write_bytes(path, content)
+def state_on_grids(frozen: Frozen) -> dict[str, Tensor]:
+    """The float state dict, with weights rounded to their grids."""
+    state = {name: value.detach().cpu() for name, value in float_state_dict(frozen.model).items()}
+    for name, weight in weights_on_grids(frozen).items():
+        state[name] = weight.values().detach().cpu()
+    return state
 
 
-def read_safetensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """About with the grids, and the state: float weights on their grids, and `act_range`s."""
-    safetensors = require("safetensors.torch", extra="train", purpose=PURPOSE)
-    damage = require("safetensors", extra="train", purpose=PURPOSE).SafetensorError
-    if not json_of(path).is_file():
-        raise FileNotFoundError(f"{json_of(path)} does not exist; {path.name} needs its grids")
-    try:
-        stored = json.loads(json_of(path).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{json_of(path)} is damaged ({error}); export the run again") from None
-    facts, content = check_format(stored, path), path.read_bytes()
-    if facts.get("sha256", _digest(content)) != _digest(content):
-        raise ValueError(f"{path} and {json_of(path).name} are damaged or of two exports "
-                         "(checksum differs); export the run again")  # fmt: skip
-    try:
-        return facts, _state(facts, safetensors.load(content))
-    # a JSON that someone has changed can name anything
-    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, damage) as error:
-        raise ValueError(f"{path} is damaged ({error!r}); export the run again") from None
-
-
-def _state(facts: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    for name, weight in facts["weights"].items():
-        scale, offset = tensors.pop(f"{name}.scale"), tensors.pop(f"{name}.offset")
-        if facts["codes"]:
-            grid = Grid(bits=weight["bits"], scale=scale, offset=offset, lowest=weight["lowest"])
-            tensors[name] = _read(tensors.pop(f"{name}.codes"), weight, grid).values()
-    return tensors
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def json_of(path: Path) -> Path:
-    """Where the grids of a file are described."""
-    return path.with_suffix(".json")
-
-
-def _stored(name: str, weight: WeightOnGrid) -> Tensor:
-    bits = weight.grid.bits
-    if bits > 16:
-        raise ValueError(f"weight {name!r} has {bits} bits; codes are stored up to 16")
-    whole = weight.codes.to(torch.uint8 if bits <= 8 else torch.uint16)
-    return pack_nibbles(whole) if bits <= 4 else whole
-
-
-def _read(stored: Tensor, weight: dict[str, Any], grid: Grid) -> WeightOnGrid:
-    view = torch.Size(weight["view"])
-    if grid.bits <= 4:
-        stored = unpack_nibbles(stored, math.prod(view), torch.uint8)
-    return WeightOnGrid(grid=grid, codes=stored.view(view), shape=torch.Size(weight["shape"]))
-
-
-def _described(weight: WeightOnGrid) -> dict[str, Any]:
-    return {
-        "bits": weight.grid.bits,
-        "lowest": weight.grid.lowest,
-        "shape": list(weight.shape),
-        "view": list(weight.codes.shape),
-    }
-
-
-def _activations(frozen: Frozen) -> dict[str, list[dict[str, Any]]]:
-    """Per layer, the grids of the activations it multiplies, by the row of its range."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for product in frozen.products:
-        grids = {product.row: product.first}
-        if product.weight is None:
-            grids[product.row + 1] = product.second
-        for row, grid in grids.items():
-            if grid is not None:
-                found.setdefault(product.layer, []).append(
-                    {"row": row, "bits": grid.bits, "lowest": grid.lowest,
-                     "scale": float(grid.scale), "offset": float(grid.offset)}
-                )  # fmt: skip
+def weights_on_grids(frozen: Frozen) -> dict[str, WeightOnGrid]:
+    """The parameters that are multiplied on a grid, by name."""
+    found = {}
+    for name, parameter in frozen.model.named_parameters():
+        parts = [product for product in frozen.products if _is_part(product, parameter)]
+        if not parts:
+            continue
+        if num_owners(frozen.model, parameter) > 1:
+            raise ValueError(
+                f"weight {name!r} is shared by modules that may use different grids; "
+                "export to onnx, which stores both, or at full precision"
+            )
+        found[name] = _join_parts(name, parameter, parts)
     return found
+
+
+def _join_parts(name: str, parameter: Tensor, parts: list[Product]) -> WeightOnGrid:
+    """Join the parts of a parameter in the order of its rows."""
+    grids, codes = [], []
+    for part in sorted(parts, key=_position):
+        assert part.weight is not None
+        assert part.second is not None
+        if not part.weight.is_contiguous():
+            raise ValueError(f"weight {name!r} is transposed in its product: export to onnx")
+        grids.append(part.second)
+        codes.append(part.codes)
+    if sum(each.numel() for each in codes) != parameter.numel():
+        raise ValueError(f"weight {name!r} is only partly multiplied: export to onnx")
+    grid = grids[0]
+    if len(grids) > 1:
+        grid = Grid(
+            bits=grid.bits,
+            scale=torch.cat([each.scale for each in grids]),
+            offset=torch.cat([each.offset for each in grids]),
+            lowest=grid.lowest,
+        )
+    return WeightOnGrid(grid=grid, codes=torch.cat(codes), shape=parameter.shape)
+
+
+def _is_part(product: Product, parameter: Tensor) -> bool:
+    if product.weight is None or product.second is None:
+        return False
+    return _storage(product.weight) == _storage(parameter)
+
+
+def _storage(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr()
+
+
+def _position(product: Product) -> int:
+    assert product.weight is not None
+    return int(product.weight.storage_offset())
+
+
+def num_owners(model: nn.Module, parameter: Tensor) -> int:
+    """The number of modules that share a parameter."""
+    return sum(
+        any(other is parameter for other in module._parameters.values())
+        for module in model.modules()
+    )

@@ -1,1 +1,1 @@
-"""Precision schedules inside other people's trainers; each module needs the package it is for."""
+"""Precision schedules in Lightning and Hugging Face Transformers, as callbacks."""

@@ -1,4 +1,4 @@
-"""One training run inside somebody else's trainer: its bits, its cost, its evaluation."""
+"""What the callbacks share: the bits, the cost and the evaluation of a run in a trainer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Nonfinite = Literal["raise", "warn", "ignore"]
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a callback was asked for; the roles as in `PrecisionScheduler`."""
+    """The arguments of a callback; the roles are those of `PrecisionScheduler`."""
 
     forward: RoleSchedule = INHERIT
     backward: RoleSchedule = INHERIT
@@ -48,21 +48,21 @@ class Settings:
                 ) from None
 
     def make_scheduler(self, model: nn.Module, total_steps: int) -> PrecisionScheduler:
-        """The scheduler of a run; adaptive schedules are refused."""
+        """The scheduler of a run; ValueError for adaptive schedules."""
         roles = {name: getattr(self, name) for name in ("forward", "backward", *ROLES)}
-        for schedules in resolve_schedules(quantized_layers(model), roles, total_steps):
-            for schedule in schedules:
+        for by_role in resolve_schedules(quantized_layers(model), roles, total_steps):
+            for schedule in by_role:
                 if isinstance(schedule, Adaptive):
                     raise ValueError(
                         f"{schedule} follows the {' and the '.join(schedule.reads)} of the "
-                        "training, which trainers do not tell this callback; use a schedule of "
-                        "the step alone, or a loop of your own: PrecisionScheduler.step(metric=...)"
+                        "training, which trainers do not pass to callbacks; use a schedule of the "
+                        "step alone, or a loop of your own: PrecisionScheduler.step(metric=...)"
                     )
         return PrecisionScheduler(model, **roles, total_steps=total_steps, nonfinite=self.nonfinite)
 
 
 def agree_on_total(asked: int | None, trainer: float, setting: str) -> int:
-    """The optimizer steps of the run; `trainer`: what the trainer says, infinite or < 1: nothing.
+    """The optimizer steps of the run; `trainer`: those of the trainer, infinite or < 1 if unknown.
 
     >>> agree_on_total(None, 100, "max_steps"), agree_on_total(50, float("inf"), "max_steps")
     (100, 50)
@@ -88,7 +88,7 @@ out, or change max_steps
 
 
 class PrecisionRun:
-    """The scheduler and the meter of one run, told of every optimizer step; applies step 0."""
+    """The precision scheduler and the cost meter of one run; call `step` per optimizer step."""
 
     def __init__(self, settings: Settings, model: nn.Module, total_steps: int) -> None:
         self.scheduler = settings.make_scheduler(model, total_steps)
@@ -99,25 +99,23 @@ class PrecisionRun:
         self._saved_meter: Mapping[str, Any] | None = None  # until there is a meter
         self._evaluation = ExitStack()
 
-    # -- training -------------------------------------------------------------------------------
-
     def start_meter(self, example_inputs: Any) -> None:
-        """Count cost from here on, or from where the saved run's meter was."""
+        """Count cost from now on, or from the saved meter of a resumed run."""
         self.meter = CostMeter(self._model, example_inputs)
         if self._saved_meter is not None:
             self.meter.load_state_dict(self._saved_meter)
 
     def add_samples(self, batch: Any, num_processes: int = 1) -> None:
-        """A micro-batch was computed: its samples belong to the coming optimizer step."""
+        """Count the samples of a micro-batch for the next optimizer step."""
         sizes = (x.shape[0] for x in tree_leaves(batch) if isinstance(x, Tensor) and x.dim() > 0)
         self._num_samples += next(sizes, 0) * num_processes
 
     def step(self) -> None:
-        """An optimizer step was taken."""
+        """Advance bits and cost after an optimizer step."""
         if self.scheduler.finished:
             total = self.scheduler.total_steps
             raise ValueError(
-                f"the trainer goes on after the {total} optimizer steps of its precision schedule; "
+                f"the trainer continues after the {total} optimizer steps of its schedule; "
                 f"pass total_steps= of the whole run, or end it there: max_steps={total}"
             )
         if self.meter is not None:
@@ -126,7 +124,7 @@ class PrecisionRun:
         self.scheduler.step()
 
     def metrics(self) -> dict[str, float]:
-        """Of the step that was just taken: bits by role (mean over layers), the cost so far."""
+        """The bits of the last step by role (mean over layers), and the cost so far."""
         bits = self.scheduler.precision_at(max(self.scheduler.step_count - 1, 0))
         rows = [bits] if isinstance(bits, Precision) else list(bits.values())
         values = {
@@ -138,11 +136,9 @@ class PrecisionRun:
             values |= {"cost/bitops": float(cost.bitops), "cost/relative": cost.relative}
         return values
 
-    # -- evaluation -----------------------------------------------------------------------------
-
     @property
     def eval_bits(self) -> Precision | dict[str, Precision]:
-        """What the model is evaluated at now: float32 until it has seen a range to round to."""
+        """The bits of an evaluation now; float32 before activation ranges are observed."""
         if self.scheduler.step_count == 0 and not self._has_ranges():
             return Precision()
         return self._asked_bits()
@@ -156,7 +152,7 @@ class PrecisionRun:
         return Precision() if asked == "full" else Precision.parse(asked)
 
     def _check_eval_bits(self) -> None:
-        """Raise now, not at the first evaluation, if a layer cannot take them (`max_bits`)."""
+        """Raise ValueError at the start if a layer does not support them (`max_bits`)."""
         bits = self._asked_bits()
         for _, layer in quantized_layers(self._model):
             if isinstance(bits, Precision):  # a dict is the schedule's own
@@ -169,30 +165,28 @@ class PrecisionRun:
         )
 
     def start_evaluation(self) -> None:
-        """To the evaluation's bits, until `end_evaluation`."""
+        """Set the bits of evaluation until `end_evaluation`."""
         self.end_evaluation()
         self._evaluation.enter_context(at_precision(self._model, self.eval_bits))  # type: ignore[arg-type]
 
     def write_bits_again(self) -> None:
-        """After others wrote to the buffers behind autograd's back, as averages of weights do."""
+        """Restore the bits after others wrote to the buffers, as weight averaging does."""
         for _, layer in quantized_layers(self._model):
-            layer.control.add_(0)  # a write that counts: the layer corrects it before its next use
+            layer.control.add_(0)  # bumps the version: the layer restores it at its next use
             layer.act_range.add_(0)
 
     def end_evaluation(self) -> None:
-        """Back to the bits of training; harmless when there was no evaluation."""
+        """Set the bits of training again; does nothing outside an evaluation."""
         self._evaluation.close()
 
     def leave_at_eval_bits(self) -> None:
-        """Training is over: the model keeps the bits that it is evaluated at."""
+        """Leave the model at the bits of evaluation after training."""
         self.end_evaluation()
         self.write_bits_again()
         set_precision(self._model, self.eval_bits)  # type: ignore[arg-type]
 
-    # -- state ----------------------------------------------------------------------------------
-
     def state_dict(self) -> dict[str, Any]:
-        """JSON types only. What kernel "auto" came to is part of it: it decides roundings."""
+        """JSON types only. Contains the chosen kernels, on which rounding depends."""
         meter = self._saved_meter if self.meter is None else self.meter.state_dict()
         return {
             "scheduler": self.scheduler.state_dict(),
@@ -204,21 +198,21 @@ class PrecisionRun:
         }
 
     def resume_at(self, step: int, saved: Mapping[str, Any] | None) -> None:
-        """Go on before this optimizer step, from the state that was saved there if there is one.
+        """Resume before this optimizer step, from the saved state if it is of this step.
 
-        Without it the bits and the noise are exact all the same: they are functions of the step.
+        Without it, bits and noise are still exact: they are functions of the step.
         """
         if step > self.scheduler.total_steps:
             raise ValueError(
                 f"the checkpoint is of step {step}, and this run has {self.scheduler.total_steps} "
-                "steps; give the trainer more, or an earlier checkpoint"
+                "steps; use more steps, or an earlier checkpoint"
             )
         if saved is None or saved["scheduler"]["step_count"] != step:
             if step != self.scheduler.step_count:
                 self.scheduler.load_state_dict({"step_count": step})
                 warnings.warn(
-                    f"the trainer goes on from step {step}, of which its checkpoint has no "
-                    "precision state: the bits follow from the step, the cost counts from here",
+                    f"the trainer resumed at step {step}, and its checkpoint has no precision "
+                    "state of it: the bits follow from the step, the cost is counted from now on",
                     BitcycleWarning,
                     stacklevel=2,
                 )

@@ -1,4 +1,4 @@
-"""Precision schedules in Lightning: a callback for `lightning.pytorch.Trainer`."""
+"""Precision schedules in Lightning, as a callback of its `Trainer`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ require("lightning.pytorch", extra="lightning", purpose="Lightning callbacks")
 from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
 from lightning.pytorch.callbacks import GradientAccumulationScheduler  # noqa: E402
 
-_KEY = "bitcycle"  # in the trainer's checkpoints; a state_dict would turn our error about two
-# callbacks into Lightning's, about state keys
+# in the trainer's checkpoints; with `state_dict`, Lightning would raise its own error about keys
+# for two callbacks before ours
+_KEY = "bitcycle"
 
 
 class PrecisionCallback(Callback):
@@ -24,12 +25,12 @@ class PrecisionCallback(Callback):
     Convert the model first, in the LightningModule's `__init__` or before `fit`. The roles are
     those of `PrecisionScheduler`, with the names of layers as seen from the LightningModule.
 
-    total_steps: only for a trainer that cannot tell (`max_epochs=-1`, a data set without length, a
-    GradientAccumulationScheduler, manual optimization with fewer steps than batches).
-    eval_precision: the bits of validation, test and prediction: "high" (the most each layer
-    reaches), "full", "scheduled", or bits such as "w8a8"; the model has them after `fit`, too.
-    example_inputs: of the LightningModule's `forward`, to count cost with; by default its
-    `example_input_array`. Without either, bits are logged and cost is not.
+    total_steps: only for a trainer that does not know its steps (`max_epochs=-1`, a dataset without
+    length, a GradientAccumulationScheduler, manual optimization with fewer steps than batches).
+    eval_precision: the bits of validation, test and prediction, and of the model after `fit`:
+    "high" (the highest of each layer), "full", "scheduled", or bits such as "w8a8".
+    example_inputs: arguments of the LightningModule's `forward`, to count cost; by default its
+    `example_input_array`. Without either, cost is not logged.
     nonfinite: as in `PrecisionScheduler`.
     """
 
@@ -67,8 +68,6 @@ class PrecisionCallback(Callback):
         """The scheduler of the run; None before `fit`."""
         return None if self._run is None else self._run.scheduler
 
-    # -- training -------------------------------------------------------------------------------
-
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         if sum(isinstance(other, PrecisionCallback) for other in callbacks) > 1:
@@ -76,11 +75,11 @@ class PrecisionCallback(Callback):
                 "two PrecisionCallbacks on one trainer would overwrite each other's bits; give "
                 "one of them dicts from layer patterns to schedules"
             )
-        if stage == "fit" and self._run is not None:  # fit again: go on where this run ended
+        if stage == "fit" and self._run is not None:  # fit again: continue this run
             self._saved, self._run = self._run.state_dict(), None
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        quantized_layers(pl_module)  # raises where there is none
+        quantized_layers(pl_module)  # raises if there is none
         if len(trainer.optimizers) > 1:
             raise ValueError(
                 f"{len(trainer.optimizers)} optimizers: a precision schedule counts the steps of "
@@ -88,11 +87,11 @@ class PrecisionCallback(Callback):
             )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # not in on_fit_start: to ask the trainer for its steps there loads the data too early for
-        # the place in it that a checkpoint holds
+        # not in on_fit_start: asking the trainer for its steps loads the data, which must happen
+        # after a checkpoint has restored its position
         total = agree_on_total(
             self._settings.total_steps,
-            self._trainers_total(trainer, pl_module),
+            self._trainer_steps(trainer, pl_module),
             "max_steps or max_epochs",
         )
         run = self._run = PrecisionRun(self._settings, pl_module, total)
@@ -103,17 +102,17 @@ class PrecisionCallback(Callback):
         run.resume_at(trainer.global_step, self._saved)
         self._saved = None
 
-    def _trainers_total(self, trainer: Trainer, pl_module: LightningModule) -> float:
-        """What the trainer says of its optimizer steps; infinite: it cannot tell."""
+    def _trainer_steps(self, trainer: Trainer, pl_module: LightningModule) -> float:
+        """The trainer's number of optimizer steps; infinite if unknown."""
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         for each in callbacks:
             if (
                 isinstance(each, GradientAccumulationScheduler)
                 and each.going_to_accumulate_grad_batches()
             ):
-                return float("inf")  # the trainer's number does not know of it
+                return float("inf")  # the trainer's number ignores it
         if not pl_module.automatic_optimization and self._settings.total_steps is not None:
-            return float("inf")  # the trainer counts one for each batch
+            return float("inf")  # the trainer counts one per batch
         return trainer.estimated_stepping_batches
 
     def on_train_batch_end(
@@ -121,7 +120,9 @@ class PrecisionCallback(Callback):
     ) -> None:
         run = self._running()
         run.add_samples(batch, trainer.world_size)
-        if trainer.global_step == run.scheduler.step_count:  # a micro-batch: gradients accumulate
+        if (
+            trainer.global_step == run.scheduler.step_count
+        ):  # a micro-batch of gradient accumulation
             if not pl_module.automatic_optimization and self._settings.total_steps is None:
                 raise ValueError(
                     "training_step took no optimizer step, and the trainer counts one for each "
@@ -140,17 +141,15 @@ class PrecisionCallback(Callback):
             )
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._run is not None:  # else there was nothing left to train
+        if self._run is not None:  # None: nothing was left to train
             self._run.leave_at_eval_bits()
 
     def _running(self) -> PrecisionRun:
         assert self._run is not None
         return self._run
 
-    # -- evaluation -----------------------------------------------------------------------------
-
     def _start_evaluation(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._run is None and self._saved is not None:  # of a checkpoint, without a fit before
+        if self._run is None and self._saved is not None:  # a checkpoint without a fit before
             total = self._saved["scheduler"]["total_steps"]
             self._run = PrecisionRun(self._settings, pl_module, total)
             self._run.resume_at(self._saved["scheduler"]["step_count"], self._saved)
@@ -170,7 +169,7 @@ class PrecisionCallback(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         if self._run is not None and batch_idx == dataloader_idx == 0:
-            self._run.write_bits_again()  # WeightAveraging has put its own buffers in their place
+            self._run.write_bits_again()  # WeightAveraging has swapped the buffers
 
     on_validation_start = on_test_start = on_predict_start = _start_evaluation
     on_validation_end = on_test_end = on_predict_end = _end_evaluation
@@ -179,8 +178,6 @@ class PrecisionCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         self._end_evaluation(trainer, pl_module)
-
-    # -- state ----------------------------------------------------------------------------------
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]

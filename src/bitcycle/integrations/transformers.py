@@ -1,4 +1,4 @@
-"""Precision schedules in Hugging Face Transformers: a callback for its `Trainer`."""
+"""Precision schedules in Hugging Face Transformers, as a callback of its `Trainer`."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from transformers.trainer_callback import (  # noqa: E402
 class PrecisionCallback(TrainerCallback, ExportableState):
     """Steps the bits of a converted model with the optimizer steps of a `Trainer`.
 
-    Convert the model before the Trainer gets it. The roles are those of `PrecisionScheduler`;
-    layer patterns are names or globs, since the trainer's checkpoints hold only text. The state is
-    in those checkpoints and taken from them on `train(resume_from_checkpoint=...)`, with or
-    without `restore_callback_states_from_checkpoint`.
+    Convert the model before you build the Trainer. The roles are those of `PrecisionScheduler`;
+    layer patterns are names or globs, because the trainer's checkpoints hold only text. The state
+    is in those checkpoints, and `train(resume_from_checkpoint=...)` restores it, with or without
+    `restore_callback_states_from_checkpoint`.
 
-    total_steps: what the trainer will do; more than a check only where it cannot tell.
-    eval_precision: the bits of the model in evaluation mode: "high" (the most each layer
-    reaches), "full", "scheduled", or bits such as "w8a8"; the model has them after `train`, too.
-    example_inputs: keyword arguments of the model, to count cost with; by default the first batch.
+    total_steps: only for a trainer that does not know its steps; otherwise it must agree.
+    eval_precision: the bits of the model in evaluation mode and after `train`: "high" (the highest
+    of each layer), "full", "scheduled", or bits such as "w8a8".
+    example_inputs: keyword arguments of the model, to count cost; by default the first batch.
     nonfinite: as in `PrecisionScheduler`.
     """
 
@@ -78,16 +78,14 @@ class PrecisionCallback(TrainerCallback, ExportableState):
         return None if self._run is None else self._run.scheduler
 
     def state(self) -> dict[str, Any]:
-        """What the trainer writes to trainer_state.json."""
+        """The state that the trainer writes to trainer_state.json."""
         run = None if self._run is None else self._run.state_dict()
         return {"args": self._args, "attributes": {"saved": run}}
 
-    # -- training -------------------------------------------------------------------------------
-
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        _go_first(self)
+        _move_to_front(self)
         model: nn.Module = kwargs["model"]
-        _free(model)
+        _detach_others(model)
         total = agree_on_total(
             self._settings.total_steps, state.max_steps, "max_steps or num_train_epochs"
         )
@@ -95,7 +93,7 @@ class PrecisionCallback(TrainerCallback, ExportableState):
         saved = state.stateful_callbacks.get(name, {}).get("attributes", {}).get("saved")
         self._run = PrecisionRun(self._settings, model, total)
         self._run.resume_at(state.global_step, saved if state.global_step else None)
-        state.stateful_callbacks[name] = self.state()  # the trainer updates what is there
+        state.stateful_callbacks[name] = self.state()  # the trainer updates existing keys only
         self._num_processes = args.world_size
         self._first_batch = None
         self._model = model
@@ -126,13 +124,13 @@ class PrecisionCallback(TrainerCallback, ExportableState):
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
     ) -> None:
         if self._run is None or logs is None or "loss" not in logs:
-            return  # the line of an evaluation, or the summary of the run
+            return  # an evaluation, or the summary of the run
         values = self._run.metrics()
-        logs.update(values)  # the loggers come after this callback
+        logs.update(values)  # loggers are called after this callback
         state.log_history[-1].update(values)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._let_go()
+        self._detach()
         self._running().leave_at_eval_bits()
 
     def _running(self) -> PrecisionRun:
@@ -146,12 +144,12 @@ class PrecisionCallback(TrainerCallback, ExportableState):
         finally:
             self._is_tracing = False
 
-    # -- the model: the Trainer has no event before an evaluation, but calls eval() -------------
+    # The Trainer has no event before an evaluation, but it calls model.eval().
 
     def _switch_mode(self, mode: bool = True) -> nn.Module:
-        """The model's `train` (and so its `eval`), which changes the bits as well.
+        """Replaces the model's `train`, which `eval` calls, to switch the bits too.
 
-        Not a hook of its forward pass: `generate` calls the encoder alone.
+        A forward hook would miss `generate`, which calls the encoder alone.
         """
         assert self._model is not None
         if not self._is_tracing:
@@ -168,8 +166,8 @@ class PrecisionCallback(TrainerCallback, ExportableState):
         if self._first_batch is None and self._running().meter is None and not args:
             self._first_batch = kwargs
 
-    def _let_go(self) -> None:
-        """Of the model, which is then as it was but for its bits."""
+    def _detach(self) -> None:
+        """Remove the hooks from the model."""
         if self._model is None:
             return
         self._running().end_evaluation()
@@ -179,16 +177,16 @@ class PrecisionCallback(TrainerCallback, ExportableState):
             self._hook.remove()
 
 
-def _free(model: nn.Module) -> None:
-    """From the callback of a run that was interrupted."""
+def _detach_others(model: nn.Module) -> None:
+    """Remove the hooks of a callback whose run was interrupted."""
     for hook in list(model._forward_pre_hooks.values()):
         owner = getattr(hook, "__self__", None)
         if isinstance(owner, PrecisionCallback):
-            owner._let_go()
+            owner._detach()
 
 
 def _as_text(value: RoleSchedule) -> Any:
-    """A role's schedules as JSON can hold them."""
+    """The schedules of a role as text."""
     if not isinstance(value, Mapping):
         return str(parse_schedule(value))  # type: ignore[arg-type]
     types = [pattern for pattern in value if not isinstance(pattern, str)]
@@ -200,10 +198,10 @@ def _as_text(value: RoleSchedule) -> Any:
     return {pattern: str(parse_schedule(inner)) for pattern, inner in value.items()}
 
 
-def _go_first(callback: PrecisionCallback) -> None:
-    """Before the loggers, which the Trainer puts before every callback that it is given.
+def _move_to_front(callback: PrecisionCallback) -> None:
+    """Move the callback before the loggers, which the Trainer calls first.
 
-    It hands its callbacks nothing that leads to their list, but it is calling one of them now.
+    The Trainer does not pass its list of callbacks, but its handler is on the call stack.
     """
     frame = sys._getframe(1)
     while not isinstance(handler := frame.f_locals.get("self"), CallbackHandler):
@@ -216,4 +214,4 @@ def _go_first(callback: PrecisionCallback) -> None:
             "them dicts from layer patterns to schedules"
         )
     handler.callbacks.remove(callback)
-    handler.callbacks.insert(0, callback)  # those that are still to be called keep their places
+    handler.callbacks.insert(0, callback)  # later callbacks keep their positions

@@ -11,7 +11,7 @@ import torch
 
 from bitcycle.landscape.result import FILE_NAME, Grid, Landscape, Landscapes
 from bitcycle.landscape.run import PreparedSurface, RunSurface, compute, num_missing, prepare
-from bitcycle.train.signals import Interrupted, StopWish
+from bitcycle.train.signals import Interrupted, StopRequest
 
 MIN_PARALLEL_SECONDS = 20.0  # below this, starting processes takes longer than it saves
 
@@ -50,7 +50,7 @@ class PendingLandscapes:
     def run(self, advance: Callable[[int], None] = lambda done: None) -> Landscapes:
         """Compute the missing points, run by run. A signal stops after a point; points are kept."""
         found: list[Landscape] = []
-        with StopWish().listening() as stop_request:
+        with StopRequest().listening() as stop_request:
             before = 0
 
             def count(done: int) -> None:

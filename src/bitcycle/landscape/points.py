@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from bitcycle.files import Appender
 from bitcycle.landscape.result import Grid, Point, to_plain
-from bitcycle.train.signals import unheard_by_children
+from bitcycle.train.signals import block_sigint
 
 LossAt = Callable[[float, float], float]
 POINTS_AHEAD = 2  # submitted per process, so that no process waits for a point
@@ -164,7 +164,7 @@ def _in_pool(
     while left or running:
         while left and len(running) < POINTS_AHEAD * jobs:
             i, j = left.pop()
-            with unheard_by_children():
+            with block_sigint():
                 running[pool.submit(_loss_at, values[i], values[j])] = i, j
         for future in wait(running, return_when=FIRST_COMPLETED).done:
             yield running.pop(future), future.result()

@@ -33,7 +33,7 @@ from bitcycle.tasks import Task
 from bitcycle.train.checkpoint import CheckpointError, Checkpoints
 from bitcycle.train.config_file import override
 from bitcycle.train.evaluate import (
-    check_observed,
+    check_ranges_observed,
     describe_precision,
     eval_precision,
     reduce_sums,
@@ -41,7 +41,7 @@ from bitcycle.train.evaluate import (
 )
 from bitcycle.train.result import weights_digest
 from bitcycle.train.run_directory import RunDirectory, machine
-from bitcycle.train.session import Session, build_session, kept_settings
+from bitcycle.train.session import Session, build_session, preserve_torch_settings
 
 Checkpoint = Literal["last", "best"]
 
@@ -99,7 +99,7 @@ class RunSurface:
         if found is None:
             raise CheckpointError(f"{directory.path} has no {self.checkpoint} checkpoint")
         step, state = found
-        with kept_settings():
+        with preserve_torch_settings():
             session = build_session(config, directory.path)
             restore(session, step, state)
             with self._opened(session, step) as run:
@@ -108,9 +108,9 @@ class RunSurface:
     @contextmanager
     def _opened(self, session: Session, step: int) -> Iterator[LoadedRun]:
         model, config = session.model, session.config
-        bits = eval_precision(self.precision, session.bits)
+        bits = eval_precision(self.precision, session.scheduler)
         if self.ranges == "observed":
-            check_observed(model, bits)
+            check_ranges_observed(model, bits)
         samples = FirstSamples(session.task, self.samples, session.device)
         origin = {
             "run": config.run_name,

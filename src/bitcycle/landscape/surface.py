@@ -17,7 +17,7 @@ from bitcycle.model_precision import get_precision
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.precision import Precision
 from bitcycle.snapshot import Snapshot
-from bitcycle.train.evaluate import evaluating, is_converted
+from bitcycle.train.evaluate import evaluation_mode, is_converted
 
 EPSILON = 1e-10
 _MASK = (1 << 64) - 1
@@ -150,7 +150,7 @@ def surface_of(
         precision = get_precision(model) if is_converted(model) else Precision()
     before = Snapshot(model)
     try:
-        with evaluating(model, precision):
+        with evaluation_mode(model, precision):
             if ranges == "batch":
                 _forget_ranges(model)
             yield Surface(model, loss_fn, seed=seed)

@@ -1,4 +1,4 @@
-"""The papers' networks and a few small ones: plain float modules that know nothing of bits.
+"""The networks of the papers and a few small ones, as plain float modules.
 
 >>> model = build_model("resnet20", num_classes=100)
 >>> model(*model.example_inputs(batch_size=2)).shape
@@ -6,15 +6,15 @@ torch.Size([2, 100])
 >>> MODELS["resnet20"].description
 'CIFAR ResNet-20: 3 basic blocks per group.'
 
-To add a model, drop one file into this folder, and a test beside the others in `tests/models`:
+To add a model, add one file to this folder and a test to `tests/models`:
 
-1. a class derived from `Model` that stores what it was built with and answers `example_inputs`;
-2. a builder with keyword-only options that all have defaults, decorated with `@register_model()`.
-   Its name is the model's name, its docstring's first line the description, its file the family.
+1. a subclass of `Model` that stores its options and implements `example_inputs`;
+2. a builder with keyword-only options that all have defaults, decorated with `@register_model()`:
+   a function, or the class itself with a name. The first line of its docstring is the description.
 
-Nothing else needs to be told: the first lookup imports every file here, and the contract tests
-build, run, copy, save, restore and train whatever is registered. A package that is not part of
-the core (`register_model(extra="graph")`) is imported inside the class, when it is built.
+The first lookup imports every file of this folder. The contract tests build, run, copy, save,
+restore and train every registered model. Import an optional package inside the class, and name its
+extra: `register_model(extra="graph")`.
 """
 
 from bitcycle.models.base import MODELS, Model, ModelEntry, build_model, register_model

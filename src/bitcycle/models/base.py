@@ -1,4 +1,7 @@
-"""What every model offers, and the registry that finds models by name."""
+"""The base classes of models, their registry, and the blocks that several networks share.
+
+`Model` is any model, `ImageModel` an image classifier, `LanguageModel` a word-level language model.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +18,63 @@ from torch import nn
 
 from bitcycle.registry import Registry, unknown_name
 
-M = TypeVar("M", bound="Model")
+Builder = TypeVar("Builder", bound=Callable[..., "Model"])
 
 
 class Model(nn.Module):
-    """A module that can say what it takes, so that it can be run without being known."""
+    """A module with example inputs, so that it can be traced and tested by name."""
 
     def example_inputs(
         self, batch_size: int = 2, *, seed: int = 0, device: torch.device | str = "cpu"
     ) -> tuple[torch.Tensor, ...]:
-        """Random arguments for `forward` that fit this very instance: `model(*example_inputs())`.
+        """Random arguments for `forward`: `model(*model.example_inputs())`.
 
-        `batch_size` counts samples: images, sequences or nodes. The values depend on `seed` alone
-        (they are drawn on the CPU and moved), never on the global random state.
+        `batch_size` counts samples: images, sequences or nodes. The values depend on `seed` only:
+        they are drawn on the CPU by a generator of their own.
         """
         raise NotImplementedError(f"{type(self).__name__} must define example_inputs")
 
 
+class ImageModel(Model):
+    """A classifier of square images: (N, in_channels, image_size, image_size) -> (N, classes)."""
+
+    def __init__(self, *, num_classes: int, in_channels: int, image_size: int) -> None:
+        super().__init__()
+        check_positive(num_classes=num_classes, in_channels=in_channels, image_size=image_size)
+        self.num_classes = num_classes
+        self.in_channels = in_channels
+        self.image_size = image_size  # of example_inputs; most networks take any size
+
+    def example_inputs(
+        self, batch_size: int = 2, *, seed: int = 0, device: torch.device | str = "cpu"
+    ) -> tuple[torch.Tensor, ...]:
+        """A batch of normal noise, like normalized images."""
+        shape = (batch_size, self.in_channels, self.image_size, self.image_size)
+        images = torch.randn(shape, generator=cpu_generator(seed), device="cpu")
+        return (images.to(device),)
+
+
+class LanguageModel(Model):
+    """Predicts each next token: tokens (N, T) in 0..vocab_size - 1 -> logits (N, T, vocab_size)."""
+
+    def __init__(self, *, vocab_size: int, example_length: int) -> None:
+        super().__init__()
+        check_positive(vocab_size=vocab_size, example_length=example_length)
+        self.vocab_size = vocab_size
+        self.example_length = example_length  # of example_inputs; sequences may have any length
+
+    def example_inputs(
+        self, batch_size: int = 2, *, seed: int = 0, device: torch.device | str = "cpu"
+    ) -> tuple[torch.Tensor, ...]:
+        """A batch of uniform tokens (batch_size, example_length)."""
+        shape = (batch_size, self.example_length)
+        tokens = torch.randint(self.vocab_size, shape, generator=cpu_generator(seed), device="cpu")
+        return (tokens.to(device),)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelEntry:
-    """A registered model: how to build it, and what `ls` and error messages say about it."""
+    """A registered model: its builder and what `bitcycle ls models` prints."""
 
     name: str
     build: Callable[..., Model]
@@ -56,35 +96,40 @@ class ModelEntry:
 MODELS: Registry[ModelEntry] = Registry("model", "bitcycle.models")
 
 
-def register_model(*, extra: str | None = None) -> Callable[[Callable[..., M]], Callable[..., M]]:
-    """A decorator that files a builder under its own name; the builder itself is unchanged."""
+def register_model(
+    name: str | None = None, *, extra: str | None = None
+) -> Callable[[Builder], Builder]:
+    """Register a builder, which is a function or the model's class; returns it unchanged.
 
-    def add(build: Callable[..., M]) -> Callable[..., M]:
-        name = build.__name__
+    name: by default the name of the function.
+    """
+
+    def add(build: Builder) -> Builder:
+        own_name = name or build.__name__
         for parameter in inspect.signature(build).parameters.values():
             if (
                 parameter.kind is not inspect.Parameter.KEYWORD_ONLY
                 or parameter.default is inspect.Parameter.empty
             ):
                 raise ValueError(
-                    f"option {parameter.name!r} of model {name!r} must be keyword-only and have "
-                    f"a default, so that every model can be built by name alone"
+                    f"option {parameter.name!r} of model {own_name!r} must be keyword-only and "
+                    "have a default, so that every model can be built by its name"
                 )
         entry = ModelEntry(
-            name=name,
+            name=own_name,
             build=build,
             family=build.__module__.rpartition(".")[2],
-            description=(inspect.getdoc(build) or "").partition("\n")[0],  # none under python -OO
+            description=(inspect.getdoc(build) or "").partition("\n")[0],  # empty under python -OO
             extra=extra,
         )
-        MODELS.register(name)(entry)
+        MODELS.register(own_name)(entry)
         return build
 
     return add
 
 
 def build_model(name: str, **options: Any) -> Model:
-    """A new model by name; its weights are drawn from torch's global random state.
+    """Build a model by name; its weights are drawn from torch's global random state.
 
     >>> build_model("resnet20", num_class=100)
     Traceback (most recent call last):
@@ -100,7 +145,7 @@ did you mean 'num_classes'?
 
 
 def check_positive(**sizes: int) -> None:
-    """Raise unless every size is an integer of at least 1.
+    """Raise ValueError unless every size is an integer of at least 1.
 
     >>> check_positive(num_classes=10, width=0)
     Traceback (most recent call last):
@@ -113,27 +158,8 @@ def check_positive(**sizes: int) -> None:
 
 
 def cpu_generator(seed: int) -> torch.Generator:
-    """A generator of its own, on the CPU even inside `with torch.device(...)`."""
+    """A seeded generator on the CPU, even inside `with torch.device(...)`."""
     return torch.Generator(device="cpu").manual_seed(seed)
-
-
-class ImageModel(Model):
-    """A classifier of square images: (N, in_channels, image_size, image_size) -> (N, classes)."""
-
-    def __init__(self, *, num_classes: int, in_channels: int, image_size: int) -> None:
-        super().__init__()
-        check_positive(num_classes=num_classes, in_channels=in_channels, image_size=image_size)
-        self.num_classes = num_classes
-        self.in_channels = in_channels
-        self.image_size = image_size  # of the examples; most nets take any size
-
-    def example_inputs(
-        self, batch_size: int = 2, *, seed: int = 0, device: torch.device | str = "cpu"
-    ) -> tuple[torch.Tensor, ...]:
-        """One batch of normal noise, as normalized images are."""
-        shape = (batch_size, self.in_channels, self.image_size, self.image_size)
-        images = torch.randn(shape, generator=cpu_generator(seed), device="cpu")
-        return (images.to(device),)
 
 
 def init_convs(model: nn.Module) -> None:
@@ -152,7 +178,7 @@ def global_average(x: torch.Tensor) -> torch.Tensor:
 
 
 def projection(in_channels: int, out_channels: int, stride: int) -> nn.Sequential | None:
-    """A residual block's shortcut: None (identity), or 1x1 conv + BN where the shape changes."""
+    """The shortcut of a residual block: None (identity), or 1x1 conv + BN if the shape changes."""
     if stride == 1 and in_channels == out_channels:
         return None
     return nn.Sequential(
@@ -162,7 +188,7 @@ def projection(in_channels: int, out_channels: int, stride: int) -> nn.Sequentia
 
 
 class BasicBlock(nn.Module):
-    """relu(bn(conv3x3(relu(bn(conv3x3(x))))) + shortcut(x)), named as torchvision names it."""
+    """relu(bn(conv3x3(relu(bn(conv3x3(x))))) + shortcut(x)), with torchvision's names."""
 
     expansion = 1
 
@@ -181,21 +207,3 @@ class BasicBlock(nn.Module):
         out = self.relu(self.bn1(self.conv1(x)))
         total: torch.Tensor = self.relu(self.bn2(self.conv2(out)) + shortcut)
         return total
-
-
-class LanguageModel(Model):
-    """Predicts each next token: tokens (N, T) in 0..vocab_size - 1 -> logits (N, T, vocab_size)."""
-
-    def __init__(self, *, vocab_size: int, example_length: int) -> None:
-        super().__init__()
-        check_positive(vocab_size=vocab_size, example_length=example_length)
-        self.vocab_size = vocab_size
-        self.example_length = example_length  # of the examples; sequences may have any length
-
-    def example_inputs(
-        self, batch_size: int = 2, *, seed: int = 0, device: torch.device | str = "cpu"
-    ) -> tuple[torch.Tensor, ...]:
-        """One batch of uniform tokens, (batch_size, example_length)."""
-        shape = (batch_size, self.example_length)
-        tokens = torch.randint(self.vocab_size, shape, generator=cpu_generator(seed), device="cpu")
-        return (tokens.to(device),)

@@ -1,4 +1,8 @@
-"""Encoders of transformers that classify pairs of sentences, built from a config."""
+"""Transformer encoders that classify sentence pairs: a small BERT, or a pretrained one.
+
+`bert` builds a model from its options. `load_pretrained` loads a downloaded model from a folder;
+nothing is downloaded and no code of the folder is run.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +19,28 @@ from bitcycle.extras import require
 from bitcycle.models.base import Model, check_positive, cpu_generator, register_model
 
 PURPOSE = "models of Hugging Face"
+TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spm.model")
+# our options -> the keys of a transformers config
+SIZES = {
+    "vocab_size": "vocab_size",
+    "dim": "hidden_size",
+    "ffn_dim": "intermediate_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "dropout": "hidden_dropout_prob",
+}
+_OFFLINE = {"local_files_only": True, "trust_remote_code": False}
 
 
 class PairClassifier(Model):
-    """A `...ForSequenceClassification` of transformers: tokens, mask, sentence -> logits.
-
-    net: the model itself, as its package builds it.
-    """
+    """A sequence classifier of transformers, `net`, as a `Model` with positional inputs."""
 
     def __init__(self, net: nn.Module, *, num_classes: int, vocab_size: int, length: int) -> None:
         super().__init__()
         self.net = net
         self.num_classes = num_classes
         self.vocab_size = vocab_size
-        self.length = length  # of the examples
+        self.length = length  # of example_inputs
         takes = inspect.signature(type(net).forward).parameters
         num_types = getattr(net.config, "type_vocab_size", 0)
         self.takes_types = "token_type_ids" in takes and num_types > 1
@@ -39,9 +51,9 @@ class PairClassifier(Model):
         mask: torch.Tensor | None = None,
         types: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Tokens (N, T), mask (N, T) with 0 for padding, sentence (N, T) -> (N, num_classes).
+        """Token ids (N, T), mask with 0 for padding, token type ids -> logits (N, num_classes).
 
-        Without a mask every token counts; without sentences all belong to the first.
+        Without a mask no token is padding; without types all belong to the first sentence.
         """
         more = {"token_type_ids": types} if self.takes_types else {}
         logits: torch.Tensor = self.net(input_ids=tokens, attention_mask=mask, **more).logits
@@ -50,7 +62,7 @@ class PairClassifier(Model):
     def example_inputs(
         self, batch_size: int = 2, *, seed: int = 0, device: torch.device | str = "cpu"
     ) -> tuple[torch.Tensor, ...]:
-        """Uniform tokens without padding, the second half of them the second sentence."""
+        """Uniform tokens without padding; their second half is the second sentence."""
         shape = (batch_size, self.length)
         tokens = torch.randint(self.vocab_size, shape, generator=cpu_generator(seed), device="cpu")
         mask = torch.ones(shape, dtype=torch.int64, device="cpu")
@@ -100,21 +112,52 @@ def bert(
     return PairClassifier(net, num_classes=num_classes, vocab_size=vocab_size, length=max_length)
 
 
-TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spm.model")
-# our options -> what transformers calls them in any model's config
-SIZES = {
-    "vocab_size": "vocab_size",
-    "dim": "hidden_size",
-    "ffn_dim": "intermediate_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "dropout": "hidden_dropout_prob",
-}
-_CLOSED = {"local_files_only": True, "trust_remote_code": False}
+def load_pretrained(
+    path: str | Path, *, num_classes: int, length: int, options: Mapping[str, Any] | None = None
+) -> PairClassifier:
+    """Load a model from a folder; its classifier is new if it has another number of classes.
+
+    options: sizes that the folder's config must match.
+    """
+    folder = check_folder(path)
+    transformers = require("transformers", extra="transformers", purpose=PURPOSE)
+    config = transformers.AutoConfig.from_pretrained(folder, **_OFFLINE)
+    _check_sizes(folder, config, length, options or {})
+    with _quiet(transformers.logging):  # `_check_loaded` reports missing weights
+        net, info = transformers.AutoModelForSequenceClassification.from_pretrained(
+            folder,
+            num_labels=num_classes,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+            **_OFFLINE,
+        )
+    _check_loaded(folder, net.base_model_prefix, info)
+    return PairClassifier(net, num_classes=num_classes, vocab_size=config.vocab_size, length=length)
+
+
+def pretrained_tokenizer(path: str | Path) -> str:
+    """The JSON of the folder's tokenizer, with its padding token."""
+    folder = check_folder(path)
+    transformers = require("transformers", extra="transformers", purpose=PURPOSE)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **_OFFLINE)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or tokenizer.pad_token_id is None:
+        lacks = "is not a fast one" if backend is None else "has no token to pad with"
+        raise ValueError(f"the tokenizer of {folder} {lacks}; choose an encoder such as BERT")
+    backend.enable_padding(
+        pad_id=tokenizer.pad_token_id,
+        pad_token=tokenizer.pad_token,
+        pad_type_id=tokenizer.pad_token_type_id,
+        direction=tokenizer.padding_side,
+    )
+    text: str = backend.to_str()
+    return text
 
 
 def check_folder(path: str | Path) -> Path:
-    """The folder, if all that a model needs is in it; an error that says what is not otherwise."""
+    """The folder as a path; FileNotFoundError if a file of the model is missing."""
     folder = Path(path).expanduser()
     expected = (
         "config.json, model.safetensors and tokenizer.json, as a model's page offers them for "
@@ -135,64 +178,6 @@ def check_folder(path: str | Path) -> Path:
     return folder
 
 
-def load_pretrained(
-    path: str | Path, *, num_classes: int, length: int, options: Mapping[str, Any] | None = None
-) -> PairClassifier:
-    """The model with a classifier for `num_classes`, new where the folder's has another size.
-
-    options: sizes that the folder's config must have, where any are given.
-    """
-    folder = check_folder(path)
-    transformers = require("transformers", extra="transformers", purpose=PURPOSE)
-    config = transformers.AutoConfig.from_pretrained(folder, **_CLOSED)
-    _check_sizes(folder, config, length, options or {})
-    with _quiet(transformers.logging):  # its report of new weights: checked below
-        net, info = transformers.AutoModelForSequenceClassification.from_pretrained(
-            folder,
-            num_labels=num_classes,
-            use_safetensors=True,
-            ignore_mismatched_sizes=True,
-            dtype=torch.float32,
-            output_loading_info=True,
-            **_CLOSED,
-        )
-    _check_loaded(folder, net.base_model_prefix, info)
-    return PairClassifier(net, num_classes=num_classes, vocab_size=config.vocab_size, length=length)
-
-
-def pretrained_tokenizer(path: str | Path) -> str:
-    """The JSON of the folder's tokenizer, with the token it pads with."""
-    folder = check_folder(path)
-    transformers = require("transformers", extra="transformers", purpose=PURPOSE)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **_CLOSED)
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None or tokenizer.pad_token_id is None:
-        lacks = "is not a fast one" if backend is None else "has no token to pad with"
-        raise ValueError(f"the tokenizer of {folder} {lacks}; choose an encoder such as BERT")
-    backend.enable_padding(
-        pad_id=tokenizer.pad_token_id,
-        pad_token=tokenizer.pad_token,
-        pad_type_id=tokenizer.pad_token_type_id,
-        direction=tokenizer.padding_side,
-    )
-    text: str = backend.to_str()
-    return text
-
-
-@contextmanager
-def _quiet(logging: Any) -> Iterator[None]:
-    """Without transformers' warnings and progress bars; both as they were afterwards."""
-    verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if has_bars:
-            logging.enable_progress_bar()
-
-
 def _check_sizes(folder: Path, config: Any, length: int, options: Mapping[str, Any]) -> None:
     for option, key in SIZES.items():
         has = getattr(config, key, None)
@@ -209,7 +194,7 @@ def _check_sizes(folder: Path, config: Any, length: int, options: Mapping[str, A
 
 
 def _check_loaded(folder: Path, prefix: str, info: Mapping[str, Any]) -> None:
-    """Only the classifier, and the pooler below it, may be new."""
+    """Raise ValueError if weights other than those of classifier and pooler are missing."""
     wrong = sorted(
         {str(key) for key in info["missing_keys"]}
         | {str(entry[0]) for entry in info["mismatched_keys"]}
@@ -221,3 +206,17 @@ def _check_loaded(folder: Path, prefix: str, info: Mapping[str, Any]) -> None:
             f"the weights in {folder} lack or differ in {', '.join(wrong[:3])}{more}: they are not "
             "those of its config.json"
         )
+
+
+@contextmanager
+def _quiet(logging: Any) -> Iterator[None]:
+    """Turn off transformers' warnings and progress bars inside the `with`."""
+    verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if has_bars:
+            logging.enable_progress_bar()

@@ -1,4 +1,4 @@
-"""Tiny networks for the 1x8x8 digits: seconds of training on one core."""
+"""Small networks for the 1x8x8 digits, which train in seconds on one core."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from bitcycle.models.base import ImageModel, check_positive, init_convs, registe
 from bitcycle.models.cifar_resnet import CifarResNet
 
 
+@register_model("digits_mlp")
 class DigitsMLP(ImageModel):
-    """Three linear layers with ReLU; no batch statistics, so samples never see each other."""
+    """MLP for 8x8 digits: 64-64-64-10, no batch norm."""
 
     def __init__(
         self, *, num_classes: int = 10, in_channels: int = 1, image_size: int = 8, width: int = 64
@@ -30,8 +31,9 @@ class DigitsMLP(ImageModel):
         return logits
 
 
+@register_model("digits_convnet")
 class DigitsConvNet(ImageModel):
-    """Three 3x3 convolutions with ReLU and a linear layer; no batch statistics either."""
+    """Convnet for 8x8 digits: three 3x3 convolutions, no batch norm."""
 
     def __init__(
         self, *, num_classes: int = 10, in_channels: int = 1, image_size: int = 8, width: int = 16
@@ -52,26 +54,6 @@ class DigitsConvNet(ImageModel):
         x = F.relu(self.conv3(x))  # (N, 2 width, H / 4, W / 4)
         logits: torch.Tensor = self.fc(x.flatten(1))
         return logits
-
-
-@register_model()
-def digits_mlp(
-    *, num_classes: int = 10, in_channels: int = 1, image_size: int = 8, width: int = 64
-) -> DigitsMLP:
-    """MLP for 8x8 digits: 64-64-64-10, no batch norm."""
-    return DigitsMLP(
-        num_classes=num_classes, in_channels=in_channels, image_size=image_size, width=width
-    )
-
-
-@register_model()
-def digits_convnet(
-    *, num_classes: int = 10, in_channels: int = 1, image_size: int = 8, width: int = 16
-) -> DigitsConvNet:
-    """Convnet for 8x8 digits: three 3x3 convolutions, no batch norm."""
-    return DigitsConvNet(
-        num_classes=num_classes, in_channels=in_channels, image_size=image_size, width=width
-    )
 
 
 @register_model()

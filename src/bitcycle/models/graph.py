@@ -1,4 +1,4 @@
-"""GCN and GraphSAGE for node classification, of PyTorch Geometric's layers."""
+"""GCN and GraphSAGE for node classification, from PyTorch Geometric's layers."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def graphsage(
     """GraphSAGE with mean aggregation: 100-512-47 (OGBN-Products)."""
     geometric = require("torch_geometric.nn", extra="graph", purpose="graph models")
     return GraphNet(
-        geometric.SAGEConv,  # aggregates the mean unless told otherwise
+        geometric.SAGEConv,  # aggregates the mean by default
         in_features=in_features,
         hidden_dim=hidden_dim,
         num_classes=num_classes,

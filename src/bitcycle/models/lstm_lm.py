@@ -10,11 +10,13 @@ from bitcycle.models.base import LanguageModel, check_positive, register_model
 State = tuple[torch.Tensor, torch.Tensor]  # h and c, each (num_layers, N, hidden_dim)
 
 
+@register_model("lstm_lm")
 class LSTMLM(LanguageModel):
-    """Dropout after the embedding, between LSTM layers and before the decoder.
+    """LSTM language model: 1 layer of 800 units, 10,000 words (Penn Treebank).
 
-    Embedding and decoder weights start uniform in +-0.1, the decoder's bias at zero, the LSTM as
-    torch has it. `tie` makes the decoder's weight the embedding's, one Parameter.
+    Dropout follows the embedding, is between LSTM layers and before the decoder. The weights of
+    embedding and decoder start uniform in +-0.1, the decoder's bias at zero, the LSTM as in torch.
+    `tie` makes the decoder's weight the embedding's, one Parameter.
     """
 
     def __init__(
@@ -39,7 +41,7 @@ class LSTMLM(LanguageModel):
             hidden_dim,
             num_layers,
             batch_first=True,
-            dropout=dropout if num_layers > 1 else 0.0,  # torch warns: one layer has no between
+            dropout=dropout if num_layers > 1 else 0.0,  # torch warns of dropout in one layer
         )
         self.dropout = nn.Dropout(dropout)
         self.decoder = nn.Linear(hidden_dim, vocab_size)
@@ -52,33 +54,12 @@ class LSTMLM(LanguageModel):
     def forward(
         self, tokens: torch.Tensor, state: State | None = None
     ) -> tuple[torch.Tensor, State]:
-        """Tokens (N, T) -> logits (N, T, vocab_size) and the state to hand to the next segment.
+        """Tokens (N, T) -> logits (N, T, vocab_size) and the state for the next segment.
 
-        No state means zeros. The state returned is part of the graph: truncated back-propagation
-        detaches it between segments.
+        Without a state it is zero. The returned state is part of the graph: detach it between
+        segments for truncated backpropagation.
         """
         x = self.dropout(self.embedding(tokens))  # (N, T, embedding_dim)
         x, state = self.lstm(x, state)  # (N, T, hidden_dim)
         assert state is not None
         return self.decoder(self.dropout(x)), state
-
-
-@register_model()
-def lstm_lm(
-    *,
-    vocab_size: int = 10_000,
-    embedding_dim: int = 800,
-    hidden_dim: int = 800,
-    num_layers: int = 1,
-    dropout: float = 0.5,
-    tie: bool = False,
-) -> LSTMLM:
-    """LSTM language model: 1 layer of 800 units, 10,000 words (Penn Treebank)."""
-    return LSTMLM(
-        vocab_size=vocab_size,
-        embedding_dim=embedding_dim,
-        hidden_dim=hidden_dim,
-        num_layers=num_layers,
-        dropout=dropout,
-        tie=tie,
-    )

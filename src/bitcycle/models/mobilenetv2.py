@@ -51,8 +51,12 @@ class InvertedResidual(nn.Module):
         return out
 
 
+@register_model("mobilenetv2")
 class MobileNetV2(ImageModel):
-    """conv3x3 to 32 channels, 17 inverted residuals, 1x1 to 1280, pool, FC."""
+    """MobileNetV2 for CIFAR: stride 8 in all, ReLU.
+
+    conv3x3 to 32 channels, 17 inverted residuals, 1x1 to 1280, pool, FC.
+    """
 
     def __init__(self, *, num_classes: int = 10, in_channels: int = 3) -> None:
         super().__init__(num_classes=num_classes, in_channels=in_channels, image_size=32)
@@ -79,9 +83,3 @@ class MobileNetV2(ImageModel):
         x = self.relu(self.bn2(self.conv2(x)))  # (N, 1280, H / 8, W / 8)
         logits: torch.Tensor = self.fc(global_average(x))
         return logits
-
-
-@register_model()
-def mobilenetv2(*, num_classes: int = 10, in_channels: int = 3) -> MobileNetV2:
-    """MobileNetV2 for CIFAR: stride 8 in all, ReLU."""
-    return MobileNetV2(num_classes=num_classes, in_channels=in_channels)

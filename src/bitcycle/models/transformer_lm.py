@@ -1,4 +1,4 @@
-"""A decoder-only Transformer language model whose attention products are modules of their own."""
+"""A decoder-only Transformer language model; the products of its attention are modules."""
 
 from __future__ import annotations
 
@@ -61,13 +61,15 @@ class DecoderLayer(nn.Module):
         return out
 
 
+@register_model("transformer_lm")
 class TransformerLM(LanguageModel):
-    """Scaled embedding + sinusoidal positions, `num_layers` decoder layers, norm, decoder.
+    """Transformer language model: 6 pre-norm decoder layers of 512, tied embeddings.
 
-    Pre-norm, because the post-norm model needs more careful warm-up and low precision makes
-    that worse; it is also what the common basic recipe for WikiText-103 trains. Dropout acts on
-    the embedding and on each branch, not on attention weights. Weights: embedding
-    N(0, 1 / sqrt(dim)); linear layers Xavier-uniform with zero bias, q, k, v scaled by 1 / sqrt(2).
+    Scaled embedding plus sinusoidal positions, `num_layers` decoder layers, norm, decoder.
+    Pre-norm, because a post-norm model needs a careful warm-up, the more so at low precision.
+    Dropout acts on the embedding and on each branch, not on attention weights. Initialization:
+    embedding N(0, 1 / sqrt(dim)); linear layers Xavier-uniform with zero bias, q, k, v scaled by
+    1 / sqrt(2).
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class TransformerLM(LanguageModel):
             self.decoder.weight = self.embedding.weight
 
     def init_weights(self) -> None:
-        """Draw all weights anew."""
+        """Initialize all weights."""
         for module in self.modules():
             if isinstance(module, nn.Linear) and module is not self.decoder:
                 nn.init.xavier_uniform_(module.weight)
@@ -111,7 +113,7 @@ class TransformerLM(LanguageModel):
             nn.init.normal_(weight, 0.0, self.dim**-0.5)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Tokens (N, T) -> logits (N, T, vocab_size); T may be anything."""
+        """Tokens (N, T) -> logits (N, T, vocab_size), for any T."""
         x = self.embedding(tokens) * math.sqrt(self.dim)  # (N, T, dim)
         x = self.dropout(x + sinusoids(tokens.shape[1], self.dim, device=x.device).to(x.dtype))
         for layer in self.layers:
@@ -129,26 +131,3 @@ def sinusoids(length: int, dim: int, *, device: torch.device | str) -> torch.Ten
     w = 10_000.0 ** (-torch.arange(0, dim, 2, device=device, dtype=torch.float32) / dim)
     angles = torch.arange(length, device=device, dtype=torch.float32)[:, None] * w
     return torch.cat([angles.sin(), angles.cos()], dim=1)
-
-
-@register_model()
-def transformer_lm(
-    *,
-    vocab_size: int = 10_000,
-    dim: int = 512,
-    ffn_dim: int = 2048,
-    num_layers: int = 6,
-    num_heads: int = 8,
-    dropout: float = 0.1,
-    tie: bool = True,
-) -> TransformerLM:
-    """Transformer language model: 6 pre-norm decoder layers of 512, tied embeddings."""
-    return TransformerLM(
-        vocab_size=vocab_size,
-        dim=dim,
-        ffn_dim=ffn_dim,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        dropout=dropout,
-        tie=tie,
-    )

@@ -52,7 +52,7 @@ class MethodLog(MethodResult):
 
     def schedules(self) -> dict[str, list[str]]:
         """Schedule text -> the roles that follow it, such as "act" or "act of layer1.*"."""
-        given: dict[str, Any] = dict(self.config.precision.given(auto=self.found_low))
+        given: dict[str, Any] = dict(self.config.precision.schedule_texts(auto=self.found_low))
         found: dict[str, list[str]] = {}
         for role in ROLES:
             text = given.get(role, given.get(PARENTS[role], "fp32"))

@@ -17,9 +17,9 @@ from bitcycle.study.study import Method
 from bitcycle.tables import text_table
 from bitcycle.train.config import RunConfig
 from bitcycle.train.config_file import to_dict
-from bitcycle.train.loop import steps_of_run, update
+from bitcycle.train.loop import optimizer_step, remaining_steps
 from bitcycle.train.progress import duration
-from bitcycle.train.session import build_session, kept_settings
+from bitcycle.train.session import build_session, preserve_torch_settings
 from bitcycle.warnings import BitcycleWarning
 
 Measure = Callable[[RunConfig], tuple[float, int]]  # (seconds per step, steps of the run)
@@ -88,14 +88,14 @@ def _or_dash(value: float | None, form: str) -> str:
 def measure_step(config: RunConfig) -> tuple[float, int]:
     """(seconds per step, steps of the run): the median of three steps after a warm-up of two."""
     quiet = replace(config, tracking=replace(config.tracking, tensorboard=False))
-    with kept_settings(), warnings.catch_warnings():
+    with preserve_torch_settings(), warnings.catch_warnings():
         warnings.simplefilter("ignore", BitcycleWarning)  # the run itself will say it
         session = build_session(quiet)
         times: list[float] = []
-        with closing(steps_of_run(session, is_endless=True)) as steps:
+        with closing(remaining_steps(session, is_endless=True)) as steps:
             for micro_batches, _ in zip(steps, range(NUM_WARM_UP + NUM_TIMED), strict=False):
                 began = time.perf_counter()
-                update(session, micro_batches, checks_loss=False)
+                optimizer_step(session, micro_batches, checks_loss=False)
                 times.append(time.perf_counter() - began)
     return median(times[NUM_WARM_UP:] or times), session.total_steps
 
@@ -136,7 +136,7 @@ def _bitops(method: Method, notes: dict[str, None]) -> int | None:
     config = method.config
     if config.precision.auto_high is not None:
         low = config.range_test.low
-        filled: Any = config.precision.given(auto=low)["forward"]
+        filled: Any = config.precision.schedule_texts(auto=low)["forward"]
         config = replace(config, precision=replace(config.precision, forward=filled))
         notes[f"{method.key}: counted from {low} bits, the run finds its own lower end"] = None
     try:

@@ -21,7 +21,7 @@ from bitcycle.study.results import (
 )
 from bitcycle.study.study import Study, StudyRun, run_directory
 from bitcycle.train.config import RunConfig
-from bitcycle.train.signals import Interrupted, StopWish
+from bitcycle.train.signals import Interrupted, StopRequest
 
 POLL_SECONDS = 0.5  # between two checks of the runs
 RETRY_SECONDS = 5.0  # until a run that another process trains is tried again
@@ -44,7 +44,7 @@ def run_study(
     before = read_study(study, output)
     todo = runs_to_train(before, retry_failed=retry_failed)
     watcher = watcher or Watcher()
-    with engine, StopWish().listening() as stop_request, watcher:
+    with engine, StopRequest().listening() as stop_request, watcher:
         watcher.begin(before, todo, num_jobs=engine.num_jobs)
         _train_all(Queue(list(todo)), engine, watcher, stop_request)
     after = read_study(study, output)
@@ -104,7 +104,7 @@ class Queue:
         self.runs.append(run)
 
 
-def _train_all(queue: Queue, engine: Engine, watcher: Watcher, stop_request: StopWish) -> None:
+def _train_all(queue: Queue, engine: Engine, watcher: Watcher, stop_request: StopRequest) -> None:
     running: dict[str, StudyRun] = {}
     is_stopping = False
     while running or (queue.runs and stop_request.signum is None):

@@ -152,7 +152,7 @@ def has_changing_bits(config: RunConfig) -> bool:
     """Whether any role's schedule has more than one number of bits."""
     texts = [
         inner
-        for text in config.precision.given(auto=1).values()
+        for text in config.precision.schedule_texts(auto=1).values()
         for inner in (text.values() if isinstance(text, dict) else [text])
     ]
     schedules = [parse_schedule(text) for text in texts]

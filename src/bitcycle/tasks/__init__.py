@@ -1,4 +1,4 @@
-"""Tasks: model + data + loss + metric."""
+"""Tasks: a model, its data, a loss and a metric."""
 
 from bitcycle.lazy import lazy_package
 

@@ -1,7 +1,7 @@
-"""What to train on what: the model's and the data's part of a run's configuration.
+"""The model and the data of a run's configuration.
 
-What the names mean is the task's business (`Task.check`): the built-in tasks take those of
-`bitcycle ls models` and `bitcycle ls datasets`, a task of your own may take any.
+The task checks the names (`Task.check`). The built-in tasks take those of `bitcycle ls models` and
+`bitcycle ls datasets`; a task of your own may take any.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Features = Literal["raw", "row_normalized", "standardized"]
-SMALLEST_VOCABULARY = 3
+MIN_VOCABULARY = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """A model by name and the options of its builder.
 
-    path: a folder with a downloaded model to start from, for tasks that take one (pairs).
+    path: the folder of a pretrained model, for tasks that take one (pairs).
     """
 
     name: str = "digits_resnet"
@@ -27,13 +27,13 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """A dataset by name, where it lies, and how it is cut into batches.
+    """A dataset by name, its folder, and how it is divided into batches.
 
-    subset, validation: a number (int) or a fraction (float) of the training samples to keep, and
-    to hold out. batch_size counts samples (streams, for a recurrent language model) per optimizer
-    step over all processes. sequence_length: tokens per sample or window, for language and pairs.
-    vocabulary: how many words a text keeps, the most frequent ones; the others become <unk>.
-    features: how a graph's node features are scaled.
+    subset, validation: the number (int) or fraction (float) of training samples to keep, and to
+    hold out. batch_size: samples per optimizer step over all processes; parallel columns of text
+    for a recurrent language model. sequence_length: tokens per sample, for language and pairs.
+    vocabulary: the number of most frequent words to keep; the others become <unk>. features: the
+    normalization of a graph's node features.
     """
 
     name: str = "digits"
@@ -58,8 +58,8 @@ class DataConfig:
                 raise ValueError(f"data.{name} ({amount}) as a fraction must be between 0 and 1")
             if isinstance(amount, int) and amount < 1:
                 raise ValueError(f"data.{name} ({amount}) as a number must be at least 1")
-        if self.vocabulary is not None and self.vocabulary < SMALLEST_VOCABULARY:
+        if self.vocabulary is not None and self.vocabulary < MIN_VOCABULARY:
             raise ValueError(
-                f"data.vocabulary ({self.vocabulary}) must be at least {SMALLEST_VOCABULARY}: "
+                f"data.vocabulary ({self.vocabulary}) must be at least {MIN_VOCABULARY}: "
                 "<unk>, <eos> and a word"
             )

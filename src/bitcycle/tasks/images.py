@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 from bitcycle.data import DATASETS, Batch, Samples, load_images, select
 from bitcycle.models import MODELS, build_model
-from bitcycle.tasks.base import TASKS, SampleTask, Split, Sums, check_names
+from bitcycle.tasks.base import TASKS, SampleTask, Split, Sums, accuracy_metrics, check_names
 from bitcycle.tasks.config import DataConfig, ModelConfig
 
 
 @TASKS.register("images")
 class ImageClassification(SampleTask):
-    """The model gets the dataset's classes and channels, unless its options say otherwise.
+    """Image classification; the model's classes and channels default to the dataset's.
 
-    Validation images are those held out of the training images, or the dataset's own.
+    The validation split is held out of the training images, or the dataset's own.
     """
 
     metric: ClassVar[str] = "accuracy"
@@ -37,23 +37,23 @@ class ImageClassification(SampleTask):
 
     @classmethod
     def check(cls, model: ModelConfig, data: DataConfig) -> None:
-        """Both are registered, and for images."""
+        """Raise ValueError unless model and dataset are registered for images."""
         check_names("image", model, data)
 
     @property
     def chance(self) -> float:
-        """One class of all, in percent."""
+        """100 / num_classes."""
         return 100 / self.num_classes
 
     def build_model(self) -> nn.Module:
-        """By name, with the dataset's classes and channels."""
-        given = {"num_classes": self.num_classes}
+        """The model with the dataset's classes and channels."""
+        sizes = {"num_classes": self.num_classes}
         if "in_channels" in MODELS[self.model_config.name].options:
-            given["in_channels"] = DATASETS[self.data_config.name].input_shape[0]
-        return build_model(self.model_config.name, **{**given, **self.model_config.options})
+            sizes["in_channels"] = DATASETS[self.data_config.name].input_shape[0]
+        return build_model(self.model_config.name, **{**sizes, **self.model_config.options})
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Sums]:
-        """Mean cross-entropy; sums of loss, hits and samples."""
+        """Mean cross-entropy; sums of loss, correct predictions and samples."""
         logits = model(batch.inputs)  # (N, classes)
         loss = F.cross_entropy(logits, batch.targets)
         with torch.no_grad():
@@ -69,10 +69,7 @@ class ImageClassification(SampleTask):
         return loss, sums
 
     def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Percentages and the mean loss."""
-        count = max(sums["count"], 1.0)
-        return {
-            "accuracy": 100 * sums["top1"] / count,
-            "top5": 100 * sums["top5"] / count,
-            "loss": sums["loss"] / count,
-        }
+        """Top-1 and top-5 accuracy in percent, and the mean loss."""
+        metrics = accuracy_metrics(sums)
+        top5 = 100 * sums["top5"] / max(sums["count"], 1.0)
+        return {"accuracy": metrics["accuracy"], "top5": top5, "loss": metrics["loss"]}

@@ -1,7 +1,7 @@
 """Word-level language modelling: cross-entropy per word, perplexity.
 
-A recurrent model reads parallel streams window by window and carries its state from one to the
-next; other models read independent blocks.
+A recurrent model reads parallel columns of text and carries its state from batch to batch; other
+models read independent blocks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ State = tuple[Tensor, ...]
 
 @TASKS.register("language")
 class LanguageModelling(Task):
-    """The model gets the corpus's vocabulary size, unless its options say otherwise."""
+    """Language modelling; the model's vocabulary size defaults to the corpus's."""
 
     metric: ClassVar[str] = "perplexity"
     higher_is_better: ClassVar[bool] = False
@@ -39,7 +39,7 @@ class LanguageModelling(Task):
 
     @classmethod
     def check(cls, model: ModelConfig, data: DataConfig) -> None:
-        """Both are registered, and for language."""
+        """Raise ValueError unless model and dataset are registered for language."""
         check_names("language", model, data)
         if data.subset is not None or data.validation is not None:
             raise ValueError(
@@ -48,7 +48,7 @@ class LanguageModelling(Task):
             )
 
     def build_model(self) -> nn.Module:
-        """By name, with the corpus's vocabulary."""
+        """The model with the corpus's vocabulary size."""
         options = {"vocab_size": len(self.corpus.vocabulary), **self.model_config.options}
         return build_model(self.model_config.name, **options)
 
@@ -59,7 +59,7 @@ class LanguageModelling(Task):
     def train_batches(
         self, *, rank: int = 0, world_size: int = 1, num_micro: int = 1
     ) -> TrainBatches:
-        """Windows of parallel streams, or shuffled blocks."""
+        """Parallel columns of text for a recurrent model, shuffled blocks otherwise."""
         data = self.data_config
         if self.is_recurrent:
             return Streams(
@@ -80,7 +80,7 @@ class LanguageModelling(Task):
         )
 
     def eval_batches(self, split: Split, *, rank: int = 0, world_size: int = 1) -> Iterable[Batch]:
-        """Every word predicted once."""
+        """Every word but the first is predicted once."""
         data, tokens = self.data_config, self._tokens(split)
         if self.is_recurrent:
             return StreamPass(
@@ -99,15 +99,15 @@ class LanguageModelling(Task):
 
     @property
     def has_validation(self) -> bool:
-        """Every corpus has its own."""
+        """Every corpus has one."""
         return True
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
-        """Tokens (N, T); streams come time first."""
+        """Tokens (N, T); batches of streams are (T, N)."""
         return (batch.inputs.t() if self.is_recurrent else batch.inputs,)
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Sums]:
-        """Mean cross-entropy per word that counts; sums of loss and words."""
+        """Mean cross-entropy per word without padding; sums of loss and words."""
         if self.is_recurrent:
             batch = replace(batch, targets=batch.targets.t())
             state = None if batch.starts_stream else self.carried.get(batch.micro)
@@ -122,12 +122,12 @@ class LanguageModelling(Task):
         return loss, {"loss": loss.detach().double() * count, "count": count}
 
     def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """exp(mean loss), and the mean loss."""
+        """Perplexity, exp(mean loss), and the mean loss."""
         mean = sums["loss"] / max(sums["count"], 1.0)
         return {"perplexity": math.exp(min(mean, 700.0)), "loss": mean}
 
     def start_pass(self) -> None:
-        """Another text begins: no state to go on from."""
+        """Reset the recurrent state."""
         self.carried = {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -135,9 +135,9 @@ class LanguageModelling(Task):
         return {"carried": {micro: list(state) for micro, state in self.carried.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from that recurrent state."""
+        """Restore the recurrent state."""
         self.carried = {micro: tuple(parts) for micro, parts in state["carried"].items()}
 
     def to(self, device: torch.device | str) -> None:
-        """Batches are moved as they come; a carried state follows its batch."""
+        """Move the recurrent state to a device; batches are moved one by one."""
         self.carried = {m: tuple(p.to(device) for p in s) for m, s in self.carried.items()}

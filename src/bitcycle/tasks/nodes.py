@@ -1,4 +1,4 @@
-"""Node classification on one graph, full batch: cross-entropy, accuracy in percent."""
+"""Node classification on one graph in full batches: cross-entropy, accuracy in percent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bitcycle.data import IGNORE, Batch, Graph, load_graph
 from bitcycle.models import build_model
-from bitcycle.tasks.base import TASKS, Split, Sums, Task, check_names
+from bitcycle.tasks.base import TASKS, Split, Sums, Task, accuracy_metrics, check_names
 from bitcycle.tasks.config import DataConfig, ModelConfig
 
 
@@ -26,7 +26,7 @@ class WholeGraph:
 
     @property
     def steps_per_epoch(self) -> int:
-        """A step sees everything."""
+        """A step is an epoch."""
         return 1
 
     def batch_at(self, step: int, micro: int = 0) -> Batch:
@@ -42,7 +42,7 @@ class WholeGraph:
 
 @TASKS.register("nodes")
 class NodeClassification(Task):
-    """The model gets the graph's feature and class numbers, unless its options say otherwise."""
+    """Node classification; the model's features and classes default to the graph's."""
 
     metric: ClassVar[str] = "accuracy"
     higher_is_better: ClassVar[bool] = True
@@ -58,7 +58,7 @@ class NodeClassification(Task):
 
     @classmethod
     def check(cls, model: ModelConfig, data: DataConfig) -> None:
-        """Both are registered, and for graphs."""
+        """Raise ValueError unless model and dataset are registered for graphs."""
         check_names("graph", model, data)
         if data.subset is not None or data.validation is not None:
             raise ValueError(
@@ -68,11 +68,11 @@ class NodeClassification(Task):
 
     @property
     def chance(self) -> float:
-        """One class of all, in percent."""
+        """100 / num_classes."""
         return 100 / self.graph.num_classes
 
     def build_model(self) -> nn.Module:
-        """By name, with the graph's sizes."""
+        """The model with the graph's features and classes."""
         sizes = {"in_features": self.graph.features.shape[1], "num_classes": self.graph.num_classes}
         return build_model(self.model_config.name, **{**sizes, **self.model_config.options})
 
@@ -93,7 +93,7 @@ class NodeClassification(Task):
 
     @property
     def has_validation(self) -> bool:
-        """Every graph has a mask for it."""
+        """Every graph has one."""
         return True
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
@@ -101,15 +101,15 @@ class NodeClassification(Task):
         return (batch.inputs, self.graph.edge_index)
 
     def example_inputs(self, batch: Batch) -> tuple[Tensor, ...]:
-        """A graph has no smaller sample than itself."""
+        """The whole graph."""
         return self.inputs(batch)
 
     def to(self, device: torch.device | str) -> None:
-        """The graph is kept where it is used."""
+        """Move the graph to a device."""
         self.graph = self.graph.to(device)
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Sums]:
-        """Mean cross-entropy over the split's nodes; sums of loss, hits and nodes."""
+        """Mean cross-entropy over the split's nodes; sums of loss, correct nodes and nodes."""
         logits = model(*self.inputs(batch))  # (nodes, classes)
         loss = F.cross_entropy(logits, batch.targets, ignore_index=IGNORE)
         with torch.no_grad():
@@ -120,6 +120,5 @@ class NodeClassification(Task):
         return loss, sums
 
     def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Percentage and the mean loss."""
-        count = max(sums["count"], 1.0)
-        return {"accuracy": 100 * sums["top1"] / count, "loss": sums["loss"] / count}
+        """Accuracy in percent and the mean loss."""
+        return accuracy_metrics(sums)

@@ -1,8 +1,8 @@
-"""Classification of sentence pairs, such as inference (SNLI, XNLI): accuracy in percent.
+"""Classification of sentence pairs (SNLI, XNLI): cross-entropy, accuracy in percent.
 
-The model is built from a config, with a tokenizer that is trained on the training text, or loaded
-from a folder with a downloaded one (`model.path`). Every pair is cut and padded to
-`data.sequence_length` tokens, so that a run's cost is that of its batches, to the last product.
+The model is built from its options with a tokenizer trained on the training text, or loaded from
+the folder of a pretrained model (`model.path`). Every pair is truncated and padded to
+`data.sequence_length` tokens, so that all batches cost the same.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bitcycle.data import Batch, EncodedPairs, PairEncoder, Samples, load_pairs, select
-from bitcycle.data.pairs import SMALLEST, read_tokenizer, split_targets, train_tokenizer
+from bitcycle.data.pairs import MIN_VOCAB, read_tokenizer, split_targets, train_tokenizer
 from bitcycle.models import MODELS, build_model
 from bitcycle.models.bert import check_folder, load_pretrained, pretrained_tokenizer
-from bitcycle.tasks.base import TASKS, SampleTask, Split, Sums, check_names
+from bitcycle.tasks.base import TASKS, SampleTask, Split, Sums, accuracy_metrics, check_names
 from bitcycle.tasks.config import DataConfig, ModelConfig
 
 TOKENIZER_FILE = "tokenizer.json"
-MIN_LENGTH = 5  # three marks and a token of each sentence
+MIN_LENGTH = 5  # [CLS], two [SEP] and a token of each sentence
 
 
 @TASKS.register("pairs")
 class PairClassification(SampleTask):
-    """Where the test file has languages, there is an accuracy for each: accuracy_de."""
+    """Pair classification; with languages, one more accuracy for each, such as accuracy_de."""
 
     metric: ClassVar[str] = "accuracy"
     higher_is_better: ClassVar[bool] = True
@@ -55,12 +55,12 @@ class PairClassification(SampleTask):
 
     @classmethod
     def check(cls, model: ModelConfig, data: DataConfig) -> None:
-        """Both are registered, and for pairs; the vocabulary has room for every byte."""
+        """Raise ValueError unless names, sequence length and vocabulary size are valid."""
         check_names("pair", model, data)
         if data.sequence_length < MIN_LENGTH:
             raise ValueError(
                 f"data.sequence_length ({data.sequence_length}) must be at least {MIN_LENGTH}: "
-                "two sentences and three marks"
+                "two sentences, [CLS] and two [SEP]"
             )
         max_length = model.options.get("max_length", data.sequence_length)
         if data.sequence_length > max_length:
@@ -68,19 +68,17 @@ class PairClassification(SampleTask):
                 f"data.sequence_length ({data.sequence_length}) must be at most "
                 f"model.options.max_length ({max_length}), which you may leave out"
             )
-        vocab_size = model.options.get("vocab_size", SMALLEST)
-        if vocab_size < SMALLEST:
+        vocab_size = model.options.get("vocab_size", MIN_VOCAB)
+        if vocab_size < MIN_VOCAB:
             raise ValueError(
-                f"model.options.vocab_size ({vocab_size}) must be at least {SMALLEST}: a token for "
-                "every byte, and the marks"
+                f"model.options.vocab_size ({vocab_size}) must be at least {MIN_VOCAB}: one "
+                "token per byte, and the special tokens"
             )
 
     @property
     def chance(self) -> float:
-        """One label of all, in percent."""
+        """100 / number of labels."""
         return 100 / len(self.labels)
-
-    # -- tokenizer ------------------------------------------------------------------------------
 
     def _make_tokenizer(self) -> str:
         if self.model_config.path is not None:
@@ -91,13 +89,13 @@ class PairClassification(SampleTask):
         )
 
     def _training_text(self) -> Iterator[str]:
-        """Of the whole file: whatever subset is trained on, the tokens are the same."""
+        """The sentences of the whole file: the tokens do not depend on `data.subset`."""
         for premise, hypothesis in zip(self.texts.premises, self.texts.hypotheses, strict=True):
             yield premise
             yield hypothesis
 
     def files(self) -> dict[str, str]:
-        """The tokenizer, so that a run is continued and evaluated with the very same one."""
+        """The tokenizer, so that a resumed run uses the same one."""
         return {TOKENIZER_FILE: self.encoder.text}
 
     def take_files(self, folder: Path) -> None:
@@ -108,10 +106,8 @@ class PairClassification(SampleTask):
             read_tokenizer(text, length=self.encoder.length, source=path)  # raises if damaged
             self.encoder.text = text
 
-    # -- model, loss, metrics -------------------------------------------------------------------
-
     def build_model(self) -> nn.Module:
-        """With the tokenizer's tokens and the data's labels; pretrained where a path is given."""
+        """The model for the tokenizer's tokens and the data's labels; `model.path`: pretrained."""
         config, length = self.model_config, self.data_config.sequence_length
         num_classes = config.options.get("num_classes", len(self.labels))
         if num_classes < len(self.labels):
@@ -129,11 +125,11 @@ class PairClassification(SampleTask):
         )
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
-        """Tokens, mask and sentence numbers, each (N, T)."""
+        """Token ids, attention mask and token type ids, each (N, T)."""
         return tuple(batch.inputs.unbind(1))
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Sums]:
-        """Mean cross-entropy; sums of loss, hits and pairs, and of each language."""
+        """Mean cross-entropy; sums of loss, correct predictions and pairs, also by language."""
         labels, languages = split_targets(batch.targets, len(self.labels))
         logits = model(*self.inputs(batch))  # (N, labels)
         loss = F.cross_entropy(logits, labels)
@@ -145,16 +141,15 @@ class PairClassification(SampleTask):
                 "top1": hits.sum(),
             }
             if len(self.languages) > 1:
-                is_in = F.one_hot(languages, len(self.languages)).double()  # (N, languages)
-                counts, correct = is_in.sum(dim=0), hits @ is_in
+                in_language = F.one_hot(languages, len(self.languages)).double()  # (N, languages)
+                counts, correct = in_language.sum(dim=0), hits @ in_language
                 for number, name in enumerate(self.languages[1:], start=1):
                     sums[f"count_{name}"], sums[f"top1_{name}"] = counts[number], correct[number]
         return loss, sums
 
     def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Percentages, over all pairs and in each language that was seen, and the mean loss."""
-        count = max(sums["count"], 1.0)
-        metrics = {"accuracy": 100 * sums["top1"] / count, "loss": sums["loss"] / count}
+        """Accuracy in percent over all pairs and by language, and the mean loss."""
+        metrics = accuracy_metrics(sums)
         for name in self.languages[1:]:
             if sums.get(f"count_{name}", 0.0) > 0:
                 metrics[f"accuracy_{name}"] = 100 * sums[f"top1_{name}"] / sums[f"count_{name}"]

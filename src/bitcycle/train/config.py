@@ -1,6 +1,6 @@
-"""A run, fully spelled out: frozen dataclasses, checked at birth, the same in Python and YAML.
+"""The configuration of a run: frozen dataclasses that check their values, with YAML's keys.
 
-Schedules and precisions are text here (`forward: CR:3-8:32`). A time is a step count (int) or a
+Schedules and precisions are text (`forward: CR:3-8:32`). A time is a number of steps (int) or a
 fraction of the run (float).
 """
 
@@ -40,7 +40,7 @@ def unchecked_names() -> Iterator[None]:
 
 
 def steps_of(time: Time, total_steps: int) -> int:
-    """A time as a number of steps: itself, or the nearest step to that fraction of the run.
+    """A time as a number of steps; a fraction is rounded to the nearest step.
 
     >>> steps_of(400, 64_000), steps_of(0.5, 64_000)
     (400, 32000)
@@ -67,7 +67,7 @@ def _check_positive(name: str, value: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """torch's own SGD, Adam or AdamW; momentum and nesterov are SGD's, betas Adam's."""
+    """torch's SGD, Adam or AdamW; momentum and nesterov apply to SGD, betas to Adam."""
 
     name: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: float = 0.1
@@ -87,13 +87,13 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LrConfig:
-    """The learning rate over the run, by torch's own schedulers.
+    """The learning-rate schedule, by torch's schedulers.
 
-    step: times `gamma` at each of `milestones`. cosine: to `min_lr`. inverse_sqrt: linear to the
-    rate over `warmup`, then as 1 / sqrt(step). warm_restarts: cosine from the rate to `min_lr`,
-    first period `period`, each next `period_factor` times longer. plateau: times `gamma` when the
-    validation metric has not improved for `patience` evaluations. warmup (other policies): hold
-    `warmup_lr` for so long first.
+    step: multiply by `gamma` at each of `milestones`. cosine: anneal to `min_lr`. inverse_sqrt:
+    linear over `warmup`, then as 1 / sqrt(step). warm_restarts: cosine to `min_lr` over `period`,
+    then over periods `period_factor` times longer each. plateau: multiply by `gamma` when the
+    validation metric has not improved for `patience` evaluations. warmup: with the other policies,
+    train at `warmup_lr` first.
     """
 
     policy: LrPolicy = "step"
@@ -123,13 +123,14 @@ class LrConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionConfig:
-    """Which layers are quantized, how, and the schedule of each role.
+    """Which layers are quantized, by which quantizer, and the schedule of each role.
 
     forward, backward, weight, act, error, grad: schedule text, a number of bits, or a dict from
-    layer patterns to those; a role left out inherits. With forward and backward "fp32" and no
-    role given the model is not converted at all: the float32 baseline. A cyclic schedule may also
-    be a mapping: {name: CR, low: 3, high: 8, cycles: 32}. `auto` for the lower end of forward's
-    (CR:auto-8:32, or low: auto) is found by a precision range test in the run.
+    layer patterns to those; a role that is left out inherits. An error is the gradient with respect
+    to a layer's output. With forward and backward "fp32" and no other role the model is not
+    converted: the float32 baseline. A cyclic schedule may also be a mapping: {name: CR, low: 3,
+    high: 8, cycles: 32}. With `auto` as the lower end of forward (CR:auto-8:32, or low: auto) the
+    run begins with a precision range test.
     """
 
     quantizer: str = "sbm"
@@ -149,11 +150,11 @@ class PrecisionConfig:
         if _ARE_NAMES_CHECKED.get():
             self.check_names()
         check_bits(self.max_bits, "precision.max_bits")
-        for role, text in self.given().items():
+        for role, text in self.schedule_texts().items():
             if isinstance(text, dict) and "name" in text:
                 object.__setattr__(self, role, _schedule_text(role, text))
         self._check_auto()
-        for role, text in self.given(auto=1).items():
+        for role, text in self.schedule_texts(auto=1).items():
             for inner in text.values() if isinstance(text, dict) else [text]:
                 try:
                     parse_schedule(inner)
@@ -176,11 +177,11 @@ class PrecisionConfig:
 
     @property
     def auto_high(self) -> int | None:
-        """Where a precision range test ends when forward's lower end is `auto`; None: it is not."""
+        """The highest bits of the range test if forward's lower end is `auto`; None otherwise."""
         return auto_high(self.forward)
 
     def _check_auto(self) -> None:
-        for role, text in self.given().items():
+        for role, text in self.schedule_texts().items():
             inner = text.values() if isinstance(text, dict) else [text]
             is_whole_forward = role == "forward" and not isinstance(text, dict)
             if not is_whole_forward and any(auto_high(each) is not None for each in inner):
@@ -189,8 +190,8 @@ class PrecisionConfig:
                     "such as precision.forward CR:auto-8:32; give a number here"
                 )
 
-    def given(self, auto: int | None = None) -> dict[str, ScheduleText]:
-        """What a PrecisionScheduler is built with; `auto` is the number for forward's auto."""
+    def schedule_texts(self, auto: int | None = None) -> dict[str, ScheduleText]:
+        """The schedule of each role that does not inherit; `auto` replaces forward's `auto`."""
         texts = {
             role: getattr(self, role)
             for role in ("forward", "backward", "weight", "act", "error", "grad")
@@ -201,10 +202,10 @@ class PrecisionConfig:
 
     @property
     def is_float(self) -> bool:
-        """Whether nothing is ever quantized, so that the model stays unconverted."""
+        """Whether no role is ever quantized; the model is then not converted."""
         return all(
             isinstance(schedule, Schedule) and schedule.low is None
-            for text in self.given(auto=1).values()
+            for text in self.schedule_texts(auto=1).values()
             for schedule in (
                 [parse_schedule(inner) for inner in text.values()]
                 if isinstance(text, dict)
@@ -227,12 +228,12 @@ def _schedule_text(role: str, mapping: dict[str, int | str | None]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RangeTestConfig:
-    """How `auto` in the forward schedule is found; also what `bitcycle range-test` begins with.
+    """The precision range test for `auto` in the forward schedule and for `bitcycle range-test`.
 
-    low: where the test starts. steps_per_precision: by default a cycle of the schedule divided by
-    the number of precisions. window: steps whose mean is compared, a quarter of those by default.
-    threshold: the gain above which bits pass; by default twice the accuracy of a blind guess.
-    reset: start every precision from the same state instead of going on.
+    low: the first precision. steps_per_precision: by default a cycle of the schedule divided by the
+    number of precisions. window: steps per mean, by default a quarter of those. threshold: the
+    gain above which a precision passes, by default twice the accuracy of a random guess. reset:
+    start every precision from the same weights.
     """
 
     low: int = 2
@@ -253,9 +254,9 @@ class RangeTestConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EvalConfig:
-    """At which bits, and how often, the model is evaluated; at the end always.
+    """The bits and the period of evaluation; a run always evaluates at its end.
 
-    precision: "high" (the schedules' tops), "scheduled" (the bits of the moment), "full"
+    precision: "high" (the highest of each schedule), "scheduled" (of the current step), "full"
     (float32), or bits such as "w4a4". every: a time; 0: only at the end.
     """
 
@@ -275,7 +276,7 @@ class EvalConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """How often a checkpoint is written and how many are kept; the last and the best always are."""
+    """The period of checkpoints and how many to keep; the last and the best are always kept."""
 
     every: Time = 0.1
     keep: int = 2
@@ -288,7 +289,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SwaConfig:
-    """Stochastic weight averaging: an equal average every `every` steps from `start` on."""
+    """Stochastic weight averaging: the mean of the weights every `every` steps from `start` on."""
 
     start: Time | None = None
     every: int = 100
@@ -302,7 +303,7 @@ class SwaConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackingConfig:
-    """What is written while training: a line every `log_every` steps, TensorBoard events."""
+    """Logging while training: a line every `log_every` steps, TensorBoard events."""
 
     log_every: int = 50
     tensorboard: bool = True
@@ -314,10 +315,11 @@ class TrackingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """One run: everything that decides its result, and where it is written.
+    """The whole configuration of one run.
 
-    Exactly one of steps (optimizer steps) and epochs. accumulate: micro-batches per step.
-    autocast: "bf16" for the float parts. threads: torch's, part of what makes a run repeatable.
+    Give exactly one of steps (optimizer steps) and epochs. accumulate: micro-batches per step.
+    autocast: "bf16" for the float parts. threads: of torch; results are repeatable for a fixed
+    number. output: the folder that holds the run's folder.
     """
 
     name: str = "run"
@@ -368,7 +370,7 @@ class RunConfig:
             raise ValueError(f"threads ({self.threads}) must be at least 1")
 
     def check_names(self) -> None:
-        """Raise ValueError for a name that is in no registry; building a configuration does it."""
+        """Raise ValueError for an unknown name; building a configuration calls this."""
         self._check_task()
         self.precision.check_names()
 

@@ -1,4 +1,4 @@
-"""What one process does for all: its failure is everyone's, so that nobody waits for ever."""
+"""Coordinate the ranks of a run: rank 0 acts, every rank gets the outcome."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bitcycle.train.session import Session
 
 
 def on_main(session: Session, action: Callable[[], object]) -> None:
-    """Called by every process: the main one acts, the others wait; what it raises, all raise."""
+    """Run a function on rank 0 and raise its error on every rank. Every rank must call this."""
     failure: Exception | None = None
     if session.is_main:
         try:
@@ -25,11 +25,11 @@ def on_main(session: Session, action: Callable[[], object]) -> None:
         raise failure
 
 
-def share_buffers(session: Session) -> None:
-    """Called by every process before an evaluation: norm statistics and ranges of the main one.
+def broadcast_buffers(session: Session) -> None:
+    """Copy norm statistics and activation ranges from rank 0 to all ranks before an evaluation.
 
-    Training with many processes takes them from there as well, a step later; the checkpoint, and
-    so every later evaluation, has those.
+    DDP broadcasts the same buffers at the next training step, and the checkpoint stores those of
+    rank 0: an evaluation of the checkpoint gives the same metrics. Every rank must call this.
     """
     if session.world_size == 1:
         return

@@ -1,4 +1,4 @@
-"""Evaluation at explicit bits, over all processes."""
+"""Evaluate a model at explicit bits: a finished run from its folder, or a model in training."""
 
 from __future__ import annotations
 
@@ -16,108 +16,10 @@ from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.precision import Precision
 from bitcycle.scheduler import PrecisionScheduler
 from bitcycle.tasks import Split, Task
-from bitcycle.train.checkpoint import CheckpointError, Checkpoints, taken_back
+from bitcycle.train.checkpoint import CheckpointError, Checkpoints, explain_load_errors
 from bitcycle.train.config_file import override
 from bitcycle.train.run_directory import RunDirectory
-from bitcycle.train.session import FoundLow, Session, build_session, kept_settings
-
-
-def is_converted(model: nn.Module) -> bool:
-    """Whether the model has any quantized layer."""
-    return any(isinstance(module, QuantizedLayer) for module in model.modules())
-
-
-def eval_precision(asked: str, bits: PrecisionScheduler | None) -> Precision | dict[str, Precision]:
-    """The bits that high, scheduled, full or a text such as w4a4 stand for."""
-    if bits is None or asked == "full":
-        return Precision()
-    if asked == "high":
-        return bits.highest
-    if asked == "scheduled":
-        return bits.precision
-    return Precision.parse(asked)
-
-
-@contextmanager
-def evaluating(model: nn.Module, precision: Precision | dict[str, Precision]) -> Iterator[None]:
-    """Evaluation mode, no gradients, these bits; all as it was afterwards."""
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            if is_converted(model):
-                with at_precision(model, precision):  # type: ignore[arg-type]
-                    yield
-            else:
-                yield
-    finally:
-        model.train(was_training)
-
-
-def evaluate(
-    task: Task,
-    model: nn.Module,
-    split: Split,
-    precision: Precision | dict[str, Precision],
-    *,
-    device: torch.device,
-    rank: int = 0,
-    world_size: int = 1,
-) -> dict[str, float]:
-    """The metrics of a split; the model must not be wrapped, ranks see different batches."""
-    carried = task.state_dict()
-    task.start_pass()
-    totals: dict[str, torch.Tensor] = {}
-    with evaluating(model, precision):
-        for batch in task.eval_batches(split, rank=rank, world_size=world_size):
-            _, sums = task.loss(model, batch.to(device))
-            for name, value in sums.items():
-                totals[name] = totals[name] + value if name in totals else value
-    task.load_state_dict(carried)
-    return task.metrics(reduce_sums(totals, device, world_size))
-
-
-def reduce_sums(
-    sums: Mapping[str, torch.Tensor], device: torch.device, world_size: int
-) -> dict[str, float]:
-    """Sums over all processes, as numbers; a process without a batch adds nothing."""
-    if world_size > 1:
-        gathered: list[list[str]] = [[] for _ in range(world_size)]
-        dist.all_gather_object(gathered, sorted(sums))
-        names = sorted({name for part in gathered for name in part})
-    else:
-        names = sorted(sums)
-    zero = torch.zeros((), dtype=torch.float64, device=device)
-    values = torch.stack([sums.get(name, zero).double() for name in names])
-    if world_size > 1:
-        dist.all_reduce(values)
-    return dict(zip(names, values.tolist(), strict=True))
-
-
-def unobserved_layers(model: nn.Module) -> list[str]:
-    """Layers whose activation ranges nobody has observed."""
-    if not is_converted(model):
-        return []
-    return [
-        entry.name
-        for entry, layer in quantized_layers(model)
-        if layer.settings.quantizer.observes and not layer.is_observed
-    ]
-
-
-def describe_precision(model: nn.Module, precision: Precision | dict[str, Precision]) -> str:
-    """Short text for tables and results: the bits that act in a forward pass."""
-    if not is_converted(model):
-        return "fp32"
-    if isinstance(precision, Precision):
-        return str(precision.replace(error=None, grad=None))
-    with at_precision(model, precision):  # type: ignore[arg-type]
-        texts = {str(p.replace(error=None, grad=None)) for p in _values(get_precision(model))}
-    return " / ".join(sorted(texts))
-
-
-def _values(precision: Precision | dict[str, Precision]) -> list[Precision]:
-    return [precision] if isinstance(precision, Precision) else list(precision.values())
+from bitcycle.train.session import RangeTestOutcome, Session, build_session, preserve_torch_settings
 
 
 def evaluate_run(
@@ -128,10 +30,10 @@ def evaluate_run(
     checkpoint: Literal["last", "best"] = "last",
     overrides: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Metrics of a split, with the step and the bits they belong to. Writes nothing.
+    """Evaluate a run on a split. Writes nothing.
 
-    overrides: for what may differ on this machine, such as --data.root. Quantized evaluation needs
-    observed activation ranges: a run that never observed them is refused.
+    overrides: settings that may differ on this machine, such as --data.root. Raises ValueError if
+    activations would be quantized and their ranges were never observed in training.
     """
     directory = RunDirectory(run_dir)
     config = override(directory.read_config(), overrides)
@@ -140,7 +42,7 @@ def evaluate_run(
     if loaded is None:
         raise CheckpointError(f"{directory.path} has no {checkpoint} checkpoint to evaluate")
     step, state = loaded
-    with kept_settings():
+    with preserve_torch_settings():
         session = build_session(config, directory.path)
         bits, metrics = _evaluate(session, step, state, precision, split)
     return {
@@ -158,28 +60,125 @@ def _evaluate(
     if split == "validation" and not session.task.has_validation:
         raise ValueError("the run has no validation split; evaluate test or train")
     restore(session, step, state)
-    bits = eval_precision(precision, session.bits)
-    check_observed(session.model, bits)
+    bits = eval_precision(precision, session.scheduler)
+    check_ranges_observed(session.model, bits)
     metrics = evaluate(session.task, session.model, split, bits, device=session.device)
     return describe_precision(session.model, bits), metrics
 
 
 def restore(session: Session, step: int, state: Mapping[str, Any]) -> None:
-    """The weights and the bits of a checkpoint: what an evaluation needs of it."""
-    with taken_back(step):
+    """Load the weights and the bits of a checkpoint."""
+    with explain_load_errors(step):
         session.model.load_state_dict(state["model"])
         saved = state.get("run", {})
         if saved.get("range_test") is not None:
-            session.take_low(FoundLow.from_dict(saved["range_test"]))
-        if session.bits is not None:
+            session.set_lower_bound(RangeTestOutcome.from_dict(saved["range_test"]))
+        if session.scheduler is not None:
             adaptive = (saved.get("bits") or {}).get("adaptive")
             at = min(step, session.total_steps)
-            session.bits.load_state_dict({"step_count": at, "adaptive": adaptive})
+            session.scheduler.load_state_dict({"step_count": at, "adaptive": adaptive})
 
 
-def check_observed(model: nn.Module, bits: Precision | dict[str, Precision]) -> None:
-    """Raise if quantized activations would have no range to be put on."""
-    unobserved = unobserved_layers(model)
+def evaluate(
+    task: Task,
+    model: nn.Module,
+    split: Split,
+    precision: Precision | dict[str, Precision],
+    *,
+    device: torch.device,
+    rank: int = 0,
+    world_size: int = 1,
+) -> dict[str, float]:
+    """The metrics of a split. `model` is not wrapped; each rank evaluates its share of batches."""
+    carried = task.state_dict()
+    task.start_pass()
+    totals: dict[str, torch.Tensor] = {}
+    with evaluation_mode(model, precision):
+        for batch in task.eval_batches(split, rank=rank, world_size=world_size):
+            _, sums = task.loss(model, batch.to(device))
+            for name, value in sums.items():
+                totals[name] = totals[name] + value if name in totals else value
+    task.load_state_dict(carried)
+    return task.metrics(reduce_sums(totals, device, world_size))
+
+
+@contextmanager
+def evaluation_mode(
+    model: nn.Module, precision: Precision | dict[str, Precision]
+) -> Iterator[None]:
+    """Evaluation mode without gradients at these bits inside the `with`; restored after it."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            if is_converted(model):
+                with at_precision(model, precision):  # type: ignore[arg-type]
+                    yield
+            else:
+                yield
+    finally:
+        model.train(was_training)
+
+
+def reduce_sums(
+    sums: Mapping[str, torch.Tensor], device: torch.device, world_size: int
+) -> dict[str, float]:
+    """Sum over all ranks; a rank without a batch adds nothing."""
+    if world_size > 1:
+        gathered: list[list[str]] = [[] for _ in range(world_size)]
+        dist.all_gather_object(gathered, sorted(sums))
+        names = sorted({name for part in gathered for name in part})
+    else:
+        names = sorted(sums)
+    zero = torch.zeros((), dtype=torch.float64, device=device)
+    values = torch.stack([sums.get(name, zero).double() for name in names])
+    if world_size > 1:
+        dist.all_reduce(values)
+    return dict(zip(names, values.tolist(), strict=True))
+
+
+def eval_precision(asked: str, bits: PrecisionScheduler | None) -> Precision | dict[str, Precision]:
+    """The bits for "high", "scheduled", "full" or a text such as "w4a4"."""
+    if bits is None or asked == "full":
+        return Precision()
+    if asked == "high":
+        return bits.highest
+    if asked == "scheduled":
+        return bits.precision
+    return Precision.parse(asked)
+
+
+def describe_precision(model: nn.Module, precision: Precision | dict[str, Precision]) -> str:
+    """The bits of a forward pass as text, such as w8a8; fp32 for a float model."""
+    if not is_converted(model):
+        return "fp32"
+    if isinstance(precision, Precision):
+        return str(precision.replace(error=None, grad=None))
+    with at_precision(model, precision):  # type: ignore[arg-type]
+        actual = get_precision(model)
+    values = [actual] if isinstance(actual, Precision) else actual.values()
+    return " / ".join(sorted({str(p.replace(error=None, grad=None)) for p in values}))
+
+
+def is_converted(model: nn.Module) -> bool:
+    """Whether the model has a quantized layer."""
+    return any(isinstance(module, QuantizedLayer) for module in model.modules())
+
+
+def layers_without_ranges(model: nn.Module) -> list[str]:
+    """The layers that need activation ranges and have observed none."""
+    if not is_converted(model):
+        return []
+    return [
+        entry.name
+        for entry, layer in quantized_layers(model)
+        if layer.settings.quantizer.observes and not layer.is_observed
+    ]
+
+
+def check_ranges_observed(model: nn.Module, bits: Precision | dict[str, Precision]) -> None:
+    """Raise ValueError if activations are quantized and their ranges were never observed."""
+    unobserved = layers_without_ranges(model)
     if unobserved and describe_precision(model, bits) != "fp32":
         raise ValueError(
             f"activation ranges were never observed in {', '.join(unobserved[:3])}; evaluate with "

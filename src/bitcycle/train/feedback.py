@@ -1,4 +1,4 @@
-"""What adaptive schedules are told after a step: the loss, gradient noise, a validation metric."""
+"""What adaptive schedules read after a step: the loss, gradient noise, the validation metric."""
 
 from __future__ import annotations
 
@@ -21,52 +21,52 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def measuring(session: Session) -> Iterator[Collection | None]:
-    """Gather the noise of quantization while a step runs, only if a schedule wants to know it."""
-    if session.bits is None or "noise_norm" not in session.bits.needs:
+def collect_noise(session: Session) -> Iterator[Collection | None]:
+    """Collect the quantization noise of a step if a schedule reads it; None otherwise."""
+    if session.scheduler is None or "noise_norm" not in session.scheduler.needs:
         yield None
         return
     with collect(session.model) as statistics:
         yield statistics
 
 
-def measured(
+def read_feedback(
     session: Session, sums: Mapping[str, Tensor], statistics: Collection | None
 ) -> dict[str, float]:
-    """By name what the schedules read after this step; the same in all processes.
+    """The values that schedules read after this step, by name; equal on all ranks.
 
-    sums: of this step, as the task's loss gives them. A validation metric is handed on once, by
-    the first step after its evaluation.
+    sums: of this step, as `Task.loss` returns them. A validation metric is passed once, after the
+    first step that follows its evaluation.
     """
-    assert session.bits is not None
-    told, session.news = dict(session.news), {}
-    if "loss" in session.bits.needs:
-        names = sorted(sums)  # the same everywhere: every process has a micro-batch
-        values = _sum_up(session, torch.stack([sums[name].double() for name in names]))
-        told["loss"] = session.task.metrics(dict(zip(names, values, strict=True)))["loss"]
+    assert session.scheduler is not None
+    feedback, session.pending_metrics = dict(session.pending_metrics), {}
+    if "loss" in session.scheduler.needs:
+        names = sorted(sums)  # equal on all ranks: each has a micro-batch
+        values = _sum_over_ranks(session, torch.stack([sums[name].double() for name in names]))
+        feedback["loss"] = session.task.metrics(dict(zip(names, values, strict=True)))["loss"]
     if statistics is not None:
         norms = statistics.gradient_noise()
         squares = torch.tensor([norm**2 for norm in norms.values()], dtype=torch.float64)
-        totals = _sum_up(session, squares.to(session.device))
-        told |= {name: math.sqrt(total) for name, total in zip(norms, totals, strict=True)}
-    return told
+        totals = _sum_over_ranks(session, squares.to(session.device))
+        feedback |= {name: math.sqrt(total) for name, total in zip(norms, totals, strict=True)}
+    return feedback
 
 
-def _sum_up(session: Session, values: Tensor) -> list[float]:
+def _sum_over_ranks(session: Session, values: Tensor) -> list[float]:
     if session.world_size > 1:
         dist.all_reduce(values)
     numbers: list[float] = values.tolist()
     return numbers
 
 
-def note_validation(session: Session, metric: float) -> None:
-    """Keep a validation metric for the schedules; negative if it grows as the model gets better."""
-    if session.bits is not None and "validation" in session.bits.reads:
-        session.news["validation"] = -metric if session.task.higher_is_better else metric
+def record_validation(session: Session, metric: float) -> None:
+    """Keep a validation metric for the schedules, negated if higher is better."""
+    if session.scheduler is not None and "validation" in session.scheduler.reads:
+        session.pending_metrics["validation"] = -metric if session.task.higher_is_better else metric
 
 
 def check_feedback(config: RunConfig, task: Task, bits: PrecisionScheduler, total: int) -> None:
-    """Raise when a schedule waits for something that this run never measures."""
+    """Raise ValueError if a schedule reads a value that this run never measures."""
     if "validation" in bits.reads:
         if not task.has_validation:
             raise ValueError(

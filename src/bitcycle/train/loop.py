@@ -1,4 +1,7 @@
-"""The training loop, top to bottom."""
+"""The training loop, top to bottom.
+
+For every step `train` calls `train_step`, then logs, evaluates and saves a checkpoint when due.
+"""
 
 from __future__ import annotations
 
@@ -17,32 +20,32 @@ from bitcycle.precision import ROLES, Precision
 from bitcycle.tasks import Split
 from bitcycle.train.checkpoint import Checkpoints
 from bitcycle.train.config import Time, steps_of
-from bitcycle.train.distributed import on_main, share_buffers
+from bitcycle.train.distributed import broadcast_buffers, on_main
 from bitcycle.train.evaluate import describe_precision, eval_precision, evaluate, reduce_sums
-from bitcycle.train.feedback import measured, measuring, note_validation
+from bitcycle.train.feedback import collect_noise, read_feedback, record_validation
 from bitcycle.train.nonfinite import bits_text, check_finite, explain_loss
 from bitcycle.train.progress import Reporter, Status
 from bitcycle.train.run_directory import RunDirectory
 from bitcycle.train.session import Best, Session, swa_start
-from bitcycle.train.signals import Interrupted, StopWish
+from bitcycle.train.signals import Interrupted, StopRequest
 
 
 def train(
     session: Session,
     directory: RunDirectory,
     reporter: Reporter,
-    wish: StopWish,
+    stop_request: StopRequest,
     events: Any = None,
 ) -> None:
-    """Train from the session's step to the end of the run, leaving its files behind."""
+    """Train from the session's step to the end of the run and write the run's files."""
     config, total = session.config, session.total_steps
     checkpoints = Checkpoints(directory.checkpoints, keep=config.checkpoint.keep)
     averaging_from = swa_start(session)
     began, before, first_step = time.monotonic(), session.seconds, session.step
     session.wrapped.train()
-    with closing(steps_of_run(session)) as steps:
+    with closing(remaining_steps(session)) as steps:
         for micro_batches in steps:
-            _train_step(session, micro_batches)
+            train_step(session, micro_batches)
             session.step += 1
             step = session.step
             session.seconds = before + time.monotonic() - began
@@ -59,17 +62,17 @@ def train(
                 _log(session, directory, reporter, events, pace * (total - step))
             if _is_due(config.eval.every, step, total) or step == total:
                 _evaluate(session, directory, reporter, checkpoints, events)
-            must_stop = stop_signal(session, wish)
+            must_stop = stop_signal(session, stop_request)
             if _is_due(config.checkpoint.every, step, total) or step == total or must_stop:
-                save(session, directory, checkpoints)
+                save_checkpoint(session, directory, checkpoints)
             if must_stop and step < total:
                 raise Interrupted(
                     must_stop, f"stopped at step {step}; the checkpoint is in {directory.path}"
                 )
 
 
-def steps_of_run(session: Session, *, is_endless: bool = False) -> Generator[list[Batch]]:
-    """The micro-batches of each remaining optimizer step, on the model's device."""
+def remaining_steps(session: Session, *, is_endless: bool = False) -> Generator[list[Batch]]:
+    """Yield the micro-batches of each remaining optimizer step, on the model's device."""
     stop = None if is_endless else session.total_steps
     batches = session.batches.from_step(session.step, stop)
     group: list[Batch] = []
@@ -85,53 +88,54 @@ def steps_of_run(session: Session, *, is_endless: bool = False) -> Generator[lis
             close()
 
 
-def _train_step(session: Session, micro_batches: list[Batch]) -> None:
-    """One step of everything that steps."""
-    with measuring(session) as statistics:
-        sums = update(session, micro_batches)
-    if session.bits is not None:
-        session.bits.step(measured(session, sums, statistics))
+def train_step(session: Session, micro_batches: list[Batch]) -> None:
+    """Take one optimizer step, then one step of the precision scheduler."""
+    with collect_noise(session) as statistics:
+        sums = optimizer_step(session, micro_batches)
+    if session.scheduler is not None:
+        session.scheduler.step(read_feedback(session, sums, statistics))
 
 
-def update(
+def optimizer_step(
     session: Session, micro_batches: list[Batch], *, checks_loss: bool = True
 ) -> dict[str, Tensor]:
-    """Forward and backward of every micro-batch, then a step of all but the bits.
+    """Run forward and backward of every micro-batch, then step optimizer, cost meter and rate.
 
-    Gives this step's sums, which also go into the session's window.
+    Returns the metric sums of this step and adds them to the session's window.
     """
     accelerator, last = session.accelerator, len(micro_batches) - 1
-    own: dict[str, Tensor] = {}
+    step_sums: dict[str, Tensor] = {}
     for i, batch in enumerate(micro_batches):
         with accelerator.no_sync(session.wrapped) if i < last else nullcontext():
             loss, sums = session.task.loss(session.wrapped, batch)
-            # DDP takes the mean over processes, the shares add up to 1 over all of them
+            # DDP averages over ranks; the shares of all ranks add up to 1
             accelerator.backward(loss * (batch.share * session.world_size))
         for name, value in sums.items():
             known = session.window.get(name)
             session.window[name] = value if known is None else known + value
-            own[name] = value if name not in own else own[name] + value
+            step_sums[name] = value if name not in step_sums else step_sums[name] + value
         if checks_loss and session.device.type == "cpu" and not math.isfinite(loss.item()):
             raise explain_loss(session, batch, loss.item())
     if session.config.clip_norm is not None:
         accelerator.clip_grad_norm_(session.wrapped.parameters(), session.config.clip_norm)
-    session.prepared.step()
-    session.prepared.zero_grad()
+    session.wrapped_optimizer.step()
+    session.wrapped_optimizer.zero_grad()
     session.meter.step(session.task.num_samples(micro_batches[0]))
     session.lr.step()
-    return own
+    return step_sums
 
 
 def _log(
     session: Session, directory: RunDirectory, reporter: Reporter, events: Any, left: float
 ) -> None:
+    """Write the metrics since the last line; left: seconds to the end of the run."""
     sums = reduce_sums(session.window, session.device, session.world_size)
     session.window = {}
     metrics = session.task.metrics(sums)
     if not math.isfinite(metrics["loss"]):
         raise explain_loss(session, None, metrics["loss"])
     precision = _applied_precision(session)
-    saved = None if session.bits is None else 1 - session.relative_to(session.bits.top)
+    saved = None if session.scheduler is None else 1 - session.relative_to(session.scheduler.top)
     line: dict[str, Any] = {
         "step": session.step,
         "kind": "train",
@@ -145,7 +149,7 @@ def _log(
         directory.add_metrics(line)
         _write_events(events, "train", session.step, line)
     metric = session.task.metric
-    text = "fp32" if session.bits is None else bits_text(precision)
+    text = "fp32" if session.scheduler is None else bits_text(precision)
     reporter.update(
         Status(session.step, session.total_steps, metrics["loss"], metric, metrics[metric],
                text, saved, left)
@@ -153,14 +157,14 @@ def _log(
 
 
 def _applied_precision(session: Session) -> Precision | dict[str, Precision]:
-    """The bits of the step that was just taken (the scheduler has gone on to the next)."""
-    if session.bits is None:
+    """The bits of the last step; the scheduler already has those of the next one."""
+    if session.scheduler is None:
         return Precision()
-    return session.bits.precision_at(session.step - 1)
+    return session.scheduler.precision_at(session.step - 1)
 
 
 def bits_by_role(precision: Precision | dict[str, Precision]) -> dict[str, Any]:
-    """Bits per role; a sorted list of the distinct ones where layers differ."""
+    """Bits per role; where layers differ, a sorted list of the distinct values."""
     if isinstance(precision, Precision):
         return dict(precision.items())
     rows = list(precision.values())
@@ -174,11 +178,11 @@ def _evaluate(
     checkpoints: Checkpoints,
     events: Any,
 ) -> None:
-    """Validation if there is a split for it, the test split otherwise; the best is kept by it."""
+    """Evaluate on the validation split and keep the best weights, or else on the test split."""
     task = session.task
     split: Split = "validation" if task.has_validation else "test"
-    precision = eval_precision(session.config.eval.precision, session.bits)
-    share_buffers(session)
+    precision = eval_precision(session.config.eval.precision, session.scheduler)
+    broadcast_buffers(session)
     metrics = evaluate(
         task, session.model, split, precision,
         device=session.device, rank=session.rank, world_size=session.world_size,
@@ -195,20 +199,20 @@ def _evaluate(
     if split != "validation":
         return
     session.lr.after_evaluation(metric)
-    note_validation(session, metric)
+    record_validation(session, metric)
     best = session.best
     if best is None or (metric > best.metric if task.higher_is_better else metric < best.metric):
         session.best = Best(session.step, metric)
         run = {
-            "bits": None if session.bits is None else session.bits.state_dict(),
-            "range_test": None if session.found is None else session.found.to_dict(),
+            "bits": None if session.scheduler is None else session.scheduler.state_dict(),
+            "range_test": None if session.range_test is None else session.range_test.to_dict(),
         }
         state: dict[str, Any] = {"model": session.model.state_dict(), "run": run}
         on_main(session, lambda: checkpoints.save_best(session.step, state))
 
 
-def save(session: Session, directory: RunDirectory, checkpoints: Checkpoints) -> None:
-    """A checkpoint of this moment, called by every process."""
+def save_checkpoint(session: Session, directory: RunDirectory, checkpoints: Checkpoints) -> None:
+    """Write a checkpoint of the current step. Every rank must call this; rank 0 writes."""
     check_finite(session)
     state = session.state_dict()
 
@@ -224,9 +228,9 @@ def _is_due(every: Time, step: int, total: int) -> bool:
     return period > 0 and step % period == 0
 
 
-def stop_signal(session: Session, wish: StopWish) -> int:
-    """The signal that asked to stop, agreed upon by all processes; 0 for none."""
-    signum = wish.signum or 0
+def stop_signal(session: Session, stop_request: StopRequest) -> int:
+    """The signal that any rank received, 0 for none; equal on all ranks."""
+    signum = stop_request.signum or 0
     if session.world_size > 1:
         asked = torch.tensor(signum, device=session.device)
         dist.all_reduce(asked, op=dist.ReduceOp.MAX)

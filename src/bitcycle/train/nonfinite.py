@@ -1,4 +1,7 @@
-"""Where a NaN came from: the batch is run again, module by module."""
+"""Errors for NaN and infinity in a run: which step, bits and layer, and what to change.
+
+The failing batch is run again with hooks to find the first layer with a non-finite output.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def first_nonfinite_module(model: nn.Module, call: Any) -> str | None:
 
         def look(module: nn.Module, args: Any, output: Any, name: str = entry.name) -> None:
             parts = output if isinstance(output, tuple | list) else [output]
-            if not found and any(_is_sick(part) for part in parts):
+            if not found and any(_is_nonfinite(part) for part in parts):
                 found.append(name)
 
         handles.append(entry.module.register_forward_hook(look))
@@ -39,25 +42,25 @@ def first_nonfinite_module(model: nn.Module, call: Any) -> str | None:
     return found[0] if found else None
 
 
-def _is_sick(part: Any) -> bool:
+def _is_nonfinite(part: Any) -> bool:
     is_float = isinstance(part, Tensor) and part.is_floating_point()
     return is_float and not bool(torch.isfinite(part).all())
 
 
 def bits_text(precision: Precision | dict[str, Precision]) -> str:
-    """Bits for a line of text: those of all layers, or the distinct ones."""
+    """The bits of all layers as text, or the distinct ones if layers differ."""
     if isinstance(precision, Precision):
         return str(precision)
     return " / ".join(sorted({str(bits) for bits in precision.values()})) + " by layer"
 
 
 def check_finite(session: Session) -> None:
-    """Raise instead of writing a checkpoint that cannot be trained on."""
+    """Raise NonFiniteError if a weight or buffer is not finite, before a checkpoint is written."""
     for name, value in session.model.state_dict().items():
-        if _is_sick(value):
+        if _is_nonfinite(value):
             raise NonFiniteError(
                 f"{name} holds NaN or infinity after step {session.step} (bits {_bits(session)}). "
-                f"No checkpoint is written of it. {_ADVICE}"
+                f"This state is not saved. {_ADVICE}"
             )
 
 
@@ -67,13 +70,13 @@ _ADVICE = (
 
 
 def _bits(session: Session) -> str:
-    return "fp32" if session.bits is None else bits_text(session.bits.precision)
+    return "fp32" if session.scheduler is None else bits_text(session.scheduler.precision)
 
 
 def explain_loss(
     session: Session, batch: Batch | None, loss: float, *, name: str = "loss"
 ) -> NonFiniteError:
-    """The error for a loss that is NaN or infinite: step, bits, first layer, what remains."""
+    """The error for a loss that is NaN or infinite, with the step, the bits and the first layer."""
     where = None
     if batch is not None:
         where = first_nonfinite_module(

@@ -1,4 +1,4 @@
-"""torch's optimizers and learning-rate schedulers from their configurations."""
+"""Build torch's optimizers and learning-rate schedulers from their configurations."""
 
 from __future__ import annotations
 

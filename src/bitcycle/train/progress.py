@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: a bar on a terminal, plain lines elsewhere."""
+"""Progress of a run on the screen and in log.txt: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Show = Literal["auto", "bar", "lines", "quiet"]
 
 @dataclass(frozen=True)
 class Status:
-    """One moment of a run."""
+    """The numbers of one progress line."""
 
     step: int
     total_steps: int
@@ -29,7 +29,7 @@ class Status:
     seconds_left: float | None
 
     def line(self) -> str:
-        """All of it."""
+        """The whole line, with the step and the time left."""
         place = f"step {self.step}/{self.total_steps}"
         return f"{place}  {self.text()}  left {duration(self.seconds_left)}"
 
@@ -55,7 +55,7 @@ def duration(seconds: float | None) -> str:
 
 
 class Reporter:
-    """Shows nothing; writes every line to the run's log. The others add what is seen."""
+    """Writes every line to the run's log and shows nothing. Subclasses show lines."""
 
     def __init__(self, log_file: Path | None = None) -> None:
         self._log_file = log_file
@@ -76,24 +76,24 @@ class Reporter:
             self._log.close()
 
     def say(self, line: str) -> None:
-        """A line worth keeping."""
+        """Log and show a line."""
         self.note(line)
         self._show(line)
 
     def note(self, line: str) -> None:
-        """A line for the log only."""
+        """Log a line without showing it."""
         if self._log is not None:
             self._log.add(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}")
 
     def update(self, status: Status) -> None:
-        """A metrics line was written."""
+        """Report new metrics."""
         self.say(status.line())
 
     def advance(self, step: int) -> None:
-        """A step is done."""
+        """Report that a step is done."""
 
     def _show(self, line: str) -> None:
-        """What `say` puts on the screen."""
+        """Show a line on the screen."""
 
 
 class Lines(Reporter):
@@ -129,7 +129,7 @@ class Bar(Reporter):
         super().__exit__(*reason)
 
     def update(self, status: Status) -> None:
-        """Into the bar; the log file gets the line."""
+        """Show the metrics in the bar; log the whole line."""
         self.note(status.line())
         self._progress.update(self._bar, status=status.text())
 
@@ -142,7 +142,7 @@ class Bar(Reporter):
 
 
 def make_reporter(show: Show, *, log_file: Path | None, title: str, total_steps: int) -> Reporter:
-    """A bar on a terminal with rich, lines otherwise, unless told which."""
+    """The reporter for `show`; "auto" is a bar on a terminal with rich, plain lines otherwise."""
     if show == "auto":
         has_rich = importlib.util.find_spec("rich") is not None
         show = "bar" if has_rich and sys.stdout.isatty() else "lines"

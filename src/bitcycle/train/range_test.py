@@ -1,4 +1,9 @@
-"""How long, on what and against which gain a run's precision range test goes."""
+"""The precision range test of a run: find the fewest bits at which its model still learns.
+
+`find_lower_bound` replaces `auto` in a run's forward schedule before step 0;
+`find_precision_range` is `bitcycle range-test`, which writes nothing. Both take their settings from
+`make_settings` and train with `run_on_session`.
+"""
 
 from __future__ import annotations
 
@@ -30,19 +35,22 @@ from bitcycle.tasks import Task
 from bitcycle.train.checkpoint import Checkpoints
 from bitcycle.train.config import RunConfig, ScheduleText
 from bitcycle.train.evaluate import reduce_sums
-from bitcycle.train.loop import save, steps_of_run, stop_signal, update
+from bitcycle.train.loop import optimizer_step, remaining_steps, save_checkpoint, stop_signal
 from bitcycle.train.progress import Reporter
-from bitcycle.train.run_directory import RunDirectory, measured
-from bitcycle.train.session import FoundLow, Session, build_session, kept_settings
-from bitcycle.train.signals import Interrupted, StopWish
+from bitcycle.train.run_directory import RunDirectory, measurement_info
+from bitcycle.train.session import RangeTestOutcome, Session, build_session, preserve_torch_settings
+from bitcycle.train.signals import Interrupted, StopRequest
 
-MIN_STEPS = 10  # steps at a precision, below which a gain says nothing
-WINDOWS = 4  # the mean is taken over this share of a precision's steps
+MIN_STEPS = 10  # per precision; a gain over fewer steps is noise
+STEPS_WITHOUT_CYCLES = 100  # per precision, at least, outside of a run
+SHORT_RUN = 3200  # steps below which 32 cycles are too many
+WINDOWS = 4  # windows per precision: the gain is between the means of the first and the last
+HIGH = 8  # highest precision to try if the forward schedule is float32
 
 
 @dataclass(frozen=True, kw_only=True)
-class RangePlan:
-    """The settings of one test, all of them numbers."""
+class RangeTestSettings:
+    """The settings of one range test, without defaults."""
 
     low: int
     high: int
@@ -61,41 +69,42 @@ class RangePlan:
         )
 
 
-def plan_range_test(
+def make_settings(
     config: RunConfig, task: Task, total_steps: int, *, high: int, fewest: int | None = None
-) -> RangePlan:
-    """The plan for a run: what its configuration leaves open follows from the task and the run.
+) -> RangeTestSettings:
+    """The settings for a run: its `range_test` configuration, defaults from the task and the run.
 
-    By default all precisions together take one cycle of the forward schedule (1/32 of the run if
-    it has none), unless that is less than `fewest` steps each; without `fewest` that is an error.
+    By default the precisions share the steps of one cycle of the forward schedule, or 1/32 of the
+    run if it has no cycles, with at least `fewest` steps each. Without `fewest`, too few steps are
+    an error.
     """
-    given = config.range_test
-    if given.low > high:
-        raise ValueError(f"range_test.low ({given.low}) must be <= {high}, the most bits to try")
-    cycle, number = _cycle_steps(config, total_steps), high - given.low + 1
-    steps = given.steps_per_precision or max(cycle // number, fewest or 0)
-    if given.steps_per_precision is None and steps < MIN_STEPS:
+    asked = config.range_test
+    if asked.low > high:
+        raise ValueError(f"range_test.low ({asked.low}) must be <= {high}, the most bits to try")
+    cycle, number = _cycle_steps(config, total_steps), high - asked.low + 1
+    steps = asked.steps_per_precision or max(cycle // number, fewest or 0)
+    if asked.steps_per_precision is None and steps < MIN_STEPS:
         raise ValueError(
             f"a cycle of the forward schedule ({config.precision.forward}) has {cycle} steps, "
             f"{cycle // number} for each of {number} precisions: too few to tell whether the "
             "model learns. Set range_test.steps_per_precision, such as 50 (the test then takes "
             "longer than a cycle), or use fewer cycles"
         )
-    window = given.window or max(1, steps // WINDOWS)
+    window = asked.window or max(1, steps // WINDOWS)
     check_lengths(steps, window)
-    return RangePlan(
-        low=given.low,
+    return RangeTestSettings(
+        low=asked.low,
         high=high,
         steps_per_precision=steps,
         window=window,
-        threshold=_threshold(given.threshold, task),
+        threshold=_threshold(asked.threshold, task),
         metric=task.metric if task.higher_is_better else "loss",
-        reset=given.reset,
+        reset=asked.reset,
     )
 
 
 def _cycle_steps(config: RunConfig, total_steps: int) -> int:
-    forward = config.precision.given(auto=config.range_test.low)["forward"]
+    forward = config.precision.schedule_texts(auto=config.range_test.low)["forward"]
     cycles = 0 if isinstance(forward, dict) else parse_schedule(forward).count_cycles(total_steps)
     return total_steps // (cycles or DEFAULT_CYCLES)
 
@@ -105,175 +114,85 @@ def _threshold(threshold: float | None, task: Task) -> float:
         return check_threshold(None, threshold)
     chance = task.chance
     if chance is None:
-        measured = f"{task.metric} in its unit" if task.higher_is_better else "-loss, in nats"
+        unit = f"{task.metric} in its unit" if task.higher_is_better else "-loss, in nats"
         raise ValueError(
-            f"the range test of this task measures {measured}, for which there is no blind guess "
-            "to derive a threshold from: set range_test.threshold, such as 0.5"
+            f"the range test of this task measures {unit}, which has no chance level to derive "
+            "a threshold from: set range_test.threshold, such as 0.5"
         )
-    if 3 * chance >= 100:  # from chance, no accuracy of up to 100 % gains twice as much again
+    if 3 * chance >= 100:  # an accuracy cannot gain twice the chance level
         return (100 - chance) / 2
     return check_threshold(chance, None)
 
 
 def check_range_test(session: Session) -> None:
-    """Raise before anything is written if the run needs a range test that cannot be judged."""
+    """Raise ValueError if the run needs a range test and its settings are not valid."""
     high = session.config.precision.auto_high
     if high is not None:
-        plan_range_test(session.config, session.task, session.total_steps, high=high)
+        make_settings(session.config, session.task, session.total_steps, high=high)
 
 
-def find_low(session: Session, directory: RunDirectory, reporter: Reporter, wish: StopWish) -> None:
-    """Find what `auto` stands for before step 0, schedule the bits with it and keep it.
+def find_lower_bound(
+    session: Session, directory: RunDirectory, reporter: Reporter, stop_request: StopRequest
+) -> None:
+    """Find the bits for `auto` before step 0, rebuild the scheduler and save a checkpoint.
 
-    The test's steps are not training: all is put back, only their cost stays. A checkpoint of
-    step 0 holds the outcome; a run that is stopped before begins the test anew.
+    The model and optimizer are restored after the test; its BitOPs count for the run. The
+    checkpoint of step 0 holds the outcome. A run that stops earlier repeats the test.
     """
     began = time.monotonic()
     high = session.config.precision.auto_high
     assert high is not None
-    plan = plan_range_test(session.config, session.task, session.total_steps, high=high)
-    reporter.say(f"range test: {plan}")
+    settings = make_settings(session.config, session.task, session.total_steps, high=high)
+    reporter.say(f"range test: {settings}")
 
     def stop() -> None:
-        if signum := stop_signal(session, wish):
+        if signum := stop_signal(session, stop_request):
             raise Interrupted(
-                signum, f"stopped in the range test, which {directory.path} begins anew on resume"
+                signum, f"stopped in the range test; {directory.path} repeats it when resumed"
             )
 
     tested, bitops = run_on_session(
-        session, plan, progress=lambda moment: reporter.say(str(moment)), after_step=stop,
+        session, settings, progress=lambda line: reporter.say(str(line)), after_step=stop,
         stop_early=True,
     )  # fmt: skip
     if isinstance(tested, RangeTestError):
         raise tested
-    found = FoundLow(test=tested, bitops=bitops)
-    session.take_low(found)
+    outcome = RangeTestOutcome(test=tested, bitops=bitops)
+    session.set_lower_bound(outcome)
     session.seconds += time.monotonic() - began
-    assert session.bits is not None
-    text = session.config.precision.given(auto=found.test.low)["forward"]
-    for line in str(found.test.curve).splitlines():
+    assert session.scheduler is not None
+    text = session.config.precision.schedule_texts(auto=outcome.test.low)["forward"]
+    for line in str(outcome.test.curve).splitlines():
         reporter.say(f"range test  {line}")
-    reporter.say(f"range test: the lower end is {found.test.low} bits, forward {text}")
+    reporter.say(f"range test: the lower end is {outcome.test.low} bits, forward {text}")
     if session.is_main:
         directory.add_metrics(
             {
                 "step": 0,
                 "kind": "range_test",
-                "low": found.test.low,
-                "high": found.test.high,
+                "low": outcome.test.low,
+                "high": outcome.test.high,
                 "forward": text,
-                "gains": found.test.curve.to_dict()["gains"],
-                "threshold": found.test.threshold,
+                "gains": outcome.test.curve.to_dict()["gains"],
+                "threshold": outcome.test.threshold,
                 "bitops": session.bitops,
             }
         )
     keep = session.config.checkpoint.keep
-    save(session, directory, Checkpoints(directory.checkpoints, keep=keep))
-
-
-def run_on_session(
-    session: Session,
-    plan: RangePlan,
-    *,
-    progress: Callable[[RangeProgress], object] | None = None,
-    after_step: Callable[[], object] = lambda: None,
-    find_upper: bool = False,
-    stop_early: bool = False,
-) -> tuple[RangeTest | RangeTestError, dict[str, int]]:
-    """Run the test on the session's first batches; the session is as it was afterwards.
-
-    With what it found, or the error that says that nothing passed, come the BitOPs it took.
-    """
-    task = session.task
-    is_loss = plan.metric == "loss"
-    meter_before = session.meter.state_dict()
-    session.wrapped.train()
-    with closing(steps_of_run(session, is_endless=True)) as steps:
-
-        def train_step() -> float:
-            after_step()
-            session.window = {}
-            update(session, next(steps), checks_loss=False)
-            sums = reduce_sums(session.window, session.device, session.world_size)
-            metrics = task.metrics(sums)
-            if not math.isfinite(metrics["loss"]):
-                return math.nan
-            return -metrics["loss"] if is_loss else metrics[plan.metric]
-
-        try:
-            tested: RangeTest | RangeTestError = run_range_test(
-                session.model,
-                train_step,
-                lambda bits: _precision_at(session, bits),
-                restore=[session.optimizer, session.lr, task],
-                bit_range=(plan.low, plan.high),
-                steps_per_precision=plan.steps_per_precision,
-                window=plan.window,
-                threshold=plan.threshold,
-                backward=_error_bits(session, plan.low),
-                reset=plan.reset,
-                find_upper=find_upper,
-                stop_early=stop_early,
-                name="-loss" if is_loss else plan.metric,
-                progress=progress,
-            )
-        except RangeTestError as error:
-            tested = error
-        finally:
-            bitops = session.meter.by_matmul()
-            session.window = {}
-            session.meter.load_state_dict(meter_before)
-    return tested, bitops
-
-
-def _precision_at(session: Session, bits: int) -> Precision | dict[str, Precision]:
-    """The run's bits in its first step, had the forward schedule been these bits."""
-    given: dict[str, Any] = dict(session.config.precision.given(auto=bits))
-    given["forward"] = _fixed(given.get("forward"), bits)
-    keywords = ("forward", "backward", *ROLES)
-    layers = quantized_layers(session.model)
-    total = session.total_steps
-    resolved = resolve_schedules(layers, {key: given.get(key, INHERIT) for key in keywords}, total)
-    by_layer = {
-        entry.name: Precision(**{r: s(0, total) for r, s in zip(ROLES, schedules, strict=True)})
-        for (entry, _), schedules in zip(layers, resolved, strict=True)
-    }
-    distinct = set(by_layer.values())
-    return distinct.pop() if len(distinct) == 1 else by_layer
-
-
-def _fixed(forward: ScheduleText, bits: int) -> ScheduleText:
-    """The bits for every layer; where patterns say float32, that."""
-    if not isinstance(forward, dict):
-        return bits
-    floats = {pattern: parse_schedule(text).low is None for pattern, text in forward.items()}
-    return {pattern: None if is_float else bits for pattern, is_float in floats.items()}
-
-
-def _error_bits(session: Session, bits: int) -> int | None:
-    """The most bits that errors have in the test."""
-    precision = _precision_at(session, bits)
-    rows = [precision] if isinstance(precision, Precision) else list(precision.values())
-    errors = [row.error for row in rows]
-    return None if None in errors else max(e for e in errors if e is not None)
-
-
-STEPS_WITHOUT_CYCLES = 100  # steps at a precision, where no cycle of a run limits them
-HIGH = 8  # where nothing else says what the static baseline has
-SHORT_RUN = 3200  # steps below which 32 cycles are too many
+    save_checkpoint(session, directory, Checkpoints(directory.checkpoints, keep=keep))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RangeReport:
-    """What was tested and what came of it; `test` is None when nothing passed."""
+    """The settings and the outcome of a test; `test` is None if no precision passed."""
 
     config: RunConfig
-    plan: RangePlan
+    settings: RangeTestSettings
     find_upper: bool
     stop_early: bool
     curve: RangeCurve
     bitops: int
-    made: dict[str, Any]  # machine, threads, and seconds from loading the data on
+    info: dict[str, Any]  # machine, threads, and seconds including the loading of data
     test: RangeTest | None = None
     forward: str | None = None  # the schedule to train with
 
@@ -285,7 +204,7 @@ class RangeReport:
             "model": self.config.model.name,
             "data": self.config.data.name,
             "backward": self.config.precision.backward,
-            "plan": asdict(self.plan),
+            "plan": asdict(self.settings),
             "find_upper": self.find_upper,
             "stop_early": self.stop_early,
             "low": None if self.test is None else self.test.low,
@@ -293,11 +212,11 @@ class RangeReport:
             "forward": self.forward,
             "bitops": self.bitops,
             "curve": self.curve.to_dict(),
-            **self.made,
+            **self.info,
         }
 
 
-def range_test_of(
+def find_precision_range(
     config: RunConfig,
     *,
     high: int | None = None,
@@ -305,39 +224,40 @@ def range_test_of(
     stop_early: bool = False,
     say: Callable[[str], object] = lambda line: None,
 ) -> tuple[RangeReport, RangeTestError | None]:
-    """Test the run's model on its data at its learning rate; writes nothing.
+    """Run a range test of a configuration's model on its data at its learning rate. Writes nothing.
 
     high: the most bits to try; by default the top of the forward schedule, 8 if that is float32.
-    With the report comes the error when nothing passed.
+    Returns the report, and the error if no precision passed.
     """
     precision = config.precision
     if precision.is_float:
         raise ValueError(
-            f"{config.name} trains in float32, which leaves no bits to test; give "
+            f"{config.name} trains in float32: there are no bits to test; give "
             "--precision.forward 8 --precision.backward 8, or another recipe"
         )
     high = high or precision.auto_high or _top(config) or HIGH
     start = config.range_test.low
-    filled: Any = precision.given(auto=start).get("forward", "fp32")
+    filled: Any = precision.schedule_texts(auto=start).get("forward", "fp32")
     runnable = replace(config, precision=replace(precision, forward=filled))
     began = time.monotonic()
-    with kept_settings():
+    with preserve_torch_settings():
         session = build_session(runnable)
-        plan = plan_range_test(
+        settings = make_settings(
             runnable, session.task, session.total_steps, high=high, fewest=STEPS_WITHOUT_CYCLES
         )
-        say(f"{config.model.name} on {config.data.name}, seed {config.seed}: {plan}")
-
-        def progress(moment: RangeProgress) -> None:
-            say(str(moment))
+        say(f"{config.model.name} on {config.data.name}, seed {config.seed}: {settings}")
 
         tested, bitops = run_on_session(
-            session, plan, progress=progress, find_upper=find_upper, stop_early=stop_early
+            session,
+            settings,
+            progress=lambda line: say(str(line)),
+            find_upper=find_upper,
+            stop_early=stop_early,
         )
-        made = measured(time.monotonic() - began, threads=torch.get_num_threads())
+        info = measurement_info(time.monotonic() - began, threads=torch.get_num_threads())
     report = RangeReport(
-        config=config, plan=plan, find_upper=find_upper, stop_early=stop_early,
-        curve=tested.curve, bitops=sum(bitops.values()), made=made,
+        config=config, settings=settings, find_upper=find_upper, stop_early=stop_early,
+        curve=tested.curve, bitops=sum(bitops.values()), info=info,
     )  # fmt: skip
     if isinstance(tested, RangeTestError):
         return report, tested
@@ -353,10 +273,10 @@ def _top(config: RunConfig) -> Bits:
 
 
 def forward_text(config: RunConfig, test: RangeTest, total_steps: int) -> str:
-    """The run's own cyclic schedule between the bounds, or CPT's where it has none."""
+    """The run's cyclic schedule with the bounds of the test, or CPT's if it has none."""
     if test.low == test.high:
         return str(test.low)
-    forward = config.precision.given(auto=test.low)["forward"]
+    forward = config.precision.schedule_texts(auto=test.low)["forward"]
     if not isinstance(forward, dict):
         schedule = parse_schedule(forward)
         if isinstance(schedule, Cyclic):
@@ -364,3 +284,90 @@ def forward_text(config: RunConfig, test: RangeTest, total_steps: int) -> str:
             return str(replace(schedule, **bounds))  # type: ignore[type-var]
     cycles = 32 if total_steps >= SHORT_RUN else min(8, total_steps)
     return str(Cycle(test.low, test.high, cycles=cycles))
+
+
+def run_on_session(
+    session: Session,
+    settings: RangeTestSettings,
+    *,
+    progress: Callable[[RangeProgress], object] | None = None,
+    after_step: Callable[[], object] = lambda: None,
+    find_upper: bool = False,
+    stop_early: bool = False,
+) -> tuple[RangeTest | RangeTestError, dict[str, int]]:
+    """Run the test on the session's first batches, then restore the session.
+
+    Returns the test, or the error if no precision passed, and the BitOPs it took.
+    """
+    task = session.task
+    is_loss = settings.metric == "loss"
+    meter_before = session.meter.state_dict()
+    session.wrapped.train()
+    with closing(remaining_steps(session, is_endless=True)) as steps:
+
+        def train_step() -> float:
+            after_step()
+            session.window = {}
+            optimizer_step(session, next(steps), checks_loss=False)
+            sums = reduce_sums(session.window, session.device, session.world_size)
+            metrics = task.metrics(sums)
+            if not math.isfinite(metrics["loss"]):
+                return math.nan
+            return -metrics["loss"] if is_loss else metrics[settings.metric]
+
+        try:
+            tested: RangeTest | RangeTestError = run_range_test(
+                session.model,
+                train_step,
+                lambda bits: _precision_at(session, bits),
+                restore=[session.optimizer, session.lr, task],
+                bit_range=(settings.low, settings.high),
+                steps_per_precision=settings.steps_per_precision,
+                window=settings.window,
+                threshold=settings.threshold,
+                backward=_error_bits(session, settings.low),
+                reset=settings.reset,
+                find_upper=find_upper,
+                stop_early=stop_early,
+                name="-loss" if is_loss else settings.metric,
+                progress=progress,
+            )
+        except RangeTestError as error:
+            tested = error
+        finally:
+            bitops = session.meter.by_matmul()
+            session.window = {}
+            session.meter.load_state_dict(meter_before)
+    return tested, bitops
+
+
+def _precision_at(session: Session, bits: int) -> Precision | dict[str, Precision]:
+    """The run's precision at step 0 with `bits` as the forward schedule."""
+    texts: dict[str, Any] = dict(session.config.precision.schedule_texts(auto=bits))
+    texts["forward"] = _fixed(texts.get("forward"), bits)
+    keywords = ("forward", "backward", *ROLES)
+    layers = quantized_layers(session.model)
+    total = session.total_steps
+    schedules = resolve_schedules(layers, {key: texts.get(key, INHERIT) for key in keywords}, total)
+    by_layer = {
+        entry.name: Precision(**{r: s(0, total) for r, s in zip(ROLES, by_role, strict=True)})
+        for (entry, _), by_role in zip(layers, schedules, strict=True)
+    }
+    distinct = set(by_layer.values())
+    return distinct.pop() if len(distinct) == 1 else by_layer
+
+
+def _fixed(forward: ScheduleText, bits: int) -> ScheduleText:
+    """`bits` for every layer, except for patterns that keep layers in float32."""
+    if not isinstance(forward, dict):
+        return bits
+    floats = {pattern: parse_schedule(text).low is None for pattern, text in forward.items()}
+    return {pattern: None if is_float else bits for pattern, is_float in floats.items()}
+
+
+def _error_bits(session: Session, bits: int) -> int | None:
+    """The most bits that errors, the gradients of layer outputs, have in the test."""
+    precision = _precision_at(session, bits)
+    rows = [precision] if isinstance(precision, Precision) else list(precision.values())
+    errors = [row.error for row in rows]
+    return None if None in errors else max(e for e in errors if e is not None)

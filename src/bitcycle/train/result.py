@@ -1,11 +1,11 @@
-"""The result of a run: final and best-by-validation, each with its evaluation bits and cost."""
+"""The result of a run: metrics of the final, best and averaged weights, and the cost."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from bitcycle.calibrate import calibrate
 from bitcycle.model_precision import at_precision
 from bitcycle.precision import Precision
 from bitcycle.train.checkpoint import CheckpointError, Checkpoints
-from bitcycle.train.distributed import share_buffers
+from bitcycle.train.distributed import broadcast_buffers
 from bitcycle.train.evaluate import describe_precision, eval_precision, evaluate, is_converted
 from bitcycle.train.run_directory import RunDirectory
 from bitcycle.train.session import Session, kernels_by_layer, restore_kernels
@@ -27,12 +27,12 @@ from bitcycle.warnings import BitcycleWarning
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """What result.json holds.
+    """The contents of result.json.
 
-    final: metrics on the test split with the last weights: the headline. best: the same with the
-    weights that had the best validation metric (None without a validation split). swa: with the
-    averaged weights. eval_precision: the bits all of these were evaluated at. range_test: how the
-    lower end of the forward schedule was found, where the configuration says auto.
+    final: metrics on the test split with the last weights. best: with the weights that had the best
+    validation metric; None without a validation split. swa: with the averaged weights.
+    eval_precision: the bits of all these evaluations. range_test: the test that replaced `auto` in
+    the forward schedule; None without `auto`.
     """
 
     name: str
@@ -69,20 +69,20 @@ class RunResult:
             return result
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(
-                f"{path} is damaged ({error}); delete it and resume the run, which writes it anew"
+                f"{path} is damaged ({error}); delete it and resume the run to write it again"
             ) from None
 
 
 def make_result(session: Session, directory: RunDirectory) -> RunResult:
-    """Evaluate what the run ended with; called by every process, the same on all."""
+    """Evaluate the final weights. Every rank must call this; the result is equal on all."""
     config = session.config
-    precision = eval_precision(config.eval.precision, session.bits)
-    share_buffers(session)
+    precision = eval_precision(config.eval.precision, session.scheduler)
+    broadcast_buffers(session)
     final = _test(session, session.model, precision)
     swa = None
     if session.swa is not None and int(session.swa.n_averaged) > 0:
         averaged = session.swa.module
-        restore_kernels(averaged, kernels_by_layer(session.model))  # decided after it was copied
+        restore_kernels(averaged, kernels_by_layer(session.model))  # chosen after the copy was made
         refresh_statistics(session, averaged, precision)
         swa = _test(session, averaged, precision)
     return RunResult(
@@ -99,12 +99,12 @@ def make_result(session: Session, directory: RunDirectory) -> RunResult:
         kernels=kernels_by_layer(session.model),
         weights_sha256=weights_digest(session.model),
         directory=str(directory.path),
-        range_test=None if session.found is None else session.found.to_dict(),
+        range_test=None if session.range_test is None else session.range_test.to_dict(),
     )
 
 
 def result_json(result: RunResult) -> dict[str, Any]:
-    """Plain data; the folder is left out, a run may be moved."""
+    """The result as JSON data, without the folder: a run may be moved."""
     plain = asdict(result)
     del plain["directory"]
     return plain
@@ -113,7 +113,7 @@ def result_json(result: RunResult) -> dict[str, Any]:
 def _test(
     session: Session, model: nn.Module, precision: Precision | dict[str, Precision]
 ) -> dict[str, float]:
-    with session.accelerator.autocast():  # averaged weights are not wrapped by accelerate
+    with session.accelerator.autocast():  # accelerate does not wrap the averaged model
         return evaluate(
             session.task, model, "test", precision,
             device=session.device, rank=session.rank, world_size=session.world_size,
@@ -129,7 +129,7 @@ def _test_best(
         loaded = Checkpoints(directory.checkpoints).load_best()
         if loaded is None or loaded[0] != session.best.step:
             raise CheckpointError(f"it is not the one of step {session.best.step}")
-    except CheckpointError as error:  # the final weights are whole: the run has its result
+    except CheckpointError as error:  # the final weights are still valid
         warnings.warn(f"the best checkpoint cannot be used: {error}; the result has no best",
                       BitcycleWarning, stacklevel=2)  # fmt: skip
         return None
@@ -142,8 +142,8 @@ def _test_best(
 
 
 def _cost(session: Session) -> dict[str, Any]:
-    top = Precision() if session.bits is None else session.bits.top
-    tested = {} if session.found is None else session.found.bitops
+    top = Precision() if session.scheduler is None else session.scheduler.top
+    tested = {} if session.range_test is None else session.range_test.bitops
     return {
         "convention": "exact",
         "bitops": session.bitops,
@@ -159,11 +159,11 @@ def _cost(session: Session) -> dict[str, Any]:
 def refresh_statistics(
     session: Session, model: nn.Module, precision: Precision | dict[str, Precision]
 ) -> None:
-    """Norm statistics, then activation ranges, of averaged weights, on un-augmented data."""
+    """Recompute norm statistics, then activation ranges, of averaged weights; no augmentation."""
 
     def batches() -> Iterator[list[tuple[torch.Tensor, ...]]]:
         for batch in session.task.eval_batches("train"):
-            yield [session.task.inputs(batch.to(session.device))]  # both take the first entry
+            yield [session.task.inputs(batch.to(session.device))]  # both take the first element
 
     with session.accelerator.autocast():
         if is_converted(model):
@@ -175,7 +175,7 @@ def refresh_statistics(
 
 
 class _Unpacking(nn.Module):
-    """Takes all its arguments as one, which is what `update_bn` hands over."""
+    """Passes the tuple that `update_bn` hands over to the model as separate arguments."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -187,15 +187,13 @@ class _Unpacking(nn.Module):
 
 
 def weights_digest(model: nn.Module) -> str:
-    """SHA-256 over every tensor of the state, by name: equal only for bit-equal models."""
+    """SHA-256 over every tensor of the state dict; equal only for bit-equal models."""
     digest = hashlib.sha256()
-    for name, value in sorted(_tensors(model).items()):
+    for name, value in sorted(model.state_dict().items()):
+        if not value.numel():
+            continue
         digest.update(name.encode())
         digest.update(
             value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
         )
     return digest.hexdigest()
-
-
-def _tensors(model: nn.Module) -> Mapping[str, torch.Tensor]:
-    return {name: value for name, value in model.state_dict().items() if value.numel()}

@@ -1,4 +1,4 @@
-"""`run` and `resume`: one configuration, one seed, one folder."""
+"""Start or resume a training run: one configuration, one seed, one folder."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ import torch.distributed as dist
 
 from bitcycle.audit import audit
 from bitcycle.files import write_json
-from bitcycle.train.checkpoint import CheckpointError, Checkpoints, taken_back
+from bitcycle.train.checkpoint import CheckpointError, Checkpoints, explain_load_errors
 from bitcycle.train.config import RunConfig
 from bitcycle.train.config_file import from_dict, option_names, to_dict
 from bitcycle.train.distributed import on_main
 from bitcycle.train.loop import train
 from bitcycle.train.progress import Reporter, Show, make_reporter
-from bitcycle.train.range_test import check_range_test, find_low
+from bitcycle.train.range_test import check_range_test, find_lower_bound
 from bitcycle.train.result import RunResult, make_result, result_json
 from bitcycle.train.run_directory import RunDirectory
-from bitcycle.train.session import Session, build_session, kept_settings
-from bitcycle.train.signals import Interrupted, StopWish
+from bitcycle.train.session import Session, build_session, preserve_torch_settings
+from bitcycle.train.signals import Interrupted, StopRequest
 from bitcycle.warnings import BitcycleWarning
 
 
 def run(config: RunConfig, *, show: Show = "quiet") -> RunResult:
-    """Train from the beginning in a folder of its own; a folder that is taken is an error."""
+    """Train a new run. Raises ValueError if its folder holds another run."""
     directory = RunDirectory(Path(config.output) / config.run_name)
     if directory.exists:
-        directory.create(config)  # raises, before the data is read
-    with kept_settings():
+        directory.create(config)  # raises before the data is read
+    with preserve_torch_settings():
         session = build_session(config)
         check_range_test(session)
         on_main(session, lambda: directory.create(config))
@@ -41,22 +41,22 @@ def run(config: RunConfig, *, show: Show = "quiet") -> RunResult:
 
 
 def resume(run_dir: str | Path, *, show: Show = "quiet") -> RunResult:
-    """Go on from the newest whole checkpoint; a finished run's result is returned as it is."""
+    """Resume a run from its last complete checkpoint. A finished run returns its result."""
     directory = RunDirectory(run_dir)
     config = directory.read_config()
     if directory.is_finished:
         return RunResult.read(directory.path)
-    with kept_settings():
+    with preserve_torch_settings():
         return _execute(build_session(config, directory.path), directory, show)
 
 
 def resume_or_run(config: RunConfig, *, show: Show = "quiet") -> RunResult:
-    """Go on with the run of this configuration if its folder exists, begin it otherwise."""
+    """Resume the run of this configuration if its folder exists; start it otherwise."""
     directory = RunDirectory(Path(config.output) / config.run_name)
     if not directory.exists:
         return run(config, show=show)
     stored = directory.read_config()
-    config = from_dict(to_dict(config))  # as a file gives it back: bits "8" as 8
+    config = from_dict(to_dict(config))  # as read from a file: bits "8" become 8
     if stored != config:
         before, now = _flat(to_dict(stored)), _flat(to_dict(config))
         changed = [key for key in now if before[key] != now[key]]
@@ -68,7 +68,7 @@ def resume_or_run(config: RunConfig, *, show: Show = "quiet") -> RunResult:
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings by the dotted keys of the configuration, which are the same for all of them."""
+    """Settings by dotted key, such as optimizer.lr."""
     flat: dict[str, Any] = {}
     for key in option_names():
         flat[key] = settings
@@ -104,19 +104,19 @@ def _execute_locked(session: Session, directory: RunDirectory, show: Show) -> Ru
                     total_steps=session.total_steps,
                 )
             )
-        stack.enter_context(_noting_the_end(reporter))
-        has_loaded = _load_newest(session, directory, reporter)
+        stack.enter_context(_log_failure(reporter))
+        is_resumed = _load_newest(session, directory, reporter)
         events = None
         if session.is_main:
             directory.write_missing(session.task.files())
-            directory.continue_metrics(session.step if has_loaded else -1)
+            directory.continue_metrics(session.step if is_resumed else -1)
             stack.callback(directory.close)
             events = stack.enter_context(_events(session, directory))
-        _say_what_stays_float(session, reporter)
-        wish = stack.enter_context(StopWish().listening())
-        if session.must_find_low:
-            find_low(session, directory, reporter, wish)
-        train(session, directory, reporter, wish, events)
+        _report_float_layers(session, reporter)
+        stop_request = stack.enter_context(StopRequest().listening())
+        if session.needs_range_test:
+            find_lower_bound(session, directory, reporter, stop_request)
+        train(session, directory, reporter, stop_request, events)
         result = make_result(session, directory)
         if session.is_main:
             write_json(directory.result_file, result_json(result))
@@ -128,13 +128,14 @@ def _execute_locked(session: Session, directory: RunDirectory, show: Show) -> Ru
             f"done: test {metric} {result.value:.2f} at {result.eval_precision}, "
             f"{result.cost['bitops']:.4g} BitOPs ({result.cost['convention']}{but})"
         )
-        if wish.signum is not None:  # came during the final evaluation: whoever runs more must stop
-            raise Interrupted(wish.signum, f"stopped after the run finished, in {directory.path}")
+        signum = stop_request.signum
+        if signum is not None:  # during the final evaluation: a study must not start another run
+            raise Interrupted(signum, f"stopped after the run finished, in {directory.path}")
     return result
 
 
 def _load_newest(session: Session, directory: RunDirectory, reporter: Reporter) -> bool:
-    """Whether there was a checkpoint to go on from."""
+    """Load the last complete checkpoint; returns whether there is one."""
     checkpoints = Checkpoints(directory.checkpoints)
     if session.is_main:
         directory.remove_leftovers()
@@ -144,20 +145,20 @@ def _load_newest(session: Session, directory: RunDirectory, reporter: Reporter) 
         warnings.simplefilter("always", BitcycleWarning)
         loaded = checkpoints.load_newest()
         if loaded is not None:
-            with taken_back(loaded[0]):
+            with explain_load_errors(loaded[0]):
                 session.load_state_dict(loaded[1])
-    _check_all_have(None if loaded is None else loaded[0], session, directory)
+    _check_same_step(None if loaded is None else loaded[0], session, directory)
     for warning in caught:
         reporter.say(f"warning: {warning.message}")
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     if loaded is None:
         return False
-    reporter.say(f"going on from step {loaded[0]}")
+    reporter.say(f"resumed at step {loaded[0]}")
     return True
 
 
-def _check_all_have(step: int | None, session: Session, directory: RunDirectory) -> None:
-    """Processes that begin at different steps would train apart, then wait for each other."""
+def _check_same_step(step: int | None, session: Session, directory: RunDirectory) -> None:
+    """Raise if ranks found different checkpoints: they would deadlock."""
     if session.world_size == 1:
         return
     steps: list[int | None] = [None] * session.world_size
@@ -166,13 +167,12 @@ def _check_all_have(step: int | None, session: Session, directory: RunDirectory)
         found = ", ".join("none" if one is None else str(one) for one in steps)
         raise CheckpointError(
             f"the processes found checkpoints of different steps in {directory.path} ({found}, by "
-            "rank): all machines must see the same files there; put --output on a filesystem they "
-            "share"
+            "rank): all machines must see the same files; put --output on a shared filesystem"
         )
 
 
-def _say_what_stays_float(session: Session, reporter: Reporter) -> None:
-    if session.bits is None:
+def _report_float_layers(session: Session, reporter: Reporter) -> None:
+    if session.scheduler is None:
         return
     for row in audit(session.model).float_rows:
         if "not chosen" not in row.reason:
@@ -181,26 +181,26 @@ def _say_what_stays_float(session: Session, reporter: Reporter) -> None:
 
 @contextmanager
 def _events(session: Session, directory: RunDirectory) -> Iterator[Any]:
-    """A TensorBoard writer, or None when tracking does not want one."""
+    """A TensorBoard writer, or None if tracking.tensorboard is off."""
     if not session.config.tracking.tensorboard:
         yield None
         return
     from torch.utils.tensorboard import SummaryWriter
 
-    with _quiet_threads():
+    with _hide_thread_os_errors():
         writer = SummaryWriter(str(directory.events), purge_step=session.step + 1)
         try:
             yield writer
         except BaseException:
-            with suppress(OSError):  # what stopped the run, such as a full disk, is the news
+            with suppress(OSError):  # the first error is reported
                 writer.close()
             raise
         writer.close()
 
 
 @contextmanager
-def _quiet_threads() -> Iterator[None]:
-    """TensorBoard's thread raises its OSError here as well: once is enough on the screen."""
+def _hide_thread_os_errors() -> Iterator[None]:
+    """Hide OSErrors of TensorBoard's thread, which its writer raises again in this thread."""
     former = threading.excepthook
 
     def show(report: threading.ExceptHookArgs) -> None:
@@ -215,8 +215,8 @@ def _quiet_threads() -> Iterator[None]:
 
 
 @contextmanager
-def _noting_the_end(reporter: Reporter) -> Iterator[None]:
-    """Whatever stops the run early is the last line of its log."""
+def _log_failure(reporter: Reporter) -> Iterator[None]:
+    """Write the error that stops the run into its log."""
     try:
         yield
     except BaseException as error:

@@ -1,4 +1,8 @@
-"""The folder of a run: what lies in it, who may write to it, and how its log is continued."""
+"""The folder of a run: its files, its lock, its metrics, and the list of runs below a folder.
+
+config.yaml is the whole configuration, env.json the environment, metrics.jsonl a line per log or
+evaluation, checkpoints/ the state to resume from, result.json the outcome, events/ TensorBoard's.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +23,11 @@ from bitcycle.train.config import RunConfig
 from bitcycle.train.config_file import read_config, to_yaml
 from bitcycle.version import VERSION
 
+MACHINE = ("bitcycle", "torch", "python", "processor", "cpu_capability", "device", "num_cpus")
+
 
 class RunDirectory:
-    """config.yaml, env.json, metrics.jsonl, events/, checkpoints/, result.json, log.txt."""
+    """The files of one run: config.yaml, env.json, metrics.jsonl, checkpoints/, result.json, ..."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -33,43 +39,41 @@ class RunDirectory:
         self.events = self.path / "events"
         self._metrics: Appender | None = None
 
-    # -- beginning ------------------------------------------------------------------------------
-
     @property
     def exists(self) -> bool:
-        """Whether a run lives here."""
+        """Whether the folder holds a run."""
         return self.config_file.exists()
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run has its result."""
+        """Whether the run has written its result."""
         return self.result_file.exists()
 
     def create(self, config: RunConfig) -> None:
-        """Make the folder and write what is known before training; never over another run."""
+        """Create the folder with configuration and environment. Raises if it holds another run."""
         if self.path.exists() and not self._is_free():
             raise ValueError(
-                f"{self.path} exists and is not empty: nothing is overwritten. Continue that run "
-                "with --resume auto, or choose another --name, --seed or --output"
+                f"{self.path} exists and is not empty; bitcycle does not overwrite it. Resume that "
+                "run with --resume auto, or choose another --name, --seed or --output"
             )
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.path / "env.json", environment())
-        write_text(self.config_file, to_yaml(config))  # last: a folder with it is a run
+        write_text(self.config_file, to_yaml(config))  # last: it makes the folder a run
 
     def write_missing(self, files: Mapping[str, str]) -> None:
-        """Write what the run's task keeps here, unless it is there already."""
+        """Write files of the run's task that do not exist yet."""
         for name, text in files.items():
             if not (self.path / name).exists():
                 write_text(self.path / name, text)
 
     def _is_free(self) -> bool:
-        """Empty, or with nothing but what a process left that was killed inside `create`."""
+        """Whether the folder is empty, apart from leftovers of a process killed in `create`."""
         return self.path.is_dir() and all(
             entry.name == "env.json" or _is_leftover(entry) for entry in self.path.iterdir()
         )
 
     def remove_leftovers(self) -> None:
-        """Delete the half-written files of a killed process."""
+        """Delete the incomplete files of a killed process."""
         for entry in self.path.iterdir():
             if _is_leftover(entry):
                 entry.unlink()
@@ -81,7 +85,7 @@ class RunDirectory:
         return read_config(self.config_file)
 
     def read_environment(self) -> dict[str, Any]:
-        """What `environment` said when the run began; nothing if that is lost."""
+        """The environment the run started in; empty if env.json is lost."""
         try:
             found = json.loads((self.path / "env.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -90,7 +94,7 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the run for this process; another process that wants it gets a clear error."""
+        """Lock the run for this process. Raises ValueError if another process has it."""
         with (self.path / ".lock").open("a+", encoding="utf-8") as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -98,34 +102,31 @@ class RunDirectory:
                 handle.seek(0)
                 owner = handle.read().strip() or "unknown"
                 raise ValueError(
-                    f"{self.path} is being run by another process (pid {owner}); wait for it or "
-                    "stop it first"
+                    f"{self.path} is in use by another process (pid {owner}); wait or stop it"
                 ) from None
             handle.truncate(0)
             handle.write(str(os.getpid()))
             handle.flush()
             yield
 
-    # -- metrics --------------------------------------------------------------------------------
-
     def continue_metrics(self, step: int) -> None:
-        """Open metrics.jsonl for appending, with every line beyond `step` removed."""
+        """Open metrics.jsonl for appending and remove the lines after `step`."""
         kept = [line for line in self.read_metrics() if line["step"] <= step]
         write_text(self.metrics_file, "".join(json.dumps(line) + "\n" for line in kept))
         self._metrics = Appender(self.metrics_file)
 
     def add_metrics(self, line: dict[str, Any]) -> None:
-        """Append one line."""
+        """Append one line to metrics.jsonl."""
         assert self._metrics is not None
         self._metrics.add(json.dumps(line))
 
     def sync_metrics(self) -> None:
-        """Flush to the disk: a checkpoint that survives a power cut needs the lines before it."""
+        """Flush metrics.jsonl to disk, before a checkpoint that relies on its lines."""
         assert self._metrics is not None
         self._metrics.sync()
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Every whole line; half-written ones, from a killed process or a full disk, are not."""
+        """The complete lines of metrics.jsonl; those cut by a kill or a full disk are skipped."""
         if not self.metrics_file.exists():
             return []
         lines = []
@@ -139,7 +140,7 @@ class RunDirectory:
         return lines
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close metrics.jsonl."""
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
@@ -149,8 +150,31 @@ def _is_leftover(path: Path) -> bool:
     return path.name.startswith(".") and path.name.endswith(".tmp")
 
 
+def list_runs(root: str | Path) -> list[dict[str, str]]:
+    """The state, step and result of every run below a folder, at any depth."""
+    folders = sorted(path.parent for path in Path(root).rglob("config.yaml"))
+    return [_summarize(RunDirectory(folder)) for folder in folders]
+
+
+def _summarize(directory: RunDirectory) -> dict[str, str]:
+    row = {"run": str(directory.path), "state": "not finished", "step": "0", "result": "-"}
+    steps = Checkpoints(directory.checkpoints).steps()
+    if steps:
+        row["step"] = str(steps[-1])
+    try:
+        result = json.loads(directory.result_file.read_text(encoding="utf-8"))
+        value = result["final"][result["metric"]]
+        row["state"], row["step"] = "finished", str(result["steps"])
+        row["result"] = f"{result['metric']} {value:.2f} at {result['eval_precision']}"
+    except FileNotFoundError:
+        pass
+    except (ValueError, KeyError, TypeError):
+        row["state"] = "result.json is damaged"
+    return row
+
+
 def environment() -> dict[str, Any]:
-    """Versions, device, revision and command: what a reader needs to judge or repeat a result."""
+    """Versions, processor, device, git revision and command of this process."""
     import torch
 
     cuda = torch.cuda.is_available()
@@ -189,32 +213,6 @@ def _git_revision() -> str | None:
     return done.stdout.strip()
 
 
-def list_runs(root: str | Path) -> list[dict[str, str]]:
-    """One row per run folder below `root`, at any depth: its state and, if finished, its result."""
-    folders = sorted(path.parent for path in Path(root).rglob("config.yaml"))
-    return [_row(RunDirectory(folder)) for folder in folders]
-
-
-def _row(directory: RunDirectory) -> dict[str, str]:
-    row = {"run": str(directory.path), "state": "not finished", "step": "0", "result": "-"}
-    steps = Checkpoints(directory.checkpoints).steps()
-    if steps:
-        row["step"] = str(steps[-1])
-    try:
-        result = json.loads(directory.result_file.read_text(encoding="utf-8"))
-        value = result["final"][result["metric"]]
-        row["state"], row["step"] = "finished", str(result["steps"])
-        row["result"] = f"{result['metric']} {value:.2f} at {result['eval_precision']}"
-    except FileNotFoundError:
-        pass
-    except (ValueError, KeyError, TypeError):
-        row["state"] = "result.json is damaged"
-    return row
-
-
-MACHINE = ("bitcycle", "torch", "python", "processor", "cpu_capability", "device", "num_cpus")
-
-
 def machine() -> dict[str, Any]:
     """Processor and versions, without anything that names this machine.
 
@@ -225,6 +223,6 @@ def machine() -> dict[str, Any]:
     return {key: found[key] for key in MACHINE}
 
 
-def measured(seconds: float, *, threads: int) -> dict[str, Any]:
-    """The keys that files of measurements have; seconds: wall-clock of all of it."""
+def measurement_info(seconds: float, *, threads: int) -> dict[str, Any]:
+    """Machine, threads and wall-clock seconds, for files of measurements."""
     return {"machine": machine(), "threads": threads, "seconds": round(seconds, 3)}

@@ -1,4 +1,8 @@
-"""Everything a run consists of while it trains: built from its configuration, saved as a state."""
+"""The objects of a training run: `build_session` makes them, `Session` saves and restores them.
+
+A session holds the model, optimizer, schedulers, data and counters of one run. Its state dict is
+what a checkpoint stores: a resumed run continues bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -35,57 +39,6 @@ from bitcycle.train.optimizers import LearningRate, make_optimizer
 from bitcycle.warnings import BitcycleWarning
 
 
-def seed_everything(seed: int) -> None:
-    """torch (initialization, dropout), numpy and Python, for code that uses them."""
-    torch.manual_seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
-
-
-def seed_of_process(seed: int, rank: int) -> int:
-    """What a process draws with: the run's seed in the first, others of their own.
-
-    >>> seed_of_process(7, 0)
-    7
-    """
-    return seed if rank == 0 else hash_ints(seed, rank) % 2**32
-
-
-def random_state() -> dict[str, Any]:
-    """Every generator a step may draw from."""
-    name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
-    return {
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "numpy": [str(name), torch.from_numpy(np.asarray(keys).astype(np.int64)), int(position),
-                  int(has_gauss), float(gauss)],
-        "python": random.getstate(),
-    }  # fmt: skip
-
-
-def restore_random_state(state: Mapping[str, Any]) -> None:
-    """Set them all back."""
-    torch.set_rng_state(state["torch"])
-    if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(state["cuda"])
-    name, keys, position, has_gauss, gauss = state["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, gauss))
-    random.setstate(state["python"])
-
-
-@contextmanager
-def kept_settings() -> Iterator[None]:
-    """A run sets threads and determinism for itself; the caller's come back after it."""
-    threads = torch.get_num_threads()
-    is_deterministic = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(is_deterministic, warn_only=warn_only)
-
-
 @dataclass
 class Best:
     """The best validation metric so far."""
@@ -95,10 +48,10 @@ class Best:
 
 
 @dataclass(frozen=True)
-class FoundLow:
-    """The lower end of the forward schedule as the run's range test found it, and what that cost.
+class RangeTestOutcome:
+    """The lower end of the forward schedule that the run's range test found, and its cost.
 
-    bitops: of output, grad_input and grad_weight, in all steps of the test.
+    bitops: of output, grad_input and grad_weight, over all steps of the test.
     """
 
     test: RangeTest
@@ -109,14 +62,14 @@ class FoundLow:
         return {"test": self.test.to_dict(), "bitops": self.bitops}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> FoundLow:
+    def from_dict(cls, data: Mapping[str, Any]) -> RangeTestOutcome:
         """What `to_dict` wrote."""
         return cls(test=RangeTest.from_dict(data["test"]), bitops=dict(data["bitops"]))
 
 
 @dataclass
 class Session:
-    """The parts of a run. `model` is the plain one; `wrapped` is what the loop calls."""
+    """The objects of a run. `wrapped` is `model` as accelerate wraps it; the loop calls it."""
 
     config: RunConfig
     task: Task
@@ -124,9 +77,9 @@ class Session:
     model: nn.Module
     wrapped: nn.Module
     optimizer: Optimizer
-    prepared: Any  # the optimizer as accelerate wraps it
+    wrapped_optimizer: Any  # by accelerate
     lr: LearningRate
-    bits: PrecisionScheduler | None
+    scheduler: PrecisionScheduler | None  # None: float32
     meter: CostMeter
     swa: AveragedModel | None
     batches: TrainBatches
@@ -135,22 +88,22 @@ class Session:
     seconds: float = 0.0
     best: Best | None = None
     window: dict[str, Tensor] = field(default_factory=dict)  # sums since the last metrics line
-    news: dict[str, float] = field(default_factory=dict)  # validation that no schedule has read yet
-    found: FoundLow | None = None  # where the configuration says auto
+    pending_metrics: dict[str, float] = field(default_factory=dict)  # for the next scheduler step
+    range_test: RangeTestOutcome | None = None  # for a forward schedule with `auto`
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the model."""
         return torch.device(self.accelerator.device)
 
     @property
     def rank(self) -> int:
-        """This process among all."""
+        """The index of this process."""
         return int(self.accelerator.process_index)
 
     @property
     def world_size(self) -> int:
-        """Processes."""
+        """The number of processes."""
         return int(self.accelerator.num_processes)
 
     @property
@@ -159,37 +112,37 @@ class Session:
         return self.rank == 0
 
     @property
-    def must_find_low(self) -> bool:
-        """Whether the forward schedule waits for a range test; until then its bits are a guess."""
-        return self.config.precision.auto_high is not None and self.found is None
+    def needs_range_test(self) -> bool:
+        """Whether a range test must replace `auto` in the forward schedule before training."""
+        return self.config.precision.auto_high is not None and self.range_test is None
 
-    def take_low(self, found: FoundLow) -> None:
-        """Schedule the bits from the lower end that was found."""
-        self.found = found
-        self.bits = make_scheduler(self.model, self.config, self.total_steps, found.test.low)
+    def set_lower_bound(self, outcome: RangeTestOutcome) -> None:
+        """Rebuild the precision scheduler with the lower end that the range test found."""
+        self.range_test, low = outcome, outcome.test.low
+        self.scheduler = make_scheduler(self.model, self.config, self.total_steps, low)
 
     @property
     def bitops(self) -> int:
-        """All that was spent so far, the range test among it."""
-        return self.meter.bitops + (sum(self.found.bitops.values()) if self.found else 0)
+        """BitOPs so far, with those of the range test."""
+        return self.meter.bitops + (sum(self.range_test.bitops.values()) if self.range_test else 0)
 
     def relative_to(self, precision: Precision) -> float:
-        """`bitops` over those of the same training steps, without a test, at a static precision."""
+        """`bitops` divided by those of the same training steps at a static precision."""
         training = self.meter.bitops
         return self.meter.relative_to(precision) * (self.bitops / training if training else 1.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """The parts of a checkpoint: enough to go on bit for bit. Called by every process."""
+        """The parts of a checkpoint. Every rank must call this."""
         own = {"window": self.window, "task": self.task.state_dict(), "random": random_state()}
         run = {
             "step": self.step,
             "seconds": self.seconds,
             "best": None if self.best is None else [self.best.step, self.best.metric],
             "lr": self.lr.state_dict(),
-            "bits": None if self.bits is None else self.bits.state_dict(),
-            "news": self.news,
+            "bits": None if self.scheduler is None else self.scheduler.state_dict(),
+            "news": self.pending_metrics,
             "cost": self.meter.state_dict(),
-            "range_test": None if self.found is None else self.found.to_dict(),
+            "range_test": None if self.range_test is None else self.range_test.to_dict(),
             "kernels": kernels_by_layer(self.model),
             "threads": torch.get_num_threads(),
             "ranks": self._gather(own),
@@ -204,7 +157,7 @@ class Session:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take every part back."""
+        """Restore every part of a checkpoint."""
         run = state["run"]
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -214,21 +167,21 @@ class Session:
             self.best = Best(int(step), float(metric))
         self.lr.load_state_dict(run["lr"])
         if run.get("range_test") is not None:
-            self.take_low(FoundLow.from_dict(run["range_test"]))
-        if self.bits is not None:
-            self.bits.load_state_dict(run["bits"])
-        self.news = {name: float(value) for name, value in run.get("news", {}).items()}
+            self.set_lower_bound(RangeTestOutcome.from_dict(run["range_test"]))
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(run["bits"])
+        self.pending_metrics = {name: float(value) for name, value in run.get("news", {}).items()}
         self.meter.load_state_dict(run["cost"])
         restore_kernels(self.model, run["kernels"])
         if self.config.threads is None and len(run["ranks"]) == self.world_size:
-            torch.set_num_threads(run["threads"])  # sums are divided among threads
+            torch.set_num_threads(run["threads"])  # the order of sums depends on it
         if self.swa is not None:
             self.swa.load_state_dict(state["swa"])
             restore_kernels(self.swa, run["kernels"])
         self._load_own(run["ranks"])
 
     def _load_own(self, ranks: list[dict[str, Any]]) -> None:
-        """What each process has for itself: sums, recurrent state, random generators."""
+        """Restore the state of this rank: metric sums, recurrent state, random generators."""
         if len(ranks) == self.world_size:
             own = ranks[self.rank]
             self.task.load_state_dict(own["task"])
@@ -239,18 +192,18 @@ class Session:
             sums = _add_up([rank["window"] for rank in ranks]) if self.is_main else {}
             self.window = {name: value.to(self.device) for name, value in sums.items()}
             warnings.warn(
-                f"the checkpoint was written by {len(ranks)} processes and {self.world_size} go "
-                "on: weights, optimizer, bits and the order of the data are exact; the noise of "
-                "rounding, dropout, recurrent state, batch statistics and the order of sums are "
-                "not what they would have been",
+                f"the checkpoint was written by {len(ranks)} processes and {self.world_size} "
+                "resume it: weights, optimizer, bits and the order of the data are exact; rounding "
+                "noise, dropout, recurrent state, batch statistics and the order of sums differ "
+                "from an uninterrupted run",
                 BitcycleWarning,
                 stacklevel=3,
             )
-        if self.rank < len(ranks):  # a process more keeps the seed that is its own
+        if self.rank < len(ranks):  # an additional rank keeps its own seed
             restore_random_state(ranks[self.rank]["random"])
 
     def _gather(self, own: dict[str, Any]) -> list[Any]:
-        """The value of every process, by rank, with its tensors on the CPU."""
+        """The values of all ranks, with tensors on the CPU."""
         parts: list[Any] = [split_state(own)]
         if self.world_size > 1:
             parts = parts * self.world_size
@@ -267,9 +220,9 @@ def _add_up(windows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def build_session(config: RunConfig, folder: Path | None = None) -> Session:
-    """Data first, so that a missing file is an error before anything else happens.
+    """Build the data, model, optimizer and schedulers of a run; the data first.
 
-    folder: of the run, where there is one already; the task may have left files in it.
+    folder: the run's folder, if it exists; a task may have written files into it.
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
@@ -290,11 +243,11 @@ def build_session(config: RunConfig, folder: Path | None = None) -> Session:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     batches = task.train_batches(rank=rank, world_size=world_size, num_micro=config.accumulate)
     total_steps = config.steps or max(1, round((config.epochs or 0) * batches.steps_per_epoch))
-    bits = None
+    scheduler = None
     if not config.precision.is_float:
         _convert(model, config)
-        bits = make_scheduler(model, config, total_steps)
-        check_feedback(config, task, bits, total_steps)
+        scheduler = make_scheduler(model, config, total_steps)
+        check_feedback(config, task, scheduler, total_steps)
     meter = CostMeter(model, task.example_inputs(batches.batch_at(0).to(device)))
     optimizer = make_optimizer(config.optimizer, model.parameters())
     lr = LearningRate(config.lr, optimizer, total_steps, higher_is_better=task.higher_is_better)
@@ -310,7 +263,7 @@ def build_session(config: RunConfig, folder: Path | None = None) -> Session:
                              "steps: nothing would be averaged")  # fmt: skip
         swa = AveragedModel(model)
     if rank > 0:
-        seed_everything(seed_of_process(config.seed, rank))  # dropout of its own; one model for all
+        seed_everything(seed_of_rank(config.seed, rank))  # own dropout, same weights
     return Session(
         config=config,
         task=task,
@@ -318,9 +271,9 @@ def build_session(config: RunConfig, folder: Path | None = None) -> Session:
         model=model,
         wrapped=accelerator.prepare_model(model),
         optimizer=optimizer,
-        prepared=accelerator.prepare_optimizer(optimizer),
+        wrapped_optimizer=accelerator.prepare_optimizer(optimizer),
         lr=lr,
-        bits=bits,
+        scheduler=scheduler,
         meter=meter,
         swa=swa,
         batches=batches,
@@ -328,41 +281,21 @@ def build_session(config: RunConfig, folder: Path | None = None) -> Session:
     )
 
 
-def make_scheduler(
-    model: nn.Module, config: RunConfig, total_steps: int, low: int | None = None
-) -> PrecisionScheduler:
-    """The run's scheduler; before `low` is found, one with the lower end the test begins at."""
-    is_guess = low is None and config.precision.auto_high is not None
-    roles: dict[str, Any] = config.precision.given(auto=config.range_test.low if is_guess else low)
-    with warnings.catch_warnings():
-        if is_guess:  # what it would warn of may not come true
-            warnings.simplefilter("ignore", BitcycleWarning)
-        return PrecisionScheduler(model, **roles, total_steps=total_steps)
-
-
-def swa_start(session: Session) -> int | None:
-    """The first step whose weights are averaged."""
-    start = session.config.swa.start
-    return None if start is None else steps_of(start, session.total_steps)
-
-
-def kernels_by_layer(model: nn.Module) -> dict[str, str]:
-    """Which kernel each converted layer uses: part of the run's state."""
-    return {layer.settings.name: layer.settings.kernel.name for layer in _layers(model)}
-
-
-def restore_kernels(model: nn.Module, kernels: Mapping[str, str]) -> None:
-    """The kernels the run began with, whatever "auto" would choose today."""
-    for layer in _layers(model):
-        name = kernels[layer.settings.name]
-        if name != layer.settings.kernel.name:
-            layer.settings = replace(
-                layer.settings, kernel=make_kernel(name), kernel_reason="as the run began"
-            )
-
-
-def _layers(model: nn.Module) -> list[QuantizedLayer]:
-    return [module for module in model.modules() if isinstance(module, QuantizedLayer)]
+def _make_accelerator(config: RunConfig) -> Any:
+    accelerate = require("accelerate", extra="train", purpose="training runs")
+    # accelerate keeps mixed precision globally; runs in one process may differ in it
+    accelerate.state.AcceleratorState._reset_state()
+    accelerator = accelerate.Accelerator(
+        cpu=not torch.cuda.is_available(), mixed_precision=config.autocast
+    )
+    kind = accelerator.distributed_type.value
+    if kind in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
+        raise ValueError(
+            f"accelerate is configured for {kind}, and bitcycle's runs support DDP only: start the "
+            "run with torchrun, or remove that part of accelerate's configuration. A training loop "
+            "of your own may use FSDP2 (docs/scale.md)"
+        )
+    return accelerator
 
 
 def _convert(model: nn.Module, config: RunConfig) -> None:
@@ -378,18 +311,90 @@ def _convert(model: nn.Module, config: RunConfig) -> None:
     )
 
 
-def _make_accelerator(config: RunConfig) -> Any:
-    accelerate = require("accelerate", extra="train", purpose="training runs")
-    # several runs in one process may differ in mixed precision, which accelerate keeps globally
-    accelerate.state.AcceleratorState._reset_state()
-    accelerator = accelerate.Accelerator(
-        cpu=not torch.cuda.is_available(), mixed_precision=config.autocast
-    )
-    kind = accelerator.distributed_type.value
-    if kind in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
-        raise ValueError(
-            f"accelerate is configured for {kind}, and runs of bitcycle have many processes by DDP "
-            "only: start this one with torchrun, or without that part of accelerate's "
-            "configuration; a loop of your own may use FSDP2 (docs/scale.md)"
-        )
-    return accelerator
+def make_scheduler(
+    model: nn.Module, config: RunConfig, total_steps: int, low: int | None = None
+) -> PrecisionScheduler:
+    """The precision scheduler of a run; `low` replaces `auto` once the range test found it."""
+    is_guess = low is None and config.precision.auto_high is not None
+    auto = config.range_test.low if is_guess else low
+    roles: dict[str, Any] = config.precision.schedule_texts(auto=auto)
+    with warnings.catch_warnings():
+        if is_guess:  # the bits may change, and with them the reason to warn
+            warnings.simplefilter("ignore", BitcycleWarning)
+        return PrecisionScheduler(model, **roles, total_steps=total_steps)
+
+
+def swa_start(session: Session) -> int | None:
+    """The first step whose weights are averaged; None without averaging."""
+    start = session.config.swa.start
+    return None if start is None else steps_of(start, session.total_steps)
+
+
+def kernels_by_layer(model: nn.Module) -> dict[str, str]:
+    """The kernel of each converted layer: part of the run's state."""
+    return {layer.settings.name: layer.settings.kernel.name for layer in _layers(model)}
+
+
+def restore_kernels(model: nn.Module, kernels: Mapping[str, str]) -> None:
+    """Use the kernels the run started with, whatever `auto` would choose now."""
+    for layer in _layers(model):
+        name = kernels[layer.settings.name]
+        if name != layer.settings.kernel.name:
+            layer.settings = replace(
+                layer.settings, kernel=make_kernel(name), kernel_reason="as the run began"
+            )
+
+
+def _layers(model: nn.Module) -> list[QuantizedLayer]:
+    return [module for module in model.modules() if isinstance(module, QuantizedLayer)]
+
+
+@contextmanager
+def preserve_torch_settings() -> Iterator[None]:
+    """Restore torch's thread count and determinism after the `with`; a run sets its own."""
+    threads = torch.get_num_threads()
+    is_deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(is_deterministic, warn_only=warn_only)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the generators of torch, numpy and Python."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+def seed_of_rank(seed: int, rank: int) -> int:
+    """The seed of a rank: the run's seed on rank 0, a different one on each other rank.
+
+    >>> seed_of_rank(7, 0)
+    7
+    """
+    return seed if rank == 0 else hash_ints(seed, rank) % 2**32
+
+
+def random_state() -> dict[str, Any]:
+    """The states of all generators that a step may draw from."""
+    name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "numpy": [str(name), torch.from_numpy(np.asarray(keys).astype(np.int64)), int(position),
+                  int(has_gauss), float(gauss)],
+        "python": random.getstate(),
+    }  # fmt: skip
+
+
+def restore_random_state(state: Mapping[str, Any]) -> None:
+    """Restore what `random_state` returned."""
+    torch.set_rng_state(state["torch"])
+    if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(state["cuda"])
+    name, keys, position, has_gauss, gauss = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, gauss))
+    random.setstate(state["python"])

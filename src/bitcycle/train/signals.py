@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as a wish to stop: the step is finished, a checkpoint written, then we go."""
+"""SIGTERM and SIGINT request a stop: the run finishes its step, writes a checkpoint and exits."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from types import FrameType
 
 
 class Interrupted(Exception):
-    """The run stopped because of a signal; its checkpoint is written."""
+    """A signal stopped the run after it wrote a checkpoint."""
 
     def __init__(self, signum: int, message: str) -> None:
-        super().__init__(signum, message)  # both: an exception is pickled with what it was given
+        super().__init__(signum, message)  # pickle passes both to __init__
         self.signum = signum
 
     def __str__(self) -> str:
@@ -22,33 +22,34 @@ class Interrupted(Exception):
 
     @property
     def exit_code(self) -> int:
-        """The conventional one: 128 + the signal's number."""
+        """128 plus the number of the signal, as shells report it."""
         return 128 + self.signum
 
 
-class StopWish:
-    """Which signal, if any, has asked the run to stop."""
+class StopRequest:
+    """Records the first signal that asks the run to stop."""
 
     def __init__(self) -> None:
         self.signum: int | None = None
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         if self.signum is not None and signum == signal.SIGINT:
-            raise KeyboardInterrupt  # asked twice: at once
+            raise KeyboardInterrupt  # the second Ctrl-C stops at once
         self.signum = signum
 
     @contextmanager
-    def listening(self) -> Iterator[StopWish]:
-        """Handlers in place inside the `with`; the former ones come back after it.
+    def listening(self) -> Iterator[StopRequest]:
+        """Handle SIGTERM and SIGINT inside the `with`, then restore the previous handlers.
 
-        A signal that is ignored stays so: a script's background job is not meant by its Ctrl-C.
+        Signals that the process ignores stay ignored: a shell starts background jobs so that
+        Ctrl-C does not reach them.
         """
         if threading.current_thread() is not threading.main_thread():
-            yield self  # only the main thread may handle signals
+            yield self  # Python handles signals in the main thread only
             return
-        heard = [s for s in (signal.SIGTERM, signal.SIGINT)
-                 if signal.getsignal(s) is not signal.SIG_IGN]  # fmt: skip
-        former = {s: signal.signal(s, self._note) for s in heard}
+        handled = [s for s in (signal.SIGTERM, signal.SIGINT)
+                   if signal.getsignal(s) is not signal.SIG_IGN]  # fmt: skip
+        former = {s: signal.signal(s, self._note) for s in handled}
         try:
             yield self
         finally:
@@ -57,10 +58,11 @@ class StopWish:
 
 
 @contextmanager
-def unheard_by_children() -> Iterator[None]:
-    """Processes started inside never hear Ctrl-C, which would end them with a traceback each.
+def block_sigint() -> Iterator[None]:
+    """Block SIGINT so that processes started inside the `with` do not receive Ctrl-C.
 
-    Here it is put off to the end of the `with` at most: blocked, not ignored, so none is lost.
+    Each of them would print a traceback. This process receives a blocked signal at the end of the
+    `with`: none is lost.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield

@@ -105,14 +105,14 @@ def test_a_crash_is_an_outcome_with_type_message_and_log(method, error, tmp_path
 
 
 def test_what_a_run_prints_goes_to_its_log(config, monkeypatch, capfd):
-    step = loop._train_step
+    step = loop.train_step
 
     def noisy(session, micro_batches):
         print("from Python")
         os.system("echo from outside")
         step(session, micro_batches)
 
-    monkeypatch.setattr(loop, "_train_step", noisy)
+    monkeypatch.setattr(loop, "train_step", noisy)
     assert train_run(config).state == "done"
     assert capfd.readouterr().out == ""
     lines = log_file(config).read_text(encoding="utf-8").splitlines()
@@ -120,14 +120,14 @@ def test_what_a_run_prints_goes_to_its_log(config, monkeypatch, capfd):
 
 
 def test_a_run_stopped_by_a_signal_can_be_resumed(config, monkeypatch):
-    step = loop._train_step
+    step = loop.train_step
 
     def interrupted(session, micro_batches):
         if session.step == 1:
             os.kill(os.getpid(), signal.SIGTERM)
         step(session, micro_batches)
 
-    monkeypatch.setattr(loop, "_train_step", interrupted)
+    monkeypatch.setattr(loop, "train_step", interrupted)
     outcome = train_run(config)
     assert outcome.state == "stopped"
     assert "stopped at step 2" in outcome.message
@@ -135,7 +135,7 @@ def test_a_run_stopped_by_a_signal_can_be_resumed(config, monkeypatch):
 
 
 def test_a_second_study_finds_a_run_busy_and_leaves_its_log_alone(config, monkeypatch):
-    step, second = loop._train_step, []
+    step, second = loop.train_step, []
 
     def noisy(session, micro_batches):
         print("a line of the first")
@@ -144,7 +144,7 @@ def test_a_second_study_finds_a_run_busy_and_leaves_its_log_alone(config, monkey
             second.append(train_run(config))
         step(session, micro_batches)
 
-    monkeypatch.setattr(loop, "_train_step", noisy)
+    monkeypatch.setattr(loop, "train_step", noisy)
     assert train_run(config).state == "done"
     assert [outcome.state for outcome in second] == ["busy"]
     assert log_file(config).read_bytes() == b"a line of the first\n" * config.steps

@@ -29,7 +29,7 @@ class LayerBars:
 def price_method(method: MethodLog) -> Cost:
     """The cost of a method's configuration, with the lower bound that its range test found."""
     precision = method.config.precision
-    given = precision.given(auto=method.found_low)
+    given = precision.schedule_texts(auto=method.found_low)
     forward = {"forward": str(given["forward"])} if precision.auto_high is not None else {}
     path = method.started[0].directory / "config.yaml"
     return estimate_cost(

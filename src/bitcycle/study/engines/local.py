@@ -17,7 +17,7 @@ from typing import Any
 
 from bitcycle.study.engines.base import Engine, RunOutcome, log_file, train_run
 from bitcycle.train.config import RunConfig
-from bitcycle.train.signals import unheard_by_children
+from bitcycle.train.signals import block_sigint
 
 EXIT_SECONDS = 10.0  # that a worker may take to end
 
@@ -98,7 +98,7 @@ def _new_worker() -> Worker:
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs,), name="bitcycle worker")
-    with unheard_by_children():
+    with block_sigint():
         process.start()
     theirs.close()  # the worker has its own
     return Worker(process, ours)

@@ -1,7 +1,9 @@
-"""The restricted unpickler reads what datasets are made of, and runs nothing."""
+"""Untrusted files: gzip with a limit, pickles of arrays only."""
 
 from __future__ import annotations
 
+import gzip
+import io
 import pickle
 from contextlib import suppress
 
@@ -9,10 +11,48 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from bitcycle.data import archive as unpickle
-from bitcycle.data.archive import as_array, read_dict, read_pickle
+from bitcycle.data import archive
+from bitcycle.data.archive import (
+    FLOOR,
+    GROWTH,
+    as_array,
+    max_unpacked_bytes,
+    open_unpacked,
+    read_dict,
+    read_pickle,
+)
 
 from .layouts import Payload, python2_pickle
+
+
+@pytest.mark.parametrize("name", ["a.bin", "a.gz"])
+def test_both_forms_have_the_same_bytes(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(b"abc\ndef") if name.endswith(".gz") else b"abc\ndef")
+    with open_unpacked(path) as file:
+        assert file.read(2) == b"ab"
+        assert file.read() == b"c\ndef"
+    with open_unpacked(path) as file, io.TextIOWrapper(file, encoding="ascii") as text:
+        assert list(text) == ["abc\n", "def"]
+
+
+def test_the_limit_follows_the_packed_size(tmp_path):
+    (tmp_path / "a.gz").write_bytes(bytes(1000))
+    (tmp_path / "a.bin").write_bytes(bytes(1000))
+    assert max_unpacked_bytes(tmp_path / "a.gz") == FLOOR + GROWTH * 1000
+    assert max_unpacked_bytes(tmp_path / "a.bin") == 1000
+
+
+@pytest.mark.parametrize(
+    "read", [lambda file: file.read(), lambda file: io.TextIOWrapper(file).read()]
+)
+def test_a_bomb_is_an_error_and_not_all_of_the_memory(tmp_path, read, monkeypatch):
+    monkeypatch.setattr("bitcycle.data.archive.FLOOR", 1000)
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(bytes(10**6), 9))
+    with open_unpacked(path) as file, pytest.raises(ValueError, match="unpacks to more than"):
+        read(file)
+
 
 ARRAYS = {
     "bytes": np.arange(24, dtype=np.uint8).reshape(2, 3, 4),
@@ -69,7 +109,7 @@ def test_a_payload_is_refused_and_not_run(tmp_path, protocol):
     payload = pickle.dumps({"data": Payload(created)}, protocol=protocol)
     path = tmp_path / "evil"
     path.write_bytes(payload)
-    with pytest.raises(ValueError, match="open.*nothing of it was run"):
+    with pytest.raises(ValueError, match="open.*nothing was executed"):
         read_pickle(path)
     assert not created.exists()
     pickle.loads(payload)["data"].close()  # the same bytes do create the file when trusted
@@ -93,10 +133,10 @@ def test_a_payload_is_refused_and_not_run(tmp_path, protocol):
 def test_other_ways_in_are_refused(tmp_path, program):
     path = tmp_path / "evil"
     path.write_bytes(program)
-    before = [dict(vars(found)) for found in unpickle._ALLOWED.values()]
+    before = [dict(vars(found)) for found in archive._ALLOWED.values()]
     with pytest.raises(ValueError, match="not a readable pickle|plain numbers"):
         as_array(read_pickle(path))
-    assert [dict(vars(found)) for found in unpickle._ALLOWED.values()] == before
+    assert [dict(vars(found)) for found in archive._ALLOWED.values()] == before
 
 
 def test_every_cut_of_a_pickle_is_an_error_and_never_half_a_result(tmp_path):
@@ -121,7 +161,7 @@ def test_random_damage_is_a_value_error_or_harmless(tmp_path):
 
 
 def test_a_file_larger_than_any_of_them_is_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(unpickle, "MOST_BYTES", 10)
+    monkeypatch.setattr(archive, "MAX_PICKLE_BYTES", 10)
     path = tmp_path / "large"
     path.write_bytes(pickle.dumps(list(range(100))))
     with pytest.raises(ValueError, match="bytes; .* at most 10"):

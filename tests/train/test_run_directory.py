@@ -36,7 +36,9 @@ def test_a_folder_with_anything_in_it_is_not_touched(tmp_path, name):
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / name).write_text("mine")
-    with pytest.raises(ValueError, match="not empty: nothing is overwritten.*--resume auto"):
+    with pytest.raises(
+        ValueError, match="not empty; bitcycle does not overwrite it.*--resume auto"
+    ):
         RunDirectory(folder).create(small(tmp_path))
     assert [path.name for path in folder.iterdir()] == [name]
     assert (folder / name).read_text() == "mine"
@@ -65,7 +67,7 @@ def test_a_run_is_held_by_one_at_a_time(directory):
     with directory.locked():
         held = (directory.path / ".lock").read_text()
         with (
-            pytest.raises(ValueError, match=rf"another process \(pid {held}\); wait for it"),
+            pytest.raises(ValueError, match=rf"another process \(pid {held}\); wait or stop it"),
             directory.locked(),
         ):
             pass
@@ -82,14 +84,14 @@ def test_metrics_are_appended_line_by_line(directory):
     directory.continue_metrics(0)
     for line in lines(1, 2):
         directory.add_metrics(line)
-        assert directory.read_metrics()[-1] == line  # readable while the run goes on
+        assert directory.read_metrics()[-1] == line  # readable while the run trains
     directory.sync_metrics()
     directory.close()
     directory.close()
     assert directory.read_metrics() == lines(1, 2)
 
 
-def test_lines_beyond_the_checkpoint_are_removed_when_a_run_goes_on(directory):
+def test_lines_beyond_the_checkpoint_are_removed_when_a_run_resumes(directory):
     directory.continue_metrics(0)
     for line in lines(2, 4, 4, 6, 8):
         directory.add_metrics(line)

@@ -1,32 +1,37 @@
-"""`auto` in a run: found by a test that leaves no trace but its result and its cost."""
+"""The range test of a run: its settings, `auto` in a schedule, and a test on its own."""
 
 import json
 import math
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 import torch
 
-from bitcycle.range_test import RangeTestError
-from bitcycle.tasks import DataConfig, ModelConfig
+from bitcycle.range_test import RangeCurve, RangeTest, RangeTestError
+from bitcycle.tasks import TASKS, DataConfig, ModelConfig
 from bitcycle.train import (
     EvalConfig,
     PrecisionConfig,
     RangeTestConfig,
     RunResult,
     SwaConfig,
+    range_test,
     resume,
     run,
 )
-from bitcycle.train import range_test as find_low
 from bitcycle.train.checkpoint import Checkpoints
 from bitcycle.train.evaluate import evaluate_run
+from bitcycle.train.range_test import find_precision_range, forward_text, make_settings
 from bitcycle.train.run import resume_or_run
+from bitcycle.train.run_directory import machine
 from bitcycle.train.session import build_session
 from bitcycle.train.signals import Interrupted
 from tests.train.small import (
     Killed,
+    files_below,
+    float32,
     folder_of,
     kill_before_step,
     lstm,
@@ -54,14 +59,14 @@ def whole(tmp_path_factory):
 
 def kill_in_test(patch, number):
     """The run dies when the test is about to take this 0-based step."""
-    original, steps = find_low.update, iter(range(10_000))
+    original, steps = range_test.optimizer_step, iter(range(10_000))
 
     def dying(*arguments, **options):
         if next(steps) == number:
             raise Killed
         original(*arguments, **options)
 
-    patch.setattr(find_low, "update", dying)
+    patch.setattr(range_test, "optimizer_step", dying)
 
 
 def test_the_run_is_the_one_whose_lower_end_was_typed(tmp_path, whole):
@@ -126,14 +131,14 @@ def test_a_run_killed_after_the_test_ends_like_the_one_that_was_not(
 
     with monkeypatch.context() as patch:
         if where == "before its checkpoint":
-            patch.setattr(find_low, "save", die)
+            patch.setattr(range_test, "save_checkpoint", die)
         else:
             kill_before_step(patch, int(where[-1]))
         with pytest.raises(Killed):
             run(config)
     torch.manual_seed(1)
     if where != "before its checkpoint":
-        monkeypatch.setattr(find_low, "update", die)  # the test is not repeated
+        monkeypatch.setattr(range_test, "optimizer_step", die)  # the test is not repeated
     resume_or_run(config)
     assert traces(folder_of(config)) == traces(folder_of(whole))
 
@@ -181,7 +186,7 @@ def test_killed_in_the_test_and_again_in_training_it_ends_the_same(tmp_path, mon
 
 def test_a_signal_in_the_test_stops_the_run_which_can_be_resumed(tmp_path, monkeypatch, whole):
     config = auto(tmp_path, data=DIGITS, eval=EvalConfig(every=2))
-    original, steps = find_low.update, iter(range(10_000))
+    original, steps = range_test.optimizer_step, iter(range(10_000))
 
     def signalled(*arguments, **options):
         if next(steps) == 3:
@@ -189,7 +194,7 @@ def test_a_signal_in_the_test_stops_the_run_which_can_be_resumed(tmp_path, monke
         original(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(find_low, "update", signalled)
+        patch.setattr(range_test, "optimizer_step", signalled)
         with pytest.raises(Interrupted, match="stopped in the range test") as caught:
             run(config)
     assert caught.value.exit_code == 143
@@ -221,7 +226,7 @@ def test_evaluation_at_the_scheduled_bits_knows_the_lower_end(whole):
     best = evaluate_run(folder_of(whole), precision="scheduled", checkpoint="best")
     filled = small(".", data=DIGITS, precision=PrecisionConfig(forward=f"CR:{low}-8:2", backward=6))
     session = build_session(filled)
-    bits = session.bits.precision_at(min(best["step"], 12))
+    bits = session.scheduler.precision_at(min(best["step"], 12))
     assert best["precision"] == str(bits.replace(error=None, grad=None))
 
 
@@ -232,21 +237,21 @@ def test_weights_with_bits_of_their_own_keep_them_in_the_test(tmp_path, monkeypa
         precision=PrecisionConfig(forward="CR:auto-8:2", weight=7, backward="LR:4-6:2"),
     )
     session = build_session(config)
-    seen = find_low._precision_at(session, 3)
+    seen = range_test._precision_at(session, 3)
     assert str(seen) == "w7a3e4g4"
 
 
 def test_training_that_diverges_in_the_test_is_no_gain(tmp_path, monkeypatch):
-    """A loss that is not finite at 2 bits: the test goes on at 3 from where it began."""
+    """A loss that is not finite at 2 bits: the test continues at 3 from where it began."""
     config = auto(tmp_path)
-    original = find_low.update
+    original = range_test.optimizer_step
 
     def diverging(session, *arguments, **options):
         original(session, *arguments, **options)
         if next(iter(session.model.modules())).training and _bits(session) == 2:
             session.window["loss"] = session.window["loss"] * math.nan
 
-    monkeypatch.setattr(find_low, "update", diverging)
+    monkeypatch.setattr(range_test, "optimizer_step", diverging)
     result = run(config)
     curve = result.range_test["test"]["curve"]
     assert curve["gains"]["2"] is None
@@ -257,3 +262,176 @@ def test_training_that_diverges_in_the_test_is_no_gain(tmp_path, monkeypatch):
 
 def _bits(session):
     return next(m.precision.weight for m in session.model.modules() if hasattr(m, "precision"))
+
+
+def settings_of(config, total_steps, *, high=8, fewest=None, task=None):
+    task = task or TASKS[config.task](config.model, config.data)
+    return make_settings(config, task, total_steps, high=high, fewest=fewest)
+
+
+def with_auto(tmp_path, forward="CR:auto-8:8", **test):
+    precision = PrecisionConfig(forward=forward, backward=8)
+    return small(tmp_path, precision=precision, range_test=RangeTestConfig(**test))
+
+
+def test_all_precisions_together_take_one_cycle(tmp_path):
+    """64,000 steps, 32 cycles: 2,000 over 7 precisions; a quarter of that is the window."""
+    made = settings_of(with_auto(tmp_path, "CR:auto-8:32"), 64_000)
+    assert (made.low, made.high, made.steps_per_precision, made.window) == (2, 8, 285, 71)
+    assert 7 * made.steps_per_precision <= 2000
+
+
+def test_a_schedule_without_cycles_is_given_a_32nd_of_the_run(tmp_path):
+    assert settings_of(with_auto(tmp_path, "ramp:auto-8@0.5"), 64_000).steps_per_precision == 285
+
+
+def test_the_threshold_is_twice_the_accuracy_of_a_blind_guess_in_percent(tmp_path):
+    assert settings_of(with_auto(tmp_path), 8000).threshold == 20  # ten digits
+    assert settings_of(with_auto(tmp_path, threshold=3.0), 8000).threshold == 3
+
+
+def test_with_two_or_three_classes_it_is_half_of_what_is_left(tmp_path):
+    """From 50 %, no accuracy gains 100 points."""
+    config = with_auto(tmp_path)
+    task = TASKS["images"](config.model, config.data)
+    task.num_classes = 2
+    assert settings_of(config, 8000, task=task).threshold == 25
+    task.num_classes = 3
+    assert settings_of(config, 8000, task=task).threshold == pytest.approx(100 / 3)
+    task.num_classes = 4
+    assert settings_of(config, 8000, task=task).threshold == 50
+
+
+def test_the_configuration_overrides_every_default(tmp_path):
+    config = with_auto(tmp_path, low=3, steps_per_precision=40, window=7, threshold=1.5, reset=True)
+    made = settings_of(config, 8000, high=6)
+    assert (made.low, made.high, made.steps_per_precision, made.window) == (3, 6, 40, 7)
+    assert (made.threshold, made.reset, made.metric) == (1.5, True, "accuracy")
+    assert str(made) == ("3 to 6 bits, 40 steps each; passes with a gain in accuracy above 1.5 "
+                         "from the first to the last 7 steps")  # fmt: skip
+
+
+def test_a_cycle_too_short_to_judge_is_an_error_with_the_way_out(tmp_path):
+    message = r"has 30 steps, 4 for each of 7 precisions.*Set range_test\.steps_per_precision"
+    with pytest.raises(ValueError, match=message):
+        settings_of(with_auto(tmp_path), 240)
+    assert settings_of(with_auto(tmp_path), 240, fewest=100).steps_per_precision == 100
+    assert settings_of(with_auto(tmp_path, steps_per_precision=8), 240).steps_per_precision == 8
+
+
+def test_a_language_model_is_judged_by_its_loss_and_needs_a_threshold(tmp_path):
+    config = lstm(tmp_path, write_words(tmp_path / "text"))
+    with pytest.raises(ValueError, match=r"measures -loss, in nats.*set range_test\.threshold"):
+        settings_of(config, 8000)
+    config = replace(config, range_test=RangeTestConfig(threshold=0.5))
+    made = settings_of(config, 8000)
+    assert (made.metric, made.threshold) == ("loss", 0.5)
+
+
+def test_a_test_that_begins_above_its_end_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match=r"range_test\.low \(9\) must be <= 8"):
+        settings_of(with_auto(tmp_path, low=9), 8000)
+
+
+SHORT_TEST = RangeTestConfig(steps_per_precision=10, window=3, threshold=3.0)
+
+
+def configured(tmp_path, forward="CR:3-8:2", **changes):
+    precision = PrecisionConfig(forward=forward, backward=6)
+    return small(tmp_path, **{"precision": precision, "range_test": SHORT_TEST, **changes})
+
+
+def bounds(low, high):
+    curve = RangeCurve(bits=(2,), metric=(0.0,), window=1, threshold=1)
+    return RangeTest(low=low, high=high, curve=curve, backward=8, reset=False)
+
+
+def test_it_starts_at_2_whatever_the_schedule_and_ends_at_its_top(tmp_path):
+    report, error = find_precision_range(configured(tmp_path, "CR:5-6:2"))
+    assert error is None
+    assert report.curve.precisions == (2, 3, 4, 5, 6)
+    assert report.test.high == 6
+
+
+def test_it_is_the_test_that_auto_would_run_and_leaves_nothing(tmp_path):
+    before = torch.get_num_threads()
+    typed, _ = find_precision_range(configured(tmp_path, threads=1))
+    assert files_below(tmp_path) == {}
+    assert torch.get_num_threads() == before
+    auto, _ = find_precision_range(configured(tmp_path, "CR:auto-8:2"))
+    assert typed.curve == auto.curve
+    assert auto.forward == f"CR:{auto.test.low}-8:2"
+
+
+def test_the_same_seed_gives_the_same_curve_and_another_one_another(tmp_path):
+    first, second, other = (
+        find_precision_range(configured(tmp_path, seed=seed), high=2)[0].curve for seed in (0, 0, 1)
+    )
+    assert first == second
+    assert first.metric != other.metric
+
+
+def test_the_report_has_machine_threads_and_wall_clock(tmp_path):
+    made = find_precision_range(configured(tmp_path, threads=1), high=2, stop_early=True)[
+        0
+    ].to_dict()
+    assert made["machine"] == machine()
+    assert made["threads"] == 1
+    assert made["seconds"] > 0
+    assert (made["model"], made["data"], made["backward"]) == ("digits_mlp", "digits", 6)
+    assert (made["find_upper"], made["stop_early"]) == (False, True)
+
+
+def test_nothing_passed_is_a_report_with_the_curve_and_the_error(tmp_path):
+    settings = RangeTestConfig(steps_per_precision=4, threshold=99.0)
+    report, error = find_precision_range(configured(tmp_path, range_test=settings), high=4)
+    assert report.test is None
+    assert report.forward is None
+    assert report.curve == error.curve
+    assert report.to_dict()["low"] is None
+    assert report.to_dict()["seconds"] > 0
+    assert report.curve.precisions == (2, 3, 4)
+
+
+def test_a_language_model_is_judged_by_its_falling_loss(tmp_path):
+    settings = RangeTestConfig(steps_per_precision=10, threshold=0.001)
+    made = lstm(tmp_path, write_words(tmp_path / "text"), range_test=settings)
+    report, _ = find_precision_range(made, high=3)
+    assert report.curve.name == "-loss"
+    assert all(value < 0 for value in report.curve.metric)
+
+
+def test_a_float32_run_has_no_bits_to_test(tmp_path):
+    with pytest.raises(ValueError, match="trains in float32.*--precision.forward 8"):
+        find_precision_range(configured(tmp_path, precision=float32()))
+
+
+def test_layers_that_patterns_leave_in_float32_stay_so(tmp_path):
+    forward = {"*": 8, "fc2": "fp32"}
+    report, _ = find_precision_range(configured(tmp_path, forward=forward), high=3)
+    assert report.curve.precisions == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("forward", "low", "high", "text"),
+    [
+        ("CR:3-8:2", 4, 8, "CR:4-8:2"),
+        ("CR:auto-8:2", 4, 8, "CR:4-8:2"),
+        ("RT-V:3-8:4", 4, 6, "RT-V:4-6:4"),
+        ("triangle:3-8:4", 2, 8, "triangle:2-8:4"),
+        (8, 4, 8, "CR:4-8:8"),
+        ("stages:3@0.5,8", 4, 8, "CR:4-8:8"),
+        ("CR:3-8:2", 8, 8, "8"),
+    ],
+)
+def test_the_schedule_to_use_next_is_the_runs_own_between_the_bounds(
+    tmp_path, forward, low, high, text
+):
+    made = configured(tmp_path, forward=forward, steps=240)
+    assert forward_text(made, bounds(low, high), 240) == text
+    assert replace(made.precision, forward=text).forward == text  # a configuration takes it
+
+
+def test_a_long_run_without_cycles_is_given_the_papers_32(tmp_path):
+    made = configured(tmp_path, forward=8, steps=64_000)
+    assert forward_text(made, bounds(3, 8), 64_000) == "CR:3-8:32"
