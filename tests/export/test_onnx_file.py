@@ -222,9 +222,9 @@ class Deciding(torch.nn.Module):
 
 def test_models_that_no_file_is_written_of_are_refused(tmp_path):
     x = torch.ones(2, 2)
-    with pytest.raises(ValueError, match="models that return one tensor"):
+    with pytest.raises(ValueError, match="a model that returns one tensor"):
         export_model(Pair(), (x,), to="onnx", path=tmp_path / "m.onnx")
-    with pytest.raises(ValueError, match="torch.onnx cannot write this model"):
+    with pytest.raises(ValueError, match="torch.onnx cannot export this model"):
         export_model(Deciding(), (x,), to="onnx", path=tmp_path / "m.onnx")
     with pytest.raises(ValueError, match=r"weight is torch.bfloat16; call model.float\(\)"):
         export_model(torch.nn.Linear(2, 2).bfloat16(), (x,), to="onnx", path=tmp_path / "m.onnx")
