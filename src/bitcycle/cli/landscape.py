@@ -131,7 +131,7 @@ def _announce(todo: PendingLandscapes) -> None:
         print(f"  {item.prepared.label}: loss {item.prepared.center:.4f} at "
               f"{item.prepared.precision}{_unfinished(item)}")  # fmt: skip
     if todo.num_missing == 0:
-        print("all of them are computed already")
+        print("all points are computed already")
         return
     done = todo.num_points - todo.num_missing - len([p for p in todo.items if p.num_missing])
     kept = f"{done} are computed already; " if done > 0 else ""
