@@ -112,13 +112,19 @@ def _plain_warnings() -> Iterator[None]:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors look like bitcycle's others."""
+    """An argument parser whose errors look like bitcycle's others.
+
+    A command's default `if_missing` says what to give when a required argument is missing.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{"allow_abbrev": False, **options})
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
+        way_out = self.get_default("if_missing")
+        if way_out and "arguments are required" in message:
+            message = f"{message}; {way_out}"
         self.exit(USAGE, f"bitcycle: error: {message}\n")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -13,13 +13,14 @@ from typing import Literal
 from bitcycle.published import BitRange, Published
 from bitcycle.registry import Registry
 from bitcycle.schedules.cycle import Cycle
-from bitcycle.train.config import PrecisionConfig, RunConfig, unchecked_names
+from bitcycle.train.config import PrecisionConfig, RunConfig, ScheduleText, unchecked_names
 
 Scale = Literal["full", "small"]
 
 CPT_CYCLES = 32
 FEW_CYCLES = 8  # of the follow-up, and of short runs
 FOLLOW_UP = "follow-up"  # Better Schedules for Low Precision Training
+COST_NOTE = "published costs"  # how a note about costs begins
 BASE = "a base recipe: give it bits with --precision.forward and --precision.backward"
 BUILT_IN = ("digits",)  # datasets that need no files
 ENDS = ("conv1", "fc")  # the first and the last layer of the residual nets
@@ -84,13 +85,13 @@ def recipe(name: str) -> RunConfig:
     Traceback (most recent call last):
     ...
     ValueError: unknown recipe 'arxiv-gcn-rt-v-3-8-8'; use its base recipe: arxiv-gcn \
---precision.forward RT-V:3-8:8 --precision.backward 8 (all ...: bitcycle ls recipes)
+--precision.forward RT-V:3-8:8 --precision.backward 8 (all ...: bitcycle ls recipes --all)
     """
     known = _by_name()
     if name not in known:
         way_out = instead_of(str(name).lower())
         raise ValueError(
-            f"unknown recipe {name!r}{way_out} (all {len(known)}: bitcycle ls recipes)"
+            f"unknown recipe {name!r}{way_out} (all {len(known)}: bitcycle ls recipes --all)"
         )
     config = copy.deepcopy(known[name].config)  # its options are dicts, which a caller could change
     config.check_names()
@@ -138,16 +139,25 @@ def describe(config: RunConfig) -> str:
 
 
 def bits_of(config: RunConfig) -> str:
-    """Forward and backward schedule in short.
+    """Forward and backward schedule in short, without options such as `window=8`.
 
     >>> bits_of(recipe("digits-cpt-3-8-8")), bits_of(recipe("digits-dorefa-8-8"))
     ('CR:3-8:8 / 8', '8 / 8, dorefa')
+    >>> bits_of(recipe("digits-per-layer-3-8-8")), bits_of(recipe("digits-plateau-3-8-8"))
+    ('CR:3-8:8 (conv1 8) / 8', 'plateau:3-8 / 8')
     """
     precision = config.precision
     if precision.is_float:
         return "float32"
     quantizer = "" if precision.quantizer == "sbm" else f", {precision.quantizer}"
-    return f"{precision.forward} / {precision.backward}{quantizer}"
+    return f"{_in_short(precision.forward)} / {_in_short(precision.backward)}{quantizer}"
+
+
+def _in_short(schedule: ScheduleText) -> str:
+    if isinstance(schedule, Mapping):
+        layers = [f"{name} {_in_short(text)}" for name, text in schedule.items() if name != "*"]
+        return f"{_in_short(schedule.get('*'))} ({', '.join(layers)})"
+    return re.sub(r":\w+=[^:)]+", "", "fp32" if schedule is None else str(schedule))
 
 
 def length_of(config: RunConfig) -> str:

@@ -122,7 +122,7 @@ def table7() -> Iterator[Recipe]:
             notes = ("the table's caption says CIFAR-10, its text and values CIFAR-100",)
         if epoch == EPOCHS:
             config = replace(config, eval=replace(config.eval, precision="scheduled"))
-            notes += ("never starts: evaluated at the lowest bits, which it trained with",)
+            notes += ("start160 never cycles: evaluated at the lowest bits, which it trained with",)
         yield Recipe(
             config=config, cells=(where,), published=values(row, where, "accuracy"), notes=notes
         )

@@ -22,7 +22,6 @@ from bitcycle.train.config import (
 )
 
 EPOCH = 8  # steps: the window of rules that follow the loss, the period of averages
-Described = Iterator[tuple[RunConfig, str]]
 
 
 def digits() -> RunConfig:
@@ -47,8 +46,12 @@ def digits_runs() -> Iterator[Recipe]:
     """CPT and static bits, and the methods below."""
     yield from small(digits(), "8/8", "6/6", "4/8", "3/8", "3-8/8", "3-6/6")
     for methods in (quantizers, schedules, adaptive, averages, learning_rates):
-        for config, note in methods():
-            yield Recipe(config=config, notes=(note,), scale="small")
+        yield from methods()
+
+
+def listed(config: RunConfig, *notes: str) -> Recipe:
+    """A small recipe; the notes are settings other than bits that make the difference."""
+    return Recipe(config=config, notes=notes, scale="small")
 
 
 def run(name: str, forward: ScheduleText, backward: ScheduleText = 8) -> RunConfig:
@@ -58,27 +61,27 @@ def run(name: str, forward: ScheduleText, backward: ScheduleText = 8) -> RunConf
     return replace(base, name=f"digits-{name}", precision=precision)
 
 
-def quantizers() -> Described:
+def quantizers() -> Iterator[Recipe]:
     """Static bits by every quantizer but sbm."""
     for name in ("absmax", "dorefa", "pow2", "sbm_full", "wageubn"):
-        yield with_bits(digits(), "static", "8/8", quantizer=name), f"the quantizer {name}"
+        yield listed(with_bits(digits(), "static", "8/8", quantizer=name))
 
 
-def schedules() -> Described:
+def schedules() -> Iterator[Recipe]:
     """Other schedules than cycles of all layers from the first step to the last."""
     base = digits()
     cpt = with_bits(base, "cpt", "3-8/8", FEW_CYCLES)
-    yield with_bits(base, "progressive", "3-8/8"), "bit by bit over the first half"
-    yield delayed(cpt, 60), "starts at epoch 60 of 160"
-    yield cycled_errors(base, 6, "6-10", FEW_CYCLES), "errors are cycled, forward is static"
+    yield listed(with_bits(base, "progressive", "3-8/8"))
+    yield listed(delayed(cpt, 60))
+    yield listed(cycled_errors(base, 6, "6-10", FEW_CYCLES))
     by_layer: ScheduleText = {"*": f"CR:3-8:{FEW_CYCLES}", "conv1": 8}
-    yield run("per-layer-3-8-8", by_layer), "the first convolution stays at 8 bits"
+    yield listed(run("per-layer-3-8-8", by_layer))
     late = "stages:4@0.9,fp32"
-    yield run("late-switch-4-8", late, "stages:8@0.9,fp32"), "float32 for the last tenth"
-    yield run("late-switch-forward-4-8", late), "forward in float32 for the last tenth"
-    yield (
+    yield listed(run("late-switch-4-8", late, "stages:8@0.9,fp32"))
+    yield listed(run("late-switch-forward-4-8", late))
+    yield listed(
         at_scheduled_bits(run("ladder-16-8-4", "stages:16@0.5,8@0.75,4")),
-        "always down; evaluated at the bits it ends with",
+        "evaluated at its last bits",
     )
 
 
@@ -87,41 +90,38 @@ def at_scheduled_bits(config: RunConfig) -> RunConfig:
     return replace(config, eval=replace(config.eval, precision="scheduled"))
 
 
-def adaptive() -> Described:
+def adaptive() -> Iterator[Recipe]:
     """Bits that follow the training."""
     rule = f":window={EPOCH}:eps=0.15:alpha=0.4"
-    yield (
+    yield listed(
         at_scheduled_bits(run("pfq-3-8-8", f"pfq:3,4,6,8{rule}", f"pfq:6,6,8,8{rule}")),
-        "FracTrain's progressive half; evaluated at the bits of the step",
+        "evaluated at its last bits",
     )
-    yield (
-        run("plateau-3-8-8", f"plateau:3-8:window={EPOCH}:patience=1"),
-        "a bit more when the loss stops falling",
-    )
-    yield (
-        run("noise-switch-8-4-8", 8, "noise:4,8:every=10"),
-        "errors get 8 bits when rounding drowns them",
-    )
+    yield listed(run("plateau-3-8-8", f"plateau:3-8:window={EPOCH}:patience=1"))
+    yield listed(run("noise-switch-8-4-8", 8, "noise:4,8:every=10"))
 
 
-def averages() -> Described:
-    """Averaged weights of a static and of a cyclic run."""
+def averages() -> Iterator[Recipe]:
+    """Weights of a static and of a cyclic run, averaged once an epoch over the last quarter."""
     for method, cell in (("static", "8/8"), ("cpt", "3-8/8")):
         config = with_bits(digits(), method, cell, FEW_CYCLES, suffix="-swa")
-        yield (
+        yield listed(
             replace(config, swa=SwaConfig(start=0.75, every=EPOCH)),
-            "weights averaged once an epoch over the last quarter",
+            "averaged weights (SWA)",
         )
 
 
-def learning_rates() -> Described:
-    """A cyclic learning rate at static bits: CPT's comparison of the two cycles."""
+def learning_rates() -> Iterator[Recipe]:
+    """A cyclic learning rate at static bits: CPT's comparison of the two cycles.
+
+    The run ends ten epochs of 160 after a restart.
+    """
     config = run("clr-8-8", 8)
-    yield (
+    yield listed(
         replace(
             config,
             optimizer=replace(SGD, lr=0.05, weight_decay=5e-4),
             lr=LrConfig(policy="warm_restarts", period=0.0625, period_factor=2),
         ),
-        "the learning rate is cycled instead: ends ten epochs of 160 after a restart",
+        "cyclic learning rate",
     )

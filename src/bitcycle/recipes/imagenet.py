@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from bitcycle.published import read_table, values
-from bitcycle.recipes.base import CPT_CYCLES, FAMILIES, Recipe, as_float32, float32, with_bits
+from bitcycle.recipes.base import (
+    COST_NOTE,
+    CPT_CYCLES,
+    FAMILIES,
+    Recipe,
+    as_float32,
+    float32,
+    with_bits,
+)
 from bitcycle.tasks.config import DataConfig, ModelConfig
 from bitcycle.train.config import EvalConfig, LrConfig, OptimizerConfig, RunConfig
 
@@ -45,7 +53,7 @@ def table3() -> Iterator[Recipe]:
             config=with_bits(imagenet(row["model"]), method, row["precision_fw_bw"]),
             cells=(where,),
             published=values(row, where, "accuracy", "gbitops"),
-            notes=("published costs count 1/14 of the samples of 90 epochs",),
+            notes=(f"{COST_NOTE} count 1/14 of the samples of 90 epochs",),
         )
 
 

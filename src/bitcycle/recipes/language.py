@@ -19,7 +19,7 @@ from bitcycle.tasks.config import DataConfig, ModelConfig
 from bitcycle.train.config import EvalConfig, LrConfig, OptimizerConfig, RunConfig
 
 WORDS = 5000  # of 33,278 in WikiText-2, 87 % of the text: the rest would take most of the time
-LAYER_SIZE = ("the paper's layer size is unpublished, 650 here",)
+LAYER_SIZE = ("ptb-lstm: the paper's layer size is unpublished, 650 here",)
 
 
 def transformer() -> RunConfig:

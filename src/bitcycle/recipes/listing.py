@@ -7,12 +7,16 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bitcycle.recipes.base import FOLLOW_UP, RecipeInfo, base_of, list_recipes
+from bitcycle.recipes.base import COST_NOTE, FOLLOW_UP, RecipeInfo, base_of, list_recipes
 
 SMALL = "small"
+SMALL_WITH_FILES = "small, own data"
+BASES = "full size, own data"
 OTHERS = "others"
 SUBJECTS = {
-    SMALL: "seconds or minutes on two cores",
+    SMALL: "seconds on two cores",
+    SMALL_WITH_FILES: "seconds or minutes on two cores; set the folder with --data.root",
+    BASES: "the base recipes of the tables below; set the folder with --data.root",
     "CPT Table 1": "precision and learning rate of the first half",
     "CPT Table 2": "CPT against static bits of three quantizers",
     "CPT Table 3": "CPT against static bits on ImageNet",
@@ -34,22 +38,40 @@ class RecipeGroup:
     recipes: tuple[RecipeInfo, ...]
 
     @property
+    def subject(self) -> str:
+        """What the table is about."""
+        return SUBJECTS.get(self.name, "")
+
+    @property
     def title(self) -> str:
         """The name, and what the table is about."""
-        return f"{self.name}: {SUBJECTS[self.name]}" if self.name in SUBJECTS else self.name
+        return f"{self.name}: {self.subject}" if self.subject else self.name
+
+    @property
+    def is_table(self) -> bool:
+        """Whether a paper is the source: the overview shows such a group as one line."""
+        return self.name not in (SMALL, SMALL_WITH_FILES, BASES, OTHERS)
+
+    @property
+    def words(self) -> str:
+        """The words that list a table's group: "table 2"."""
+        return self.name.removeprefix("CPT ").replace(".", "").lower()
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the recipes of a table say, each once; small recipes have a note of their own."""
-        if self.name == SMALL:
-            return ()
-        return tuple(dict.fromkeys(note for info in self.recipes for note in info.notes))
+        """What the recipes of a table say, each once; other recipes have a note in their row.
 
-    def what(self, info: RecipeInfo) -> str:
-        """The forward and backward bits, or what is special about a small recipe."""
-        if info.cycles is not None:
-            return "float32 (base)"
-        return "; ".join(info.notes) if info.notes and self.name == SMALL else info.bits
+        A note about costs is left out where the table's accuracies are shown.
+        """
+        if not self.is_table:
+            return ()
+        notes = dict.fromkeys(note for info in self.recipes for note in info.notes)
+        shows_costs = any("GBitOPs" in self.published(info) for info in self.recipes)
+        return tuple(note for note in notes if shows_costs or not note.startswith(COST_NOTE))
+
+    def note(self, info: RecipeInfo) -> str:
+        """What the bits of a recipe do not say; empty in a table, whose notes follow it."""
+        return "" if self.is_table or self.name == BASES else "; ".join(info.notes)
 
     def published(self, info: RecipeInfo) -> str:
         """What this table prints of a recipe: "72.35 %"; empty where it prints nothing.
@@ -60,19 +82,23 @@ class RecipeGroup:
         """
         numbers = [p for p in info.published if p.where == self.name]
         numbers = [p for p in numbers if p in info.results] or numbers
-        return ", ".join(f"{p.value:g} {p.unit or 'ppl'}" for p in numbers)
+        return ", ".join(
+            f"{p.value:.2f} %" if p.metric == "accuracy" else f"{p.value:g} {p.unit or 'ppl'}"
+            for p in numbers
+        )
 
 
 def find_recipes(words: Iterable[str] = ()) -> list[RecipeGroup]:
     """The recipes that contain all words in their name, table, model or dataset.
 
     Small recipes come first, then every table in turn. A recipe that several tables contain is in
-    the group of each.
+    the group of each. The word "cpt" is a method: it does not match the title "CPT Table 4".
 
     >>> [(group.name, len(group.recipes)) for group in find_recipes(["table", "4", "resnet18"])]
     [('CPT Table 4', 3)]
     """
-    wanted = re.sub(r"(table|fig)\.? *(\d)", r"\1\2", " ".join(words).lower()).split()
+    text = " ".join(words).lower()
+    wanted = re.sub(r"\b(table|fig)(?:ure)?s?\.?(?: *(?=\d)|(?= |$))", r"\1", text).split()
     groups = _groups()
     found = []
     for group in groups:
@@ -86,9 +112,37 @@ def find_recipes(words: Iterable[str] = ()) -> list[RecipeGroup]:
     return found
 
 
+def find_bases(groups: Iterable[RecipeGroup]) -> RecipeGroup:
+    """The base recipes of all groups in one."""
+    bases = {info for group in groups for info in group.recipes if info.cycles is not None}
+    return RecipeGroup(BASES, tuple(sorted(bases, key=_order)))
+
+
+def example(shown: Sequence[RecipeInfo]) -> str:
+    """A command that trains the first base recipe of those shown, or the first recipe.
+
+    >>> [table5] = find_recipes(["table5", "ptb"])
+    >>> example(table5.recipes)
+    'bitcycle train ptb-lstm --precision.forward CR:5-8:32 --precision.backward 8 --data.root DIR'
+    """
+    by_need = sorted(shown, key=lambda info: (info.cycles is None, info.needs_data is not None))
+    first = by_need[0]
+    command = f"bitcycle train {first.name}"
+    if first.cycles is not None:
+        runs = [info.bits for info in shown if base_of(info.name) == first.name]
+        cycled = [bits for bits in runs if re.fullmatch(r"CR:[\d:-]+ / \w+", bits)]
+        forward, backward = (cycled or [f"CR:3-8:{first.cycles} / 8"])[-1].split(" / ")
+        command += f" --precision.forward {forward} --precision.backward {backward}"
+    return command if first.needs_data is None else f"{command} --data.root DIR"
+
+
 def _groups() -> list[RecipeGroup]:
     infos = sorted(list_recipes(), key=_order)
-    groups = {SMALL: [info for info in infos if info.scale == "small"]}
+    small = [info for info in infos if info.scale == "small"]
+    groups = {
+        SMALL: [info for info in small if info.needs_data is None],
+        SMALL_WITH_FILES: [info for info in small if info.needs_data is not None],
+    }
     tables = {cell for info in infos for cell in info.cells}
     for table in sorted(tables, key=lambda table: ("Table" not in table, table)):
         cells = [info for info in infos if table in info.cells]
@@ -107,7 +161,7 @@ def _order(info: RecipeInfo) -> tuple[bool, bool, list[str]]:
 
 
 def _searched(group: RecipeGroup, info: RecipeInfo) -> str:
-    table = re.sub(r"(Table|Fig)\.? ", r"\1", group.name)
+    table = group.words.replace("table ", "table").replace("fig ", "fig")
     return f"{info.name} {table} {info.model} {info.dataset}".lower()
 
 
