@@ -240,3 +240,10 @@ def test_a_graph_net_sums_along_edges_in_float32_or_quantized(tmp_path, capsys):
     quantized = ["--precision.quantizer_options.aggregation", "quantized", "--name", "qagg"]
     assert main(["train", str(path), *quantized]) == 0
     assert "stays float32" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["train", "range-test"])
+def test_the_help_shows_what_is_required(command, capsys):
+    assert main([command, "--help"]) == 0
+    usage = capsys.readouterr().out.partition("\n\n")[0]
+    assert usage.endswith(" RECIPE|FILE")

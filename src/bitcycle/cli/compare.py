@@ -16,7 +16,9 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folders of runs, such as runs/*")
     parser.add_argument(
-        "--output", help="also draw learning curves and bits to this .png or .svg file"
+        "--output",
+        metavar="FILE",
+        help="also draw learning curves and bits to this .png or .svg file",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)

@@ -15,7 +15,10 @@ def register(subparsers: Any) -> None:
         "demo", help="compare static 8-bit training with CPT on digits, in a minute"
     )
     parser.add_argument(
-        "--output", default="runs/demo", help="folder of the runs (default: runs/demo)"
+        "--output",
+        default="runs/demo",
+        metavar="DIR",
+        help="folder of the runs (default: runs/demo)",
     )
     parser.add_argument("--seeds", type=int, default=3, help="runs per method (default 3)")
     parser.add_argument(

@@ -14,7 +14,9 @@ def register(subparsers: Any) -> None:
     parser.add_argument("directory", metavar="RUN", help="the folder of the run")
     parser.add_argument("--to", choices=("onnx", "safetensors", "torch"), required=True)
     parser.add_argument(
-        "--output", help="the file (default: RUN/export/model.onnx, .safetensors or .pt)"
+        "--output",
+        metavar="FILE",
+        help="the file (default: RUN/export/model.onnx, .safetensors or .pt)",
     )
     parser.add_argument(
         "--precision",

@@ -69,7 +69,7 @@ def register(subparsers: Any) -> None:
         "--threads", type=int, metavar="N", help="of each process (default: the run's own, else 1)"
     )
     parser.add_argument(
-        "--output", metavar="FOLDER",
+        "--output", metavar="DIR",
         help="for pictures and numbers (default: numbers in each run's folder, the picture in that "
         "of a single run, or beside the first of several)",
     )  # fmt: skip

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bitcycle.cli.train import add_what, find_config
 from bitcycle.extras import MissingExtraError
 
 _EXAMPLES = """examples:
@@ -31,9 +32,7 @@ def register(subparsers: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "what", nargs="?", metavar="RECIPE|FILE", help="a name of `ls recipes`, or a YAML file"
-    )
+    add_what(parser)
     parser.add_argument("--low", type=int, metavar="BITS", help="first precision (default 2)")
     parser.add_argument(
         "--high",
@@ -75,7 +74,7 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--out",
-        metavar="FOLDER",
+        metavar="DIR",
         help="folder for the figure and the numbers (default: in the recipe's output)",
     )
     parser.add_argument("--quiet", action="store_true", help="print the result only")
@@ -84,7 +83,6 @@ def register(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the test, print the table and the next command, write the figure and the numbers."""
-    from bitcycle.cli.train import find_config
     from bitcycle.train.config_file import check_overrides, override
     from bitcycle.train.range_test import find_precision_range
 

@@ -14,6 +14,15 @@ _OVERRIDES = (
     "--data.root ~/data --steps 100. A changed setting is a new run."
 )
 
+_EXAMPLES = """examples:
+  bitcycle study run demo --jobs 2
+  bitcycle study run table2 --data.root ~/data --num-seeds 3 --dry-run
+  bitcycle study run my-study.yaml --seeds 0 1 2 --output runs/mine
+
+Add any key of the configuration as an override for every method, such as --steps 100.
+A changed setting is a new run.
+"""
+
 
 def register(subparsers: Any) -> None:
     """Add the command and its subcommands."""
@@ -40,7 +49,10 @@ def _add_run(inner: Any) -> None:
     parser = inner.add_parser(
         "run",
         help="train the missing runs and resume interrupted ones",
-        epilog=_OVERRIDES,
+        description="Train every method of a study with every seed, then print its table.\n"
+        "Finished runs are kept and interrupted ones resume: repeat the command to complete it.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_study(parser)
     parser.add_argument("--jobs", type=int, metavar="N", help="parallel runs (default: 1)")
@@ -58,7 +70,9 @@ def _add_run(inner: Any) -> None:
 
 def _add_study(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("study", metavar="STUDY", help="a name of `study ls`, or a YAML file")
-    parser.add_argument("--output", default="runs", help="folder of the runs (default: runs)")
+    parser.add_argument(
+        "--output", default="runs", metavar="DIR", help="folder of the runs (default: runs)"
+    )
     seeds = parser.add_mutually_exclusive_group()
     seeds.add_argument("--seeds", type=int, nargs="+", metavar="SEED", help="such as 0 1 2")
     seeds.add_argument("--num-seeds", type=int, metavar="N", help="seeds 0 to N-1")

@@ -6,25 +6,48 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-_OVERRIDES = (
-    "Add any key of the configuration as an override, such as --optimizer.lr 0.05 --seed 3 "
-    "--data.root ~/data; --print-config prints all keys. With several processes: "
-    "torchrun --nproc-per-node 2 -m bitcycle train ..."
-)
+_EXAMPLES = """examples:
+  bitcycle train digits-cpt-3-8-8
+  bitcycle train digits --precision.forward CR:3-8:8 --precision.backward 8 --seed 3
+  bitcycle train cifar100-resnet74-cpt-3-8-8 --data.root ~/data --resume auto
+  torchrun --nproc-per-node 2 -m bitcycle train my.yaml --optimizer.lr 0.05
+
+Add any key of the configuration as an override; --print-config prints all keys.
+"""
 
 
 def register(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
-        "train", help="train a recipe or a configuration file", epilog=_OVERRIDES
+        "train",
+        help="train a recipe or a configuration file",
+        description="Train a recipe or a configuration file. The run's folder, below runs/,\n"
+        "contains its configuration, log, checkpoints and result.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_what(parser)
     parser.add_argument(
-        "what", nargs="?", metavar="RECIPE|FILE", help="a name of `ls recipes`, or a YAML file"
+        "--resume",
+        choices=("auto",),
+        help="auto: resume the run if its folder exists, else start it, so that a job can be "
+        "repeated as it is; `bitcycle resume` takes the folder of a run instead",
     )
-    parser.add_argument("--resume", choices=("auto",), help="resume the run if its folder exists")
     parser.add_argument("--print-config", action="store_true", help="print the whole YAML and exit")
     parser.add_argument("--quiet", action="store_true", help="print the result only")
     parser.set_defaults(run=run, takes_overrides=True)
+
+
+def add_what(parser: argparse.ArgumentParser) -> None:
+    """Add the recipe or file, which `find_config` requires.
+
+    argparse must not: in `--quite digits`, "digits" is the value of an unknown option, and the
+    error to report is the option.
+    """
+    what = parser.add_argument(
+        "what", metavar="RECIPE|FILE", help="a name of `ls recipes`, or a YAML file"
+    )
+    what.required = False
 
 
 def run(arguments: argparse.Namespace) -> int:
