@@ -43,7 +43,16 @@ OURS: dict[str, set[str]] = {
     "export": UP_TO_TRAIN,
     "bench": BELOW_CORE | CORE | {"models"},
     "study": UP_TO_ANALYSIS,
-    "report": {"schedules", "cost", "range_test", "landscape", "analysis", "study", "train"},
+    "report": {
+        "kernels.base",
+        "schedules",
+        "cost",
+        "range_test",
+        "landscape",
+        "analysis",
+        "study",
+        "train",
+    },  # fmt: skip
     "integrations": BELOW_CORE | CORE,
     "__main__": {"cli"},
     "cli": UP_TO_ANALYSIS | {"study", "landscape", "export", "bench", "report", "integrations"},

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, ReduceLROnPlat
 from torch.optim.swa_utils import AveragedModel
 
 import bitcycle as bc
-from bitcycle.snapshot import Snapshot
+from bitcycle.snapshot import Snapshot, preserved
 from tests.toys import net, randn
 
 
@@ -141,3 +141,10 @@ def test_random_generators_come_back():
 def test_what_has_no_state_is_refused():
     with pytest.raises(TypeError, match="a list cannot be restored.*no state_dict"):
         Snapshot(nn.Linear(1, 1), [[]])
+
+
+def test_gradients_are_on_while_a_model_is_preserved_and_as_before_after_it() -> None:
+    with torch.no_grad():
+        with preserved(nn.Linear(1, 1)):
+            assert torch.is_grad_enabled()
+        assert not torch.is_grad_enabled()

@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
 from bitcycle.kernels import Kernel, ask_kernel, make_kernel
-from bitcycle.kernels.base import PRODUCTS
+from bitcycle.kernels.base import MATMULS
 from bitcycle.kernels.choice import MAX_CODE_BITS
 from bitcycle.matmul import MatMul
 from bitcycle.nn.activations import MaskedModule, can_convert_activation, convert_activation
@@ -183,7 +183,7 @@ def _choose_kernel(name: str, rules: Quantizer, device: torch.device | None) -> 
 def _float_products(kernel: Kernel, rules: Quantizer) -> list[str]:
     """Why products of a kernel that multiplies codes stay float32 with this quantizer."""
     parts = kernel.name.split("/")
-    by_product = dict(zip(PRODUCTS, parts if len(parts) > 1 else parts * 3, strict=True))
+    by_product = dict(zip(MATMULS, parts if len(parts) > 1 else parts * 3, strict=True))
     tensor, rules = torch.zeros(2, 2), without_sync(rules)
     multiplying = {p for p, part in by_product.items() if part in ("int8", "bf16")}
     if rules.range_of("error", tensor)[0].numel() > 1:

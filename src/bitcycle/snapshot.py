@@ -1,10 +1,15 @@
-"""Save the state of a training in memory and restore it: model, optimizers, random generators."""
+"""Save the state of a training in memory and restore it: model, optimizers, random generators.
+
+`Snapshot` restores everything, any number of times. `preserved` is for a pass that must leave no
+trace: it restores buffers and random states after a `with` block.
+"""
 
 from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -129,3 +134,30 @@ def _restore_random_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"]:
         torch.cuda.set_rng_state_all(state["cuda"])
+
+
+@contextmanager
+def preserved(model: nn.Module) -> Iterator[None]:
+    """Run with gradients on, and restore random states and buffers afterwards."""
+    buffers = [
+        (module, name, buffer, None if buffer.is_meta else buffer.detach().clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    has_fast_path = torch.backends.mha.get_fastpath_enabled()
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(list(devices)))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        torch.backends.mha.set_fastpath_enabled(False)  # it skips the modules it runs
+        try:
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(has_fast_path)
+            for module, name, buffer, values in buffers:
+                module._buffers[name] = buffer
+                if values is not None and not torch.equal(buffer, values):
+                    with torch.no_grad():
+                        buffer.copy_(values)

@@ -18,8 +18,9 @@ from typing import Any
 from torch import nn
 
 from bitcycle.cost.conventions import CONVENTIONS, LayerCost, OperandBits, Usage, operand_bits
-from bitcycle.cost.count import MATMULS, OPERANDS
+from bitcycle.cost.count import OPERANDS
 from bitcycle.cost.trace import Trace, count_macs
+from bitcycle.kernels.base import MATMULS
 from bitcycle.model_precision import PrecisionLike
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.patterns import named_modules

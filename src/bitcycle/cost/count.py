@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves
 
+from bitcycle.kernels.base import MATMULS
 from bitcycle.nn.class_swap import qualified_name
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.registry import Registry
 
-MATMULS = ("output", "grad_input", "grad_weight")
 OPERANDS = ("weight", "act", "error")  # the roles that are multiplied
 FIXED = "fixed"  # always float32: the coefficients of a graph's edges
 ONES = "ones"  # edges without coefficients, one bit each: a MAC is an addition
@@ -464,7 +464,7 @@ def count_attention_sum(call: Call) -> list[Product]:
         num_scored = sum(part.shape[0] for part in others if part is not None)
     if module.lin_edge is not None and call.optional(2, "edge_attr") is not None:
         num_scored += num_edges
-    matmuls = ("output", "grad_input", "grad_weight") if call.has_graph else ("output",)
+    matmuls = MATMULS if call.has_graph else MATMULS[:1]
     scores = num_scored * width
     return mixed + [
         Product(matmul=matmul, roles=(FIXED, FIXED), macs=scores, elements=(scores, width))

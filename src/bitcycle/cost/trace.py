@@ -8,7 +8,7 @@ per operator at the end of this file. `cost/conventions.py` turns the MACs into 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,7 +21,6 @@ from bitcycle.calibrate import call_model
 from bitcycle.convert import Candidate, find_candidates
 from bitcycle.cost.count import (
     FIXED,
-    MATMULS,
     ONES,
     OPERANDS,
     Call,
@@ -32,10 +31,12 @@ from bitcycle.cost.count import (
     find_counter,
     layer_products,
 )
+from bitcycle.kernels.base import MATMULS
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nn.third_party import find_layer
 from bitcycle.patterns import named_modules, unwrap
 from bitcycle.schedules.base import check_count
+from bitcycle.snapshot import preserved
 
 _NORMS = {"batch": nn.modules.batchnorm._BatchNorm, "layer": nn.LayerNorm}
 
@@ -73,33 +74,6 @@ def _batch_size(example_inputs: Any) -> int:
     if first is None or first.dim() == 0:
         raise ValueError("example_inputs have no batch dimension: pass batch_size=")
     return first.shape[0]
-
-
-@contextmanager
-def preserved(model: nn.Module) -> Iterator[None]:
-    """Run with gradients on, and restore random states and buffers afterwards."""
-    buffers = [
-        (module, name, buffer, None if buffer.is_meta else buffer.detach().clone())
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
-    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    has_fast_path = torch.backends.mha.get_fastpath_enabled()
-    with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(list(devices)))
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.enable_grad())
-        torch.backends.mha.set_fastpath_enabled(False)  # it skips the modules it runs
-        try:
-            yield
-        finally:
-            torch.backends.mha.set_fastpath_enabled(has_fast_path)
-            for module, name, buffer, values in buffers:
-                module._buffers[name] = buffer
-                if values is not None and not torch.equal(buffer, values):
-                    with torch.no_grad():
-                        buffer.copy_(values)
 
 
 # -- the trace ------------------------------------------------------------------------------------

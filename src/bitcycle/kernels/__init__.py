@@ -1,6 +1,6 @@
 """Kernels: what multiplies quantized tensors, forward and backward."""
 
-from bitcycle.kernels.base import KERNELS, PRODUCTS, Kernel
+from bitcycle.kernels.base import KERNELS, Kernel
 from bitcycle.kernels.choice import ask_kernel, decide_kernel, has_bf16
 from bitcycle.kernels.geometry import ConvGeometry, Geometry, LinearGeometry, MatMulGeometry
 from bitcycle.kernels.integer import exact_bits
@@ -8,7 +8,6 @@ from bitcycle.kernels.mixed import UNDECIDED, Mixed, make_kernel
 
 __all__ = [
     "KERNELS",
-    "PRODUCTS",
     "UNDECIDED",
     "ConvGeometry",
     "Geometry",

@@ -47,4 +47,4 @@ class Kernel(Protocol):
 
 KERNELS: Registry[Kernel] = Registry("kernel", "bitcycle.kernels")
 FLOAT32, BFLOAT16 = 2.0**-18, 2.0**-7  # of sums of up to thousands of products; of one result
-PRODUCTS = ("output", "grad_input", "grad_weight")
+MATMULS = ("output", "grad_input", "grad_weight")
