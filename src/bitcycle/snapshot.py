@@ -35,14 +35,14 @@ class Stateful(Protocol):
 class Snapshot:
     """The state of a model, of `others` and of the random generators.
 
-    `put_back` restores it, any number of times. Modules are restored bit for bit and in the same
+    `restore` restores it, any number of times. Modules are restored bit for bit and in the same
     tensors: parameters, gradients, buffers (ranges, noise clocks, norm statistics), bits and modes.
     Other objects are restored through their `load_state_dict`.
 
     >>> layer = nn.Linear(2, 2)
     >>> before = Snapshot(layer)
     >>> _ = layer.weight.data.zero_(), torch.rand(3)
-    >>> before.put_back()
+    >>> before.restore()
     >>> bool(layer.weight.any())
     True
     """
@@ -61,12 +61,12 @@ class Snapshot:
         self._others = [(other, copy.deepcopy(other.state_dict())) for other in plain]
         self._random = _random_state()
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Restore everything; the model last, since a scheduler among the others sets its bits."""
         for other, state in self._others:
             other.load_state_dict(copy.deepcopy(state))  # an optimizer keeps the tensors
         for state in self._modules:
-            state.put_back()
+            state.restore()
         _restore_random_state(self._random)
 
 
@@ -87,7 +87,7 @@ class _ModuleState:
         self._layers = [(layer, _own(layer), dict(vars(layer.shared))) for layer in layers]
 
     @torch.no_grad()
-    def put_back(self) -> None:
+    def restore(self) -> None:
         for layer, own, shared in self._layers:
             vars(layer).update({name: _fresh(value) for name, value in own.items()})
             vars(layer.shared).update(shared)

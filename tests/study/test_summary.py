@@ -153,7 +153,7 @@ def test_difference_and_cost_are_to_the_published_baseline():
 
 
 def suite(values, **changes):
-    """Schedules of rising cost, with a static baseline that is dearest and worst."""
+    """Schedules of rising cost, with a static baseline that is the most expensive and worst."""
     entries = [
         (method(f"s{i}", f"CR:3-8:{i + 1}", changes={"name": f"s{i}"}), {0: value}, 10.0 + i)
         for i, value in enumerate(values)

@@ -26,6 +26,8 @@ from bitcycle.registry import Registry
 OPERANDS = ("weight", "act", "error")  # the roles that are multiplied
 FIXED = "fixed"  # always float32: the coefficients of a graph's edges
 ONES = "ones"  # edges without coefficients, one bit each: a MAC is an addition
+_UNKNOWN = "aggregation over edges"
+_SUMS = ("add", "sum", "mean")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,11 +138,11 @@ class Call:
         return self.has_graph and any(t is not None and t.requires_grad for t in tensors)
 
 
-Counter = Callable[[Call], list[Product]]
-COUNTERS: Registry[Counter] = Registry("MAC counter", "bitcycle.cost")
+MacCounter = Callable[[Call], list[Product]]
+COUNTERS: Registry[MacCounter] = Registry("MAC counter", "bitcycle.cost")
 
 
-def find_counter(kind: type[nn.Module]) -> tuple[type[nn.Module], Counter] | None:
+def find_counter(kind: type[nn.Module]) -> tuple[type[nn.Module], MacCounter] | None:
     """The counter of a type or of its nearest base class, with the class that has it.
 
     >>> class MyLinear(nn.Linear): ...
@@ -476,10 +478,6 @@ def count_attention_sum(call: Call) -> list[Product]:
 def count_aggregation(call: Call) -> list[Product]:
     """Any other aggregation. Its linear layers have rows of their own."""
     raise UncountedError(_UNKNOWN)
-
-
-_UNKNOWN = "aggregation over edges"
-_SUMS = ("add", "sum", "mean")
 
 
 def _summing_module(call: Call) -> Any:

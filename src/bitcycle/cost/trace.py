@@ -24,7 +24,7 @@ from bitcycle.cost.count import (
     ONES,
     OPERANDS,
     Call,
-    Counter,
+    MacCounter,
     Product,
     UncountedError,
     add_up,
@@ -193,7 +193,7 @@ class _Tally:
         for e in named_modules(model):  # types with a counter that cannot be converted
             if id(e.module) not in self.candidates and find_counter(type(e.module)) is not None:
                 self.candidates[id(e.module)] = Candidate(e.module, e.names, e.parents)
-        self.counters: dict[int, Counter] = {}
+        self.counters: dict[int, MacCounter] = {}
         self.changed: set[int] = set()  # with a forward of their own: the watch checks them
         for key, candidate in self.candidates.items():
             if (found := find_counter(type(candidate.module))) is not None:
@@ -257,7 +257,7 @@ class _Tally:
         uncounted = []
         for key, candidate in self.candidates.items():
             is_known = key not in self.changed or (
-                key in self.counters and watch.take_back(candidate.name, self.num_calls[key])
+                key in self.counters and watch.discard(candidate.name, self.num_calls[key])
             )
             if is_known and self.products[key]:
                 rows[candidate.name] = candidate.module, self.products[key]
@@ -338,7 +338,7 @@ class ProductCounter(ProductWatch):  # type: ignore[no-untyped-call]
         self.products.setdefault(place, []).extend(FORMULAS[name](args, result))
         self.num_counted[place] = self.num_counted.get(place, 0) + 1
 
-    def take_back(self, place: str, num_calls: int) -> bool:
+    def discard(self, place: str, num_calls: int) -> bool:
         """Forget what ran in a module, if that was one product per call; return whether it was."""
         named = [found for found in self.found if found[0] == place]
         if sum(self.found[n] for n in named) + self.num_counted.get(place, 0) != num_calls:

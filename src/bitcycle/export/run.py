@@ -55,7 +55,7 @@ class RunExport:
             f"wrote {file.path}: {file.num_bytes:,} bytes, {share:.0%} of float32; "
             f"step {self.step} at {self.precision}"
         ]
-        lines += [f"  {count} {way}" for way, count in sorted(file.ways.items())]
+        lines += [f"  {count} {text}" for text, count in sorted(file.ways.items())]
         if file.to == "torch" and "a" in self.precision:
             lines.append("  weights on their grids, activations float32: compared so with the run")
         lines.append(

@@ -29,7 +29,7 @@ class Kernel(Protocol):
 
     @property
     def second_dtype(self) -> torch.dtype:
-        """Of the second operand's codes; the first operand's and the error's are uint8."""
+        """Return the dtype of the second operand's codes; the others' codes are uint8."""
 
     def output(self, geometry: Geometry, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
         """act x weight (+ float bias)."""

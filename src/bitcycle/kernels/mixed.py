@@ -22,7 +22,7 @@ class Mixed:
 
     @property
     def name(self) -> str:
-        """Such as int8/bf16/int8."""
+        """Return the names of the parts, such as int8/bf16/int8."""
         return "/".join(part.name for part in self.parts)
 
     @property
@@ -33,7 +33,7 @@ class Mixed:
 
     @property
     def rounding(self) -> float:
-        """That of the coarsest part."""
+        """Return the rounding of the coarsest part."""
         return max(part.rounding for part in self.parts)
 
     def output(self, geometry: Geometry, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
