@@ -52,7 +52,7 @@ OURS: dict[str, set[str]] = {
         "analysis",
         "study",
         "train",
-    },  # fmt: skip
+    },
     "integrations": BELOW_CORE | CORE,
     "__main__": {"cli"},
     "cli": UP_TO_ANALYSIS | {"study", "landscape", "export", "bench", "report", "integrations"},

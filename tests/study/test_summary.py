@@ -169,7 +169,7 @@ def test_the_relation_is_over_the_methods_whose_bits_change():
     assert [each.label for each in group.front] == ["s0", "s1", "s3", "s4"]
 
 
-def test_dearer_is_better_counts_as_positive_for_a_perplexity_too():
+def test_more_expensive_is_better_counts_as_positive_for_a_perplexity_too():
     group = suite([5.0, 4.0, 3.0, 2.0])
     assert cost_correlation(group).rho == -1
     assert cost_correlation(replace(group, higher_is_better=False)).rho == 1

@@ -61,7 +61,7 @@ def test_float32_is_drawn_above_the_most_bits():
     assert scale.range[1] > scale.height(None)
 
 
-def test_a_plan_has_a_panel_per_line_of_its_table_dearest_first():
+def test_a_plan_has_a_panel_per_line_of_its_table_most_expensive_first():
     found = make_plan()
     title, panels = plan_panels(found, 4)
     rows = [row for row, _ in found.lines()[:4]]
