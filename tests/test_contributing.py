@@ -1,5 +1,6 @@
 """The tree and the walks of CONTRIBUTING.md are those of the source."""
 
+import ast
 import inspect
 import re
 import sys
@@ -15,11 +16,10 @@ from torch import nn
 import bitcycle as bc
 from bitcycle.recipes import recipe
 from bitcycle.train import CheckpointConfig
+from tests.test_layering import imports_of, part_of
 
 PACKAGE = Path(bc.__file__).parent
 TEXT = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
-# files that a reader need not know to find the others
-SMALL = {"__init__", "__main__", "extras", "lazy", "version", "warnings"}
 
 
 def block_after(sentence: str) -> list[str]:
@@ -48,13 +48,31 @@ def find(file: str, name: str) -> object:
     return thing
 
 
-def test_the_tree_has_every_package_and_file_of_the_top_level():
+def tree() -> list[str]:
+    """The packages and files of the tree, in its order."""
     lines = [line for line in block_after("## The tree") if line.startswith("  ")]
     words = [re.split(r"\s{3,}", line.strip())[0].split("  ") for line in lines]
-    listed = {word.strip().removesuffix("/") for names in words for word in names}
+    return [word.strip().removesuffix("/") for names in words for word in names]
+
+
+def test_the_tree_has_every_package_and_file_of_the_top_level():
     packages = {p.name for p in PACKAGE.iterdir() if (p / "__init__.py").exists()}
-    files = {p.stem for p in PACKAGE.glob("*.py")} - SMALL
-    assert listed == packages | files
+    files = {p.stem for p in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
+    assert sorted(tree()) == sorted(packages | files)
+    assert len(block_after("## The tree")) <= 20
+
+
+def test_a_file_imports_only_files_above_it_in_the_tree():
+    parts = tree()
+    wrong = []
+    for path in sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyi")]):
+        if (part := part_of(path)) not in parts:  # __init__ and __main__
+            continue
+        package = ".".join(["bitcycle", *path.relative_to(PACKAGE).parts[:-1]])
+        imported = imports_of(ast.parse(path.read_text(encoding="utf-8")), package)
+        below = {name.split(".")[1] for name in imported if name.startswith("bitcycle.")}
+        wrong += [(part, name) for name in below if name in parts[parts.index(part) + 1 :]]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("walk", WALKS)

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import bitcycle as bc
+from bitcycle.model_precision import describe_bits
 from tests.toys import linears, naive_linear, net, randn
 
 
@@ -98,3 +99,9 @@ def test_bits_set_inside_a_with_do_not_survive_it():
     with bc.at_precision(model, "w2"):
         bc.set_precision(model, "w5")
     assert bits_of(model) == ["fp32"] * 3
+
+
+def test_bits_are_short_text_also_when_layers_differ():
+    assert describe_bits(bc.Precision(weight=4)) == "w4"
+    rows = {"a": bc.Precision(weight=4), "b": bc.Precision(weight=8), "c": bc.Precision(weight=4)}
+    assert describe_bits(rows) == "w4 / w8 by layer"

@@ -90,7 +90,7 @@ def test_layers_with_bits_of_their_own_are_reported_briefly():
     model = bc.quantize_model(linears(4, 4, 4))
     bits = bc.PrecisionScheduler(model, forward={"0": 4, "1": 8}, total_steps=4)
     model(torch.full((2, 4), float("nan")))
-    with pytest.raises(bc.NonFiniteError, match=r"bits: w4a4, w8a8 by layer"):
+    with pytest.raises(bc.NonFiniteError, match=r"bits: w4a4 / w8a8 by layer"):
         bits.step()
 
 

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, ReduceLROnPlat
 from torch.optim.swa_utils import AveragedModel
 
 import bitcycle as bc
-from bitcycle.snapshot import Snapshot
+from bitcycle.snapshot import Snapshot, preserved
 from tests.toys import net, randn
 
 
@@ -62,7 +62,7 @@ def test_a_model_comes_back_with_gradients_buffers_bits_clocks_and_modes(model, 
     bc.PrecisionScheduler(model, forward="CR:3-8:1", backward=8, total_steps=9).step()
     train(model, optimizer)
     model.eval()
-    snapshot.put_back()
+    snapshot.restore()
     assert_same(everything(model), before)
 
 
@@ -77,9 +77,9 @@ def test_training_goes_on_as_if_nothing_had_been_in_between(model):
     train(model, optimizer)
     snapshot = Snapshot(model, [optimizer])
     expected = rest(model, optimizer)
-    snapshot.put_back()
+    snapshot.restore()
     assert_same(rest(model, optimizer), expected)
-    snapshot.put_back()  # as often as one likes
+    snapshot.restore()  # as often as one likes
     assert_same(rest(model, optimizer), expected)
 
 
@@ -100,7 +100,7 @@ def test_optimizer_and_learning_rate_come_back(model, make):
     for _ in range(3):
         scheduler.step(1.0) if isinstance(scheduler, ReduceLROnPlateau) else scheduler.step()
     assert optimizer.param_groups[0]["lr"] != 0.1
-    snapshot.put_back()
+    snapshot.restore()
     assert optimizer.param_groups[0]["lr"] == 0.1
     assert not optimizer.state
     assert dict(scheduler.state_dict()) == state
@@ -112,7 +112,7 @@ def test_a_scheduler_of_bits_comes_back_with_its_step(model):
     before, snapshot = everything(model), Snapshot(model, [bits])
     for _ in range(4):
         bits.step()
-    snapshot.put_back()
+    snapshot.restore()
     assert bits.step_count == 1
     assert_same(everything(model), before)
 
@@ -123,7 +123,7 @@ def test_averaged_weights_come_back_like_the_model(model):
     before = everything(average)
     train(model, SGD(model.parameters(), lr=0.1))
     average.update_parameters(model)
-    snapshot.put_back()
+    snapshot.restore()
     assert_same(everything(average), before)
 
 
@@ -134,10 +134,17 @@ def test_random_generators_come_back():
     snapshot = Snapshot(nn.Linear(1, 1))
     first = draw()
     assert draw() != first
-    snapshot.put_back()
+    snapshot.restore()
     assert draw() == first
 
 
 def test_what_has_no_state_is_refused():
     with pytest.raises(TypeError, match="a list cannot be restored.*no state_dict"):
         Snapshot(nn.Linear(1, 1), [[]])
+
+
+def test_gradients_are_on_while_a_model_is_preserved_and_as_before_after_it() -> None:
+    with torch.no_grad():
+        with preserved(nn.Linear(1, 1)):
+            assert torch.is_grad_enabled()
+        assert not torch.is_grad_enabled()

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
-from bitcycle.kernels import Kernel, ask_kernel, make_kernel
-from bitcycle.kernels.base import PRODUCTS
+from bitcycle.kernels import Kernel, make_kernel, requested_kernel
+from bitcycle.kernels.base import MATMULS
 from bitcycle.kernels.choice import MAX_CODE_BITS
 from bitcycle.matmul import MatMul
 from bitcycle.nn.activations import MaskedModule, can_convert_activation, convert_activation
@@ -43,6 +43,21 @@ from bitcycle.patterns import (
 )
 from bitcycle.precision import Precision, check_bits
 from bitcycle.quantizers.base import Quantizer, make_quantizer
+
+# Types that multiply, besides those with a registered layer; the audit lists all of them.
+_MULTIPLYING = (
+    nn.Linear, nn.modules.conv._ConvNd, nn.Bilinear, nn.RNNBase, nn.RNNCellBase,
+    nn.MultiheadAttention, MatMul,
+)  # fmt: skip
+# The same by name, without importing their packages; and why they stay float without a registered
+# layer.
+_MULTIPLYING_NAMES = {
+    "torch_geometric.nn.conv.message_passing.MessagePassing": (
+        "aggregates in float32: no quantized layer for its type"
+    ),
+}
+# Types that multiply, by the names of scripted modules.
+_SCRIPTED = {"Linear", *(f"Conv{t}{d}d" for t in ("", "Transpose") for d in (1, 2, 3))}
 
 
 def quantize_model(
@@ -166,7 +181,7 @@ def _convert(
 
 
 def _choose_kernel(name: str, rules: Quantizer, device: torch.device | None) -> tuple[Kernel, str]:
-    kernel, reason = ask_kernel(
+    kernel, reason = requested_kernel(
         name,
         weight_grids=rules.weight_grids,
         device_type="cpu" if device is None else device.type,
@@ -183,7 +198,7 @@ def _choose_kernel(name: str, rules: Quantizer, device: torch.device | None) -> 
 def _float_products(kernel: Kernel, rules: Quantizer) -> list[str]:
     """Why products of a kernel that multiplies codes stay float32 with this quantizer."""
     parts = kernel.name.split("/")
-    by_product = dict(zip(PRODUCTS, parts if len(parts) > 1 else parts * 3, strict=True))
+    by_product = dict(zip(MATMULS, parts if len(parts) > 1 else parts * 3, strict=True))
     tensor, rules = torch.zeros(2, 2), without_sync(rules)
     multiplying = {p for p, part in by_product.items() if part in ("int8", "bf16")}
     if rules.range_of("error", tensor)[0].numel() > 1:
@@ -275,19 +290,6 @@ def float_state_dict(model: nn.Module) -> dict[str, Tensor]:
 
 # -- what can be converted ------------------------------------------------------------------------
 
-# Types that multiply, besides those with a registered layer; the audit lists all of them.
-_MULTIPLYING = (
-    nn.Linear, nn.modules.conv._ConvNd, nn.Bilinear, nn.RNNBase, nn.RNNCellBase,
-    nn.MultiheadAttention, MatMul,
-)  # fmt: skip
-# The same by name, without importing their packages; and why they stay float without a registered
-# layer.
-_MULTIPLYING_NAMES = {
-    "torch_geometric.nn.conv.message_passing.MessagePassing": (
-        "aggregates in float32: no quantized layer for its type"
-    ),
-}
-
 
 @dataclass
 class Candidate(NamedModule):
@@ -349,9 +351,6 @@ def _multiplies(module: nn.Module) -> bool:
         or any(qualified_name(base) in _MULTIPLYING_NAMES for base in kind.__mro__)
         or (isinstance(module, torch.jit.ScriptModule) and _scripted_name(module) in _SCRIPTED)
     )
-
-
-_SCRIPTED = {"Linear", *(f"Conv{t}{d}d" for t in ("", "Transpose") for d in (1, 2, 3))}
 
 
 def _scripted_name(module: torch.jit.ScriptModule) -> str:

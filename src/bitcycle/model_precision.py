@@ -75,6 +75,17 @@ def get_precision(model: nn.Module) -> ModelPrecision:
     return {entry.name: layer.precision for entry, layer in layers}
 
 
+def describe_bits(precision: ModelPrecision) -> str:
+    """The bits of all layers as text, or the distinct ones if layers differ.
+
+    >>> describe_bits({"0": Precision(weight=4), "1": Precision()})
+    'fp32 / w4 by layer'
+    """
+    if isinstance(precision, Precision):
+        return str(precision)
+    return " / ".join(sorted({str(bits) for bits in precision.values()})) + " by layer"
+
+
 @contextmanager
 def at_precision(model: nn.Module, precision: Assignment) -> Iterator[nn.Module]:
     """Set other bits inside a `with` block; every layer's own bits are restored after it.

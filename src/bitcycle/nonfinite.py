@@ -12,10 +12,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bitcycle.model_precision import ModelPrecision
+from bitcycle.model_precision import ModelPrecision, describe_bits
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nn.product import LEVELS
 from bitcycle.warnings import BitcycleWarning
+
+_Precision = ModelPrecision | Callable[[], ModelPrecision]
 
 
 class NonFiniteError(ArithmeticError):
@@ -31,7 +33,7 @@ class NonFiniteCheck:
 
     def __init__(self, names: list[str], layers: list[QuantizedLayer]) -> None:
         self._names, self._layers = names, layers
-        self._pending: tuple[Tensor, torch.Event, int, object] | None = None
+        self._pending: tuple[Tensor, torch.Event, int, _Precision] | None = None
 
     def clear(self) -> None:
         """Discard what was recorded earlier, by another run."""
@@ -44,7 +46,7 @@ class NonFiniteCheck:
     def check(
         self,
         step: int,
-        precision: ModelPrecision | Callable[[], ModelPrecision],
+        precision: _Precision,
         *,
         action: Literal["raise", "warn"] = "raise",
         can_wait: bool = False,
@@ -72,27 +74,21 @@ class NonFiniteCheck:
             self._pending = None
             self._report(host, step, precision, action)
 
-    def _report(self, table: Tensor, step: int, precision: object, action: str) -> None:
+    def _report(self, table: Tensor, step: int, precision: _Precision, action: str) -> None:
         if bool(torch.isfinite(table).all()):
             return
         self.clear()
         precision = precision() if callable(precision) else precision
         where = describe_nonfinite(self._names, table)
         message = (
-            f"NaN or infinity at step {step} in {where}; bits: {_shorten(precision)}. The learning "
-            "rate or the bits may be too aggressive: bitcycle.collect(model) shows the layers' "
-            "statistics. Where such steps are expected and skipped (a GradScaler), build the "
-            "scheduler with nonfinite='warn' or 'ignore'"
+            f"NaN or infinity at step {step} in {where}; bits: {describe_bits(precision)}. The "
+            "learning rate or the bits may be too aggressive: bitcycle.collect(model) shows the "
+            "layers' statistics. Where such steps are expected and skipped (a GradScaler), build "
+            "the scheduler with nonfinite='warn' or 'ignore'"
         )
         if action == "raise":
             raise NonFiniteError(message)
         warnings.warn(message, BitcycleWarning, stacklevel=4)
-
-
-def _shorten(precision: object) -> str:
-    if not isinstance(precision, dict):
-        return str(precision)
-    return ", ".join(sorted({str(bits) for bits in precision.values()})) + " by layer"
 
 
 def describe_nonfinite(names: list[str], table: Tensor) -> str:

@@ -155,7 +155,7 @@ def run_range_test(
             set_precision(model, precision_at(each))  # type: ignore[arg-type]
         for number, bits in enumerate(range(low, high + 1)):
             if reset or (history and math.isnan(history[-1][1])):
-                start.put_back()
+                start.restore()
             set_precision(model, precision_at(bits))  # type: ignore[arg-type]
             before = number * steps_per_precision
             for step in range(steps_per_precision):
@@ -172,11 +172,11 @@ def run_range_test(
             if stop_early and curve().passes(bits):
                 break
     finally:
-        start.put_back()
-    return _judge(curve(), high, backward=backward, reset=reset, find_upper=find_upper)
+        start.restore()
+    return _make_result(curve(), high, backward=backward, reset=reset, find_upper=find_upper)
 
 
-def _judge(
+def _make_result(
     curve: RangeCurve, high: int, *, backward: Bits, reset: bool, find_upper: bool
 ) -> RangeTest:
     low, upper = curve.first_passing, curve.upper_bound
@@ -236,7 +236,7 @@ class _Trainer:
                 "train_step changed the bits of the model, which the range test sets; remove the "
                 "PrecisionScheduler's step() from it"
             )
-        if not math.isfinite(metric) or self._is_ruined(look=is_last):
+        if not math.isfinite(metric) or self._has_diverged(look=is_last):
             metric = math.nan
         metric = self._over_processes(metric)
         return metric if math.isfinite(metric) else math.nan
@@ -249,7 +249,7 @@ class _Trainer:
                 f"train_step must return the {self._name} as a number, got {metric!r:.80}"
             ) from None
 
-    def _is_ruined(self, *, look: bool) -> bool:
+    def _has_diverged(self, *, look: bool) -> bool:
         """Whether the weights are NaN; checked if `look`, or if a NaN reached a layer.
 
         A NaN in a layer need not reach the weights: a GradScaler skips such steps.
@@ -299,7 +299,7 @@ class RangeTest:
         return f"{self.curve}\n\nlower bound {self.low}, upper bound {self.high}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Only JSON types."""
+        """Return a dict of JSON types."""
         return {
             "low": self.low,
             "high": self.high,
@@ -436,7 +436,7 @@ class RangeCurve:
         return "yes" if self.passes(bits) else "no"
 
     def to_dict(self) -> dict[str, Any]:
-        """Only JSON types, with None for NaN: the metrics, window means and gains."""
+        """Return a dict of JSON types, with None for NaN: the metrics, window means and gains."""
         return {
             "name": self.name,
             "window": self.window,

@@ -1,10 +1,15 @@
-"""Save the state of a training in memory and restore it: model, optimizers, random generators."""
+"""Save the state of a training in memory and restore it: model, optimizers, random generators.
+
+`Snapshot` restores everything, any number of times. `preserved` is for a pass that must leave no
+trace: it restores buffers and random states after a `with` block.
+"""
 
 from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -30,14 +35,14 @@ class Stateful(Protocol):
 class Snapshot:
     """The state of a model, of `others` and of the random generators.
 
-    `put_back` restores it, any number of times. Modules are restored bit for bit and in the same
+    `restore` restores it, any number of times. Modules are restored bit for bit and in the same
     tensors: parameters, gradients, buffers (ranges, noise clocks, norm statistics), bits and modes.
     Other objects are restored through their `load_state_dict`.
 
     >>> layer = nn.Linear(2, 2)
     >>> before = Snapshot(layer)
     >>> _ = layer.weight.data.zero_(), torch.rand(3)
-    >>> before.put_back()
+    >>> before.restore()
     >>> bool(layer.weight.any())
     True
     """
@@ -56,12 +61,12 @@ class Snapshot:
         self._others = [(other, copy.deepcopy(other.state_dict())) for other in plain]
         self._random = _random_state()
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Restore everything; the model last, since a scheduler among the others sets its bits."""
         for other, state in self._others:
             other.load_state_dict(copy.deepcopy(state))  # an optimizer keeps the tensors
         for state in self._modules:
-            state.put_back()
+            state.restore()
         _restore_random_state(self._random)
 
 
@@ -82,7 +87,7 @@ class _ModuleState:
         self._layers = [(layer, _own(layer), dict(vars(layer.shared))) for layer in layers]
 
     @torch.no_grad()
-    def put_back(self) -> None:
+    def restore(self) -> None:
         for layer, own, shared in self._layers:
             vars(layer).update({name: _fresh(value) for name, value in own.items()})
             vars(layer.shared).update(shared)
@@ -129,3 +134,30 @@ def _restore_random_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"]:
         torch.cuda.set_rng_state_all(state["cuda"])
+
+
+@contextmanager
+def preserved(model: nn.Module) -> Iterator[None]:
+    """Run with gradients on, and restore random states and buffers afterwards."""
+    buffers = [
+        (module, name, buffer, None if buffer.is_meta else buffer.detach().clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    has_fast_path = torch.backends.mha.get_fastpath_enabled()
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(list(devices)))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        torch.backends.mha.set_fastpath_enabled(False)  # it skips the modules it runs
+        try:
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(has_fast_path)
+            for module, name, buffer, values in buffers:
+                module._buffers[name] = buffer
+                if values is not None and not torch.equal(buffer, values):
+                    with torch.no_grad():
+                        buffer.copy_(values)

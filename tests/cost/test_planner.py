@@ -67,7 +67,7 @@ def test_the_numbers_of_a_row_are_those_of_its_preview() -> None:
         assert (row.last, row.ends_at_top) == (preview.last, preview.ends_at_top)
 
 
-def test_exactly_the_candidates_within_the_budget_are_listed_dearest_first() -> None:
+def test_exactly_the_candidates_within_the_budget_are_listed_most_expensive_first() -> None:
     everything, some = make_plan(saving=0.0), make_plan(saving=0.4)
     fitting = [row for row in everything.rows if row.bitops <= 0.6 * everything.upper_bound]
     assert 0 < len(fitting) < len(everything.rows)

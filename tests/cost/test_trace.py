@@ -10,7 +10,6 @@ from torch import nn
 import bitcycle as bc
 from bitcycle.cost import LayerMacs, count_macs
 from bitcycle.cost.count import FIXED, layer_products
-from bitcycle.cost.trace import preserved
 from bitcycle.models import build_model
 from tests import toys
 from tests.cost.flops import counted_macs, measured_macs
@@ -337,10 +336,3 @@ def test_no_hook_stays_behind_even_when_the_model_fails() -> None:
     assert not nn.modules.module._has_any_global_hook()
     assert not model._forward_hooks
     assert model.training
-
-
-def test_gradients_are_on_inside_and_as_before_outside() -> None:
-    with torch.no_grad():
-        with preserved(nn.Linear(1, 1)):
-            assert torch.is_grad_enabled()
-        assert not torch.is_grad_enabled()

@@ -13,10 +13,10 @@ from bitcycle.kernels import (
     ConvGeometry,
     LinearGeometry,
     MatMulGeometry,
-    ask_kernel,
     choice,
     decide_kernel,
     make_kernel,
+    requested_kernel,
 )
 from bitcycle.kernels.measure import Recurrence
 
@@ -59,19 +59,19 @@ def exact(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
 
 @pytest.mark.parametrize("name", ["simulate", "dequantize", "int8/dequantize/int8"])
 def test_a_kernel_asked_for_by_name_is_taken(name: str) -> None:
-    kernel, reason = ask_kernel(name, weight_grids=1, device_type="cpu")
+    kernel, reason = requested_kernel(name, weight_grids=1, device_type="cpu")
     assert kernel == make_kernel(name)
     assert reason == "asked for"
 
 
 def test_auto_waits_for_the_shapes() -> None:
-    kernel, reason = ask_kernel("auto", weight_grids=1, device_type="cpu")
+    kernel, reason = requested_kernel("auto", weight_grids=1, device_type="cpu")
     assert kernel is UNDECIDED
     assert reason == "auto: decided at the first training step with bits"
 
 
 def test_int8_takes_bf16_for_the_product_that_cannot_stay_integer(bf16: bool, exact: int) -> None:
-    kernel, reason = ask_kernel("int8", weight_grids=1, device_type="cpu")
+    kernel, reason = requested_kernel("int8", weight_grids=1, device_type="cpu")
     if bf16:
         assert kernel.name == "int8/bf16/int8"
         assert reason.startswith("asked for; grad_input in bf16: the weight's scales lie on the")
@@ -82,14 +82,14 @@ def test_int8_takes_bf16_for_the_product_that_cannot_stay_integer(bf16: bool, ex
 
 
 def test_int8_is_all_integer_where_grad_input_has_a_grid_of_its_own(bf16: bool, exact: int) -> None:
-    kernel, reason = ask_kernel("int8", weight_grids=2, device_type="cpu")
+    kernel, reason = requested_kernel("int8", weight_grids=2, device_type="cpu")
     assert kernel is KERNELS["int8"]
     assert reason.startswith("asked for")
     assert ("exact here up to" in reason) == (exact < 16)
 
 
 def test_bf16_on_a_processor_without_it_says_so(bf16: bool) -> None:
-    kernel, reason = ask_kernel("bf16", weight_grids=1, device_type="cpu")
+    kernel, reason = requested_kernel("bf16", weight_grids=1, device_type="cpu")
     assert kernel is KERNELS["bf16"]
     slow = "asked for; this processor has no bf16 arithmetic: expect it to be slow"
     assert reason == ("asked for" if bf16 else slow)

@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from bitcycle.kernels import ConvGeometry, LinearGeometry, MatMulGeometry, measure
-from bitcycle.kernels.measure import Case, Recurrence, count_macs, time_products
+from bitcycle.kernels.measure import Case, Recurrence, output_macs, time_products
 
 from .operands import counted
 
@@ -43,7 +43,7 @@ def test_multiplications_are_counted_from_the_shapes() -> None:
         (MATMUL, 2 * 4 * 6 * 5),
         (TRANSPOSED, 3 * 4 * 8 * 5 * 3),
     ):
-        assert count_macs(case) == macs
+        assert output_macs(case) == macs
 
 
 @pytest.mark.parametrize("case", [LINEAR, CONV, MATMUL, TRANSPOSED])
@@ -102,14 +102,14 @@ def test_a_hopeless_kernel_is_tried_twice_only(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_large_batches_are_measured_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "MAX_MACS", count_macs(LINEAR) // 2)
-    assert count_macs(measure.capped(LINEAR)) <= measure.MAX_MACS
+    monkeypatch.setattr(measure, "MAX_MACS", output_macs(LINEAR) // 2)
+    assert output_macs(measure.capped(LINEAR)) <= measure.MAX_MACS
     assert measure.capped(MATMUL) == MATMUL
 
 
 def test_of_many_outputs_a_part_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = replace(LINEAR, w_shape=(100, 6))
-    monkeypatch.setattr(measure, "MAX_MACS", count_macs(wide) // 4)
+    monkeypatch.setattr(measure, "MAX_MACS", output_macs(wide) // 4)
     part = measure.capped(wide)
     assert (part.a_shape, part.w_shape, part.share) == (wide.a_shape, (25, 6), 0.25)
 
@@ -139,6 +139,6 @@ def test_every_time_step_counts_and_as_much_of_them_as_of_the_batch(monkeypatch)
     monkeypatch.setattr(measure, "_time", lambda product, names, device: dict.fromkeys(names, 1.0))
     times = time_products(RECURRENT, bf16=False)
     assert [by_kernel["int8"] for by_kernel in times] == [1 + 5, 1 + 5, 1 + 1]
-    monkeypatch.setattr(measure, "MAX_MACS", count_macs(RECURRENT) // 2)
+    monkeypatch.setattr(measure, "MAX_MACS", output_macs(RECURRENT) // 2)
     times = time_products(measure.capped(RECURRENT), bf16=False)
     assert [by_kernel["int8"] for by_kernel in times] == [1 + 2.5, 1 + 2.5, 1 + 0.5]

@@ -80,7 +80,7 @@ def test_a_suite_answers_with_the_relation():
     ]
     text = headline(study_result(entries, seeds=(0,), kind="suite"))
     assert "over 7 schedules 0.96 (95 % interval " in text
-    assert "dearer ones end better; on the Pareto front: s0, s1, s2, s4, s5, s6" in text
+    assert "more expensive ones end better; on the Pareto front: s0, s1, s2, s4, s5, s6" in text
 
 
 def test_critical_periods_name_the_deficits_that_harm():

@@ -153,7 +153,7 @@ def test_difference_and_cost_are_to_the_published_baseline():
 
 
 def suite(values, **changes):
-    """Schedules of rising cost, with a static baseline that is dearest and worst."""
+    """Schedules of rising cost, with a static baseline that is the most expensive and worst."""
     entries = [
         (method(f"s{i}", f"CR:3-8:{i + 1}", changes={"name": f"s{i}"}), {0: value}, 10.0 + i)
         for i, value in enumerate(values)
@@ -169,7 +169,7 @@ def test_the_relation_is_over_the_methods_whose_bits_change():
     assert [each.label for each in group.front] == ["s0", "s1", "s3", "s4"]
 
 
-def test_dearer_is_better_counts_as_positive_for_a_perplexity_too():
+def test_more_expensive_is_better_counts_as_positive_for_a_perplexity_too():
     group = suite([5.0, 4.0, 3.0, 2.0])
     assert cost_correlation(group).rho == -1
     assert cost_correlation(replace(group, higher_is_better=False)).rho == 1

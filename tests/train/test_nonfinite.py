@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from bitcycle.nonfinite import NonFiniteError
-from bitcycle.precision import Precision
 from bitcycle.tasks import DataConfig
 from bitcycle.train import (
     CheckpointConfig,
@@ -19,7 +18,7 @@ from bitcycle.train import (
     run,
 )
 from bitcycle.train.checkpoint import Checkpoints
-from bitcycle.train.nonfinite import bits_text, first_nonfinite_module
+from bitcycle.train.nonfinite import first_nonfinite_module
 from tests.train.small import float32, folder_of, small
 
 
@@ -113,9 +112,3 @@ def test_the_first_module_is_found_in_the_order_of_the_calls():
         model.early.bias[0] = math.nan
     assert first_nonfinite_module(model, lambda: model(x)) == "early"
     assert not any(module._forward_hooks for module in model.modules())
-
-
-def test_bits_are_short_text_also_when_layers_differ():
-    assert bits_text(Precision(weight=4)) == "w4"
-    rows = {"a": Precision(weight=4), "b": Precision(weight=8), "c": Precision(weight=4)}
-    assert bits_text(rows) == "w4 / w8 by layer"

@@ -17,9 +17,8 @@ from bitcycle.analysis.numbers import difference_text, fixed, summary_text
 from bitcycle.analysis.statistics import Difference, paired_difference, summarize_values
 from bitcycle.landscape.result import Landscape, Landscapes
 from bitcycle.landscape.sharpness import Sharpness
-from bitcycle.published import read_table
+from bitcycle.published import display_name, read_table
 from bitcycle.range_test import RangeCurve
-from bitcycle.study.catalogue.methods import DATA, NETWORKS
 from bitcycle.tables import escape_markdown
 from bitcycle.train.run_directory import MACHINE
 from tools.results.commands import number_text, portable, recipe_needs_data, training_command
@@ -140,8 +139,7 @@ def _curve(test: Data) -> RangeCurve:
 def _network_of(test: Data) -> str:
     place = test["name"]
     if "model" in test:
-        model = NETWORKS.get(test["model"]) or test["model"].replace("resnet", "ResNet-")
-        place = f"{model} on {DATA.get(test['data'], test['data'])}"
+        place = f"{display_name(test['model'])} on {display_name(test['data'])}"
     return f"{place} (restarted)" if test["plan"]["reset"] else place
 
 

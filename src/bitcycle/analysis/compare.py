@@ -28,6 +28,13 @@ from bitcycle.train.config_file import to_dict
 from bitcycle.train.result import RunResult
 from bitcycle.train.run_directory import RunDirectory
 
+FINAL = "Final: the last weights on the test split"
+BEST = "; best: those with the best validation metric"
+REST = (
+    "; at: the bits of the evaluation. Several seeds: mean ± standard deviation. Cost: training "
+    "BitOPs, the first finished row's = 1."
+)
+
 
 def compare_runs(folders: Iterable[str | Path]) -> Comparison:
     """Read run folders and group the seeds of one configuration; duplicates count once."""
@@ -220,14 +227,6 @@ class RecordedRun:
 
 
 # -- tables and JSON ------------------------------------------------------------------------------
-
-
-FINAL = "Final: the last weights on the test split"
-BEST = "; best: those with the best validation metric"
-REST = (
-    "; at: the bits of the evaluation. Several seeds: mean ± standard deviation. Cost: training "
-    "BitOPs, the first finished row's = 1."
-)
 
 
 def comparison_tables(comparison: Comparison) -> tuple[Table, ...]:

@@ -23,6 +23,11 @@ from bitcycle.tables import text_table
 from bitcycle.train.config import PrecisionConfig
 
 _GRAPH_NOTE = "aggregation is counted on an example graph of two edges per node, not on the data's"
+_TABLES = {  # where -> CSV file, prefix of the model's name, its options
+    "Table 2": ("table2_cifar", "", {"num_classes": 100}),
+    "Fig. 5": ("figure5_cost", "", {"num_classes": 100}),
+    "Table 3": ("table3_imagenet", "imagenet_", {}),
+}
 
 
 def estimate_cost(
@@ -81,7 +86,7 @@ class RunCost:
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Only JSON types."""
+        """Return a dict of JSON types."""
         spec = self.spec
         return {
             "model": spec.model,
@@ -112,13 +117,6 @@ class RunCost:
 
 
 # -- bitcycle cost --paper ------------------------------------------------------------------------
-
-
-_TABLES = {  # where -> CSV file, prefix of the model's name, its options
-    "Table 2": ("table2_cifar", "", {"num_classes": 100}),
-    "Fig. 5": ("figure5_cost", "", {"num_classes": 100}),
-    "Table 3": ("table3_imagenet", "imagenet_", {}),
-}
 
 
 def compare_with_paper() -> PaperComparison:
@@ -231,7 +229,7 @@ class PaperComparison:
     ratios: tuple[RatioRow, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Only JSON types."""
+        """Return a dict of JSON types."""
         return {
             "convention": "paper",
             "costs": [{**asdict(row), "deviation": row.deviation} for row in self.costs],

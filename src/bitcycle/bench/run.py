@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,7 @@ from bitcycle.bench.steps import AUTOCAST, FLOAT, TrainStep, Variant, all_kernel
 from bitcycle.bench.workloads import WORKLOADS
 from bitcycle.extras import MissingExtraError
 from bitcycle.kernels import exact_bits
-from bitcycle.ops import fused
+from bitcycle.ops.fused import compile_after
 from bitcycle.precision import Precision
 from bitcycle.registry import unknown_name
 
@@ -82,7 +82,11 @@ def run_bench(
     share = config.count_steps() // len(names)
     rows: list[StepTime] = []
     sizes: dict[str, str] = {}
-    with torch.random.fork_rng([]), torch.enable_grad(), _compile_at_once(not config.is_quick):
+    # fused kernels are compiled in the warm-up step instead of after several steps
+    compiling: AbstractContextManager[None] = nullcontext()
+    if not config.is_quick:
+        compiling = compile_after(0)
+    with torch.random.fork_rng([]), torch.enable_grad(), compiling:
         for place, name in enumerate(names):
             say(f"[{place + 1}/{len(names)}] {name}")
             try:
@@ -102,18 +106,6 @@ def run_bench(
         budget=config.budget,
         seconds=round(time.monotonic() - began, 3),
     )
-
-
-@contextmanager
-def _compile_at_once(is_on: bool) -> Iterator[None]:
-    """Compile fused kernels in the warm-up step instead of after several steps."""
-    former = fused.WARM_UP
-    try:
-        if is_on:
-            fused.WARM_UP = 0
-        yield
-    finally:
-        fused.WARM_UP = former
 
 
 def _time_workload(

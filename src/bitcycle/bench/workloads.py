@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from bitcycle.matmul import MatMul
 from bitcycle.models import build_model
-from bitcycle.models.imagenet_resnet import Bottleneck, make_group
+from bitcycle.models.base import make_group
+from bitcycle.models.imagenet_resnet import Bottleneck
 
 
 @dataclass(frozen=True, kw_only=True)

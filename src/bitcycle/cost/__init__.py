@@ -7,16 +7,17 @@ bitops.py       training_cost: BitOPs of a run, before it, from the schedules
 meter.py        CostMeter: BitOPs of a run, during it
 planner.py      plan: the schedules that meet a BitOPs budget
 findings.py     what the CPT paper's tables report for or against a schedule
-memory.py       measure_saved: bytes that a training step keeps for backward
+
+`measure_saved`, the bytes that a training step keeps for backward, is from `bitcycle/memory.py`.
 """
 
 from bitcycle.cost.bitops import Cost, training_cost
 from bitcycle.cost.conventions import CONVENTIONS, Convention, LayerCost
 from bitcycle.cost.count import COUNTERS, Call, Product
-from bitcycle.cost.memory import Saved, measure_saved
 from bitcycle.cost.meter import CostMeter
 from bitcycle.cost.planner import Plan, plan
 from bitcycle.cost.trace import LayerMacs, Norm, Trace, count_macs
+from bitcycle.memory import Saved, measure_saved
 
 __all__ = [
     "CONVENTIONS",

@@ -1,9 +1,10 @@
 """The BitOPs of a training run, counted before the run from its schedules.
 
 `training_cost` traces the model once (`cost/trace.py` counts the MACs of every product), evaluates
-the schedules at every step, and multiplies MACs by bits with a convention (`cost/conventions.py`,
-where the formula is). `CostMeter` (`cost/meter.py`) counts the same during a run. Both return a
-`Cost`.
+the schedules at every step, and turns MACs into BitOPs with a convention (`cost/conventions.py`).
+The multiplication MACs x bits x bits is `Product.bitops` in `cost/count.py`; `cost/trace.py` sums
+it over the products of a layer. `CostMeter` (`cost/meter.py`) counts the same during a run. Both
+return a `Cost`.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from typing import Any
 from torch import nn
 
 from bitcycle.cost.conventions import CONVENTIONS, LayerCost, OperandBits, Usage, operand_bits
-from bitcycle.cost.count import MATMULS, OPERANDS
+from bitcycle.cost.count import OPERANDS
 from bitcycle.cost.trace import Trace, count_macs
+from bitcycle.kernels.base import MATMULS
 from bitcycle.model_precision import PrecisionLike
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.patterns import named_modules
@@ -228,7 +230,7 @@ class Cost:
         return [layer.name for layer in self.layers]
 
     def to_dict(self) -> dict[str, Any]:
-        """Only JSON types."""
+        """Return a dict of JSON types."""
         return {
             "convention": self.convention,
             "unit": self.unit,

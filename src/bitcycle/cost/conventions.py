@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from bitcycle.cost.count import MATMULS, OPERANDS
+from bitcycle.cost.count import OPERANDS
 from bitcycle.cost.trace import LayerMacs, Trace
+from bitcycle.kernels.base import MATMULS
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.precision import Precision, cost_bits, is_float
 from bitcycle.registry import Registry

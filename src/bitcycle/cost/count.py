@@ -18,14 +18,16 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves
 
+from bitcycle.kernels.base import MATMULS
 from bitcycle.nn.class_swap import qualified_name
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.registry import Registry
 
-MATMULS = ("output", "grad_input", "grad_weight")
 OPERANDS = ("weight", "act", "error")  # the roles that are multiplied
 FIXED = "fixed"  # always float32: the coefficients of a graph's edges
 ONES = "ones"  # edges without coefficients, one bit each: a MAC is an addition
+_UNKNOWN = "aggregation over edges"
+_SUMS = ("add", "sum", "mean")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,11 +138,11 @@ class Call:
         return self.has_graph and any(t is not None and t.requires_grad for t in tensors)
 
 
-Counter = Callable[[Call], list[Product]]
-COUNTERS: Registry[Counter] = Registry("MAC counter", "bitcycle.cost")
+MacCounter = Callable[[Call], list[Product]]
+COUNTERS: Registry[MacCounter] = Registry("MAC counter", "bitcycle.cost")
 
 
-def find_counter(kind: type[nn.Module]) -> tuple[type[nn.Module], Counter] | None:
+def find_counter(kind: type[nn.Module]) -> tuple[type[nn.Module], MacCounter] | None:
     """The counter of a type or of its nearest base class, with the class that has it.
 
     >>> class MyLinear(nn.Linear): ...
@@ -464,7 +466,7 @@ def count_attention_sum(call: Call) -> list[Product]:
         num_scored = sum(part.shape[0] for part in others if part is not None)
     if module.lin_edge is not None and call.optional(2, "edge_attr") is not None:
         num_scored += num_edges
-    matmuls = ("output", "grad_input", "grad_weight") if call.has_graph else ("output",)
+    matmuls = MATMULS if call.has_graph else MATMULS[:1]
     scores = num_scored * width
     return mixed + [
         Product(matmul=matmul, roles=(FIXED, FIXED), macs=scores, elements=(scores, width))
@@ -476,10 +478,6 @@ def count_attention_sum(call: Call) -> list[Product]:
 def count_aggregation(call: Call) -> list[Product]:
     """Any other aggregation. Its linear layers have rows of their own."""
     raise UncountedError(_UNKNOWN)
-
-
-_UNKNOWN = "aggregation over edges"
-_SUMS = ("add", "sum", "mean")
 
 
 def _summing_module(call: Call) -> Any:

@@ -154,7 +154,10 @@ class CostMeter:
     # -- state ----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Only JSON types. A layer has rows of weight, act and error bits, steps and samples."""
+        """Return a dict of JSON types.
+
+        A layer has rows of weight, act and error bits, steps and samples.
+        """
         self._add_recent()
         return {
             "num_steps": self._num_steps,

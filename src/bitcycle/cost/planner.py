@@ -354,7 +354,7 @@ class PricedSchedule:
         return self.schedule.tier if isinstance(self.schedule, Cycle) else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Only JSON types."""
+        """Return a dict of JSON types."""
         return {
             "forward": self.forward,
             "bitops": self.bitops,
@@ -370,9 +370,9 @@ class PricedSchedule:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The schedules that cost no more than the budget, dearest first; `str()` is a table.
+    """The schedules that cost no more than the budget, most expensive first; `str()` is a table.
 
-    The dearest schedule is the closest to the static upper bound.
+    The most expensive schedule is the closest to the static upper bound.
     """
 
     rows: tuple[PricedSchedule, ...]
@@ -389,7 +389,7 @@ class Plan:
     uncounted: tuple[str, ...]
 
     def to_dict(self, limit: int | None = None) -> dict[str, Any]:
-        """Only JSON types; all rows, or the first `limit`."""
+        """Return a dict of JSON types; all rows, or the first `limit`."""
         plain = {
             name: getattr(self, name)
             for name in ("num_candidates", "budget", "upper_bound", "low", "high", "backward",
@@ -445,7 +445,7 @@ class Plan:
             _legend(known),
         ]
         if hidden := len(lines) - len(shown):
-            parts.insert(2, f"and {hidden:,} more lines, none dearer")
+            parts.insert(2, f"and {hidden:,} more lines, none more expensive")
         if self.uncounted:
             parts.append("\n".join(["not counted:", *(f"  {line}" for line in self.uncounted)]))
         return "\n\n".join(parts)
@@ -466,7 +466,7 @@ class Plan:
                 f"{self.unit}: {compared} ({self.upper_bound:.4g}), over "
                 f"{pluralize(self.total_steps, 'step')} of "
                 f"{pluralize(self.samples_per_step, 'sample')}, convention {self.convention!r}. "
-                "Dearest first.",
+                "Most expensive first.",
                 WIDTH,
             )
         )

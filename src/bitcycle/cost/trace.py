@@ -8,7 +8,7 @@ per operator at the end of this file. `cost/conventions.py` turns the MACs into 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,21 +21,22 @@ from bitcycle.calibrate import call_model
 from bitcycle.convert import Candidate, find_candidates
 from bitcycle.cost.count import (
     FIXED,
-    MATMULS,
     ONES,
     OPERANDS,
     Call,
-    Counter,
+    MacCounter,
     Product,
     UncountedError,
     add_up,
     find_counter,
     layer_products,
 )
+from bitcycle.kernels.base import MATMULS
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nn.third_party import find_layer
 from bitcycle.patterns import named_modules, unwrap
 from bitcycle.schedules.base import check_count
+from bitcycle.snapshot import preserved
 
 _NORMS = {"batch": nn.modules.batchnorm._BatchNorm, "layer": nn.LayerNorm}
 
@@ -73,33 +74,6 @@ def _batch_size(example_inputs: Any) -> int:
     if first is None or first.dim() == 0:
         raise ValueError("example_inputs have no batch dimension: pass batch_size=")
     return first.shape[0]
-
-
-@contextmanager
-def preserved(model: nn.Module) -> Iterator[None]:
-    """Run with gradients on, and restore random states and buffers afterwards."""
-    buffers = [
-        (module, name, buffer, None if buffer.is_meta else buffer.detach().clone())
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
-    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    has_fast_path = torch.backends.mha.get_fastpath_enabled()
-    with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(list(devices)))
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.enable_grad())
-        torch.backends.mha.set_fastpath_enabled(False)  # it skips the modules it runs
-        try:
-            yield
-        finally:
-            torch.backends.mha.set_fastpath_enabled(has_fast_path)
-            for module, name, buffer, values in buffers:
-                module._buffers[name] = buffer
-                if values is not None and not torch.equal(buffer, values):
-                    with torch.no_grad():
-                        buffer.copy_(values)
 
 
 # -- the trace ------------------------------------------------------------------------------------
@@ -219,7 +193,7 @@ class _Tally:
         for e in named_modules(model):  # types with a counter that cannot be converted
             if id(e.module) not in self.candidates and find_counter(type(e.module)) is not None:
                 self.candidates[id(e.module)] = Candidate(e.module, e.names, e.parents)
-        self.counters: dict[int, Counter] = {}
+        self.counters: dict[int, MacCounter] = {}
         self.changed: set[int] = set()  # with a forward of their own: the watch checks them
         for key, candidate in self.candidates.items():
             if (found := find_counter(type(candidate.module))) is not None:
@@ -283,7 +257,7 @@ class _Tally:
         uncounted = []
         for key, candidate in self.candidates.items():
             is_known = key not in self.changed or (
-                key in self.counters and watch.take_back(candidate.name, self.num_calls[key])
+                key in self.counters and watch.discard(candidate.name, self.num_calls[key])
             )
             if is_known and self.products[key]:
                 rows[candidate.name] = candidate.module, self.products[key]
@@ -364,7 +338,7 @@ class ProductCounter(ProductWatch):  # type: ignore[no-untyped-call]
         self.products.setdefault(place, []).extend(FORMULAS[name](args, result))
         self.num_counted[place] = self.num_counted.get(place, 0) + 1
 
-    def take_back(self, place: str, num_calls: int) -> bool:
+    def discard(self, place: str, num_calls: int) -> bool:
         """Forget what ran in a module, if that was one product per call; return whether it was."""
         named = [found for found in self.found if found[0] == place]
         if sum(self.found[n] for n in named) + self.num_counted.get(place, 0) != num_calls:

@@ -131,7 +131,7 @@ class Selection:
 
     @property
     def num_prefetch(self) -> int:
-        """That of the base."""
+        """Return the number of the base."""
         return self.base.num_prefetch
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
 """Counter-based random numbers: a pure function of seed, purpose, epoch and index.
 
-`draw_bits` hashes its keys with the finalizer of SplitMix64 (Steele et
-al., 2014). Unsigned 64-bit arithmetic of numpy is exact and the same on every machine.
+`draw_bits` hashes its keys with the finalizer of SplitMix64 (Steele et al., 2014). Unsigned 64-bit
+arithmetic of numpy is exact and the same on every machine.
 """
 
 from __future__ import annotations

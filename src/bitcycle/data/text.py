@@ -1,6 +1,6 @@
 """Text for language models: Penn Treebank and WikiText as word indices, cut into batches.
 
-`load_corpus` reads the files with the vocabulary of the training text, which is cached. `Streams`
+`read_corpus` reads the files with the vocabulary of the training text, which is cached. `Streams`
 and `StreamPass` cut a text into columns for truncated backpropagation through time (LSTM),
 `Blocks` into independent sequences (transformer).
 """
@@ -99,7 +99,7 @@ def encode(path: Path, vocabulary: tuple[str, ...]) -> Tensor:
     return torch.from_numpy(np.array(encoded, np.int32))
 
 
-def load_corpus(place: Place, file_name: str, below: tuple[str, ...]) -> Corpus:
+def read_corpus(place: Place, file_name: str, below: tuple[str, ...]) -> Corpus:
     """Load three splits with the vocabulary of the training text; {} in the name is the split."""
     folder = place.folder([file_name.format("train")], below=below)
     paths = [place.file(folder, file_name.format(split)) for split in SPLITS]
@@ -131,7 +131,7 @@ dataset(
     source="Tomas Mikolov's simple-examples.tgz (RNNLM toolkit page)",
 )(
     partial(
-        load_corpus,
+        read_corpus,
         file_name="ptb.{}.txt",
         below=("ptb", "PTB", "penn", "simple-examples/data", "data"),
     )
@@ -150,7 +150,7 @@ for _name, _num_words, _size in (
         layout=f"wiki.{{train,valid,test}}.tokens, in the root or {_name}/",
         source=f"the WikiText page of Stephen Merity ({_name}-v1.zip, the word-level version), "
         "unpacked below the root",
-    )(partial(load_corpus, file_name="wiki.{}.tokens", below=(_name,)))
+    )(partial(read_corpus, file_name="wiki.{}.tokens", below=(_name,)))
 
 
 class Streams(StepBatches):

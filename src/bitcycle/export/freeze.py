@@ -80,7 +80,7 @@ class Grid:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Product:
+class FrozenProduct:
     """One product of a layer, with the grids of its two operands; None for a float operand.
 
     row: the row of the layer's activation ranges, which identifies the product. weight: the part of
@@ -107,11 +107,11 @@ class Frozen:
     """A copy of a model in evaluation mode, and its products in the order of their calls."""
 
     model: nn.Module
-    products: list[Product] = field(default_factory=list)
+    products: list[FrozenProduct] = field(default_factory=list)
 
-    def by_layer(self) -> dict[str, dict[int, Product]]:
+    def by_layer(self) -> dict[str, dict[int, FrozenProduct]]:
         """Products by layer and row."""
-        found: dict[str, dict[int, Product]] = {}
+        found: dict[str, dict[int, FrozenProduct]] = {}
         for product in self.products:
             found.setdefault(product.layer, {})[product.row] = product
         return found
@@ -182,10 +182,10 @@ def _product(
     second_view: tuple[int, ...] = (),
     input_keep: tuple[int, ...] = (),
     act_row: int = 0,
-) -> Product:
+) -> FrozenProduct:
     first = _act_grid(layer, a, act_row)
     if second == "act":
-        return Product(
+        return FrozenProduct(
             layer=name, row=act_row, first=first, second=_act_grid(layer, w, act_row + 1),
             weight=None,
         )  # fmt: skip
@@ -195,7 +195,7 @@ def _product(
         quantizer = layer.settings.quantizer
         within = quantizer.range_of("weight", weight, second_keep)
         grid = grid_of(quantizer, "weight", weight, layer.control[LEVELS["weight"]], within)
-    return Product(layer=name, row=act_row, first=first, second=grid, weight=weight)
+    return FrozenProduct(layer=name, row=act_row, first=first, second=grid, weight=weight)
 
 
 def _act_grid(layer: QuantizedLayer, x: Tensor, row: int) -> Grid | None:

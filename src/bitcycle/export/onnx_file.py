@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bitcycle.export.freeze import Frozen, Grid, Product
+from bitcycle.export.freeze import Frozen, FrozenProduct, Grid
 from bitcycle.export.metadata import about, check_format
 from bitcycle.extras import require
 from bitcycle.files import write_bytes
@@ -46,7 +46,7 @@ def write_onnx(
     onnx = require("onnx", extra="export", purpose=PURPOSE)
     _check_float32(frozen, inputs)
     facts = about(frozen.model, source)
-    ways = use_codes(frozen)
+    formats = use_codes(frozen)
     inputs = [
         x if x.shape[0] > 1 else torch.cat([x, x]) for x in inputs
     ]  # a batch size of 1 would be fixed
@@ -54,12 +54,12 @@ def write_onnx(
     _strip(proto)
     _pack_4_bit(onnx, proto)
     entry = proto.metadata_props.add()
-    entry.key, entry.value = KEY, json.dumps(facts | {"ways": dict(ways)})
+    entry.key, entry.value = KEY, json.dumps(facts | {"ways": dict(formats)})
     onnx.checker.check_model(proto)
     if proto.ByteSize() > MAX_SIZE:
         raise ValueError("the model is larger than 2 GB, which one ONNX file cannot hold")
     write_bytes(path, proto.SerializeToString())
-    return ways
+    return formats
 
 
 def _check_float32(frozen: Frozen, inputs: Sequence[Tensor]) -> None:
@@ -147,9 +147,9 @@ def carrier_bits(bits: int) -> int:
 
 def use_codes(frozen: Frozen) -> Counter[str]:
     """Make the frozen model multiply from codes; returns how its grids are represented."""
-    ways: Counter[str] = Counter()
+    formats: Counter[str] = Counter()
     if not is_converted(frozen.model):
-        return ways
+        return formats
     products = frozen.by_layer()
     for entry, layer in quantized_layers(frozen.model):
         for row, product in products.get(entry.name, {}).items():
@@ -162,13 +162,13 @@ def use_codes(frozen: Frozen) -> Counter[str]:
                     _register_weight(layer, product, grid)
                 else:
                     _register_grid(layer, name, grid)
-                ways[way_of(grid, is_weight=is_weight)] += 1
+                formats[format_of(grid, is_weight=is_weight)] += 1
         if entry.name in products:
             layer.__dict__["multiply"] = _multiplier(layer, products[entry.name])
-    return ways
+    return formats
 
 
-def way_of(grid: Grid, *, is_weight: bool) -> str:
+def format_of(grid: Grid, *, is_weight: bool) -> str:
     """How ONNX represents a grid, in words."""
     zero = "explicit Add of the real offset" if grid.zero_point is None else "one to one"
     carried = "" if grid.bits in (4, 8) else ", carried in 8 bits"
@@ -176,7 +176,7 @@ def way_of(grid: Grid, *, is_weight: bool) -> str:
     return f"{'weights' if is_weight else 'inputs'} of {grid.bits} bits: {zero}{carried}{clipped}"
 
 
-def _check_bits(product: Product) -> None:
+def _check_bits(product: FrozenProduct) -> None:
     for grid in (product.first, product.second):
         if grid is not None and grid.bits > MAX_BITS:
             raise ValueError(
@@ -193,7 +193,7 @@ def _clip_limits(grid: Grid | None) -> Limits:
     return float(low.min()), float(high.max())
 
 
-def _multiplier(layer: QuantizedLayer, products: dict[int, Product]) -> Callable[..., Tensor]:
+def _multiplier(layer: QuantizedLayer, products: dict[int, FrozenProduct]) -> Callable[..., Tensor]:
     ends = {
         row: (_clip_limits(each.first), _clip_limits(each.second)) for row, each in products.items()
     }
@@ -241,7 +241,7 @@ def _quantize_input(
     return x if offset is None else x + offset
 
 
-def _register_weight(layer: QuantizedLayer, product: Product, grid: Grid) -> None:
+def _register_weight(layer: QuantizedLayer, product: FrozenProduct, grid: Grid) -> None:
     row, carrier, zero = product.row, carrier_bits(grid.bits), grid.zero_point
     if sum(size > 1 for size in grid.scale.shape) > 1:
         raise ValueError(

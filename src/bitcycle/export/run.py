@@ -18,7 +18,7 @@ from bitcycle.export.model import (
     export_model,
     load_exported,
 )
-from bitcycle.model_precision import at_precision, get_precision, quantized_layers
+from bitcycle.model_precision import ModelPrecision, at_precision, get_precision, quantized_layers
 from bitcycle.precision import Precision
 from bitcycle.tasks import Split, Task
 from bitcycle.train.checkpoint import CheckpointError, Checkpoints
@@ -36,8 +36,7 @@ from bitcycle.train.run_directory import RunDirectory
 from bitcycle.train.session import Session, build_session, preserve_torch_settings
 
 METRIC_TOLERANCE = 0.01  # relative to the run's metric
-FLOAT_BITS = 12  # a float model differs only in the order of sums
-ModelPrecision = Precision | dict[str, Precision]
+MAX_TOLERANCE_BITS = 12  # a float model differs only in the order of sums: by 2**-12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +55,7 @@ class RunExport:
             f"wrote {file.path}: {file.num_bytes:,} bytes, {share:.0%} of float32; "
             f"step {self.step} at {self.precision}"
         ]
-        lines += [f"  {count} {way}" for way, count in sorted(file.ways.items())]
+        lines += [f"  {count} {text}" for text, count in sorted(file.ways.items())]
         if file.to == "torch" and "a" in self.precision:
             lines.append("  weights on their grids, activations float32: compared so with the run")
         lines.append(
@@ -213,8 +212,9 @@ def _own_bits(model: nn.Module) -> ModelPrecision:
 
 
 def _fewest_bits(model: nn.Module) -> int:
-    """The fewest bits of a weight or an activation."""
+    """The fewest bits of a weight or an activation, and at most MAX_TOLERANCE_BITS."""
     if not is_converted(model):
-        return FLOAT_BITS
+        return MAX_TOLERANCE_BITS
     each = [layer.precision for _, layer in quantized_layers(model)]
-    return min([FLOAT_BITS, *(b for p in each for b in (p.weight, p.act) if b is not None)])
+    bits = [b for p in each for b in (p.weight, p.act) if b is not None]
+    return min([MAX_TOLERANCE_BITS, *bits])

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from bitcycle.convert import float_state_dict
-from bitcycle.export.freeze import Frozen, Grid, Product
+from bitcycle.export.freeze import Frozen, FrozenProduct, Grid
 from bitcycle.export.metadata import about, check_format
 from bitcycle.extras import require
 from bitcycle.files import write_bytes, write_text
@@ -212,7 +212,7 @@ def weights_on_grids(frozen: Frozen) -> dict[str, WeightOnGrid]:
     return found
 
 
-def _join_parts(name: str, parameter: Tensor, parts: list[Product]) -> WeightOnGrid:
+def _join_parts(name: str, parameter: Tensor, parts: list[FrozenProduct]) -> WeightOnGrid:
     """Join the parts of a parameter in the order of its rows."""
     grids, codes = [], []
     for part in sorted(parts, key=_position):
@@ -235,7 +235,7 @@ def _join_parts(name: str, parameter: Tensor, parts: list[Product]) -> WeightOnG
     return WeightOnGrid(grid=grid, codes=torch.cat(codes), shape=parameter.shape)
 
 
-def _is_part(product: Product, parameter: Tensor) -> bool:
+def _is_part(product: FrozenProduct, parameter: Tensor) -> bool:
     if product.weight is None or product.second is None:
         return False
     return _storage(product.weight) == _storage(parameter)
@@ -245,7 +245,7 @@ def _storage(x: Tensor) -> int:
     return x.untyped_storage().data_ptr()
 
 
-def _position(product: Product) -> int:
+def _position(product: FrozenProduct) -> int:
     assert product.weight is not None
     return int(product.weight.storage_offset())
 

@@ -1,14 +1,13 @@
 """Kernels: what multiplies quantized tensors, forward and backward."""
 
-from bitcycle.kernels.base import KERNELS, PRODUCTS, Kernel
-from bitcycle.kernels.choice import ask_kernel, decide_kernel, has_bf16
+from bitcycle.kernels.base import KERNELS, Kernel
+from bitcycle.kernels.choice import decide_kernel, has_bf16, requested_kernel
 from bitcycle.kernels.geometry import ConvGeometry, Geometry, LinearGeometry, MatMulGeometry
 from bitcycle.kernels.integer import exact_bits
 from bitcycle.kernels.mixed import UNDECIDED, Mixed, make_kernel
 
 __all__ = [
     "KERNELS",
-    "PRODUCTS",
     "UNDECIDED",
     "ConvGeometry",
     "Geometry",
@@ -16,7 +15,7 @@ __all__ = [
     "LinearGeometry",
     "MatMulGeometry",
     "Mixed",
-    "ask_kernel",
+    "requested_kernel",
     "decide_kernel",
     "exact_bits",
     "has_bf16",

@@ -29,7 +29,7 @@ class Kernel(Protocol):
 
     @property
     def second_dtype(self) -> torch.dtype:
-        """Of the second operand's codes; the first operand's and the error's are uint8."""
+        """Return the dtype of the second operand's codes; the others' codes are uint8."""
 
     def output(self, geometry: Geometry, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
         """act x weight (+ float bias)."""
@@ -47,4 +47,4 @@ class Kernel(Protocol):
 
 KERNELS: Registry[Kernel] = Registry("kernel", "bitcycle.kernels")
 FLOAT32, BFLOAT16 = 2.0**-18, 2.0**-7  # of sums of up to thousands of products; of one result
-PRODUCTS = ("output", "grad_input", "grad_weight")
+MATMULS = ("output", "grad_input", "grad_weight")

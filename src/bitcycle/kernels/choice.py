@@ -1,7 +1,8 @@
-"""Which kernel a layer gets: by its largest bits, its shapes, the processor, and a measurement.
+"""Choose the kernel of a layer.
 
-Never by the data. What was decided has a name (`make_kernel` reads it back) and is part of a
-run's state.
+"auto" depends on the layer's largest bits, its shapes, the processor and a measurement, and never
+on the data. The chosen kernel's name is part of a run's state; `make_kernel` makes the kernel from
+it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch.distributed as dist
 from bitcycle.kernels.base import Kernel
 from bitcycle.kernels.geometry import Geometry
 from bitcycle.kernels.integer import exact_bits
-from bitcycle.kernels.measure import Case, Recurrence, capped, count_macs, time_products
+from bitcycle.kernels.measure import Case, Recurrence, capped, output_macs, time_products
 from bitcycle.kernels.mixed import UNDECIDED, make_kernel
 
 MAX_CODE_BITS = 8
@@ -38,10 +39,10 @@ def has_bf16(device_type: str) -> bool:
         return False
 
 
-def ask_kernel(name: str, *, weight_grids: int, device_type: str) -> tuple[Kernel, str]:
+def requested_kernel(name: str, *, weight_grids: int, device_type: str) -> tuple[Kernel, str]:
     """The kernel for a requested name, and why; "auto" is decided when shapes are known.
 
-    >>> kernel, reason = ask_kernel("simulate", weight_grids=1, device_type="cpu")
+    >>> kernel, reason = requested_kernel("simulate", weight_grids=1, device_type="cpu")
     >>> kernel.name, reason
     ('simulate', 'asked for')
     """
@@ -92,7 +93,7 @@ def decide_kernel(
         num_threads=torch.get_num_threads(),
         recurrence=recurrence,
     )
-    if count_macs(case) + _macs_of(recurrence) < SMALL:
+    if output_macs(case) + _macs_of(recurrence) < SMALL:
         return simulate, "auto: too small to gain"
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         return _by_rule(tops, case.device)

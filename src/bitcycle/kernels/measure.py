@@ -46,7 +46,7 @@ class Case:
     share: float = 1.0  # of the product that is measured
 
 
-def count_macs(case: Case) -> int:
+def output_macs(case: Case) -> int:
     """Multiplications of the output product."""
     out = _output_shape(case)
     if isinstance(case.geometry, ConvGeometry):
@@ -57,12 +57,13 @@ def count_macs(case: Case) -> int:
 
 
 def capped(case: Case) -> Case:
-    """The same with a smaller batch, if all of it would take long; not for two activations.
+    """Reduce a product of more than MAX_MACS, so that measuring it takes less time.
 
-    A linear layer with more outputs than rows gets fewer outputs: what its weight costs besides
-    the products is to keep its proportion.
+    The batch gets smaller. A linear layer with more outputs than rows gets fewer outputs instead,
+    so that the costs of the weight and of the products keep their proportion. A product of two
+    activations is not reduced.
     """
-    macs = count_macs(case)
+    macs = output_macs(case)
     if macs <= MAX_MACS or not _has_weight(case):
         return case
     num_out, *inner = case.w_shape

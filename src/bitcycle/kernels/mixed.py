@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bitcycle.kernels.base import KERNELS, PRODUCTS, Kernel
+from bitcycle.kernels.base import KERNELS, MATMULS, Kernel
 from bitcycle.kernels.geometry import Geometry
 from bitcycle.kernels.simulate import Simulate
 from bitcycle.quantizers.base import Quantized
@@ -17,12 +17,12 @@ from bitcycle.quantizers.base import Quantized
 class Mixed:
     """Each product by a kernel of its own; all of them take codes."""
 
-    parts: tuple[Kernel, Kernel, Kernel]  # in the order of PRODUCTS
+    parts: tuple[Kernel, Kernel, Kernel]  # in the order of MATMULS
     takes_codes: bool = True
 
     @property
     def name(self) -> str:
-        """Such as int8/bf16/int8."""
+        """Return the names of the parts, such as int8/bf16/int8."""
         return "/".join(part.name for part in self.parts)
 
     @property
@@ -33,7 +33,7 @@ class Mixed:
 
     @property
     def rounding(self) -> float:
-        """That of the coarsest part."""
+        """Return the rounding of the coarsest part."""
         return max(part.rounding for part in self.parts)
 
     def output(self, geometry: Geometry, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
@@ -68,11 +68,11 @@ def make_kernel(name: str) -> Kernel:
     if "/" not in name:
         return KERNELS[name]
     parts = [KERNELS[part] for part in name.split("/")]
-    if len(parts) != len(PRODUCTS) or not all(part.takes_codes for part in parts):
+    if len(parts) != len(MATMULS) or not all(part.takes_codes for part in parts):
         choices = [kernel for kernel in KERNELS if KERNELS[kernel].takes_codes]
         raise ValueError(
             f"kernel {name!r} must name one kernel, or three that take codes, for "
-            f"{', '.join(PRODUCTS)} in this order; there are {', '.join(choices)}"
+            f"{', '.join(MATMULS)} in this order; there are {', '.join(choices)}"
         )
     output, grad_input, grad_weight = parts
     if output is grad_input is grad_weight:

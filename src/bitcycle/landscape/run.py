@@ -32,11 +32,11 @@ from bitcycle.landscape.surface import (
 from bitcycle.tasks import Task
 from bitcycle.train.checkpoint import CheckpointError, Checkpoints
 from bitcycle.train.config_file import override
+from bitcycle.train.distributed import reduce_sums
 from bitcycle.train.evaluate import (
     check_ranges_observed,
     describe_precision,
     eval_precision,
-    reduce_sums,
     restore,
 )
 from bitcycle.train.result import weights_digest

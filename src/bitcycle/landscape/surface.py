@@ -155,7 +155,7 @@ def surface_of(
                 _forget_ranges(model)
             yield Surface(model, loss_fn, seed=seed)
     finally:
-        before.put_back()
+        before.restore()
 
 
 def check_ranges(ranges: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -207,3 +207,23 @@ class BasicBlock(nn.Module):
         out = self.relu(self.bn1(self.conv1(x)))
         total: torch.Tensor = self.relu(self.bn2(self.conv2(out)) + shortcut)
         return total
+
+
+class BlockType(Protocol):
+    """A class of residual blocks."""
+
+    @property
+    def expansion(self) -> int:
+        """Output channels per channel."""
+
+    def __call__(self, in_channels: int, channels: int, stride: int) -> nn.Module:
+        """Return a block from `in_channels` to `expansion` times `channels`."""
+
+
+def make_group(
+    block: BlockType, in_channels: int, channels: int, num_blocks: int, *, stride: int
+) -> nn.Sequential:
+    """`num_blocks` blocks, the first of which changes channels and resolution."""
+    first = block(in_channels, channels, stride)
+    rest = [block(block.expansion * channels, channels, 1) for _ in range(num_blocks - 1)]
+    return nn.Sequential(first, *rest)

@@ -11,6 +11,7 @@ from bitcycle.models.base import (
     check_positive,
     global_average,
     init_convs,
+    make_group,
     register_model,
 )
 
@@ -36,9 +37,9 @@ class CifarResNet(ImageModel):
         self.conv1 = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU()
-        self.layer1 = make_group(width, width, num_blocks, stride=1)
-        self.layer2 = make_group(width, 2 * width, num_blocks, stride=2)
-        self.layer3 = make_group(2 * width, 4 * width, num_blocks, stride=2)
+        self.layer1 = make_group(BasicBlock, width, width, num_blocks, stride=1)
+        self.layer2 = make_group(BasicBlock, width, 2 * width, num_blocks, stride=2)
+        self.layer3 = make_group(BasicBlock, 2 * width, 4 * width, num_blocks, stride=2)
         self.fc = nn.Linear(4 * width, num_classes)
         init_convs(self)
 
@@ -48,13 +49,6 @@ class CifarResNet(ImageModel):
         x = self.layer3(self.layer2(self.layer1(x)))  # (N, 4 width, H / 4, W / 4)
         logits: torch.Tensor = self.fc(global_average(x))
         return logits
-
-
-def make_group(in_channels: int, channels: int, num_blocks: int, *, stride: int) -> nn.Sequential:
-    """`num_blocks` basic blocks, the first of which changes channels and resolution."""
-    first = BasicBlock(in_channels, channels, stride)
-    rest = [BasicBlock(channels, channels, 1) for _ in range(num_blocks - 1)]
-    return nn.Sequential(first, *rest)
 
 
 @register_model()

@@ -8,9 +8,11 @@ from torch import nn
 
 from bitcycle.models.base import (
     BasicBlock,
+    BlockType,
     ImageModel,
     global_average,
     init_convs,
+    make_group,
     projection,
     register_model,
 )
@@ -47,7 +49,7 @@ class ImageNetResNet(ImageModel):
 
     def __init__(
         self,
-        block: type[BasicBlock] | type[Bottleneck],
+        block: BlockType,
         num_blocks: tuple[int, int, int, int],
         *,
         num_classes: int = 1000,
@@ -72,20 +74,6 @@ class ImageNetResNet(ImageModel):
         x = self.layer4(self.layer3(x))  # (N, 512 expansion, H / 32, W / 32)
         logits: torch.Tensor = self.fc(global_average(x))
         return logits
-
-
-def make_group(
-    block: type[BasicBlock] | type[Bottleneck],
-    in_channels: int,
-    channels: int,
-    num_blocks: int,
-    *,
-    stride: int,
-) -> nn.Sequential:
-    """`num_blocks` blocks, the first of which changes channels and resolution."""
-    first = block(in_channels, channels, stride)
-    rest = [block(block.expansion * channels, channels, 1) for _ in range(num_blocks - 1)]
-    return nn.Sequential(first, *rest)
 
 
 @register_model()

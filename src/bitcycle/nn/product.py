@@ -287,7 +287,10 @@ def encode_weight_for_grad_input(
 def encode_error(
     spec: ProductSpec, e: Tensor, control: Tensor, health: Tensor
 ) -> tuple[Quantized, Quantized]:
-    """Round the error for grad_input and for grad_weight: one object unless the rules split it."""
+    """Round the error for grad_input and for grad_weight.
+
+    Both results are the same object unless the quantizer rounds them differently.
+    """
     if "error" not in spec.roles:
         error = Quantized(values=e)
         return error, error

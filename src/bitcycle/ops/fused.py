@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, ClassVar
 
@@ -25,6 +26,18 @@ WARM_UP = 1 << 28  # elements before compiling: that takes 15 s, more than a sho
 SWITCH = "BITCYCLE_COMPILE"  # environment variable: 0 compiles nothing
 
 Kind = tuple[tuple[torch.dtype, int, str], ...]  # dtype, rank and device of each argument
+
+
+@contextmanager
+def compile_after(num_elements: int) -> Iterator[None]:
+    """Compile after this many elements instead of WARM_UP inside the `with`; 0: at once."""
+    global WARM_UP  # noqa: PLW0603
+    former = WARM_UP
+    WARM_UP = num_elements
+    try:
+        yield
+    finally:
+        WARM_UP = former
 
 
 class Fused:

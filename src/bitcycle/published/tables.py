@@ -21,6 +21,28 @@ COLUMNS = {
     "gbitops": "cost",
     "latency_hours_zc706": "latency",
 }
+_DISPLAY_NAMES = {  # of networks and data, in the CSV files and in configurations
+    "bert": "BERT",
+    "digits_resnet": "small ResNet-8",
+    "gcn": "GCN",
+    "graphsage": "GraphSAGE",
+    "lstm2": "LSTM",
+    "lstm_lm": "LSTM",
+    "mobilenetv2": "MobileNetV2",
+    "transformer": "Transformer",
+    "transformer_lm": "Transformer",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "cora": "Cora",
+    "imagenet": "ImageNet",
+    "ogbn-arxiv": "OGBN-Arxiv",
+    "ptb": "PTB",
+    "snli": "SNLI",
+    "wikitext-2": "WikiText-2",
+    "wikitext-103": "WikiText-103",
+    "wikitext103": "WikiText-103",
+    "xnli": "XNLI",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,25 +93,14 @@ def values(row: dict[str, str], where: str, *columns: str) -> tuple[Published, .
     )
 
 
-_DISPLAY_NAMES = {
-    "mobilenetv2": "MobileNetV2",
-    "transformer": "Transformer",
-    "lstm2": "LSTM",
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "imagenet": "ImageNet",
-    "ptb": "PTB",
-    "wikitext103": "WikiText-103",
-}
-
-
 def display_name(name: str) -> str:
-    """A model or dataset of a CSV file as the papers write it.
+    """A model or dataset, of a CSV file or of ours, as the papers write it.
 
-    >>> display_name("resnet74"), display_name("wikitext103")
-    ('ResNet-74', 'WikiText-103')
+    >>> display_name("resnet74"), display_name("imagenet_resnet18"), display_name("wikitext103")
+    ('ResNet-74', 'ResNet-18', 'WikiText-103')
     """
-    return _DISPLAY_NAMES.get(name) or name.replace("resnet", "ResNet-")
+    named = _DISPLAY_NAMES.get(name)
+    return named or name.removeprefix("imagenet_").replace("resnet", "ResNet-")
 
 
 class BitRange(NamedTuple):

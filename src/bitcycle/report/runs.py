@@ -41,7 +41,7 @@ class MethodLog(MethodResult):
 
     @property
     def num_steps(self) -> int:
-        """Of the longest run."""
+        """Return the number of steps of the longest run."""
         return max((run.num_steps for run in self.runs), default=0)
 
     @property

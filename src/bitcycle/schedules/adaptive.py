@@ -183,7 +183,7 @@ class AdaptiveStates:
     # -- state ----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, State]:
-        """Only JSON types, by the text of the schedule."""
+        """Return a dict of JSON types, by the text of the schedule."""
         return {str(rule): copy.deepcopy(state) for rule, state in self._states.items()}
 
     def load_state_dict(self, saved: object, step: int) -> None:

@@ -28,9 +28,13 @@ from bitcycle.schedules.base import SCHEDULES, Bits, Time, check_count, check_ra
 if TYPE_CHECKING:
     from bitcycle.schedules.text import Reader
 
-
 Source = Literal["loss", "validation"]
-SOURCES: tuple[Source, ...] = ("loss", "validation")
+SOURCES: tuple[Source, ...] = ("loss", "validation")  # of Plateau
+NUM_CLOSE = 5  # of PFQ: windows whose means must be close
+NUM_SCALE = 10  # of PFQ: first windows, whose mean is the scale
+NUM_SHRINKS = 2  # of PFQ: turns that shrink eps
+FACTOR = math.sqrt(3)  # of NoiseSwitch
+MOMENTUM = 0.9  # of NoiseSwitch's means: 0.9 * old + 0.1 * new, from the first measurement on
 
 
 @SCHEDULES.register("plateau")
@@ -135,11 +139,6 @@ class Plateau(Adaptive):
         return cls(low, high, **reader.settings(("window", "patience", "threshold", "on")))
 
 
-NUM_CLOSE = 5  # windows whose means must be close
-NUM_SCALE = 10  # first windows, whose mean is the scale
-NUM_SHRINKS = 2  # turns that shrink eps
-
-
 @SCHEDULES.register("pfq")
 @dataclass(frozen=True, eq=False)
 class PFQ(Adaptive):
@@ -238,10 +237,6 @@ class PFQ(Adaptive):
         reader.expect(":", "bits such as 3,4,6,8")
         bits = reader.bits_list()
         return cls(bits, **reader.settings(("window", "eps", "alpha")))
-
-
-FACTOR = math.sqrt(3)
-MOMENTUM = 0.9  # running means: 0.9 * old + 0.1 * new, from the first measurement on
 
 
 @SCHEDULES.register("noise")

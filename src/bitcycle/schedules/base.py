@@ -127,7 +127,7 @@ class Schedule(ABC):
         return Preview.of(self, total_steps, backward=backward, forward=forward)
 
     def to_dict(self) -> dict[str, Any]:
-        """Only JSON types; `schedule_from_dict` returns an equal schedule."""
+        """Return a dict of JSON types; `schedule_from_dict` returns an equal schedule."""
         fields = dataclasses.fields(self)  # type: ignore[arg-type]  # every subclass is a dataclass
         values = {field.name: _to_json(getattr(self, field.name)) for field in fields}
         return {"type": type(self).kind(), **values}

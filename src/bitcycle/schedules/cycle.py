@@ -53,7 +53,10 @@ class Cyclic(Schedule):
 
     @abstractmethod
     def unit(self, k: int, p: float) -> float:
-        """Height in [0, 1] at phase p in [0, 1) of cycle k; even cycles are alike, as odd ones."""
+        """Height in [0, 1] at phase p in [0, 1) of cycle k.
+
+        All even cycles have the same shape, and so have all odd cycles.
+        """
 
     def __post_init__(self) -> None:
         check_range(self.low, self.high)

@@ -89,7 +89,7 @@ class Preview:
         return self.last == self.schedule.high
 
     def to_dict(self) -> dict[str, Any]:
-        """Only JSON types; the keys of `steps_at` are texts such as '8' or 'fp32'."""
+        """Return a dict of JSON types; the keys of `steps_at` are texts such as '8' or 'fp32'."""
         return {
             "schedule": str(self.schedule),
             "definition": self.schedule.to_dict(),

@@ -142,7 +142,7 @@ def _strength(correlation: Correlation, rho: float) -> str:
     low, high = correlation.low, correlation.high
     if low is None or high is None:
         return f"{fixed(rho, 2)} (no interval)"
-    meaning = "dearer ones end better" if low > 0 else "dearer ones end worse"
+    meaning = f"more expensive ones end {'better' if low > 0 else 'worse'}"
     return (
         f"{fixed(rho, 2)} (95 % interval {fixed(low, 2)} to {fixed(high, 2)}): "
         f"{meaning if low > 0 or high < 0 else 'which may be chance'}"

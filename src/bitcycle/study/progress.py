@@ -67,7 +67,7 @@ def read_progress(run: StudyRun) -> RunProgress:
     return RunProgress(
         step=line["step"],
         total_steps=run.config.steps,
-        bits=bits_text(line.get("bits", {})),
+        bits=forward_backward_text(line.get("bits", {})),
         metric=metric,
         value=line.get(metric),
         seconds=line.get("seconds", 0.0),
@@ -93,12 +93,14 @@ def _last_line(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def bits_text(bits: Mapping[str, Any]) -> str:
+def forward_backward_text(bits: Mapping[str, Any]) -> str:
     """Forward / backward bits as the papers write them.
 
-    >>> bits_text({"weight": 3, "act": 3, "error": 8, "grad": 8}), bits_text({"weight": None})
-    ('3/8', 'fp32')
-    >>> bits_text({"weight": [3, 8], "act": [3, 8], "error": 8, "grad": None})
+    >>> forward_backward_text({"weight": 3, "act": 3, "error": 8, "grad": 8})
+    '3/8'
+    >>> forward_backward_text({"weight": None})
+    'fp32'
+    >>> forward_backward_text({"weight": [3, 8], "act": [3, 8], "error": 8, "grad": None})
     '3-8/8'
     """
     forward, backward = _bits(bits.get("weight")), _bits(bits.get("error"))

@@ -206,7 +206,7 @@ def best_by_budget(group: GroupSummary) -> list[tuple[float, MethodSummary]]:
 def cost_correlation(group: GroupSummary) -> Correlation:
     """Rank correlation of cost and quality over the methods whose bits change.
 
-    Positive when dearer methods end better, also for a metric of which less is better.
+    Positive when more expensive methods end better, also for a metric of which less is better.
     """
     sign = 1 if group.higher_is_better else -1
     points = [

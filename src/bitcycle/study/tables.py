@@ -70,8 +70,8 @@ VARIANCE = (
 )
 RELATION = (
     "Spearman's correlation of training cost and mean final metric over the methods whose bits "
-    "change, positive when dearer is better; interval by Fisher's z with Bonett and Wright's "
-    "variance."
+    "change, positive when more expensive is better; interval by Fisher's z with Bonett and "
+    "Wright's variance."
 )
 
 

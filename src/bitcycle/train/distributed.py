@@ -1,12 +1,16 @@
-"""Coordinate the ranks of a run: rank 0 acts, every rank gets the outcome."""
+"""Coordinate the ranks of a run: rank 0 acts, sums are over all ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 
-from bitcycle.train.session import Session
+if TYPE_CHECKING:
+    from bitcycle.train.session import Session
 
 
 def on_main(session: Session, action: Callable[[], object]) -> None:
@@ -37,3 +41,25 @@ def broadcast_buffers(session: Session) -> None:
     for name, value in session.model.state_dict().items():
         if name not in weights:
             dist.broadcast(value, src=0)
+
+
+def sum_over_ranks(values: Tensor, world_size: int) -> list[float]:
+    """Sum each value over all ranks. Every rank must call this with as many values."""
+    if world_size > 1:
+        dist.all_reduce(values)
+    numbers: list[float] = values.tolist()
+    return numbers
+
+
+def reduce_sums(
+    sums: Mapping[str, Tensor], device: torch.device, world_size: int
+) -> dict[str, float]:
+    """Sum over all ranks by name; a rank without a batch adds nothing."""
+    names = sorted(sums)
+    if world_size > 1:
+        gathered: list[list[str]] = [[] for _ in range(world_size)]
+        dist.all_gather_object(gathered, names)
+        names = sorted({name for part in gathered for name in part})
+    zero = torch.zeros((), dtype=torch.float64, device=device)
+    values = torch.stack([sums.get(name, zero).double() for name in names])
+    return dict(zip(names, sum_over_ranks(values, world_size), strict=True))

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from bitcycle.model_precision import at_precision, get_precision, quantized_layers
@@ -18,6 +17,7 @@ from bitcycle.scheduler import PrecisionScheduler
 from bitcycle.tasks import Split, Task
 from bitcycle.train.checkpoint import CheckpointError, Checkpoints, explain_load_errors
 from bitcycle.train.config_file import override
+from bitcycle.train.distributed import reduce_sums
 from bitcycle.train.run_directory import RunDirectory
 from bitcycle.train.session import RangeTestOutcome, Session, build_session, preserve_torch_settings
 
@@ -118,23 +118,6 @@ def evaluation_mode(
                 yield
     finally:
         model.train(was_training)
-
-
-def reduce_sums(
-    sums: Mapping[str, torch.Tensor], device: torch.device, world_size: int
-) -> dict[str, float]:
-    """Sum over all ranks; a rank without a batch adds nothing."""
-    if world_size > 1:
-        gathered: list[list[str]] = [[] for _ in range(world_size)]
-        dist.all_gather_object(gathered, sorted(sums))
-        names = sorted({name for part in gathered for name in part})
-    else:
-        names = sorted(sums)
-    zero = torch.zeros((), dtype=torch.float64, device=device)
-    values = torch.stack([sums.get(name, zero).double() for name in names])
-    if world_size > 1:
-        dist.all_reduce(values)
-    return dict(zip(names, values.tolist(), strict=True))
 
 
 def eval_precision(asked: str, bits: PrecisionScheduler | None) -> Precision | dict[str, Precision]:

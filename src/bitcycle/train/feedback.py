@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from bitcycle.collect import Collection, collect
 from bitcycle.scheduler import PrecisionScheduler
 from bitcycle.tasks import Task
 from bitcycle.train.config import RunConfig, steps_of
+from bitcycle.train.distributed import sum_over_ranks
 
 if TYPE_CHECKING:
     from bitcycle.train.session import Session
@@ -42,21 +42,15 @@ def read_feedback(
     feedback, session.pending_metrics = dict(session.pending_metrics), {}
     if "loss" in session.scheduler.needs:
         names = sorted(sums)  # equal on all ranks: each has a micro-batch
-        values = _sum_over_ranks(session, torch.stack([sums[name].double() for name in names]))
+        stacked = torch.stack([sums[name].double() for name in names])
+        values = sum_over_ranks(stacked, session.world_size)
         feedback["loss"] = session.task.metrics(dict(zip(names, values, strict=True)))["loss"]
     if statistics is not None:
         norms = statistics.gradient_noise()
         squares = torch.tensor([norm**2 for norm in norms.values()], dtype=torch.float64)
-        totals = _sum_over_ranks(session, squares.to(session.device))
+        totals = sum_over_ranks(squares.to(session.device), session.world_size)
         feedback |= {name: math.sqrt(total) for name, total in zip(norms, totals, strict=True)}
     return feedback
-
-
-def _sum_over_ranks(session: Session, values: Tensor) -> list[float]:
-    if session.world_size > 1:
-        dist.all_reduce(values)
-    numbers: list[float] = values.tolist()
-    return numbers
 
 
 def record_validation(session: Session, metric: float) -> None:

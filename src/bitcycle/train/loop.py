@@ -16,14 +16,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bitcycle.data import Batch
+from bitcycle.model_precision import describe_bits
 from bitcycle.precision import ROLES, Precision
 from bitcycle.tasks import Split
 from bitcycle.train.checkpoint import Checkpoints
 from bitcycle.train.config import Time, steps_of
-from bitcycle.train.distributed import broadcast_buffers, on_main
-from bitcycle.train.evaluate import describe_precision, eval_precision, evaluate, reduce_sums
+from bitcycle.train.distributed import broadcast_buffers, on_main, reduce_sums
+from bitcycle.train.evaluate import describe_precision, eval_precision, evaluate
 from bitcycle.train.feedback import collect_noise, read_feedback, record_validation
-from bitcycle.train.nonfinite import bits_text, check_finite, explain_loss
+from bitcycle.train.nonfinite import check_finite, explain_loss
 from bitcycle.train.progress import Reporter, Status
 from bitcycle.train.run_directory import RunDirectory
 from bitcycle.train.session import Best, Session, swa_start
@@ -149,7 +150,7 @@ def _log(
         directory.add_metrics(line)
         _write_events(events, "train", session.step, line)
     metric = session.task.metric
-    text = "fp32" if session.scheduler is None else bits_text(precision)
+    text = "fp32" if session.scheduler is None else describe_bits(precision)
     reporter.update(
         Status(session.step, session.total_steps, metrics["loss"], metric, metrics[metric],
                text, saved, left)

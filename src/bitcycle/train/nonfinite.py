@@ -11,12 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from bitcycle.data import Batch
+from bitcycle.model_precision import describe_bits
 from bitcycle.nonfinite import NonFiniteError
 from bitcycle.patterns import named_modules
-from bitcycle.precision import Precision
 
 if TYPE_CHECKING:
     from bitcycle.train.session import Session
+
+_ADVICE = (
+    "The last checkpoint is kept; lower the learning rate, raise the lowest bits, or set clip_norm"
+)
 
 
 def first_nonfinite_module(model: nn.Module, call: Any) -> str | None:
@@ -47,13 +51,6 @@ def _is_nonfinite(part: Any) -> bool:
     return is_float and not bool(torch.isfinite(part).all())
 
 
-def bits_text(precision: Precision | dict[str, Precision]) -> str:
-    """The bits of all layers as text, or the distinct ones if layers differ."""
-    if isinstance(precision, Precision):
-        return str(precision)
-    return " / ".join(sorted({str(bits) for bits in precision.values()})) + " by layer"
-
-
 def check_finite(session: Session) -> None:
     """Raise NonFiniteError if a weight or buffer is not finite, before a checkpoint is written."""
     for name, value in session.model.state_dict().items():
@@ -64,13 +61,8 @@ def check_finite(session: Session) -> None:
             )
 
 
-_ADVICE = (
-    "The last checkpoint is kept; lower the learning rate, raise the lowest bits, or set clip_norm"
-)
-
-
 def _bits(session: Session) -> str:
-    return "fp32" if session.scheduler is None else bits_text(session.scheduler.precision)
+    return "fp32" if session.scheduler is None else describe_bits(session.scheduler.precision)
 
 
 def explain_loss(

@@ -53,26 +53,26 @@ class LearningRate:
 
     @property
     def value(self) -> float:
-        """The present learning rate."""
+        """Return the present learning rate."""
         return float(self._optimizer.param_groups[0]["lr"])
 
     def step(self) -> None:
-        """After an optimizer step."""
+        """Set the next rate. Call it after each optimizer step."""
         if not self.waits_for_metric:
             self._scheduler.step()
 
     def after_evaluation(self, metric: float) -> None:
-        """After an evaluation on the validation split."""
+        """Set the next rate from a validation metric. Call it after each evaluation."""
         if self.waits_for_metric:
             self._scheduler.step(metric)
 
     def state_dict(self) -> dict[str, Any]:
-        """The torch scheduler's."""
+        """Return the state of the torch scheduler."""
         state: dict[str, Any] = self._scheduler.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The torch scheduler's."""
+        """Restore the state of the torch scheduler."""
         self._scheduler.load_state_dict(state)
 
 

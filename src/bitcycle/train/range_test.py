@@ -34,7 +34,7 @@ from bitcycle.schedules.cycle import DEFAULT_CYCLES, Cyclic
 from bitcycle.tasks import Task
 from bitcycle.train.checkpoint import Checkpoints
 from bitcycle.train.config import RunConfig, ScheduleText
-from bitcycle.train.evaluate import reduce_sums
+from bitcycle.train.distributed import reduce_sums
 from bitcycle.train.loop import optimizer_step, remaining_steps, save_checkpoint, stop_signal
 from bitcycle.train.progress import Reporter
 from bitcycle.train.run_directory import RunDirectory, measurement_info

@@ -27,7 +27,7 @@ _GEOMETRY = LinearGeometry()
 
 
 @LAYERS.register("torch_geometric.nn.dense.linear.Linear")
-class QuantizedLinear(PerNodeLayer, Linear):  # type: ignore[misc]
+class QuantizedGraphLinear(PerNodeLayer, Linear):  # type: ignore[misc]
     """A converted `torch_geometric.nn.Linear`."""
 
     weight: Tensor

@@ -9,7 +9,7 @@ from bitcycle.analysis.cost import estimate_cost
 from bitcycle.analysis.numbers import PREFIXES
 from bitcycle.analysis.training_spec import find_spec
 from bitcycle.cost import Cost, LayerCost
-from bitcycle.cost.count import MATMULS
+from bitcycle.kernels.base import MATMULS
 from bitcycle.report.figures import style
 from bitcycle.report.figures.style import Style
 from bitcycle.report.runs import MethodLog

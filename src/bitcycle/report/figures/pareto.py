@@ -363,7 +363,7 @@ def draw_values(axes: Axes, panel: ValuePanel, *, by_method: bool = False) -> No
 
 
 def _write_rows(axes: Axes, panel: ValuePanel) -> None:
-    """The methods from the top in the study's order, each with its cost at the end of the each."""
+    """The methods from the top in the study's order, each with its cost at the end of the row."""
     axes.set_yticks(range(len(panel.points)), [point.label for point in panel.points])
     axes.set_ylim(len(panel.points) - 0.4, -0.6)
     axes.set_xlim(*panel.y_range)

@@ -103,7 +103,10 @@ def preview_panel(preview: Preview) -> BitsPanel:
 
 
 def plan_panels(plan: Plan, limit: int) -> tuple[str, list[BitsPanel]]:
-    """The title and a panel for each of the first `limit` lines, dearest first, on one scale."""
+    """The title and a panel for each of the first `limit` lines, on one scale.
+
+    The most expensive line is the first.
+    """
     if limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
     lines = plan.lines()
@@ -130,8 +133,9 @@ def plan_panels(plan: Plan, limit: int) -> tuple[str, list[BitsPanel]]:
     share = 1 - plan.budget / plan.upper_bound
     budget = f"save at least {share:.1%} of" if share > 0 else "cost less than"
     title = f"{len(plan.rows):,} schedules {budget} {plan.bound_name}"
-    few = f"; the {len(shown)} dearest kinds of {len(lines)}" if len(shown) < len(lines) else ""
-    return f"{title}{few}", panels
+    if len(shown) < len(lines):
+        title += f"; the {len(shown)} most expensive kinds of {len(lines)}"
+    return title, panels
 
 
 def method_panels(methods: Sequence[MethodLog]) -> list[BitsPanel]:

@@ -9,42 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from bitcycle.published import display_name
 from bitcycle.recipes import FAMILIES, list_recipes, recipe
 from bitcycle.recipes.base import CPT_CYCLES, FEW_CYCLES
 from bitcycle.schedules import parse_schedule
 from bitcycle.study.study import Kind, Method, Study
 from bitcycle.train.config import RunConfig, ScheduleText
 
-NETWORKS = {
-    "bert": "BERT",
-    "digits_resnet": "small ResNet-8",
-    "gcn": "GCN",
-    "graphsage": "GraphSAGE",
-    "lstm_lm": "LSTM",
-    "mobilenetv2": "MobileNetV2",
-    "transformer_lm": "Transformer",
-}
-DATA = {
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "cora": "Cora",
-    "digits": "digits",
-    "imagenet": "ImageNet",
-    "ogbn-arxiv": "OGBN-Arxiv",
-    "ptb": "PTB",
-    "snli": "SNLI",
-    "wikitext-103": "WikiText-103",
-    "wikitext-2": "WikiText-2",
-    "xnli": "XNLI",
-}
-QUANTIZERS = {
+QUANTIZER_LABELS = {
     "absmax": "AbsMax",
     "dorefa": "DoReFa",
     "pow2": "power of two",
     "sbm_full": "SBM full",
     "wageubn": "WAGEUBN",
 }
-SCHEDULES = {"CR": "CPT", "ramp": "progressive"}
+SCHEDULE_LABELS = {"CR": "CPT", "ramp": "progressive"}
 
 BASELINE = "static 8/8"
 IMAGES = "on digits one of the 360 test images is 0.28 points"
@@ -65,8 +44,7 @@ def network(config: RunConfig) -> str:
     >>> network(recipe("cifar100-resnet74-static-8-8")), network(recipe("ptb-lstm-static-8-8"))
     ('ResNet-74', 'LSTM')
     """
-    name = config.model.name
-    return NETWORKS.get(name) or f"ResNet-{name.removeprefix('imagenet_').removeprefix('resnet')}"
+    return display_name(config.model.name)
 
 
 def group(config: RunConfig) -> str:
@@ -75,7 +53,7 @@ def group(config: RunConfig) -> str:
     >>> group(recipe("imagenet-resnet18-float32"))
     'ResNet-18, ImageNet'
     """
-    return f"{network(config)}, {DATA[config.data.name]}"
+    return f"{network(config)}, {display_name(config.data.name)}"
 
 
 def bits(text: ScheduleText) -> str:
@@ -102,10 +80,10 @@ def label(config: RunConfig) -> str:
         return "float32"
     forward, backward = bits(precision.forward), bits(precision.backward)
     kind = str(precision.forward).partition(":")[0]
-    method = SCHEDULES.get(kind, kind)
+    method = SCHEDULE_LABELS.get(kind, kind)
     if "-" not in forward:
         method = "gradients cycled" if "-" in backward else "static"
-    by = QUANTIZERS.get(precision.quantizer, "")
+    by = QUANTIZER_LABELS.get(precision.quantizer, "")
     words = [by] if by and method == "static" else [by, method]
     return " ".join([*filter(None, words), f"{forward}/{backward}"])
 

@@ -16,7 +16,8 @@ from bitcycle.train.config import RunConfig
 TEN = ("LR", "LT", "CR", "CT", "RR", "RT-V", "RT-H", "ER", "ET-V", "ET-H")
 NOTES = (
     "published by the follow-up (Better Schedules for Low Precision Training), whose tables are "
-    "not part of the package: no published values; it says that dearer schedules end better",
+    "not part of the package: no published values; it says that more expensive schedules end "
+    "better",
     "static is at the schedules' upper bound",
 )
 

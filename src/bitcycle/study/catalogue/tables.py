@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from bitcycle.published import display_name
 from bitcycle.recipes import recipe
 from bitcycle.recipes.base import FEW_CYCLES, with_bits
 from bitcycle.recipes.cifar import EPOCHS
@@ -11,7 +12,6 @@ from bitcycle.recipes.imagenet import up_to_float32
 from bitcycle.schedules import parse_schedule
 from bitcycle.study.catalogue.methods import (
     CIFAR10,
-    DATA,
     DIGITS,
     IMAGES,
     WIKITEXT2,
@@ -69,7 +69,7 @@ def by_bits(methods: tuple[Method, ...]) -> tuple[Method, ...]:
 
 def with_network(config: RunConfig) -> tuple[str, str]:
     """A row for each network and method; a column for each dataset."""
-    return f"{network(config)}, {label(config)}", DATA[config.data.name]
+    return f"{network(config)}, {label(config)}", display_name(config.data.name)
 
 
 @STUDIES.register("table1")
