@@ -143,7 +143,8 @@ def _find_config(name: str) -> RunConfig:
         near = [base, *(each for each in near if each != base)]
     shown = f"; nearest: {', '.join(near)}" if near else ""
     raise ValueError(
-        f"unknown model or recipe {name!r}{shown} (all: bitcycle ls models, bitcycle ls recipes)"
+        f"unknown model or recipe {name!r}{shown} "
+        "(all: bitcycle ls models, bitcycle ls recipes --all)"
     )
 
 
