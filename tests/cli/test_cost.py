@@ -62,6 +62,7 @@ def test_a_recipe_is_priced_as_it_is(capsys):
     [
         (["cost"], "give a model"),
         (["cost", "resnet21", "--forward", "8"], "unknown model or recipe 'resnet21'; nearest: "),
+        (["cost", "arxiv-gcn-er-3-6-6"], "base recipe: arxiv-gcn, forward ER:3-6:8, backward 6 "),
         (["cost", "resnet20"], "give a schedule"),
         (["cost", "resnet20", "--forward", "CR:3-9-8"], "CR:3-9-8"),
         ([*RUN, "--batch-size", "-1"], "samples_per_step must be"),

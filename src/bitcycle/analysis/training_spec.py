@@ -21,7 +21,7 @@ from bitcycle.models import MODELS, build_model
 from bitcycle.models.base import Model
 from bitcycle.quantizers import QUANTIZERS
 from bitcycle.recipes import list_recipes, recipe
-from bitcycle.recipes.base import base_of
+from bitcycle.recipes.base import base_of, instead_of
 from bitcycle.tasks.base import model_kind
 from bitcycle.train.config import PrecisionConfig, RunConfig
 from bitcycle.train.config_file import read_config
@@ -138,12 +138,13 @@ def _find_config(name: str) -> RunConfig:
     recipes = [info.name for info in list_recipes()]
     if name in recipes:
         return recipe(name)
-    near = difflib.get_close_matches(name.lower(), [*MODELS, *recipes], n=4, cutoff=0.5)
-    if (base := base_of(name.lower())) is not None:
-        near = [base, *(each for each in near if each != base)]
-    shown = f"; nearest: {', '.join(near)}" if near else ""
+    if base_of(name.lower()) is not None:  # its bits have other options here
+        way_out = instead_of(name.lower()).replace(" --precision.", ", ")
+    else:
+        near = difflib.get_close_matches(name.lower(), [*MODELS, *recipes], n=4, cutoff=0.5)
+        way_out = f"; nearest: {', '.join(near)}" if near else ""
     raise ValueError(
-        f"unknown model or recipe {name!r}{shown} "
+        f"unknown model or recipe {name!r}{way_out} "
         "(all: bitcycle ls models, bitcycle ls recipes --all)"
     )
 

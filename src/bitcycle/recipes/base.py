@@ -247,6 +247,8 @@ def instead_of(name: str) -> str:
     >>> instead_of("cora-gcn-static-6-6-qagg")
     '; use its base recipe: cora-gcn --precision.forward 6 --precision.backward 6 \
 --precision.quantizer_options.aggregation quantized'
+    >>> instead_of("digits-cpt-8-32")
+    '; use its base recipe: digits --precision.forward CR:8-32:8 --precision.backward fp32'
     """
     known = _by_name()
     base = base_of(name)
@@ -266,14 +268,17 @@ def _options(rest: str, base: Recipe) -> str | None:
     if rest == "float32":
         return ""
     ten = Cycle.named()  # CR, RT-V, ...
-    methods = "|".join(("static", "cpt", "progressive", *ten)).lower()
+    methods = "|".join(("static", "cpt", "progressive", "anneal", "triangle", *ten)).lower()
     match = re.fullmatch(rf"({methods})-(?:(\d+)-)?(\d+)-(\d+)(?:-n(\d+))?(-qagg)?", rest)
     if match is None:
         return None
     method, low, high, backward, cycles, aggregates = match.groups()
     method = method.upper() if method.upper() in ten else method
-    bits = BitRange(int(low or high), int(high), int(backward))
-    forward = schedule_text(method, bits, int(cycles or base.cycles or 0))
+    if low is None and method != "static":  # 8-32: a range, with float32 errors as in Table 4
+        low, high, backward = high, backward, "fp32"
+    forward = schedule_text(
+        method, BitRange(int(low or high), int(high), 8), int(cycles or base.cycles or 0)
+    )
     sums = " --precision.quantizer_options.aggregation quantized" if aggregates else ""
     return f" --precision.forward {forward} --precision.backward {backward}{sums}"
 
