@@ -1,4 +1,7 @@
-"""Observe activation ranges on data, as `torch.optim.swa_utils.update_bn` does statistics."""
+"""Observe activation ranges on data, as `torch.optim.swa_utils.update_bn` does statistics.
+
+The layers keep and update the running ranges themselves, in training too: `nn/layer.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bitcycle plan`: the schedules that meet a budget, for a model or recipe by name."""
+"""Find the model and the bounds of `bitcycle plan` by name; `cost/planner.py` makes the list."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 A counter is a function from one call of a layer to its products (`Product`: a matmul, the roles of
 its operands, its MACs). It is registered in `COUNTERS` under the qualified name of the float type,
 and serves subclasses and converted layers too. A new layer type needs one more counter, in this
-file. `cost/trace.py` calls the counters.
+file. `cost/trace.py` calls the counters. `Product.bitops` is MACs x bits x bits.
 """
 
 from __future__ import annotations

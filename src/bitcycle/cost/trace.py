@@ -2,7 +2,8 @@
 
 `count_macs` runs the model once with hooks. The layers' products come from the counters of
 `cost/count.py`. Products that no layer owns, such as `x @ y` in a `forward`, come from the formulas
-per operator at the end of this file. `cost/conventions.py` turns the MACs into BitOPs.
+per operator at the end of this file. `LayerMacs.at_bits` gives the BitOPs of a layer at given bits;
+`cost/conventions.py` adds them up over a run.
 """
 
 from __future__ import annotations

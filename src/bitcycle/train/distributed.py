@@ -1,4 +1,4 @@
-"""Coordinate the ranks of a run: rank 0 acts, sums are over all ranks."""
+"""Coordinate the ranks of a run: rank 0 writes, metrics are summed over all ranks."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def sum_over_ranks(values: Tensor, world_size: int) -> list[float]:
 def reduce_sums(
     sums: Mapping[str, Tensor], device: torch.device, world_size: int
 ) -> dict[str, float]:
-    """Sum over all ranks by name; a rank without a batch adds nothing."""
+    """Sum metrics over all ranks by name; a rank without a batch adds nothing."""
     names = sorted(sums)
     if world_size > 1:
         gathered: list[list[str]] = [[] for _ in range(world_size)]
