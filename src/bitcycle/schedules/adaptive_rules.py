@@ -139,9 +139,27 @@ class Plateau(Adaptive):
         return cls(low, high, **reader.settings(("window", "patience", "threshold", "on")))
 
 
+class _ListedLevels(Adaptive):
+    """A rule whose levels are the field `bits`, from the first to the last."""
+
+    bits: tuple[Bits, ...]
+
+    @property
+    def low(self) -> Bits:
+        return self.bits[0]
+
+    @property
+    def high(self) -> Bits:
+        return self.bits[-1]
+
+    @property
+    def levels(self) -> tuple[Bits, ...]:
+        return self.bits
+
+
 @SCHEDULES.register("pfq")
 @dataclass(frozen=True, eq=False)
-class PFQ(Adaptive):
+class PFQ(_ListedLevels):
     """The next bits of a list whenever the training loss has settled (FracTrain).
 
     After every `window` steps, with L = the mean loss of the window,
@@ -175,18 +193,6 @@ class PFQ(Adaptive):
         check_window(self.window)
         object.__setattr__(self, "eps", check_number(self.eps, "eps"))
         object.__setattr__(self, "alpha", check_number(self.alpha, "alpha", most=1))
-
-    @property
-    def low(self) -> Bits:
-        return self.bits[0]
-
-    @property
-    def high(self) -> Bits:
-        return self.bits[-1]
-
-    @property
-    def levels(self) -> tuple[Bits, ...]:
-        return self.bits
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -241,7 +247,7 @@ class PFQ(Adaptive):
 
 @SCHEDULES.register("noise")
 @dataclass(frozen=True, eq=False)
-class NoiseSwitch(Adaptive):
+class NoiseSwitch(_ListedLevels):
     """The next bits of a list when rounding noise exceeds the gradient; never back.
 
     Every `every` steps two norms over all layers are measured: of the errors (the gradients with
@@ -271,18 +277,6 @@ class NoiseSwitch(Adaptive):
         object.__setattr__(self, "bits", check_levels(self.bits, "noise"))
         check_count(self.every, "every")
         object.__setattr__(self, "factor", check_number(self.factor, "factor"))
-
-    @property
-    def low(self) -> Bits:
-        return self.bits[0]
-
-    @property
-    def high(self) -> Bits:
-        return self.bits[-1]
-
-    @property
-    def levels(self) -> tuple[Bits, ...]:
-        return self.bits
 
     @property
     def reads(self) -> tuple[str, ...]:
