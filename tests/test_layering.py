@@ -19,17 +19,18 @@ CORE = {
     "patterns", "model_precision", "convert", "scheduler", "audit", "collect", "calibrate",
     "nonfinite", "cost", "range_test", "snapshot", "memory",
 }  # fmt: skip
-BELOW_CORE = {"ops", "schedules", "quantizers", "kernels", "nn"}
+BELOW_CORE = {"native", "ops", "schedules", "quantizers", "kernels", "nn"}
 UP_TO_TRAIN = BELOW_CORE | CORE | {"models", "data", "tasks", "train"}
 UP_TO_ANALYSIS = UP_TO_TRAIN | {"recipes", "analysis"}
 
 # folder or file -> what of ours it may import, beside itself and the foundation
 OURS: dict[str, set[str]] = {
     **{name: set() for name in FOUNDATION},
-    "ops": set(),
+    "native": set(),
+    "ops": {"native"},
     "schedules": set(),
     "quantizers": {"ops"},
-    "kernels": {"quantizers.base", "ops"},
+    "kernels": {"quantizers.base", "ops", "native"},
     "nn": {"ops", "quantizers", "kernels"},
     **{name: BELOW_CORE | CORE for name in CORE},
     "__init__": BELOW_CORE | CORE | {"train"},

@@ -1,0 +1,25 @@
+#pragma once
+#include <cstdint>
+
+namespace bitcycle {
+
+// A convolution of channels-last maps; one-dimensional ones have a height of 1.
+struct Conv {
+  const uint8_t *a, *w, *e;              // codes: (N, H, W, C), (O, C / groups, kh, kw), (N, Ho, Wo, O)
+  const float *a_scale, *a_offset, *a_half;
+  const float *w_scale, *w_offset, *w_half;
+  const float *e_scale, *e_offset, *e_half;
+  const float* bias;                     // or null
+  float* out;                            // channels-last; grad_weight: (O, C / groups, kh, kw)
+  int64_t N, H, W, C, Ho, Wo, O;
+  int64_t kh, kw, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups;
+  int64_t w_o, w_c, w_h, w_w;            // strides of the weight
+  int64_t w_scales;                      // O, or 1 for one scale
+  int64_t num_threads;
+};
+
+void conv_output(const Conv& c);
+void conv_grad_input(const Conv& c);
+void conv_grad_weight(const Conv& c);
+
+}  // namespace bitcycle

@@ -1,0 +1,48 @@
+#include "parallel.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <new>
+
+namespace bitcycle {
+namespace {
+
+using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
+
+Parallel find_pool() {
+  return reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
+}
+
+Parallel pool() {
+  static const Parallel found = find_pool();
+  return found;
+}
+
+struct Memory {
+  void* at = nullptr;
+  size_t size = 0;
+  ~Memory() { std::free(at); }
+};
+
+}  // namespace
+
+bool has_pool() { return pool() != nullptr; }
+
+void detail::run(void (*body)(void*), void* data, int num_threads) {
+  pool()(body, data, unsigned(num_threads), 0);
+}
+
+void* workspace(int slot, size_t bytes) {
+  thread_local Memory memory[NUM_SLOTS];
+  Memory& m = memory[slot];
+  if (bytes + 64 > m.size) {
+    std::free(m.at);
+    m.size = (bytes + 64 + bytes / 4 + 4095) / 4096 * 4096;
+    m.at = std::aligned_alloc(64, m.size);
+    if (!m.at) throw std::bad_alloc();
+  }
+  return m.at;
+}
+
+}  // namespace bitcycle
