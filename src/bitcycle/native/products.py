@@ -180,7 +180,7 @@ def _gemm(
     if x.dim() == y.dim() == 2:
         batch, grid = torch.Size(), (1, 1, 0, 0, 0, 0)
     else:
-        batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+        batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])  # type: ignore[no-untyped-call]
         x, y = _as_grid(x, batch), _as_grid(y, batch)
         grid = (*x.shape[:2], *x.stride()[:2], *y.stride()[:2])
     shape = (*batch, x.shape[-2], y.shape[-2])
@@ -359,7 +359,7 @@ def _conv_grad_weight(
 
 def _gemm_fake(x: Tensor, *others: Any) -> Tensor:
     y = others[3]
-    batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])  # type: ignore[no-untyped-call]
     return x.new_empty((*batch, x.shape[-2], y.shape[-2]), dtype=torch.float32)
 
 
