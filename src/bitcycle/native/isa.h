@@ -7,7 +7,7 @@
 namespace bitcycle {
 
 enum class Isa { PORTABLE, AVX2, AVX512 };
-Isa isa();
+Isa isa();  // of the tiles in use
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define BITCYCLE_INLINE static inline __attribute__((always_inline))
