@@ -20,7 +20,7 @@ constexpr int LANES = 16;
 
 // The taps of one result, and what becomes of their sum: out = scale * sum + constant.
 struct Window {
-  const uint8_t* x;  // tap (0, 0) of the range below
+  const uint8_t* x;  // where a tap of (0, 0) would be
   long row, pixel;   // distances of taps in the map
   Range h, w;
   const float* kernel;  // [tap_h][tap_w][channels]
@@ -30,27 +30,44 @@ struct Window {
   float* out;
 };
 
-BITCYCLE_INLINE void sum_lanes(const Window& t, const long* at_h, const long* at_w, long c, int n) {
-  float sums[LANES] = {};
-  for (long h = t.h.first; h < t.h.last; ++h)
-    for (long w = t.w.first; w < t.w.last; ++w) {
-      const uint8_t* x = t.x + at_h[h] * t.row + at_w[w] * t.pixel + c;
-      const float* k = t.kernel + h * t.kernel_row + w * t.channels + c;
-      for (int i = 0; i < n; ++i) sums[i] += float(x[i]) * k[i];
-    }
-  for (int i = 0; i < n; ++i) {
-    const float bias = t.bias ? t.bias[c + i] : 0.0f;
-    t.out[c + i] = t.scale * sums[i] + (t.constant_scale * t.constant[c + i] + bias);
-  }
+// sums += NUM taps side by side
+template <int NUM>
+BITCYCLE_INLINE void add_taps(const uint8_t* const* x, const float* kernel, long n,
+                              float* __restrict sums) {
+  const uint8_t *x0 = x[0], *x1 = x[NUM / 2], *x2 = x[NUM - 1];
+  const float *k0 = kernel, *k1 = kernel + n, *k2 = kernel + 2 * n;
+  for (long c = 0; c < n; ++c)
+    sums[c] += NUM == 1 ? float(x0[c]) * k0[c]
+                        : float(x0[c]) * k0[c] + (float(x1[c]) * k1[c] + float(x2[c]) * k2[c]);
 }
 
-BITCYCLE_INLINE void sum_window_body(const Window& t, const long* at_h, const long* at_w) {
-  long c = 0;
-  for (; c + LANES <= t.channels; c += LANES) sum_lanes(t, at_h, at_w, c, LANES);
-  if (c < t.channels) sum_lanes(t, at_h, at_w, c, int(t.channels - c));
+BITCYCLE_INLINE void sum_window_body(const Window& t, const long* at_h, const long* at_w,
+                                     float* __restrict sums) {
+  const long n = t.channels;
+  for (long c = 0; c < n; ++c) sums[c] = 0.0f;
+  for (long h = t.h.first; h < t.h.last; ++h)
+    for (long w = t.w.first; w < t.w.last;) {
+      const float* kernel = t.kernel + h * t.kernel_row + w * n;
+      const uint8_t* row = t.x + at_h[h] * t.row;
+      const bool is_three = t.w.last - w >= 3;
+      const uint8_t* x[3];
+      for (int i = 0; i < (is_three ? 3 : 1); ++i) x[i] = row + at_w[w + i] * t.pixel;
+      if (is_three)
+        add_taps<3>(x, kernel, n, sums);
+      else
+        add_taps<1>(x, kernel, n, sums);
+      w += is_three ? 3 : 1;
+    }
+  float* __restrict out = t.out;
+  if (t.bias)
+    for (long c = 0; c < n; ++c)
+      out[c] = t.scale * sums[c] + (t.constant_scale * t.constant[c] + t.bias[c]);
+  else
+    for (long c = 0; c < n; ++c) out[c] = t.scale * sums[c] + t.constant_scale * t.constant[c];
 }
-BITCYCLE_FOR_EACH_ISA(sum_window, (const Window& t, const long* at_h, const long* at_w),
-                      (t, at_h, at_w))
+BITCYCLE_FOR_EACH_ISA(sum_window,
+                      (const Window& t, const long* at_h, const long* at_w, float* sums),
+                      (t, at_h, at_w, sums))
 
 struct Correlation {
   const uint8_t* map;
@@ -69,6 +86,7 @@ void correlate(const Correlation& c) {
   const long row = c.w.size * c.C;
   parallel_for(c.N * c.h.count, int(c.num_threads), [&](long task) {
     const long image = task / c.h.count, i = task % c.h.count, s = c.num_scales == 1 ? 0 : image;
+    float* sums = new_array<float>(SUMS, c.C);
     Window t{};
     t.row = row, t.pixel = c.C, t.h = c.h.taps_of(i);
     t.kernel = c.kernel.data(), t.kernel_row = long(c.w.taps.size()) * c.C, t.channels = c.C;
@@ -78,7 +96,7 @@ void correlate(const Correlation& c) {
       t.w = c.w.taps_of(j);
       t.constant = constants.values() + constants.at(i, j);
       t.out = c.out + image * c.out_image + i * c.out_row + j * c.out_pixel;
-      sum_window(t, c.h.taps.data(), c.w.taps.data());
+      sum_window(t, c.h.taps.data(), c.w.taps.data(), sums);
     }
   });
 }
