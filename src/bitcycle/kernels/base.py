@@ -21,7 +21,8 @@ from bitcycle.registry import Registry
 if TYPE_CHECKING:
     from bitcycle.kernels.geometry import ConvGeometry, Geometry
 
-FLOAT32, BFLOAT16 = 2.0**-18, 2.0**-7  # of sums of up to thousands of products; of one result
+# Of sums of up to thousands of products; of values rounded to 16 bits; of one result.
+FLOAT32, FOLDED, BFLOAT16 = 2.0**-18, 2.0**-16, 2.0**-7
 MATMULS = ("output", "grad_input", "grad_weight")
 AUTO = "auto"
 _EARLIER_NAMES = {"int8": "native"}

@@ -48,8 +48,9 @@ class Bf16Arithmetic:
             return _add(_folded(x, b), bias)
         a, length = near_zero(x), b.numbers.shape[-1]
         main = torch.matmul(a.numbers, b.numbers.transpose(-1, -2)).to(torch.float32)
-        scale, offset = (v.transpose(-1, -2) if v.dim() > 1 else v for v in (b.scale, b.offset))
-        columns = b.sum([-1]).unsqueeze(-2) * scale + offset * length
+        scale, offset = b.scale.reshape(-1), b.offset.reshape(-1)  # one, or one per column
+        columns = b.sum([-1]) * scale + offset * length
+        columns = columns if columns.dim() == 1 else columns.unsqueeze(-2)
         result = main * (a.scale * scale) + columns * a.offset
         return _add(result.addcmul_(a.sum([-1], keepdim=True), a.scale * offset), bias)
 

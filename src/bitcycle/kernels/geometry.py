@@ -234,7 +234,9 @@ def as_rows(q: Quantized) -> Quantized:
     shape = numbers.shape
     rows = math.prod(shape[:-1])
     scale, offset = (
-        x if x is None or x.numel() == 1 else x.expand(*shape[:-1], x.shape[-1]).reshape(rows, -1)
+        x
+        if x is None or x.numel() == 1
+        else x.expand(*shape[:-1], x.shape[-1]).reshape(rows, x.shape[-1])
         for x in (q.scale, q.offset)
     )
     values, codes = (None if x is None else x.reshape(rows, shape[-1]) for x in (q.values, q.codes))

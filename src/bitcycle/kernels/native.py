@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bitcycle.kernels.base import FLOAT32, Multiply, register
+from bitcycle.kernels.base import FOLDED, Multiply, register
 from bitcycle.kernels.geometry import ConvGeometry
 from bitcycle.kernels.simulate import SIMULATE
 from bitcycle.native import products
@@ -33,7 +33,7 @@ class NativeArithmetic:
 
     name: str = "native"
     takes_codes: bool = True
-    rounding: float = FLOAT32
+    rounding: float = FOLDED
 
     def gemm(self, x: Quantized, y: Quantized, bias: Tensor | None = None) -> Tensor:
         """x y^T (+ bias)."""
