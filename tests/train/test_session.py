@@ -72,7 +72,7 @@ def test_the_state_comes_back_whole_through_files(tmp_path, kind):
 
 def test_the_kernels_of_the_beginning_are_restored(tmp_path):
     config = small(tmp_path, swa=SwaConfig(start=0))
-    mixed = "int8/dequantize/int8"
+    mixed = "native/dequantize/native"
     other = dataclasses.replace(
         config, precision=PrecisionConfig(forward="CR:3-8:2", backward=6, kernel=mixed)
     )
