@@ -2,8 +2,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <set>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "isa.h"
