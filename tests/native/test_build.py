@@ -143,7 +143,7 @@ def test_without_a_compiler_the_installation_says_so_and_works(checkout, tmp_pat
     unpack(wheel, tmp_path / "site")
     shown = run("-c", STEP, folder=tmp_path, PYTHONPATH=str(tmp_path / "site"))
     assert shown.splitlines()[-1] == (
-        "native library: missing (CXX=/nonexistent: no such compiler; install a C++ compiler "
+        "native library: missing (CXX=/nonexistent: no such compiler; install a C++17 compiler "
         "(Debian: g++) and run pip install again)"
     )
 

@@ -82,14 +82,15 @@ def test_switched_off_it_is_missing_without_a_warning(fresh):
 def test_a_library_that_was_not_built_is_explained_and_warned_of_once(fresh, tmp_path):
     fresh.setattr(native, "FILE", tmp_path / build.NAME)
     (tmp_path / build.NOTE).write_text("no C++ compiler found\n")
-    reason = "no C++ compiler found; install a C++ compiler (Debian: g++) and run pip install again"
+    way_out = "install a C++17 compiler (Debian: g++) and run pip install again"
+    reason = f"no C++ compiler found; {way_out}"
     assert native.missing_reason() == reason
     assert warnings_of(3) == [f"quantized products run in plain torch, and slower: {reason}"]
 
 
 def test_without_a_note_it_was_not_built(fresh, tmp_path):
     fresh.setattr(native, "FILE", tmp_path / build.NAME)
-    assert native.missing_reason().startswith("it was not built; install a C++ compiler")
+    assert native.missing_reason().startswith("it was not built; install a C++17 compiler")
 
 
 def test_a_damaged_file_is_refused(fresh, tmp_path):
@@ -148,7 +149,7 @@ def test_without_a_thread_pool_the_reason_says_so(fresh):
 PROCESS = """
 import json, os
 import torch
-import bitcycle.convert, bitcycle.audit
+import bitcycle
 
 def loaded(word):
     lines = open("/proc/self/maps").read().splitlines()

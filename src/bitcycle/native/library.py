@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import sys
 import warnings
 from pathlib import Path
 
@@ -97,7 +98,9 @@ def _open() -> ctypes.CDLL | str:
 def _not_built() -> str:
     note = FILE.with_name(build.NOTE)
     reason = note.read_text(encoding="utf-8").strip() if note.exists() else "it was not built"
-    return f"{reason}; install a C++ compiler (Debian: g++) and run pip install again"
+    if sys.platform == "win32":
+        return reason
+    return f"{reason}; install a C++17 compiler (Debian: g++) and run pip install again"
 
 
 def _is_current(found: ctypes.CDLL) -> bool:
