@@ -21,8 +21,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bitcycle.kernels.base import UNDECIDED, Kernel, make_kernel
+from bitcycle.kernels.base import Kernel, make_kernel
 from bitcycle.kernels.geometry import ConvGeometry, Geometry, MatMulGeometry
+from bitcycle.kernels.native import reason_against
 from bitcycle.native.library import instruction_set
 from bitcycle.registry import unknown_name
 from bitcycle.warnings import BitcycleWarning
@@ -113,7 +114,7 @@ class TableRow:
             raise ValueError(
                 f"macs_from ({self.macs_from}) must be at least 0, ratio ({self.ratio}) above 0"
             )
-        if make_kernel(self.kernel) is UNDECIDED:
+        if make_kernel(self.kernel).is_undecided:
             raise ValueError("kernel 'auto' is what the table decides; name another")
 
 
@@ -190,7 +191,7 @@ def requested_kernel(name: str, *, weight_grids: int, device_type: str) -> tuple
     """
     kernel = make_kernel(name)
     device_type = "cpu" if device_type == "meta" else device_type  # where it will most likely be
-    if kernel is UNDECIDED:
+    if kernel.is_undecided:
         kernel_table()  # a damaged table is an error here, not in the first step
         return kernel, "auto: decided at the first training step with bits"
     notes = ["asked for"]
@@ -275,8 +276,8 @@ def _decide(
         return "simulate", "an operand is float32"
     if max(tops[0], tops[1]) > MAX_CODE_BITS:
         return "simulate", f"more than {MAX_CODE_BITS} bits"
-    if why := float_products(geometry):
-        return "simulate", why
+    if why := reason_against(geometry):
+        return "simulate", f"{why} multiplies in float32"
     device = a.device.type
     if device != "cpu":
         other = "bf16" if has_bf16(device) else "simulate"
@@ -287,7 +288,7 @@ def _decide(
         return other, f"{missing_library()}; {other}"
     layer, top = layer_kind(geometry, a, recurrence), max(tops[0], tops[1])
     top = next(each for each in TOPS if each >= top)
-    macs = count_macs(geometry, a.shape, w.shape) + (recurrence.macs if recurrence else 0)
+    macs = geometry.macs(a.shape, w.shape) + (recurrence.macs if recurrence else 0)
     rows = rows_for(kernel_table(), processor, layer, top)
     if not rows:
         other = "bf16" if has_bf16(device) else "simulate"
@@ -309,34 +310,6 @@ def layer_kind(geometry: Geometry, a: Tensor, recurrence: Recurrence | None = No
     if isinstance(geometry, ConvGeometry):
         return "depthwise" if 1 < geometry.groups == a.shape[1] else "convolution"
     return "matmul" if isinstance(geometry, MatMulGeometry) else "linear"
-
-
-def count_macs(geometry: Geometry, a: Sequence[int], w: Sequence[int]) -> int:
-    """Multiply-accumulates of the output product of two shapes.
-
-    >>> count_macs(ConvGeometry((2,), (1,), (1,), 1), (5, 4, 8), (6, 4, 3)) == 5 * 6 * 4 * 4 * 3
-    True
-    """
-    if isinstance(geometry, ConvGeometry):
-        ends = geometry.end_padding or (0,) * geometry.num_dims
-        sides = zip(
-            a[2:], w[2:], geometry.stride, geometry.padding, geometry.dilation, ends, strict=True
-        )
-        out = [(n + 2 * p + end - d * (k - 1) - 1) // s + 1 for n, k, s, p, d, end in sides]
-        return a[0] * prod(w) * prod(out)
-    if isinstance(geometry, MatMulGeometry):
-        batch = torch.broadcast_shapes(a[:-2], w[:-2])
-        return prod(batch) * prod(a[-2:]) * w[-1]
-    return prod(a) * w[0]
-
-
-def float_products(geometry: Geometry) -> str | None:
-    """Why all products of this kind are float32 by `native`; None if they are not."""
-    if isinstance(geometry, ConvGeometry) and geometry.transposed:
-        return "transposed convolutions multiply in float32"
-    if isinstance(geometry, ConvGeometry) and geometry.num_dims > 2:
-        return "convolutions of 3 dimensions multiply in float32"
-    return None
 
 
 def _float_gradients(error_top: int | None) -> list[str]:
