@@ -8,7 +8,6 @@ from bitcycle.bench.run import default_bits
 from bitcycle.bench.workloads import WORKLOADS
 from bitcycle.extras import MissingExtraError
 from bitcycle.kernels import exact_bits
-from bitcycle.ops import fused
 
 SMALL = {"workloads": ("resnet20-w16",), "repeats": 2, "is_quick": True}
 
@@ -35,13 +34,12 @@ def test_seven_bits_are_shown_too_where_eight_are_not_exact():
 
 def test_rows_are_consistent_and_the_world_is_as_it_was():
     config = BenchConfig(kernels=("simulate", "auto"), bits=("FW8/BW8", "w4a4e8"), **SMALL)
-    warm_up, random = fused.WARM_UP, torch.get_rng_state()
+    random = torch.get_rng_state()
     lines, places = [], []
     result = run_bench(config, say=lines.append, advance=places.append)
     assert lines == ["[1/1] resnet20-w16"]
     assert places == sorted(places)
     assert places[-1] == config.count_steps()
-    assert warm_up == fused.WARM_UP
     assert torch.equal(torch.get_rng_state(), random)
     assert [(row.kernel, row.bits) for row in result.rows] == [
         ("float32", ""),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +14,6 @@ from bitcycle.bench.steps import AUTOCAST, FLOAT, TrainStep, Variant, all_kernel
 from bitcycle.bench.workloads import WORKLOADS
 from bitcycle.extras import MissingExtraError
 from bitcycle.kernels import exact_bits
-from bitcycle.ops.fused import compile_after
 from bitcycle.precision import Precision
 from bitcycle.registry import unknown_name
 
@@ -82,11 +80,7 @@ def run_bench(
     share = config.count_steps() // len(names)
     rows: list[StepTime] = []
     sizes: dict[str, str] = {}
-    # fused kernels are compiled in the warm-up step instead of after several steps
-    compiling: AbstractContextManager[None] = nullcontext()
-    if not config.is_quick:
-        compiling = compile_after(0)
-    with torch.random.fork_rng([]), torch.enable_grad(), compiling:
+    with torch.random.fork_rng([]), torch.enable_grad():
         for place, name in enumerate(names):
             say(f"[{place + 1}/{len(names)}] {name}")
             try:
