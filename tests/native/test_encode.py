@@ -59,13 +59,6 @@ def tensors(draw: Any) -> Tensor:
     return LAYOUTS[draw(st.sampled_from(sorted(LAYOUTS)))](x)
 
 
-@pytest.fixture(autouse=True)
-def _threads() -> Any:
-    former = torch.get_num_threads()
-    yield
-    torch.set_num_threads(former)
-
-
 def same_bits(a: Tensor, b: Tensor) -> bool:
     """Equal in shape, dtype and every bit, but for the payload of a NaN."""
     a, b = (torch.where(t.isnan(), NAN, t) if t.is_floating_point() else t for t in (a, b))
@@ -87,9 +80,8 @@ def _plain_range(x: Tensor, keep: int | None) -> tuple[Tensor, Tensor]:
 
 
 @properties
-@given(x=tensors(), keep=st.sampled_from((None, 0, 1, 2, 3)), threads=st.sampled_from((1, 2, 3)))
-def test_ranges_of_tensors_and_channels(x: Tensor, keep: int | None, threads: int) -> None:
-    torch.set_num_threads(threads)
+@given(x=tensors(), keep=st.sampled_from((None, 0, 1, 2, 3)))
+def test_ranges_of_tensors_and_channels(x: Tensor, keep: int | None) -> None:
     for ours, expected in zip(
         encode.value_range(as_dense(x), keep), _plain_range(x, keep), strict=True
     ):
@@ -109,10 +101,8 @@ def test_a_nan_shows_in_the_range_wherever_it_is() -> None:
     x=tensors(),
     keep=st.sampled_from((None, 0, 1, 3)),
     bits=st.sampled_from((1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23)),
-    threads=st.sampled_from((1, 2, 3)),
 )
-def test_values_and_codes(x: Tensor, keep: int | None, bits: int, threads: int) -> None:
-    torch.set_num_threads(threads)
+def test_values_and_codes(x: Tensor, keep: int | None, bits: int) -> None:
     levels = torch.tensor(2.0**bits - 1)
     low, high = _plain_range(x, keep)
     grid = affine.grid_step(low, high, levels), low, levels
@@ -204,19 +194,21 @@ def test_results_depend_on_no_number_of_threads_and_no_instruction_set() -> None
         if found.bitcycle_tiles(name) is not None:
             assert all(map(torch.equal, first, everything()))
     assert found.bitcycle_tiles(best) == best
-    for threads in (1, 2, 3):
-        torch.set_num_threads(threads)
-        assert all(map(torch.equal, first, everything()))
+    former = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            assert all(map(torch.equal, first, everything()))
+    finally:
+        torch.set_num_threads(former)
 
 
 @properties
 @given(
     count=st.sampled_from((0, 1, 2, 31, 32, 33, 1000, 16_384, 16_385, 70_001)),
     content=st.sampled_from(sorted(CONTENTS)),
-    threads=st.sampled_from((1, 2, 3)),
 )
-def test_masks_and_nibbles(count: int, content: str, threads: int) -> None:
-    torch.set_num_threads(threads)
+def test_masks_and_nibbles(count: int, content: str) -> None:
     x = torch.randn(count, generator=torch.Generator().manual_seed(count))
     x = CONTENTS[content](x) if count else x
     words = packing.pack_positive(x)
