@@ -17,13 +17,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bitcycle.ops.affine import grid_step, value_range
+from bitcycle.ops.affine import value_range
 from bitcycle.quantizers.base import (
     QUANTIZERS,
     Quantized,
     Quantizer,
     Range,
-    round_to_grid,
+    round_to_range,
     work_dtype,
 )
 
@@ -95,12 +95,8 @@ class SBMFull(Quantizer):
         carrier: torch.dtype | None = None,
     ) -> Quantized:
         """Round to the grid of `within`."""
-        dtype = work_dtype(x)
-        low, high = (end.to(dtype) for end in within)
-        levels = levels.to(dtype)
-        scale = grid_step(low, high, levels)
         key = key if role == "error" and self.has_stochastic_error else None
-        return round_to_grid(x, scale, low, levels, key=key, carrier=carrier, has_steps=high != low)
+        return round_to_range(x, within, levels, key=key, carrier=carrier)
 
     def encode_error(
         self,
