@@ -220,7 +220,7 @@ void multiply_rows(const Gemm& g, const Arithmetic& how, const Columns& columns,
   block.load(a, m0, m1);
   std::vector<const float*> constants(block.at.size(), scales.constant.data());
   std::vector<float*> outs(block.at.size());
-  for (long r = 0; r < m1 - m0; ++r) outs[r] = out + (m0 + r) * g.out_row;
+  for (long r = 0; r < m1 - m0; ++r) outs[r] = out + (m0 + r) * g.N;
   const Rows rows{block.at.data(), m1 - m0, &NO_OFFSET, 1,
                   round_up(g.K, 4) / how.group(), block.row_step};
   multiply(how, rows, columns,
@@ -241,15 +241,19 @@ void gemm(const Gemm& g) {
   auto pack = [&](const uint8_t* b, char* panels, float* sums, long p) {
     pack_panel(g, b, p * COLUMNS, how.is_words, panels + p * panel_bytes, sums + p * COLUMNS);
   };
-  if (g.num_batches > 1) {
-    parallel_for(g.num_batches, int(g.num_threads), [&](long i) {
+  const long num_batches = g.num_outer * g.num_inner;
+  if (num_batches > 1) {
+    parallel_for(num_batches, int(g.num_threads), [&](long i) {
       char* panels = static_cast<char*>(workspace(SECOND, num_panels * panel_bytes));
       std::vector<float> sums(num_panels * COLUMNS);
-      for (long p = 0; p < num_panels; ++p) pack(g.b + i * g.b_batch, panels, sums.data(), p);
+      const long outer = i / g.num_inner, inner = i % g.num_inner;
+      const uint8_t* a = g.a + outer * g.a_outer + inner * g.a_inner;
+      const uint8_t* b = g.b + outer * g.b_outer + inner * g.b_inner;
+      for (long p = 0; p < num_panels; ++p) pack(b, panels, sums.data(), p);
       const Scales scales(g, sums.data());
       for (long m = 0; m < g.M; m += fitting)
-        multiply_rows(g, how, {panels, panel_bytes, g.N}, scales, g.a + i * g.a_batch,
-                      g.out + i * g.out_batch, m, std::min<long>(g.M, m + fitting));
+        multiply_rows(g, how, {panels, panel_bytes, g.N}, scales, a,
+                      g.out + i * g.M * g.N, m, std::min<long>(g.M, m + fitting));
     });
     return;
   }
@@ -381,7 +385,7 @@ void gemm_folded(const Gemm& g) {
       else
         for (long k = 0; k < g.K; ++k) to[k] = int16_t(x[k * g.a_k] - int(half));
       for (long k = g.K; k < K4; ++k) to[k] = 0;
-      at[r] = to, out[r] = g.out + (m0 + r) * g.out_row;
+      at[r] = to, out[r] = g.out + (m0 + r) * g.N;
     }
     multiply(how, {at.data(), count, &NO_OFFSET, 1, steps, 4}, {panels, panel_bytes, g.N},
              {scale.data(), slope.data(), none.data(), constants.data(), out.data()});

@@ -18,10 +18,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from bitcycle.kernels.base import Kernel
-from bitcycle.kernels.choice import MAX_CODE_BITS, decide_kernel
+from bitcycle.kernels.choice import MAX_CODE_BITS, Recurrence, decide_kernel
 from bitcycle.kernels.geometry import Geometry
-from bitcycle.kernels.measure import Recurrence
-from bitcycle.kernels.mixed import UNDECIDED
 from bitcycle.nn.class_swap import SwappedModule
 from bitcycle.nn.product import (
     CALL,
@@ -285,7 +283,7 @@ class QuantizedLayer(SwappedModule):
             w = quantizer.prepare(second, w, control[LEVELS[second]])
         a_range = self.activation_range(a, act_row)
         w_range = self.activation_range(w, act_row + 1) if second == "act" else None
-        is_undecided = self.settings.kernel.name == UNDECIDED.name  # copies are not identical
+        is_undecided = self.settings.kernel.is_undecided
         if is_undecided and self.training and not torch.compiler.is_compiling() and a.numel():
             self._decide_kernel(geometry, a, w, second)
         spec = ProductSpec(

@@ -21,10 +21,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bitcycle.kernels.base import Kernel
+from bitcycle.kernels.base import Kernel, make_kernel
 from bitcycle.kernels.choice import MAX_CODE_BITS
 from bitcycle.kernels.geometry import Geometry
-from bitcycle.kernels.mixed import UNDECIDED
 from bitcycle.ops.layout import flat, like, memory_layout
 from bitcycle.ops.noise import noise_key
 from bitcycle.ops.packing import pack_nibbles, unpack_nibbles
@@ -62,12 +61,13 @@ class ProductSpec:
     input_cache: InputCache | None = None  # shares the input's codes with neighbouring layers
     act_bits: int = 0  # the bits of those codes
 
-    def carrier(self, role: str, x: Tensor, dtype: torch.dtype) -> torch.dtype | None:
-        """The dtype of codes if this operand is multiplied as codes, else None."""
+    def carrier(self, role: str, x: Tensor) -> torch.dtype | None:
+        """uint8 if this operand is multiplied as codes, else None."""
         top = self.tops[LEVELS[role]]
         if not self.kernel.takes_codes or x.dtype == torch.float64:
             return None
-        return dtype if top <= MAX_CODE_BITS and self.quantizer.integer_range(top) else None
+        has_codes = top <= MAX_CODE_BITS and self.quantizer.integer_range(top)
+        return torch.uint8 if has_codes else None
 
 
 def quantized_product(
@@ -228,14 +228,13 @@ def encode_operand(
     x: Tensor,
     control: Tensor,
     within: Range | None,
-    dtype: torch.dtype,
 ) -> Quantized:
-    """Round a weight or an activation; float32 roles pass through. dtype: of codes, if any."""
+    """Round a weight or an activation; float32 roles pass through."""
     if role not in spec.roles:
         return Quantized(values=x)
     assert within is not None
     levels = control[LEVELS[role]]
-    carrier = spec.carrier(role, x, dtype)
+    carrier = spec.carrier(role, x)
     codes: dict[str, Any] = {} if carrier is None else {"carrier": carrier}
     quantized = spec.quantizer.encode(role, x, levels, within, **codes)
     if spec.recorder is not None:
@@ -246,11 +245,11 @@ def encode_operand(
 def encode_input(spec: ProductSpec, a: Tensor, control: Tensor, within: Range | None) -> Quantized:
     """Round the first operand, an activation; its codes come from the input cache if they can."""
     if spec.input_cache is None or "act" not in spec.roles:
-        return encode_operand(spec, "act", a, control, within, torch.uint8)
-    key = spec.quantizer, spec.act_bits, spec.carrier("act", a, torch.uint8)
+        return encode_operand(spec, "act", a, control, within)
+    key = spec.quantizer, spec.act_bits, spec.carrier("act", a)
     quantized = spec.input_cache.codes_of(a, key)
     if quantized is None:
-        quantized = encode_operand(spec, "act", a, control, within, torch.uint8)
+        quantized = encode_operand(spec, "act", a, control, within)
         spec.input_cache.keep_codes(a, key, quantized)
     return replace(quantized, top=spec.tops[LEVELS["act"]])
 
@@ -259,16 +258,18 @@ def encode_second(
     spec: ProductSpec, w: Tensor, control: Tensor, health: Tensor, within: Range | None
 ) -> Quantized:
     """Round the second operand: a weight by its own range, or an activation by `within`."""
-    role, dtype = spec.second, spec.kernel.second_dtype
+    role = spec.second
     if role != "weight" or role not in spec.roles:
-        return encode_operand(spec, role, w, control, within, dtype)
+        return encode_operand(spec, role, w, control, within)
     view = w.view(spec.second_view) if spec.second_view else w
     within = spec.quantizer.range_of(role, view, spec.second_keep)
     flag_nonfinite(health, role, within)
     if not spec.second_view:
-        return encode_operand(spec, role, w, control, within, dtype)
-    float_spec = replace(spec, kernel=UNDECIDED)  # these scales do not broadcast against the weight
-    values = encode_operand(float_spec, role, view, control, within, dtype).values
+        return encode_operand(spec, role, w, control, within)
+    float_spec = replace(
+        spec, kernel=make_kernel("simulate")
+    )  # these scales do not broadcast against the weight
+    values = encode_operand(float_spec, role, view, control, within).values
     assert values is not None
     return Quantized(values=values.view(w.shape))
 
@@ -281,7 +282,7 @@ def encode_weight_for_grad_input(
         return qw
     within = spec.quantizer.range_of("weight", w, spec.input_keep)
     silent = replace(spec, recorder=None)
-    return encode_operand(silent, "weight", w, control, within, spec.kernel.second_dtype)
+    return encode_operand(silent, "weight", w, control, within)
 
 
 def encode_error(
@@ -299,7 +300,7 @@ def encode_error(
         flag_nonfinite(health, "error", within)
     key = noise_key(control[CLOCK]) if spec.quantizer.has_stochastic_error else None
     levels = control[LEVELS["error"]]
-    carrier = spec.carrier("error", e, torch.uint8)
+    carrier = spec.carrier("error", e)
     codes: dict[str, Any] = {} if carrier is None else {"carrier": carrier}
     for_input, for_weight = spec.quantizer.encode_error(e, levels, within, key, **codes)
     if spec.recorder is not None:
@@ -354,7 +355,7 @@ class _StraightThrough(torch.autograd.Function):
         spec: ProductSpec,
         role: str,
     ) -> Tensor:
-        return encode_operand(spec, role, x, control, (low, high), torch.uint8).dequantize()
+        return encode_operand(spec, role, x, control, (low, high)).dequantize()
 
     @staticmethod
     def backward(ctx: Any, e: Tensor) -> tuple[Tensor | None, ...]:
