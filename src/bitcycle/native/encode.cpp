@@ -26,7 +26,6 @@ constexpr int LANES = 32;      // columns, or independent parts of a row, that a
 
 struct Block {
   long outer, channels, inner;
-  long rows() const { return outer * channels; }
 };
 
 long divide_up(long n, long by) { return (n + by - 1) / by; }
@@ -84,11 +83,12 @@ BITCYCLE_INLINE void find_range_body(const float* x, long n, float* low, float* 
   for (; i + LANES <= n; i += LANES)
     for (int l = 0; l < LANES; ++l) include(e, l, x[i + l]);
   for (; i < n; ++i) include(e, 0, x[i]);
-  for (int l = 1; l < LANES; ++l) {
-    e.low[0] = std::min(e.low[0], e.low[l]);
-    e.high[0] = std::max(e.high[0], e.high[l]);
-    e.is_nan[0] |= e.is_nan[l];
-  }
+  for (int width = LANES / 2; width > 0; width /= 2)
+    for (int l = 0; l < width; ++l) {
+      e.low[l] = e.low[l + width] < e.low[l] ? e.low[l + width] : e.low[l];
+      e.high[l] = e.high[l + width] > e.high[l] ? e.high[l + width] : e.high[l];
+      e.is_nan[l] |= e.is_nan[l + width];
+    }
   store(e, 0, low, high);
 }
 BITCYCLE_FOR_EACH_ISA(find_range, (const float* x, long n, float* low, float* high),
@@ -117,6 +117,32 @@ void join_ranges(const float* lows, const float* highs, long n, float* low, floa
   float other;
   find_range(lows, n, low, &other);
   find_range(highs, n, &other, high);
+}
+
+void find_channel_ranges(const float* x, Block block, float* low, float* high, long num_threads) {
+  const long outer = block.outer, channels = block.channels, inner = block.inner;
+  if (inner == 1) {
+    parallel_for(divide_up(channels, LANES), int(num_threads), [&](long task) {
+      const long begin = task * LANES;
+      find_column_ranges(x + begin, outer, channels, int(std::min<long>(LANES, channels - begin)),
+                         low + begin, high + begin);
+    });
+    return;
+  }
+  const long each = std::max(1L, CHUNK / std::max<long>(1, outer * inner));
+  parallel_for(divide_up(channels, each), int(num_threads), [&](long task) {
+    const long end = std::min<long>(channels, (task + 1) * each);
+    if (outer == 1) {
+      for (long c = task * each; c < end; ++c) find_range(x + c * inner, inner, low + c, high + c);
+      return;
+    }
+    std::vector<float> lows(outer), highs(outer);
+    for (long c = task * each; c < end; ++c) {
+      for (long o = 0; o < outer; ++o)
+        find_range(x + (o * channels + c) * inner, inner, &lows[o], &highs[o]);
+      join_ranges(lows.data(), highs.data(), outer, low + c, high + c);
+    }
+  });
 }
 
 // -- rounding -------------------------------------------------------------------------------------
@@ -199,22 +225,30 @@ struct Grids {
 };
 constexpr float NO_LIMIT = std::numeric_limits<float>::infinity();
 
+// Calls body(begin, length, channel, is_one_grid) for runs that cover the block: of one channel, or
+// with an element of each channel from that on.
+template <typename Body>
+void for_each_run(Block block, long num_threads, const Body& body) {
+  const auto [outer, channels, inner] = block;
+  if (inner == 1 && channels > 1)
+    for_each_part(outer, channels, num_threads, [&, step = channels](long row, long begin, long n) {
+      body(row * step + begin, n, begin, false);
+    });
+  else
+    for_each_part(outer * channels, inner, num_threads,
+                  [&, step = inner, count = channels](long row, long begin, long n) {
+                    body(row * step + begin, n, row % count, true);
+                  });
+}
+
 void round_block(const float* x, Block block, const Grids& grids, const int32_t* key, Form form,
                  void* out, long num_threads) {
   const long size = form == VALUES ? sizeof(float) : 1;
-  auto part = [&](long at, long n, long channel, bool is_one_grid) {
+  for_each_run(block, num_threads, [&](long at, long n, long channel, bool is_one_grid) {
     round_run({x + at, n, grids.scale + channel, grids.offset + channel, grids.levels,
                grids.max_steps, key, uint32_t(at), static_cast<char*>(out) + at * size},
               form, is_one_grid);
-  };
-  if (block.inner == 1 && block.channels > 1)  // a row has an element of each channel
-    for_each_part(block.outer, block.channels, num_threads, [&](long row, long begin, long n) {
-      part(row * block.channels + begin, n, begin, false);
-    });
-  else
-    for_each_part(block.rows(), block.inner, num_threads, [&](long row, long begin, long n) {
-      part(row * block.inner + begin, n, row % block.channels, true);
-    });
+  });
 }
 
 // -- values of codes ------------------------------------------------------------------------------
@@ -289,93 +323,96 @@ Grid make_grid(float low, float high, float levels, float floor, Rule rule) {
 
 using namespace bitcycle;
 
+// Arguments come in one struct of fields of 8 bytes each: ctypes spends 0.1 us on every argument.
+
+struct RangeCall {
+  const float* x;
+  int64_t outer, channels, inner;
+  float *low, *high;
+  int64_t num_threads;
+};
+
 // The lowest and highest value of each channel; NaN where it has one.
-BITCYCLE_API void bitcycle_range(const float* x, int64_t outer, int64_t channels, int64_t inner,
-                               float* low, float* high, int64_t num_threads) {
+BITCYCLE_API void bitcycle_range(const RangeCall* call) {
+  const auto [x, outer, channels, inner, low, high, num_threads] = *call;
   if (outer == 1 && channels == 1) {
     const long tasks = divide_up(inner, CHUNK);
     if (tasks == 1) return find_range(x, inner, low, high);
     std::vector<float> lows(tasks), highs(tasks);
-    for_each_part(1, inner, num_threads, [&](long, long begin, long n) {
+    for_each_part(1, inner, num_threads, [&, x = x](long, long begin, long n) {
       find_range(x + begin, n, &lows[begin / CHUNK], &highs[begin / CHUNK]);
     });
     return join_ranges(lows.data(), highs.data(), tasks, low, high);
   }
-  if (inner == 1) {
-    parallel_for(divide_up(channels, LANES), int(num_threads), [&](long task) {
-      const long begin = task * LANES;
-      find_column_ranges(x + begin, outer, channels, int(std::min<long>(LANES, channels - begin)),
-                         low + begin, high + begin);
-    });
-    return;
-  }
-  const long each = std::max(1L, CHUNK / std::max<long>(1, outer * inner));
-  parallel_for(divide_up(channels, each), int(num_threads), [&](long task) {
-    std::vector<float> lows(outer), highs(outer);
-    for (long c = task * each; c < std::min<long>(channels, (task + 1) * each); ++c) {
-      if (outer == 1) {
-        find_range(x + c * inner, inner, low + c, high + c);
-        continue;
-      }
-      for (long o = 0; o < outer; ++o)
-        find_range(x + (o * channels + c) * inner, inner, &lows[o], &highs[o]);
-      join_ranges(lows.data(), highs.data(), outer, low + c, high + c);
-    }
-  });
+  find_channel_ranges(x, {outer, channels, inner}, low, high, num_threads);
 }
 
-// Values or codes on given grids. key: two words for stochastic rounding, or null.
-BITCYCLE_API void bitcycle_round(const float* x, int64_t outer, int64_t channels, int64_t inner,
-                               const float* scale, const float* offset, const float* levels,
-                               const int32_t* key, int64_t form, void* out, int64_t num_threads) {
-  round_block(x, {outer, channels, inner}, {scale, offset, *levels, NO_LIMIT}, key, Form(form), out,
-              num_threads);
+struct RoundCall {
+  const float* x;
+  int64_t outer, channels, inner;
+  const float *scale, *offset, *levels;
+  const int32_t* key;  // two words for stochastic rounding, or null
+  int64_t form;
+  void* out;
+  int64_t num_threads;
+};
+
+// Values or codes on given grids.
+BITCYCLE_API void bitcycle_round(const RoundCall* call) {
+  round_block(call->x, {call->outer, call->channels, call->inner},
+              {call->scale, call->offset, *call->levels, NO_LIMIT}, call->key, Form(call->form),
+              call->out, call->num_threads);
 }
 
-// The grids of given ranges, and values or codes on them. scale: 0 where codes mean the offset.
-// offset: null if it is the lowest value. half: (levels + 1) / 2.
-BITCYCLE_API void bitcycle_quantize(const float* x, int64_t outer, int64_t channels, int64_t inner,
-                                  const float* low, const float* high, const int32_t* levels,
-                                  float floor, int64_t rule, const int32_t* key, int64_t form,
-                                  void* out, float* scale, float* offset, float* half,
-                                  int64_t num_threads) {
-  const float count = float(*levels);
-  float* scales = static_cast<float*>(workspace(SMALL, channels * sizeof(float)));
-  for (long c = 0; c < channels; ++c) {
-    const Grid grid = make_grid(low[c], high[c], count, floor, Rule(rule));
+struct QuantizeCall {
+  const float* x;
+  int64_t outer, channels, inner;
+  const float *low, *high;
+  const int32_t* levels;
+  double floor;  // the smallest step
+  int64_t rule;
+  const int32_t* key;
+  int64_t form;
+  void* out;
+  float* scale;   // 0 where codes mean the offset
+  float* offset;  // null if it is the lowest value
+  float* half;    // (levels + 1) / 2
+  int64_t num_threads;
+};
+
+// The grids of given ranges, and values or codes on them.
+BITCYCLE_API void bitcycle_quantize(const QuantizeCall* call) {
+  const float levels = float(*call->levels);
+  const Rule rule = Rule(call->rule);
+  const Form form = Form(call->form);
+  float* scales = static_cast<float*>(workspace(SMALL, call->channels * sizeof(float)));
+  for (long c = 0; c < call->channels; ++c) {
+    const Grid grid = make_grid(call->low[c], call->high[c], levels, float(call->floor), rule);
     scales[c] = grid.scale;
-    scale[c] = form == VALUES ? grid.scale : grid.scale * float(grid.has_steps);
-    if (offset) offset[c] = grid.offset;
+    call->scale[c] = form == VALUES ? grid.scale : grid.scale * float(grid.has_steps);
+    if (call->offset) call->offset[c] = grid.offset;
   }
-  *half = (count + 1) * 0.5f;
-  const Grids grids{scales, offset ? offset : low, count,
-                    rule == SYMMETRIC ? count_steps(count) : NO_LIMIT};
-  round_block(x, {outer, channels, inner}, grids, key, Form(form), out, num_threads);
+  *call->half = (levels + 1) * 0.5f;
+  const Grids grids{scales, call->offset ? call->offset : call->low, levels,
+                    rule == SYMMETRIC ? count_steps(levels) : NO_LIMIT};
+  round_block(call->x, {call->outer, call->channels, call->inner}, grids, call->key, form, call->out,
+              call->num_threads);
 }
 
-// The key of a call's noise, as `ops/noise.py` computes it. clock: base, step, call.
-BITCYCLE_API void bitcycle_noise_key(const int32_t* clock, int32_t* key) {
-  uint32_t word = uint32_t(clock[0]) + uint32_t(clock[1]) * 0x2C1B3C6Du + uint32_t(clock[2]) * 0x297A2D39u;
-  for (int i = 0; i < 2; ++i, word += 0x9E3779B9u) {
-    const uint32_t h = mix(word, 0, 0);
-    key[i] = int32_t(h ^ (h >> 16));
-  }
-}
+struct DecodeCall {
+  const void* codes;  // uint8, or int8 if signed
+  int64_t is_signed, outer, channels, inner;
+  const float *scale, *offset;
+  float* out;
+  int64_t num_threads;
+};
 
-// The values of uint8 (or, signed, int8) codes.
-BITCYCLE_API void bitcycle_decode(const void* codes, int64_t is_signed, int64_t outer, int64_t channels,
-                                int64_t inner, const float* scale, const float* offset, float* out,
-                                int64_t num_threads) {
-  auto part = [&](long at, long n, long channel, bool is_one_grid) {
-    decode_run(static_cast<const char*>(codes) + at, is_signed, n, scale + channel, offset + channel,
-               is_one_grid, out + at);
-  };
-  if (inner == 1 && channels > 1)
-    for_each_part(outer, channels, num_threads, [&](long row, long begin, long n) {
-      part(row * channels + begin, n, begin, false);
-    });
-  else
-    for_each_part(outer * channels, inner, num_threads, [&](long row, long begin, long n) {
-      part(row * inner + begin, n, row % channels, true);
-    });
+// The values of codes.
+BITCYCLE_API void bitcycle_decode(const DecodeCall* call) {
+  for_each_run({call->outer, call->channels, call->inner}, call->num_threads,
+               [&](long at, long n, long channel, bool is_one_grid) {
+                 decode_run(static_cast<const char*>(call->codes) + at, call->is_signed, n,
+                            call->scale + channel, call->offset + channel, is_one_grid,
+                            call->out + at);
+               });
 }

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable
 from enum import IntEnum
+from struct import Struct
 
 import torch
 from torch import Tensor, nn
@@ -18,22 +20,32 @@ from torch import Tensor, nn
 from bitcycle.native.library import library
 
 _PLAIN = (Tensor, nn.Parameter)
-_POINTER, _INTEGER, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-_BLOCK = (_INTEGER, _INTEGER, _INTEGER)
+_count_modes = torch._C._len_torch_dispatch_stack
+_is_transforming = torch._C._are_functorch_transforms_active
+_tracing_state = torch._C._get_tracing_state
+_FORMS = {torch.float32: 0, torch.uint8: 1, torch.int8: 2}
 
-# The arguments of each C function, without the number of threads, which is the last one.
+# The structs of encode.cpp: ctypes takes longer for many arguments than for one.
+_RANGE = Struct("PqqqPPq").pack
+_ROUND = Struct("PqqqPPPPqPq").pack
+_QUANTIZE = Struct("PqqqPPPdqPqPPPPq").pack
+_DECODE = Struct("PqqqqPPPq").pack
+
+_STRUCT, _POINTER, _INTEGER = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS = {
-    "range": (_POINTER, *_BLOCK, _POINTER, _POINTER),
-    "round": (_POINTER, *_BLOCK, *[_POINTER] * 4, _INTEGER, _POINTER),
-    "quantize": (
-        _POINTER, *_BLOCK, *[_POINTER] * 3, _FLOAT, _INTEGER, _POINTER, _INTEGER, *[_POINTER] * 4
-    ),
-    "decode": (_POINTER, _INTEGER, *_BLOCK, *[_POINTER] * 3),
-    "pack_positive": (_POINTER, _INTEGER, _POINTER),
-    "keep_positive": (_POINTER, _POINTER, _INTEGER, _INTEGER, _POINTER),
-    "pack_nibbles": (_POINTER, _INTEGER, _POINTER),
-    "unpack_nibbles": (_POINTER, _INTEGER, _INTEGER, _POINTER),
-}  # fmt: skip
+    "range": (_STRUCT,),
+    "round": (_STRUCT,),
+    "quantize": (_STRUCT,),
+    "decode": (_STRUCT,),
+    "pack_positive": (_POINTER, _INTEGER, _POINTER, _INTEGER),
+    "keep_positive": (_POINTER, _POINTER, _INTEGER, _INTEGER, _POINTER, _INTEGER),
+    "pack_nibbles": (_POINTER, _INTEGER, _POINTER, _INTEGER),
+    "unpack_nibbles": (_POINTER, _INTEGER, _INTEGER, _POINTER, _INTEGER),
+    "noise_key": (_POINTER, _POINTER),
+    "count_up": (_POINTER, _POINTER, _INTEGER, _POINTER),
+    "flag_nonfinite": (_POINTER, _POINTER, _POINTER, _INTEGER),
+    "observe": (_POINTER, _POINTER, _POINTER, ctypes.c_double),
+}
 
 
 class Rule(IntEnum):
@@ -44,28 +56,30 @@ class Rule(IntEnum):
     SYMMETRIC = 2  # around 0, without the lowest code unless there are only two
 
 
-_FORMS = {torch.float32: 0, torch.uint8: 1, torch.int8: 2}
-
-
 class _Functions:
     """The C functions with their argument types."""
 
+    range: Callable[..., None]
+    round: Callable[..., None]
+    quantize: Callable[..., None]
+    decode: Callable[..., None]
+    pack_positive: Callable[..., None]
+    keep_positive: Callable[..., None]
+    pack_nibbles: Callable[..., None]
+    unpack_nibbles: Callable[..., None]
+    noise_key: Callable[..., None]
+    count_up: Callable[..., None]
+    flag_nonfinite: Callable[..., None]
+    observe: Callable[..., None]
+
     def __init__(self, found: ctypes.CDLL) -> None:
         for name, arguments in _ARGUMENTS.items():
-            getattr(found, f"bitcycle_{name}").argtypes = (*arguments, _INTEGER)
-            getattr(found, f"bitcycle_{name}").restype = None
-        self.range = found.bitcycle_range
-        self.round = found.bitcycle_round
-        self.quantize = found.bitcycle_quantize
-        self.decode = found.bitcycle_decode
-        self.pack_positive = found.bitcycle_pack_positive
-        self.keep_positive = found.bitcycle_keep_positive
-        self.pack_nibbles = found.bitcycle_pack_nibbles
-        self.unpack_nibbles = found.bitcycle_unpack_nibbles
-        self.noise_key = found.bitcycle_noise_key
-        self.noise_key.argtypes = (_POINTER, _POINTER)
-        self.noise_key.restype = None
-        self.scalar = torch.empty((), dtype=torch.float32, device="cpu")  # for `empty_like`
+            function = getattr(found, f"bitcycle_{name}")
+            function.argtypes, function.restype = arguments, None
+            setattr(self, name, function)
+        # of `empty_like`, which is faster than `empty`
+        self.scalar = torch.empty((), dtype=torch.float32, device="cpu")
+        self.key = torch.empty(2, dtype=torch.int32, device="cpu")
 
 
 @functools.cache
@@ -95,9 +109,9 @@ def is_available(x: Tensor, *dtypes: torch.dtype) -> bool:
         and x.layout is torch.strided
         and not (x.requires_grad and torch.is_grad_enabled())
         and not x.is_neg()
-        and torch._C._len_torch_dispatch_stack() == 0
-        and not torch._C._are_functorch_transforms_active()
-        and torch._C._get_tracing_state() is None
+        and not _count_modes()
+        and not _is_transforming()
+        and _tracing_state() is None
     )
 
 
@@ -108,15 +122,18 @@ def is_per_channel(x: Tensor, scale: Tensor, offset: Tensor, *scalars: Tensor) -
     """
     if scale.dtype is not torch.float32 or offset.dtype is not torch.float32:
         return False
-    if any(each.dtype is not torch.float32 or each.dim() for each in scalars):
-        return False
-    if scale.dim() == 0:
+    for each in scalars:
+        if each.dtype is not torch.float32 or each.dim():
+            return False
+    num_dims = scale.dim()
+    if num_dims == 0:
         return offset.dim() == 0
-    if scale.dim() != x.dim() or scale.shape != offset.shape:
+    if num_dims != x.dim() or scale.shape != offset.shape:
         return False
     count = scale.numel()
-    is_one_dimension = count == 1 or (count, count) in zip(scale.shape, x.shape, strict=True)
-    return is_one_dimension and scale.is_contiguous() and offset.is_contiguous()
+    if count != 1 and (count, count) not in zip(scale.shape, x.shape, strict=True):
+        return False
+    return scale.is_contiguous() and offset.is_contiguous()
 
 
 def _block(x: Tensor, scale: Tensor) -> tuple[int, int, int]:
@@ -139,7 +156,9 @@ def value_range(x: Tensor, keep: int | None = None) -> tuple[Tensor, Tensor]:
         low = x.new_empty([n if d == keep else 1 for d, n in enumerate(x.shape)])
     high = torch.empty_like(low)
     call.range(
-        x.data_ptr(), *_block(x, low), low.data_ptr(), high.data_ptr(), torch.get_num_threads()
+        _RANGE(
+            x.data_ptr(), *_block(x, low), low.data_ptr(), high.data_ptr(), torch.get_num_threads()
+        )
     )
     return low, high
 
@@ -155,15 +174,17 @@ def round_to_grid(
     """Values (float32) or codes (uint8, int8) on the grid; key: for stochastic rounding."""
     out = torch.empty_like(x, dtype=dtype)
     _call().round(
-        x.data_ptr(),
-        *_block(x, scale),
-        scale.data_ptr(),
-        offset.data_ptr(),
-        levels.data_ptr(),
-        None if key is None else key.data_ptr(),
-        _FORMS[dtype],
-        out.data_ptr(),
-        torch.get_num_threads(),
+        _ROUND(
+            x.data_ptr(),
+            *_block(x, scale),
+            scale.data_ptr(),
+            offset.data_ptr(),
+            levels.data_ptr(),
+            0 if key is None else key.data_ptr(),
+            _FORMS[dtype],
+            out.data_ptr(),
+            torch.get_num_threads(),
+        )
     )
     return out
 
@@ -188,20 +209,22 @@ def quantize(
     scale, half = torch.empty_like(low), torch.empty_like(call.scalar)
     offset = low if rule is Rule.FROM_LOW else torch.empty_like(low)
     call.quantize(
-        x.data_ptr(),
-        *_block(x, low),
-        low.data_ptr(),
-        high.data_ptr(),
-        levels.data_ptr(),
-        floor,
-        rule,
-        None if key is None else key.data_ptr(),
-        _FORMS[dtype],
-        out.data_ptr(),
-        scale.data_ptr(),
-        None if offset is low else offset.data_ptr(),
-        half.data_ptr(),
-        torch.get_num_threads(),
+        _QUANTIZE(
+            x.data_ptr(),
+            *_block(x, low),
+            low.data_ptr(),
+            high.data_ptr(),
+            levels.data_ptr(),
+            floor,
+            rule,
+            0 if key is None else key.data_ptr(),
+            _FORMS[dtype],
+            out.data_ptr(),
+            scale.data_ptr(),
+            0 if offset is low else offset.data_ptr(),
+            half.data_ptr(),
+            torch.get_num_threads(),
+        )
     )
     return out, scale, offset, half
 
@@ -210,22 +233,45 @@ def decode(codes: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
     """The values code * scale + offset of uint8 or int8 codes."""
     out = torch.empty_like(codes, dtype=torch.float32)
     _call().decode(
-        codes.data_ptr(),
-        codes.dtype is torch.int8,
-        *_block(codes, scale),
-        scale.data_ptr(),
-        offset.data_ptr(),
-        out.data_ptr(),
-        torch.get_num_threads(),
+        _DECODE(
+            codes.data_ptr(),
+            codes.dtype is torch.int8,
+            *_block(codes, scale),
+            scale.data_ptr(),
+            offset.data_ptr(),
+            out.data_ptr(),
+            torch.get_num_threads(),
+        )
     )
     return out
 
 
 def noise_key(clock: Tensor) -> Tensor:
     """The two words of a key, from [base, step, call] (int32, contiguous)."""
-    key = clock.new_empty(2)
-    _call().noise_key(clock.data_ptr(), key.data_ptr())
+    call = _call()
+    key = torch.empty_like(call.key)
+    call.noise_key(clock.data_ptr(), key.data_ptr())
     return key
+
+
+def count_up(numbers: Tensor, place: int) -> Tensor:
+    """Add 1 to one of several int32 numbers in place and return a copy of all."""
+    copy = torch.empty_like(numbers)
+    at = numbers.data_ptr()
+    _call().count_up(at + 4 * place, at, numbers.numel(), copy.data_ptr())
+    return copy
+
+
+def flag_nonfinite(flags: Tensor, place: int, low: Tensor, high: Tensor) -> None:
+    """Turn one of several float32 flags NaN if a range (contiguous) is not finite."""
+    at = flags.data_ptr() + 4 * place
+    _call().flag_nonfinite(at, low.data_ptr(), high.data_ptr(), low.numel())
+
+
+def observe(rows: Tensor, place: int, low: Tensor, high: Tensor, momentum: float) -> None:
+    """Update the row [observations, lowest value, range] of a (rows, 3) tensor by a new range."""
+    at = rows.data_ptr() + 12 * place
+    _call().observe(at, low.data_ptr(), high.data_ptr(), momentum)
 
 
 def pack_positive(x: Tensor) -> Tensor:

@@ -44,7 +44,8 @@ def value_range(x: Tensor, keep: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
         return native.value_range(as_dense(x), *keep)
     if not keep:
         # aminmax copies a tensor that is not contiguous; a minimum can use any order
-        low, high = torch.aminmax(x if torch.compiler.is_compiling() else flat(x))
+        is_any_order = not x.is_contiguous() and not torch.compiler.is_compiling()
+        low, high = torch.aminmax(flat(x) if is_any_order else x)
         return low, high
     if keep == (0,):
         each = rows(x)  # two reductions: aminmax over one dimension takes ten times as long

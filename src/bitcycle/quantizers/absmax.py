@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bitcycle.ops.affine import Rule, value_range
+from bitcycle.ops.affine import Rule
 from bitcycle.quantizers.base import (
     QUANTIZERS,
     Quantized,
@@ -24,6 +24,7 @@ from bitcycle.quantizers.base import (
     quantize_by_rule,
     round_to_grid,
     work_dtype,
+    work_range,
 )
 
 
@@ -55,8 +56,7 @@ class AbsMax(Quantizer):
 
     def range_of(self, role: str, x: Tensor, keep: tuple[int, ...] = ()) -> Range:
         """-+max|x|: per channel for weights, of the whole tensor (or node) otherwise."""
-        low, high = value_range(x, keep)
-        bound = max_abs(low.to(work_dtype(x)), high.to(work_dtype(x)))
+        bound = max_abs(*work_range(x, keep))
         return -bound, bound
 
     def step(self, bound: Tensor, num_steps: Tensor) -> Tensor:

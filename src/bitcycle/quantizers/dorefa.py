@@ -18,7 +18,6 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bitcycle.ops.affine import value_range
 from bitcycle.quantizers.base import (
     QUANTIZERS,
     Quantized,
@@ -27,6 +26,7 @@ from bitcycle.quantizers.base import (
     max_abs,
     round_to_range,
     work_dtype,
+    work_range,
 )
 
 
@@ -77,7 +77,7 @@ class DoReFa(Quantizer):
     def range_of(self, role: str, x: Tensor, keep: tuple[int, ...] = ()) -> Range:
         """[0, 1] for prepared acts, -+max|w| for a prepared weight, -+max|e| for each sample."""
         by_sample = role == "error" and x.dim() > 1
-        low, high = (end.to(work_dtype(x)) for end in value_range(x, (0,) if by_sample else ()))
+        low, high = work_range(x, (0,) if by_sample else ())
         if role == "act":
             return low * 0.0, high * 0.0 + 1.0  # keeps a NaN visible
         bound = max_abs(low, high)

@@ -18,14 +18,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bitcycle.ops.affine import value_range
 from bitcycle.quantizers.base import (
     QUANTIZERS,
     Quantized,
     Quantizer,
     Range,
     round_to_range,
-    work_dtype,
+    work_range,
 )
 
 
@@ -81,7 +80,7 @@ class SBM(Quantizer):
 
         In float32 for half-precision tensors, whose range may exceed their largest number.
         """
-        low, high = (end.to(work_dtype(x)) for end in value_range(x, keep))
+        low, high = work_range(x, keep)
         is_shared = role != "weight" and not keep  # not ranges per node: ranks have different nodes
         if self.sync_ranges and is_shared and _is_distributed():
             ends = torch.stack([-low, high])

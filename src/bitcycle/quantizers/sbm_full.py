@@ -17,14 +17,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bitcycle.ops.affine import value_range
 from bitcycle.quantizers.base import (
     QUANTIZERS,
     Quantized,
     Quantizer,
     Range,
     round_to_range,
-    work_dtype,
+    work_range,
 )
 
 _FINER_NOISE = 0x6A09E667  # separates the noise of the finer error
@@ -78,12 +77,10 @@ class SBMFull(Quantizer):
     def range_of(self, role: str, x: Tensor, keep: tuple[int, ...] = ()) -> Range:
         """Extremes of the tensor; of an act, their means over samples (the first dimension)."""
         if role == "act" and x.dim() > 1 and x.numel() > 0:
-            low, high = value_range(x, (0,))
-            dtype = work_dtype(x)
-            return low.to(dtype).mean(), high.to(dtype).mean()
+            low, high = work_range(x, (0,))
+            return low.mean(), high.mean()
         by_channel = role == "weight" and self.weight_range == "channel"
-        low, high = value_range(x, keep if by_channel else ())
-        return low.to(work_dtype(x)), high.to(work_dtype(x))
+        return work_range(x, keep if by_channel else ())
 
     def encode(
         self,
