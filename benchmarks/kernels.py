@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from math import prod
 
 import torch
+from bitcycle.kernels.integer import integer_conv, integer_gemm
+from bitcycle.kernels.operand import Operand
 from torch import Tensor
 
 from bitcycle.bench import find_processor, time_interleaved
 from bitcycle.kernels import ConvGeometry, Geometry, LinearGeometry, exact_bits, make_kernel
-from bitcycle.kernels.integer import integer_conv, integer_gemm
-from bitcycle.kernels.operand import Operand
-from bitcycle.ops import fused
 from bitcycle.ops.affine import value_range
 from bitcycle.ops.codes import decode, nearest_codes, shift_codes, stochastic_codes
 from bitcycle.ops.noise import noise_key
@@ -225,8 +224,6 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    if not options.quick:
-        fused.WARM_UP = 0  # compile in the first call, which is not counted
     print(f"{find_processor()}\n{options.bits}-bit codes\n", flush=True)
     first: list[Line] = []
     second: list[Line] = []

@@ -283,12 +283,12 @@ def test_parts_of_a_first_layer_are_float_with_it():
 
 
 def test_the_audit_says_that_a_quantizer_has_no_codes():
-    for kernel in ("auto", "int8", "simulate"):
+    for kernel in ("auto", "native", "simulate"):
         model = bc.quantize_model(linears(4, 4, 4, 4), "wageubn", kernel=kernel)
         row = bc.audit(model)["1"]
         expected = {
             "auto": ("simulate", "auto: WAGEUBN has no integer codes"),
-            "int8": (row.kernel, "multiplies floats: WAGEUBN has no integer codes"),
+            "native": (row.kernel, "multiplies floats: WAGEUBN has no integer codes"),
             "simulate": ("simulate", "asked for"),
         }[kernel]
         assert row.kernel == expected[0]

@@ -141,7 +141,7 @@ def test_a_function_of_the_model_can_add_a_loss_and_exclude_its_tensors() -> Non
 
 
 def test_codes_take_their_share_of_the_float_operands() -> None:
-    for kernel in ("dequantize", "int8"):
+    for kernel in ("dequantize", "native"):
         for bits, share in ((8, 0.26), (4, 0.14)):
             model = bc.quantize_model(linears(64, 48, 32), kernel=kernel, max_bits=bits)
             bc.set_precision(model, f"w{bits}a{bits}e{bits}")
@@ -161,7 +161,7 @@ def test_codes_take_their_share_of_the_float_operands() -> None:
 
 
 def test_both_operands_of_a_product_of_activations_are_codes() -> None:
-    for kernel in ("dequantize", "int8"):
+    for kernel in ("dequantize", "native"):
         model = bc.quantize_model(Attention(), kernel=kernel)
         bc.set_precision(model, "w8a8e8")
         codes = saved_bytes(model, randn(2, 6, 4)).codes_by_layer

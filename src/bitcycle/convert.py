@@ -200,7 +200,7 @@ def _float_products(kernel: Kernel, rules: Quantizer) -> list[str]:
     parts = kernel.name.split("/")
     by_product = dict(zip(MATMULS, parts if len(parts) > 1 else parts * 3, strict=True))
     tensor, rules = torch.zeros(2, 2), without_sync(rules)
-    multiplying = {p for p, part in by_product.items() if part in ("int8", "bf16")}
+    multiplying = {p for p, part in by_product.items() if part in ("native", "bf16")}
     if rules.range_of("error", tensor)[0].numel() > 1:
         left = [p for p in ("grad_input", "grad_weight") if p in multiplying]
         return [f"{' and '.join(left)} in float32: one scale per sample"] if left else []

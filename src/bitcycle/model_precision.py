@@ -1,12 +1,16 @@
-"""The bits of a model's layers: set them, read them, change them for a `with` block."""
+"""The bits and kernels of a model's layers: set them, read them, change them for a `with` block."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 from torch import nn
 
+from bitcycle.kernels.choice import recorded_kernel
+from bitcycle.native.library import instruction_set
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.patterns import NamedModule, Pattern, check_mapping, last_match, named_modules
 from bitcycle.precision import Precision
@@ -105,3 +109,32 @@ def at_precision(model: nn.Module, precision: Assignment) -> Iterator[nn.Module]
     finally:
         for layer, bits in before:
             layer.set_precision(bits)
+
+
+def kernels_by_layer(model: nn.Module) -> dict[str, str]:
+    """The name of each converted layer's kernel."""
+    layers = [module for module in model.modules() if isinstance(module, QuantizedLayer)]
+    return {layer.settings.name: layer.settings.kernel.name for layer in layers}
+
+
+def kernel_state(model: nn.Module) -> dict[str, Any]:
+    """What `restore_kernels` needs: part of a run's state, in JSON types."""
+    has_library = instruction_set() is not None
+    return {"kernels": kernels_by_layer(model), "has_native_library": has_library}
+
+
+def restore_kernels(model: nn.Module, state: Mapping[str, Any]) -> None:
+    """Use the kernels of `kernel_state`, whatever "auto" would choose now.
+
+    Raises ValueError where a kernel is missing.
+    """
+    has_library = bool(state.get("has_native_library", True))
+    for layer in model.modules():
+        if not isinstance(layer, QuantizedLayer):
+            continue
+        name = state["kernels"].get(layer.settings.name, layer.settings.kernel.name)
+        kernel = recorded_kernel(name, has_library=has_library)
+        if kernel.name != layer.settings.kernel.name:
+            layer.settings = replace(
+                layer.settings, kernel=kernel, kernel_reason="as the run began"
+            )

@@ -6,19 +6,27 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bitcycle.bench.result import BenchResult, Processor, StepTime, find_processor
-from bitcycle.kernels import exact_bits
+from bitcycle.bench.result import (
+    BenchResult,
+    Processor,
+    StepTime,
+    Timing,
+    find_processor,
+    weighted_mean,
+)
+from bitcycle.kernels.choice import missing_library
+from bitcycle.native.library import instruction_set
 
 ROWS = (
     StepTime(workload="net", kernel="float32", seconds=(0.2, 0.1), base=0.1, saved_bytes=4_000_000),
     StepTime(
         workload="net",
-        kernel="int8",
+        kernel="native",
         bits="w8a8e8",
         seconds=(0.05, 0.06),
         base=0.1,
         saved_bytes=1_000_000,
-        layers={"fc": ("int8/bf16/int8", "asked for"), "conv": ("int8", "asked for")},
+        layers={"fc": ("native/bf16/native", "asked for"), "conv": ("native", "asked for")},
     ),
     StepTime(workload="net", kernel="bf16", bits="w8a8e8", seconds=(9.0,), is_once=True, base=0.1),
     StepTime(workload="net", kernel="auto", bits="w8a8e8", notes=("net: nothing to convert",)),
@@ -38,7 +46,7 @@ def test_the_table_shows_what_was_measured_and_the_notes_the_rest():
     text = str(make_result())
     table = [" ".join(line.split()) for line in text.splitlines()]
     assert "net float32 - 100.0 100.0 1.00 4.0 -" in table
-    assert "int8 w8a8e8 50.0 50.0 0.50 1.0 int8 5, bf16 1" in table
+    assert "native w8a8e8 50.0 50.0 0.50 1.0 native 5, bf16 1" in table
     assert "bf16 w8a8e8 9000.0 once 90.00 - -" in table
     assert not any(line.startswith("auto") for line in table)
     assert "net: nothing to convert" in table
@@ -48,25 +56,31 @@ def test_the_table_shows_what_was_measured_and_the_notes_the_rest():
 
 
 def test_json_and_back_is_the_same_result():
-    result = make_result(budget=30.0, seconds=12.5)
+    asked = {"kernels": ("auto",), "bits": ("3-8/8",), "keeps_freed_memory": True}
+    result = make_result(budget=30.0, seconds=12.5, **asked)
     data = json.loads(json.dumps(result.to_dict()))
     assert BenchResult.from_dict(data) == result
     assert data["rows"][1]["ratio"] == 0.5
     assert data["rows"][1]["fastest"] == 0.05
     assert data["rows"][3]["ratio"] is None
-    older = {key: value for key, value in data.items() if key not in ("budget", "seconds")}
-    assert BenchResult.from_dict(older) == make_result()
+    added = ("budget", "seconds", "kernels", "bits", "keeps_freed_memory")
+    older = {key: value for key, value in data.items() if key not in added}
+    del older["processor"]["instruction_set"]
+    for row in older["rows"]:
+        del row["by_width"]
+    assert BenchResult.from_dict(older).rows == make_result().rows
 
 
 def test_a_row_is_found_by_its_variant():
-    assert make_result().find("net", "int8", "w8a8e8").seconds == (0.05, 0.06)
-    with pytest.raises(KeyError, match="no row net, int8, float32"):
-        make_result().find("net", "int8")
+    assert make_result().find("net", "native", "w8a8e8").seconds == (0.05, 0.06)
+    with pytest.raises(KeyError, match="no row net, native, float32"):
+        make_result().find("net", "native")
 
 
 def test_the_features_found_are_those_the_kernels_go_by():
     found = find_processor()
-    assert found.exact_bits == exact_bits("cpu")
+    assert found.instruction_set == instruction_set()
+    assert found.exact_bits == (16 if instruction_set() else 0)
     assert found.num_threads == torch.get_num_threads()
     assert found.torch_version == torch.__version__
     assert found.name
@@ -79,12 +93,20 @@ def test_the_text_names_every_feature():
         has_vnni=True,
         has_bf16=True,
         has_amx=False,
+        instruction_set="avx512_vnni",
         exact_bits=16,
         num_threads=2,
         torch_version="2.6.0",
     )
     assert str(processor) == (
         "Some CPU, 2 threads, torch 2.6.0\n"
-        "capability AVX512, VNNI yes, BF16 yes, AMX no, int8 products exact up to 16 bits of both "
-        "operands together"
+        "capability AVX512, VNNI yes, BF16 yes, AMX no, native library: avx512_vnni"
     )
+    assert str(replace(processor, instruction_set=None)).endswith("AMX no, " + missing_library())
+
+
+def test_a_step_of_several_kinds_takes_the_mean_of_their_fastest():
+    kinds = [Timing((4.0, 2.0, 3.0)), Timing((8.0, 10.0), is_once=True)]
+    mean = weighted_mean(kinds, [0.5, 0.5])
+    assert mean == Timing((5.0, 6.5), is_once=True)
+    assert mean.fastest == (2.0 + 8.0) / 2

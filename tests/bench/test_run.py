@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from bitcycle.bench import BenchConfig, run_bench
-from bitcycle.bench.run import default_bits
+from bitcycle.bench.others import installed_others
+from bitcycle.bench.steps import CycleBits
 from bitcycle.bench.workloads import WORKLOADS
 from bitcycle.extras import MissingExtraError
-from bitcycle.kernels import exact_bits
-from bitcycle.ops import fused
+from bitcycle.kernels import choice
 
 SMALL = {"workloads": ("resnet20-w16",), "repeats": 2, "is_quick": True}
 
@@ -16,32 +16,59 @@ SMALL = {"workloads": ("resnet20-w16",), "repeats": 2, "is_quick": True}
 def test_a_bad_setting_is_an_error_at_birth():
     for options, message in (
         ({"workloads": ("resnet",)}, "unknown workload 'resnet'; known: bottleneck, gcn"),
-        ({"kernels": ("int4",)}, "unknown kernel 'int4'.*did you mean 'int8'"),
+        ({"kernels": ("int4",)}, "unknown kernel 'int4'.*known: auto, bf16.*native"),
         ({"repeats": 0}, "repeats must be at least 1, got 0"),
         ({"budget": 0.0}, "budget must be more than 0 seconds"),
         ({"bits": ("fp32",)}, "bits 'fp32' are float32"),
         ({"bits": ("x9",)}, "cannot read a precision"),
+        ({"bits": ("8-3/8",)}, "low .8. must be <= high .3."),
+        ({"bits": ("3-8/99",)}, "whole number from 1 to 32, got 99"),
     ):
         with pytest.raises(ValueError, match=message):
             BenchConfig(**options)
 
 
-def test_seven_bits_are_shown_too_where_eight_are_not_exact():
-    expected = ["FW8/BW8"] if exact_bits("cpu") >= 16 else ["FW8/BW8", "FW7/BW8"]
-    assert default_bits() == expected
-    config = BenchConfig(kernels=("int8",))
-    assert len(config.variants()) == 1 + len(expected)  # float32 always
+def test_time_is_shown_against_bits_and_for_a_cycle():
+    widths = [f"w{bits}a{bits}e8" for bits in range(2, 9)]
+    texts = [str(variant) for variant in BenchConfig().variants()]
+    ours = ["simulate w8a8e8", *(f"auto {bits}" for bits in (*widths, "3-8/8"))]
+    assert texts == ["float32", "bf16-autocast", *ours, *installed_others()]
+    config = BenchConfig(kernels=("native",))
+    assert [each.bits_text for each in config.variants()] == ["", *widths, "3-8/8"]
+    assert config.count_steps() == len(WORKLOADS) * (1 + 7 + 6) * (2 + 10)
+    both = BenchConfig(kernels=("simulate", "auto"), bits=("w4a4e8",)).variants()
+    assert [str(each) for each in both] == ["float32", "simulate w4a4e8", "auto w4a4e8"]
+
+
+def test_a_cycle_is_the_mean_of_its_widths_by_their_shares():
+    config = BenchConfig(kernels=("simulate",), bits=("3-5/8",), **SMALL)
+    result = run_bench(config)
+    row = result.find("resnet20-w16", "simulate", "3-5/8")
+    assert list(row.by_width) == ["3", "4", "5"]
+    shares = CycleBits(3, 5, 8).shares()
+    assert abs(sum(shares.values()) - 1) < 1e-12
+    mean = sum(shares[int(width)] * seconds for width, seconds in row.by_width.items())
+    assert min(row.seconds) == pytest.approx(mean)
+    assert len(row.seconds) == 2
+    (note,) = row.notes
+    assert note.startswith("3-5/8: the mean over the steps of one cosine cycle")
+
+
+def test_layers_that_auto_simulates_are_named(monkeypatch):
+    monkeypatch.setattr(choice, "instruction_set", lambda: None)
+    result = run_bench(BenchConfig(kernels=("auto",), bits=("w8a8e8",), **SMALL))
+    (note,) = result.find("resnet20-w16", "auto", "w8a8e8").notes
+    assert note.startswith("resnet20-w16: auto simulates 10 of 10 layers at w8a8e8: no native")
 
 
 def test_rows_are_consistent_and_the_world_is_as_it_was():
     config = BenchConfig(kernels=("simulate", "auto"), bits=("FW8/BW8", "w4a4e8"), **SMALL)
-    warm_up, random = fused.WARM_UP, torch.get_rng_state()
+    random = torch.get_rng_state()
     lines, places = [], []
     result = run_bench(config, say=lines.append, advance=places.append)
     assert lines == ["[1/1] resnet20-w16"]
     assert places == sorted(places)
     assert places[-1] == config.count_steps()
-    assert warm_up == fused.WARM_UP
     assert torch.equal(torch.get_rng_state(), random)
     assert [(row.kernel, row.bits) for row in result.rows] == [
         ("float32", ""),

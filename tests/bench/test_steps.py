@@ -1,5 +1,6 @@
 """Training steps, their times, the networks that are timed, packages of others."""
 
+import math
 import time
 from importlib.util import find_spec
 
@@ -7,11 +8,13 @@ import pytest
 import torch
 from torch import nn
 
+import bitcycle as bc
 from bitcycle.bench.others import OTHERS, installed_others, replace_layers
 from bitcycle.bench.result import Timing, time_interleaved
-from bitcycle.bench.steps import TrainStep, Variant, all_kernels, make_variants
+from bitcycle.bench.steps import CycleBits, TrainStep, Variant, all_kernels, parse_bits
 from bitcycle.bench.workloads import WORKLOADS, Workload
-from bitcycle.kernels import KERNELS
+from bitcycle.kernels import choice
+from bitcycle.kernels.base import KERNELS
 from bitcycle.precision import Precision
 
 BITS = Precision.parse("FW8/BW8")
@@ -31,17 +34,32 @@ def test_every_registered_kernel_can_be_timed():
     assert set(KERNELS.names()) <= set(all_kernels())
 
 
-def test_our_kernels_come_at_each_bits_and_the_others_once():
-    variants = make_variants(["float32", "int8"], [BITS, Precision.parse("FW7/BW8")])
-    assert [str(variant) for variant in variants] == ["float32", "int8 w8a8e8", "int8 w7a7e8"]
+def test_the_widths_of_a_cycle_are_those_of_the_cosine():
+    bits = parse_bits("3-8/8")
+    assert bits == CycleBits(3, 8, 8)
+    assert Variant("auto", bits).widths == (3, 4, 5, 6, 7, 8)
+    assert Variant("auto", BITS).widths == ()
+    # 3 + 5 (1 - cos(pi p)) / 2 rounds to 3 below 3.5: p < acos(0.8) / pi
+    assert bits.shares()[3] == pytest.approx(math.acos(0.8) / math.pi, abs=1e-3)
+    assert bits.values()[0] == 3
+    assert bits.values()[-1] == 8
+
+
+def test_a_step_of_a_cycle_has_the_bits_of_its_width_and_the_top_of_the_cycle():
+    step = TrainStep(make_load(), Variant("simulate", CycleBits(3, 8, 8)))
+    for width in (8, 3, 5):
+        step.set_width(width)
+        assert str(bc.get_precision(step.model)) == f"w{width}a{width}e8g8"
+        step()
+        assert step.model[0].tops["weight"] == 8
 
 
 def test_a_step_trains_its_own_copy():
-    for kernel in ("float32", "bf16-autocast", "simulate", "int8", "auto"):
+    for kernel in ("float32", "bf16-autocast", "simulate", "native", "auto"):
         load = make_load()
         before = [parameter.clone() for parameter in load.model.parameters()]
         step = TrainStep(
-            load, Variant(kernel, BITS if kernel in ("simulate", "int8", "auto") else None)
+            load, Variant(kernel, BITS if kernel in ("simulate", "native", "auto") else None)
         )
         step()
         assert all(torch.equal(p, b) for p, b in zip(load.model.parameters(), before, strict=True))
@@ -63,13 +81,12 @@ def test_the_layers_of_a_float_step_have_no_kernel():
     assert TrainStep(make_load(), Variant("float32")).layers() == {}
 
 
-def test_the_layers_say_which_kernel_they_got_and_why():
+def test_the_layers_say_which_kernel_they_got_and_why(monkeypatch):
+    monkeypatch.setattr(choice, "instruction_set", lambda: None)
     step = TrainStep(make_load(), Variant("auto", BITS))
     step()
-    assert step.layers() == {
-        "0": ("simulate", "auto: too small to gain"),
-        "2": ("simulate", "auto: too small to gain"),
-    }
+    why = f"auto: {choice.missing_library()}; simulate"
+    assert step.layers() == {"0": ("simulate", why), "2": ("simulate", why)}
 
 
 def test_layers_that_stay_float_are_named():
@@ -132,12 +149,15 @@ def test_a_function_gets_the_repeats_that_fit_its_budget():
     assert 3 <= len(timing.seconds) <= 10 or timing.is_once  # a stalled machine may allow no more
 
 
-def test_every_call_ticks():
-    ticks = []
+def test_every_call_is_prepared_and_ticks():
+    calls = []
     time_interleaved(
-        {"a": lambda: None, "b": lambda: None}, repeats=2, tick=lambda: ticks.append(1)
+        {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")},
+        repeats=1,
+        tick=lambda: calls.append("."),
+        prepare=lambda name: calls.append(name.upper()),
     )
-    assert len(ticks) == 2 * (2 + 2)
+    assert "".join(calls) == "Aa.Aa.Bb.Bb." + "Aa.Bb."
 
 
 def test_the_fastest_and_the_lower_quartile_of_eight():

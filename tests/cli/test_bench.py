@@ -1,13 +1,20 @@
 """bitcycle bench."""
 
 import json
+from dataclasses import replace
 
 import pytest
+import torch
+from torch import nn
 
+import bitcycle as bc
 from bitcycle.bench import BenchResult
 from bitcycle.cli.main import main
+from bitcycle.kernels.choice import LAYERS, read_table, table_text
+from bitcycle.native.library import instruction_set
 from bitcycle.train.run_directory import machine
 
+needs_library = pytest.mark.skipif(instruction_set() is None, reason="needs the native library")
 QUICK = ["bench", "--quick", "--repeats", "2"]
 
 
@@ -18,7 +25,7 @@ def test_a_quick_measurement_prints_the_table_and_writes_the_file(tmp_path, caps
     assert main([*QUICK, *chosen, *kernels, "--json", str(target)]) == 0
     out = capsys.readouterr().out
     assert out.startswith("[1/2] lstm\n[2/2] transformer-d512\n")
-    assert "int8 products exact up to" in out
+    assert "native library" in out
     assert "w7a7e8" in out
     assert f"wrote {target}" in out
     data = json.loads(target.read_text())
@@ -42,11 +49,37 @@ def test_a_quick_measurement_prints_the_table_and_writes_the_file(tmp_path, caps
         (["--json", "no/such/folder/x.json"], "there is no folder no/such/folder"),
         (["--repeats", "0"], "repeats must be at least 1, got 0"),
         (["--threads", "0"], "--threads must be at least 1, got 0"),
+        (["--tune", "no/such/folder/x.csv"], "there is no folder no/such/folder"),
     ],
 )
 def test_a_bad_value_is_one_line(more, message, capsys):
     assert main([*QUICK, *more]) == 2
     assert message in capsys.readouterr().err
+
+
+@needs_library
+def test_a_tuned_table_is_written_and_used(tmp_path, capsys, monkeypatch):
+    target = tmp_path / "kernels.csv"
+    assert main(["bench", "--quick", "--tune", str(target)]) == 0
+    out = capsys.readouterr().out
+    assert "linear, 16,384 multiply-accumulates, 8 bits: simulate " in out
+    assert out.endswith(f"wrote {target}; use it with BITCYCLE_KERNEL_TABLE={target}\n")
+    rows = read_table(target)
+    assert {row.layer for row in rows} == set(LAYERS)
+    target.write_text(table_text([replace(row, kernel="dequantize") for row in rows]))
+    monkeypatch.setenv("BITCYCLE_KERNEL_TABLE", str(target))
+    layer = bc.quantize_model(nn.Linear(4, 4))
+    bc.set_precision(layer, "w8a8e8")
+    layer(torch.ones(2, 4))
+    assert bc.audit(layer)[""].kernel == "dequantize"
+
+
+def test_tune_overwrites_nothing_but_a_table(tmp_path, capsys):
+    target = tmp_path / "results.csv"
+    target.write_text("seed,accuracy\n0,91.0\n")
+    assert main(["bench", "--quick", "--tune", str(target)]) == 2
+    assert "its columns must be processor,layer" in capsys.readouterr().err
+    assert target.read_text() == "seed,accuracy\n0,91.0\n"
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from .training import inputs, mlp
 
 def test_a_gradient_penalty_is_an_error_too_and_not_left_out_without_a_word():
     """The gradient that comes in is a constant here, on which torch alone would refuse nothing."""
-    for kernel in ("simulate", "int8"):
+    for kernel in ("simulate", "native"):
         x = inputs()[0].requires_grad_()
         (first,) = torch.autograd.grad(mlp(kernel=kernel)(x).sum(), x, create_graph=True)
         with pytest.raises(RuntimeError, match="once_differentiable"):
@@ -19,7 +19,7 @@ def test_a_gradient_penalty_is_an_error_too_and_not_left_out_without_a_word():
 
 
 def test_of_attention_as_well():
-    model = bc.quantize_model(torch.nn.MultiheadAttention(6, 2), kernel="int8")
+    model = bc.quantize_model(torch.nn.MultiheadAttention(6, 2), kernel="native")
     bc.set_precision(model, "w8a8e8")
     x, mask = inputs()[0][:, None].requires_grad_(), torch.zeros(16, 16, requires_grad=True)
     output, _ = model(x, x, x, attn_mask=mask)

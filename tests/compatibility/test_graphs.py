@@ -40,7 +40,7 @@ def trained(kernel):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", ["simulate", "int8"])
+@pytest.mark.parametrize("kernel", ["simulate", "native"])
 def test_a_schedule_from_3_to_8_bits_is_one_graph_and_trains_as_eager_does(kernel):
     model, twin, graphs = trained(kernel)
     assert set(graphs) == {1}

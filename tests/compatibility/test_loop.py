@@ -173,7 +173,7 @@ LAYOUT = torch.channels_last
 
 
 def test_training_is_that_of_the_default_layout_but_for_the_noise():
-    for kernel in ("simulate", "int8"):
+    for kernel in ("simulate", "native"):
         rules = SBM(error_rounding="nearest")  # noise is numbered in memory order
         model, twin = (
             convnet(quantizer=rules, kernel=kernel),

@@ -42,11 +42,11 @@ def test_a_replica_computes_what_its_layer_does_and_its_gradients_reach_it():
 
 
 def test_what_auto_comes_to_on_a_replica_is_not_kept_so_a_kernel_is_named():
-    undecided, named = mlp(kernel="auto")[0], mlp(kernel="int8")[0]
+    undecided, named = mlp(kernel="auto")[0], mlp(kernel="native")[0]
     for layer in (undecided, named):
         replica_of(layer)(inputs()[0])
     assert undecided.settings.kernel.name == "auto"
-    assert named.settings.kernel.name == "int8"
+    assert named.settings.kernel.name == "native"
 
 
 def trained():

@@ -10,7 +10,7 @@ from tests import naive
 from tests.contracts.examples import EXAMPLES
 from tests.contracts.test_layers import fixed_error, run
 
-MIXED = "int8/bf16/int8"
+MIXED = "native/bf16/native"
 # recurrent and attention layers multiply many times, graph layers have a scale per node and decline
 # kernels of codes: their own tests hold them to an oracle
 OTHERS = ("torch.nn.modules.rnn.", "torch.nn.modules.activation.", "torch_geometric.")
@@ -29,7 +29,7 @@ def test_its_three_products_are_the_float_products_of_the_quantized_operands(ker
             quantizer = bc.quantizers.SBM(error_rounding="nearest")
             module = bc.quantize_model(EXAMPLES[layer].module(), quantizer, kernel=kernel)
             # scales per output channel keep grad_input from int8: bf16 forms it where it can
-            names = ("int8", MIXED) if kernel == "int8" else (kernel,)
+            names = ("native", MIXED) if kernel == "native" else (kernel,)
             assert bc.audit(module)[""].kernel in names, layer
             bc.set_precision(module, f"w{bits}a{bits}e{bits}")
             tensors = EXAMPLES[layer].tensors()

@@ -97,7 +97,7 @@ def evaluate_alone() -> float | None:
     """Only the first process converts and evaluates, a model that has observed nothing yet."""
     if dist.get_rank() > 0:
         return None
-    model = bc.quantize_model(linears(6, 6), bc.quantizers.SBM(**EXACT), kernel="int8")
+    model = bc.quantize_model(linears(6, 6), bc.quantizers.SBM(**EXACT), kernel="native")
     recurrent = bc.quantize_model(nn.LSTM(6, 3), bc.quantizers.SBM(**EXACT))
     for each in (model, recurrent):
         bc.set_precision(each.eval(), "w4a4")

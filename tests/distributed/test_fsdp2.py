@@ -94,7 +94,7 @@ def compare(name: str, reshards: bool) -> float:
     model = MODELS[name]()
     options: Any = {"only": ["embed", "head"]} if name == "tied" else {}
     if name == "attention":  # whose weights such a kernel makes again in the backward pass
-        options = {"kernel": "int8", "max_bits": 8}
+        options = {"kernel": "native", "max_bits": 8}
     one, two = (
         bc.quantize_model(each, bc.quantizers.SBM(error_rounding="nearest"), **options)
         for each in (model, copy.deepcopy(model))

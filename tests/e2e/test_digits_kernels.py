@@ -10,7 +10,7 @@ from tests.e2e.test_digits import BATCH, NUM_TRAIN, convnet, digits  # noqa: F40
 
 pytestmark = pytest.mark.slow
 STEPS = 150
-TOLERANCE = {"dequantize": 0.0, "int8": 0.01, "bf16": 0.05}  # of the first losses, relative
+TOLERANCE = {"dequantize": 0.0, "native": 0.01, "bf16": 0.05}  # of the first losses, relative
 
 
 def train(data, kernel, *, forward="CR:3-8:3", seed=0):

@@ -11,6 +11,7 @@ import torch
 import bitcycle as bc
 from bitcycle.extras import MissingExtraError
 from bitcycle.integrations.base import PrecisionRun, Settings, agree_on_total
+from bitcycle.kernels import choice
 from tests.toys import linears, randn
 
 
@@ -68,6 +69,15 @@ def test_the_state_is_json_and_brings_back_bits_cost_and_kernels():
     assert other.state_dict()["meter"] == state["meter"]  # also before there is a meter
     other.start_meter(randn(2, 4))
     assert other.metrics() == run.metrics()
+
+
+def test_a_run_with_the_native_library_does_not_resume_without_it(monkeypatch):
+    run = make_run()
+    state = run.state_dict()
+    state["kernels"]["0"], state["has_native_library"] = "native", True
+    monkeypatch.setattr(choice, "instruction_set", lambda: None)
+    with pytest.raises(ValueError, match="the run began with kernel 'native'"):
+        run.resume_at(0, state)
 
 
 def test_evaluation_started_twice_still_comes_back_to_the_training_bits():

@@ -18,8 +18,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bitcycle.kernels import KERNELS, coded, exact_bits, integer
+from bitcycle.kernels import KERNELS, bf16, native
 from bitcycle.kernels.geometry import ConvGeometry
+from bitcycle.kernels.simulate import FloatArithmetic
+from bitcycle.native import products
 from bitcycle.quantizers import SBM
 from bitcycle.quantizers.base import Quantized
 
@@ -71,7 +73,6 @@ def laid_out(x: Tensor, layout: str) -> Tensor:
 def quantized(
     x: Tensor,
     width: tuple[int, int],
-    carrier: torch.dtype = torch.uint8,
     *,
     keep: tuple[int, ...] = (),
     layout: str = "contiguous",
@@ -80,7 +81,8 @@ def quantized(
     """Codes of sbm's grid; width: bits now, most bits ever. The codes get the layout."""
     sbm, (bits, top) = SBM(zero=zero, error_rounding="nearest"), width
     role = "weight" if keep else "act"
-    q = sbm.encode(role, x, torch.tensor(2**bits - 1), sbm.range_of(role, x, keep), carrier=carrier)
+    within, levels = sbm.range_of(role, x, keep), torch.tensor(2**bits - 1)
+    q = sbm.encode(role, x, levels, within, carrier=torch.uint8)
     assert q.codes is not None
     return replace(q, codes=laid_out(q.codes, layout), top=top)
 
@@ -104,11 +106,13 @@ def reach(q: Quantized, steps: float | None = None) -> Tensor:
     return exact(q).abs() + q.scale.double() * (2 * q.half.double() if steps is None else steps)
 
 
-# How far one element may be off, and in units of what: int8 by float32 rounding of its four terms;
-# bf16 by rounding one of them, whose operands are less than a step off, to 8 bits (once more for
-# the folded error of grad_input, and once per tap on processors without bf16 arithmetic).
+# How far one element may be off, and in units of what: native by float32 rounding of its four
+# terms, or by that of values to 16 bits where a scale lies on the summed axis; bf16 by rounding one
+# of the terms, whose operands are less than a step off, to 8 bits (once more for the folded error
+# of grad_input, and once per tap on processors without bf16 arithmetic).
 TOLERANCES: dict[str, tuple[float, float | None]] = {
-    "int8": (2.0**-21, None),
+    "native": (2.0**-21, None),
+    "folded": (2.0**-16, None),
     "dequantize": (2.0**-18, None),
     "bf16": (2.0**-6, 1.0),
 }
@@ -121,9 +125,11 @@ def assert_close(
     x: Quantized,
     y: Quantized,
     bias: Tensor | None = None,
+    *,
+    is_folded: bool = False,
 ) -> None:
     """All within what the kernel states, each element within a tolerance, of the absolute terms."""
-    tolerance, steps = TOLERANCES[kernel]
+    tolerance, steps = TOLERANCES["folded" if is_folded and kernel == "native" else kernel]
     expected, terms = reference(exact(x), exact(y)), reference(reach(x, steps), reach(y, steps))
     if bias is not None:
         view = (-1, *[1] * (actual.dim() - 2)) if reference.__name__ == "conv" else (-1,)
@@ -150,9 +156,12 @@ def naive_conv(geometry: ConvGeometry) -> naive.Conv:
     )
 
 
+FUNCTIONS = ("gemm", "gemm_folded", "conv_output", "conv_grad_input", "conv_grad_weight")
+
+
 @contextmanager
 def counted() -> Iterator[Counter[str]]:
-    """Counts float products of codes ("float"), integer products ("gemm", "conv")."""
+    """Counts the float products that other kernels leave to float32, and the library's calls."""
     calls: Counter[str] = Counter()
 
     def spied(name: str, function: Any) -> Any:
@@ -162,27 +171,22 @@ def counted() -> Iterator[Counter[str]]:
 
         return spy
 
+    floats = {
+        name: staticmethod(spied("float", getattr(FloatArithmetic(), name)))
+        for name in ("gemm", "conv_output", "conv_grad_input", "conv_grad_weight")
+    }
+    spy = type("Spy", (FloatArithmetic,), floats)()
     with ExitStack() as stack:
-        kind = type(coded._FLOAT)
-        floats = {
-            product: staticmethod(spied("float", getattr(coded._FLOAT, product)))
-            for product in ("output", "grad_input", "grad_weight")
-        }
-        stack.enter_context(patch.object(coded, "_FLOAT", type("Spy", (kind,), floats)()))
-        for name in ("gemm", "conv"):
-            function = getattr(integer, f"integer_{name}")
-            stack.enter_context(patch.object(integer, f"integer_{name}", spied(name, function)))
+        for module in (native, bf16):
+            stack.enter_context(patch.object(module, "SIMULATE", spy))
+        for name in FUNCTIONS:
+            stack.enter_context(patch.object(products, name, spied(name, getattr(products, name))))
         yield calls
 
 
-def is_exact(x: Quantized, y: Quantized) -> bool:
-    """Whether this processor multiplies such codes exactly as integers."""
-    return x.top + y.top <= exact_bits("cpu")
-
-
-def assert_path(kernel: str, calls: Counter[str], *, integers: bool, what: str) -> None:
-    """An integer product was formed where it should have been, and a float one only elsewhere."""
-    if kernel == "int8":
-        assert calls == (Counter({what: calls[what] or 1}) if integers else Counter(float=1))
+def assert_path(kernel: str, calls: Counter[str], expected: str) -> None:
+    """`native` formed one product by this function ("float" if it has none)."""
+    if kernel == "native":
+        assert calls == {expected: 1}
     else:
-        assert calls["gemm"] == calls["conv"] == 0
+        assert not any(calls[name] for name in FUNCTIONS)

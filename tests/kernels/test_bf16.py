@@ -21,28 +21,26 @@ def _distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 
 
 def test_numbers_near_zero_leave_less_than_a_step_of_offset() -> None:
-    for carrier in (torch.uint8, torch.int8):
-        for bits in (2, 5, 8):
-            for kind in ("centred", "relu", "above", "below", "tiny"):
-                q = quantized(numbers((8, 9), kind, 0), (bits, 8), carrier)
-                operand = near_zero(q)
-                assert operand.numbers.dtype == torch.bfloat16
-                values = operand.numbers.double() * operand.scale.double() + operand.offset.double()
-                bound = 1e-6 * float(exact(q).abs().max())
-                torch.testing.assert_close(values, exact(q), rtol=0, atol=bound)
-                if kind in ("centred", "relu", "tiny"):  # 0 is inside the range
-                    assert float(operand.offset.abs() / operand.scale) <= 0.5 + 1e-4
-                    assert float(operand.numbers.abs().max()) <= 256
+    for bits in (2, 5, 8):
+        for kind in ("centred", "relu", "above", "below", "tiny"):
+            q = quantized(numbers((8, 9), kind, 0), (bits, 8))
+            operand = near_zero(q)
+            assert operand.numbers.dtype == torch.bfloat16
+            values = operand.numbers.double() * operand.scale.double() + operand.offset.double()
+            bound = 1e-6 * float(exact(q).abs().max())
+            torch.testing.assert_close(values, exact(q), rtol=0, atol=bound)
+            if kind in ("centred", "relu", "tiny"):  # 0 is inside the range
+                assert float(operand.offset.abs() / operand.scale) <= 0.5 + 1e-4
+                assert float(operand.numbers.abs().max()) <= 256
 
 
 def test_numbers_stay_exact_however_far_the_offset_is() -> None:
     for offset in (1000.0, -1000.0, 1e6):
-        for carrier in (torch.uint8, torch.int8):
-            q = quantized(numbers((8, 9), "centred", 0) + offset, (8, 8), carrier)
-            operand = near_zero(q)
-            assert float(operand.numbers.abs().max()) <= 256  # bfloat16 holds no more whole numbers
-            values = operand.numbers.double() * operand.scale.double() + operand.offset.double()
-            torch.testing.assert_close(values, exact(q), rtol=1e-6, atol=0)
+        q = quantized(numbers((8, 9), "centred", 0) + offset, (8, 8))
+        operand = near_zero(q)
+        assert float(operand.numbers.abs().max()) <= 256  # bfloat16 holds no more whole numbers
+        values = operand.numbers.double() * operand.scale.double() + operand.offset.double()
+        torch.testing.assert_close(values, exact(q), rtol=1e-6, atol=0)
 
 
 def test_a_step_of_0_leaves_the_offset_alone() -> None:
@@ -57,7 +55,7 @@ def test_linear_products_are_within_2_to_the_minus_8_of_their_norm() -> None:
         # unshifted codes 0..255 on centred data would be off by more than the norm itself
         geometry = LinearGeometry()
         a = quantized(numbers((128, 512), kind, 0), (8, 8))
-        w = quantized(numbers((96, 512), "centred", 1) / 20, (8, 8), torch.int8, keep=(0,))
+        w = quantized(numbers((96, 512), "centred", 1) / 20, (8, 8), keep=(0,))
         e = quantized(numbers((128, 96), "tiny", 2), (8, 8))
         with counted() as calls:
             output = BF16.output(geometry, a, w, None)
@@ -73,7 +71,7 @@ def test_linear_products_are_within_2_to_the_minus_8_of_their_norm() -> None:
 
 def test_unshifted_codes_would_be_off_by_far_more() -> None:
     a = quantized(numbers((128, 512), "centred", 0), (8, 8))
-    w = quantized(numbers((96, 512), "centred", 1), (8, 8), torch.int8)
+    w = quantized(numbers((96, 512), "centred", 1), (8, 8))
     main = (a.codes.bfloat16() @ w.codes.bfloat16().t()).double() * (a.scale * w.scale)
     rest = a.offset * w.dequantize().double().sum(1) + w.offset * a.scale * a.codes.sum(1, True)
     expected = exact(a) @ exact(w).t()
@@ -84,9 +82,7 @@ def test_convolutions_are_within_2_to_the_minus_8_of_their_norm() -> None:
     for groups in (1, 4):
         geometry = ConvGeometry((1, 1), (1, 1), (1, 1), groups)
         a = quantized(numbers((2, 32, 9, 9), "centred", 0), (8, 8))
-        w = quantized(
-            numbers((16, 32 // groups, 3, 3), "centred", 1), (8, 8), torch.int8, keep=(0,)
-        )
+        w = quantized(numbers((16, 32 // groups, 3, 3), "centred", 1), (8, 8), keep=(0,))
         e = quantized(numbers((2, 16, 9, 9), "centred", 2), (8, 8))
         with counted() as calls:
             output = BF16.output(geometry, a, w, None)
@@ -103,7 +99,7 @@ def test_convolutions_are_within_2_to_the_minus_8_of_their_norm() -> None:
 def test_products_of_activations_are_within_2_to_the_minus_8_of_their_norm() -> None:
     geometry = MatMulGeometry()
     a = quantized(numbers((3, 64, 32), "centred", 0), (8, 8))
-    b = quantized(numbers((3, 32, 48), "centred", 1), (8, 8), torch.int8)
+    b = quantized(numbers((3, 32, 48), "centred", 1), (8, 8))
     e = quantized(numbers((3, 64, 48), "centred", 2), (8, 8))
     with counted() as calls:
         ours = [
@@ -120,7 +116,7 @@ def test_products_of_activations_are_within_2_to_the_minus_8_of_their_norm() -> 
 def test_scales_on_the_summed_axis_are_folded_into_the_error_even_of_a_far_offset() -> None:
     # weights of one sign, channels of very different size: rest and scales both matter
     rows = torch.logspace(-3, 3, 8).view(8, 1)
-    w = quantized(rows * (numbers((8, 40), "centred", 0) + 4), (8, 8), torch.int8, keep=(0,))
+    w = quantized(rows * (numbers((8, 40), "centred", 0) + 4), (8, 8), keep=(0,))
     e = quantized(numbers((30, 8), "centred", 1), (8, 8))
     grad = BF16.grad_input(LinearGeometry(), e, w, torch.Size((30, 40)))
     assert _distance(grad, exact(e) @ exact(w)) < BOUND

@@ -2,108 +2,119 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
 import bitcycle as bc
-from bitcycle.kernels import (
-    KERNELS,
-    UNDECIDED,
-    ConvGeometry,
-    LinearGeometry,
-    MatMulGeometry,
-    choice,
+from bitcycle.kernels import choice
+from bitcycle.kernels.base import KERNELS, make_kernel
+from bitcycle.kernels.choice import (
+    LAYERS,
+    TOPS,
+    Recurrence,
+    TableRow,
     decide_kernel,
-    make_kernel,
+    kernel_table,
+    read_table,
     requested_kernel,
+    table_text,
 )
-from bitcycle.kernels.measure import Recurrence
-
-from .operands import counted
+from bitcycle.kernels.geometry import ConvGeometry, LinearGeometry, MatMulGeometry
+from bitcycle.warnings import BitcycleWarning
 
 LINEAR = LinearGeometry()
-LARGE = torch.zeros(128, 128), torch.zeros(128, 128)  # 2^21 multiplications
+CONV = ConvGeometry((1, 1), (1, 1), (1, 1), 1)
+LARGE = torch.zeros(256, 128), torch.zeros(128, 128)  # 2^22 multiply-accumulates
 
 
-def _decide(
-    a: torch.Tensor = LARGE[0], w: torch.Tensor = LARGE[1], tops: tuple = (8, 8, 8), grids: int = 1
-):
-    return decide_kernel(LINEAR, a, w, tops=tops, weight_grids=grids)
+def row(layer="linear", top=8, macs_from=0, kernel="native", ratio=0.5, processor="avx2"):
+    return TableRow(
+        processor=processor, layer=layer, top=top, macs_from=macs_from, kernel=kernel, ratio=ratio
+    )
 
 
-@pytest.fixture
-def _no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(case: object) -> None:
-        raise AssertionError("measured")
+@pytest.fixture(autouse=True)
+def table(monkeypatch, tmp_path):
+    """A processor of class avx2, and a function that sets the table."""
 
-    monkeypatch.setattr(choice, "_by_measurement", fail)
+    def use(*rows: TableRow) -> Path:
+        path = tmp_path / f"table{len(list(tmp_path.iterdir()))}.csv"
+        path.write_text(table_text(rows, ["a comment"]))
+        monkeypatch.setenv(choice.TABLE_SWITCH, str(path))
+        return path
+
+    monkeypatch.delenv(choice.TABLE_SWITCH, raising=False)
+    monkeypatch.setattr(choice, "instruction_set", lambda: "avx2")
+    monkeypatch.setattr(choice, "has_bf16", lambda device: False)
+    return use
 
 
-@pytest.fixture(params=[True, False], ids=["bf16", "no bf16"])
-def bf16(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """A processor with and one without bfloat16 arithmetic."""
-    monkeypatch.setattr(choice, "has_bf16", lambda device: request.param)
-    return request.param
-
-
-@pytest.fixture(params=[0, 15, 16])
-def exact(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Processors without exact integer products, with some, with all."""
-    monkeypatch.setattr(choice, "exact_bits", lambda device: request.param)
-    return request.param
+def decide(geometry=LINEAR, a=LARGE[0], w=LARGE[1], tops=(8, 8, 8), recurrence=None):
+    kernel, reason = decide_kernel(geometry, a, w, tops=tops, weight_grids=1, recurrence=recurrence)
+    assert make_kernel(kernel.name) == kernel
+    return kernel.name, reason
 
 
 # -- asked for ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["simulate", "dequantize", "int8/dequantize/int8"])
-def test_a_kernel_asked_for_by_name_is_taken(name: str) -> None:
+@pytest.mark.parametrize("name", ["simulate", "dequantize", "native", "native/dequantize/native"])
+def test_a_kernel_asked_for_by_name_is_taken(name):
     kernel, reason = requested_kernel(name, weight_grids=1, device_type="cpu")
     assert kernel == make_kernel(name)
     assert reason == "asked for"
 
 
-def test_auto_waits_for_the_shapes() -> None:
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("int8", "native"), ("int8/dequantize/int8", "native/dequantize/native")],
+)
+def test_the_old_name_of_native_is_taken_and_named(old, new):
+    kernel, reason = requested_kernel(old, weight_grids=1, device_type="cpu")
+    assert kernel.name == new
+    assert reason == "asked for; int8 is named native now"
+
+
+def test_auto_waits_for_the_shapes():
     kernel, reason = requested_kernel("auto", weight_grids=1, device_type="cpu")
-    assert kernel is UNDECIDED
+    assert kernel.is_undecided
     assert reason == "auto: decided at the first training step with bits"
 
 
-def test_int8_takes_bf16_for_the_product_that_cannot_stay_integer(bf16: bool, exact: int) -> None:
-    kernel, reason = requested_kernel("int8", weight_grids=1, device_type="cpu")
-    if bf16:
-        assert kernel.name == "int8/bf16/int8"
-        assert reason.startswith("asked for; grad_input in bf16: the weight's scales lie on the")
-    else:
-        assert kernel is KERNELS["int8"]
-        limit = f"asked for; exact here up to {exact} bits of both operands together, else float32"
-        assert reason == (limit if exact < 16 else "asked for")
+def test_native_without_the_library_multiplies_floats_and_warns(monkeypatch):
+    monkeypatch.setattr(choice, "instruction_set", lambda: None)
+    with pytest.warns(BitcycleWarning, match="kernel 'native' multiplies in float32: no native"):
+        kernel, reason = requested_kernel("native", weight_grids=1, device_type="cpu")
+    assert kernel is KERNELS["native"]
+    assert reason.startswith("asked for; float32 products: no native library (")
 
 
-def test_int8_is_all_integer_where_grad_input_has_a_grid_of_its_own(bf16: bool, exact: int) -> None:
-    kernel, reason = requested_kernel("int8", weight_grids=2, device_type="cpu")
-    assert kernel is KERNELS["int8"]
-    assert reason.startswith("asked for")
-    assert ("exact here up to" in reason) == (exact < 16)
+def test_native_on_another_device_says_that_it_multiplies_floats():
+    _, reason = requested_kernel("native", weight_grids=1, device_type="cuda")
+    assert reason == "asked for; float32 products: the native library has no code for cuda"
 
 
-def test_bf16_on_a_processor_without_it_says_so(bf16: bool) -> None:
-    kernel, reason = requested_kernel("bf16", weight_grids=1, device_type="cpu")
-    assert kernel is KERNELS["bf16"]
+@pytest.mark.parametrize("has", [True, False])
+def test_bf16_on_a_processor_without_it_says_so(monkeypatch, has):
+    monkeypatch.setattr(choice, "has_bf16", lambda device: has)
+    _, reason = requested_kernel("bf16", weight_grids=1, device_type="cpu")
     slow = "asked for; this processor has no bf16 arithmetic: expect it to be slow"
-    assert reason == ("asked for" if bf16 else slow)
+    assert reason == ("asked for" if has else slow)
 
 
-def test_unknown_kernels_are_refused_on_conversion() -> None:
-    with pytest.raises(ValueError, match=r"unknown kernel 'int4'; known: .*int8"):
+def test_unknown_kernels_are_refused_on_conversion():
+    with pytest.raises(ValueError, match=r"unknown kernel 'int4'; known: .*native"):
         bc.quantize_model(nn.Linear(2, 2), kernel="int4")
     with pytest.raises(ValueError, match="three that take codes"):
-        bc.quantize_model(nn.Linear(2, 2), kernel="int8/int8")
+        bc.quantize_model(nn.Linear(2, 2), kernel="native/native")
 
 
-@pytest.mark.parametrize("kernel", ["int8", "bf16", "dequantize", "int8/bf16/int8"])
-def test_a_kernel_of_codes_refuses_more_than_8_bits(kernel: str) -> None:
+@pytest.mark.parametrize("kernel", ["native", "bf16", "dequantize", "native/bf16/native"])
+def test_a_kernel_of_codes_refuses_more_than_8_bits(kernel):
     layer = bc.quantize_model(nn.Linear(4, 4), kernel=kernel)
     bc.set_precision(layer, "w8a8e8")
     with pytest.raises(ValueError, match=r"carries at most 8 bits .*convert with kernel='auto'"):
@@ -115,170 +126,199 @@ def test_a_kernel_of_codes_refuses_more_than_8_bits(kernel: str) -> None:
         bc.PrecisionScheduler(layer, forward="CR:4-16:2", backward=8, total_steps=64)
 
 
-def test_a_kernel_that_auto_chose_takes_more_bits_in_float32(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    decided = KERNELS["int8"], "auto: measured"
-    monkeypatch.setattr("bitcycle.nn.layer.decide_kernel", lambda *args, **kwargs: decided)
-    layer, x = bc.quantize_model(nn.Linear(4, 4)), torch.randn(3, 4)
-    bc.set_precision(layer, "w4a4e4")
-    with counted() as calls:
-        layer(x).square().sum().backward()
-    assert calls == {"gemm": 2}  # the input wants no gradient
-    bc.set_precision(layer, "w16a16e16")
-    with counted() as calls:
-        output = layer(x)
-        output.square().sum().backward()
-    assert calls == {"float": 2}
-    torch.testing.assert_close(
-        output, nn.functional.linear(x, layer.weight, layer.bias), atol=1e-3, rtol=0
-    )
-    assert bc.audit(layer)[""].kernel == "int8"
-
-
 # -- auto -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("_no_clock")
-def test_auto_simulates_what_codes_cannot_carry_or_gain() -> None:
-    for a, w, tops, reason in (
-        (LARGE[0].double(), LARGE[1].double(), (8, 8, 8), "float64"),
-        (*LARGE, (None, 8, 8), "an operand is float32"),
-        (*LARGE, (8, None, 8), "an operand is float32"),
-        (*LARGE, (None, None, None), "an operand is float32"),
-        (*LARGE, (9, 8, 8), "more than 8 bits"),
-        (*LARGE, (8, 32, 8), "more than 8 bits"),
-        (torch.zeros(127, 64), torch.zeros(128, 64), (4, 4, 4), "too small to gain"),
-    ):
-        kernel, why = _decide(a, w, tops)
-        assert kernel is KERNELS["simulate"]
-        assert why == f"auto: {reason}"
-
-
-def test_a_recurrence_counts_with_its_time_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "_by_measurement", lambda case: "measured")
-    x, w = torch.zeros(35, 4), torch.zeros(256, 4)
-    found = [
-        decide_kernel(
-            LINEAR, x, w, tops=(8, 8, 8), weight_grids=1, recurrence=Recurrence(1, steps, (256, 64))
+def test_auto_takes_the_row_of_its_bits_and_size(table):
+    table(
+        row(macs_from=0, kernel="simulate", ratio=1.0),
+        row(macs_from=1 << 22, ratio=0.52),
+        row(macs_from=1 << 24, kernel="native/bf16/native", ratio=0.4),
+        row(top=4, ratio=0.3),
+        row(layer="matmul", ratio=0.7),
+    )
+    assert decide() == ("native", "auto: native, 0.52 of simulate's time in the table for avx2")
+    assert decide(a=torch.zeros(255, 128)) == ("simulate", "auto: too small to gain")
+    assert decide(a=torch.zeros(1 << 10, 128))[0] == "native/bf16/native"
+    for tops, ratio in (((4, 4, 8), 0.3), ((3, 2, 8), 0.3), ((4, 5, 8), None), ((7, 8, 2), 0.52)):
+        reason = decide(tops=tops)[1]
+        assert reason == (
+            "auto: simulate, the table has no linear layers for avx2"
+            if ratio is None
+            else f"auto: native, {ratio:.2f} of simulate's time in the table for avx2"
         )
-        for steps in (1, 64)  # 2^14 multiplications each
-    ]
-    assert found[0][1] == "auto: too small to gain"
-    assert found[1] == "measured"
+    heads = torch.zeros(2, 64, 32), torch.zeros(32, 64)
+    assert "0.70" in decide(MatMulGeometry(), *heads)[1]
 
 
-def test_large_products_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    monkeypatch.setattr(choice, "_by_measurement", lambda case: seen.append(case) or "chosen")
-    assert _decide(tops=(8, 7, None), grids=2) == "chosen"
-    (case,) = seen
-    assert case.a_shape == case.w_shape == (128, 128)
-    assert case.tops == (8, 7, None)
-    assert case.weight_grids == 2
-    assert (case.device, case.is_channels_last) == ("cpu", False)
-    assert case.num_threads == torch.get_num_threads()
+def test_auto_names_the_kind_of_layer_by_its_geometry(table):
+    for kind, arguments in {
+        "linear": (LINEAR, *LARGE),
+        "matmul": (MatMulGeometry(), *LARGE),
+        "convolution": (CONV, torch.zeros(2, 8, 4, 4), torch.zeros(8, 8, 3, 3)),
+        "depthwise": (
+            ConvGeometry((1, 1), (1, 1), (1, 1), 8), torch.zeros(2, 8, 4, 4),
+            torch.zeros(8, 1, 3, 3),
+        ),
+        "recurrent": (LINEAR, *LARGE, (8, 8, 8), Recurrence(1, 2, (4, 4))),
+    }.items():  # fmt: skip
+        table(*(row(layer=each, kernel="bf16" if each == kind else "native") for each in LAYERS))
+        assert decide(*arguments)[0] == "bf16"
+    one = ConvGeometry((1, 1), (1, 1), (1, 1), 1)
+    assert decide(one, torch.zeros(2, 1, 4, 4), torch.zeros(8, 1, 3, 3))[0] == "native"
 
 
-def _times(**by_kernel: float) -> list[dict[str, float]]:
-    base = {"simulate": 1.0, "dequantize": 1.5, "int8": 2.0}
-    return [base | by_kernel for _ in range(3)]
+def test_a_recurrence_counts_with_its_time_steps(table):
+    table(row("recurrent", kernel="simulate"), row("recurrent", macs_from=1 << 20))
+    x, w = torch.zeros(35, 4), torch.zeros(256, 4)
+    names = [
+        decide(LINEAR, x, w, recurrence=Recurrence(1, steps, (256, 64)))[0] for steps in (1, 64)
+    ]  # 2^14 multiplications each
+    assert names == ["simulate", "native"]
 
 
-def test_each_product_gets_its_fastest_kernel_if_that_beats_simulate(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for times, name, reason in (
-        (_times(int8=0.25), "int8", "auto: measured, products take 0.25 of simulate's time"),
-        (_times(dequantize=1.05), "dequantize", "measured, products take 1.05 of simulate's"),
-        (_times(dequantize=1.2), "simulate", "measured, dequantize/dequantize/dequantize products"),
+def test_auto_simulates_what_codes_cannot_carry(table):
+    table(*(row(layer, top) for layer in LAYERS for top in TOPS))
+    doubles = LARGE[0].double(), LARGE[1].double()
+    cube = ConvGeometry((1,) * 3, (1,) * 3, (1,) * 3, 1)
+    up = ConvGeometry((1, 1), (1, 1), (1, 1), 1, transposed=True)
+    for arguments, reason in (
+        ((LINEAR, *doubles), "float64"),
+        ((LINEAR, *LARGE, (None, 8, 8)), "an operand is float32"),
+        ((LINEAR, *LARGE, (8, None, 8)), "an operand is float32"),
+        ((LINEAR, *LARGE, (9, 8, 8)), "more than 8 bits"),
+        ((LINEAR, *LARGE, (8, 32, 8)), "more than 8 bits"),
         (
-            [*_times(int8=0.5)[:1], *_times(bf16=0.4)[:1], *_times(int8=0.6, bf16=0.7)[:1]],
-            "int8/bf16/int8",
-            "auto: measured, products take 0.50 of simulate's time",
+            (cube, torch.zeros(1, 8, 4, 4, 4), torch.zeros(8, 8, 3, 3, 3)),
+            "a convolution of 3 dimensions multiplies in float32",
+        ),
+        (
+            (up, torch.zeros(1, 8, 4, 4), torch.zeros(8, 8, 3, 3)),
+            "a transposed convolution multiplies in float32",
         ),
     ):
-        monkeypatch.setattr(choice, "time_products", lambda case, bf16, t=times: t)
-        choice._by_measurement.cache_clear()
-        try:
-            kernel, why = _decide()
-        finally:
-            choice._by_measurement.cache_clear()
-        assert kernel == make_kernel(name)
-        assert reason in why
+        assert decide(*arguments) == ("simulate", f"auto: {reason}")
 
 
-def test_a_measurement_is_made_once_for_each_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = []
+def test_auto_says_when_backward_multiplies_floats(table):
+    table(row(ratio=0.5))
+    head = "auto: native, 0.50 of simulate's time in the table for avx2; grad_input and grad_weight"
+    assert decide(tops=(8, 8, None))[1] == f"{head} in float32: errors are float32"
+    assert decide(tops=(8, 8, 12))[1] == f"{head} in float32: errors have more than 8 bits"
 
-    def time_products(case: object, bf16: bool) -> list[dict[str, float]]:
-        measured.append(case)
-        return _times(int8=0.5 if len(measured) == 1 else 5.0)
 
-    monkeypatch.setattr(choice, "time_products", time_products)
-    choice._by_measurement.cache_clear()
+@pytest.mark.parametrize("has", [True, False])
+def test_without_rows_bf16_is_taken_where_the_processor_has_it(monkeypatch, has):
+    monkeypatch.setattr(choice, "has_bf16", lambda device: has)
+    name = "bf16" if has else "simulate"
+    on_meta = [x.to("meta") for x in LARGE]
+    assert decide(LINEAR, *on_meta) == (
+        name, f"auto: {name}, the native library has no code for meta"
+    )  # fmt: skip
+    monkeypatch.setattr(choice, "instruction_set", lambda: "portable")
+    found, reason = decide()
+    assert found == name
+    assert reason.startswith(f"auto: {name}, the table has no linear layers for portable")
+    monkeypatch.setattr(choice, "instruction_set", lambda: None)
+    found, reason = decide()
+    assert found == name
+    assert reason.startswith("auto: no native library (")
+    assert reason.endswith(f"; {name}")
+
+
+def test_a_class_without_rows_takes_those_of_the_class_it_extends(table, monkeypatch):
+    for instructions, bf16, expected in (
+        ("avx512_vnni", True, 0.3),
+        ("avx512_vnni", False, 0.3),
+        ("avx2", True, 0.4),
+        ("avx2", False, 0.2),
+    ):
+        table(
+            row(ratio=0.2), row(ratio=0.3, processor="avx512_vnni"),
+            row(ratio=0.4, processor="avx2_bf16"),
+        )  # fmt: skip
+        monkeypatch.setattr(choice, "instruction_set", lambda found=instructions: found)
+        monkeypatch.setattr(choice, "has_bf16", lambda device, found=bf16: found)
+        assert f"{expected:.2f} of" in decide()[1]
+    table(row(ratio=0.2))
+    monkeypatch.setattr(choice, "instruction_set", lambda: "avx512_vnni")
+    assert decide()[1].endswith("in the table for avx2")
+
+
+def test_the_choice_needs_no_clock_and_does_not_change_with_threads(monkeypatch):
+    def fail():
+        raise AssertionError("a clock was read")
+
+    for clock in ("perf_counter", "perf_counter_ns", "monotonic", "time", "process_time"):
+        monkeypatch.setattr(time, clock, fail)
+    threads = torch.get_num_threads()
+    found = set()
     try:
-        first, again = _decide()[0], _decide()[0]
-        other = _decide(tops=(4, 4, 8))[0]
-        turned = _decide(torch.zeros(256, 128))[0]
+        for number in (1, 2, 4):
+            torch.set_num_threads(number)
+            found.add(tuple(decide(a=torch.zeros(1 << k, 128)) for k in range(0, 15, 2)))
     finally:
-        choice._by_measurement.cache_clear()
-    assert first is again
-    assert len(measured) == 3
-    assert [kernel.name for kernel in (first, other, turned)] == ["int8", "simulate", "simulate"]
+        torch.set_num_threads(threads)
+    assert len(found) == 1
+
+
+def test_the_choice_leaves_the_random_generator_alone():
+    before = torch.get_rng_state()
+    decide()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# -- the table ------------------------------------------------------------------------------------
+
+
+def test_the_shipped_table_has_every_kind_of_layer_and_bits_for_every_instruction_set():
+    rows = kernel_table()  # raises for unknown kernels, layers and bits
+    for processor in ("avx2", "avx512_vnni"):
+        found = {(each.layer, each.top) for each in rows if each.processor == processor}
+        assert found == {(layer, top) for layer in LAYERS for top in TOPS}
+    sizes = [(each.processor, each.layer, each.top, each.macs_from) for each in rows]
+    assert len(set(sizes)) == len(sizes)
+    assert sum(each.macs_from == 0 for each in rows) == len({size[:3] for size in sizes})
+
+
+def test_a_table_is_read_as_written(table):
+    rows = (row(ratio=0.25), row("depthwise", 4, 1 << 30, "native/bf16/native", 1.05))
+    assert read_table(table(*rows)) == rows
 
 
 @pytest.mark.parametrize(
-    ("geometry", "a", "w"),
+    ("old", "new", "message"),
     [
-        (LINEAR, torch.zeros(96, 128), torch.zeros(96, 128)),
-        (MatMulGeometry(), torch.zeros(2, 96, 64), torch.zeros(2, 64, 96)),
-        (
-            ConvGeometry((1, 1), (1, 1), (1, 1), 1),
-            torch.zeros(2, 16, 16, 16).to(memory_format=torch.channels_last),
-            torch.zeros(16, 16, 3, 3),
-        ),
+        ("native", "int4", "unknown kernel 'int4'"),
+        ("native", "auto", "'auto' is what the table decides"),
+        ("linear", "liner", "unknown layer 'liner'.*did you mean 'linear'"),
+        (",8,", ",5,", "top must be one of 4, 7, 8, got 5"),
+        (",8,", ",", "row 1: not enough values"),
+        (",0,", ",-1,", "must be at least 0"),
+        ("0.50", "0", "must be at least 0"),
+        ("0.50", "fast", "could not convert"),
+        ("macs_from", "macs", "its columns must be processor,layer,top,macs_from,kernel,ratio"),
     ],
 )
-def test_a_real_measurement_gives_a_kernel_that_its_name_makes_again(geometry, a, w) -> None:
-    torch.manual_seed(7)
-    before = torch.get_rng_state()
-    kernel, reason = decide_kernel(geometry, a, w, tops=(8, 7, 8), weight_grids=1)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert make_kernel(kernel.name) == kernel
-    assert reason.startswith("auto: measured, ")
-    assert reason.endswith("of simulate's time")
-    again, same_reason = decide_kernel(geometry, a, w, tops=(8, 7, 8), weight_grids=1)
-    assert again is kernel
-    assert same_reason == reason
+def test_a_damaged_table_is_one_error_on_conversion(table, old, new, message):
+    path = table(row())
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(ValueError, match=message) as error:
+        bc.quantize_model(nn.Linear(2, 2))
+    assert str(path) in str(error.value)
+    assert "bitcycle bench --tune" in str(error.value)
 
 
-@pytest.mark.usefixtures("_no_clock")
-def test_processes_of_one_training_do_not_go_by_their_clocks(
-    bf16: bool, exact: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    for tops, together in (((8, 8, 8), 16), ((8, 7, 7), 15), ((4, 4, None), 12)):
-        kernel, reason = _decide(tops=tops)
-        if together > exact:
-            assert kernel is KERNELS["simulate"]
-            assert reason == "auto: no exact int8 arithmetic for these bits"
-        else:
-            assert kernel.name == ("int8/bf16/int8" if bf16 else "int8")
-            assert "not measured" in reason
+def test_a_missing_table_is_an_error(monkeypatch, tmp_path):
+    monkeypatch.setenv(choice.TABLE_SWITCH, str(tmp_path / "none.csv"))
+    with pytest.raises(ValueError, match=r"none\.csv cannot be read: No such file"):
+        bc.quantize_model(nn.Linear(2, 2))
 
 
 # -- on a layer -----------------------------------------------------------------------------------
 
 
-def _large_layer() -> nn.Module:
-    return bc.quantize_model(nn.Linear(128, 128))
-
-
-def test_a_layer_decides_in_its_first_training_step_with_bits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_layer_decides_in_its_first_training_step_with_bits(monkeypatch):
     asked = []
 
     def decide(geometry, a, w, *, tops, weight_grids, recurrence):
@@ -286,10 +326,10 @@ def test_a_layer_decides_in_its_first_training_step_with_bits(
         return KERNELS["dequantize"], "auto: said so"
 
     monkeypatch.setattr("bitcycle.nn.layer.decide_kernel", decide)
-    layer, x = _large_layer(), torch.randn(128, 128)
+    layer, x = bc.quantize_model(nn.Linear(128, 128)), torch.randn(128, 128)
     layer(x)  # no bits
     bc.set_precision(layer, "w3a5e6")
-    with pytest.warns(bc.warnings.BitcycleWarning, match="never observed"):
+    with pytest.warns(BitcycleWarning, match="never observed"):
         layer.eval()(x)
     layer.train()(x[:0])  # shapes of nothing
     assert asked == []
@@ -297,24 +337,37 @@ def test_a_layer_decides_in_its_first_training_step_with_bits(
     layer(x)
     layer(x)
     assert asked == [(7, 4, 7)]  # act, weight, error: rounded up to what makes a difference
-    row = bc.audit(layer)[""]
-    assert (row.kernel, row.reason) == ("dequantize", "auto: said so")
+    found = bc.audit(layer)[""]
+    assert (found.kernel, found.reason) == ("dequantize", "auto: said so")
 
 
-def test_a_small_layer_is_simulated_and_the_audit_says_why() -> None:
+def test_a_small_layer_is_simulated_and_the_audit_says_why(table):
+    table(row(top=4, kernel="simulate"), row(top=4, macs_from=1 << 10))
     layer = bc.quantize_model(nn.Linear(8, 8))
     bc.set_precision(layer, "w4a4e4")
     layer(torch.randn(4, 8))
-    row = bc.audit(layer)[""]
-    assert (row.kernel, row.reason) == ("simulate", "auto: too small to gain")
+    found = bc.audit(layer)[""]
+    assert (found.kernel, found.reason) == ("simulate", "auto: too small to gain")
 
 
-@pytest.mark.usefixtures("_no_clock")
-@pytest.mark.parametrize("kernel", ["int8", "bf16", "dequantize", "simulate"])
-def test_a_forced_kernel_is_never_reconsidered(kernel: str) -> None:
+@pytest.mark.parametrize("kernel", ["native", "bf16", "dequantize", "simulate"])
+def test_a_forced_kernel_is_never_reconsidered(kernel, monkeypatch):
+    monkeypatch.setattr("bitcycle.nn.layer.decide_kernel", None)
     layer = bc.quantize_model(nn.Linear(128, 128), kernel=kernel)
-    named = bc.audit(layer)[""].kernel
     bc.set_precision(layer, "w8a8e8")
     layer(torch.randn(128, 128)).sum().backward()
-    assert bc.audit(layer)[""].kernel == named
+    assert bc.audit(layer)[""].kernel == kernel
     assert bc.audit(layer)[""].reason.startswith("asked for")
+
+
+def test_a_kernel_that_auto_chose_takes_more_bits_in_float32(table):
+    table(*(row(top=top) for top in TOPS))
+    layer, x = bc.quantize_model(nn.Linear(4, 4)), torch.randn(3, 4)
+    bc.set_precision(layer, "w4a4e4")
+    layer(x).square().sum().backward()
+    bc.set_precision(layer, "w16a16e16")
+    output = layer(x)
+    output.square().sum().backward()
+    expected = nn.functional.linear(x, layer.weight, layer.bias)
+    torch.testing.assert_close(output, expected, atol=1e-3, rtol=0)
+    assert bc.audit(layer)[""].kernel == "native"

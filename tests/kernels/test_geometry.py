@@ -7,7 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bitcycle.kernels import ConvGeometry, Geometry, LinearGeometry, MatMulGeometry
+from bitcycle.kernels import KERNELS, ConvGeometry, Geometry, LinearGeometry, MatMulGeometry
+from bitcycle.kernels.geometry import as_rows, transposed
+from bitcycle.quantizers.base import Quantized
+
+SIMULATE = KERNELS["simulate"]
 
 
 def _check(geometry: Geometry, reference: Tensor, a: Tensor, w: Tensor) -> None:
@@ -15,9 +19,10 @@ def _check(geometry: Geometry, reference: Tensor, a: Tensor, w: Tensor) -> None:
     e = torch.randn_like(reference)
     grad_a, grad_w = torch.autograd.grad(reference, (a, w), e)
     a, w = a.detach(), w.detach()
-    torch.testing.assert_close(geometry.output(a, w, None), reference.detach())
-    torch.testing.assert_close(geometry.grad_input(e, w, a.shape), grad_a)
-    torch.testing.assert_close(geometry.grad_weight(e, a, w.shape), grad_w)
+    qa, qw, qe = (Quantized(values=x) for x in (a, w, e))
+    torch.testing.assert_close(SIMULATE.output(geometry, qa, qw, None), reference.detach())
+    torch.testing.assert_close(SIMULATE.grad_input(geometry, qe, qw, a.shape), grad_a)
+    torch.testing.assert_close(SIMULATE.grad_weight(geometry, qe, qa, w.shape), grad_w)
 
 
 def _operands(*shapes: tuple[int, ...]) -> list[Tensor]:
@@ -87,7 +92,7 @@ def test_backward_products_are_channels_last_when_the_error_is(transposed: bool)
     torch.manual_seed(0)
     e = torch.randn(2, 4, 6, 6).to(memory_format=torch.channels_last)
     w = torch.randn(4, 4, 3, 3).to(memory_format=torch.channels_last)
-    grad = geometry.grad_input(e, w, torch.Size([2, 4, 6, 6]))
+    grad = geometry.input_gradient(e, w, torch.Size([2, 4, 6, 6]))
     assert grad.is_contiguous(memory_format=torch.channels_last)
 
 
@@ -97,3 +102,28 @@ def test_a_geometry_is_a_value() -> None:
     )
     assert first == second
     assert hash(first) == hash(second)
+
+
+def test_the_multiply_accumulates_are_those_of_the_output() -> None:
+    shape = torch.Size
+    assert LinearGeometry().macs(shape((2, 5, 3)), shape((4, 3))) == 2 * 5 * 3 * 4
+    assert MatMulGeometry().macs(shape((5, 1, 2, 3)), shape((6, 3, 4))) == 5 * 6 * 2 * 3 * 4
+    conv = ConvGeometry((2, 1), (1, 0), (1, 2), groups=2, end_padding=(0, 1))
+    a, w = torch.empty(2, 4, 9, 8), torch.empty(6, 2, 3, 2)
+    output = conv.convolve(a, w)
+    assert output.shape[2:] == conv.output_size(a.shape[2:], w.shape[2:])
+    assert conv.macs(a.shape, w.shape) == output.numel() * 2 * 3 * 2
+    turned = ConvGeometry((2,), (1,), (1,), 1, transposed=True)
+    assert turned.macs(shape((2, 3, 5)), shape((3, 4, 3))) == 2 * 3 * 5 * 4 * 3
+
+
+def test_a_scale_follows_its_dimension() -> None:
+    codes = torch.arange(24, dtype=torch.uint8).view(2, 3, 4)
+    scale = torch.tensor([1.0, 2.0]).view(2, 1, 1)
+    q = Quantized(scale, -scale, codes=codes)
+    rows = as_rows(q)
+    assert torch.equal(rows.dequantize(), q.dequantize().view(6, 4))
+    assert torch.equal(transposed(rows).dequantize(), q.dequantize().view(6, 4).t())
+    assert as_rows(rows) is rows
+    one = Quantized(torch.tensor(0.5), torch.tensor(1.0), codes=codes)
+    assert torch.equal(transposed(one).dequantize(), one.dequantize().transpose(1, 2))

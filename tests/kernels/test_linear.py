@@ -14,7 +14,6 @@ from .operands import (
     assert_close,
     assert_path,
     counted,
-    is_exact,
     kinds,
     layouts,
     numbers,
@@ -42,7 +41,7 @@ def grad_weight(e: Tensor, a: Tensor) -> Tensor:
     return torch.einsum("no,ni->oi", e.reshape(-1, e.shape[-1]), a.reshape(-1, a.shape[-1]))
 
 
-@pytest.mark.parametrize("kernel", ["int8", "bf16", "dequantize"])
+@pytest.mark.parametrize("kernel", ["native", "bf16", "dequantize"])
 @thrifty
 @given(batches, sizes, sizes, widths, widths, kinds, kinds, layouts, zeros, st.booleans(), seeds)
 def test_the_output_is_that_of_the_codes(
@@ -50,18 +49,17 @@ def test_the_output_is_that_of_the_codes(
 ):
     a = quantized(numbers((*batch, inner), a_kind, seed), act, layout=layout, zero=zero)
     w = quantized(
-        numbers((outer, inner), w_kind, seed + 1), weight, torch.int8,
+        numbers((outer, inner), w_kind, seed + 1), weight,
         keep=(0,) if seed % 2 else (), layout=layout, zero=zero,
     )  # fmt: skip
     bias = numbers((outer,), "centred", seed + 2) if has_bias else None
     with counted() as calls:
         actual = KERNELS[kernel].output(GEOMETRY, a, w, bias)
     assert_close(kernel, actual, output, a, w, bias)
-    integers = is_exact(a, w) and 0 not in batch
-    assert_path(kernel, calls, integers=integers, what="gemm")
+    assert_path(kernel, calls, "gemm")
 
 
-@pytest.mark.parametrize("kernel", ["int8", "bf16", "dequantize"])
+@pytest.mark.parametrize("kernel", ["native", "bf16", "dequantize"])
 @pytest.mark.parametrize("keep", [(), (0,), (1,)])
 @thrifty
 @given(batches, sizes, sizes, widths, widths, kinds, kinds, layouts, seeds)
@@ -69,20 +67,17 @@ def test_grad_input_is_that_of_the_codes(
     kernel, keep, batch, inner, outer, error, weight, e_kind, w_kind, layout, seed
 ):
     e = quantized(numbers((*batch, outer), e_kind, seed), error, layout=layout)
-    w = quantized(
-        numbers((outer, inner), w_kind, seed + 1), weight, torch.int8, keep=keep, layout=layout
-    )
+    w = quantized(numbers((outer, inner), w_kind, seed + 1), weight, keep=keep, layout=layout)
     with counted() as calls:
         actual = KERNELS[kernel].grad_input(GEOMETRY, e, w, torch.Size((*batch, inner)))
-    assert_close(kernel, actual, grad_input, e, w)
-    has_scales_on_the_sum = keep == (0,) and outer > 1
-    integers = is_exact(e, w) and 0 not in batch and not has_scales_on_the_sum
-    assert_path(kernel, calls, integers=integers, what="gemm")
+    is_folded = keep == (0,) and outer > 1  # the scales lie on the summed axis
+    assert_close(kernel, actual, grad_input, e, w, is_folded=is_folded)
+    assert_path(kernel, calls, "gemm_folded" if is_folded else "gemm")
     if kernel == "bf16":
         assert bool(calls["float"]) == (0 in batch)
 
 
-@pytest.mark.parametrize("kernel", ["int8", "bf16", "dequantize"])
+@pytest.mark.parametrize("kernel", ["native", "bf16", "dequantize"])
 @thrifty
 @given(batches, sizes, sizes, widths, widths, kinds, kinds, layouts, seeds)
 def test_grad_weight_is_that_of_the_codes(
@@ -93,6 +88,29 @@ def test_grad_weight_is_that_of_the_codes(
     with counted() as calls:
         actual = KERNELS[kernel].grad_weight(GEOMETRY, e, a, torch.Size((outer, inner)))
     assert_close(kernel, actual, grad_weight, e, a)
-    assert_path(kernel, calls, integers=is_exact(e, a) and 0 not in batch, what="gemm")
+    assert_path(kernel, calls, "gemm")
     if kernel == "bf16":
         assert bool(calls["float"]) == (0 in batch)
+
+
+@pytest.mark.parametrize("kernel", ["native", "bf16", "dequantize"])
+@thrifty
+@given(batches, sizes, sizes, widths, widths, kinds, layouts, st.booleans(), seeds)
+def test_errors_with_a_scale_per_sample_are_multiplied_as_codes(
+    kernel, batch, inner, outer, error, act, kind, layout, is_act_per_row, seed
+):
+    """dorefa's errors; with `is_act_per_row` those of a recurrent layer, and its inputs."""
+    keep = tuple(range(len(batch)))
+    e = quantized(numbers((*batch, outer), kind, seed), error, keep=keep, layout=layout)
+    a_keep = keep if is_act_per_row else ()
+    a = quantized(numbers((*batch, inner), "centred", seed + 1), act, keep=a_keep, layout=layout)
+    w = quantized(numbers((outer, inner), "centred", seed + 2), (8, 8))
+    assert e.scale is not None
+    with counted() as calls:
+        actual = KERNELS[kernel].grad_weight(GEOMETRY, e, a, torch.Size((outer, inner)))
+    is_folded = e.scale.numel() > 1
+    assert_close(kernel, actual, grad_weight, e, a, is_folded=is_folded)
+    if 0 not in batch:
+        assert_path(kernel, calls, "gemm_folded" if is_folded else "gemm")
+    actual = KERNELS[kernel].grad_input(GEOMETRY, e, w, torch.Size((*batch, inner)))
+    assert_close(kernel, actual, grad_input, e, w)

@@ -1,14 +1,16 @@
-"""`simulate` multiplies the values of the codes and nothing else."""
+"""`simulate` multiplies the values of the codes and nothing else; `dequantize` does the same."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from bitcycle.kernels import KERNELS, LinearGeometry
+from bitcycle.kernels import KERNELS, ConvGeometry, LinearGeometry
 from bitcycle.quantizers.base import Quantized
 
-SIMULATE = KERNELS["simulate"]
+from .operands import numbers, quantized
+
+SIMULATE, DEQUANTIZE = KERNELS["simulate"], KERNELS["dequantize"]
 GEOMETRY = LinearGeometry()
 
 
@@ -65,3 +67,31 @@ def test_values_of_two_dtypes_are_torch_s_error() -> None:
     a, w = Quantized(values=torch.ones(1, 3)), Quantized(values=torch.ones(2, 3).double())
     with pytest.raises(RuntimeError, match="same dtype"):
         SIMULATE.output(GEOMETRY, a, w, None)
+
+
+def test_its_products_are_those_of_simulate_to_the_last_bit() -> None:
+    geometry = LinearGeometry()
+    a = quantized(numbers((7, 5), "centred", 0), (5, 8))
+    w = quantized(numbers((3, 5), "below", 1), (5, 8), keep=(0,))
+    e = quantized(numbers((7, 3), "tiny", 2), (5, 8))
+    values = [Quantized(values=q.dequantize()) for q in (a, w, e)]
+    pairs = [
+        (DEQUANTIZE.output(geometry, a, w, None), SIMULATE.output(geometry, *values[:2], None)),
+        (
+            DEQUANTIZE.grad_input(geometry, e, w, torch.Size((7, 5))),
+            SIMULATE.grad_input(geometry, values[2], values[1], torch.Size((7, 5))),
+        ),
+        (
+            DEQUANTIZE.grad_weight(geometry, e, a, torch.Size((3, 5))),
+            SIMULATE.grad_weight(geometry, values[2], values[0], torch.Size((3, 5))),
+        ),
+    ]
+    assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
+
+
+def test_channels_last_codes_give_a_channels_last_output() -> None:
+    geometry = ConvGeometry((1, 1), (1, 1), (1, 1), 1)
+    a = quantized(numbers((2, 8, 6, 5), "centred", 0), (4, 4), layout="channels_last")
+    w = quantized(numbers((4, 8, 3, 3), "centred", 1), (4, 4), keep=(0,))
+    output = DEQUANTIZE.output(geometry, a, w, None)
+    assert output.is_contiguous(memory_format=torch.channels_last)

@@ -82,7 +82,7 @@ def _gradients(bits, kernel, mask, *, is_kept, monkeypatch, **options):
 
 
 @pytest.mark.parametrize("bits", [4, 7])
-@pytest.mark.parametrize("kernel", ["dequantize", "int8"])
+@pytest.mark.parametrize("kernel", ["dequantize", "native"])
 def test_weights_made_again_from_codes_give_the_same_gradients(kernel, bits, monkeypatch):
     for options in ({}, {"softcap": 1.0}, {"dropout": 0.3}):
         for has_mask in (False, True):
@@ -98,7 +98,7 @@ def test_gradients_of_some_inputs_are_those_of_all_also_before_them():
     for asked in (["mask"], ["v"], ["q"], ["k", "mask"]):
         mask = randn(1, 3, 1, 6, seed=9).requires_grad_()
         inputs = dict(zip("qkv", operands(), strict=True), mask=mask)
-        output, _ = attend(owner(7, kernel="int8"), *inputs.values(), scale=0.5)
+        output, _ = attend(owner(7, kernel="native"), *inputs.values(), scale=0.5)
         error = randn(*output.shape, seed=4)
         some = torch.autograd.grad(output, [inputs[n] for n in asked], error, retain_graph=True)
         every = dict(
@@ -116,8 +116,8 @@ def test_the_product_of_scores_is_made_again_only_where_both_operands_are_kept(m
     )
     q, k, v = operands()
     for layer, inputs, expected in (
-        (owner(7, kernel="int8"), (q, k, v), 1),
-        (owner(7, kernel="int8"), (q.detach(), k, v), 0),  # nobody reads k's codes
+        (owner(7, kernel="native"), (q, k, v), 1),
+        (owner(7, kernel="native"), (q.detach(), k, v), 0),  # nobody reads k's codes
         (owner(7, kernel="simulate"), (q, k, v), 0),
     ):
         made.clear()
@@ -134,10 +134,10 @@ def test_a_codes_kernel_keeps_no_attention_weights_for_backward():
             lambda layer: attend(layer, q, k, v, None, scale=1.0)[0],
             exclude=(q, k, v),
         ).num_bytes
-        for kernel in ("simulate", "int8")
+        for kernel in ("simulate", "native")
     }
     assert kept["simulate"] > 2 * weights  # as a float, and put on its grid
-    assert weights / 4 < kept["int8"] < weights / 2  # its codes, and those of q, k and v
+    assert weights / 4 < kept["native"] < weights / 2  # its codes, and those of q, k and v
 
 
 BITS = 4

@@ -18,7 +18,7 @@ from bitcycle.quantizers import SBM
 pytestmark = pytest.mark.slow  # half a minute each with a cold compiler
 
 SCHEDULE = [3, 5, 8, 7, 4, 3]
-KERNELS = ["simulate", "dequantize", "bf16", "int8", "int8/bf16/int8"]
+KERNELS = ["simulate", "dequantize", "bf16", "native", "native/bf16/native"]
 
 
 class _Net(nn.Module):
@@ -99,7 +99,7 @@ def _train(
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_schedule_up_to_8_bits_is_one_graph(kernel: str) -> None:
     # the whole compiler where its code differs most from eager's; the others only need its graphs
-    backend = "inductor" if kernel in ("simulate", "int8", "bf16") else "aot_eager"
+    backend = "inductor" if kernel in ("simulate", "native", "bf16") else "aot_eager"
     _train(kernel, top=None, channels_last=False, backend=backend)
 
 
@@ -109,10 +109,10 @@ def test_packed_codes_are_one_graph_too(kernel: str) -> None:
 
 
 def test_integer_products_for_all_three_are_one_graph() -> None:
-    _train("int8", top=7, grids="per_input_channel", channels_last=True, backend="aot_eager")
+    _train("native", top=7, grids="per_input_channel", channels_last=True, backend="aot_eager")
 
 
-@pytest.mark.parametrize("kernel", ["simulate", "int8"])
+@pytest.mark.parametrize("kernel", ["simulate", "native"])
 def test_evaluation_and_training_are_a_graph_each(kernel: str) -> None:
     model, twin = _models(kernel, 7, "shared")
     compiled = torch.compile(model, backend="aot_eager")

@@ -18,7 +18,7 @@ class Plain(PerNodeLayer, nn.Identity):
 
 def layer(quantizer="sbm", precision="a4"):
     made = Plain()
-    settings = LayerSettings("l", QUANTIZERS[quantizer](), make_kernel("int8"), "asked for", None)
+    settings = LayerSettings("l", QUANTIZERS[quantizer](), make_kernel("native"), "asked for", None)
     made.become_quantized(settings, ModelState())
     made.set_precision(bc.Precision.parse(precision))
     return made

@@ -59,14 +59,14 @@ def inner():
     return leaf() * 1.0
 
 
-@pytest.mark.parametrize("kernel", ["simulate", "dequantize", "int8"])
+@pytest.mark.parametrize("kernel", ["simulate", "dequantize", "native"])
 def test_three_layers_on_one_tensor_encode_it_once(encoded, kernel):
     model(kernel)(inner())
     assert encoded.count("act") == 1
 
 
 def test_the_result_is_that_of_three_copies():
-    for kernel in ("simulate", "dequantize", "int8", "bf16"):
+    for kernel in ("simulate", "dequantize", "native", "bf16"):
         net = model(kernel)
         first, copies = leaf(), [leaf() for _ in range(3)]
         net(first * 1.0).sum().backward()

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import bitcycle as bc
 from bitcycle.kernels import make_kernel
-from bitcycle.kernels.measure import Recurrence
+from bitcycle.kernels.choice import Recurrence
 from bitcycle.nn.layer import advance_clocks
 from bitcycle.nn.recurrent_product import Gates, GRUGates, LSTMGates, RNNGates, TimeSteps
 
@@ -180,7 +180,7 @@ def test_a_nan_in_a_hidden_state_is_seen() -> None:
     assert layer.act_range.isfinite().all()
 
 
-@pytest.mark.parametrize("kernel", ["dequantize", "int8", "bf16"])
+@pytest.mark.parametrize("kernel", ["dequantize", "native", "bf16"])
 def test_kernels_of_codes_give_what_simulate_gives(kernel: str) -> None:
     for grid in ("shared", "per_input_channel"):
         rules = bc.quantizers.SBM(error_rounding="nearest", grad_input_weight=grid)

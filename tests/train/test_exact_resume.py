@@ -83,7 +83,7 @@ VARIANTS = {
         out, precision=PrecisionConfig(forward="CR:3-7:2", backward=8, kernel=kernel),
         swa=SwaConfig(start=0.25, every=2),
     )
-    for kernel in (*KERNELS.names(), "int8/bf16/dequantize")
+    for kernel in (*KERNELS.names(), "native/bf16/dequantize")
 }  # fmt: skip
 
 
@@ -115,7 +115,9 @@ def test_a_run_that_dies_twice_ends_like_the_one_that_did_not(tmp_path, monkeypa
 
 def test_what_auto_decided_is_restored_and_not_decided_again(tmp_path, monkeypatch):
     monkeypatch.setattr(choice, "SMALL", 0)  # otherwise nothing here is worth a measurement
-    monkeypatch.setattr(choice, "_by_measurement", lambda case: (make_kernel("int8"), "auto: this"))
+    monkeypatch.setattr(
+        choice, "_by_measurement", lambda case: (make_kernel("native"), "auto: this")
+    )
     precision = PrecisionConfig(forward="CR:3-7:2", backward=8)
     whole, broken = (convnet(tmp_path / name, precision=precision) for name in ("whole", "broken"))
     run(whole)
@@ -125,7 +127,7 @@ def test_what_auto_decided_is_restored_and_not_decided_again(tmp_path, monkeypat
             run(broken)
     monkeypatch.setattr(choice, "_by_measurement", lambda case: (make_kernel("bf16"), "auto: that"))
     resumed = resume(folder_of(broken))
-    assert set(resumed.kernels.values()) == {"int8"}
+    assert set(resumed.kernels.values()) == {"native"}
     assert traces(folder_of(broken)) == traces(folder_of(whole))
 
 

@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from bitcycle.extras import MissingExtraError
+from bitcycle.kernels import choice
+from bitcycle.model_precision import kernels_by_layer
 from bitcycle.train import PrecisionConfig, SwaConfig, TrackingConfig
 from bitcycle.train import session as module
 from bitcycle.train.checkpoint import read_state, write_state
 from bitcycle.train.loop import train_step
 from bitcycle.train.session import (
     build_session,
-    kernels_by_layer,
     preserve_torch_settings,
     swa_start,
 )
@@ -72,7 +73,7 @@ def test_the_state_comes_back_whole_through_files(tmp_path, kind):
 
 def test_the_kernels_of_the_beginning_are_restored(tmp_path):
     config = small(tmp_path, swa=SwaConfig(start=0))
-    mixed = "int8/dequantize/int8"
+    mixed = "native/dequantize/native"
     other = dataclasses.replace(
         config, precision=PrecisionConfig(forward="CR:3-8:2", backward=6, kernel=mixed)
     )
@@ -82,6 +83,30 @@ def test_the_kernels_of_the_beginning_are_restored(tmp_path):
     session.load_state_dict(state)
     assert set(kernels_by_layer(session.model).values()) == {mixed}
     assert set(kernels_by_layer(session.swa).values()) == {mixed}
+
+
+def test_a_checkpoint_with_int8_kernels_resumes_as_native(tmp_path):
+    session = build_session(small(tmp_path))
+    state = session.state_dict()
+    old = {"fc1": "int8", "fc2": "int8/bf16/int8", "fc3": "int8/dequantize/int8"}
+    state["run"]["kernels"] = old
+    del state["run"]["has_native_library"]
+    session.load_state_dict(state)
+    assert kernels_by_layer(session.model) == {
+        name: kernel.replace("int8", "native") for name, kernel in old.items()
+    }
+
+
+def test_a_run_with_the_native_library_does_not_resume_without_it(tmp_path, monkeypatch):
+    session = build_session(small(tmp_path))
+    state = session.state_dict()
+    state["run"]["kernels"] = dict.fromkeys(state["run"]["kernels"], "native/bf16/native")
+    state["run"]["has_native_library"] = True
+    monkeypatch.setattr(choice, "instruction_set", lambda: None)
+    with pytest.raises(ValueError, match=r"began with kernel 'native/bf16/native' .* simulate"):
+        session.load_state_dict(state)
+    state["run"]["has_native_library"] = False  # it was float32 products from the first step
+    session.load_state_dict(state)
 
 
 def test_the_number_of_threads_of_the_beginning_is_restored_unless_it_is_given(tmp_path):

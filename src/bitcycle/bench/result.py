@@ -9,13 +9,14 @@ from __future__ import annotations
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
-from bitcycle.kernels import exact_bits, has_bf16
+from bitcycle.kernels.choice import MAX_CODE_BITS, has_bf16, missing_library
+from bitcycle.native.library import instruction_set
 from bitcycle.tables import text_table
 
 MIN_REPEATS = 3  # a function too slow for so many is timed once
@@ -34,6 +35,7 @@ class StepTime:
     saved_bytes: int | None = None
     layers: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # kernel, and why
     notes: tuple[str, ...] = ()
+    by_width: Mapping[str, float] = field(default_factory=dict)  # fastest seconds, of a cycle
 
     @property
     def timing(self) -> Timing | None:
@@ -80,6 +82,9 @@ class BenchResult:
     is_quick: bool = False
     budget: float | None = None  # seconds per variant and workload
     seconds: float | None = None  # wall-clock of the whole benchmark
+    kernels: tuple[str, ...] = ()  # as asked for; empty: the default
+    bits: tuple[str, ...] = ()  # as asked for; empty: the default
+    keeps_freed_memory: bool = False  # the allocator of all variants, `keep_freed_memory`
 
     def find(self, workload: str, kernel: str, bits: str = "") -> StepTime:
         """The time of a variant."""
@@ -105,8 +110,7 @@ class BenchResult:
             "quartile  of the same times; far above ms: a busy machine. once: too slow to repeat",
             "ratio     ms / float32's ms, in the same rounds; below 1 is faster",
             "kept      10^6 bytes that the forward pass keeps for the backward pass",
-            "products  three per converted layer: output, grad_input, grad_weight. int8 forms in "
-            "float32\n          what is not exact in integers, or has scales on the summed axis",
+            "products  three per converted layer: output, grad_input, grad_weight",
             "",
             *(f"{name}: {size}" for name, size in self.sizes.items()),
         ]
@@ -136,13 +140,16 @@ class BenchResult:
     def from_dict(cls, data: Mapping[str, Any]) -> BenchResult:
         """Read what `to_dict` wrote."""
         return cls(
-            processor=Processor(**data["processor"]),
+            processor=Processor(**{"instruction_set": None, **data["processor"]}),
             sizes=dict(data["sizes"]),
             rows=tuple(_read_time(row) for row in data["rows"]),
             repeats=data["repeats"],
             is_quick=data["is_quick"],
             budget=data.get("budget"),
             seconds=data.get("seconds"),
+            kernels=tuple(data.get("kernels", ())),
+            bits=tuple(data.get("bits", ())),
+            keeps_freed_memory=data.get("keeps_freed_memory", False),
         )
 
 
@@ -182,24 +189,41 @@ class Timing:
         return sorted(self.seconds)[len(self.seconds) // 4]
 
 
+def weighted_mean(timings: Sequence[Timing], weights: Sequence[float]) -> Timing:
+    """The time of a step that is one of several kinds: the k-th fastest times of all kinds.
+
+    The fastest is so the mean of the fastest, comparable with that of one kind.
+
+    >>> weighted_mean([Timing((3.0, 1.0)), Timing((5.0, 7.0))], [0.25, 0.75]).seconds
+    (4.0, 6.0)
+    """
+    ordered = zip(*(sorted(timing.seconds) for timing in timings), strict=False)
+    means = (sum(w * s for w, s in zip(weights, each, strict=True)) for each in ordered)
+    return Timing(tuple(means), any(timing.is_once for timing in timings))
+
+
 def time_interleaved(
     functions: Mapping[str, Callable[[], object]],
     *,
     repeats: int,
     budget: float = float("inf"),
     tick: Callable[[], None] = lambda: None,
+    prepare: Callable[[str], None] = lambda name: None,
 ) -> dict[str, Timing]:
     """Time each function `repeats` times, round-robin, after two warm-up calls.
 
     budget: seconds per function. A slow function gets fewer repeats; if not even three fit, its
-    time is that of the faster warm-up call. `tick` is called after every call.
+    time is that of the faster warm-up call. `tick` is called after every call, `prepare` with the
+    function's name before it; neither is timed.
 
     >>> timings = time_interleaved({"a": lambda: 1, "b": lambda: 2}, repeats=5)
     >>> [len(timing.seconds) for timing in timings.values()]
     [5, 5]
     """
 
-    def take(function: Callable[[], object]) -> float:
+    def take(name: str) -> float:
+        prepare(name)
+        function = functions[name]
         begin = time.perf_counter()
         function()
         seconds = time.perf_counter() - begin
@@ -209,10 +233,10 @@ def time_interleaved(
     timings: dict[str, Timing] = {}
     taken: dict[str, list[float]] = {}
     planned: dict[str, int] = {}
-    for name, function in functions.items():
-        first = take(function)  # compiles, allocates, chooses kernels
+    for name in functions:
+        first = take(name)  # allocates, chooses kernels
         if first <= budget:
-            first = min(first, take(function))
+            first = min(first, take(name))
         planned[name] = int(min(repeats, budget / max(first, 1e-9)))
         if planned[name] < min(MIN_REPEATS, repeats):
             timings[name], planned[name] = Timing((first,), is_once=True), 0
@@ -221,7 +245,7 @@ def time_interleaved(
     for repeat in range(repeats):
         for name in taken:
             if repeat < planned[name]:
-                taken[name].append(take(functions[name]))
+                taken[name].append(take(name))
     timings |= {name: Timing(tuple(seconds)) for name, seconds in taken.items()}
     return {name: timings[name] for name in functions}
 
@@ -235,7 +259,8 @@ class Processor:
     has_vnni: bool  # AVX512: four 8-bit products per 32-bit sum in one instruction
     has_bf16: bool  # bfloat16 products are faster than float32
     has_amx: bool
-    exact_bits: int  # the most bits of both int8 operands, added
+    instruction_set: str | None  # of the native library; None without it
+    exact_bits: int  # of both operands, added, that multiply exactly as integers
     num_threads: int
     torch_version: str
 
@@ -243,10 +268,11 @@ class Processor:
         found = {"VNNI": self.has_vnni, "BF16": self.has_bf16, "AMX": self.has_amx}
         features = ", ".join(f"{name} {'yes' if has else 'no'}" for name, has in found.items())
         plural = "" if self.num_threads == 1 else "s"
+        native = f"native library: {self.instruction_set}"
         return (
             f"{self.name}, {self.num_threads} thread{plural}, torch {self.torch_version}\n"
-            f"capability {self.capability}, {features}, int8 products exact up to "
-            f"{self.exact_bits} bits of both operands together"
+            f"capability {self.capability}, {features}, "
+            f"{native if self.instruction_set else missing_library()}"
         )
 
 
@@ -258,7 +284,8 @@ def find_processor() -> Processor:
         has_vnni=_has_feature("_is_vnni_supported"),
         has_bf16=has_bf16("cpu"),
         has_amx=_has_feature("_is_amx_tile_supported"),
-        exact_bits=exact_bits("cpu"),
+        instruction_set=instruction_set(),
+        exact_bits=0 if instruction_set() is None else 2 * MAX_CODE_BITS,
         num_threads=torch.get_num_threads(),
         torch_version=torch.__version__,
     )

@@ -3,36 +3,55 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 
-from bitcycle.bench.others import OTHERS
-from bitcycle.bench.result import BenchResult, StepTime, find_processor, time_interleaved
-from bitcycle.bench.steps import AUTOCAST, FLOAT, TrainStep, Variant, all_kernels, make_variants
+from bitcycle.bench.others import OTHERS, installed_others
+from bitcycle.bench.result import (
+    BenchResult,
+    StepTime,
+    Timing,
+    find_processor,
+    time_interleaved,
+    weighted_mean,
+)
+from bitcycle.bench.steps import (
+    AUTO,
+    AUTOCAST,
+    FLOAT,
+    Bits,
+    CycleBits,
+    TrainStep,
+    Variant,
+    all_kernels,
+    is_ours,
+    parse_bits,
+)
 from bitcycle.bench.workloads import WORKLOADS
 from bitcycle.extras import MissingExtraError
-from bitcycle.kernels import exact_bits
-from bitcycle.ops.fused import compile_after
 from bitcycle.precision import Precision
 from bitcycle.registry import unknown_name
 
-_FULL_BITS = 16  # two operands of 8
+DEFAULT_BITS = (*(f"FW{width}/BW8" for width in range(2, 9)), "3-8/8")
+_SIMULATED_BITS = "FW8/BW8"  # the time of `simulate` does not depend on the bits
 _MAY_FAIL = (AUTOCAST, *OTHERS)  # such as an LSTM in bfloat16 on some processors
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchConfig:
-    """What to time; empty workloads, kernels and bits mean all.
+    """What to time; empty workloads mean all.
 
+    Without kernels: float32, bf16-autocast, simulate, auto and other packages. Without bits: 2 to 8
+    bits forward and a cycle from 3 to 8 with 8 bits backward; `simulate` at 8 bits alone.
     budget: seconds per variant and workload; a slow variant gets fewer repeats.
     """
 
     workloads: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
-    bits: tuple[str | Precision, ...] = ()
+    bits: tuple[str | Bits, ...] = ()
     repeats: int = 10
     budget: float = 30.0
     is_quick: bool = False
@@ -49,25 +68,27 @@ class BenchConfig:
         if not self.budget > 0:
             raise ValueError(f"budget must be more than 0 seconds, got {self.budget}")
         for bits in self.bits:
-            if not Precision.parse(bits).quantized_roles:
+            found = parse_bits(bits)
+            if isinstance(found, Precision) and not found.quantized_roles:
                 raise ValueError(
                     f"bits {bits!r} are float32, which is always timed; give fewer bits"
                 )
 
     def variants(self) -> list[Variant]:
         """All variants, float32 first."""
-        kernels = [name for name in all_kernels() if not self.kernels or name in self.kernels]
-        bits = [Precision.parse(each) for each in self.bits or default_bits()]
-        return make_variants([FLOAT, *(name for name in kernels if name != FLOAT)], bits)
+        default = (AUTOCAST, "simulate", AUTO, *installed_others())
+        chosen = self.kernels or default
+        found = [Variant(FLOAT)]
+        for kernel in (name for name in all_kernels() if name in chosen and name != FLOAT):
+            bits = self.bits or ((_SIMULATED_BITS,) if kernel == "simulate" else DEFAULT_BITS)
+            own = [Variant(kernel, parse_bits(each)) for each in bits]
+            found += own if is_ours(kernel) else [Variant(kernel)]
+        return found
 
     def count_steps(self) -> int:
         """The number of training steps at most, with two warm-up steps per variant."""
-        return len(self.workloads or WORKLOADS) * len(self.variants()) * (2 + self.repeats)
-
-
-def default_bits() -> list[str]:
-    """8 bits; also 7 forward if products of 8 x 8 bits are not exact in integers here."""
-    return ["FW8/BW8"] if exact_bits("cpu") >= _FULL_BITS else ["FW8/BW8", "FW7/BW8"]
+        kinds = sum(len(variant.widths) or 1 for variant in self.variants())
+        return len(self.workloads or WORKLOADS) * kinds * (2 + self.repeats)
 
 
 def run_bench(
@@ -82,11 +103,7 @@ def run_bench(
     share = config.count_steps() // len(names)
     rows: list[StepTime] = []
     sizes: dict[str, str] = {}
-    # fused kernels are compiled in the warm-up step instead of after several steps
-    compiling: AbstractContextManager[None] = nullcontext()
-    if not config.is_quick:
-        compiling = compile_after(0)
-    with torch.random.fork_rng([]), torch.enable_grad(), compiling:
+    with torch.random.fork_rng([]), torch.enable_grad():
         for place, name in enumerate(names):
             say(f"[{place + 1}/{len(names)}] {name}")
             try:
@@ -105,6 +122,8 @@ def run_bench(
         is_quick=config.is_quick,
         budget=config.budget,
         seconds=round(time.monotonic() - began, 3),
+        kernels=config.kernels,
+        bits=tuple(map(str, config.bits)),
     )
 
 
@@ -132,13 +151,8 @@ def _time_workload(
         done += 1
         advance(done)
 
-    timings = time_interleaved(
-        {str(variant): step for variant, step in steps.items()},
-        repeats=config.repeats,
-        budget=config.budget,
-        tick=tick,
-    )
-    base = timings[FLOAT].fastest
+    timings, by_width = _time_steps(steps, config, tick)
+    base = timings[Variant(FLOAT)].fastest
     rows = []
     for variant in config.variants():
         if variant in failures:
@@ -147,7 +161,7 @@ def _time_workload(
                     notes=(failures[variant],))
             )  # fmt: skip
             continue
-        step, timing = steps[variant], timings[str(variant)]
+        step, timing = steps[variant], timings[variant]
         rows.append(
             StepTime(
                 workload=name,
@@ -159,9 +173,43 @@ def _time_workload(
                 saved_bytes=step.count_saved(),
                 layers=step.layers(),
                 notes=_notes(name, variant, step),
+                by_width=by_width.get(variant, {}),
             )
         )
     return rows, workload.size
+
+
+def _time_steps(
+    steps: dict[Variant, TrainStep], config: BenchConfig, tick: Callable[[], None]
+) -> tuple[dict[Variant, Timing], dict[Variant, dict[str, float]]]:
+    """Time all variants in turn, and each width of a cycle; the fastest of each width."""
+    kinds = {
+        f"{variant} {width or ''}": (variant, width)
+        for variant in steps
+        for width in variant.widths or (0,)
+    }
+
+    def prepare(name: str) -> None:
+        variant, width = kinds[name]
+        if width:
+            steps[variant].set_width(width)
+
+    found = time_interleaved(
+        {name: steps[variant] for name, (variant, _) in kinds.items()},
+        repeats=config.repeats,
+        budget=config.budget,
+        tick=tick,
+        prepare=prepare,
+    )
+    timings, by_width = {}, {}
+    for variant in steps:
+        own = [found[name] for name, (of, _) in kinds.items() if of == variant]
+        timings[variant] = own[0]
+        if isinstance(variant.bits, CycleBits):
+            timings[variant] = weighted_mean(own, list(variant.bits.shares().values()))
+            fastest = (timing.fastest for timing in own)
+            by_width[variant] = dict(zip(map(str, variant.widths), fastest, strict=True))
+    return timings, by_width
 
 
 def _first_sentence(error: Exception) -> str:
@@ -169,10 +217,25 @@ def _first_sentence(error: Exception) -> str:
 
 
 def _notes(workload: str, variant: Variant, step: TrainStep) -> tuple[str, ...]:
-    """Layers that stay float32, and what a requested kernel cannot do here."""
+    """Layers that stay float32, what a kernel cannot do here, and the mean of a cycle."""
     notes = [
         f"{workload}: {layer} stays float32: {why}" for layer, why in step.float_layers().items()
     ]
-    reasons = dict.fromkeys(why for _, why in step.layers().values())
+    layers = step.layers().values()
+    reasons = dict.fromkeys(why for _, why in layers)
     asked = [why.removeprefix("asked for; ") for why in reasons if why.startswith("asked for; ")]
-    return tuple([*notes, *(f"{variant.kernel}: {why}" for why in asked)])
+    notes += [f"{variant.kernel}: {why}" for why in asked]
+    if variant.kernel == AUTO:
+        simulated = Counter(why for kernel, why in layers if kernel == "simulate")
+        notes += [
+            f"{workload}: auto simulates {count} of {len(layers)} layers at {variant.bits_text}: "
+            f"{why.removeprefix('auto: ')}"
+            for why, count in simulated.items()
+        ]
+    if isinstance(variant.bits, CycleBits):
+        shares = ", ".join(f"{w}: {100 * s:.0f} %" for w, s in variant.bits.shares().items())
+        notes.append(
+            f"{variant.bits_text}: the mean over the steps of one cosine cycle: the fastest step "
+            f"of each width, weighted by how often it occurs ({shares})"
+        )
+    return tuple(notes)

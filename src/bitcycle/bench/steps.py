@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
+import re
+from collections import Counter
 from dataclasses import dataclass
 
 import torch
@@ -12,24 +15,78 @@ from bitcycle.audit import audit
 from bitcycle.bench.others import OTHERS, installed_others
 from bitcycle.bench.workloads import Workload
 from bitcycle.convert import quantize_model
-from bitcycle.kernels import KERNELS
+from bitcycle.kernels.base import KERNELS
 from bitcycle.memory import saved_bytes
-from bitcycle.precision import Precision
+from bitcycle.precision import Precision, check_bits
 from bitcycle.scheduler import PrecisionScheduler
+from bitcycle.schedules.cycle import schedule
 
 FLOAT, AUTOCAST, AUTO = "float32", "bf16-autocast", "auto"
-_ORDER = ("simulate", "dequantize", "bf16", "int8")
+_ORDER = ("simulate", "dequantize", "bf16", "native")
 _TOTAL_STEPS = 100_000  # more than any benchmark takes; the bits are constant
+_CYCLE_STEPS = 1000  # of a cycle whose steps are timed by width
+_CYCLE = re.compile(r"(\d+)-(\d+)/(\d+)")
 
 
 def all_kernels() -> list[str]:
     """All kernels that can be timed here, in the order of the table.
 
     >>> all_kernels()[:7]
-    ['float32', 'bf16-autocast', 'simulate', 'dequantize', 'bf16', 'int8', 'auto']
+    ['float32', 'bf16-autocast', 'simulate', 'dequantize', 'bf16', 'native', 'auto']
     """
     later = [name for name in KERNELS if name not in _ORDER]
     return [FLOAT, AUTOCAST, *_ORDER, *later, AUTO, *installed_others()]
+
+
+@dataclass(frozen=True)
+class CycleBits:
+    """Forward bits on a cosine cycle (CPT's CR) between two widths, constant backward bits.
+
+    >>> bits = CycleBits(3, 8, 8)
+    >>> str(bits), [f"{width}: {share:.2f}" for width, share in bits.shares().items()]
+    ('3-8/8', ['3: 0.20', '4: 0.16', '5: 0.13', '6: 0.13', '7: 0.16', '8: 0.20'])
+    """
+
+    low: int
+    high: int
+    backward: int
+
+    def __str__(self) -> str:
+        return f"{self.low}-{self.high}/{self.backward}"
+
+    @property
+    def schedule(self) -> str:
+        """The forward schedule: one cycle."""
+        return f"CR:{self.low}-{self.high}:1"
+
+    @functools.cache  # noqa: B019 (a few small values per process)
+    def values(self) -> list[int]:
+        """The forward bits of every step of the cycle."""
+        cycle = schedule("CR", low=self.low, high=self.high, cycles=1)
+        return [cycle.bits_at(step, _CYCLE_STEPS) for step in range(_CYCLE_STEPS)]
+
+    def shares(self) -> dict[int, float]:
+        """How often each width occurs in the cycle."""
+        counts = Counter(self.values())
+        return {width: counts[width] / _CYCLE_STEPS for width in sorted(counts)}
+
+
+Bits = Precision | CycleBits
+
+
+def parse_bits(text: str | Bits) -> Bits:
+    """Read the bits of a variant: those of `Precision.parse`, or a cycle such as 3-8/8.
+
+    >>> str(parse_bits("3-8/8")), str(parse_bits("FW4/BW8"))
+    ('3-8/8', 'w4a4e8g8')
+    """
+    if isinstance(text, CycleBits):
+        return text
+    if isinstance(text, str) and (found := _CYCLE.fullmatch(text.strip())):
+        low, high, backward = (check_bits(int(each)) or 0 for each in found.groups())
+        schedule("CR", low=low, high=high, cycles=1)  # low <= high
+        return CycleBits(low, high, backward)
+    return Precision.parse(text)
 
 
 @dataclass(frozen=True)
@@ -37,7 +94,7 @@ class Variant:
     """A kernel at some bits, or another way to train."""
 
     kernel: str
-    bits: Precision | None = None
+    bits: Bits | None = None
 
     def __str__(self) -> str:
         return f"{self.kernel} {self.bits_text}".strip()
@@ -45,16 +102,19 @@ class Variant:
     @property
     def bits_text(self) -> str:
         """The bits as text, without those of the weight gradient, which `sbm` does not quantize."""
-        return "" if self.bits is None else str(self.bits.replace(grad=None))
+        if isinstance(self.bits, Precision):
+            return str(self.bits.replace(grad=None))
+        return "" if self.bits is None else str(self.bits)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The forward bits that are timed one by one: those of a cycle."""
+        return tuple(self.bits.shares()) if isinstance(self.bits, CycleBits) else ()
 
 
-def make_variants(kernels: list[str], bits: list[Precision]) -> list[Variant]:
-    """bitcycle's kernels at each of the bits, the others once."""
-    found = []
-    for kernel in kernels:
-        is_ours = kernel == AUTO or kernel in KERNELS
-        found += [Variant(kernel, each) for each in bits] if is_ours else [Variant(kernel)]
-    return found
+def is_ours(kernel: str) -> bool:
+    """Whether a kernel takes bits."""
+    return kernel == AUTO or kernel in KERNELS
 
 
 class TrainStep:
@@ -63,16 +123,7 @@ class TrainStep:
     def __init__(self, workload: Workload, variant: Variant) -> None:
         self._workload, self._variant = workload, variant
         self.model = _convert(workload, variant).train()
-        self._scheduler: PrecisionScheduler | None = None
-        if variant.bits is not None:
-            bits = variant.bits
-            self._scheduler = PrecisionScheduler(
-                self.model,
-                weight=bits.weight,
-                act=bits.act,
-                backward=bits.error,
-                total_steps=_TOTAL_STEPS,
-            )
+        self._scheduler = _make_scheduler(self.model, variant.bits)
         self._optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)
 
     def __call__(self) -> None:
@@ -84,6 +135,12 @@ class TrainStep:
         self._optimizer.zero_grad()
         if self._scheduler is not None:
             self._scheduler.step()
+
+    def set_width(self, width: int) -> None:
+        """Take the next step at a step of the cycle that has these forward bits."""
+        assert self._scheduler is not None
+        assert isinstance(self._variant.bits, CycleBits)
+        self._scheduler.load_state_dict({"step_count": self._variant.bits.values().index(width)})
 
     def count_saved(self) -> int:
         """Bytes that the forward pass saves for backward, without inputs and parameters."""
@@ -121,3 +178,15 @@ def _convert(workload: Workload, variant: Variant) -> nn.Module:
         return quantize_model(copy.deepcopy(workload.model), kernel=variant.kernel)
     model = copy.deepcopy(workload.float_model or workload.model)
     return OTHERS[variant.kernel](model) if variant.kernel in OTHERS else model
+
+
+def _make_scheduler(model: nn.Module, bits: Bits | None) -> PrecisionScheduler | None:
+    if bits is None:
+        return None
+    if isinstance(bits, CycleBits):
+        return PrecisionScheduler(
+            model, forward=bits.schedule, backward=bits.backward, total_steps=_CYCLE_STEPS
+        )
+    return PrecisionScheduler(
+        model, weight=bits.weight, act=bits.act, backward=bits.error, total_steps=_TOTAL_STEPS
+    )

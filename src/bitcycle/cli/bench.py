@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 _EXAMPLES = """examples:
   bitcycle bench --quick
   bitcycle bench --workload transformer-d512 --workload lstm --bits FW8/BW8 FW4/BW8
-  bitcycle bench --kernels bf16-autocast auto --json speed.json
+  bitcycle bench --kernels simulate auto --bits FW8/BW8 3-8/8 --json speed.json
+  bitcycle bench --tune kernels.csv
+  BITCYCLE_KERNEL_TABLE=kernels.csv bitcycle train digits-cpt-3-8-8
 """
 
 
@@ -17,9 +20,10 @@ def register(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "bench",
-        help="time a training step on this machine with every kernel, against float32",
+        help="time a training step on this machine against its bits, and against float32",
         description="Time training steps (forward, backward, SGD) of several networks on this CPU\n"
-        "with every kernel, and compare them with float32.",
+        "at 2 to 8 bits and over a CPT cycle, and compare them with float32.\n"
+        "--tune measures instead the table from which kernel 'auto' chooses.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -30,13 +34,14 @@ def register(subparsers: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--kernels", nargs="+", default=[], metavar="NAME",
-        help="in addition to float32: bf16-autocast, simulate, dequantize, bf16, int8, auto, and "
-        "torchao, brevitas, qpytorch if installed (default: all)",
+        help="in addition to float32: bf16-autocast, simulate, dequantize, bf16, native, auto, and "
+        "torchao, brevitas, qpytorch if installed (default: bf16-autocast, simulate, auto and what "
+        "is installed)",
     )  # fmt: skip
     parser.add_argument(
         "--bits", nargs="+", default=[], metavar="BITS",
-        help="such as FW7/BW8 or w4a4e8 (default: FW8/BW8, and FW7/BW8 on a processor whose int8 "
-        "products are not exact at 8 x 8 bits)",
+        help="such as FW7/BW8 or w4a4e8, or 3-8/8 for a cosine cycle (default: FW2/BW8 to FW8/BW8 "
+        "and 3-8/8; simulate only FW8/BW8)",
     )  # fmt: skip
     parser.add_argument("--repeats", type=int, help="per step (default 10; 3 with --quick)")
     parser.add_argument(
@@ -50,13 +55,30 @@ def register(subparsers: Any) -> None:
         help="small sizes, half a minute: only checks that everything runs",
     )
     parser.add_argument("--json", metavar="FILE", help="also write the result as JSON")
+    parser.add_argument(
+        "--tune", metavar="FILE",
+        help="measure which kernel is fastest for every kind and size of layer (5 minutes on a "
+        "quiet machine) and write the table; the environment variable BITCYCLE_KERNEL_TABLE=FILE "
+        "makes 'auto' choose from it. Rows of other processors in FILE are kept",
+    )  # fmt: skip
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the benchmark, print the table, write the file."""
+    """Run the benchmark or measure the table of kernels, print it, write the file."""
     import torch
 
+    from bitcycle.native.allocator import keep_freed_memory
+
+    if arguments.threads is not None:
+        if arguments.threads < 1:
+            raise ValueError(f"--threads must be at least 1, got {arguments.threads}")
+        torch.set_num_threads(arguments.threads)
+    is_kept = keep_freed_memory()  # of all variants, float32 too
+    return _tune(arguments) if arguments.tune else _bench(arguments, is_kept)
+
+
+def _bench(arguments: argparse.Namespace, is_kept: bool) -> int:
     from bitcycle.bench import BenchConfig, run_bench
     from bitcycle.files import write_json
     from bitcycle.train.progress import make_reporter
@@ -71,19 +93,37 @@ def run(arguments: argparse.Namespace) -> int:
         budget=arguments.budget,
         is_quick=arguments.quick,
     )
-    target = None if arguments.json is None else Path(arguments.json).expanduser()
-    if target is not None and not target.parent.is_dir():
-        raise ValueError(f"--json {target}: there is no folder {target.parent}")
-    if arguments.threads is not None:
-        if arguments.threads < 1:
-            raise ValueError(f"--threads must be at least 1, got {arguments.threads}")
-        torch.set_num_threads(arguments.threads)
+    target = None if arguments.json is None else _target(arguments.json, "--json")
     steps = config.count_steps()
     with make_reporter("auto", log_file=None, title="bench", total_steps=steps) as reporter:
         result = run_bench(config, say=reporter.say, advance=reporter.advance)
+    result = replace(result, keeps_freed_memory=is_kept)
     print(f"\n{result}")
     if target is not None:
         info = measurement_info(result.seconds or 0.0, threads=result.processor.num_threads)
         write_json(target, {**result.to_dict(), **info})
         print(f"\nwrote {target}")
     return 0
+
+
+def _tune(arguments: argparse.Namespace) -> int:
+    from bitcycle.bench.tune import count_cases, measure_table, write_table
+    from bitcycle.kernels.choice import TABLE_SWITCH, read_table, table_text
+    from bitcycle.train.progress import make_reporter
+
+    target = _target(arguments.tune, "--tune")
+    if target.exists():
+        read_table(target)  # nothing but a table is replaced
+    total = count_cases(is_quick=arguments.quick)
+    with make_reporter("auto", log_file=None, title="tune", total_steps=total) as reporter:
+        rows = measure_table(is_quick=arguments.quick, say=reporter.say, advance=reporter.advance)
+    write_table(target, rows)
+    print(f"\n{table_text(rows)}\nwrote {target}; use it with {TABLE_SWITCH}={target}")
+    return 0
+
+
+def _target(name: str, option: str) -> Path:
+    target = Path(name).expanduser()
+    if not target.parent.is_dir():
+        raise ValueError(f"{option} {target}: there is no folder {target.parent}")
+    return target

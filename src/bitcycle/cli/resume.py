@@ -19,8 +19,10 @@ def register(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Resume the run and print its result."""
     from bitcycle.cli.train import close_process_group, print_result
+    from bitcycle.native.allocator import keep_freed_memory
     from bitcycle.train.run import resume
 
+    keep_freed_memory()
     print_result(resume(arguments.directory, show="quiet" if arguments.quiet else "auto"))
     close_process_group()
     return 0

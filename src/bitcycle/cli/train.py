@@ -52,6 +52,7 @@ def add_what(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train the run, or resume it."""
+    from bitcycle.native.allocator import keep_freed_memory
     from bitcycle.train.config_file import check_overrides, override, to_yaml
     from bitcycle.train.run import resume_or_run
     from bitcycle.train.run import run as start_run
@@ -61,6 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.print_config:
         print(to_yaml(config), end="")
         return 0
+    keep_freed_memory()
     start = resume_or_run if arguments.resume == "auto" else start_run
     print_result(start(config, show="quiet" if arguments.quiet else "auto"))
     close_process_group()

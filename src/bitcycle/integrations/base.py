@@ -5,15 +5,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from bitcycle.cost import CostMeter
-from bitcycle.kernels import make_kernel
-from bitcycle.model_precision import at_precision, quantized_layers, set_precision
+from bitcycle.model_precision import (
+    at_precision,
+    kernel_state,
+    quantized_layers,
+    restore_kernels,
+    set_precision,
+)
 from bitcycle.precision import ROLES, Precision, cost_bits
 from bitcycle.scheduler import INHERIT, PrecisionScheduler, RoleSchedule, resolve_schedules
 from bitcycle.schedules import Adaptive
@@ -191,10 +196,7 @@ class PrecisionRun:
         return {
             "scheduler": self.scheduler.state_dict(),
             "meter": meter,
-            "kernels": {
-                layer.settings.name: layer.settings.kernel.name
-                for _, layer in quantized_layers(self._model)
-            },
+            **kernel_state(self._model),
         }
 
     def resume_at(self, step: int, saved: Mapping[str, Any] | None) -> None:
@@ -221,9 +223,4 @@ class PrecisionRun:
         self._saved_meter = saved["meter"]
         if self.meter is not None and self._saved_meter is not None:
             self.meter.load_state_dict(self._saved_meter)
-        for _, layer in quantized_layers(self._model):
-            name = saved["kernels"].get(layer.settings.name, layer.settings.kernel.name)
-            if name != layer.settings.kernel.name:
-                layer.settings = replace(
-                    layer.settings, kernel=make_kernel(name), kernel_reason="as the run began"
-                )
+        restore_kernels(self._model, saved)

@@ -1,26 +1,48 @@
 """Choose the kernel of a layer.
 
-"auto" depends on the layer's largest bits, its shapes, the processor and a measurement, and never
-on the data. The chosen kernel's name is part of a run's state; `make_kernel` makes the kernel from
-it.
+"auto" depends on the class of the processor, the layer's largest bits and its shapes, which a table
+(choice.csv) maps to a kernel. It depends neither on the data nor on the number of threads, and
+nothing is timed: every process and every repetition chooses alike. `bitcycle bench --tune` measures
+a table for one machine. The chosen kernel's name is part of a run's state; `make_kernel` makes the
+kernel from it.
 """
 
 from __future__ import annotations
 
+import csv
 import functools
+import os
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
 
 import torch
-import torch.distributed as dist
+from torch import Tensor
 
-from bitcycle.kernels.base import Kernel
-from bitcycle.kernels.geometry import Geometry
-from bitcycle.kernels.integer import exact_bits
-from bitcycle.kernels.measure import Case, Recurrence, capped, output_macs, time_products
-from bitcycle.kernels.mixed import UNDECIDED, make_kernel
+from bitcycle.kernels.base import Kernel, make_kernel
+from bitcycle.kernels.geometry import ConvGeometry, Geometry, MatMulGeometry
+from bitcycle.kernels.native import reason_against
+from bitcycle.native.library import instruction_set
+from bitcycle.registry import unknown_name
+from bitcycle.warnings import BitcycleWarning
 
 MAX_CODE_BITS = 8
-SMALL = 1 << 20  # multiplications below which no kernel gains more than it costs to call
-TOLERANCE = 1.1  # a kernel that saves memory may be slower than `simulate` by this factor
+TABLE_SWITCH = "BITCYCLE_KERNEL_TABLE"  # an environment variable: the file of a user's table
+SHIPPED_TABLE = Path(__file__).with_name("choice.csv")
+
+LAYERS = ("linear", "matmul", "convolution", "depthwise", "recurrent")
+TOPS = (4, 7, MAX_CODE_BITS)
+COLUMNS = ("processor", "layer", "top", "macs_from", "kernel", "ratio")
+# a class without rows takes those of the class it extends
+_EXTENDS = {"avx512_vnni": "avx2"}
+_BF16 = "_bf16"
+
+Tops = tuple[int | None, int | None, int | None]  # of act, second operand, error; None: float32
+
+
+# -- the processor --------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -39,6 +61,127 @@ def has_bf16(device_type: str) -> bool:
         return False
 
 
+def processor_class() -> str | None:
+    """The row of the table that this processor reads; None without the native library.
+
+    The instruction set of the native library, followed by _bf16 on a processor with bfloat16
+    arithmetic.
+    """
+    instructions = instruction_set()
+    if instructions is None:
+        return None
+    return f"{instructions}{_BF16}" if has_bf16("cpu") else instructions
+
+
+def _extended_classes(processor: str) -> list[str]:
+    """The class and those it extends, the most special first.
+
+    >>> _extended_classes("avx512_vnni_bf16")
+    ['avx512_vnni_bf16', 'avx512_vnni', 'avx2']
+    """
+    found = [processor]
+    if processor.endswith(_BF16):
+        found.append(processor.removesuffix(_BF16))
+    while found[-1] in _EXTENDS:
+        found.append(_EXTENDS[found[-1]])
+    return found
+
+
+# -- the table ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRow:
+    """The kernel of a kind of layer from some size on.
+
+    top: the most bits of act and weight. macs_from: multiply-accumulates of the output product from
+    which the row holds. ratio: the time of forward and backward, of `simulate`'s.
+    """
+
+    processor: str
+    layer: str
+    top: int
+    macs_from: int
+    kernel: str
+    ratio: float
+
+    def __post_init__(self) -> None:
+        if self.layer not in LAYERS:
+            raise unknown_name("layer", self.layer, LAYERS)
+        if self.top not in TOPS:
+            raise ValueError(f"top must be one of {', '.join(map(str, TOPS))}, got {self.top}")
+        if self.macs_from < 0 or not self.ratio > 0:
+            raise ValueError(
+                f"macs_from ({self.macs_from}) must be at least 0, ratio ({self.ratio}) above 0"
+            )
+        if make_kernel(self.kernel).is_undecided:
+            raise ValueError("kernel 'auto' is what the table decides; name another")
+
+
+def read_table(path: Path) -> tuple[TableRow, ...]:
+    """Read and check a table: CSV with the columns of `TableRow`; # begins a comment line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return tuple(_parse_rows(line for line in lines if line.strip() and line[:1] != "#"))
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(
+            f"the table of kernels {path} cannot be read: {why}; measure one with "
+            f"`bitcycle bench --tune FILE`, or unset {TABLE_SWITCH}"
+        ) from None
+
+
+def _parse_rows(lines: Iterable[str]) -> Iterable[TableRow]:
+    reader = csv.reader(lines, strict=True)
+    if tuple(next(reader, ())) != COLUMNS:
+        raise ValueError(f"its columns must be {','.join(COLUMNS)}")
+    for number, cells in enumerate(reader, start=1):
+        try:
+            processor, layer, top, macs_from, kernel, ratio = cells
+            yield TableRow(
+                processor=processor,
+                layer=layer,
+                top=int(top),
+                macs_from=int(macs_from),
+                kernel=kernel,
+                ratio=float(ratio),
+            )
+        except (ValueError, csv.Error) as error:
+            raise ValueError(f"row {number}: {error}") from None
+
+
+def table_text(rows: Sequence[TableRow], comments: Sequence[str] = ()) -> str:
+    """What `read_table` reads."""
+    lines = [*(f"# {line}" for line in comments), ",".join(COLUMNS)]
+    for r in rows:
+        lines.append(f"{r.processor},{r.layer},{r.top},{r.macs_from},{r.kernel},{r.ratio:.2f}")
+    return "\n".join(lines) + "\n"
+
+
+def kernel_table() -> tuple[TableRow, ...]:
+    """The table in use: the user's, or the one that is shipped."""
+    return _read_once(Path(os.environ.get(TABLE_SWITCH) or SHIPPED_TABLE))
+
+
+_read_once = functools.cache(read_table)
+
+
+def rows_for(
+    rows: Iterable[TableRow], processor: str, layer: str, top: int
+) -> tuple[TableRow, ...]:
+    """The rows of a kind of layer, the smallest size first: of a class, or else of one it extends.
+
+    >>> [row.processor for row in rows_for(kernel_table(), "avx2_bf16", "linear", 8)[:1]]
+    ['avx2']
+    """
+    rows = [row for row in rows if (row.layer, row.top) == (layer, top)]
+    by_class = ([row for row in rows if row.processor == c] for c in _extended_classes(processor))
+    return tuple(sorted(next(filter(None, by_class), []), key=lambda row: row.macs_from))
+
+
+# -- a kernel that was asked for ------------------------------------------------------------------
+
+
 def requested_kernel(name: str, *, weight_grids: int, device_type: str) -> tuple[Kernel, str]:
     """The kernel for a requested name, and why; "auto" is decided when shapes are known.
 
@@ -48,26 +191,71 @@ def requested_kernel(name: str, *, weight_grids: int, device_type: str) -> tuple
     """
     kernel = make_kernel(name)
     device_type = "cpu" if device_type == "meta" else device_type  # where it will most likely be
-    exact = exact_bits(device_type)  # tried here at the latest: a compiled graph cannot
-    if kernel is UNDECIDED:
+    if kernel.is_undecided:
+        kernel_table()  # a damaged table is an error here, not in the first step
         return kernel, "auto: decided at the first training step with bits"
-    if name == "int8" and weight_grids == 1 and has_bf16(device_type):
-        reason = "asked for; grad_input in bf16: the weight's scales lie on the axis it sums over"
-        return make_kernel("int8/bf16/int8"), reason
-    if name == "int8" and exact < 2 * MAX_CODE_BITS:
-        reason = f"asked for; exact here up to {exact} bits of both operands together, else float32"
-        return kernel, reason
-    if name == "bf16" and not has_bf16(device_type):
-        return kernel, "asked for; this processor has no bf16 arithmetic: expect it to be slow"
-    return kernel, "asked for"
+    notes = ["asked for"]
+    if "int8" in name.split("/"):
+        notes.append("int8 is named native now")
+    parts = kernel.name.split("/")
+    if "native" in parts and device_type != "cpu":
+        notes.append(f"float32 products: the native library has no code for {device_type}")
+    elif "native" in parts and instruction_set() is None:
+        notes.append(f"float32 products: {missing_library()}")
+        warnings.warn(
+            f"kernel {kernel.name!r} multiplies in float32: {missing_library()}",
+            BitcycleWarning,
+            stacklevel=4,  # the caller of quantize_model
+        )
+    if "bf16" in parts and not has_bf16(device_type):
+        notes.append("this processor has no bf16 arithmetic: expect it to be slow")
+    return kernel, "; ".join(notes)
+
+
+def missing_library() -> str:
+    """What is missing where there is no native library."""
+    return "no native library (it was not built, or BITCYCLE_NATIVE=0)"
+
+
+def recorded_kernel(name: str, *, has_library: bool) -> Kernel:
+    """The kernel of a run that resumes, which must multiply as when the run began.
+
+    has_library: whether the run began with the native library; `native` multiplies in float32
+    without it.
+    """
+    kernel = make_kernel(name)
+    if "native" in kernel.name.split("/") and has_library and instruction_set() is None:
+        raise ValueError(
+            f"the run began with kernel {name!r} and cannot resume here: {missing_library()}. "
+            "Install a C++ compiler and reinstall bitcycle, or start again with "
+            "--precision.kernel simulate (kernel='simulate')"
+        )
+    return kernel
+
+
+# -- auto -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """The other product of a recurrent layer: one weight, a few rows at each time step."""
+
+    rows: int
+    num_steps: int
+    w_shape: tuple[int, int]
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of all time steps."""
+        return self.rows * self.num_steps * prod(self.w_shape)
 
 
 def decide_kernel(
     geometry: Geometry,
-    a: torch.Tensor,
-    w: torch.Tensor,
+    a: Tensor,
+    w: Tensor,
     *,
-    tops: tuple[int | None, int | None, int | None],
+    tops: Tops,
     weight_grids: int,
     recurrence: Recurrence | None = None,
 ) -> tuple[Kernel, str]:
@@ -75,62 +263,58 @@ def decide_kernel(
 
     recurrence: the product of the hidden state, which takes the same kernel.
     """
-    simulate = make_kernel("simulate")
+    name, reason = _decide(geometry, a, w, tops, recurrence)
+    return make_kernel(name), f"auto: {reason}"
+
+
+def _decide(
+    geometry: Geometry, a: Tensor, w: Tensor, tops: Tops, recurrence: Recurrence | None
+) -> tuple[str, str]:
     if a.dtype == torch.float64 or w.dtype == torch.float64:
-        return simulate, "auto: float64"
+        return "simulate", "float64"
     if tops[0] is None or tops[1] is None:
-        return simulate, "auto: an operand is float32"
+        return "simulate", "an operand is float32"
     if max(tops[0], tops[1]) > MAX_CODE_BITS:
-        return simulate, f"auto: more than {MAX_CODE_BITS} bits"
-    case = Case(
-        geometry=geometry,
-        a_shape=tuple(a.shape),
-        w_shape=tuple(w.shape),
-        is_channels_last=_is_channels_last(a),
-        tops=tops,
-        weight_grids=weight_grids,
-        device=a.device.type,
-        num_threads=torch.get_num_threads(),
-        recurrence=recurrence,
-    )
-    if output_macs(case) + _macs_of(recurrence) < SMALL:
-        return simulate, "auto: too small to gain"
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        return _by_rule(tops, case.device)
-    return _by_measurement(capped(case))
+        return "simulate", f"more than {MAX_CODE_BITS} bits"
+    if why := reason_against(geometry):
+        return "simulate", f"{why} multiplies in float32"
+    device = a.device.type
+    if device != "cpu":
+        other = "bf16" if has_bf16(device) else "simulate"
+        return other, f"{other}, the native library has no code for {device}"
+    processor = processor_class()
+    if processor is None:
+        other = "bf16" if has_bf16(device) else "simulate"
+        return other, f"{missing_library()}; {other}"
+    layer, top = layer_kind(geometry, a, recurrence), max(tops[0], tops[1])
+    top = next(each for each in TOPS if each >= top)
+    macs = geometry.macs(a.shape, w.shape) + (recurrence.macs if recurrence else 0)
+    rows = rows_for(kernel_table(), processor, layer, top)
+    if not rows:
+        other = "bf16" if has_bf16(device) else "simulate"
+        return other, f"{other}, the table has no {layer} layers for {processor}"
+    reached = [row for row in rows if row.macs_from <= macs]
+    if not reached or reached[-1].kernel == "simulate":
+        is_small = any(row.kernel != "simulate" for row in rows[len(reached) :])
+        fastest = f"simulate is fastest in the table for {rows[0].processor}"
+        return "simulate", "too small to gain" if is_small else fastest
+    row = reached[-1]
+    reason = f"{row.kernel}, {row.ratio:.2f} of simulate's time in the table for {row.processor}"
+    return row.kernel, "; ".join([reason, *_float_gradients(tops[2])])
 
 
-def _macs_of(recurrence: Recurrence | None) -> int:
-    if recurrence is None:
-        return 0
-    num_out, num_in = recurrence.w_shape
-    return recurrence.rows * recurrence.num_steps * num_out * num_in
+def layer_kind(geometry: Geometry, a: Tensor, recurrence: Recurrence | None = None) -> str:
+    """The kind of layer in the table."""
+    if recurrence is not None:
+        return "recurrent"
+    if isinstance(geometry, ConvGeometry):
+        return "depthwise" if 1 < geometry.groups == a.shape[1] else "convolution"
+    return "matmul" if isinstance(geometry, MatMulGeometry) else "linear"
 
 
-def _is_channels_last(x: torch.Tensor) -> bool:
-    return x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
-
-
-def _by_rule(tops: tuple[int | None, int | None, int | None], device: str) -> tuple[Kernel, str]:
-    """Without a clock, so that processes on machines of one kind agree."""
-    bits = [8 if top is None else top for top in tops]
-    if sum(sorted(bits)[1:]) > exact_bits(device):
-        return make_kernel("simulate"), "auto: no exact int8 arithmetic for these bits"
-    name = "int8/bf16/int8" if has_bf16(device) else "int8"
-    return make_kernel(name), "auto: int8 arithmetic found (several processes: not measured)"
-
-
-@functools.cache
-def _by_measurement(case: Case) -> tuple[Kernel, str]:
-    """The fastest kernel for each product, if all three together beat or equal `simulate`."""
-    times = time_products(case, bf16=has_bf16(case.device))
-    simulated = sum(by_kernel["simulate"] for by_kernel in times)
-    chosen = []
-    for by_kernel in times:
-        coded = {name: t for name, t in by_kernel.items() if name != "simulate"}
-        chosen.append(min(coded, key=lambda name: coded[name]))
-    coded_time = sum(by_kernel[name] for by_kernel, name in zip(times, chosen, strict=True))
-    figures = f"products take {coded_time / simulated:.2f} of simulate's time"
-    if coded_time > TOLERANCE * simulated:
-        return make_kernel("simulate"), f"auto: measured, {'/'.join(chosen)} {figures}"
-    return make_kernel("/".join(chosen)), f"auto: measured, {figures}"
+def _float_gradients(error_top: int | None) -> list[str]:
+    """Why the products of backward are float32 though that of forward is not."""
+    if error_top is not None and error_top <= MAX_CODE_BITS:
+        return []
+    why = "are float32" if error_top is None else f"have more than {MAX_CODE_BITS} bits"
+    return [f"grad_input and grad_weight in float32: errors {why}"]

@@ -1,78 +1,110 @@
-"""The three float products of every multiplying op: output, grad_input, grad_weight.
+"""Geometries: the three products of every multiplying op, as products of two operands.
 
-A geometry is the shape of an op (strides, padding, groups) without its operands. Kernels read it;
-the float products here are what they must agree with.
+A geometry is the shape of an op (strides, padding, groups) without its operands. `arithmetic` is
+what multiplies: see `kernels.base`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bitcycle.kernels.base import Arithmetic
+from bitcycle.quantizers.base import Quantized
+
 
 class Geometry(Protocol):
     """An op with two operands: `a` (the input) and `w` (the weight, or a second activation)."""
 
-    def output(self, a: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+    def output(
+        self, arithmetic: Arithmetic, a: Quantized, w: Quantized, bias: Tensor | None
+    ) -> Tensor:
         """a x w (+ bias)."""
 
-    def grad_input(self, e: Tensor, w: Tensor, a_shape: torch.Size) -> Tensor:
+    def grad_input(
+        self, arithmetic: Arithmetic, e: Quantized, w: Quantized, a_shape: torch.Size
+    ) -> Tensor:
         """e x w: the error at the input."""
 
-    def grad_weight(self, e: Tensor, a: Tensor, w_shape: torch.Size) -> Tensor:
+    def grad_weight(
+        self, arithmetic: Arithmetic, e: Quantized, a: Quantized, w_shape: torch.Size
+    ) -> Tensor:
         """e x a: the gradient of the second operand."""
 
     def grad_bias(self, e: Tensor) -> Tensor:
         """The error summed over everything but the output channels."""
+
+    def macs(self, a_shape: torch.Size, w_shape: torch.Size) -> int:
+        """Multiply-accumulates of the output."""
 
 
 @dataclass(frozen=True)
 class LinearGeometry:
     """output = a w^T: a (..., in), w (out, in)."""
 
-    def output(self, a: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+    def output(
+        self, arithmetic: Arithmetic, a: Quantized, w: Quantized, bias: Tensor | None
+    ) -> Tensor:
         """(..., in) x (out, in) -> (..., out)."""
-        return F.linear(a, w, bias)
+        return arithmetic.gemm(a, w, bias)
 
-    def grad_input(self, e: Tensor, w: Tensor, a_shape: torch.Size) -> Tensor:
+    def grad_input(
+        self, arithmetic: Arithmetic, e: Quantized, w: Quantized, a_shape: torch.Size
+    ) -> Tensor:
         """(..., out) x (out, in) -> (..., in)."""
-        return torch.matmul(e, w)
+        return arithmetic.gemm(e, transposed(w))
 
-    def grad_weight(self, e: Tensor, a: Tensor, w_shape: torch.Size) -> Tensor:
+    def grad_weight(
+        self, arithmetic: Arithmetic, e: Quantized, a: Quantized, w_shape: torch.Size
+    ) -> Tensor:
         """(tokens, out)^T x (tokens, in) -> (out, in)."""
-        tokens = math.prod(a.shape[:-1])
-        return e.reshape(tokens, w_shape[0]).t() @ a.reshape(tokens, w_shape[1])
+        return arithmetic.gemm(transposed(as_rows(e)), transposed(as_rows(a)))
 
     def grad_bias(self, e: Tensor) -> Tensor:
         """(..., out) -> (out,)."""
         return e.reshape(math.prod(e.shape[:-1]), e.shape[-1]).sum(0)
+
+    def macs(self, a_shape: torch.Size, w_shape: torch.Size) -> int:
+        """Multiply-accumulates of the output."""
+        return math.prod(a_shape) * w_shape[0]
 
 
 @dataclass(frozen=True)
 class MatMulGeometry:
     """output = a w for two activations with at least two dimensions, batches broadcast."""
 
-    def output(self, a: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+    def output(
+        self, arithmetic: Arithmetic, a: Quantized, w: Quantized, bias: Tensor | None
+    ) -> Tensor:
         """(..., M, K) x (..., K, N) -> (..., M, N)."""
-        return torch.matmul(a, w)
+        return arithmetic.gemm(a, transposed(w))
 
-    def grad_input(self, e: Tensor, w: Tensor, a_shape: torch.Size) -> Tensor:
+    def grad_input(
+        self, arithmetic: Arithmetic, e: Quantized, w: Quantized, a_shape: torch.Size
+    ) -> Tensor:
         """(..., M, N) x (..., K, N)^T -> (..., M, K), summed over broadcast batches."""
-        return torch.matmul(e, w.transpose(-1, -2)).sum_to_size(a_shape)
+        return arithmetic.gemm(e, w).sum_to_size(a_shape)
 
-    def grad_weight(self, e: Tensor, a: Tensor, w_shape: torch.Size) -> Tensor:
+    def grad_weight(
+        self, arithmetic: Arithmetic, e: Quantized, a: Quantized, w_shape: torch.Size
+    ) -> Tensor:
         """(..., M, K)^T x (..., M, N) -> (..., K, N), summed over broadcast batches."""
-        return torch.matmul(a.transpose(-1, -2), e).sum_to_size(w_shape)
+        return arithmetic.gemm(transposed(a), transposed(e)).sum_to_size(w_shape)
 
     def grad_bias(self, e: Tensor) -> Tensor:
         """A product of activations has no bias."""
         raise AssertionError("MatMul has no bias")
+
+    def macs(self, a_shape: torch.Size, w_shape: torch.Size) -> int:
+        """Multiply-accumulates of the output."""
+        batch = torch.broadcast_shapes(a_shape[:-2], w_shape[:-2])  # type: ignore[no-untyped-call]
+        return math.prod(batch) * math.prod(a_shape[-2:]) * w_shape[-1]
 
 
 @dataclass(frozen=True)
@@ -91,23 +123,76 @@ class ConvGeometry:
     output_padding: tuple[int, ...] = ()
     end_padding: tuple[int, ...] = ()
 
+    def output(
+        self, arithmetic: Arithmetic, a: Quantized, w: Quantized, bias: Tensor | None
+    ) -> Tensor:
+        """(N, Cin, *space) x (Cout, Cin/groups, *k) -> (N, Cout, *space)."""
+        return arithmetic.conv_output(self, a, w, bias)
+
+    def grad_input(
+        self, arithmetic: Arithmetic, e: Quantized, w: Quantized, a_shape: torch.Size
+    ) -> Tensor:
+        """(N, Cout, *space) x weight -> (N, Cin, *space)."""
+        return arithmetic.conv_grad_input(self, e, w, a_shape)
+
+    def grad_weight(
+        self, arithmetic: Arithmetic, e: Quantized, a: Quantized, w_shape: torch.Size
+    ) -> Tensor:
+        """(N, Cout, *space) x (N, Cin, *space) -> weight."""
+        return arithmetic.conv_grad_weight(self, e, a, w_shape)
+
+    def grad_bias(self, e: Tensor) -> Tensor:
+        """(N, Cout, *space) -> (Cout,)."""
+        return e.sum([d for d in range(e.dim()) if d != 1])
+
+    def macs(self, a_shape: torch.Size, w_shape: torch.Size) -> int:
+        """Multiply-accumulates of the output."""
+        if self.transposed:  # every input pixel meets every weight
+            return math.prod(a_shape) * math.prod(w_shape[1:])
+        size = self.output_size(a_shape[2:], w_shape[2:])
+        return a_shape[0] * math.prod(size) * math.prod(w_shape)
+
     @property
     def num_dims(self) -> int:
         """Spatial dimensions."""
         return len(self.stride)
 
-    def pad(self, a: Tensor) -> Tensor:
+    def output_size(self, space: Sequence[int], kernel: Sequence[int]) -> tuple[int, ...]:
+        """The spatial size of the output of a convolution that is not transposed."""
+        ends = self.end_padding or (0,) * self.num_dims
+        sides = zip(space, kernel, self.stride, self.padding, ends, self.dilation, strict=True)
+        return tuple((n + 2 * p + end - d * (k - 1) - 1) // s + 1 for n, k, s, p, end, d in sides)
+
+    # -- the same three of float tensors -----------------------------------------------------------
+
+    def convolve(self, a: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+        """The output."""
+        return torch.convolution(
+            self._pad(a), w, bias, self.stride, self.padding, self.dilation, self.transposed,
+            self.output_padding or (0,) * self.num_dims, self.groups,
+        )  # fmt: skip
+
+    def input_gradient(self, e: Tensor, w: Tensor, a_shape: torch.Size) -> Tensor:
+        """The error at the input."""
+        ends = self.end_padding or (0,) * self.num_dims
+        space = [n + end for n, end in zip(a_shape[2:], ends, strict=True)]
+        like_input = _empty_like_format((*a_shape[:2], *space), e)
+        grad = self._backward(e, like_input, w, (True, False, False))[0]
+        for dim, end in enumerate(ends, start=2):
+            if end:
+                grad = grad.narrow(dim, 0, grad.shape[dim] - end)
+        return grad
+
+    def weight_gradient(self, e: Tensor, a: Tensor, w_shape: torch.Size) -> Tensor:
+        """The gradient of the weight."""
+        like_weight = _empty_like_format(w_shape, e)
+        return self._backward(e, self._pad(a), like_weight, (False, True, False))[1]
+
+    def _pad(self, a: Tensor) -> Tensor:
         """With the zeros that an even kernel's "same" padding adds at the ends."""
         if not any(self.end_padding):
             return a
         return F.pad(a, [n for end in reversed(self.end_padding) for n in (0, end)])
-
-    def output(self, a: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
-        """(N, Cin, *space) x (Cout, Cin/groups, *k) -> (N, Cout, *space)."""
-        return torch.convolution(
-            self.pad(a), w, bias, self.stride, self.padding, self.dilation, self.transposed,
-            self.output_padding or (0,) * self.num_dims, self.groups,
-        )  # fmt: skip
 
     def _backward(
         self, e: Tensor, a: Tensor, w: Tensor, mask: tuple[bool, bool, bool]
@@ -118,45 +203,6 @@ class ConvGeometry:
         )  # fmt: skip
         return grads
 
-    def grad_input(self, e: Tensor, w: Tensor, a_shape: torch.Size) -> Tensor:
-        """(N, Cout, *space) x weight -> (N, Cin, *space)."""
-        ends = self.end_padding or (0,) * self.num_dims
-        space = [n + end for n, end in zip(a_shape[2:], ends, strict=True)]
-        like_input = _empty_like_format((*a_shape[:2], *space), e)
-        grad = self._backward(e, like_input, w, (True, False, False))[0]
-        for dim, end in enumerate(ends, start=2):
-            if end:
-                grad = grad.narrow(dim, 0, grad.shape[dim] - end)
-        return grad
-
-    def grad_weight(self, e: Tensor, a: Tensor, w_shape: torch.Size) -> Tensor:
-        """(N, Cout, *space) x (N, Cin, *space) -> weight."""
-        like_weight = _empty_like_format(w_shape, e)
-        return self._backward(e, self.pad(a), like_weight, (False, True, False))[1]
-
-    def windows(self, a: Tensor, kernel: Sequence[int]) -> Tensor:
-        """What each tap of the kernel sees, zeros at the border: a view (*kernel, Cin, N, *out).
-
-        Rows of the image are stretches of memory in it, so that a copy of the view is fast.
-        """
-        ends = self.end_padding or (0,) * self.num_dims
-        sides = [n for p, end in zip(self.padding, ends, strict=True) for n in (p + end, p)]
-        planes = F.pad(a.transpose(0, 1), [*reversed(sides)]).contiguous()
-        channel, batch, *space = planes.stride()
-        out = [
-            (n - d * (k - 1) - 1) // s + 1
-            for n, d, k, s in zip(planes.shape[2:], self.dilation, kernel, self.stride, strict=True)
-        ]
-        steps = [n * s for n, s in zip(space, self.stride, strict=True)]
-        taps = [n * d for n, d in zip(space, self.dilation, strict=True)]
-        return planes.as_strided(
-            (*kernel, *planes.shape[:2], *out), (*taps, channel, batch, *steps)
-        )
-
-    def grad_bias(self, e: Tensor) -> Tensor:
-        """(N, Cout, *space) -> (Cout,)."""
-        return e.sum([d for d in range(e.dim()) if d != 1])
-
 
 def _empty_like_format(shape: Sequence[int], like: Tensor) -> Tensor:
     """Never read: stands for the operand a backward product does not need, in its layout."""
@@ -165,3 +211,33 @@ def _empty_like_format(shape: Sequence[int], like: Tensor) -> Tensor:
     if layout is None or like.is_contiguous() or not like.is_contiguous(memory_format=layout):
         layout = torch.contiguous_format
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=layout)
+
+
+# -- views of an operand --------------------------------------------------------------------------
+
+
+def transposed(q: Quantized) -> Quantized:
+    """The last two dimensions exchanged, of the numbers and of scales along them."""
+    values, codes, scale, offset = (
+        x.transpose(-1, -2) if x is not None and x.dim() > 1 else x
+        for x in (q.values, q.codes, q.scale, q.offset)
+    )
+    return replace(q, values=values, codes=codes, scale=scale, offset=offset)
+
+
+def as_rows(q: Quantized) -> Quantized:
+    """(..., n) as (rows, n); scales along the leading dimensions become one per row."""
+    numbers = q.codes if q.values is None else q.values
+    assert numbers is not None
+    if numbers.dim() == 2:
+        return q
+    shape = numbers.shape
+    rows = math.prod(shape[:-1])
+    scale, offset = (
+        x
+        if x is None or x.numel() == 1
+        else x.expand(*shape[:-1], x.shape[-1]).reshape(rows, x.shape[-1])
+        for x in (q.scale, q.offset)
+    )
+    values, codes = (None if x is None else x.reshape(rows, shape[-1]) for x in (q.values, q.codes))
+    return replace(q, values=values, codes=codes, scale=scale, offset=offset)

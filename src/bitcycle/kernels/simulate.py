@@ -1,51 +1,80 @@
-"""`simulate`: multiplies the float32 values of the codes. Exact on any device, saves no time."""
+"""`simulate` multiplies float values; `dequantize` the same values, kept as codes.
+
+`simulate` is the definition the other kernels are held to. It works on any device and for any
+bits, and saves no time. `dequantize` keeps codes for the backward pass, a quarter of the memory,
+and multiplies them out when they are needed: in float32 models bit for bit what `simulate`
+computes.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from bitcycle.kernels.base import FLOAT32, KERNELS
-from bitcycle.kernels.geometry import Geometry
+from bitcycle.kernels.base import FLOAT32, Multiply, register
+from bitcycle.kernels.geometry import ConvGeometry, transposed
 from bitcycle.quantizers.base import Quantized
 
 
 @dataclass(frozen=True)
-class Simulate:
-    """Float products of dequantized operands: the definition the fast kernels are held to."""
+class FloatArithmetic:
+    """Float products of dequantized operands."""
 
     name: str = "simulate"
-    rounding: float = FLOAT32
     takes_codes: bool = False  # values of the grid, in the dtype of the model
-    second_dtype: torch.dtype = torch.uint8
+    rounding: float = FLOAT32
 
-    def output(self, geometry: Geometry, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
-        """act x weight (+ bias)."""
+    def gemm(self, x: Quantized, y: Quantized, bias: Tensor | None = None) -> Tensor:
+        """x y^T (+ bias)."""
+        first, second = _values(x, y)
+        if second.dim() == 2:
+            return F.linear(first, second, None if bias is None else bias.to(first.dtype))
+        return torch.matmul(first, second.transpose(-1, -2))
+
+    def prepack(self, y: Quantized, bias: Tensor | None = None) -> Multiply:
+        """`gemm` with the values of y, multiplied out once."""
+        values = Quantized(values=_dequantize(y))
+        return lambda x: self.gemm(x, values, bias)
+
+    def conv_output(
+        self, geometry: ConvGeometry, a: Quantized, w: Quantized, bias: Tensor | None
+    ) -> Tensor:
+        """Input x weight (+ bias)."""
         x, y = _values(a, w)
-        return geometry.output(x, y, bias if bias is None else bias.to(x.dtype))
+        return geometry.convolve(x, y, None if bias is None else bias.to(x.dtype))
 
-    def grad_input(
-        self, geometry: Geometry, e: Quantized, w: Quantized, a_shape: torch.Size
+    def conv_grad_input(
+        self, geometry: ConvGeometry, e: Quantized, w: Quantized, a_shape: torch.Size
     ) -> Tensor:
-        """error x weight."""
-        return geometry.grad_input(*_values(e, w), a_shape)
+        """Error x weight."""
+        return geometry.input_gradient(*_values(e, w), a_shape)
 
-    def grad_weight(
-        self, geometry: Geometry, e: Quantized, a: Quantized, w_shape: torch.Size
+    def conv_grad_weight(
+        self, geometry: ConvGeometry, e: Quantized, a: Quantized, w_shape: torch.Size
     ) -> Tensor:
-        """error x act."""
-        return geometry.grad_weight(*_values(e, a), w_shape)
+        """Error x input."""
+        return geometry.weight_gradient(*_values(e, a), w_shape)
 
 
 def _values(x: Quantized, y: Quantized) -> tuple[Tensor, Tensor]:
     """Both as floats: codes are float32, and so is what half-precision models multiply them by."""
-    first, second = x.dequantize(), y.dequantize()
+    first, second = _dequantize(x), _dequantize(y)
     if x.codes is None and y.codes is None:
         return first, second
     wide = torch.promote_types(first.dtype, second.dtype)
     return first.to(wide), second.to(wide)
 
 
-KERNELS.register("simulate")(Simulate())
+def _dequantize(q: Quantized) -> Tensor:
+    """The values; of transposed codes in memory order, which has the fast pass."""
+    if q.codes is not None and q.codes.dim() == 2 and not q.codes.is_contiguous():
+        return transposed(q).dequantize().t()
+    return q.dequantize()
+
+
+SIMULATE = FloatArithmetic()
+register(SIMULATE)
+register(FloatArithmetic("dequantize", takes_codes=True))

@@ -1,6 +1,7 @@
 #include "parallel.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 
 #include <cstdlib>
 #include <new>
@@ -10,7 +11,11 @@ namespace {
 
 using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
 
+// The pool's threads do not survive a fork, and libgomp would wait for them: a child runs alone.
+bool is_forked = false;
+
 Parallel find_pool() {
+  pthread_atfork(nullptr, nullptr, [] { is_forked = true; });
   return reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
 }
 
@@ -27,7 +32,7 @@ struct Memory {
 
 }  // namespace
 
-bool has_pool() { return pool() != nullptr; }
+bool has_pool() { return pool() != nullptr && !is_forked; }
 
 void detail::run(void (*body)(void*), void* data, int num_threads) {
   pool()(body, data, unsigned(num_threads), 0);

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bitcycle.kernels.base import Kernel
+from bitcycle.kernels.base import Kernel, make_kernel
 from bitcycle.kernels.choice import MAX_CODE_BITS
 from bitcycle.kernels.geometry import Geometry
-from bitcycle.kernels.mixed import UNDECIDED
+from bitcycle.ops import state
 from bitcycle.ops.layout import flat, like, memory_layout
 from bitcycle.ops.noise import noise_key
 from bitcycle.ops.packing import pack_nibbles, unpack_nibbles
@@ -62,12 +62,13 @@ class ProductSpec:
     input_cache: InputCache | None = None  # shares the input's codes with neighbouring layers
     act_bits: int = 0  # the bits of those codes
 
-    def carrier(self, role: str, x: Tensor, dtype: torch.dtype) -> torch.dtype | None:
-        """The dtype of codes if this operand is multiplied as codes, else None."""
+    def carrier(self, role: str, x: Tensor) -> torch.dtype | None:
+        """uint8 if this operand is multiplied as codes, else None."""
         top = self.tops[LEVELS[role]]
         if not self.kernel.takes_codes or x.dtype == torch.float64:
             return None
-        return dtype if top <= MAX_CODE_BITS and self.quantizer.integer_range(top) else None
+        has_codes = top <= MAX_CODE_BITS and self.quantizer.integer_range(top)
+        return torch.uint8 if has_codes else None
 
 
 def quantized_product(
@@ -228,47 +229,49 @@ def encode_operand(
     x: Tensor,
     control: Tensor,
     within: Range | None,
-    dtype: torch.dtype,
 ) -> Quantized:
-    """Round a weight or an activation; float32 roles pass through. dtype: of codes, if any."""
+    """Round a weight or an activation; float32 roles pass through."""
     if role not in spec.roles:
         return Quantized(values=x)
     assert within is not None
     levels = control[LEVELS[role]]
-    carrier = spec.carrier(role, x, dtype)
+    carrier = spec.carrier(role, x)
     codes: dict[str, Any] = {} if carrier is None else {"carrier": carrier}
     quantized = spec.quantizer.encode(role, x, levels, within, **codes)
     if spec.recorder is not None:
         spec.recorder.record(role, x, quantized, levels)
-    return replace(quantized, top=spec.tops[LEVELS[role]])
+    return quantized.with_top(spec.tops[LEVELS[role]])
 
 
 def encode_input(spec: ProductSpec, a: Tensor, control: Tensor, within: Range | None) -> Quantized:
     """Round the first operand, an activation; its codes come from the input cache if they can."""
     if spec.input_cache is None or "act" not in spec.roles:
-        return encode_operand(spec, "act", a, control, within, torch.uint8)
-    key = spec.quantizer, spec.act_bits, spec.carrier("act", a, torch.uint8)
+        return encode_operand(spec, "act", a, control, within)
+    key = spec.quantizer, spec.act_bits, spec.carrier("act", a)
     quantized = spec.input_cache.codes_of(a, key)
-    if quantized is None:
-        quantized = encode_operand(spec, "act", a, control, within, torch.uint8)
-        spec.input_cache.keep_codes(a, key, quantized)
-    return replace(quantized, top=spec.tops[LEVELS["act"]])
+    if quantized is not None:
+        return quantized.with_top(spec.tops[LEVELS["act"]])
+    quantized = encode_operand(spec, "act", a, control, within)
+    spec.input_cache.keep_codes(a, key, quantized)
+    return quantized
 
 
 def encode_second(
     spec: ProductSpec, w: Tensor, control: Tensor, health: Tensor, within: Range | None
 ) -> Quantized:
     """Round the second operand: a weight by its own range, or an activation by `within`."""
-    role, dtype = spec.second, spec.kernel.second_dtype
+    role = spec.second
     if role != "weight" or role not in spec.roles:
-        return encode_operand(spec, role, w, control, within, dtype)
+        return encode_operand(spec, role, w, control, within)
     view = w.view(spec.second_view) if spec.second_view else w
     within = spec.quantizer.range_of(role, view, spec.second_keep)
     flag_nonfinite(health, role, within)
     if not spec.second_view:
-        return encode_operand(spec, role, w, control, within, dtype)
-    float_spec = replace(spec, kernel=UNDECIDED)  # these scales do not broadcast against the weight
-    values = encode_operand(float_spec, role, view, control, within, dtype).values
+        return encode_operand(spec, role, w, control, within)
+    float_spec = replace(
+        spec, kernel=make_kernel("simulate")
+    )  # these scales do not broadcast against the weight
+    values = encode_operand(float_spec, role, view, control, within).values
     assert values is not None
     return Quantized(values=values.view(w.shape))
 
@@ -281,7 +284,7 @@ def encode_weight_for_grad_input(
         return qw
     within = spec.quantizer.range_of("weight", w, spec.input_keep)
     silent = replace(spec, recorder=None)
-    return encode_operand(silent, "weight", w, control, within, spec.kernel.second_dtype)
+    return encode_operand(silent, "weight", w, control, within)
 
 
 def encode_error(
@@ -299,15 +302,16 @@ def encode_error(
         flag_nonfinite(health, "error", within)
     key = noise_key(control[CLOCK]) if spec.quantizer.has_stochastic_error else None
     levels = control[LEVELS["error"]]
-    carrier = spec.carrier("error", e, torch.uint8)
+    carrier = spec.carrier("error", e)
     codes: dict[str, Any] = {} if carrier is None else {"carrier": carrier}
     for_input, for_weight = spec.quantizer.encode_error(e, levels, within, key, **codes)
     if spec.recorder is not None:
         spec.recorder.record("error", e, for_input, levels)
     top = spec.tops[LEVELS["error"]]
-    is_one = for_weight is for_input
-    for_input = replace(for_input, top=top)
-    return for_input, for_input if is_one else replace(for_weight, top=top)
+    if for_weight is for_input:
+        error = for_input.with_top(top)
+        return error, error
+    return for_input.with_top(top), for_weight.with_top(top)
 
 
 def encode_grad(spec: ProductSpec, grad: Tensor, control: Tensor) -> Tensor:
@@ -320,8 +324,7 @@ def encode_grad(spec: ProductSpec, grad: Tensor, control: Tensor) -> Tensor:
 
 def flag_nonfinite(health: Tensor, role: str, within: Range) -> None:
     """Add 0 * (high - low): 0 for finite ranges, else NaN, without reading the device."""
-    spread = within[1] - within[0]
-    health[LEVELS[role]].add_(spread if spread.dim() == 0 else spread.sum(), alpha=0)
+    state.flag_nonfinite(health, LEVELS[role], *within)
 
 
 # -- straight-through rounding, for layers without a product -------------------------------------
@@ -354,7 +357,7 @@ class _StraightThrough(torch.autograd.Function):
         spec: ProductSpec,
         role: str,
     ) -> Tensor:
-        return encode_operand(spec, role, x, control, (low, high), torch.uint8).dequantize()
+        return encode_operand(spec, role, x, control, (low, high)).dequantize()
 
     @staticmethod
     def backward(ctx: Any, e: Tensor) -> tuple[Tensor | None, ...]:
@@ -460,8 +463,8 @@ class InputCache:
         entry = self._entry(x)
         if entry is None or key not in entry.encoded:
             return None
-        values, codes, grid = entry.encoded[key]
-        q = replace(grid, values=_alive(values), codes=_alive(codes))
+        values, codes, scale, offset, half = entry.encoded[key]
+        q = Quantized(scale, offset, _alive(values), _alive(codes), half)
         return None if q.values is None and q.codes is None else q
 
     def keep_codes(self, x: Tensor, key: Any, q: Quantized) -> None:
@@ -470,7 +473,7 @@ class InputCache:
         if entry is None:
             return
         values, codes = (None if t is None else weakref.ref(t) for t in (q.values, q.codes))
-        entry.encoded[key] = values, codes, replace(q, values=None, codes=None)
+        entry.encoded[key] = values, codes, q.scale, q.offset, q.half
 
     def share(self, x: Tensor, key: Any, packed: Tensor) -> Tensor:
         """The packed codes that another layer saves of this tensor; otherwise `packed`, kept."""
@@ -493,7 +496,7 @@ class _CachedInput:
     def __init__(self, x: Tensor) -> None:
         self.reference, self.version, self.address = weakref.ref(x), x._version, x.data_ptr()
         self.ranges: dict[Any, Range] = {}
-        self.encoded: dict[Any, tuple[Any, Any, Quantized]] = {}
+        self.encoded: dict[Any, tuple[Any, ...]] = {}  # values, codes, scale, offset, half
         self.packed: dict[Any, weakref.ref[Tensor]] = {}
 
     def is_of(self, x: Tensor) -> bool:

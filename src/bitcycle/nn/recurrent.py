@@ -18,9 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from bitcycle.kernels.choice import Recurrence
 from bitcycle.kernels.geometry import LinearGeometry
-from bitcycle.kernels.measure import Recurrence
-from bitcycle.kernels.mixed import UNDECIDED
 from bitcycle.nn.activations import masked_dropout
 from bitcycle.nn.class_swap import LAYERS
 from bitcycle.nn.layer import QuantizedLayer, is_recomputing
@@ -85,7 +84,7 @@ class RecurrentLayer(QuantizedLayer):
         return result
 
     def _spec(self, x: Tensor, w_ih: Tensor, w_hh: Tensor, steps: TimeSteps) -> ProductSpec:
-        if self.settings.kernel.name == UNDECIDED.name and self.training and x.numel():
+        if self.settings.kernel.is_undecided and self.training and x.numel():
             num_out, num_in = w_hh.shape
             recurrence = Recurrence(max(steps.counts), len(steps.counts), (num_out, num_in))
             self._decide_kernel(_GEOMETRY, x, w_ih, "weight", recurrence)

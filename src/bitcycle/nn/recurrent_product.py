@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from bitcycle.kernels.prepacked import prepack_grad_input, prepack_output
+from bitcycle.kernels.geometry import transposed
 from bitcycle.nn.product import (
     CLOCK,
     LEVELS,
@@ -271,7 +271,7 @@ class StepProducts:
         self._needs_grad, self._has_step_ranges = needs_grad, has_step_ranges
         self._dtype = w.dtype
         weight = encode_second(spec, w, control, health, None)
-        self._multiply = prepack_output(spec.kernel, weight, bias)
+        self._multiply = spec.kernel.parts[0].prepack(weight, bias)
         self._for_grad_input = (
             encode_weight_for_grad_input(spec, w, control, weight) if needs_grad else None
         )
@@ -289,7 +289,7 @@ class StepProducts:
             within = spec.quantizer.range_of("act", prepared)
             if x.shape[0] > 0:
                 self._ranges.append(within)
-        q = encode_operand(spec, "act", prepared, self._control, within, torch.uint8)
+        q = encode_operand(spec, "act", prepared, self._control, within)
         if self._needs_grad:
             self._inputs.append(q)
             if prepared is not x:
@@ -330,7 +330,8 @@ class StepProductsBackward:
         self._spec, self._control, self._health = spec, control, health
         inputs, weight = saved[:NUM_SAVED_TENSORS], saved[NUM_SAVED_TENSORS:-1]
         self._inputs = restore_operand(inputs, formats[0])
-        self._multiply = prepack_grad_input(spec.kernel, restore_operand(weight, formats[1]))
+        weight_operand = restore_operand(weight, formats[1])
+        self._multiply = spec.kernel.parts[1].prepack(transposed(weight_operand))
         self._unprepared = saved[-1]
         self._rows_left = 0 if self._unprepared is None else self._unprepared.shape[0]
         clocks = control.repeat(num_steps, 1)

@@ -15,13 +15,18 @@ from torch import nn
 from torch.optim.swa_utils import update_bn
 
 from bitcycle.calibrate import calibrate
-from bitcycle.model_precision import at_precision
+from bitcycle.model_precision import (
+    at_precision,
+    kernel_state,
+    kernels_by_layer,
+    restore_kernels,
+)
 from bitcycle.precision import Precision
 from bitcycle.train.checkpoint import CheckpointError, Checkpoints
 from bitcycle.train.distributed import broadcast_buffers
 from bitcycle.train.evaluate import describe_precision, eval_precision, evaluate, is_converted
 from bitcycle.train.run_directory import RunDirectory
-from bitcycle.train.session import Session, kernels_by_layer, restore_kernels
+from bitcycle.train.session import Session
 from bitcycle.warnings import BitcycleWarning
 
 
@@ -82,7 +87,7 @@ def make_result(session: Session, directory: RunDirectory) -> RunResult:
     swa = None
     if session.swa is not None and int(session.swa.n_averaged) > 0:
         averaged = session.swa.module
-        restore_kernels(averaged, kernels_by_layer(session.model))  # chosen after the copy was made
+        restore_kernels(averaged, kernel_state(session.model))  # chosen after the copy was made
         refresh_statistics(session, averaged, precision)
         swa = _test(session, averaged, precision)
     return RunResult(

@@ -10,7 +10,7 @@ import random
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,7 @@ from torch.optim.swa_utils import AveragedModel
 from bitcycle.convert import quantize_model
 from bitcycle.cost import CostMeter
 from bitcycle.extras import require
-from bitcycle.kernels import make_kernel
-from bitcycle.nn.layer import QuantizedLayer
+from bitcycle.model_precision import kernel_state, restore_kernels
 from bitcycle.ops.noise import hash_ints
 from bitcycle.precision import Precision
 from bitcycle.quantizers import QUANTIZERS
@@ -143,7 +142,7 @@ class Session:
             "news": self.pending_metrics,
             "cost": self.meter.state_dict(),
             "range_test": None if self.range_test is None else self.range_test.to_dict(),
-            "kernels": kernels_by_layer(self.model),
+            **kernel_state(self.model),
             "threads": torch.get_num_threads(),
             "ranks": self._gather(own),
         }
@@ -172,12 +171,12 @@ class Session:
             self.scheduler.load_state_dict(run["bits"])
         self.pending_metrics = {name: float(value) for name, value in run.get("news", {}).items()}
         self.meter.load_state_dict(run["cost"])
-        restore_kernels(self.model, run["kernels"])
+        restore_kernels(self.model, run)
         if self.config.threads is None and len(run["ranks"]) == self.world_size:
             torch.set_num_threads(run["threads"])  # the order of sums depends on it
         if self.swa is not None:
             self.swa.load_state_dict(state["swa"])
-            restore_kernels(self.swa, run["kernels"])
+            restore_kernels(self.swa, run)
         self._load_own(run["ranks"])
 
     def _load_own(self, ranks: list[dict[str, Any]]) -> None:
@@ -328,25 +327,6 @@ def swa_start(session: Session) -> int | None:
     """The first step whose weights are averaged; None without averaging."""
     start = session.config.swa.start
     return None if start is None else steps_of(start, session.total_steps)
-
-
-def kernels_by_layer(model: nn.Module) -> dict[str, str]:
-    """The kernel of each converted layer: part of the run's state."""
-    return {layer.settings.name: layer.settings.kernel.name for layer in _layers(model)}
-
-
-def restore_kernels(model: nn.Module, kernels: Mapping[str, str]) -> None:
-    """Use the kernels the run started with, whatever `auto` would choose now."""
-    for layer in _layers(model):
-        name = kernels[layer.settings.name]
-        if name != layer.settings.kernel.name:
-            layer.settings = replace(
-                layer.settings, kernel=make_kernel(name), kernel_reason="as the run began"
-            )
-
-
-def _layers(model: nn.Module) -> list[QuantizedLayer]:
-    return [module for module in model.modules() if isinstance(module, QuantizedLayer)]
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from bitcycle.native.allocator import keep_freed_memory
 from bitcycle.study.engines.base import Engine, RunOutcome, log_file, train_run
 from bitcycle.train.config import RunConfig
 from bitcycle.train.signals import block_sigint
@@ -117,6 +118,7 @@ def _send(config: RunConfig, worker: Worker) -> bool:
 def _work(pipe: Connection) -> None:
     """Train every run that comes through the pipe, until it is closed."""
     threading.Thread(target=_stop_without_parent, daemon=True).start()
+    keep_freed_memory()
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
             outcome = train_run(pipe.recv())

@@ -1,0 +1,272 @@
+"""Measure the table from which kernel="auto" chooses, on this machine.
+
+For every kind of layer, a ladder of sizes and the bits that tables distinguish, forward and
+backward of one converted layer are timed with each kernel, in turn. Along the sizes the kernels are
+chosen that take the least time, where
+
+- a kernel that keeps codes for backward, a quarter of the memory, may be slower than `simulate` by
+  `TOLERANCE`;
+- another kernel than at the size before must gain `SWITCH` over all sizes together, so that noise
+  makes no rows.
+
+Sizes with the same kernel become one row, with the geometric mean of their ratios.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import exp, fsum, log
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bitcycle.bench.result import find_processor, time_interleaved
+from bitcycle.convert import quantize_model
+from bitcycle.files import write_text
+from bitcycle.kernels.choice import (
+    LAYERS,
+    TABLE_SWITCH,
+    TOPS,
+    TableRow,
+    has_bf16,
+    missing_library,
+    processor_class,
+    read_table,
+    table_text,
+)
+from bitcycle.matmul import MatMul
+from bitcycle.model_precision import set_precision
+
+SIMULATE = "simulate"
+TOLERANCE, SWITCH = 1.05, 1.2
+BACKWARD_BITS = 8
+REPEATS, BUDGET = 30, 0.5  # of each kernel, size and bits; seconds
+QUICK_SIZES = 2  # per kind of layer, one repeat, 8 bits
+
+
+@dataclass(frozen=True)
+class TuneCase:
+    """One float layer and its inputs; macs: multiply-accumulates of its output product."""
+
+    layer: str  # kind
+    macs: int
+    build: Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]
+
+
+# -- layers ---------------------------------------------------------------------------------------
+
+
+def cases() -> list[TuneCase]:
+    """Every kind of layer at sizes that networks have, the smallest first."""
+    made = {
+        "linear": [
+            _linear(*each)
+            for each in ((16, 32, 32), (64, 32, 32), (64, 64, 64), (128, 128, 64), (128, 128, 256),
+                         (256, 256, 256), (512, 256, 512), (1024, 512, 512), (2048, 1024, 1024))
+        ],
+        "matmul": [  # attention: heads, tokens, width of a head
+            _heads(*each)
+            for each in ((2, 16, 32), (4, 32, 16), (4, 64, 16), (8, 64, 32), (16, 128, 32),
+                         (32, 128, 64), (64, 256, 64), (64, 512, 64))
+        ],
+        "convolution": [  # batch, channels, side
+            _conv(*each)
+            for each in ((1, 4, 8), (1, 8, 8), (2, 16, 8), (8, 16, 8), (8, 16, 16), (32, 16, 16),
+                         (64, 16, 32), (8, 64, 28), (64, 64, 16), (8, 64, 56), (64, 64, 32))
+        ],
+        "depthwise": [
+            _conv(*each, is_depthwise=True)
+            for each in ((1, 16, 8), (1, 32, 16), (4, 32, 16), (8, 32, 32), (8, 64, 56),
+                         (16, 96, 56))
+        ],
+        "recurrent": [  # units, batch, steps
+            _lstm(*each)
+            for each in ((16, 2, 4), (32, 2, 8), (32, 4, 16), (64, 8, 16), (128, 8, 16),
+                         (256, 16, 16), (650, 20, 35))
+        ],
+    }  # fmt: skip
+    return [case for layer in LAYERS for case in sorted(made[layer], key=lambda case: case.macs)]
+
+
+def _linear(tokens: int, inputs: int, outputs: int) -> TuneCase:
+    return TuneCase(
+        "linear",
+        tokens * inputs * outputs,
+        lambda: (nn.Linear(inputs, outputs), (torch.randn(tokens, inputs),)),
+    )
+
+
+def _heads(heads: int, tokens: int, width: int) -> TuneCase:
+    def build() -> tuple[nn.Module, tuple[Tensor, ...]]:
+        return MatMul(), (torch.randn(heads, tokens, width), torch.randn(heads, width, tokens))
+
+    return TuneCase("matmul", heads * tokens * tokens * width, build)
+
+
+def _conv(batch: int, channels: int, side: int, *, is_depthwise: bool = False) -> TuneCase:
+    groups = channels if is_depthwise else 1
+
+    def build() -> tuple[nn.Module, tuple[Tensor, ...]]:
+        conv = nn.Conv2d(channels, channels, 3, padding=1, groups=groups, bias=False)
+        maps = torch.randn(batch, channels, side, side)
+        last = torch.channels_last
+        return conv.to(memory_format=last), (maps.contiguous(memory_format=last),)  # type: ignore[call-overload]
+
+    kind = "depthwise" if is_depthwise else "convolution"
+    return TuneCase(kind, batch * side * side * 9 * channels * channels // groups, build)
+
+
+def _lstm(units: int, batch: int, steps: int) -> TuneCase:
+    macs = 2 * batch * steps * 4 * units * units  # of the input and of the hidden state
+    return TuneCase(
+        "recurrent", macs, lambda: (nn.LSTM(units, units), (torch.randn(steps, batch, units),))
+    )
+
+
+# -- measuring ------------------------------------------------------------------------------------
+
+
+class LayerStep:
+    """Forward and backward of one converted layer, with gradients of the input."""
+
+    def __init__(self, case: TuneCase, kernel: str, top: int) -> None:
+        torch.manual_seed(0)
+        layer, self._inputs = case.build()
+        self._model = quantize_model(nn.Sequential(layer), kernel=kernel).train()
+        set_precision(self._model, f"w{top}a{top}e{BACKWARD_BITS}")
+        self._error: Tensor | None = None
+
+    def __call__(self) -> None:
+        """One step; the inputs are new tensors, whose codes no cache has."""
+        inputs = (x.detach().requires_grad_() for x in self._inputs)
+        output: Any = self._model[0](*inputs)  # type: ignore[index]
+        output = output[0] if isinstance(output, tuple) else output
+        if self._error is None:
+            self._error = torch.randn_like(output)
+        output.backward(self._error)
+        self._model.zero_grad()
+
+
+def candidates() -> list[str]:
+    """The kernels that may win here."""
+    found = [SIMULATE]
+    if processor_class() is not None:
+        found.append("native")
+    if has_bf16("cpu"):
+        found.append("bf16")
+        found += ["native/bf16/native"] if "native" in found else []
+    return found
+
+
+def time_case(
+    case: TuneCase, top: int, kernels: Sequence[str], *, repeats: int = REPEATS
+) -> dict[str, float]:
+    """The fastest seconds of each kernel, in turn."""
+    steps = {kernel: LayerStep(case, kernel, top) for kernel in kernels}
+    timings = time_interleaved(steps, repeats=repeats, budget=BUDGET)
+    return {kernel: timing.fastest for kernel, timing in timings.items()}
+
+
+def choose_kernels(ratios: Sequence[dict[str, float]]) -> list[str]:
+    """The kernel for each size, from the times relative to `simulate`'s, the smallest size first.
+
+    >>> choose_kernels([{"simulate": 1.0, "native": each} for each in (2.0, 1.04, 1.06, 0.5)])
+    ['simulate', 'native', 'native', 'native']
+    """
+    kernels = list(ratios[0])
+    best: dict[str, tuple[float, list[str]]] = {kernel: (0.0, []) for kernel in kernels}
+    for at_size in ratios:  # the cheapest way to each kernel: of log(ratio) and switches
+        cost = {kernel: log(at_size[kernel]) for kernel in kernels}
+        cost[SIMULATE] += log(TOLERANCE)
+        best = {
+            kernel: min(
+                (
+                    total + cost[kernel] + (log(SWITCH) if path and path[-1] != kernel else 0.0),
+                    [*path, kernel],
+                )
+                for total, path in best.values()
+            )
+            for kernel in kernels
+        }
+    return min(best.values())[1]
+
+
+def make_rows(
+    processor: str, layer: str, top: int, ratios: dict[int, dict[str, float]]
+) -> list[TableRow]:
+    """The rows of one kind of layer and bits, from its ratios by size; the first begins at 0."""
+    chosen = choose_kernels(list(ratios.values()))
+    rows = []
+    for kernel, group in groupby(zip(chosen, ratios, strict=True), key=lambda pair: pair[0]):
+        sizes = [size for _, size in group]
+        mean = exp(fsum(log(ratios[size][kernel]) for size in sizes) / len(sizes))
+        rows.append(
+            TableRow(
+                processor=processor,
+                layer=layer,
+                top=top,
+                macs_from=sizes[0] if rows else 0,
+                kernel=kernel,
+                ratio=round(mean, 2),
+            )
+        )
+    return rows
+
+
+def count_cases(*, is_quick: bool = False) -> int:
+    """The number of measurements of `measure_table`."""
+    return sum(1 for _ in _plan(is_quick))
+
+
+def _plan(is_quick: bool) -> Iterator[tuple[TuneCase, int]]:
+    for layer in LAYERS:
+        own = [case for case in cases() if case.layer == layer]
+        for top in TOPS[-1:] if is_quick else TOPS:
+            for case in own[:QUICK_SIZES] if is_quick else own:
+                yield case, top
+
+
+def measure_table(
+    *,
+    is_quick: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+    advance: Callable[[int], None] = lambda done: None,
+) -> list[TableRow]:
+    """The rows of this processor; `advance` is called with the number of measurements done."""
+    kernels, processor = candidates(), processor_class()
+    if len(kernels) == 1 or processor is None:
+        raise ValueError(f"there is nothing to choose here: {missing_library()}")
+    found: dict[tuple[str, int], dict[int, dict[str, float]]] = {}
+    with torch.random.fork_rng([]), torch.enable_grad():
+        for done, (case, top) in enumerate(_plan(is_quick), start=1):
+            seconds = time_case(case, top, kernels, repeats=1 if is_quick else REPEATS)
+            ratios = {kernel: s / seconds[SIMULATE] for kernel, s in seconds.items()}
+            found.setdefault((case.layer, top), {})[case.macs] = ratios
+            times = ", ".join(f"{kernel} {1e3 * s:.2f}" for kernel, s in seconds.items())
+            say(f"{case.layer}, {case.macs:,} multiply-accumulates, {top} bits: {times} ms")
+            advance(done)
+    return [
+        row
+        for (layer, top), by_size in found.items()
+        for row in make_rows(processor, layer, top, by_size)
+    ]
+
+
+def write_table(path: Path, rows: Sequence[TableRow]) -> None:
+    """Write the rows; rows of other processors that the file has already are kept."""
+    existing = read_table(path) if path.exists() else ()
+    kept = [row for row in existing if row.processor != rows[0].processor]
+    processor = find_processor()
+    comments = [
+        'What kernel="auto" takes, by processor, kind of layer, most bits of its act and weight,',
+        "and multiply-accumulates of its output product. ratio: time of forward and backward, of",
+        f"simulate's. Made by `bitcycle bench --tune FILE`; {TABLE_SWITCH}=FILE uses it, with any",
+        "number of threads.",
+        f"{rows[0].processor}: {processor.name}, measured with {processor.num_threads} threads, "
+        f"torch {processor.torch_version}",
+    ]
+    write_text(path, table_text([*kept, *rows], comments))

@@ -1,0 +1,218 @@
+"""`native`: multiplies codes as whole numbers by the native library, with exact sums.
+
+The result differs from float32 products of the same values only by float32 rounding. A scale on
+the summed axis, such as the weight's per output channel in grad_input, is folded: the values that
+it belongs to are rounded once more, to 16 bits with one scale per result channel, which moves a
+result by at most 2^-16 of (their largest value x the sum of the other operand's magnitudes).
+
+Fewer bits take less time: the library chooses its instructions by the bits of the step. What it
+does not compute (see `reason_against`) is a float32 product of the same values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bitcycle.kernels.base import FOLDED, Multiply, register
+from bitcycle.kernels.geometry import ConvGeometry
+from bitcycle.kernels.simulate import SIMULATE
+from bitcycle.native import products
+from bitcycle.native.library import library
+from bitcycle.native.products import Codes
+from bitcycle.quantizers.base import Quantized
+
+HAS_LIBRARY = library() is not None  # a constant, so that a compiled graph can read it
+
+
+@dataclass(frozen=True)
+class NativeArithmetic:
+    """Whole numbers on the CPU, where scales allow; float32 values elsewhere."""
+
+    name: str = "native"
+    takes_codes: bool = True
+    rounding: float = FOLDED
+
+    def gemm(self, x: Quantized, y: Quantized, bias: Tensor | None = None) -> Tensor:
+        """x y^T (+ bias)."""
+        a, b = _codes(x), _codes(y)
+        if a is None or b is None:
+            return SIMULATE.gemm(x, y, bias)
+        if b.codes.dim() > 2:
+            return products.gemm(a, b) if _axes(a, b) == ("", "") else SIMULATE.gemm(x, y)
+        *leading, length = a.codes.shape
+        if len(leading) != 1 and a.scale.numel() == 1:
+            a = a._replace(codes=a.codes.reshape(-1, length))
+        result = _product(a, b, bias)
+        if result is None:
+            return SIMULATE.gemm(x, y, bias)
+        return result if len(leading) == 1 else result.view(*leading, b.codes.shape[0])
+
+    def prepack(self, y: Quantized, bias: Tensor | None = None) -> Multiply:
+        """`gemm` with y packed once."""
+        b = _codes(y)
+        if b is None or _axis(b.scale) not in ("", "row", "k"):
+            return SIMULATE.prepack(y, bias)
+        return _Prepacked(y, b, bias)
+
+    def conv_output(
+        self, geometry: ConvGeometry, a: Quantized, w: Quantized, bias: Tensor | None
+    ) -> Tensor:
+        """Input x weight (+ bias)."""
+        x, y = _maps(geometry, a, w)
+        if x is None or y is None:
+            return SIMULATE.conv_output(geometry, a, w, bias)
+        conv = _pairs(geometry)
+        size = geometry.output_size(_numbers(a).shape[2:], _numbers(w).shape[2:])
+        output = products.conv_output(x, y, bias, (1, *size)[-2:], *conv)
+        return output if geometry.num_dims == 2 else output.squeeze(2)
+
+    def conv_grad_input(
+        self, geometry: ConvGeometry, e: Quantized, w: Quantized, a_shape: torch.Size
+    ) -> Tensor:
+        """Error x weight."""
+        x, y = _maps(geometry, e, w)
+        if x is None or y is None:
+            return SIMULATE.conv_grad_input(geometry, e, w, a_shape)
+        size = (a_shape[1], *(1, *a_shape[2:])[-2:])
+        grad = products.conv_grad_input(x, y, size, *_pairs(geometry))
+        return grad if geometry.num_dims == 2 else grad.squeeze(2)
+
+    def conv_grad_weight(
+        self, geometry: ConvGeometry, e: Quantized, a: Quantized, w_shape: torch.Size
+    ) -> Tensor:
+        """Error x input."""
+        x, y = _maps(geometry, e, a)
+        if x is None or y is None or y.scale.numel() > 1:
+            return SIMULATE.conv_grad_weight(geometry, e, a, w_shape)
+        shape = (*w_shape[:2], *(1, *w_shape[2:])[-2:])
+        grad = products.conv_grad_weight(x, y, shape, *_pairs(geometry))
+        return grad if geometry.num_dims == 2 else grad.squeeze(2)
+
+
+register(NativeArithmetic())
+
+
+def reason_against(geometry: object) -> str | None:
+    """Why the library has no product of this geometry; None if it has."""
+    if not isinstance(geometry, ConvGeometry):
+        return None
+    if geometry.transposed:
+        return "a transposed convolution"
+    return "a convolution of 3 dimensions" if geometry.num_dims == 3 else None
+
+
+# -- products of matrices -------------------------------------------------------------------------
+
+
+def _product(a: Codes, b: Codes, bias: Tensor | None) -> Tensor | None:
+    """(M, K) x (N, K)^T (+ bias); None if the scales lie on axes that no product has."""
+    axes = _axes(a, b)
+    if axes in (("", ""), ("", "row")):
+        return products.gemm(a, b, bias)
+    if axes in (("", "k"), ("k", "k")):
+        return products.gemm_folded(_flat(a), _flat(b), bias)
+    if axes == ("row", ""):  # a scale per sample: the operands exchange their places
+        result = products.gemm(b, a).t().contiguous()
+    elif axes == ("k", ""):
+        result = products.gemm_folded(b, _flat(a)).t().contiguous()
+    else:
+        return None
+    return result if bias is None else result + bias
+
+
+class _Prepacked:
+    """The second operand as the library reads it, packed when the first bits are known."""
+
+    def __init__(self, y: Quantized, b: Codes, bias: Tensor | None) -> None:
+        self._y, self._codes, self._bias = y, b, bias
+        self._is_folded = _axis(b.scale) == "k"
+        self._packed: Tensor | None = None
+        self._values: Multiply | None = None
+
+    def __call__(self, x: Quantized) -> Tensor:
+        a = _codes(x)
+        if a is None or a.scale.numel() > 1:
+            self._values = self._values or SIMULATE.prepack(self._y, self._bias)
+            return self._values(x)
+        if self._is_folded:
+            if self._packed is None:
+                self._packed = products.pack_folded(_flat(self._codes))
+            return products.gemm_folded(a, _flat(self._codes), self._bias, packed=self._packed)
+        if self._packed is None:
+            self._packed = products.pack(a.half, self._codes)
+        return products.gemm(a, self._codes, self._bias, packed=self._packed)
+
+
+def _axes(a: Codes, b: Codes) -> tuple[str, str]:
+    return _axis(a.scale), _axis(b.scale)
+
+
+def _axis(scale: Tensor) -> str:
+    """Where the scales of a matrix lie: "" for one, "row", "k" (the summed axis), or "other"."""
+    if scale.numel() == 1:
+        return ""
+    if scale.dim() != 2 or min(scale.shape) != 1:
+        return "other"
+    return "row" if scale.shape[0] > 1 else "k"
+
+
+# -- operands -------------------------------------------------------------------------------------
+
+
+def _codes(q: Quantized) -> Codes | None:
+    """The codes for the library; None if there are none, or the library does not read them."""
+    if q.codes is None or q.codes.device.type != "cpu" or not HAS_LIBRARY:
+        return None
+    assert q.scale is not None
+    assert q.offset is not None
+    assert q.half is not None
+    return Codes(q.codes, q.scale, q.offset, q.half)
+
+
+def _flat(x: Codes) -> Codes:
+    return x._replace(scale=x.scale.reshape(-1), offset=x.offset.reshape(-1))
+
+
+def _maps(
+    geometry: ConvGeometry, x: Quantized, y: Quantized
+) -> tuple[Codes, Codes] | tuple[None, None]:
+    """Two operands of a convolution as codes with two spatial dimensions.
+
+    The first has one scale, the second one, or one for each element of its first dimension.
+    """
+    a, b = _codes(x), _codes(y)
+    if a is None or b is None or reason_against(geometry) is not None or a.scale.numel() > 1:
+        return None, None
+    if b.scale.numel() > 1 and b.scale.shape[0] != b.scale.numel():
+        return None, None
+    if geometry.num_dims == 1:
+        a, b = (each._replace(codes=each.codes.unsqueeze(2)) for each in (a, b))
+    return a, b
+
+
+def _numbers(q: Quantized) -> Tensor:
+    assert q.codes is not None
+    return q.codes
+
+
+Pair = tuple[int, int]
+
+
+def _pairs(geometry: ConvGeometry) -> tuple[Pair, Pair, Pair, int]:
+    """Stride, padding and dilation in two dimensions; one-dimensional maps have a height of 1."""
+    if geometry.num_dims == 2:
+        stride, padding, dilation = geometry.stride, geometry.padding, geometry.dilation
+        return _pair(stride), _pair(padding), _pair(dilation), geometry.groups
+    stride, padding, dilation = (
+        (neutral, *given)
+        for neutral, given in ((1, geometry.stride), (0, geometry.padding), (1, geometry.dilation))
+    )
+    return _pair(stride), _pair(padding), _pair(dilation), geometry.groups
+
+
+def _pair(sides: tuple[int, ...]) -> Pair:
+    height, width = sides
+    return height, width

@@ -1,0 +1,142 @@
+"""The table of kernels for one machine: from times to rows, and to a file."""
+
+import pytest
+import torch
+
+from bitcycle.bench import tune
+from bitcycle.bench.tune import (
+    LayerStep,
+    candidates,
+    cases,
+    choose_kernels,
+    count_cases,
+    make_rows,
+    measure_table,
+    time_case,
+    write_table,
+)
+from bitcycle.kernels import choice
+from bitcycle.kernels.choice import LAYERS, TOPS, Recurrence, TableRow, layer_kind, read_table
+
+
+@pytest.fixture(autouse=True)
+def _processor(monkeypatch):
+    """A processor with the native library and without bfloat16, whatever this one is."""
+    for module in (choice, tune):
+        monkeypatch.setattr(module, "has_bf16", lambda device: False)
+    monkeypatch.setattr(choice, "instruction_set", lambda: "avx2")
+
+
+def ratios(*native, **others):
+    return [
+        {"simulate": 1.0, "native": each, **{name: at[k] for name, at in others.items()}}
+        for k, each in enumerate(native)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("times", "chosen"),
+    [
+        ((3.0, 2.0, 0.9, 0.5), "ssnn"),
+        ((0.9, 0.8, 1.3, 0.5, 0.4), "nnnnn"),  # noise at one size
+        ((1.3, 1.2, 0.97, 1.2, 1.3), "sssss"),
+        ((1.04, 1.04), "nn"),  # a quarter of the memory
+        ((1.06, 1.06), "ss"),
+        ((0.5, 0.5, 3.0, 3.0), "nnss"),
+    ],
+)
+def test_kernels_change_along_the_sizes_where_that_gains(times, chosen):
+    assert "".join(name[0] for name in choose_kernels(ratios(*times))) == chosen
+
+
+def test_the_fastest_of_several_kernels_is_chosen():
+    mixed = ratios(2.0, 0.9, 0.6, **{"native/bf16/native": (2.5, 0.8, 0.3), "bf16": (0.7, 0.9, 1)})
+    assert choose_kernels(mixed) == ["bf16", "native/bf16/native", "native/bf16/native"]
+
+
+def test_neighbouring_sizes_become_one_row_with_the_mean_ratio():
+    times = dict(zip((100, 200, 300), ratios(2.0, 0.9, 0.4), strict=True))
+    rows = make_rows("avx2", "linear", 7, times)
+    options = {"processor": "avx2", "layer": "linear", "top": 7}
+    assert rows == [
+        TableRow(macs_from=0, kernel="simulate", ratio=1.0, **options),
+        TableRow(macs_from=200, kernel="native", ratio=0.6, **options),  # sqrt(0.36)
+    ]
+
+
+def test_the_ladder_has_every_kind_of_layer_from_small_to_large():
+    for layer in LAYERS:
+        sizes = [case.macs for case in cases() if case.layer == layer]
+        assert sizes == sorted(set(sizes))
+        assert sizes[0] < 1 << 15
+        assert sizes[-1] > 1 << 25
+    assert count_cases() == len(TOPS) * len(cases())
+
+
+def test_a_case_is_the_kind_and_size_that_a_layer_decides_by(monkeypatch):
+    seen = []
+
+    def decide(geometry, a, w, *, tops, weight_grids, recurrence):
+        macs = geometry.macs(a.shape, w.shape) + (recurrence.macs if recurrence else 0)
+        seen.append((layer_kind(geometry, a, recurrence), macs, max(tops[:2])))
+        assert recurrence is None or isinstance(recurrence, Recurrence)
+        return choice.make_kernel("simulate"), "auto"
+
+    monkeypatch.setattr("bitcycle.nn.layer.decide_kernel", decide)
+    small = [next(case for case in cases() if case.layer == layer) for layer in LAYERS]
+    for case in small:
+        LayerStep(case, "auto", 7)()
+    assert seen == [(case.layer, case.macs, 7) for case in small]
+
+
+def test_every_kernel_is_timed_with_all_three_products():
+    case = next(case for case in cases() if case.layer == "linear")
+    step = LayerStep(case, "native", 4)
+    step()
+    assert list(time_case(case, 8, candidates(), repeats=1)) == ["simulate", "native"]
+
+
+def test_candidates_are_what_the_processor_has(monkeypatch):
+    assert candidates() == ["simulate", "native"]
+    monkeypatch.setattr(tune, "has_bf16", lambda device: True)
+    assert candidates() == ["simulate", "native", "bf16", "native/bf16/native"]
+    monkeypatch.setattr(tune, "processor_class", lambda: None)
+    assert candidates() == ["simulate", "bf16"]
+
+
+def test_without_the_library_there_is_nothing_to_measure(monkeypatch):
+    monkeypatch.setattr(tune, "processor_class", lambda: None)
+    with pytest.raises(ValueError, match="nothing to choose here: no native library"):
+        measure_table()
+
+
+def test_a_measurement_covers_all_layers_and_leaves_the_generator_alone(monkeypatch):
+    seconds = {"simulate": 1.0, "native": 0.5}
+    monkeypatch.setattr(tune, "time_case", lambda case, top, kernels, repeats: seconds)
+    before, places, lines = torch.get_rng_state(), [], []
+    rows = measure_table(advance=places.append, say=lines.append)
+    assert [(row.layer, row.top) for row in rows] == [(x, top) for x in LAYERS for top in TOPS]
+    assert {(row.processor, row.macs_from, row.kernel, row.ratio) for row in rows} == {
+        ("avx2", 0, "native", 0.5)
+    }
+    assert places == list(range(1, count_cases() + 1))
+    assert lines[0] == (
+        "linear, 16,384 multiply-accumulates, 4 bits: simulate 1000.00, native 500.00 ms"
+    )
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_rows_of_other_processors_stay_in_the_file(tmp_path):
+    path = tmp_path / "kernels.csv"
+
+    def row(processor, ratio):
+        return TableRow(
+            processor=processor, layer="linear", top=8, macs_from=0, kernel="native", ratio=ratio
+        )
+
+    write_table(path, [row("avx2", 0.5)])
+    write_table(path, [row("avx512_vnni", 0.4)])
+    write_table(path, [row("avx2", 0.6)])
+    assert read_table(path) == (row("avx512_vnni", 0.4), row("avx2", 0.6))
+    assert list(tmp_path.iterdir()) == [path]
+    assert "# avx2: " in path.read_text()

@@ -1,0 +1,108 @@
+"""`native` as a whole: exact products of codes, the fold, and float32 for what it does not have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bitcycle.kernels import KERNELS, ConvGeometry, LinearGeometry, native
+from bitcycle.kernels.native import reason_against
+
+from .. import naive
+from .operands import counted, exact, naive_conv, numbers, quantized
+
+NATIVE = KERNELS["native"]
+GEOMETRY = LinearGeometry()
+
+
+def test_all_three_products_are_within_float32_rounding_at_every_width() -> None:
+    for bits in range(2, 9):
+        a = quantized(numbers((65, 130), "centred", 0), (bits, 8))
+        w = quantized(numbers((33, 130), "centred", 1), (bits, 8), keep=(0,))
+        e = quantized(numbers((65, 33), "tiny", 2), (bits, 8))
+        with counted() as calls:
+            output = NATIVE.output(GEOMETRY, a, w, None)
+            grad_input = NATIVE.grad_input(GEOMETRY, e, w, torch.Size((65, 130)))
+            grad_weight = NATIVE.grad_weight(GEOMETRY, e, a, torch.Size((33, 130)))
+        assert calls == {"gemm": 2, "gemm_folded": 1}
+        products = naive.linear(exact(a), exact(w), None, exact(e))
+        # 130 products of random sign: no more than float32 itself loses, or the fold
+        for ours, theirs, bound in (
+            (output, products.output, 2e-6),
+            (grad_input, products.grad_input, 2.0**-14),
+            (grad_weight, products.grad_weight, 2e-6),
+        ):
+            assert float((ours - theirs).norm() / theirs.norm()) < bound
+
+
+def test_the_largest_codes_do_not_saturate() -> None:
+    # two products of 255 and -128 exceed 16 bits
+    x = torch.full((4, 64), 255.0)
+    x[:, 0] = 0
+    w = torch.full((3, 64), -128.0)
+    w[:, 0] = 127
+    a, q = quantized(x, (8, 8)), quantized(w, (8, 8), keep=(0,))
+    assert NATIVE.output(GEOMETRY, a, q, None).unique().tolist() == [63 * 255 * -128.0]
+
+
+def test_the_weight_gradient_of_a_convolution_sums_over_all_positions() -> None:
+    geometry = ConvGeometry((1, 1), (0, 0), (1, 1), 1)
+    for samples, side in ((1, 256), (8, 128), (16, 256)):
+        for common, other in ((0, 255), (255, 0)):
+            # all codes but one are at an end: 2^17 products of the largest overflow 32 bits
+            x = torch.full((samples, 1, side, side), float(common))
+            x[0, 0, 0, 0] = other
+            a, e = quantized(x, (8, 8)), quantized(x, (8, 8))
+            grad = NATIVE.grad_weight(geometry, e, a, torch.Size((1, 1, 1, 1)))
+            assert float(grad) == pytest.approx(float((exact(a) * exact(e)).sum()), rel=1e-6)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_the_products_of_a_convolution_are_those_of_codes(groups: int) -> None:
+    geometry = ConvGeometry((2, 1), (1, 1), (1, 1), groups)
+    a = quantized(numbers((2, 6, 9, 8), "centred", 0), (7, 7))
+    w = quantized(numbers((12, 6 // groups, 3, 3), "centred", 1), (7, 7), keep=(0,))
+    e = quantized(numbers((2, 12, 5, 8), "centred", 2), (7, 7))
+    with counted() as calls:
+        output = NATIVE.output(geometry, a, w, None)
+        grad_input = NATIVE.grad_input(geometry, e, w, torch.Size((2, 6, 9, 8)))
+        grad_weight = NATIVE.grad_weight(geometry, e, a, torch.Size((12, 6 // groups, 3, 3)))
+    assert not calls["float"]
+    expected = naive_conv(geometry).products(exact(a), exact(w), None, exact(e))
+    for ours, theirs, bound in (
+        (output, expected.output, 2e-6),
+        (grad_input, expected.grad_input, 2.0**-14),
+        (grad_weight, expected.grad_weight, 2e-6),
+    ):
+        assert float((ours - theirs).norm() / theirs.norm()) < bound
+
+
+def test_what_the_library_does_not_have_is_named() -> None:
+    def conv(num_dims: int, **options: bool) -> ConvGeometry:
+        ones = (1,) * num_dims
+        return ConvGeometry(ones, ones, ones, 1, **options)
+
+    assert all(reason_against(each) is None for each in (GEOMETRY, conv(1), conv(2)))
+    assert reason_against(conv(3)) == "a convolution of 3 dimensions"
+    assert reason_against(conv(2, transposed=True)) == "a transposed convolution"
+
+
+def test_codes_on_another_device_and_without_the_library_are_float32_products(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    a = quantized(numbers((4, 6), "centred", 0), (4, 4))
+    w = quantized(numbers((3, 6), "centred", 1), (4, 4), keep=(0,))
+    away = [
+        replace(q, **{name: getattr(q, name).to("meta") for name in ("codes", "scale", "offset")})
+        for q in (a, w)
+    ]
+    with counted() as calls:
+        assert NATIVE.output(GEOMETRY, *away, None).shape == (4, 3)
+    assert calls == {"float": 1}
+    monkeypatch.setattr(native, "HAS_LIBRARY", False)
+    with counted() as calls:
+        output = NATIVE.output(GEOMETRY, a, w, None)
+    assert calls == {"float": 1}
+    assert torch.equal(output, a.dequantize() @ w.dequantize().t())
