@@ -53,8 +53,8 @@ SPECIAL = torch.tensor([0.0, -0.0, 1.0, -1.0, INF, -INF, NAN, 1e-45, -1e-45])
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Equal with the signs of zeros; of NaNs only that they are (torch rewrites those of bf16)."""
-    a, b = (torch.where(t.isnan(), NAN, t) for t in (a, b))
-    return a.dtype == b.dtype and torch.equal(a.flatten().view(torch.uint8), b.flatten().view(torch.uint8))
+    a, b = (torch.where(t.isnan(), NAN, t).flatten() for t in (a, b))
+    return a.dtype == b.dtype and torch.equal(a.view(torch.uint8), b.view(torch.uint8))
 
 
 @given(count=st.integers(0, 300), seed=st.integers(0, 99))
