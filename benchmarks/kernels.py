@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from math import prod
 
 import torch
+from bitcycle.kernels.integer import integer_conv, integer_gemm
+from bitcycle.kernels.operand import Operand
 from torch import Tensor
 
 from bitcycle.bench import find_processor, time_interleaved
 from bitcycle.kernels import ConvGeometry, Geometry, LinearGeometry, exact_bits, make_kernel
-from bitcycle.kernels.integer import integer_conv, integer_gemm
-from bitcycle.kernels.operand import Operand
 from bitcycle.ops.affine import value_range
 from bitcycle.ops.codes import decode, nearest_codes, shift_codes, stochastic_codes
 from bitcycle.ops.noise import noise_key

@@ -25,8 +25,9 @@
 #include <vector>
 
 #include "conv.h"
-#include "encode.cpp"  // has no header; so a changed signature does not compile
+#include "encode.cpp"  // no header: so a changed signature does not compile
 #include "gemm.h"
+#include "packing.cpp"
 
 extern "C" {
 int bitcycle_gemm(const bitcycle::Gemm*);
@@ -370,48 +371,90 @@ void fuzz_conv(Random& r) {
   });
 }
 
-// ---- ranges and codes --------------------------------------------------------------------------
+// ---- rounding and packing
+// --------------------------------------------------------------------------
 
 void fuzz_encode(Random& r) {
-  const long rows = r.of({1L, 1L, r.from(2, 40)}),
-             length = r.once_in(10) ? r.from(15000, 40000 / rows + 15000) : r.from(1, 200);
-  const Buffer<float> x(r, rows * length);
-  const bool has_nan = r.once_in(20), is_stochastic = r.once_in(2);
-  for (long i = 0; i < rows * length; ++i) x[i] = float(r.from(-100000, 100000)) / 1234.0f;
-  if (has_nan) x[r.from(0, rows * length - 1)] = std::numeric_limits<float>::quiet_NaN();
-  const Buffer<float> low(r, rows), high(r, rows), levels(r, 1), scale(r, rows), offset(r, rows);
-  const Buffer<int32_t> key(r, 2);
-  const long num_threads = r.from(1, 3), scales = r.of({1L, rows});
+  const long outer = r.of({1L, 1L, r.from(2, 5)}), channels = r.of({1L, 1L, r.from(2, 40)});
+  const long inner = r.of({1L, r.from(1, 200), r.from(1, 200), r.from(15000, 40000)});
+  const long rows = outer * channels, total = rows * inner > 200000 ? 0 : rows * inner;
+  if (!total) return;
+  const Buffer<float> x(r, total);
+  const bool has_nan = r.once_in(20), is_constant = r.once_in(20);
+  for (long i = 0; i < total; ++i)
+    x[i] = is_constant ? 1.5f : float(r.from(-100000, 100000)) / 1234.0f;
+  if (has_nan) x[r.from(0, total - 1)] = std::numeric_limits<float>::quiet_NaN();
+  const auto channel = [&](long i) { return i / inner % channels; };
+  const Buffer<float> low(r, channels), high(r, channels), scale(r, channels);
+  const Buffer<float> offset(r, channels), half(r, 1), values(r, total), decoded(r, total);
+  const Buffer<int32_t> key(r, 2), levels(r, 1);
+  const Buffer<uint8_t> codes(r, total);
+  const bool is_stochastic = r.once_in(2), is_signed = r.once_in(3);
+  const long num_threads = r.from(1, 3), rule = r.from(FROM_LOW, SYMMETRIC);
+  const int32_t* noise = is_stochastic ? key.data() : nullptr;
   key[0] = int32_t(r.next()), key[1] = int32_t(r.next());
-  levels[0] = float((1 << r.from(2, 8)) - 1);
-  say("encode %ldx%ld, %g levels, %ld scales, %ld threads", rows, length, double(levels[0]), scales,
-      num_threads);
+  levels[0] = (1 << r.from(2, 8)) - 1;
+  say("encode %ldx%ldx%ld, %d levels, rule %ld%s%s, %ld threads", outer, channels, inner, levels[0],
+      rule, is_stochastic ? ", stochastic" : "", is_signed ? ", signed" : "", num_threads);
 
-  bitcycle_range(x.data(), rows, length, low.data(), high.data(), num_threads);
-  for (long row = 0; row < rows; ++row) {
-    float least = x[row * length], most = least;
+  bitcycle_range(x.data(), outer, channels, inner, low.data(), high.data(), num_threads);
+  for (long c = 0; c < channels; ++c) {
+    float least = std::numeric_limits<float>::infinity(), most = -least;
     bool is_nan = false;
-    for (long i = row * length; i < (row + 1) * length; ++i) {
-      least = std::min(least, x[i]), most = std::max(most, x[i]), is_nan |= x[i] != x[i];
-    }
-    if (is_nan ? low[row] == low[row] || high[row] == high[row]
-               : low[row] != least || high[row] != most)
-      fail(row, low[row], least, 0);
-    scale[row] = is_nan ? 1.0f : (most - least) / levels[0] + float(most == least);
-    offset[row] = is_nan ? 0.0f : least;
+    for (long i = 0; i < total; ++i)
+      if (channel(i) == c)
+        least = std::min(least, x[i]), most = std::max(most, x[i]), is_nan |= x[i] != x[i];
+    if (is_nan ? low[c] == low[c] || high[c] == high[c] : low[c] != least || high[c] != most)
+      fail(c, low[c], least, 0);
   }
   if (has_nan) return;  // has no code
 
-  const Buffer<uint8_t> codes(r, rows * length);
-  bitcycle_encode(x.data(), rows, length, scale.data(), offset.data(), scales, levels.data(),
-                  is_stochastic ? key.data() : nullptr, codes.data(), num_threads);
-  for (long i = 0; i < rows * length; ++i) {
-    const long s = scales == 1 ? 0 : i / length;
-    const double exact = std::clamp((double(x[i]) - offset[s]) / scale[s], 0.0, double(levels[0]));
-    const double off = std::fabs(codes[i] - exact);
-    if (off > (is_stochastic ? 1.0 : 0.5) + 1e-4) fail(i, codes[i], exact, 0.5);
+  const int64_t form = is_signed ? SIGNED_CODES : CODES;
+  bitcycle_quantize(x.data(), outer, channels, inner, low.data(), high.data(), levels.data(), 0.0f,
+                    rule, noise, form, codes.data(), scale.data(), offset.data(), half.data(),
+                    num_threads);
+  if (half[0] != float(levels[0] + 1) / 2) fail(0, half[0], (levels[0] + 1) / 2, 0);
+  std::vector<float> of_signed(offset.data(), offset.data() + channels);
+  for (long c = 0; c < channels; ++c) of_signed[c] += scale[c] * half[0];
+  bitcycle_decode(codes.data(), is_signed, outer, channels, inner, scale.data(),
+                  is_signed ? of_signed.data() : offset.data(), decoded.data(), num_threads);
+  bitcycle_quantize(x.data(), outer, channels, inner, low.data(), high.data(), levels.data(), 0.0f,
+                    rule, noise, VALUES, values.data(), scale.data(), offset.data(), half.data(),
+                    num_threads);
+  for (long i = 0; i < total; ++i) {
+    const int code = is_signed ? int8_t(codes[i]) + int(half[0]) : codes[i];
+    const double step = scale[channel(i)];
+    if (code > levels[0]) fail(i, code, levels[0], 0);
+    check(i, decoded[i], values[i], 0, 1e-3 * step + 1e-5);
+    // half a step by rounding, half by noise, half where zero has moved the ends of the grid
+    check(i, values[i], x[i], 0,
+          (0.5 + 0.5 * is_stochastic + 0.5 * (rule == WITH_ZERO)) * step * 1.001 + 1e-4);
   }
 }
+
+void fuzz_packing(Random& r) {
+  const long count = r.once_in(10) ? r.from(10000, 300000) : r.from(1, 300);
+  const long num_threads = r.from(1, 3);
+  const bool is_constant = r.once_in(2), is_signed = r.once_in(2);
+  say("packing %ld, %ld threads", count, num_threads);
+  const Buffer<float> x(r, count), g(r, is_constant ? 1 : count), kept(r, count);
+  const Buffer<uint32_t> words(r, (count + 31) / 32);
+  for (long i = 0; i < count; ++i) x[i] = float(r.from(-2, 2));
+  for (size_t i = 0; i < g.size(); ++i) g[i] = float(r.from(1, 9));
+  bitcycle_pack_positive(x.data(), count, words.data(), num_threads);
+  bitcycle_keep_positive(words.data(), g.data(), is_constant, count, kept.data(), num_threads);
+  for (long i = 0; i < count; ++i)
+    check(i, kept[i], x[i] > 0 ? double(g[is_constant ? 0 : i]) : 0.0, 0);
+
+  const Buffer<uint8_t> codes(r, count), packed(r, (count + 1) / 2), unpacked(r, count);
+  for (long i = 0; i < count; ++i) codes[i] = uint8_t(is_signed ? r.from(-8, 7) : r.from(0, 15));
+  bitcycle_pack_nibbles(codes.data(), count, packed.data(), num_threads);
+  bitcycle_unpack_nibbles(packed.data(), count, is_signed, unpacked.data(), num_threads);
+  for (long i = 0; i < count; ++i) check(i, unpacked[i], codes[i], 0);
+}
+
+const std::pair<const char*, void (*)(Random&)> KINDS[] = {
+    {"gemm", fuzz_gemm}, {"conv", fuzz_conv}, {"encode", fuzz_encode}, {"packing", fuzz_packing}};
 
 }  // namespace
 
@@ -443,10 +486,9 @@ int main(int count, char** arguments) {
   for (long i = only >= 0 ? only : 0; only >= 0 ? i == only : elapsed() < seconds; ++i) {
     Random random{seed * 0x9E3779B97F4A7C15u + uint64_t(i) * 0xD1B54A32D192ED03u};
     std::snprintf(current, sizeof current, "case %ld: ", i);
-    const char* kinds[] = {"gemm", "conv", "encode"};
-    const int kind = int(random.from(0, 2));
-    (kind == 0 ? fuzz_gemm : kind == 1 ? fuzz_conv : fuzz_encode)(random);
-    ++cases[kinds[kind]];
+    const auto [kind, run] = KINDS[random.from(0, 3)];
+    run(random);
+    ++cases[kind];
   }
   for (const auto& [kind, number] : cases) std::printf("%s %ld\n", kind.c_str(), number);
   return 0;

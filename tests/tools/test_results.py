@@ -252,29 +252,46 @@ def landscape_file(name, seed, steepness):
     ).to_dict()  # fmt: skip
 
 
-def bench_file():
+def bench_file(**changes):
     def row(kernel, seconds, **changes):
-        return {"workload": "lstm", "kernel": kernel, "bits": "w8", "seconds": seconds,
+        return {"workload": "lstm", "kernel": kernel, "bits": "w8a8e8", "seconds": seconds,
                 "is_once": False, "base": 0.01, "saved_bytes": 1, "notes": [],
                 "layers": {"a": [f"{kernel}/bf16/{kernel}", "asked for"]}, **changes}  # fmt: skip
 
     rows = [
         row("float32", [0.010, 0.011, 0.012, 0.013], bits="", layers={}),
-        row("int8", [0.005, 0.006, 0.006, 0.006]),
+        row("bf16-autocast", [0.5], bits="", layers={}, is_once=True),
         row("simulate", [0.030, 0.031, 0.032, 0.033]),
-        row("bf16", [0.0105, 0.012, 0.012, 0.013]),
-        row("once", [0.5], is_once=True),
-        row("missing", [], base=None),
+        row("auto", [0.0105, 0.012, 0.012, 0.013]),
+        row("auto", [0.005, 0.006, 0.006, 0.006], bits="w4a4e8"),
+        row("auto", [0.008, 0.009, 0.009, 0.009], bits="3-8/8", by_width={"3": 0.007, "8": 0.01}),
+        row("auto", [], base=None, bits="w2a2e8"),
     ]
-    keys = ("has_vnni", "has_bf16", "has_amx")
     processor = {
         "name": "EPYC",
         "capability": "AVX2",
         "num_threads": 1,
-        **dict.fromkeys(keys, False),
+        "has_vnni": False,
+        "has_bf16": False,
+        "has_amx": False,
+        "instruction_set": "avx2",
     }
     return {"processor": processor, "sizes": {"lstm": "2 layers"}, "rows": rows, "repeats": 4,
-            "is_quick": False, **MADE}  # fmt: skip
+            "is_quick": False, "kernels": [], "bits": [], "keeps_freed_memory": True, **MADE,
+            **changes}  # fmt: skip
+
+
+def older_bench_file():
+    """As files were before there was a row for a cycle."""
+    new = bench_file()
+    rows = [
+        {k: v for k, v in row.items() if k != "by_width"}
+        for row in new["rows"]
+        if row["kernel"] in ("float32", "simulate")
+    ]
+    processor = {k: v for k, v in new["processor"].items() if k != "instruction_set"}
+    gone = ("kernels", "bits", "keeps_freed_memory")
+    return {k: v for k, v in new.items() if k not in gone} | {"rows": rows, "processor": processor}
 
 
 def write_files(folder, *contents):
@@ -312,12 +329,48 @@ def test_landscapes_compare_methods_over_seeds(tmp_path):
     assert (tmp_path / "data" / "landscapes.json").read_bytes() == before
 
 
-def test_speed_is_judged_by_times_that_keep_apart(tmp_path):
-    add(tmp_path, gather_files([tmp_path / p for p in write_files(tmp_path, bench_file())]))
-    page = render(tmp_path)["speed.md"]
-    row = next(line for line in page.splitlines() if line.startswith("| lstm"))
-    assert row == "| lstm | 10.0 | **0.50** | 3.00 | ≈ 1.05 | 50.00 (once) | 4 |"
-    assert "1 of 4 quantized variants" in page
+def speed_lines(tmp_path, content):
+    add(tmp_path, gather_files([tmp_path / p for p in write_files(tmp_path, content)]))
+    return render(tmp_path)["speed.md"].splitlines()
+
+
+def test_speed_is_shown_against_bits_and_judged_by_times_that_keep_apart(tmp_path):
+    lines = speed_lines(tmp_path, bench_file())
+    table = [line for line in lines if line.startswith("| ")]
+    assert table == [
+        "| forward/backward bits | lstm |",
+        "| --- | ---: |",
+        "| float32, ms | 10.0 |",
+        "| bf16-autocast | 50.00 (once) |",
+        "| simulate 8/8 | 3.00 |",
+        "| auto 8/8 | ≈ 1.05 |",
+        "| auto 4/8 | **0.50** |",
+        "| auto 3-8/8 | **0.80** |",
+    ]
+    assert lines[4] == (
+        "**On EPYC (AVX2, 1 threads) a training step takes, of float32's time, 1.05 at 8 bits, "
+        "0.80 over a CPT cycle from 3 to 8, 0.50 at 4.**"
+    )
+    assert "bitcycle bench --threads 1 --repeats 4 --workload lstm --json speed.json" in lines
+    stored = json.loads((tmp_path / "data" / "speed.json").read_text())
+    assert stored["rows"][5]["by_width"] == {"3": 7.0, "8": 10.0}
+    assert any("native library avx2, freed memory kept" in line for line in lines)
+
+
+def test_an_older_file_of_speed_is_still_shown(tmp_path):
+    lines = speed_lines(tmp_path, older_bench_file())
+    assert "| simulate 8/8 | 3.00 |" in lines
+    assert "1 of 1 quantized variants of a training step take longer" in lines[4]
+    assert any("--kernels simulate --bits w8a8e8" in line for line in lines)
+
+
+def test_a_document_gets_the_speed_at_three_bits(tmp_path):
+    speed_lines(tmp_path, bench_file())
+    document = tmp_path / "README.md"
+    text = fill("<!-- made: speed -->\n<!-- end -->\n", tmp_path, document)
+    assert "| network | float32, ms | 8/8 | 3-8/8 | 4/8 |" in text
+    assert "| lstm | 10.0 | ≈ 1.05 | **0.80** | **0.50** |" in text
+    assert "[All bits](./speed.md)" in text
 
 
 def test_files_of_no_kind_or_of_several_are_refused(tmp_path, capsys):

@@ -32,7 +32,7 @@ from tools.results.comparison import (
     one_per_network,
     overall_answer,
 )
-from tools.results.measurements import KINDS, kind_of
+from tools.results.measurements import KINDS, kind_of, speed_page, speed_table
 from tools.results.page import (
     RENDER,
     Data,
@@ -288,10 +288,19 @@ def human(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"
 
 
+def _speed(studies: Sequence[StudyData], folder: Path, links: str) -> str:
+    path = folder / "data" / "speed.json"
+    with name_file_in_errors(path):
+        data = read_data(path)
+        answer = escape_markdown(speed_page(data).answer)
+        return f"{speed_table(data)}\n\n{answer} {link('All bits', f'{links}speed.md')}."
+
+
 PARTS: Mapping[str, Callable[[Sequence[StudyData], Path, str], str]] = {
     "answer": _answer,
     "headline": _headline,
     "machine": _machine,
+    "speed": _speed,
     "reproduce-small": partial(_reproduce, "small"),
     "reproduce-full": partial(_reproduce, "full"),
 }

@@ -24,7 +24,7 @@ from bitcycle.train.run_directory import MACHINE
 from tools.results.commands import number_text, portable, recipe_needs_data, training_command
 from tools.results.page import Data, Page, machine_and_time, picture, rounded, table
 
-FLOAT = "float32"
+FLOAT, AUTO = "float32", "auto"
 RUN_NAME = re.compile(r"(?P<method>.*?)(?:-[0-9a-f]{10})?-seed(?P<seed>[0-9]+)")
 
 
@@ -332,6 +332,9 @@ def _landscape_options(item: Data) -> list[str]:
 
 # -- speed --------------------------------------------------------------------------------------
 
+ASKED = ("kernels", "bits", "keeps_freed_memory")  # that older files do not have
+HEADLINE_BITS = {"8/8": "at 8 bits", "3-8/8": "over a CPT cycle from 3 to 8", "4/8": "at 4"}
+
 
 def gather_speed(files: Sequence[Data]) -> dict[str, Any]:
     """The data of the file of `bitcycle bench --json`, without the kernel of every layer."""
@@ -347,13 +350,18 @@ def gather_speed(files: Sequence[Data]) -> dict[str, Any]:
             "kept_bytes": row["saved_bytes"],
             "products": _products(row["layers"]),
             "notes": list(row["notes"]),
+            **({"by_width": _rounded_widths(row["by_width"])} if row.get("by_width") else {}),
         }
         for row in found["rows"]
     ]
-    keys = ("processor", "sizes", "repeats", "is_quick")
+    keys = ("processor", "sizes", "repeats", "is_quick", *(k for k in ASKED if k in found))
     budget = {"budget": found["budget"]} if found.get("budget") else {}
     kept = {key: found[key] for key in keys}
     return {"kind": "speed", **kept, **budget, **_machine_and_time(found), "rows": rows}
+
+
+def _rounded_widths(by_width: Mapping[str, float]) -> dict[str, Any]:
+    return {width: rounded(1e3 * s, 5) for width, s in by_width.items()}
 
 
 def _single(files: Sequence[Data], who: str) -> Data:
@@ -372,7 +380,7 @@ def _products(layers: Mapping[str, Sequence[str]]) -> str:
 
 
 def speed_page(data: Data) -> Page:
-    """The page of the speed: a row per network, a column per kernel and precision."""
+    """The page of the speed: a row per kernel and bits, a column per network."""
     rows = [row for row in data["rows"] if row["milliseconds"]]
     base = {row["workload"]: row for row in rows if row["kernel"] == FLOAT}
     others = [row for row in rows if row["kernel"] != FLOAT and row["base"]]
@@ -381,43 +389,91 @@ def speed_page(data: Data) -> Page:
         (row["workload"], row["kernel"], row["bits"]): _ratio(row, base[row["workload"]])
         for row in others
     }
-    counts = Counter(_verdict(row, base[row["workload"]]) for row in others)
     processor = data["processor"]
-    best = min(others, key=lambda row: min(row["milliseconds"]) / row["base"], default=None)
-    answer = (
-        f"On {processor['name']} ({processor['capability']}, {processor['num_threads']} threads) "
-        f"{counts['slower']} of {len(others)} quantized variants of a training step take longer "
-        f"than float32, {counts['faster']} less, {counts['noise']} as long within noise"
-    )
-    if best is not None and counts["faster"]:
-        ratio = fixed(min(best["milliseconds"]) / best["base"], 2)
-        answer += f"; the fastest is {best['kernel']} {best['bits']} on {best['workload']}: {ratio}"
     features = {"VNNI": "has_vnni", "BF16": "has_bf16", "AMX": "has_amx"}
     has = ", ".join(f"{key} {'yes' if processor[k] else 'no'}" for key, k in features.items())
+    if processor.get("instruction_set"):
+        has += f", native library {processor['instruction_set']}"
+    if data.get("keeps_freed_memory"):
+        has += ", freed memory kept in the process (all rows)"
     notes = dict.fromkeys(note for row in data["rows"] for note in row["notes"])
-    quick = " Measured with --quick: too small to tell." if data["is_quick"] else ""
     return Page(
         name="speed",
         title="Speed of a training step",
-        answer=f"{answer}.{quick}",
+        answer=_speed_answer(data, others, base),
         table=table(
-            ["network", "float32, ms", *(f"{kernel} {bits}" for kernel, bits in variants), "n"],
+            ["forward/backward bits", *base],
             [
-                [name, fixed(min(own["milliseconds"]), 1),
-                 *(cells.get((name, *variant), "") for variant in variants),
-                 str(len(own["milliseconds"]))]
-                for name, own in base.items()
+                ["float32, ms", *(fixed(min(row["milliseconds"]), 1) for row in base.values())],
+                *(
+                    [f"{kernel} {short_bits(bits)}".strip(),
+                     *(cells.get((name, kernel, bits), "") for name in base)]
+                    for kernel, bits in variants
+                ),
             ],
         ),
-        columns="Time of a step (forward, backward and SGD) over that of float32: the fastest of n "
-        "repeats, variants in turn. Bold: faster, its lower quartile is below the fastest float32 "
-        "step. ≈: within noise. All others are slower: even their fastest step is above the lower "
-        "quartile of float32.",
+        columns="Time of a step (forward, backward and SGD) over that of float32: the fastest of "
+        f"up to {data['repeats']} repeats, variants in turn. 4/8: 4 bits forward, 8 backward; "
+        "3-8/8: the mean over the steps of a CPT cycle from 3 to 8 bits. Bold: faster, its lower "
+        "quartile is below the fastest float32 step. ≈: within noise. All others are slower: even "
+        "their fastest step is above the lower quartile of float32.",
         commands=[_bench_command(data), _gather_command("speed.json")],
         details=[
             "\n".join(f"- {escape_markdown(f'{k}: {v}')}" for k, v in data["sizes"].items()),
             "\n".join(f"- {escape_markdown(note)}" for note in notes),
             escape_markdown(f"{_noise(rows)}{has}. {machine_and_time([data])}"),
+        ],
+    )  # fmt: skip
+
+
+def short_bits(text: str) -> str:
+    """Forward and backward bits, where weight and act have the same.
+
+    >>> short_bits("w4a4e8"), short_bits("w4a8e8"), short_bits("3-8/8")
+    ('4/8', 'w4a8e8', '3-8/8')
+    """
+    found = re.fullmatch(r"w(\d+)a\1e(\d+)", text)
+    return text if found is None else f"{found[1]}/{found[2]}"
+
+
+def _speed_answer(data: Data, others: Sequence[Data], base: Mapping[str, Data]) -> str:
+    """The range of ratios of `auto` at the bits of the headline; without it, counts."""
+    processor = data["processor"]
+    name, capability = processor["name"], processor["capability"]
+    where = f"On {name} ({capability}, {processor['num_threads']} threads)"
+    quick = " Measured with --quick: too small to tell." if data["is_quick"] else ""
+    said = []
+    for bits, words in HEADLINE_BITS.items():
+        own = [row for row in others if (row["kernel"], short_bits(row["bits"])) == (AUTO, bits)]
+        if own:
+            ratios = [min(row["milliseconds"]) / row["base"] for row in own]
+            span = " to ".join(dict.fromkeys(fixed(each(ratios), 2) for each in (min, max)))
+            said.append(f"{span} {words}")
+    if said:
+        return f"{where} a training step takes, of float32's time, {', '.join(said)}.{quick}"
+    counts = Counter(_verdict(row, base[row["workload"]]) for row in others)
+    return (
+        f"{where} {counts['slower']} of {len(others)} quantized variants of a training step take "
+        f"longer than float32, {counts['faster']} less, {counts['noise']} as long within noise."
+        f"{quick}"
+    )
+
+
+def speed_table(data: Data) -> str:
+    """A short table for a document: a row per network, `auto` at the bits of the headline."""
+    rows = [row for row in data["rows"] if row["milliseconds"]]
+    base = {row["workload"]: row for row in rows if row["kernel"] == FLOAT}
+    cells = {
+        (row["workload"], short_bits(row["bits"])): _ratio(row, base[row["workload"]])
+        for row in rows
+        if row["kernel"] == AUTO and row["base"]
+    }
+    return table(
+        ["network", "float32, ms", *HEADLINE_BITS],
+        [
+            [name, fixed(min(own["milliseconds"]), 1),
+             *(cells.get((name, bits), "") for bits in HEADLINE_BITS)]
+            for name, own in base.items()
         ],
     )  # fmt: skip
 
@@ -443,13 +499,15 @@ def _ratio(row: Data, base: Data) -> str:
 
 
 def _noise(rows: Sequence[Data]) -> str:
-    """The largest difference between variants whose products use the same kernels."""
+    """The largest difference between variants whose products use the same kernels, if any do."""
     groups: dict[tuple[str, str, str], list[float]] = {}
-    for row in rows:
+    for row in (row for row in rows if row["products"]):
         key = row["workload"], row["bits"], row["products"]
         groups.setdefault(key, []).append(min(row["milliseconds"]))
-    apart = max((max(times) / min(times) for times in groups.values()), default=1.0) - 1
-    return f"Variants that do the same work are up to {100 * apart:.0f} % apart. "
+    alike = [max(times) / min(times) for times in groups.values() if len(times) > 1]
+    if not alike:
+        return ""
+    return f"Variants that do the same work are up to {100 * (max(alike) - 1):.0f} % apart. "
 
 
 def _bench_command(data: Data) -> str:
@@ -458,8 +516,11 @@ def _bench_command(data: Data) -> str:
     words += ["--budget", number_text(data["budget"])] if "budget" in data else []
     for workload in dict.fromkeys(row["workload"] for row in data["rows"]):
         words += ["--workload", workload]
-    kernels = dict.fromkeys(row["kernel"] for row in data["rows"] if row["kernel"] != FLOAT)
-    bits = dict.fromkeys(row["bits"] for row in data["rows"] if row["bits"])
+    if "bits" in data:
+        kernels, bits = data["kernels"], data["bits"]
+    else:  # an older file: what it has
+        kernels = dict.fromkeys(row["kernel"] for row in data["rows"] if row["kernel"] != FLOAT)
+        bits = dict.fromkeys(row["bits"] for row in data["rows"] if row["bits"])
     words += ["--kernels", *kernels] if kernels else []
     words += ["--bits", *bits] if bits else []
     words += ["--quick"] if data["is_quick"] else []

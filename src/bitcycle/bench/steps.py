@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from bitcycle.schedules.cycle import schedule
 FLOAT, AUTOCAST, AUTO = "float32", "bf16-autocast", "auto"
 _ORDER = ("simulate", "dequantize", "bf16", "native")
 _TOTAL_STEPS = 100_000  # more than any benchmark takes; the bits are constant
-_CYCLE_STEPS = 10_000  # of a cycle whose steps are timed by width
+_CYCLE_STEPS = 1000  # of a cycle whose steps are timed by width
 _CYCLE = re.compile(r"(\d+)-(\d+)/(\d+)")
 
 
@@ -58,6 +59,7 @@ class CycleBits:
         """The forward schedule: one cycle."""
         return f"CR:{self.low}-{self.high}:1"
 
+    @functools.cache  # noqa: B019 (a few small values per process)
     def values(self) -> list[int]:
         """The forward bits of every step of the cycle."""
         cycle = schedule("CR", low=self.low, high=self.high, cycles=1)

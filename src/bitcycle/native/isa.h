@@ -7,7 +7,7 @@
 namespace bitcycle {
 
 enum class Isa { PORTABLE, AVX2, AVX512 };
-Isa isa();
+Isa isa();  // of the tiles in use
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #if defined(__clang__)  // which ignores the whole attribute if it does not know a word

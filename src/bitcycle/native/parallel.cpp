@@ -38,14 +38,18 @@ void detail::run(void (*body)(void*), void* data, int num_threads) {
   pool()(body, data, unsigned(num_threads), 0);
 }
 
-void* workspace(int slot, size_t bytes) {
+void* workspace(Slot slot, size_t bytes) {
   thread_local Memory memory[NUM_SLOTS];
   Memory& m = memory[slot];
   if (bytes + 64 > m.size) {
     std::free(m.at);
+    m.at = nullptr;
     m.size = (bytes + 64 + bytes / 4 + 4095) / 4096 * 4096;
     m.at = std::aligned_alloc(64, m.size);
-    if (!m.at) throw std::bad_alloc();
+    if (!m.at) {
+      m.size = 0;
+      throw std::bad_alloc();
+    }
   }
   return m.at;
 }
