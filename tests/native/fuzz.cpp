@@ -397,7 +397,8 @@ void fuzz_encode(Random& r) {
   say("encode %ldx%ldx%ld, %d levels, rule %ld%s%s, %ld threads", outer, channels, inner, levels[0],
       rule, is_stochastic ? ", stochastic" : "", is_signed ? ", signed" : "", num_threads);
 
-  bitcycle_range(x.data(), outer, channels, inner, low.data(), high.data(), num_threads);
+  const RangeCall range{x.data(), outer, channels, inner, low.data(), high.data(), num_threads};
+  bitcycle_range(&range);
   for (long c = 0; c < channels; ++c) {
     float least = std::numeric_limits<float>::infinity(), most = -least;
     bool is_nan = false;
@@ -410,17 +411,18 @@ void fuzz_encode(Random& r) {
   if (has_nan) return;  // has no code
 
   const int64_t form = is_signed ? SIGNED_CODES : CODES;
-  bitcycle_quantize(x.data(), outer, channels, inner, low.data(), high.data(), levels.data(), 0.0f,
-                    rule, noise, form, codes.data(), scale.data(), offset.data(), half.data(),
-                    num_threads);
+  QuantizeCall quantize{x.data(), outer, channels, inner, r.once_in(2), low.data(), high.data(),
+                        levels.data(), 0.0, rule, noise, form, codes.data(), scale.data(),
+                        offset.data(), half.data(), num_threads};
+  bitcycle_quantize(&quantize);
   if (half[0] != float(levels[0] + 1) / 2) fail(0, half[0], (levels[0] + 1) / 2, 0);
   std::vector<float> of_signed(offset.data(), offset.data() + channels);
   for (long c = 0; c < channels; ++c) of_signed[c] += scale[c] * half[0];
-  bitcycle_decode(codes.data(), is_signed, outer, channels, inner, scale.data(),
-                  is_signed ? of_signed.data() : offset.data(), decoded.data(), num_threads);
-  bitcycle_quantize(x.data(), outer, channels, inner, low.data(), high.data(), levels.data(), 0.0f,
-                    rule, noise, VALUES, values.data(), scale.data(), offset.data(), half.data(),
-                    num_threads);
+  const DecodeCall decode{codes.data(), is_signed, outer, channels, inner, scale.data(),
+                          is_signed ? of_signed.data() : offset.data(), decoded.data(), num_threads};
+  bitcycle_decode(&decode);
+  quantize.form = VALUES, quantize.out = values.data();
+  bitcycle_quantize(&quantize);
   for (long i = 0; i < total; ++i) {
     const int code = is_signed ? int8_t(codes[i]) + int(half[0]) : codes[i];
     const double step = scale[channel(i)];
@@ -441,7 +443,7 @@ void fuzz_packing(Random& r) {
   const Buffer<uint32_t> words(r, (count + 31) / 32);
   for (long i = 0; i < count; ++i) x[i] = float(r.from(-2, 2));
   for (size_t i = 0; i < g.size(); ++i) g[i] = float(r.from(1, 9));
-  bitcycle_pack_positive(x.data(), count, words.data(), num_threads);
+  bitcycle_pack_positive(x.data(), count, words.data(), nullptr, num_threads);
   bitcycle_keep_positive(words.data(), g.data(), is_constant, count, kept.data(), num_threads);
   for (long i = 0; i < count; ++i)
     check(i, kept[i], x[i] > 0 ? double(g[is_constant ? 0 : i]) : 0.0, 0);
