@@ -37,7 +37,7 @@ _ARGUMENTS = {
     "round": (_STRUCT,),
     "quantize": (_STRUCT,),
     "decode": (_STRUCT,),
-    "pack_positive": (_POINTER, _INTEGER, _POINTER, _INTEGER),
+    "pack_positive": (_POINTER, _INTEGER, _POINTER, _POINTER, _INTEGER),
     "keep_positive": (_POINTER, _POINTER, _INTEGER, _INTEGER, _POINTER, _INTEGER),
     "pack_nibbles": (_POINTER, _INTEGER, _POINTER, _INTEGER),
     "unpack_nibbles": (_POINTER, _INTEGER, _INTEGER, _POINTER, _INTEGER),
@@ -274,23 +274,22 @@ def observe(rows: Tensor, place: int, low: Tensor, high: Tensor, momentum: float
     _call().observe(at, low.data_ptr(), high.data_ptr(), momentum)
 
 
-def pack_positive(x: Tensor) -> Tensor:
-    """The bit mask of a flat, contiguous float32 tensor."""
-    words = x.new_empty((x.numel() + 31) // 32, dtype=torch.int32)
-    _call().pack_positive(x.data_ptr(), x.numel(), words.data_ptr(), torch.get_num_threads())
+def pack_positive(x: Tensor, *, output: Tensor | None = None) -> Tensor:
+    """The bit mask of a float32 tensor in memory order; output: gets max(x, 0), in that layout."""
+    count = x.numel()
+    words = x.new_empty((count + 31) // 32, dtype=torch.int32)
+    out = None if output is None else output.data_ptr()
+    _call().pack_positive(x.data_ptr(), count, words.data_ptr(), out, torch.get_num_threads())
     return words
 
 
 def keep_positive(words: Tensor, g: Tensor) -> Tensor:
-    """`g` (flat, float32, contiguous or one expanded value) where the bit is 1, else 0."""
-    out = g.new_empty(g.numel())
+    """`g` (float32, dense or one expanded value) where the bit is 1, else 0; in memory order."""
+    is_constant = g.dim() == 1 and g.stride(0) == 0
+    out = g.new_empty(g.shape) if is_constant else torch.empty_like(g)
+    threads = torch.get_num_threads()
     _call().keep_positive(
-        words.data_ptr(),
-        g.data_ptr(),
-        g.stride(0) == 0,
-        g.numel(),
-        out.data_ptr(),
-        torch.get_num_threads(),
+        words.data_ptr(), g.data_ptr(), is_constant, g.numel(), out.data_ptr(), threads
     )
     return out
 
