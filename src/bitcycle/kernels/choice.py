@@ -24,7 +24,7 @@ from torch import Tensor
 from bitcycle.kernels.base import Kernel, make_kernel
 from bitcycle.kernels.geometry import ConvGeometry, Geometry, MatMulGeometry
 from bitcycle.kernels.native import reason_against
-from bitcycle.native.library import instruction_set
+from bitcycle.native.library import instruction_set, warn_missing
 from bitcycle.registry import unknown_name
 from bitcycle.warnings import BitcycleWarning
 
@@ -284,6 +284,7 @@ def _decide(
         return other, f"{other}, the native library has no code for {device}"
     processor = processor_class()
     if processor is None:
+        warn_missing()
         other = "bf16" if has_bf16(device) else "simulate"
         return other, f"{missing_library()}; {other}"
     layer, top = layer_kind(geometry, a, recurrence), max(tops[0], tops[1])
