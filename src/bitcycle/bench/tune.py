@@ -200,7 +200,7 @@ def make_rows(
 ) -> list[TableRow]:
     """The rows of one kind of layer and bits, from its ratios by size; the first begins at 0."""
     chosen = choose_kernels(list(ratios.values()))
-    rows = []
+    rows: list[TableRow] = []
     for kernel, group in groupby(zip(chosen, ratios, strict=True), key=lambda pair: pair[0]):
         sizes = [size for _, size in group]
         mean = exp(fsum(log(ratios[size][kernel]) for size in sizes) / len(sizes))
