@@ -7,7 +7,7 @@ ALL := .venv/.all
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all lint bench docs clean
+.PHONY: demo test test-all lint bench docs library clean
 
 demo: $(DEMO)
 	$(BIN)/bitcycle demo
@@ -30,15 +30,20 @@ docs: $(ALL)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo site/index.html
 
-$(DEMO): pyproject.toml constraints.txt
+# Seconds after a change of the C++ sources, otherwise nothing; all works without it, too.
+library:
+	@$(PYTHON) src/bitcycle/native/build.py >/dev/null || true
+
+$(DEMO): pyproject.toml constraints.txt setup.py | library
 	$(PYTHON) -m venv .venv
 	$(PIP) -e ".[train,report]"
 	touch $@
 
-$(ALL): pyproject.toml constraints.txt
+$(ALL): pyproject.toml constraints.txt setup.py | library
 	$(PYTHON) -m venv .venv
 	$(PIP) -e ".[all,docs,dev]"
 	touch $(DEMO) $@
 
 clean:
 	rm -rf .venv build dist site src/*.egg-info
+	rm -f src/bitcycle/native/libbitcycle.so src/bitcycle/native/not_built.txt

@@ -1,51 +1,49 @@
-"""Build the native library with the system's compiler: one file for every processor.
+"""Put the native library into the package: what pyproject.toml cannot say.
 
-It is plain C++ without the headers of Python or torch. Without a compiler the installation succeeds
-without it.
+The library is plain C++ without the headers of Python or torch, so one wheel serves every version
+of Python. Without a compiler the installation succeeds without it.
 """
 
+import runpy
 import sys
-from glob import glob
+from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 FOLDER = "src/bitcycle/native"
-FLAGS = [
-    "-O3",
-    "-g0",
-    "-std=c++17",
-    "-fvisibility=hidden",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-ffp-contract=off",  # codes are equal to the bit on every processor
-]
+library = runpy.run_path(f"{FOLDER}/build.py", run_name="build")
 
 
 class BuildLibrary(build_ext):
-    """Builds a shared library with a plain name, not a Python module."""
+    """Builds a shared library that ctypes loads, not a module of Python."""
+
+    def run(self) -> None:
+        """Build into the wheel, or beside the sources if it is an editable installation."""
+        folder = Path(FOLDER) if self.inplace else Path(self.build_lib, "bitcycle", "native")
+        if reason := library["build"](folder.resolve()):
+            print(f"bitcycle: installed without its native library: {reason}", file=sys.stderr)
 
     def get_ext_filename(self, fullname: str) -> str:
-        """libbitcycle.so, whatever Python builds it."""
+        """The plain name, whatever Python builds it."""
         return fullname.replace(".", "/") + ".so"
 
-    def get_export_symbols(self, ext: Extension) -> list[str]:
-        """Return no module initializer: there is none."""
-        return []
+
+class PlatformWheel(bdist_wheel):
+    """A wheel of this platform, for any Python 3."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """py3-none-linux_x86_64."""
+        return ("py3", "none", super().get_tag()[2])
 
 
 setup(
-    cmdclass={"build_ext": BuildLibrary},
-    ext_modules=[]
-    if sys.platform == "win32"
-    else [
+    cmdclass={"build_ext": BuildLibrary, "bdist_wheel": PlatformWheel},
+    ext_modules=[
         Extension(
             "bitcycle.native.libbitcycle",
-            sorted(glob(f"{FOLDER}/*.cpp")),
-            depends=glob(f"{FOLDER}/*.h"),
-            extra_compile_args=FLAGS,
-            libraries=["dl"],
-            language="c++",
+            [f"{FOLDER}/{path.name}" for path in library["find_sources"]()],
             optional=True,
         )
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 import warnings
 
 import pytest
@@ -193,7 +194,9 @@ def test_an_unknown_row_lists_the_rows():
         bc.audit(net())["fc"]
 
 
-def test_the_table_is_readable():
+def test_the_table_is_readable(monkeypatch):
+    file = sys.modules["bitcycle.audit"]
+    monkeypatch.setattr(file, "describe", lambda: "native library: avx2, 2 threads")
     model = nn.ModuleList([nn.Linear(4, 4), nn.Bilinear(4, 4, 4)])
     bc.quantize_model(model, kernel="simulate")
     bc.set_precision(model, "FW4/BW8")
@@ -205,7 +208,9 @@ def test_the_table_is_readable():
         "1     Bilinear  float   float  float  float    -          -         -           "
         "no quantized layer for Bilinear",
         "1 of 2 products converted",
+        "native library: avx2, 2 threads",
     ]
+    assert "native library" not in str(bc.audit(nn.Linear(2, 2)))  # which nothing here would use
     assert "(the model itself)" in str(bc.audit(bc.quantize_model(nn.Linear(2, 2))))
 
 

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bitcycle.calibrate import call_model
 from bitcycle.convert import Candidate, find_candidates, find_ends, is_within, keeps_aggregation
 from bitcycle.model_precision import at_precision
+from bitcycle.native.library import describe
 from bitcycle.nn.embedding import QuantizedLookup
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nn.norm import QuantizedNorm
@@ -44,7 +45,7 @@ class AuditRow:
 
 @dataclass(frozen=True)
 class Audit:
-    """The rows of an audit; `str()` is a table."""
+    """The rows of an audit; `str()` is a table, with the state of the native library below."""
 
     rows: tuple[AuditRow, ...]
 
@@ -78,7 +79,10 @@ class Audit:
         ]  # fmt: skip
         products = [row for row in self.rows if row.multiplies]
         count = f"{sum(row.is_converted for row in products)} of {len(products)} products converted"
-        return f"{text_table(header, body)}\n{count}"
+        lines = [text_table(header, body), count]
+        if self.converted_rows:
+            lines.append(describe())
+        return "\n".join(lines)
 
 
 def audit(model: nn.Module, example_inputs: Any = None) -> Audit:

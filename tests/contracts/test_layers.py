@@ -175,7 +175,7 @@ def test_the_audit_and_the_repr_tell_the_bits(layer, quantizer):
     bits = {"weight": "4", "act": "4", "error": "8", "grad": "8"}
     assert row.bits == {r: b if r in roles else "no rule" for r, b in bits.items()}
     assert "precision=w4a4e8g8" in repr(module)
-    assert str(bc.audit(module)).count("\n") == 3 + len(inner)
+    assert str(bc.audit(module)).count("\n") == 4 + len(inner)
 
 
 @every_layer

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bitcycle.ops import codes, fused
 from bitcycle.ops.affine import grid_step, round_nearest, round_stochastic, value_range
 from bitcycle.ops.codes import decode, nearest_codes, shift_codes, stochastic_codes
 from bitcycle.ops.noise import element_index, hash_ints, noise_key, uniform
@@ -128,37 +127,6 @@ def test_shifting_goes_from_one_carrier_to_the_other_and_back(
     assert signed.dtype == torch.int8
     assert signed.tolist() == [n - half for n in bounded]
     assert torch.equal(shift_codes(signed, torch.tensor(half)), unsigned)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", ["contiguous", "channels last"])
-def test_plain_and_compiled_passes_agree_in_every_bit(
-    layout: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fused, "WARM_UP", 0)
-    x = _tensor(layout, (8, 16, 33, 33))  # 139,392 elements: above the threshold as it is
-    assert x.numel() >= fused.MIN_ELEMENTS
-    one, each = _grid(x, 8), _grid(x, 5, (0,))
-
-    def passes() -> list[Tensor]:
-        unsigned = nearest_codes(x, *one, torch.uint8)
-        signed = nearest_codes(x, *each, torch.int8)
-        return [
-            unsigned,
-            signed,
-            stochastic_codes(x, *one, KEY),
-            decode(unsigned, *one[:2]),
-            decode(signed, *each[:2]),
-        ]
-
-    compiled = passes()
-    used = [*codes._nearest.values(), codes._fused_stochastic, codes._fused_decode]
-    assert all(function._compiled is not None for function in used)
-    monkeypatch.setattr(fused, "MIN_ELEMENTS", 1 << 40)
-    for ours, plain in zip(compiled, passes(), strict=True):
-        assert torch.equal(ours, plain)
-        assert ours.dtype == plain.dtype
-        assert ours.stride() == x.stride()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

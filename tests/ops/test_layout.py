@@ -15,7 +15,6 @@ from bitcycle.ops.layout import (
     has_outer_rows,
     is_channels_last,
     is_dense,
-    is_per_row,
     like,
     rows,
 )
@@ -99,11 +98,3 @@ def test_other_tensors_are_numbered_row_by_row() -> None:
     x = torch.zeros(3, 2).t()
     assert element_numbers(x).tolist() == [[0, 1, 2], [3, 4, 5]]
     assert not is_channels_last(torch.zeros(2, 3, 4))
-
-
-def test_scales_are_per_row_when_there_is_one_for_each() -> None:
-    x = torch.zeros(3, 2)
-    assert is_per_row(torch.zeros(3, 1), x)
-    assert not is_per_row(torch.zeros(3), x)
-    assert not is_per_row(torch.zeros(1, 2), x)
-    assert not is_per_row(torch.zeros(3, 2), x)

@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bitcycle.ops import fused
 from bitcycle.ops.packing import keep_positive, pack_nibbles, pack_positive, unpack_nibbles
 from tests.toys import randn
 
@@ -89,14 +88,3 @@ def test_compiled_code_packs_and_reads_the_same_bits(backend: str) -> None:
     (words, kept), (plain_words, plain) = compiled(x, g), _pack_and_keep(x, g)
     assert torch.equal(words, plain_words)
     assert same_bits(kept, plain)
-
-
-@pytest.mark.slow
-def test_a_compiled_pass_packs_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "WARM_UP", 0)
-    for count in (fused.MIN_ELEMENTS, fused.MIN_ELEMENTS + 5):
-        x = randn(count)
-        words = pack_positive(x)
-        monkeypatch.setattr(fused, "WARM_UP", 1 << 62)
-        assert torch.equal(words, pack_positive(x))
-        monkeypatch.setattr(fused, "WARM_UP", 0)

@@ -5,21 +5,29 @@ namespace bitcycle {
 
 // A convolution of channels-last maps; one-dimensional ones have a height of 1.
 struct Conv {
-  const uint8_t *a, *w, *e;              // codes: (N, H, W, C), (O, C / groups, kh, kw), (N, Ho, Wo, O)
+  const uint8_t *a, *w, *e;  // codes: (N, H, W, C), (O, C / groups, kh, kw), (N, Ho, Wo, O)
   const float *a_scale, *a_offset, *a_half;
   const float *w_scale, *w_offset, *w_half;
   const float *e_scale, *e_offset, *e_half;
-  const float* bias;                     // or null
-  float* out;                            // channels-last; grad_weight: (O, C / groups, kh, kw)
+  const float* bias;  // or null
+  float* out;         // channels-last; grad_weight: (O, C / groups, kh, kw) with the strides below
   int64_t N, H, W, C, Ho, Wo, O;
   int64_t kh, kw, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups;
-  int64_t w_o, w_c, w_h, w_w;            // strides of the weight
-  int64_t w_scales;                      // O, or 1 for one scale
+  int64_t w_o, w_c, w_h, w_w;  // strides of the weight
+  int64_t w_scales;            // O, or 1 for one scale
+  int64_t e_scales;            // N in grad_input, or 1 for one scale
   int64_t num_threads;
+
+  bool is_depthwise() const { return groups > 1 && groups == C && groups == O; }
 };
 
 void conv_output(const Conv& c);
 void conv_grad_input(const Conv& c);
 void conv_grad_weight(const Conv& c);
+
+// The same for a kernel of one channel each (depthwise.cpp).
+void depthwise_output(const Conv& c);
+void depthwise_grad_input(const Conv& c);
+void depthwise_grad_weight(const Conv& c);
 
 }  // namespace bitcycle

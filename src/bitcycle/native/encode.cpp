@@ -1,9 +1,14 @@
-// Ranges of float tensors, and their codes on an affine grid: one pass each.
+// Float tensors on affine grids: ranges, grids, codes and values, one pass over the tensor each.
 //
 //   code = rint(clamp((x - offset) / scale + noise, 0, levels))      half to even
+//   value = code * scale + offset
 //
-// to the last bit what `ops/codes.py` computes: true division, and the noise of `ops/noise.py`, a hash
-// of the element's number.
+// to the last bit what `ops/affine.py` and `ops/codes.py` compute: true division, no fused
+// multiply-add, and the noise of `ops/noise.py`, a hash of the element's number in memory.
+//
+// A tensor is a block of (outer, channels, inner) floats with one range or grid per channel; one
+// for the whole tensor is (1, 1, n), one per row (1, rows, length). Work is cut into chunks that do
+// not depend on the number of threads.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -17,120 +22,397 @@ namespace bitcycle {
 namespace {
 
 constexpr long CHUNK = 16384;  // elements of a task
+constexpr int LANES = 32;      // columns, or independent parts of a row, that a loop reduces at once
+
+struct Block {
+  long outer, channels, inner;
+};
+
+long divide_up(long n, long by) { return (n + by - 1) / by; }
+
+// Calls body(row, begin, length) for parts of at most CHUNK elements that cover every row.
+template <typename Body>
+void for_each_part(long rows, long length, long num_threads, const Body& body) {
+  if (length == 0) return;
+  if (length > CHUNK) {
+    const long parts = divide_up(length, CHUNK);
+    parallel_for(rows * parts, int(num_threads), [&](long task) {
+      const long begin = task % parts * CHUNK;
+      body(task / parts, begin, std::min(CHUNK, length - begin));
+    });
+    return;
+  }
+  const long each = std::max(1L, CHUNK / length);
+  parallel_for(divide_up(rows, each), int(num_threads), [&](long task) {
+    for (long row = task * each; row < std::min(rows, (task + 1) * each); ++row)
+      body(row, 0L, length);
+  });
+}
+
+// -- ranges ---------------------------------------------------------------------------------------
+
+struct Extremes {
+  float low[LANES], high[LANES];
+  uint32_t is_nan[LANES];
+};
+
+BITCYCLE_INLINE void start(Extremes& e) {
+  for (int l = 0; l < LANES; ++l) {
+    e.low[l] = std::numeric_limits<float>::infinity();
+    e.high[l] = -std::numeric_limits<float>::infinity();
+    e.is_nan[l] = 0;
+  }
+}
+
+BITCYCLE_INLINE void include(Extremes& e, int lane, float v) {
+  e.low[lane] = v < e.low[lane] ? v : e.low[lane];
+  e.high[lane] = v > e.high[lane] ? v : e.high[lane];
+  e.is_nan[lane] |= uint32_t(v != v);
+}
+
+BITCYCLE_INLINE void store(const Extremes& e, int lane, float* low, float* high) {
+  constexpr float NaN = std::numeric_limits<float>::quiet_NaN();
+  *low = e.is_nan[lane] ? NaN : e.low[lane];
+  *high = e.is_nan[lane] ? NaN : e.high[lane];
+}
 
 BITCYCLE_INLINE void find_range_body(const float* x, long n, float* low, float* high) {
-  constexpr int LANES = 32;
-  float lows[LANES], highs[LANES];
-  uint32_t nan[LANES] = {};
-  for (int i = 0; i < LANES; ++i) lows[i] = highs[i] = x[0];
+  Extremes e;
+  start(e);
   long i = 0;
   for (; i + LANES <= n; i += LANES)
-    for (int l = 0; l < LANES; ++l) {
-      const float v = x[i + l];
-      lows[l] = v < lows[l] ? v : lows[l];
-      highs[l] = v > highs[l] ? v : highs[l];
-      nan[l] |= uint32_t(v != v);
+    for (int l = 0; l < LANES; ++l) include(e, l, x[i + l]);
+  for (; i < n; ++i) include(e, 0, x[i]);
+  for (int width = LANES / 2; width > 0; width /= 2)
+    for (int l = 0; l < width; ++l) {
+      e.low[l] = e.low[l + width] < e.low[l] ? e.low[l + width] : e.low[l];
+      e.high[l] = e.high[l + width] > e.high[l] ? e.high[l + width] : e.high[l];
+      e.is_nan[l] |= e.is_nan[l + width];
     }
-  for (; i < n; ++i) {
-    lows[0] = x[i] < lows[0] ? x[i] : lows[0];
-    highs[0] = x[i] > highs[0] ? x[i] : highs[0];
-    nan[0] |= uint32_t(x[i] != x[i]);
-  }
-  float a = lows[0], b = highs[0];
-  uint32_t any = x[0] != x[0];
-  for (int l = 0; l < LANES; ++l) {
-    a = lows[l] < a ? lows[l] : a;
-    b = highs[l] > b ? highs[l] : b;
-    any |= nan[l];
-  }
-  *low = any ? std::numeric_limits<float>::quiet_NaN() : a;
-  *high = any ? std::numeric_limits<float>::quiet_NaN() : b;
+  store(e, 0, low, high);
 }
 BITCYCLE_FOR_EACH_ISA(find_range, (const float* x, long n, float* low, float* high),
                       (x, n, low, high))
 
-BITCYCLE_INLINE void encode_nearest_body(const float* x, long n, float scale, float offset,
-                                         float levels, uint8_t* out) {
-  for (long i = 0; i < n; ++i) {
-    float u = (x[i] - offset) / scale;
-    u = u > 0.0f ? u : 0.0f;
-    u = u < levels ? u : levels;
-    out[i] = uint8_t(int32_t(std::nearbyint(u)));
+// The ranges of `count` <= LANES columns.
+BITCYCLE_INLINE void find_column_ranges_body(const float* x, long rows, long stride, int count,
+                                             float* low, float* high) {
+  Extremes e;
+  start(e);
+  for (long r = 0; r < rows; ++r) {
+    const float* row = x + r * stride;
+    if (count == LANES)
+      for (int l = 0; l < LANES; ++l) include(e, l, row[l]);
+    else
+      for (int l = 0; l < count; ++l) include(e, l, row[l]);
   }
+  for (int l = 0; l < count; ++l) store(e, l, low + l, high + l);
 }
-BITCYCLE_FOR_EACH_ISA(encode_nearest,
-                      (const float* x, long n, float scale, float offset, float levels,
-                       uint8_t* out),
-                      (x, n, scale, offset, levels, out))
+BITCYCLE_FOR_EACH_ISA(find_column_ranges,
+                      (const float* x, long rows, long stride, int count, float* low, float* high),
+                      (x, rows, stride, count, low, high))
 
-BITCYCLE_INLINE void encode_stochastic_body(const float* x, long n, float scale, float offset,
-                                            float levels, uint32_t first, uint32_t k0, uint32_t k1,
-                                            uint8_t* out) {
+// One range from several: NaN if one of them is.
+void join_ranges(const float* lows, const float* highs, long n, float* low, float* high) {
+  float other;
+  find_range(lows, n, low, &other);
+  find_range(highs, n, &other, high);
+}
+
+void find_channel_ranges(const float* x, Block block, float* low, float* high, long num_threads) {
+  const long outer = block.outer, channels = block.channels, inner = block.inner;
+  if (inner == 1) {
+    parallel_for(divide_up(channels, LANES), int(num_threads), [&](long task) {
+      const long begin = task * LANES;
+      find_column_ranges(x + begin, outer, channels, int(std::min<long>(LANES, channels - begin)),
+                         low + begin, high + begin);
+    });
+    return;
+  }
+  const long each = std::max(1L, CHUNK / std::max<long>(1, outer * inner));
+  parallel_for(divide_up(channels, each), int(num_threads), [&](long task) {
+    const long end = std::min<long>(channels, (task + 1) * each);
+    if (outer == 1) {
+      for (long c = task * each; c < end; ++c) find_range(x + c * inner, inner, low + c, high + c);
+      return;
+    }
+    std::vector<float> lows(outer), highs(outer);
+    for (long c = task * each; c < end; ++c) {
+      for (long o = 0; o < outer; ++o)
+        find_range(x + (o * channels + c) * inner, inner, &lows[o], &highs[o]);
+      join_ranges(lows.data(), highs.data(), outer, low + c, high + c);
+    }
+  });
+}
+
+// -- rounding -------------------------------------------------------------------------------------
+
+enum Form { VALUES, CODES, SIGNED_CODES };  // float; uint8; int8, shifted down by (levels + 1) / 2
+
+struct Run {
+  const float* x;
+  long n;
+  const float *scale, *offset;  // of all elements, or of each
+  float levels;
+  float max_steps;     // x is clamped to this many steps around 0; infinite for no clamp
+  const int32_t* key;  // two words for stochastic rounding, or null
+  uint32_t first;      // the number of the first element, for its noise
+  void* out;
+};
+
+BITCYCLE_INLINE uint32_t mix(uint32_t number, uint32_t k0, uint32_t k1) {
+  uint32_t h = (number ^ k0) * 0xED5AD4BBu + k1;
+  h = (h ^ (h >> 15)) * 0xAC4C1B51u;
+  return (h ^ (h >> 14)) * 0x31848BABu;
+}
+
+BITCYCLE_INLINE float noise(uint32_t number, uint32_t k0, uint32_t k1) {
+  return (float(int32_t(mix(number, k0, k1)) >> 8) + 0.5f) * 0x1p-24f;
+}
+
+template <bool ONE_GRID, bool HAS_NOISE, Form FORM>
+BITCYCLE_INLINE void round_loop(const Run& run) {
+  const float *__restrict x = run.x, *__restrict scales = run.scale, *__restrict offsets = run.offset;
+  const float levels = run.levels, max_steps = run.max_steps;
+  const float one_scale = *scales, one_offset = *offsets;
+  const float half = FORM == SIGNED_CODES ? (levels + 1) * 0.5f : 0.0f;
+  const uint32_t first = run.first;
+  const uint32_t k0 = HAS_NOISE ? run.key[0] : 0, k1 = HAS_NOISE ? run.key[1] : 0;
+  float* __restrict values = static_cast<float*>(run.out);
+  uint8_t* __restrict codes = static_cast<uint8_t*>(run.out);
+  const long n = run.n;
   for (long i = 0; i < n; ++i) {
-    uint32_t h = ((first + uint32_t(i)) ^ k0) * 0xED5AD4BBu + k1;
-    h = (h ^ (h >> 15)) * 0xAC4C1B51u;
-    h = (h ^ (h >> 14)) * 0x31848BABu;
-    const float noise = (float(int32_t(h) >> 8) + 0.5f) * 0x1p-24f;
-    float u = (x[i] - offset) / scale + noise;
-    u = u > 0.0f ? u : 0.0f;
-    u = u < levels ? u : levels;
-    out[i] = uint8_t(int32_t(std::nearbyint(u)));
+    const float scale = ONE_GRID ? one_scale : scales[i];
+    const float offset = ONE_GRID ? one_offset : offsets[i];
+    const float limit = scale * max_steps;
+    float u = x[i] < -limit ? -limit : x[i];
+    u = u > limit ? limit : u;
+    u = (u - offset) / scale;
+    if (HAS_NOISE) u += noise(first + uint32_t(i), k0, k1);
+    if (FORM == VALUES) {  // a NaN stays one
+      u = u < 0.0f ? 0.0f : u;
+      u = levels < u ? levels : u;
+      values[i] = std::nearbyint(u) * scale + offset;
+    } else {
+      u = u > 0.0f ? u : 0.0f;
+      u = u < levels ? u : levels;
+      codes[i] = uint8_t(int32_t(std::nearbyint(u) - half));
+    }
   }
 }
-BITCYCLE_FOR_EACH_ISA(encode_stochastic,
-                      (const float* x, long n, float scale, float offset, float levels,
-                       uint32_t first, uint32_t k0, uint32_t k1, uint8_t* out),
-                      (x, n, scale, offset, levels, first, k0, k1, out))
+
+template <bool ONE_GRID, bool HAS_NOISE>
+BITCYCLE_INLINE void round_to_form(const Run& run, Form form) {
+  switch (form) {
+    case VALUES: return round_loop<ONE_GRID, HAS_NOISE, VALUES>(run);
+    case CODES: return round_loop<ONE_GRID, HAS_NOISE, CODES>(run);
+    default: return round_loop<ONE_GRID, HAS_NOISE, SIGNED_CODES>(run);
+  }
+}
+
+BITCYCLE_INLINE void round_run_body(const Run& run, Form form, bool is_one_grid) {
+  if (is_one_grid)
+    run.key ? round_to_form<true, true>(run, form) : round_to_form<true, false>(run, form);
+  else
+    run.key ? round_to_form<false, true>(run, form) : round_to_form<false, false>(run, form);
+}
+BITCYCLE_FOR_EACH_ISA(round_run, (const Run& run, Form form, bool is_one_grid),
+                      (run, form, is_one_grid))
+
+struct Grids {
+  const float *scale, *offset;  // of each channel
+  float levels, max_steps;
+};
+constexpr float NO_LIMIT = std::numeric_limits<float>::infinity();
+
+// Calls body(begin, length, channel, is_one_grid) for runs that cover the block: of one channel, or
+// with an element of each channel from that on.
+template <typename Body>
+void for_each_run(Block block, long num_threads, const Body& body) {
+  const auto [outer, channels, inner] = block;
+  if (inner == 1 && channels > 1)
+    for_each_part(outer, channels, num_threads, [&, step = channels](long row, long begin, long n) {
+      body(row * step + begin, n, begin, false);
+    });
+  else
+    for_each_part(outer * channels, inner, num_threads,
+                  [&, step = inner, count = channels](long row, long begin, long n) {
+                    body(row * step + begin, n, row % count, true);
+                  });
+}
+
+void round_block(const float* x, Block block, const Grids& grids, const int32_t* key, Form form,
+                 void* out, long num_threads) {
+  const long size = form == VALUES ? sizeof(float) : 1;
+  for_each_run(block, num_threads, [&](long at, long n, long channel, bool is_one_grid) {
+    round_run({x + at, n, grids.scale + channel, grids.offset + channel, grids.levels,
+               grids.max_steps, key, uint32_t(at), static_cast<char*>(out) + at * size},
+              form, is_one_grid);
+  });
+}
+
+// -- values of codes ------------------------------------------------------------------------------
+
+template <bool ONE_GRID, typename Code>
+BITCYCLE_INLINE void decode_loop(const Code* __restrict codes, long n, const float* __restrict scales,
+                                 const float* __restrict offsets, float* __restrict out) {
+  const float one_scale = *scales, one_offset = *offsets;
+  for (long i = 0; i < n; ++i)
+    out[i] = float(codes[i]) * (ONE_GRID ? one_scale : scales[i]) +
+             (ONE_GRID ? one_offset : offsets[i]);
+}
+
+template <typename Code>
+BITCYCLE_INLINE void decode_codes(const Code* codes, long n, const float* scales,
+                                  const float* offsets, bool is_one_grid, float* out) {
+  if (is_one_grid) return decode_loop<true>(codes, n, scales, offsets, out);
+  decode_loop<false>(codes, n, scales, offsets, out);
+}
+
+BITCYCLE_INLINE void decode_run_body(const void* codes, bool is_signed, long n, const float* scales,
+                                     const float* offsets, bool is_one_grid, float* out) {
+  if (is_signed)
+    decode_codes(static_cast<const int8_t*>(codes), n, scales, offsets, is_one_grid, out);
+  else
+    decode_codes(static_cast<const uint8_t*>(codes), n, scales, offsets, is_one_grid, out);
+}
+BITCYCLE_FOR_EACH_ISA(decode_run,
+                      (const void* codes, bool is_signed, long n, const float* scales,
+                       const float* offsets, bool is_one_grid, float* out),
+                      (codes, is_signed, n, scales, offsets, is_one_grid, out))
+
+// -- grids ----------------------------------------------------------------------------------------
+
+// How a range becomes a grid.
+enum Rule {
+  FROM_LOW,       // the lowest value is on the grid
+  WITH_ZERO,      // the range includes 0, which is on the grid
+  SYMMETRIC       // around 0, without the lowest code unless there are only two
+};
+
+struct Grid {
+  float scale, offset;
+  bool has_steps;  // if not, every value is exactly the offset
+};
+
+// From 0 to the largest magnitude of a symmetric grid.
+float count_steps(float levels) { return levels == 1 ? 0.5f : (levels + 1) * 0.5f - 1; }
+
+Grid make_grid(float low, float high, float levels, float floor, Rule rule) {
+  if (rule == SYMMETRIC) {
+    const float a = std::fabs(low), b = std::fabs(high), half = (levels + 1) * 0.5f;
+    const float bound = a != a || a > b ? a : b;
+    const bool is_one_bit = levels == 1;
+    const float step = bound / count_steps(levels);
+    const float scale = step + float(step == 0);
+    return {scale, -(is_one_bit ? step * 0.5f : scale * half), step != 0 || !is_one_bit};
+  }
+  if (rule == WITH_ZERO) {
+    low = low > 0 ? 0.0f : low;
+    high = high < 0 ? 0.0f : high;
+  }
+  float scale = (high - low) / levels;
+  if (floor > 0) scale = scale < floor ? floor : scale;
+  scale += float(scale == 0);
+  const float offset = rule == WITH_ZERO ? -std::nearbyint(-low / scale) * scale : low;
+  return {scale, offset, high != low};
+}
 
 }  // namespace
 }  // namespace bitcycle
 
 using namespace bitcycle;
 
-// The lowest and highest value of each row; NaN where a row has one.
-BITCYCLE_API void bitcycle_range(const float* x, int64_t rows, int64_t length, float* low, float* high,
-                               int64_t num_threads) {
-  if (rows > 1) {
-    const long each = std::max(1L, CHUNK / std::max<long>(1, length));
-    parallel_for((rows + each - 1) / each, int(num_threads), [&](long task) {
-      for (long r = task * each; r < std::min<long>(rows, (task + 1) * each); ++r)
-        find_range(x + r * length, length, low + r, high + r);
+// Arguments come in one struct of fields of 8 bytes each: ctypes spends 0.1 us on every argument.
+
+struct RangeCall {
+  const float* x;
+  int64_t outer, channels, inner;
+  float *low, *high;
+  int64_t num_threads;
+};
+
+// The lowest and highest value of each channel; NaN where it has one.
+BITCYCLE_API void bitcycle_range(const RangeCall* call) {
+  const auto [x, outer, channels, inner, low, high, num_threads] = *call;
+  if (outer == 1 && channels == 1) {
+    const long tasks = divide_up(inner, CHUNK);
+    if (tasks == 1) return find_range(x, inner, low, high);
+    std::vector<float> lows(tasks), highs(tasks);
+    for_each_part(1, inner, num_threads, [&, x = x](long, long begin, long n) {
+      find_range(x + begin, n, &lows[begin / CHUNK], &highs[begin / CHUNK]);
     });
-    return;
+    return join_ranges(lows.data(), highs.data(), tasks, low, high);
   }
-  const long tasks = (length + CHUNK - 1) / CHUNK;
-  if (tasks == 1) return find_range(x, length, low, high);
-  std::vector<float> lows(tasks), highs(tasks);
-  parallel_for(tasks, int(num_threads), [&](long task) {
-    const long at = task * CHUNK;
-    find_range(x + at, std::min(CHUNK, length - at), &lows[task], &highs[task]);
-  });
-  float other;
-  find_range(lows.data(), tasks, low, &other);
-  find_range(highs.data(), tasks, &other, high);
+  find_channel_ranges(x, {outer, channels, inner}, low, high, num_threads);
 }
 
-// key: two words for stochastic rounding, or null. num_scales: 1, or one per row.
-BITCYCLE_API void bitcycle_encode(const float* x, int64_t rows, int64_t length, const float* scale,
-                                const float* offset, int64_t num_scales, const float* levels,
-                                const int32_t* key, uint8_t* out, int64_t num_threads) {
-  if (num_scales == 1) length *= rows, rows = 1;
-  const long parts = (length + CHUNK - 1) / CHUNK, each = std::max(1L, CHUNK / std::max<long>(1, length));
-  auto encode = [&](long row, long at, long n) {
-    const long s = num_scales == 1 ? 0 : row, first = row * length + at;
-    if (key)
-      encode_stochastic(x + first, n, scale[s], offset[s], *levels, uint32_t(first),
-                        uint32_t(key[0]), uint32_t(key[1]), out + first);
-    else
-      encode_nearest(x + first, n, scale[s], offset[s], *levels, out + first);
-  };
-  if (parts > 1)
-    parallel_for(rows * parts, int(num_threads), [&](long task) {
-      const long row = task / parts, at = task % parts * CHUNK;
-      encode(row, at, std::min(CHUNK, length - at));
-    });
-  else
-    parallel_for((rows + each - 1) / each, int(num_threads), [&](long task) {
-      for (long r = task * each; r < std::min<long>(rows, (task + 1) * each); ++r) encode(r, 0, length);
-    });
+struct RoundCall {
+  const float* x;
+  int64_t outer, channels, inner;
+  const float *scale, *offset, *levels;
+  const int32_t* key;  // two words for stochastic rounding, or null
+  int64_t form;
+  void* out;
+  int64_t num_threads;
+};
+
+// Values or codes on given grids.
+BITCYCLE_API void bitcycle_round(const RoundCall* call) {
+  round_block(call->x, {call->outer, call->channels, call->inner},
+              {call->scale, call->offset, *call->levels, NO_LIMIT}, call->key, Form(call->form),
+              call->out, call->num_threads);
+}
+
+struct QuantizeCall {
+  const float* x;
+  int64_t outer, channels, inner;
+  const float *low, *high;
+  const int32_t* levels;
+  double floor;  // the smallest step
+  int64_t rule;
+  const int32_t* key;
+  int64_t form;
+  void* out;
+  float* scale;   // 0 where codes mean the offset
+  float* offset;  // null if it is the lowest value
+  float* half;    // (levels + 1) / 2
+  int64_t num_threads;
+};
+
+// The grids of given ranges, and values or codes on them.
+BITCYCLE_API void bitcycle_quantize(const QuantizeCall* call) {
+  const float levels = float(*call->levels);
+  const Rule rule = Rule(call->rule);
+  const Form form = Form(call->form);
+  float* scales = static_cast<float*>(workspace(SMALL, call->channels * sizeof(float)));
+  for (long c = 0; c < call->channels; ++c) {
+    const Grid grid = make_grid(call->low[c], call->high[c], levels, float(call->floor), rule);
+    scales[c] = grid.scale;
+    call->scale[c] = form == VALUES ? grid.scale : grid.scale * float(grid.has_steps);
+    if (call->offset) call->offset[c] = grid.offset;
+  }
+  *call->half = (levels + 1) * 0.5f;
+  const Grids grids{scales, call->offset ? call->offset : call->low, levels,
+                    rule == SYMMETRIC ? count_steps(levels) : NO_LIMIT};
+  round_block(call->x, {call->outer, call->channels, call->inner}, grids, call->key, form, call->out,
+              call->num_threads);
+}
+
+struct DecodeCall {
+  const void* codes;  // uint8, or int8 if signed
+  int64_t is_signed, outer, channels, inner;
+  const float *scale, *offset;
+  float* out;
+  int64_t num_threads;
+};
+
+// The values of codes.
+BITCYCLE_API void bitcycle_decode(const DecodeCall* call) {
+  for_each_run({call->outer, call->channels, call->inner}, call->num_threads,
+               [&](long at, long n, long channel, bool is_one_grid) {
+                 decode_run(static_cast<const char*>(call->codes) + at, call->is_signed, n,
+                            call->scale + channel, call->offset + channel, is_one_grid,
+                            call->out + at);
+               });
 }

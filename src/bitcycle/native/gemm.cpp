@@ -8,411 +8,375 @@
 //   a_scale b_scale[n] (A.B')  +  a_scale o'[n] sum(A)  +  a_offset (b_scale[n] sum(B') + K o'[n])
 //
 // whole-number sums, exact, and three terms: per row, per column, and of both.
+//
+// A folded product has a scale for each k, the axis that is summed over. B's values are rounded once
+// more, to 16-bit numbers f with one unit per column, and multiplied with a' = a - half:
+//
+//   value(B)[k][n] ~ unit[n] f[k][n]       sum = a_scale unit[n] (A'.F)  +  a_offset' unit[n] sum(F)
+//
+// Where A has a scale for each k as well, f takes it in, and the second term is summed from values.
 #include "gemm.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "isa.h"
+#include "panels.h"
 #include "parallel.h"
 #include "product.h"
 
 namespace bitcycle {
 namespace {
 
-constexpr long BLOCK_BYTES = 192 * 1024;  // of the first operand: stays in the second-level cache
+constexpr long ROWS_BYTES = 192 * 1024;  // of the first operand: stays in the second-level cache
+constexpr long OUT_BYTES = 512 * 1024;
 
-BITCYCLE_INLINE void sum_bytes_body(const uint8_t* x, long n, float* sum) {
+// ---- the second operand ---------------------------------------------------------------------
+
+// Panels, and what the terms of a column need; `packed_bytes` in products.py knows the size.
+struct Second {
+  int64_t* sums;      // of centred codes, or of folded values
+  double* constants;  // of a folded product whose operands both have a scale for each k
+  float* units;       // of folded values
+  char* panels;
+  long panel_bytes, num_panels;
+};
+
+long second_bytes(const Gemm& g, const Arithmetic& how) {
+  const long columns = round_up(g.N, COLUMNS);
+  return columns * 24 + columns / COLUMNS * panel_bytes(g.K, how.is_words);
+}
+
+Second lay_out(const Gemm& g, const Arithmetic& how, void* memory) {
+  const long columns = round_up(g.N, COLUMNS);
+  char* at = static_cast<char*>(memory);
+  return {reinterpret_cast<int64_t*>(at), reinterpret_cast<double*>(at + columns * 8),
+          reinterpret_cast<float*>(at + columns * 16), at + columns * 24,
+          panel_bytes(g.K, how.is_words), columns / COLUMNS};
+}
+
+Codes panel_codes(const Gemm& g, const uint8_t* b, long panel) {
+  const long first = panel * COLUMNS;
+  return {b + first * g.b_row, g.b_row, g.b_k, std::min<long>(COLUMNS, g.N - first), g.K};
+}
+
+void pack_second(const Gemm& g, const Arithmetic& how, const uint8_t* b, const Second& second,
+                 long num_threads) {
+  const int half = int(*g.b_half);
+  parallel_for(second.num_panels, int(num_threads), [&](long p) {
+    pack_codes(panel_codes(g, b, p), half, how.is_words, second.panels + p * second.panel_bytes,
+               second.sums + p * COLUMNS);
+  });
+}
+
+void fold_second(const Gemm& g, const Second& second) {
+  const float *scale = g.b_scale, *offset = g.b_offset;
+  double* weight = nullptr;  // what a column's value is multiplied with besides a's code
+  if (g.a_scales > 1) {
+    weight = new_array<double>(SUMS, g.K * 2);
+    float* scaled = reinterpret_cast<float*>(weight + g.K);
+    for (long k = 0; k < g.K; ++k) {
+      weight[k] = double(g.a_offset[k]) + double(*g.a_half) * g.a_scale[k];
+      scaled[k] = g.a_scale[k] * g.b_scale[k];
+      scaled[g.K + k] = g.a_scale[k] * g.b_offset[k];
+    }
+    scale = scaled, offset = scaled + g.K;
+  }
+  parallel_for(second.num_panels, int(g.num_threads), [&](long p) {
+    const Codes rows = as_rows_of_16(panel_codes(g, g.b, p));
+    const Fold fold = find_units(rows, scale, offset);
+    pack_folded(fold, second.panels + p * second.panel_bytes);
+    std::copy_n(fold.unit, COLUMNS, second.units + p * COLUMNS);
+    std::fill_n(second.sums + p * COLUMNS, COLUMNS, 0);
+    std::fill_n(second.constants + p * COLUMNS, COLUMNS, 0.0);
+    if (weight)
+      add_values(rows, g.b_scale, g.b_offset, weight, second.constants + p * COLUMNS);
+    else
+      add_folded(fold, 0, g.K, second.sums + p * COLUMNS);
+  });
+}
+
+// ---- the first operand ----------------------------------------------------------------------
+
+BITCYCLE_INLINE void sum_row_body(const uint8_t* x, long n, float* sum) {
   int64_t total = 0;
   for (long i = 0; i < n;) {
     uint32_t part = 0;
-    const long end = std::min(n, i + 65536);
-    for (; i < end; ++i) part += x[i];
+    for (const long end = std::min(n, i + 65536); i < end; ++i) part += x[i];
     total += part;
   }
   *sum = float(total);
 }
-BITCYCLE_FOR_EACH_ISA(sum_bytes, (const uint8_t* x, long n, float* sum), (x, n, sum))
+BITCYCLE_FOR_EACH_ISA(sum_row, (const uint8_t* x, long n, float* sum), (x, n, sum))
 
-// out[i] = (x0[i], x1[i], x2[i], x3[i]) - shift: four rows of bytes as one of groups.
-BITCYCLE_INLINE void interleave_body(const uint8_t* x, long stride, long n, uint8_t shift,
-                                     uint8_t* out) {
-  const uint8_t *x0 = x, *x1 = x + stride, *x2 = x + 2 * stride, *x3 = x + 3 * stride;
-  for (long i = 0; i < n; ++i) {
-    out[4 * i] = uint8_t(x0[i] - shift);
-    out[4 * i + 1] = uint8_t(x1[i] - shift);
-    out[4 * i + 2] = uint8_t(x2[i] - shift);
-    out[4 * i + 3] = uint8_t(x3[i] - shift);
-  }
-}
-BITCYCLE_FOR_EACH_ISA(interleave,
-                      (const uint8_t* x, long stride, long n, uint8_t shift, uint8_t* out),
-                      (x, stride, n, shift, out))
-
-BITCYCLE_INLINE void subtract_body(uint8_t* x, long n, uint8_t shift) {
-  for (long i = 0; i < n; ++i) x[i] = uint8_t(x[i] - shift);
-}
-BITCYCLE_FOR_EACH_ISA(subtract, (uint8_t * x, long n, uint8_t shift), (x, n, shift))
-
-BITCYCLE_INLINE void widen_bytes_body(const uint8_t* x, long n, int16_t* out) {
-  for (long i = 0; i < n; ++i) out[i] = x[i];
-}
-BITCYCLE_FOR_EACH_ISA(widen_bytes, (const uint8_t* x, long n, int16_t* out), (x, n, out))
-
-BITCYCLE_INLINE void add_groups_body(const int8_t* x, long steps, int32_t* sums) {
-  for (long s = 0; s < steps; ++s, x += 64)
-    for (int c = 0; c < COLUMNS; ++c)
-      sums[c] += (x[4 * c] + x[4 * c + 1]) + (x[4 * c + 2] + x[4 * c + 3]);
-}
-BITCYCLE_FOR_EACH_ISA(add_groups, (const int8_t* x, long steps, int32_t* sums), (x, steps, sums))
-
-// One panel of 16 columns from k = 0 on: bytes [step][16][4], or int16 [step][16][2].
-void pack_panel(const Gemm& g, const uint8_t* b, long column, bool is_words, char* out,
-                float* sums) {
-  const long num = std::min<long>(COLUMNS, g.N - column), steps = (g.K + 3) / 4;
-  const uint8_t half = uint8_t(*g.b_half);
-  int32_t totals[COLUMNS] = {};
-  uint8_t* bytes = is_words ? static_cast<uint8_t*>(workspace(SMALL, steps * PANEL_BYTES))
-                            : reinterpret_cast<uint8_t*>(out);
-  const uint8_t* x = b + column * g.b_row;
-  const long whole = g.K / 4;
-  if (g.b_row == 1 && num == COLUMNS) {
-    for (long s = 0; s < whole; ++s)
-      interleave(x + 4 * s * g.b_k, g.b_k, COLUMNS, half, bytes + s * PANEL_BYTES);
-  } else if (g.b_k == 1) {
-    for (long c = 0; c < num; ++c)
-      for (long s = 0; s < whole; ++s)
-        std::memcpy(bytes + s * PANEL_BYTES + 4 * c, x + c * g.b_row + 4 * s, 4);
-    subtract(bytes, whole * PANEL_BYTES, half);
-  } else {
-    for (long s = 0; s < whole; ++s)
-      for (long c = 0; c < num; ++c)
-        for (long i = 0; i < 4; ++i)
-          bytes[s * PANEL_BYTES + 4 * c + i] =
-              uint8_t(x[c * g.b_row + (4 * s + i) * g.b_k] - half);
-  }
-  if (num < COLUMNS)
-    for (long s = 0; s < whole; ++s)
-      std::memset(bytes + s * PANEL_BYTES + 4 * num, 0, 4 * (COLUMNS - num));
-  if (whole < steps) {
-    uint8_t* last = bytes + whole * PANEL_BYTES;
-    std::memset(last, 0, PANEL_BYTES);
-    for (long c = 0; c < num; ++c)
-      for (long k = 4 * whole; k < g.K; ++k)
-        last[4 * c + k - 4 * whole] = uint8_t(x[c * g.b_row + k * g.b_k] - half);
-  }
-  add_groups(reinterpret_cast<int8_t*>(bytes), steps, totals);
-  for (int c = 0; c < COLUMNS; ++c) sums[c] = float(totals[c]);
-  if (!is_words) return;
-  int16_t* words = reinterpret_cast<int16_t*>(out);  // a step of four is two of two
-  for (long s = 0; s < steps; ++s)
-    for (int c = 0; c < COLUMNS; ++c)
-      for (int i = 0; i < 4; ++i)
-        words[(2 * s + i / 2) * 32 + 2 * c + i % 2] = int8_t(bytes[s * PANEL_BYTES + 4 * c + i]);
-}
-
-// Rows [m0, m1) of the first operand in the form that tiles read.
-struct Block {
-  const Gemm& g;
-  bool is_words;
-  std::vector<const void*> at;
-  std::vector<float> row_sums;
-  long row_step;
-
-  void load(const uint8_t* a, long m0, long m1) {
-    const long count = m1 - m0, padded = round_up(count, ROWS);
-    at.resize(padded), row_sums.resize(padded);
-    const uint8_t* x = a + m0 * g.a_row;
-    if (is_words)
-      load_words(x, count);
-    else if (g.a_k == 1)
-      load_rows(x, count, m1 == g.M);
-    else
-      load_columns(x, count);
-    for (long r = count; r < padded; ++r) at[r] = at[0];
-  }
-
-  void load_rows(const uint8_t* x, long count, bool is_last) {
-    row_step = 4;
-    for (long r = 0; r < count; ++r) {
-      at[r] = x + r * g.a_row;
-      sum_bytes(x + r * g.a_row, g.K, &row_sums[r]);
-    }
-    if (is_last && g.K % 4) {  // nothing may be read behind the last row
-      const long first = count > ROWS ? count - ROWS : 0, row = round_up(g.K, 64);
-      char* copy = static_cast<char*>(workspace(FIRST, ROWS * row));
-      for (long r = first; r < count; ++r)
-        at[r] = std::memcpy(copy + (r - first) * row, at[r], g.K);
-    }
-  }
-
-  void load_columns(const uint8_t* x, long count) {
-    const long steps = (g.K + 3) / 4, whole = g.K / 4;
-    row_step = 4 * count;
-    uint8_t* out = static_cast<uint8_t*>(workspace(FIRST, steps * row_step));
-    if (g.a_row == 1) {
-      for (long s = 0; s < whole; ++s)
-        interleave(x + 4 * s * g.a_k, g.a_k, count, 0, out + s * row_step);
-    } else {
-      for (long s = 0; s < whole; ++s)
-        for (long r = 0; r < count; ++r)
-          for (long i = 0; i < 4; ++i)
-            out[s * row_step + 4 * r + i] = x[r * g.a_row + (4 * s + i) * g.a_k];
-    }
-    if (whole < steps) {
-      std::memset(out + whole * row_step, 0, row_step);
-      for (long r = 0; r < count; ++r)
-        for (long k = 4 * whole; k < g.K; ++k)
-          out[whole * row_step + 4 * r + k - 4 * whole] = x[r * g.a_row + k * g.a_k];
-    }
-    std::vector<int64_t> sums(count);
-    for (long s = 0; s < steps; ++s)
-      for (long r = 0; r < count; ++r) {
-        const uint8_t* q = out + s * row_step + 4 * r;
-        sums[r] += (q[0] + q[1]) + (q[2] + q[3]);
-      }
-    for (long r = 0; r < count; ++r) at[r] = out + 4 * r, row_sums[r] = float(sums[r]);
-  }
-
-  void load_words(const uint8_t* x, long count) {
-    const long row = round_up(g.K, 4);
-    row_step = 4;
-    int16_t* out = static_cast<int16_t*>(workspace(FIRST, count * row * 2));
-    for (long r = 0; r < count; ++r) {
-      int16_t* o = out + r * row;
-      at[r] = o;
-      if (g.a_k == 1) widen_bytes(x + r * g.a_row, g.K, o);
-      for (long k = g.K; k < row; ++k) o[k] = 0;
-    }
-    if (g.a_k != 1)
-      for (long k0 = 0; k0 < g.K; k0 += 32)  // in squares, so that neither side jumps
-        for (long r = 0; r < count; ++r)
-          for (long k = k0; k < std::min(g.K, k0 + 32); ++k)
-            out[r * row + k] = x[r * g.a_row + k * g.a_k];
-    for (long r = 0; r < count; ++r) {
-      int64_t sum = 0;
-      for (long k = 0; k < g.K; ++k) sum += out[r * row + k];
-      row_sums[r] = float(sum);
-    }
-  }
-};
-
-struct Scales {
-  std::vector<float> scale, slope, constant;
-
-  Scales(const Gemm& g, const float* column_sums) : scale(g.N), slope(g.N), constant(g.N) {
-    const float sa = *g.a_scale, oa = *g.a_offset, half = *g.b_half;
-    for (long n = 0; n < g.N; ++n) {
-      const float sb = g.b_scale[g.b_scales == 1 ? 0 : n];
-      const float ob = g.b_offset[g.b_scales == 1 ? 0 : n] + half * sb;
-      scale[n] = sa * sb;
-      slope[n] = sa * ob;
-      constant[n] = oa * (sb * column_sums[n] + float(g.K) * ob) + (g.bias ? g.bias[n] : 0.0f);
-    }
-  }
-};
-
-void multiply_rows(const Gemm& g, const Arithmetic& how, const Columns& columns,
-                   const Scales& scales, const uint8_t* a, float* out, long m0, long m1) {
-  static const long NO_OFFSET = 0;
-  Block block{g, how.is_words, {}, {}, 0};
-  block.load(a, m0, m1);
-  std::vector<const float*> constants(block.at.size(), scales.constant.data());
-  std::vector<float*> outs(block.at.size());
-  for (long r = 0; r < m1 - m0; ++r) outs[r] = out + (m0 + r) * g.N;
-  const Rows rows{block.at.data(), m1 - m0, &NO_OFFSET, 1,
-                  round_up(g.K, 4) / how.group(), block.row_step};
-  multiply(how, rows, columns,
-           {scales.scale.data(), scales.slope.data(), block.row_sums.data(), constants.data(),
-            outs.data()});
-}
-
-}  // namespace
-
-void gemm(const Gemm& g) {
-  if (g.M == 0 || g.N == 0) return;
-  const Arithmetic how = choose_bytes_or_words(2 * *g.a_half - 1, *g.b_half);
-  const long steps = round_up(g.K, 4) / how.group(), panel_bytes = steps * PANEL_BYTES;
-  const long num_panels = (g.N + COLUMNS - 1) / COLUMNS;
-  const long code_bytes = how.is_words ? 2 : 1;
-  const long fitting = std::max(1L, BLOCK_BYTES / std::max<long>(1, g.K * code_bytes) / ROWS) * ROWS;
-
-  auto pack = [&](const uint8_t* b, char* panels, float* sums, long p) {
-    pack_panel(g, b, p * COLUMNS, how.is_words, panels + p * panel_bytes, sums + p * COLUMNS);
-  };
-  const long num_batches = g.num_outer * g.num_inner;
-  if (num_batches > 1) {
-    parallel_for(num_batches, int(g.num_threads), [&](long i) {
-      char* panels = static_cast<char*>(workspace(SECOND, num_panels * panel_bytes));
-      std::vector<float> sums(num_panels * COLUMNS);
-      const long outer = i / g.num_inner, inner = i % g.num_inner;
-      const uint8_t* a = g.a + outer * g.a_outer + inner * g.a_inner;
-      const uint8_t* b = g.b + outer * g.b_outer + inner * g.b_inner;
-      for (long p = 0; p < num_panels; ++p) pack(b, panels, sums.data(), p);
-      const Scales scales(g, sums.data());
-      for (long m = 0; m < g.M; m += fitting)
-        multiply_rows(g, how, {panels, panel_bytes, g.N}, scales, a,
-                      g.out + i * g.M * g.N, m, std::min<long>(g.M, m + fitting));
-    });
-    return;
-  }
-  char* panels = static_cast<char*>(workspace(SECOND, num_panels * panel_bytes));
-  std::vector<float> sums(num_panels * COLUMNS);
-  parallel_for(num_panels, int(g.num_threads), [&](long p) { pack(g.b, panels, sums.data(), p); });
-  const Scales scales(g, sums.data());
-  // enough blocks of rows for every thread, then of columns
-  const long share = round_up((g.M + g.num_threads - 1) / g.num_threads, ROWS);
-  const long rows = std::min(fitting, share), num_rows = (g.M + rows - 1) / rows;
-  const long wanted = num_rows >= 2 * g.num_threads ? 1 : (2 * g.num_threads + num_rows - 1) / num_rows;
-  const long parts = std::max(1L, std::min<long>(wanted, num_panels / 2));
-  const long width = round_up((num_panels + parts - 1) / parts, 2);
-  const long num_parts = (num_panels + width - 1) / width;
-  parallel_for(num_rows * num_parts, int(g.num_threads), [&](long task) {
-    const long m = task / num_parts * rows, p = task % num_parts * width, n = p * COLUMNS;
-    const Columns columns{panels + p * panel_bytes, panel_bytes,
-                          std::min<long>(g.N - n, width * COLUMNS)};
-    Gemm part = g;
-    part.out += n;
-    Scales shifted = scales;
-    shifted.scale.erase(shifted.scale.begin(), shifted.scale.begin() + n);
-    shifted.slope.erase(shifted.slope.begin(), shifted.slope.begin() + n);
-    shifted.constant.erase(shifted.constant.begin(), shifted.constant.begin() + n);
-    multiply_rows(part, how, columns, shifted, g.a, part.out, m, std::min<long>(g.M, m + rows));
-  });
-}
-
-
-namespace {
-
-// |scale[k] * b[k][c] + offset[k]|, the largest over k of each of 16 columns.
-BITCYCLE_INLINE void find_largest_body(const uint8_t* b, long b_k, long num_k, const float* scale,
-                                       const float* offset, float* largest) {
-  for (long k = 0; k < num_k; ++k) {
-    const float s = scale[k], o = offset[k];
-    const uint8_t* row = b + k * b_k;
-    for (int c = 0; c < COLUMNS; ++c) {
-      const float v = std::fabs(s * float(row[c]) + o);
-      largest[c] = v > largest[c] ? v : largest[c];
-    }
-  }
-}
-BITCYCLE_FOR_EACH_ISA(find_largest,
-                      (const uint8_t* b, long b_k, long num_k, const float* scale,
-                       const float* offset, float* largest),
-                      (b, b_k, num_k, scale, offset, largest))
-
-BITCYCLE_INLINE void fold_panel_body(const uint8_t* b, long b_k, long num_k, const float* scale,
-                                     const float* offset, const float* per_step, int16_t* out,
-                                     int32_t* sums) {
-  for (long k = 0; k < num_k; ++k) {
-    const float s = scale[k], o = offset[k];
-    const uint8_t* row = b + k * b_k;
-    int16_t* to = out + k / 2 * 32 + k % 2;
-    for (int c = 0; c < COLUMNS; ++c) {
-      const int32_t f = int32_t(std::nearbyint((s * float(row[c]) + o) * per_step[c]));
-      to[2 * c] = int16_t(f);
-      sums[c] += f;
-    }
-  }
-}
-BITCYCLE_FOR_EACH_ISA(fold_panel,
-                      (const uint8_t* b, long b_k, long num_k, const float* scale,
-                       const float* offset, const float* per_step, int16_t* out, int32_t* sums),
-                      (b, b_k, num_k, scale, offset, per_step, out, sums))
-
-BITCYCLE_INLINE void widen_centred_body(const uint8_t* x, long n, int16_t shift, int16_t* out) {
+BITCYCLE_INLINE void widen_row_body(const uint8_t* x, long n, int shift, int16_t* out) {
   for (long i = 0; i < n; ++i) out[i] = int16_t(x[i] - shift);
 }
-BITCYCLE_FOR_EACH_ISA(widen_centred, (const uint8_t* x, long n, int16_t shift, int16_t* out),
+BITCYCLE_FOR_EACH_ISA(widen_row, (const uint8_t* x, long n, int shift, int16_t* out),
                       (x, n, shift, out))
+
+// Four rows of bytes as one of groups, or two as one of words.
+BITCYCLE_INLINE void join_four_body(const uint8_t* const* x, long n, uint32_t* out) {
+  const uint8_t *a = x[0], *b = x[1], *c = x[2], *d = x[3];
+  for (long i = 0; i < n; ++i)
+    out[i] = uint32_t(a[i]) | uint32_t(b[i]) << 8 | uint32_t(c[i]) << 16 | uint32_t(d[i]) << 24;
+}
+BITCYCLE_FOR_EACH_ISA(join_four, (const uint8_t* const* x, long n, uint32_t* out), (x, n, out))
+
+BITCYCLE_INLINE void join_two_body(const uint8_t* const* x, long n, int shift, uint32_t* out) {
+  const uint8_t *a = x[0], *b = x[1];
+  for (long i = 0; i < n; ++i)
+    out[i] = (uint32_t(a[i] - shift) & 0xFFFF) | uint32_t(b[i] - shift) << 16;
+}
+BITCYCLE_FOR_EACH_ISA(join_two, (const uint8_t* const* x, long n, int shift, uint32_t* out),
+                      (x, n, shift, out))
+
+BITCYCLE_INLINE void add_row_body(const uint8_t* x, long n, uint32_t* sums) {
+  for (long i = 0; i < n; ++i) sums[i] += x[i];
+}
+BITCYCLE_FOR_EACH_ISA(add_row, (const uint8_t* x, long n, uint32_t* sums), (x, n, sums))
+
+// Rows of a matrix in the form that tiles read; `shift` is subtracted from words.
+struct First {
+  const uint8_t* x;
+  long row, k;  // strides
+  long K;
+  int shift;
+  bool is_words, needs_sums;
+
+  void load(Rows& rows, bool is_last) const {
+    rows.num_steps = round_up(K, 4) / (is_words ? 2 : 4);
+    if (k == 1 && (is_words || row >= 4))
+      is_words ? widen(rows) : point(rows, is_last);
+    else if (row == 1)
+      join(rows);
+    else
+      copy(rows.count).load(rows, true);
+    for (long r = rows.count; r < round_up(rows.count, ROWS); ++r) rows.at[r] = rows.at[0];
+  }
+
+ private:
+  First copy(long count) const {
+    const long length = round_up(K, 4);
+    uint8_t* out = new_array<uint8_t>(SMALL, count * length);
+    for (long r = 0; r < count; ++r)
+      for (long i = 0; i < K; ++i) out[r * length + i] = x[r * row + i * k];
+    return {out, length, 1, K, shift, is_words, needs_sums};
+  }
+
+  void point(Rows& rows, bool is_last) const {
+    rows.row_step = 4;
+    for (long r = 0; r < rows.count; ++r) {
+      rows.at[r] = x + r * row;
+      if (needs_sums) sum_row(x + r * row, K, rows.sums + r);
+    }
+    if (!is_last || K % 4 == 0) return;
+    const long length = round_up(K, 4);  // nothing may be read behind the last row
+    rows.at[rows.count - 1] =
+        std::memcpy(new_array<char>(FIRST, length), rows.at[rows.count - 1], K);
+  }
+
+  void widen(Rows& rows) const {
+    const long length = round_up(K, 4);
+    int16_t* out = new_array<int16_t>(FIRST, rows.count * length);
+    rows.row_step = 4;
+    for (long r = 0; r < rows.count; ++r, out += length) {
+      widen_row(x + r * row, K, shift, out);
+      for (long i = K; i < length; ++i) out[i] = 0;
+      rows.at[r] = out;
+      if (needs_sums) sum_row(x + r * row, K, rows.sums + r);
+    }
+  }
+
+  void join(Rows& rows) const {
+    const long n = rows.count, group = is_words ? 2 : 4;
+    uint32_t* out = new_array<uint32_t>(FIRST, rows.num_steps * n);
+    uint8_t* none = new_array<uint8_t>(SMALL, n);  // rows behind the last k
+    std::memset(none, shift, n);
+    for (long s = 0; s < rows.num_steps; ++s) {
+      const uint8_t* from[4];
+      for (long i = 0; i < group; ++i) from[i] = s * group + i < K ? x + (s * group + i) * k : none;
+      if (is_words)
+        join_two(from, n, shift, out + s * n);
+      else
+        join_four(from, n, out + s * n);
+    }
+    rows.row_step = 4 * n;
+    for (long r = 0; r < n; ++r) rows.at[r] = out + r;
+    if (needs_sums) sum_joined(rows);
+  }
+
+  void sum_joined(Rows& rows) const {
+    const long n = rows.count;
+    uint32_t* part = new_array<uint32_t>(SMALL, n);
+    double* total = new_array<double>(SUMS, n);
+    std::fill_n(total, n, 0.0);
+    for (long i = 0; i < K;) {
+      std::fill_n(part, n, 0);
+      for (const long end = std::min(K, i + (1 << 24)); i < end; ++i) add_row(x + i * k, n, part);
+      for (long r = 0; r < n; ++r) total[r] += part[r];
+    }
+    for (long r = 0; r < n; ++r) rows.sums[r] = float(total[r]);
+  }
+};
+
+// ---- the product ----------------------------------------------------------------------------
+
+// The terms of each column, in the workspace of the calling thread.
+struct Terms {
+  float *scale, *slope, *constant;
+};
+
+Terms new_terms(long N) {
+  float* memory = new_array<float>(SCALES, 3 * N);
+  return {memory, memory + N, memory + 2 * N};
+}
+
+Terms find_terms(const Gemm& g, const int64_t* sums) {
+  const Terms terms = new_terms(g.N);
+  const float sa = *g.a_scale, oa = *g.a_offset, half = *g.b_half;
+  for (long n = 0; n < g.N; ++n) {
+    const long s = g.b_scales == 1 ? 0 : n;
+    const float sb = g.b_scale[s], ob = g.b_offset[s] + half * sb;
+    terms.scale[n] = sa * sb;
+    terms.slope[n] = sa * ob;
+    terms.constant[n] =
+        oa * (sb * float(sums[n]) + float(g.K) * ob) + (g.bias ? g.bias[n] : 0.0f);
+  }
+  return terms;
+}
+
+Terms find_folded_terms(const Gemm& g, const Second& second) {
+  Terms terms = new_terms(g.N);
+  const double sa = *g.a_scale, oa = double(*g.a_offset) + double(*g.a_half) * sa;
+  for (long n = 0; n < g.N; ++n) {
+    const double unit = second.units[n];
+    const double constant = g.a_scales > 1 ? second.constants[n] : oa * unit * double(second.sums[n]);
+    terms.scale[n] = g.a_scales > 1 ? float(unit) : float(sa * unit);
+    terms.constant[n] = float(constant + (g.bias ? g.bias[n] : 0.0f));
+  }
+  terms.slope = nullptr;
+  return terms;
+}
+
+// Rows [m0, m1) times the columns from `first` on.
+void multiply_block(const Gemm& g, const Arithmetic& how, const First& whole, const Second& second,
+                    const Terms& terms, float* out, long m0, long m1, long first, long count) {
+  static const long NO_OFFSET = 0;
+  First part = whole;
+  part.x += m0 * part.row;
+  Rows rows = new_rows(m1 - m0);
+  rows.taps = &NO_OFFSET, rows.num_taps = 1;
+  part.load(rows, m1 == g.M);
+  for (long r = 0; r < rows.count; ++r) {
+    rows.constants[r] = terms.constant + first;
+    rows.out[r] = out + (m0 + r) * g.N + first;
+  }
+  multiply(how, rows,
+           {second.panels + first / COLUMNS * second.panel_bytes, second.panel_bytes, count,
+            terms.scale + first, terms.slope ? terms.slope + first : nullptr});
+}
+
+// Rows that are multiplied with all columns before the next ones are loaded.
+long rows_of_block(const Gemm& g, const Arithmetic& how) {
+  const long by_first = ROWS_BYTES / (g.K * how.code_bytes()), by_out = OUT_BYTES / (4 * g.N);
+  return std::max<long>(4, std::min(by_first, std::max<long>(by_out, 48)) / ROWS) * ROWS;
+}
+
+void multiply_alone(const Gemm& g, const Arithmetic& how, const First& first, const Second& second,
+                    const Terms& terms, float* out) {
+  const long block = rows_of_block(g, how);
+  for (long m = 0; m < g.M; m += block)
+    multiply_block(g, how, first, second, terms, out, m, std::min<long>(g.M, m + block), 0, g.N);
+}
+
+// Blocks of rows; where these are few, blocks of columns too.
+void multiply_together(const Gemm& g, const Arithmetic& how, const First& first,
+                       const Second& second, const Terms& terms, float* out) {
+  const long wanted = g.num_threads == 1 ? 1 : 2 * g.num_threads;
+  const long share = g.M < 48 * g.num_threads ? g.M : divide_up(g.M, g.num_threads);
+  const long rows = std::min(rows_of_block(g, how), round_up(share, ROWS));
+  const long num_rows = divide_up(g.M, rows);
+  const long parts = std::max(1L, std::min(divide_up(wanted, num_rows), second.num_panels / 2));
+  const long width = round_up(divide_up(second.num_panels, parts), 2) * COLUMNS;
+  const long num_parts = divide_up(g.N, width);
+  parallel_for(num_rows * num_parts, int(g.num_threads), [&](long task) {
+    const long m = task / num_parts * rows, n = task % num_parts * width;
+    multiply_block(g, how, first, second, terms, out, m, std::min<long>(g.M, m + rows), n,
+                   std::min<long>(g.N - n, width));
+  });
+}
 
 }  // namespace
 
-// As `gemm`, where the second operand has a scale for each k, the axis that is summed over. Its
-// values are rounded once more, to 16 bits with one scale per column, and multiplied as words:
-//
-//   value(B)[k][n] = b_scale[k] * b[k][n] + b_offset[k]  ~  step[n] * f[k][n],  |f| <= 32767
+void pack(const Gemm& g) {
+  const Arithmetic how = choose_bytes_or_words(*g.a_half, *g.b_half);
+  pack_second(g, how, g.b, lay_out(g, how, g.packed), g.num_threads);
+}
+
+void gemm(const Gemm& g) {
+  const Arithmetic how = choose_bytes_or_words(*g.a_half, *g.b_half);
+  const First first{g.a, g.a_row, g.a_k, g.K, 0, how.is_words, true};
+  const long num_batches = g.num_outer * g.num_inner;
+  const bool is_shared = g.packed || num_batches == 1 || (g.b_outer == 0 && g.b_inner == 0);
+  Second second{};
+  if (is_shared) {
+    void* memory = g.packed ? g.packed : workspace(SECOND, second_bytes(g, how));
+    second = lay_out(g, how, memory);
+    if (!g.packed) pack_second(g, how, g.b, second, g.num_threads);
+  }
+  auto batch = [&](long i, bool is_alone) {
+    const long outer = i / g.num_inner, inner = i % g.num_inner;
+    First a = first;
+    a.x += outer * g.a_outer + inner * g.a_inner;
+    Second b = second;
+    if (!is_shared) {
+      b = lay_out(g, how, workspace(SECOND, second_bytes(g, how)));
+      pack_second(g, how, g.b + outer * g.b_outer + inner * g.b_inner, b,
+                  is_alone ? 1 : g.num_threads);
+    }
+    const Terms terms = find_terms(g, b.sums);
+    (is_alone ? multiply_alone : multiply_together)(g, how, a, b, terms, g.out + i * g.M * g.N);
+  };
+  if (num_batches < g.num_threads || g.num_threads == 1)
+    for (long i = 0; i < num_batches; ++i) batch(i, false);
+  else
+    parallel_for(num_batches, int(g.num_threads), [&](long i) { batch(i, true); });
+}
+
+void pack_folded(const Gemm& g) {
+  fold_second(g, lay_out(g, folded(128), g.packed));
+}
+
 void gemm_folded(const Gemm& g) {
-  if (g.M == 0 || g.N == 0) return;
-  const Arithmetic how = folded();
-  const long K4 = round_up(g.K, 4), steps = K4 / 2, panel_bytes = steps * PANEL_BYTES;
-  const long num_panels = (g.N + COLUMNS - 1) / COLUMNS;
-  char* panels = static_cast<char*>(workspace(SECOND, num_panels * panel_bytes));
-  std::vector<float> scale(num_panels * COLUMNS), constant(num_panels * COLUMNS);
-  const std::vector<float> slope(num_panels * COLUMNS);
-  const float sa = *g.a_scale, half = *g.a_half, oa = *g.a_offset + half * sa;
-  parallel_for(num_panels, int(g.num_threads), [&](long p) {
-    const long first = p * COLUMNS, num = std::min<long>(COLUMNS, g.N - first);
-    const uint8_t* b = g.b + first * g.b_row;
-    long b_k = g.b_k;
-    if (num < COLUMNS || g.b_row != 1) {  // a copy of whole rows
-      uint8_t* copy = static_cast<uint8_t*>(workspace(SMALL, g.K * COLUMNS));
-      std::memset(copy, 0, g.K * COLUMNS);
-      for (long k = 0; k < g.K; ++k)
-        for (long c = 0; c < num; ++c) copy[k * COLUMNS + c] = b[c * g.b_row + k * g.b_k];
-      b = copy, b_k = COLUMNS;
-    }
-    float largest[COLUMNS] = {}, per_step[COLUMNS];
-    int32_t sums[COLUMNS] = {};
-    find_largest(b, b_k, g.K, g.b_scale, g.b_offset, largest);
-    for (int c = 0; c < COLUMNS; ++c) per_step[c] = largest[c] > 0 ? 32767.0f / largest[c] : 0.0f;
-    int16_t* panel = reinterpret_cast<int16_t*>(panels + p * panel_bytes);
-    if (g.K < K4) std::memset(panel + g.K / 2 * 32, 0, panel_bytes - g.K / 2 * PANEL_BYTES);
-    fold_panel(b, b_k, g.K, g.b_scale, g.b_offset, per_step, panel, sums);
-    for (int c = 0; c < COLUMNS; ++c) {
-      const float step = largest[c] / 32767.0f;
-      scale[first + c] = sa * step;
-      constant[first + c] = oa * step * float(sums[c]) + (g.bias && c < num ? g.bias[first + c] : 0.0f);
-    }
-  });
-  const long fitting = std::max(1L, BLOCK_BYTES / (K4 * 2) / ROWS) * ROWS;
-  const long share = round_up((g.M + g.num_threads - 1) / g.num_threads, ROWS);
-  const long rows = std::min(fitting, share), num_rows = (g.M + rows - 1) / rows;
-  parallel_for(num_rows, int(g.num_threads), [&](long task) {
-    static const long NO_OFFSET = 0;
-    const long m0 = task * rows, count = std::min<long>(rows, g.M - m0), padded = round_up(count, ROWS);
-    int16_t* a = static_cast<int16_t*>(workspace(FIRST, count * K4 * 2));
-    std::vector<const void*> at(padded, a);
-    std::vector<float> none(padded);
-    std::vector<const float*> constants(padded, constant.data());
-    std::vector<float*> out(padded);
-    for (long r = 0; r < count; ++r) {
-      const uint8_t* x = g.a + (m0 + r) * g.a_row;
-      int16_t* to = a + r * K4;
-      if (g.a_k == 1)
-        widen_centred(x, g.K, int16_t(half), to);
-      else
-        for (long k = 0; k < g.K; ++k) to[k] = int16_t(x[k * g.a_k] - int(half));
-      for (long k = g.K; k < K4; ++k) to[k] = 0;
-      at[r] = to, out[r] = g.out + (m0 + r) * g.N;
-    }
-    multiply(how, {at.data(), count, &NO_OFFSET, 1, steps, 4}, {panels, panel_bytes, g.N},
-             {scale.data(), slope.data(), none.data(), constants.data(), out.data()});
-  });
+  const Arithmetic how = folded(*g.a_half);
+  const First first{g.a, g.a_row, g.a_k, g.K, int(*g.a_half), true, false};
+  const Second second =
+      lay_out(g, how, g.packed ? g.packed : workspace(SECOND, second_bytes(g, how)));
+  if (!g.packed) fold_second(g, second);
+  multiply_together(g, how, first, second, find_folded_terms(g, second), g.out);
 }
 
 }  // namespace bitcycle
 
-BITCYCLE_API int bitcycle_gemm(const bitcycle::Gemm* g) {
+namespace {
+
+int call(void (*function)(const bitcycle::Gemm&), const bitcycle::Gemm* g) {
   try {
-    bitcycle::gemm(*g);
+    function(*g);
     return 0;
   } catch (...) {
     return 1;
   }
 }
 
+}  // namespace
+
+BITCYCLE_API int bitcycle_gemm(const bitcycle::Gemm* g) { return call(bitcycle::gemm, g); }
 BITCYCLE_API int bitcycle_gemm_folded(const bitcycle::Gemm* g) {
-  try {
-    bitcycle::gemm_folded(*g);
-    return 0;
-  } catch (...) {
-    return 1;
-  }
+  return call(bitcycle::gemm_folded, g);
 }
-
-BITCYCLE_API const char* bitcycle_tiles(const char* name) {
-  if (name && !bitcycle::choose_tiles(name)) return nullptr;
-  return bitcycle::tiles().name;
+BITCYCLE_API int bitcycle_pack(const bitcycle::Gemm* g) { return call(bitcycle::pack, g); }
+BITCYCLE_API int bitcycle_pack_folded(const bitcycle::Gemm* g) {
+  return call(bitcycle::pack_folded, g);
 }

@@ -1,23 +1,29 @@
 #pragma once
 #include <cstdint>
-#include <vector>
 
 namespace bitcycle {
 
+// out = values(A) values(B)^T + bias: (M, K) x (N, K)^T, for a grid of batches.
 struct Gemm {
   const uint8_t *a, *b;
   const float *a_scale, *a_offset, *a_half;
   const float *b_scale, *b_offset, *b_half;
   const float* bias;  // or null
-  float* out;
-  int64_t num_outer, num_inner;  // batches, as a grid: (images, heads) of a transposed view
+  float* out;         // contiguous
+  void* packed;       // B as `pack` wrote it, or null
+  int64_t num_outer, num_inner;  // batches: (images, heads) of a transposed view
   int64_t a_outer, a_inner, b_outer, b_inner;
   int64_t M, N, K;
-  int64_t a_row, a_k, b_row, b_k;  // the result is contiguous
-  int64_t b_scales;  // N, or 1 for one scale
+  int64_t a_row, a_k, b_row, b_k;
+  int64_t a_scales, b_scales;  // 1, N (of B), or K in a folded product
   int64_t num_threads;
 };
 
 void gemm(const Gemm& g);
+void pack(const Gemm& g);  // B into g.packed
+
+// The same where B has a scale for each k, and A one or also one for each k. No batches.
+void gemm_folded(const Gemm& g);
+void pack_folded(const Gemm& g);
 
 }  // namespace bitcycle

@@ -1,6 +1,7 @@
 #include "parallel.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 
 #include <cstdlib>
 #include <new>
@@ -10,7 +11,11 @@ namespace {
 
 using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
 
+// The pool's threads do not survive a fork, and libgomp would wait for them: a child runs alone.
+bool is_forked = false;
+
 Parallel find_pool() {
+  pthread_atfork(nullptr, nullptr, [] { is_forked = true; });
   return reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
 }
 
@@ -27,20 +32,24 @@ struct Memory {
 
 }  // namespace
 
-bool has_pool() { return pool() != nullptr; }
+bool has_pool() { return pool() != nullptr && !is_forked; }
 
 void detail::run(void (*body)(void*), void* data, int num_threads) {
   pool()(body, data, unsigned(num_threads), 0);
 }
 
-void* workspace(int slot, size_t bytes) {
+void* workspace(Slot slot, size_t bytes) {
   thread_local Memory memory[NUM_SLOTS];
   Memory& m = memory[slot];
   if (bytes + 64 > m.size) {
     std::free(m.at);
+    m.at = nullptr;
     m.size = (bytes + 64 + bytes / 4 + 4095) / 4096 * 4096;
     m.at = std::aligned_alloc(64, m.size);
-    if (!m.at) throw std::bad_alloc();
+    if (!m.at) {
+      m.size = 0;
+      throw std::bad_alloc();
+    }
   }
   return m.at;
 }

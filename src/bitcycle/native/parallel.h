@@ -2,6 +2,7 @@
 #pragma once
 #include <atomic>
 #include <cstddef>
+#include <new>
 
 namespace bitcycle {
 
@@ -20,20 +21,31 @@ void parallel_for(long num_tasks, int num_threads, const Body& body) {
   }
   struct Shared {
     std::atomic<long> next;
+    std::atomic<bool> has_failed;
     long num_tasks;
     const Body& body;
-  } shared{{0}, num_tasks, body};
+  } shared{{0}, {false}, num_tasks, body};
   detail::run(
       [](void* data) {
         auto& s = *static_cast<Shared*>(data);
-        for (long task; (task = s.next.fetch_add(1, std::memory_order_relaxed)) < s.num_tasks;)
-          s.body(task);
+        try {
+          for (long task; (task = s.next.fetch_add(1, std::memory_order_relaxed)) < s.num_tasks;)
+            s.body(task);
+        } catch (...) {  // an exception must not leave a thread of the pool
+          s.has_failed = true;
+        }
       },
       &shared, int(num_tasks < num_threads ? num_tasks : num_threads));
+  if (shared.has_failed) throw std::bad_alloc();
 }
 
 // Memory of the calling thread, kept for its next call; aligned to 64 bytes, with 64 to spare.
-void* workspace(int slot, size_t bytes);
-constexpr int FIRST = 0, SECOND = 1, SUMS = 2, SMALL = 3, NUM_SLOTS = 4;
+enum Slot { FIRST, SECOND, SUMS, SCALES, ROW_ARRAYS, SMALL, NUM_SLOTS };
+void* workspace(Slot slot, size_t bytes);
+
+template <typename T>
+T* new_array(Slot slot, long count) {
+  return static_cast<T*>(workspace(slot, size_t(count) * sizeof(T)));
+}
 
 }  // namespace bitcycle

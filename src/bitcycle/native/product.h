@@ -8,16 +8,25 @@ namespace bitcycle {
 
 // How two operands are multiplied: chosen by the bits of the step.
 struct Arithmetic {
-  bool is_words;    // int16 codes, else bytes
-  long widen;       // steps that 16-bit sums hold (bytes on AVX2)
-  long max_steps;   // steps that 32-bit sums hold
-  int group() const { return is_words ? 2 : 4; }    // codes of a step
+  bool is_words;   // int16 codes, else bytes
+  long widen;      // steps that 16-bit sums hold (bytes on AVX2)
+  long max_steps;  // steps that 32-bit sums hold
+  int group() const { return is_words ? 2 : 4; }  // codes of a step
+  int code_bytes() const { return is_words ? 2 : 1; }
 };
-Arithmetic choose_bytes_or_words(float a_levels, float b_half);
-Arithmetic folded();  // 16-bit values times bytes: sums hold 255 steps
 
+// Unsigned codes up to 2 * a_half - 1 times codes that are centred around b_half.
+Arithmetic choose_bytes_or_words(float a_half, float b_half);
+
+// Codes that are centred around `half` times values that were folded to 16 bits.
+Arithmetic folded(float half);
+
+// Row r starts at[r]. There are enough pointers (to anything readable) to fill the last tile.
 struct Rows {
-  const void* const* at;  // of each row, then of enough rows (any) to fill the last tile
+  const void** at;
+  float* sums;              // of each row's codes; unused without a slope
+  const float** constants;  // of each row: one for every column
+  float** out;
   long count;
   const long* taps;
   long num_taps, num_steps, row_step;
@@ -27,18 +36,16 @@ struct Columns {
   const char* panels;
   long panel_bytes;
   long count;
+  const float *scale, *slope;  // slope may be null
 };
 
-// out[r][c] = sums * scale[c] + (row_sums[r] * slope[c] + constants[r][c])
-struct Finish {
-  const float *scale, *slope;
-  const float* row_sums;
-  const float* const* constants;
-  float* const* out;
-};
+// out[r][c] = scale[c] * (row . column) + (sums[r] * slope[c] + constants[r][c])
+void multiply(const Arithmetic& how, const Rows& rows, const Columns& columns);
 
-void multiply(const Arithmetic& how, const Rows& rows, const Columns& columns, const Finish& finish);
+// Arrays for `count` rows, in the workspace of the calling thread.
+Rows new_rows(long count);
 
 inline long round_up(long n, long to) { return (n + to - 1) / to * to; }
+inline long divide_up(long n, long by) { return (n + by - 1) / by; }
 
 }  // namespace bitcycle

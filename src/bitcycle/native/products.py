@@ -112,7 +112,8 @@ def conv_grad_input(
 ) -> Tensor:
     """Compute the gradient for the map of `in_size` (C, H, W) from the error (N, K, Ho, Wo).
 
-    The weight's scales lie on the axis that is summed over: see `gemm_folded`.
+    The weight's scales lie on the axis that is summed over: see `gemm_folded`. The error has one
+    scale, or one for each of the N maps.
     """
     if torch.compiler.is_compiling():
         return _conv_grad_input_op(*e, *w, in_size, stride, padding, dilation, groups)
@@ -138,8 +139,9 @@ def conv_grad_weight(
 #
 # Arguments are a C struct of pointers, then of 64-bit numbers: `Gemm` of gemm.h, `Conv` of conv.h.
 
-_GEMM = struct.Struct("@10P15q")
-_CONV = struct.Struct("@14P22q")
+_GEMM = struct.Struct("@11P16q")
+_NO_GRID = (1, 1, 0, 0, 0, 0)
+_CONV = struct.Struct("@14P23q")
 
 
 def _call(name: str, arguments: bytes) -> None:
@@ -178,14 +180,14 @@ def _gemm(
     packed: Tensor | None,
 ) -> Tensor:
     if x.dim() == y.dim() == 2:
-        batch, grid = torch.Size(), (1, 1, 0, 0, 0, 0)
+        batch, grid = torch.Size(), _NO_GRID
     else:
         batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])  # type: ignore[no-untyped-call]
         x, y = _as_grid(x, batch), _as_grid(y, batch)
         grid = (*x.shape[:2], *x.stride()[:2], *y.stride()[:2])
     shape = (*batch, x.shape[-2], y.shape[-2])
     floats = _floats(x_scale, x_offset, x_half, y_scale, y_offset, y_half)
-    return _multiply("bitcycle_gemm", x, y, floats, bias, shape, grid)
+    return _multiply("bitcycle_gemm", x, y, floats, bias, packed, shape, grid)
 
 
 def _gemm_folded(
@@ -201,9 +203,11 @@ def _gemm_folded(
     packed: Tensor | None,
 ) -> Tensor:
     K = x.shape[1]
+    if x_scale.numel() > 1:
+        packed = None  # it has no room for the scales of x
     floats = _floats(x_scale, x_offset, x_half, y_scale.expand(K), y_offset.expand(K), y_half)
     shape = (x.shape[0], y.shape[0])
-    return _multiply("bitcycle_gemm_folded", x, y, floats, bias, shape, (1, 1, 0, 0, 0, 0))
+    return _multiply("bitcycle_gemm_folded", x, y, floats, bias, packed, shape, _NO_GRID)
 
 
 def _as_grid(codes: Tensor, batch: torch.Size) -> Tensor:
@@ -220,6 +224,7 @@ def _multiply(
     y: Tensor,
     floats: list[Tensor],
     bias: Tensor | None,
+    packed: Tensor | None,
     shape: tuple[int, ...],
     grid: tuple[int, ...],
 ) -> Tensor:
@@ -228,31 +233,49 @@ def _multiply(
     out = torch.empty(shape, dtype=torch.float32, device=x.device)
     if not K or not out.numel():
         return _nothing(shape, bias, x)
-    num_scales = floats[3].numel()
+    scales = (floats[0].numel(), floats[3].numel())
     if bias is not None:
         floats += _floats(bias)
-    pointers = _pointers(floats)
+    pointers = [t.data_ptr() for t in floats]
     if bias is None:
         pointers.append(0)
-    x_row, x_k = x.stride()[-2:]
-    y_row, y_k = y.stride()[-2:]
-    num_threads = torch.get_num_threads()
-    _call(
-        name,
-        _GEMM.pack(
-            *(x.data_ptr(), y.data_ptr(), *pointers, out.data_ptr(), *grid),
-            *(M, N, K, x_row, x_k, y_row, y_k, num_scales, num_threads),
-        ),
-    )
+    pointers += (out.data_ptr(), 0 if packed is None else packed.data_ptr())
+    strides = (*x.stride()[-2:], *y.stride()[-2:])
+    sizes = (M, N, K, *strides, *scales, torch.get_num_threads())
+    _call(name, _GEMM.pack(x.data_ptr(), y.data_ptr(), *pointers, *grid, *sizes))
     return out
 
 
+def _packed_bytes(y: Tensor) -> int:
+    """Size of `Second` in gemm.cpp: 16 columns at a time, K in fours, at most two bytes a code."""
+    N, K = y.shape
+    columns = (N + 15) // 16 * 16
+    return columns * (24 + (K + 3) // 4 * 8)
+
+
 def _pack(x_half: Tensor, y: Tensor, y_scale: Tensor, y_offset: Tensor, y_half: Tensor) -> Tensor:
-    return y.new_empty(0)
+    out = y.new_empty(_packed_bytes(y))
+    x_half, y_half = _floats(x_half, y_half)
+    if y.numel():
+        pointers = (0, 0, x_half.data_ptr(), 0, 0, y_half.data_ptr(), 0, 0, out.data_ptr())
+        _pack_into("bitcycle_pack", y, pointers, 1)
+    return out
 
 
 def _pack_folded(y: Tensor, y_scale: Tensor, y_offset: Tensor, y_half: Tensor) -> Tensor:
-    return y.new_empty(0)
+    out = y.new_empty(_packed_bytes(y))
+    K = y.shape[1]
+    scale, offset = _floats(y_scale.expand(K), y_offset.expand(K))
+    if y.numel():
+        pointers = (0, 0, 0, scale.data_ptr(), offset.data_ptr(), 0, 0, 0, out.data_ptr())
+        _pack_into("bitcycle_pack_folded", y, pointers, K)
+    return out
+
+
+def _pack_into(name: str, y: Tensor, pointers: tuple[int, ...], num_scales: int) -> None:
+    N, K = y.shape
+    sizes = (0, N, K, 0, 0, *y.stride(), 1, num_scales, torch.get_num_threads())
+    _call(name, _GEMM.pack(0, y.data_ptr(), *pointers, *_NO_GRID, *sizes))
 
 
 def _channels_last(codes: Tensor) -> Tensor:
@@ -292,7 +315,7 @@ def _conv_output(
         floats += _floats(bias)
         pointers[12] = floats[-1].data_ptr()
     sizes = (N, H, W, C, *out_size, K, kh, kw, *stride, *padding, *dilation, groups)
-    last = (*w.stride(), w_scale.numel(), torch.get_num_threads())
+    last = (*w.stride(), w_scale.numel(), 1, torch.get_num_threads())
     _call("bitcycle_conv_output", _CONV.pack(*pointers, *sizes, *last))
     return out
 
@@ -320,7 +343,7 @@ def _conv_grad_input(
     floats = _floats(w_scale, w_offset, w_half, e_scale, e_offset, e_half)
     pointers = (0, w.data_ptr(), e.data_ptr(), 0, 0, 0, *_pointers(floats), 0, out.data_ptr())
     sizes = (N, H, W, C, Ho, Wo, K, kh, kw, *stride, *padding, *dilation, groups)
-    last = (*w.stride(), w_scale.numel(), torch.get_num_threads())
+    last = (*w.stride(), w_scale.numel(), e_scale.numel(), torch.get_num_threads())
     _call("bitcycle_conv_grad_input", _CONV.pack(*pointers, *sizes, *last))
     return out
 
@@ -349,7 +372,7 @@ def _conv_grad_weight(
     p = _pointers(floats)
     pointers = (a.data_ptr(), 0, e.data_ptr(), *p[:3], 0, 0, 0, *p[3:], 0, out.data_ptr())
     sizes = (N, H, W, C, Ho, Wo, K, kh, kw, *stride, *padding, *dilation, groups)
-    last = (*out.stride(), 1, torch.get_num_threads())
+    last = (*out.stride(), 1, 1, torch.get_num_threads())
     _call("bitcycle_conv_grad_weight", _CONV.pack(*pointers, *sizes, *last))
     return out
 
@@ -364,11 +387,11 @@ def _gemm_fake(x: Tensor, *others: Any) -> Tensor:
 
 
 def _pack_fake(x_half: Tensor, y: Tensor, *grid: Tensor) -> Tensor:
-    return y.new_empty(0)
+    return y.new_empty(_packed_bytes(y))
 
 
 def _pack_folded_fake(y: Tensor, *grid: Tensor) -> Tensor:
-    return y.new_empty(0)
+    return y.new_empty(_packed_bytes(y))
 
 
 def _conv_output_fake(a: Tensor, *others: Any) -> Tensor:

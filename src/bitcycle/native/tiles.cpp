@@ -10,20 +10,22 @@ namespace {
 
 template <typename A, typename B, int GROUP>
 void multiply_portable(const Tile& t, int num_panels) {
-  const int width = num_panels * COLUMNS;
   for (int p = 0; p < num_panels; ++p) {
     for (int r = 0; r < ROWS; ++r) {
-      const B* b = static_cast<const B*>(t.panels[p]);
-      int32_t* sums = t.sums + r * width + p * COLUMNS;
-      for (long tap = 0; tap < t.num_taps; ++tap) {
+      const char* panel = static_cast<const char*>(t.panels[p]);
+      int32_t sums[COLUMNS] = {};
+      for (long tap = 0; tap < t.num_taps; ++tap, panel += t.panel_gap) {
         const char* row = static_cast<const char*>(t.rows[r]) + t.taps[tap];
-        for (long step = 0; step < t.num_steps; ++step, b += COLUMNS * GROUP, row += t.row_step) {
+        for (long step = 0; step < t.num_steps; ++step, panel += PANEL_BYTES, row += t.row_step) {
           A a[GROUP];
+          B b[COLUMNS * GROUP];
           std::memcpy(a, row, sizeof a);
+          std::memcpy(b, panel, sizeof b);
           for (int c = 0; c < COLUMNS; ++c)
             for (int g = 0; g < GROUP; ++g) sums[c] += int32_t(a[g]) * b[c * GROUP + g];
         }
       }
+      std::memcpy(t.sums + (r * num_panels + p) * COLUMNS, sums, sizeof sums);
     }
   }
 }
@@ -36,7 +38,7 @@ void words_portable(const Tile& t, int num_panels) {
   multiply_portable<int16_t, int16_t, 2>(t, num_panels);
 }
 
-const Tiles PORTABLE{"portable", 1, false, bytes_portable, words_portable};
+const Tiles PORTABLE{"portable", Isa::PORTABLE, 1, false, bytes_portable, words_portable};
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
@@ -56,15 +58,16 @@ const Tiles PORTABLE{"portable", 1, false, bytes_portable, words_portable};
 
 #define TAPS_END                    \
   "add %[row_step], %[k]\n\t"       \
-  "dec %[n]\n\t"                    \
+  "decq %[n]\n\t"                    \
   "jnz 1b\n\t"                      \
-  "dec %[num_taps]\n\t"             \
+  "add %[gap], %[b]\n\t"            \
+  "decq %[num_taps]\n\t"             \
   "jnz 2b\n\t"
 
 #define INPUTS                                                                          \
   [a0] "r"(t.rows[0]), [a1] "r"(t.rows[1]), [a2] "r"(t.rows[2]), [a3] "r"(t.rows[3]),   \
       [a4] "r"(t.rows[4]), [a5] "r"(t.rows[5]), [row_step] "rm"(t.row_step),            \
-      [steps] "rm"(steps), [sums] "r"(t.sums)
+      [steps] "rm"(steps), [gap] "rm"(gap), [sums] "r"(t.sums)
 
 #define CLOBBERS                                                                             \
   "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",   \
@@ -90,56 +93,63 @@ const Tiles PORTABLE{"portable", 1, false, bytes_portable, words_portable};
   Y_ROW(multiply, add, a2, 4, 5) Y_ROW(multiply, add, a3, 6, 7)                          \
   Y_ROW(multiply, add, a4, 8, 9) Y_ROW(multiply, add, a5, 10, 11) TAPS_END
 
-#define Y_WIDEN(i, at)                                    \
+#define Y_STORE(i, at) "vmovdqu %%ymm" #i ", " #at "(%[sums])\n\t"
+
+#define Y_WIDEN(i, at) "vpmaddwd %[ones], %%ymm" #i ", %%ymm" #i "\n\t" Y_STORE(i, at)
+
+#define Y_WIDEN_AND_ADD(i, at)                            \
   "vpmaddwd %[ones], %%ymm" #i ", %%ymm" #i "\n\t"        \
   "vpaddd " #at "(%[sums]), %%ymm" #i ", %%ymm" #i "\n\t" \
-  "vmovdqu %%ymm" #i ", " #at "(%[sums])\n\t"
-
-#define Y_ADD(i, at)                                      \
-  "vpaddd " #at "(%[sums]), %%ymm" #i ", %%ymm" #i "\n\t" \
-  "vmovdqu %%ymm" #i ", " #at "(%[sums])\n\t"
+  Y_STORE(i, at)
 
 alignas(32) const int16_t ONES[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
 
-__attribute__((target("avx2"))) const int8_t* narrow_sums(
-    const Tile& t, const long* taps, long num_taps, long steps, const int8_t* b) {
-  long k, n;
-  asm volatile(Y_LOOP("vpmaddubsw", "vpaddw") ACCUMULATORS(Y_WIDEN)
-               : [b] "+r"(b), [n] "=&r"(n), [k] "=&r"(k), [taps] "+r"(taps),
-                 [num_taps] "+rm"(num_taps)
-               : INPUTS, [ones] "m"(ONES)
-               : CLOBBERS);
-  return b;
-}
+// Sums in 16 bits, then written to, or added to, those in 32 bits.
+#define NARROW_SUMS(name, widen)                                                                \
+  __attribute__((target("avx2"))) const int8_t* name(const Tile& t, const long* taps,           \
+                                                     long num_taps, long steps, long gap,       \
+                                                     const int8_t* b) {                         \
+    long k, n;                                                                                  \
+    asm volatile(Y_LOOP("vpmaddubsw", "vpaddw") ACCUMULATORS(widen)                             \
+                 : [b] "+r"(b), [n] "=&r"(n), [k] "=&r"(k), [taps] "+r"(taps),                  \
+                   [num_taps] "+rm"(num_taps)                                                   \
+                 : INPUTS, [ones] "m"(ONES)                                                     \
+                 : CLOBBERS);                                                                   \
+    return b;                                                                                   \
+  }
+
+NARROW_SUMS(write_sums, Y_WIDEN)
+NARROW_SUMS(add_sums, Y_WIDEN_AND_ADD)
 
 // Sums of pairs stay in 16 bits for `widen` steps, over several taps where these are short.
-__attribute__((target("avx2"))) void bytes_avx2(const Tile& t, int, long widen) {
+void bytes_avx2(const Tile& t, int, long widen) {
   const int8_t* b = static_cast<const int8_t*>(t.panels[0]);
+  auto sum = write_sums;
   if (t.num_steps <= widen) {
     const long group = widen / t.num_steps;
-    for (long tap = 0; tap < t.num_taps; tap += group)
-      b = narrow_sums(t, t.taps + tap, std::min(group, t.num_taps - tap), t.num_steps, b);
+    for (long tap = 0; tap < t.num_taps; tap += group, sum = add_sums)
+      b = sum(t, t.taps + tap, std::min(group, t.num_taps - tap), t.num_steps, t.panel_gap, b);
     return;
   }
-  for (long tap = 0; tap < t.num_taps; ++tap)
-    for (long step = 0; step < t.num_steps; step += widen) {
+  for (long tap = 0; tap < t.num_taps; ++tap, b += t.panel_gap)
+    for (long step = 0; step < t.num_steps; step += widen, sum = add_sums) {
       const long at = t.taps[tap] + step * t.row_step;
-      b = narrow_sums(t, &at, 1, std::min(widen, t.num_steps - step), b);
+      b = sum(t, &at, 1, std::min(widen, t.num_steps - step), 0, b);
     }
 }
 
 __attribute__((target("avx2"))) void words_avx2(const Tile& t, int) {
   const void* b = t.panels[0];
   const long* taps = t.taps;
-  long num_taps = t.num_taps, steps = t.num_steps, k, n;
-  asm volatile(Y_LOOP("vpmaddwd", "vpaddd") ACCUMULATORS(Y_ADD)
+  long num_taps = t.num_taps, steps = t.num_steps, gap = t.panel_gap, k, n;
+  asm volatile(Y_LOOP("vpmaddwd", "vpaddd") ACCUMULATORS(Y_STORE)
                : [b] "+r"(b), [n] "=&r"(n), [k] "=&r"(k), [taps] "+r"(taps),
                  [num_taps] "+rm"(num_taps)
                : INPUTS
                : CLOBBERS);
 }
 
-const Tiles AVX2{"avx2", 1, true, bytes_avx2, words_avx2};
+const Tiles AVX2{"avx2", Isa::AVX2, 1, true, bytes_avx2, words_avx2};
 
 // ---- AVX-512 with VNNI ----------------------------------------------------------------------
 
@@ -158,9 +168,7 @@ const Tiles AVX2{"avx2", 1, true, bytes_avx2, words_avx2};
   Z_ROW(dot, a0, 0, 1) Z_ROW(dot, a1, 2, 3) Z_ROW(dot, a2, 4, 5)                        \
   Z_ROW(dot, a3, 6, 7) Z_ROW(dot, a4, 8, 9) Z_ROW(dot, a5, 10, 11) TAPS_END
 
-#define Z_ADD2(i, at)                                         \
-  "vpaddd 2*" #at "(%[sums]), %%zmm" #i ", %%zmm" #i "\n\t"   \
-  "vmovdqu32 %%zmm" #i ", 2*" #at "(%[sums])\n\t"
+#define Z_STORE2(i, at) "vmovdqu32 %%zmm" #i ", 2*" #at "(%[sums])\n\t"
 
 // One panel: two steps at a time, each with sums of its own, because a sum can only be added to
 // again after five cycles.
@@ -176,37 +184,37 @@ const Tiles AVX2{"avx2", 1, true, bytes_avx2, words_avx2};
   Z_ONE(dot, a3, 9) Z_ONE(dot, a4, 10) Z_ONE(dot, a5, 11)
 #define Z_LOOP1(dot)                                                                    \
   ACCUMULATORS(Z_ZERO) TAPS_BEGIN Z_EVEN(dot)                                           \
-  "dec %[n]\n\t"                                                                        \
+  "decq %[n]\n\t"                                                                        \
   "jz 3f\n\t"                                                                           \
   "add %[row_step], %[k]\n\t" Z_ODD(dot)                                                \
   "add %[row_step], %[k]\n\t"                                                           \
-  "dec %[n]\n\t"                                                                        \
+  "decq %[n]\n\t"                                                                        \
   "jnz 1b\n\t"                                                                          \
   "3:\n\t"                                                                              \
-  "dec %[num_taps]\n\t"                                                                 \
+  "add %[gap], %[b]\n\t"                                                                \
+  "decq %[num_taps]\n\t"                                                                 \
   "jnz 2b\n\t"
-#define Z_ADD1(i, j, at)                                  \
-  "vpaddd %%zmm" #j ", %%zmm" #i ", %%zmm" #i "\n\t"      \
-  "vpaddd " #at "(%[sums]), %%zmm" #i ", %%zmm" #i "\n\t" \
+#define Z_STORE1(i, j, at)                           \
+  "vpaddd %%zmm" #j ", %%zmm" #i ", %%zmm" #i "\n\t" \
   "vmovdqu32 %%zmm" #i ", " #at "(%[sums])\n\t"
-#define Z_ADD1_ALL \
-  Z_ADD1(0, 6, 0) Z_ADD1(1, 7, 64) Z_ADD1(2, 8, 128) Z_ADD1(3, 9, 192) Z_ADD1(4, 10, 256) \
-  Z_ADD1(5, 11, 320)
+#define Z_STORE1_ALL                                                                       \
+  Z_STORE1(0, 6, 0) Z_STORE1(1, 7, 64) Z_STORE1(2, 8, 128) Z_STORE1(3, 9, 192)             \
+  Z_STORE1(4, 10, 256) Z_STORE1(5, 11, 320)
 
 #define VNNI_TILE(name, dot)                                                                  \
   __attribute__((target("avx512f,avx512bw,avx512vnni"))) void name(const Tile& t, int panels) { \
     const char* b = static_cast<const char*>(t.panels[0]);                                    \
     const long* taps = t.taps;                                                                \
-    long num_taps = t.num_taps, steps = t.num_steps, k, n;                                    \
+    long num_taps = t.num_taps, steps = t.num_steps, gap = t.panel_gap, k, n;                 \
     if (panels == 2) {                                                                        \
       const long between = static_cast<const char*>(t.panels[1]) - b;                         \
-      asm volatile(Z_LOOP2(dot) ACCUMULATORS(Z_ADD2)                                          \
+      asm volatile(Z_LOOP2(dot) ACCUMULATORS(Z_STORE2)                                        \
                    : [b] "+r"(b), [n] "=&r"(n), [k] "=&r"(k), [taps] "+r"(taps),              \
                      [num_taps] "+rm"(num_taps)                                               \
                    : INPUTS, [between] "r"(between)                                           \
                    : CLOBBERS);                                                               \
     } else {                                                                                  \
-      asm volatile(Z_LOOP1(dot) Z_ADD1_ALL                                                    \
+      asm volatile(Z_LOOP1(dot) Z_STORE1_ALL                                                  \
                    : [b] "+r"(b), [n] "=&r"(n), [k] "=&r"(k), [taps] "+r"(taps),              \
                      [num_taps] "+rm"(num_taps)                                               \
                    : INPUTS                                                                   \
@@ -219,11 +227,12 @@ VNNI_TILE(words_vnni, "vpdpwssd")
 
 void bytes_vnni(const Tile& t, int num_panels, long) { dot_bytes(t, num_panels); }
 
-const Tiles VNNI{"avx512_vnni", 2, false, bytes_vnni, words_vnni};
+const Tiles VNNI{"avx512_vnni", Isa::AVX512, 2, false, bytes_vnni, words_vnni};
 
 bool has_avx2() { return __builtin_cpu_supports("avx2"); }
 bool has_vnni() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512vnni");
 }
 
@@ -253,6 +262,8 @@ const Tiles* chosen = find_tiles();
 
 const Tiles& tiles() { return *chosen; }
 
+Isa isa() { return chosen->isa; }
+
 bool choose_tiles(const char* name) {
   const Tiles* found = find_tiles(name);
   if (found) chosen = found;
@@ -260,3 +271,10 @@ bool choose_tiles(const char* name) {
 }
 
 }  // namespace bitcycle
+
+// The instruction set in use, after a change to `name` unless that is null; null if this processor
+// has no such set.
+BITCYCLE_API const char* bitcycle_tiles(const char* name) {
+  if (name && !bitcycle::choose_tiles(name)) return nullptr;
+  return bitcycle::tiles().name;
+}

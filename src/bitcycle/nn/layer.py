@@ -34,6 +34,7 @@ from bitcycle.nn.product import (
     flag_nonfinite,
     quantized_product,
 )
+from bitcycle.ops import state
 from bitcycle.ops.noise import hash_ints
 from bitcycle.precision import ROLES, Precision, is_float
 from bitcycle.quantizers.base import Quantizer, Range
@@ -342,9 +343,10 @@ class QuantizedLayer(SwappedModule):
         may_train = self.training or torch.is_grad_enabled()
         takes_noise = "error" in self.quantized_roles or "grad" in self.quantized_roles
         if is_first and takes_noise and may_train and not is_recomputing():
-            self.control[CALL].add_(1)
+            control = state.count_up(self.control, CALL)
             if not torch.compiler.is_compiling():
                 self._written_version = version(self.control)
+            return control
         return self.control.clone()
 
     # -- activation ranges ----------------------------------------------------------------------
@@ -385,13 +387,8 @@ class QuantizedLayer(SwappedModule):
         return within
 
     def _observe(self, index: int, low: Tensor, high: Tensor) -> None:
-        row = self.act_range[index]
-        count = row[:1] + 1
-        share = 1 / count if self.shared.takes_mean else torch.where(count > 1, MOMENTUM, 1.0)
-        new = torch.stack([low, high - low]).to(row.dtype)
-        updated = torch.cat([count, torch.lerp(row[1:], new, share)])
-        # a batch that is not finite leaves the range as it was
-        row.copy_(torch.where(torch.isfinite(new[1]), updated, row))
+        momentum = None if self.shared.takes_mean else MOMENTUM
+        state.observe(self.act_range, index, low, high, momentum)
         self._is_observed = True
         if not torch.compiler.is_compiling():
             self._range_version = version(self.act_range)

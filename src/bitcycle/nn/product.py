@@ -24,6 +24,7 @@ from torch.autograd.function import once_differentiable
 from bitcycle.kernels.base import Kernel, make_kernel
 from bitcycle.kernels.choice import MAX_CODE_BITS
 from bitcycle.kernels.geometry import Geometry
+from bitcycle.ops import state
 from bitcycle.ops.layout import flat, like, memory_layout
 from bitcycle.ops.noise import noise_key
 from bitcycle.ops.packing import pack_nibbles, unpack_nibbles
@@ -239,7 +240,7 @@ def encode_operand(
     quantized = spec.quantizer.encode(role, x, levels, within, **codes)
     if spec.recorder is not None:
         spec.recorder.record(role, x, quantized, levels)
-    return replace(quantized, top=spec.tops[LEVELS[role]])
+    return quantized.with_top(spec.tops[LEVELS[role]])
 
 
 def encode_input(spec: ProductSpec, a: Tensor, control: Tensor, within: Range | None) -> Quantized:
@@ -248,10 +249,11 @@ def encode_input(spec: ProductSpec, a: Tensor, control: Tensor, within: Range | 
         return encode_operand(spec, "act", a, control, within)
     key = spec.quantizer, spec.act_bits, spec.carrier("act", a)
     quantized = spec.input_cache.codes_of(a, key)
-    if quantized is None:
-        quantized = encode_operand(spec, "act", a, control, within)
-        spec.input_cache.keep_codes(a, key, quantized)
-    return replace(quantized, top=spec.tops[LEVELS["act"]])
+    if quantized is not None:
+        return quantized.with_top(spec.tops[LEVELS["act"]])
+    quantized = encode_operand(spec, "act", a, control, within)
+    spec.input_cache.keep_codes(a, key, quantized)
+    return quantized
 
 
 def encode_second(
@@ -306,9 +308,10 @@ def encode_error(
     if spec.recorder is not None:
         spec.recorder.record("error", e, for_input, levels)
     top = spec.tops[LEVELS["error"]]
-    is_one = for_weight is for_input
-    for_input = replace(for_input, top=top)
-    return for_input, for_input if is_one else replace(for_weight, top=top)
+    if for_weight is for_input:
+        error = for_input.with_top(top)
+        return error, error
+    return for_input.with_top(top), for_weight.with_top(top)
 
 
 def encode_grad(spec: ProductSpec, grad: Tensor, control: Tensor) -> Tensor:
@@ -321,8 +324,7 @@ def encode_grad(spec: ProductSpec, grad: Tensor, control: Tensor) -> Tensor:
 
 def flag_nonfinite(health: Tensor, role: str, within: Range) -> None:
     """Add 0 * (high - low): 0 for finite ranges, else NaN, without reading the device."""
-    spread = within[1] - within[0]
-    health[LEVELS[role]].add_(spread if spread.dim() == 0 else spread.sum(), alpha=0)
+    state.flag_nonfinite(health, LEVELS[role], *within)
 
 
 # -- straight-through rounding, for layers without a product -------------------------------------
@@ -461,8 +463,8 @@ class InputCache:
         entry = self._entry(x)
         if entry is None or key not in entry.encoded:
             return None
-        values, codes, grid = entry.encoded[key]
-        q = replace(grid, values=_alive(values), codes=_alive(codes))
+        values, codes, scale, offset, half = entry.encoded[key]
+        q = Quantized(scale, offset, _alive(values), _alive(codes), half)
         return None if q.values is None and q.codes is None else q
 
     def keep_codes(self, x: Tensor, key: Any, q: Quantized) -> None:
@@ -471,7 +473,7 @@ class InputCache:
         if entry is None:
             return
         values, codes = (None if t is None else weakref.ref(t) for t in (q.values, q.codes))
-        entry.encoded[key] = values, codes, replace(q, values=None, codes=None)
+        entry.encoded[key] = values, codes, q.scale, q.offset, q.half
 
     def share(self, x: Tensor, key: Any, packed: Tensor) -> Tensor:
         """The packed codes that another layer saves of this tensor; otherwise `packed`, kept."""
@@ -494,7 +496,7 @@ class _CachedInput:
     def __init__(self, x: Tensor) -> None:
         self.reference, self.version, self.address = weakref.ref(x), x._version, x.data_ptr()
         self.ranges: dict[Any, Range] = {}
-        self.encoded: dict[Any, tuple[Any, Any, Quantized]] = {}
+        self.encoded: dict[Any, tuple[Any, ...]] = {}  # values, codes, scale, offset, half
         self.packed: dict[Any, weakref.ref[Tensor]] = {}
 
     def is_of(self, x: Tensor) -> bool:

@@ -1,7 +1,8 @@
 """Ranges, and rounding to an affine grid: value = scale * code + offset, code in 0..levels.
 
-`value_range` is one reduction, `round_nearest` and `round_stochastic` one elementwise pass. Level
-counts, scales and offsets are tensors: new bits change data, never a compiled graph.
+`value_range` is one reduction, `round_nearest` and `round_stochastic` one elementwise pass of the
+native library, or the same to the last bit in plain torch. Level counts, scales and offsets are
+tensors: new bits change data, never a compiled graph.
 """
 
 from __future__ import annotations
@@ -9,16 +10,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bitcycle.ops.fused import Fused
+from bitcycle.native import encode as native
+from bitcycle.native.encode import Rule as Rule
 from bitcycle.ops.layout import (
+    as_dense,
     element_numbers,
     flat,
-    is_channels_last,
-    is_dense,
-    like,
+    in_layout_of,
+    is_numbered_in_memory_order,
     rows,
 )
-from bitcycle.ops.noise import element_index, uniform
+from bitcycle.ops.noise import uniform
+
+MIN_ELEMENTS = 1 << 14  # below this torch's aminmax is faster than the call of a library
 
 
 def value_range(x: Tensor, keep: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
@@ -32,9 +36,16 @@ def value_range(x: Tensor, keep: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
         shape = [n if d in keep else 1 for d, n in enumerate(x.shape)] if keep else []
         empty = x.new_zeros(shape)
         return empty, empty.clone()
+    if (
+        len(keep) <= 1
+        and native.is_available(x, torch.float32)
+        and (keep or x.numel() >= MIN_ELEMENTS)
+    ):
+        return native.value_range(as_dense(x), *keep)
     if not keep:
         # aminmax copies a tensor that is not contiguous; a minimum can use any order
-        low, high = torch.aminmax(x if torch.compiler.is_compiling() else flat(x))
+        is_any_order = not x.is_contiguous() and not torch.compiler.is_compiling()
+        low, high = torch.aminmax(flat(x) if is_any_order else x)
         return low, high
     if keep == (0,):
         each = rows(x)  # two reductions: aminmax over one dimension takes ten times as long
@@ -59,19 +70,46 @@ def round_nearest(x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor) -> T
     >>> round_nearest(x, torch.tensor(3 / 7), torch.tensor(-1.0), torch.tensor(7.0))
     tensor([-1.0000, -0.5714,  0.2857,  0.7143,  2.0000])
     """
-    return _fused_nearest.apply_scaled(x, scale, offset, levels)
+    if native.is_available(x, torch.float32) and native.is_per_channel(x, scale, offset, levels):
+        return native.round_to_grid(as_dense(x), scale, offset, levels, None, torch.float32)
+    return _nearest(x, scale, offset, levels)
 
 
 def round_stochastic(
     x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor, key: Tensor
 ) -> Tensor:
     """`round_nearest` with U(-1/2, 1/2) added before the clamp: unbiased inside the range."""
-    if torch.compiler.is_compiling() or scale.dim() > 0:
-        return _stochastic(x, scale, offset, levels, element_numbers(x), key)
-    if x.is_contiguous() or is_channels_last(x):
-        return like(_fused_stochastic_flat(flat(x), scale, offset, levels, key), x)
-    result = round_stochastic(x.contiguous(), scale, offset, levels, key)
-    return torch.empty_like(x).copy_(result) if is_dense(x) else result
+    if native.is_available(x, torch.float32) and native.is_per_channel(x, scale, offset, levels):
+        if is_numbered_in_memory_order(x):
+            return native.round_to_grid(x, scale, offset, levels, key, torch.float32)
+        return in_layout_of(x, round_stochastic(x.contiguous(), scale, offset, levels, key))
+    return _stochastic(x, scale, offset, levels, key)
+
+
+def quantize_at_once(
+    x: Tensor,
+    low: Tensor,
+    high: Tensor,
+    levels: Tensor,
+    rule: Rule,
+    *,
+    floor: float,
+    key: Tensor | None,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+    """The grid of a range and the tensor on it by one call: values or codes, scale, offset, half.
+
+    None where the native library cannot: then the grid is computed first. dtype: float32 for
+    values; uint8 or int8 for codes, whose scale is 0 where every value is the offset.
+    """
+    is_count = levels.dtype is torch.int32 and levels.dim() == 0
+    if not (is_count and native.is_available(x, torch.float32)):
+        return None
+    if not native.is_per_channel(x, low, high):
+        return None
+    if key is not None and not is_numbered_in_memory_order(x):
+        return None
+    return native.quantize(as_dense(x), low, high, levels, rule, floor=floor, key=key, dtype=dtype)
 
 
 def _nearest(x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor) -> Tensor:
@@ -80,22 +118,10 @@ def _nearest(x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor) -> Tensor
     return q * scale + offset
 
 
-def _stochastic(
-    x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor, index: Tensor, key: Tensor
-) -> Tensor:
-    u = (x - offset) / scale + uniform(index, key)
+def _stochastic(x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor, key: Tensor) -> Tensor:
+    u = (x - offset) / scale + uniform(element_numbers(x), key)
     q = torch.minimum(u.clamp_min(0.0), levels).round()
     return q * scale + offset
-
-
-def _stochastic_flat(
-    x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor, key: Tensor
-) -> Tensor:
-    return _stochastic(x, scale, offset, levels, element_index(x.shape, x.device), key)
-
-
-_fused_nearest = Fused(_nearest)
-_fused_stochastic_flat = Fused(_stochastic_flat)
 
 
 _SQRT_HALF = 0.5**0.5

@@ -11,15 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bitcycle.ops.fused import Fused
-from bitcycle.ops.layout import (
-    element_numbers,
-    flat,
-    is_channels_last,
-    is_dense,
-    like,
-)
-from bitcycle.ops.noise import element_index, uniform
+from bitcycle.native import encode as native
+from bitcycle.ops.layout import as_dense, element_numbers, in_layout_of, is_numbered_in_memory_order
+from bitcycle.ops.noise import uniform
 
 
 def nearest_codes(
@@ -32,19 +26,20 @@ def nearest_codes(
     >>> nearest_codes(x, *grid, torch.uint8), nearest_codes(x, *grid, torch.int8)
     (tensor([0, 1, 3, 4, 7], dtype=torch.uint8), tensor([-4, -3, -1,  0,  3], dtype=torch.int8))
     """
-    return _nearest[carrier].apply_scaled(x, scale, offset, levels)
+    if native.is_available(x, torch.float32) and native.is_per_channel(x, scale, offset, levels):
+        return native.round_to_grid(as_dense(x), scale, offset, levels, None, carrier)
+    return _nearest(x, scale, offset, levels, carrier)
 
 
 def stochastic_codes(
     x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor, key: Tensor
 ) -> Tensor:
     """`nearest_codes` in uint8, with U(-1/2, 1/2) added before the clamp."""
-    if torch.compiler.is_compiling() or scale.dim() > 0:
-        return _stochastic(x, scale, offset, levels, element_numbers(x), key)
-    if x.is_contiguous() or is_channels_last(x):
-        return like(_fused_stochastic(flat(x), scale, offset, levels, key), x)
-    codes = stochastic_codes(x.contiguous(), scale, offset, levels, key)
-    return torch.empty_like(x, dtype=codes.dtype).copy_(codes) if is_dense(x) else codes
+    if native.is_available(x, torch.float32) and native.is_per_channel(x, scale, offset, levels):
+        if is_numbered_in_memory_order(x):
+            return native.round_to_grid(x, scale, offset, levels, key, torch.uint8)
+        return in_layout_of(x, stochastic_codes(x.contiguous(), scale, offset, levels, key))
+    return _stochastic(x, scale, offset, levels, key)
 
 
 def decode(codes: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
@@ -53,7 +48,11 @@ def decode(codes: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
     >>> decode(torch.tensor([0, 3], dtype=torch.uint8), torch.tensor(0.5), torch.tensor(-1.0))
     tensor([-1.0000,  0.5000])
     """
-    return _fused_decode.apply_scaled(codes, scale, offset)
+    if native.is_available(codes, torch.uint8, torch.int8) and native.is_per_channel(
+        codes, scale, offset
+    ):
+        return native.decode(as_dense(codes), scale, offset)
+    return codes * scale + offset
 
 
 def shift_codes(codes: Tensor, by: Tensor) -> Tensor:
@@ -74,30 +73,12 @@ def _to_code(u: Tensor, levels: Tensor) -> Tensor:
     return torch.minimum(u.clamp_min(0.0), levels).round()
 
 
-def _nearest_uint8(x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor) -> Tensor:
-    return _to_code((x - offset) / scale, levels).to(torch.uint8)
-
-
-def _nearest_int8(x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor) -> Tensor:
-    return (_to_code((x - offset) / scale, levels) - (levels + 1) * 0.5).to(torch.int8)
-
-
-def _stochastic(
-    x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor, index: Tensor, key: Tensor
+def _nearest(
+    x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor, carrier: torch.dtype
 ) -> Tensor:
-    return _to_code((x - offset) / scale + uniform(index, key), levels).to(torch.uint8)
+    q = _to_code((x - offset) / scale, levels)
+    return (q if carrier == torch.uint8 else q - (levels + 1) * 0.5).to(carrier)
 
 
-def _stochastic_flat(
-    x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor, key: Tensor
-) -> Tensor:
-    return _stochastic(x, scale, offset, levels, element_index(x.shape, x.device), key)
-
-
-def _decode(codes: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
-    return codes * scale + offset
-
-
-_nearest = {torch.uint8: Fused(_nearest_uint8), torch.int8: Fused(_nearest_int8)}
-_fused_stochastic = Fused(_stochastic_flat)
-_fused_decode = Fused(_decode)
+def _stochastic(x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor, key: Tensor) -> Tensor:
+    return _to_code((x - offset) / scale + uniform(element_numbers(x), key), levels).to(torch.uint8)

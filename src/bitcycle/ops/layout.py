@@ -13,8 +13,8 @@ from bitcycle.ops.noise import element_index
 def element_numbers(x: Tensor) -> Tensor:
     """The number of every element, which its noise depends on.
 
-    In memory order for channels-last tensors, where row-major numbers would make the fused kernel
-    three times slower; else row-major.
+    In memory order for channels-last tensors, where row-major numbers would make a pass three times
+    slower; else row-major.
     """
     if x.is_contiguous() or not is_channels_last(x):
         return element_index(x.shape, x.device)
@@ -27,6 +27,11 @@ def is_channels_last(x: Tensor) -> bool:
     if x.dim() == 4:
         return x.is_contiguous(memory_format=torch.channels_last)
     return x.dim() == 5 and x.is_contiguous(memory_format=torch.channels_last_3d)
+
+
+def is_numbered_in_memory_order(x: Tensor) -> bool:
+    """Whether the `element_numbers` of a tensor count along its memory."""
+    return x.is_contiguous() or is_channels_last(x)
 
 
 def memory_layout(x: Tensor) -> torch.memory_format:
@@ -45,6 +50,11 @@ def _memory_order(x: Tensor) -> Tensor:
 def is_dense(x: Tensor) -> bool:
     """Whether the elements are contiguous in memory in some order of dimensions."""
     return x.is_contiguous() or is_channels_last(x) or _memory_order(x).is_contiguous()
+
+
+def as_dense(x: Tensor) -> Tensor:
+    """The tensor, or a contiguous copy if it has gaps."""
+    return x if is_dense(x) else x.contiguous()
 
 
 def has_outer_rows(x: Tensor) -> bool:
@@ -68,13 +78,13 @@ def rows(x: Tensor) -> Tensor:
     return flat(x).view(x.shape[0], math.prod(x.shape[1:]))
 
 
-def is_per_row(scale: Tensor, x: Tensor) -> bool:
-    """Whether `scale` has one value per row (first dimension) of `x`."""
-    return scale.dim() == x.dim() and scale.shape[0] == x.shape[0] == scale.numel()
-
-
 def like(dense: Tensor, x: Tensor) -> Tensor:
     """A flat result with the shape of `x` and, unless `x` has gaps, its layout."""
     if x.is_contiguous() or not is_dense(x):
         return dense.view(x.shape)
     return dense.as_strided(x.shape, x.stride())
+
+
+def in_layout_of(x: Tensor, result: Tensor) -> Tensor:
+    """A contiguous result of the same shape, copied to the layout of `x` unless that has gaps."""
+    return torch.empty_like(x, dtype=result.dtype).copy_(result) if is_dense(x) else result

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from bitcycle.native import encode as native
+
 # Odd multipliers of the "triple32" hash; signed, because torch's int32 wraps like two's complement.
 _M1, _M2, _M3 = 0xED5AD4BB - 2**32, 0xAC4C1B51 - 2**32, 0x31848BAB
 _WEYL = 0x9E3779B9 - 2**32  # 2^32 / golden ratio: separates the two words of a key
@@ -52,8 +54,10 @@ def noise_key(clock: Tensor) -> Tensor:
 
     On the CPU, Python integers are faster than fourteen operations on tensors.
     """
-    is_eager = not torch.compiler.is_compiling()
-    if clock.device.type == "cpu" and clock.dim() == 1 and is_eager:
+    is_one = clock.dim() == 1 and clock.is_contiguous()
+    if is_one and native.is_available(clock, torch.int32):
+        return native.noise_key(clock)
+    if is_one and clock.device.type == "cpu" and not torch.compiler.is_compiling():
         base, step, call = clock.tolist()
         number = base + step * _STEP + call * _CALL
         return torch.tensor([_key_word(number), _key_word(number + _WEYL)], dtype=torch.int32)

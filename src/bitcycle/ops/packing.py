@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bitcycle.ops.fused import Fused
+from bitcycle.native import encode as native
 
 PLANES = 32
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of a float
@@ -22,7 +22,13 @@ def pack_nibbles(codes: Tensor) -> Tensor:
     >>> pack_nibbles(torch.tensor([1, 2, 3], dtype=torch.uint8))
     tensor([33,  3], dtype=torch.uint8)
     """
-    codes = codes.reshape(-1).view(torch.uint8)
+    codes = codes.reshape(-1)
+    if native.is_available(codes, torch.uint8, torch.int8):
+        return native.pack_nibbles(codes.contiguous())
+    return _pack_nibbles(codes.view(torch.uint8))
+
+
+def _pack_nibbles(codes: Tensor) -> Tensor:
     if codes.numel() % 2:
         codes = F.pad(codes, (0, 1))
     low, high = codes.view(-1, 2).unbind(1)
@@ -35,6 +41,12 @@ def unpack_nibbles(packed: Tensor, count: int, dtype: torch.dtype) -> Tensor:
     >>> unpack_nibbles(torch.tensor([0xF1], dtype=torch.uint8), 2, torch.int8)
     tensor([ 1, -1], dtype=torch.int8)
     """
+    if native.is_available(packed, torch.uint8) and packed.is_contiguous():
+        return native.unpack_nibbles(packed, count, dtype)
+    return _unpack_nibbles(packed, count, dtype)
+
+
+def _unpack_nibbles(packed: Tensor, count: int, dtype: torch.dtype) -> Tensor:
     if dtype == torch.uint8:
         pairs = torch.stack([packed & 15, packed >> 4], dim=1)
     else:  # an arithmetic shift extends the sign
@@ -48,10 +60,12 @@ def pack_positive(x: Tensor) -> Tensor:
     >>> pack_positive(torch.tensor([0.0, 1.0, -2.0, 3.0])).view(torch.uint8) & 1
     tensor([0, 1, 0, 1], dtype=torch.uint8)
     """
-    return _fused_pack(x)
+    if native.is_available(x, torch.float32) and x.is_contiguous():
+        return native.pack_positive(x)
+    return _pack_positive(x)
 
 
-def _pack(x: Tensor) -> Tensor:
+def _pack_positive(x: Tensor) -> Tensor:
     blocked = x <= 0  # not x > 0: torch's ReLU passes the gradient of a NaN
     if x.numel() % PLANES:
         blocked = F.pad(blocked, (0, -x.numel() % PLANES))
@@ -66,9 +80,6 @@ def _pack(x: Tensor) -> Tensor:
     for j in range(1, 4):
         words = words | (quarters[j] << 8 * j)
     return ~words
-
-
-_fused_pack = Fused(_pack)
 
 
 def _gather_planes(blocked: Tensor) -> Tensor:
@@ -87,6 +98,12 @@ def keep_positive(words: Tensor, g: Tensor) -> Tensor:
     >>> keep_positive(pack_positive(torch.tensor([1.0, 0.0, 3.0])), torch.tensor([4.0, 5.0, 6.0]))
     tensor([4., 0., 6.])
     """
+    if native.is_available(g, torch.float32) and (g.is_contiguous() or g.stride(0) == 0):
+        return native.keep_positive(words, g)
+    return _keep_positive(words, g)
+
+
+def _keep_positive(words: Tensor, g: Tensor) -> Tensor:
     plane = torch.arange(PLANES, dtype=torch.int32, device=g.device)
     to_sign = PLANES - 1 - 8 * (plane % 4) - plane // 4
     lifted = words << to_sign[:, None]  # (32, M): an element's bit is now a sign

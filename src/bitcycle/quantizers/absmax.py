@@ -14,15 +14,17 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bitcycle.ops.affine import value_range
+from bitcycle.ops.affine import Rule
 from bitcycle.quantizers.base import (
     QUANTIZERS,
     Quantized,
     Quantizer,
     Range,
     max_abs,
+    quantize_by_rule,
     round_to_grid,
     work_dtype,
+    work_range,
 )
 
 
@@ -54,8 +56,7 @@ class AbsMax(Quantizer):
 
     def range_of(self, role: str, x: Tensor, keep: tuple[int, ...] = ()) -> Range:
         """-+max|x|: per channel for weights, of the whole tensor (or node) otherwise."""
-        low, high = value_range(x, keep)
-        bound = max_abs(low.to(work_dtype(x)), high.to(work_dtype(x)))
+        bound = max_abs(*work_range(x, keep))
         return -bound, bound
 
     def step(self, bound: Tensor, num_steps: Tensor) -> Tensor:
@@ -72,6 +73,13 @@ class AbsMax(Quantizer):
         carrier: torch.dtype | None = None,
     ) -> Quantized:
         """Round to the symmetric grid that `within` fits in."""
+        key = key if role == "error" and self.has_stochastic_error else None
+        if type(self).step is AbsMax.step:
+            quantized = quantize_by_rule(
+                x, within, levels, Rule.SYMMETRIC, key=key, carrier=carrier
+            )
+            if quantized is not None:
+                return quantized
         dtype = work_dtype(x)
         bound = max_abs(within[0].to(dtype), within[1].to(dtype))
         levels = levels.to(dtype)
@@ -84,7 +92,6 @@ class AbsMax(Quantizer):
         offset = -torch.where(is_one_bit, step * 0.5, scale * half)  # exact: half is 2^(b-1)
         limit = scale * num_steps
         inside = torch.minimum(torch.maximum(x.to(dtype), -limit), limit)  # never the code -half
-        key = key if role == "error" and self.has_stochastic_error else None
         quantized = round_to_grid(
             inside, scale, offset, levels, key=key, carrier=carrier, has_steps=has_steps
         )

@@ -18,15 +18,15 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bitcycle.ops.affine import grid_step, value_range
 from bitcycle.quantizers.base import (
     QUANTIZERS,
     Quantized,
     Quantizer,
     Range,
     max_abs,
-    round_to_grid,
+    round_to_range,
     work_dtype,
+    work_range,
 )
 
 
@@ -77,7 +77,7 @@ class DoReFa(Quantizer):
     def range_of(self, role: str, x: Tensor, keep: tuple[int, ...] = ()) -> Range:
         """[0, 1] for prepared acts, -+max|w| for a prepared weight, -+max|e| for each sample."""
         by_sample = role == "error" and x.dim() > 1
-        low, high = (end.to(work_dtype(x)) for end in value_range(x, (0,) if by_sample else ()))
+        low, high = work_range(x, (0,) if by_sample else ())
         if role == "act":
             return low * 0.0, high * 0.0 + 1.0  # keeps a NaN visible
         bound = max_abs(low, high)
@@ -93,15 +93,12 @@ class DoReFa(Quantizer):
         carrier: torch.dtype | None = None,
     ) -> Quantized:
         """Round a prepared tensor to the grid of `within`; one bit of a weight is -+mean|w|."""
-        dtype = work_dtype(x)
-        low, high = (end.to(dtype) for end in within)
+        low, high = within
         if role == "weight" and x.numel() > 0:
-            mean = x.abs().mean(dtype=dtype)
+            mean = x.abs().mean(dtype=work_dtype(x))
             low, high = (torch.where(levels == 1, *ends) for ends in ((-mean, low), (mean, high)))
-        levels = levels.to(dtype)
-        scale = grid_step(low, high, levels)
         key = key if role == "error" and self.has_stochastic_error else None
-        return round_to_grid(x, scale, low, levels, key=key, carrier=carrier, has_steps=high != low)
+        return round_to_range(x, (low, high), levels, key=key, carrier=carrier)
 
     def integer_range(self, bits: int) -> tuple[int, int] | None:
         """0 .. 2^b - 1; an int8 kernel carries up to 8 bits."""

@@ -18,14 +18,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bitcycle.ops.affine import grid_step, value_range
 from bitcycle.quantizers.base import (
     QUANTIZERS,
     Quantized,
     Quantizer,
     Range,
-    round_to_grid,
-    work_dtype,
+    round_to_range,
+    work_range,
 )
 
 
@@ -81,7 +80,7 @@ class SBM(Quantizer):
 
         In float32 for half-precision tensors, whose range may exceed their largest number.
         """
-        low, high = (end.to(work_dtype(x)) for end in value_range(x, keep))
+        low, high = work_range(x, keep)
         is_shared = role != "weight" and not keep  # not ranges per node: ranks have different nodes
         if self.sync_ranges and is_shared and _is_distributed():
             ends = torch.stack([-low, high])
@@ -99,17 +98,14 @@ class SBM(Quantizer):
         carrier: torch.dtype | None = None,
     ) -> Quantized:
         """Round to the grid of `within`; arithmetic in float32 for half-precision tensors."""
-        dtype = work_dtype(x)
-        low, high = (end.to(dtype) for end in within)
-        levels = levels.to(dtype)
-        if self.zero == "integer":
-            low, high = low.clamp_max(0.0), high.clamp_min(0.0)
-        scale = grid_step(low, high, levels, self.floor)
-        offset = low if self.zero == "real" else -torch.round(-low / scale) * scale
-        key = key if role == "error" and self.has_stochastic_error else None
-        has_steps = high != low  # a constant is exactly its offset
-        return round_to_grid(
-            x, scale, offset, levels, key=key, carrier=carrier, has_steps=has_steps
+        return round_to_range(
+            x,
+            within,
+            levels,
+            key=key if role == "error" and self.has_stochastic_error else None,
+            carrier=carrier,
+            has_zero=self.zero == "integer",
+            floor=self.floor,
         )
 
     def integer_range(self, bits: int) -> tuple[int, int] | None:

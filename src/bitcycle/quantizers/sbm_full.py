@@ -17,14 +17,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bitcycle.ops.affine import grid_step, value_range
 from bitcycle.quantizers.base import (
     QUANTIZERS,
     Quantized,
     Quantizer,
     Range,
-    round_to_grid,
-    work_dtype,
+    round_to_range,
+    work_range,
 )
 
 _FINER_NOISE = 0x6A09E667  # separates the noise of the finer error
@@ -78,12 +77,10 @@ class SBMFull(Quantizer):
     def range_of(self, role: str, x: Tensor, keep: tuple[int, ...] = ()) -> Range:
         """Extremes of the tensor; of an act, their means over samples (the first dimension)."""
         if role == "act" and x.dim() > 1 and x.numel() > 0:
-            low, high = value_range(x, (0,))
-            dtype = work_dtype(x)
-            return low.to(dtype).mean(), high.to(dtype).mean()
+            low, high = work_range(x, (0,))
+            return low.mean(), high.mean()
         by_channel = role == "weight" and self.weight_range == "channel"
-        low, high = value_range(x, keep if by_channel else ())
-        return low.to(work_dtype(x)), high.to(work_dtype(x))
+        return work_range(x, keep if by_channel else ())
 
     def encode(
         self,
@@ -95,12 +92,8 @@ class SBMFull(Quantizer):
         carrier: torch.dtype | None = None,
     ) -> Quantized:
         """Round to the grid of `within`."""
-        dtype = work_dtype(x)
-        low, high = (end.to(dtype) for end in within)
-        levels = levels.to(dtype)
-        scale = grid_step(low, high, levels)
         key = key if role == "error" and self.has_stochastic_error else None
-        return round_to_grid(x, scale, low, levels, key=key, carrier=carrier, has_steps=high != low)
+        return round_to_range(x, within, levels, key=key, carrier=carrier)
 
     def encode_error(
         self,

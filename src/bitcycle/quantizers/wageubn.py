@@ -24,7 +24,15 @@ from torch import Tensor
 from bitcycle.ops.affine import nearest_power, value_range
 from bitcycle.ops.layout import element_numbers
 from bitcycle.ops.noise import uniform
-from bitcycle.quantizers.base import QUANTIZERS, Quantized, Quantizer, Range, max_abs, work_dtype
+from bitcycle.quantizers.base import (
+    QUANTIZERS,
+    Quantized,
+    Quantizer,
+    Range,
+    max_abs,
+    work_dtype,
+    work_range,
+)
 
 STAGES = ((0.0, 128), (0.3, 128), (0.6, 32), (0.8, 8), (0.9, 2))  # share of training -> dr
 _GRAD_NOISE = 0x3C6EF372  # separates the noise of a layer's grad and error
@@ -119,8 +127,7 @@ class WAGEUBN(Quantizer):
 
     def range_of(self, role: str, x: Tensor, keep: tuple[int, ...] = ()) -> Range:
         """Extremes of the tensor: R for an error; for other roles only to detect NaN."""
-        low, high = value_range(x)
-        return low.to(work_dtype(x)), high.to(work_dtype(x))
+        return work_range(x)
 
     def encode(
         self,

@@ -1,0 +1,311 @@
+"""Ranges, codes, values and packed bits of tensors, computed by the native library.
+
+Each function is one call into C++ and equal to the last bit to the function of the same purpose in
+`bitcycle.ops`, which decides whether to call it. Tensors are dense (contiguous in memory in some
+order of dimensions) and results have the layout of the input. A scale or range has one value, or
+one for each index of a single dimension.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from enum import IntEnum
+from struct import Struct
+
+import torch
+from torch import Tensor, nn
+
+from bitcycle.native.library import library
+
+_PLAIN = (Tensor, nn.Parameter)
+_count_modes = torch._C._len_torch_dispatch_stack
+_is_transforming = torch._C._are_functorch_transforms_active
+_tracing_state = torch._C._get_tracing_state
+_FORMS = {torch.float32: 0, torch.uint8: 1, torch.int8: 2}
+
+# The structs of encode.cpp: ctypes takes longer for many arguments than for one.
+_RANGE = Struct("PqqqPPq").pack
+_ROUND = Struct("PqqqPPPPqPq").pack
+_QUANTIZE = Struct("PqqqPPPdqPqPPPPq").pack
+_DECODE = Struct("PqqqqPPPq").pack
+
+_STRUCT, _POINTER, _INTEGER = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64
+_ARGUMENTS = {
+    "range": (_STRUCT,),
+    "round": (_STRUCT,),
+    "quantize": (_STRUCT,),
+    "decode": (_STRUCT,),
+    "pack_positive": (_POINTER, _INTEGER, _POINTER, _INTEGER),
+    "keep_positive": (_POINTER, _POINTER, _INTEGER, _INTEGER, _POINTER, _INTEGER),
+    "pack_nibbles": (_POINTER, _INTEGER, _POINTER, _INTEGER),
+    "unpack_nibbles": (_POINTER, _INTEGER, _INTEGER, _POINTER, _INTEGER),
+    "noise_key": (_POINTER, _POINTER),
+    "count_up": (_POINTER, _POINTER, _INTEGER, _POINTER),
+    "flag_nonfinite": (_POINTER, _POINTER, _POINTER, _INTEGER),
+    "observe": (_POINTER, _POINTER, _POINTER, ctypes.c_double),
+}
+
+
+class Rule(IntEnum):
+    """How a range becomes a grid, as in encode.cpp."""
+
+    FROM_LOW = 0  # the lowest value is on the grid
+    WITH_ZERO = 1  # the range includes 0, which is on the grid
+    SYMMETRIC = 2  # around 0, without the lowest code unless there are only two
+
+
+class _Functions:
+    """The C functions with their argument types."""
+
+    range: Callable[..., None]
+    round: Callable[..., None]
+    quantize: Callable[..., None]
+    decode: Callable[..., None]
+    pack_positive: Callable[..., None]
+    keep_positive: Callable[..., None]
+    pack_nibbles: Callable[..., None]
+    unpack_nibbles: Callable[..., None]
+    noise_key: Callable[..., None]
+    count_up: Callable[..., None]
+    flag_nonfinite: Callable[..., None]
+    observe: Callable[..., None]
+
+    def __init__(self, found: ctypes.CDLL) -> None:
+        for name, arguments in _ARGUMENTS.items():
+            function = getattr(found, f"bitcycle_{name}")
+            function.argtypes, function.restype = arguments, None
+            setattr(self, name, function)
+        # of `empty_like`, which is faster than `empty`
+        self.scalar = torch.empty((), dtype=torch.float32, device="cpu")
+        self.key = torch.empty(2, dtype=torch.int32, device="cpu")
+
+
+@functools.cache
+def _functions() -> _Functions | None:
+    found = library()
+    return None if found is None else _Functions(found)
+
+
+def _call() -> _Functions:
+    functions = _functions()
+    assert functions is not None
+    return functions
+
+
+def is_available(x: Tensor, *dtypes: torch.dtype) -> bool:
+    """Whether the library can read this tensor: on the CPU, strided, of one of these dtypes.
+
+    While a graph is traced, under a dispatch mode or a function transform, and where autograd
+    records, it cannot: they must see torch's operations.
+    """
+    if torch.compiler.is_compiling() or _functions() is None:
+        return False
+    return (
+        x.dtype in dtypes
+        and type(x) in _PLAIN
+        and x.is_cpu
+        and x.layout is torch.strided
+        and not (x.requires_grad and torch.is_grad_enabled())
+        and not x.is_neg()
+        and not _count_modes()
+        and not _is_transforming()
+        and _tracing_state() is None
+    )
+
+
+def is_per_channel(x: Tensor, scale: Tensor, offset: Tensor, *scalars: Tensor) -> bool:
+    """Whether a grid is float32 with one scale and offset, or one per index of a dimension of `x`.
+
+    scalars: what all channels share.
+    """
+    if scale.dtype is not torch.float32 or offset.dtype is not torch.float32:
+        return False
+    for each in scalars:
+        if each.dtype is not torch.float32 or each.dim():
+            return False
+    num_dims = scale.dim()
+    if num_dims == 0:
+        return offset.dim() == 0
+    if num_dims != x.dim() or scale.shape != offset.shape:
+        return False
+    count = scale.numel()
+    if count != 1 and (count, count) not in zip(scale.shape, x.shape, strict=True):
+        return False
+    return scale.is_contiguous() and offset.is_contiguous()
+
+
+def _block(x: Tensor, scale: Tensor) -> tuple[int, int, int]:
+    """The memory of `x` as (outer, channels, inner), with the channels of `scale`."""
+    count, size = scale.numel(), x.numel()
+    if count == 1:
+        return 1, 1, size
+    if size == 0:
+        return 1, count, 0
+    inner = x.stride(scale.shape.index(count))
+    return size // (count * inner), count, inner
+
+
+def value_range(x: Tensor, keep: int | None = None) -> tuple[Tensor, Tensor]:
+    """The lowest and highest value of a tensor that is not empty, or of each index of `keep`."""
+    call = _call()
+    if keep is None:
+        low = torch.empty_like(call.scalar)
+    else:
+        low = x.new_empty([n if d == keep else 1 for d, n in enumerate(x.shape)])
+    high = torch.empty_like(low)
+    call.range(
+        _RANGE(
+            x.data_ptr(), *_block(x, low), low.data_ptr(), high.data_ptr(), torch.get_num_threads()
+        )
+    )
+    return low, high
+
+
+def round_to_grid(
+    x: Tensor,
+    scale: Tensor,
+    offset: Tensor,
+    levels: Tensor,
+    key: Tensor | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Values (float32) or codes (uint8, int8) on the grid; key: for stochastic rounding."""
+    out = torch.empty_like(x, dtype=dtype)
+    _call().round(
+        _ROUND(
+            x.data_ptr(),
+            *_block(x, scale),
+            scale.data_ptr(),
+            offset.data_ptr(),
+            levels.data_ptr(),
+            0 if key is None else key.data_ptr(),
+            _FORMS[dtype],
+            out.data_ptr(),
+            torch.get_num_threads(),
+        )
+    )
+    return out
+
+
+def quantize(
+    x: Tensor,
+    low: Tensor,
+    high: Tensor,
+    levels: Tensor,
+    rule: Rule,
+    *,
+    floor: float = 0.0,
+    key: Tensor | None = None,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The grid of a range, and the tensor on it: values or codes, scale, offset, half.
+
+    levels: int32. The scale of codes is 0 where every value is the offset.
+    """
+    call = _call()
+    out = torch.empty_like(x, dtype=dtype)
+    scale, half = torch.empty_like(low), torch.empty_like(call.scalar)
+    offset = low if rule is Rule.FROM_LOW else torch.empty_like(low)
+    call.quantize(
+        _QUANTIZE(
+            x.data_ptr(),
+            *_block(x, low),
+            low.data_ptr(),
+            high.data_ptr(),
+            levels.data_ptr(),
+            floor,
+            rule,
+            0 if key is None else key.data_ptr(),
+            _FORMS[dtype],
+            out.data_ptr(),
+            scale.data_ptr(),
+            0 if offset is low else offset.data_ptr(),
+            half.data_ptr(),
+            torch.get_num_threads(),
+        )
+    )
+    return out, scale, offset, half
+
+
+def decode(codes: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
+    """The values code * scale + offset of uint8 or int8 codes."""
+    out = torch.empty_like(codes, dtype=torch.float32)
+    _call().decode(
+        _DECODE(
+            codes.data_ptr(),
+            codes.dtype is torch.int8,
+            *_block(codes, scale),
+            scale.data_ptr(),
+            offset.data_ptr(),
+            out.data_ptr(),
+            torch.get_num_threads(),
+        )
+    )
+    return out
+
+
+def noise_key(clock: Tensor) -> Tensor:
+    """The two words of a key, from [base, step, call] (int32, contiguous)."""
+    call = _call()
+    key = torch.empty_like(call.key)
+    call.noise_key(clock.data_ptr(), key.data_ptr())
+    return key
+
+
+def count_up(numbers: Tensor, place: int) -> Tensor:
+    """Add 1 to one of several int32 numbers in place and return a copy of all."""
+    copy = torch.empty_like(numbers)
+    at = numbers.data_ptr()
+    _call().count_up(at + 4 * place, at, numbers.numel(), copy.data_ptr())
+    return copy
+
+
+def flag_nonfinite(flags: Tensor, place: int, low: Tensor, high: Tensor) -> None:
+    """Turn one of several float32 flags NaN if a range (contiguous) is not finite."""
+    at = flags.data_ptr() + 4 * place
+    _call().flag_nonfinite(at, low.data_ptr(), high.data_ptr(), low.numel())
+
+
+def observe(rows: Tensor, place: int, low: Tensor, high: Tensor, momentum: float) -> None:
+    """Update the row [observations, lowest value, range] of a (rows, 3) tensor by a new range."""
+    at = rows.data_ptr() + 12 * place
+    _call().observe(at, low.data_ptr(), high.data_ptr(), momentum)
+
+
+def pack_positive(x: Tensor) -> Tensor:
+    """The bit mask of a flat, contiguous float32 tensor."""
+    words = x.new_empty((x.numel() + 31) // 32, dtype=torch.int32)
+    _call().pack_positive(x.data_ptr(), x.numel(), words.data_ptr(), torch.get_num_threads())
+    return words
+
+
+def keep_positive(words: Tensor, g: Tensor) -> Tensor:
+    """`g` (flat, float32, contiguous or one expanded value) where the bit is 1, else 0."""
+    out = g.new_empty(g.numel())
+    _call().keep_positive(
+        words.data_ptr(),
+        g.data_ptr(),
+        g.stride(0) == 0,
+        g.numel(),
+        out.data_ptr(),
+        torch.get_num_threads(),
+    )
+    return out
+
+
+def pack_nibbles(codes: Tensor) -> Tensor:
+    """Flat, contiguous codes of at most 4 bits, two per byte."""
+    out = codes.new_empty((codes.numel() + 1) // 2, dtype=torch.uint8)
+    _call().pack_nibbles(codes.data_ptr(), codes.numel(), out.data_ptr(), torch.get_num_threads())
+    return out
+
+
+def unpack_nibbles(packed: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """The first `count` codes of `pack_nibbles`; dtype: uint8 or int8."""
+    out = packed.new_empty(count, dtype=dtype)
+    _call().unpack_nibbles(
+        packed.data_ptr(), count, dtype is torch.int8, out.data_ptr(), torch.get_num_threads()
+    )
+    return out

@@ -1,0 +1,73 @@
+"""Small updates of a layer's buffers: its clock, its flags of nonfinite ranges, its running ranges.
+
+Each is one call of the native library where that takes several operations of torch, at a layer's
+every step. The library does not count a write in the tensor's version.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bitcycle.native import encode as native
+
+
+def count_up(numbers: Tensor, place: int) -> Tensor:
+    """Add 1 to one of several int32 numbers in place; returns a copy of all.
+
+    >>> clock = torch.tensor([7, 0], dtype=torch.int32)
+    >>> count_up(clock, 1), clock
+    (tensor([7, 1], dtype=torch.int32), tensor([7, 1], dtype=torch.int32))
+    """
+    if native.is_available(numbers, torch.int32) and numbers.is_contiguous():
+        return native.count_up(numbers, place)
+    numbers[place].add_(1)
+    return numbers.clone()
+
+
+def flag_nonfinite(flags: Tensor, place: int, low: Tensor, high: Tensor) -> None:
+    """Turn one of several flags NaN if a range is not finite, without reading the device.
+
+    >>> flags = torch.zeros(2)
+    >>> flag_nonfinite(flags, 1, torch.tensor(0.0), torch.tensor(float("inf")))
+    >>> flags
+    tensor([0., nan])
+    """
+    is_native = native.is_available(flags, torch.float32) and flags.is_contiguous()
+    if is_native and native.is_available(low, torch.float32) and _is_range(low, high):
+        native.flag_nonfinite(flags, place, low, high)
+        return
+    spread = high - low
+    flags[place].add_(spread if spread.dim() == 0 else spread.sum(), alpha=0)
+
+
+def observe(rows: Tensor, place: int, low: Tensor, high: Tensor, momentum: float | None) -> None:
+    """Update a row [observations, lowest value, range] by a new range, unless it is not finite.
+
+    momentum: the weight of a range after the first; None takes the mean of all.
+
+    >>> rows = torch.zeros(1, 3)
+    >>> for high in (1.0, 2.0):
+    ...     observe(rows, 0, torch.tensor(0.0), torch.tensor(high), 0.1)
+    >>> rows
+    tensor([[2.0000, 0.0000, 1.1000]])
+    """
+    is_native = native.is_available(rows, torch.float32) and rows.is_contiguous()
+    if is_native and native.is_available(low, torch.float32) and _is_range(low, high):
+        native.observe(rows, place, low, high, momentum or 0.0)
+        return
+    _observe(rows[place], low, high, momentum)
+
+
+def _is_range(low: Tensor, high: Tensor) -> bool:
+    is_same = low.dtype == high.dtype and low.shape == high.shape
+    return is_same and low.is_contiguous() and high.is_contiguous()
+
+
+def _observe(row: Tensor, low: Tensor, high: Tensor, momentum: float | None) -> None:
+    count = row[:1] + 1
+    share = 1 / count if momentum is None else torch.where(count > 1, momentum, 1.0)
+    new = torch.stack([low, high - low]).to(row.dtype)
+    # not torch.lerp: that rounds once or twice, by the processor
+    updated = torch.cat([count, row[1:] + share * (new - row[1:])])
+    row.copy_(torch.where(torch.isfinite(new[1]), updated, row))

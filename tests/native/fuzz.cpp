@@ -1,0 +1,495 @@
+// Random shapes through every function of the native library, against plain loops.
+//
+//   fuzz SEED SECONDS [CASE]     CASE: only that one
+//
+// Operands and workspaces end exactly where a page without access begins (or start where one ends),
+// so that assembly, which sanitizers do not see, cannot read or write beside them either. Scales
+// are powers of two and offsets whole, so that results below 2^24 are exact in float32.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "conv.h"
+#include "encode.cpp"  // no header: so a changed signature does not compile
+#include "gemm.h"
+#include "packing.cpp"
+
+extern "C" {
+int bitcycle_gemm(const bitcycle::Gemm*);
+int bitcycle_gemm_folded(const bitcycle::Gemm*);
+int bitcycle_conv_output(const bitcycle::Conv*);
+int bitcycle_conv_grad_input(const bitcycle::Conv*);
+int bitcycle_conv_grad_weight(const bitcycle::Conv*);
+const char* bitcycle_tiles(const char*);
+void __sanitizer_set_death_callback(void (*)()) __attribute__((weak));
+
+// The thread pool that the library looks for, of threads that the thread sanitizer knows.
+__attribute__((visibility("default"))) void GOMP_parallel(void (*body)(void*), void* data,
+                                                          unsigned num_threads, unsigned) {
+  std::vector<std::thread> others;
+  for (unsigned i = 1; i < num_threads; ++i) others.emplace_back(body, data);
+  body(data);
+  for (std::thread& other : others) other.join();
+}
+}
+
+namespace {
+
+// ---- memory between two pages without access ---------------------------------------------------
+
+class Guarded {
+ public:
+  Guarded(size_t bytes, bool at_end, size_t alignment = 1) {
+    const size_t page = size_t(sysconf(_SC_PAGESIZE));
+    const size_t size = (bytes + alignment - 1) / alignment * alignment;
+    inside_ = (size + page - 1) / page * page;
+    base_ = static_cast<char*>(
+        mmap(nullptr, inside_ + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (base_ == MAP_FAILED || mprotect(base_ + page, inside_, PROT_READ | PROT_WRITE))
+      std::abort();
+    total_ = inside_ + 2 * page;
+    at_ = base_ + page + (at_end ? inside_ - size : 0);
+    std::memset(base_ + page, 0xCD, inside_);
+  }
+  Guarded(const Guarded&) = delete;
+  ~Guarded() { munmap(base_, total_); }
+  void* at() const { return at_; }
+
+ private:
+  char *base_, *at_;
+  size_t inside_, total_;
+};
+
+struct Random {
+  uint64_t state;
+  uint64_t next() {
+    uint64_t z = (state += 0x9E3779B97F4A7C15u);
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+  }
+  long from(long low, long high) { return low + long(next() % uint64_t(high - low + 1)); }
+  bool once_in(long n) { return from(1, n) == 1; }
+  template <typename T>
+  T of(std::initializer_list<T> values) {
+    return values.begin()[from(0, long(values.size()) - 1)];
+  }
+};
+
+template <typename T>
+class Buffer {
+ public:
+  Buffer(Random& random, size_t n)
+      : n_(n), memory_(n * sizeof(T), !random.once_in(4), alignof(T)) {}
+  T* data() const { return static_cast<T*>(memory_.at()); }
+  T& operator[](size_t i) const { return data()[i]; }
+  size_t size() const { return n_; }
+
+ private:
+  size_t n_;
+  Guarded memory_;
+};
+
+// ---- a case ------------------------------------------------------------------------------------
+
+char current[1024];
+
+void say(const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  const size_t used = std::strlen(current);
+  std::vsnprintf(current + used, sizeof current - used, format, arguments);
+  va_end(arguments);
+}
+
+[[noreturn]] void fail(long at, double got, double expected, double bound) {
+  std::fprintf(stderr, "%s: element %ld is %.9g, not %.9g within %.3g\n", current, at, got,
+               expected, bound);
+  std::_Exit(1);
+}
+
+// Exact where float32 is; `size` is the sum of all terms' sizes.
+void check(long at, double got, double expected, double size, double allowed = 0) {
+  const double bound = allowed + (size < (1 << 24) && !allowed ? 0 : 3e-6 * size);
+  if (!(std::fabs(got - expected) <= bound)) fail(at, got, expected, bound);
+}
+
+// Codes with their grids: value = scale * code + offset.
+struct Operand {
+  int bits;
+  Buffer<uint8_t> codes;
+  Buffer<float> scale, offset, half;
+
+  Operand(Random& r, size_t n, size_t scales, bool is_whole = true)
+      : bits(int(r.from(2, 8))), codes(r, n), scale(r, scales), offset(r, scales), half(r, 1) {
+    const int levels = (1 << bits) - 1;
+    const long extreme = r.from(0, 3);
+    for (size_t i = 0; i < n; ++i)
+      codes[i] = uint8_t(extreme == 1                   ? levels
+                         : extreme == 2 && r.once_in(2) ? 0
+                                                        : r.from(0, levels));
+    for (size_t i = 0; i < scales; ++i) {
+      scale[i] = is_whole ? 1.0f : float(r.from(1, 1000)) / 777.0f;
+      offset[i] = float(r.from(-8, 8)) * (is_whole ? 1.0f : 0.37f);
+    }
+    half[0] = float(1 << (bits - 1));
+  }
+  double value(size_t at, size_t s) const { return double(scale[s]) * codes[at] + offset[s]; }
+  // the largest that each part of a value can be, however the sum is taken apart
+  double size(size_t s) const { return std::fabs(scale[s]) * (1 << bits) + std::fabs(offset[s]); }
+};
+
+std::vector<float> some(Random& r, size_t n) {
+  std::vector<float> values(n);
+  for (float& v : values) v = float(r.from(-100, 100));
+  return values;
+}
+
+// On every instruction set of the processor: the same shape, the same codes.
+void on_each_instruction_set(const std::function<void()>& run) {
+  for (const char* name : {"portable", "avx2", "avx512_vnni"})
+    if (bitcycle_tiles(name)) {
+      const size_t used = std::strlen(current);
+      say(" %s", name);
+      run();
+      current[used] = 0;
+    }
+}
+
+// ---- products ----------------------------------------------------------------------------------
+
+struct Strides {
+  long outer, inner, row, k, size;
+};
+
+Strides some_strides(Random& r, long outer, long inner, long rows, long K) {
+  Strides s{};
+  switch (r.from(0, 3)) {
+    case 0:
+      s.k = 1, s.row = K;
+      break;
+    case 1:
+      s.k = 1, s.row = K + r.from(0, 5);
+      break;
+    case 2:
+      s.row = 1, s.k = rows + r.from(0, 5);
+      break;
+    default:
+      s.k = r.from(1, 3), s.row = s.k * K + r.from(0, 3);
+  }
+  const long matrix = (rows - 1) * s.row + (K - 1) * s.k + 1;
+  s.inner = r.once_in(4) ? 0 : matrix;
+  s.outer = r.once_in(4) ? 0 : s.inner * inner;
+  s.size = (outer - 1) * s.outer + (inner - 1) * s.inner + matrix;
+  return s;
+}
+
+void fuzz_gemm(Random& r) {
+  const bool is_folded = r.once_in(3), is_long = r.once_in(100);
+  const long outer = is_folded ? 1 : r.of({1, 1, 1, 2, 3}),
+             inner = is_folded ? 1 : r.of({1, 1, 2, 3});
+  const long M = is_long ? r.from(1, 3) : r.once_in(10) ? r.from(50, 200) : r.from(1, 20);
+  const long N = is_long ? r.from(1, 3) : r.once_in(10) ? r.from(50, 200) : r.from(1, 40);
+  const long K = is_long         ? r.from(60000, 140000)
+                 : r.once_in(10) ? r.from(200, 1500)
+                                 : r.from(1, 70);
+  const Strides sa = some_strides(r, outer, inner, M, K), sb = some_strides(r, outer, inner, N, K);
+  const long scales = is_folded ? K : r.of({1L, N});
+  const Operand a(r, sa.size, 1, !is_folded), b(r, sb.size, scales, !is_folded);
+  const std::vector<float> bias = some(r, N);
+  const long total = outer * inner * M * N;
+  const Buffer<float> out(r, total);
+  const bool has_bias = r.once_in(2);
+  say("gemm%s %ldx%ld batches, %ldx%ldx%ld, strides %ld %ld and %ld %ld, %d + %d bits",
+      is_folded ? "_folded" : "", outer, inner, M, N, K, sa.row, sa.k, sb.row, sb.k, a.bits,
+      b.bits);
+  bitcycle::Gemm g{};
+  g.a = a.codes.data(), g.a_scale = a.scale.data(), g.a_offset = a.offset.data(),
+  g.a_half = a.half.data();
+  g.b = b.codes.data(), g.b_scale = b.scale.data(), g.b_offset = b.offset.data(),
+  g.b_half = b.half.data();
+  g.bias = has_bias ? bias.data() : nullptr;
+  g.out = out.data();
+  g.num_outer = outer, g.num_inner = inner;
+  g.a_outer = sa.outer, g.a_inner = sa.inner, g.b_outer = sb.outer, g.b_inner = sb.inner;
+  g.M = M, g.N = N, g.K = K;
+  g.a_row = sa.row, g.a_k = sa.k, g.b_row = sb.row, g.b_k = sb.k;
+  g.b_scales = is_folded ? 1 : scales;
+  g.num_threads = r.from(1, 3);
+
+  struct Expected {
+    double sum, size, allowed;
+  };
+  std::vector<Expected> expected(total);
+  for (long i = 0, at = 0; i < outer * inner; ++i)
+    for (long m = 0; m < M; ++m)
+      for (long n = 0; n < N; ++n, ++at) {
+        const long x = i / inner * sa.outer + i % inner * sa.inner + m * sa.row;
+        const long y = i / inner * sb.outer + i % inner * sb.inner + n * sb.row;
+        double sum = has_bias ? bias[n] : 0, size = std::fabs(sum), sum_x = 0, largest = 0,
+               size_x = 0;
+        for (long k = 0; k < K; ++k) {
+          const long s = is_folded ? k : scales == 1 ? 0 : n;
+          const double u = a.value(x + k * sa.k, 0), v = b.value(y + k * sb.k, s);
+          sum += u * v, size += a.size(0) * b.size(s);
+          sum_x += std::fabs(u), size_x += a.size(0), largest = std::max(largest, std::fabs(v));
+        }
+        expected[at] = {sum, size, 0};
+        if (is_folded)
+          expected[at] = {sum, std::fabs(sum) + size_x * largest,
+                          1.01 / 65536 * largest * sum_x + 1e-6};
+      }
+  on_each_instruction_set([&] {
+    std::fill_n(out.data(), total, std::numeric_limits<float>::quiet_NaN());
+    if (is_folded ? bitcycle_gemm_folded(&g) : bitcycle_gemm(&g)) fail(-1, 0, 0, 0);
+    for (long i = 0; i < total; ++i)
+      check(i, out[i], expected[i].sum, expected[i].size, expected[i].allowed);
+  });
+}
+
+// ---- convolutions ------------------------------------------------------------------------------
+
+// Calls f(a, w, e) with the three elements of each product of a convolution.
+template <typename F>
+void for_each_product(const bitcycle::Conv& c, const F& f) {
+  const long Cg = c.C / c.groups, Og = c.O / c.groups;
+  for (long n = 0; n < c.N; ++n)
+    for (long i = 0; i < c.Ho; ++i)
+      for (long j = 0; j < c.Wo; ++j)
+        for (long y = 0; y < c.kh; ++y)
+          for (long x = 0; x < c.kw; ++x) {
+            const long h = i * c.stride_h + y * c.dilation_h - c.pad_h;
+            const long w = j * c.stride_w + x * c.dilation_w - c.pad_w;
+            if (h < 0 || h >= c.H || w < 0 || w >= c.W) continue;
+            for (long o = 0; o < c.O; ++o)
+              for (long k = 0; k < Cg; ++k)
+                f(((n * c.H + h) * c.W + w) * c.C + o / Og * Cg + k,
+                  o * c.w_o + k * c.w_c + y * c.w_h + x * c.w_w,
+                  ((n * c.Ho + i) * c.Wo + j) * c.O + o, o, o / Og * Cg + k);
+          }
+}
+
+void fuzz_conv(Random& r) {
+  bitcycle::Conv c{};
+  c.groups = r.of({1, 1, 2, 3});
+  const bool is_depthwise = r.once_in(6);
+  if (is_depthwise) c.groups = r.from(1, 40);
+  const long Cg = is_depthwise ? 1 : r.once_in(8) ? r.from(20, 40) : r.from(1, 18);
+  const long Og = is_depthwise ? r.from(1, 2) : r.once_in(8) ? r.from(20, 40) : r.from(1, 18);
+  c.N = r.from(1, 3), c.C = c.groups * Cg, c.O = c.groups * Og;
+  do {
+    c.H = r.from(1, 9), c.W = r.from(1, 12), c.kh = r.from(1, 3), c.kw = r.from(1, 4);
+    c.stride_h = r.of({1, 1, 2, 3}), c.stride_w = r.of({1, 1, 2, 3});
+    c.dilation_h = r.of({1, 1, 2}), c.dilation_w = r.of({1, 1, 2});
+    c.pad_h = r.from(0, 2), c.pad_w = r.from(0, 3);
+    c.Ho = c.H + 2 * c.pad_h - c.dilation_h * (c.kh - 1) - 1;
+    c.Wo = c.W + 2 * c.pad_w - c.dilation_w * (c.kw - 1) - 1;
+  } while (c.Ho < 0 || c.Wo < 0);
+  c.Ho = c.Ho / c.stride_h + 1 + r.once_in(10);  // "same" padding may reach one further
+  c.Wo = c.Wo / c.stride_w + 1 + r.once_in(10);
+  if (r.once_in(2)) {
+    c.w_w = 1, c.w_h = c.kw, c.w_c = c.kh * c.kw, c.w_o = Cg * c.kh * c.kw;
+  } else {
+    c.w_c = 1, c.w_w = Cg, c.w_h = c.kw * Cg, c.w_o = Cg * c.kh * c.kw;
+  }
+  const long scales = r.of({int64_t(1), c.O}), num_w = c.O * Cg * c.kh * c.kw;
+  const long num_a = c.N * c.H * c.W * c.C, num_e = c.N * c.Ho * c.Wo * c.O;
+  const Operand a(r, num_a, 1), w(r, num_w, scales), e(r, num_e, 1);
+  const std::vector<float> bias = some(r, c.O);
+  const bool has_bias = r.once_in(2);
+  c.a = a.codes.data(), c.a_scale = a.scale.data(), c.a_offset = a.offset.data(),
+  c.a_half = a.half.data();
+  c.w = w.codes.data(), c.w_scale = w.scale.data(), c.w_offset = w.offset.data(),
+  c.w_half = w.half.data();
+  c.e = e.codes.data(), c.e_scale = e.scale.data(), c.e_offset = e.offset.data(),
+  c.e_half = e.half.data();
+  c.w_scales = scales, c.num_threads = r.from(1, 3);
+  say("conv N%ld %ldx%ldx%ld -> %ldx%ldx%ld, kernel %ldx%ld, stride %ldx%ld, pad %ldx%ld, dilation "
+      "%ldx%ld, %ld groups, bits %d %d %d, %ld threads",
+      long(c.N), long(c.H), long(c.W), long(c.C), long(c.Ho), long(c.Wo), long(c.O), long(c.kh),
+      long(c.kw), long(c.stride_h), long(c.stride_w), long(c.pad_h), long(c.pad_w),
+      long(c.dilation_h), long(c.dilation_w), long(c.groups), a.bits, w.bits, e.bits,
+      long(c.num_threads));
+
+  std::vector<double> output(num_e), output_size(num_e), grad_input(num_a), errors(num_a);
+  std::vector<double> error_sizes(num_a), grad_weight(num_w), grad_weight_size(num_w), largest(c.C);
+  if (has_bias)
+    for (long i = 0; i < num_e; ++i)
+      output[i] = bias[i % c.O], output_size[i] = std::fabs(output[i]);
+  for (long o = 0; o < c.O; ++o)
+    for (long k = 0; k < Cg; ++k)
+      for (long t = 0; t < c.kh * c.kw; ++t) {
+        const double v = w.value(o * c.w_o + k * c.w_c + t / c.kw * c.w_h + t % c.kw * c.w_w,
+                                 scales == 1 ? 0 : o);
+        double& most = largest[o / Og * Cg + k];
+        most = std::max(most, std::fabs(v));
+      }
+  for_each_product(c, [&](long at, long wt, long et, long o, long) {
+    const long s = scales == 1 ? 0 : o;
+    const double av = a.value(at, 0), wv = w.value(wt, s), ev = e.value(et, 0);
+    output[et] += av * wv, output_size[et] += a.size(0) * w.size(s);
+    grad_input[at] += ev * wv, errors[at] += std::fabs(ev), error_sizes[at] += e.size(0);
+    grad_weight[wt] += ev * av, grad_weight_size[wt] += e.size(0) * a.size(0);
+  });
+  const Buffer<float> out(r, num_e), to_input(r, num_a), to_weight(r, num_w);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  on_each_instruction_set([&] {
+    const size_t used = std::strlen(current);
+    say(" output");
+    std::fill_n(out.data(), num_e, nan);
+    c.out = out.data(), c.bias = has_bias ? bias.data() : nullptr;
+    if (bitcycle_conv_output(&c)) fail(-1, 0, 0, 0);
+    for (long i = 0; i < num_e; ++i) check(i, out[i], output[i], output_size[i]);
+    current[used] = 0, say(" grad_input");
+    std::fill_n(to_input.data(), num_a, nan);
+    c.out = to_input.data(), c.bias = nullptr;
+    if (bitcycle_conv_grad_input(&c)) fail(-1, 0, 0, 0);
+    for (long i = 0; i < num_a; ++i)
+      check(i, to_input[i], grad_input[i], error_sizes[i] * largest[i % c.C],
+            1.01 / 65536 * largest[i % c.C] * errors[i] + 1e-6);
+    current[used] = 0, say(" grad_weight");
+    std::fill_n(to_weight.data(), num_w, nan);
+    c.out = to_weight.data();
+    if (bitcycle_conv_grad_weight(&c)) fail(-1, 0, 0, 0);
+    for (long i = 0; i < num_w; ++i) check(i, to_weight[i], grad_weight[i], grad_weight_size[i]);
+    current[used] = 0;
+  });
+}
+
+// ---- rounding and packing
+// --------------------------------------------------------------------------
+
+void fuzz_encode(Random& r) {
+  const long outer = r.of({1L, 1L, r.from(2, 5)}), channels = r.of({1L, 1L, r.from(2, 40)});
+  const long inner = r.of({1L, r.from(1, 200), r.from(1, 200), r.from(15000, 40000)});
+  const long rows = outer * channels, total = rows * inner > 200000 ? 0 : rows * inner;
+  if (!total) return;
+  const Buffer<float> x(r, total);
+  const bool has_nan = r.once_in(20), is_constant = r.once_in(20);
+  for (long i = 0; i < total; ++i)
+    x[i] = is_constant ? 1.5f : float(r.from(-100000, 100000)) / 1234.0f;
+  if (has_nan) x[r.from(0, total - 1)] = std::numeric_limits<float>::quiet_NaN();
+  const auto channel = [&](long i) { return i / inner % channels; };
+  const Buffer<float> low(r, channels), high(r, channels), scale(r, channels);
+  const Buffer<float> offset(r, channels), half(r, 1), values(r, total), decoded(r, total);
+  const Buffer<int32_t> key(r, 2), levels(r, 1);
+  const Buffer<uint8_t> codes(r, total);
+  const bool is_stochastic = r.once_in(2), is_signed = r.once_in(3);
+  const long num_threads = r.from(1, 3), rule = r.from(FROM_LOW, SYMMETRIC);
+  const int32_t* noise = is_stochastic ? key.data() : nullptr;
+  key[0] = int32_t(r.next()), key[1] = int32_t(r.next());
+  levels[0] = (1 << r.from(2, 8)) - 1;
+  say("encode %ldx%ldx%ld, %d levels, rule %ld%s%s, %ld threads", outer, channels, inner, levels[0],
+      rule, is_stochastic ? ", stochastic" : "", is_signed ? ", signed" : "", num_threads);
+
+  bitcycle_range(x.data(), outer, channels, inner, low.data(), high.data(), num_threads);
+  for (long c = 0; c < channels; ++c) {
+    float least = std::numeric_limits<float>::infinity(), most = -least;
+    bool is_nan = false;
+    for (long i = 0; i < total; ++i)
+      if (channel(i) == c)
+        least = std::min(least, x[i]), most = std::max(most, x[i]), is_nan |= x[i] != x[i];
+    if (is_nan ? low[c] == low[c] || high[c] == high[c] : low[c] != least || high[c] != most)
+      fail(c, low[c], least, 0);
+  }
+  if (has_nan) return;  // has no code
+
+  const int64_t form = is_signed ? SIGNED_CODES : CODES;
+  bitcycle_quantize(x.data(), outer, channels, inner, low.data(), high.data(), levels.data(), 0.0f,
+                    rule, noise, form, codes.data(), scale.data(), offset.data(), half.data(),
+                    num_threads);
+  if (half[0] != float(levels[0] + 1) / 2) fail(0, half[0], (levels[0] + 1) / 2, 0);
+  std::vector<float> of_signed(offset.data(), offset.data() + channels);
+  for (long c = 0; c < channels; ++c) of_signed[c] += scale[c] * half[0];
+  bitcycle_decode(codes.data(), is_signed, outer, channels, inner, scale.data(),
+                  is_signed ? of_signed.data() : offset.data(), decoded.data(), num_threads);
+  bitcycle_quantize(x.data(), outer, channels, inner, low.data(), high.data(), levels.data(), 0.0f,
+                    rule, noise, VALUES, values.data(), scale.data(), offset.data(), half.data(),
+                    num_threads);
+  for (long i = 0; i < total; ++i) {
+    const int code = is_signed ? int8_t(codes[i]) + int(half[0]) : codes[i];
+    const double step = scale[channel(i)];
+    if (code > levels[0]) fail(i, code, levels[0], 0);
+    check(i, decoded[i], values[i], 0, 1e-3 * step + 1e-5);
+    // half a step by rounding, half by noise, half where zero has moved the ends of the grid
+    check(i, values[i], x[i], 0,
+          (0.5 + 0.5 * is_stochastic + 0.5 * (rule == WITH_ZERO)) * step * 1.001 + 1e-4);
+  }
+}
+
+void fuzz_packing(Random& r) {
+  const long count = r.once_in(10) ? r.from(10000, 300000) : r.from(1, 300);
+  const long num_threads = r.from(1, 3);
+  const bool is_constant = r.once_in(2), is_signed = r.once_in(2);
+  say("packing %ld, %ld threads", count, num_threads);
+  const Buffer<float> x(r, count), g(r, is_constant ? 1 : count), kept(r, count);
+  const Buffer<uint32_t> words(r, (count + 31) / 32);
+  for (long i = 0; i < count; ++i) x[i] = float(r.from(-2, 2));
+  for (size_t i = 0; i < g.size(); ++i) g[i] = float(r.from(1, 9));
+  bitcycle_pack_positive(x.data(), count, words.data(), num_threads);
+  bitcycle_keep_positive(words.data(), g.data(), is_constant, count, kept.data(), num_threads);
+  for (long i = 0; i < count; ++i)
+    check(i, kept[i], x[i] > 0 ? double(g[is_constant ? 0 : i]) : 0.0, 0);
+
+  const Buffer<uint8_t> codes(r, count), packed(r, (count + 1) / 2), unpacked(r, count);
+  for (long i = 0; i < count; ++i) codes[i] = uint8_t(is_signed ? r.from(-8, 7) : r.from(0, 15));
+  bitcycle_pack_nibbles(codes.data(), count, packed.data(), num_threads);
+  bitcycle_unpack_nibbles(packed.data(), count, is_signed, unpacked.data(), num_threads);
+  for (long i = 0; i < count; ++i) check(i, unpacked[i], codes[i], 0);
+}
+
+const std::pair<const char*, void (*)(Random&)> KINDS[] = {
+    {"gemm", fuzz_gemm}, {"conv", fuzz_conv}, {"encode", fuzz_encode}, {"packing", fuzz_packing}};
+
+}  // namespace
+
+namespace bitcycle {
+
+// What the library's files call in place of `workspace`: exactly as large as they ask for, with the
+// 64 bytes to spare, and with nothing in it that an earlier call has left.
+void* guarded_workspace(int slot, size_t bytes) {
+  thread_local std::map<int, std::unique_ptr<Guarded>> memory;
+  memory[slot].reset();
+  memory[slot] = std::make_unique<Guarded>(bytes + 64, true, 64);
+  return memory[slot]->at();
+}
+
+}  // namespace bitcycle
+
+int main(int count, char** arguments) {
+  if (count < 3) return std::fprintf(stderr, "fuzz SEED SECONDS [CASE]\n"), 2;
+  const uint64_t seed = std::strtoull(arguments[1], nullptr, 10);
+  const double seconds = std::atof(arguments[2]);
+  const long only = count > 3 ? std::atol(arguments[3]) : -1;
+  if (__sanitizer_set_death_callback)
+    __sanitizer_set_death_callback([] { std::fprintf(stderr, "in %s\n", current); });
+  const auto start = std::chrono::steady_clock::now();
+  const auto elapsed = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  std::map<std::string, long> cases;
+  for (long i = only >= 0 ? only : 0; only >= 0 ? i == only : elapsed() < seconds; ++i) {
+    Random random{seed * 0x9E3779B97F4A7C15u + uint64_t(i) * 0xD1B54A32D192ED03u};
+    std::snprintf(current, sizeof current, "case %ld: ", i);
+    const auto [kind, run] = KINDS[random.from(0, 3)];
+    run(random);
+    ++cases[kind];
+  }
+  for (const auto& [kind, number] : cases) std::printf("%s %ld\n", kind.c_str(), number);
+  return 0;
+}
