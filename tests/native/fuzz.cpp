@@ -425,7 +425,7 @@ void fuzz_encode(Random& r) {
   call.x = x.data(), call.outer = outer, call.channels = channels, call.inner = inner;
   call.low = low.data(), call.high = high.data(), call.levels = levels.data();
   call.rule = rule, call.key = noise, call.num_threads = num_threads;
-  call.must_find_range = r.once_in(2);
+  call.finds_range = r.once_in(2);
   call.scale = scale.data(), call.offset = offset.data(), call.half = half.data();
   call.form = is_signed ? SIGNED_CODES : CODES, call.out = codes.data();
   bitcycle_quantize(&call);
