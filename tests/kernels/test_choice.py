@@ -86,11 +86,18 @@ def test_auto_waits_for_the_shapes():
 
 
 def test_native_without_the_library_multiplies_floats_and_warns(monkeypatch):
+    warned = []
     monkeypatch.setattr(choice, "instruction_set", lambda: None)
-    with pytest.warns(BitcycleWarning, match="kernel 'native' multiplies in float32: no native"):
-        kernel, reason = requested_kernel("native", weight_grids=1, device_type="cpu")
+    monkeypatch.setattr(choice, "missing_reason", lambda: "it was not built")
+    monkeypatch.setattr(choice, "warn_missing", lambda: warned.append(1))
+    kernel, reason = requested_kernel("native", weight_grids=1, device_type="cpu")
     assert kernel is KERNELS["native"]
-    assert reason.startswith("asked for; float32 products: no native library (")
+    assert reason == "asked for; float32 products: no native library (it was not built)"
+    requested_kernel("auto", weight_grids=1, device_type="cpu")
+    assert len(warned) == 2
+    requested_kernel("simulate", weight_grids=1, device_type="cpu")
+    requested_kernel("native", weight_grids=1, device_type="cuda")
+    assert len(warned) == 2
 
 
 def test_native_on_another_device_says_that_it_multiplies_floats():

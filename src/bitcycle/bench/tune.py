@@ -200,7 +200,7 @@ def make_rows(
 ) -> list[TableRow]:
     """The rows of one kind of layer and bits, from its ratios by size; the first begins at 0."""
     chosen = choose_kernels(list(ratios.values()))
-    rows = []
+    rows: list[TableRow] = []
     for kernel, group in groupby(zip(chosen, ratios, strict=True), key=lambda pair: pair[0]):
         sizes = [size for _, size in group]
         mean = exp(fsum(log(ratios[size][kernel]) for size in sizes) / len(sizes))
@@ -258,15 +258,17 @@ def measure_table(
 
 def write_table(path: Path, rows: Sequence[TableRow]) -> None:
     """Write the rows; rows of other processors that the file has already are kept."""
-    existing = read_table(path) if path.exists() else ()
-    kept = [row for row in existing if row.processor != rows[0].processor]
-    processor = find_processor()
+    processor, own = find_processor(), rows[0].processor
+    kept = [row for row in (read_table(path) if path.exists() else ()) if row.processor != own]
+    others = tuple(f"# {name}: " for name in {row.processor for row in kept})
+    lines = path.read_text(encoding="utf-8").splitlines() if kept else []
+    threads = f"{processor.num_threads} thread{'' if processor.num_threads == 1 else 's'}"
     comments = [
         'What kernel="auto" takes, by processor, kind of layer, most bits of its act and weight,',
         "and multiply-accumulates of its output product. ratio: time of forward and backward, of",
         f"simulate's. Made by `bitcycle bench --tune FILE`; {TABLE_SWITCH}=FILE uses it, with any",
         "number of threads.",
-        f"{rows[0].processor}: {processor.name}, measured with {processor.num_threads} threads, "
-        f"torch {processor.torch_version}",
+        *(line.removeprefix("# ") for line in lines if line.startswith(others)),
+        f"{own}: {processor.name}, measured with {threads}, torch {processor.torch_version}",
     ]
     write_text(path, table_text([*kept, *rows], comments))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import csv
 import functools
 import os
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -24,9 +23,8 @@ from torch import Tensor
 from bitcycle.kernels.base import Kernel, make_kernel
 from bitcycle.kernels.geometry import ConvGeometry, Geometry, MatMulGeometry
 from bitcycle.kernels.native import reason_against
-from bitcycle.native.library import instruction_set
+from bitcycle.native.library import instruction_set, missing_reason, warn_missing
 from bitcycle.registry import unknown_name
-from bitcycle.warnings import BitcycleWarning
 
 MAX_CODE_BITS = 8
 TABLE_SWITCH = "BITCYCLE_KERNEL_TABLE"  # an environment variable: the file of a user's table
@@ -191,6 +189,9 @@ def requested_kernel(name: str, *, weight_grids: int, device_type: str) -> tuple
     """
     kernel = make_kernel(name)
     device_type = "cpu" if device_type == "meta" else device_type  # where it will most likely be
+    is_native = kernel.is_undecided or "native" in kernel.name.split("/")
+    if is_native and device_type == "cpu":
+        warn_missing()
     if kernel.is_undecided:
         kernel_table()  # a damaged table is an error here, not in the first step
         return kernel, "auto: decided at the first training step with bits"
@@ -202,19 +203,14 @@ def requested_kernel(name: str, *, weight_grids: int, device_type: str) -> tuple
         notes.append(f"float32 products: the native library has no code for {device_type}")
     elif "native" in parts and instruction_set() is None:
         notes.append(f"float32 products: {missing_library()}")
-        warnings.warn(
-            f"kernel {kernel.name!r} multiplies in float32: {missing_library()}",
-            BitcycleWarning,
-            stacklevel=4,  # the caller of quantize_model
-        )
     if "bf16" in parts and not has_bf16(device_type):
         notes.append("this processor has no bf16 arithmetic: expect it to be slow")
     return kernel, "; ".join(notes)
 
 
 def missing_library() -> str:
-    """What is missing where there is no native library."""
-    return "no native library (it was not built, or BITCYCLE_NATIVE=0)"
+    """What is missing where there is no native library, and the way out."""
+    return f"no native library ({missing_reason()})"
 
 
 def recorded_kernel(name: str, *, has_library: bool) -> Kernel:
@@ -227,8 +223,7 @@ def recorded_kernel(name: str, *, has_library: bool) -> Kernel:
     if "native" in kernel.name.split("/") and has_library and instruction_set() is None:
         raise ValueError(
             f"the run began with kernel {name!r} and cannot resume here: {missing_library()}. "
-            "Install a C++ compiler and reinstall bitcycle, or start again with "
-            "--precision.kernel simulate (kernel='simulate')"
+            "Or start again with --precision.kernel simulate (kernel='simulate')"
         )
     return kernel
 

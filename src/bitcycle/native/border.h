@@ -54,7 +54,7 @@ class BorderConstants {
   // of_tap: [tap_h][tap_w][channels]; bias may be null
   BorderConstants(const Axis& h, const Axis& w, const std::vector<float>& of_tap, const float* bias,
                   long channels)
-      : channels_(channels), rows_(h), columns_(w) {
+      : rows_(h), columns_(w) {
     values_.resize(rows_.sets.size() * columns_.sets.size() * channels);
     float* out = values_.data();
     for (const Range& rows : rows_.sets)
@@ -68,13 +68,15 @@ class BorderConstants {
         out += channels;
       }
     has_border_ = rows_.has_border || columns_.has_border;
+    for (long set : rows_.of) at_row_.push_back(set * long(columns_.sets.size()) * channels);
+    for (long set : columns_.of) at_column_.push_back(set * channels);
   }
 
   bool has_border() const { return has_border_; }
   long size() const { return long(values_.size()); }
   const float* values() const { return values_.data(); }
   long at(long i, long j) const {  // where the constants of a result are among the values
-    return (rows_.of[i] * long(columns_.sets.size()) + columns_.of[j]) * channels_;
+    return at_row_[i] + at_column_[j];
   }
 
  private:
@@ -94,8 +96,8 @@ class BorderConstants {
     bool has_border = false;
   };
 
-  long channels_;
   Sets rows_, columns_;
+  std::vector<long> at_row_, at_column_;
   std::vector<float> values_;
   bool has_border_;
 };

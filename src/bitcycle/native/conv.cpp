@@ -37,6 +37,13 @@ BITCYCLE_FOR_EACH_ISA(widen_codes, (const uint8_t* x, long n, int shift, int16_t
 // out[p] = the sum of n codes from x + p * pixel on
 BITCYCLE_INLINE void sum_pixels_body(const uint8_t* x, long num_pixels, long pixel, long n,
                                      int32_t* out) {
+  if (n < 16) {
+    for (long p = 0; p < num_pixels; ++p, x += pixel) {
+      out[p] = x[0];
+      for (long i = 1; i < n; ++i) out[p] += x[i];
+    }
+    return;
+  }
   for (long p = 0; p < num_pixels; ++p, x += pixel) {
     int32_t sum = 0;
     long i = 0;
@@ -56,15 +63,22 @@ BITCYCLE_FOR_EACH_ISA(sum_pixels,
                       (const uint8_t* x, long num_pixels, long pixel, long n, int32_t* out),
                       (x, num_pixels, pixel, n, out))
 
-// out[j] += x[j * step]
-BITCYCLE_INLINE void add_sums_body(const int32_t* x, long step, long n, float* out) {
-  if (step == 1)
-    for (long j = 0; j < n; ++j) out[j] += float(x[j]);
-  else
-    for (long j = 0; j < n; ++j) out[j] += float(x[j * step]);
+// out[j] = the sum over taps of x[j * step + tap]
+BITCYCLE_INLINE void sum_taps_body(const int32_t* x, const long* taps, long num_taps, long step,
+                                   long n, int32_t* __restrict out) {
+  for (long j = 0; j < n; ++j) out[j] = 0;
+  for (long t = 0; t < num_taps; ++t) {
+    const int32_t* from = x + taps[t];
+    if (step == 1)
+      for (long j = 0; j < n; ++j) out[j] += from[j];
+    else
+      for (long j = 0; j < n; ++j) out[j] += from[j * step];
+  }
 }
-BITCYCLE_FOR_EACH_ISA(add_sums, (const int32_t* x, long step, long n, float* out),
-                      (x, step, n, out))
+BITCYCLE_FOR_EACH_ISA(sum_taps,
+                      (const int32_t* x, const long* taps, long num_taps, long step, long n,
+                       int32_t* out),
+                      (x, taps, num_taps, step, n, out))
 
 // ---- correlation ----------------------------------------------------------------------------
 
@@ -237,26 +251,31 @@ class Correlator {
     for (; p < round_up(rows.count, ROWS); ++p) rows.at[p] = rows.at[0];
   }
 
-  // Sums of the codes of each window: of pixels first, then of their sums.
+  // Sums of the codes of each window: of pixels, then of those side by side, then of all.
   void sum_windows(const Part& part, long group, Rows& rows) const {
-    const long high = height(part.num_rows());
+    const long high = height(part.num_rows()), n = c_.columns;
     const Range on = on_row();
-    int32_t* sums = new_array<int32_t>(SUMS, high * width_);
+    int32_t* pixels = new_array<int32_t>(SUMS, width_ + (high + 1) * n);
+    int32_t *lines = pixels + width_, *windows = lines + high * n;
+    std::vector<long> taps_w, taps_h;
+    for (long w : c_.taps_w) taps_w.push_back(w - low_w_);
+    for (long h : c_.taps_h) taps_h.push_back((h - low_h_) * n);
+    std::memset(pixels, 0, width_ * 4);
     float* out = rows.sums;
-    for (long n = part.first; n < part.last; ++n) {
-      std::memset(sums, 0, high * width_ * 4);
-      const uint8_t* x = c_.map + n * c_.image + (on.first + low_w_) * c_.pixel + group * c_.channels();
+    for (long image = part.first; image < part.last; ++image) {
+      const uint8_t* x = c_.map + image * c_.image + (on.first + low_w_) * c_.pixel + group * c_.channels();
       for (long y = 0; y < high; ++y) {
         const long h = part.i0 * c_.step_h + low_h_ + y;
-        if (h >= 0 && h < c_.H)
-          sum_pixels(x + h * c_.row, on.count(), c_.pixel, c_.channels(), sums + y * width_ + on.first);
+        if (h < 0 || h >= c_.H) {
+          std::memset(lines + y * n, 0, n * 4);
+          continue;
+        }
+        sum_pixels(x + h * c_.row, on.count(), c_.pixel, c_.channels(), pixels + on.first);
+        sum_taps(pixels, taps_w.data(), long(taps_w.size()), c_.step_w, n, lines + y * n);
       }
-      for (long i = 0; i < part.num_rows(); ++i, out += c_.columns) {
-        std::fill_n(out, c_.columns, 0.0f);
-        for (long h : c_.taps_h)
-          for (long w : c_.taps_w)
-            add_sums(sums + (i * c_.step_h + h - low_h_) * width_ + w - low_w_, c_.step_w,
-                     c_.columns, out);
+      for (long i = 0; i < part.num_rows(); ++i, out += n) {
+        sum_taps(lines + i * c_.step_h * n, taps_h.data(), long(taps_h.size()), 1, n, windows);
+        for (long j = 0; j < n; ++j) out[j] = float(windows[j]);
       }
     }
   }

@@ -144,7 +144,7 @@ class WeightGradient {
 
   void plan_passes() {
     const long num_units = c_.N * num_blocks_;
-    num_chunks_ = std::min(num_units, c_.num_threads);
+    num_chunks_ = std::min<long>(num_units, c_.num_threads);
     pass_ = std::min(PASS_BYTES / (e_bytes_ + unit_), how_.max_steps / steps_);
     pass_ = std::max(1L, std::min(pass_, divide_up(num_units, num_chunks_)));
     num_totals_ = c_.kh * tile_rows_ * num_panels_ * COLUMNS;
@@ -198,23 +198,19 @@ class WeightGradient {
       }
       const uint8_t* row = c_.e + (image * c_.Ho + first + i) * c_.Wo * c_.O;
       const uint8_t* e = copy_row(row, c_.Wo, c_.O, 0, num_groups_ * size, 0);
-      for (long g = 0; g < num_groups_; ++g) {  // each overwrites what the one before wrote too much
-        char* to = out + g * tile_rows_ * 4;
-        interleave({e + g * size * c_.O + group * rows_, c_.O, rows_, 1, 0, to, 0, PANEL_BYTES},
-                   how_.is_words);
-        write_ones(std::min(size, c_.Wo - g * size), to + rows_ * 4);
-      }
+      // each group overwrites what the one before has written too much
+      interleave({e + group * rows_, c_.O, rows_, num_groups_, 0, out, tile_rows_ * 4, PANEL_BYTES},
+                 how_.is_words);
+      for (long g = 0; g < num_groups_; ++g)
+        write_ones(std::min<long>(size, c_.Wo - g * size), out + (g * tile_rows_ + rows_) * 4);
     }
   }
 
   void write_ones(long num_pixels, char* out) const {
-    int8_t bytes[4] = {};
-    int16_t words[2] = {};
-    for (long i = 0; i < num_pixels; ++i) how_.is_words ? words[i] = 1 : bytes[i] = 1;
-    if (how_.is_words)
-      std::memcpy(out, words, 4);
-    else
-      std::memcpy(out, bytes, 4);
+    const long bits = how_.is_words ? 16 : 8;
+    uint32_t ones = how_.is_words ? 0x00010001 : 0x01010101;
+    if (num_pixels * bits < 32) ones &= (uint32_t(1) << num_pixels * bits) - 1;
+    std::memcpy(out, &ones, 4);
   }
 
   // Rows of the input by what remains after division by the stride, so that those of a tap follow
@@ -274,29 +270,44 @@ class WeightGradient {
     }
   }
 
-  // Sums of the errors whose tap lies on the map, [tap][o]: all of a row but those at its ends, all
-  // rows but those at the ends of the map.
+  // Sums of the errors whose tap lies on the map, [tap][o]: all but those of pixels at the ends of a
+  // row and of rows at the ends of the map.
   void sum_errors(const Range& units, int64_t* out) const {
-    std::vector<int32_t> all(c_.O), some(c_.O);
+    const long O = c_.O, kh = c_.kh, kw = c_.kw;
+    std::vector<int64_t> sums((1 + kh) * (1 + kw) * O);  // [all, missing rows][all, missing pixels]
+    std::vector<int32_t> row((1 + kw) * O);
     for (long u = units.first; u < units.last; ++u) {
       const long image = u / num_blocks_, first = u % num_blocks_ * block_;
       for (long i = first; i < std::min<long>(c_.Ho, first + block_); ++i) {
-        const uint8_t* e = c_.e + (image * c_.Ho + i) * c_.Wo * c_.O;
-        std::fill(all.begin(), all.end(), 0);
-        sum_pixels(e, c_.O, 0, c_.Wo, c_.O, all.data());
-        for (long w = 0; w < c_.kw; ++w) {
-          const Range on = on_map(w * c_.dilation_w - c_.pad_w, c_.stride_w, c_.W, c_.Wo);
-          std::fill(some.begin(), some.end(), 0);
-          sum_pixels(e, c_.O, 0, on.first, c_.O, some.data());
-          sum_pixels(e, c_.O, on.last, c_.Wo, c_.O, some.data());
-          for (long h = 0; h < c_.kh; ++h) {
-            const long y = i * c_.stride_h + h * c_.dilation_h - c_.pad_h;
-            if (y < 0 || y >= c_.H) continue;
-            int64_t* to = out + (h * c_.kw + w) * c_.O;
-            for (long o = 0; o < c_.O; ++o) to[o] += all[o] - some[o];
-          }
+        sum_row(c_.e + (image * c_.Ho + i) * c_.Wo * O, row.data());
+        add(row, sums.data());
+        for (long h = 0; h < kh; ++h) {
+          const long y = i * c_.stride_h + h * c_.dilation_h - c_.pad_h;
+          if (y < 0 || y >= c_.H) add(row, sums.data() + (1 + h) * (1 + kw) * O);
         }
       }
+    }
+    auto at = [&](long h, long w) { return sums.data() + (h * (1 + kw) + w) * O; };
+    for (long h = 0; h < kh; ++h)
+      for (long w = 0; w < kw; ++w)
+        for (long o = 0; o < O; ++o)
+          out[(h * kw + w) * O + o] =
+              at(0, 0)[o] - at(0, 1 + w)[o] - at(1 + h, 0)[o] + at(1 + h, 1 + w)[o];
+  }
+
+  static void add(const std::vector<int32_t>& row, int64_t* out) {
+    for (size_t i = 0; i < row.size(); ++i) out[i] += row[i];
+  }
+
+  // All pixels of a row, then those that the taps of each kernel column miss.
+  void sum_row(const uint8_t* e, int32_t* out) const {
+    std::fill_n(out, (1 + c_.kw) * c_.O, 0);
+    sum_pixels(e, c_.O, 0, c_.Wo, c_.O, out);
+    for (long w = 0; w < c_.kw; ++w) {
+      const Range on = on_map(w * c_.dilation_w - c_.pad_w, c_.stride_w, c_.W, c_.Wo);
+      out += c_.O;
+      if (on.first > 0) sum_pixels(e, c_.O, 0, on.first, c_.O, out);
+      if (on.last < c_.Wo) sum_pixels(e, c_.O, on.last, c_.Wo, c_.O, out);
     }
   }
 

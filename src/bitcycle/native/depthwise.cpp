@@ -85,7 +85,7 @@ void correlate(const Correlation& c) {
   const BorderConstants constants(c.h, c.w, c.kernel, nullptr, c.C);
   const long row = c.w.size * c.C;
   parallel_for(c.N * c.h.count, int(c.num_threads), [&](long task) {
-    const long image = task / c.h.count, i = task % c.h.count, s = c.num_scales == 1 ? 0 : image;
+    const long image = task / c.h.count, i = task % c.h.count, s = c.num_scales > 1 ? image : 0;
     float* sums = new_array<float>(SUMS, c.C);
     Window t{};
     t.row = row, t.pixel = c.C, t.h = c.h.taps_of(i);

@@ -38,7 +38,7 @@ void detail::run(void (*body)(void*), void* data, int num_threads) {
   pool()(body, data, unsigned(num_threads), 0);
 }
 
-void* workspace(Slot slot, size_t bytes) {
+void* workspace(int slot, size_t bytes) {
   thread_local Memory memory[NUM_SLOTS];
   Memory& m = memory[slot];
   if (bytes + 64 > m.size) {

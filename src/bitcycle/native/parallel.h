@@ -41,7 +41,7 @@ void parallel_for(long num_tasks, int num_threads, const Body& body) {
 
 // Memory of the calling thread, kept for its next call; aligned to 64 bytes, with 64 to spare.
 enum Slot { FIRST, SECOND, SUMS, SCALES, ROW_ARRAYS, SMALL, NUM_SLOTS };
-void* workspace(Slot slot, size_t bytes);
+void* workspace(int slot, size_t bytes);
 
 template <typename T>
 T* new_array(Slot slot, long count) {
