@@ -1,11 +1,10 @@
 """CIFAR-10 ResNet-8 trained with every kernel from one seed, against other seeds of `simulate`.
 
-    python benchmarks/same_training.py --data.root FOLDER [--steps 300] [--forward CR:3-7:4]
-                                       [--kernels dequantize int8]
+    python benchmarks/same_training.py --data.root FOLDER [--steps 300] [--forward CR:3-8:4]
+                                       [--kernels dequantize native]
 
 Kernels compute the same products with other rounding, so accuracies must agree as closely as those
-of different seeds do, and the losses of the first steps closely. 7 bits forward, so that a
-processor without VNNI multiplies integers too.
+of different seeds do, and the losses of the first steps closely.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def main() -> None:
     parser.add_argument("--data.root", dest="data_root", required=True)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--subset", type=int, default=10_000)
-    parser.add_argument("--forward", default="CR:3-7:4")
+    parser.add_argument("--forward", default="CR:3-8:4")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--kernels", nargs="+", default=[k for k in KERNELS if k != "simulate"])
     arguments = parser.parse_args()

@@ -29,7 +29,7 @@ from bitcycle.models.transformer_lm import DecoderLayer
 from bitcycle.tables import text_table
 from bitcycle.train.run_directory import measurement_info
 
-KERNELS = ("dequantize", "int8")
+KERNELS = ("dequantize", "native")
 
 
 @dataclass(frozen=True)

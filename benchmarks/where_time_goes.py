@@ -1,12 +1,12 @@
 """Where a training step spends its time: encoding, the three products, and everything else.
 
-    python benchmarks/where_time_goes.py [--workload NAME] [--kernels simulate int8 auto]
-                                         [--bits FW7/BW8] [--steps 10] [--threads 2]
+    python benchmarks/where_time_goes.py [--workload NAME] [--kernels simulate native auto]
+                                         [--bits FW8/BW8] [--steps 10] [--threads 2] [--quick]
 
-Stages are timed inside the converted layers, in the fastest of the steps. "integers" is the part of
-the three products that is spent in the integer (or bfloat16) products themselves, repacking
-included; products that fell back to float32 are not in it. Kernels are measured one after the
-other: compare the stages of a line. Ratios between kernels are what `bitcycle bench` measures.
+Stages are timed inside the converted layers, in the fastest of the steps. "library" is the part of
+the three products that is spent in products of the native library; those that fell back to float32
+are not in it. Kernels are measured one after the other: compare the stages of a line. Ratios
+between kernels are what `bitcycle bench` measures.
 """
 
 from __future__ import annotations
@@ -21,27 +21,26 @@ from unittest.mock import patch
 
 import torch
 
-from bitcycle.bench.run import _compiling
 from bitcycle.bench.steps import FLOAT, TrainStep, Variant
 from bitcycle.bench.workloads import WORKLOADS
-from bitcycle.kernels import bf16, coded, integer, mixed, simulate
+from bitcycle.kernels.base import MATMULS, Kernel
+from bitcycle.native import products
+from bitcycle.native.allocator import keep_freed_memory
 from bitcycle.nn import product
 from bitcycle.precision import Precision
 from bitcycle.tables import text_table
 
-STAGES = {
-    "encode act": (product, "_encode_first"),
-    "encode weight": (product, "_encode_second"),
-    "encode error": (product, "_encode_error"),
+ENCODE = {
+    "encode act": ("encode_input",),
+    "encode weight": ("encode_second", "encode_weight_for_grad_input"),
+    "encode error": ("encode_error",),
 }
-PRODUCTS = ("output", "grad_input", "grad_weight")
-KERNELS = (coded.Coded, simulate.Simulate, mixed.Mixed)
-ARITHMETIC = (integer.IntegerArithmetic, bf16.RoundedArithmetic)
-INSIDE = "integers"
+LIBRARY = ("gemm", "gemm_folded", "conv_output", "conv_grad_input", "conv_grad_weight")
+INSIDE = "library"
 
 
 class Clock:
-    """Seconds by stage; a stage inside itself (a mixed kernel calls another) counts once."""
+    """Seconds by stage; a stage inside itself counts once."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -67,20 +66,13 @@ class Clock:
 @contextmanager
 def on_the_clock(clock: Clock) -> Iterator[None]:
     """Every stage of a converted layer's product, timed."""
+    places = [(stage, product, name) for stage, names in ENCODE.items() for name in names]
+    places += [(matmul, Kernel, matmul) for matmul in MATMULS]
+    places += [(INSIDE, products, name) for name in LIBRARY]
     with ExitStack() as stack:
-        for stage, (module, name) in STAGES.items():
-            stack.enter_context(
-                patch.object(module, name, clock.timed(stage, getattr(module, name)))
-            )
-        for stage in PRODUCTS:
-            for kernel in KERNELS:
-                if stage in vars(kernel):
-                    timed = clock.timed(stage, getattr(kernel, stage))
-                    stack.enter_context(patch.object(kernel, stage, timed))
-        for kind in ARITHMETIC:
-            for name in ("gemm", "conv", "conv_weight"):
-                timed = clock.timed(INSIDE, getattr(kind, name))
-                stack.enter_context(patch.object(kind, name, timed))
+        for stage, owner, name in places:
+            timed = clock.timed(stage, getattr(owner, name))
+            stack.enter_context(patch.object(owner, name, timed))
         yield
 
 
@@ -105,28 +97,30 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--workload", action="append", choices=list(WORKLOADS))
-    parser.add_argument("--kernels", nargs="+", default=["simulate", "int8", "auto"])
-    parser.add_argument("--bits", nargs="+", default=["FW7/BW8"])
+    parser.add_argument("--kernels", nargs="+", default=["simulate", "native", "auto"])
+    parser.add_argument("--bits", nargs="+", default=["FW8/BW8"])
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--quick", action="store_true", help="small sizes, one step: a check")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    keep_freed_memory()
     for name in arguments.workload or WORKLOADS:
         torch.manual_seed(0)
-        load = WORKLOADS[name](False)
+        load = WORKLOADS[name](arguments.quick)
         variants = [Variant(FLOAT)] + [
             Variant(kernel, Precision.parse(bits))
             for kernel in arguments.kernels
             for bits in arguments.bits
         ]
         rows = []
-        with _compiling(True):
-            found = {str(v): measure(TrainStep(load, v), arguments.steps) for v in variants}
-        columns = [*STAGES, *PRODUCTS]
-        for label, (total, seconds) in found.items():
+        steps = 1 if arguments.quick else arguments.steps
+        columns = [*ENCODE, *MATMULS]
+        for variant in variants:
+            total, seconds = measure(TrainStep(load, variant), steps)
             inside = [seconds.get(stage, 0.0) for stage in columns]
             cells = [*inside, total - sum(inside), seconds.get(INSIDE, 0.0)]
-            rows.append((label, *(f"{1e3 * s:.1f}" for s in [total, *cells])))
+            rows.append((str(variant), *(f"{1e3 * s:.1f}" for s in [total, *cells])))
         header = ("kernel", "step", *columns, "else", INSIDE)
         print(f"\n{name}: {load.size}; milliseconds, {arguments.threads} threads")
         print(text_table(header, rows, right=tuple(range(1, len(header)))), flush=True)

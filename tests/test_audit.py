@@ -112,11 +112,13 @@ def test_a_layer_is_unobserved_until_it_is_trained_with_bits_on_its_input():
 
 def test_products_that_a_rule_leaves_to_float32_are_named():
     for rules, kernel, notes in (
-        ("dorefa", "native/dequantize/native", ["grad_weight in float32: one scale per sample"]),
+        ("dorefa", "native/dequantize/native", ["grad_weight of a convolution in float32"]),
+        ("dorefa", "native/bf16/dequantize", ["grad_input in float32: one scale per sample"]),
         ("dorefa", "bf16", ["grad_input and grad_weight in float32: one scale per sample"]),
         ("sbm_full", "bf16", ["grad_weight in float32: it reads a separate error"]),
+        ("sbm_full", "native", ["grad_weight in float32: it reads a separate error"]),
         ("sbm", "bf16", []),
-        ("sbm", "native/native/native", ["grad_input in float32 where the weight has a scale per"]),
+        ("sbm", "native/native/native", []),
         ("sbm", "dequantize", []),
         ("dorefa", "simulate", []),
         ("dorefa", "auto", []),

@@ -101,7 +101,7 @@ def entered(action: Callable[[], object]) -> list[tuple[str, str]]:
 
 
 def test_the_convolution_passes_the_stations_of_its_walk_in_this_order():
-    model = bc.quantize_model(nn.Sequential(nn.Conv2d(2, 3, 3)), kernel="simulate")
+    model = bc.quantize_model(nn.Sequential(nn.Conv2d(2, 3, 3)), kernel="native")
     bc.set_precision(model, "FW4/BW8")
     x = torch.randn(2, 2, 6, 6, requires_grad=True)
     calls = entered(lambda: model(x).sum().backward())  # on a CPU all in this thread

@@ -197,20 +197,18 @@ def _choose_kernel(name: str, rules: Quantizer, device: torch.device | None) -> 
 
 def _float_products(kernel: Kernel, rules: Quantizer) -> list[str]:
     """Why products of a kernel that multiplies codes stay float32 with this quantizer."""
-    parts = kernel.name.split("/")
-    by_product = dict(zip(MATMULS, parts if len(parts) > 1 else parts * 3, strict=True))
+    by_product = {p: part.name for p, part in zip(MATMULS, kernel.parts, strict=True)}
     tensor, rules = torch.zeros(2, 2), without_sync(rules)
-    multiplying = {p for p, part in by_product.items() if part in ("native", "bf16")}
     if rules.range_of("error", tensor)[0].numel() > 1:
-        left = [p for p in ("grad_input", "grad_weight") if p in multiplying]
-        return [f"{' and '.join(left)} in float32: one scale per sample"] if left else []
-    notes = []
-    by_channel = rules.range_of("weight", tensor, (0,))[0].numel() > 1 and rules.weight_grids == 1
-    if by_channel and by_product["grad_input"] == "int8":
-        notes.append("grad_input in float32 where the weight has a scale per output channel")
-    if rules.grad_weight_bits(MAX_CODE_BITS) != MAX_CODE_BITS and "grad_weight" in multiplying:
-        notes.append("grad_weight in float32: it reads a separate error")
-    return notes
+        left = [p for p in ("grad_input", "grad_weight") if by_product[p] == "bf16"]
+        notes = [f"{' and '.join(left)} in float32: one scale per sample"] if left else []
+        if by_product["grad_weight"] == "native":
+            notes.append("grad_weight of a convolution in float32: one scale per sample")
+        return notes
+    reads_another = rules.grad_weight_bits(MAX_CODE_BITS) != MAX_CODE_BITS
+    if reads_another and by_product["grad_weight"] in ("native", "bf16"):
+        return ["grad_weight in float32: it reads a separate error"]
+    return []
 
 
 def _is_norm_for(rules: Quantizer, module: nn.Module) -> bool:

@@ -58,7 +58,7 @@ def test_layers_that_auto_simulates_are_named(monkeypatch):
     monkeypatch.setattr(choice, "instruction_set", lambda: None)
     result = run_bench(BenchConfig(kernels=("auto",), bits=("w8a8e8",), **SMALL))
     (note,) = result.find("resnet20-w16", "auto", "w8a8e8").notes
-    assert note.startswith("resnet20-w16: auto simulates 10 of 10 layers at w8a8e8: no native")
+    assert note.startswith("resnet20-w16: auto simulates 10 of 10 layers: no native")
 
 
 def test_rows_are_consistent_and_the_world_is_as_it_was():

@@ -1,5 +1,7 @@
 """The table of kernels for one machine: from times to rows, and to a file."""
 
+from math import prod
+
 import pytest
 import torch
 
@@ -10,8 +12,10 @@ from bitcycle.bench.tune import (
     cases,
     choose_kernels,
     count_cases,
+    find_rows_from,
     make_rows,
     measure_table,
+    row_cases,
     time_case,
     write_table,
 )
@@ -56,12 +60,26 @@ def test_the_fastest_of_several_kernels_is_chosen():
 
 def test_neighbouring_sizes_become_one_row_with_the_mean_ratio():
     times = dict(zip((100, 200, 300), ratios(2.0, 0.9, 0.4), strict=True))
-    rows = make_rows("avx2", "linear", 7, times)
+    rows = make_rows("avx2", "linear", 7, times, rows_from=32)
     options = {"processor": "avx2", "layer": "linear", "top": 7}
     assert rows == [
-        TableRow(macs_from=0, kernel="simulate", ratio=1.0, **options),
-        TableRow(macs_from=200, kernel="native", ratio=0.6, **options),  # sqrt(0.36)
+        TableRow(macs_from=0, rows_from=0, kernel="simulate", ratio=1.0, **options),
+        TableRow(macs_from=200, rows_from=32, kernel="native", ratio=0.6, **options),  # sqrt(0.36)
     ]
+
+
+@pytest.mark.parametrize(
+    ("times", "rows"),
+    [
+        ((3.0, 1.2, 0.8, 0.5), 30),
+        ((0.9, 0.8, 0.8, 0.5), 0),
+        ((3.0, 0.5, 3.0, 0.3), 40),
+        ((3.0, 2.0, 2.0, 1.5), 80),  # it never pays at the sizes that were tried
+    ],
+)
+def test_the_rows_from_which_codes_pay(times, rows):
+    assert find_rows_from(dict(zip((10, 20, 30, 40), ratios(*times), strict=True))) == rows
+    assert find_rows_from({}) == 0
 
 
 def test_the_ladder_has_every_kind_of_layer_from_small_to_large():
@@ -70,7 +88,8 @@ def test_the_ladder_has_every_kind_of_layer_from_small_to_large():
         assert sizes == sorted(set(sizes))
         assert sizes[0] < 1 << 15
         assert sizes[-1] > 1 << 25
-    assert count_cases() == len(TOPS) * len(cases())
+    assert count_cases() == len(TOPS) * (len(cases()) + len(row_cases()))
+    assert {case.layer for case in row_cases()} == {"linear", "convolution"}
 
 
 def test_a_case_is_the_kind_and_size_that_a_layer_decides_by(monkeypatch):
@@ -78,15 +97,18 @@ def test_a_case_is_the_kind_and_size_that_a_layer_decides_by(monkeypatch):
 
     def decide(geometry, a, w, *, tops, weight_grids, recurrence):
         macs = geometry.macs(a.shape, w.shape) + (recurrence.macs if recurrence else 0)
-        seen.append((layer_kind(geometry, a, recurrence), macs, max(tops[:2])))
+        weights = w.numel() + (prod(recurrence.w_shape) if recurrence else 0)
+        rows = macs // weights
+        seen.append((layer_kind(geometry, a, recurrence), macs, rows, max(tops[:2])))
         assert recurrence is None or isinstance(recurrence, Recurrence)
         return choice.make_kernel("simulate"), "auto"
 
     monkeypatch.setattr("bitcycle.nn.layer.decide_kernel", decide)
     small = [next(case for case in cases() if case.layer == layer) for layer in LAYERS]
+    small.append(row_cases()[0])
     for case in small:
         LayerStep(case, "auto", 7)()
-    assert seen == [(case.layer, case.macs, 7) for case in small]
+    assert seen == [(case.layer, case.macs, case.rows, 7) for case in small]
 
 
 def test_every_kernel_is_timed_with_all_three_products():
@@ -121,7 +143,7 @@ def test_a_measurement_covers_all_layers_and_leaves_the_generator_alone(monkeypa
     }
     assert places == list(range(1, count_cases() + 1))
     assert lines[0] == (
-        "linear, 16,384 multiply-accumulates, 4 bits: simulate 1000.00, native 500.00 ms"
+        "linear, 16,384 multiply-accumulates, 16 rows, 4 bits: simulate 1000.00, native 500.00 ms"
     )
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -131,12 +153,14 @@ def test_rows_of_other_processors_stay_in_the_file(tmp_path):
 
     def row(processor, ratio):
         return TableRow(
-            processor=processor, layer="linear", top=8, macs_from=0, kernel="native", ratio=ratio
-        )
+            processor=processor, layer="linear", top=8, macs_from=0, rows_from=0, kernel="native",
+            ratio=ratio,
+        )  # fmt: skip
 
     write_table(path, [row("avx2", 0.5)])
     write_table(path, [row("avx512_vnni", 0.4)])
     write_table(path, [row("avx2", 0.6)])
     assert read_table(path) == (row("avx512_vnni", 0.4), row("avx2", 0.6))
     assert list(tmp_path.iterdir()) == [path]
-    assert "# avx2: " in path.read_text()
+    comments = [line for line in path.read_text().splitlines() if line.startswith("# avx")]
+    assert [line.partition(":")[0] for line in comments] == ["# avx512_vnni", "# avx2"]

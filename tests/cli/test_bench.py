@@ -62,7 +62,7 @@ def test_a_tuned_table_is_written_and_used(tmp_path, capsys, monkeypatch):
     target = tmp_path / "kernels.csv"
     assert main(["bench", "--quick", "--tune", str(target)]) == 0
     out = capsys.readouterr().out
-    assert "linear, 16,384 multiply-accumulates, 8 bits: simulate " in out
+    assert "linear, 16,384 multiply-accumulates, 16 rows, 8 bits: simulate " in out
     assert out.endswith(f"wrote {target}; use it with BITCYCLE_KERNEL_TABLE={target}\n")
     rows = read_table(target)
     assert {row.layer for row in rows} == set(LAYERS)

@@ -31,10 +31,13 @@ CONV = ConvGeometry((1, 1), (1, 1), (1, 1), 1)
 LARGE = torch.zeros(256, 128), torch.zeros(128, 128)  # 2^22 multiply-accumulates
 
 
-def row(layer="linear", top=8, macs_from=0, kernel="native", ratio=0.5, processor="avx2"):
+def row(
+    layer="linear", top=8, macs_from=0, kernel="native", ratio=0.5, processor="avx2", rows_from=0
+):
     return TableRow(
-        processor=processor, layer=layer, top=top, macs_from=macs_from, kernel=kernel, ratio=ratio
-    )
+        processor=processor, layer=layer, top=top, macs_from=macs_from, rows_from=rows_from,
+        kernel=kernel, ratio=ratio,
+    )  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -86,11 +89,18 @@ def test_auto_waits_for_the_shapes():
 
 
 def test_native_without_the_library_multiplies_floats_and_warns(monkeypatch):
+    warned = []
     monkeypatch.setattr(choice, "instruction_set", lambda: None)
-    with pytest.warns(BitcycleWarning, match="kernel 'native' multiplies in float32: no native"):
-        kernel, reason = requested_kernel("native", weight_grids=1, device_type="cpu")
+    monkeypatch.setattr(choice, "missing_reason", lambda: "it was not built")
+    monkeypatch.setattr(choice, "warn_missing", lambda: warned.append(1))
+    kernel, reason = requested_kernel("native", weight_grids=1, device_type="cpu")
     assert kernel is KERNELS["native"]
-    assert reason.startswith("asked for; float32 products: no native library (")
+    assert reason == "asked for; float32 products: no native library (it was not built)"
+    requested_kernel("auto", weight_grids=1, device_type="cpu")
+    assert len(warned) == 2
+    requested_kernel("simulate", weight_grids=1, device_type="cpu")
+    requested_kernel("native", weight_grids=1, device_type="cuda")
+    assert len(warned) == 2
 
 
 def test_native_on_another_device_says_that_it_multiplies_floats():
@@ -149,6 +159,26 @@ def test_auto_takes_the_row_of_its_bits_and_size(table):
         )
     heads = torch.zeros(2, 64, 32), torch.zeros(32, 64)
     assert "0.70" in decide(MatMulGeometry(), *heads)[1]
+
+
+def test_few_rows_do_not_pay_for_the_weight(table):
+    table(row(kernel="simulate"), row(macs_from=1 << 10, rows_from=100))
+    w = torch.zeros(64, 64)
+    assert decide(w=w, a=torch.zeros(100, 64))[0] == "native"
+    assert decide(w=w, a=torch.zeros(9, 11, 64)) == (
+        "simulate", "auto: 99 rows are too few to gain"
+    )  # fmt: skip
+    assert decide(w=w, a=torch.zeros(0, 64))[1] == "auto: too small to gain"
+    table(row("convolution", rows_from=50), row("recurrent", rows_from=50))
+    maps = torch.zeros(2, 8, 5, 5)
+    assert decide(CONV, maps, torch.zeros(16, 8, 3, 3))[0] == "native"
+    assert decide(CONV, maps[:1], torch.zeros(16, 8, 3, 3))[0] == "simulate"
+    for steps, name in ((10, "native"), (9, "simulate")):
+        found = decide(
+            LINEAR, torch.zeros(5 * steps, 4), torch.zeros(32, 4),
+            recurrence=Recurrence(5, steps, (32, 8)),
+        )  # fmt: skip
+        assert found[0] == name
 
 
 def test_auto_names_the_kind_of_layer_by_its_geometry(table):
@@ -282,7 +312,7 @@ def test_the_shipped_table_has_every_kind_of_layer_and_bits_for_every_instructio
 
 
 def test_a_table_is_read_as_written(table):
-    rows = (row(ratio=0.25), row("depthwise", 4, 1 << 30, "native/bf16/native", 1.05))
+    rows = (row(ratio=0.25), row("depthwise", 4, 1 << 30, "native/bf16/native", 1.05, rows_from=7))
     assert read_table(table(*rows)) == rows
 
 
@@ -294,10 +324,11 @@ def test_a_table_is_read_as_written(table):
         ("linear", "liner", "unknown layer 'liner'.*did you mean 'linear'"),
         (",8,", ",5,", "top must be one of 4, 7, 8, got 5"),
         (",8,", ",", "row 1: not enough values"),
-        (",0,", ",-1,", "must be at least 0"),
+        (",0,0,", ",-1,0,", "must be at least 0"),
+        (",0,0,", ",0,-1,", "must be at least 0"),
         ("0.50", "0", "must be at least 0"),
         ("0.50", "fast", "could not convert"),
-        ("macs_from", "macs", "its columns must be processor,layer,top,macs_from,kernel,ratio"),
+        ("macs_from", "macs", "its columns must be processor,layer,top,macs_from,rows_from,kernel"),
     ],
 )
 def test_a_damaged_table_is_one_error_on_conversion(table, old, new, message):

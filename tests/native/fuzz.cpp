@@ -32,6 +32,8 @@
 extern "C" {
 int bitcycle_gemm(const bitcycle::Gemm*);
 int bitcycle_gemm_folded(const bitcycle::Gemm*);
+int bitcycle_pack(const bitcycle::Gemm*);
+int bitcycle_pack_folded(const bitcycle::Gemm*);
 int bitcycle_conv_output(const bitcycle::Conv*);
 int bitcycle_conv_grad_input(const bitcycle::Conv*);
 int bitcycle_conv_grad_weight(const bitcycle::Conv*);
@@ -209,27 +211,31 @@ void fuzz_gemm(Random& r) {
                  : r.once_in(10) ? r.from(200, 1500)
                                  : r.from(1, 70);
   const Strides sa = some_strides(r, outer, inner, M, K), sb = some_strides(r, outer, inner, N, K);
-  const long scales = is_folded ? K : r.of({1L, N});
-  const Operand a(r, sa.size, 1, !is_folded), b(r, sb.size, scales, !is_folded);
+  const long b_scales = is_folded ? K : r.of({1L, N});
+  const long a_scales = is_folded ? r.of({1L, 1L, K}) : 1;
+  const Operand a(r, sa.size, a_scales, !is_folded), b(r, sb.size, b_scales, !is_folded);
   const std::vector<float> bias = some(r, N);
   const long total = outer * inner * M * N;
   const Buffer<float> out(r, total);
-  const bool has_bias = r.once_in(2);
-  say("gemm%s %ldx%ld batches, %ldx%ldx%ld, strides %ld %ld and %ld %ld, %d + %d bits",
-      is_folded ? "_folded" : "", outer, inner, M, N, K, sa.row, sa.k, sb.row, sb.k, a.bits,
-      b.bits);
+  const bool has_bias = r.once_in(2),
+             is_packed = outer * inner == 1 && a_scales == 1 && r.once_in(3);
+  const Buffer<double> packed(r, (N + 15) / 16 * 16 * (3 + (K + 3) / 4));  // as in products.py
+  say("gemm%s%s %ldx%ld batches, %ldx%ldx%ld, strides %ld %ld and %ld %ld, %d + %d bits, %ld "
+      "scales",
+      is_folded ? "_folded" : "", is_packed ? " packed" : "", outer, inner, M, N, K, sa.row, sa.k,
+      sb.row, sb.k, a.bits, b.bits, a_scales);
   bitcycle::Gemm g{};
-  g.a = a.codes.data(), g.a_scale = a.scale.data(), g.a_offset = a.offset.data(),
-  g.a_half = a.half.data();
-  g.b = b.codes.data(), g.b_scale = b.scale.data(), g.b_offset = b.offset.data(),
-  g.b_half = b.half.data();
+  g.a = a.codes.data(), g.b = b.codes.data();
+  g.a_scale = a.scale.data(), g.a_offset = a.offset.data(), g.a_half = a.half.data();
+  g.b_scale = b.scale.data(), g.b_offset = b.offset.data(), g.b_half = b.half.data();
   g.bias = has_bias ? bias.data() : nullptr;
   g.out = out.data();
+  g.packed = is_packed ? packed.data() : nullptr;
   g.num_outer = outer, g.num_inner = inner;
   g.a_outer = sa.outer, g.a_inner = sa.inner, g.b_outer = sb.outer, g.b_inner = sb.inner;
   g.M = M, g.N = N, g.K = K;
   g.a_row = sa.row, g.a_k = sa.k, g.b_row = sb.row, g.b_k = sb.k;
-  g.b_scales = is_folded ? 1 : scales;
+  g.a_scales = a_scales, g.b_scales = b_scales;
   g.num_threads = r.from(1, 3);
 
   struct Expected {
@@ -241,21 +247,21 @@ void fuzz_gemm(Random& r) {
       for (long n = 0; n < N; ++n, ++at) {
         const long x = i / inner * sa.outer + i % inner * sa.inner + m * sa.row;
         const long y = i / inner * sb.outer + i % inner * sb.inner + n * sb.row;
-        double sum = has_bias ? bias[n] : 0, size = std::fabs(sum), sum_x = 0, largest = 0,
-               size_x = 0;
+        double sum = has_bias ? bias[n] : 0, size = std::fabs(sum);
+        double largest = 0, multiplied = 0;  // of what is folded: the largest, and its factors
         for (long k = 0; k < K; ++k) {
-          const long s = is_folded ? k : scales == 1 ? 0 : n;
-          const double u = a.value(x + k * sa.k, 0), v = b.value(y + k * sb.k, s);
-          sum += u * v, size += a.size(0) * b.size(s);
-          sum_x += std::fabs(u), size_x += a.size(0), largest = std::max(largest, std::fabs(v));
+          const long t = a_scales == 1 ? 0 : k, s = is_folded ? k : b_scales == 1 ? 0 : n;
+          const double u = a.value(x + k * sa.k, t), v = b.value(y + k * sb.k, s);
+          sum += u * v, size += a.size(t) * b.size(s);
+          largest = std::max(largest, std::fabs(v) * (a_scales == 1 ? 1.0 : a.scale[k]));
+          multiplied += a_scales == 1 ? std::fabs(u) : std::fabs(a.codes[x + k * sa.k] - a.half[0]);
         }
-        expected[at] = {sum, size, 0};
-        if (is_folded)
-          expected[at] = {sum, std::fabs(sum) + size_x * largest,
-                          1.01 / 65536 * largest * sum_x + 1e-6};
+        const double fold = largest * multiplied / 65536;
+        expected[at] = {sum, size, is_folded ? 1.01 * fold + 1e-6 : 0};
       }
   on_each_instruction_set([&] {
     std::fill_n(out.data(), total, std::numeric_limits<float>::quiet_NaN());
+    if (is_packed && (is_folded ? bitcycle_pack_folded(&g) : bitcycle_pack(&g))) fail(-1, 0, 0, 0);
     if (is_folded ? bitcycle_gemm_folded(&g) : bitcycle_gemm(&g)) fail(-1, 0, 0, 0);
     for (long i = 0; i < total; ++i)
       check(i, out[i], expected[i].sum, expected[i].size, expected[i].allowed);
@@ -309,7 +315,8 @@ void fuzz_conv(Random& r) {
   }
   const long scales = r.of({int64_t(1), c.O}), num_w = c.O * Cg * c.kh * c.kw;
   const long num_a = c.N * c.H * c.W * c.C, num_e = c.N * c.Ho * c.Wo * c.O;
-  const Operand a(r, num_a, 1), w(r, num_w, scales), e(r, num_e, 1);
+  const long e_scales = r.of({int64_t(1), c.N});
+  const Operand a(r, num_a, 1), w(r, num_w, scales), e(r, num_e, e_scales, e_scales == 1);
   const std::vector<float> bias = some(r, c.O);
   const bool has_bias = r.once_in(2);
   c.a = a.codes.data(), c.a_scale = a.scale.data(), c.a_offset = a.offset.data(),
@@ -320,7 +327,7 @@ void fuzz_conv(Random& r) {
   c.e_half = e.half.data();
   c.w_scales = scales, c.num_threads = r.from(1, 3);
   say("conv N%ld %ldx%ldx%ld -> %ldx%ldx%ld, kernel %ldx%ld, stride %ldx%ld, pad %ldx%ld, dilation "
-      "%ldx%ld, %ld groups, bits %d %d %d, %ld threads",
+      "%ldx%ld, %ld groups, bits %d %d %d, %ld scales, %ld threads",
       long(c.N), long(c.H), long(c.W), long(c.C), long(c.Ho), long(c.Wo), long(c.O), long(c.kh),
       long(c.kw), long(c.stride_h), long(c.stride_w), long(c.pad_h), long(c.pad_w),
       long(c.dilation_h), long(c.dilation_w), long(c.groups), a.bits, w.bits, e.bits,
@@ -341,10 +348,11 @@ void fuzz_conv(Random& r) {
       }
   for_each_product(c, [&](long at, long wt, long et, long o, long) {
     const long s = scales == 1 ? 0 : o;
-    const double av = a.value(at, 0), wv = w.value(wt, s), ev = e.value(et, 0);
+    const long image = e_scales == 1 ? 0 : et / (c.Ho * c.Wo * c.O);
+    const double av = a.value(at, 0), wv = w.value(wt, s), ev = e.value(et, image);
     output[et] += av * wv, output_size[et] += a.size(0) * w.size(s);
-    grad_input[at] += ev * wv, errors[at] += std::fabs(ev), error_sizes[at] += e.size(0);
-    grad_weight[wt] += ev * av, grad_weight_size[wt] += e.size(0) * a.size(0);
+    grad_input[at] += ev * wv, errors[at] += std::fabs(ev), error_sizes[at] += e.size(image);
+    grad_weight[wt] += e.value(et, 0) * av, grad_weight_size[wt] += e.size(0) * a.size(0);
   });
   const Buffer<float> out(r, num_e), to_input(r, num_a), to_weight(r, num_w);
   const float nan = std::numeric_limits<float>::quiet_NaN();
@@ -357,16 +365,17 @@ void fuzz_conv(Random& r) {
     for (long i = 0; i < num_e; ++i) check(i, out[i], output[i], output_size[i]);
     current[used] = 0, say(" grad_input");
     std::fill_n(to_input.data(), num_a, nan);
-    c.out = to_input.data(), c.bias = nullptr;
+    c.out = to_input.data(), c.bias = nullptr, c.e_scales = e_scales;
     if (bitcycle_conv_grad_input(&c)) fail(-1, 0, 0, 0);
     for (long i = 0; i < num_a; ++i)
       check(i, to_input[i], grad_input[i], error_sizes[i] * largest[i % c.C],
             1.01 / 65536 * largest[i % c.C] * errors[i] + 1e-6);
     current[used] = 0, say(" grad_weight");
     std::fill_n(to_weight.data(), num_w, nan);
-    c.out = to_weight.data();
+    c.out = to_weight.data(), c.e_scales = 1;
     if (bitcycle_conv_grad_weight(&c)) fail(-1, 0, 0, 0);
-    for (long i = 0; i < num_w; ++i) check(i, to_weight[i], grad_weight[i], grad_weight_size[i]);
+    for (long i = 0; i < num_w; ++i)
+      check(i, to_weight[i], grad_weight[i], grad_weight_size[i], e_scales == 1 ? 0 : 1e-9);
     current[used] = 0;
   });
 }
@@ -397,7 +406,10 @@ void fuzz_encode(Random& r) {
   say("encode %ldx%ldx%ld, %d levels, rule %ld%s%s, %ld threads", outer, channels, inner, levels[0],
       rule, is_stochastic ? ", stochastic" : "", is_signed ? ", signed" : "", num_threads);
 
-  bitcycle_range(x.data(), outer, channels, inner, low.data(), high.data(), num_threads);
+  RangeCall range{};
+  range.x = x.data(), range.outer = outer, range.channels = channels, range.inner = inner;
+  range.low = low.data(), range.high = high.data(), range.num_threads = num_threads;
+  bitcycle_range(&range);
   for (long c = 0; c < channels; ++c) {
     float least = std::numeric_limits<float>::infinity(), most = -least;
     bool is_nan = false;
@@ -409,18 +421,25 @@ void fuzz_encode(Random& r) {
   }
   if (has_nan) return;  // has no code
 
-  const int64_t form = is_signed ? SIGNED_CODES : CODES;
-  bitcycle_quantize(x.data(), outer, channels, inner, low.data(), high.data(), levels.data(), 0.0f,
-                    rule, noise, form, codes.data(), scale.data(), offset.data(), half.data(),
-                    num_threads);
+  QuantizeCall call{};
+  call.x = x.data(), call.outer = outer, call.channels = channels, call.inner = inner;
+  call.low = low.data(), call.high = high.data(), call.levels = levels.data();
+  call.rule = rule, call.key = noise, call.num_threads = num_threads;
+  call.finds_range = r.once_in(2);
+  call.scale = scale.data(), call.offset = offset.data(), call.half = half.data();
+  call.form = is_signed ? SIGNED_CODES : CODES, call.out = codes.data();
+  bitcycle_quantize(&call);
   if (half[0] != float(levels[0] + 1) / 2) fail(0, half[0], (levels[0] + 1) / 2, 0);
   std::vector<float> of_signed(offset.data(), offset.data() + channels);
   for (long c = 0; c < channels; ++c) of_signed[c] += scale[c] * half[0];
-  bitcycle_decode(codes.data(), is_signed, outer, channels, inner, scale.data(),
-                  is_signed ? of_signed.data() : offset.data(), decoded.data(), num_threads);
-  bitcycle_quantize(x.data(), outer, channels, inner, low.data(), high.data(), levels.data(), 0.0f,
-                    rule, noise, VALUES, values.data(), scale.data(), offset.data(), half.data(),
-                    num_threads);
+  DecodeCall decode{};
+  decode.codes = codes.data(), decode.is_signed = is_signed, decode.out = decoded.data();
+  decode.outer = outer, decode.channels = channels, decode.inner = inner;
+  decode.scale = scale.data(), decode.offset = is_signed ? of_signed.data() : offset.data();
+  decode.num_threads = num_threads;
+  bitcycle_decode(&decode);
+  call.form = VALUES, call.out = values.data();
+  bitcycle_quantize(&call);
   for (long i = 0; i < total; ++i) {
     const int code = is_signed ? int8_t(codes[i]) + int(half[0]) : codes[i];
     const double step = scale[channel(i)];
@@ -437,14 +456,17 @@ void fuzz_packing(Random& r) {
   const long num_threads = r.from(1, 3);
   const bool is_constant = r.once_in(2), is_signed = r.once_in(2);
   say("packing %ld, %ld threads", count, num_threads);
-  const Buffer<float> x(r, count), g(r, is_constant ? 1 : count), kept(r, count);
+  const Buffer<float> x(r, count), g(r, is_constant ? 1 : count);
+  const Buffer<float> kept(r, count), relu(r, count);
   const Buffer<uint32_t> words(r, (count + 31) / 32);
   for (long i = 0; i < count; ++i) x[i] = float(r.from(-2, 2));
   for (size_t i = 0; i < g.size(); ++i) g[i] = float(r.from(1, 9));
-  bitcycle_pack_positive(x.data(), count, words.data(), num_threads);
+  bitcycle_pack_positive(x.data(), count, words.data(), relu.data(), num_threads);
   bitcycle_keep_positive(words.data(), g.data(), is_constant, count, kept.data(), num_threads);
-  for (long i = 0; i < count; ++i)
+  for (long i = 0; i < count; ++i) {
+    check(i, relu[i], std::max(x[i], 0.0f), 0);
     check(i, kept[i], x[i] > 0 ? double(g[is_constant ? 0 : i]) : 0.0, 0);
+  }
 
   const Buffer<uint8_t> codes(r, count), packed(r, (count + 1) / 2), unpacked(r, count);
   for (long i = 0; i < count; ++i) codes[i] = uint8_t(is_signed ? r.from(-8, 7) : r.from(0, 15));
@@ -460,9 +482,14 @@ const std::pair<const char*, void (*)(Random&)> KINDS[] = {
 
 namespace bitcycle {
 
-// What the library's files call in place of `workspace`: exactly as large as they ask for, with the
-// 64 bytes to spare, and with nothing in it that an earlier call has left.
-void* guarded_workspace(int slot, size_t bytes) {
+template <typename Slot>
+Slot slot_of(void* (*)(Slot, size_t));
+using SlotOfWorkspace = decltype(slot_of(workspace));
+
+// The compiler is told to call `workspace` by another name in all files but parallel.cpp: this one.
+// It is exactly as large as they ask for, with the 64 bytes to spare, and has nothing in it that an
+// earlier call has left.
+void* workspace(SlotOfWorkspace slot, size_t bytes) {
   thread_local std::map<int, std::unique_ptr<Guarded>> memory;
   memory[slot].reset();
   memory[slot] = std::make_unique<Guarded>(bytes + 64, true, 64);

@@ -104,10 +104,13 @@ STEP = """
 import torch, warnings
 import bitcycle as bc
 from bitcycle.native import library
-model = bc.quantize_model(torch.nn.Sequential(torch.nn.Linear(8, 8)))
+model = bc.quantize_model(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)))
 bc.set_precision(model, "FW4/BW8")
-warnings.simplefilter("ignore")
-model(torch.randn(4, 8)).sum().backward()
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    model(torch.randn(4, 8)).sum().backward()
+    model(torch.randn(4, 8)).sum().backward()
+print([str(w.message) for w in caught])
 print(library.FILE)
 print(library.describe())
 """
@@ -129,6 +132,7 @@ def test_a_wheel_has_the_library_and_serves_every_python_3(checkout, tmp_path):
     shown = run("-c", STEP, folder=tmp_path, PYTHONPATH=str(tmp_path / "site")).splitlines()
     assert shown[-2] == str(tmp_path / "site/bitcycle/native/libbitcycle.so")
     assert "missing" not in shown[-1]
+    assert shown[-3] == "[]"
 
 
 @pytest.mark.slow
@@ -141,11 +145,13 @@ def test_without_a_compiler_the_installation_says_so_and_works(checkout, tmp_pat
     ]
     (tmp_path / "site").mkdir()
     unpack(wheel, tmp_path / "site")
-    shown = run("-c", STEP, folder=tmp_path, PYTHONPATH=str(tmp_path / "site"))
-    assert shown.splitlines()[-1] == (
-        "native library: missing (CXX=/nonexistent: no such compiler; install a C++17 compiler "
-        "(Debian: g++) and run pip install again)"
+    shown = run("-c", STEP, folder=tmp_path, PYTHONPATH=str(tmp_path / "site")).splitlines()
+    reason = (
+        "CXX=/nonexistent: no such compiler; install a C++17 compiler (Debian: g++) and run pip "
+        "install again"
     )
+    assert shown[-1] == f"native library: missing ({reason})"
+    assert shown[-3] == str([f"quantized products run in plain torch, and slower: {reason}"])
 
 
 @needs_compiler

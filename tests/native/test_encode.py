@@ -162,11 +162,19 @@ def test_grids_of_rules(
     levels = torch.tensor(2**bits - 1, dtype=torch.int32)
     within = rule.range_of(role, x, keep)
     ours, plain = _both(rule, role, x, levels, within, KEY, carrier=carrier)
+    _assert_equal(ours, plain)
+    at_once, own = rule.quantize(role, x, levels, keep, KEY, carrier)
+    _assert_equal(at_once, plain)
+    assert all(same_bits(a + 0.0, b + 0.0) for a, b in zip(own, within, strict=True))
+
+
+def _assert_equal(ours: Quantized, plain: Quantized) -> None:
     for name in ("scale", "offset", "values", "half"):
         one, other = getattr(ours, name), getattr(plain, name)
         assert (one is None) == (other is None)
         assert one is None or same_bits(one, other), name
-    if carrier is not None:
+    if plain.codes is not None:
+        assert ours.codes is not None
         assert same_codes(ours.codes, plain.codes, plain.dequantize())
 
 
@@ -183,7 +191,7 @@ def test_results_depend_on_no_number_of_threads_and_no_instruction_set() -> None
             for key in (None, KEY):
                 for dtype in (torch.float32, torch.uint8):
                     made += encode.quantize(
-                        x, low, high, levels, affine.Rule.FROM_LOW, key=key, dtype=dtype
+                        x, (low, high), levels, affine.Rule.FROM_LOW, key=key, dtype=dtype
                     )
             made += [low, high]
         words = packing.pack_positive(flat(x))
@@ -293,7 +301,7 @@ def test_one_reduction_and_one_pass_round_a_tensor(monkeypatch: pytest.MonkeyPat
     real = encode._call()
 
     class Counting:
-        scalar = real.scalar
+        scalar = real.scalar  # not a call
 
         def __getattr__(self, name: str) -> Any:
             called.append(name)
@@ -307,4 +315,7 @@ def test_one_reduction_and_one_pass_round_a_tensor(monkeypatch: pytest.MonkeyPat
             within = rule.range_of(role, tensor, keep)
             rule.encode(role, tensor, levels, within, KEY, carrier=torch.uint8)
             assert called == ["range", "quantize"]
+            called.clear()
+            rule.quantize(role, tensor, levels, keep, KEY, torch.uint8)
+            assert called == ["quantize"]
             called.clear()

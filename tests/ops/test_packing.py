@@ -7,7 +7,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bitcycle.ops.packing import keep_positive, pack_nibbles, pack_positive, unpack_nibbles
+from bitcycle.native import encode
+from bitcycle.ops.packing import (
+    keep_positive,
+    pack_codes,
+    pack_nibbles,
+    pack_positive,
+    relu_mask,
+    unpack_codes,
+    unpack_nibbles,
+)
 from tests.toys import randn
 
 # the graph; what C++ makes of it takes long to build
@@ -46,7 +55,7 @@ SPECIAL = torch.tensor([0.0, -0.0, 1.0, -1.0, INF, -INF, NAN, 1e-45, -1e-45])
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Equal with the signs of zeros; of NaNs only that they are (torch rewrites those of bf16)."""
-    a, b = (torch.where(t.isnan(), NAN, t) for t in (a, b))
+    a, b = (torch.where(t.isnan(), NAN, t).flatten() for t in (a, b))
     return a.dtype == b.dtype and torch.equal(a.view(torch.uint8), b.view(torch.uint8))
 
 
@@ -88,3 +97,40 @@ def test_compiled_code_packs_and_reads_the_same_bits(backend: str) -> None:
     (words, kept), (plain_words, plain) = compiled(x, g), _pack_and_keep(x, g)
     assert torch.equal(words, plain_words)
     assert same_bits(kept, plain)
+
+
+@pytest.mark.parametrize("way", ["native", "plain"])
+def test_a_relu_and_its_mask_are_torchs_in_every_layout(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "plain":
+        monkeypatch.setattr(encode, "_functions", lambda: None)
+    x = torch.cat([SPECIAL, randn(2 * 3 * 5 * 7 - len(SPECIAL))]).view(2, 3, 5, 7)
+    for turned in (x, x.to(memory_format=torch.channels_last), x.transpose(1, 3), x[..., ::2]):
+        output, words = relu_mask(turned)
+        assert same_bits(output, turned.relu())
+        assert torch.equal(words, pack_positive(output))
+        g = torch.empty_like(output).copy_(randn(*output.shape, seed=1))
+        kept = keep_positive(words, g)
+        assert same_bits(kept, torch.ops.aten.threshold_backward(g, output, 0))
+        assert kept.stride() == g.stride()
+
+
+@pytest.mark.parametrize("way", ["native", "plain"])
+def test_codes_come_back_in_their_layout(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if way == "plain":
+        monkeypatch.setattr(encode, "_functions", lambda: None)
+    for dtype, (low, high) in RANGES.items():
+        x = (
+            torch.arange(2 * 3 * 5 * 7)
+            .remainder(high - low + 1)
+            .add(low)
+            .to(dtype)
+            .view(2, 3, 5, 7)
+        )
+        for codes in (x, x.to(memory_format=torch.channels_last), x.transpose(0, 3), x[:0]):
+            packed = pack_codes(codes)
+            assert packed.shape == ((codes.numel() + 1) // 2,)
+            back = unpack_codes(packed, codes.shape, codes.stride(), dtype)
+            assert torch.equal(back, codes)
+            assert back.stride() == codes.stride()

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from bitcycle.kernels import KERNELS, choice, make_kernel
+from bitcycle.kernels import KERNELS, choice
 from bitcycle.tasks import DataConfig, ModelConfig
 from bitcycle.train import (
     EvalConfig,
@@ -114,10 +114,7 @@ def test_a_run_that_dies_twice_ends_like_the_one_that_did_not(tmp_path, monkeypa
 
 
 def test_what_auto_decided_is_restored_and_not_decided_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(choice, "SMALL", 0)  # otherwise nothing here is worth a measurement
-    monkeypatch.setattr(
-        choice, "_by_measurement", lambda case: (make_kernel("native"), "auto: this")
-    )
+    monkeypatch.setattr(choice, "_decide", lambda *shapes: ("native", "this"))
     precision = PrecisionConfig(forward="CR:3-7:2", backward=8)
     whole, broken = (convnet(tmp_path / name, precision=precision) for name in ("whole", "broken"))
     run(whole)
@@ -125,7 +122,7 @@ def test_what_auto_decided_is_restored_and_not_decided_again(tmp_path, monkeypat
         kill_before_step(patch, 5)
         with pytest.raises(Killed):
             run(broken)
-    monkeypatch.setattr(choice, "_by_measurement", lambda case: (make_kernel("bf16"), "auto: that"))
+    monkeypatch.setattr(choice, "_decide", lambda *shapes: ("bf16", "that"))
     resumed = resume(folder_of(broken))
     assert set(resumed.kernels.values()) == {"native"}
     assert traces(folder_of(broken)) == traces(folder_of(whole))

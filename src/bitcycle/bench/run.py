@@ -228,7 +228,7 @@ def _notes(workload: str, variant: Variant, step: TrainStep) -> tuple[str, ...]:
     if variant.kernel == AUTO:
         simulated = Counter(why for kernel, why in layers if kernel == "simulate")
         notes += [
-            f"{workload}: auto simulates {count} of {len(layers)} layers at {variant.bits_text}: "
+            f"{workload}: auto simulates {count} of {len(layers)} layers: "
             f"{why.removeprefix('auto: ')}"
             for why, count in simulated.items()
         ]

@@ -24,7 +24,7 @@ from bitcycle.schedules.cycle import schedule
 FLOAT, AUTOCAST, AUTO = "float32", "bf16-autocast", "auto"
 _ORDER = ("simulate", "dequantize", "bf16", "native")
 _TOTAL_STEPS = 100_000  # more than any benchmark takes; the bits are constant
-_CYCLE_STEPS = 1000  # of a cycle whose steps are timed by width
+_CYCLE_STEPS = 10_000  # of a cycle whose steps are timed by width
 _CYCLE = re.compile(r"(\d+)-(\d+)/(\d+)")
 
 

@@ -9,7 +9,8 @@ chosen that take the least time, where
 - another kernel than at the size before must gain `SWITCH` over all sizes together, so that noise
   makes no rows.
 
-Sizes with the same kernel become one row, with the geometric mean of their ratios.
+Sizes with the same kernel become one row, with the geometric mean of their ratios. A second ladder,
+of one weight and more and more rows, gives the rows from which a kernel of codes pays.
 """
 
 from __future__ import annotations
@@ -50,10 +51,14 @@ QUICK_SIZES = 2  # per kind of layer, one repeat, 8 bits
 
 @dataclass(frozen=True)
 class TuneCase:
-    """One float layer and its inputs; macs: multiply-accumulates of its output product."""
+    """One float layer and its inputs.
+
+    macs: multiply-accumulates of its output product. rows: those that each weight meets.
+    """
 
     layer: str  # kind
     macs: int
+    rows: int
     build: Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]
 
 
@@ -92,10 +97,19 @@ def cases() -> list[TuneCase]:
     return [case for layer in LAYERS for case in sorted(made[layer], key=lambda case: case.macs)]
 
 
+def row_cases() -> list[TuneCase]:
+    """Layers whose weight waits to be used, with more and more rows."""
+    tokens = (8, 32, 64, 128, 256, 512, 2048)
+    maps = ((1, 4), (4, 4), (8, 4), (16, 4), (32, 4), (32, 8), (128, 8))  # batch, side
+    linear = [_linear(num, 512, 512) for num in tokens]
+    return linear + [_conv(batch, 128, side) for batch, side in maps]
+
+
 def _linear(tokens: int, inputs: int, outputs: int) -> TuneCase:
     return TuneCase(
         "linear",
         tokens * inputs * outputs,
+        tokens,
         lambda: (nn.Linear(inputs, outputs), (torch.randn(tokens, inputs),)),
     )
 
@@ -104,7 +118,7 @@ def _heads(heads: int, tokens: int, width: int) -> TuneCase:
     def build() -> tuple[nn.Module, tuple[Tensor, ...]]:
         return MatMul(), (torch.randn(heads, tokens, width), torch.randn(heads, width, tokens))
 
-    return TuneCase("matmul", heads * tokens * tokens * width, build)
+    return TuneCase("matmul", heads * tokens * tokens * width, tokens, build)
 
 
 def _conv(batch: int, channels: int, side: int, *, is_depthwise: bool = False) -> TuneCase:
@@ -116,14 +130,17 @@ def _conv(batch: int, channels: int, side: int, *, is_depthwise: bool = False) -
         last = torch.channels_last
         return conv.to(memory_format=last), (maps.contiguous(memory_format=last),)  # type: ignore[call-overload]
 
-    kind = "depthwise" if is_depthwise else "convolution"
-    return TuneCase(kind, batch * side * side * 9 * channels * channels // groups, build)
+    kind, rows = "depthwise" if is_depthwise else "convolution", batch * side * side
+    return TuneCase(kind, rows * 9 * channels * channels // groups, rows, build)
 
 
 def _lstm(units: int, batch: int, steps: int) -> TuneCase:
-    macs = 2 * batch * steps * 4 * units * units  # of the input and of the hidden state
+    rows = batch * steps
     return TuneCase(
-        "recurrent", macs, lambda: (nn.LSTM(units, units), (torch.randn(steps, batch, units),))
+        "recurrent",
+        2 * rows * 4 * units * units,  # of the input and of the hidden state
+        rows,
+        lambda: (nn.LSTM(units, units), (torch.randn(steps, batch, units),)),
     )
 
 
@@ -195,12 +212,32 @@ def choose_kernels(ratios: Sequence[dict[str, float]]) -> list[str]:
     return min(best.values())[1]
 
 
+def find_rows_from(ratios: dict[int, dict[str, float]]) -> int:
+    """The rows from which `simulate` is not the fastest, from the ratios by rows.
+
+    >>> ratios = {8: 3.0, 32: 1.5, 128: 0.8, 512: 0.5}
+    >>> find_rows_from({rows: {"simulate": 1.0, "native": r} for rows, r in ratios.items()})
+    128
+    """
+    if not ratios:
+        return 0
+    rows, chosen = list(ratios), choose_kernels(list(ratios.values()))
+    if SIMULATE not in chosen:
+        return 0
+    last = len(chosen) - 1 - chosen[::-1].index(SIMULATE)
+    return rows[last + 1] if last + 1 < len(rows) else 2 * rows[-1]
+
+
 def make_rows(
-    processor: str, layer: str, top: int, ratios: dict[int, dict[str, float]]
+    processor: str,
+    layer: str,
+    top: int,
+    ratios: dict[int, dict[str, float]],
+    rows_from: int = 0,
 ) -> list[TableRow]:
     """The rows of one kind of layer and bits, from its ratios by size; the first begins at 0."""
     chosen = choose_kernels(list(ratios.values()))
-    rows = []
+    rows: list[TableRow] = []
     for kernel, group in groupby(zip(chosen, ratios, strict=True), key=lambda pair: pair[0]):
         sizes = [size for _, size in group]
         mean = exp(fsum(log(ratios[size][kernel]) for size in sizes) / len(sizes))
@@ -210,6 +247,7 @@ def make_rows(
                 layer=layer,
                 top=top,
                 macs_from=sizes[0] if rows else 0,
+                rows_from=0 if kernel == SIMULATE else rows_from,
                 kernel=kernel,
                 ratio=round(mean, 2),
             )
@@ -222,12 +260,13 @@ def count_cases(*, is_quick: bool = False) -> int:
     return sum(1 for _ in _plan(is_quick))
 
 
-def _plan(is_quick: bool) -> Iterator[tuple[TuneCase, int]]:
-    for layer in LAYERS:
-        own = [case for case in cases() if case.layer == layer]
-        for top in TOPS[-1:] if is_quick else TOPS:
-            for case in own[:QUICK_SIZES] if is_quick else own:
-                yield case, top
+def _plan(is_quick: bool) -> Iterator[tuple[str, TuneCase, int]]:
+    for ladder, of_ladder in (("macs", cases()), ("rows", row_cases())):
+        for layer in LAYERS:
+            own = [case for case in of_ladder if case.layer == layer]
+            for top in TOPS[-1:] if is_quick else TOPS:
+                for case in own[:QUICK_SIZES] if is_quick else own:
+                    yield ladder, case, top
 
 
 def measure_table(
@@ -240,33 +279,38 @@ def measure_table(
     kernels, processor = candidates(), processor_class()
     if len(kernels) == 1 or processor is None:
         raise ValueError(f"there is nothing to choose here: {missing_library()}")
-    found: dict[tuple[str, int], dict[int, dict[str, float]]] = {}
+    found: dict[tuple[str, str, int], dict[int, dict[str, float]]] = {}
     with torch.random.fork_rng([]), torch.enable_grad():
-        for done, (case, top) in enumerate(_plan(is_quick), start=1):
+        for done, (ladder, case, top) in enumerate(_plan(is_quick), start=1):
             seconds = time_case(case, top, kernels, repeats=1 if is_quick else REPEATS)
             ratios = {kernel: s / seconds[SIMULATE] for kernel, s in seconds.items()}
-            found.setdefault((case.layer, top), {})[case.macs] = ratios
+            size = case.macs if ladder == "macs" else case.rows
+            found.setdefault((ladder, case.layer, top), {})[size] = ratios
             times = ", ".join(f"{kernel} {1e3 * s:.2f}" for kernel, s in seconds.items())
-            say(f"{case.layer}, {case.macs:,} multiply-accumulates, {top} bits: {times} ms")
+            size_text = f"{case.macs:,} multiply-accumulates, {case.rows:,} rows"
+            say(f"{case.layer}, {size_text}, {top} bits: {times} ms")
             advance(done)
-    return [
-        row
-        for (layer, top), by_size in found.items()
-        for row in make_rows(processor, layer, top, by_size)
-    ]
+    rows: list[TableRow] = []
+    for (ladder, layer, top), by_size in found.items():
+        if ladder == "macs":
+            rows_from = find_rows_from(found.get(("rows", layer, top), {}))
+            rows += make_rows(processor, layer, top, by_size, rows_from)
+    return rows
 
 
 def write_table(path: Path, rows: Sequence[TableRow]) -> None:
     """Write the rows; rows of other processors that the file has already are kept."""
-    existing = read_table(path) if path.exists() else ()
-    kept = [row for row in existing if row.processor != rows[0].processor]
-    processor = find_processor()
+    processor, own = find_processor(), rows[0].processor
+    kept = [row for row in (read_table(path) if path.exists() else ()) if row.processor != own]
+    others = tuple(f"# {name}: " for name in {row.processor for row in kept})
+    lines = path.read_text(encoding="utf-8").splitlines() if kept else []
+    threads = f"{processor.num_threads} thread{'' if processor.num_threads == 1 else 's'}"
     comments = [
         'What kernel="auto" takes, by processor, kind of layer, most bits of its act and weight,',
-        "and multiply-accumulates of its output product. ratio: time of forward and backward, of",
-        f"simulate's. Made by `bitcycle bench --tune FILE`; {TABLE_SWITCH}=FILE uses it, with any",
-        "number of threads.",
-        f"{rows[0].processor}: {processor.name}, measured with {processor.num_threads} threads, "
-        f"torch {processor.torch_version}",
+        "multiply-accumulates of its output product, and rows (tokens, pixels) that each weight",
+        "meets. ratio: time of forward and backward, of simulate's. Made by `bitcycle bench --tune",
+        f"FILE`; {TABLE_SWITCH}=FILE uses it, with any number of threads.",
+        *(line.removeprefix("# ") for line in lines if line.startswith(others)),
+        f"{own}: {processor.name}, measured with {threads}, torch {processor.torch_version}",
     ]
     write_text(path, table_text([*kept, *rows], comments))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import csv
 import functools
 import os
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -24,9 +23,8 @@ from torch import Tensor
 from bitcycle.kernels.base import Kernel, make_kernel
 from bitcycle.kernels.geometry import ConvGeometry, Geometry, MatMulGeometry
 from bitcycle.kernels.native import reason_against
-from bitcycle.native.library import instruction_set
+from bitcycle.native.library import instruction_set, missing_reason, warn_missing
 from bitcycle.registry import unknown_name
-from bitcycle.warnings import BitcycleWarning
 
 MAX_CODE_BITS = 8
 TABLE_SWITCH = "BITCYCLE_KERNEL_TABLE"  # an environment variable: the file of a user's table
@@ -34,7 +32,7 @@ SHIPPED_TABLE = Path(__file__).with_name("choice.csv")
 
 LAYERS = ("linear", "matmul", "convolution", "depthwise", "recurrent")
 TOPS = (4, 7, MAX_CODE_BITS)
-COLUMNS = ("processor", "layer", "top", "macs_from", "kernel", "ratio")
+COLUMNS = ("processor", "layer", "top", "macs_from", "rows_from", "kernel", "ratio")
 # a class without rows takes those of the class it extends
 _EXTENDS = {"avx512_vnni": "avx2"}
 _BF16 = "_bf16"
@@ -95,13 +93,16 @@ class TableRow:
     """The kernel of a kind of layer from some size on.
 
     top: the most bits of act and weight. macs_from: multiply-accumulates of the output product from
-    which the row holds. ratio: the time of forward and backward, of `simulate`'s.
+    which the row holds. rows_from: the same for its rows (tokens, pixels), each of which meets
+    every weight once: few of them do not pay for laying out the weight. ratio: the time of forward
+    and backward, of `simulate`'s.
     """
 
     processor: str
     layer: str
     top: int
     macs_from: int
+    rows_from: int
     kernel: str
     ratio: float
 
@@ -110,9 +111,10 @@ class TableRow:
             raise unknown_name("layer", self.layer, LAYERS)
         if self.top not in TOPS:
             raise ValueError(f"top must be one of {', '.join(map(str, TOPS))}, got {self.top}")
-        if self.macs_from < 0 or not self.ratio > 0:
+        if min(self.macs_from, self.rows_from) < 0 or not self.ratio > 0:
             raise ValueError(
-                f"macs_from ({self.macs_from}) must be at least 0, ratio ({self.ratio}) above 0"
+                f"macs_from ({self.macs_from}) and rows_from ({self.rows_from}) must be at least "
+                f"0, ratio ({self.ratio}) above 0"
             )
         if make_kernel(self.kernel).is_undecided:
             raise ValueError("kernel 'auto' is what the table decides; name another")
@@ -137,12 +139,13 @@ def _parse_rows(lines: Iterable[str]) -> Iterable[TableRow]:
         raise ValueError(f"its columns must be {','.join(COLUMNS)}")
     for number, cells in enumerate(reader, start=1):
         try:
-            processor, layer, top, macs_from, kernel, ratio = cells
+            processor, layer, top, macs_from, rows_from, kernel, ratio = cells
             yield TableRow(
                 processor=processor,
                 layer=layer,
                 top=int(top),
                 macs_from=int(macs_from),
+                rows_from=int(rows_from),
                 kernel=kernel,
                 ratio=float(ratio),
             )
@@ -154,7 +157,8 @@ def table_text(rows: Sequence[TableRow], comments: Sequence[str] = ()) -> str:
     """What `read_table` reads."""
     lines = [*(f"# {line}" for line in comments), ",".join(COLUMNS)]
     for r in rows:
-        lines.append(f"{r.processor},{r.layer},{r.top},{r.macs_from},{r.kernel},{r.ratio:.2f}")
+        sizes = f"{r.macs_from},{r.rows_from}"
+        lines.append(f"{r.processor},{r.layer},{r.top},{sizes},{r.kernel},{r.ratio:.2f}")
     return "\n".join(lines) + "\n"
 
 
@@ -191,6 +195,9 @@ def requested_kernel(name: str, *, weight_grids: int, device_type: str) -> tuple
     """
     kernel = make_kernel(name)
     device_type = "cpu" if device_type == "meta" else device_type  # where it will most likely be
+    is_native = kernel.is_undecided or "native" in kernel.name.split("/")
+    if is_native and device_type == "cpu":
+        warn_missing()
     if kernel.is_undecided:
         kernel_table()  # a damaged table is an error here, not in the first step
         return kernel, "auto: decided at the first training step with bits"
@@ -202,19 +209,14 @@ def requested_kernel(name: str, *, weight_grids: int, device_type: str) -> tuple
         notes.append(f"float32 products: the native library has no code for {device_type}")
     elif "native" in parts and instruction_set() is None:
         notes.append(f"float32 products: {missing_library()}")
-        warnings.warn(
-            f"kernel {kernel.name!r} multiplies in float32: {missing_library()}",
-            BitcycleWarning,
-            stacklevel=4,  # the caller of quantize_model
-        )
     if "bf16" in parts and not has_bf16(device_type):
         notes.append("this processor has no bf16 arithmetic: expect it to be slow")
     return kernel, "; ".join(notes)
 
 
 def missing_library() -> str:
-    """What is missing where there is no native library."""
-    return "no native library (it was not built, or BITCYCLE_NATIVE=0)"
+    """What is missing where there is no native library, and the way out."""
+    return f"no native library ({missing_reason()})"
 
 
 def recorded_kernel(name: str, *, has_library: bool) -> Kernel:
@@ -227,8 +229,7 @@ def recorded_kernel(name: str, *, has_library: bool) -> Kernel:
     if "native" in kernel.name.split("/") and has_library and instruction_set() is None:
         raise ValueError(
             f"the run began with kernel {name!r} and cannot resume here: {missing_library()}. "
-            "Install a C++ compiler and reinstall bitcycle, or start again with "
-            "--precision.kernel simulate (kernel='simulate')"
+            "Or start again with --precision.kernel simulate (kernel='simulate')"
         )
     return kernel
 
@@ -288,16 +289,21 @@ def _decide(
         return other, f"{missing_library()}; {other}"
     layer, top = layer_kind(geometry, a, recurrence), max(tops[0], tops[1])
     top = next(each for each in TOPS if each >= top)
-    macs = geometry.macs(a.shape, w.shape) + (recurrence.macs if recurrence else 0)
+    macs, num_weights = geometry.macs(a.shape, w.shape), w.numel()
+    if recurrence is not None:
+        macs, num_weights = macs + recurrence.macs, num_weights + prod(recurrence.w_shape)
     rows = rows_for(kernel_table(), processor, layer, top)
     if not rows:
         other = "bf16" if has_bf16(device) else "simulate"
         return other, f"{other}, the table has no {layer} layers for {processor}"
-    reached = [row for row in rows if row.macs_from <= macs]
+    num_rows = macs // max(1, num_weights)
+    reached = [row for row in rows if row.macs_from <= macs and row.rows_from <= num_rows]
     if not reached or reached[-1].kernel == "simulate":
-        is_small = any(row.kernel != "simulate" for row in rows[len(reached) :])
+        others = [row for row in rows if row.kernel != "simulate" and row not in reached]
+        if any(row.macs_from <= macs for row in others):
+            return "simulate", f"{num_rows} rows are too few to gain"
         fastest = f"simulate is fastest in the table for {rows[0].processor}"
-        return "simulate", "too small to gain" if is_small else fastest
+        return "simulate", "too small to gain" if others else fastest
     row = reached[-1]
     reason = f"{row.kernel}, {row.ratio:.2f} of simulate's time in the table for {row.processor}"
     return row.kernel, "; ".join([reason, *_float_gradients(tops[2])])

@@ -24,6 +24,8 @@ from bitcycle.native.library import library
 from bitcycle.native.products import Codes
 from bitcycle.quantizers.base import Quantized
 
+Pair = tuple[int, int]
+
 HAS_LIBRARY = library() is not None  # a constant, so that a compiled graph can read it
 
 
@@ -62,7 +64,7 @@ class NativeArithmetic:
     ) -> Tensor:
         """Input x weight (+ bias)."""
         x, y = _maps(geometry, a, w)
-        if x is None or y is None:
+        if x is None or y is None or x.scale.numel() > 1 or not _lies_on(y.scale, 0):
             return SIMULATE.conv_output(geometry, a, w, bias)
         conv = _pairs(geometry)
         size = geometry.output_size(_numbers(a).shape[2:], _numbers(w).shape[2:])
@@ -72,12 +74,17 @@ class NativeArithmetic:
     def conv_grad_input(
         self, geometry: ConvGeometry, e: Quantized, w: Quantized, a_shape: torch.Size
     ) -> Tensor:
-        """Error x weight."""
+        """Error x weight; the error may have a scale per sample."""
         x, y = _maps(geometry, e, w)
         if x is None or y is None:
             return SIMULATE.conv_grad_input(geometry, e, w, a_shape)
-        size = (a_shape[1], *(1, *a_shape[2:])[-2:])
-        grad = products.conv_grad_input(x, y, size, *_pairs(geometry))
+        size, pairs = (a_shape[1], *(1, *a_shape[2:])[-2:]), _pairs(geometry)
+        if _lies_on(y.scale, 0):
+            grad = products.conv_grad_input(x, y, size, *pairs)
+        elif _lies_on(y.scale, 1) and _is_invertible(geometry, x):
+            grad = _turned_convolution(x, y, size, *pairs)
+        else:
+            return SIMULATE.conv_grad_input(geometry, e, w, a_shape)
         return grad if geometry.num_dims == 2 else grad.squeeze(2)
 
     def conv_grad_weight(
@@ -85,7 +92,7 @@ class NativeArithmetic:
     ) -> Tensor:
         """Error x input."""
         x, y = _maps(geometry, e, a)
-        if x is None or y is None or y.scale.numel() > 1:
+        if x is None or y is None or x.scale.numel() > 1 or y.scale.numel() > 1:
             return SIMULATE.conv_grad_weight(geometry, e, a, w_shape)
         shape = (*w_shape[:2], *(1, *w_shape[2:])[-2:])
         grad = products.conv_grad_weight(x, y, shape, *_pairs(geometry))
@@ -181,24 +188,45 @@ def _maps(
 ) -> tuple[Codes, Codes] | tuple[None, None]:
     """Two operands of a convolution as codes with two spatial dimensions.
 
-    The first has one scale, the second one, or one for each element of its first dimension.
+    The first has one scale, or one for each of its maps.
     """
     a, b = _codes(x), _codes(y)
-    if a is None or b is None or reason_against(geometry) is not None or a.scale.numel() > 1:
-        return None, None
-    if b.scale.numel() > 1 and b.scale.shape[0] != b.scale.numel():
+    if a is None or b is None or reason_against(geometry) is not None or not _lies_on(a.scale, 0):
         return None, None
     if geometry.num_dims == 1:
         a, b = (each._replace(codes=each.codes.unsqueeze(2)) for each in (a, b))
     return a, b
 
 
+def _lies_on(scale: Tensor, dim: int) -> bool:
+    """Whether there is one scale, or one for each element of this dimension."""
+    return scale.numel() == 1 or scale.shape[dim] == scale.numel()
+
+
+def _is_invertible(geometry: ConvGeometry, e: Codes) -> bool:
+    """Whether grad_input is a convolution of the error."""
+    return geometry.groups == 1 and set(geometry.stride) == {1} and e.scale.numel() == 1
+
+
+def _turned_convolution(
+    e: Codes,
+    w: Codes,
+    size: tuple[int, ...],
+    stride: Pair,
+    padding: Pair,
+    dilation: Pair,
+    groups: int,
+) -> Tensor:
+    """The error convolved with the turned weight: exact for a scale per input channel."""
+    codes = w.codes.transpose(0, 1).flip(2, 3)
+    reach = [d * (k - 1) - p for d, k, p in zip(dilation, codes.shape[2:], padding, strict=True)]
+    turned = w._replace(codes=codes)
+    return products.conv_output(e, turned, None, size[1:], stride, reach, dilation, groups)
+
+
 def _numbers(q: Quantized) -> Tensor:
     assert q.codes is not None
     return q.codes
-
-
-Pair = tuple[int, int]
 
 
 def _pairs(geometry: ConvGeometry) -> tuple[Pair, Pair, Pair, int]:

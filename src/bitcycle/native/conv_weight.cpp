@@ -144,7 +144,7 @@ class WeightGradient {
 
   void plan_passes() {
     const long num_units = c_.N * num_blocks_;
-    num_chunks_ = std::min(num_units, c_.num_threads);
+    num_chunks_ = std::min<long>(num_units, c_.num_threads);
     pass_ = std::min(PASS_BYTES / (e_bytes_ + unit_), how_.max_steps / steps_);
     pass_ = std::max(1L, std::min(pass_, divide_up(num_units, num_chunks_)));
     num_totals_ = c_.kh * tile_rows_ * num_panels_ * COLUMNS;
@@ -202,7 +202,7 @@ class WeightGradient {
       interleave({e + group * rows_, c_.O, rows_, num_groups_, 0, out, tile_rows_ * 4, PANEL_BYTES},
                  how_.is_words);
       for (long g = 0; g < num_groups_; ++g)
-        write_ones(std::min(size, c_.Wo - g * size), out + (g * tile_rows_ + rows_) * 4);
+        write_ones(std::min<long>(size, c_.Wo - g * size), out + (g * tile_rows_ + rows_) * 4);
     }
   }
 

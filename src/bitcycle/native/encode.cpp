@@ -119,9 +119,20 @@ void join_ranges(const float* lows, const float* highs, long n, float* low, floa
   find_range(highs, n, &other, high);
 }
 
-void find_channel_ranges(const float* x, Block block, float* low, float* high, long num_threads) {
+void find_range_in_parts(const float* x, long n, float* low, float* high, long num_threads) {
+  const long parts = divide_up(n, CHUNK);
+  std::vector<float> lows(parts), highs(parts);
+  for_each_part(1, n, num_threads, [&](long, long begin, long length) {
+    find_range(x + begin, length, &lows[begin / CHUNK], &highs[begin / CHUNK]);
+  });
+  join_ranges(lows.data(), highs.data(), parts, low, high);
+}
+
+void find_ranges(const float* x, Block block, float* low, float* high, long num_threads) {
   const long outer = block.outer, channels = block.channels, inner = block.inner;
-  if (inner == 1) {
+  if (outer == 1 && channels == 1 && inner > CHUNK)
+    return find_range_in_parts(x, inner, low, high, num_threads);
+  if (inner == 1 && channels > 1) {
     parallel_for(divide_up(channels, LANES), int(num_threads), [&](long task) {
       const long begin = task * LANES;
       find_column_ranges(x + begin, outer, channels, int(std::min<long>(LANES, channels - begin)),
@@ -334,17 +345,8 @@ struct RangeCall {
 
 // The lowest and highest value of each channel; NaN where it has one.
 BITCYCLE_API void bitcycle_range(const RangeCall* call) {
-  const auto [x, outer, channels, inner, low, high, num_threads] = *call;
-  if (outer == 1 && channels == 1) {
-    const long tasks = divide_up(inner, CHUNK);
-    if (tasks == 1) return find_range(x, inner, low, high);
-    std::vector<float> lows(tasks), highs(tasks);
-    for_each_part(1, inner, num_threads, [&, x = x](long, long begin, long n) {
-      find_range(x + begin, n, &lows[begin / CHUNK], &highs[begin / CHUNK]);
-    });
-    return join_ranges(lows.data(), highs.data(), tasks, low, high);
-  }
-  find_channel_ranges(x, {outer, channels, inner}, low, high, num_threads);
+  find_ranges(call->x, {call->outer, call->channels, call->inner}, call->low, call->high,
+              call->num_threads);
 }
 
 struct RoundCall {
@@ -367,7 +369,8 @@ BITCYCLE_API void bitcycle_round(const RoundCall* call) {
 struct QuantizeCall {
   const float* x;
   int64_t outer, channels, inner;
-  const float *low, *high;
+  int64_t finds_range;  // writes low and high first
+  float *low, *high;
   const int32_t* levels;
   double floor;  // the smallest step
   int64_t rule;
@@ -380,8 +383,10 @@ struct QuantizeCall {
   int64_t num_threads;
 };
 
-// The grids of given ranges, and values or codes on them.
+// The grids of ranges, which are given or found, and values or codes on them.
 BITCYCLE_API void bitcycle_quantize(const QuantizeCall* call) {
+  const Block block{call->outer, call->channels, call->inner};
+  if (call->finds_range) find_ranges(call->x, block, call->low, call->high, call->num_threads);
   const float levels = float(*call->levels);
   const Rule rule = Rule(call->rule);
   const Form form = Form(call->form);
@@ -395,8 +400,7 @@ BITCYCLE_API void bitcycle_quantize(const QuantizeCall* call) {
   *call->half = (levels + 1) * 0.5f;
   const Grids grids{scales, call->offset ? call->offset : call->low, levels,
                     rule == SYMMETRIC ? count_steps(levels) : NO_LIMIT};
-  round_block(call->x, {call->outer, call->channels, call->inner}, grids, call->key, form, call->out,
-              call->num_threads);
+  round_block(call->x, block, grids, call->key, form, call->out, call->num_threads);
 }
 
 struct DecodeCall {

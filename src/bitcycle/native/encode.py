@@ -13,6 +13,7 @@ import functools
 from collections.abc import Callable
 from enum import IntEnum
 from struct import Struct
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ _FORMS = {torch.float32: 0, torch.uint8: 1, torch.int8: 2}
 # The structs of encode.cpp: ctypes takes longer for many arguments than for one.
 _RANGE = Struct("PqqqPPq").pack
 _ROUND = Struct("PqqqPPPPqPq").pack
-_QUANTIZE = Struct("PqqqPPPdqPqPPPPq").pack
+_QUANTIZE = Struct("PqqqqPPPdqPqPPPPq").pack
 _DECODE = Struct("PqqqqPPPq").pack
 
 _STRUCT, _POINTER, _INTEGER = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64
@@ -37,7 +38,7 @@ _ARGUMENTS = {
     "round": (_STRUCT,),
     "quantize": (_STRUCT,),
     "decode": (_STRUCT,),
-    "pack_positive": (_POINTER, _INTEGER, _POINTER, _INTEGER),
+    "pack_positive": (_POINTER, _INTEGER, _POINTER, _POINTER, _INTEGER),
     "keep_positive": (_POINTER, _POINTER, _INTEGER, _INTEGER, _POINTER, _INTEGER),
     "pack_nibbles": (_POINTER, _INTEGER, _POINTER, _INTEGER),
     "unpack_nibbles": (_POINTER, _INTEGER, _INTEGER, _POINTER, _INTEGER),
@@ -149,18 +150,21 @@ def _block(x: Tensor, scale: Tensor) -> tuple[int, int, int]:
 
 def value_range(x: Tensor, keep: int | None = None) -> tuple[Tensor, Tensor]:
     """The lowest and highest value of a tensor that is not empty, or of each index of `keep`."""
-    call = _call()
-    if keep is None:
-        low = torch.empty_like(call.scalar)
-    else:
-        low = x.new_empty([n if d == keep else 1 for d, n in enumerate(x.shape)])
-    high = torch.empty_like(low)
-    call.range(
+    low, high = _new_range(x, keep)
+    _call().range(
         _RANGE(
             x.data_ptr(), *_block(x, low), low.data_ptr(), high.data_ptr(), torch.get_num_threads()
         )
     )
     return low, high
+
+
+def _new_range(x: Tensor, keep: int | None) -> tuple[Tensor, Tensor]:
+    if keep is None:
+        low = torch.empty_like(_call().scalar)
+    else:
+        low = x.new_empty([n if d == keep else 1 for d, n in enumerate(x.shape)])
+    return low, torch.empty_like(low)
 
 
 def round_to_grid(
@@ -189,22 +193,34 @@ def round_to_grid(
     return out
 
 
+class OnGrid(NamedTuple):
+    """A tensor on the grid of a range."""
+
+    numbers: Tensor  # values or codes
+    scale: Tensor  # of codes 0 where every value is the offset
+    offset: Tensor
+    half: Tensor
+    low: Tensor
+    high: Tensor
+
+
 def quantize(
     x: Tensor,
-    low: Tensor,
-    high: Tensor,
+    within: tuple[Tensor, Tensor] | int | None,
     levels: Tensor,
     rule: Rule,
     *,
     floor: float = 0.0,
     key: Tensor | None = None,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The grid of a range, and the tensor on it: values or codes, scale, offset, half.
+) -> OnGrid:
+    """The grid of a range, and the tensor on it.
 
-    levels: int32. The scale of codes is 0 where every value is the offset.
+    within: the range, or `keep` of `value_range` for the tensor's own. levels: int32.
     """
     call = _call()
+    finds_range = not isinstance(within, tuple)
+    low, high = within if isinstance(within, tuple) else _new_range(x, within)
     out = torch.empty_like(x, dtype=dtype)
     scale, half = torch.empty_like(low), torch.empty_like(call.scalar)
     offset = low if rule is Rule.FROM_LOW else torch.empty_like(low)
@@ -212,6 +228,7 @@ def quantize(
         _QUANTIZE(
             x.data_ptr(),
             *_block(x, low),
+            finds_range,
             low.data_ptr(),
             high.data_ptr(),
             levels.data_ptr(),
@@ -226,7 +243,7 @@ def quantize(
             torch.get_num_threads(),
         )
     )
-    return out, scale, offset, half
+    return OnGrid(out, scale, offset, half, low, high)
 
 
 def decode(codes: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
@@ -274,38 +291,36 @@ def observe(rows: Tensor, place: int, low: Tensor, high: Tensor, momentum: float
     _call().observe(at, low.data_ptr(), high.data_ptr(), momentum)
 
 
-def pack_positive(x: Tensor) -> Tensor:
-    """The bit mask of a flat, contiguous float32 tensor."""
-    words = x.new_empty((x.numel() + 31) // 32, dtype=torch.int32)
-    _call().pack_positive(x.data_ptr(), x.numel(), words.data_ptr(), torch.get_num_threads())
+def pack_positive(x: Tensor, *, output: Tensor | None = None) -> Tensor:
+    """The bit mask of a float32 tensor in memory order; output: gets max(x, 0), in that layout."""
+    count = x.numel()
+    words = x.new_empty((count + 31) // 32, dtype=torch.int32)
+    out = None if output is None else output.data_ptr()
+    _call().pack_positive(x.data_ptr(), count, words.data_ptr(), out, torch.get_num_threads())
     return words
 
 
 def keep_positive(words: Tensor, g: Tensor) -> Tensor:
-    """`g` (flat, float32, contiguous or one expanded value) where the bit is 1, else 0."""
-    out = g.new_empty(g.numel())
+    """`g` (float32, dense or one expanded value) where the bit is 1, else 0; in memory order."""
+    is_constant = g.dim() == 1 and g.stride(0) == 0
+    out = g.new_empty(g.shape) if is_constant else torch.empty_like(g)
+    threads = torch.get_num_threads()
     _call().keep_positive(
-        words.data_ptr(),
-        g.data_ptr(),
-        g.stride(0) == 0,
-        g.numel(),
-        out.data_ptr(),
-        torch.get_num_threads(),
+        words.data_ptr(), g.data_ptr(), is_constant, g.numel(), out.data_ptr(), threads
     )
     return out
 
 
 def pack_nibbles(codes: Tensor) -> Tensor:
-    """Flat, contiguous codes of at most 4 bits, two per byte."""
-    out = codes.new_empty((codes.numel() + 1) // 2, dtype=torch.uint8)
-    _call().pack_nibbles(codes.data_ptr(), codes.numel(), out.data_ptr(), torch.get_num_threads())
+    """Codes of at most 4 bits in memory order, two per byte."""
+    count = codes.numel()
+    out = codes.new_empty((count + 1) // 2, dtype=torch.uint8)
+    _call().pack_nibbles(codes.data_ptr(), count, out.data_ptr(), torch.get_num_threads())
     return out
 
 
-def unpack_nibbles(packed: Tensor, count: int, dtype: torch.dtype) -> Tensor:
-    """The first `count` codes of `pack_nibbles`; dtype: uint8 or int8."""
-    out = packed.new_empty(count, dtype=dtype)
-    _call().unpack_nibbles(
-        packed.data_ptr(), count, dtype is torch.int8, out.data_ptr(), torch.get_num_threads()
-    )
+def unpack_nibbles(packed: Tensor, out: Tensor) -> Tensor:
+    """Write the codes of `pack_nibbles` to `out`, uint8 or int8, in memory order."""
+    is_signed, threads = out.dtype is torch.int8, torch.get_num_threads()
+    _call().unpack_nibbles(packed.data_ptr(), out.numel(), is_signed, out.data_ptr(), threads)
     return out

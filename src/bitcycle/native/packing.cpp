@@ -25,6 +25,18 @@ BITCYCLE_INLINE void add_plane_body(const float* __restrict x, long n, uint32_t 
 BITCYCLE_FOR_EACH_ISA(add_plane, (const float* x, long n, uint32_t bit, uint32_t* words),
                       (x, n, bit, words))
 
+// The same of max(x, 0), which it writes to `out`; a NaN stays one.
+BITCYCLE_INLINE void relu_plane_body(const float* __restrict x, long n, uint32_t bit,
+                                     uint32_t* __restrict words, float* __restrict out) {
+  for (long m = 0; m < n; ++m) {
+    words[m] |= x[m] <= 0.0f ? 0u : bit;
+    out[m] = x[m] < 0.0f ? 0.0f : x[m];
+  }
+}
+BITCYCLE_FOR_EACH_ISA(relu_plane,
+                      (const float* x, long n, uint32_t bit, uint32_t* words, float* out),
+                      (x, n, bit, words, out))
+
 BITCYCLE_INLINE void keep_plane_body(const uint32_t* __restrict words, long n, uint32_t bit,
                                      const float* __restrict g, bool is_constant,
                                      float* __restrict out) {
@@ -75,8 +87,8 @@ BITCYCLE_FOR_EACH_ISA(unpack_pairs,
 
 using namespace bitcycle;
 
-// (count + 31) / 32 words; the bits behind the last element are 1.
-BITCYCLE_API void bitcycle_pack_positive(const float* x, int64_t count, uint32_t* words,
+// (count + 31) / 32 words of x; the bits behind the last element are 1. out: max(x, 0), or null.
+BITCYCLE_API void bitcycle_pack_positive(const float* x, int64_t count, uint32_t* words, float* out,
                                        int64_t num_threads) {
   const long num_words = (count + PLANES - 1) / PLANES;
   parallel_for((num_words + WORDS - 1) / WORDS, int(num_threads), [&](long task) {
@@ -84,7 +96,10 @@ BITCYCLE_API void bitcycle_pack_positive(const float* x, int64_t count, uint32_t
     std::fill(words + task * WORDS, words + end, 0u);
     for_each_plane(task, num_words, count, [&](int plane, long begin, long n, long first) {
       const uint32_t bit = 1u << bit_of(plane);
-      add_plane(x + first, n, bit, words + begin);
+      if (out)
+        relu_plane(x + first, n, bit, words + begin, out + first);
+      else
+        add_plane(x + first, n, bit, words + begin);
       for (long m = begin + n; m < end; ++m) words[m] |= bit;
     });
   });

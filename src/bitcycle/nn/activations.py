@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from bitcycle.nn.class_swap import SwappedModule, qualified_name, swap_class
 from bitcycle.nn.layer import ModelState
-from bitcycle.ops.layout import flat, is_dense, like
-from bitcycle.ops.packing import keep_positive, pack_positive
+from bitcycle.ops.layout import is_dense
+from bitcycle.ops.packing import keep_positive, pack_positive, relu_mask
 from bitcycle.registry import Registry
 
 
@@ -96,18 +96,22 @@ class _ReLU(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, inplace: bool) -> Tensor:
         if inplace:
             ctx.mark_dirty(x)
-        output = x.relu_() if inplace else x.relu()
-        is_compiling = torch.compiler.is_compiling()
-        ctx.save_for_backward(pack_positive(output.reshape(-1) if is_compiling else flat(output)))
-        ctx.stride = None if is_compiling else _dense_stride(output)  # None: row-major
+            output = x.relu_()
+            words = pack_positive(output)
+        else:
+            output, words = relu_mask(x)
+        ctx.save_for_backward(words)
+        ctx.stride = None if torch.compiler.is_compiling() else _dense_stride(output)
         return output
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         (words,) = ctx.saved_tensors
-        if ctx.stride is None:  # rather than is_compiling: compiled autograd comes after eager code
+        if ctx.stride is None:  # the bits are row-major: the forward pass was compiled
             return keep_positive(words, g.reshape(-1)).view(g.shape), None
-        return _ReLUBackward.apply(g, words, ctx.stride), None  # type: ignore[no-untyped-call]
+        if torch.is_grad_enabled():  # create_graph=True
+            return _ReLUBackward.apply(g, words, ctx.stride), None  # type: ignore[no-untyped-call]
+        return keep_positive(words, _with_stride(g, ctx.stride)), None
 
 
 class _ReLUBackward(torch.autograd.Function):
@@ -117,13 +121,17 @@ class _ReLUBackward(torch.autograd.Function):
     def forward(ctx: Any, g: Tensor, words: Tensor, stride: tuple[int, ...]) -> Tensor:
         ctx.save_for_backward(words)
         ctx.stride = stride
-        if g.stride() != stride:
-            g = torch.empty_strided(g.shape, stride, dtype=g.dtype, device=g.device).copy_(g)
-        return like(keep_positive(words, flat(g)), g)
+        return keep_positive(words, _with_stride(g, stride))
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
         return _ReLUBackward.apply(g, *ctx.saved_tensors, ctx.stride), None, None  # type: ignore[no-untyped-call]
+
+
+def _with_stride(g: Tensor, stride: tuple[int, ...]) -> Tensor:
+    if g.stride() == stride:
+        return g
+    return torch.empty_strided(g.shape, stride, dtype=g.dtype, device=g.device).copy_(g)
 
 
 def _dense_stride(x: Tensor) -> tuple[int, ...]:
@@ -174,7 +182,7 @@ class _Dropout(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, p: float, inplace: bool) -> Tensor:
         # the steps of torch's own CPU dropout: another layout or order would draw other numbers
         noise = torch.empty_like(x).bernoulli_(1 - p).div_(1 - p)
-        ctx.save_for_backward(pack_positive(flat(noise)))
+        ctx.save_for_backward(pack_positive(noise))
         ctx.p, ctx.stride = p, noise.stride()
         if inplace:
             ctx.mark_dirty(x)

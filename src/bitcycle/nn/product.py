@@ -25,9 +25,9 @@ from bitcycle.kernels.base import Kernel, make_kernel
 from bitcycle.kernels.choice import MAX_CODE_BITS
 from bitcycle.kernels.geometry import Geometry
 from bitcycle.ops import state
-from bitcycle.ops.layout import flat, like, memory_layout
+from bitcycle.ops.layout import memory_layout
 from bitcycle.ops.noise import noise_key
-from bitcycle.ops.packing import pack_nibbles, unpack_nibbles
+from bitcycle.ops.packing import pack_codes, unpack_codes
 from bitcycle.quantizers.base import Quantized, Quantizer, Range
 
 # Slots of a layer's control tensor (int32): level counts by role, then the clock of its noise.
@@ -403,8 +403,7 @@ def save_operand(q: Quantized) -> tuple[SavedTensors, SavedFormat]:
     codes, saved_format = q.codes, SavedFormat(q.top)
     if codes is not None and q.top <= 4:
         saved_format = SavedFormat(q.top, codes.shape, codes.stride(), codes.dtype)
-        is_compiling = torch.compiler.is_compiling()
-        codes = pack_nibbles(codes.reshape(-1) if is_compiling else flat(codes))
+        codes = pack_codes(codes)
     return (q.values, codes, q.scale, q.offset, q.half), saved_format
 
 
@@ -413,11 +412,7 @@ def restore_operand(tensors: SavedTensors, saved_format: SavedFormat) -> Quantiz
     values, codes, scale, offset, half = tensors
     shape = saved_format.shape
     if codes is not None and shape is not None:
-        numbers = unpack_nibbles(codes, shape.numel(), saved_format.dtype)
-        if torch.compiler.is_compiling():
-            codes = numbers.view(shape)
-        else:
-            codes = like(numbers, torch.empty_strided(shape, saved_format.stride, device="meta"))
+        codes = unpack_codes(codes, shape, saved_format.stride, saved_format.dtype)
     return Quantized(scale, offset, values, codes, half, saved_format.top)
 
 

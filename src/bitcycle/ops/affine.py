@@ -7,10 +7,13 @@ tensors: new bits change data, never a compiled graph.
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import torch
 from torch import Tensor
 
 from bitcycle.native import encode as native
+from bitcycle.native.encode import OnGrid
 from bitcycle.native.encode import Rule as Rule
 from bitcycle.ops.layout import (
     as_dense,
@@ -88,28 +91,38 @@ def round_stochastic(
 
 def quantize_at_once(
     x: Tensor,
-    low: Tensor,
-    high: Tensor,
+    within: tuple[Tensor, Tensor] | tuple[int, ...],
     levels: Tensor,
     rule: Rule,
     *,
-    floor: float,
-    key: Tensor | None,
+    floor: float = 0.0,
+    key: Tensor | None = None,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-    """The grid of a range and the tensor on it by one call: values or codes, scale, offset, half.
+) -> OnGrid | None:
+    """The grid of a range and the tensor on it by one call; None where the library cannot.
 
-    None where the native library cannot: then the grid is computed first. dtype: float32 for
-    values; uint8 or int8 for codes, whose scale is 0 where every value is the offset.
+    within: the range, or the dimensions to `keep` in the tensor's own. dtype: float32 for values;
+    uint8 or int8 for codes, whose scale is 0 where every value is the offset.
     """
     is_count = levels.dtype is torch.int32 and levels.dim() == 0
     if not (is_count and native.is_available(x, torch.float32)):
         return None
-    if not native.is_per_channel(x, low, high):
-        return None
     if key is not None and not is_numbered_in_memory_order(x):
         return None
-    return native.quantize(as_dense(x), low, high, levels, rule, floor=floor, key=key, dtype=dtype)
+    if _is_range(within):
+        if not native.is_per_channel(x, *within):
+            return None
+        return native.quantize(as_dense(x), within, levels, rule, floor=floor, key=key, dtype=dtype)
+    if len(within) > 1 or x.numel() == 0:
+        return None
+    keep = within[0] if within else None
+    return native.quantize(as_dense(x), keep, levels, rule, floor=floor, key=key, dtype=dtype)
+
+
+def _is_range(
+    within: tuple[Tensor, Tensor] | tuple[int, ...],
+) -> TypeGuard[tuple[Tensor, Tensor]]:
+    return len(within) == 2 and isinstance(within[0], Tensor)
 
 
 def _nearest(x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor) -> Tensor:

@@ -6,11 +6,14 @@ elementwise.
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from bitcycle.native import encode as native
+from bitcycle.ops.layout import as_dense, flat, is_dense, like
 
 PLANES = 32
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of a float
@@ -42,7 +45,7 @@ def unpack_nibbles(packed: Tensor, count: int, dtype: torch.dtype) -> Tensor:
     tensor([ 1, -1], dtype=torch.int8)
     """
     if native.is_available(packed, torch.uint8) and packed.is_contiguous():
-        return native.unpack_nibbles(packed, count, dtype)
+        return native.unpack_nibbles(packed, packed.new_empty(count, dtype=dtype))
     return _unpack_nibbles(packed, count, dtype)
 
 
@@ -54,15 +57,56 @@ def _unpack_nibbles(packed: Tensor, count: int, dtype: torch.dtype) -> Tensor:
     return pairs.view(-1)[:count]
 
 
+def pack_codes(codes: Tensor) -> Tensor:
+    """`pack_nibbles` in memory order; row-major in a compiled graph.
+
+    >>> pack_codes(torch.tensor([[1, 2], [3, 4]], dtype=torch.uint8).t())
+    tensor([33, 67], dtype=torch.uint8)
+    """
+    if native.is_available(codes, torch.uint8, torch.int8):
+        return native.pack_nibbles(as_dense(codes))
+    return pack_nibbles(codes if torch.compiler.is_compiling() else flat(codes))
+
+
+def unpack_codes(
+    packed: Tensor, shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype
+) -> Tensor:
+    """The codes of `pack_codes`; shape, stride: of the codes.
+
+    >>> unpack_codes(torch.tensor([33, 67], dtype=torch.uint8), (2, 2), (1, 2), torch.uint8)
+    tensor([[1, 3],
+            [2, 4]], dtype=torch.uint8)
+    """
+    if torch.compiler.is_compiling():
+        return unpack_nibbles(packed, math.prod(shape), dtype).view(shape)
+    codes = torch.empty_strided(shape, stride, dtype=dtype, device=packed.device)
+    if native.is_available(packed, torch.uint8) and packed.is_contiguous() and is_dense(codes):
+        return native.unpack_nibbles(packed, codes)
+    return like(unpack_nibbles(packed, codes.numel(), dtype), codes)
+
+
 def pack_positive(x: Tensor) -> Tensor:
-    """A bit mask of a flat tensor: 0 where it is <= 0, else 1 (also for a NaN).
+    """A bit mask of a tensor, in the order of `flat(x)`: 0 where it is <= 0, else 1 (also a NaN).
 
     >>> pack_positive(torch.tensor([0.0, 1.0, -2.0, 3.0])).view(torch.uint8) & 1
     tensor([0, 1, 0, 1], dtype=torch.uint8)
     """
-    if native.is_available(x, torch.float32) and x.is_contiguous():
-        return native.pack_positive(x)
-    return _pack_positive(x)
+    if native.is_available(x, torch.float32):
+        return native.pack_positive(as_dense(x))
+    return _pack_positive(flat(x))
+
+
+def relu_mask(x: Tensor) -> tuple[Tensor, Tensor]:
+    """max(x, 0) and its `pack_positive`; row-major in a compiled graph.
+
+    >>> relu_mask(torch.tensor([-1.0, 2.0]))[0]
+    tensor([0., 2.])
+    """
+    if native.is_available(x, torch.float32) and is_dense(x):
+        output = torch.empty_like(x)
+        return output, native.pack_positive(x, output=output)
+    output = x.relu()
+    return output, pack_positive(output.reshape(-1) if torch.compiler.is_compiling() else output)
 
 
 def _pack_positive(x: Tensor) -> Tensor:
@@ -93,14 +137,15 @@ def _gather_planes(blocked: Tensor) -> Tensor:
 
 
 def keep_positive(words: Tensor, g: Tensor) -> Tensor:
-    """`g` (flat) where the bit is 1; 0.0 elsewhere, even where `g` is infinite or NaN.
+    """`g` where the bit in the order of `flat(g)` is 1; else 0.0, even if `g` is infinite or NaN.
 
     >>> keep_positive(pack_positive(torch.tensor([1.0, 0.0, 3.0])), torch.tensor([4.0, 5.0, 6.0]))
     tensor([4., 0., 6.])
     """
-    if native.is_available(g, torch.float32) and (g.is_contiguous() or g.stride(0) == 0):
-        return native.keep_positive(words, g)
-    return _keep_positive(words, g)
+    if native.is_available(g, torch.float32):
+        is_constant = g.dim() == 1 and g.stride(0) == 0
+        return native.keep_positive(words, g if is_constant else as_dense(g))
+    return like(_keep_positive(words, flat(g)), g)
 
 
 def _keep_positive(words: Tensor, g: Tensor) -> Tensor:

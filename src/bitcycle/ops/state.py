@@ -34,7 +34,7 @@ def flag_nonfinite(flags: Tensor, place: int, low: Tensor, high: Tensor) -> None
     tensor([0., nan])
     """
     is_native = native.is_available(flags, torch.float32) and flags.is_contiguous()
-    if is_native and native.is_available(low, torch.float32) and _is_range(low, high):
+    if is_native and _is_range(low, high):
         native.flag_nonfinite(flags, place, low, high)
         return
     spread = high - low
@@ -53,15 +53,17 @@ def observe(rows: Tensor, place: int, low: Tensor, high: Tensor, momentum: float
     tensor([[2.0000, 0.0000, 1.1000]])
     """
     is_native = native.is_available(rows, torch.float32) and rows.is_contiguous()
-    if is_native and native.is_available(low, torch.float32) and _is_range(low, high):
+    if is_native and _is_range(low, high):
         native.observe(rows, place, low, high, momentum or 0.0)
         return
     _observe(rows[place], low, high, momentum)
 
 
 def _is_range(low: Tensor, high: Tensor) -> bool:
-    is_same = low.dtype == high.dtype and low.shape == high.shape
-    return is_same and low.is_contiguous() and high.is_contiguous()
+    """Whether both ends, which are not watched if the buffer is not, can be read as they are."""
+    is_float = low.dtype is torch.float32 and high.dtype is torch.float32
+    is_same = low.numel() == high.numel() and low.is_cpu and high.is_cpu
+    return is_float and is_same and low.is_contiguous() and high.is_contiguous()
 
 
 def _observe(row: Tensor, low: Tensor, high: Tensor, momentum: float | None) -> None:

@@ -75,11 +75,9 @@ class AbsMax(Quantizer):
         """Round to the symmetric grid that `within` fits in."""
         key = key if role == "error" and self.has_stochastic_error else None
         if type(self).step is AbsMax.step:
-            quantized = quantize_by_rule(
-                x, within, levels, Rule.SYMMETRIC, key=key, carrier=carrier
-            )
-            if quantized is not None:
-                return quantized
+            made = quantize_by_rule(x, within, levels, Rule.SYMMETRIC, key=key, carrier=carrier)
+            if made is not None:
+                return made[0]
         dtype = work_dtype(x)
         bound = max_abs(within[0].to(dtype), within[1].to(dtype))
         levels = levels.to(dtype)

@@ -129,6 +129,20 @@ class Quantizer(ABC):
         torch.int8 for codes, None for values; codes only for bits with an `integer_range`.
         """
 
+    def quantize(
+        self,
+        role: str,
+        x: Tensor,
+        levels: Tensor,
+        keep: tuple[int, ...] = (),
+        key: Tensor | None = None,
+        carrier: torch.dtype | None = None,
+    ) -> tuple[Quantized, Range]:
+        """`range_of`, then `encode` on that range; returns both results."""
+        within = self.range_of(role, x, keep)
+        codes: dict[str, Any] = {} if carrier is None else {"carrier": carrier}
+        return self.encode(role, x, levels, within, key, **codes), within
+
     def encode_error(
         self,
         e: Tensor,
@@ -202,9 +216,9 @@ def round_to_range(
     tensor([-1.,  0.,  2.])
     """
     rule = Rule.WITH_ZERO if has_zero else Rule.FROM_LOW
-    quantized = quantize_by_rule(x, within, levels, rule, floor=floor, key=key, carrier=carrier)
-    if quantized is not None:
-        return quantized
+    made = quantize_by_rule(x, within, levels, rule, floor=floor, key=key, carrier=carrier)
+    if made is not None:
+        return made[0]
     dtype = work_dtype(x)
     low, high = (end.to(dtype) for end in within)
     levels = levels.to(dtype)
@@ -218,27 +232,30 @@ def round_to_range(
 
 def quantize_by_rule(
     x: Tensor,
-    within: Range,
+    within: Range | tuple[int, ...],
     levels: Tensor,
     rule: Rule,
     *,
     floor: float = 0.0,
     key: Tensor | None = None,
     carrier: torch.dtype | None = None,
-) -> Quantized | None:
-    """The tensor on the grid that a rule makes of a range; None where that takes several calls."""
+) -> tuple[Quantized, Range] | None:
+    """The tensor on the grid that a rule makes of a range; None where that takes several calls.
+
+    within: the range, or the dimensions to `keep` in the tensor's own. Returns the range, too.
+    """
     if key is not None and carrier is not None:
         carrier = torch.uint8  # as `stochastic_codes`
     dtype = carrier or torch.float32
-    parts = quantize_at_once(x, *within, levels, rule, floor=floor, key=key, dtype=dtype)
-    if parts is None:
+    grid = quantize_at_once(x, within, levels, rule, floor=floor, key=key, dtype=dtype)
+    if grid is None:
         return None
-    out, scale, offset, half = parts
+    numbers, scale, offset, half, low, high = grid
     if carrier is None:
-        return Quantized(scale, offset, values=out)
+        return Quantized(scale, offset, values=numbers), (low, high)
     if carrier == torch.int8:  # shifted down by half their range
         offset = offset + scale * half
-    return Quantized(scale, offset, codes=out, half=half)
+    return Quantized(scale, offset, codes=numbers, half=half), (low, high)
 
 
 def round_to_grid(

@@ -18,11 +18,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from bitcycle.ops.affine import Rule
 from bitcycle.quantizers.base import (
     QUANTIZERS,
     Quantized,
     Quantizer,
     Range,
+    quantize_by_rule,
     round_to_range,
     work_range,
 )
@@ -81,12 +83,35 @@ class SBM(Quantizer):
         In float32 for half-precision tensors, whose range may exceed their largest number.
         """
         low, high = work_range(x, keep)
-        is_shared = role != "weight" and not keep  # not ranges per node: ranks have different nodes
-        if self.sync_ranges and is_shared and _is_distributed():
+        if self._is_shared(role, keep):
             ends = torch.stack([-low, high])
             dist.all_reduce(ends, op=dist.ReduceOp.MAX)
             low, high = -ends[0], ends[1]
         return low, high
+
+    def _is_shared(self, role: str, keep: tuple[int, ...]) -> bool:
+        """Whether processes share this range; not one per node: ranks have different nodes."""
+        return self.sync_ranges and role != "weight" and not keep and _is_distributed()
+
+    def quantize(
+        self,
+        role: str,
+        x: Tensor,
+        levels: Tensor,
+        keep: tuple[int, ...] = (),
+        key: Tensor | None = None,
+        carrier: torch.dtype | None = None,
+    ) -> tuple[Quantized, Range]:
+        """`range_of` and `encode`, by one call of the native library where it can."""
+        if not self._is_shared(role, keep):
+            rule = Rule.FROM_LOW if self.zero == "real" else Rule.WITH_ZERO
+            noise = key if role == "error" and self.has_stochastic_error else None
+            made = quantize_by_rule(
+                x, keep, levels, rule, floor=self.floor, key=noise, carrier=carrier
+            )
+            if made is not None:
+                return made
+        return super().quantize(role, x, levels, keep, key, carrier)
 
     def encode(
         self,
