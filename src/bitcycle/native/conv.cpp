@@ -2,9 +2,9 @@
 //
 // Both correlate a map with a kernel. The map is copied with its border into the cache, as bytes or
 // int16. There the codes of a result's window are one pointer and, for every tap of the kernel, the
-// same distance from it for all results: the tiles read them in place. Taps side by side are one run
-// of codes. A border is code 0, which adds nothing to a sum of codes; what offsets add depends on the
-// taps that lie on the map.
+// same distance from it for all results: the tiles read them in place. Taps side by side are one
+// run of codes. Without a border, bytes are not even copied. A border is code 0, which adds nothing
+// to a sum of codes; what offsets add depends on the taps that lie on the map.
 #include "conv.h"
 
 #include <algorithm>
@@ -161,7 +161,8 @@ class Correlator {
 
   void plan_tasks() {
     const long out_row = c_.columns * c_.O * 4, tasks = 2 * c_.num_threads;
-    const long by_copy = (COPY_BYTES / (width_ * c_.C * c_.how.code_bytes()) - height(1)) / c_.step_h;
+    const long map_row = width_ * c_.C * c_.how.code_bytes();
+    const long by_copy = (COPY_BYTES / map_row - height(1)) / c_.step_h;
     const long at_least = divide_up(2 * ROWS, c_.columns);
     block_ = std::min(c_.rows, std::max(at_least, std::min(by_copy + 1, OUT_BYTES / out_row)));
     if (c_.N * divide_up(c_.rows, block_) < tasks)
@@ -170,7 +171,7 @@ class Correlator {
     num_blocks_ = divide_up(c_.rows, block_);
     images_ = 1;
     if (num_blocks_ == 1 && !c_.image_scale) {
-      const long by_size = std::min(COPY_BYTES / (height(block_) * width_ * c_.C * c_.how.code_bytes()),
+      const long by_size = std::min(COPY_BYTES / (height(block_) * map_row),
                                     OUT_BYTES / (block_ * out_row));
       images_ = std::max(1L, std::min(by_size, c_.num_threads > 1 ? c_.N / tasks : c_.N));
     }
@@ -223,7 +224,8 @@ class Correlator {
     const uint8_t* x = c_.map + image * c_.image + h * c_.row + (on.first + low_w_) * c_.pixel;
     out += on.first * pixel_bytes_;
     if (c_.pixel == c_.C) return copy_codes(x, on.count() * c_.C, out);
-    for (long p = 0; p < on.count(); ++p) copy_codes(x + p * c_.pixel, c_.C, out + p * pixel_bytes_);
+    for (long p = 0; p < on.count(); ++p)
+      copy_codes(x + p * c_.pixel, c_.C, out + p * pixel_bytes_);
   }
 
   void copy_codes(const uint8_t* x, long n, char* out) const {
@@ -239,7 +241,8 @@ class Correlator {
     long p = 0;
     for (long n = part.first; n < part.last; ++n)
       for (long i = part.i0; i < part.i1; ++i) {
-        const char* at = source + (n - part.first) * image_bytes + (i - part.i0) * c_.step_h * row_bytes_;
+        const char* at = source + (n - part.first) * image_bytes +
+                         (i - part.i0) * c_.step_h * row_bytes_;
         float* out = c_.out + n * c_.out_image + i * c_.out_row + first;
         for (long j = 0; j < c_.columns; ++j) {
           rows.at[p + j] = at + j * c_.step_w * pixel_bytes_;
@@ -263,7 +266,8 @@ class Correlator {
     std::memset(pixels, 0, width_ * 4);
     float* out = rows.sums;
     for (long image = part.first; image < part.last; ++image) {
-      const uint8_t* x = c_.map + image * c_.image + (on.first + low_w_) * c_.pixel + group * c_.channels();
+      const uint8_t* x = c_.map + image * c_.image + (on.first + low_w_) * c_.pixel +
+                         group * c_.channels();
       for (long y = 0; y < high; ++y) {
         const long h = part.i0 * c_.step_h + low_h_ + y;
         if (h < 0 || h >= c_.H) {
@@ -329,7 +333,8 @@ struct Grid {
 
 // A kernel with one grid for each result channel. code(group, h, w, c, column) reads one.
 template <typename Code, typename GridOf>
-void pack_kernel(Correlation& k, int half, const Grid& map, const Code& code, const GridOf& grid_of) {
+void pack_kernel(Correlation& k, int half, const Grid& map, const Code& code,
+                 const GridOf& grid_of) {
   const long num_w = long(k.taps_w.size()), length = round_up(k.run(), 4);
   k.scale.resize(k.O), k.slope.resize(k.O), k.constants.resize(k.taps_h.size() * num_w * k.O);
   char* panels = new_array<char>(SECOND, k.groups * k.group_panels() * k.kernel_bytes());

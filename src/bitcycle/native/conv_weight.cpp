@@ -28,8 +28,8 @@ namespace {
 
 constexpr long PASS_BYTES = 512 * 1024;  // of the error and one panel: stays in the cache
 
-// A row of pixels in groups: out[group][channel][pixel of the group], less `shift`. Writes blocks of
-// 16 channels, the next one `block` bytes further on.
+// A row of pixels in groups: out[group][channel][pixel of the group], less `shift`. Writes blocks
+// of 16 channels, the next one `block` bytes further on.
 struct PixelRow {
   const uint8_t* x;
   long pixel;     // bytes from one pixel to the next
@@ -118,13 +118,14 @@ class WeightGradient {
         run_(is_joined_ ? c.kw * c.C : channels_), num_runs_(is_joined_ ? 1 : c.kw),
         run_panels_(divide_up(run_, COLUMNS)), num_panels_(num_runs_ * run_panels_),
         num_groups_(divide_up(c.Wo, how_.group())),
-        copy_pixels_((num_groups_ * how_.group() - 1) * c.stride_w + (c.kw - 1) * c.dilation_w + 1) {
+        copy_pixels_((num_groups_ * how_.group() - 1) * c.stride_w +
+                     (c.kw - 1) * c.dilation_w + 1) {
     plan_blocks();
     plan_passes();
   }
 
   void run() {
-    const bool fits = divide_up(c_.N * num_blocks_, num_chunks_) * block_ * num_groups_ <= how_.max_steps;
+    const bool fits = divide_up(c_.N * num_blocks_, num_chunks_) * steps_ <= how_.max_steps;
     fits ? run_with<int32_t>() : run_with<int64_t>();
   }
 
@@ -180,11 +181,10 @@ class WeightGradient {
   const uint8_t* copy_row(const uint8_t* row, long width, long pixel, long pad, long num_pixels,
                           int fill) const {
     uint8_t* copy = new_array<uint8_t>(SMALL, num_pixels * pixel);
-    const long last = std::min(num_pixels, pad + width);
-    std::memset(copy, fill, std::min(num_pixels, pad) * pixel);
-    if (last > pad) std::memcpy(copy + pad * pixel, row, (last - pad) * pixel);
-    if (num_pixels > last)
-      std::memset(copy + std::max(last, 0L) * pixel, fill, (num_pixels - std::max(last, 0L)) * pixel);
+    const long first = std::min(num_pixels, pad), last = std::min(num_pixels, pad + width);
+    std::memset(copy, fill, first * pixel);
+    std::memcpy(copy + first * pixel, row, (last - first) * pixel);
+    std::memset(copy + last * pixel, fill, (num_pixels - last) * pixel);
     return copy;
   }
 
@@ -270,8 +270,8 @@ class WeightGradient {
     }
   }
 
-  // Sums of the errors whose tap lies on the map, [tap][o]: all but those of pixels at the ends of a
-  // row and of rows at the ends of the map.
+  // Sums of the errors whose tap lies on the map, [tap][o]: all but those of pixels at the ends of
+  // a row and of rows at the ends of the map.
   void sum_errors(const Range& units, int64_t* out) const {
     const long O = c_.O, kh = c_.kh, kw = c_.kw;
     std::vector<int64_t> sums((1 + kh) * (1 + kw) * O);  // [all, missing rows][all, missing pixels]
@@ -362,7 +362,7 @@ class WeightGradient {
   const bool is_joined_;
   const long run_, num_runs_, run_panels_, num_panels_;
   const long num_groups_, copy_pixels_;  // of a row
-  // A unit is a block of rows of an image; a chunk the units of a thread; a pass those in the cache.
+  // A unit is a block of rows of an image; a chunk the units of a thread; a pass those in a cache.
   long num_blocks_, block_, high_, steps_;
   long unit_, e_bytes_;  // bytes of a unit: of one panel, and of the error
   long num_chunks_, pass_, num_totals_;

@@ -1,8 +1,8 @@
 // Depthwise convolutions: a kernel of one channel for each channel of the map.
 //
-// There is no axis of channels to sum over, so no tile. Codes are multiplied as they lie, 16 channels
-// at a time: with the values of the kernel in float32, whose few taps are summed, and with each other
-// as whole numbers for the gradient of the weight, which sums over all pixels.
+// There is no axis of channels to sum over, so no tile. Codes are multiplied as they lie, channel
+// by channel: with the values of the kernel in float32, whose few taps are summed, and as whole
+// numbers with each other for the gradient of the weight, which sums over all pixels.
 #include <algorithm>
 #include <vector>
 
@@ -86,8 +86,8 @@ void correlate(const Correlation& c) {
     const long image = task / c.h.count, i = task % c.h.count, s = c.num_scales > 1 ? image : 0;
     const long max_taps = long(c.h.taps.size()) * num_w;
     float* sums = new_array<float>(SUMS, c.C);
-    Window window{new_array<const uint8_t*>(FIRST, max_taps), new_array<const float*>(SECOND, max_taps),
-                  0, c.C};
+    Window window{new_array<const uint8_t*>(FIRST, max_taps),
+                  new_array<const float*>(SECOND, max_taps), 0, c.C};
     const Range on_h = c.h.taps_of(i);
     for (long j = 0; j < c.w.count; ++j) {
       const uint8_t* x =

@@ -9,10 +9,10 @@
 //
 // whole-number sums, exact, and three terms: per row, per column, and of both.
 //
-// A folded product has a scale for each k, the axis that is summed over. B's values are rounded once
-// more, to 16-bit numbers f with one unit per column, and multiplied with a' = a - half:
+// A folded product has a scale for each k, the axis that is summed over. B's values are rounded
+// once more, to 16-bit numbers f with one unit per column, and multiplied with a' = a - half:
 //
-//   value(B)[k][n] ~ unit[n] f[k][n]       sum = a_scale unit[n] (A'.F)  +  a_offset' unit[n] sum(F)
+//   value(B)[k][n] ~ unit[n] f[k][n]      sum = a_scale unit[n] (A'.F)  +  a_offset' unit[n] sum(F)
 //
 // Where A has a scale for each k as well, f takes it in, and the second term is summed from values.
 #include "gemm.h"
@@ -251,7 +251,8 @@ Terms find_folded_terms(const Gemm& g, const Second& second) {
   const double sa = *g.a_scale, oa = double(*g.a_offset) + double(*g.a_half) * sa;
   for (long n = 0; n < g.N; ++n) {
     const double unit = second.units[n];
-    const double constant = g.a_scales > 1 ? second.constants[n] : oa * unit * double(second.sums[n]);
+    const double constant =
+        g.a_scales > 1 ? second.constants[n] : oa * unit * double(second.sums[n]);
     terms.scale[n] = g.a_scales > 1 ? float(unit) : float(sa * unit);
     terms.constant[n] = float(constant + (g.bias ? g.bias[n] : 0.0f));
   }

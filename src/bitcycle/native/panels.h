@@ -1,4 +1,4 @@
-// Second operands in the layout that tiles read: panels of 16 columns, a few k of each side by side.
+// Second operands in the layout that tiles read: panels of 16 columns, a few k side by side.
 //
 //   bytes   [k / 4][16][4]   code - half, signed
 //   words   [k / 2][16][2]   the same in 16 bits, or values that were folded to 16 bits
@@ -21,7 +21,7 @@ struct Codes {
 // sums[c]: of the column's centred codes.
 void pack_codes(const Codes& codes, int half, bool is_words, char* out, int64_t* sums);
 
-// The same codes as rows of 16: where they are, or copied (into SMALL) with zeros for missing columns.
+// The same codes as rows of 16: where they are, or copied (into SMALL), zeros for missing columns.
 Codes as_rows_of_16(const Codes& codes);
 
 // Values with a grid for each k, in units of the largest of each column:
