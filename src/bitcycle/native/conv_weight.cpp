@@ -114,8 +114,8 @@ class WeightGradient {
   explicit WeightGradient(const Conv& c)
       : c_(c), how_(choose_bytes_or_words(*c.e_half, *c.a_half)), half_(int(*c.a_half)),
         channels_(c.C / c.groups), rows_(c.O / c.groups), tile_rows_(round_up(rows_ + 1, ROWS)),
-        is_joined_(c.groups == 1 && (c.dilation_w == 1 || c.kw == 1)),
-        run_(is_joined_ ? c.kw * c.C : channels_), num_runs_(is_joined_ ? 1 : c.kw),
+        is_joined_(c.dilation_w == 1 || c.kw == 1),
+        run_(is_joined_ ? c.kw * channels_ : channels_), num_runs_(is_joined_ ? 1 : c.kw),
         run_panels_(divide_up(run_, COLUMNS)), num_panels_(num_runs_ * run_panels_),
         num_groups_(divide_up(c.Wo, how_.group())),
         copy_pixels_((num_groups_ * how_.group() - 1) * c.stride_w +
@@ -177,15 +177,25 @@ class WeightGradient {
 
   // ---- operands ----
 
-  // A row of a map between borders; pixels that are read beyond it have the code `fill` as well.
-  const uint8_t* copy_row(const uint8_t* row, long width, long pixel, long pad, long num_pixels,
-                          int fill) const {
-    uint8_t* copy = new_array<uint8_t>(SMALL, num_pixels * pixel);
+  // The channels of a group in a row of a map, between borders; pixels that are read beyond it have
+  // the code `fill` as well.
+  static const uint8_t* copy_row(const uint8_t* row, long width, long pixel, long channels, long pad,
+                                 long num_pixels, int fill) {
+    uint8_t* copy = new_array<uint8_t>(SMALL, num_pixels * channels);
     const long first = std::min(num_pixels, pad), last = std::min(num_pixels, pad + width);
-    std::memset(copy, fill, first * pixel);
-    std::memcpy(copy + first * pixel, row, (last - first) * pixel);
-    std::memset(copy + last * pixel, fill, (num_pixels - last) * pixel);
+    std::memset(copy, fill, first * channels);
+    copy_pixels(row, pixel, channels, last - first, copy + first * channels);
+    std::memset(copy + last * channels, fill, (num_pixels - last) * channels);
     return copy;
+  }
+
+  static void copy_pixels(const uint8_t* x, long pixel, long channels, long num, uint8_t* out) {
+    if (channels == pixel)
+      std::memcpy(out, x, num * pixel);
+    else if (channels == 4)  // of a known size: no call
+      for (long p = 0; p < num; ++p) std::memcpy(out + p * 4, x + p * pixel, 4);
+    else
+      for (long p = 0; p < num; ++p) std::memcpy(out + p * channels, x + p * pixel, channels);
   }
 
   void load_error(long unit, long group, char* out) const {
@@ -196,10 +206,10 @@ class WeightGradient {
         std::memset(out, 0, row_bytes);
         continue;
       }
-      const uint8_t* row = c_.e + (image * c_.Ho + first + i) * c_.Wo * c_.O;
-      const uint8_t* e = copy_row(row, c_.Wo, c_.O, 0, num_groups_ * size, 0);
+      const uint8_t* row = c_.e + (image * c_.Ho + first + i) * c_.Wo * c_.O + group * rows_;
+      const uint8_t* e = copy_row(row, c_.Wo, c_.O, rows_, 0, num_groups_ * size, 0);
       // each group overwrites what the one before has written too much
-      interleave({e + group * rows_, c_.O, rows_, num_groups_, 0, out, tile_rows_ * 4, PANEL_BYTES},
+      interleave({e, rows_, rows_, num_groups_, 0, out, tile_rows_ * 4, PANEL_BYTES},
                  how_.is_words);
       for (long g = 0; g < num_groups_; ++g)
         write_ones(std::min<long>(size, c_.Wo - g * size), out + (g * tile_rows_ + rows_) * 4);
@@ -227,11 +237,12 @@ class WeightGradient {
           for (long p = 0; p < num_panels_; ++p) std::memset(to + p * panel, 0, row_bytes);
           continue;
         }
-        const uint8_t* row = c_.a + (image * c_.H + h) * c_.W * c_.C;
-        const uint8_t* a = copy_row(row, c_.W, c_.C, c_.pad_w, copy_pixels_, half_);
+        const uint8_t* row = c_.a + (image * c_.H + h) * c_.W * c_.C + group * channels_;
+        const uint8_t* a =
+            copy_row(row, c_.W, c_.C, channels_, c_.pad_w, copy_pixels_, half_);
         for (long r = 0; r < num_runs_; ++r)
-          interleave({a + r * c_.dilation_w * c_.C + group * channels_, c_.stride_w * c_.C, run_,
-                      num_groups_, half_, to + r * run_panels_ * panel, PANEL_BYTES, panel},
+          interleave({a + r * c_.dilation_w * channels_, c_.stride_w * channels_, run_, num_groups_,
+                      half_, to + r * run_panels_ * panel, PANEL_BYTES, panel},
                      how_.is_words);
       }
   }
@@ -314,7 +325,7 @@ class WeightGradient {
   // ---- the result ----
 
   long column(long w, long c) const {
-    return is_joined_ ? w * c_.C + c : w * run_panels_ * COLUMNS + c;
+    return is_joined_ ? w * channels_ + c : w * run_panels_ * COLUMNS + c;
   }
 
   template <typename Total>
