@@ -263,17 +263,29 @@ def encode_second(
     role = spec.second
     if role != "weight" or role not in spec.roles:
         return encode_operand(spec, role, w, control, within)
-    view = w.view(spec.second_view) if spec.second_view else w
-    within = spec.quantizer.range_of(role, view, spec.second_keep)
-    flag_nonfinite(health, role, within)
     if not spec.second_view:
-        return encode_operand(spec, role, w, control, within)
-    float_spec = replace(
-        spec, kernel=make_kernel("simulate")
-    )  # these scales do not broadcast against the weight
-    values = encode_operand(float_spec, role, view, control, within).values
-    assert values is not None
-    return Quantized(values=values.view(w.shape))
+        weight, within = _quantize_weight(spec, w, control, spec.second_keep)
+        flag_nonfinite(health, role, within)
+        return weight
+    # these scales do not broadcast against the weight
+    float_spec = replace(spec, kernel=make_kernel("simulate"))
+    view = w.view(spec.second_view)
+    weight, within = _quantize_weight(float_spec, view, control, spec.second_keep)
+    flag_nonfinite(health, role, within)
+    assert weight.values is not None
+    return Quantized(values=weight.values.view(w.shape))
+
+
+def _quantize_weight(
+    spec: ProductSpec, w: Tensor, control: Tensor, keep: tuple[int, ...]
+) -> tuple[Quantized, Range]:
+    """The weight on the grid of its own range, and the range."""
+    levels, carrier = control[LEVELS["weight"]], spec.carrier("weight", w)
+    codes: dict[str, Any] = {} if carrier is None else {"carrier": carrier}
+    quantized, within = spec.quantizer.quantize("weight", w, levels, keep, **codes)
+    if spec.recorder is not None:
+        spec.recorder.record("weight", w, quantized, levels)
+    return quantized.with_top(spec.tops[LEVELS["weight"]]), within
 
 
 def encode_weight_for_grad_input(
@@ -282,9 +294,8 @@ def encode_weight_for_grad_input(
     """The weight that grad_input reads: the output's, or one with a range per input channel."""
     if spec.quantizer.weight_grids == 1 or not spec.input_keep or "weight" not in spec.roles:
         return qw
-    within = spec.quantizer.range_of("weight", w, spec.input_keep)
     silent = replace(spec, recorder=None)
-    return encode_operand(silent, "weight", w, control, within)
+    return _quantize_weight(silent, w, control, spec.input_keep)[0]
 
 
 def encode_error(
@@ -297,14 +308,13 @@ def encode_error(
     if "error" not in spec.roles:
         error = Quantized(values=e)
         return error, error
-    within = spec.quantizer.range_of("error", e)
-    if not torch.compiler.is_compiling():  # a compiled backward pass may not write to a buffer
-        flag_nonfinite(health, "error", within)
     key = noise_key(control[CLOCK]) if spec.quantizer.has_stochastic_error else None
     levels = control[LEVELS["error"]]
     carrier = spec.carrier("error", e)
     codes: dict[str, Any] = {} if carrier is None else {"carrier": carrier}
-    for_input, for_weight = spec.quantizer.encode_error(e, levels, within, key, **codes)
+    for_input, for_weight, within = spec.quantizer.quantize_error(e, levels, key, **codes)
+    if not torch.compiler.is_compiling():  # a compiled backward pass may not write to a buffer
+        flag_nonfinite(health, "error", within)
     if spec.recorder is not None:
         spec.recorder.record("error", e, for_input, levels)
     top = spec.tops[LEVELS["error"]]
