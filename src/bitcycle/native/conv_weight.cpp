@@ -179,8 +179,8 @@ class WeightGradient {
 
   // The channels of a group in a row of a map, between borders; pixels that are read beyond it have
   // the code `fill` as well.
-  static const uint8_t* copy_row(const uint8_t* row, long width, long pixel, long channels, long pad,
-                                 long num_pixels, int fill) {
+  static const uint8_t* copy_row(const uint8_t* row, long width, long pixel, long channels,
+                                 long pad, long num_pixels, int fill) {
     uint8_t* copy = new_array<uint8_t>(SMALL, num_pixels * channels);
     const long first = std::min(num_pixels, pad), last = std::min(num_pixels, pad + width);
     std::memset(copy, fill, first * channels);
