@@ -104,10 +104,10 @@ STEP = """
 import torch, warnings
 import bitcycle as bc
 from bitcycle.native import library
-model = bc.quantize_model(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)))
-bc.set_precision(model, "FW4/BW8")
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
+    model = bc.quantize_model(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)))
+    bc.set_precision(model, "FW4/BW8")
     model(torch.randn(4, 8)).sum().backward()
     model(torch.randn(4, 8)).sum().backward()
 print([str(w.message) for w in caught])
