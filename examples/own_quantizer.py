@@ -57,7 +57,7 @@ class ThreeSigma(Quantizer):
         return round_to_grid(x, scale, low, levels, key=key, carrier=carrier, has_steps=high != low)
 
     def integer_range(self, bits: int) -> tuple[int, int] | None:
-        """Codes 0 .. 2^bits - 1, which int8 kernels carry up to 8 bits."""
+        """Codes 0 .. 2^bits - 1, which kernels of codes carry up to 8 bits."""
         return (0, 2**bits - 1) if bits <= 8 else None
 
 

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from bitcycle.native import encode
 from bitcycle.ops.packing import (
     keep_positive,
+    pack_codes,
     pack_nibbles,
     pack_positive,
     relu_mask,
+    unpack_codes,
     unpack_nibbles,
 )
 from tests.toys import randn
@@ -112,3 +114,23 @@ def test_a_relu_and_its_mask_are_torchs_in_every_layout(
         kept = keep_positive(words, g)
         assert same_bits(kept, torch.ops.aten.threshold_backward(g, output, 0))
         assert kept.stride() == g.stride()
+
+
+@pytest.mark.parametrize("way", ["native", "plain"])
+def test_codes_come_back_in_their_layout(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if way == "plain":
+        monkeypatch.setattr(encode, "_functions", lambda: None)
+    for dtype, (low, high) in RANGES.items():
+        x = (
+            torch.arange(2 * 3 * 5 * 7)
+            .remainder(high - low + 1)
+            .add(low)
+            .to(dtype)
+            .view(2, 3, 5, 7)
+        )
+        for codes in (x, x.to(memory_format=torch.channels_last), x.transpose(0, 3), x[:0]):
+            packed = pack_codes(codes)
+            assert packed.shape == ((codes.numel() + 1) // 2,)
+            back = unpack_codes(packed, codes.shape, codes.stride(), dtype)
+            assert torch.equal(back, codes)
+            assert back.stride() == codes.stride()

@@ -50,9 +50,9 @@ class StepTime:
     def products(self) -> str:
         """The number of products per kernel, three per layer.
 
-        >>> layers = {"a": ("int8/bf16/int8", "asked for"), "b": ("int8", "asked for")}
-        >>> StepTime(workload="w", kernel="int8", layers=layers).products()
-        'int8 5, bf16 1'
+        >>> layers = {"a": ("native/bf16/native", "asked for"), "b": ("native", "asked for")}
+        >>> StepTime(workload="w", kernel="native", layers=layers).products()
+        'native 5, bf16 1'
         """
         counts: Counter[str] = Counter()
         for kernel, _ in self.layers.values():

@@ -323,6 +323,45 @@ Codes gather(const Correlation& k, long num_columns, int fill, const Code& code)
   return {rows, 1, COLUMNS, COLUMNS, K};
 }
 
+struct Grid {
+  float scale, offset;
+};
+
+// A kernel with one grid for each result channel. code(group, h, w, c, column) reads one.
+template <typename Code, typename GridOf>
+void pack_kernel(Correlation& k, int half, const Grid& map, const Code& code, const GridOf& grid_of) {
+  const long num_w = long(k.taps_w.size()), length = round_up(k.run(), 4);
+  k.scale.resize(k.O), k.slope.resize(k.O), k.constants.resize(k.taps_h.size() * num_w * k.O);
+  char* panels = new_array<char>(SECOND, k.groups * k.group_panels() * k.kernel_bytes());
+  k.panels = panels;
+  for_each_panel(k, [&](long panel, long group, long first, long num) {
+    const Codes rows = gather(k, num, half, [&](long h, long w, long c, long n) {
+      return code(group, h, w, c, first + n);
+    });
+    int64_t sums[COLUMNS];
+    for (long r = 0; r < k.num_runs(); ++r)
+      pack_codes({rows.x + r * length * COLUMNS, 1, COLUMNS, COLUMNS, length}, half, k.how.is_words,
+                 panels + panel * k.kernel_bytes() + r * k.run_bytes(), sums);
+    const long at = group * k.group_columns() + first;
+    for (long n = 0; n < num; ++n) {
+      const Grid grid = grid_of(at + n);
+      k.scale[at + n] = map.scale * grid.scale;
+      k.slope[at + n] = map.scale * (grid.offset + float(half) * grid.scale);
+    }
+    for (long t = 0; t < long(k.taps_h.size()) * num_w; ++t) {
+      std::fill_n(sums, COLUMNS, -half * k.channels());
+      const long first_k = k.k_of(t / num_w, t % num_w, 0);
+      add_codes({rows.x + first_k * COLUMNS, 1, COLUMNS, COLUMNS, k.channels()}, sums);
+      for (long n = 0; n < num; ++n) {
+        const Grid grid = grid_of(at + n);
+        const float offset = grid.offset + float(half) * grid.scale;
+        k.constants[t * k.O + at + n] =
+            map.offset * (grid.scale * float(sums[n]) + float(k.channels()) * offset);
+      }
+    }
+  });
+}
+
 }  // namespace
 
 void conv_output(const Conv& c) {
@@ -341,43 +380,29 @@ void conv_output(const Conv& c) {
     k.row *= k.step_h, k.pixel *= k.step_w, k.step_h = k.step_w = 1;
     k.H = divide_up(c.H, c.stride_h), k.W = divide_up(c.W, c.stride_w);
   }
-  k.scale.resize(c.O), k.slope.resize(c.O), k.constants.resize(c.kh * c.kw * c.O);
-  char* panels = new_array<char>(SECOND, k.groups * k.group_panels() * k.kernel_bytes());
-  k.panels = panels;
-  const int half = int(*c.w_half);
-  const float sa = *c.a_scale, oa = *c.a_offset;
-  for_each_panel(k, [&](long panel, long group, long first, long num) {
-    const long o = group * k.group_columns() + first;
-    const uint8_t* weight = c.w + o * c.w_o;
-    const Codes rows = gather(k, num, half, [&](long h, long w, long i, long n) {
-      return weight[n * c.w_o + i * c.w_c + h * c.w_h + w * c.w_w];
-    });
-    const long length = round_up(k.run(), 4);
-    int64_t sums[COLUMNS];
-    for (long r = 0; r < k.num_runs(); ++r)
-      pack_codes({rows.x + r * length * COLUMNS, 1, COLUMNS, COLUMNS, length}, half, k.how.is_words,
-                 panels + panel * k.kernel_bytes() + r * k.run_bytes(), sums);
-    for (long n = 0; n < num; ++n) {
-      const long s = c.w_scales == 1 ? 0 : o + n;
-      k.scale[o + n] = sa * c.w_scale[s];
-      k.slope[o + n] = sa * (c.w_offset[s] + float(half) * c.w_scale[s]);
-    }
-    for (long h = 0; h < c.kh; ++h)
-      for (long w = 0; w < c.kw; ++w) {
-        std::fill_n(sums, COLUMNS, -half * k.channels());
-        add_codes({rows.x + k.k_of(h, w, 0) * COLUMNS, 1, COLUMNS, COLUMNS, k.channels()}, sums);
-        for (long n = 0; n < num; ++n) {
-          const long s = c.w_scales == 1 ? 0 : o + n;
-          const float ow = c.w_offset[s] + float(half) * c.w_scale[s];
-          k.constants[(h * c.kw + w) * c.O + o + n] =
-              oa * (c.w_scale[s] * float(sums[n]) + float(k.channels()) * ow);
-        }
-      }
-  });
+  pack_kernel(
+      k, int(*c.w_half), {*c.a_scale, *c.a_offset},
+      [&](long group, long h, long w, long i, long n) {
+        return c.w[(group * k.group_columns() + n) * c.w_o + i * c.w_c + h * c.w_h + w * c.w_w];
+      },
+      [&](long o) {
+        const long s = c.w_scales == 1 ? 0 : o;
+        return Grid{c.w_scale[s], c.w_offset[s]};
+      });
   Correlator(k).run();
 }
 
 namespace {
+
+// One code of the weight, as `pack_kernel` and `fold_kernel` ask for it.
+struct TurnedKernel {
+  const Conv& c;
+  const PhaseTaps &rows, &columns;
+  uint8_t operator()(long group, long h, long w, long o, long n) const {
+    return c.w[(group * (c.O / c.groups) + o) * c.w_o + n * c.w_c + rows.tap[h] * c.w_h +
+               columns.tap[w] * c.w_w];
+  }
+};
 
 // The weight's scales lie on the axis that is summed over (output channels). So its values are
 // folded to 16 bits with a unit for each input channel.
@@ -399,9 +424,9 @@ void fold_kernel(const Conv& c, Correlation& k, const PhaseTaps& rows, const Pha
   k.panels = panels;
   k.scale.resize(c.C), k.constants.resize(k.taps_h.size() * k.taps_w.size() * c.C);
   for_each_panel(k, [&](long panel, long group, long first, long num) {
-    const uint8_t* weight = c.w + group * k.channels() * c.w_o + first * c.w_c;
+    const TurnedKernel code{c, rows, columns};
     const Codes codes = gather(k, num, 0, [&](long h, long w, long o, long n) {
-      return weight[o * c.w_o + n * c.w_c + rows.tap[h] * c.w_h + columns.tap[w] * c.w_w];
+      return code(group, h, w, o, first + n);
     });
     const float* scale = grids.data() + 2 * group * K;
     const Fold fold = find_units(codes, scale, scale + K);
@@ -451,10 +476,17 @@ void conv_grad_input(const Conv& c) {
       k.rows = divide_up(c.H - ph, c.stride_h), k.columns = divide_up(c.W - pw, c.stride_w);
       k.out = c.out + (ph * c.W + pw) * c.C;
       k.out_image = out_image, k.out_row = c.stride_h * c.W * c.C, k.out_pixel = c.stride_w * c.C;
-      k.how = folded(*c.e_half), k.shift = int(*c.e_half);
       k.groups = c.groups, k.O = c.C, k.num_threads = c.num_threads;
-      if (c.e_scales > 1) k.image_scale = c.e_scale, k.image_offset = image_offset.data();
-      fold_kernel(c, k, rows[ph], columns[pw]);
+      if (c.w_scales == 1 && c.e_scales <= 1) {
+        k.how = choose_bytes_or_words(*c.e_half, *c.w_half);
+        pack_kernel(k, int(*c.w_half), {*c.e_scale, *c.e_offset},
+                    TurnedKernel{c, rows[ph], columns[pw]},
+                    [&](long) { return Grid{*c.w_scale, *c.w_offset}; });
+      } else {
+        k.how = folded(*c.e_half), k.shift = int(*c.e_half);
+        if (c.e_scales > 1) k.image_scale = c.e_scale, k.image_offset = image_offset.data();
+        fold_kernel(c, k, rows[ph], columns[pw]);
+      }
       Correlator(k).run();
     }
 }

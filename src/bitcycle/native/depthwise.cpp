@@ -18,56 +18,52 @@ constexpr int LANES = 16;
 
 // ---- output and grad_input ------------------------------------------------------------------
 
-// The taps of one result, and what becomes of their sum: out = scale * sum + constant.
+// The taps of one result that lie on the map: codes and values of the kernel, for every channel.
 struct Window {
-  const uint8_t* x;  // where a tap of (0, 0) would be
-  long row, pixel;   // distances of taps in the map
-  Range h, w;
-  const float* kernel;  // [tap_h][tap_w][channels]
-  long kernel_row, channels;
-  float scale, constant_scale;
-  const float *constant, *bias;  // bias may be null
-  float* out;
+  const uint8_t** x;
+  const float** kernel;
+  long num_taps, channels;
 };
 
-// sums += NUM taps side by side
-template <int NUM>
-BITCYCLE_INLINE void add_taps(const uint8_t* const* x, const float* kernel, long n,
+// sums = or += NUM taps
+template <int NUM, bool IS_FIRST>
+BITCYCLE_INLINE void add_taps(const uint8_t* const* x, const float* const* kernel, long n,
                               float* __restrict sums) {
-  const uint8_t *x0 = x[0], *x1 = x[NUM / 2], *x2 = x[NUM - 1];
-  const float *k0 = kernel, *k1 = kernel + n, *k2 = kernel + 2 * n;
-  for (long c = 0; c < n; ++c)
-    sums[c] += NUM == 1 ? float(x0[c]) * k0[c]
-                        : float(x0[c]) * k0[c] + (float(x1[c]) * k1[c] + float(x2[c]) * k2[c]);
+  const uint8_t* codes[NUM];
+  const float* values[NUM];
+  for (int t = 0; t < NUM; ++t) codes[t] = x[t], values[t] = kernel[t];
+  for (long c = 0; c < n; ++c) {
+    float sum = IS_FIRST ? 0.0f : sums[c];
+    for (int t = 0; t < NUM; ++t) sum += float(codes[t][c]) * values[t][c];
+    sums[c] = sum;
+  }
 }
 
-BITCYCLE_INLINE void sum_window_body(const Window& t, const long* at_h, const long* at_w,
-                                     float* __restrict sums) {
+BITCYCLE_INLINE void sum_window_body(const Window& t, float* __restrict sums) {
   const long n = t.channels;
-  for (long c = 0; c < n; ++c) sums[c] = 0.0f;
-  for (long h = t.h.first; h < t.h.last; ++h)
-    for (long w = t.w.first; w < t.w.last;) {
-      const float* kernel = t.kernel + h * t.kernel_row + w * n;
-      const uint8_t* row = t.x + at_h[h] * t.row;
-      const bool is_three = t.w.last - w >= 3;
-      const uint8_t* x[3];
-      for (int i = 0; i < (is_three ? 3 : 1); ++i) x[i] = row + at_w[w + i] * t.pixel;
-      if (is_three)
-        add_taps<3>(x, kernel, n, sums);
-      else
-        add_taps<1>(x, kernel, n, sums);
-      w += is_three ? 3 : 1;
-    }
-  float* __restrict out = t.out;
-  if (t.bias)
-    for (long c = 0; c < n; ++c)
-      out[c] = t.scale * sums[c] + (t.constant_scale * t.constant[c] + t.bias[c]);
+  long at = 0;
+  if (t.num_taps >= 3)
+    add_taps<3, true>(t.x, t.kernel, n, sums), at = 3;
   else
-    for (long c = 0; c < n; ++c) out[c] = t.scale * sums[c] + t.constant_scale * t.constant[c];
+    for (long c = 0; c < n; ++c) sums[c] = 0.0f;
+  for (; at + 3 <= t.num_taps; at += 3) add_taps<3, false>(t.x + at, t.kernel + at, n, sums);
+  for (; at < t.num_taps; ++at) add_taps<1, false>(t.x + at, t.kernel + at, n, sums);
 }
-BITCYCLE_FOR_EACH_ISA(sum_window,
-                      (const Window& t, const long* at_h, const long* at_w, float* sums),
-                      (t, at_h, at_w, sums))
+BITCYCLE_FOR_EACH_ISA(sum_window, (const Window& t, float* sums), (t, sums))
+
+// out = scale * sums + (offset * constants + bias)
+BITCYCLE_INLINE void finish_window_body(const float* sums, float scale, float offset,
+                                        const float* constants, const float* bias, long n,
+                                        float* __restrict out) {
+  if (bias)
+    for (long c = 0; c < n; ++c) out[c] = scale * sums[c] + (offset * constants[c] + bias[c]);
+  else
+    for (long c = 0; c < n; ++c) out[c] = scale * sums[c] + offset * constants[c];
+}
+BITCYCLE_FOR_EACH_ISA(finish_window,
+                      (const float* sums, float scale, float offset, const float* constants,
+                       const float* bias, long n, float* out),
+                      (sums, scale, offset, constants, bias, n, out))
 
 struct Correlation {
   const uint8_t* map;
@@ -83,20 +79,28 @@ struct Correlation {
 
 void correlate(const Correlation& c) {
   const BorderConstants constants(c.h, c.w, c.kernel, nullptr, c.C);
-  const long row = c.w.size * c.C;
+  const long row = c.w.size * c.C, num_w = long(c.w.taps.size());
+  std::vector<Range> on_w;
+  for (long j = 0; j < c.w.count; ++j) on_w.push_back(c.w.taps_of(j));
   parallel_for(c.N * c.h.count, int(c.num_threads), [&](long task) {
     const long image = task / c.h.count, i = task % c.h.count, s = c.num_scales > 1 ? image : 0;
+    const long max_taps = long(c.h.taps.size()) * num_w;
     float* sums = new_array<float>(SUMS, c.C);
-    Window t{};
-    t.row = row, t.pixel = c.C, t.h = c.h.taps_of(i);
-    t.kernel = c.kernel.data(), t.kernel_row = long(c.w.taps.size()) * c.C, t.channels = c.C;
-    t.scale = c.scale[s], t.constant_scale = c.offset[s], t.bias = c.bias;
+    Window window{new_array<const uint8_t*>(FIRST, max_taps), new_array<const float*>(SECOND, max_taps),
+                  0, c.C};
+    const Range on_h = c.h.taps_of(i);
     for (long j = 0; j < c.w.count; ++j) {
-      t.x = c.map + image * c.h.size * row + i * c.h.step * row + j * c.w.step * c.C;
-      t.w = c.w.taps_of(j);
-      t.constant = constants.values() + constants.at(i, j);
-      t.out = c.out + image * c.out_image + i * c.out_row + j * c.out_pixel;
-      sum_window(t, c.h.taps.data(), c.w.taps.data(), sums);
+      const uint8_t* x =
+          c.map + (image * c.h.size + i * c.h.step) * row + j * c.w.step * c.C;
+      window.num_taps = 0;
+      for (long h = on_h.first; h < on_h.last; ++h)
+        for (long w = on_w[j].first; w < on_w[j].last; ++w, ++window.num_taps) {
+          window.x[window.num_taps] = x + c.h.taps[h] * row + c.w.taps[w] * c.C;
+          window.kernel[window.num_taps] = c.kernel.data() + (h * num_w + w) * c.C;
+        }
+      sum_window(window, sums);
+      finish_window(sums, c.scale[s], c.offset[s], constants.values() + constants.at(i, j), c.bias,
+                    c.C, c.out + image * c.out_image + i * c.out_row + j * c.out_pixel);
     }
   });
 }

@@ -312,16 +312,15 @@ def keep_positive(words: Tensor, g: Tensor) -> Tensor:
 
 
 def pack_nibbles(codes: Tensor) -> Tensor:
-    """Flat, contiguous codes of at most 4 bits, two per byte."""
-    out = codes.new_empty((codes.numel() + 1) // 2, dtype=torch.uint8)
-    _call().pack_nibbles(codes.data_ptr(), codes.numel(), out.data_ptr(), torch.get_num_threads())
+    """Codes of at most 4 bits in memory order, two per byte."""
+    count = codes.numel()
+    out = codes.new_empty((count + 1) // 2, dtype=torch.uint8)
+    _call().pack_nibbles(codes.data_ptr(), count, out.data_ptr(), torch.get_num_threads())
     return out
 
 
-def unpack_nibbles(packed: Tensor, count: int, dtype: torch.dtype) -> Tensor:
-    """The first `count` codes of `pack_nibbles`; dtype: uint8 or int8."""
-    out = packed.new_empty(count, dtype=dtype)
-    _call().unpack_nibbles(
-        packed.data_ptr(), count, dtype is torch.int8, out.data_ptr(), torch.get_num_threads()
-    )
+def unpack_nibbles(packed: Tensor, out: Tensor) -> Tensor:
+    """Write the codes of `pack_nibbles` to `out`, uint8 or int8, in memory order."""
+    is_signed, threads = out.dtype is torch.int8, torch.get_num_threads()
+    _call().unpack_nibbles(packed.data_ptr(), out.numel(), is_signed, out.data_ptr(), threads)
     return out

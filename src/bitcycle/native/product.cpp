@@ -100,7 +100,7 @@ BITCYCLE_FOR_EACH_ISA(multiply_all,
 Arithmetic choose_bytes_or_words(float a_half, float b_half) {
   const double pair = 2.0 * (2 * a_half - 1) * b_half;  // the largest sum of two products
   const long widen = long(32767 / pair);
-  const bool is_words = tiles().has_narrow_sums && widen < 2;
+  const bool is_words = tiles().has_narrow_sums && widen < 1;
   return {is_words, std::max(1L, widen), long(MAX_SUM / (is_words ? pair : 2 * pair))};
 }
 

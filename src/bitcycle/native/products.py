@@ -112,8 +112,8 @@ def conv_grad_input(
 ) -> Tensor:
     """Compute the gradient for the map of `in_size` (C, H, W) from the error (N, K, Ho, Wo).
 
-    The weight's scales lie on the axis that is summed over: see `gemm_folded`. The error has one
-    scale, or one for each of the N maps.
+    Where the weight has O scales, they lie on the axis that is summed over: see `gemm_folded`. The
+    error has one scale, or one for each of the N maps.
     """
     if torch.compiler.is_compiling():
         return _conv_grad_input_op(*e, *w, in_size, stride, padding, dilation, groups)

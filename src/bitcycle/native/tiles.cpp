@@ -84,58 +84,89 @@ const Tiles PORTABLE{"portable", Isa::PORTABLE, 1, false, bytes_portable, words_
   add " %%ymm15, %%ymm" #low ", %%ymm" #low "\n\t"  \
   add " %%ymm14, %%ymm" #high ", %%ymm" #high "\n\t"
 
+#define Y_PANEL                  \
+  "vmovdqu (%[b]), %%ymm12\n\t"   \
+  "vmovdqu 32(%[b]), %%ymm13\n\t" \
+  "add $64, %[b]\n\t"
+
 #define Y_LOOP(multiply, add)                                                            \
-  ACCUMULATORS(Y_ZERO) TAPS_BEGIN                                                        \
-  "vmovdqu (%[b]), %%ymm12\n\t"                                                          \
-  "vmovdqu 32(%[b]), %%ymm13\n\t"                                                        \
-  "add $64, %[b]\n\t"                                                                    \
+  ACCUMULATORS(Y_ZERO) TAPS_BEGIN Y_PANEL                                                \
   Y_ROW(multiply, add, a0, 0, 1) Y_ROW(multiply, add, a1, 2, 3)                          \
   Y_ROW(multiply, add, a2, 4, 5) Y_ROW(multiply, add, a3, 6, 7)                          \
   Y_ROW(multiply, add, a4, 8, 9) Y_ROW(multiply, add, a5, 10, 11) TAPS_END
 
 #define Y_STORE(i, at) "vmovdqu %%ymm" #i ", " #at "(%[sums])\n\t"
 
-#define Y_WIDEN(i, at) "vpmaddwd %[ones], %%ymm" #i ", %%ymm" #i "\n\t" Y_STORE(i, at)
-
 #define Y_WIDEN_AND_ADD(i, at)                            \
-  "vpmaddwd %[ones], %%ymm" #i ", %%ymm" #i "\n\t"        \
+  "vpmaddwd %%ymm12, %%ymm" #i ", %%ymm" #i "\n\t"        \
   "vpaddd " #at "(%[sums]), %%ymm" #i ", %%ymm" #i "\n\t" \
   Y_STORE(i, at)
 
 alignas(32) const int16_t ONES[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
 
-// Sums in 16 bits, then written to, or added to, those in 32 bits.
-#define NARROW_SUMS(name, widen)                                                                \
-  __attribute__((target("avx2"))) const int8_t* name(const Tile& t, const long* taps,           \
-                                                     long num_taps, long steps, long gap,       \
-                                                     const int8_t* b) {                         \
-    long k, n;                                                                                  \
-    asm volatile(Y_LOOP("vpmaddubsw", "vpaddw") ACCUMULATORS(widen)                             \
-                 : [b] "+r"(b), [n] "=&r"(n), [k] "=&r"(k), [taps] "+r"(taps),                  \
-                   [num_taps] "+rm"(num_taps)                                                   \
-                 : INPUTS, [ones] "m"(ONES)                                                     \
-                 : CLOBBERS);                                                                   \
-    return b;                                                                                   \
-  }
+// Several taps that 16-bit sums hold together, added to the sums in 32 bits.
+__attribute__((target("avx2"))) const int8_t* add_taps(const Tile& t, const long* taps,
+                                                       long num_taps, const int8_t* b) {
+  long steps = t.num_steps, gap = t.panel_gap, k, n;
+  asm volatile(Y_LOOP("vpmaddubsw", "vpaddw") "vmovdqa %[ones], %%ymm12\n\t"
+               ACCUMULATORS(Y_WIDEN_AND_ADD)
+               : [b] "+r"(b), [n] "=&r"(n), [k] "=&r"(k), [taps] "+r"(taps),
+                 [num_taps] "+rm"(num_taps)
+               : INPUTS, [ones] "m"(ONES)
+               : CLOBBERS);
+  return b;
+}
 
-NARROW_SUMS(write_sums, Y_WIDEN)
-NARROW_SUMS(add_sums, Y_WIDEN_AND_ADD)
+#define Y_FIRST(row, low, high)                        \
+  "vpbroadcastd (%[" #row "],%[k]), %%ymm14\n\t"       \
+  "vpmaddubsw %%ymm12, %%ymm14, %%ymm" #low "\n\t"     \
+  "vpmaddubsw %%ymm13, %%ymm14, %%ymm" #high "\n\t"
+
+// One tap, in chunks of `widen` steps, each added to the sums in 32 bits.
+__attribute__((target("avx2"))) const int8_t* add_chunks(const Tile& t, long k, long widen,
+                                                         const int8_t* b) {
+  long steps = t.num_steps, n;
+  asm volatile(
+      "2:\n\t"
+      "mov %[steps], %[n]\n\t"
+      "cmp %[widen], %[n]\n\t"
+      "cmovg %[widen], %[n]\n\t"
+      "sub %[n], %[steps]\n\t"
+      Y_PANEL Y_FIRST(a0, 0, 1) Y_FIRST(a1, 2, 3) Y_FIRST(a2, 4, 5) Y_FIRST(a3, 6, 7)
+      Y_FIRST(a4, 8, 9) Y_FIRST(a5, 10, 11)
+      "jmp 3f\n\t"
+      "1:\n\t"
+      Y_PANEL
+      Y_ROW("vpmaddubsw", "vpaddw", a0, 0, 1) Y_ROW("vpmaddubsw", "vpaddw", a1, 2, 3)
+      Y_ROW("vpmaddubsw", "vpaddw", a2, 4, 5) Y_ROW("vpmaddubsw", "vpaddw", a3, 6, 7)
+      Y_ROW("vpmaddubsw", "vpaddw", a4, 8, 9) Y_ROW("vpmaddubsw", "vpaddw", a5, 10, 11)
+      "3:\n\t"
+      "add %[row_step], %[k]\n\t"
+      "dec %[n]\n\t"
+      "jnz 1b\n\t"
+      "vmovdqa %[ones], %%ymm12\n\t"
+      ACCUMULATORS(Y_WIDEN_AND_ADD)
+      "cmpq $0, %[steps]\n\t"
+      "jg 2b\n\t"
+      : [b] "+r"(b), [n] "=&r"(n), [k] "+r"(k), [steps] "+r"(steps)
+      : [a0] "r"(t.rows[0]), [a1] "r"(t.rows[1]), [a2] "r"(t.rows[2]), [a3] "r"(t.rows[3]),
+        [a4] "r"(t.rows[4]), [a5] "r"(t.rows[5]), [row_step] "rm"(t.row_step),
+        [widen] "rm"(widen), [sums] "r"(t.sums), [ones] "m"(ONES)
+      : CLOBBERS);
+  return b;
+}
 
 // Sums of pairs stay in 16 bits for `widen` steps, over several taps where these are short.
 void bytes_avx2(const Tile& t, int, long widen) {
   const int8_t* b = static_cast<const int8_t*>(t.panels[0]);
-  auto sum = write_sums;
-  if (t.num_steps <= widen) {
-    const long group = widen / t.num_steps;
-    for (long tap = 0; tap < t.num_taps; tap += group, sum = add_sums)
-      b = sum(t, t.taps + tap, std::min(group, t.num_taps - tap), t.num_steps, t.panel_gap, b);
-    return;
-  }
-  for (long tap = 0; tap < t.num_taps; ++tap, b += t.panel_gap)
-    for (long step = 0; step < t.num_steps; step += widen, sum = add_sums) {
-      const long at = t.taps[tap] + step * t.row_step;
-      b = sum(t, &at, 1, std::min(widen, t.num_steps - step), 0, b);
-    }
+  std::memset(t.sums, 0, ROWS * COLUMNS * sizeof(int32_t));
+  const long group = widen / t.num_steps;
+  if (group == 0)
+    for (long tap = 0; tap < t.num_taps; ++tap)
+      b = add_chunks(t, t.taps[tap], widen, b) + t.panel_gap;
+  else
+    for (long tap = 0; tap < t.num_taps; tap += group)
+      b = add_taps(t, t.taps + tap, std::min(group, t.num_taps - tap), b);
 }
 
 __attribute__((target("avx2"))) void words_avx2(const Tile& t, int) {

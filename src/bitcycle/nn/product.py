@@ -25,9 +25,9 @@ from bitcycle.kernels.base import Kernel, make_kernel
 from bitcycle.kernels.choice import MAX_CODE_BITS
 from bitcycle.kernels.geometry import Geometry
 from bitcycle.ops import state
-from bitcycle.ops.layout import flat, like, memory_layout
+from bitcycle.ops.layout import memory_layout
 from bitcycle.ops.noise import noise_key
-from bitcycle.ops.packing import pack_nibbles, unpack_nibbles
+from bitcycle.ops.packing import pack_codes, unpack_codes
 from bitcycle.quantizers.base import Quantized, Quantizer, Range
 
 # Slots of a layer's control tensor (int32): level counts by role, then the clock of its noise.
@@ -263,17 +263,29 @@ def encode_second(
     role = spec.second
     if role != "weight" or role not in spec.roles:
         return encode_operand(spec, role, w, control, within)
-    view = w.view(spec.second_view) if spec.second_view else w
-    within = spec.quantizer.range_of(role, view, spec.second_keep)
-    flag_nonfinite(health, role, within)
     if not spec.second_view:
-        return encode_operand(spec, role, w, control, within)
-    float_spec = replace(
-        spec, kernel=make_kernel("simulate")
-    )  # these scales do not broadcast against the weight
-    values = encode_operand(float_spec, role, view, control, within).values
-    assert values is not None
-    return Quantized(values=values.view(w.shape))
+        weight, within = _quantize_weight(spec, w, control, spec.second_keep)
+        flag_nonfinite(health, role, within)
+        return weight
+    # these scales do not broadcast against the weight
+    float_spec = replace(spec, kernel=make_kernel("simulate"))
+    view = w.view(spec.second_view)
+    weight, within = _quantize_weight(float_spec, view, control, spec.second_keep)
+    flag_nonfinite(health, role, within)
+    assert weight.values is not None
+    return Quantized(values=weight.values.view(w.shape))
+
+
+def _quantize_weight(
+    spec: ProductSpec, w: Tensor, control: Tensor, keep: tuple[int, ...]
+) -> tuple[Quantized, Range]:
+    """The weight on the grid of its own range, and the range."""
+    levels, carrier = control[LEVELS["weight"]], spec.carrier("weight", w)
+    codes: dict[str, Any] = {} if carrier is None else {"carrier": carrier}
+    quantized, within = spec.quantizer.quantize("weight", w, levels, keep, **codes)
+    if spec.recorder is not None:
+        spec.recorder.record("weight", w, quantized, levels)
+    return quantized.with_top(spec.tops[LEVELS["weight"]]), within
 
 
 def encode_weight_for_grad_input(
@@ -282,9 +294,8 @@ def encode_weight_for_grad_input(
     """The weight that grad_input reads: the output's, or one with a range per input channel."""
     if spec.quantizer.weight_grids == 1 or not spec.input_keep or "weight" not in spec.roles:
         return qw
-    within = spec.quantizer.range_of("weight", w, spec.input_keep)
     silent = replace(spec, recorder=None)
-    return encode_operand(silent, "weight", w, control, within)
+    return _quantize_weight(silent, w, control, spec.input_keep)[0]
 
 
 def encode_error(
@@ -297,14 +308,13 @@ def encode_error(
     if "error" not in spec.roles:
         error = Quantized(values=e)
         return error, error
-    within = spec.quantizer.range_of("error", e)
-    if not torch.compiler.is_compiling():  # a compiled backward pass may not write to a buffer
-        flag_nonfinite(health, "error", within)
     key = noise_key(control[CLOCK]) if spec.quantizer.has_stochastic_error else None
     levels = control[LEVELS["error"]]
     carrier = spec.carrier("error", e)
     codes: dict[str, Any] = {} if carrier is None else {"carrier": carrier}
-    for_input, for_weight = spec.quantizer.encode_error(e, levels, within, key, **codes)
+    for_input, for_weight, within = spec.quantizer.quantize_error(e, levels, key, **codes)
+    if not torch.compiler.is_compiling():  # a compiled backward pass may not write to a buffer
+        flag_nonfinite(health, "error", within)
     if spec.recorder is not None:
         spec.recorder.record("error", e, for_input, levels)
     top = spec.tops[LEVELS["error"]]
@@ -403,8 +413,7 @@ def save_operand(q: Quantized) -> tuple[SavedTensors, SavedFormat]:
     codes, saved_format = q.codes, SavedFormat(q.top)
     if codes is not None and q.top <= 4:
         saved_format = SavedFormat(q.top, codes.shape, codes.stride(), codes.dtype)
-        is_compiling = torch.compiler.is_compiling()
-        codes = pack_nibbles(codes.reshape(-1) if is_compiling else flat(codes))
+        codes = pack_codes(codes)
     return (q.values, codes, q.scale, q.offset, q.half), saved_format
 
 
@@ -413,11 +422,7 @@ def restore_operand(tensors: SavedTensors, saved_format: SavedFormat) -> Quantiz
     values, codes, scale, offset, half = tensors
     shape = saved_format.shape
     if codes is not None and shape is not None:
-        numbers = unpack_nibbles(codes, shape.numel(), saved_format.dtype)
-        if torch.compiler.is_compiling():
-            codes = numbers.view(shape)
-        else:
-            codes = like(numbers, torch.empty_strided(shape, saved_format.stride, device="meta"))
+        codes = unpack_codes(codes, shape, saved_format.stride, saved_format.dtype)
     return Quantized(scale, offset, values, codes, half, saved_format.top)
 
 

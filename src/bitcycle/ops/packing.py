@@ -6,6 +6,8 @@ elementwise.
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -43,7 +45,7 @@ def unpack_nibbles(packed: Tensor, count: int, dtype: torch.dtype) -> Tensor:
     tensor([ 1, -1], dtype=torch.int8)
     """
     if native.is_available(packed, torch.uint8) and packed.is_contiguous():
-        return native.unpack_nibbles(packed, count, dtype)
+        return native.unpack_nibbles(packed, packed.new_empty(count, dtype=dtype))
     return _unpack_nibbles(packed, count, dtype)
 
 
@@ -53,6 +55,34 @@ def _unpack_nibbles(packed: Tensor, count: int, dtype: torch.dtype) -> Tensor:
     else:  # an arithmetic shift extends the sign
         pairs = torch.stack([(packed << 4).view(torch.int8) >> 4, packed.view(torch.int8) >> 4], 1)
     return pairs.view(-1)[:count]
+
+
+def pack_codes(codes: Tensor) -> Tensor:
+    """`pack_nibbles` in memory order; row-major in a compiled graph.
+
+    >>> pack_codes(torch.tensor([[1, 2], [3, 4]], dtype=torch.uint8).t())
+    tensor([33, 67], dtype=torch.uint8)
+    """
+    if native.is_available(codes, torch.uint8, torch.int8):
+        return native.pack_nibbles(as_dense(codes))
+    return pack_nibbles(codes if torch.compiler.is_compiling() else flat(codes))
+
+
+def unpack_codes(
+    packed: Tensor, shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype
+) -> Tensor:
+    """The codes of `pack_codes`; shape, stride: of the codes.
+
+    >>> unpack_codes(torch.tensor([33, 67], dtype=torch.uint8), (2, 2), (1, 2), torch.uint8)
+    tensor([[1, 3],
+            [2, 4]], dtype=torch.uint8)
+    """
+    if torch.compiler.is_compiling():
+        return unpack_nibbles(packed, math.prod(shape), dtype).view(shape)
+    codes = torch.empty_strided(shape, stride, dtype=dtype, device=packed.device)
+    if native.is_available(packed, torch.uint8) and packed.is_contiguous() and is_dense(codes):
+        return native.unpack_nibbles(packed, codes)
+    return like(unpack_nibbles(packed, codes.numel(), dtype), codes)
 
 
 def pack_positive(x: Tensor) -> Tensor:

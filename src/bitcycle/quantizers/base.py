@@ -159,6 +159,21 @@ class Quantizer(ABC):
         error = self.encode("error", e, levels, within, key, **codes)
         return error, error
 
+    def quantize_error(
+        self,
+        e: Tensor,
+        levels: Tensor,
+        key: Tensor | None,
+        carrier: torch.dtype | None = None,
+    ) -> tuple[Quantized, Quantized, Range]:
+        """`range_of`, then `encode_error` on that range; returns all results."""
+        codes: dict[str, Any] = {} if carrier is None else {"carrier": carrier}
+        if type(self).encode_error is Quantizer.encode_error:
+            error, within = self.quantize("error", e, levels, (), key, **codes)
+            return error, error, within
+        within = self.range_of("error", e)
+        return *self.encode_error(e, levels, within, key, **codes), within
+
     def grad_weight_bits(self, bits: int) -> int | None:
         """Bits of the error that grad_weight reads when grad_input has `bits`; None: float32."""
         return bits

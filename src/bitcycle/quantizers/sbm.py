@@ -134,7 +134,7 @@ class SBM(Quantizer):
         )
 
     def integer_range(self, bits: int) -> tuple[int, int] | None:
-        """0 .. 2^b - 1; an int8 kernel carries up to 8 bits."""
+        """0 .. 2^b - 1; kernels of codes carry up to 8 bits."""
         return (0, 2**bits - 1) if bits <= 8 else None
 
 
