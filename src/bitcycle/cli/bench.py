@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ _EXAMPLES = """examples:
   bitcycle bench --tune kernels.csv
   BITCYCLE_KERNEL_TABLE=kernels.csv bitcycle train digits-cpt-3-8-8
 """
+
+BUSY = 0.5  # processes that wait for a core, above which times are not to be trusted
 
 
 def register(subparsers: Any) -> None:
@@ -114,6 +117,9 @@ def _tune(arguments: argparse.Namespace) -> int:
     target = _target(arguments.tune, "--tune")
     if target.exists():
         read_table(target)  # nothing but a table is replaced
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if load > BUSY and not arguments.quick:
+        print(f"this machine is busy (load {load:.1f}): a table measured now is not reliable")
     total = count_cases(is_quick=arguments.quick)
     with make_reporter("auto", log_file=None, title="tune", total_steps=total) as reporter:
         rows = measure_table(is_quick=arguments.quick, say=reporter.say, advance=reporter.advance)
