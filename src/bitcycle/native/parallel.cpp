@@ -24,6 +24,12 @@ Parallel pool() {
   return found;
 }
 
+using ThreadNumber = int (*)();
+
+ThreadNumber find_thread_number() {
+  return reinterpret_cast<ThreadNumber>(dlsym(RTLD_DEFAULT, "omp_get_thread_num"));
+}
+
 struct Memory {
   void* at = nullptr;
   size_t size = 0;
@@ -36,6 +42,11 @@ bool has_pool() { return pool() != nullptr && !is_forked; }
 
 void detail::run(void (*body)(void*), void* data, int num_threads) {
   pool()(body, data, unsigned(num_threads), 0);
+}
+
+int detail::thread_number() {
+  static const ThreadNumber found = find_thread_number();
+  return found ? found() : 0;
 }
 
 void* workspace(int slot, size_t bytes) {

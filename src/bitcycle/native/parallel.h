@@ -9,10 +9,20 @@ namespace bitcycle {
 bool has_pool();  // whether OpenMP was found; without it loops run on the calling thread
 
 namespace detail {
-void run(void (*body)(void*), void* data, int num_threads);
-}
+constexpr int MAX_THREADS = 256;
 
-// Calls body(task) for 0 <= task < num_tasks, each once, on any thread in any order.
+// Consecutive tasks of one thread; others take from it when they have none left.
+struct alignas(64) Share {
+  std::atomic<long> next;
+  long end;
+};
+
+void run(void (*body)(void*), void* data, int num_threads);
+int thread_number();  // of the pool, from 0
+}  // namespace detail
+
+// Calls body(task) for 0 <= task < num_tasks, each once, on any thread in any order. A thread begins
+// with the same part of the tasks in every loop, because that part of a tensor is in its cache.
 template <typename Body>
 void parallel_for(long num_tasks, int num_threads, const Body& body) {
   if (num_tasks <= 1 || num_threads <= 1 || !has_pool()) {
@@ -20,22 +30,31 @@ void parallel_for(long num_tasks, int num_threads, const Body& body) {
     return;
   }
   struct Shared {
-    std::atomic<long> next;
+    int num_shares;
     std::atomic<bool> has_failed;
-    long num_tasks;
     const Body& body;
-  } shared{{0}, {false}, num_tasks, body};
+    detail::Share shares[detail::MAX_THREADS];
+  } shared{num_threads < detail::MAX_THREADS ? num_threads : detail::MAX_THREADS, {false}, body, {}};
+  if (num_tasks < shared.num_shares) shared.num_shares = int(num_tasks);
+  for (int i = 0; i < shared.num_shares; ++i) {
+    shared.shares[i].next = num_tasks * i / shared.num_shares;
+    shared.shares[i].end = num_tasks * (i + 1) / shared.num_shares;
+  }
   detail::run(
       [](void* data) {
         auto& s = *static_cast<Shared*>(data);
+        const int own = detail::thread_number();
         try {
-          for (long task; (task = s.next.fetch_add(1, std::memory_order_relaxed)) < s.num_tasks;)
-            s.body(task);
+          for (int i = 0; i < s.num_shares; ++i) {
+            detail::Share& share = s.shares[(own + i) % s.num_shares];
+            for (long task; (task = share.next.fetch_add(1, std::memory_order_relaxed)) < share.end;)
+              s.body(task);
+          }
         } catch (...) {  // an exception must not leave a thread of the pool
           s.has_failed = true;
         }
       },
-      &shared, int(num_tasks < num_threads ? num_tasks : num_threads));
+      &shared, shared.num_shares);
   if (shared.has_failed) throw std::bad_alloc();
 }
 
