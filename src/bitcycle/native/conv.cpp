@@ -313,17 +313,25 @@ void for_each_panel(const Correlation& k, const Body& body) {
   });
 }
 
-// One panel's codes as rows of 16, in the order of `k_of`; code(h, w, c, column) reads one.
-template <typename Code>
-Codes gather(const Correlation& k, long num_columns, int fill, const Code& code) {
+// The weight as a correlation reads it.
+struct Kernel {
+  const uint8_t* w;
+  long group, channel, column;  // strides
+  std::vector<long> h, w_;      // distances of the taps
+  const uint8_t* at(long g, size_t y, size_t x) const { return w + g * group + h[y] + w_[x]; }
+};
+
+// One panel's codes as rows of 16, in the order of `k_of`.
+Codes gather(const Correlation& k, const Kernel& kernel, long group, long first, long num_columns,
+             int fill) {
   const long K = k.num_runs() * round_up(k.run(), 4);
   uint8_t* rows = new_array<uint8_t>(SMALL, K * COLUMNS);
-  std::memset(rows, fill, K * COLUMNS);
-  for (long n = 0; n < num_columns; ++n)
-    for (long c = 0; c < k.channels(); ++c)
-      for (long h = 0; h < long(k.taps_h.size()); ++h)
-        for (long w = 0; w < long(k.taps_w.size()); ++w)
-          rows[k.k_of(h, w, c) * COLUMNS + n] = code(h, w, c, n);
+  if (num_columns < COLUMNS || k.run() % 4) std::memset(rows, fill, K * COLUMNS);
+  for (size_t h = 0; h < k.taps_h.size(); ++h)
+    for (size_t w = 0; w < k.taps_w.size(); ++w)
+      copy_as_rows({kernel.at(group, h, w) + first * kernel.column, kernel.column, kernel.channel,
+                    num_columns, k.channels()},
+                   rows + k.k_of(long(h), long(w), 0) * COLUMNS);
   return {rows, 1, COLUMNS, COLUMNS, K};
 }
 
@@ -331,18 +339,16 @@ struct Grid {
   float scale, offset;
 };
 
-// A kernel with one grid for each result channel. code(group, h, w, c, column) reads one.
-template <typename Code, typename GridOf>
-void pack_kernel(Correlation& k, int half, const Grid& map, const Code& code,
+// A kernel with one grid for each result channel.
+template <typename GridOf>
+void pack_kernel(Correlation& k, int half, const Grid& map, const Kernel& kernel,
                  const GridOf& grid_of) {
   const long num_w = long(k.taps_w.size()), length = round_up(k.run(), 4);
   k.scale.resize(k.O), k.slope.resize(k.O), k.constants.resize(k.taps_h.size() * num_w * k.O);
   char* panels = new_array<char>(SECOND, k.groups * k.group_panels() * k.kernel_bytes());
   k.panels = panels;
   for_each_panel(k, [&](long panel, long group, long first, long num) {
-    const Codes rows = gather(k, num, half, [&](long h, long w, long c, long n) {
-      return code(group, h, w, c, first + n);
-    });
+    const Codes rows = gather(k, kernel, group, first, num, half);
     int64_t sums[COLUMNS];
     for (long r = 0; r < k.num_runs(); ++r)
       pack_codes({rows.x + r * length * COLUMNS, 1, COLUMNS, COLUMNS, length}, half, k.how.is_words,
@@ -385,29 +391,25 @@ void conv_output(const Conv& c) {
     k.row *= k.step_h, k.pixel *= k.step_w, k.step_h = k.step_w = 1;
     k.H = divide_up(c.H, c.stride_h), k.W = divide_up(c.W, c.stride_w);
   }
-  pack_kernel(
-      k, int(*c.w_half), {*c.a_scale, *c.a_offset},
-      [&](long group, long h, long w, long i, long n) {
-        return c.w[(group * k.group_columns() + n) * c.w_o + i * c.w_c + h * c.w_h + w * c.w_w];
-      },
-      [&](long o) {
-        const long s = c.w_scales == 1 ? 0 : o;
-        return Grid{c.w_scale[s], c.w_offset[s]};
-      });
+  Kernel kernel{c.w, k.group_columns() * c.w_o, c.w_c, c.w_o, {}, {}};
+  for (long h = 0; h < c.kh; ++h) kernel.h.push_back(h * c.w_h);
+  for (long w = 0; w < c.kw; ++w) kernel.w_.push_back(w * c.w_w);
+  pack_kernel(k, int(*c.w_half), {*c.a_scale, *c.a_offset}, kernel, [&](long o) {
+    const long s = c.w_scales == 1 ? 0 : o;
+    return Grid{c.w_scale[s], c.w_offset[s]};
+  });
   Correlator(k).run();
 }
 
 namespace {
 
-// One code of the weight, as `pack_kernel` and `fold_kernel` ask for it.
-struct TurnedKernel {
-  const Conv& c;
-  const PhaseTaps &rows, &columns;
-  uint8_t operator()(long group, long h, long w, long o, long n) const {
-    return c.w[(group * (c.O / c.groups) + o) * c.w_o + n * c.w_c + rows.tap[h] * c.w_h +
-               columns.tap[w] * c.w_w];
-  }
-};
+// The weight as grad_input reads it: output channels are summed, input channels are columns.
+Kernel turned_kernel(const Conv& c, const PhaseTaps& rows, const PhaseTaps& columns) {
+  Kernel kernel{c.w, c.O / c.groups * c.w_o, c.w_o, c.w_c, {}, {}};
+  for (long tap : rows.tap) kernel.h.push_back(tap * c.w_h);
+  for (long tap : columns.tap) kernel.w_.push_back(tap * c.w_w);
+  return kernel;
+}
 
 // The weight's scales lie on the axis that is summed over (output channels). So its values are
 // folded to 16 bits with a unit for each input channel.
@@ -428,11 +430,9 @@ void fold_kernel(const Conv& c, Correlation& k, const PhaseTaps& rows, const Pha
   char* panels = new_array<char>(SECOND, k.groups * k.group_panels() * k.kernel_bytes());
   k.panels = panels;
   k.scale.resize(c.C), k.constants.resize(k.taps_h.size() * k.taps_w.size() * c.C);
+  const Kernel kernel = turned_kernel(c, rows, columns);
   for_each_panel(k, [&](long panel, long group, long first, long num) {
-    const TurnedKernel code{c, rows, columns};
-    const Codes codes = gather(k, num, 0, [&](long h, long w, long o, long n) {
-      return code(group, h, w, o, first + n);
-    });
+    const Codes codes = gather(k, kernel, group, first, num, 0);
     const float* scale = grids.data() + 2 * group * K;
     const Fold fold = find_units(codes, scale, scale + K);
     pack_folded(fold, panels + panel * k.kernel_bytes());
@@ -485,7 +485,7 @@ void conv_grad_input(const Conv& c) {
       if (c.w_scales == 1 && c.e_scales <= 1) {
         k.how = choose_bytes_or_words(*c.e_half, *c.w_half);
         pack_kernel(k, int(*c.w_half), {*c.e_scale, *c.e_offset},
-                    TurnedKernel{c, rows[ph], columns[pw]},
+                    turned_kernel(c, rows[ph], columns[pw]),
                     [&](long) { return Grid{*c.w_scale, *c.w_offset}; });
       } else {
         k.how = folded(*c.e_half), k.shift = int(*c.e_half);

@@ -359,9 +359,13 @@ class WeightGradient {
           const double of_error = se * oa * double(e_sum);
           float* out = c_.out + o * c_.w_o + h * c_.w_h + w * c_.w_w;
           const double* input = of_input.data() + tap * c_.C + g * channels_;
-          for (long c = 0; c < channels_; ++c)
-            out[c * c_.w_c] =
-                float(se * sa * sum_of(g, h, o % rows_, column(w, c)) + of_error + input[c]);
+          const Total* total =
+              totals + g * num_totals_ + (h * tile_rows_ + o % rows_) * width + column(w, 0);
+          for (long c = 0; c < channels_; ++c) {
+            Total sum = total[c];
+            for (long k = 1; k < num_chunks_; ++k) sum += total[k * c_.groups * num_totals_ + c];
+            out[c * c_.w_c] = float(se * sa * double(sum) + of_error + input[c]);
+          }
         }
     });
   }

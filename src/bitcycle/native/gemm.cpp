@@ -69,6 +69,18 @@ void pack_second(const Gemm& g, const Arithmetic& how, const uint8_t* b, const S
   });
 }
 
+// The codes of four panels whose columns lie side by side, each as rows of 16.
+uint8_t* copy_panels(const Gemm& g, long panel) {
+  const long first = panel * COLUMNS, num = std::min<long>(4 * COLUMNS, g.N - first);
+  uint8_t* copy = new_array<uint8_t>(SMALL, 4 * g.K * COLUMNS);
+  const uint8_t* x = g.b + first;
+  if (num < 4 * COLUMNS) std::memset(copy, 0, 4 * g.K * COLUMNS);
+  for (long k = 0; k < g.K; ++k, x += g.b_k)
+    for (long c = 0; c < num; c += COLUMNS)
+      std::memcpy(copy + (c * g.K + k * COLUMNS), x + c, std::min<long>(COLUMNS, num - c));
+  return copy;
+}
+
 void fold_second(const Gemm& g, const Second& second) {
   const float *scale = g.b_scale, *offset = g.b_offset;
   double* weight = nullptr;  // what a column's value is multiplied with besides a's code
@@ -82,8 +94,13 @@ void fold_second(const Gemm& g, const Second& second) {
     }
     scale = scaled, offset = scaled + g.K;
   }
-  parallel_for(second.num_panels, int(g.num_threads), [&](long p) {
-    const Codes rows = as_rows_of_16(panel_codes(g, g.b, p));
+  // Four panels are a cache line of columns: their codes are copied together, line by line.
+  const bool is_rowwise = g.b_row == 1;
+  parallel_for(divide_up(second.num_panels, 4), int(g.num_threads), [&](long four) {
+    uint8_t* copy = is_rowwise ? copy_panels(g, four * 4) : nullptr;
+    for (long p = four * 4; p < std::min(second.num_panels, four * 4 + 4); ++p) {
+    Codes rows = panel_codes(g, g.b, p);
+    rows = copy ? Codes{copy + p % 4 * g.K * COLUMNS, 1, COLUMNS, COLUMNS, g.K} : as_rows_of_16(rows);
     const Fold fold = find_units(rows, scale, offset);
     pack_folded(fold, second.panels + p * second.panel_bytes);
     std::copy_n(fold.unit, COLUMNS, second.units + p * COLUMNS);
@@ -93,6 +110,7 @@ void fold_second(const Gemm& g, const Second& second) {
       add_values(rows, g.b_scale, g.b_offset, weight, second.constants + p * COLUMNS);
     else
       add_folded(fold, 0, g.K, second.sums + p * COLUMNS);
+    }
   });
 }
 

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #if defined(__SSE2__)
-#include <emmintrin.h>
+#include <immintrin.h>
 #endif
 
 #include "isa.h"
@@ -125,69 +125,165 @@ void sum_columns(const Codes& c, int64_t* sums) {
   }
 }
 
-// Compared as whole numbers, in which NaN is larger than all others and so is not lost.
-BITCYCLE_INLINE void find_largest_body(const Codes& rows, const float* scale, const float* offset,
-                                       float* out) {
-  int32_t largest[COLUMNS] = {}, bits[COLUMNS];
-  float v[COLUMNS];
-  for (long k = 0; k < rows.K; ++k) {
-    const float s = scale[k], o = offset[k];
-    const uint8_t* x = rows.x + k * rows.step;
-    for (int c = 0; c < COLUMNS; ++c) v[c] = std::fabs(s * float(x[c]) + o);
-    std::memcpy(bits, v, sizeof bits);
-    for (int c = 0; c < COLUMNS; ++c) largest[c] = std::max(largest[c], bits[c]);
-  }
-  std::memcpy(out, largest, sizeof largest);
-}
-BITCYCLE_FOR_EACH_ISA(find_largest,
-                      (const Codes& rows, const float* scale, const float* offset, float* out),
-                      (rows, scale, offset, out))
+// ---- folds ----------------------------------------------------------------------------------
 
-// Rounded to the nearest whole number, half to even: |x| < 2^22.
-BITCYCLE_INLINE int32_t round(float x) {
-  const float shifted = x + 12582912.0f;  // 1.5 * 2^23: whole numbers are the lowest bits
-  int32_t bits;
-  std::memcpy(&bits, &shifted, 4);
-  return bits - 0x4B400000;
-}
+// What the three passes of a fold do with 16 columns, for one instruction set.
+//
+// Largest values are compared as whole numbers, in which NaN is larger than all others and so is not
+// lost. Values in units are rounded half to even: they are below 2^22, so that the whole number is
+// the lowest bits of 1.5 * 2^23 more.
+constexpr float MAGIC = 12582912.0f;
+constexpr int32_t MAGIC_BITS = 0x4B400000;
 
-BITCYCLE_INLINE void fold_row(const uint8_t* x, float scale, float offset, const float* per_unit,
-                              int32_t* out) {
-  for (int c = 0; c < COLUMNS; ++c) out[c] = round((scale * float(x[c]) + offset) * per_unit[c]);
-}
+struct Folding {
+  void (*find_largest)(const Codes& rows, const float* scale, const float* offset, float* out);
+  void (*fold)(const Fold& f, char* out);  // pairs of k side by side
+  void (*sum)(const Fold& f, long first, long last, int32_t* sums);  // at most 2^16 of k
+};
 
-BITCYCLE_INLINE void fold_all_body(const Fold& f, char* out) {
-  float per_unit[COLUMNS];
-  std::memcpy(per_unit, f.per_unit, sizeof per_unit);
-  int32_t even[COLUMNS], odd[COLUMNS] = {}, both[COLUMNS];
-  for (long k = 0; k < f.rows.K; k += 2, out += PANEL_BYTES) {
-    const uint8_t* x = f.rows.x + k * f.rows.step;
-    fold_row(x, f.scale[k], f.offset[k], per_unit, even);
-    if (k + 1 < f.rows.K)
-      fold_row(x + f.rows.step, f.scale[k + 1], f.offset[k + 1], per_unit, odd);
-    else
-      std::memset(odd, 0, sizeof odd);
-    for (int c = 0; c < COLUMNS; ++c)
-      both[c] = int32_t((uint32_t(even[c]) & 0xFFFF) | uint32_t(odd[c]) << 16);
-    std::memcpy(out, both, sizeof both);
+void fold_row(const Fold& f, long k, int32_t* out) {
+  const uint8_t* x = f.rows.x + k * f.rows.step;
+  for (int c = 0; c < COLUMNS; ++c) {
+    const float shifted = (f.scale[k] * float(x[c]) + f.offset[k]) * f.per_unit[c] + MAGIC;
+    std::memcpy(out + c, &shifted, 4);
+    out[c] -= MAGIC_BITS;
   }
 }
-BITCYCLE_FOR_EACH_ISA(fold_all, (const Fold& f, char* out), (f, out))
 
-BITCYCLE_INLINE void sum_folded_body(const Fold& f, long first, long num_k, int64_t* sums) {
-  float per_unit[COLUMNS];
-  std::memcpy(per_unit, f.per_unit, sizeof per_unit);
-  for (long k = first, last = first + num_k; k < last;) {
-    int32_t part[COLUMNS] = {}, row[COLUMNS];
-    for (const long end = std::min(last, k + 65536); k < end; ++k) {
-      fold_row(f.rows.x + k * f.rows.step, f.scale[k], f.offset[k], per_unit, row);
-      for (int c = 0; c < COLUMNS; ++c) part[c] += row[c];
+const Folding PORTABLE_FOLDING{
+    [](const Codes& rows, const float* scale, const float* offset, float* out) {
+      int32_t largest[COLUMNS] = {};
+      for (long k = 0; k < rows.K; ++k)
+        for (int c = 0; c < COLUMNS; ++c) {
+          const float v = std::fabs(scale[k] * float(rows.x[k * rows.step + c]) + offset[k]);
+          int32_t bits;
+          std::memcpy(&bits, &v, 4);
+          largest[c] = std::max(largest[c], bits);
+        }
+      std::memcpy(out, largest, sizeof largest);
+    },
+    [](const Fold& f, char* out) {
+      for (long k = 0; k < f.rows.K; k += 2, out += PANEL_BYTES) {
+        int32_t even[COLUMNS], odd[COLUMNS] = {};
+        fold_row(f, k, even);
+        if (k + 1 < f.rows.K) fold_row(f, k + 1, odd);
+        for (int c = 0; c < COLUMNS; ++c)
+          even[c] = int32_t((uint32_t(even[c]) & 0xFFFF) | uint32_t(odd[c]) << 16);
+        std::memcpy(out, even, sizeof even);
+      }
+    },
+    [](const Fold& f, long first, long last, int32_t* sums) {
+      for (long k = first; k < last; ++k) {
+        int32_t row[COLUMNS];
+        fold_row(f, k, row);
+        for (int c = 0; c < COLUMNS; ++c) sums[c] += row[c];
+      }
+    }};
+
+#if defined(__x86_64__) && defined(__GNUC__)
+
+// Compilers convert codes one by one in such loops, so these are written out.
+
+__attribute__((target("avx2"))) inline __m256 values_avx2(const uint8_t* x, float scale, float offset) {
+  const __m256i codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(x)));
+  return _mm256_add_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(codes), _mm256_set1_ps(scale)), _mm256_set1_ps(offset));
+}
+
+__attribute__((target("avx2"))) inline __m256i fold_avx2(const Fold& f, long k, int at) {
+  const __m256 v = values_avx2(f.rows.x + k * f.rows.step + at, f.scale[k], f.offset[k]);
+  const __m256 shifted =
+      _mm256_add_ps(_mm256_mul_ps(v, _mm256_loadu_ps(f.per_unit + at)), _mm256_set1_ps(MAGIC));
+  return _mm256_sub_epi32(_mm256_castps_si256(shifted), _mm256_set1_epi32(MAGIC_BITS));
+}
+
+__attribute__((target("avx2"))) void find_largest_avx2(const Codes& rows, const float* scale, const float* offset,
+                              float* out) {
+  for (int at = 0; at < COLUMNS; at += 8) {
+    __m256i largest = _mm256_setzero_si256();
+    for (long k = 0; k < rows.K; ++k) {
+      const __m256 v = values_avx2(rows.x + k * rows.step + at, scale[k], offset[k]);
+      largest = _mm256_max_epi32(largest, _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7FFFFFFF)));
     }
-    for (int c = 0; c < COLUMNS; ++c) sums[c] += part[c];
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + at), largest);
   }
 }
-BITCYCLE_FOR_EACH_ISA(sum_folded, (const Fold& f, long first, long num_k, int64_t* sums),
-                      (f, first, num_k, sums))
+
+__attribute__((target("avx2"))) void fold_all_avx2(const Fold& f, char* out) {
+  for (int at = 0; at < COLUMNS; at += 8)
+    for (long k = 0; k < f.rows.K; k += 2) {
+      const __m256i even = _mm256_and_si256(fold_avx2(f, k, at), _mm256_set1_epi32(0xFFFF));
+      const __m256i odd = k + 1 < f.rows.K ? fold_avx2(f, k + 1, at) : _mm256_setzero_si256();
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + k / 2 * PANEL_BYTES + 4 * at),
+                          _mm256_or_si256(even, _mm256_slli_epi32(odd, 16)));
+    }
+}
+
+__attribute__((target("avx2"))) void sum_folded_avx2(const Fold& f, long first, long last, int32_t* sums) {
+  for (int at = 0; at < COLUMNS; at += 8) {
+    __m256i sum = _mm256_setzero_si256();
+    for (long k = first; k < last; ++k) sum = _mm256_add_epi32(sum, fold_avx2(f, k, at));
+    auto* to = reinterpret_cast<__m256i*>(sums + at);
+    _mm256_storeu_si256(to, _mm256_add_epi32(_mm256_loadu_si256(to), sum));
+  }
+}
+
+const Folding AVX2_FOLDING{find_largest_avx2, fold_all_avx2, sum_folded_avx2};
+
+__attribute__((target("avx512f"))) inline __m512 values_avx512(const uint8_t* x, float scale, float offset) {
+  const __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+  return _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(codes), _mm512_set1_ps(scale)), _mm512_set1_ps(offset));
+}
+
+__attribute__((target("avx512f"))) inline __m512i fold_avx512(const Fold& f, long k, int at) {
+  const __m512 v = values_avx512(f.rows.x + k * f.rows.step + at, f.scale[k], f.offset[k]);
+  const __m512 shifted =
+      _mm512_add_ps(_mm512_mul_ps(v, _mm512_loadu_ps(f.per_unit + at)), _mm512_set1_ps(MAGIC));
+  return _mm512_sub_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(MAGIC_BITS));
+}
+
+__attribute__((target("avx512f"))) void find_largest_avx512(const Codes& rows, const float* scale, const float* offset,
+                              float* out) {
+  for (int at = 0; at < COLUMNS; at += 16) {
+    __m512i largest = _mm512_setzero_si512();
+    for (long k = 0; k < rows.K; ++k) {
+      const __m512 v = values_avx512(rows.x + k * rows.step + at, scale[k], offset[k]);
+      largest = _mm512_max_epi32(largest, _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7FFFFFFF)));
+    }
+    _mm512_storeu_si512(reinterpret_cast<__m512i*>(out + at), largest);
+  }
+}
+
+__attribute__((target("avx512f"))) void fold_all_avx512(const Fold& f, char* out) {
+  for (int at = 0; at < COLUMNS; at += 16)
+    for (long k = 0; k < f.rows.K; k += 2) {
+      const __m512i even = _mm512_and_si512(fold_avx512(f, k, at), _mm512_set1_epi32(0xFFFF));
+      const __m512i odd = k + 1 < f.rows.K ? fold_avx512(f, k + 1, at) : _mm512_setzero_si512();
+      _mm512_storeu_si512(reinterpret_cast<__m512i*>(out + k / 2 * PANEL_BYTES + 4 * at),
+                          _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
+    }
+}
+
+__attribute__((target("avx512f"))) void sum_folded_avx512(const Fold& f, long first, long last, int32_t* sums) {
+  for (int at = 0; at < COLUMNS; at += 16) {
+    __m512i sum = _mm512_setzero_si512();
+    for (long k = first; k < last; ++k) sum = _mm512_add_epi32(sum, fold_avx512(f, k, at));
+    auto* to = reinterpret_cast<__m512i*>(sums + at);
+    _mm512_storeu_si512(to, _mm512_add_epi32(_mm512_loadu_si512(to), sum));
+  }
+}
+
+const Folding AVX512_FOLDING{find_largest_avx512, fold_all_avx512, sum_folded_avx512};
+
+const Folding& folding() {
+  const Isa set = isa();
+  return set == Isa::AVX512 ? AVX512_FOLDING : set == Isa::AVX2 ? AVX2_FOLDING : PORTABLE_FOLDING;
+}
+
+#else
+
+const Folding& folding() { return PORTABLE_FOLDING; }
+
+#endif
 
 BITCYCLE_INLINE void sum_values_body(const Codes& rows, const float* scale, const float* offset,
                                      const double* weight, double* sums) {
@@ -222,19 +318,55 @@ void pack_codes(const Codes& c, int half, bool is_words, char* out, int64_t* sum
 }
 
 Codes as_rows_of_16(const Codes& c) {
-  if (c.column == 1 && c.num_columns == COLUMNS) return c;
+  if (c.column == 1 && c.step == COLUMNS && c.num_columns == COLUMNS) return c;
   uint8_t* copy = new_array<uint8_t>(SMALL, c.K * COLUMNS);
-  std::memset(copy, 0, c.K * COLUMNS);
-  for (long k0 = 0; k0 < c.K; k0 += 64)  // in squares, so that neither side jumps
+  if (c.num_columns < COLUMNS) std::memset(copy, 0, c.K * COLUMNS);
+  copy_as_rows(c, copy);
+  return {copy, 1, COLUMNS, COLUMNS, c.K};
+}
+
+namespace {
+
+// 16 rows of 16 bytes as columns.
+void transpose_square(const uint8_t* x, long row, uint8_t* out) {
+#if defined(__SSE2__)
+  __m128i a[16], b[16];
+  for (int i = 0; i < 16; ++i)
+    a[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i * row));
+  for (int round = 0; round < 4; ++round) {  // rows i and i + 8 are shuffled, four times
+    for (int i = 0; i < 8; ++i) {
+      b[2 * i] = _mm_unpacklo_epi8(a[i], a[i + 8]);
+      b[2 * i + 1] = _mm_unpackhi_epi8(a[i], a[i + 8]);
+    }
+    std::memcpy(a, b, sizeof a);
+  }
+  for (int i = 0; i < 16; ++i) _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i * 16), a[i]);
+#else
+  for (int i = 0; i < 16; ++i)
+    for (int j = 0; j < 16; ++j) out[j * 16 + i] = x[i * row + j];
+#endif
+}
+
+}  // namespace
+
+void copy_as_rows(const Codes& c, uint8_t* rows) {
+  if (c.column == 1) {
+    for (long k = 0; k < c.K; ++k) std::memcpy(rows + k * COLUMNS, c.x + k * c.step, c.num_columns);
+    return;
+  }
+  long first = 0;
+  if (c.step == 1 && c.num_columns == COLUMNS)
+    for (; first + COLUMNS <= c.K; first += COLUMNS)
+      transpose_square(c.x + first, c.column, rows + first * COLUMNS);
+  for (long k0 = first; k0 < c.K; k0 += 64)  // in squares, so that neither side jumps
     for (long i = 0; i < c.num_columns; ++i)
       for (long k = k0; k < std::min(c.K, k0 + 64); ++k)
-        copy[k * COLUMNS + i] = c.x[i * c.column + k * c.step];
-  return {copy, 1, COLUMNS, COLUMNS, c.K};
+        rows[k * COLUMNS + i] = c.x[i * c.column + k * c.step];
 }
 
 Fold find_units(const Codes& rows, const float* scale, const float* offset) {
   Fold f{rows, scale, offset, {}, {}};
-  find_largest(rows, scale, offset, f.unit);
+  folding().find_largest(rows, scale, offset, f.unit);
   for (int c = 0; c < COLUMNS; ++c) {
     f.per_unit[c] = f.unit[c] > 1e-30f ? 32767.0f / f.unit[c] : 0.0f;
     f.unit[c] /= 32767.0f;
@@ -244,12 +376,16 @@ Fold find_units(const Codes& rows, const float* scale, const float* offset) {
 
 void pack_folded(const Fold& f, char* out) {
   const long K = f.rows.K, rest = round_up(K, 4) / 2 - divide_up(K, 2);
-  fold_all(f, out);
+  folding().fold(f, out);
   std::memset(out + divide_up(K, 2) * PANEL_BYTES, 0, rest * PANEL_BYTES);
 }
 
 void add_folded(const Fold& f, long first_k, long num_k, int64_t* sums) {
-  sum_folded(f, first_k, num_k, sums);
+  for (long k = first_k, last = first_k + num_k; k < last; k += 65536) {
+    int32_t part[COLUMNS] = {};
+    folding().sum(f, k, std::min(last, k + 65536), part);
+    for (int c = 0; c < COLUMNS; ++c) sums[c] += part[c];
+  }
 }
 
 void add_values(const Codes& rows, const float* scale, const float* offset, const double* weight,

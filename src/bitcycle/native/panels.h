@@ -24,6 +24,9 @@ void pack_codes(const Codes& codes, int half, bool is_words, char* out, int64_t*
 // The same codes as rows of 16: where they are, or copied (into SMALL), zeros for missing columns.
 Codes as_rows_of_16(const Codes& codes);
 
+// Codes as rows of 16; the last columns of a row that has fewer are left as they are.
+void copy_as_rows(const Codes& codes, uint8_t* rows);
+
 // Values with a grid for each k, in units of the largest of each column:
 //
 //   scale[k] * x[k][c] + offset[k]  ~  unit[c] * f[k][c],   |f| <= 32767

@@ -364,7 +364,9 @@ def _conv_grad_weight(
     groups: int,
 ) -> Tensor:
     (N, C, H, W), (_, K, Ho, Wo), (_, _, kh, kw) = a.shape, e.shape, w_shape
-    out = a.new_empty(w_shape, dtype=torch.float32)
+    out = torch.empty(
+        w_shape, dtype=torch.float32, device=a.device, memory_format=torch.channels_last
+    )
     if not (out.numel() and e.numel() and a.numel()):
         return _nothing(out.shape, None, a)
     a, e = _channels_last(a), _channels_last(e)
@@ -404,7 +406,8 @@ def _conv_grad_input_fake(e: Tensor, *others: Any) -> Tensor:
 
 
 def _conv_grad_weight_fake(e: Tensor, *others: Any) -> Tensor:
-    return e.new_empty(others[7], dtype=torch.float32)
+    empty = e.new_empty(others[7], dtype=torch.float32)
+    return empty.contiguous(memory_format=torch.channels_last)
 
 
 def _operator(call: Callable[..., Tensor], fake: Callable[..., Tensor]) -> Callable[..., Tensor]:
