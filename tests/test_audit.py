@@ -129,6 +129,28 @@ def test_products_that_a_rule_leaves_to_float32_are_named():
         assert all(note in reason for note in notes)
 
 
+def test_what_auto_leaves_to_float32_is_named_when_it_is_decided():
+    for rules, note in (("sbm_full", "separate error"), ("dorefa", "one scale per sample")):
+        model = nn.Sequential(nn.Conv2d(16, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3))
+        quantizer = QUANTIZERS[rules](first_last="quantized")
+        bc.set_precision(bc.quantize_model(model, quantizer), "FW4/BW8")
+        model(torch.randn(4, 16, 16, 16, requires_grad=True)).sum().backward()
+        row = bc.audit(model)["0"]
+        assert row.kernel == "simulate" or note in row.reason
+
+
+def test_layers_that_native_has_no_product_of_are_named():
+    for layer, kernel, what in (
+        (nn.Conv3d(2, 2, 3), "native", "a convolution of 3 dimensions"),
+        (nn.ConvTranspose2d(2, 2, 3), "native", "a transposed convolution"),
+        (nn.ConvTranspose2d(2, 2, 3), "bf16", "a transposed convolution"),
+        (nn.Conv3d(2, 2, 3), "bf16", None),
+        (nn.Conv2d(2, 2, 3), "native", None),
+    ):
+        reason = bc.audit(bc.quantize_model(nn.Sequential(layer), kernel=kernel))["0"].reason
+        assert (f"multiplies in float32: {what}" in reason) == (what is not None)
+
+
 def test_the_kernel_comes_with_its_reason():
     model = bc.quantize_model(linears(4, 4), kernel="simulate")
     assert bc.audit(model)["0"].reason == "asked for"

@@ -16,7 +16,6 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
 from bitcycle.kernels import Kernel, make_kernel, requested_kernel
-from bitcycle.kernels.base import MATMULS
 from bitcycle.kernels.choice import MAX_CODE_BITS
 from bitcycle.matmul import MatMul
 from bitcycle.nn.activations import MaskedModule, can_convert_activation, convert_activation
@@ -28,7 +27,7 @@ from bitcycle.nn.layer import (
     LayerSettings,
     ModelState,
     QuantizedLayer,
-    without_sync,
+    float_products,
 )
 from bitcycle.nn.norm import QuantizedNorm, can_convert_norm, convert_norm
 from bitcycle.patterns import (
@@ -183,32 +182,15 @@ def _convert(
 def _choose_kernel(name: str, rules: Quantizer, device: torch.device | None) -> tuple[Kernel, str]:
     kernel, reason = requested_kernel(
         name,
-        weight_grids=rules.weight_grids,
         device_type="cpu" if device is None else device.type,
     )
     if rules.integer_range(MAX_CODE_BITS) is not None:
-        notes = [] if name == "auto" else _float_products(kernel, rules)
+        notes = [] if name == "auto" else float_products(kernel, rules)
         return kernel, "; ".join([reason, *notes])
     why = f"{type(rules).__name__} has no integer codes"
     if name == "auto":
         return make_kernel("simulate"), f"auto: {why}"
     return kernel, f"{reason}; multiplies floats: {why}" if kernel.takes_codes else reason
-
-
-def _float_products(kernel: Kernel, rules: Quantizer) -> list[str]:
-    """Why products of a kernel that multiplies codes stay float32 with this quantizer."""
-    by_product = {p: part.name for p, part in zip(MATMULS, kernel.parts, strict=True)}
-    tensor, rules = torch.zeros(2, 2), without_sync(rules)
-    if rules.range_of("error", tensor)[0].numel() > 1:
-        left = [p for p in ("grad_input", "grad_weight") if by_product[p] == "bf16"]
-        notes = [f"{' and '.join(left)} in float32: one scale per sample"] if left else []
-        if by_product["grad_weight"] == "native":
-            notes.append("grad_weight of a convolution in float32: one scale per sample")
-        return notes
-    reads_another = rules.grad_weight_bits(MAX_CODE_BITS) != MAX_CODE_BITS
-    if reads_another and by_product["grad_weight"] in ("native", "bf16"):
-        return ["grad_weight in float32: it reads a separate error"]
-    return []
 
 
 def _is_norm_for(rules: Quantizer, module: nn.Module) -> bool:

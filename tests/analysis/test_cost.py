@@ -27,7 +27,7 @@ def test_the_cost_is_that_of_the_model_itself() -> None:
     assert estimate.saved_bytes is None
 
 
-@pytest.mark.parametrize(("asked", "measured"), [("auto", "simulate"), ("int8", "int8")])
+@pytest.mark.parametrize(("asked", "measured"), [("auto", "simulate"), ("native", "native")])
 def test_bytes_kept_for_backward_are_measured_and_continued_to_the_batch(
     asked: str, measured: str
 ) -> None:

@@ -57,7 +57,7 @@ def table(monkeypatch, tmp_path):
 
 
 def decide(geometry=LINEAR, a=LARGE[0], w=LARGE[1], tops=(8, 8, 8), recurrence=None):
-    kernel, reason = decide_kernel(geometry, a, w, tops=tops, weight_grids=1, recurrence=recurrence)
+    kernel, reason = decide_kernel(geometry, a, w, tops=tops, recurrence=recurrence)
     assert make_kernel(kernel.name) == kernel
     return kernel.name, reason
 
@@ -67,7 +67,7 @@ def decide(geometry=LINEAR, a=LARGE[0], w=LARGE[1], tops=(8, 8, 8), recurrence=N
 
 @pytest.mark.parametrize("name", ["simulate", "dequantize", "native", "native/dequantize/native"])
 def test_a_kernel_asked_for_by_name_is_taken(name):
-    kernel, reason = requested_kernel(name, weight_grids=1, device_type="cpu")
+    kernel, reason = requested_kernel(name, device_type="cpu")
     assert kernel == make_kernel(name)
     assert reason == "asked for"
 
@@ -77,13 +77,13 @@ def test_a_kernel_asked_for_by_name_is_taken(name):
     [("int8", "native"), ("int8/dequantize/int8", "native/dequantize/native")],
 )
 def test_the_old_name_of_native_is_taken_and_named(old, new):
-    kernel, reason = requested_kernel(old, weight_grids=1, device_type="cpu")
+    kernel, reason = requested_kernel(old, device_type="cpu")
     assert kernel.name == new
     assert reason == "asked for; int8 is named native now"
 
 
 def test_auto_waits_for_the_shapes():
-    kernel, reason = requested_kernel("auto", weight_grids=1, device_type="cpu")
+    kernel, reason = requested_kernel("auto", device_type="cpu")
     assert kernel.is_undecided
     assert reason == "auto: decided at the first training step with bits"
 
@@ -93,25 +93,25 @@ def test_native_without_the_library_multiplies_floats_and_warns(monkeypatch):
     monkeypatch.setattr(choice, "instruction_set", lambda: None)
     monkeypatch.setattr(choice, "missing_reason", lambda: "it was not built")
     monkeypatch.setattr(choice, "warn_missing", lambda: warned.append(1))
-    kernel, reason = requested_kernel("native", weight_grids=1, device_type="cpu")
+    kernel, reason = requested_kernel("native", device_type="cpu")
     assert kernel is KERNELS["native"]
     assert reason == "asked for; float32 products: no native library (it was not built)"
-    requested_kernel("auto", weight_grids=1, device_type="cpu")
+    requested_kernel("auto", device_type="cpu")
     assert len(warned) == 2
-    requested_kernel("simulate", weight_grids=1, device_type="cpu")
-    requested_kernel("native", weight_grids=1, device_type="cuda")
+    requested_kernel("simulate", device_type="cpu")
+    requested_kernel("native", device_type="cuda")
     assert len(warned) == 2
 
 
 def test_native_on_another_device_says_that_it_multiplies_floats():
-    _, reason = requested_kernel("native", weight_grids=1, device_type="cuda")
+    _, reason = requested_kernel("native", device_type="cuda")
     assert reason == "asked for; float32 products: the native library has no code for cuda"
 
 
 @pytest.mark.parametrize("has", [True, False])
 def test_bf16_on_a_processor_without_it_says_so(monkeypatch, has):
     monkeypatch.setattr(choice, "has_bf16", lambda device: has)
-    _, reason = requested_kernel("bf16", weight_grids=1, device_type="cpu")
+    _, reason = requested_kernel("bf16", device_type="cpu")
     slow = "asked for; this processor has no bf16 arithmetic: expect it to be slow"
     assert reason == ("asked for" if has else slow)
 
@@ -352,7 +352,7 @@ def test_a_missing_table_is_an_error(monkeypatch, tmp_path):
 def test_a_layer_decides_in_its_first_training_step_with_bits(monkeypatch):
     asked = []
 
-    def decide(geometry, a, w, *, tops, weight_grids, recurrence):
+    def decide(geometry, a, w, *, tops, recurrence):
         asked.append(tops)
         return KERNELS["dequantize"], "auto: said so"
 

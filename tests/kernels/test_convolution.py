@@ -222,3 +222,16 @@ def test_an_error_with_a_scale_per_sample_is_multiplied_from_codes(kernel: str) 
         (grad_weight, expected.grad_weight),
     ):
         assert float((ours - theirs).norm() / theirs.norm()) < 2.0**-14
+
+
+@pytest.mark.parametrize("product", ["output", "grad_input"])
+@pytest.mark.parametrize("kernel", ["native", "bf16", "dequantize"])
+def test_contiguous_codes_give_a_contiguous_result(kernel: str, product: str) -> None:
+    for num_dims in (1, 2):
+        ones = (1,) * num_dims
+        geometry, space = ConvGeometry(ones, ones, ones, 1), (6, 5)[:num_dims]
+        x = quantized(numbers((2, 4, *space), "centred", 0), (4, 4))
+        w = quantized(numbers((4, 4, *[3] * num_dims), "centred", 1), (4, 4))
+        last = None if product == "output" else torch.Size((2, 4, *space))
+        result = getattr(KERNELS[kernel], product)(geometry, x, w, last)
+        assert result.is_contiguous()

@@ -112,5 +112,8 @@ def test_errors_with_a_scale_per_sample_are_multiplied_as_codes(
     assert_close(kernel, actual, grad_weight, e, a, is_folded=is_folded)
     if 0 not in batch:
         assert_path(kernel, calls, "gemm_folded" if is_folded else "gemm")
-    actual = KERNELS[kernel].grad_input(GEOMETRY, e, w, torch.Size((*batch, inner)))
+    with counted() as calls:
+        actual = KERNELS[kernel].grad_input(GEOMETRY, e, w, torch.Size((*batch, inner)))
     assert_close(kernel, actual, grad_input, e, w)
+    if 0 not in batch:
+        assert_path(kernel, calls, "gemm")

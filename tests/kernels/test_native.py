@@ -106,3 +106,21 @@ def test_codes_on_another_device_and_without_the_library_are_float32_products(
         output = NATIVE.output(GEOMETRY, a, w, None)
     assert calls == {"float": 1}
     assert torch.equal(output, a.dequantize() @ w.dequantize().t())
+
+
+def test_a_grid_of_another_shape_is_broadcast_and_signed_codes_are_float32_products() -> None:
+    a = quantized(numbers((4, 6), "centred", 0), (4, 4))
+    w = quantized(numbers((3, 6), "centred", 1), (4, 4), keep=(0,))
+    assert w.scale is not None
+    mixed = replace(w, offset=torch.tensor(-0.25))
+    output = NATIVE.output(GEOMETRY, a, mixed, None)
+    torch.testing.assert_close(output, a.dequantize() @ mixed.dequantize().t())
+    one = replace(w, scale=torch.tensor(0.5))
+    output = NATIVE.output(GEOMETRY, a, one, None)
+    torch.testing.assert_close(output, a.dequantize() @ one.dequantize().t())
+    assert w.codes is not None
+    signed = replace(w, codes=w.codes.view(torch.int8))
+    with counted() as calls:
+        NATIVE.output(GEOMETRY, a, signed, None)
+        NATIVE.output(GEOMETRY, a, replace(w, half=None), None)
+    assert calls == {"float": 2}

@@ -393,6 +393,22 @@ def test_sums_over_large_maps_do_not_overflow(instruction_set, code):
     torch.testing.assert_close(depthwise, expected[:, :1])
 
 
+@pytest.mark.parametrize("code", [0, 255])
+def test_sums_over_a_batch_and_over_a_long_row_do_not_overflow(instruction_set, code):
+    geometry, former = ((1, 1), (0, 0), (1, 1), 1), torch.get_num_threads()
+    try:
+        for shape in ((8, 1, 128, 128), (1, 1, 1, 2**18 + 3), (3, 1, 2, 2**17)):
+            a = whole(torch.full(shape, code, dtype=torch.uint8), 8)
+            e = whole(torch.full(shape, 255, dtype=torch.uint8), 8)
+            expected = torch.full((1, 1, 1, 1), 255.0 * code * a.codes.numel())
+            for num_threads in (1, 2, 3):
+                torch.set_num_threads(num_threads)
+                grad = conv_grad_weight(e, a, (1, 1, 1, 1), *geometry)
+                torch.testing.assert_close(grad, expected)
+    finally:
+        torch.set_num_threads(former)
+
+
 def test_many_channels(instruction_set):
     case = {**SMALL, "maps": 1, "in": 4100, "out": 2, "size": (2, 2), "kernel": (1, 1)}
     check_convolution(*make_convolution(case))

@@ -54,8 +54,8 @@ def _measure_saved(spec: TrainingSpec) -> tuple[int, str | None]:
     """Bytes kept for backward at the tops of the schedules, and the kernel of the measurement.
 
     Two small batches are measured and extrapolated, since the bytes grow linearly with the samples
-    and the whole batch may not fit into memory. "auto" would choose kernels by their speed on these
-    small batches, so simulate replaces it.
+    and the whole batch may not fit into memory. "auto" would choose kernels by the shapes of
+    these small batches, so simulate replaces it.
     """
     kernel = "simulate" if spec.precision.kernel == "auto" else spec.precision.kernel
     spec = replace(spec, device="cpu", precision=replace(spec.precision, kernel=kernel))

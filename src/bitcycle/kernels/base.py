@@ -21,7 +21,7 @@ from bitcycle.registry import Registry
 if TYPE_CHECKING:
     from bitcycle.kernels.geometry import ConvGeometry, Geometry
 
-# Of sums of up to thousands of products; of values rounded to 16 bits; of one result.
+# `Arithmetic.rounding` of float32 sums, of operands rounded to 16 bits, and of bfloat16 results.
 FLOAT32, FOLDED, BFLOAT16 = 2.0**-18, 2.0**-16, 2.0**-7
 MATMULS = ("output", "grad_input", "grad_weight")
 AUTO = "auto"

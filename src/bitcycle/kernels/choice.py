@@ -186,10 +186,10 @@ def rows_for(
 # -- a kernel that was asked for ------------------------------------------------------------------
 
 
-def requested_kernel(name: str, *, weight_grids: int, device_type: str) -> tuple[Kernel, str]:
+def requested_kernel(name: str, *, device_type: str) -> tuple[Kernel, str]:
     """The kernel for a requested name, and why; "auto" is decided when shapes are known.
 
-    >>> kernel, reason = requested_kernel("simulate", weight_grids=1, device_type="cpu")
+    >>> kernel, reason = requested_kernel("simulate", device_type="cpu")
     >>> kernel.name, reason
     ('simulate', 'asked for')
     """
@@ -226,10 +226,13 @@ def recorded_kernel(name: str, *, has_library: bool) -> Kernel:
     without it.
     """
     kernel = make_kernel(name)
-    if "native" in kernel.name.split("/") and has_library and instruction_set() is None:
+    if not has_library:
+        return make_kernel(kernel.name.replace("native", "dequantize"))
+    if "native" in kernel.name.split("/") and instruction_set() is None:
         raise ValueError(
             f"the run began with kernel {name!r} and cannot resume here: {missing_library()}. "
-            "Or start again with --precision.kernel simulate (kernel='simulate')"
+            "Build the library, or start a new run with --precision.kernel simulate "
+            "(kernel='simulate')"
         )
     return kernel
 
@@ -257,7 +260,6 @@ def decide_kernel(
     w: Tensor,
     *,
     tops: Tops,
-    weight_grids: int,
     recurrence: Recurrence | None = None,
 ) -> tuple[Kernel, str]:
     """What "auto" means for a product of these shapes; tops: bits of act, second operand, error.

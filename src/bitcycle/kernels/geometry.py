@@ -58,6 +58,8 @@ class LinearGeometry:
         self, arithmetic: Arithmetic, e: Quantized, w: Quantized, a_shape: torch.Size
     ) -> Tensor:
         """(..., out) x (out, in) -> (..., in)."""
+        if e.scale is not None and e.scale.numel() > 1:  # one for each sample
+            return arithmetic.gemm(as_rows(e), transposed(w)).view(a_shape)
         return arithmetic.gemm(e, transposed(w))
 
     def grad_weight(
@@ -103,7 +105,7 @@ class MatMulGeometry:
 
     def macs(self, a_shape: torch.Size, w_shape: torch.Size) -> int:
         """Multiply-accumulates of the output."""
-        batch = torch.broadcast_shapes(a_shape[:-2], w_shape[:-2])  # type: ignore[no-untyped-call]
+        batch: torch.Size = torch.broadcast_shapes(a_shape[:-2], w_shape[:-2])  # type: ignore[no-untyped-call]
         return math.prod(batch) * math.prod(a_shape[-2:]) * w_shape[-1]
 
 

@@ -22,6 +22,7 @@ from bitcycle.kernels.simulate import SIMULATE
 from bitcycle.native import products
 from bitcycle.native.library import library
 from bitcycle.native.products import Codes
+from bitcycle.ops.layout import memory_layout
 from bitcycle.quantizers.base import Quantized
 
 Pair = tuple[int, int]
@@ -69,7 +70,7 @@ class NativeArithmetic:
         conv = _pairs(geometry)
         size = geometry.output_size(_numbers(a).shape[2:], _numbers(w).shape[2:])
         output = products.conv_output(x, y, bias, (1, *size)[-2:], *conv)
-        return output if geometry.num_dims == 2 else output.squeeze(2)
+        return _in_layout_of(output, a, w)
 
     def conv_grad_input(
         self, geometry: ConvGeometry, e: Quantized, w: Quantized, a_shape: torch.Size
@@ -85,7 +86,7 @@ class NativeArithmetic:
             grad = _turned_convolution(x, y, size, *pairs)
         else:
             return SIMULATE.conv_grad_input(geometry, e, w, a_shape)
-        return grad if geometry.num_dims == 2 else grad.squeeze(2)
+        return _in_layout_of(grad, e)
 
     def conv_grad_weight(
         self, geometry: ConvGeometry, e: Quantized, a: Quantized, w_shape: torch.Size
@@ -173,10 +174,14 @@ def _codes(q: Quantized) -> Codes | None:
     """The codes for the library; None if there are none, or the library does not read them."""
     if q.codes is None or q.codes.device.type != "cpu" or not HAS_LIBRARY:
         return None
-    assert q.scale is not None
-    assert q.offset is not None
-    assert q.half is not None
-    return Codes(q.codes, q.scale, q.offset, q.half)
+    if q.codes.dtype is not torch.uint8 or q.half is None:
+        return None
+    scale, offset = q.scale, q.offset
+    assert scale is not None
+    assert offset is not None
+    if scale.shape != offset.shape:
+        scale, offset = (x.contiguous() for x in torch.broadcast_tensors(scale, offset))  # type: ignore[no-untyped-call]
+    return Codes(q.codes, scale, offset, q.half)
 
 
 def _flat(x: Codes) -> Codes:
@@ -196,6 +201,14 @@ def _maps(
     if geometry.num_dims == 1:
         a, b = (each._replace(codes=each.codes.unsqueeze(2)) for each in (a, b))
     return a, b
+
+
+def _in_layout_of(result: Tensor, *operands: Quantized) -> Tensor:
+    """As torch's convolutions: channels-last if an operand is, else contiguous."""
+    if _numbers(operands[0]).dim() == 3:
+        return result.squeeze(2).contiguous()
+    is_kept = any(memory_layout(_numbers(q)) == torch.channels_last for q in operands)
+    return result if is_kept else result.contiguous()
 
 
 def _lies_on(scale: Tensor, dim: int) -> bool:

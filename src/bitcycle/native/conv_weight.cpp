@@ -255,8 +255,10 @@ class WeightGradient {
     alignas(64) int32_t sums[ROWS * 2 * COLUMNS];
     std::vector<long> offsets(num_units);
     for (long u = 0; u < num_units; ++u) offsets[u] = u * e_bytes_;
+    // a single row may be longer than 32-bit sums hold: in parts (the pass is one unit then)
+    const long part = std::min(steps_, how_.max_steps);
     Tile tile;
-    tile.taps = offsets.data(), tile.num_taps = num_units, tile.num_steps = steps_;
+    tile.taps = offsets.data(), tile.num_taps = num_units;
     tile.row_step = tile_rows_ * 4, tile.panel_gap = unit_ - steps_ * PANEL_BYTES;
     tile.sums = sums;
     for (long p = 0; p < num_panels_;) {
@@ -264,9 +266,14 @@ class WeightGradient {
       for (long t = 0; t < c_.kh; ++t) {
         const long h = t * c_.dilation_h;
         const long start = (h % c_.stride_h * high_ + h / c_.stride_h) * num_groups_ * PANEL_BYTES;
-        for (int i = 0; i < panels; ++i) tile.panels[i] = xs + (p + i) * num_units * unit_ + start;
-        for (long o = 0; o < tile_rows_; o += ROWS) {
-          for (int i = 0; i < ROWS; ++i) tile.rows[i] = es + (o + i) * 4;
+        for (long at = 0; at < steps_ * tile_rows_; at += ROWS) {
+          const long o = at % tile_rows_, step = at / tile_rows_ * part;
+          if (step >= steps_) break;
+          tile.num_steps = std::min(part, steps_ - step);
+          for (int i = 0; i < panels; ++i)
+            tile.panels[i] =
+                xs + (p + i) * num_units * unit_ + start + step * PANEL_BYTES;
+          for (int i = 0; i < ROWS; ++i) tile.rows[i] = es + (o + i) * 4 + step * tile.row_step;
           if (how_.is_words)
             tiles().words(tile, panels);
           else
@@ -274,7 +281,7 @@ class WeightGradient {
           Total* to = totals + ((t * tile_rows_ + o) * num_panels_ + p) * COLUMNS;
           const int32_t* from = sums;
           for (int r = 0; r < ROWS; ++r, to += num_panels_ * COLUMNS, from += panels * COLUMNS)
-            for (int i = 0; i < panels * COLUMNS; ++i) to[i] = from[i] + (is_first ? 0 : to[i]);
+            for (int i = 0; i < panels * COLUMNS; ++i) to[i] = from[i] + (is_first && step == 0 ? 0 : to[i]);
         }
       }
       p += panels;
@@ -362,7 +369,7 @@ class WeightGradient {
           const Total* total =
               totals + g * num_totals_ + (h * tile_rows_ + o % rows_) * width + column(w, 0);
           for (long c = 0; c < channels_; ++c) {
-            Total sum = total[c];
+            int64_t sum = total[c];
             for (long k = 1; k < num_chunks_; ++k) sum += total[k * c_.groups * num_totals_ + c];
             out[c * c_.w_c] = float(se * sa * double(sum) + of_error + input[c]);
           }

@@ -99,17 +99,17 @@ void fold_second(const Gemm& g, const Second& second) {
   parallel_for(divide_up(second.num_panels, 4), int(g.num_threads), [&](long four) {
     uint8_t* copy = is_rowwise ? copy_panels(g, four * 4) : nullptr;
     for (long p = four * 4; p < std::min(second.num_panels, four * 4 + 4); ++p) {
-    Codes rows = panel_codes(g, g.b, p);
-    rows = copy ? Codes{copy + p % 4 * g.K * COLUMNS, 1, COLUMNS, COLUMNS, g.K} : as_rows_of_16(rows);
-    const Fold fold = find_units(rows, scale, offset);
-    pack_folded(fold, second.panels + p * second.panel_bytes);
-    std::copy_n(fold.unit, COLUMNS, second.units + p * COLUMNS);
-    std::fill_n(second.sums + p * COLUMNS, COLUMNS, 0);
-    std::fill_n(second.constants + p * COLUMNS, COLUMNS, 0.0);
-    if (weight)
-      add_values(rows, g.b_scale, g.b_offset, weight, second.constants + p * COLUMNS);
-    else
-      add_folded(fold, 0, g.K, second.sums + p * COLUMNS);
+      const Codes rows = copy ? Codes{copy + p % 4 * g.K * COLUMNS, 1, COLUMNS, COLUMNS, g.K}
+                              : as_rows_of_16(panel_codes(g, g.b, p));
+      const Fold fold = find_units(rows, scale, offset);
+      pack_folded(fold, second.panels + p * second.panel_bytes);
+      std::copy_n(fold.unit, COLUMNS, second.units + p * COLUMNS);
+      std::fill_n(second.sums + p * COLUMNS, COLUMNS, 0);
+      std::fill_n(second.constants + p * COLUMNS, COLUMNS, 0.0);
+      if (weight)
+        add_values(rows, g.b_scale, g.b_offset, weight, second.constants + p * COLUMNS);
+      else
+        add_folded(fold, 0, g.K, second.sums + p * COLUMNS);
     }
   });
 }

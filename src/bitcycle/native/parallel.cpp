@@ -14,8 +14,9 @@ using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
 // The pool's threads do not survive a fork, and libgomp would wait for them: a child runs alone.
 bool is_forked = false;
 
+const int is_watching = pthread_atfork(nullptr, nullptr, [] { is_forked = true; });
+
 Parallel find_pool() {
-  pthread_atfork(nullptr, nullptr, [] { is_forked = true; });
   return reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
 }
 

@@ -60,7 +60,8 @@ def gemm_folded(
     Scales on the axis that is summed over cannot be taken out of the sum. So the values of `y` are
     rounded to 16 bits with one scale for each of its N rows: an element of the result is off by at
     most 2^-16 * max|y[n]| * sum|x[m]|, besides the rounding of float32. `x` has one scale, or one
-    for each k as well.
+    for each k as well, which then is part of what is rounded: the bound has max|x_scale[k] y[n, k]|
+    and the sum of |code - half|.
     """
     if torch.compiler.is_compiling():
         return _gemm_folded_op(*x, *y, bias, packed)
@@ -307,7 +308,7 @@ def _conv_output(
     (N, C, H, W), (K, _, kh, kw) = a.shape, w.shape
     out = _new_map(a, (N, K, *out_size))
     if not (out.numel() and a.numel() and w.numel()):
-        return _nothing(out.shape, None if bias is None else bias[:, None, None], a)
+        return out.zero_() if bias is None else out.copy_(bias[:, None, None].expand_as(out))
     a = _channels_last(a)
     floats = _floats(a_scale, a_offset, a_half, w_scale, w_offset, w_half)
     pointers = [a.data_ptr(), w.data_ptr(), 0, *_pointers(floats), 0, 0, 0, 0, out.data_ptr()]
@@ -338,7 +339,7 @@ def _conv_grad_input(
     (N, K, Ho, Wo), (C, H, W), (_, _, kh, kw) = e.shape, in_size, w.shape
     out = _new_map(e, (N, C, H, W))
     if not (out.numel() and e.numel() and w.numel()):
-        return _nothing(out.shape, None, e)
+        return out.zero_()
     e = _channels_last(e)
     floats = _floats(w_scale, w_offset, w_half, e_scale, e_offset, e_half)
     pointers = (0, w.data_ptr(), e.data_ptr(), 0, 0, 0, *_pointers(floats), 0, out.data_ptr())
@@ -368,7 +369,7 @@ def _conv_grad_weight(
         w_shape, dtype=torch.float32, device=a.device, memory_format=torch.channels_last
     )
     if not (out.numel() and e.numel() and a.numel()):
-        return _nothing(out.shape, None, a)
+        return out.zero_()
     a, e = _channels_last(a), _channels_last(e)
     floats = _floats(a_scale, a_offset, a_half, e_scale, e_offset, e_half)
     p = _pointers(floats)

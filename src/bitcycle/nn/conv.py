@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from bitcycle.kernels.geometry import ConvGeometry
 from bitcycle.nn.class_swap import LAYERS
-from bitcycle.nn.layer import QuantizedLayer
+from bitcycle.nn.layer import LayerSettings, QuantizedLayer, note_float32
 
 if TYPE_CHECKING:  # the mixins below are only ever combined with these
     _ConvBase = nn.modules.conv._ConvNd
@@ -63,6 +63,11 @@ class _QuantizedConv(QuantizedLayer, _ConvBase):
 class _QuantizedConvTranspose(QuantizedLayer, _TransposedBase):
     """nn.ConvTranspose1d/2d/3d, whose weight is (Cin, Cout / groups, *k)."""
 
+    @classmethod
+    def adapt(cls, settings: LayerSettings) -> LayerSettings:
+        """Name what kernels of codes leave to float32."""
+        return note_float32(settings, ("native", "bf16"), "a transposed convolution")
+
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         """(N, Cin, *space) -> (N, Cout, *space), or both without N."""
         if not self.is_active:
@@ -109,6 +114,11 @@ class QuantizedConv2d(_QuantizedConv, nn.Conv2d):
 @LAYERS.register("torch.nn.modules.conv.Conv3d")
 class QuantizedConv3d(_QuantizedConv, nn.Conv3d):
     """A converted nn.Conv3d."""
+
+    @classmethod
+    def adapt(cls, settings: LayerSettings) -> LayerSettings:
+        """Name what the native library leaves to float32."""
+        return note_float32(settings, ("native",), "a convolution of 3 dimensions")
 
 
 @LAYERS.register("torch.nn.modules.conv.ConvTranspose1d")

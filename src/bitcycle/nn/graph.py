@@ -22,11 +22,11 @@ class PerNodeLayer(QuantizedLayer):
     """Mixed in before a float graph layer."""
 
     num_act_inputs: ClassVar[int] = 0
-    kernel_reason: ClassVar[str] = "one scale per node, and integer kernels take one per tensor"
+    kernel_reason: ClassVar[str] = "one scale per node: multiplied in float32"
 
     @classmethod
     def adapt(cls, settings: LayerSettings) -> LayerSettings:
-        """Use float products: kernels of codes take one scale per tensor."""
+        """Use float products: there is one scale per node."""
         kernel = make_kernel("simulate")
         return replace(settings, kernel=kernel, kernel_reason=cls.kernel_reason)
 

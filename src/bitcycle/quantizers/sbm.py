@@ -40,8 +40,9 @@ class SBM(Quantizer):
         widened to include 0 and the offset is a whole number of steps, so that 0 is on the grid.
     sync_ranges: take act and error ranges over all data-parallel processes.
     grad_input_weight: the grid on which grad_input reads the weight. "shared" (as published): the
-        output's, whose scales lie on the axis that grad_input sums over, so that product cannot
-        stay integer. "per_input_channel": a separate grid along the other axis, so it can.
+        output's, whose scales lie on the axis that grad_input sums over, so that kernels of codes
+        round it once more, to 16 bits. "per_input_channel": a separate grid along the other axis,
+        with which that product is exact (float32 for convolutions with strides or groups).
     floor: smallest step; 1e-8 reproduces the reference code, which leaves a 16-bit error about
         10 bits (errors have ranges of 1e-5).
 
@@ -103,7 +104,8 @@ class SBM(Quantizer):
         carrier: torch.dtype | None = None,
     ) -> tuple[Quantized, Range]:
         """`range_of` and `encode`, by one call of the native library where it can."""
-        if not self._is_shared(role, keep):
+        is_own = type(self).range_of is SBM.range_of and type(self).encode is SBM.encode
+        if is_own and not self._is_shared(role, keep):
             rule = Rule.FROM_LOW if self.zero == "real" else Rule.WITH_ZERO
             noise = key if role == "error" and self.has_stochastic_error else None
             made = quantize_by_rule(

@@ -39,7 +39,7 @@ def linear(bias=True):
 
 def test_the_products_are_those_of_per_node_features_and_per_row_weights():
     for bits in ((4, 4, 4), (3, 3, 8), (8, None, None), (None, 2, 6)):
-        for kernel in ("auto", "int8"):
+        for kernel in ("auto", "native"):
             w, a, e = bits
             layer, x = linear(), features(5)
             bc.quantize_model(layer, SBM(error_rounding="nearest"), kernel=kernel)
@@ -90,7 +90,7 @@ def test_a_symmetric_rule_takes_a_range_per_node_too():
 
 
 def test_integer_kernels_are_declined_and_the_audit_says_why():
-    layer = bc.quantize_model(linear(), kernel="int8")
+    layer = bc.quantize_model(linear(), kernel="native")
     (row,) = bc.audit(layer).rows
     assert row.kernel == "simulate"
     assert "one scale per node" in row.reason
