@@ -1,6 +1,6 @@
 """`bf16`: multiplies codes in bfloat16, which is exact for each code and rounds each result.
 
-A code is a whole number below 256, which bfloat16 holds exactly. Its products are rounded to 8
+A code is an integer below 256, which bfloat16 holds exactly. Its products are rounded to 8
 significant bits on the way out, so the numbers must not carry an offset that the result does not
 have: each operand is first moved by its whole number of steps from zero. The rest of the offset,
 less than a step, is left to sums of one operand each:

@@ -1,4 +1,4 @@
-"""`native`: multiplies codes as whole numbers by the native library, with exact sums.
+"""`native`: multiplies codes as integers by the native library, with exact sums.
 
 The result differs from float32 products of the same values only by float32 rounding. A scale on
 the summed axis, such as the weight's per output channel in grad_input, is folded: the values that
@@ -32,7 +32,7 @@ HAS_LIBRARY = library() is not None  # a constant, so that a compiled graph can 
 
 @dataclass(frozen=True)
 class NativeArithmetic:
-    """Whole numbers on the CPU, where scales allow; float32 values elsewhere."""
+    """Integers on the CPU, where scales allow; float32 values elsewhere."""
 
     name: str = "native"
     takes_codes: bool = True

@@ -271,8 +271,7 @@ class WeightGradient {
           if (step >= steps_) break;
           tile.num_steps = std::min(part, steps_ - step);
           for (int i = 0; i < panels; ++i)
-            tile.panels[i] =
-                xs + (p + i) * num_units * unit_ + start + step * PANEL_BYTES;
+            tile.panels[i] = xs + (p + i) * num_units * unit_ + start + step * PANEL_BYTES;
           for (int i = 0; i < ROWS; ++i) tile.rows[i] = es + (o + i) * 4 + step * tile.row_step;
           if (how_.is_words)
             tiles().words(tile, panels);
@@ -281,7 +280,8 @@ class WeightGradient {
           Total* to = totals + ((t * tile_rows_ + o) * num_panels_ + p) * COLUMNS;
           const int32_t* from = sums;
           for (int r = 0; r < ROWS; ++r, to += num_panels_ * COLUMNS, from += panels * COLUMNS)
-            for (int i = 0; i < panels * COLUMNS; ++i) to[i] = from[i] + (is_first && step == 0 ? 0 : to[i]);
+            for (int i = 0; i < panels * COLUMNS; ++i)
+              to[i] = from[i] + (is_first && step == 0 ? 0 : to[i]);
         }
       }
       p += panels;

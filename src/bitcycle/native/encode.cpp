@@ -22,7 +22,7 @@ namespace bitcycle {
 namespace {
 
 constexpr long CHUNK = 16384;  // elements of a task
-constexpr int LANES = 32;      // columns, or independent parts of a row, that a loop reduces at once
+constexpr int LANES = 32;      // columns, or parts of a row, that a loop reduces at once
 
 struct Block {
   long outer, channels, inner;
@@ -183,7 +183,8 @@ BITCYCLE_INLINE float noise(uint32_t number, uint32_t k0, uint32_t k1) {
 
 template <bool ONE_GRID, bool HAS_NOISE, Form FORM>
 BITCYCLE_INLINE void round_loop(const Run& run) {
-  const float *__restrict x = run.x, *__restrict scales = run.scale, *__restrict offsets = run.offset;
+  const float *__restrict x = run.x, *__restrict scales = run.scale;
+  const float* __restrict offsets = run.offset;
   const float levels = run.levels, max_steps = run.max_steps;
   const float one_scale = *scales, one_offset = *offsets;
   const float half = FORM == SIGNED_CODES ? (levels + 1) * 0.5f : 0.0f;

@@ -129,7 +129,7 @@ void sum_columns(const Codes& c, int64_t* sums) {
 
 // What the three passes of a fold do with 16 columns, for one instruction set.
 //
-// Largest values are compared as whole numbers, in which NaN is larger than all others and so is not
+// Largest values are compared as integers, in which NaN is larger than all others and so is not
 // lost. Values in units are rounded half to even: they are below 2^22, so that the whole number is
 // the lowest bits of 1.5 * 2^23 more.
 constexpr float MAGIC = 12582912.0f;
@@ -183,42 +183,48 @@ const Folding PORTABLE_FOLDING{
 #if defined(__x86_64__) && defined(__GNUC__)
 
 // Compilers convert codes one by one in such loops, so these are written out.
+#define AVX2_CODE __attribute__((target("avx2")))
+#define AVX512_CODE __attribute__((target("avx512f")))
 
-__attribute__((target("avx2"))) inline __m256 values_avx2(const uint8_t* x, float scale, float offset) {
-  const __m256i codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(x)));
-  return _mm256_add_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(codes), _mm256_set1_ps(scale)), _mm256_set1_ps(offset));
+AVX2_CODE inline __m256 values_avx2(const uint8_t* x, float scale, float offset) {
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(x));
+  const __m256 codes = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
+  return _mm256_add_ps(_mm256_mul_ps(codes, _mm256_set1_ps(scale)), _mm256_set1_ps(offset));
 }
 
-__attribute__((target("avx2"))) inline __m256i fold_avx2(const Fold& f, long k, int at) {
+AVX2_CODE inline __m256i fold_avx2(const Fold& f, long k, int at) {
   const __m256 v = values_avx2(f.rows.x + k * f.rows.step + at, f.scale[k], f.offset[k]);
   const __m256 shifted =
       _mm256_add_ps(_mm256_mul_ps(v, _mm256_loadu_ps(f.per_unit + at)), _mm256_set1_ps(MAGIC));
   return _mm256_sub_epi32(_mm256_castps_si256(shifted), _mm256_set1_epi32(MAGIC_BITS));
 }
 
-__attribute__((target("avx2"))) void find_largest_avx2(const Codes& rows, const float* scale, const float* offset,
-                              float* out) {
+AVX2_CODE void find_largest_avx2(const Codes& rows, const float* scale,
+                                   const float* offset, float* out) {
   for (int at = 0; at < COLUMNS; at += 8) {
     __m256i largest = _mm256_setzero_si256();
     for (long k = 0; k < rows.K; ++k) {
       const __m256 v = values_avx2(rows.x + k * rows.step + at, scale[k], offset[k]);
-      largest = _mm256_max_epi32(largest, _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7FFFFFFF)));
+      const __m256i magnitude =
+          _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7FFFFFFF));
+      largest = _mm256_max_epi32(largest, magnitude);
     }
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + at), largest);
   }
 }
 
-__attribute__((target("avx2"))) void fold_all_avx2(const Fold& f, char* out) {
+AVX2_CODE void fold_all_avx2(const Fold& f, char* out) {
   for (int at = 0; at < COLUMNS; at += 8)
     for (long k = 0; k < f.rows.K; k += 2) {
       const __m256i even = _mm256_and_si256(fold_avx2(f, k, at), _mm256_set1_epi32(0xFFFF));
-      const __m256i odd = k + 1 < f.rows.K ? fold_avx2(f, k + 1, at) : _mm256_setzero_si256();
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + k / 2 * PANEL_BYTES + 4 * at),
-                          _mm256_or_si256(even, _mm256_slli_epi32(odd, 16)));
+      const __m256i odd =
+          k + 1 < f.rows.K ? fold_avx2(f, k + 1, at) : _mm256_setzero_si256();
+      auto* to = reinterpret_cast<__m256i*>(out + k / 2 * PANEL_BYTES + 4 * at);
+      _mm256_storeu_si256(to, _mm256_or_si256(even, _mm256_slli_epi32(odd, 16)));
     }
 }
 
-__attribute__((target("avx2"))) void sum_folded_avx2(const Fold& f, long first, long last, int32_t* sums) {
+AVX2_CODE void sum_folded_avx2(const Fold& f, long first, long last, int32_t* sums) {
   for (int at = 0; at < COLUMNS; at += 8) {
     __m256i sum = _mm256_setzero_si256();
     for (long k = first; k < last; ++k) sum = _mm256_add_epi32(sum, fold_avx2(f, k, at));
@@ -229,41 +235,45 @@ __attribute__((target("avx2"))) void sum_folded_avx2(const Fold& f, long first, 
 
 const Folding AVX2_FOLDING{find_largest_avx2, fold_all_avx2, sum_folded_avx2};
 
-__attribute__((target("avx512f"))) inline __m512 values_avx512(const uint8_t* x, float scale, float offset) {
-  const __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
-  return _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(codes), _mm512_set1_ps(scale)), _mm512_set1_ps(offset));
+AVX512_CODE inline __m512 values_avx512(const uint8_t* x, float scale, float offset) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
+  const __m512 codes = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes));
+  return _mm512_add_ps(_mm512_mul_ps(codes, _mm512_set1_ps(scale)), _mm512_set1_ps(offset));
 }
 
-__attribute__((target("avx512f"))) inline __m512i fold_avx512(const Fold& f, long k, int at) {
+AVX512_CODE inline __m512i fold_avx512(const Fold& f, long k, int at) {
   const __m512 v = values_avx512(f.rows.x + k * f.rows.step + at, f.scale[k], f.offset[k]);
   const __m512 shifted =
       _mm512_add_ps(_mm512_mul_ps(v, _mm512_loadu_ps(f.per_unit + at)), _mm512_set1_ps(MAGIC));
   return _mm512_sub_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(MAGIC_BITS));
 }
 
-__attribute__((target("avx512f"))) void find_largest_avx512(const Codes& rows, const float* scale, const float* offset,
-                              float* out) {
+AVX512_CODE void find_largest_avx512(const Codes& rows, const float* scale,
+                                   const float* offset, float* out) {
   for (int at = 0; at < COLUMNS; at += 16) {
     __m512i largest = _mm512_setzero_si512();
     for (long k = 0; k < rows.K; ++k) {
       const __m512 v = values_avx512(rows.x + k * rows.step + at, scale[k], offset[k]);
-      largest = _mm512_max_epi32(largest, _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7FFFFFFF)));
+      const __m512i magnitude =
+          _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7FFFFFFF));
+      largest = _mm512_max_epi32(largest, magnitude);
     }
     _mm512_storeu_si512(reinterpret_cast<__m512i*>(out + at), largest);
   }
 }
 
-__attribute__((target("avx512f"))) void fold_all_avx512(const Fold& f, char* out) {
+AVX512_CODE void fold_all_avx512(const Fold& f, char* out) {
   for (int at = 0; at < COLUMNS; at += 16)
     for (long k = 0; k < f.rows.K; k += 2) {
       const __m512i even = _mm512_and_si512(fold_avx512(f, k, at), _mm512_set1_epi32(0xFFFF));
-      const __m512i odd = k + 1 < f.rows.K ? fold_avx512(f, k + 1, at) : _mm512_setzero_si512();
-      _mm512_storeu_si512(reinterpret_cast<__m512i*>(out + k / 2 * PANEL_BYTES + 4 * at),
-                          _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
+      const __m512i odd =
+          k + 1 < f.rows.K ? fold_avx512(f, k + 1, at) : _mm512_setzero_si512();
+      auto* to = reinterpret_cast<__m512i*>(out + k / 2 * PANEL_BYTES + 4 * at);
+      _mm512_storeu_si512(to, _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
     }
 }
 
-__attribute__((target("avx512f"))) void sum_folded_avx512(const Fold& f, long first, long last, int32_t* sums) {
+AVX512_CODE void sum_folded_avx512(const Fold& f, long first, long last, int32_t* sums) {
   for (int at = 0; at < COLUMNS; at += 16) {
     __m512i sum = _mm512_setzero_si512();
     for (long k = first; k < last; ++k) sum = _mm512_add_epi32(sum, fold_avx512(f, k, at));

@@ -1,5 +1,6 @@
 // Loops on the thread pool that torch has already: libgomp's, found in the process.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <new>
@@ -15,14 +16,15 @@ constexpr int MAX_THREADS = 256;
 struct alignas(64) Share {
   std::atomic<long> next;
   long end;
+  long take() { return next.fetch_add(1, std::memory_order_relaxed); }
 };
 
 void run(void (*body)(void*), void* data, int num_threads);
 int thread_number();  // of the pool, from 0
 }  // namespace detail
 
-// Calls body(task) for 0 <= task < num_tasks, each once, on any thread in any order. A thread begins
-// with the same part of the tasks in every loop, because that part of a tensor is in its cache.
+// Calls body(task) for 0 <= task < num_tasks, each once, on any thread in any order. A thread
+// begins with the same part of the tasks in every loop: that part of a tensor is in its cache.
 template <typename Body>
 void parallel_for(long num_tasks, int num_threads, const Body& body) {
   if (num_tasks <= 1 || num_threads <= 1 || !has_pool()) {
@@ -34,7 +36,7 @@ void parallel_for(long num_tasks, int num_threads, const Body& body) {
     std::atomic<bool> has_failed;
     const Body& body;
     detail::Share shares[detail::MAX_THREADS];
-  } shared{num_threads < detail::MAX_THREADS ? num_threads : detail::MAX_THREADS, {false}, body, {}};
+  } shared{std::min(num_threads, detail::MAX_THREADS), {false}, body, {}};
   if (num_tasks < shared.num_shares) shared.num_shares = int(num_tasks);
   for (int i = 0; i < shared.num_shares; ++i) {
     shared.shares[i].next = num_tasks * i / shared.num_shares;
@@ -47,8 +49,7 @@ void parallel_for(long num_tasks, int num_threads, const Body& body) {
         try {
           for (int i = 0; i < s.num_shares; ++i) {
             detail::Share& share = s.shares[(own + i) % s.num_shares];
-            for (long task; (task = share.next.fetch_add(1, std::memory_order_relaxed)) < share.end;)
-              s.body(task);
+            for (long task; (task = share.take()) < share.end;) s.body(task);
           }
         } catch (...) {  // an exception must not leave a thread of the pool
           s.has_failed = true;

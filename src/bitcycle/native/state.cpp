@@ -45,7 +45,8 @@ BITCYCLE_API void bitcycle_flag_nonfinite(float* flag, const float* low, const f
 
 // row: observations, lowest value, range; the new range counts by `momentum` or, if that is 0, as
 // one of the mean. A range that is not finite changes nothing.
-BITCYCLE_API void bitcycle_observe(float* row, const float* low, const float* high, double momentum) {
+BITCYCLE_API void bitcycle_observe(float* row, const float* low, const float* high,
+                                   double momentum) {
   const float range = *high - *low;
   if (!std::isfinite(range)) return;
   const float count = row[0] + 1;

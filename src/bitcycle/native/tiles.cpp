@@ -110,8 +110,8 @@ __attribute__((target("avx2"))) const int8_t* add_taps(const Tile& t, const long
   long steps = t.num_steps, gap = t.panel_gap, k, n;
   asm volatile(Y_LOOP("vpmaddubsw", "vpaddw") "vmovdqa %[ones], %%ymm12\n\t"
                ACCUMULATORS(Y_WIDEN_AND_ADD)
-               : [b] "+r"(b), [n] "=&r"(n), [k] "=&r"(k), [taps] "+r"(taps),
-                 [num_taps] "+rm"(num_taps)
+               : [b] "+&r"(b), [n] "=&r"(n), [k] "=&r"(k), [taps] "+&r"(taps),
+                 [num_taps] "+&rm"(num_taps)
                : INPUTS, [ones] "m"(ONES)
                : CLOBBERS);
   return b;
@@ -148,7 +148,7 @@ __attribute__((target("avx2"))) const int8_t* add_chunks(const Tile& t, long k, 
       ACCUMULATORS(Y_WIDEN_AND_ADD)
       "cmpq $0, %[steps]\n\t"
       "jg 2b\n\t"
-      : [b] "+r"(b), [n] "=&r"(n), [k] "+r"(k), [steps] "+r"(steps)
+      : [b] "+&r"(b), [n] "=&r"(n), [k] "+r"(k), [steps] "+r"(steps)
       : [a0] "r"(t.rows[0]), [a1] "r"(t.rows[1]), [a2] "r"(t.rows[2]), [a3] "r"(t.rows[3]),
         [a4] "r"(t.rows[4]), [a5] "r"(t.rows[5]), [row_step] "rm"(t.row_step),
         [widen] "rm"(widen), [sums] "r"(t.sums), [ones] "m"(ONES)
@@ -174,8 +174,8 @@ __attribute__((target("avx2"))) void words_avx2(const Tile& t, int) {
   const long* taps = t.taps;
   long num_taps = t.num_taps, steps = t.num_steps, gap = t.panel_gap, k, n;
   asm volatile(Y_LOOP("vpmaddwd", "vpaddd") ACCUMULATORS(Y_STORE)
-               : [b] "+r"(b), [n] "=&r"(n), [k] "=&r"(k), [taps] "+r"(taps),
-                 [num_taps] "+rm"(num_taps)
+               : [b] "+&r"(b), [n] "=&r"(n), [k] "=&r"(k), [taps] "+&r"(taps),
+                 [num_taps] "+&rm"(num_taps)
                : INPUTS
                : CLOBBERS);
 }
@@ -240,14 +240,14 @@ const Tiles AVX2{"avx2", Isa::AVX2, 1, true, bytes_avx2, words_avx2};
     if (panels == 2) {                                                                        \
       const long between = static_cast<const char*>(t.panels[1]) - b;                         \
       asm volatile(Z_LOOP2(dot) ACCUMULATORS(Z_STORE2)                                        \
-                   : [b] "+r"(b), [n] "=&r"(n), [k] "=&r"(k), [taps] "+r"(taps),              \
-                     [num_taps] "+rm"(num_taps)                                               \
+                   : [b] "+&r"(b), [n] "=&r"(n), [k] "=&r"(k), [taps] "+&r"(taps),              \
+                     [num_taps] "+&rm"(num_taps)                                               \
                    : INPUTS, [between] "r"(between)                                           \
                    : CLOBBERS);                                                               \
     } else {                                                                                  \
       asm volatile(Z_LOOP1(dot) Z_STORE1_ALL                                                  \
-                   : [b] "+r"(b), [n] "=&r"(n), [k] "=&r"(k), [taps] "+r"(taps),              \
-                     [num_taps] "+rm"(num_taps)                                               \
+                   : [b] "+&r"(b), [n] "=&r"(n), [k] "=&r"(k), [taps] "+&r"(taps),              \
+                     [num_taps] "+&rm"(num_taps)                                               \
                    : INPUTS                                                                   \
                    : CLOBBERS);                                                               \
     }                                                                                         \
