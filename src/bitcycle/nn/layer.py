@@ -307,6 +307,7 @@ class QuantizedLayer(SwappedModule):
         """Whether every layer that reads an input rounds it to the same range, the batch's."""
         return can_use_input_cache() and self.training and self.recorder is None
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _decide_kernel(
         self,
         geometry: Geometry,
