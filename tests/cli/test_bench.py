@@ -66,7 +66,9 @@ def test_a_tuned_table_is_written_and_used(tmp_path, capsys, monkeypatch):
     assert out.endswith(f"wrote {target}; use it with BITCYCLE_KERNEL_TABLE={target}\n")
     rows = read_table(target)
     assert {row.layer for row in rows} == set(LAYERS)
-    target.write_text(table_text([replace(row, kernel="dequantize") for row in rows]))
+    first = {(row.layer, row.top): row for row in rows}.values()  # what is fastest varies
+    whole = [replace(row, kernel="dequantize", macs_from=0, rows_from=0) for row in first]
+    target.write_text(table_text(whole))
     monkeypatch.setenv("BITCYCLE_KERNEL_TABLE", str(target))
     layer = bc.quantize_model(nn.Linear(4, 4))
     bc.set_precision(layer, "w8a8e8")
