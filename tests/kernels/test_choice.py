@@ -402,3 +402,10 @@ def test_a_kernel_that_auto_chose_takes_more_bits_in_float32(table):
     expected = nn.functional.linear(x, layer.weight, layer.bias)
     torch.testing.assert_close(output, expected, atol=1e-3, rtol=0)
     assert bc.audit(layer)[""].kernel == "native"
+
+
+def test_a_run_that_began_without_the_library_goes_on_with_float32_products() -> None:
+    assert choice.recorded_kernel("native", has_library=False).name == "dequantize"
+    mixed = choice.recorded_kernel("native/bf16/native", has_library=False)
+    assert mixed.name == "dequantize/bf16/dequantize"
+    assert choice.recorded_kernel("simulate", has_library=False).name == "simulate"

@@ -424,3 +424,15 @@ def test_shape_dtype_device_and_layout_are_kept(
     if x.numel():  # the stride of a dimension with one element means nothing
         steps = zip(values.stride(), x.stride(), x.shape, strict=True)
         assert all(ours == theirs for ours, theirs, size in steps if size > 1)
+
+
+def test_a_subclass_with_its_own_range_is_asked_for_it() -> None:
+    class Doubled(SBM):
+        def range_of(self, role, x, keep=()):
+            low, high = super().range_of(role, x, keep)
+            return 2 * low, 2 * high
+
+    x, levels = torch.tensor([-1.0, 0.5, 1.0]), torch.tensor(15, dtype=torch.int32)
+    quantized, (low, high) = Doubled().quantize("weight", x, levels, carrier=torch.uint8)
+    assert (low.item(), high.item()) == (-2.0, 2.0)
+    assert quantized.offset.item() == -2.0
