@@ -27,7 +27,7 @@ bench: $(ALL)
 	$(BIN)/python benchmarks/step_time.py
 
 docs: $(ALL)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict >/dev/null
 	@echo site/index.html
 
 # Seconds after a change of the C++ sources, otherwise nothing; all works without it, too.

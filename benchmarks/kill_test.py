@@ -171,6 +171,8 @@ def traces(directory: Path) -> dict[str, Any]:
     for file in [*last.iterdir(), *(directory / "checkpoints" / "best").glob("model.*")]:
         if file.name == "run.json":
             found["run.json"] = {**json.loads(file.read_text()), "seconds": None}
+        elif file.name == "config.json":  # the runs differ in where they are
+            found["config.json"] = {**json.loads(file.read_text()), "output": None}
         elif file.name != "manifest.json":
             found[f"{file.parent.name}/{file.name}"] = file.read_bytes()
     return found

@@ -1,4 +1,4 @@
-"""Digits at 3 to 8 bits with Accelerate: `diff` this with accelerate_before.py."""
+"""Train on digits at 3 to 8 bits with Accelerate: `diff` this with accelerate_before.py."""
 
 import torch
 import torch.nn.functional as F

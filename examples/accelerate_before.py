@@ -1,4 +1,4 @@
-"""Digits in float32 with Accelerate: `diff` this with accelerate_after.py."""
+"""Train on digits in float32 with Accelerate: `diff` this with accelerate_after.py."""
 
 import torch
 import torch.nn.functional as F

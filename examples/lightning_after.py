@@ -1,4 +1,4 @@
-"""Digits at 3 to 8 bits with Lightning: `diff` this with lightning_before.py."""
+"""Train on digits at 3 to 8 bits with Lightning: `diff` this with lightning_before.py."""
 
 import lightning.pytorch as pl
 import torch
@@ -27,15 +27,15 @@ class Classifier(pl.LightningModule):
         return self.net(x)
 
     def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
-        """The loss of one batch."""
+        """Return the loss of one batch."""
         return F.cross_entropy(self(batch[0]), batch[1])
 
     def test_step(self, batch: list[torch.Tensor], index: int) -> None:
-        """The share of right answers."""
+        """Log the accuracy."""
         self.log("accuracy", (self(batch[0]).argmax(dim=1) == batch[1]).float().mean())
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """The optimizer of the float32 weights."""
+        """Return an optimizer of the float32 weights."""
         return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
 
 

@@ -1,8 +1,8 @@
-"""A quantizer of one's own in one file: it has a name, and every layer, schedule and kernel.
+"""Your own quantizer in one file, registered by name for every layer, schedule and kernel.
 
-A quantizer says which range a tensor gets and how it is put on a grid; layers, running ranges,
-kernels and schedules are not its business. `three_sigma` clips what is far out, so that the rest
-gets finer steps: compare it with `sbm`, whose grid spans everything.
+A quantizer computes the range of a tensor and rounds the tensor to a grid. It does not depend on
+layers, running ranges, kernels or schedules. `three_sigma` clips outliers, so that other values get
+finer steps. The grid of `sbm`, the default, spans all values.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from bitcycle.quantizers.base import round_to_grid, work_dtype
 @QUANTIZERS.register("three_sigma")
 @dataclass(frozen=True, kw_only=True)
 class ThreeSigma(Quantizer):
-    """Grids over mean -+ 3 deviations: outliers are clipped, the others get finer steps."""
+    """Grids over mean -+ 3 standard deviations; outliers are clipped."""
 
     deviations: float = 3.0
 
@@ -43,12 +43,15 @@ class ThreeSigma(Quantizer):
         self,
         role: str,
         x: Tensor,
-        levels: Tensor,  # 2^bits - 1, as a tensor: bits are data
-        within: Range,  # of this batch, or the layer's running range
+        levels: Tensor,  # 2^bits - 1, as a tensor
+        within: Range,  # the range of this batch, or the layer's running range
         key: Tensor | None = None,  # for stochastic rounding
-        carrier: torch.dtype | None = None,  # torch.uint8 or torch.int8 where codes are wanted
+        carrier: torch.dtype | None = None,  # torch.uint8 or torch.int8 to return codes
     ) -> Quantized:
-        """rint(clamp((x - low) / s, 0, levels)) * s + low; errors are rounded stochastically."""
+        """rint(clamp((x - low) / s, 0, levels)) * s + low.
+
+        Errors, the gradients with respect to a layer's output, are rounded stochastically.
+        """
         dtype = work_dtype(x)
         low, high = (end.to(dtype) for end in within)
         levels = levels.to(dtype)
@@ -57,12 +60,12 @@ class ThreeSigma(Quantizer):
         return round_to_grid(x, scale, low, levels, key=key, carrier=carrier, has_steps=high != low)
 
     def integer_range(self, bits: int) -> tuple[int, int] | None:
-        """Codes 0 .. 2^bits - 1, which kernels of codes carry up to 8 bits."""
+        """Codes 0 .. 2^bits - 1; kernels multiply codes of up to 8 bits."""
         return (0, 2**bits - 1) if bits <= 8 else None
 
 
 def train(quantizer: str) -> float:
-    """Percent of test digits that a small network gets right after 4-bit cycles."""
+    """Train a small network with cycles from 2 to 4 bits; return its test accuracy in percent."""
     images, targets = load_digits(return_X_y=True)
     x, y = torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(targets)  # (1797, 64)
     torch.manual_seed(0)

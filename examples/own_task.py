@@ -1,7 +1,7 @@
-"""A task of one's own in one file: regression, with its own data, model, loss and metric.
+"""Your own task in one file: regression, with its own data, model, loss and metric.
 
-A task says what is trained; bits, checkpoints, logs and cost come with `bitcycle.train.run`. The
-names in `ModelConfig` and `DataConfig` mean what the task makes of them (`check` may refuse some).
+A task defines data, model, loss and metric. `bitcycle.train.run` adds bits, checkpoints, logs and
+cost. The task interprets the names in `ModelConfig` and `DataConfig`; `check` may reject some.
 """
 
 import tempfile
@@ -21,7 +21,7 @@ NUM_TEST = 90
 
 @TASKS.register("progression")
 class Progression(SampleTask):
-    """How far a patient's diabetes progresses within a year, from ten measurements."""
+    """Predict the progression of diabetes within a year from ten measurements."""
 
     metric = "mae"
     higher_is_better = False
@@ -40,14 +40,14 @@ class Progression(SampleTask):
         super().__init__(model, data, seed=seed, splits=splits)
 
     def build_model(self) -> nn.Module:
-        """Two hidden layers; the width is an option, as on the command line."""
+        """Build two hidden layers; `width` is an option of the model."""
         width = self.model_config.options.get("width", 32)
         return nn.Sequential(
             nn.Linear(10, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1)
         )
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Sums]:
-        """The mean to differentiate, and sums that add up over batches and processes."""
+        """Return the mean loss to differentiate, and sums to add over batches and processes."""
         predicted = model(batch.inputs).squeeze(1) * self.std + self.mean  # (N,)
         loss = F.mse_loss(predicted / self.std, batch.targets / self.std)
         count = len(batch.targets)
@@ -59,7 +59,7 @@ class Progression(SampleTask):
         return loss, sums
 
     def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Sums over a split -> what is reported; "loss" and the metric are always among it."""
+        """Return the values to report from sums over a split, "loss" and the metric among them."""
         return {"loss": sums["loss"] / sums["count"], "mae": sums["error"] / sums["count"]}
 
 

@@ -1,11 +1,11 @@
-"""A convnet on scikit-learn's digits in float32: `diff` this with plain_loop_cpt.py."""
+"""Train a convnet on scikit-learn's digits in float32: `diff` this with plain_loop_cpt.py."""
 
 import torch
 import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-NUM_EPOCHS, BATCH_SIZE, NUM_TEST = 12, 64, 360
+STEPS, BATCH_SIZE, NUM_TEST = 300, 64, 360
 
 
 class ConvNet(nn.Module):
@@ -30,22 +30,20 @@ order = torch.randperm(len(digits.images))
 images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1)[order] / 16
 targets = torch.tensor(digits.target)[order]
 train_images, train_targets = images[NUM_TEST:], targets[NUM_TEST:]
-steps_per_epoch = len(train_images) // BATCH_SIZE
-total_steps = NUM_EPOCHS * steps_per_epoch
 
 model = ConvNet()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-lr = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total_steps)
-for _ in range(NUM_EPOCHS):
-    for batch in torch.randperm(len(train_images)).split(BATCH_SIZE)[:steps_per_epoch]:
-        loss = F.cross_entropy(model(train_images[batch]), train_targets[batch])
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        lr.step()
+lr = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+for _ in range(STEPS):
+    batch = torch.randint(len(train_images), (BATCH_SIZE,))
+    loss = F.cross_entropy(model(train_images[batch]), train_targets[batch])
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    lr.step()
 
 model.eval()
 with torch.no_grad():
     predicted = model(images[:NUM_TEST]).argmax(dim=1)
 accuracy = (predicted == targets[:NUM_TEST]).float().mean().item()
-print(f"test accuracy {100 * accuracy:.1f} % after {total_steps} steps")
+print(f"test accuracy {100 * accuracy:.1f} % after {STEPS} steps")

@@ -1,4 +1,4 @@
-"""A convnet on scikit-learn's digits at 3 to 8 bits: `diff` this with plain_loop.py."""
+"""Train a convnet on scikit-learn's digits at 3 to 8 bits: `diff` this with plain_loop.py."""
 
 import torch
 import torch.nn.functional as F
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 import bitcycle as bc
 
-NUM_EPOCHS, BATCH_SIZE, NUM_TEST = 12, 64, 360
+STEPS, BATCH_SIZE, NUM_TEST = 300, 64, 360
 
 
 class ConvNet(nn.Module):
@@ -32,25 +32,23 @@ order = torch.randperm(len(digits.images))
 images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1)[order] / 16
 targets = torch.tensor(digits.target)[order]
 train_images, train_targets = images[NUM_TEST:], targets[NUM_TEST:]
-steps_per_epoch = len(train_images) // BATCH_SIZE
-total_steps = NUM_EPOCHS * steps_per_epoch
 
 model = ConvNet()
 bc.quantize_model(model, skip=["fc"])
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-lr = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total_steps)
-bits = bc.PrecisionScheduler(model, forward="CR:3-8:8", backward=8, total_steps=total_steps)
-for _ in range(NUM_EPOCHS):
-    for batch in torch.randperm(len(train_images)).split(BATCH_SIZE)[:steps_per_epoch]:
-        loss = F.cross_entropy(model(train_images[batch]), train_targets[batch])
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        lr.step()
-        bits.step()
+lr = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+bits = bc.PrecisionScheduler(model, forward="CR:3-8:8", backward=8, total_steps=STEPS)
+for _ in range(STEPS):
+    batch = torch.randint(len(train_images), (BATCH_SIZE,))
+    loss = F.cross_entropy(model(train_images[batch]), train_targets[batch])
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    lr.step()
+    bits.step()
 
 model.eval()
 with torch.no_grad():
     predicted = model(images[:NUM_TEST]).argmax(dim=1)
 accuracy = (predicted == targets[:NUM_TEST]).float().mean().item()
-print(f"test accuracy {100 * accuracy:.1f} % after {total_steps} steps")
+print(f"test accuracy {100 * accuracy:.1f} % after {STEPS} steps")

@@ -10,7 +10,7 @@ NUM_TEST = 200
 
 torch.manual_seed(0)
 tokens = torch.randint(1, 10, (2200, 4))
-labels = (tokens.sum(dim=1) > 20).long()  # is the sum of four digits above its mean?
+labels = (tokens.sum(dim=1) > 20).long()  # is the sum of four digits above 20, its mean?
 data = [{"input_ids": t, "labels": label} for t, label in zip(tokens, labels, strict=True)]
 
 config = BertConfig(

@@ -83,7 +83,7 @@ def test_nothing_converted_is_an_error_that_says_why():
 
 def test_bad_arguments_are_errors_before_anything_is_converted():
     for arguments, message in (
-        ({"quantizer": "smb"}, r"unknown quantizer 'smb'; known: .*did you mean 'sbm'\?"),
+        ({"quantizer": "smb"}, r"unknown quantizer 'smb'; did you mean 'sbm'\?"),
         ({"quantizer": 4}, "a quantizer is a name or an object"),
         ({"kernel": "simulat"}, r"unknown kernel 'simulat'; .*did you mean 'simulate'\?"),
         ({"max_bits": 0}, "max_bits must be None .* got 0"),
@@ -205,7 +205,7 @@ def test_converting_a_part_again_keeps_the_full_name():
 def test_bits_of_a_role_without_a_rule_do_not_exceed_max_bits():
     model = bc.quantize_model(linears(4, 4), max_bits=8)
     bc.set_precision(model, "w8a8e8g16")  # sbm has no rule for grad
-    assert str(bc.get_precision(model)) == "w8a8e8g16"
+    assert str(model[0].precision) == "w8a8e8g16"
 
 
 def test_a_limit_below_the_present_bits_is_refused_and_changes_nothing():
@@ -551,7 +551,7 @@ def test_ddp_broadcasts_ranges_but_neither_bits_nor_health(wrapper):
 def test_a_scheduler_and_a_float_state_see_through_wrappers():
     model = compiled(DistributedDataParallel(bc.quantize_model(linears(4, 4, 4))))
     bits = bc.PrecisionScheduler(model, forward={"*": 8, "1": 4}, total_steps=2)
-    assert {name: str(p) for name, p in bits.precision.items()} == {"0": "w8a8", "1": "w4a4"}
+    assert {name: str(p) for name, p in bits.precision.items()} == {"0": "w8a8e8", "1": "w4a4e8"}
     linears(4, 4, 4).load_state_dict(bc.float_state_dict(model), strict=True)
 
 
@@ -742,3 +742,34 @@ def test_averaging_buffers_does_not_average_bits():
         average.update_parameters(model)
     assert str(bc.get_precision(average)) == "w4a4"
     assert torch.allclose(average.eval()(x), naive_linear(x, model[0], 4), atol=1e-6)
+
+
+# -- one line about what was converted -------------------------------------------------------------
+
+
+def test_one_line_on_standard_error_says_how_many_modules_were_converted(capsys):
+    bc.quantize_model(net())
+    bc.quantize_model(net(), skip=["head"])
+    model = bc.quantize_model(net(), only=["conv"])
+    bc.quantize_model(model, only=["head.0"])  # converted earlier counts
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines() == [
+        "bitcycle: 3 of 3 modules with products converted (functional products: "
+        "bc.audit(model, inputs))",
+        "bitcycle: 1 of 3 modules with products converted, 2 left float32: print(bc.audit(model))",
+        "bitcycle: 1 of 3 modules with products converted, 2 left float32: print(bc.audit(model))",
+        "bitcycle: 2 of 3 modules with products converted, 1 left float32: print(bc.audit(model))",
+    ]
+    assert max(map(len, captured.err.splitlines())) <= 100
+
+
+def test_other_ranks_and_programs_that_ask_for_it_are_silent(capsys, monkeypatch):
+    bc.quantize_model(net(), verbose=False)
+    for name in ("LOCAL_RANK", "SLURM_PROCID", "RANK"):  # the last one counts most
+        monkeypatch.setenv(name, "1")
+        bc.quantize_model(net())
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("RANK", "0")
+    bc.quantize_model(net())
+    assert capsys.readouterr().err.count("\n") == 1

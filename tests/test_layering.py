@@ -17,7 +17,7 @@ FOUNDATION = {
 }  # fmt: skip
 CORE = {
     "patterns", "model_precision", "convert", "scheduler", "audit", "collect", "calibrate",
-    "nonfinite", "cost", "range_test", "snapshot", "memory",
+    "nonfinite", "cost", "range_test", "range_curves", "snapshot", "memory",
 }  # fmt: skip
 BELOW_CORE = {"native", "ops", "schedules", "quantizers", "kernels", "nn"}
 UP_TO_TRAIN = BELOW_CORE | CORE | {"models", "data", "tasks", "train"}
@@ -48,6 +48,7 @@ OURS: dict[str, set[str]] = {
         "kernels.base",
         "schedules",
         "cost",
+        "range_curves",
         "range_test",
         "landscape",
         "analysis",
@@ -62,7 +63,6 @@ OURS: dict[str, set[str]] = {
 # packages outside the core installation, and where each may be used
 OTHERS: dict[str, set[str]] = {
     "matplotlib": {"report"},
-    "plotly": {"report"},
     "jinja2": {"report"},
     "sklearn": {"data"},
     "scipy": {"analysis"},

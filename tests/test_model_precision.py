@@ -29,6 +29,19 @@ def test_a_dict_sets_each_pattern_and_later_ones_win():
     assert bits_of(model) == ["w2", "w4", "a3"]
 
 
+def test_a_number_is_the_bits_of_every_role():
+    model = bc.quantize_model(net())
+    bc.set_precision(model, 4)
+    assert model.conv.precision == bc.Precision(weight=4, act=4, error=4, grad=4)
+    assert str(bc.get_precision(model)) == "w4a4e4"
+    assert model.conv.quantized_roles == ("weight", "act", "error")  # sbm has no rule for grad
+    bc.set_precision(model, {"*": 8, "head": "w4"})
+    assert [model.conv.precision.error, str(model.head[0].precision)] == [8, "w4"]
+    with bc.at_precision(model, 3):
+        assert str(bc.get_precision(model)) == "w3a3e3"
+    assert str(model.head[0].precision) == "w4"
+
+
 def test_layers_that_no_pattern_matches_keep_their_bits():
     model = bc.quantize_model(net())
     bc.set_precision(model, "w8")
@@ -43,6 +56,11 @@ def test_a_mistake_is_an_error_and_nothing_is_written():
         ({"conv": "w4", "head": "w99"}, "weight bits must be None"),
         ({"norm": "w4"}, "pattern 'norm' matches no layer"),
         ("four", "cannot read a precision from 'four'"),
+        (0, "bits must be None .float32. or a whole number from 1 to 32, got 0"),
+        (33, "whole number from 1 to 32, got 33"),
+        (True, "whole number from 1 to 32, got True"),
+        ({"*": 8, "conv": -4}, "whole number from 1 to 32, got -4"),
+        (4.0, "cannot read a precision from 4.0"),
     ):
         model = bc.quantize_model(net())
         with pytest.raises(ValueError, match=message):
@@ -59,11 +77,11 @@ def test_a_float_model_is_told_to_convert_first():
 def test_equal_layers_have_one_precision_and_different_ones_a_dict_that_goes_back():
     model = bc.quantize_model(net())
     bc.set_precision(model, "FW4/BW8")
-    assert bc.get_precision(model) == bc.Precision.parse("FW4/BW8")
+    assert bc.get_precision(model) == bc.Precision.parse("w4a4e8")  # sbm has no rule for grad
     bc.set_precision(model, {"head.0": "w2", "head.2": "w3"})
     by_layer = bc.get_precision(model)
     assert {name: str(bits) for name, bits in by_layer.items()} == {
-        "conv": "w4a4e8g8",
+        "conv": "w4a4e8",
         "head.0": "w2",
         "head.2": "w3",
     }

@@ -24,7 +24,7 @@ def test_a_bad_input_names_the_first_layer_it_reached():
         x = randn(4, 2, 6, 6)
         x[1, 0, 2, 3] = value
         with pytest.raises(
-            bc.NonFiniteError, match=r"at step 0 in layer conv \(act\).*bits: w4a4e8g8"
+            bc.NonFiniteError, match=r"at step 0 in layer conv \(act\).*bits: w4a4e8"
         ):
             step(model, bits, x)
 
@@ -81,7 +81,7 @@ def test_an_unknown_action_is_an_error():
 
 def test_roles_in_float32_are_not_watched():
     model = bc.quantize_model(linears(4, 4))
-    bits = bc.PrecisionScheduler(model, weight=4, total_steps=4)
+    bits = bc.PrecisionScheduler(model, weight=4, backward=None, total_steps=4)
     model(torch.full((2, 4), float("nan"))).sum().backward()
     bits.step()
 
@@ -90,7 +90,7 @@ def test_layers_with_bits_of_their_own_are_reported_briefly():
     model = bc.quantize_model(linears(4, 4, 4))
     bits = bc.PrecisionScheduler(model, forward={"0": 4, "1": 8}, total_steps=4)
     model(torch.full((2, 4), float("nan")))
-    with pytest.raises(bc.NonFiniteError, match=r"bits: w4a4 / w8a8 by layer"):
+    with pytest.raises(bc.NonFiniteError, match=r"bits: w4a4e8 / w8a8e8 by layer"):
         bits.step()
 
 

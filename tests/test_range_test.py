@@ -1,4 +1,4 @@
-"""The precision range test in a loop of one's own, and its curve."""
+"""The precision range test in a loop of one's own by the paper's criterion, and its curve."""
 
 import functools
 import json
@@ -14,7 +14,8 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import bitcycle as bc
 from bitcycle.data import load_images
-from bitcycle.range_test import RangeCurve, RangeProgress, RangeTest
+from bitcycle.range_curves import RangeCurve
+from bitcycle.range_test import RangeProgress, RangeTest
 from tests.test_snapshot import assert_same, everything
 from tests.toys import net, randn
 
@@ -75,7 +76,7 @@ def test_on_digits_the_lower_bound_is_what_the_curve_says():
 def test_weights_and_activations_have_the_bits_errors_those_of_backward():
     loop = Loop()
     loop.test(low=3, high=4, backward=6, threshold=0.0, chance=None)
-    expected = [bc.Precision(weight=b, act=b, error=6, grad=6) for b in (3, 4) for _ in range(12)]
+    expected = [bc.Precision(weight=b, act=b, error=6) for b in (3, 4) for _ in range(12)]
     assert loop.bits_seen == expected
 
 
@@ -314,7 +315,7 @@ def test_a_step_that_schedules_bits_itself_is_told_to_leave_that_out():
 def test_settings_that_make_no_test_are_errors():
     for changes, message in (
         ({"chance": 0.1}, r"exactly one of chance \(0\.1\).*threshold \(0\.2\)"),
-        ({"threshold": None}, r"exactly one of chance \(None\)"),
+        ({"threshold": None, "criterion": "paper"}, r"exactly one of chance \(None\)"),
         ({"threshold": -1.0}, r"threshold \(-1\.0\) must be a number of at least 0"),
         ({"threshold": math.nan}, r"threshold \(nan\)"),
         ({"threshold": None, "chance": 0.0}, r"chance \(0\.0\) must be greater than 0"),
@@ -444,8 +445,8 @@ def test_the_table_shows_every_precision_and_marks_the_lower_bound():
         "----  -----  -----  -----  ------  ----------------",
         "   2      4  11.00  11.00   +0.00  no",
         "   3      4  12.00  52.00  +40.00  yes: lower bound",
-        "   4      4  62.00  80.00  +18.00  no",
-        "   5      4  80.00  84.00   +4.00  no",
+        "   4      4  62.00  80.00  +18.00  not needed",
+        "   5      4  80.00  84.00   +4.00  not needed",
     ]
 
 

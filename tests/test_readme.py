@@ -8,6 +8,7 @@ for anything. Documents with a command that takes long are run by `make test-all
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import shlex
@@ -26,7 +27,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs
 EXECUTED = ("python", "console")
 SHOWN = ("", "text", "diff", "yaml", "json", "toml", "make", "bibtex")
 LONG_IMPORTS = ("lightning", "transformers", "torch_geometric", "bitcycle.landscape")
-LONG = ("study run", "landscape", "range-test", "export", "report", "cost --paper")
+LONG = ("study run", "plan", "landscape", "range-test", "export", "report", "cost --paper")
 TIMEOUT = 300  # seconds for one command, or for all blocks of one file
 
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,}|~{3,})(?P<info>.*)$")
@@ -93,6 +94,8 @@ def run_python(path: Path, folder: Path) -> None:
     target.write_text("\n".join(script) + "\n", encoding="utf-8")
     done = run_script(target, folder, env=environment(), timeout=TIMEOUT)
     assert done.returncode == 0, f"{path.name} (same line numbers):\n{done.stderr}"
+    printed = warnings_in(done.stdout + done.stderr)
+    assert not printed, f"{path.name} (same line numbers):\n{printed}"
 
 
 def run_console(block: Block, folder: Path) -> None:
@@ -105,8 +108,15 @@ def run_console(block: Block, folder: Path) -> None:
         if command is not None and command[0] == "bitcycle":
             done = run_command(command[1:], folder, env=environment(), timeout=TIMEOUT)
             assert done.returncode == 0, f"{block}: {shlex.join(command)}\n{done.stderr}"
+            printed = warnings_in(done.stdout + done.stderr)
+            assert not printed, f"{block}: {shlex.join(command)}\n{printed}"
             check_output(shown, done.stdout, f"{block}: {shlex.join(command)}")
         command, shown = shlex.split(line[2:], comments=True), []
+
+
+def warnings_in(text: str) -> list[str]:
+    """The lines that a reader would take for a warning, of ours or of another library."""
+    return [line for line in text.splitlines() if re.search(r"warn(ings?)?\b|^\[W", line, re.I)]
 
 
 def check_output(shown: list[str], real: str, what: str) -> None:
@@ -161,10 +171,67 @@ def test_no_document_has_a_block_of_a_language_that_is_never_run():
 def test_relative_links_lead_somewhere():
     missing = []
     for path in DOCUMENTS:
-        text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
-        links = [link for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text) if "://" not in link]
+        found = re.findall(r"\]\(([^)#\s]+)[^)]*\)", prose(path))
+        links = [link for link in found if "://" not in link]
         missing += [(path.name, link) for link in links if not (path.parent / link).exists()]
     assert not missing
+
+
+# -- the front door -------------------------------------------------------------------------------
+
+
+def prose(path: Path) -> str:
+    """A document without its fenced blocks."""
+    return re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+def test_the_readme_is_read_in_minutes_and_begins_with_code():
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(prose(ROOT / "README.md").split()) <= 850
+    assert next(i for i, line in enumerate(lines, 1) if "import bitcycle" in line) < 40
+    assert sum("![" in line for line in lines) == 1, "one picture"
+
+
+def test_the_loop_of_the_readme_is_that_of_the_examples():
+    """Its diff is that of the two files, with some lines between left out."""
+    (block,) = [b for b in blocks_of(ROOT / "README.md") if b.language == "diff"]
+    plain, cpt = (
+        (ROOT / "examples" / name).read_text(encoding="utf-8").splitlines()
+        for name in ("plain_loop.py", "plain_loop_cpt.py")
+    )
+    changes = [line for line in difflib.ndiff(plain, cpt) if line[0] in "+-" and line[2:].strip()]
+    changes = [line for line in changes if not line[2:].startswith('"""')]
+    assert all(line[0] == "+" for line in changes), "a converted loop keeps every line"
+    assert [line[1:] for line in block.lines if line[:1] == "+"] == [line[2:] for line in changes]
+    rest = iter(cpt)
+    for line in block.lines:
+        assert line[1:] in rest, f"{line!r} is not in plain_loop_cpt.py, in this order"
+        assert line[0] == "+" or line[1:] in plain
+
+
+def links_of(path: Path) -> set[Path]:
+    """The files that a document links to."""
+    found = re.findall(r"\]\(([^)#\s]+)", prose(path))
+    return {(path.parent / link).resolve() for link in found if "://" not in link}
+
+
+def test_the_index_reaches_every_page():
+    """By a link, or through the page that lists a folder."""
+    docs = ROOT / "docs"
+    linked = links_of(docs / "index.md")
+    assert not {*docs.glob("*.md")} - {docs / "index.md"} - linked
+    for folder, overview in (("methods", "README.md"), ("api", "index.md")):
+        assert docs / folder / overview in linked
+        assert not {*(docs / folder).glob("*.md")} - links_of(docs / folder / overview) - linked
+    assert linked & {*(docs / "adr").glob("*.md")}  # the site's menu lists the others
+
+
+def test_words_of_the_field_are_explained_where_they_first_appear():
+    """A page that says errors, in the sense of backpropagation, says what they are."""
+    for name in ("README.md", "docs/start.md", "docs/schedules.md", "docs/limits.md"):
+        text = " ".join((ROOT / name).read_text(encoding="utf-8").split())
+        first = text[text.index("errors") :]
+        assert first.startswith("errors, the gradients with respect to"), name
 
 
 def test_the_citation_names_this_version():
@@ -215,6 +282,14 @@ def test_only_commands_of_ours_are_run_and_their_failure_is_ours(tmp_path):
     )
     with pytest.raises(AssertionError, match="unknown kind 'schedule'"):
         run_console(console(tmp_path, "$ bitcycle ls schedule"), tmp_path)
+
+
+def test_a_command_or_block_that_prints_a_warning_fails(tmp_path):
+    with pytest.raises(AssertionError, match="UserWarning: hm"):
+        run_python(
+            write(tmp_path, "# A\n```python\nimport warnings\nwarnings.warn('hm')\n```\n"), tmp_path
+        )
+    assert warnings_in("a\nbitcycle: warning: b\n") == ["bitcycle: warning: b"]
 
 
 def test_output_that_is_shown_must_be_printed_in_that_order():

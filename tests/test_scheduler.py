@@ -47,7 +47,7 @@ def test_the_usual_loop_ends_with_the_final_bits_still_set():
 def test_step_0_is_applied_when_built():
     model = bc.quantize_model(linears(4, 4))
     scheduler(model, forward="stages:3@0.5,8")
-    assert bits_of(model) == ["w3a3"]
+    assert bits_of(model) == ["w3a3e8g8"]
 
 
 def test_a_run_has_a_whole_positive_number_of_steps():
@@ -69,23 +69,21 @@ def test_a_precision_set_elsewhere_is_overwritten_at_the_next_step():
     bits = scheduler(model, forward=4)
     bc.set_precision(model, "w8a8")
     bits.step()
-    assert bits_of(model) == ["w4a4"]
+    assert bits_of(model) == ["w4a4e8g8"]
 
 
 def test_history_has_every_stretch_so_far():
     bits = scheduler(forward="stages:3@0.5,8", backward=8)
-    assert [(s, str(p)) for s, p in bits.history()] == [(0, "w3a3e8g8")]
+    assert [(s, str(p)) for s, p in bits.history()] == [(0, "w3a3e8")]
     for _ in range(6):
         bits.step()
-    assert [(s, str(p)) for s, p in bits.history()] == [(0, "w3a3e8g8"), (3, "w8a8e8g8")]
+    assert [(s, str(p)) for s, p in bits.history()] == [(0, "w3a3e8"), (3, "w8a8e8")]
 
 
 def test_a_preview_has_every_distinct_schedule_once():
     bits = scheduler(forward={"*": "stages:3@0.5,8", "1": 8}, error=8)
     preview = bits.preview()
-    assert list(preview) == [
-        "weight, act: stages:3@0.5,8", "error: 8", "grad: fp32", "weight, act: 8",
-    ]  # fmt: skip
+    assert list(preview) == ["weight, act: stages:3@0.5,8", "error: 8", "weight, act: 8"]
     assert preview["weight, act: stages:3@0.5,8"].shares == {3: 0.5, 8: 0.5}
 
 
@@ -134,12 +132,12 @@ def test_a_float_layer_does_not_make_the_others_float():
     highest = bits.highest
     assert (highest["0"].weight, highest["0"].act) == (8, 8)
     assert highest["1"].weight is None
-    assert str(scheduler(forward="stages:3@0.5,8").highest) == "w8a8"
+    assert str(scheduler(forward="stages:3@0.5,8").highest) == "w8a8e8"
 
 
 def test_the_bits_of_any_step_can_be_asked_for():
     bits = scheduler(forward="stages:3@0.5,8")
-    assert [str(bits.precision_at(step)) for step in (2, 3, 6)] == ["w3a3", "w8a8", "w8a8"]
+    assert [str(bits.precision_at(step)) for step in (2, 3, 6)] == ["w3a3e8", "w8a8e8", "w8a8e8"]
 
 
 def test_a_layer_that_was_converted_back_under_the_scheduler_is_an_error():
@@ -166,16 +164,134 @@ def test_levels_that_someone_wrote_over_between_two_steps_are_put_right():
 
 def test_roles_inherit_forward_and_backward():
     for roles, expected in (
-        ({"forward": 4}, "w4a4"),
+        ({"forward": 4, "backward": None}, "w4a4"),
         ({"backward": 8}, "e8g8"),
         ({"forward": 4, "backward": 8}, "w4a4e8g8"),
-        ({"forward": 4, "act": 6}, "w4a6"),
-        ({"forward": 4, "act": None}, "w4"),
+        ({"forward": 4, "act": 6, "backward": None}, "w4a6"),
+        ({"forward": 4, "act": None, "backward": "fp32"}, "w4"),
         ({"forward": 4, "act": "fp32", "error": "8"}, "w4e8"),
         ({"weight": bc.Static(5), "backward": 7, "error": 6}, "w5e6g7"),
         ({"forward": "fp32"}, "fp32"),
     ):
-        assert str(scheduler(**roles).precision) == expected
+        model = bc.quantize_model(linears(4, 4))
+        scheduler(model, **roles)
+        assert bits_of(model) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("roles", "expected"),
+    [
+        ({"forward": 4}, "w4a4e8"),
+        ({"forward": "CR:3-8:1"}, "w3a3e8"),
+        ({"forward": bc.Static(8)}, "w8a8e8"),
+        ({"forward": "plateau:3-8"}, "w3a3e8"),  # by its top
+        ({"forward": "pfq:3,4,6,8"}, "w3a3e8"),
+        ({"weight": 4, "act": 6}, "w4a6e8"),
+        ({"forward": 8, "act": 6}, "w8a6e8"),
+        ({"forward": 4, "error": 6}, "w4a4e6"),
+        ({"forward": 16, "error": 6}, "w16a16e6"),  # sbm has no rule for grad
+        ({"forward": 4, "backward": None}, "w4a4"),
+        ({"forward": None}, "fp32"),
+        ({"forward": 32}, "fp32"),  # not rounded either
+    ],
+)
+def test_backward_is_8_bits_by_default_where_forward_has_at_most_8(roles, expected):
+    assert str(scheduler(total_steps=64, **roles).precision) == expected
+
+
+def test_the_default_of_backward_follows_the_forward_bits_of_each_layer():
+    bits = scheduler(forward={"0": 4})  # the other layer is float32
+    assert {n: str(p) for n, p in bits.precision.items()} == {"0": "w4a4e8", "1": "fp32"}
+    bits = scheduler(forward=4, backward={"0": 6})
+    assert {n: str(p) for n, p in bits.precision.items()} == {"0": "w4a4e6", "1": "w4a4e8"}
+    bits = scheduler(forward=4, error={"0": "fp32"})
+    assert {n: str(p) for n, p in bits.precision.items()} == {"0": "w4a4", "1": "w4a4e8"}
+
+
+@pytest.mark.parametrize(
+    ("roles", "forward"),
+    [
+        ({"forward": 9}, "9 bits"),
+        ({"forward": "CR:3-12:1"}, "3 to 12 bits"),
+        ({"forward": "stages:8@0.5,fp32"}, "8 bits to float32"),
+        ({"weight": 4}, "4 bits and float32"),
+        ({"forward": {"*": 8, "1": 16}}, "16 bits"),
+    ],
+)
+def test_other_forward_bits_need_backward(roles, forward):
+    message = f"forward has {forward}: backward is 8 by default up to 8 bits.*give backward, such"
+    model = bc.quantize_model(linears(4, 4, 4))
+    with pytest.raises(ValueError, match=message):
+        scheduler(model, **roles)
+    assert bits_of(model) == ["fp32"] * 2
+    scheduler(model, total_steps=12, **roles, backward=None)
+
+
+def test_a_quantizer_without_rules_for_backward_needs_no_backward_bits():
+    model = bc.quantize_model(linears(4, 4), OnlyForward())
+    assert str(scheduler(model, forward=16).precision) == "w16a16"
+
+
+class OnlyForward(bc.quantizers.SBM):
+    """SBM for weights and activations alone."""
+
+    roles = frozenset({"weight", "act"})
+
+
+WITH_GRAD = bc.quantizers.WAGEUBN(first_last="quantized")
+
+
+def test_bits_in_force_are_shown_and_the_given_ones_are_kept():
+    for quantizer, shown in (("sbm", "w8a8e8"), (WITH_GRAD, "w8a8e8g8"), (OnlyForward(), "w8a8")):
+        model = bc.quantize_model(linears(4, 4), quantizer)
+        bits = scheduler(model, forward=8, backward=8)
+        assert str(bc.get_precision(model)) == shown
+        assert str(bits.precision) == str(bits.top) == str(bits.highest) == shown
+        assert [str(p) for _, p in bits.history()] == [shown]
+        assert f"precision={shown}," in repr(model)
+        assert bits_of(model) == ["w8a8e8g8"]
+        assert "grad=8" in bits.state_dict()["schedules"]
+    assert list(bits.preview()) == ["weight, act: 8"]  # no error is rounded
+    assert bits.preview()["weight, act: 8"].backward is None
+
+
+def test_a_role_that_some_layers_have_a_rule_for_is_shown():
+    model = nn.ModuleList(
+        [bc.quantize_model(linears(4, 4), "sbm"), bc.quantize_model(linears(4, 4), WITH_GRAD)]
+    )
+    bits = scheduler(model, forward=8, backward=8)
+    assert str(bits.precision) == str(bc.get_precision(model)) == "w8a8e8g8"
+    assert "precision=w8a8e8," in repr(model[0])
+
+
+@pytest.mark.parametrize(
+    ("roles", "text"),
+    [
+        ({"forward": "CR:3-8:1", "backward": 8}, "w4a4e8; forward=CR:3-8:1, backward=8"),
+        ({"forward": 4}, "w4a4e8; forward=4, backward=8 by default"),
+        ({"forward": 4, "error": 6}, "w4a4e6; forward=4, error=6"),
+        ({"forward": 16, "backward": None}, "w16a16; forward=16, backward=fp32"),
+        (
+            {"forward": {nn.Linear: 4, "1": None}},
+            "fp32 / w4a4e8 by layer; forward={Linear: 4, 1: fp32}, backward=8 / fp32 by default",
+        ),
+        (
+            {"forward": 4, "backward": {"0": 6}},
+            "w4a4e6 / w4a4e8 by layer; forward=4, backward={0: 6}, on other layers 8 by default",
+        ),
+    ],
+)
+def test_the_repr_is_one_line_with_step_bits_and_keywords(roles, text):
+    bits = scheduler(**roles)
+    bits.step()
+    bits.step()
+    assert repr(bits) == f"PrecisionScheduler(step 2 of 6: {text})"
+
+
+def test_a_state_from_before_the_default_of_backward_is_a_warning_with_a_way_out():
+    state = scheduler(forward=4, backward=None).state_dict()
+    with pytest.warns(bc.BitcycleWarning, match="up to 0.1 backward was float32.*backward=None"):
+        scheduler(forward=4).load_state_dict(state)
 
 
 def test_no_role_at_all_is_an_error():
@@ -194,16 +310,16 @@ def test_a_schedule_that_no_role_is_left_to_is_an_error():
 
 def test_a_dict_gives_layers_schedules_of_their_own_and_later_patterns_win():
     bits = scheduler(forward={"*": "stages:3@0.5,8", "1": 8}, backward=8)
-    assert {n: str(p) for n, p in bits.precision.items()} == {"0": "w3a3e8g8", "1": "w8a8e8g8"}
+    assert {n: str(p) for n, p in bits.precision.items()} == {"0": "w3a3e8", "1": "w8a8e8"}
     for _ in range(3):
         bits.step()
-    assert str(bits.precision) == "w8a8e8g8"
+    assert str(bits.precision) == "w8a8e8"
 
 
 def test_layers_that_a_role_does_not_match_inherit():
     bits = scheduler(forward=4, weight={"0": 8}, act={nn.Linear: 6})
-    assert {n: str(p) for n, p in bits.precision.items()} == {"0": "w8a6", "1": "w4a6"}
-    bits = scheduler(weight={"0": 8})
+    assert {n: str(p) for n, p in bits.precision.items()} == {"0": "w8a6e8", "1": "w4a6e8"}
+    bits = scheduler(weight={"0": 8}, backward=None)
     assert {n: str(p) for n, p in bits.precision.items()} == {"0": "w8", "1": "fp32"}
 
 
@@ -227,7 +343,7 @@ def test_bits_for_a_role_without_a_rule_raise_only_when_it_is_named():
         scheduler(grad=8)
     with pytest.raises(ValueError, match="does not quantize grad, only weight, act, error"):
         scheduler(backward=8, grad={"1": 8})
-    assert str(scheduler(backward=8).precision) == "e8g8"
+    assert str(scheduler(backward=8).precision) == "e8"
     assert str(scheduler(backward=8, grad="fp32").precision) == "e8"
 
 
@@ -235,7 +351,7 @@ def test_a_schedule_that_will_exceed_max_bits_is_an_error_now():
     for forward in (9, "CR:3-9:1", "seq(4@0.5, 12@0.9, fp32)", {"0": 4, "1": 9}):
         model = bc.quantize_model(linears(4, 4, 4), max_bits=8)
         with pytest.raises(ValueError, match="max_bits=8"):
-            scheduler(model, total_steps=12, forward=forward)
+            scheduler(model, total_steps=12, forward=forward, backward=8)
         assert bits_of(model) == ["fp32"] * 2
 
 
@@ -244,7 +360,7 @@ def test_float32_is_not_above_max_bits():
     bits = scheduler(model, total_steps=4, forward="seq(8@0.5, fp32)", error=8, backward=16)
     for _ in range(4):
         bits.step()
-    assert str(bits.precision) == "e8g16"
+    assert bits_of(model) == ["e8g16"]
 
 
 def new_run(total_steps=8, forward="CR:3-8:1", model=None):
@@ -328,6 +444,22 @@ def test_a_state_of_another_run_is_a_warning():
         new_run(forward=4)[2].load_state_dict(saved)
 
 
+def test_a_state_of_something_else_is_said_not_to_be_one_of_a_scheduler():
+    optimizer = torch.optim.SGD(linears(2, 2).parameters(), lr=0.1)
+    foreign = torch.optim.lr_scheduler.StepLR(optimizer, 3).state_dict()
+    for state, keys in (
+        (foreign, ", only step_size, gamma, base_lrs, last_epoch, _step_count and "),
+        ({}, r" \(it is empty\)"),
+        ([1], r" \(a list\)"),
+    ):
+        bits = new_run()[2]
+        with pytest.raises(
+            ValueError, match=f"^not a PrecisionScheduler state: it has no .*{keys}"
+        ):
+            bits.load_state_dict(state)
+        assert bits.step_count == 0
+
+
 def test_a_step_outside_the_run_is_an_error():
     for step in (-1, 9, None, 1.0, True):
         bits = new_run()[2]
@@ -342,7 +474,7 @@ def test_a_scheduler_of_two_models_in_one_module_drives_both():
         bc.quantize_model(model)
     bits = bc.PrecisionScheduler(both, forward="stages:3@0.5,8", total_steps=2)
     bits.step()
-    assert str(both["a"].conv.precision) == str(both["b"][0].precision) == "w8a8"
+    assert str(both["a"].conv.precision) == str(both["b"][0].precision) == "w8a8e8g8"
 
 
 STEPS = 12
@@ -420,3 +552,10 @@ def test_the_equality_is_not_empty_bits_steps_and_seeds_all_matter():
     assert not torch.equal(base[0], other_bits[0])
     assert torch.equal(base[0], other_step[0])  # outputs take no noise
     assert not torch.equal(base[2], other_step[2])  # gradients do
+
+
+def test_bits_by_default_above_the_limit_of_a_layer_are_named_as_such():
+    model = bc.quantize_model(nn.Linear(4, 4), max_bits=4, verbose=False)
+    with pytest.raises(ValueError, match=r"cannot take e8; .* \(backward is 8 bits unless it is"):
+        bc.PrecisionScheduler(model, forward=4, total_steps=3)
+    assert str(bc.PrecisionScheduler(model, forward=4, backward=4, total_steps=3).top) == "w4a4e4"

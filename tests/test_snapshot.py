@@ -138,6 +138,26 @@ def test_random_generators_come_back():
     assert draw() == first
 
 
+def test_the_model_and_the_others_come_back_when_one_of_them_fails(model):
+    class Broken:
+        def state_dict(self):
+            return {}
+
+        def load_state_dict(self, state):
+            raise RuntimeError("cannot load")
+
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    before, snapshot = everything(model), Snapshot(model, [Broken(), optimizer])
+    drawn = float(torch.rand(()))
+    train(model, optimizer)
+    bc.set_precision(model, 3)
+    with pytest.raises(RuntimeError, match="cannot load"):
+        snapshot.restore()
+    assert_same(everything(model), before)
+    assert not optimizer.state
+    assert float(torch.rand(())) == drawn
+
+
 def test_what_has_no_state_is_refused():
     with pytest.raises(TypeError, match="a list cannot be restored.*no state_dict"):
         Snapshot(nn.Linear(1, 1), [[]])

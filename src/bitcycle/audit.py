@@ -1,53 +1,109 @@
 """What of a model is quantized, and why the rest is not: one row per module that multiplies.
 
-With example inputs the model runs once, and products that no module owns are listed too.
+With example inputs the model runs once, and products that no module owns are listed too, by the
+call as it is written in the forward pass.
 """
 
 from __future__ import annotations
 
+import dis
+import os
+import sys
+import textwrap
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import FrameType
 from typing import Any
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bitcycle.calibrate import call_model
 from bitcycle.convert import Candidate, find_candidates, find_ends, is_within, keeps_aggregation
 from bitcycle.model_precision import at_precision
 from bitcycle.native.library import describe
-from bitcycle.nn.embedding import QuantizedLookup
+from bitcycle.nn.embedding import LOOKUPS, QuantizedLookup
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nn.norm import QuantizedNorm
-from bitcycle.patterns import named_modules, unwrap
-from bitcycle.precision import ROLES
+from bitcycle.patterns import NamedModule, named_modules, unwrap
+from bitcycle.precision import ROLES, is_float
 from bitcycle.quantizers.base import Quantizer
+from bitcycle.snapshot import preserved
 from bitcycle.tables import text_table
+
+FLOAT = "fp32"  # the bits of a role that is not quantized
+WIDTH = 100  # columns of the text, unless it is verbose
+_MAX_NAME, _MAX_TYPE = 48, 30
+_NAMES_SHOWN = 3
+_ITSELF = "(the model itself)"
+_ROLE_NOUNS = {
+    "weight": "weights",
+    "act": "activations",
+    "error": "errors",
+    "grad": "weight gradients",
+}
 
 
 @dataclass(frozen=True)
 class AuditRow:
-    """One module that multiplies, a product that no module owns, or see `multiplies`."""
+    """A module that multiplies, an embedding or a quantized BatchNorm, or a functional product.
+
+    A functional product is one that no module owns, such as `x @ y` in a forward pass. Its name is
+    "module: call", and `call`, `num_calls` and `where` say how often which line of the source calls
+    what.
+    """
 
     name: str
     type: str
     is_converted: bool
     reason: str  # why it stays float; for a converted layer, why this kernel
-    bits: dict[str, str]  # by role: a number, "fp32", or "no rule" in the quantizer
+    bits: dict[str, str]  # in force, by the roles that the layer has: a number, or "fp32"
     quantizer: str = ""
     kernel: str = ""
     is_observed: bool | None = None  # None: keeps no running activation range
-    multiplies: bool = True  # False: a quantized BatchNorm or embedding
+    multiplies: bool = True  # False: a BatchNorm or an embedding
+    roles_without_rule: tuple[str, ...] = ()  # roles of the layer that its quantizer leaves float
+    module: str = ""  # of a functional product: the module that it runs in
+    call: str = ""  # the call as written: "@", "F.linear", "torch.einsum"
+    num_calls: int = 0
+    where: tuple[str, ...] = ()  # "model.py:12"
+
+    @property
+    def precision(self) -> str:
+        """The bits in short: w4a4e8, "fp32" if nothing is rounded now, "-" without roles."""
+        named = [f"{role[0]}{bits}" for role, bits in self.bits.items() if bits != FLOAT]
+        return "".join(named) or (FLOAT if self.bits else "-")
 
 
 @dataclass(frozen=True)
+class TiedWeight:
+    """One tensor under several names, and the bits at which each of its modules reads it."""
+
+    bits: dict[str, str]  # by the parameter's full name: a number, or "fp32"
+
+    def __str__(self) -> str:
+        uses = [
+            f"{name} ({'float32' if bits == FLOAT else f'{bits} bits'})"
+            for name, bits in self.bits.items()
+        ]
+        return f"{_joined(uses)} are one tensor"
+
+
+@dataclass(frozen=True, repr=False)
 class Audit:
-    """The rows of an audit; `str()` is a table, with the state of the native library below."""
+    """The rows of an audit; its text is a table and what there is to know about it."""
 
     rows: tuple[AuditRow, ...]
+    tied_weights: tuple[TiedWeight, ...] = ()
+    shared_modules: tuple[tuple[str, ...], ...] = ()  # the names of modules that have several
+    has_run: bool = False  # with example inputs: functional products were looked for
+    is_verbose: bool = False
 
     @property
     def converted_rows(self) -> tuple[AuditRow, ...]:
@@ -59,6 +115,11 @@ class Audit:
         """The rows of what stays float32."""
         return tuple(row for row in self.rows if not row.is_converted)
 
+    @property
+    def functional_rows(self) -> tuple[AuditRow, ...]:
+        """The rows of products that no module owns."""
+        return tuple(row for row in self.rows if row.call)
+
     def __getitem__(self, name: str) -> AuditRow:
         for row in self.rows:
             if row.name == name:
@@ -66,32 +127,68 @@ class Audit:
         raise KeyError(f"no row {name!r}; rows: {', '.join(row.name for row in self.rows)}")
 
     def __str__(self) -> str:
-        header = ("name", "type", *ROLES, "quantizer", "kernel", "ranges", "why")
-        body = [
-            (
-                row.name or "(the model itself)", row.type,
-                *(row.bits.get(role, "float") for role in ROLES),
-                row.quantizer or "-", row.kernel or "-",
-                {None: "-", True: "observed", False: "unobserved"}[row.is_observed],
-                row.reason,
-            )
-            for row in self.rows
-        ]  # fmt: skip
-        products = [row for row in self.rows if row.multiplies]
-        count = f"{sum(row.is_converted for row in products)} of {len(products)} products converted"
-        lines = [text_table(header, body), count]
+        modules = [row for row in self.rows if not row.call]
+        parts = [_wide_table(modules) if self.is_verbose else _table(modules)] if modules else []
+        if self.functional_rows:
+            parts.append(_functional_table(self.functional_rows))
+        notes = [line for note in self._notes() for line in _wrapped(note)]
+        return "\n\n".join([*parts, "\n".join(notes)])
+
+    __repr__ = __str__  # what a notebook shows
+
+    def _notes(self) -> Iterator[str]:
+        """What the table does not say, a sentence each."""
+        for names, reason in _reasons(self.float_rows):
+            yield f"{_joined(names)} {'stays' if len(names) == 1 else 'stay'} float32: {reason}"
+        for names, reason in _reasons(row for row in self.converted_rows if not row.bits):
+            yield f"{_joined(names)}: {reason}"
+        for quantizer, role in dict.fromkeys(
+            (row.quantizer, role) for row in self.rows for role in row.roles_without_rule
+        ):
+            yield f"{_ROLE_NOUNS[role]} stay float32: {quantizer} does not quantize them"
+        yield from map(str, self.tied_weights)
+        yield from (f"{_joined(shared)} are one module" for shared in self.shared_modules)
+        used = [row for row in self.rows if row.bits.get("act", FLOAT) != FLOAT]
+        unobserved = [row.name or _ITSELF for row in used if row.is_observed is False]
+        if unobserved:
+            by = f" by {_joined(unobserved)}" if any(row.is_observed for row in used) else ""
+            yield f"no activation range observed yet{by}: train, or use bitcycle.calibrate"
         if self.converted_rows:
-            lines.append(describe())
-        return "\n".join(lines)
+            if all(row.precision in (FLOAT, "-") for row in self.converted_rows):
+                yield (
+                    "no bits are set yet (set_precision, PrecisionScheduler): converted layers run "
+                    "in float32"
+                )
+            yield describe()
+        yield self._count()
+        if not self.has_run:
+            yield (
+                "bc.audit(model, example_inputs) runs the model once and lists them: x @ y, "
+                "einsum, attention"
+            )
+
+    def _count(self) -> str:
+        owned = [row for row in self.rows if row.multiplies and not row.call]
+        count = sum(row.is_converted for row in owned)
+        text = f"{count} of {len(owned)} modules with products converted"
+        if not self.has_run:
+            return f"{text}; functional products were not looked at"
+        num_calls = sum(row.num_calls for row in self.functional_rows)
+        if not num_calls:
+            return f"{text}; no functional products"
+        stay = "product stays" if num_calls == 1 else "products stay"
+        return f"{text}; {num_calls} functional {stay} float32"
 
 
-def audit(model: nn.Module, example_inputs: Any = None) -> Audit:
-    """List everything in the model that multiplies, with its bits, quantizer and kernel.
+def audit(model: nn.Module, example_inputs: Any = None, *, verbose: bool = False) -> Audit:
+    """List everything in the model that multiplies, with its bits; print it to read it.
 
-    A row says why a layer stays float, or why it has its kernel. With example_inputs (a tensor, a
-    tuple of arguments, or a dict of keyword arguments) the model runs once, in evaluation mode and
-    float32. Products that no module owns, such as `torch.matmul` or
-    `F.scaled_dot_product_attention` in a forward, are then listed too.
+    Embeddings and quantized BatchNorms have rows as well. With example_inputs (a tensor, a tuple of
+    arguments, or a dict of keyword arguments) the model runs once, in evaluation mode and float32,
+    and is left as it was. Products that no module owns, such as `x @ y` or
+    `F.scaled_dot_product_attention` in a forward pass, are then listed too, by the call as written.
+    verbose=True adds the quantizer, the kernel, the ranges and the reasons of every row, at any
+    width.
 
     >>> from bitcycle.convert import quantize_model
     >>> model = nn.ModuleList([nn.Linear(4, 8), nn.Bilinear(8, 8, 2)])
@@ -100,11 +197,36 @@ def audit(model: nn.Module, example_inputs: Any = None) -> Audit:
     [('0', True, 'asked for'), ('1', False, 'no quantized layer for Bilinear')]
     """
     candidates = find_candidates(model)
-    kept = _kept_float(candidates)
-    rows = [_row(candidate, kept) for candidate in candidates] + _other_rows(model, candidates)
+    entries = named_modules(model)
+    rows = _module_rows(entries, candidates)
+    functional = []
     if example_inputs is not None:
-        rows += _functional_rows(model, candidates, example_inputs)
-    return Audit(tuple(rows))
+        functional = _functional_rows(model, candidates, example_inputs)
+    return Audit(
+        rows=(*rows.values(), *functional),
+        tied_weights=tuple(_tied_weights(entries, rows)),
+        shared_modules=tuple(_shared_modules(entries)),
+        has_run=example_inputs is not None,
+        is_verbose=verbose,
+    )
+
+
+# -- the rows of modules ---------------------------------------------------------------------------
+
+
+def _module_rows(entries: list[NamedModule], candidates: list[Candidate]) -> dict[int, AuditRow]:
+    """By the modules' ids, in the order of the model."""
+    kept = _kept_float(candidates)
+    found = {id(candidate.module): candidate for candidate in candidates}
+    norm_rule = next((r.norm_rule for r in _quantizers(candidates) if r.norm_rule), None)
+    rows = {}
+    for entry in entries:
+        key = id(entry.module)
+        if key in found:
+            rows[key] = _row(found[key], kept)
+        elif (row := _other_row(entry, norm_rule)) is not None:
+            rows[key] = row
+    return rows
 
 
 def _quantizers(candidates: list[Candidate]) -> list[Quantizer]:
@@ -133,20 +255,21 @@ def _kept_float(candidates: list[Candidate]) -> dict[int, str]:
     }
 
 
-def _other_rows(model: nn.Module, candidates: list[Candidate]) -> list[AuditRow]:
-    """Quantized BatchNorms and embeddings, and BatchNorms that the quantizer's rule left float."""
-    rule = next((r.norm_rule for r in _quantizers(candidates) if r.norm_rule), None)
-    rows = []
-    for entry in named_modules(model):
-        norm = entry.module
-        if isinstance(norm, (QuantizedNorm, QuantizedLookup)):
-            rows.append(_row(Candidate(norm, entry.names, entry.parents), {}))
-        elif rule and isinstance(norm, nn.modules.batchnorm._BatchNorm):
-            reason = f"no {rule!r} rule for {type(norm).__name__}, or not chosen"
-            rows.append(
-                AuditRow(entry.name, type(norm).__name__, False, reason, {}, multiplies=False)
-            )
-    return rows
+def _other_row(entry: NamedModule, norm_rule: str | None) -> AuditRow | None:
+    """The row of an embedding, of a quantized BatchNorm, or of one that the rule left float."""
+    module, kind = entry.module, type(entry.module)
+    if isinstance(module, (QuantizedNorm, QuantizedLookup)):
+        return _row(Candidate(module, entry.names, entry.parents), {})
+    if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+        reason: str | None = f"no quantized layer for {kind.__name__}"
+        if kind in LOOKUPS:
+            reason = LOOKUPS[kind].reason_against(module)
+        reason = reason or "embeddings are converted only if named, as by only=['*']"
+    elif norm_rule and isinstance(module, nn.modules.batchnorm._BatchNorm):
+        reason = f"no {norm_rule!r} rule for {kind.__name__}, or not chosen"
+    else:
+        return None
+    return AuditRow(entry.name, kind.__name__, False, reason, {}, multiplies=False)
 
 
 def _row(candidate: Candidate, kept: dict[int, str]) -> AuditRow:
@@ -156,26 +279,23 @@ def _row(candidate: Candidate, kept: dict[int, str]) -> AuditRow:
         reason = reason or "not chosen (skip, only, or never converted)"
         return AuditRow(candidate.name, type(layer).__name__, False, reason, {})
     quantizer = layer.settings.quantizer
-    bits = {
-        role: "no rule" if bits is not None and role not in quantizer.roles
-        else "fp32" if bits is None else str(bits)
-        for role, bits in layer.precision.items()
-    }  # fmt: skip
     row = AuditRow(
         name=candidate.name,
         type=layer.float_type.__name__,
         is_converted=True,
         reason=layer.settings.kernel_reason,
-        bits=bits,
+        bits={
+            role: FLOAT if is_float(bits) or role not in quantizer.roles else str(bits)
+            for role, bits in layer.precision.items()
+            if role in layer.own_roles
+        },
         quantizer=type(quantizer).__name__,
+        roles_without_rule=tuple(r for r in layer.own_roles if r not in quantizer.roles),
     )
     if isinstance(layer, QuantizedNorm):
-        used = {role: text for role, text in bits.items() if role in layer.rule_roles}
-        reason = f"normalizes by the rule {layer.rule!r}"
-        return replace(row, reason=reason, bits=used, multiplies=False)
+        return replace(row, reason=f"normalizes by the rule {layer.rule!r}", multiplies=False)
     if isinstance(layer, QuantizedLookup):
-        used = {"weight": bits["weight"]}
-        return replace(row, reason="looks rows of its weight up", bits=used, multiplies=False)
+        return replace(row, reason="looks rows of its weight up", multiplies=False)
     return replace(
         row,
         kernel=layer.settings.kernel.name,
@@ -183,21 +303,142 @@ def _row(candidate: Candidate, kept: dict[int, str]) -> AuditRow:
     )
 
 
-def _functional_rows(
-    model: nn.Module, candidates: list[Candidate], example_inputs: Any
-) -> list[AuditRow]:
-    with watch_products(model, candidates) as watch, torch.no_grad():
-        call_model(unwrap(model), example_inputs)
-    return [
-        AuditRow(
-            name=line,
-            type="functional",
-            is_converted=False,
-            reason="no module owns this product; write it with bitcycle.MatMul to convert it",
-            bits={},
+def _tied_weights(entries: list[NamedModule], rows: dict[int, AuditRow]) -> Iterator[TiedWeight]:
+    """Weights that several modules have."""
+    found: dict[int, dict[str, str]] = {}
+    for entry in entries:
+        owners = (entry.module, *reversed(entry.parents))  # out_proj belongs to its attention
+        row = next((rows[id(owner)] for owner in owners if id(owner) in rows), None)
+        bits = FLOAT if row is None else row.bits.get("weight", FLOAT)
+        for key, parameter in entry.module._parameters.items():
+            if parameter is not None and not is_lazy(parameter) and parameter.dim() > 1:
+                name = f"{entry.name}.{key}" if entry.name else key
+                found.setdefault(id(parameter), {})[name] = bits
+    return (TiedWeight(names) for names in found.values() if len(names) > 1)
+
+
+def _shared_modules(entries: list[NamedModule]) -> Iterator[tuple[str, ...]]:
+    """The names of each module that has several, without the modules inside it."""
+    shared = {id(entry.module) for entry in entries if len(entry.names) > 1}
+    for entry in entries:
+        if id(entry.module) in shared and not any(id(p) in shared for p in entry.parents):
+            yield tuple(entry.names)
+
+
+# -- the text --------------------------------------------------------------------------------------
+
+
+def _table(rows: Sequence[AuditRow]) -> str:
+    """The table that fits `WIDTH`: repeated layers are one line, long names lose their middle."""
+    groups: dict[tuple[str, str, str], list[int]] = {}  # equal rows whose names differ in numbers
+    for index, row in enumerate(rows):
+        pattern = ".".join("#" if part.isdecimal() else part for part in row.name.split("."))
+        bits = row.precision if row.is_converted else "not converted"
+        groups.setdefault((pattern, row.type, bits), []).append(index)
+    lines: dict[int, tuple[str, str, str]] = {}
+    for (pattern, kind, bits), group in groups.items():
+        folded = None if pattern == "#" else _folded([rows[index].name for index in group])
+        times = f" x{len(group)}" if folded else ""
+        for index in group[:1] if folded else group:
+            name = _shortened(folded or rows[index].name or _ITSELF, _MAX_NAME)
+            lines[index] = name, _shortened(kind, _MAX_TYPE - len(times)) + times, bits
+    return text_table(("name", "type", "bits"), [lines[index] for index in sorted(lines)])
+
+
+def _folded(names: Sequence[str]) -> str | None:
+    """One name for all of them, if they differ in one number only.
+
+    >>> _folded(["layers.0.fc", "layers.1.fc", "layers.2.fc", "layers.4.fc"])
+    'layers.0-2,4.fc'
+    >>> _folded(["stages.0.0.fc", "stages.1.1.fc"])
+    """
+    columns = list(zip(*(name.split(".") for name in names), strict=True))
+    varying = [place for place, parts in enumerate(columns) if len(set(parts)) > 1]
+    if len(varying) != 1:
+        return None
+    runs: list[list[int]] = []
+    for number in map(int, columns[varying[0]]):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    numbers = ",".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
+    parts = [parts[0] for parts in columns]
+    return ".".join([*parts[: varying[0]], numbers, *parts[varying[0] + 1 :]])
+
+
+def _wide_table(rows: Sequence[AuditRow]) -> str:
+    header = ("name", "type", *ROLES, "quantizer", "kernel", "ranges", "why")
+    body = [
+        (
+            row.name or _ITSELF, row.type,
+            *(row.bits.get(role, "-") if row.is_converted else "float" for role in ROLES),
+            row.quantizer or "-", row.kernel or "-",
+            {None: "-", True: "observed", False: "unobserved"}[row.is_observed],
+            row.reason,
         )
-        for line in watch.lines()
-    ]
+        for row in rows
+    ]  # fmt: skip
+    return text_table(header, body)
+
+
+def _functional_table(rows: Sequence[AuditRow]) -> str:
+    """One line for each call in the source; it may run in many modules."""
+    lines: dict[tuple[str, tuple[str, ...]], list[AuditRow]] = {}
+    for row in rows:
+        lines.setdefault((row.call, row.where), []).append(row)
+    body = []
+    for (call, where), group in lines.items():
+        count = sum(row.num_calls for row in group)
+        modules = [row.module or _ITSELF for row in group]
+        more = f" and {len(modules) - 1} more" if len(modules) > 1 else ""
+        body.append((
+            _shortened(call, _MAX_TYPE) + (f" x{count}" if count > 1 else ""),
+            _shortened(modules[0], 36 - len(more)) + more,
+            _shortened(", ".join(where), 24),
+        ))  # fmt: skip
+    return text_table(("functional product", "in module", "at"), body)
+
+
+def _reasons(rows: Iterable[AuditRow]) -> Iterator[tuple[list[str], str]]:
+    """The names of the rows, or their calls, by their reasons."""
+    names: dict[str, dict[str, None]] = {}
+    for row in rows:
+        names.setdefault(row.reason, {})[row.call or row.name or _ITSELF] = None
+    return ((list(group), reason) for reason, group in names.items())
+
+
+def _joined(names: Sequence[str]) -> str:
+    """The first names in a sentence, and how many more there are.
+
+    >>> _joined(["a", "b"]), _joined(["a", "b", "c", "d", "e"])
+    ('a and b', 'a, b, c and 2 more')
+    """
+    shown = [_shortened(name, _MAX_NAME) for name in names[:_NAMES_SHOWN]]
+    more = len(names) - len(shown)
+    if more > 1:
+        shown.append(f"{more} more")
+    elif more == 1:
+        shown.append(_shortened(names[-1], _MAX_NAME))
+    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
+
+
+def _shortened(text: str, width: int) -> str:
+    """The text, without its middle if it is longer.
+
+    >>> _shortened("encoder.layers.11.attention.output.dense", 24)
+    'encoder.la...utput.dense'
+    """
+    if len(text) <= width:
+        return text
+    kept = width - 3
+    return f"{text[: kept // 2]}...{text[-(kept - kept // 2) :]}"
+
+
+def _wrapped(note: str) -> list[str]:
+    return textwrap.wrap(
+        note, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 # -- products that no module owns ------------------------------------------------------------------
@@ -210,12 +451,53 @@ PRODUCT_OPERATORS = frozenset({
     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_attention_math", "_native_multi_head_attention",
     "_transformer_encoder_layer_fwd", "_trilinear", "mkldnn_rnn_layer", "_sparse_mm",
-    "_sparse_addmm", "mkldnn_linear", "mkldnn_convolution",
+    "_sparse_addmm", "mkldnn_linear", "mkldnn_convolution", "_grouped_mm", "_scaled_grouped_mm",
+    "flex_attention",
 })  # fmt: skip
+
+_WAYS_OUT = {
+    **dict.fromkeys(
+        ("scaled_dot_product_attention", "flex_attention"),
+        "write both of its products with bitcycle.MatMul, or use nn.MultiheadAttention",
+    ),
+    "multi_head_attention_forward": "use nn.MultiheadAttention",
+    "linear": "call an nn.Linear instead",
+    **{f"conv{t}{d}d": f"call an nn.Conv{t.replace('_t', 'T')}{d}d instead"
+       for t in ("", "_transpose") for d in (1, 2, 3)},
+}  # fmt: skip
+
+
+def _functional_rows(
+    model: nn.Module, candidates: list[Candidate], example_inputs: Any
+) -> list[AuditRow]:
+    model = unwrap(model)
+    watch = CallWatch()
+    with preserved(model), watch_products(model, candidates, watch), torch.no_grad():
+        call_model(model, example_inputs)
+    return [
+        AuditRow(
+            name=f"{module or _ITSELF}: {call}",
+            type="functional",
+            is_converted=False,
+            reason=f"no module owns it; {_way_out(call)}",
+            bits={},
+            module=module,
+            call=call,
+            num_calls=len(found.numbers),
+            where=tuple(found.where),
+        )
+        for (module, call), found in watch.calls.items()
+    ]
+
+
+def _way_out(call: str) -> str:
+    return _WAYS_OUT.get(call.rpartition(".")[2], "write it with bitcycle.MatMul to convert it")
 
 
 class ProductWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records every product that runs outside the `owners`: modules that own their products."""
+
+    supports_higher_order_operators = True  # flex_attention
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -227,7 +509,7 @@ class ProductWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        name = func.overloadpacket.__name__
+        name = getattr(func, "overloadpacket", func).__name__  # flex_attention has no overloads
         result = func(*args, **(kwargs or {}))
         is_owned = any(module in self.owners for module, _ in self.stack)
         if name in PRODUCT_OPERATORS and not is_owned and not self.is_paused:
@@ -241,9 +523,88 @@ class ProductWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def lines(self) -> list[str]:
         """One line per module and operator: 'attention: bmm x2'."""
         return [
-            f"{place or '(the model itself)'}: {operator}" + (f" x{count}" if count > 1 else "")
+            f"{place or _ITSELF}: {operator}" + (f" x{count}" if count > 1 else "")
             for (place, operator), count in self.found.items()
         ]
+
+
+class CallWatch(ProductWatch):  # type: ignore[no-untyped-call]
+    """Records the calls that multiply as the source has them: `@` and not the operators below."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.functions = _FunctionWatch()
+        self.calls: dict[tuple[str, str], _Calls] = {}  # (module name, call)
+
+    def __enter__(self) -> CallWatch:
+        self.functions.__enter__()  # type: ignore[no-untyped-call]
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self.functions.__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def note(self, place: str, name: str, args: tuple[Any, ...], result: Any) -> None:
+        """Record the call that this operator is part of."""
+        frame, function = _calling_frame(), self.functions.current
+        call = name if function is None else _call_name(function, frame)
+        calls = self.calls.setdefault((place, call), _Calls(set(), {}))
+        calls.numbers.add(self.functions.num_calls if function else -1 - len(calls.numbers))
+        if frame is not None:
+            calls.where[f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"] = None
+
+
+@dataclass
+class _Calls:
+    numbers: set[int]  # one call may run many operators
+    where: dict[str, None]  # an ordered set
+
+
+class _FunctionWatch(TorchFunctionMode):
+    """Knows the function of torch that runs now, as it was called from outside of torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.current: Any = None
+        self.num_calls = 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        outer, self.current = self.current, func
+        self.num_calls += 1
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self.current = outer
+
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+
+
+def _calling_frame() -> FrameType | None:
+    """The innermost frame outside of torch and of this file."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file != __file__ and not file.startswith(_TORCH):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _call_name(function: Any, frame: FrameType | None) -> str:
+    """The call as it is written: "@", "F.linear", "torch.bmm" or "Tensor.bmm"."""
+    name = getattr(function, "__name__", "")
+    if frame is not None and name.strip("_") in ("matmul", "rmatmul", "imatmul"):
+        instruction = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+        if instruction.startswith("BINARY"):
+            return "@"
+    for space, prefix in ((F, "F"), (torch, "torch"), (Tensor, "Tensor")):
+        if getattr(space, name, None) is function:
+            return f"{prefix}.{name}"
+    return resolve_name(function) or name or str(function)
 
 
 @contextmanager

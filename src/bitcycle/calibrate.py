@@ -27,11 +27,11 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
 def calibrate(model: nn.Module, batches: Iterable[Any], *, reset: bool = True) -> nn.Module:
     """Run the batches and set each layer's activation range to the mean over them.
 
-    For float checkpoints and averaged weights (SWA, EMA), which have no observed ranges. A batch is
-    a tensor, a list or tuple (input, target, ...) whose first item is used, or a dict of keyword
-    arguments. Runs at the model's current bits, in evaluation mode, without gradients.
-    reset=False continues the running average instead. A NaN or infinity in the data is an error and
-    leaves the ranges unchanged.
+    Use it for float checkpoints and averaged weights (SWA, EMA), which have no observed ranges. A
+    batch is a tensor, a list or tuple (input, target, ...) whose first item is used, or a dict of
+    keyword arguments. The model runs at its current bits, in evaluation mode, without gradients.
+    reset=False continues the running average instead. A NaN or infinity in the data raises an error
+    and leaves the ranges unchanged.
 
     >>> from bitcycle.convert import quantize_model
     >>> model = quantize_model(nn.Linear(2, 1))

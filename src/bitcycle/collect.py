@@ -91,7 +91,7 @@ class Collection:
         self._recorders = recorders
 
     def rows(self) -> list[RoleStatistics]:
-        """One row per layer and role that was quantized, in model order."""
+        """Return one row per layer and quantized role, in model order."""
         return [
             sums.read(layer, role)
             for layer, recorder in self._recorders.items()
@@ -99,7 +99,7 @@ class Collection:
         ]
 
     def __getitem__(self, key: tuple[str, str]) -> RoleStatistics:
-        """The row of a (layer, role); both operands of a MatMul have the role act."""
+        """Return the row of a (layer, role); both operands of a MatMul have the role act."""
         for row in self.rows():
             if (row.layer, row.role) == key:
                 return row
@@ -107,10 +107,10 @@ class Collection:
         raise KeyError(f"nothing was quantized for {key!r}; there is: {known or 'nothing'}")
 
     def gradient_noise(self) -> dict[str, float]:
-        """Norms over all layers of the errors and of their rounding noise.
+        """Return the norms over all layers of the errors and of their rounding noise.
 
-        Errors are the gradients with respect to layer outputs. The keys are those that an adaptive
-        schedule reads; both values are 0 if no error was quantized.
+        Errors are the gradients with respect to layer outputs. An adaptive schedule reads the keys.
+        Both values are 0 if no error was quantized.
         """
         rows = [row for row in self.rows() if row.role == "error"]
         gradient = math.hypot(*(row.signal_norm for row in rows))
@@ -131,10 +131,11 @@ class Collection:
 
 @contextmanager
 def collect(model: nn.Module) -> Iterator[Collection]:
-    """Collect calls, saturation, SQNR and noise norms per layer inside a `with` block.
+    """Collect statistics of quantization per layer and role inside a `with` block.
 
-    Compiled layers run uncompiled inside it. A NaN or infinity in an operand is an error when the
-    block ends.
+    They are the number of calls, saturation, SQNR (signal-to-quantization-noise ratio) and norms.
+    Compiled layers run uncompiled inside the block. A NaN or infinity in an operand raises an error
+    when the block ends.
 
     >>> from bitcycle import quantize_model, set_precision
     >>> model = quantize_model(nn.Linear(4, 2))

@@ -6,11 +6,13 @@ and hooks stay valid. A converted model starts at full precision, bit-identical 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
@@ -68,6 +70,7 @@ def quantize_model(
     kernel: str = "auto",
     max_bits: int | None = None,
     seed: int = 0,
+    verbose: bool = True,
 ) -> nn.Module:
     """Convert every layer that has a quantized version, in place; returns the same model.
 
@@ -81,6 +84,7 @@ def quantize_model(
     kernel: "auto", or the name of one kernel for all layers.
     max_bits: the most bits that layers will take; more is an error.
     seed: of the stochastic rounding.
+    verbose: print to standard error, in one line and on rank 0, how many modules were converted.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> model = quantize_model(model, skip=["2"])
@@ -143,7 +147,27 @@ def quantize_model(
         convert_activation(entry.module, shared)
     disable_fast_paths(model)
     ignore_in_ddp(model)
+    if verbose and _is_first_rank():
+        print(f"bitcycle: {_summarize(candidates)}", file=sys.stderr)
     return model
+
+
+def _summarize(candidates: list[Candidate]) -> str:
+    """How many of these modules are converted, and where to read more."""
+    num_converted = sum(isinstance(c.module, QuantizedLayer) for c in candidates)
+    text = f"{num_converted} of {len(candidates)} modules with products converted"
+    if num_converted < len(candidates):
+        num_left = len(candidates) - num_converted
+        return f"{text}, {num_left} left float32: print(bc.audit(model))"
+    return f"{text} (functional products: bc.audit(model, inputs))"
+
+
+def _is_first_rank() -> bool:
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank() == 0
+    # before init_process_group: as torchrun, Slurm and Lightning's own launcher number processes
+    known = (os.environ.get(name) for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"))
+    return next(filter(None, known), "0") == "0"
 
 
 def _select_embeddings(

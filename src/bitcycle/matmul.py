@@ -13,6 +13,8 @@ from torch import nn
 class MatMul(nn.Module):
     """`torch.matmul(a, b)` of two activations; batch dimensions broadcast.
 
+    Use it in attention instead of `@`, so that `quantize_model` converts the product.
+
     >>> MatMul()(torch.ones(2, 3), torch.ones(3, 4)).shape
     torch.Size([2, 4])
     """

@@ -55,7 +55,7 @@ def saved_bytes(
     *,
     exclude: Iterable[Tensor] = (),
 ) -> SavedBytes:
-    """Run one forward pass at the current bits and add up what its graph keeps alive.
+    """Run one forward pass at the current bits and add up the bytes that its graph keeps.
 
     inputs: a tensor, a tuple of arguments, a dict of keyword arguments, or a function of the model
     that returns the tensor to call backward on, such as a loss. Every storage counts once, with all
@@ -107,11 +107,11 @@ class Saved:
 
 
 def measure_saved(model: nn.Module, example_inputs: Any) -> Saved:
-    """Run one forward pass at the present bits and add up what autograd keeps.
+    """Run one forward pass at the current bits and add up the bytes that autograd keeps.
 
-    Every storage counts once, with all its bytes, also if several views of it are kept. Inputs
-    count; parameters and buffers do not. The model and the random states do not change. The meta
-    device works too.
+    Every storage counts once, with all its bytes, even if several views of it are kept. Inputs
+    count; parameters and buffers do not. The model and the random states do not change. A model on
+    the meta device works too.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> measure_saved(model, torch.ones(16, 4)).by_layer  # the input; ReLU's output, kept twice

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,11 +13,11 @@ from bitcycle.kernels.choice import recorded_kernel
 from bitcycle.native.library import instruction_set
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.patterns import NamedModule, Pattern, check_mapping, last_match, named_modules
-from bitcycle.precision import Precision
+from bitcycle.precision import ROLES, Precision, check_bits
 
 PrecisionLike = Precision | str
 ModelPrecision = Precision | dict[str, Precision]  # of all layers, or by the layer's name
-Assignment = PrecisionLike | Mapping[Pattern, PrecisionLike]
+Assignment = PrecisionLike | int | Mapping[Pattern, PrecisionLike | int]
 
 
 def quantized_layers(model: nn.Module) -> list[tuple[NamedModule, QuantizedLayer]]:
@@ -37,13 +37,16 @@ def quantized_layers(model: nn.Module) -> list[tuple[NamedModule, QuantizedLayer
 def set_precision(model: nn.Module, precision: Assignment) -> None:
     """Set the bits of every converted layer, or of the layers that patterns select.
 
-    Of several patterns that select a layer, the last one counts.
+    precision: a number of bits for every role the quantizer has a rule for, a text ("FW4/BW8",
+    "w4a4e8", "fp32"), a `Precision`, or a dict from patterns to those. Of several patterns that
+    select a layer, the last one counts.
 
     >>> from bitcycle.convert import quantize_model
     >>> model = quantize_model(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)))
     >>> set_precision(model, {"*": "w8a8e8", "1": "w4a4e8"})
     >>> [str(layer.precision) for layer in model]
     ['w8a8e8', 'w4a4e8']
+    >>> set_precision(model, 4)  # weights, activations and errors
     """
     layers = quantized_layers(model)
     for layer, bits in _resolve(layers, precision):
@@ -55,11 +58,11 @@ def _resolve(
 ) -> list[tuple[QuantizedLayer, Precision]]:
     """The bits of each layer; checks all of them before any is written."""
     if not isinstance(precision, Mapping):
-        bits = Precision.parse(precision)
+        bits = _read(precision)
         resolved = [(layer, bits) for _, layer in layers]
     else:
         check_mapping(precision, [entry for entry, _ in layers], "set_precision")
-        parsed = {pattern: Precision.parse(text) for pattern, text in precision.items()}
+        parsed = {pattern: _read(bits) for pattern, bits in precision.items()}
         picked = [(layer, last_match(parsed, entry)) for entry, layer in layers]
         resolved = [(layer, bits) for layer, bits in picked if bits is not None]
     for layer, bits in resolved:
@@ -67,16 +70,51 @@ def _resolve(
     return resolved
 
 
-def get_precision(model: nn.Module) -> ModelPrecision:
-    """The bits of all converted layers, or a dict by layer name if they differ.
+def _read(precision: PrecisionLike | int) -> Precision:
+    """An int gives its bits to every role."""
+    if isinstance(precision, int):
+        check_bits(precision)
+        return Precision(**dict.fromkeys(ROLES, precision))
+    return Precision.parse(precision)
 
-    `set_precision` accepts both.
+
+def get_precision(model: nn.Module) -> ModelPrecision:
+    """The bits in force on all converted layers, or a dict by layer name if they differ.
+
+    A role that no quantizer of the model has a rule for is None (float32), whatever bits it was
+    given: nothing rounds it. A role that some layers have a rule for keeps its bits.
+    `set_precision` accepts both forms, and the model computes the same after
+    `set_precision(model, get_precision(model))`. The bits that a layer was given are its attribute
+    `precision`; the scheduler works with those.
+
+    >>> from bitcycle.convert import quantize_model
+    >>> model = quantize_model(nn.Linear(4, 2), "sbm")  # no rule for weight gradients
+    >>> set_precision(model, "FW8/BW8")
+    >>> print(get_precision(model), model.precision)
+    w8a8e8 w8a8e8g8
     """
     layers = quantized_layers(model)
-    distinct = {layer.precision for _, layer in layers}
-    if len(distinct) == 1:
-        return distinct.pop()
-    return {entry.name: layer.precision for entry, layer in layers}
+    roles = rounded_roles(layer for _, layer in layers)
+    by_name = {entry.name: layer.precision.in_force(roles) for entry, layer in layers}
+    distinct = set(by_name.values())
+    return distinct.pop() if len(distinct) == 1 else by_name
+
+
+def rounded_roles(layers: Iterable[QuantizedLayer]) -> frozenset[str]:
+    """The roles that any of these layers has and its quantizer rounds."""
+    return frozenset(
+        role
+        for layer in layers
+        for role in layer.own_roles
+        if role in layer.settings.quantizer.roles
+    )
+
+
+def bits_in_force(precision: ModelPrecision, roles: Collection[str]) -> ModelPrecision:
+    """`Precision.in_force` of all layers or of each."""
+    if isinstance(precision, Precision):
+        return precision.in_force(roles)
+    return {name: bits.in_force(roles) for name, bits in precision.items()}
 
 
 def describe_bits(precision: ModelPrecision) -> str:
@@ -98,7 +136,7 @@ def at_precision(model: nn.Module, precision: Assignment) -> Iterator[nn.Module]
     >>> model = quantize_model(nn.Linear(4, 2))
     >>> with at_precision(model, "FW4/BW8"):
     ...     print(get_precision(model))
-    w4a4e8g8
+    w4a4e8
     >>> print(get_precision(model))
     fp32
     """

@@ -12,7 +12,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bitcycle.model_precision import ModelPrecision, describe_bits
+from bitcycle.model_precision import (
+    ModelPrecision,
+    bits_in_force,
+    describe_bits,
+    rounded_roles,
+)
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nn.product import LEVELS
 from bitcycle.warnings import BitcycleWarning
@@ -79,6 +84,7 @@ class NonFiniteCheck:
             return
         self.clear()
         precision = precision() if callable(precision) else precision
+        precision = bits_in_force(precision, rounded_roles(self._layers))
         where = describe_nonfinite(self._names, table)
         message = (
             f"NaN or infinity at step {step} in {where}; bits: {describe_bits(precision)}. The "

@@ -14,6 +14,8 @@ from typing import TypeVar
 
 from torch import nn
 
+from bitcycle.registry import suggest
+
 V = TypeVar("V")
 Pattern = str | type[nn.Module]
 _WRAPPERS = {
@@ -123,8 +125,9 @@ def check_patterns(
             )
         if not any(matches(pattern, entry) for entry in (*entries, *also)):
             shown = pattern if isinstance(pattern, str) else pattern.__name__
+            names = [entry.name or "(the model itself)" for entry in entries]
             raise ValueError(
-                f"{what}: pattern {shown!r} matches no layer; layers: {list_names(entries)}"
+                f"{what}: pattern {shown!r} matches no layer; {suggest(shown, names, 'layers')}"
             )
     return patterns
 

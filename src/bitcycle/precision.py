@@ -7,7 +7,7 @@ to the layer's output, which the backward pass multiplies) and the weight gradie
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 ROLES = ("weight", "act", "error", "grad")
@@ -112,6 +112,17 @@ class Precision:
         if unknown:
             raise ValueError(f"unknown role {unknown[0]!r}; roles: {', '.join(ROLES)}")
         return replace(self, **bits)
+
+    def in_force(self, roles: Collection[str]) -> Precision:
+        """The bits that round something, where only `roles` have a rule: None for all others.
+
+        Bits of a role without a rule have no effect, nor have 24 bits or more.
+
+        >>> print(Precision.parse("FW8/BW8").in_force({"weight", "act", "error"}))
+        w8a8e8
+        """
+        rounded = {r: b for r, b in self.items() if r in roles and not is_float(b)}
+        return Precision(**rounded)
 
     @property
     def quantized_roles(self) -> tuple[str, ...]:

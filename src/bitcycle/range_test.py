@@ -1,17 +1,20 @@
-"""The precision range test (CPT, ICLR 2021): the fewest bits at which a model still learns.
+"""The precision range test: the fewest bits at which a model still learns.
 
 `precision_range_test` trains for a number of steps at each bit-width and returns a `RangeTest` with
-the bounds and the `RangeCurve` that they come from.
+the bounds and the curve that they come from. There are two criteria: `relative` compares the bits
+with each other, `paper` is that of CPT (ICLR 2021). `range_curves.py` has their rules.
 """
 
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -19,15 +22,27 @@ from torch import nn
 from bitcycle.model_precision import quantized_layers, set_precision
 from bitcycle.nn.layer import advance_clocks
 from bitcycle.nonfinite import NonFiniteCheck, NonFiniteError
+from bitcycle.ops.noise import hash_ints
 from bitcycle.precision import Precision
+from bitcycle.range_curves import (
+    NOISE,
+    Criterion,
+    PrecisionRun,
+    RangeCurve,
+    RelativeCurve,
+    curve_from_dict,
+)
 from bitcycle.schedules import Bits, Schedule, ScheduleLike, Static, parse_schedule, schedule
 from bitcycle.schedules.base import bits_text, check_range
 from bitcycle.schedules.cycle import DEFAULT_CYCLES
 from bitcycle.snapshot import Snapshot, Stateful
-from bitcycle.tables import text_table
 
 TrainStep = Callable[[], Any]  # one optimizer step; returns anything that float() takes
-NUM_REPORTS = 5  # progress reports per precision
+NUM_REPORTS = 5  # progress reports per precision of the paper's criterion
+WINDOWS = 4  # by default a window is a quarter of the steps per precision
+SHARE = 0.5
+REPEATS = 3  # at most
+MIN_REPEATS = 2  # a spread needs two
 
 
 def precision_range_test(
@@ -38,42 +53,91 @@ def precision_range_test(
     low: int = 2,
     high: int = 8,
     steps_per_precision: int,
-    window: int,
+    window: int | None = None,
+    criterion: Criterion | None = None,
+    metric: Literal["loss", "accuracy"] | None = None,
+    share: float | None = None,
+    repeats: int | None = None,
+    rewind: Callable[[int], object] | None = None,
     chance: float | None = None,
     threshold: float | None = None,
     backward: ScheduleLike = 8,
     reset: bool = False,
     find_upper: bool = False,
     stop_early: bool = False,
-    name: str = "metric",
-    progress: Callable[[RangeProgress], object] | None = None,
+    name: str | None = None,
+    progress: Callable[[object], object] | None = None,
 ) -> RangeTest:
-    """Train for `steps_per_precision` steps at each of low, ..., high bits, and find the bounds.
+    """Train for `steps_per_precision` steps at high, high - 1, ... bits, and find the lower bound.
 
-    gain(b) = mean(last `window` metrics at b bits) - mean(first `window` metrics at b bits);
-    lower bound = the first b with gain(b) > threshold.
+    drop(b) = L0 - mean(last `window` losses at b bits), L0 = mean(first `window` losses at `high`);
+    lower bound = the fewest b with drop(b) >= share x drop(high), at which all higher bits pass.
 
-    train_step: one optimizer step of your own loop, without the PrecisionScheduler; returns a
-    metric for which higher is better (accuracy; -loss). Weights and activations have b bits; the
-    errors, which are the gradients with respect to a layer's output, have `backward` bits. Pass
-    exactly one of `threshold` and `chance`, the accuracy of a random guess: threshold = 2 x chance.
-    Training continues from precision to precision; reset=True starts each from the same state.
-    find_upper: `high` of the result is the fewest bits at which one more adds less than the
-    threshold. stop_early: end the test when a precision passes. A NaN (metric, weights, or a
-    `NonFiniteError`) means that the bits do not pass; the next ones start from the initial state.
+    train_step: one optimizer step of your own loop, without the PrecisionScheduler; returns the
+    training loss, or with metric="accuracy" a number that rises. Weights and activations have b
+    bits; the errors, which are the gradients with respect to a layer's output, have `backward`
+    bits. window: a quarter of the steps by default. share: 0.5 by default.
 
-    Afterwards, also after an error, the model, everything in `restore` and the random generators
-    are restored to the bit; the data that train_step draws is not rewound. If no bits pass, the
-    test raises a `RangeTestError` with the curve. Under torch.distributed every process takes part,
-    and the metric is the mean over them.
+    Every precision starts from the same state: the model, everything in `restore` and the random
+    generators of torch, numpy and Python are restored to the bit. Only what `restore` covers is
+    rewound: other data that train_step draws is not. rewind: a function that rewinds the data; it
+    is called before every precision with the number of the repeat, and with 0 after the test. The
+    test is repeated with other random seeds, twice at least and `repeats` times (3) at most, until
+    no decision is within two standard errors; a repeat tests the bits again that decide. The test
+    ends at the first bits that clearly fail. A loss at `high` bits that does not fall by more than
+    noise is a `RangeTestError`. A NaN (metric, weights, or a `NonFiniteError`) means that the bits
+    fail.
+
+    criterion="paper", which a `threshold` or `chance` implies, is that of CPT: training continues
+    from low to high bits, gain(b) = mean(last window at b bits) - mean(first window at b bits), and
+    the lower bound is the first b with gain(b) > threshold. Its metric rises; metric="loss" negates
+    it. Pass one of `threshold` and `chance`, the accuracy of a random guess: threshold = 2 x
+    chance. reset: start each precision from the same state. find_upper: `high` of the result is the
+    fewest bits at which one more adds less than the threshold. stop_early: end the test when a
+    precision passes. If no bits pass, the test raises a `RangeTestError` with the curve.
+
+    Afterwards, also after an error, everything is restored. Under torch.distributed every process
+    takes part, and the metric is the mean over them.
     """
     error = parse_schedule(backward)
     if not isinstance(error, Static):
         raise ValueError(f"backward ({error}) must be a number of bits or fp32 in a range test")
+    if metric not in (None, "loss", "accuracy"):
+        raise ValueError(
+            f"metric ({metric!r}) must be 'loss', for a number that falls, or 'accuracy', for one "
+            "that rises"
+        )
+    only_paper = {"threshold": threshold, "chance": chance, "reset": reset or None,
+                  "find_upper": find_upper or None, "stop_early": stop_early or None}  # fmt: skip
+    only_relative = {"share": share, "repeats": repeats, "rewind": rewind}
+    criterion = choose_criterion(criterion, only_relative, only_paper)
+    window = max(2, steps_per_precision // WINDOWS) if window is None else window
+
+    def precision_at(bits: int) -> Precision:
+        return Precision(weight=bits, act=bits, error=error.bits, grad=error.bits)
+
+    if criterion == "relative":
+        return run_relative_test(
+            model,
+            train_step,
+            precision_at,
+            restore=restore,
+            bit_range=(low, high),
+            steps_per_precision=steps_per_precision,
+            window=window,
+            share=SHARE if share is None else share,
+            repeats=REPEATS if repeats is None else repeats,
+            backward=error.bits,
+            name=name or metric or "loss",
+            higher_is_better=metric == "accuracy",
+            rewind=rewind,
+            progress=progress,
+        )
+    is_loss = metric == "loss"
     return run_range_test(
         model,
-        train_step,
-        lambda bits: Precision(weight=bits, act=bits, error=error.bits, grad=error.bits),
+        (lambda: -train_step()) if is_loss else train_step,
+        precision_at,
         restore=restore,
         bit_range=(low, high),
         steps_per_precision=steps_per_precision,
@@ -83,9 +147,37 @@ def precision_range_test(
         reset=reset,
         find_upper=find_upper,
         stop_early=stop_early,
-        name=name,
+        name=name or ("-loss" if is_loss else metric or "metric"),
         progress=progress,
     )
+
+
+def choose_criterion(
+    criterion: str | None,
+    only_relative: Mapping[str, object],
+    only_paper: Mapping[str, object],
+    *,
+    prefix: str = "",
+) -> Criterion:
+    """The criterion: as given, else the paper's if one of its own settings is, else relative.
+
+    >>> choose_criterion(None, {"share": None}, {"threshold": 0.2})
+    'paper'
+    """
+    given = [name for name, value in only_paper.items() if value is not None]
+    chosen = criterion or ("paper" if given else "relative")
+    if chosen not in ("relative", "paper"):
+        raise ValueError(f"{prefix}criterion ({chosen!r}) must be 'relative' or 'paper'")
+    others = only_relative if chosen == "paper" else only_paper
+    wrong = [f"{prefix}{name}" for name, value in others.items() if value is not None]
+    if wrong:
+        other = "relative" if chosen == "paper" else "paper"
+        raise ValueError(
+            f"{', '.join(wrong)} {'is a setting' if len(wrong) == 1 else 'are settings'} of the "
+            f"{other} criterion, and the criterion is {chosen}: leave it out, or set "
+            f"{prefix}criterion to {other}"
+        )
+    return "paper" if chosen == "paper" else "relative"
 
 
 def check_threshold(chance: float | None, threshold: float | None) -> float:
@@ -117,6 +209,9 @@ def check_lengths(steps_per_precision: int, window: int) -> None:
         )
 
 
+# -- the paper's criterion ------------------------------------------------------------------------
+
+
 def run_range_test(
     model: nn.Module,
     train_step: TrainStep,
@@ -132,9 +227,9 @@ def run_range_test(
     find_upper: bool = False,
     stop_early: bool = False,
     name: str = "metric",
-    progress: Callable[[RangeProgress], object] | None = None,
+    progress: Callable[[object], object] | None = None,
 ) -> RangeTest:
-    """`precision_range_test` with `precision_at`, the precision of the layers at b forward bits."""
+    """`precision_range_test` by the paper's criterion, with the layers' precision at b bits."""
     low, high = bit_range
     check_range(low, high)
     check_lengths(steps_per_precision, window)
@@ -212,6 +307,137 @@ def _advice(curve: RangeCurve, reset: bool) -> str:
     )
 
 
+# -- relative criterion ---------------------------------------------------------------------------
+
+
+def run_relative_test(
+    model: nn.Module,
+    train_step: TrainStep,
+    precision_at: Callable[[int], Precision | dict[str, Precision]],
+    *,
+    restore: Iterable[Stateful] = (),
+    bit_range: tuple[int, int],
+    steps_per_precision: int,
+    window: int,
+    share: float = SHARE,
+    repeats: int = REPEATS,
+    backward: Bits,
+    name: str = "loss",
+    higher_is_better: bool = False,
+    rewind: Callable[[int], object] | None = None,
+    progress: Callable[[object], object] | None = None,
+) -> RangeTest:
+    """`precision_range_test` by the relative criterion, with the layers' precision at b bits."""
+    low, high = bit_range
+    check_range(low, high)
+    check_lengths(steps_per_precision, window)
+    if repeats < 1:
+        raise ValueError(f"repeats ({repeats}) must be at least 1")
+    trainer = _Trainer(model, train_step, name)
+    start = Snapshot(model, restore)
+    curve = RelativeCurve(
+        runs=(), window=window, share=share, name=name, higher_is_better=higher_is_better
+    )
+
+    def train(repeat: int, bits: int) -> PrecisionRun:
+        start.restore()
+        if repeat > 0:
+            _seed_repeat(repeat)
+        if rewind is not None:
+            rewind(repeat)
+        set_precision(model, precision_at(bits))  # type: ignore[arg-type]
+        metric: list[float] = []
+        for step in range(steps_per_precision):
+            clock, is_last = repeat * steps_per_precision + step, step + 1 == steps_per_precision
+            metric.append(trainer.step(clock, is_last=is_last))
+            if math.isnan(metric[-1]):
+                break
+        return PrecisionRun(repeat, bits, tuple(metric))
+
+    try:
+        for each in range(high, low - 1, -1):  # raises now if a layer cannot have these bits
+            set_precision(model, precision_at(each))  # type: ignore[arg-type]
+        for repeat in range(repeats):
+            if repeat >= MIN_REPEATS and curve.is_decided(low):
+                break
+            bound = curve.lower_bound
+            for bits in range(high, low - 1, -1):
+                if bits == high or _is_needed(curve, bits, bound):
+                    began = time.monotonic()
+                    run = train(repeat, bits)
+                    curve = replace(curve, runs=(*curve.runs, run))
+                    if progress:
+                        progress(RelativeProgress(run, window, name, time.monotonic() - began))
+                    if bits == high and (repeat == 0 or curve.lower_bound is None):
+                        _check_top(curve, steps_per_precision)
+                if curve.decision(bits) == "fails":
+                    break
+    finally:
+        start.restore()
+        if rewind is not None:
+            rewind(0)
+    _check_top(curve, steps_per_precision)
+    bound = curve.lower_bound
+    assert bound is not None  # the most bits pass
+    return RangeTest(
+        low=bound, high=high, curve=curve, backward=backward, reset=True,
+        rewinds_data=rewind is not None,
+    )  # fmt: skip
+
+
+def _is_needed(curve: RelativeCurve, bits: int, bound: int | None) -> bool:
+    """Whether a repeat tests these bits: the lower bound, the bits below it, and what is open.
+
+    curve: with all runs so far. bound: the lower bound before this repeat.
+    """
+    if bits not in curve.precisions or curve.decision(bits) == "open":
+        return True
+    return bound is not None and bits in (bound, bound - 1)
+
+
+def _seed_repeat(repeat: int) -> None:
+    """Seed the generators from their present state and the number of the repeat."""
+    base = int(torch.randint(2**31, ()))
+    seed = hash_ints(base, repeat) % 2**32
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+
+
+def _check_top(curve: RelativeCurve, steps_per_precision: int) -> None:
+    """Raise unless the model learned at the most bits."""
+    high, name = curve.high, curve.name
+    drop, error = curve.drop(high), curve.drop_error(high)
+    if math.isnan(drop):
+        raise RangeTestError(
+            f"training diverges at {high} bits, the most bits of the test: there is nothing to "
+            "compare fewer bits with. Test with more bits or a lower learning rate",
+            curve,
+        )
+    if not curve.is_within_noise:
+        return
+    is_wrong = drop < 0
+    moved = "rose" if curve.higher_is_better != is_wrong else "fell"
+    what = f"the {name} {moved} by {abs(drop):.3g} ± {error:.2g} in {steps_per_precision} steps"
+    if -drop > NOISE * error:
+        other = "loss" if curve.higher_is_better else "accuracy"
+        raise RangeTestError(
+            f"{what} at {high} bits. If train_step returns a number that "
+            f'{"falls" if curve.higher_is_better else "rises"}, pass metric="{other}"; otherwise '
+            "the model does not learn: check the learning rate and the data, or use more steps per "
+            "precision",
+            curve,
+        )
+    raise RangeTestError(
+        f"{what} at {high} bits, which is within noise (two standard errors): there is nothing to "
+        f"compare fewer bits with. Use more steps per precision, such as {4 * steps_per_precision}",
+        curve,
+    )
+
+
+# -- training -------------------------------------------------------------------------------------
+
+
 class _Trainer:
     """Takes steps of the caller's loop and returns NaN where training diverged."""
 
@@ -243,7 +469,7 @@ class _Trainer:
 
     def _number(self, metric: Any) -> float:
         try:
-            return float(metric)
+            return float(metric.detach() if isinstance(metric, torch.Tensor) else metric)
         except (TypeError, ValueError, RuntimeError):
             raise TypeError(
                 f"train_step must return the {self._name} as a number, got {metric!r:.80}"
@@ -277,18 +503,25 @@ class RangeTest:
     """The bounds of a test, and the curve that they come from.
 
     low: the fewest bits that pass. high: the most bits tested, or with `find_upper` the upper
-    bound.
+    bound. reset: whether every precision started from the same state. rewinds_data: whether the
+    test rewound the data too.
     """
 
     low: int
     high: int
-    curve: RangeCurve
+    curve: RelativeCurve | RangeCurve
     backward: Bits
     reset: bool
+    rewinds_data: bool = False
+
+    @property
+    def criterion(self) -> str:
+        """`relative` or `paper`."""
+        return self.curve.criterion
 
     @property
     def threshold(self) -> float:
-        """The gain above which bits pass."""
+        """The gain, or drop of the loss, that bits need to pass."""
         return self.curve.threshold
 
     def schedule(self, name: str = "CR", *, cycles: int = DEFAULT_CYCLES) -> Schedule:
@@ -296,178 +529,45 @@ class RangeTest:
         return schedule(name, low=self.low, high=self.high, cycles=cycles)
 
     def __str__(self) -> str:
-        return f"{self.curve}\n\nlower bound {self.low}, upper bound {self.high}"
+        bounds = f"lower bound {self.low}, upper bound {self.high}"
+        return "\n".join([f"{self.curve}\n", *(f"note: {each}" for each in self.notes), bounds])
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know to judge the bound; one line each."""
+        curve, found = self.curve, []
+        if isinstance(curve, RelativeCurve):
+            near = [str(b) for b in curve.precisions if curve.decision(b) == "open"]
+            if near:
+                found.append(f"{' and '.join(near)} bits are within noise: more repeats would tell")
+            if not self.rewinds_data:
+                found.append("only what `restore` covers was rewound before each precision")
+        return tuple(found)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dict of JSON types."""
         return {
+            "criterion": self.criterion,
             "low": self.low,
             "high": self.high,
             "backward": self.backward,
             "reset": self.reset,
+            "rewinds_data": self.rewinds_data,
             "curve": self.curve.to_dict(),
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RangeTest:
         """Return the test that `to_dict` describes."""
-        curve = RangeCurve.from_dict(data["curve"])
-        return cls(**{**{k: data[k] for k in ("low", "high", "backward", "reset")}, "curve": curve})
-
-
-@dataclass(frozen=True, kw_only=True)
-class RangeCurve:
-    """A metric over training steps at rising bits.
-
-    gain(b) = mean(metric over the last `window` steps at b bits)
-            - mean(metric over the first `window` steps at b bits)
-
-    b passes if gain(b) > threshold. A metric that is not finite is NaN, its bits do not pass, and
-    the test moves on from them at that step.
-
-    >>> curve = RangeCurve(bits=(2, 2, 3, 3), metric=(0.1, 0.1, 0.1, 0.5), window=1, threshold=0.2)
-    >>> curve.steps, curve.gain(3), curve.passes(2), curve.first_passing
-    ((0, 1, 2, 3), 0.4, False, 3)
-    """
-
-    bits: tuple[int, ...]
-    metric: tuple[float, ...]
-    window: int
-    threshold: float
-    name: str = "metric"
-
-    def __post_init__(self) -> None:
-        if len(self.bits) != len(self.metric):
-            raise ValueError(
-                f"a curve needs as many bits ({len(self.bits)}) as metrics ({len(self.metric)})"
-            )
-        if list(self.bits) != sorted(self.bits):
-            raise ValueError("the bits of a curve must not fall: a range test only raises them")
-        if self.window < 1:
-            raise ValueError(f"window ({self.window}) must be at least 1")
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        """0-based training steps of the test."""
-        return tuple(range(len(self.bits)))
-
-    @property
-    def precisions(self) -> tuple[int, ...]:
-        """The bits that were tested, rising."""
-        return tuple(dict.fromkeys(self.bits))
-
-    def metric_at(self, bits: int) -> tuple[float, ...]:
-        """The metric of every step at these bits."""
-        return tuple(m for b, m in zip(self.bits, self.metric, strict=True) if b == bits)
-
-    def start(self, bits: int) -> float:
-        """The mean over the first window at these bits; NaN if any metric was not finite."""
-        return self._mean(self.metric_at(bits)[: self.window], bits)
-
-    def end(self, bits: int) -> float:
-        """The mean over the last window at these bits; NaN if any metric was not finite."""
-        return self._mean(self.metric_at(bits)[-self.window :], bits)
-
-    def _mean(self, values: tuple[float, ...], bits: int) -> float:
-        is_finite = bool(values) and all(math.isfinite(m) for m in self.metric_at(bits))
-        return math.fsum(values) / len(values) if is_finite else math.nan
-
-    def gain(self, bits: int) -> float:
-        """How much training at these bits added to the metric; NaN if it diverged."""
-        return self.end(bits) - self.start(bits)
-
-    def passes(self, bits: int) -> bool:
-        """Whether the model learns at these bits."""
-        return self.gain(bits) > self.threshold
-
-    @property
-    def first_passing(self) -> int | None:
-        """The lower bound: the fewest bits that pass."""
-        return next((b for b in self.precisions if self.passes(b)), None)
-
-    @property
-    def upper_bound(self) -> int | None:
-        """The fewest bits from the lower bound on at which one more adds less than the threshold.
-
-        One more bit adds the rise of `end`, the mean over the last window.
-        """
-        low = self.first_passing
-        if low is None:
-            return None
-        candidates = [b for b in self.precisions if b >= low]
-        for bits, more in zip(candidates, candidates[1:], strict=False):
-            if not self.end(more) - self.end(bits) >= self.threshold:
-                return bits
-        return candidates[-1]
-
-    def window_means(self) -> tuple[float, ...]:
-        """The mean over the last `window` steps at the same bits, or fewer at first, by step.
-
-        >>> RangeCurve(bits=(2, 2, 3), metric=(1.0, 2.0, 4.0), window=2, threshold=1).window_means()
-        (1.0, 1.5, 4.0)
-        """
-        means: list[float] = []
-        for bits in self.precisions:
-            values = self.metric_at(bits)
-            for stop in range(1, len(values) + 1):
-                last = values[max(0, stop - self.window) : stop]
-                is_finite = all(math.isfinite(value) for value in last)
-                means.append(math.fsum(last) / len(last) if is_finite else math.nan)
-        return tuple(means)
-
-    def __str__(self) -> str:
-        rows = [
-            (str(bits), str(len(self.metric_at(bits))), *self._numbers(bits), self._verdict(bits))
-            for bits in self.precisions
-        ]
-        header = ("bits", "steps", "start", "end", "gain", f"gain > {self.threshold:g}")
-        return text_table(header, rows, right=(0, 1, 2, 3, 4))
-
-    def _numbers(self, bits: int) -> tuple[str, ...]:
-        digits = 2 if self.threshold >= 1 else 4
-        values = ((self.start(bits), ""), (self.end(bits), ""), (self.gain(bits), "+"))
-        return tuple("-" if math.isnan(v) else f"{v:{sign}.{digits}f}" for v, sign in values)
-
-    def _verdict(self, bits: int) -> str:
-        if math.isnan(self.gain(bits)):
-            return "no: NaN or infinity"
-        if bits == self.first_passing:
-            return "yes: lower bound"
-        return "yes" if self.passes(bits) else "no"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a dict of JSON types, with None for NaN: the metrics, window means and gains."""
-        return {
-            "name": self.name,
-            "window": self.window,
-            "threshold": self.threshold,
-            "bits": list(self.bits),
-            "steps": list(self.steps),
-            "metric": [_plain(value) for value in self.metric],
-            "window_means": [_plain(value) for value in self.window_means()],
-            "gains": {str(bits): _plain(self.gain(bits)) for bits in self.precisions},
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> RangeCurve:
-        """Return the curve that `to_dict` describes."""
-        return cls(
-            bits=tuple(data["bits"]),
-            metric=tuple(math.nan if value is None else value for value in data["metric"]),
-            window=data["window"],
-            threshold=data["threshold"],
-            name=data["name"],
-        )
-
-
-def _plain(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+        kept = {key: data[key] for key in ("low", "high", "backward", "reset")}
+        rewinds = bool(data.get("rewinds_data", False))  # not in files of 0.1
+        return cls(**kept, rewinds_data=rewinds, curve=curve_from_dict(data["curve"]))
 
 
 class RangeTestError(ArithmeticError):
     """The model learned at none of the tested bits; `curve` has the metrics."""
 
-    def __init__(self, message: str, curve: RangeCurve) -> None:
+    def __init__(self, message: str, curve: RelativeCurve | RangeCurve) -> None:
         super().__init__(message, curve)  # both, since an exception is pickled with its args
         self.curve = curve
 
@@ -477,7 +577,7 @@ class RangeTestError(ArithmeticError):
 
 @dataclass(frozen=True)
 class RangeProgress:
-    """The state of a running test; `str()` is one line, for `progress=print`."""
+    """The state of a test by the paper's criterion; `str()` is one line, for `progress=print`."""
 
     bits: int
     step: int  # steps so far, over all precisions
@@ -492,3 +592,25 @@ class RangeProgress:
             f"range test  {self.bits} bits  step {self.step}/{self.total_steps}  "
             f"{self.name} {value}  at most {self.seconds_left:.0f} s left"
         )
+
+
+@dataclass(frozen=True)
+class RelativeProgress:
+    """One precision of a test by the relative criterion; `str()` is one line."""
+
+    run: PrecisionRun
+    window: int
+    name: str
+    seconds: float
+
+    def __str__(self) -> str:
+        run, last = self.run, self.run.metric[-self.window :]
+        ends = f"{_mean(run.metric[: self.window])} -> {_mean(last)}" if run.is_finite else "NaN"
+        return (
+            f"range test  repeat {run.repeat + 1}  {run.bits} bits  {self.name} {ends}  "
+            f"{len(run.metric)} steps in {self.seconds:.1f} s"
+        )
+
+
+def _mean(values: tuple[float, ...]) -> str:
+    return f"{math.fsum(values) / len(values):.4g}"

@@ -10,26 +10,58 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from os.path import commonprefix
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 F = TypeVar("F")
 
+NUM_SHOWN = 5  # names that an error lists
+LISTINGS = {  # kind -> the command that lists all its names
+    **{kind: f"bitcycle ls {kind}s" for kind in ("schedule", "quantizer", "model", "dataset")},
+    "study": "bitcycle study ls",
+}
+
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> ValueError:
-    """The error for an unknown name, with the known names and the nearest one.
+    """The error for an unknown name: the likely one first, then at most five names.
 
     >>> unknown_name("schedule", "cosin", ["anneal", "cosine"])
-    ValueError("unknown schedule 'cosin'; known: anneal, cosine; did you mean 'cosine'?")
+    ValueError("unknown schedule 'cosin'; did you mean 'cosine'? known: anneal, cosine")
     """
     names = sorted(known)
-    message = f"unknown {kind} {name!r}; known: {', '.join(names) or '(none)'}"
-    lowered = {n.lower(): n for n in names}
-    near = difflib.get_close_matches(str(name).lower(), lowered, n=1)
-    if near:
-        message += f"; did you mean {lowered[near[0]]!r}?"
-    return ValueError(message)
+    listing = f" (all: {LISTINGS[kind]})" if len(names) > NUM_SHOWN and kind in LISTINGS else ""
+    return ValueError(f"unknown {kind} {name!r}; {suggest(name, names)}{listing}")
+
+
+def suggest(name: object, known: Sequence[str], title: str = "known") -> str:
+    """The end of an error for a wrong name: the likely one, then all names or the nearest five.
+
+    >>> suggest("layer2.con1", ["layer2.conv1", "fc"], "layers")
+    "did you mean 'layer2.conv1'? layers: layer2.conv1, fc"
+    """
+    lowered = str(name).lower()
+
+    def distance(candidate: str) -> tuple[float, int]:
+        likeness = difflib.SequenceMatcher(None, candidate.lower(), lowered).ratio()
+        return -likeness, -len(commonprefix([candidate.lower(), lowered]))
+
+    nearest = sorted(known, key=distance)
+    is_near = difflib.get_close_matches(lowered, [n.lower() for n in nearest[:1]])
+    guess = f"did you mean {nearest[0]!r}? " if is_near else ""
+    shown = known if len(known) <= NUM_SHOWN else nearest
+    return f"{guess}{title}: {list_some(shown)}"
+
+
+def list_some(names: Sequence[str]) -> str:
+    """The first five names and the number of the others.
+
+    >>> list_some("abcdefg"), list_some([])
+    ('a, b, c, d, e and 2 more', '(none)')
+    """
+    more = f" and {len(names) - NUM_SHOWN} more" if len(names) > NUM_SHOWN else ""
+    return (", ".join(names[:NUM_SHOWN]) or "(none)") + more
 
 
 class Registry(Generic[T]):

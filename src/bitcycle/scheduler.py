@@ -15,15 +15,15 @@ from typing import Any, Final, Literal
 
 from torch import nn
 
-from bitcycle.model_precision import quantized_layers
+from bitcycle.model_precision import describe_bits, quantized_layers, rounded_roles
 from bitcycle.nn.layer import QuantizedLayer, advance_clocks
 from bitcycle.nonfinite import NonFiniteCheck
 from bitcycle.patterns import NamedModule, Pattern, check_mapping, last_match
 from bitcycle.precision import PARENTS, ROLES, Precision, is_float
-from bitcycle.registry import unknown_name
+from bitcycle.registry import list_some, unknown_name
 from bitcycle.schedules import Adaptive, Bits, Preview, Schedule, ScheduleLike, parse_schedule
 from bitcycle.schedules.adaptive import AdaptiveStates, Metric
-from bitcycle.schedules.base import check_total
+from bitcycle.schedules.base import BACKWARD_BITS, check_total, default_backward
 from bitcycle.warnings import BitcycleWarning
 
 
@@ -46,6 +46,10 @@ class PrecisionScheduler:
     takes a schedule, its text, an int, None (float32), or a dict from layer patterns to those. A
     later pattern overrides an earlier one, and layers that no pattern matches inherit.
 
+    Where backward is not given it is 8 bits on layers whose weights and activations have at most 8,
+    and float32 on layers where both are float32; for other bits it must be given. Forward is
+    float32 where it is not given.
+
     The call of `step` after the last optimizer step keeps the final bits; one more raises.
 
     nonfinite: what `step` does if a NaN or infinity reached a quantized tensor since the last call:
@@ -56,11 +60,13 @@ class PrecisionScheduler:
     >>> model = quantize_model(nn.Linear(4, 2))
     >>> bits = PrecisionScheduler(model, forward="CR:3-8:1", backward=8, total_steps=6)
     >>> print(bits.precision)
-    w3a3e8g8
+    w3a3e8
     >>> for _ in range(6):
     ...     bits.step()
     >>> print(bits.precision, bits.step_count, bits.finished)
-    w8a8e8g8 6 True
+    w8a8e8 6 True
+    >>> PrecisionScheduler(model, forward="CR:3-8:1", total_steps=6)
+    PrecisionScheduler(step 0 of 6: w3a3e8; forward=CR:3-8:1, backward=8 by default)
     """
 
     def __init__(
@@ -88,6 +94,8 @@ class PrecisionScheduler:
         self._layers = [layer for _, layer in layers]
         self._names = [entry.name for entry, _ in layers]
         resolved = resolve_schedules(layers, by_keyword, self.total_steps)
+        self._keywords = _describe_keywords(layers, by_keyword, resolved)
+        self._roles = rounded_roles(self._layers)
         self._groups = list(dict.fromkeys(resolved))  # of layers with the same schedules
         numbers = {schedules: number for number, schedules in enumerate(self._groups)}
         self._group_of = [numbers[schedules] for schedules in resolved]  # by layer
@@ -120,7 +128,10 @@ class PrecisionScheduler:
 
     @property
     def precision(self) -> Precision | dict[str, Precision]:
-        """The bits of this step: one Precision, or a dict by layer if layers differ."""
+        """The bits in force at this step: one Precision, or a dict by layer if layers differ.
+
+        As in `get_precision`, a role that no quantizer of the model has a rule for is None.
+        """
         return self.precision_at(self._step_count)
 
     def precision_at(self, step: int) -> Precision | dict[str, Precision]:
@@ -131,7 +142,8 @@ class PrecisionScheduler:
         return self._by_layer(self._bits_at(step))
 
     def _by_layer(self, bits: list[Precision]) -> Precision | dict[str, Precision]:
-        """The bits of each group of layers -> those of the model."""
+        """The bits of each group of layers -> those in force on the model."""
+        bits = [each.in_force(self._roles) for each in bits]
         if len(set(bits)) == 1:
             return bits[0]
         return {n: bits[group] for n, group in zip(self._names, self._group_of, strict=True)}
@@ -149,7 +161,7 @@ class PrecisionScheduler:
         for role, schedules in zip(ROLES, zip(*self._groups, strict=True), strict=True):
             highs = [schedule.high for schedule in schedules]
             tops[role] = None if None in highs else max(h for h in highs if h is not None)
-        return Precision(**tops)
+        return Precision(**tops).in_force(self._roles)
 
     def history(self) -> list[tuple[int, Precision | dict[str, Precision]]]:
         """(first step, bits) of every segment of equal bits so far."""
@@ -169,13 +181,25 @@ class PrecisionScheduler:
         previews: dict[str, Preview] = {}
         for weight, act, error, grad in self._groups:
             forward, backward = {"weight": weight, "act": act}, {"error": error, "grad": grad}
-            for schedule, roles in _roles_by_schedule(forward):
-                preview = schedule.preview(self.total_steps, backward=error.high)
+            for schedule, roles in self._roles_by_schedule(forward):
+                errors = error.high if "error" in self._roles else None
+                preview = schedule.preview(self.total_steps, backward=errors)
                 previews.setdefault(f"{roles}: {schedule}", preview)
-            for schedule, roles in _roles_by_schedule(backward):
+            for schedule, roles in self._roles_by_schedule(backward):
                 preview = schedule.preview(self.total_steps, forward=weight.high)
                 previews.setdefault(f"{roles}: {schedule}", preview)
         return previews
+
+    def _roles_by_schedule(self, schedules: Mapping[str, Schedule]) -> list[tuple[Schedule, str]]:
+        used = {role: schedule for role, schedule in schedules.items() if role in self._roles}
+        return [
+            (schedule, ", ".join(role for role, other in used.items() if other == schedule))
+            for schedule in dict.fromkeys(used.values())
+        ]
+
+    def __repr__(self) -> str:
+        place = f"step {self._step_count} of {self.total_steps}"
+        return f"{type(self).__name__}({place}: {describe_bits(self.precision)}; {self._keywords})"
 
     # -- stepping -------------------------------------------------------------------------------
 
@@ -188,7 +212,8 @@ class PrecisionScheduler:
     def rounds_errors(self) -> bool:
         """Whether the errors of any layer are rounded at some step."""
         errors = [group[ROLES.index("error")] for group in self._groups]
-        return any(not is_float(schedule.low) for schedule in errors)
+        has_rule = "error" in self._roles
+        return has_rule and any(not is_float(schedule.low) for schedule in errors)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -277,7 +302,12 @@ class PrecisionScheduler:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state, and apply the bits of its step."""
-        step = state.get("step_count")
+        if not isinstance(state, Mapping) or "step_count" not in state:
+            raise ValueError(
+                f"not a PrecisionScheduler state: it has no step_count{_keys_text(state)}; give "
+                "what PrecisionScheduler.state_dict() returned"
+            )
+        step = state["step_count"]
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= self.total_steps:
             raise ValueError(
                 f"step_count must be a whole number from 0 to total_steps ({self.total_steps}), "
@@ -286,9 +316,13 @@ class PrecisionScheduler:
         expected = {"total_steps": self.total_steps, "schedules": self._describe_schedules()}
         for key, own in expected.items():
             if key in state and _in_words(state[key]) != own:
+                way_out = ""
+                is_default = self._keywords.endswith(" by default")
+                if key == "schedules" and is_default and "error=fp32" in str(_in_words(state[key])):
+                    way_out = "; up to 0.1 backward was float32 by default: give backward=None"
                 warnings.warn(
                     f"the saved scheduler had {key} {_in_words(state[key])!r}, this one has "
-                    f"{own!r}: the bits from here on differ from those of the saved run",
+                    f"{own!r}: the bits from here on differ from those of the saved run{way_out}",
                     BitcycleWarning,
                     stacklevel=2,
                 )
@@ -312,6 +346,13 @@ class PrecisionScheduler:
         return words
 
 
+def _keys_text(state: Any) -> str:
+    """`, only last_epoch, base_lrs` for a dict; its type otherwise."""
+    if not isinstance(state, Mapping):
+        return f" (a {type(state).__name__})"
+    return f", only {list_some([str(key) for key in state])}" if state else " (it is empty)"
+
+
 def _in_words(value: Any) -> Any:
     """A dict by layer as one text; anything else unchanged."""
     if not isinstance(value, Mapping):
@@ -327,13 +368,6 @@ def _most_bits(schedule: Schedule, total_steps: int) -> int:
     return max([b or 0 for b in schedule.bit_widths(total_steps) if not is_float(b)] or [0])
 
 
-def _roles_by_schedule(schedules: Mapping[str, Schedule]) -> list[tuple[Schedule, str]]:
-    return [
-        (schedule, ", ".join(role for role, other in schedules.items() if other == schedule))
-        for schedule in dict.fromkeys(schedules.values())
-    ]
-
-
 # -- keywords to schedules -------------------------------------------------------------------------
 
 
@@ -344,6 +378,7 @@ def resolve_schedules(
 ) -> list[RoleSchedules]:
     """The schedule of each role of each layer, from the six keywords of a `PrecisionScheduler`.
 
+    Where backward is not given, `default_backward` chooses it from the layer's forward schedules.
     Raises a ValueError if a keyword has no effect, or if a layer cannot have the bits of some step.
     """
     if all(isinstance(value, _Inherit) for value in by_keyword.values()):
@@ -354,16 +389,71 @@ def resolve_schedules(
     parsed = {keyword: _parse(value, layers, keyword) for keyword, value in by_keyword.items()}
     _check_use(layers, parsed)
     float32 = parse_schedule("fp32")
-    resolved = []
+    resolved: list[RoleSchedules] = []
     for entry, layer in layers:
         own = {role: last_match(parsed[role], entry) for role in ROLES}
-        schedules = tuple(
-            own[role] or last_match(parsed[PARENTS[role]], entry) or float32 for role in ROLES
-        )
+        given = {role: _given(parsed, role, entry) for role in ROLES}
+        weight, act = given["weight"] or float32, given["act"] or float32
+        default = _default_schedule(layer, weight, act, given)
+        schedules = (weight, act, given["error"] or default, given["grad"] or default)
         _check_rules(layer, schedules, {role for role in ROLES if own[role] is not None})
         resolved.append(schedules)
     _check_limits([layer for _, layer in layers], resolved, total_steps)
     return resolved
+
+
+def _default_schedule(
+    layer: QuantizedLayer, weight: Schedule, act: Schedule, given: Mapping[str, Schedule | None]
+) -> Schedule:
+    """The schedule of error and grad on a layer where it is not given."""
+    rules = layer.settings.quantizer.roles
+    try:
+        return parse_schedule(default_backward(weight, act))
+    except ValueError:
+        if any(role in rules and given[role] is None for role in ("error", "grad")):
+            raise
+        return parse_schedule("fp32")  # nothing is rounded there
+
+
+def _describe_keywords(
+    layers: list[tuple[NamedModule, QuantizedLayer]],
+    by_keyword: Mapping[str, RoleSchedule],
+    resolved: list[RoleSchedules],
+) -> str:
+    """The keywords as given, and where backward is not: 'forward=4, backward=8 by default'."""
+    parsed = {keyword: _parse(value, layers, keyword) for keyword, value in by_keyword.items()}
+    words = [
+        f"{keyword}={_in_short(schedules)}" for keyword, schedules in parsed.items() if schedules
+    ]
+    defaults = [
+        str(schedule)
+        for (entry, layer), by_role in zip(layers, resolved, strict=True)
+        for role, schedule in zip(ROLES, by_role, strict=True)
+        if PARENTS[role] == "backward"
+        and role in layer.settings.quantizer.roles
+        and _given(parsed, role, entry) is None
+    ]
+    if defaults:
+        which = "backward=" if not parsed["backward"] else "on other layers "
+        words.append(f"{which}{' / '.join(dict.fromkeys(defaults))} by default")
+    return ", ".join(words)
+
+
+def _in_short(schedules: Mapping[Pattern, Schedule]) -> str:
+    if list(schedules) == ["*"]:
+        return str(schedules["*"])
+    named = [
+        f"{pattern if isinstance(pattern, str) else pattern.__name__}: {schedule}"
+        for pattern, schedule in schedules.items()
+    ]
+    return f"{{{', '.join(named)}}}"
+
+
+def _given(
+    parsed: Mapping[str, Mapping[Pattern, Schedule]], role: str, entry: NamedModule
+) -> Schedule | None:
+    """The schedule of a role on a layer; None if no keyword gives it one."""
+    return last_match(parsed[role], entry) or last_match(parsed[PARENTS[role]], entry)
 
 
 def _parse(
@@ -419,4 +509,11 @@ def _check_limits(
     for layer, own in limited:
         for role, schedule in zip(ROLES, own, strict=True):
             for bits in bits_of[schedule]:
-                layer.check_precision(Precision(**{role: bits}))
+                try:
+                    layer.check_precision(Precision(**{role: bits}))
+                except ValueError as error:
+                    if role not in ("error", "grad"):
+                        raise
+                    raise ValueError(
+                        f"{error} (backward is {BACKWARD_BITS} bits unless it is given)"
+                    ) from None

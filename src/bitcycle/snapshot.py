@@ -62,12 +62,23 @@ class Snapshot:
         self._random = _random_state()
 
     def restore(self) -> None:
-        """Restore everything; the model last, since a scheduler among the others sets its bits."""
-        for other, state in self._others:
-            other.load_state_dict(copy.deepcopy(state))  # an optimizer keeps the tensors
-        for state in self._modules:
-            state.restore()
-        _restore_random_state(self._random)
+        """Restore everything; the model last, since a scheduler among the others sets its bits.
+
+        If some of the others fail to load, the rest is restored before the first error is raised.
+        """
+        errors: list[Exception] = []
+        try:
+            for other, state in self._others:
+                try:
+                    other.load_state_dict(copy.deepcopy(state))  # an optimizer keeps the tensors
+                except Exception as error:
+                    errors.append(error)
+        finally:
+            for state in self._modules:
+                state.restore()
+            _restore_random_state(self._random)
+        if errors:
+            raise errors[0]
 
 
 class _ModuleState:

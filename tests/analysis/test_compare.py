@@ -1,12 +1,21 @@
 """Runs side by side: entries, differences, tables and data."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
+import torch
 
-from bitcycle.analysis.compare import compare_runs, comparison_json, comparison_tables
+from bitcycle.analysis.compare import (
+    compare_runs,
+    comparison_json,
+    comparison_tables,
+    is_bit_equal,
+    largest_difference,
+)
 from bitcycle.study.study import StudyRun
+from bitcycle.train.checkpoint import Checkpoints
 from tests.study.made_up import config, method, result_of, write_run
 
 
@@ -66,12 +75,68 @@ def test_a_run_without_a_line_is_at_step_zero(tmp_path):
     assert (entry.runs[0].step, entry.runs[0].bitops, entry.runs[0].seconds) == (0, None, None)
 
 
-def test_the_same_folder_counts_once_and_a_copy_is_an_error(tmp_path):
+def test_the_same_folder_counts_once(tmp_path):
     folder = written(tmp_path, 8, 0, 90.0)
     assert compare_runs([folder, folder / "." / ""]).groups[0].seeds == (0,)
-    copy = written(tmp_path / "copy", 8, 0, 90.0)
-    with pytest.raises(ValueError, match=r"same settings and seed \(0\): give one of them"):
-        compare_runs([folder, copy])
+
+
+def with_weights(folder, step, **tensors):
+    model = {name: torch.tensor(values) for name, values in tensors.items()}
+    Checkpoints(folder / "checkpoints").save(step, {"model": model, "run": {}})
+    return folder
+
+
+def test_a_repeated_run_is_a_row_of_its_own_and_its_weights_are_compared(tmp_path):
+    folders = [
+        with_weights(written(tmp_path / "a", 8, 0, 90.0), 240, w=[1.0, 2.0], b=[0.5]),
+        with_weights(written(tmp_path / "a", 8, 1, 91.0), 240, w=[3.0, 2.0], b=[0.5]),
+        with_weights(written(tmp_path / "b", 8, 0, 90.0), 240, w=[1.0, 2.0], b=[0.5]),
+        with_weights(written(tmp_path / "b", 8, 1, 91.5), 240, w=[3.0, 2.25], b=[-0.5]),
+    ]
+    compared = compare_runs(folders)
+    assert [(group.name, group.seeds) for group in compared.groups] == [
+        ("run-8 (a)", (0, 1)), ("run-8 (b)", (0, 1)),
+    ]  # fmt: skip
+    assert compared.groups[1].difference.mean == 0.25
+    weights = comparison_tables(compared)[2]
+    assert weights.rows == (
+        ("run-8 (b)", "run-8 (a)", "0", "240", "equal, bit for bit (2 tensors)"),
+        ("run-8 (b)", "run-8 (a)", "1", "240", "differ in 2 of 2 tensors, most in b: by 1"),
+    )
+    stored = json.loads(json.dumps(comparison_json(compared)))["weights"]
+    assert [each["is_equal"] for each in stored] == [True, False]
+    assert stored[1]["largest"] == {"w": 0.25, "b": 1.0}
+
+
+def test_two_runs_of_one_seed_and_two_settings_have_their_weights_compared(tmp_path):
+    one = with_weights(written(tmp_path, 8, 0, 90.0), 240, w=[1.0, 0.0])
+    other = with_weights(written(tmp_path, 4, 0, 90.0), 240, w=[1.0, -0.0])
+    [compared] = compare_runs([one, other]).weights
+    assert str(compared) == "differ in 1 of 1 tensors, most in w: by 0"  # the sign of a zero
+    third = with_weights(written(tmp_path, 3, 0, 90.0), 240, w=[1.0, 0.0])
+    assert compare_runs([one, other, third]).weights == ()
+    seed = with_weights(written(tmp_path, 4, 1, 90.0), 240, w=[1.0, 0.0])
+    assert compare_runs([one, seed]).weights == ()
+
+
+def test_weights_that_cannot_be_compared_say_why(tmp_path):
+    runs = {name: written(tmp_path / name, 8, 0, 90.0) for name in ("a", "b", "c", "d")}
+    with_weights(runs["a"], 240, w=[1.0])
+    with_weights(runs["b"], 120, w=[1.0])
+    with_weights(runs["c"], 240, w=[1.0, 2.0])
+    assert [str(each) for each in compare_runs(runs.values()).weights] == [
+        "not compared: checkpoints of steps 120 and 240",
+        "not compared: the models have other tensors",
+        "not compared: run-8 (d) has no checkpoint",
+    ]
+
+
+def test_equal_bits_are_equal_even_if_they_are_nan():
+    x, nan = torch.tensor([1.0]), torch.tensor([float("nan")])
+    assert is_bit_equal(nan, nan.clone())
+    assert not is_bit_equal(x, nan)
+    assert not is_bit_equal(x, x.double())
+    assert is_bit_equal(torch.tensor(3), torch.tensor(3))
 
 
 def test_equal_names_are_told_apart(tmp_path):
@@ -135,3 +200,8 @@ def test_json_is_unrounded_and_plain(tmp_path):
     assert (cpt["best"]["mean"], cpt["difference"]["mean"]) == (93.0, 1.0)
     assert (cut["values"], cut["final"], cut["state"]) == ([None], None, "not finished")
     assert data["differing"] == {"precision.forward": ["8", "CR:3-8:8", "3"]}
+
+
+def test_thelargest_difference_of_diverged_and_of_empty_tensors_is_no_error():
+    assert math.isnan(largest_difference(torch.tensor([math.nan]), torch.tensor([1.0])))
+    assert largest_difference(torch.empty(0), torch.empty(0, dtype=torch.float64)) == 0.0

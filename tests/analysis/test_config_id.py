@@ -12,6 +12,7 @@ from bitcycle.train.config import (
     EvalConfig,
     OptimizerConfig,
     PrecisionConfig,
+    RangeTestConfig,
     RunConfig,
     TrackingConfig,
 )
@@ -85,3 +86,14 @@ def test_ids_stay_the_same_from_version_to_version():
     """A changed id would train finished studies again: if it must change, say so in the changes."""
     assert config_id(recipe("digits-cpt-3-8-8")) == "99b5c45650"
     assert config_id(recipe("cifar10-resnet8-float32-small")) == "e3afcad365"
+
+
+def test_the_criterion_counts_where_there_is_a_range_test():
+    """Runs of 0.1, which had the paper's only, keep their ids; others need not be run anew."""
+    paper, relative = RangeTestConfig(criterion="paper"), RangeTestConfig()
+    config = replace(tiny(), range_test=paper)
+    assert config_id(config) == config_id(replace(config, range_test=relative))
+    searched = replace(
+        config, precision=PrecisionConfig(forward="CR:auto-8:2", backward=8), range_test=relative
+    )
+    assert config_id(searched) != config_id(replace(searched, range_test=paper))

@@ -6,7 +6,10 @@ import random
 import pytest
 
 from bitcycle.analysis.statistics import (
+    Difference,
     brown_forsythe,
+    num_seeds_for,
+    num_seeds_to_decide,
     paired_difference,
     pareto_front,
     rank_correlation,
@@ -62,6 +65,51 @@ def test_the_paired_difference_is_the_hand_computed_one():
     assert found.p == pytest.approx(0.0742, abs=1e-4)
     assert found.is_beyond_noise is False
     assert paired_difference(by_seed([5.0, 5.1, 5.2]), by_seed([1.0, 1.0, 1.1])).is_beyond_noise
+
+
+def test_the_deviation_of_the_differences_is_read_from_their_interval():
+    found = paired_difference(by_seed([11.0, 22.0, 33.0]), by_seed([10.0, 20.0, 30.0]))
+    assert found.std == pytest.approx(1.0)
+    assert found.is_within(4.5)
+    assert not found.is_within(4.4)
+    alone = paired_difference({0: 1.0}, {0: 0.5})
+    assert alone.std is None
+    assert not alone.is_within(100.0)
+
+
+def test_the_number_of_seeds_is_the_first_whose_interval_is_short_enough():
+    for std, width in ((1.0, 1.0), (0.3, 1.0), (1.0, 100.0), (1.0, 0.2), (2.0, 0.51)):
+        expected = next(
+            n for n in range(2, 999) if stats.t.ppf(0.975, n - 1) * std / n**0.5 <= width
+        )
+        assert num_seeds_for(std, width) == expected
+    assert (
+        num_seeds_for(1.0, 1.0) == 7
+    )  # t(0.975, 5) / sqrt(6) = 1.05, t(0.975, 6) / sqrt(7) = 0.92
+    assert num_seeds_for(1e6, 1.0) == 10_000
+
+
+def test_an_undecided_interval_always_needs_more_seeds_than_it_has():
+    for seed in range(200):
+        n = 2 + seed % 5
+        found = paired_difference(by_seed(normal(seed, 0.5, 1, n)), by_seed([0.0] * n))
+        if not found.is_beyond_noise and not found.is_within(1.0):
+            assert num_seeds_to_decide(found, 1.0) > n
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "n", "margin", "expected"),
+    [
+        # deviation 5.45 sqrt(5) / t(0.975, 4) = 4.389; t(0.975, 5) 4.389 / sqrt(6) = 4.606 > 4.6
+        (4.6, 5.45, 5, 1.0, 7),
+        (5.0, 6.0, 5, 1.0, 7),  # deviation 4.832: 5.07 with 6 seeds, 4.47 with 7
+        (-5.0, 6.0, 5, 1.0, 7),
+        (0.1, 1.5, 3, 1.0, 5),  # deviation 0.604, 0.9 to the margin: 0.961 with 4, 0.750 with 5
+    ],
+)
+def test_the_seeds_to_decide_exclude_0_or_the_margin(mean, half, n, margin, expected):
+    found = Difference(mean=mean, low=mean - half, high=mean + half, p=0.1, n=n)
+    assert num_seeds_to_decide(found, margin) == expected
 
 
 def test_p_and_interval_are_those_of_scipys_paired_t_test():

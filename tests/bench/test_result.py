@@ -52,7 +52,9 @@ def test_the_table_shows_what_was_measured_and_the_notes_the_rest():
     assert "net: nothing to convert" in table
     assert "net: a net" in table
     assert "--quick" not in text
-    assert "--quick: sizes too small" in str(make_result(is_quick=True))
+    quick = str(make_result(is_quick=True, full_sizes={"net": "a large net"}))
+    assert "net: a net\n  instead of a large net\n" in quick
+    assert quick.endswith("its times and ratios say nothing about speed")
 
 
 def test_json_and_back_is_the_same_result():

@@ -15,8 +15,8 @@ SMALL = {"workloads": ("resnet20-w16",), "repeats": 2, "is_quick": True}
 
 def test_a_bad_setting_is_an_error_at_birth():
     for options, message in (
-        ({"workloads": ("resnet",)}, "unknown workload 'resnet'; known: bottleneck, gcn"),
-        ({"kernels": ("int4",)}, "unknown kernel 'int4'.*known: auto, bf16.*native"),
+        ({"workloads": ("resnet",)}, "unknown workload 'resnet'; .*known: resnet"),
+        ({"kernels": ("int4",)}, "unknown kernel 'int4'; .*known: .* more"),
         ({"repeats": 0}, "repeats must be at least 1, got 0"),
         ({"budget": 0.0}, "budget must be more than 0 seconds"),
         ({"bits": ("fp32",)}, "bits 'fp32' are float32"),

@@ -49,7 +49,7 @@ def test_a_step_of_a_cycle_has_the_bits_of_its_width_and_the_top_of_the_cycle():
     step = TrainStep(make_load(), Variant("simulate", CycleBits(3, 8, 8)))
     for width in (8, 3, 5):
         step.set_width(width)
-        assert str(bc.get_precision(step.model)) == f"w{width}a{width}e8g8"
+        assert str(bc.get_precision(step.model)) == f"w{width}a{width}e8"
         step()
         assert step.model[0].tops["weight"] == 8
 

@@ -28,6 +28,15 @@ def test_a_quick_measurement_prints_the_table_and_writes_the_file(tmp_path, caps
     assert "native library" in out
     assert "w7a7e8" in out
     assert f"wrote {target}" in out
+    sizes = out.partition("\nlstm: ")[2].splitlines()
+    assert sizes[:4] == [
+        "2 LSTM layers of 32 units, 100 words, batch 4, 8 steps",
+        "  instead of 2 LSTM layers of 650 units, 10,000 words, batch 20, 35 steps",
+        "transformer-d512: 2 transformer blocks of width 64, 2x32 tokens",
+        "  instead of 2 transformer blocks of width 512, 8x256 tokens",
+    ]
+    assert "--quick ran smaller networks than the benchmark's" in out
+    assert "its times and ratios say nothing about speed" in out
     data = json.loads(target.read_text())
     result = BenchResult.from_dict(data)
     assert len(result.rows) == 2 * 3

@@ -14,12 +14,28 @@ def test_a_model_is_priced_by_stage(capsys):
     out = capsys.readouterr().out
     assert "resnet20: forward CR:3-8:32, backward 8" in out
     assert "convention 'exact': 64,000 steps, 8,192,000 samples" in out
-    assert "relative to static w8a8e8g8" in out
+    assert "relative to static w8a8e8" in out
     for stage in ("conv1", "layer1", "layer2", "layer3", "fc", "all"):
         assert f"\n{stage} " in out
     assert "saving 36." in out
     assert "operand traffic" in out
     assert max(map(len, out.splitlines())) <= 88
+
+
+def test_backward_has_a_default_that_the_output_names(capsys):
+    assert main(["cost", "resnet20", "--forward", "4", "--json"]) == 0
+    default = json.loads(capsys.readouterr().out)
+    assert default.pop("precision") == {"forward": "4", "backward": 8}
+    assert main(["cost", "resnet20", "--forward", "4", "--backward", "8", "--json"]) == 0
+    given = json.loads(capsys.readouterr().out)
+    assert given.pop("precision") == {"forward": "4", "backward": "8"}
+    assert given == default
+    assert main(["cost", "digits", "--forward", "CR:3-8:8"]) == 0  # a base recipe
+    out = capsys.readouterr().out
+    assert "forward CR:3-8:8, backward 8, the default up to 8 bits forward; 64 samples" in out
+    assert "relative to static w8a8e8, the schedules' tops" in out
+    assert main(["cost", "resnet20", "--forward", "16"]) == 2
+    assert "forward has 16 bits: backward is 8 by default up to" in capsys.readouterr().err
 
 
 def test_layers_json_and_conventions(capsys):

@@ -46,6 +46,14 @@ def test_it_prints_the_table_says_what_to_type_next_and_ends_with_the_page(
     assert (tmp_path / "runs" / "demo" / "demo.html").exists()
 
 
+def test_a_file_as_the_folder_is_an_error_before_training(calls, tmp_path, capsys):
+    target = tmp_path / "file"
+    target.write_text("")
+    assert main(["demo", "--output", str(target)]) == 2
+    assert f"--output {target} is a file; give a folder" in capsys.readouterr().err
+    assert calls == []
+
+
 def test_without_matplotlib_there_is_everything_but_picture_and_page(
     calls, tmp_path, monkeypatch, capsys
 ):

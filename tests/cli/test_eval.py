@@ -38,7 +38,7 @@ def test_the_line_says_split_bits_and_step(finished, capsys):
         (["--precision", "lots"], 2, "lots"),
         (["--split", "tset"], 2, "tset"),
         (["--checkpoint", "first"], 2, "first"),
-        (["--data.rot", "x"], 2, "did you mean 'data.root'?"),
+        (["--data.rot", "x"], 2, "did you mean '--data.root'?"),
     ],
 )
 def test_a_bad_value_is_an_error_that_names_it(options, code, part, finished, capsys):

@@ -9,13 +9,35 @@ from bitcycle.cli.main import main
 
 def test_it_says_what_was_written_and_how_it_compares(finished, capsys):
     assert main(["export", str(finished), "--to", "safetensors", "--codes"]) == 0
-    first, metric, outputs = capsys.readouterr().out.splitlines()
+    first, metric, outputs, tolerance = capsys.readouterr().out.splitlines()
     assert first.startswith(f"wrote {finished}/export/model.safetensors: ")
     assert first.endswith("of float32; step 12 at w8a8")
     assert metric.startswith("validation accuracy: run ")
     run, exported = metric.removeprefix("validation accuracy: run ").split(", exported ")
     assert run == exported
-    assert ": within the tolerance of " in outputs
+    assert outputs.startswith("outputs (largest ")
+    assert tolerance.startswith("  within the tolerance of ")
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        (["--to", "safetensors"], "  For integers add --codes"),
+        (["--to", "torch"], "  For integers: --to safetensors --codes"),
+        (["--to", "safetensors", "--precision", "full"],
+         "  For integers export quantized weights: --precision w8a8 --to safetensors --codes"),
+    ],
+)  # fmt: skip
+def test_a_file_larger_than_float32_says_why_and_what_to_do(finished, options, advice, capsys):
+    assert main(["export", str(finished), *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    share = int(lines[0].partition("bytes, ")[2].partition("%")[0])
+    assert share > 100
+    assert lines[1].startswith("  larger than float32: ")
+    assert lines[2] == advice
+    assert max(map(len, lines[1:])) <= 100
+    assert main(["export", str(finished), "--to", "safetensors", "--codes"]) == 0
+    assert "larger than float32" not in capsys.readouterr().out
 
 
 def test_json_has_everything(finished, tmp_path, capsys):
@@ -54,4 +76,4 @@ def test_onnx_says_how_its_grids_are_written(finished, capsys):
     out = capsys.readouterr().out
     assert "weights of 4 bits: explicit Add of the real offset" in out
     assert "inputs of 6 bits: one to one, carried in 8 bits, clipped first" in out
-    assert ": within the tolerance of " in out
+    assert "  within the tolerance of " in out

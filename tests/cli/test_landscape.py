@@ -87,7 +87,9 @@ def test_the_centre_is_what_eval_says(runs, tmp_path, capsys):
         (["--precision", "w99"], "got 99"),
         (["--samples", "few"], "expected a number or all"),
         (["--jobs", "0"], "jobs (0)"),
-        (["--data.rot", "x"], "did you mean 'data.root'?"),
+        (["--quit"], "unknown option '--quit'; --help lists the options of the command"),
+        (["--replac"], "did you mean '--replace'?"),
+        (["--data.rot", "x"], "did you mean '--data.root'?"),
     ],
 )
 def test_a_bad_value_is_an_error_that_names_it(options, part, runs, capsys):

@@ -17,6 +17,21 @@ def _raise(monkeypatch, error):
     monkeypatch.setattr(bitcycle.cli.ls, "run", fail)
 
 
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["trian", "digits"], "argument COMMAND: unknown 'trian'; did you mean 'train'? known: "),
+        (["plan", "x", "--savings", "4%", "--saving", "4%"], "did you mean '--saving'?"),
+        (["schedule", "8", "--zzz"], "unrecognized arguments: --zzz\n"),
+    ],
+)
+def test_a_misspelt_command_or_option_gets_the_likely_one(argv, message, capsys):
+    assert main(argv) == 2
+    error = capsys.readouterr().err.splitlines(keepends=True)[-1]
+    assert message in error
+    assert len(error) < 150  # not all sixteen commands
+
+
 def test_the_version_is_printed(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"bitcycle {VERSION}\n"

@@ -22,12 +22,20 @@ def test_the_schedules_that_meet_the_budget_are_listed(capsys):
 
 def test_the_command_that_is_shown_trains_the_first_schedule(capsys, tmp_path):
     assert main([*DIGITS, "--saving", "0.4", "--limit", "1"]) == 0
-    _, _, command = capsys.readouterr().out.partition("to train the first:\n")
+    _, _, command = capsys.readouterr().out.partition("to train it:\n")
     words = shlex.split(command.replace("\\\n", " "))
     assert words[:3] == ["bitcycle", "train", "digits-cpt-3-8-8"]
     assert main([*words[1:], "--print-config"]) == 0
     first, _ = plan_by_name("digits-cpt-3-8-8", saving=0.4).lines()[0]
     assert f"forward: {first.forward}\n" in capsys.readouterr().out
+
+
+def test_backward_bits_have_the_default_of_the_scheduler(capsys):
+    assert plan_by_name("resnet8", low=3, high=8, saving=0.1).backward == "8"
+    assert plan_by_name("digits", low=3, high=8, saving=0.1).backward == "8"
+    with pytest.raises(ValueError, match="forward has 12 bits: backward is 8 by default up to 8"):
+        plan_by_name("resnet8", low=3, high=12, saving=0.1)
+    assert plan_by_name("resnet8", low=3, high=12, saving=0.1, backward="8").backward == "8"
 
 
 def test_options_reach_the_plan(capsys):
@@ -86,6 +94,8 @@ def test_without_matplotlib_the_extra_is_named_and_nothing_written(tmp_path, mon
         (["--cycles", "2,x"], "expected numbers such as 2,4,8, got '2,x'"),
         (["--picture", "plan.jpg"], "must end in .png"),
         (["--range-test", "nowhere.json"], "there is no file nowhere.json"),
+        (["--high", "50"], "high (50) must be a number of bits from 1 to 32"),
+        (["--runs", "nowhere"], "there is no folder nowhere with runs"),
     ],
 )
 def test_a_bad_value_is_exit_code_2_and_nothing_is_printed_or_written(
@@ -98,3 +108,8 @@ def test_a_bad_value_is_exit_code_2_and_nothing_is_printed_or_written(
     assert captured.out == ""
     assert message in captured.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_studys_name_is_said_to_be_one(capsys):
+    assert main(["plan", "gcn-small", "--saving", "40%"]) == 2
+    assert "gcn-small is a study; give a recipe or a model to plan" in capsys.readouterr().err

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bitcycle.cli.main import main
-from bitcycle.range_test import RangeCurve
+from bitcycle.range_curves import RangeCurve, RelativeCurve
 from bitcycle.train.run_directory import machine
 from tests.cli.runs import write_config
 
@@ -42,7 +42,8 @@ def test_nothing_passed_is_an_error_and_the_files_are_written(tmp_path, capsys):
     data = json.loads((out / "range-test.json").read_text())
     assert data["low"] is None
     assert data["bitops"] > 0
-    assert f"cost:        {data['bitops']:.3g} BitOPs for 24 steps" in shown.out
+    assert "cost:        24 steps (" in shown.out
+    assert f" % of the run's), {data['bitops']:.3g} BitOPs (" in shown.out
     assert (out / "range-test.png").exists()
 
 
@@ -59,6 +60,64 @@ def test_chance_upper_reset_and_stopping_early_are_taken(tmp_path, capsys):
     assert data["curve"]["bits"][-1] == data["low"]
 
 
+def test_by_default_it_is_the_relative_criterion_within_100_columns(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_config(tmp_path, output="runs", steps=240)
+    assert main(["range-test", "tiny.yaml", "--steps-per-precision", "24"]) == 0
+    shown = capsys.readouterr().out
+    folder = tmp_path / "runs" / "tiny-seed0-range-test"
+    data = json.loads((folder / "range-test.json").read_text())
+    curve = RelativeCurve.from_dict(data["curve"])
+    assert (data["plan"]["criterion"], data["low"]) == ("relative", curve.lower_bound)
+    assert str(curve) in shown
+    assert "not needed" in shown
+    cost = data["cost"]
+    assert (cost["steps"], cost["run_steps"]) == (curve.num_steps, 240)
+    assert cost["run_bitops"] > cost["bitops"] > 0
+    assert max(map(len, shown.splitlines())) <= 100
+    assert (folder / "range-test.png").stat().st_size > 10_000
+
+
+def test_a_loss_that_does_not_fall_asks_for_more_steps_and_the_files_are_written(tmp_path, capsys):
+    path = write_config(tmp_path)
+    out = tmp_path / "here"
+    arguments = ["--steps-per-precision", "8", "--optimizer.lr", "1e-9", "--out", str(out)]
+    assert main(["range-test", str(path), *arguments]) == 1
+    shown = capsys.readouterr()
+    assert "within noise (two standard errors)" in shown.err
+    assert "Use more steps per precision, such as 32" in shown.err
+    assert "cost:        8 steps (" in shown.out  # fewer bits were not tried
+    assert json.loads((out / "range-test.json").read_text())["low"] is None
+    assert (out / "range-test.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (["--range_test.criterion", "paper", "--share", "0.7"], "--share is a setting of the rel"),
+        (["--range_test.criterion=relative", "--upper"], "--upper is a setting of the paper"),
+        (["--range_test.criterion=relative", "--criterion", "paper"], "relative contradicts --cri"),
+    ],
+)
+def test_an_override_that_contradicts_an_option_is_refused(options, what, tmp_path, capsys):
+    assert main(["range-test", str(write_config(tmp_path)), *options]) == 2
+    assert what in capsys.readouterr().err
+
+
+def test_options_choose_the_criterion_and_do_not_mix(tmp_path, capsys, monkeypatch):
+    path = write_config(tmp_path)
+    fast = ["--steps-per-precision", "8", "--high", "3", "--quiet", "--out", str(tmp_path / "o")]
+    relative = ["--share", "0.2", "--repeats", "1", "--window", "4"]
+    main(["range-test", str(path), *fast, *relative])
+    plan = json.loads((tmp_path / "o" / "range-test.json").read_text())["plan"]
+    assert (plan["criterion"], plan["share"], plan["repeats"]) == ("relative", 0.2, 1)
+    capsys.readouterr()
+    assert main(["range-test", str(path), *fast, "--share", "0.2", "--threshold", "1"]) == 2
+    assert "--share is a setting of the relative criterion" in capsys.readouterr().err
+    assert main(["range-test", str(path), *fast, "--criterion", "relative", "--upper"]) == 2
+    assert "--upper is a setting of the paper criterion" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -67,6 +126,9 @@ def test_chance_upper_reset_and_stopping_early_are_taken(tmp_path, capsys):
         (["digits-cpt-3-8-8", "--chance", "0"], "chance (0.0) must be greater than 0"),
         (["digits-cpt-3-8-8", "--chance", "1", "--threshold", "1"], "not allowed with"),
         (["digits-cpt-3-8-8", "--low", "9"], "range_test.low (9) must be <= 8"),
+        (["digits-cpt-3-8-8", "--high", "1"], "--low (2) must be <= --high (1)"),
+        (["digits-cpt-3-8-8", "--quit"], "did you mean '--quiet'?"),
+        (["digits-cpt-3-8-8", "--lo", "2"], "did you mean '--low'?"),
         (["digits-cpt-3-8-8", "--steps-per-precision", "3", "--window", "2"], "2 x window"),
         (["digits-cpt-3-8-8", "--upper", "--stop-early"], "drop stop_early"),
         (["digits-cpt-3-8-8", "--optimzer.lr", "1"], "optimizer.lr"),

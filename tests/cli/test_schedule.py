@@ -16,7 +16,8 @@ def test_a_schedule_is_drawn_with_its_numbers(capsys):
     assert max(map(len, out.splitlines())) <= 70
     assert "bits  3: 20.5%  4: 16.4%  5: 13.1%  6: 13.1%  7: 16.4%  8: 20.5%" in out
     assert "mean  5.50 bits, 47 switches, 8 cycles" in out
-    assert "cost  0.633 of static 8 (backward 8)" in out  # CR, 3-8, b = 8 in the cost table
+    # CR, 3-8, b = 8 in the cost table
+    assert "cost  0.633 of static 8 (backward 8, the default up to 8" in out
 
 
 def test_several_schedules_are_drawn_one_under_another(capsys):
@@ -24,6 +25,22 @@ def test_several_schedules_are_drawn_one_under_another(capsys):
     out = capsys.readouterr().out
     assert out.index("8 bits throughout") < out.index("CT:3-8:3")
     assert "use an even number" in " ".join(out.split())
+
+
+def test_backward_bits_follow_the_forward_bits_unless_they_are_given(capsys):
+    assert main(["schedule", "4", "fp32", "stages:8@0.5,fp32", "--width", "200"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  cost")]
+    assert lines == [
+        "  cost  1.000 of static 4 (backward 8, the default up to 8 bits forward)",
+        "  cost  1.000 of static fp32 (backward fp32, the default with float32 forward)",
+        "  cost  not counted: forward has 8 bits to float32: backward is 8 by default up to 8 bits "
+        "forward, and float32 with float32; give backward, such as 8 or fp32",
+    ]
+    assert main(["schedule", "16", "--backward", "8"]) == 0
+    assert "cost  1.000 of static 16 (backward 8)" in capsys.readouterr().out
+    assert main(["schedule", "16", "--json"]) == 0
+    (preview,) = json.loads(capsys.readouterr().out)
+    assert (preview["backward"], preview["relative_cost"]) == ("not given", None)
 
 
 def test_an_output_without_blocks_gets_ascii(monkeypatch):

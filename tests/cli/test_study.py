@@ -68,6 +68,14 @@ def test_threads_follow_the_jobs_until_a_study_has_begun(engines, study, tmp_pat
     assert engines[1][2].started == []
 
 
+def test_quiet_prints_a_line_per_finished_run_and_the_table(engines, study, capsys):
+    assert main(["study", "run", "mine.yaml", "--quiet"]) == 0
+    first, second, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith("[1/2] static seed 0")
+    assert "  accuracy " in second
+    assert any(line.startswith("cycled against static: ") for line in rest)
+
+
 def test_overrides_reach_every_method_and_status_finds_those_runs(engines, study, capsys):
     words = ["--steps", "10", "--seeds", "3", "4", "--optimizer.lr=0.2", "--threads", "2"]
     assert main(["study", "run", "mine.yaml", *words]) == 0
@@ -88,6 +96,7 @@ def test_a_dry_run_prints_and_writes_nothing(engines, study, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "to train: 2 runs" in out
     assert "2 at a time; done: 0" in out
+    assert "power: 1 seed has no interval and can tell nothing from noise" in out
     assert not (tmp_path / "runs").exists()
 
 
@@ -137,10 +146,18 @@ def test_a_table_of_nothing_is_an_error(study, monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["run", "dmo"], "unknown study 'dmo'"),
+        (["run", "dmo"], "unknown study 'dmo'; did you mean 'demo'? known: demo, "),
+        (
+            ["run", "digits-cpt-3-8-8"],
+            "digits-cpt-3-8-8 is a recipe, not a study; train it with bitcycle train digits-cpt",
+        ),
         (["run", "mine.yaml", "--output", "mine.yaml"], "--output mine.yaml is a file; give a"),
+        (["run", "mine.yaml", "--jobs", "0", "--dry-run"], "--jobs (0) must be at least 1"),
+        (["run", "mine.yaml", "--num-seeds", "0"], "--num-seeds (0) must be at least 1"),
+        (["rum", "mine.yaml"], "unknown 'rum'; did you mean 'run'? known: "),
+        (["run", "mine.yaml", "--quite", "x"], "did you mean '--quiet'?"),
         (["run", "mine.yaml", "--seed", "3"], "give --seeds 0 1 2"),
-        (["run", "mine.yaml", "--step", "3"], "did you mean 'steps'"),
+        (["run", "mine.yaml", "--step", "3"], "did you mean '--steps'"),
         (["run", "cifar.yaml"], "dataset 'cifar10' needs its folder"),
         (["run", "mine.yaml", "--engine", "rya"], "unknown engine 'rya'"),
         ([], "the following arguments are required: COMMAND"),

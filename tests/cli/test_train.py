@@ -135,9 +135,45 @@ def refused(argv, capsys, tmp_path, *parts):
 
 
 @pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        (
+            "gcn-small",
+            "gcn-small is a study, not a recipe; run it with bitcycle study run gcn-small",
+        ),
+        ("resnet20", "resnet20 is a model, not a recipe; bitcycle ls recipes resnet20 lists"),
+        (".", ". is a folder without the config.yaml of a run; give a recipe or a YAML file"),
+        ("run", "run is a folder; bitcycle resume run continues the run in it"),
+        ("digits-cpt-3-8-9-x", "unknown recipe 'digits-cpt-3-8-9-x'; nearest: digits-cpt-3-8-8"),
+    ],
+)
+def test_a_name_of_something_else_is_said_to_be_that(what, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("")
+    assert main(["train", what]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_recipe_cannot_be_resumed(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["resume", "digits-cpt-3-8-8"]) == 2
+    message = "is a recipe, not the folder of a run; bitcycle train digits-cpt-3-8-8"
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("override", "parts"),
     [
-        (["--optimizer.lt", "0.1"], ["'--optimizer.lt'", "did you mean 'optimizer.lr'?"]),
+        (["--quite", "x"], ["unknown option '--quite'; did you mean '--quiet'?"]),
+        (["--name", "--print-config"], ["'--name' needs a value, got the option '--print-config'"]),
+        (["--precision.forward", "None"], ["None is no precision; float32 is fp32"]),
+        (["--lr.policy", "cos"], ["expected one of constant, step, cosine, ", "; got 'cos'"]),
+        (["--range_test.criterion", "x"], ["expected one of relative, paper; got 'x'"]),
+        (["--steps", "many"], ["steps", "expected int or null, got 'many'"]),
+        (["--lr", "0.1"], ["'--lr'", "did you mean '--optimizer.lr'?"]),
+        (["--precision.skip", "layer9"], ["layer9", "matches no layer"]),
+        (["--optimizer.lt", "0.1"], ["'--optimizer.lt'", "did you mean '--optimizer.lr'?"]),
         (["--optimizer.lr", "fast"], ["optimizer.lr", "float", "fast"]),
         (["--epochs", "2"], ["exactly one of steps (12) and epochs (2.0)"]),
         (["--precision.forward", "CR:8-3:2"], ["precision.forward", "low (8)", "high (3)"]),

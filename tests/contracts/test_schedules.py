@@ -23,7 +23,9 @@ every_form = pytest.mark.parametrize("form", FORMS)
 def driven(form, **options):
     """A model of one layer and the scheduler that gives it this forward schedule."""
     model = bc.quantize_model(linears(2, 2))
-    return model, bc.PrecisionScheduler(model, forward=form, total_steps=STEPS, **options)
+    return model, bc.PrecisionScheduler(
+        model, forward=form, backward=8, total_steps=STEPS, **options
+    )
 
 
 def tell(scheduler):
@@ -91,5 +93,5 @@ def test_its_notes_are_the_warnings_of_the_scheduler(form):
     notes = bc.parse_schedule(form).notes(STEPS)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        bc.PrecisionScheduler(bc.quantize_model(linears(2, 2)), weight=form, total_steps=STEPS)
+        driven(form)
     assert [str(warning.message) for warning in caught] == notes

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import bitcycle as bc
 from bitcycle.cost import CONVENTIONS, Plan, plan
+from bitcycle.cost.findings import BEHIND, GAIN, GAIN_ELSEWHERE, OPEN, Finding
 from bitcycle.cost.planner import Pricer, list_candidates, parse_saving
 from bitcycle.schedules import parse_schedule
 from bitcycle.schedules.segments import find_segments
@@ -67,13 +68,59 @@ def test_the_numbers_of_a_row_are_those_of_its_preview() -> None:
         assert (row.last, row.ends_at_top) == (preview.last, preview.ends_at_top)
 
 
-def test_exactly_the_candidates_within_the_budget_are_listed_most_expensive_first() -> None:
+def test_exactly_the_candidates_within_the_budget_are_listed_by_results_then_cost() -> None:
     everything, some = make_plan(saving=0.0), make_plan(saving=0.4)
     fitting = [row for row in everything.rows if row.bitops <= 0.6 * everything.upper_bound]
     assert 0 < len(fitting) < len(everything.rows)
     assert list(some.rows) == fitting
-    costs = [row.bitops for row in everything.rows]
-    assert costs == sorted(costs, reverse=True)
+    places = [(row.rank, -row.bitops) for row in everything.rows]
+    assert places == sorted(places)
+    assert {rank for rank, _ in places} == {GAIN, GAIN_ELSEWHERE, OPEN, BEHIND}
+
+
+def test_what_is_shown_behind_comes_last_and_the_recommended_schedule_first() -> None:
+    found = cached_plan(saving=0.4, cycles=(8,))
+    text = found.text(limit=None)
+    ahead, _, behind = text.partition("shown behind by the result at the right:\n")
+    assert "delay@" not in ahead
+    assert "delay@0.375(CR:4-8:8)" in behind
+    assert "(-3.39 to -0.51)  Table 7 [" in behind
+    first, _ = found.lines()[0]
+    assert f"recommended: {first.forward} saves {first.saving:.1%}; " in text
+    words = " ".join(text.split())
+    assert (
+        "No schedule with published gains meets the budget; of those CR:3-8:8 saves the " in words
+    )
+
+
+def test_a_published_gain_at_these_bits_is_recommended_with_its_difference_and_table() -> None:
+    found = cached_plan(saving=0.2, cycles=(8,), metric="accuracy")
+    assert found.rows[0].forward == "CR:3-8:8"
+    assert found.gain_outside is None
+    difference = "+0.20 to +0.91 points against static 8/8 (CPT Table 2"
+    assert found.recommended.endswith(f"%; {difference}, measured with 32 cycles)")
+    long = cached_plan(saving=0.2, cycles=(32,), metric="accuracy")
+    assert long.recommended.endswith(f"%; {difference})")
+    [line] = [line for line in str(found).splitlines() if line.startswith("CR:3-8:8 ")]
+    assert line.endswith("+0.20 to +0.91    Table 2 [1]")
+
+
+def test_when_all_are_behind_the_recommendation_says_so() -> None:
+    found = make_plan(bitops=min(row.bitops for row in make_plan(saving=0.0).rows))
+    assert {row.rank for row in found.rows} == {BEHIND}
+    assert "all within the budget are shown behind, this one by -" in found.recommended
+
+
+def test_own_findings_reorder_the_plan() -> None:
+    own = Finding(
+        stance="for", text="RR:3-8:8 against static 8", source="own runs, n = 3",
+        difference=(0.31, 0.31), against="static 8", num_better=3, num_cells=3, is_own=True,
+    )  # fmt: skip
+    found = make_plan(saving=0.4, cycles=[8], own={"RR:3-8:8": own})
+    assert found.rows[0].forward == "RR:3-8:8"
+    assert found.recommended.endswith("; +0.31 points against static 8 (own runs, n = 3)")
+    [line] = [line for line in str(found).splitlines() if line.startswith("RR:3-8:8 ")]
+    assert line.endswith("+0.31             own runs, n = 3 [1]")
 
 
 def test_a_saving_and_the_same_number_of_bitops_give_the_same_plan() -> None:
@@ -93,12 +140,15 @@ def test_a_saving_is_taken_as_the_decimal_number_that_it_is_written_as() -> None
 
 
 def test_when_nothing_fits_the_cheapest_is_named_with_what_it_saves() -> None:
-    cheapest = make_plan(saving=0.0).rows[-1]
+    cheapest = min(make_plan(saving=0.0).rows, key=lambda row: row.bitops)
     with pytest.raises(
         ValueError, match=r"none of 280 .*90\.0% less than static 8/8.*cheapest, forward 3, "
     ) as error:
         make_plan(saving=0.9)
     assert f"takes {cheapest.bitops:.4g} and saves {cheapest.saving:.1%}" in str(error.value)
+    assert "; save less, lower `low`" in str(error.value)  # fewer steps save the same share
+    with pytest.raises(ValueError, match="; raise the budget, train for fewer steps, lower `low`"):
+        make_plan(bitops=1.0)
 
 
 def test_the_same_question_has_the_same_answer_and_leaves_the_model_alone() -> None:
@@ -148,6 +198,7 @@ def test_a_saving_is_read_from_text() -> None:
 def test_a_text_that_is_no_share_is_an_error() -> None:
     for text, message in (
         ("40", "did you mean 40%?"),
+        ("120%", "below 100%, got '120%'"),
         ("a lot", "such as 40% or 0.4, got 'a lot'"),
         ("", "got ''"),
     ):
@@ -292,22 +343,25 @@ def test_the_table_fits_100_columns_and_says_what_it_compares_with() -> None:
 def test_the_widest_table_fits_too() -> None:
     options = {"low": 10, "high": 16, "backward": "CR:10-16:32", "convention": "followup"}
     text = cached_plan(saving=0.2, **options).text(limit=None)
-    assert "delay@0.375(CR:10-16:8)" in text
+    assert "delay@0.375(CR:10-16:32)" in text
     assert max(map(len, text.splitlines())) <= 100
 
 
 def test_the_numbers_of_cycles_that_cost_the_same_share_a_line() -> None:
     lines = cached_plan().text(limit=None).splitlines()
     [line] = [line for line in lines if line.startswith("RR:3-8")]
-    assert line.split()[:4] == ["RR:3-8:8", "2,", "32", "60.1%"]  # 0.399 of static 8/8
+    assert line.split()[:4] == ["RR:3-8:32", "2,", "8", "60.1%"]  # 0.399 of static 8/8
+    short = cached_plan(total_steps=63_999).text(limit=None)  # cycles would be shorter than CPT's
+    [line] = [line for line in short.splitlines() if line.startswith("RR:3-8")]
+    assert line.split()[:3] == ["RR:3-8:8", "2,", "32"]
 
 
 def test_every_row_is_behind_exactly_one_line_and_lines_keep_the_order() -> None:
     found = cached_plan(saving=0.0, total_steps=240)  # short: the cost depends on the cycles
     lines = found.lines()
     assert sum(1 + len(others) for _, others in lines) == len(found.rows)
-    costs = [row.bitops for row, _ in lines]
-    assert costs == sorted(costs, reverse=True)
+    places = [(row.rank, -row.bitops) for row, _ in lines]
+    assert places == sorted(places)
     by_text = {row.forward: row for row in found.rows}
     for row, others in lines:
         for cycles in others:
@@ -329,9 +383,9 @@ def test_findings_are_numbered_where_they_are_used_and_written_once() -> None:
     text = cached_plan(cycles=(8,)).text(limit=None)
     [line] = [line for line in text.splitlines() if line.startswith("CR:3-8")]
     number = line.split()[-1]
-    assert number.startswith("+")  # for
+    assert number == "[1]"
     words = " ".join(text.split())
-    assert f"{number[1:]} CR at 3-8/8, 32 cycles, against static 8/8: ResNet-74 93.23" in words
+    assert f"{number} CR at 3-8/8, 32 cycles, against static 8/8: ResNet-74 93.23" in words
     assert words.count("[CPT Table 1]") == 1
 
 

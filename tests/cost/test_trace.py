@@ -320,7 +320,7 @@ def test_a_quantized_model_keeps_bits_modes_ranges_and_noise() -> None:
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     gradients = {name: p.grad for name, p in model.named_parameters()}
     count_macs(model, toys.randn(2, 2, 6, 6))
-    assert str(bc.get_precision(model)) == "w4a4e8g8"
+    assert str(bc.get_precision(model)) == "w4a4e8"
     assert model.training
     assert not model.norm.training
     assert all(torch.equal(buffer, buffers[name]) for name, buffer in model.named_buffers())

@@ -30,4 +30,4 @@ def follow_the_page(folder: str) -> list[Any]:
 def test_the_page_runs_in_two_processes_which_agree(tmp_path):
     first, second = run_together(follow_the_page, 2, tmp_path, has_group=False, folder=tmp_path)
     assert first == second
-    assert first[0] == "w8a8e8g8"
+    assert first[0] == "w8a8e8"

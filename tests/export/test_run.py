@@ -130,3 +130,11 @@ def test_both_the_metric_and_the_outputs_must_be_near(exported, mean, expected):
         largest_difference=0.1, mean_difference=mean, tolerance=0.01,
     )  # fmt: skip
     assert check.is_within is expected
+
+
+def test_a_float32_run_has_no_grids_to_export_at(tmp_path):
+    run = trained(tmp_path, precision={"forward": "fp32", "backward": "fp32"})
+    assert "For integers" not in str(export_run(run, to="safetensors"))
+    for options in ({"precision": "w8a8"}, {"codes": True}):
+        with pytest.raises(ValueError, match="trained in float32 and has no grids"):
+            export_run(run, to="safetensors", **options)

@@ -39,10 +39,19 @@ def test_metrics_are_those_of_the_step_that_was_taken():
     run.step()
     metrics = run.metrics()
     assert {name: metrics[name] for name in metrics if name.startswith("bits")} == {
-        "bits/weight": 18, "bits/act": 18, "bits/error": 8, "bits/grad": 8,
+        "bits/weight": 18, "bits/act": 18, "bits/error": 8, "bits/grad": 32,
     }  # fmt: skip
     # 3 samples; 0: 32 MACs x (4 x 4 + 8 x 4); 1: 16 MACs x (32 x 32 + 2 x 8 x 32)
     assert metrics["cost/bitops"] == 3 * (32 * 48 + 16 * 1536)
+
+
+def test_backward_has_the_default_of_the_scheduler():
+    run = PrecisionRun(Settings(forward=4), bc.quantize_model(linears(4, 8, 2)), 4)
+    assert run.metrics() == {"bits/weight": 4, "bits/act": 4, "bits/error": 8, "bits/grad": 32}
+    run = PrecisionRun(Settings(forward=4, backward=None), bc.quantize_model(linears(4, 8, 2)), 4)
+    assert run.metrics()["bits/error"] == 32
+    with pytest.raises(ValueError, match="forward has 16 bits: .*give backward"):
+        PrecisionRun(Settings(forward=16), bc.quantize_model(linears(4, 8, 2)), 4)
 
 
 def test_samples_of_all_micro_batches_and_processes_belong_to_one_step():
@@ -87,7 +96,7 @@ def test_evaluation_started_twice_still_comes_back_to_the_training_bits():
     assert str(bc.get_precision(run._model)) == "fp32"
     run.end_evaluation()
     run.end_evaluation()
-    assert str(bc.get_precision(run._model)) == "w3a3e8g8"
+    assert str(bc.get_precision(run._model)) == "w3a3e8"
 
 
 def test_evaluation_bits_that_a_layer_cannot_take_are_an_error_before_the_first_step():

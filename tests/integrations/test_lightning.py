@@ -81,7 +81,7 @@ def saved(callback: PrecisionCallback) -> dict:
 
 def scheduled(total: int) -> list[str]:
     schedule = bc.parse_schedule("CR:3-5:1")
-    return [f"w{b}a{b}e8g8" for b in (schedule(step, total) for step in range(total))]
+    return [f"w{b}a{b}e8" for b in (schedule(step, total) for step in range(total))]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_validation_runs_at_its_own_bits_and_leaves_training_as_it_is_without(tm
     for module, options in ((plain, {}), (validated, dict(val_dataloaders=loader(4)))):
         run = trainer(tmp_path, PrecisionCallback(**ROLES), max_epochs=2, val_check_interval=2)
         run.fit(module, loader(), **options)
-    assert {bits for kind, bits in validated.seen if kind == "val"} == {"w5a5e8g8"}
+    assert {bits for kind, bits in validated.seen if kind == "val"} == {"w5a5e8"}
     assert bits_of_training(validated) == bits_of_training(plain)
     for name, value in plain.state_dict().items():
         assert torch.equal(value, validated.state_dict()[name]), name
@@ -129,7 +129,7 @@ def test_averaged_weights_are_evaluated_at_the_evaluation_bits(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("asked", "bits"), [("full", "fp32"), ("w4a4", "w4a4"), ("scheduled", "w3a3e8g8")]
+    ("asked", "bits"), [("full", "fp32"), ("w4a4", "w4a4"), ("scheduled", "w3a3e8")]
 )
 def test_evaluation_takes_the_bits_it_was_asked_for(tmp_path, asked, bits):
     module = Module()
@@ -138,7 +138,7 @@ def test_evaluation_takes_the_bits_it_was_asked_for(tmp_path, asked, bits):
     run.fit(module, loader(), loader(4))
     assert next(seen for kind, seen in module.seen if kind == "val") == bits
     run.test(module, loader(4), verbose=False)
-    assert module.seen[-1] == ("val", "w5a5e8g8" if asked == "scheduled" else bits)
+    assert module.seen[-1] == ("val", "w5a5e8" if asked == "scheduled" else bits)
 
 
 def test_summary_and_sanity_check_are_float32_as_no_range_was_seen_yet(tmp_path):
@@ -148,7 +148,7 @@ def test_summary_and_sanity_check_are_float32_as_no_range_was_seen_yet(tmp_path)
     run = trainer(tmp_path, PrecisionCallback(**ROLES), **options)
     run.fit(module, loader(), loader(4))
     assert module.seen[0] == ("val", "fp32")
-    assert module.seen[1] == ("train", "w3a3e8g8")
+    assert module.seen[1] == ("train", "w3a3e8")
 
 
 @pytest.mark.parametrize("accumulate", [2])
@@ -222,7 +222,7 @@ def test_early_stopping_ends_the_run_within_the_schedule(tmp_path):
     stop = EarlyStopping("val_loss", patience=1, min_delta=100)
     trainer(tmp_path, bits, stop, max_epochs=10).fit(module, loader(), loader(4))
     assert (bits.scheduler.step_count, bits.scheduler.total_steps) == (12, 60)
-    assert str(bc.get_precision(module)) == "w5a5e8g8"  # left as it was evaluated
+    assert str(bc.get_precision(module)) == "w5a5e8"  # left as it was evaluated
 
 
 def test_bits_and_cost_reach_the_trainers_logger(tmp_path):
@@ -231,7 +231,7 @@ def test_bits_and_cost_reach_the_trainers_logger(tmp_path):
     trainer(tmp_path, bits, max_epochs=2, logger=logger).fit(module, loader())
     with open(tmp_path / "lightning_logs" / "version_0" / "metrics.csv") as file:
         rows = list(csv.DictReader(file))
-    assert [f"w{float(r['bits/weight']):.0f}a{float(r['bits/act']):.0f}e8g8" for r in rows] == (
+    assert [f"w{float(r['bits/weight']):.0f}a{float(r['bits/act']):.0f}e8" for r in rows] == (
         scheduled(12)
     )
     cost = training_cost(module, randn(4, 4), **ROLES, total_steps=12)
@@ -255,7 +255,7 @@ def test_a_checkpoint_is_evaluated_at_its_evaluation_bits_without_a_fit(tmp_path
     module = Module()
     run = trainer(tmp_path, PrecisionCallback(**ROLES))
     run.validate(module, loader(4), ckpt_path=tmp_path / "last.ckpt", verbose=False)
-    assert module.seen == [("val", "w5a5e8g8")]
+    assert module.seen == [("val", "w5a5e8")]
 
 
 def test_fit_again_continues_with_the_longer_schedule(tmp_path):
@@ -307,7 +307,7 @@ def test_nothing_left_to_train_leaves_the_checkpoint_to_evaluation(tmp_path):
     run = trainer(tmp_path, PrecisionCallback(**ROLES), max_epochs=1)
     run.fit(module, loader(), ckpt_path=tmp_path / "last.ckpt")
     run.test(module, loader(4), verbose=False)
-    assert module.seen == [("val", "w5a5e8g8")]
+    assert module.seen == [("val", "w5a5e8")]
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def bits_of(model: Net, kind: str) -> list[str]:
 
 def scheduled(total: int) -> list[str]:
     schedule = bc.parse_schedule(ROLES["forward"])
-    return [f"w{b}a{b}e8g8" for b in (schedule(step, total) for step in range(total))]
+    return [f"w{b}a{b}e8" for b in (schedule(step, total) for step in range(total))]
 
 
 class StopAt(TrainerCallback):
@@ -97,7 +97,7 @@ def test_the_total_is_the_trainers_and_bits_move_on_optimizer_steps(tmp_path, op
     assert bits_of(model, "train") == expected
 
 
-@pytest.mark.parametrize(("asked", "expected"), [("high", "w5a5e8g8"), ("w4a4", "w4a4")])
+@pytest.mark.parametrize(("asked", "expected"), [("high", "w5a5e8"), ("w4a4", "w4a4")])
 def test_evaluation_has_its_own_bits_and_training_does_not_notice(tmp_path, asked, expected):
     plain, evaluated = Net(), Net()
     for model, precision in ((plain, "scheduled"), (evaluated, asked)):
@@ -231,7 +231,7 @@ def test_bits_and_cost_reach_the_trainers_loggers(tmp_path):
     run.train()
     for lines in (listener.logs, run.state.log_history):
         rows = [line for line in lines if "loss" in line]
-        shown = [f"w{row['bits/weight']:.0f}a{row['bits/act']:.0f}e8g8" for row in rows]
+        shown = [f"w{row['bits/weight']:.0f}a{row['bits/act']:.0f}e8" for row in rows]
         assert shown == scheduled(12)
         inputs = dict(x=randn(4, 4), labels=torch.arange(4) % 3)
         cost = training_cost(model, inputs, **ROLES, total_steps=12)
@@ -288,5 +288,5 @@ def test_a_run_that_was_broken_off_leaves_nothing_to_the_next_on_the_same_model(
     options = dict(eval_strategy="steps", eval_steps=2)
     trainer(tmp_path, model, PrecisionCallback(**ROLES), **options).train()
     assert bits_of(model, "train") == scheduled(12)
-    assert set(bits_of(model, "val")[1:]) == {"w5a5e8g8"}
+    assert set(bits_of(model, "val")[1:]) == {"w5a5e8"}
     assert not model._forward_pre_hooks

@@ -61,10 +61,10 @@ def test_a_kernel_states_how_far_it_may_be_off() -> None:
 
 
 def test_an_unknown_kernel_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"unknown kernel 'simulat'; known: .*simulate.*did you"):
+    with pytest.raises(ValueError, match=r"unknown kernel 'simulat'; did you mean 'simulate'"):
         make_kernel("simulat")
     for name in ("native/fp16/native", "native//native", "/"):
-        with pytest.raises(ValueError, match=r"unknown kernel '.*'; known: bf16, dequantize"):
+        with pytest.raises(ValueError, match=r"unknown kernel '.*'; .*known: "):
             make_kernel(name)
 
 

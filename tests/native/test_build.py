@@ -106,7 +106,8 @@ import bitcycle as bc
 from bitcycle.native import library
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    model = bc.quantize_model(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)))
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    bc.quantize_model(model, verbose=False)
     bc.set_precision(model, "FW4/BW8")
     model(torch.randn(4, 8)).sum().backward()
     model(torch.randn(4, 8)).sum().backward()

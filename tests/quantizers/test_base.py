@@ -46,7 +46,7 @@ def test_a_quantizer_is_made_from_its_name_or_taken_as_it_is() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"unknown quantizer 'smb'; known: .*sbm.*did you mean"):
+    with pytest.raises(ValueError, match=r"unknown quantizer 'smb'; did you mean 'sbm'"):
         make_quantizer("smb")
 
 

@@ -164,7 +164,7 @@ def test_ranges_are_shared_between_processes_when_asked(monkeypatch: pytest.Monk
 
 def test_wrong_options_are_refused_with_the_choices() -> None:
     for options, message in (
-        ({"zero": "intger"}, "unknown SBM zero 'intger'; known: integer, real; did you mean"),
+        ({"zero": "intger"}, "unknown SBM zero 'intger'; did you mean 'integer'"),
         ({"error_rounding": "up"}, "unknown SBM error_rounding 'up'; known: nearest, stochastic"),
         ({"floor": -1e-8}, r"SBM floor \(-1e-08\) must be 0 or a small positive step"),
         ({"floor": float("nan")}, "must be 0 or a small positive step"),

@@ -113,9 +113,9 @@ def test_every_layer_is_quantized_and_batchnorms_follow_ranges_unless_declined()
 def test_wrong_options_are_refused() -> None:
     for options, message in (
         ({"weight_range": "row"}, "unknown SBMFull weight_range 'row'; known: channel, tensor"),
-        ({"norm": "rang"}, "unknown SBMFull norm 'rang'; known: batch, range; did you mean"),
+        ({"norm": "rang"}, "unknown SBMFull norm 'rang'; did you mean 'range'"),
         ({"error_rounding": "up"}, "unknown SBMFull error_rounding 'up'"),
-        ({"first_last": "float"}, "unknown SBMFull first_last 'float'; known: float32, quantized"),
+        ({"first_last": "float"}, "unknown SBMFull first_last 'float'; did you mean 'float32'"),
         ({"grad_weight_error": 24}, "must be None .float32. or bits from 1 to 23"),
         ({"grad_weight_error": "16"}, "must be None .float32. or bits from 1 to 23"),
     ):

@@ -10,7 +10,7 @@ from typing import Any
 
 from bitcycle.cost import Cost, LayerCost
 from bitcycle.landscape.result import Landscape
-from bitcycle.range_test import RangeCurve
+from bitcycle.range_curves import RangeCurve
 from bitcycle.study.demo import DemoResult
 from bitcycle.study.results import write_failures
 from bitcycle.study.study import Method, Study, StudyRun

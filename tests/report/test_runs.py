@@ -75,9 +75,9 @@ def test_a_file_without_an_object_is_nothing(tmp_path):
 
 def test_roles_with_one_schedule_stand_together_and_patterns_are_named(made):
     method = with_precision(made, forward="CR:3-8:4", backward=8, grad=None)
-    assert method.schedules() == {
-        "CR:3-8:4": ["weight", "act"], "8": ["error"], "fp32": ["grad"],
-    }  # fmt: skip
+    assert method.schedules() == {"CR:3-8:4": ["weight", "act"], "8": ["error"]}  # sbm: no grad
+    full = with_precision(made, forward="CR:3-8:4", backward=8, grad=None, quantizer="wageubn")
+    assert full.schedules()["fp32"] == ["grad"]
     layered = with_precision(made, forward={"fc1": 4, "*": "CR:3-8:4"}, backward=8)
     assert layered.schedules()["4"] == ["weight of fc1", "act of fc1"]
 

@@ -116,7 +116,11 @@ def test_an_error_in_a_text_points_at_the_character():
     for text, at, reason in (
         ("pfq", 3, "expected ':'"),
         ("pfq:3", 0, "at least two bits"),
-        ("pfq:3,8:windw=4", 8, "unknown setting 'windw'; known: alpha, eps, window; did you mean"),
+        (
+            "pfq:3,8:windw=4",
+            8,
+            "unknown setting 'windw'; did you mean 'window'? known: alpha, eps, window",
+        ),
         ("pfq:3,8:window", 14, "expected '='"),
         ("pfq:3,8:window=", 15, "expected the value of window"),
         ("pfq:3,8:window=4:window=5", 17, "window is set twice"),

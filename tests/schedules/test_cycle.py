@@ -299,9 +299,9 @@ def test_a_name_stands_for_a_cycle():
     )
 
 
-def test_an_unknown_name_lists_the_ten():
+def test_an_unknown_name_lists_five_of_the_ten():
     for name in ("CV", "anneal", "", None, 3):
-        with pytest.raises(ValueError, match="unknown named schedule .*CR, CT, ER, ET-H"):
+        with pytest.raises(ValueError, match="unknown named schedule .* and 5 more"):
             schedule(name, low=3, high=8)
 
 

@@ -78,13 +78,15 @@ def test_a_schedule_an_int_and_none_are_accepted():
     assert parse_schedule(None) == Static(None)
 
 
-def test_anything_else_is_a_value_error_with_the_forms():
+def test_anything_else_is_a_value_error_with_an_example():
     for value in (0, 33, 3.5, True, [], {"type": "static"}, b"8"):
-        with pytest.raises(ValueError, match=r"whole number from 1 to 32, got .*CR:3-8:32"):
+        with pytest.raises(
+            ValueError, match=r"fp32 or a whole number from 1 to 32, got .*CR:3-8:32"
+        ):
             parse_schedule(value)
 
 
-def test_an_error_points_at_the_character_and_lists_the_forms():
+def test_an_error_points_at_the_character_and_shows_a_form_of_that_schedule():
     for text, at, reason in (
         ("", 0, "expected a schedule"),
         ("CR:3-8:x", 7, "expected the number of cycles"),
@@ -118,9 +120,25 @@ def test_an_error_points_at_the_character_and_lists_the_forms():
         offset = max(0, at - 36)  # a long text is shown from 36 characters before
         assert caret.index("^") == 4 + at - offset
         assert shown[4:] == text[offset : offset + 72]
-        assert forms.startswith("forms: ")
-        assert "CR:3-8:32" in forms
-        assert "seq(CR:3-8:8@0.8, fp32)" in forms
+        assert forms.startswith("a valid form: ")
+        parse_schedule(forms.removeprefix("a valid form: ").partition(" (all")[0])
+        assert "bitcycle ls schedules" in first + forms
+        assert len(forms) < 100
+        assert "None" not in first
+
+
+def test_the_form_in_an_error_is_of_the_innermost_schedule():
+    for text, form in (
+        ("CR:3-8:x", "CR:3-8:32"),
+        ("RT-V:3", "RT-V:3-8:32"),
+        ("ramp:3-8@x", "ramp:3-8@0.5"),
+        ("seq(CR:3-8:x, fp32)", "CR:3-8:32"),
+        ("seq(CR:3-8:8@x, fp32)", "seq(CR:3-8:8@0.8, fp32)"),
+        ("40", "8"),
+    ):
+        with pytest.raises(ValueError, match="cannot read a schedule") as caught:
+            parse_schedule(text)
+        assert f"a valid form: {form} (" in str(caught.value)
 
 
 PIECES = [

@@ -47,8 +47,8 @@ def test_it_compares_four_methods_that_differ_in_nothing_but_bits():
     plain = [replace(c, name="x", precision=first.precision) for c in configs.values()]
     assert all(config == plain[0] for config in plain)
     assert first.threads == 1  # the same results with any number of jobs
-    bits = {label: (c.precision.forward, c.precision.backward) for label, c in configs.items()}
-    assert {label: tuple(map(str, pair)) for label, pair in bits.items()} == {
+    texts = {label: config.precision.schedule_texts() for label, config in configs.items()}
+    assert {label: (str(t["forward"]), str(t["backward"])) for label, t in texts.items()} == {
         "float32": ("fp32", "fp32"),
         "static 8/8": ("8", "8"),
         "CPT 3-8/8": ("CR:3-8:8", "8"),
@@ -86,7 +86,7 @@ def test_the_answer_is_of_cost_and_accuracy_and_says_what_one_seed_can_tell(fini
     share = 100 * rows["CPT 3-8/8"].relative_cost
     text = " ".join(str(result).split())
     assert f"CPT 3-8/8 against static 8/8: {share:.0f} % of the cost, accuracy" in text
-    assert "(n = 1, no interval): one seed cannot tell" in text
+    assert "(n = 1, no interval): cannot tell: needs at least 3 seeds" in text
 
 
 def test_progress_is_said_run_by_run(finished):

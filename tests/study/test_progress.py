@@ -83,8 +83,18 @@ def test_now_and_then_the_runs_at_work_are_shown(said, runs, monkeypatch):
     ]
 
 
-def test_quiet_is_quiet_and_lines_are_for_pipes(capsys):
-    assert type(make_watcher("quiet")) is Watcher
+def test_quiet_prints_the_runs_that_have_ended_and_nothing_else(runs, capsys):
+    before, todo = runs
+    with make_watcher("quiet") as watcher:
+        watcher.begin(before, todo, num_jobs=2)
+        watcher.update(todo[:1])
+        watcher.busy(todo[0])
+        assert capsys.readouterr().out == ""
+        watcher.failed(todo[1], "ValueError: no")
+    assert capsys.readouterr().out == "[3/4] 4 seed 1  FAILED: ValueError: no\n"
+
+
+def test_lines_are_for_pipes(capsys):
     assert type(make_watcher("lines")) is Lines
     assert type(make_watcher("auto")) is Lines  # pytest's output is no terminal
     assert type(make_watcher("bar")) is Live

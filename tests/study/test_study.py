@@ -45,7 +45,7 @@ def test_a_method_keeps_its_folder_when_others_are_added_and_gets_another_when_c
         ({"seeds": ()}, "at least one, each once"),
         ({"seeds": (1, 1)}, "at least one, each once"),
         ({"methods": (Method(label="8", config=tiny()),) * 2}, "two methods of one name: 8"),
-        ({"baseline": "9"}, "'9' of study 'tiny' is none of its methods: 4, 8"),
+        ({"baseline": "9"}, "'9' of study 'tiny' is none of its methods; methods: 4, 8"),
     ],
 )
 def test_a_study_that_cannot_be_is_an_error(changes, message):
@@ -86,7 +86,7 @@ def test_what_depends_on_each_methods_own_value_is_read_for_each():
 
 
 def test_a_mistake_in_an_override_is_an_error():
-    with pytest.raises(ValueError, match="unknown option '--step'; did you mean 'steps'"):
+    with pytest.raises(ValueError, match="unknown option '--step'; did you mean '--steps'"):
         override_all(CONFIGS, ["--step", "3"])
     with pytest.raises(ValueError, match="steps"):
         override_all(CONFIGS, ["--steps", "many"])

@@ -28,6 +28,7 @@ def test_a_file_with_everything_in_it(tmp_path):
 name: cycles
 description: How many cycles?
 baseline: static
+margin: 0.5
 seeds: [4, 5]
 base: digits-static-8-8
 group: digits
@@ -41,7 +42,7 @@ notes: [the last layer stays float32]
     )
     found = read_study_file(path)
     assert (found.name, found.description) == ("cycles", "How many cycles?")
-    assert (found.seeds, found.baseline) == ((4, 5), "static")
+    assert (found.seeds, found.baseline, found.margin) == ((4, 5), "static", 0.5)
     assert found.notes == ("the last layer stays float32",)
     by_key = configs(found)
     assert list(by_key) == ["digits: static", "digits: two", "digits: float"]
@@ -92,7 +93,7 @@ def test_seeds_are_a_number_or_a_list(given, seeds):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"metods": {}}, "unknown key 'metods'; known: .*did you mean 'methods'"),
+        ({"metods": {}}, "unknown key 'metods'; did you mean 'methods'"),
         ({"name": None}, "needs a name"),
         ({"methods": None}, r"needs methods .* or a grid"),
         ({"methods": ["a"]}, "methods must be a mapping"),
@@ -106,9 +107,16 @@ def test_seeds_are_a_number_or_a_list(given, seeds):
         ({"grid": {"steps": 3}}, "grid.steps must be a list"),
         ({"grid": {1: [3]}}, "a key of grid must be text, got 1"),
         ({"notes": 3}, "notes must be text, got 3"),
-        ({"methods": {"a": {"optimizer": 3}}}, "optimizer of method 'a' must be a mapping, got 3"),
+        (
+            {"methods": {"a": {"optimizer": 3}}},
+            "key 'optimizer' in method 'a' is a group of keys.*mean 'optimizer.name'",
+        ),
         ({"seeds": 0}, r"seeds \(0\) must be a number of seeds or a list"),
-        ({"baseline": "c"}, "baseline 'c' of study 'x' is none of its methods: a, b"),
+        ({"methods": {"a": {"lr": 0.1}}}, "key 'lr' in method 'a' .*did you mean 'optimizer.lr'"),
+        ({"base": {}}, "method 'a': give exactly one of steps"),
+        ({"margin": "much"}, "margin .'much'. must be a number in units of the metric"),
+        ({"margin": -1}, "margin .-1.0. of study 'x' must be more than 0"),
+        ({"baseline": "c"}, "baseline 'c' of study 'x' is none of its methods; methods: a, b"),
         ({"baseline": 8}, "baseline must be text, got 8; put quotes around it"),
     ],
 )

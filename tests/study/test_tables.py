@@ -1,6 +1,7 @@
 """The tables of a study: in the paper's shape, of the statistics, as Markdown, LaTeX and CSV."""
 
 import csv
+import io
 
 import pytest
 
@@ -57,6 +58,21 @@ def test_three_files_are_written_and_nothing_else(tmp_path):
     assert csv.count("\n") == 3
     assert latex.count(r"\begin{table}") == latex.count(r"\end{table}") == 5
     assert r"CPT\_3-8 & 93.0 $\pm$ 2.0" in latex
+
+
+def test_a_cell_that_a_spreadsheet_would_execute_begins_with_a_quote():
+    hostile = '=HYPERLINK("http://x")'
+    result = study_result(
+        [
+            (method(hostile, 8), {0: 90.0, 1: 91.0}, 2e12),
+            (method("@low", 3), {0: 89.0, 1: 90.5}, 1e12),
+        ],
+        baseline=hostile,
+    )
+    base, low = csv.DictReader(to_csv(result).splitlines())
+    assert base["method"] == low["baseline"] == f"'{hostile}"
+    assert low["method"] == "'@low"
+    assert low["difference"] == "-0.75"
 
 
 def test_one_line_per_method_with_unrounded_numbers():
@@ -214,3 +230,18 @@ def test_many_lengths_are_a_range():
         for n in (10, 20, 30, 40)
     ]
     assert ", 10 to 40 steps, " in caption(study_result(entries, seeds=(0,)))
+
+
+@pytest.mark.parametrize("cell", ["\n=1", "-1_000", "+inf", "-nan", "-1\n", "-\u0661"])
+def test_a_csv_cell_that_is_no_plain_number_is_quoted(cell):
+    entries = [(method(cell, 8), {0: 1.0}, 1.0)]
+    text = to_csv(study_result(entries, seeds=(0,)))
+    [line] = csv.DictReader(io.StringIO(text, newline=""))
+    assert line["method"] == f"'{cell}"
+
+
+@pytest.mark.parametrize("cell", ["-0.5", "+3", "-.5e-3", "-2."])
+def test_a_csv_cell_that_is_a_number_stays_one(cell):
+    text = to_csv(study_result([(method(cell, 8), {0: 1.0}, 1.0)], seeds=(0,)))
+    [line] = csv.DictReader(io.StringIO(text, newline=""))
+    assert line["method"] == cell

@@ -1,15 +1,16 @@
 """Gathering runs and measurements, restoring them from their files, making pages."""
 
 import json
+import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bitcycle.analysis.config_id import config_id
-from bitcycle.analysis.statistics import Difference
 from bitcycle.landscape import Landscape
-from bitcycle.range_test import RangeCurve
+from bitcycle.range_curves import PrecisionRun, RangeCurve, RelativeCurve
 from bitcycle.study.results import read_study
 from bitcycle.study.runner import run_study
 from bitcycle.study.study import StudyOptions
@@ -20,20 +21,15 @@ from tests.study.made_up import method, study_result
 from tests.study.small_studies import Here, tiny
 from tools.results.__main__ import main
 from tools.results.commands import portable
-from tools.results.comparison import (
-    compare,
-    compare_at_cost,
-    distinct,
-    one_per_network,
-    overall_answer,
-    summarize_comparisons,
-)
-from tools.results.folder import add, fill, gather_files, render
+from tools.results.comparison import compare, compare_at_cost, distinct, one_per_network
+from tools.results.folder import PARTS, add, fill, gather_files, read_studies, render
 from tools.results.page import picture, table, to_json
+from tools.results.sentences import accuracy_line, overall_sentences, study_sentence
 from tools.results.study_data import StudyData, from_settings, gather, restore, to_settings
 from tools.results.study_page import study_page
 
 MACHINE = {"bitcycle": "0.1.0", "torch": "2.13.0", "processor": "AMD EPYC", "device": "cpu"}
+RESULTS = Path(__file__).parents[2] / "results"
 MADE = {"machine": MACHINE, "threads": 1, "seconds": 75.25}
 
 
@@ -172,11 +168,100 @@ def test_a_run_of_another_length_or_quantizer_is_no_partner():
     assert compare(study) == []
 
 
-def test_only_a_short_interval_is_a_match():
-    wide = {0: 89.0, 1: 93.0, 2: 91.5}
-    for values, word in ((ALIKE, "matched"), (wide, "did not differ"), (WORSE, "was worse")):
-        study = study_of((method("static 8"), BASE, 100.0), (method("c", "CR:3-8:8"), values, 60.0))
-        assert word in summarize_comparisons(compare(study))
+# t(0.975, 2) = 4.303. Worse: -2, -1.9, -2.1, half of the interval 4.303 * 0.1 / sqrt(3) = 0.25.
+# Alike: 0.1, -0.1, 0, so 0.25 again. Better: 2, 1.9, 2.1.
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (WORSE, "with c lost 2.00 points of accuracy compared to static 8 (n = 3, 95 % interval "
+                "1.75 to 2.25) and used 40 % fewer bit operations."),
+        ({0: 92.0, 1: 92.9, 2: 94.1}, "with c gained 2.00 points of accuracy compared to static 8 "
+                "(n = 3, 95 % interval 1.75 to 2.25) and used 40 % fewer bit operations."),
+        (ALIKE, "with c ended within noise of static 8 (n = 3, 95 % interval within ±0.25 points) "
+                "and used 40 % fewer bit operations."),
+        ({0: 89.0}, "ended at accuracy 89.00 % with c and 90.00 % with static 8, which one seed "
+                "cannot tell from noise, and used 40 % fewer bit operations."),
+        ({0: 89.0, 1: 90.0, 2: 91.0}, "ended at accuracy 90.00 % with c and 91.00 % with static 8, "
+                "which 3 seeds without spread cannot tell from noise, and used 40 % fewer bit "
+                "operations."),
+        ({0: 89.0, 1: math.nan, 2: 91.0}, "trained for 240 steps diverged with c."),
+    ],
+)  # fmt: skip
+def test_a_sentence_claims_what_n_and_the_interval_carry(values, words):
+    study = study_of((method("static 8"), BASE, 100.0), (method("c", "CR:3-8:8"), values, 60.0))
+    assert study_sentence(study).endswith(f" {words}")
+
+
+def cases(*values):
+    """A study of ranges of bits, each with these values."""
+    entries = [(method("static 8"), BASE, 100.0)]
+    for k, own in enumerate(values):
+        entries.append((method(f"{k + 2}-8", f"CR:{k + 2}-8:8"), own, 60.0))
+    return study_of(*entries, name="fig6-small")
+
+
+def test_several_cases_are_counted_and_the_one_beyond_noise_is_named():
+    study = cases(ALIKE, WORSE, ALIKE)
+    assert (
+        "within noise of static 8 with 2 of 3 ranges of bits (n = 3) and lost 2.00 points of "
+        "accuracy with 3-8 (95 % interval 1.75 to 2.25) and used"
+    ) in study_sentence(study)
+    assert study_page(study).columns.endswith(
+        " exclude differences of more than 0.25 points. Corrected for 3 comparisons (Holm), the "
+        "difference beyond noise stays."
+    )
+
+
+def test_a_difference_that_goes_when_corrected_is_said_to():
+    # -1, -0.5, -0.6: mean -0.7, half of the interval 4.303 * 0.2646 / sqrt(3) = 0.66, p = 0.044
+    said = study_sentence(cases(ALIKE, ALIKE, {0: 89.0, 1: 90.5, 2: 91.4}))
+    assert said.endswith(
+        "lost 0.70 points of accuracy with 4-8 (95 % interval 0.04 to 1.36), which is within noise "
+        "when corrected for 3 comparisons."
+    )
+
+
+def test_runs_without_an_interval_and_runs_that_diverged_are_counted():
+    said = study_sentence(cases(ALIKE, {0: 89.0}, {**ALIKE, 2: math.nan}, {**ALIKE, 1: math.inf}))
+    assert "with 1 of 4 ranges of bits (n = 1 to 3), ended without an interval in 1 and " in said
+    assert said.endswith(" diverged in 2.")
+
+
+def test_two_networks_that_end_differently_have_a_clause_each():
+    changes = {"task": "language", "model": ModelConfig(name="lstm_lm"),
+               "data": DataConfig(name="wikitext-2")}  # fmt: skip
+    entries = []
+    for group, values in (("LSTM, WikiText-2", ALIKE), ("Transformer, WikiText-2", WORSE)):
+        made = {"changes": changes, "group": group}
+        higher = {seed: 2 * BASE[seed] - value for seed, value in values.items()}
+        entries += [(method("static 8", **made), BASE, 100.0),
+                    (method("c", "CR:3-8:8", **made), higher, 60.0)]  # fmt: skip
+    assert study_sentence(study_of(*entries)) == (
+        "On WikiText-2 an LSTM trained for 240 steps with c ended within noise of static 8 (n = 3, "
+        "95 % interval within ±0.25 in perplexity), while a Transformer trained for 240 steps with "
+        "c ended with a perplexity 2.00 higher (95 % interval 1.75 to 2.25) and used 40 % fewer "
+        "bit operations."
+    )
+
+
+def test_the_readme_has_the_worst_of_cpt_and_how_much_longer_the_published_runs_are():
+    study = study_of(
+        (method("static 8"), BASE, 100.0),
+        (method("a", "CR:3-8:8"), WORSE, 60.0),  # -2
+        (method("b", "CR:4-8:8"), {0: 87.0, 1: 88.1, 2: 88.9}, 80.0),  # -3
+        (method("late", "delay@0.4(CR:4-8:8)"), {0: 86.0, 1: 87.1, 2: 87.9}, 80.0),  # not CPT's
+    )
+    keys = [row.method.key for row in study.result.methods]
+    cells = {
+        keys[1]: {"group": "ResNet-74, CIFAR-100", "training": "64,000 steps of 128"},
+        keys[2]: {"group": "LSTM, PTB", "training": "40 epochs of 20"},
+    }
+    cells = {key: {"value": 1.0, **cell} for key, cell in cells.items()}
+    said = accuracy_line([replace(study, published=cells)])
+    assert "a network on these data lost 3.00 points (95 % interval 2.75 to 3.25, n = 3)." in said
+    # 64,000 / 240 = 266
+    assert said.endswith("CPT's gains on CIFAR-100 come from runs at least 200 times as long.")
+    assert accuracy_line([]).startswith("- **Accuracy.** No finished study")
 
 
 def test_lower_perplexity_is_better():
@@ -216,14 +301,18 @@ def test_the_details_list_the_cheaper_static_bits_of_any_study():
     assert any("| c | static 4 |" in part for part in study_page(own).details)
 
 
-def test_a_bound_of_zero_counts_and_a_missing_p_is_not_significant():
-    study = study_of((method("static 8"), BASE, 100.0), (method("c", "CR:3-8:8"), WORSE, 60.0))
-    [each] = compare(study)
-    unsure = replace(each, difference=Difference(mean=1.0, low=0.0, high=2.0, p=0.05, n=3))
-    untested = replace(each, difference=Difference(mean=-1.0, low=-2.0, high=-0.5, p=None, n=3))
-    answer = overall_answer([unsure, untested])
-    assert "1 of 2 intervals" in answer
-    assert "0 better and 0 worse remain" in answer
+def test_the_first_paragraph_counts_the_comparisons_that_stay_when_corrected():
+    study = study_of(
+        (method("static 8"), BASE, 100.0),
+        (method("a", "CR:3-8:8"), WORSE, 60.0),
+        (method("b", "CR:4-8:8"), ALIKE, 80.0),
+    )
+    said = overall_sentences([study])
+    assert "trained for 240 steps with a cyclic schedule" in said
+    assert "used 20 % to 40 % fewer bit operations" in said
+    assert "Of 2 comparisons 0 ended better, 1 within noise and 1 worse (n = 3)" in said
+    assert "0 better and 1 worse stay" in said  # p = 0.0008 of 2
+    assert "come from longer runs." in said  # nothing published
 
 
 # -- measurements -------------------------------------------------------------------------------
@@ -259,13 +348,13 @@ def bench_file(**changes):
                 "layers": {"a": [f"{kernel}/bf16/{kernel}", "asked for"]}, **changes}  # fmt: skip
 
     rows = [
-        row("float32", [0.010, 0.011, 0.012, 0.013], bits="", layers={}),
+        row("float32", [0.010, 0.0101, 0.0102, 0.013], bits="", layers={}),
         row("bf16-autocast", [0.5], bits="", layers={}, is_once=True),
         row("simulate", [0.030, 0.031, 0.032, 0.033]),
         row("auto", [0.0105, 0.012, 0.012, 0.013]),
         row("auto", [0.005, 0.006, 0.006, 0.006], bits="w4a4e8"),
         row("auto", [0.008, 0.009, 0.009, 0.009], bits="3-8/8", by_width={"3": 0.007, "8": 0.01}),
-        row("auto", [], base=None, bits="w2a2e8"),
+        row("torchao", [], base=None, bits="", notes=["lstm: torchao not timed: no such module"]),
     ]
     processor = {
         "name": "EPYC",
@@ -281,24 +370,49 @@ def bench_file(**changes):
             **changes}  # fmt: skip
 
 
-def older_bench_file():
-    """As files were before there was a row for a cycle."""
-    new = bench_file()
-    rows = [
-        {k: v for k, v in row.items() if k != "by_width"}
-        for row in new["rows"]
-        if row["kernel"] in ("float32", "simulate")
-    ]
-    processor = {k: v for k, v in new["processor"].items() if k != "instruction_set"}
-    gone = ("kernels", "bits", "keeps_freed_memory")
-    return {k: v for k, v in new.items() if k not in gone} | {"rows": rows, "processor": processor}
-
-
 def write_files(folder, *contents):
     paths = [folder / f"{k}.json" for k in range(len(contents))]
     for path, content in zip(paths, contents, strict=True):
         path.write_text(json.dumps(content))
     return [str(path) for path in paths]
+
+
+def relative_file(seed=0, end=2.5, noise=0.0):
+    """8 bits fall from 4 to 2, 3 bits to `end` -+ noise, 2 bits to 3.5."""
+    ends = {8: (2.0, 2.0), 3: (end - noise, end + noise), 2: (3.5, 3.5)}
+    runs = [PrecisionRun(0, bits, (4.0, 4.0, *last)) for bits, last in ends.items()]
+    curve = RelativeCurve(runs=tuple(runs), window=2)
+    plan = {"criterion": "relative", "low": 2, "high": 8, "steps_per_precision": 4, "window": 2,
+            "share": 0.5, "repeats": 1, "threshold": None, "metric": "loss",
+            "reset": True}  # fmt: skip
+    cost = {"steps": 12, "bitops": 600, "run_steps": 1200, "run_bitops": 120_000}
+    return {**range_file(seed), "plan": plan, "cost": cost, "curve": curve.to_dict()}
+
+
+def test_both_criteria_of_a_network_share_a_row(tmp_path):
+    """Shares of the drop of 2: 0.75 and 0.65 at 3 bits, 0.25 at 2."""
+    to = tmp_path / "out"
+    files = [range_file(0), relative_file(0), relative_file(1, end=2.7)]
+    assert main(["gather", *write_files(tmp_path, *files), "--to", str(to)]) == 0
+    page = (to / "range-tests.md").read_text()
+    row = next(
+        line for line in page.splitlines() if line.startswith("| small ResNet-8 on digits |")
+    )
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[1:] == ["3", "0.70 (0.65 to 0.75)", "0.25", "2", "3", "1"]
+    assert "**Of 1 network the range test found a lower bound of 3 bits for 1.**" in page
+    assert "| 12 | 1,200 | 1.0 % | 0.5 % |" in page
+    assert "--share 0.5 --repeats 1" in page
+    assert "--threshold 20" in page
+
+
+def test_a_bound_within_noise_says_so_in_the_table(tmp_path):
+    """2.9 -+ 0.9 has a standard error of 0.9 and is 0.1 from 3, half of the drop."""
+    to = tmp_path / "out"
+    files = [relative_file(0), relative_file(1, end=2.9, noise=0.9)]
+    assert main(["gather", *write_files(tmp_path, *files), "--to", str(to)]) == 0
+    page = (to / "range-tests.md").read_text()
+    assert "| small ResNet-8 on digits | 3, within noise | 0.65 (0.55 to 0.75) |" in page
 
 
 def test_range_tests_are_added_to_earlier_ones(tmp_path):
@@ -318,7 +432,10 @@ def test_landscapes_compare_methods_over_seeds(tmp_path):
     files += [landscape_file("cyclic", seed, 2.0 + seed / 5) for seed in range(3)]
     add(tmp_path, gather_files([tmp_path / p for p in write_files(tmp_path, *files)]))
     page = render(tmp_path)["landscapes.md"]
-    assert "cyclic ended in a minimum that is wider" in page
+    assert re.search(
+        r"the loss rose [\d.]+ less with me/cyclic than with me/static \(95 % interval [\d.]+ less "
+        r"to [\d.]+ less, n = 3\), a wider minimum\.", page,
+    )  # fmt: skip
     rises = [Landscape.from_dict(file).sharpness.rises[-1] for file in files]
     assert f"{sum(rises[3:]) / 3 - sum(rises[:3]) / 3:+.2f} (" in page
     assert "/home" not in page
@@ -338,18 +455,23 @@ def test_speed_is_shown_against_bits_and_judged_by_times_that_keep_apart(tmp_pat
     lines = speed_lines(tmp_path, bench_file())
     table = [line for line in lines if line.startswith("| ")]
     assert table == [
+        "| network | float32, ms | 8/8 | 3-8/8 | 4/8 | torchao |",
+        "| --- | ---: | ---: | ---: | ---: | --- |",
+        "| lstm | 10.0 | ≈ 1.05 | **0.80** | **0.50** | error |",
         "| forward/backward bits | lstm |",
-        "| --- | ---: |",
+        "| --- | --- |",
         "| float32, ms | 10.0 |",
         "| bf16-autocast | 50.00 (once) |",
         "| simulate 8/8 | 3.00 |",
         "| auto 8/8 | ≈ 1.05 |",
         "| auto 4/8 | **0.50** |",
         "| auto 3-8/8 | **0.80** |",
+        "| torchao | error |",
     ]
+    assert "- lstm: torchao not timed: no such module" in lines
     assert lines[4] == (
-        "**On EPYC (AVX2, 1 threads) a training step takes, of float32's time, 1.05 at 8 bits, "
-        "0.80 over a CPT cycle from 3 to 8, 0.50 at 4.**"
+        "**On an EPYC with AVX2 (1 thread) a training step at 8/8 took, of float32's time, 1.05 "
+        "(lstm).**"
     )
     assert "bitcycle bench --threads 1 --repeats 4 --workload lstm --json speed.json" in lines
     stored = json.loads((tmp_path / "data" / "speed.json").read_text())
@@ -357,11 +479,11 @@ def test_speed_is_shown_against_bits_and_judged_by_times_that_keep_apart(tmp_pat
     assert any("native library avx2, freed memory kept" in line for line in lines)
 
 
-def test_an_older_file_of_speed_is_still_shown(tmp_path):
-    lines = speed_lines(tmp_path, older_bench_file())
-    assert "| simulate 8/8 | 3.00 |" in lines
-    assert "1 of 1 quantized variants of a training step take longer" in lines[4]
-    assert any("--kernels simulate --bits w8a8e8" in line for line in lines)
+def test_times_within_five_percent_of_float32_are_within_noise(tmp_path):
+    content = bench_file()
+    content["rows"][3]["seconds"] = [0.0107, 0.0108, 0.0109, 0.011]
+    content["rows"][4]["seconds"] = [0.0096, 0.0097, 0.0098, 0.0099]
+    assert "| lstm | 10.0 | 1.07 | **0.80** | ≈ 0.96 | error |" in speed_lines(tmp_path, content)
 
 
 def test_a_document_gets_the_speed_at_three_bits(tmp_path):
@@ -371,6 +493,24 @@ def test_a_document_gets_the_speed_at_three_bits(tmp_path):
     assert "| network | float32, ms | 8/8 | 3-8/8 | 4/8 |" in text
     assert "| lstm | 10.0 | ≈ 1.05 | **0.80** | **0.50** |" in text
     assert "[All bits](./speed.md)" in text
+
+
+def test_the_lines_of_the_readme_and_the_comparison_have_their_numbers(tmp_path, trained):
+    speed_lines(tmp_path, bench_file())
+    add(tmp_path, gather(trained, StudyOptions()))
+    document = tmp_path / "README.md"
+    parts = {name: fill(f"<!-- made: {name} -->\n<!-- end -->", tmp_path, document).split("\n")
+             for name in ("saves", "accuracy", "others")}  # fmt: skip
+    assert parts["saves"][1].startswith("- **Cost.** CPT needs ")
+    assert parts["saves"][1].endswith("took, of float32's time, 1.05 (lstm).")
+    assert parts["accuracy"][1].startswith(
+        "- **Accuracy.** Our runs are short. Of 1 comparison of cyclic with static bits "
+    )
+    assert "| bitcycle 8/8 | ≈ 1.05 |" in parts["others"]
+    assert "| torchao | error |" in parts["others"]
+    for name in ("saves", "accuracy"):
+        assert len(parts[name]) == 3
+        assert len(PARTS[name](read_studies(RESULTS), RESULTS, "").split()) <= 75
 
 
 def test_files_of_no_kind_or_of_several_are_refused(tmp_path, capsys):
@@ -386,10 +526,10 @@ def test_files_of_no_kind_or_of_several_are_refused(tmp_path, capsys):
 def test_a_made_part_must_have_a_known_name_and_an_end(tmp_path, trained):
     add(tmp_path, gather(trained, StudyOptions()))
     document = tmp_path / "README.md"
-    text = "a\n<!-- made: answer -->\nold\n<!-- end -->\nb\n"
+    text = "a\n<!-- made: accuracy -->\nold\n<!-- end -->\nb\n"
     assert "old" not in fill(text, tmp_path, document)
     with pytest.raises(ValueError, match="no part 'nothing'"):
-        fill(text.replace("answer", "nothing"), tmp_path, document)
+        fill(text.replace("accuracy", "nothing"), tmp_path, document)
     with pytest.raises(ValueError, match="end"):
         fill(text.replace("<!-- end -->", ""), tmp_path, document)
 

@@ -107,7 +107,7 @@ def metrics_of(directory: Path) -> list[dict[str, Any]]:
 def traces(directory: Path) -> dict[str, Any]:
     """All that two equal runs have in common: result, metrics, and every byte of the final state.
 
-    Left out are the seconds it took.
+    Left out are the seconds it took and where it was written.
     """
     result = json.loads((directory / "result.json").read_text(encoding="utf-8"))
     del result["seconds"]
@@ -117,6 +117,8 @@ def traces(directory: Path) -> dict[str, Any]:
     for file in [*last.iterdir(), *(checkpoints / "best").glob("model.*")]:
         if file.name == "run.json":
             state["run"] = {**json.loads(file.read_text(encoding="utf-8")), "seconds": None}
+        elif file.name == "config.json":
+            state["config"] = {**json.loads(file.read_text(encoding="utf-8")), "output": None}
         elif file.name != "manifest.json":
             state[f"{file.parent.name}/{file.name}"] = file.read_bytes()
     return {"result": result, "metrics": metrics_of(directory), **state}

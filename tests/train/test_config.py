@@ -15,6 +15,7 @@ from bitcycle.train.config import (
     TrackingConfig,
     steps_of,
 )
+from bitcycle.train.config_file import override
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,9 @@ from bitcycle.train.config import (
         (RangeTestConfig, {"low": 0}, r"range_test\.low"),
         (RangeTestConfig, {"low": None}, r"range_test\.low must be a number of bits"),
         (RangeTestConfig, {"steps_per_precision": 0}, r"range_test\.steps_per_precision \(0\)"),
+        (RangeTestConfig, {"criterion": "best"}, r"range_test\.criterion 'best'"),
+        (RangeTestConfig, {"share": 1.5}, r"range_test\.share \(1\.5\)"),
+        (RangeTestConfig, {"repeats": 0}, r"range_test\.repeats \(0\)"),
         (RangeTestConfig, {"window": -1}, r"range_test\.window \(-1\)"),
         (RangeTestConfig, {"threshold": float("nan")}, r"range_test\.threshold \(nan\)"),
         (EvalConfig, {"precision": "hihg"}, r"eval\.precision is high, scheduled, full or bits"),
@@ -106,7 +110,7 @@ def test_a_time_is_a_number_of_steps_or_a_fraction_of_the_run(time, total, steps
         ({"forward": {"fc1": "fp32"}}, True),
         ({"forward": 8}, False),
         ({"backward": 8}, False),
-        ({"weight": "CR:3-8:2"}, False),
+        ({"weight": "CR:3-8:2", "backward": "fp32"}, False),
         ({"forward": {"fc1": 8}}, False),
     ],
 )
@@ -114,9 +118,48 @@ def test_only_a_run_without_any_bits_stays_unconverted(settings, is_float):
     assert PrecisionConfig(**settings).is_float is is_float
 
 
+@pytest.mark.parametrize(
+    ("settings", "backward"),
+    [
+        ({}, "fp32"),
+        ({"forward": 4}, 8),
+        ({"forward": "CR:auto-8:2"}, 8),
+        ({"forward": {"*": 8, "fc1": "fp32"}}, {"*": 8, "fc1": "fp32"}),
+        ({"weight": 4, "act": 8}, 8),
+        ({"forward": 16, "error": 8}, "fp32"),  # sbm has no rule for grad
+        ({"forward": 4, "backward": "fp32"}, "fp32"),
+        ({"forward": 16, "backward": 16}, 16),
+    ],
+)
+def test_backward_has_the_default_of_the_scheduler(settings, backward):
+    precision = PrecisionConfig(**settings)
+    assert precision.schedule_texts()["backward"] == backward
+    assert precision.with_backward().backward == backward
+
+
+@pytest.mark.parametrize("settings", [{"forward": 16}, {"weight": 4}, {"weight": {"fc1": 4}}])
+def test_bits_without_a_default_for_backward_need_it(settings):
+    message = "precision.backward is not given: .*give backward, such as 8 or fp32"
+    with pytest.raises(ValueError, match=message):
+        PrecisionConfig(**settings)
+
+
+def test_error_and_grad_together_need_no_backward():
+    texts = PrecisionConfig(forward=16, error=8, grad=8, quantizer="wageubn").schedule_texts()
+    assert texts == {"forward": 16, "error": 8, "grad": 8}
+
+
+def test_a_base_that_is_given_forward_bits_later_has_the_default_for_them():
+    base = RunConfig(steps=10)
+    assert base.precision.is_float
+    assert override(base, ["--precision.forward", "4"]).precision.schedule_texts() == {
+        "forward": 4, "backward": 8,
+    }  # fmt: skip
+
+
 def test_roles_that_inherit_are_not_given_to_the_scheduler():
     texts = PrecisionConfig(forward="CR:3-8:2", error=8).schedule_texts()
-    assert texts == {"forward": "CR:3-8:2", "backward": "fp32", "error": 8}
+    assert texts == {"forward": "CR:3-8:2", "backward": 8, "error": 8}
 
 
 def test_a_mapping_with_a_name_is_a_schedule_and_kept_as_its_text():

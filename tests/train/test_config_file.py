@@ -27,6 +27,7 @@ from bitcycle.train.config_file import (
     to_dict,
     to_yaml,
 )
+from bitcycle.warnings import BitcycleWarning
 
 BASE = RunConfig(steps=100)
 
@@ -53,7 +54,8 @@ OTHER = RunConfig(
         grad={"*": 6},
     ),
     range_test=RangeTestConfig(
-        low=3, steps_per_precision=40, window=5, threshold=2.5, reset=True
+        criterion="paper", low=3, steps_per_precision=40, window=5, share=0.25, repeats=5,
+        threshold=2.5, reset=True,
     ),
     eval=EvalConfig(precision="w4a4", every=500),
     checkpoint=CheckpointConfig(every=1.0, keep=5),
@@ -147,11 +149,32 @@ def test_a_task_is_chosen_together_with_its_model_and_data():
     assert changed.model.options == {"tie": True}
 
 
+def test_a_list_on_the_command_line_is_a_name_or_names_with_commas():
+    for words, key, expected in (
+        (["--precision.skip", "fc"], "skip", ("fc",)),
+        (["--precision.skip=fc"], "skip", ("fc",)),
+        (["--precision.skip", "fc, 0.*"], "skip", ("fc", "0.*")),
+        (["--precision.skip", '["fc", "2"]'], "skip", ("fc", "2")),
+        (["--precision.only", "2"], "only", ("2",)),
+        (["--precision.only", "null"], "only", None),
+    ):
+        assert getattr(override(BASE, words).precision, key) == expected
+    assert override(BASE, ["--lr.milestones", "0.5"]).lr.milestones == (0.5,)
+    assert override(BASE, ["--lr.milestones", "10,0.75"]).lr.milestones == (10, 0.75)
+    assert override(BASE, ["--optimizer.betas", "0.8,0.9"]).optimizer.betas == (0.8, 0.9)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--optimizer.lrr", "0.1"], r"--optimizer\.lrr.*did you mean 'optimizer\.lr'"),
-        (["--sede=3"], r"did you mean 'seed'"),
+        (["--optimizer.lrr", "0.1"], r"--optimizer\.lrr.*did you mean '--optimizer\.lr'"),
+        (["--sede=3"], r"did you mean '--seed'"),
+        (["--lr", "0.1"], r"option '--lr' is a group.*did you mean '--optimizer\.lr'\?$"),
+        (["--lr=0.1"], r"option '--lr' is a group.*did you mean '--optimizer\.lr'\?$"),
+        (["--momentum", "0.1"], r"did you mean '--optimizer\.momentum'\?$"),
+        (["--optimizer", "adam"], r"option '--optimizer' is a group.*mean '--optimizer\.name'\?$"),
+        (["--every", "2"], r"mean '--eval\.every', '--checkpoint\.every' or '--swa\.every'\?$"),
+        (["--zzz", "2"], r"unknown option '--zzz'; --help lists .* --print-config` prints all"),
         (["--optimizer.lr", "fast"], r"optimizer\.lr"),
         (["--steps", "1.5"], r"steps"),
         (["--precision.forward", "CR:8-3"], r"precision\.forward.*low"),
@@ -168,6 +191,7 @@ def test_a_bad_override_names_the_key(arguments, message):
     [
         ({"steps": 3, "optimzer": {"lr": 1}}, r"key 'optimzer' in .*mean 'optimizer\.lr'"),
         ({"steps": 3, "optimizer": {"lrr": 1}}, r"key 'optimizer\.lrr'.*mean 'optimizer\.lr'"),
+        ({"steps": 3, "lr": 0.1}, r"key 'lr' in .* is a group of keys.*mean 'optimizer\.lr'\?$"),
         ({"steps": 3, "optimizer": {"lr": "fast"}}, r"optimizer\.lr"),
         ({"steps": 3, "lr": {"milestones": 0.5}}, r"lr\.milestones"),
         ([], r"must be a mapping"),
@@ -256,3 +280,82 @@ def test_anything_else_is_one_line_that_names_the_file(tmp_path, content, reason
     assert reason in message
     assert "\n" not in message
     assert message.startswith(str(tmp_path / "file.yaml"))
+
+
+def test_a_file_says_its_version_and_one_of_the_future_is_refused(tmp_path):
+    assert to_yaml(BASE).startswith("version: 2\n")
+    path = tmp_path / "run.yaml"
+    path.write_text("version: 3\nsteps: 10\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"run.yaml has version 3; this bitcycle reads versions 1"):
+        read_config(path)
+
+
+def test_without_a_version_a_missing_backward_is_float32_as_in_0_1_and_a_warning(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("steps: 10\nprecision: {forward: 4}\n", encoding="utf-8")
+    with pytest.warns(BitcycleWarning, match="errors stay float32, as in bitcycle 0.1"):
+        old = read_config(path)
+    assert old.precision.backward == "fp32"
+    path.write_text("version: 2\nsteps: 10\nprecision: {forward: 4}\n", encoding="utf-8")
+    assert read_config(path).precision.schedule_texts()["backward"] == 8
+    path.write_text("steps: 10\n", encoding="utf-8")  # float32: nothing to warn about
+    base = read_config(path)
+    assert base.precision.is_float
+    given = override(base, ["--precision.forward", "4"])
+    assert given.precision.schedule_texts()["backward"] == 8
+
+
+def test_auto_without_a_version_has_the_criterion_of_0_1(tmp_path):
+    path = tmp_path / "run.yaml"
+    rest = "steps: 100\nprecision: {forward: 'CR:auto-8:2', backward: 8}\n"
+    found = {}
+    for head in (
+        "",
+        "range_test: {low: 3}\n",
+        "version: 2\n",
+        "range_test: {criterion: relative}\n",
+    ):
+        path.write_text(head + rest, encoding="utf-8")
+        found[head] = read_config(path).range_test.criterion
+    assert list(found.values()) == ["paper", "paper", "relative", "relative"]
+    path.write_text(rest.replace("auto", "3"), encoding="utf-8")
+    assert read_config(path).range_test.criterion == "relative"  # no range test
+
+
+@pytest.mark.parametrize(
+    ("arguments", "criterion"),
+    [
+        (["--range_test.reset", "false"], "relative"),
+        (["--range_test.reset=false"], "relative"),
+        (["--range_test.threshold", "null"], "relative"),
+        (["--range_test.threshold=null"], "relative"),
+        (["--range_test.reset=true"], "paper"),
+        (["--range_test.reset", "True"], "paper"),
+        (["--range_test.threshold=0"], "paper"),
+    ],
+)
+def test_only_a_set_threshold_or_reset_selects_the_papers_criterion(arguments, criterion):
+    base = RunConfig(steps=10)
+    assert override(base, arguments).range_test.criterion == criterion
+
+
+@pytest.mark.parametrize(
+    ("value", "skip"),
+    [
+        ("re:layer[1,2].*", ("re:layer[1,2].*",)),
+        ("[lf]*", ("[lf]*",)),
+        ("[lf]*,fc", ("[lf]*", "fc")),
+        ("[first, fc]", ("first", "fc")),
+        ('["first"]', ("first",)),
+        ("first, fc", ("first", "fc")),
+    ],
+)
+def test_a_pattern_with_brackets_or_commas_is_one_pattern(value, skip):
+    assert override(RunConfig(steps=10), ["--precision.skip", value]).precision.skip == skip
+    assert override(RunConfig(steps=10), [f"--precision.skip={value}"]).precision.skip == skip
+
+
+@pytest.mark.parametrize("rest", [[], ["--seed", "3"]])
+def test_a_list_option_without_a_value_is_an_error(rest):
+    with pytest.raises(ValueError, match=r"'--precision\.skip': expected one argument"):
+        override(RunConfig(steps=10), ["--precision.skip", *rest])

@@ -44,8 +44,8 @@ def session(tmp_path_factory):
 @pytest.mark.parametrize(
     ("asked", "bits"),
     [
-        ("high", "w8a8e6g6"),  # the top of CR:3-8:2
-        ("scheduled", "w6a6e6g6"),  # step 3 of 12: the middle of the first cycle, 5.5
+        ("high", "w8a8e6"),  # the top of CR:3-8:2
+        ("scheduled", "w6a6e6"),  # step 3 of 12: the middle of the first cycle, 5.5
         ("full", "fp32"),
         ("w4a4", "w4a4"),
     ],

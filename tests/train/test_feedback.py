@@ -100,7 +100,7 @@ def test_the_cost_is_that_of_the_bits_the_run_came_to(tmp_path):
     result = run(config)
     twin = small(tmp_path / "twin", precision=PrecisionConfig(forward="stages:4@5,8", backward=6))
     assert result.cost["bitops"] == run(twin).cost["bitops"]
-    assert result.cost["static_top"] == "w8a8e6g6"
+    assert result.cost["static_top"] == "w8a8e6"
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,9 @@ def test_a_metrics_line_has_the_bits_the_rate_and_the_cost_of_its_step(tmp_path)
     schedule = bc.parse_schedule("CR:3-8:2")
     assert [line["bits"]["weight"] for line in lines] == [schedule(s, 12) for s in range(12)]
     assert {line["bits"]["error"] for line in lines} == {6}
+    assert {line["bits"]["grad"] for line in lines} == {None}  # sbm has no rule for it
+    log = (folder_of(config) / "log.txt").read_text(encoding="utf-8")
+    assert "bits w3a3e6  saved" in log
     # the rate is what the next step takes: it falls after 6 of 12 steps
     assert [line["lr"] for line in lines] == pytest.approx([0.05] * 5 + [0.005] * 7)
     costs = [line["bitops"] for line in lines]

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bitcycle.range_test import RangeCurve, RangeTest, RangeTestError
+from bitcycle.range_curves import RangeCurve
+from bitcycle.range_test import RangeTest, RangeTestError
 from bitcycle.tasks import TASKS, DataConfig, ModelConfig
 from bitcycle.train import (
     EvalConfig,
@@ -22,10 +23,11 @@ from bitcycle.train import (
     run,
 )
 from bitcycle.train.checkpoint import Checkpoints
+from bitcycle.train.config_file import override
 from bitcycle.train.evaluate import evaluate_run
 from bitcycle.train.range_test import find_precision_range, forward_text, make_settings
 from bitcycle.train.run import resume_or_run
-from bitcycle.train.run_directory import machine
+from bitcycle.train.run_directory import RunDirectory, machine
 from bitcycle.train.session import build_session
 from bitcycle.train.signals import Interrupted
 from tests.train.small import (
@@ -214,7 +216,7 @@ def test_a_model_that_cannot_learn_stops_the_run_with_the_curve(tmp_path):
 
 
 def test_a_run_whose_cycle_is_too_short_fails_before_it_has_a_folder(tmp_path):
-    config = auto(tmp_path, range_test=RangeTestConfig())
+    config = auto(tmp_path, range_test=RangeTestConfig(criterion="paper"))
     with pytest.raises(ValueError, match=r"Set range_test\.steps_per_precision"):
         run(config)
     assert not folder_of(config).exists()
@@ -276,23 +278,25 @@ def with_auto(tmp_path, forward="CR:auto-8:8", **test):
 
 def test_all_precisions_together_take_one_cycle(tmp_path):
     """64,000 steps, 32 cycles: 2,000 over 7 precisions; a quarter of that is the window."""
-    made = settings_of(with_auto(tmp_path, "CR:auto-8:32"), 64_000)
+    made = settings_of(with_auto(tmp_path, "CR:auto-8:32", criterion="paper"), 64_000)
     assert (made.low, made.high, made.steps_per_precision, made.window) == (2, 8, 285, 71)
     assert 7 * made.steps_per_precision <= 2000
 
 
 def test_a_schedule_without_cycles_is_given_a_32nd_of_the_run(tmp_path):
-    assert settings_of(with_auto(tmp_path, "ramp:auto-8@0.5"), 64_000).steps_per_precision == 285
+    config = with_auto(tmp_path, "ramp:auto-8@0.5", criterion="paper")
+    assert settings_of(config, 64_000).steps_per_precision == 285
 
 
 def test_the_threshold_is_twice_the_accuracy_of_a_blind_guess_in_percent(tmp_path):
-    assert settings_of(with_auto(tmp_path), 8000).threshold == 20  # ten digits
+    config = with_auto(tmp_path, criterion="paper")
+    assert settings_of(config, 8000).threshold == 20  # ten digits
     assert settings_of(with_auto(tmp_path, threshold=3.0), 8000).threshold == 3
 
 
 def test_with_two_or_three_classes_it_is_half_of_what_is_left(tmp_path):
     """From 50 %, no accuracy gains 100 points."""
-    config = with_auto(tmp_path)
+    config = with_auto(tmp_path, criterion="paper")
     task = TASKS["images"](config.model, config.data)
     task.num_classes = 2
     assert settings_of(config, 8000, task=task).threshold == 25
@@ -313,19 +317,25 @@ def test_the_configuration_overrides_every_default(tmp_path):
 
 def test_a_cycle_too_short_to_judge_is_an_error_with_the_way_out(tmp_path):
     message = r"has 30 steps, 4 for each of 7 precisions.*Set range_test\.steps_per_precision"
+    config = with_auto(tmp_path, criterion="paper")
     with pytest.raises(ValueError, match=message):
-        settings_of(with_auto(tmp_path), 240)
-    assert settings_of(with_auto(tmp_path), 240, fewest=100).steps_per_precision == 100
-    assert settings_of(with_auto(tmp_path, steps_per_precision=8), 240).steps_per_precision == 8
+        settings_of(config, 240)
+    assert settings_of(config, 240, fewest=100).steps_per_precision == 100
+    config = with_auto(tmp_path, criterion="paper", steps_per_precision=8)
+    assert settings_of(config, 240).steps_per_precision == 8
 
 
 def test_a_language_model_is_judged_by_its_loss_and_needs_a_threshold(tmp_path):
-    config = lstm(tmp_path, write_words(tmp_path / "text"))
+    paper = RangeTestConfig(criterion="paper")
+    config = lstm(tmp_path, write_words(tmp_path / "text"), range_test=paper)
     with pytest.raises(ValueError, match=r"measures -loss, in nats.*set range_test\.threshold"):
         settings_of(config, 8000)
     config = replace(config, range_test=RangeTestConfig(threshold=0.5))
     made = settings_of(config, 8000)
     assert (made.metric, made.threshold) == ("loss", 0.5)
+    config = replace(config, range_test=RangeTestConfig())  # the relative criterion needs none
+    made = settings_of(config, 8000)
+    assert (made.criterion, made.metric, made.threshold) == ("relative", "loss", None)
 
 
 def test_a_test_that_begins_above_its_end_is_an_error(tmp_path):
@@ -435,3 +445,163 @@ def test_the_schedule_to_use_next_is_the_runs_own_between_the_bounds(
 def test_a_long_run_without_cycles_is_given_the_papers_32(tmp_path):
     made = configured(tmp_path, forward=8, steps=64_000)
     assert forward_text(made, bounds(3, 8), 64_000) == "CR:3-8:32"
+
+
+# -- relative criterion ---------------------------------------------------------------------------
+
+RELATIVE = RangeTestConfig(steps_per_precision=12, window=4)
+
+
+@pytest.fixture(scope="module")
+def relative(tmp_path_factory):
+    output = tmp_path_factory.mktemp("relative")
+    config = auto(output, data=DIGITS, eval=EvalConfig(every=4), range_test=RELATIVE)
+    run(config)
+    return config
+
+
+def test_by_default_the_test_takes_at_most_2_percent_of_the_run_where_that_is_possible(tmp_path):
+    """7 precisions, and 3 in each of 2 repeats: 13 x 98 of 64,000 steps; 20 to 100 each."""
+    for total_steps, steps in ((64_000, 98), (500_000, 100), (240, 20)):
+        made = settings_of(with_auto(tmp_path), total_steps)
+        assert (made.criterion, made.steps_per_precision, made.window) == (
+            "relative", steps, steps // 4,
+        )  # fmt: skip
+    assert 13 * 98 <= 0.02 * 64_000
+    assert str(made) == "2 to 8 bits, 20 steps each; passes with 0.5 of the drop in loss at 8"
+
+
+def test_every_precision_of_a_repeat_trains_on_the_same_batches(tmp_path, monkeypatch):
+    """Augmented, shuffled batches, compared by their pixels; another repeat has the next ones."""
+    config = configured(tmp_path, data=DIGITS, range_test=replace(RELATIVE, repeats=2))
+    original, drawn = range_test.optimizer_step, []
+
+    def recorded(session, batches, **options):
+        drawn.append(torch.cat([batch.inputs.flatten() for batch in batches]))
+        return original(session, batches, **options)
+
+    monkeypatch.setattr(range_test, "optimizer_step", recorded)
+    report, error = find_precision_range(config)
+    assert error is None
+    runs, position, by_repeat = report.curve.runs, 0, {0: [], 1: []}
+    for each in runs:
+        by_repeat[each.repeat].append(drawn[position : position + len(each.metric)])
+        position += len(each.metric)
+    assert position == len(drawn)
+    for batches in by_repeat.values():
+        assert len(batches) >= 2
+        for other in batches[1:]:
+            assert all(map(torch.equal, other, batches[0]))
+    session = build_session(config)
+    expected = [session.batches.batch_at(step).inputs.flatten() for step in range(24)]
+    assert all(map(torch.equal, by_repeat[0][0], expected[:12]))
+    assert all(map(torch.equal, by_repeat[1][0], expected[12:]))
+
+
+def test_at_the_same_bits_the_test_trains_like_a_static_run(tmp_path):
+    """The first repeat at 8 bits has the losses of a run at 8 bits: batches, noise and dropout."""
+    report, _ = find_precision_range(configured(tmp_path, range_test=RELATIVE))
+    first = report.curve.runs[0]
+    assert (first.repeat, first.bits) == (0, 8)
+    static = small(
+        tmp_path, precision=PrecisionConfig(forward=8, backward=6),
+        tracking=replace(small(tmp_path).tracking, log_every=1),
+        lr=configured(tmp_path).lr,
+    )  # fmt: skip
+    run(static)
+    losses = [line["loss"] for line in metrics_of(folder_of(static)) if line["kind"] == "train"]
+    assert losses == list(first.metric)
+
+
+def test_a_run_by_the_relative_criterion_is_the_one_whose_lower_end_was_typed(tmp_path, relative):
+    found = RunResult.read(folder_of(relative))
+    test = found.range_test["test"]
+    assert (test["criterion"], test["rewinds_data"]) == ("relative", True)
+    precision = PrecisionConfig(forward=f"CR:{test['low']}-8:2", backward=6)
+    typed = small(tmp_path, data=DIGITS, eval=EvalConfig(every=4), precision=precision)
+    assert run(typed).weights_sha256 == found.weights_sha256
+    assert found.cost["range_test"] == sum(found.range_test["bitops"].values()) > 0
+
+
+def test_its_cost_is_logged_next_to_the_runs(relative):
+    log = (folder_of(relative) / "log.txt").read_text()
+    curve = RunResult.read(folder_of(relative)).range_test["test"]["curve"]
+    steps = sum(len(each["metric"]) for each in curve["runs"])
+    assert f"range test: took {steps} steps ({100 * steps / 12:.1f} % of the run's)" in log
+
+
+def test_a_run_killed_during_a_relative_test_ends_like_the_one_that_was_not(
+    tmp_path, monkeypatch, relative
+):
+    config = auto(tmp_path, data=DIGITS, eval=EvalConfig(every=4), range_test=RELATIVE)
+    with monkeypatch.context() as patch:
+        kill_in_test(patch, 29)
+        with pytest.raises(Killed):
+            run(config)
+    torch.manual_seed(5)
+    resume(folder_of(config))
+    assert traces(folder_of(config)) == traces(folder_of(relative))
+
+
+def test_the_config_of_a_run_has_the_criterion(relative):
+    assert "  criterion: relative\n" in (folder_of(relative) / "config.yaml").read_text()
+
+
+def test_a_run_folder_without_the_key_keeps_the_papers_criterion(tmp_path, monkeypatch):
+    """As 0.1 wrote it: resuming repeats a test that was interrupted, by the old rule."""
+    config = auto(tmp_path, range_test=RangeTestConfig(criterion="paper", steps_per_precision=10))
+    with monkeypatch.context() as patch:
+        kill_in_test(patch, 3)
+        with pytest.raises(Killed):
+            run(config)
+    file = folder_of(config) / "config.yaml"
+    new = ("version", "criterion", "share", "repeats")
+    kept = [x for x in file.read_text().splitlines() if x.strip().partition(":")[0] not in new]
+    file.write_text("\n".join(kept) + "\n")
+    stored = RunDirectory(folder_of(config)).read_config()
+    assert stored == config
+    fixed = file.read_text().replace("CR:auto-8:2", "CR:3-8:2")
+    file.write_text(fixed)  # without a test there is nothing to keep
+    assert RunDirectory(folder_of(config)).read_config().range_test.criterion == "relative"
+
+
+def test_a_threshold_or_reset_selects_the_papers_criterion():
+    assert RangeTestConfig().criterion == "relative"
+    assert RangeTestConfig(threshold=0.5).criterion == "paper"
+    assert RangeTestConfig(reset=True).criterion == "paper"
+    with pytest.raises(
+        ValueError, match=r"range_test\.threshold \(0\.5\) is a setting of the paper"
+    ):
+        RangeTestConfig(criterion="relative", threshold=0.5)
+
+
+def test_options_of_the_papers_criterion_select_it(tmp_path):
+    base = with_auto(tmp_path)
+    assert base.range_test.criterion == "relative"
+    assert override(base, ["--range_test.threshold", "2"]).range_test.criterion == "paper"
+    changed = override(base, ["--range_test.share", "0.8", "--range_test.repeats=2"]).range_test
+    assert (changed.criterion, changed.share, changed.repeats) == ("relative", 0.8, 2)
+
+
+def test_a_language_model_has_a_bound_without_a_threshold(tmp_path):
+    made = lstm(tmp_path, write_words(tmp_path / "text"),
+                range_test=RangeTestConfig(steps_per_precision=40, repeats=1))  # fmt: skip
+    report, error = find_precision_range(made, high=4)
+    assert error is None
+    assert report.curve.name == "loss"
+    assert report.test.low in (2, 3, 4)
+    assert report.cost.run_bitops > 0
+
+
+def test_settings_of_the_papers_criterion_are_refused_before_the_data_is_read(tmp_path):
+    with pytest.raises(ValueError, match="settings of the paper's criterion"):
+        find_precision_range(configured(tmp_path, range_test=RELATIVE), find_upper=True)
+
+
+def test_a_window_of_one_step_is_refused_before_the_folder_exists(tmp_path):
+    config = auto(tmp_path, range_test=RangeTestConfig(steps_per_precision=12, window=1))
+    with pytest.raises(ValueError, match=r"range_test\.window \(1\) must be at least 2"):
+        run(config)
+    assert not folder_of(config).exists()
+    paper = RangeTestConfig(criterion="paper", steps_per_precision=12, window=1)
+    assert settings_of(replace(config, range_test=paper), 12).window == 1

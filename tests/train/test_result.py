@@ -148,7 +148,7 @@ def test_the_result_says_at_which_bits_it_was_evaluated(tmp_path, bits):
 def test_the_cost_is_that_of_the_schedule(tmp_path):
     result = run(small(tmp_path))
     assert result.cost["convention"] == "exact"
-    assert result.cost["static_top"] == "w8a8e6g6"
+    assert result.cost["static_top"] == "w8a8e6"
     assert 0 < result.cost["relative_to_static_top"] < 1
     assert sum(result.cost["by_matmul"].values()) == result.cost["bitops"]
 

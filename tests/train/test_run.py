@@ -70,7 +70,23 @@ def test_resume_or_run_with_other_settings_is_an_error_that_names_the_keys(tmp_p
     )
     with pytest.raises(ValueError, match="other settings") as caught:
         resume_or_run(changed)
-    assert "(optimizer.lr, precision.forward, accumulate)" in str(caught.value)
+    assert (
+        '(optimizer.lr: was 0.05, is 0.7; precision.forward: was 4, is {"fc1": 4}; '
+        "accumulate: was 1, is 2)"
+    ) in str(caught.value)
+
+
+def test_a_default_for_backward_is_the_bits_it_stands_for_in_the_folder(tmp_path):
+    config = small(tmp_path, steps=2, precision=PrecisionConfig(forward=4))
+    run(config)
+    text = (folder_of(config) / "config.yaml").read_text(encoding="utf-8")
+    assert "  backward: 8\n" in text
+    assert resume_or_run(config) == resume_or_run(
+        dataclasses.replace(config, precision=PrecisionConfig(forward=4, backward=8))
+    )
+    floats = PrecisionConfig(forward=4, backward="fp32")
+    with pytest.raises(ValueError, match=r"other settings \(precision.backward: was 8, is fp32\)"):
+        resume_or_run(dataclasses.replace(config, precision=floats))
 
 
 def test_the_same_settings_in_other_words_are_the_same(tmp_path):

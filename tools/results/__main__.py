@@ -3,7 +3,7 @@
     python -m tools.results gather digits --output runs --to results
     python -m tools.results gather speed.json --to results
     python -m tools.results gather runs/*-range-test/range-test.json --to results
-    python -m tools.results render results --fill README.md docs/reproduce.md
+    python -m tools.results render results --fill README.md docs/*.md
     python -m tools.results times results/data/studies.json [--only table2]
 
 Range tests and landscapes are added to those that are there already.

@@ -1,22 +1,17 @@
-"""Cyclic precision against static bits of the same top precision: the claim of the CPT paper."""
+"""Methods whose bits change against static ones: the claim of the CPT paper.
+
+A cyclic method is compared with static bits of the same top precision, over common seeds.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bitcycle.analysis.config_id import PRECISION_KEYWORDS
-from bitcycle.analysis.numbers import (
-    POINTS,
-    UNITS,
-    decimals_for,
-    fixed,
-    interval_text,
-    share_text,
-)
-from bitcycle.analysis.statistics import Difference, holm, paired_difference
+from bitcycle.analysis.statistics import Difference, paired_difference
 from bitcycle.precision import PARENTS, cost_bits
 from bitcycle.schedules import Delay, Schedule, parse_schedule
 from bitcycle.schedules.cycle import Cyclic
@@ -25,15 +20,16 @@ from bitcycle.train.config import RunConfig
 from tools.results.study_data import DEFAULT, StudyData, to_settings
 
 BETTER, NOISE, WORSE, UNKNOWN = "better", "within noise", "worse", "without an interval"
-MATCH = 0.01  # of the static value: an interval inside it is a match
+DIVERGED = "diverged"  # one of both has a value that is not finite
 
 
 @dataclass(frozen=True, kw_only=True)
 class CyclicComparison:
-    """A cyclic method against a static one, over common seeds.
+    """A method whose bits change against a static one, over common seeds.
 
     study, static_study: the studies of the runs. ids: of both configurations; studies that share
-    runs have the same. published: the same difference in the paper's table.
+    runs have the same. cost: of the static one's, if both are known. published: the same difference
+    in the paper's table.
     """
 
     study: str
@@ -42,27 +38,21 @@ class CyclicComparison:
     cyclic: MethodSummary
     static: MethodSummary
     difference: Difference
-    cost: float
+    cost: float | None
     ids: tuple[str, str]
     published: float | None
 
     @property
     def verdict(self) -> str:
         """Better, worse or within noise, by the interval of the difference."""
+        if not math.isfinite(self.difference.mean):
+            return DIVERGED
         beyond = self.difference.is_beyond_noise
         if beyond is None:
             return UNKNOWN
         if not beyond:
             return NOISE
         return BETTER if (self.difference.mean > 0) == self.group.higher_is_better else WORSE
-
-    @property
-    def is_match(self) -> bool:
-        """Whether the interval excludes a difference of more than 1 % of the static value."""
-        low, high, summary = self.difference.low, self.difference.high, self.static.summary
-        if low is None or high is None or summary is None:
-            return False
-        return max(-low, high) <= MATCH * abs(summary.mean)
 
 
 def compare(study: StudyData) -> list[CyclicComparison]:
@@ -73,6 +63,22 @@ def compare(study: StudyData) -> list[CyclicComparison]:
         statics = _static(study, group)
         same = [s for s in _same_setup(row, statics) if top_bits(s.row.method.config) == top]
         found += _against(study, group, row, same[:1])
+    return found
+
+
+def compare_all(study: StudyData) -> list[CyclicComparison]:
+    """Compare every method whose bits change: as `compare` does, the others with the baseline."""
+    known = {each.cyclic.method.key: each for each in compare(study)}
+    found: list[CyclicComparison] = []
+    for group in summarize(study.result):
+        base = group.baseline_method
+        for row in group.done:
+            key = row.method.key
+            if key in known:
+                found.append(known[key])
+            elif base is not None and row is not base and row.is_scheduled:
+                static = _Static(study.name, base, study.ids[base.method.key], base.method.key)
+                found += _against(study, group, row, [static])
     return found
 
 
@@ -147,12 +153,16 @@ def _against(
                 cyclic=row,
                 static=static.row,
                 difference=difference,
-                cost=(row.bitops or 0.0) / (static.row.bitops or 1.0),
+                cost=_relative(row.bitops, static.row.bitops),
                 ids=(study.ids[key], static.identity),
                 published=(
                     None if static.key is None else published_difference(study, key, static.key)
                 ),
             )
+
+
+def _relative(own: float | None, base: float | None) -> float | None:
+    return own / base if own is not None and base else None
 
 
 def published_difference(study: StudyData, own: str, base: str) -> float | None:
@@ -265,101 +275,3 @@ def one_per_network(comparisons: Iterable[CyclicComparison]) -> list[CyclicCompa
         if place not in best or each.difference.n > best[place].difference.n:
             best[place] = each
     return list(best.values())
-
-
-# -- in words -----------------------------------------------------------------------------------
-
-
-def counts_text(comparisons: Sequence[CyclicComparison]) -> str:
-    """The numbers of better, equal within noise, and worse comparisons."""
-    counts = Counter(each.verdict for each in comparisons)
-    unknown = f", {counts[UNKNOWN]} {UNKNOWN}" if counts[UNKNOWN] else ""
-    return f"{counts[BETTER]} better, {counts[NOISE]} within noise, {counts[WORSE]} worse{unknown}"
-
-
-def costs_text(comparisons: Sequence[CyclicComparison]) -> str:
-    """The cost of the cyclic runs, relative to the static ones."""
-    low, high = (share_text(end(each.cost for each in comparisons)) for end in (min, max))
-    return low if low == high else f"{low} to {high}"
-
-
-def seeds_text(comparisons: Sequence[CyclicComparison]) -> str:
-    """The range of n."""
-    low, high = (end(each.difference.n for each in comparisons) for end in (min, max))
-    return f"n = {low}" if low == high else f"n = {low} to {high}"
-
-
-def network_text(group: str) -> str:
-    """A group in a sentence.
-
-    >>> network_text("small ResNet-8, digits, 30 steps")
-    'small ResNet-8 on digits, 30 steps'
-    """
-    return group.replace(", ", " on ", 1)
-
-
-def difference_words(each: CyclicComparison) -> str:
-    """The difference with its unit and interval."""
-    low, high = each.difference.low, each.difference.high
-    half = None if low is None or high is None else (high - low) / 2
-    mean = fixed(each.difference.mean, decimals_for(half), sign=True)
-    interval = "no interval" if half is None else f"95 % interval {interval_text(low, high)}"
-    return f"{mean}{POINTS.get(each.group.metric, '')}, {interval}"
-
-
-def summarize_comparisons(comparisons: Sequence[CyclicComparison]) -> str:
-    """One or two comparisons with their numbers; more are counted, and two beyond noise named."""
-    is_few = len(comparisons) <= 2
-    beyond = [each for each in comparisons if each.verdict in (BETTER, WORSE)]
-    said, places = [], set[str]()
-    if not is_few:
-        said.append(
-            f"{len(comparisons)} cyclic schedules against static bits of the same top precision: "
-            f"{counts_text(comparisons)}, with {costs_text(comparisons)} of the bit operations "
-            f"({seeds_text(comparisons)})."
-        )
-    for each in comparisons if is_few else beyond[:2]:
-        text = claim(each, has_place=each.group.group not in places)
-        places.add(each.group.group)
-        cost = f" with {share_text(each.cost)} of the bit operations (n = {each.difference.n})"
-        said.append(f"{text}{cost if is_few else ''}.")
-    return " ".join(said)
-
-
-def claim(each: CyclicComparison, *, has_place: bool = True) -> str:
-    """One comparison as a sentence: matched, better, worse, or no difference beyond noise."""
-    assert each.cyclic.summary is not None
-    assert each.static.summary is not None
-    decimals, unit = decimals_for(each.static.summary.std), UNITS.get(each.group.metric, "")
-    own, base = (fixed(s.summary.mean, decimals) for s in (each.cyclic, each.static) if s.summary)
-    place = f" for {network_text(each.group.group)}" if each.group.group and has_place else ""
-    verb = {
-        BETTER: "was better than",
-        WORSE: "was worse than",
-        NOISE: "matched" if each.is_match else "did not differ beyond noise from",
-        UNKNOWN: "cannot be told from",
-    }[each.verdict]
-    change = "" if verb == "matched" else f": {difference_words(each)}"
-    label = f"{each.cyclic.label[:1].upper()}{each.cyclic.label[1:]}"
-    return (
-        f"{label} {verb} {each.static.label}{place} ({each.group.metric} {own}{unit} against "
-        f"{base}{unit}{change})"
-    )
-
-
-def overall_answer(comparisons: Sequence[CyclicComparison]) -> str:
-    """Counts of all comparisons, also after Holm's correction, and the losses they exclude."""
-    if not comparisons:
-        return "No finished study compares cyclic with static bits of the same top precision yet."
-    tested = [(each, each.difference.p) for each in comparisons if each.difference.p is not None]
-    stays = holm([p for _, p in tested])
-    left = Counter(each.verdict for (each, _), stay in zip(tested, stays, strict=True) if stay)
-    bounds = [each.difference.low for each in comparisons if each.group.metric == "accuracy"]
-    lows = [low for low in bounds if low is not None]
-    return (
-        f"{len(comparisons)} comparisons of a cyclic schedule with static bits of the same top "
-        f"precision: {counts_text(comparisons)}, at {costs_text(comparisons)} of the bit "
-        f"operations. Corrected for their number (Holm), {left[BETTER]} better and {left[WORSE]} "
-        f"worse remain. Within noise is not equal: {sum(low >= -1 for low in lows)} of "
-        f"{len(lows)} intervals exclude a loss of more than 1 point of accuracy."
-    )

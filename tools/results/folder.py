@@ -22,27 +22,28 @@ from bitcycle.analysis.numbers import (
 from bitcycle.files import write_text
 from bitcycle.study.summary import MethodSummary
 from bitcycle.tables import escape_markdown
-from tools.results.comparison import (
-    CyclicComparison,
-    compare,
-    compare_at_cost,
-    counts_text,
-    distinct,
-    network_text,
-    one_per_network,
-    overall_answer,
+from tools.results.comparison import CyclicComparison, compare, one_per_network
+from tools.results.measurements import (
+    KINDS,
+    OTHERS_NOTE,
+    cycle_words,
+    kind_of,
+    others_table,
+    speed_table,
+    speed_words,
 )
-from tools.results.measurements import KINDS, kind_of, speed_page, speed_table
 from tools.results.page import (
-    RENDER,
     Data,
     Page,
     link,
     name_file_in_errors,
     read_data,
+    sentence,
     table,
     to_json,
 )
+from tools.results.pictures import FRONT_STUDY, front
+from tools.results.sentences import accuracy_line, cost_span, overall_sentences, place
 from tools.results.study_data import StudyData, restore
 from tools.results.study_page import study_page
 
@@ -82,6 +83,11 @@ def render(folder: Path) -> dict[str, str]:
             with name_file_in_errors(path):
                 pages.append(kind.page(read_data(path)))
     files = {name: text for page in pages for name, text in page.files().items()}
+    path = folder / "data" / f"{FRONT_STUDY}.json"
+    if path.exists():
+        with name_file_in_errors(path):
+            picture = front(read_data(path))
+            files |= {"front.svg": picture} if picture else {}
     return {"README.md": overview(studies, pages), **files}
 
 
@@ -142,33 +148,42 @@ def gather_files(paths: Sequence[Path]) -> dict[str, Any]:
 
 
 def overview(studies: Sequence[StudyData], pages: Sequence[Page]) -> str:
-    """One sentence, one row per network and dataset, links to the pages."""
+    """What came out, one row per network and dataset, links to the pages."""
     comparisons = [each for study in studies for each in compare(study)]
-    at_cost = distinct(each for study in studies for each in compare_at_cost(study, studies))
     parts = [
         "<!-- made by tools/results from data/*.json; an edit here is lost -->",
         "# Results",
-        f"**{escape_markdown(overall_answer(distinct(comparisons)))}**"
-        + (f" Against the best static bits that cost no more: {counts_text(at_cost)}, of "
-           f"{len(at_cost)}." if at_cost else ""),
-        headline_table(comparisons, ""),
-        "One row per network and dataset: CPT against the static baseline, that with the most "
-        "seeds. Cost: training BitOPs, of the static run's. Published: the difference in the "
-        f"paper, of its network. [More on the numbers](../docs/statistics.md). `{RENDER}` makes "
-        "all pages from `data`.",
-        "\n".join(
-            f"- {link(page.name, f'{page.name}.md')}: {escape_markdown(page.title)}"
-            for page in pages
-        ),
-    ]  # fmt: skip
+        escape_markdown(overall_sentences(studies)),
+        headline_table(one_per_network(comparisons)),
+        "One row per network and dataset: CPT (most seeds, first listed) against the static "
+        "baseline. Cost: training BitOPs, static = 1. Published: the paper's difference. [More on "
+        "the numbers](../docs/statistics.md).",
+        _links("All studies", [page for page in pages if page.name not in KINDS]),
+        _links("Measurements", [page for page in pages if page.name in KINDS]),
+    ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def headline_table(comparisons: Sequence[CyclicComparison], folder: str) -> str:
+def _links(title: str, pages: Sequence[Page]) -> str:
+    """A paragraph of links, which takes less room than a list."""
+    found = (link(_short(page.title), f"{page.name}.md") for page in pages)
+    return f"{title}: {'; '.join(found)}." if pages else ""
+
+
+def _short(title: str) -> str:
+    """A title without its second half, unless the first half is only a number in a paper.
+
+    >>> _short("Ten schedules: does cost predict quality?"), _short("Table 1 on digits: two halves")
+    ('Ten schedules', 'Table 1 on digits: two halves')
+    """
+    return title if title.startswith(("Table ", "Fig. ")) else re.split("[:?]", title)[0]
+
+
+def headline_table(comparisons: Sequence[CyclicComparison]) -> str:
     """CPT against static bits, a row per network and dataset."""
     rows = [
         [
-            link(network_text(each.group.group), f"{folder}{each.study}.md"),
+            link(" on ".join(place(each.group)[:2]), f"{each.study}.md"),
             _value(each.cyclic, each.group.metric),
             _value(each.static, each.group.metric),
             difference_text(each.difference),
@@ -176,7 +191,7 @@ def headline_table(comparisons: Sequence[CyclicComparison], folder: str) -> str:
             str(each.difference.n),
             "" if each.published is None else fixed(each.published, DECIMALS, sign=True),
         ]
-        for each in one_per_network(comparisons)
+        for each in comparisons
     ]
     names = ["network", "CPT", "static", "difference (95 % interval)", "cost", "n", "published"]
     return table(names, rows) if rows else ""
@@ -207,14 +222,22 @@ def fill(text: str, folder: Path, document: Path) -> str:
     return PART.sub(new, text)
 
 
-def _answer(studies: Sequence[StudyData], folder: Path, links: str) -> str:
-    found = distinct(each for study in studies for each in compare(study))
-    return escape_markdown(overall_answer(found))
+def _saves(studies: Sequence[StudyData], folder: Path, links: str) -> str:
+    found = one_per_network([each for study in studies for each in compare(study)])
+    bases = {each.static.label.partition(", ")[0] for each in found}
+    base = bases.pop() if len(bases) == 1 else "static bits"
+    cost = cost_span([each.cost for each in found])
+    data = _speed_data(folder)
+    cycle = cycle_words(data)
+    said = [sentence(speed_words(data))]
+    if cost:
+        said[:0] = [f"CPT needs {cost} bit operations (BitOPs) than {base}.",
+                    f"That is a count, not a time{f': {cycle}' if cycle else ''}."]  # fmt: skip
+    return f"- **Cost.** {escape_markdown(' '.join(said))}"
 
 
-def _headline(studies: Sequence[StudyData], folder: Path, links: str) -> str:
-    found = [each for study in studies for each in compare(study)]
-    return headline_table(found, links) or "No study is finished yet."
+def _accuracy(studies: Sequence[StudyData], folder: Path, links: str) -> str:
+    return accuracy_line(studies)
 
 
 def _machine(studies: Sequence[StudyData], folder: Path, links: str) -> str:
@@ -288,19 +311,28 @@ def human(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"
 
 
+def _speed_data(folder: Path) -> Data:
+    return read_data(folder / "data" / "speed.json")
+
+
 def _speed(studies: Sequence[StudyData], folder: Path, links: str) -> str:
-    path = folder / "data" / "speed.json"
-    with name_file_in_errors(path):
-        data = read_data(path)
-        answer = escape_markdown(speed_page(data).answer)
+    with name_file_in_errors(folder / "data" / "speed.json"):
+        data = _speed_data(folder)
+        answer = escape_markdown(sentence(speed_words(data)))
         return f"{speed_table(data)}\n\n{answer} {link('All bits', f'{links}speed.md')}."
 
 
+def _others(studies: Sequence[StudyData], folder: Path, links: str) -> str:
+    with name_file_in_errors(folder / "data" / "speed.json"):
+        return f"{others_table(_speed_data(folder))}\n\n{OTHERS_NOTE}"
+
+
 PARTS: Mapping[str, Callable[[Sequence[StudyData], Path, str], str]] = {
-    "answer": _answer,
-    "headline": _headline,
+    "saves": _saves,
+    "accuracy": _accuracy,
     "machine": _machine,
     "speed": _speed,
+    "others": _others,
     "reproduce-small": partial(_reproduce, "small"),
     "reproduce-full": partial(_reproduce, "full"),
 }

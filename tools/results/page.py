@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.figure import Figure
 
 from bitcycle.analysis.numbers import duration_text
 from bitcycle.report import plot
@@ -33,7 +34,7 @@ Data = Mapping[str, Any]
 class Page:
     """A page: one sentence, one picture, one table, the commands, and folded details.
 
-    answer: plain text. table, details: Markdown. picture: (what it shows, SVG).
+    answer: plain text, one sentence. table, details: Markdown. picture: (what it shows, SVG).
     """
 
     name: str
@@ -60,9 +61,9 @@ class Page:
             self.table,
             escape_markdown(self.columns),
             "```text\n" + "\n".join(self.commands) + "\n```",
-            f"`{RENDER}` makes this page from [{source}]({source}).{placeholders(self.commands)}",
             '<details markdown="1"><summary>Details</summary>',
             *self.details,
+            f"`{RENDER}` makes this page from [{source}]({source}).{placeholders(self.commands)}",
             "</details>",
         ]
         return "\n\n".join(filter(None, parts)) + "\n"
@@ -128,12 +129,15 @@ def default_style() -> Iterator[None]:
 
 
 def picture(obj: object, **options: Any) -> str:
-    """`bitcycle.report.plot(obj)` as SVG: equal bytes for equal numbers and matplotlib."""
-    buffer = io.BytesIO()
+    """`bitcycle.report.plot(obj)` as SVG."""
     with default_style():
-        plot(obj, **options).savefig(
-            buffer, format="svg", metadata={"Date": None, "Creator": creator()}
-        )
+        return svg(plot(obj, **options))
+
+
+def svg(figure: Figure) -> str:
+    """A figure as SVG: equal bytes for equal numbers and matplotlib. Call in `default_style`."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": creator()})
     text = "\n".join(line.rstrip() for line in buffer.getvalue().decode().splitlines()) + "\n"
     return PATH.sub(lambda path: LONG.sub(_short, path[0]), text)
 

@@ -25,7 +25,7 @@ from bitcycle.train.run_directory import MACHINE, RunDirectory
 from tools.results.commands import run_command, without_paths
 from tools.results.page import Data, rounded
 
-DEFAULT = RunConfig(steps=1)  # a run has a length, which has no default
+DEFAULT = RunConfig(steps=1).with_backward()  # a run has a length, which has no default
 NOT_SETTINGS = ("seed", "output", "tracking", "checkpoint", "data.root", "data.cache_dir")
 MOST_POINTS = 12  # of a curve
 REFERENCE = "table2"  # whose cells small studies without a table of their own stand for
@@ -140,7 +140,7 @@ def to_settings(config: RunConfig) -> dict[str, Any]:
     >>> to_settings(RunConfig(name="a", steps=10, output="elsewhere"))
     {'name': 'a', 'steps': 10}
     """
-    return _differing(to_dict(config), {**to_dict(DEFAULT), "steps": None}, "")
+    return _differing(to_dict(config.with_backward()), {**to_dict(DEFAULT), "steps": None}, "")
 
 
 def _differing(own: Data, default: Data, prefix: str) -> dict[str, Any]:
@@ -233,7 +233,7 @@ def recipe_of(config: RunConfig) -> str:
     base = name if name in known else base_of(name)
     if base is None:
         return ""
-    own, other = (_dotted(to_dict(each)) for each in (config, recipe(base)))
+    own, other = (_dotted(to_dict(each.with_backward())) for each in (config, recipe(base)))
     words = [base]
     for key, value in own.items():
         if not key.startswith((*NOT_SETTINGS, "name", "threads")) and value != other.get(key):

@@ -16,19 +16,14 @@ from bitcycle.analysis.numbers import (
     p_text,
 )
 from bitcycle.analysis.statistics import Summary
-from bitcycle.study.headline import headline
 from bitcycle.study.summary import GroupSummary, MethodSummary, metric_title, summarize
 from bitcycle.study.tables import setup
 from bitcycle.tables import escape_markdown
 from tools.results.commands import gather_command
-from tools.results.comparison import (
-    CyclicComparison,
-    compare,
-    compare_at_cost,
-    published_difference,
-    summarize_comparisons,
-)
+from tools.results.comparison import NOISE, CyclicComparison, compare_all, compare_at_cost
 from tools.results.page import Data, Page, link, machine_and_time, picture, sentence, table
+from tools.results.pictures import differences
+from tools.results.sentences import note, place, study_sentence
 from tools.results.study_data import StudyData, recipe_of, training
 
 SHOWS = {
@@ -37,50 +32,56 @@ SHOWS = {
     "critical-periods": "Final value against length or start of the deficit",
 }
 COLUMNS = (
-    "Mean over n seeds with its 95 % interval, of the last evaluation of each run. Cost: training "
-    "BitOPs, that of the baseline ({}) = 1. Difference: paired by seed, of a schedule to static "
-    "bits of the same top precision where the study has them, else to the baseline."
+    "Mean of n seeds with its 95 % interval. Cost: training BitOPs, {} = 1. Difference: paired by "
+    "seed."
 )
-PUBLISHED = " Published: the same difference in the paper's table (its network, no n)."
+PUBLISHED = " Published: the same difference in the paper, with its network."
+SHOWN = (
+    " Shown: what is beyond noise; the details have all methods.",
+    " Shown: the Pareto front and what is beyond noise; the details have all methods.",
+)
+LONG = 12  # rows of a table, from where on the page shows the answer and folds the rest
+Row = tuple[bool, list[str]]  # whether a long table shows it, cells
 
 
 def study_page(study: StudyData, studies: Sequence[StudyData] = ()) -> Page:
-    """One sentence, the picture of the study, every method in one table.
+    """One sentence, the picture of the study, the methods in one table.
 
     studies: all of the folder, whose static bits the details compare with at equal cost.
     """
     result, groups = study.result, summarize(study.result)
-    comparisons = compare(study)
-    values, has_published = values_table(study, groups, comparisons)
+    comparisons = compare_all(study)
+    is_suite = result.study.kind == "suite"
+    names, rows = values_rows(groups, comparisons, with_front=is_suite)
+    is_long = len(rows) > LONG
+    shown = [cells for is_shown, cells in rows if is_shown or not is_long]
+    done, planned = result.count("done"), result.num_runs
     return Page(
         name=study.name,
         title=result.study.description.rstrip("."),
-        answer=answer(study, groups, comparisons),
-        picture=_picture(study, groups),
-        table=values,
+        answer=study_sentence(study, comparisons),
+        picture=_picture(study, groups, comparisons),
+        table=table(names, shown),
         columns=COLUMNS.format(result.study.baseline or "none here")
-        + (PUBLISHED if has_published else ""),
+        + (PUBLISHED if any(cells[7] for _, cells in rows) else "")
+        + note(comparisons)
+        + (SHOWN[is_suite] if is_long else "")
+        + ("" if done == planned else f" {done} of {planned} runs are done."),
         commands=[study.command, gather_command(study.command)],
-        details=_details(study, groups, studies),
+        details=[
+            *(["All methods:", table(names, [cells for _, cells in rows])] if is_long else []),
+            *_details(study, groups, studies),
+        ],
     )
 
 
-def answer(
+def _picture(
     study: StudyData, groups: Sequence[GroupSummary], comparisons: Sequence[CyclicComparison]
-) -> str:
-    """The comparisons with static bits, or the study's headline if they are only part of it."""
-    scheduled = [row for group in groups for row in group.done if row.is_scheduled]
-    said = [summarize_comparisons(comparisons)] if comparisons else []
-    if study.result.study.kind != "comparison" or not said:
-        return sentence(headline(study.result))
-    if 2 * len(comparisons) < len(scheduled):
-        return " ".join([sentence(headline(study.result)), *said])
-    done, planned = study.result.count("done"), study.result.num_runs
-    return " ".join([*said, *([] if done == planned else [f"{done} of {planned} runs are done."])])
-
-
-def _picture(study: StudyData, groups: Sequence[GroupSummary]) -> tuple[str, str] | None:
-    """(title, picture); None if no group has more than two methods, which the table shows."""
+) -> tuple[str, str] | None:
+    """(title, picture); None if there is nothing to draw."""
+    cases = [place(each.group)[2] for each in comparisons]
+    if study.result.study.kind == "comparison" and len(set(cases)) > 2:
+        return "Differences with their 95 % intervals", differences(comparisons, cases)
     is_drawn = any(
         row.summary is not None and math.isfinite(row.summary.mean)
         for group in groups
@@ -91,39 +92,43 @@ def _picture(study: StudyData, groups: Sequence[GroupSummary]) -> tuple[str, str
     return SHOWS[study.result.study.kind], picture(study.result)
 
 
-def values_table(
-    study: StudyData, groups: Sequence[GroupSummary], comparisons: Sequence[CyclicComparison]
-) -> tuple[str, bool]:
-    """The table of all methods, and whether it has published differences."""
+def values_rows(
+    groups: Sequence[GroupSummary],
+    comparisons: Sequence[CyclicComparison],
+    *,
+    with_front: bool = False,
+) -> tuple[list[str], list[Row]]:
+    """The headings and rows of the table of all methods.
+
+    A long table shows what is beyond noise, or on the front, and with it the static rows.
+    """
     known = {each.cyclic.method.key: each for each in comparisons}
     headings = {metric_title(group.metric) for group in groups}
     value = headings.pop() if len(headings) == 1 else "value"
     rows = []
     for group in groups:
+        shown = {
+            row.method.key
+            for row in group.methods
+            if (each := known.get(row.method.key)) is not None
+            and (each.verdict != NOISE or (with_front and row.is_on_front))
+        }
         for row in group.methods:
-            each, base = known.get(row.method.key), group.baseline_method
-            partner = base if each is None else each.static
-            difference = row.difference if each is None else each.difference
-            change = None
-            if partner is not None:
-                keys = [side.method.key for side in (row, partner)]
-                change = published_difference(study, *keys)
-            is_shown = row.is_scheduled and difference is not None and partner is not None
-            rows.append(
-                [
-                    group.group if len(groups) > 1 else "",
-                    row.label,
-                    value_text(row.summary),
-                    "" if row.relative_cost is None else cost_text(row.relative_cost),
-                    str(row.summary.n if row.summary else 0),
-                    partner.label if is_shown and partner is not None else "",
-                    difference_text(difference) if is_shown else "",
-                    fixed(change, DECIMALS, sign=True) if is_shown and change is not None else "",
-                ]
-            )
-    names = ["group", "method", f"{value} (95 % interval)", "cost", "n", "against",
-             "difference (95 % interval)", "published"]  # fmt: skip
-    return table(names, rows), any(row[7] for row in rows)
+            each = known.get(row.method.key)
+            published = None if each is None else each.published
+            cells = [
+                group.group if len(groups) > 1 else "",
+                row.label,
+                value_text(row.summary),
+                "" if row.relative_cost is None else cost_text(row.relative_cost),
+                str(row.summary.n if row.summary else 0),
+                "" if each is None else each.static.label,
+                "" if each is None else difference_text(each.difference),
+                "" if published is None else fixed(published, DECIMALS, sign=True),
+            ]
+            rows.append((row.method.key in shown if each else bool(shown), cells))
+    return ["group", "method", f"{value} (95 % interval)", "cost", "n", "against",
+            "difference (95 % interval)", "published"], rows  # fmt: skip
 
 
 def value_text(summary: Summary | None) -> str:

@@ -1,15 +1,20 @@
 """`bitcycle compare`: results and settings of runs on disk, side by side.
 
-`compare_runs` reads run folders and groups the seeds of one configuration. `comparison_tables` and
-`comparison_json` are the two outputs.
+`compare_runs` reads run folders and groups the seeds of one configuration; of runs of one seed it
+compares the weights. `comparison_tables` and `comparison_json` are the two outputs.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from bitcycle.analysis.config_id import IGNORED_SETTINGS, config_id
 from bitcycle.analysis.numbers import (
@@ -23,6 +28,7 @@ from bitcycle.analysis.numbers import (
 from bitcycle.analysis.statistics import Difference, Summary, paired_difference, summarize_values
 from bitcycle.tables import Table, without_empty_columns
 from bitcycle.tasks import TASKS
+from bitcycle.train.checkpoint import Checkpoints
 from bitcycle.train.config import RunConfig
 from bitcycle.train.config_file import to_dict
 from bitcycle.train.result import RunResult
@@ -37,23 +43,28 @@ REST = (
 
 
 def compare_runs(folders: Iterable[str | Path]) -> Comparison:
-    """Read run folders and group the seeds of one configuration; duplicates count once."""
+    """Read run folders and group the seeds of one configuration.
+
+    A run that repeats a configuration and a seed is in a group of its own. Folders count once.
+    """
     found = [_read(path) for path in dict.fromkeys(Path(folder).resolve() for folder in folders)]
     if not found:
         raise ValueError("nothing to compare: give the folders of runs, such as runs/*")
-    by_config: dict[str, list[RecordedRun]] = {}
+    by_config: dict[tuple[str, int], list[RecordedRun]] = {}
+    repeated: Counter[tuple[str, int]] = Counter()
     for run in found:
-        by_config.setdefault(config_id(run.config), []).append(run)
+        key = config_id(run.config)
+        by_config.setdefault((key, repeated[key, run.config.seed]), []).append(run)
+        repeated[key, run.config.seed] += 1
     seeds = [tuple(sorted(runs, key=lambda r: r.config.seed)) for runs in by_config.values()]
-    for runs in seeds:
-        _check_seeds(runs)
     base = next((cost for runs in seeds if (cost := _finished_cost(runs)) is not None), None)
+    groups = tuple(
+        _group(name, runs, seeds[0], base) for name, runs in zip(_names(seeds), seeds, strict=True)
+    )
     return Comparison(
-        groups=tuple(
-            _group(name, runs, seeds[0], base)
-            for name, runs in zip(_names(seeds), seeds, strict=True)
-        ),
+        groups=groups,
         differing=differing_settings([runs[0].config for runs in seeds]),
+        weights=_compare_all_weights(groups),
     )
 
 
@@ -69,15 +80,6 @@ def _read(path: Path) -> RecordedRun:
         lines=tuple(directory.read_metrics()),
         result=RunResult.read(path) if directory.is_finished else None,
     )
-
-
-def _check_seeds(runs: Sequence[RecordedRun]) -> None:
-    for one, other in zip(runs, runs[1:], strict=False):
-        if one.config.seed == other.config.seed:
-            raise ValueError(
-                f"{one.directory} and {other.directory} have the same settings and seed "
-                f"({one.config.seed}): give one of them"
-            )
 
 
 def _names(runs: Sequence[Sequence[RecordedRun]]) -> list[str]:
@@ -146,15 +148,107 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+# -- weights --------------------------------------------------------------------------------------
+
+
+def _compare_all_weights(groups: Sequence[SeedGroup]) -> tuple[WeightComparison, ...]:
+    """Compare runs of one configuration and seed; of two runs only the seed must be equal."""
+    runs = [(group.name, run) for group in groups for run in group.runs]
+    found = []
+    for i, (name, run) in enumerate(runs):
+        for other_name, other in runs[:i]:
+            is_repeated = config_id(run.config) == config_id(other.config)
+            if run.config.seed == other.config.seed and (is_repeated or len(runs) == 2):
+                found.append(_compare_weights(name, run, other_name, other))
+                break  # with the first of them
+    return tuple(found)
+
+
+def _compare_weights(
+    name: str, run: RecordedRun, other_name: str, other: RecordedRun
+) -> WeightComparison:
+    """Compare the tensors of two runs' last checkpoints."""
+    newest = [Checkpoints(each.directory / "checkpoints").read_newest("model")
+              for each in (run, other)]  # fmt: skip
+    compared = WeightComparison(
+        run=name,
+        other=other_name,
+        seed=run.config.seed,
+        steps=(newest[0] and newest[0][0], newest[1] and newest[1][0]),
+    )
+    if newest[0] is None or newest[1] is None or compared.steps[0] != compared.steps[1]:
+        return compared
+    own, others = newest[0][1], newest[1][1]
+    if {n: x.shape for n, x in own.items()} != {n: x.shape for n, x in others.items()}:
+        return compared
+    differing = [name for name in own if not is_bit_equal(own[name], others[name])]
+    largest = {name: largest_difference(own[name], others[name]) for name in differing}
+    return replace(compared, num_tensors=len(own), largest=largest)
+
+
+def largest_difference(x: Tensor, y: Tensor) -> float:
+    """The largest difference of two tensors of one shape; 0 if they are empty."""
+    return float((x.double() - y.double()).abs().max()) if x.numel() else 0.0
+
+
+def is_bit_equal(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors have the same type and bits; NaNs may be equal, 0 and -0 are not."""
+    if x.dtype != y.dtype or x.shape != y.shape:
+        return False
+    flat = (t.contiguous().reshape(-1).view(torch.uint8) for t in (x, y))
+    return torch.equal(*flat)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightComparison:
+    """The weights of two runs of one seed. largest: the largest difference by tensor that differs.
+
+    steps: of the checkpoints; None: there is none. num_tensors: None if they are not comparable.
+    """
+
+    run: str
+    other: str
+    seed: int
+    steps: tuple[int | None, int | None]
+    num_tensors: int | None = None
+    largest: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def is_equal(self) -> bool | None:
+        """Whether all weights are equal, bit for bit; None if they cannot be compared."""
+        return None if self.num_tensors is None else not self.largest
+
+    def __str__(self) -> str:
+        if None in self.steps:
+            without = self.run if self.steps[0] is None else self.other
+            return f"not compared: {without} has no checkpoint"
+        if self.steps[0] != self.steps[1]:
+            return f"not compared: checkpoints of steps {self.steps[0]} and {self.steps[1]}"
+        if self.num_tensors is None:
+            return "not compared: the models have other tensors"
+        if not self.largest:
+            return f"equal, bit for bit ({self.num_tensors} tensors)"
+        # a NaN is larger than all
+        name = max(self.largest, key=lambda n: (math.isnan(self.largest[n]), self.largest[n]))
+        return (
+            f"differ in {len(self.largest)} of {self.num_tensors} tensors, most in {name}: by "
+            f"{self.largest[name]:.3g}"
+        )
+
+
 # -- the comparison -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Configurations in order. differing: setting -> its value in each configuration."""
+    """Configurations in order. differing: setting -> its value in each configuration.
+
+    weights: of runs of one seed, compared with the first of them.
+    """
 
     groups: tuple[SeedGroup, ...]
     differing: dict[str, tuple[str, ...]]
+    weights: tuple[WeightComparison, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,8 +324,10 @@ class RecordedRun:
 
 
 def comparison_tables(comparison: Comparison) -> tuple[Table, ...]:
-    """The results, the differences to the first row, and the settings that differ."""
-    tables = (_results(comparison), _differences(comparison), _settings(comparison))
+    """The results, the differences to the first row, weights, and the settings that differ."""
+    tables = (
+        _results(comparison), _differences(comparison), _weights(comparison), _settings(comparison),
+    )  # fmt: skip
     return tuple(table for table in tables if table.rows)
 
 
@@ -280,6 +376,26 @@ def _differences(comparison: Comparison) -> Table:
         columns=tuple(("", name) for name in names),
         rows=tuple(rows),
         is_number=(False, True, True, True),
+    )
+
+
+def _weights(comparison: Comparison) -> Table:
+    names = ("run", "compared with", "seed", "step", "weights")
+    return Table(
+        name="weights",
+        title="Weights of the last checkpoints",
+        columns=tuple(("", name) for name in names),
+        rows=tuple(
+            (
+                w.run,
+                w.other,
+                str(w.seed),
+                str(w.steps[0] if w.is_equal is not None else "-"),
+                str(w),
+            )
+            for w in comparison.weights
+        ),
+        is_number=(False, False, True, True, False),
     )
 
 
@@ -367,6 +483,14 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
                 "seconds": [run.seconds for run in group.runs],
             }
             for group in comparison.groups
+        ],
+        "weights": [
+            {
+                **asdict(each),
+                "largest": {n: x if math.isfinite(x) else None for n, x in each.largest.items()},
+                "is_equal": each.is_equal,
+            }
+            for each in comparison.weights
         ],
         "differing": {key: list(values) for key, values in comparison.differing.items()},
     }

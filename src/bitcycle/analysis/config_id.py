@@ -70,13 +70,15 @@ def drop_defaults(settings: dict[str, Any], defaults: dict[str, Any]) -> dict[st
 
 
 def _normalized(config: RunConfig) -> dict[str, Any]:
-    settings = to_dict(config)
+    settings = to_dict(config.with_backward())
     for name in IGNORED_SETTINGS:
         _change(settings, name, None)
     for name in _float_keys():
         _change(settings, name, _as_float)  # 1 and 1.0 are the same learning rate
     for keyword in PRECISION_KEYWORDS:
         _change(settings, f"precision.{keyword}", _as_text)  # 8 and "8" are one schedule
+    if config.precision.auto_high is None:  # no range test
+        settings["range_test"]["criterion"] = "paper"
     if settings["model"]["path"] is not None:
         settings["model"]["path"] = Path(settings["model"]["path"]).name
     return settings

@@ -19,6 +19,7 @@ from bitcycle.published import BitRange, read_table
 from bitcycle.recipes.base import CPT_CYCLES
 from bitcycle.scheduler import PrecisionScheduler
 from bitcycle.schedules import parse_schedule
+from bitcycle.schedules.base import BACKWARD_BITS, why_default
 from bitcycle.tables import text_table
 from bitcycle.train.config import PrecisionConfig
 
@@ -92,7 +93,7 @@ class RunCost:
             "model": spec.model,
             "options": dict(spec.options),
             "batch_size": spec.batch_size,
-            "precision": {k: v for k, v in spec.precision.schedule_texts().items() if v != "fp32"},
+            "precision": spec.shown_bits(),
             "skip": list(spec.precision.skip),
             **self.cost.to_dict(),
             "saved_bytes": self.saved_bytes,
@@ -103,8 +104,10 @@ class RunCost:
     def text(self, *, by_layer: bool = False) -> str:
         """The model and its bits, the cost by stage or by layer, and notes."""
         spec, cost = self.spec, self.cost
-        by_role = spec.precision.schedule_texts().items()
-        bits = ", ".join(f"{role} {text}" for role, text in by_role if text != "fp32") or "float32"
+        texts = spec.shown_bits()
+        bits = ", ".join(f"{role} {text}" for role, text in texts.items()) or "float32"
+        if spec.precision.backward == "default" and isinstance(texts.get("backward"), int):
+            bits += f", {why_default(BACKWARD_BITS)}"
         head = f"{spec.model}: {bits}; {spec.batch_size:,} samples a step"
         lines = [head, cost.layer_table() if by_layer else cost.stage_table()]
         if self.saved_bytes is not None:
@@ -212,6 +215,7 @@ def _ratios() -> Iterator[RatioRow]:
             continue
         static = rows[model, f"{bits.high}/{bits.backward}"]
         preview = parse_schedule(_forward(bits)).preview(STEPS, backward=bits.backward)
+        assert preview.relative_cost is not None
         yield RatioRow(
             model=model,
             bits=cell,

@@ -154,6 +154,17 @@ def bitops_text(bitops: float | None) -> str:
     return f"{bitops:g} BitOPs"
 
 
+def margin_text(margin: float, metric: str) -> str:
+    """The smallest difference that matters, with the unit of the metric.
+
+    >>> margin_text(1.0, "accuracy"), margin_text(0.9695, "perplexity")
+    ('1 point', '0.97 of perplexity')
+    """
+    number = f"{margin:.2g}"
+    unit = POINTS.get(metric, f" of {metric}")
+    return f"{number}{unit.removesuffix('s') if number == '1' and metric in POINTS else unit}"
+
+
 def cost_text(relative: float | None) -> str:
     """A cost relative to the baseline's; "-" for None."""
     return "-" if relative is None else three_digits(relative)

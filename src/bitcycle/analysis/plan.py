@@ -1,21 +1,37 @@
-"""Find the model and the bounds of `bitcycle plan` by name; `cost/planner.py` makes the list."""
+"""Find the model, the bounds and own runs of `bitcycle plan`; `cost/planner.py` makes the list."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bitcycle.analysis.training_spec import TrainingSpec, find_spec
+from bitcycle.analysis.config_id import config_id
+from bitcycle.analysis.numbers import interval_text
+from bitcycle.analysis.statistics import Difference, paired_difference
+from bitcycle.analysis.training_spec import (
+    TrainingSpec,
+    find_run_config,
+    find_spec,
+    spec_from_config,
+)
 from bitcycle.cost import CONVENTIONS, Plan, plan
+from bitcycle.cost.findings import Finding, Stance
 from bitcycle.models import MODELS
+from bitcycle.precision import MAX_BITS
 from bitcycle.schedules import parse_schedule
-from bitcycle.train.config import PrecisionConfig
+from bitcycle.schedules.base import default_backward
+from bitcycle.tasks import TASKS
+from bitcycle.tasks.base import Task, model_kind
+from bitcycle.train.config import PrecisionConfig, RunConfig
+from bitcycle.train.result import RunResult
+from bitcycle.train.run_directory import RunDirectory
 
 Bounds = tuple[int | None, int | None]
-BACKWARD = 8  # default bits of the errors (the gradients with respect to a layer's output)
+_ROUNDING = 1e-9  # relative difference of two costs that are equal but for float arithmetic
 
 
 def plan_by_name(
@@ -34,31 +50,42 @@ def plan_by_name(
     total_steps: int | None = None,
     batch_size: int | None = None,
     convention: str = "exact",
+    runs: str | Path | None = None,
 ) -> Plan:
     """`bitcycle.cost.plan` of a model, a recipe or a YAML file.
 
     Arguments override the file of a range test, and that overrides the bounds of the recipe. Error
-    bits, steps and batch size are the recipe's by default.
+    bits, steps and batch size are the recipe's by default. runs: a folder with finished runs, whose
+    results count as well (`find_own_results`).
 
     >>> found = plan_by_name("resnet8", low=3, high=8, saving=0.4, skip=["fc"])
     >>> found.total_steps, found.samples_per_step, found.rows[0].forward
-    (64000, 128, 'delay@0.375(CR:4-8:2)')
+    (64000, 128, 'stages:5@0.9,8')
     """
     needs_conversion = CONVENTIONS[convention].needs_conversion
     tested = (None, None) if range_test is None else read_bounds(range_test)
     low, high = _fill((low, high), tested)
+    roles: dict[str, str] = {}
     if name in MODELS:
-        _check_bounds(name, low, high)
-    roles = {} if name not in MODELS else {"forward": str(high)}
+        _, top = _check_bounds(name, low, high)
+        backward = backward or _default_errors(top)
+        roles = {"forward": str(top), "backward": backward}
     spec = find_spec(
         name, roles=roles, options=options, skip=skip, total_steps=total_steps,
         batch_size=batch_size,
     )  # fmt: skip
     low, high = _check_bounds(name, *_fill((low, high), _bounds_of(spec.precision)))
-    errors = _errors_of(spec, name) if backward is None else parse_schedule(backward)
+    errors = _errors_of(spec, name, high) if backward is None else parse_schedule(backward)
     spec = replace(spec, precision=_static(spec.precision, high, str(errors)))
+    own: dict[str, Finding] = {}
+    notes: tuple[str, ...] = ()
+    if runs is not None:
+        if name in MODELS:
+            raise ValueError(f"{name} is a model; runs are compared with a recipe or a YAML file")
+        own, notes = find_own_results(runs, _config_of(name, spec))
     model = spec.build(needs_conversion=needs_conversion)
-    return plan(
+    is_language = model_kind(MODELS[spec.model]) == "language"
+    found = plan(
         model,
         spec.inputs(model, 16 if spec.is_graph else 1),
         low=low,
@@ -71,7 +98,10 @@ def plan_by_name(
         tops=tops,
         samples_per_step=spec.batch_size,
         convention=convention,
+        metric="perplexity" if is_language else "accuracy",
+        own=own,
     )
+    return replace(found, notes=notes)
 
 
 def read_bounds(path: str | Path) -> tuple[int, int]:
@@ -98,10 +128,14 @@ def _fill(first: Bounds, second: Bounds) -> Bounds:
 
 
 def _check_bounds(name: str, low: int | None, high: int | None) -> tuple[int, int]:
+    for role, bits in (("low", low), ("high", high)):
+        if bits is not None and not 1 <= bits <= MAX_BITS:
+            raise ValueError(f"{role} ({bits}) must be a number of bits from 1 to {MAX_BITS}")
     if low is None or high is None:
         missing = " and ".join(k for k, bits in (("low", low), ("high", high)) if bits is None)
         raise ValueError(
-            f"the bounds of {name} are not known: give {missing}, or the file of a range test"
+            f"the bounds of {name} are not known: give {missing}, or the file of a range test "
+            "(--low, --high, --range-test)"
         )
     return low, high
 
@@ -116,17 +150,179 @@ def _bounds_of(precision: PrecisionConfig) -> Bounds:
     return None if schedule.low == schedule.high else schedule.low, schedule.high
 
 
-def _errors_of(spec: TrainingSpec, name: str) -> Any:
+def _errors_of(spec: TrainingSpec, name: str, high: int) -> Any:
     precision = spec.precision
-    if precision.is_float or name in MODELS:
-        return parse_schedule(BACKWARD)
     text = precision.backward if precision.error == "inherit" else precision.error
+    if precision.is_float or text == "default":
+        return parse_schedule(_default_errors(high))
     if isinstance(text, dict):
         raise ValueError(f"the error bits of {name} differ by layer: give backward for all layers")
     return parse_schedule(text)
+
+
+def _default_errors(high: int) -> str:
+    try:
+        return str(parse_schedule(default_backward(parse_schedule(high))))
+    except ValueError as error:
+        raise ValueError(f"{error} (--backward)") from None
 
 
 def _static(precision: PrecisionConfig, high: int, backward: str) -> PrecisionConfig:
     """The same conversion with static bits at the upper bound."""
     roles = dict.fromkeys(("weight", "act", "error", "grad"), "inherit")
     return replace(precision, forward=high, backward=backward, **roles)  # type: ignore[arg-type]
+
+
+# -- own results ----------------------------------------------------------------------------------
+
+
+@dataclass
+class _Measured:
+    """The finished runs of one forward schedule: the final value by seed, and their BitOPs."""
+
+    values: dict[int, float] = field(default_factory=dict)
+    bitops: list[float] = field(default_factory=list)
+
+    @property
+    def cost(self) -> float:
+        return sum(self.bitops) / len(self.bitops)
+
+
+def find_own_results(
+    folder: str | Path, config: RunConfig
+) -> tuple[dict[str, Finding], tuple[str, ...]]:
+    """What the finished runs below a folder say about forward schedules, and a note on them.
+
+    Runs count that have the settings of `config` but for the forward schedule, the seed, the kernel
+    and the threads. `config` has static forward bits, the upper bound. A schedule is behind if
+    another one that costs no more is better beyond noise, or if the upper bound is.
+    """
+    if not Path(folder).is_dir():
+        raise ValueError(f"there is no folder {folder} with runs")
+    top = str(parse_schedule(config.precision.forward))  # type: ignore[arg-type]
+    static = f"static {top}/{parse_schedule(config.precision.backward)}"  # type: ignore[arg-type]
+    measured, num_skipped = _read_runs(Path(folder), config)
+    task = TASKS[config.task]
+    found: dict[str, Finding] = {}
+    for forward in measured:
+        compared = _better_and_no_dearer(forward, measured, task.higher_is_better)
+        reference = f"{compared}, which costs no more" if compared else static
+        compared = compared or (top if top in measured and forward != top else None)
+        if compared is None:
+            continue
+        difference = paired_difference(measured[forward].values, measured[compared].values)
+        if difference is not None and math.isfinite(difference.mean):
+            better = _num_better(measured[forward], measured[compared], task.higher_is_better)
+            found[forward] = _own_finding(forward, difference, reference, better, task)
+    folders = "1 folder" if num_skipped == 1 else f"{num_skipped} folders"
+    skipped = f"; skipped {folders} whose files bitcycle cannot read" if num_skipped else ""
+    if not measured:
+        return {}, (f"own results: no finished run of this set-up below {folder}{skipped}",)
+    num_runs = sum(len(each.values) for each in measured.values())
+    note = (
+        f"own results: {num_runs} finished runs of this set-up with {len(measured)} forward "
+        f"schedules below {folder}"
+    )
+    if top not in measured:
+        note += f"; none at {static}, so only schedules that cost no more are compared"
+    return found, (note + skipped,)
+
+
+def _read_runs(folder: Path, config: RunConfig) -> tuple[dict[str, _Measured], int]:
+    """The finished runs with these settings, by the text of their forward schedule.
+
+    Also the number of folders that were skipped: their files are not those of a run.
+    """
+    wanted = _setup_id(config)
+    found: dict[str, _Measured] = {}
+    num_skipped = 0
+    for path in sorted(path.parent for path in folder.rglob("config.yaml")):
+        directory = RunDirectory(path)
+        if not directory.is_finished:
+            continue
+        try:
+            own = directory.read_config()
+            forward = own.precision.forward
+            is_one = not isinstance(forward, dict) and own.precision.auto_high is None
+            result = RunResult.read(path) if is_one and _setup_id(own) == wanted else None
+        except ValueError:
+            num_skipped += 1
+            continue
+        if result is not None:
+            measured = found.setdefault(str(parse_schedule(forward)), _Measured())  # type: ignore[arg-type]
+            measured.values[own.seed] = result.value
+            measured.bitops.append(float(result.cost["bitops"]))
+    return found, num_skipped
+
+
+def _setup_id(config: RunConfig) -> str:
+    """Equal for runs that differ in their forward schedule, kernel and threads only."""
+    precision = replace(config.precision, forward=8, kernel="auto")
+    return config_id(replace(config, precision=precision, threads=None))
+
+
+def _better_and_no_dearer(
+    forward: str, measured: Mapping[str, _Measured], higher_is_better: bool
+) -> str | None:
+    """The best of the schedules that cost no more and are better beyond noise; None if none is."""
+    own, best, gain = measured[forward], None, 0.0
+    for name, other in measured.items():
+        if name == forward or other.cost > own.cost * (1 + _ROUNDING):
+            continue
+        difference = paired_difference(other.values, own.values)
+        if difference is None or not difference.is_beyond_noise:
+            continue
+        size = difference.mean if higher_is_better else -difference.mean
+        if size > gain:
+            best, gain = name, size
+    return best
+
+
+def _num_better(own: _Measured, other: _Measured, higher_is_better: bool) -> tuple[int, int]:
+    """(seeds that are better, common seeds)."""
+    seeds = own.values.keys() & other.values.keys()
+    sign = 1 if higher_is_better else -1
+    return sum(sign * (own.values[s] - other.values[s]) > 0 for s in seeds), len(seeds)
+
+
+def _own_finding(
+    forward: str, difference: Difference, against: str, better: tuple[int, int], task: type[Task]
+) -> Finding:
+    is_better = (difference.mean > 0) == task.higher_is_better
+    stance: Stance = "mixed"
+    if difference.is_beyond_noise:
+        stance = "for" if is_better else "against"
+    interval = (
+        f"95 % interval {interval_text(difference.low, difference.high)}"
+        if difference.low is not None
+        else "no interval"
+    )
+    unit = "points" if task.metric == "accuracy" else f"of {task.metric}"
+    return Finding(
+        stance=stance,
+        text=f"{forward} against {against}: {difference.mean:+.2f} {unit} ({interval}, "
+        f"n = {difference.n})",
+        source=f"own runs, n = {difference.n}",
+        difference=(difference.mean, difference.mean),
+        against=against,
+        num_better=better[0],
+        num_cells=better[1],
+        unit="%" if task.metric == "accuracy" else "ppl",
+        is_own=True,
+    )
+
+
+def _config_of(name: str, spec: TrainingSpec) -> RunConfig:
+    """The configuration of a recipe or file with what was changed for the plan."""
+    config = find_run_config(name)
+    spec_before = spec_from_config(config, spec.total_steps)
+    changes: dict[str, Any] = {"precision": spec.precision}
+    if config.steps is not None:
+        changes["steps"] = spec.total_steps
+    if spec.batch_size != spec_before.batch_size:
+        changes["data"] = replace(config.data, batch_size=spec.batch_size)
+    options = {
+        key: value for key, value in spec.options.items() if spec_before.options.get(key) != value
+    }
+    model = replace(config.model, options={**config.model.options, **options})
+    return replace(config, model=model, **changes)

@@ -16,6 +16,8 @@ from bitcycle.extras import require
 
 CONFIDENCE = 0.95
 LEVEL = 0.05
+MIN_SEEDS = 3  # with two the interval is 9 standard deviations on either side
+MOST_SEEDS = 10_000
 _ROUNDING = 1e-9  # a smaller standard deviation, relative to the values, is rounding error
 
 
@@ -76,6 +78,19 @@ class Difference:
             return None
         return self.low > 0 or self.high < 0
 
+    @property
+    def std(self) -> float | None:
+        """Standard deviation of the paired differences; None without an interval."""
+        if self.low is None or self.high is None:
+            return None
+        return (self.high - self.low) / 2 / half_width(1.0, self.n)
+
+    def is_within(self, margin: float) -> bool:
+        """Whether the interval excludes every difference larger than the margin."""
+        if self.low is None or self.high is None:
+            return False
+        return -margin <= self.low and self.high <= margin
+
 
 def paired_difference(values: Mapping[int, float], base: Mapping[int, float]) -> Difference | None:
     """Values minus base over common seeds, with the paired t-test; None without common seeds.
@@ -92,6 +107,50 @@ def paired_difference(values: Mapping[int, float], base: Mapping[int, float]) ->
     low, high = _interval(mean, std, n)
     p = 2 * float(_stats().t.sf(abs(mean) / (std / math.sqrt(n)), n - 1)) if std else None
     return Difference(mean=mean, low=low, high=high, p=p, n=n)
+
+
+# -- how many seeds -------------------------------------------------------------------------------
+
+
+def half_width(std: float, n: int) -> float:
+    """Half the width of the t interval of a mean of n values: t(0.975, n - 1) std / sqrt(n).
+
+    >>> round(half_width(0.5, 3), 2), round(half_width(0.5, 10), 2)
+    (1.24, 0.36)
+    """
+    return float(_stats().t.ppf((1 + CONFIDENCE) / 2, n - 1)) * std / math.sqrt(n)
+
+
+def num_seeds_for(std: float, width: float) -> int:
+    """The fewest values of this deviation whose interval has half a width of at most `width`.
+
+    At most `MOST_SEEDS`.
+
+    >>> num_seeds_for(0.5, 1.0), num_seeds_for(0.5, 0.36)
+    (4, 10)
+    """
+    few, many = 1, 2
+    while many < MOST_SEEDS and half_width(std, many) > width:
+        few, many = many, min(2 * many, MOST_SEEDS)
+    while many - few > 1:  # `few` is not enough, `many` is
+        middle = (few + many) // 2
+        few, many = (middle, many) if half_width(std, middle) > width else (few, middle)
+    return many
+
+
+def num_seeds_to_decide(difference: Difference, margin: float) -> int | None:
+    """How many seeds the interval needs to exclude 0 or to lie within the margin.
+
+    Assumes that mean and deviation stay as they are. For a mean m the interval needs half a width
+    of less than max(|m|, margin - |m|). None without an interval.
+
+    >>> num_seeds_to_decide(Difference(mean=0.1, low=-1.4, high=1.6, p=0.8, n=3), 1.0)
+    5
+    """
+    if difference.std is None:
+        return None
+    mean = abs(difference.mean)
+    return num_seeds_for(difference.std, max(mean, margin - mean))
 
 
 def holm(p_values: Sequence[float], level: float = LEVEL) -> list[bool]:

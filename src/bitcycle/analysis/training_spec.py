@@ -19,6 +19,7 @@ from bitcycle.convert import find_candidates, quantize_model
 from bitcycle.data import DATASETS
 from bitcycle.models import MODELS, build_model
 from bitcycle.models.base import Model
+from bitcycle.precision import PARENTS
 from bitcycle.quantizers import QUANTIZERS
 from bitcycle.recipes import list_recipes, recipe
 from bitcycle.recipes.base import base_of, instead_of
@@ -63,7 +64,15 @@ class TrainingSpec:
             only=precision.only,
             kernel=precision.kernel,
             max_bits=precision.max_bits,
+            verbose=False,
         )
+
+    def shown_bits(self) -> dict[str, Any]:
+        """The schedules by keyword, without those that are float32 or round nothing."""
+        roles = self.precision.rounded_roles
+        used = {*roles, *(PARENTS[role] for role in roles)}
+        texts = self.precision.schedule_texts().items()
+        return {keyword: text for keyword, text in texts if text != "fp32" and keyword in used}
 
     def inputs(self, model: nn.Module, batch_size: int) -> tuple[Tensor, ...]:
         """Example inputs for the model."""
@@ -120,7 +129,7 @@ def find_spec(
             )
         precision = PrecisionConfig(**{"skip": tuple(skip or ()), **roles})  # type: ignore[arg-type]
         return TrainingSpec(model=name, options=options or {}, precision=precision, **changes)
-    config = _find_config(name)
+    config = find_run_config(name)
     precision_changes: dict[str, Any] = dict(roles)
     if skip is not None:
         precision_changes["skip"] = tuple(skip)
@@ -129,7 +138,8 @@ def find_spec(
     return replace(spec, options={**spec.options, **(options or {})})
 
 
-def _find_config(name: str) -> RunConfig:
+def find_run_config(name: str) -> RunConfig:
+    """The configuration of a recipe or of a YAML file."""
     path = Path(name).expanduser()
     if path.is_file():
         return read_config(path)

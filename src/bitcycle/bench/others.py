@@ -25,7 +25,8 @@ def torchao(model: nn.Module) -> nn.Module:
     """Quantize the model in place."""
     training = import_module("torchao.prototype.quantized_training")
     quantize = import_module("torchao.quantization").quantize_
-    quantize(model, training.int8_mixed_precision_training())
+    # without the swap, torchao 0.18.0 multiplies in float32: its F.linear is never called
+    quantize(model, training.int8_mixed_precision_training(module_swap=True))
     return model
 
 

@@ -80,6 +80,7 @@ class BenchResult:
     rows: tuple[StepTime, ...]
     repeats: int
     is_quick: bool = False
+    full_sizes: Mapping[str, str] = field(default_factory=dict)  # of the benchmark, for --quick
     budget: float | None = None  # seconds per variant and workload
     seconds: float | None = None  # wall-clock of the whole benchmark
     kernels: tuple[str, ...] = ()  # as asked for; empty: the default
@@ -112,14 +113,18 @@ class BenchResult:
             "kept      10^6 bytes that the forward pass keeps for the backward pass",
             "products  three per converted layer: output, grad_input, grad_weight",
             "",
-            *(f"{name}: {size}" for name, size in self.sizes.items()),
         ]
+        for name, size in self.sizes.items():
+            lines.append(f"{name}: {size}")
+            if name in self.full_sizes:
+                lines.append(f"  instead of {self.full_sizes[name]}")
         notes = dict.fromkeys(note for row in self.rows for note in row.notes)
         lines += ["", *notes] if notes else []
         if self.is_quick:
             lines += [
                 "",
-                "--quick: sizes too small to compare speed; checks only that all runs",
+                "--quick ran smaller networks than the benchmark's, as listed above, as a check:",
+                "its times and ratios say nothing about speed",
             ]
         return "\n".join(lines)
 
@@ -145,6 +150,7 @@ class BenchResult:
             rows=tuple(_read_time(row) for row in data["rows"]),
             repeats=data["repeats"],
             is_quick=data["is_quick"],
+            full_sizes=dict(data.get("full_sizes", {})),
             budget=data.get("budget"),
             seconds=data.get("seconds"),
             kernels=tuple(data.get("kernels", ())),

@@ -30,7 +30,7 @@ from bitcycle.bench.steps import (
     is_ours,
     parse_bits,
 )
-from bitcycle.bench.workloads import WORKLOADS
+from bitcycle.bench.workloads import WORKLOADS, Workload
 from bitcycle.extras import MissingExtraError
 from bitcycle.precision import Precision
 from bitcycle.registry import unknown_name
@@ -103,11 +103,16 @@ def run_bench(
     share = config.count_steps() // len(names)
     rows: list[StepTime] = []
     sizes: dict[str, str] = {}
+    full_sizes: dict[str, str] = {}
     with torch.random.fork_rng([]), torch.enable_grad():
         for place, name in enumerate(names):
             say(f"[{place + 1}/{len(names)}] {name}")
             try:
-                times, sizes[name] = _time_workload(name, config, advance, place * share)
+                workload = _build(name, config)
+                times = _time_workload(name, workload, config, advance, place * share)
+                sizes[name] = workload.size
+                if workload.full_size not in ("", workload.size):
+                    full_sizes[name] = workload.full_size
             except MissingExtraError as error:
                 if config.workloads:
                     raise
@@ -117,6 +122,7 @@ def run_bench(
     return BenchResult(
         processor=find_processor(),
         sizes=sizes,
+        full_sizes=full_sizes,
         rows=tuple(rows),
         repeats=config.repeats,
         is_quick=config.is_quick,
@@ -127,11 +133,18 @@ def run_bench(
     )
 
 
-def _time_workload(
-    name: str, config: BenchConfig, advance: Callable[[int], None], done: int
-) -> tuple[list[StepTime], str]:
+def _build(name: str, config: BenchConfig) -> Workload:
     torch.manual_seed(0)
-    workload = WORKLOADS[name](config.is_quick)
+    return WORKLOADS[name](config.is_quick)
+
+
+def _time_workload(
+    name: str,
+    workload: Workload,
+    config: BenchConfig,
+    advance: Callable[[int], None],
+    done: int,
+) -> list[StepTime]:
     steps: dict[Variant, TrainStep] = {}
     failures: dict[Variant, str] = {}
     for variant in config.variants():
@@ -176,7 +189,7 @@ def _time_workload(
                 by_width=by_width.get(variant, {}),
             )
         )
-    return rows, workload.size
+    return rows
 
 
 def _time_steps(

@@ -160,7 +160,7 @@ class TrainStep:
         """The reason why each multiplying layer was not converted."""
         if self._variant.bits is None:
             return {}
-        return {row.name: row.reason for row in audit(self.model).float_rows}
+        return {row.name: row.reason for row in audit(self.model).float_rows if row.multiplies}
 
     def _inputs(self) -> tuple[Tensor, ...]:
         return tuple(x.detach().requires_grad_(x.requires_grad) for x in self._workload.inputs)
@@ -175,7 +175,7 @@ class TrainStep:
 
 def _convert(workload: Workload, variant: Variant) -> nn.Module:
     if variant.bits is not None:
-        return quantize_model(copy.deepcopy(workload.model), kernel=variant.kernel)
+        return quantize_model(copy.deepcopy(workload.model), kernel=variant.kernel, verbose=False)
     model = copy.deepcopy(workload.float_model or workload.model)
     return OTHERS[variant.kernel](model) if variant.kernel in OTHERS else model
 

@@ -27,6 +27,7 @@ class Workload:
     inputs: tuple[Tensor, ...]
     loss: Callable[[Any], Tensor]
     size: str
+    full_size: str = ""  # the benchmark's; --quick has a smaller `size`
     float_model: nn.Module | None = None  # an equal model that is faster in float32
 
 
@@ -55,7 +56,11 @@ def resnet20_wide(is_quick: bool) -> Workload:
 
 
 def _resnet(width: int, is_quick: bool) -> Workload:
-    depth, batch, side = (8, 2, 8) if is_quick else (20, 64, 32)
+    def describe(depth: int, batch: int, side: int) -> str:
+        return f"ResNet-{depth} of width {width}, batch {batch}, {side}x{side}"
+
+    full = (20, 64, 32)
+    depth, batch, side = chosen = (8, 2, 8) if is_quick else full
     model = _channels_last(build_model(f"resnet{depth}", width=width))
     images = torch.randn(batch, 3, side, side).contiguous(memory_format=torch.channels_last)
     target = torch.randint(10, (batch,))
@@ -63,7 +68,8 @@ def _resnet(width: int, is_quick: bool) -> Workload:
         model=model,
         inputs=(images,),
         loss=lambda logits: F.cross_entropy(logits, target),
-        size=f"ResNet-{depth} of width {width}, batch {batch}, {side}x{side}",
+        size=describe(*chosen),
+        full_size=describe(*full),
     )
 
 
@@ -76,14 +82,20 @@ def _channels_last(model: nn.Module) -> nn.Module:
 @_register("bottleneck")
 def bottleneck(is_quick: bool) -> Workload:
     """The first group of an ImageNet ResNet-50: three bottleneck blocks."""
-    batch, side = (1, 14) if is_quick else (8, 56)
+
+    def describe(batch: int, side: int) -> str:
+        return f"3 bottlenecks of ResNet-50, batch {batch}, {side}x{side}"
+
+    full = (8, 56)
+    batch, side = chosen = (1, 14) if is_quick else full
     model = _channels_last(make_group(Bottleneck, 64, 64, 3, stride=1))
     maps = torch.randn(batch, 64, side, side).contiguous(memory_format=torch.channels_last)
     return Workload(
         model=model,
         inputs=(maps.requires_grad_(),),
         loss=lambda out: out.square().mean(),
-        size=f"3 bottlenecks of ResNet-50, batch {batch}, {side}x{side}",
+        size=describe(*chosen),
+        full_size=describe(*full),
     )
 
 
@@ -118,16 +130,20 @@ class Block(nn.Module):
 @_register("transformer-d512")
 def transformer_512(is_quick: bool) -> Workload:
     """Two blocks of width 512."""
-    return _transformer(*((64, 2, 32) if is_quick else (512, 8, 256)))
+    return _transformer((64, 2, 32) if is_quick else (512, 8, 256), (512, 8, 256))
 
 
 @_register("transformer-d1024")
 def transformer_1024(is_quick: bool) -> Workload:
     """Two blocks of width 1024."""
-    return _transformer(*((128, 2, 32) if is_quick else (1024, 8, 256)))
+    return _transformer((128, 2, 32) if is_quick else (1024, 8, 256), (1024, 8, 256))
 
 
-def _transformer(width: int, batch: int, length: int) -> Workload:
+def _transformer(chosen: tuple[int, int, int], full: tuple[int, int, int]) -> Workload:
+    def describe(width: int, batch: int, length: int) -> str:
+        return f"2 transformer blocks of width {width}, {batch}x{length} tokens"
+
+    width, batch, length = chosen
     model = nn.Sequential(Block(width), Block(width))
     fused = nn.Sequential(Block(width, is_fused=True), Block(width, is_fused=True))
     fused.load_state_dict(model.state_dict())
@@ -136,14 +152,20 @@ def _transformer(width: int, batch: int, length: int) -> Workload:
         float_model=fused,
         inputs=(torch.randn(batch, length, width).requires_grad_(),),
         loss=lambda out: out.square().mean(),
-        size=f"2 transformer blocks of width {width}, {batch}x{length} tokens",
+        size=describe(*chosen),
+        full_size=describe(*full),
     )
 
 
 @_register("lstm")
 def lstm(is_quick: bool) -> Workload:
     """The medium language model of Zaremba et al.: 2 layers of 650 units, 10,000 words."""
-    units, words, batch, length = (32, 100, 4, 8) if is_quick else (650, 10_000, 20, 35)
+
+    def describe(units: int, words: int, batch: int, length: int) -> str:
+        return f"2 LSTM layers of {units} units, {words:,} words, batch {batch}, {length} steps"
+
+    full = (650, 10_000, 20, 35)
+    units, words, batch, length = chosen = (32, 100, 4, 8) if is_quick else full
     model = build_model(
         "lstm_lm", vocab_size=words, embedding_dim=units, hidden_dim=units, num_layers=2
     )
@@ -152,14 +174,20 @@ def lstm(is_quick: bool) -> Workload:
         model=model,
         inputs=(tokens,),
         loss=lambda out: F.cross_entropy(out[0].flatten(0, 1), target.flatten()),
-        size=f"2 LSTM layers of {units} units, {words:,} words, batch {batch}, {length} steps",
+        size=describe(*chosen),
+        full_size=describe(*full),
     )
 
 
 @_register("gcn")
 def gcn(is_quick: bool) -> Workload:
     """Two graph convolutions on a random graph of Cora's size."""
-    nodes, edges, features = (200, 800, 64) if is_quick else (2708, 10_556, 1433)
+
+    def describe(nodes: int, edges: int, features: int) -> str:
+        return f"2 graph convolutions, {nodes:,} nodes, {edges:,} edges, {features:,} features"
+
+    full = (2708, 10_556, 1433)
+    nodes, edges, features = chosen = (200, 800, 64) if is_quick else full
     model = build_model(
         "gcn", in_features=features, hidden_dim=64, num_classes=7, num_layers=2, dropout=0.5
     )
@@ -168,5 +196,6 @@ def gcn(is_quick: bool) -> Workload:
         model=model,
         inputs=(torch.randn(nodes, features), torch.randint(nodes, (2, edges))),
         loss=lambda logits: F.cross_entropy(logits, target),
-        size=f"2 graph convolutions, {nodes:,} nodes, {edges:,} edges, {features:,} features",
+        size=describe(*chosen),
+        full_size=describe(*full),
     )

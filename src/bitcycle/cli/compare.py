@@ -12,7 +12,10 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "compare",
         help="compare the results and settings of runs",
-        description="Compare runs, finished or not. Seeds of one configuration are one row.",
+        description="Compare runs, finished or not. Seeds of one configuration are one row. Of\n"
+        "two runs of one seed, and of runs that repeat a configuration and a seed, also say\n"
+        "whether the weights are equal.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folders of runs, such as runs/*")
     parser.add_argument(

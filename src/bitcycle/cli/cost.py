@@ -55,7 +55,8 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--backward",
         metavar="SCHEDULE",
-        help="bits of errors (gradients of layer outputs) and weight gradients: 8, fp32 (default)",
+        help="bits of errors (gradients of layer outputs) and weight gradients: 8, fp32 (default: "
+        "the recipe's; 8 up to 8 bits forward, fp32 with fp32)",
     )
     for role in ("weight", "act", "error", "grad"):
         parser.add_argument(f"--{role}", metavar="SCHEDULE", help=f"bits of the role {role} alone")

@@ -32,6 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
     from bitcycle.study.demo import run_demo
 
     output = Path(arguments.output)
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"--output {output} is a file; give a folder")
     result = run_demo(
         output,
         num_seeds=arguments.seeds,

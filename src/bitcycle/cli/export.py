@@ -27,7 +27,8 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--codes",
         action="store_true",
-        help="safetensors: store weights as integer codes and scales",
+        help="safetensors: store weights as integer codes and scales; otherwise they are float32 "
+        "on their grids, and the file is no smaller than float32",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run, takes_overrides=True)

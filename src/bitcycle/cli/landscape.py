@@ -96,7 +96,7 @@ def run_landscape(arguments: argparse.Namespace) -> int:
     from bitcycle.landscape.compare import compare
     from bitcycle.train.config_file import check_overrides
 
-    check_overrides(arguments.overrides)
+    check_overrides(arguments.overrides, arguments.options)
     names = ("precision", "ranges", "samples", "seed", "checkpoint", "threads")
     options: dict[str, Any] = {name: getattr(arguments, name) for name in names}
     runs = [

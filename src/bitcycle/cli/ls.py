@@ -106,7 +106,7 @@ def recipes(*words: str) -> list[Row]:
 
 
 LINE = 98  # columns of an indented line, where the terminal's width is unknown
-ABOUT_BASE = "(base): float32 until --precision.forward and --precision.backward give it bits"
+ABOUT_BASE = "(base): float32 until --precision.forward gives it bits"
 
 
 def recipe_text(words: Sequence[str], *, is_all: bool = False, width: int | None = None) -> str:

@@ -8,9 +8,11 @@ subcommands has them, by name, as its default `commands`.
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
 import pkgutil
+import re
 import sys
 import time
 import warnings
@@ -20,6 +22,7 @@ from typing import Any, NoReturn
 
 import bitcycle.cli
 from bitcycle.extras import MissingExtraError
+from bitcycle.registry import suggest
 from bitcycle.version import VERSION
 from bitcycle.warnings import BitcycleWarning
 
@@ -34,8 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         parser, commands = build_parser()
         own, overrides = split_overrides(argv, commands)
-        arguments = parser.parse_args(own)
+        arguments, unknown = parser.parse_known_args(own)
+        if unknown:
+            _fail_unknown(unknown, argv, parser, commands)
         arguments.overrides = overrides
+        arguments.options = own_options(argv, commands)
         with _plain_warnings(), _only_first_prints():
             code: int = arguments.run(arguments)
         sys.stdout.flush()  # raises for a closed pipe here, not at interpreter exit
@@ -111,6 +117,11 @@ def _plain_warnings() -> Iterator[None]:
         yield
 
 
+_CHOICE = re.compile(
+    r"(?P<what>.+): invalid choice: '(?P<name>.*)' \(choose from (?P<known>.*)\)", re.DOTALL
+)
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors look like bitcycle's others.
 
@@ -122,6 +133,12 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
+        choice = _CHOICE.fullmatch(message)
+        if choice is not None:
+            names = [name.strip(" '") for name in choice["known"].split(",")]
+            message = (
+                f"{choice['what']}: unknown {choice['name']!r}; {suggest(choice['name'], names)}"
+            )
         way_out = self.get_default("if_missing")
         if way_out and "arguments are required" in message:
             message = f"{message}; {way_out}"
@@ -137,12 +154,10 @@ def split_overrides(argv: Sequence[str], commands: Commands) -> tuple[list[str],
     argparse would take the value of an unknown option for a positional argument. Pairs may come
     before or after the name of the recipe.
     """
-    command = next((commands[word] for word in argv if word in commands), None)
-    inner: Commands = {} if command is None else command.get_default("commands") or {}
-    command = next((inner[word] for word in argv if word in inner), command)
+    command = _find_command(argv, commands)
     if command is None or not command.get_default("takes_overrides"):
         return list(argv), []
-    known = command._option_string_actions  # argparse has no public way to ask
+    known = own_options(argv, commands)
     own: list[str] = []
     overrides: list[str] = []
     words = iter(argv)
@@ -154,6 +169,34 @@ def split_overrides(argv: Sequence[str], commands: Commands) -> tuple[list[str],
         if "=" not in word:
             overrides.extend(value for value in [next(words, None)] if value is not None)
     return own, overrides
+
+
+def _fail_unknown(
+    unknown: Sequence[str],
+    argv: Sequence[str],
+    parser: argparse.ArgumentParser,
+    commands: Commands,
+) -> NoReturn:
+    """Report arguments that the command does not take, with the nearest option of the first."""
+    options = own_options(argv, commands)
+    near = difflib.get_close_matches(unknown[0].partition("=")[0], options, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    command = _find_command(argv, commands) or parser
+    command.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+
+
+def own_options(argv: Sequence[str], commands: Commands) -> list[str]:
+    """The options of the command itself, such as --quiet."""
+    command = _find_command(argv, commands)
+    # argparse has no public way to ask
+    return [] if command is None else list(command._option_string_actions)
+
+
+def _find_command(argv: Sequence[str], commands: Commands) -> argparse.ArgumentParser | None:
+    """The command or subcommand that the arguments name."""
+    command = next((commands[word] for word in argv if word in commands), None)
+    inner: Commands = {} if command is None else command.get_default("commands") or {}
+    return next((inner[word] for word in argv if word in inner), command)
 
 
 def build_parser() -> tuple[argparse.ArgumentParser, Commands]:

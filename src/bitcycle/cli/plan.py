@@ -10,12 +10,13 @@ from typing import Any
 from bitcycle.cli.cost import add_counting_options
 
 _DESCRIPTION = """\
-List the published precision schedules that meet a budget, most expensive first: the saving, mean
-bits, final bits, the results in the CPT paper's tables, and the text to train with. Costs are those
-of the whole run and follow from the model's shapes; no data is read."""
+Rank the published precision schedules that meet a budget and recommend one: the saving, mean bits,
+final bits, the results in the CPT paper's tables or in your own runs, and the text to train with.
+Costs are those of the whole run and follow from the model's shapes; no data is read."""
 _EXAMPLES = """examples:
   bitcycle plan cifar100-resnet74-cpt-3-8-8 --saving 40%
   bitcycle plan cifar100-resnet74-static-8-8 --saving 40% --range-test range-test.json
+  bitcycle plan digits-cpt-3-8-8 --saving 30% --runs runs
   bitcycle plan resnet20 --skip fc --low 3 --high 8 --saving 0.3 --cycles 4,8 --picture plan.png
 """
 
@@ -24,7 +25,7 @@ def register(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "plan",
-        help="list the precision schedules that meet a BitOPs budget",
+        help="rank the precision schedules that meet a BitOPs budget",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -47,10 +48,13 @@ def register(subparsers: Any) -> None:
         help="take the bounds from the JSON of `bitcycle range-test`",
     )
     parser.add_argument(
+        "--runs", metavar="DIR", help="also rank by the finished runs of this recipe below DIR"
+    )
+    parser.add_argument(
         "--backward",
         metavar="SCHEDULE",
         help="bits of errors, the gradients of layer outputs: 8, CR:6-8:8, fp32 (default: the "
-        "recipe's, or 8)",
+        "recipe's, or 8 up to 8 bits forward)",
     )
     parser.add_argument(
         "--cycles",
@@ -92,14 +96,19 @@ def run(arguments: argparse.Namespace) -> int:
     from bitcycle.analysis.training_spec import parse_options
     from bitcycle.cost.planner import LIMIT, parse_saving
     from bitcycle.models import MODELS
+    from bitcycle.recipes import list_recipes
     from bitcycle.report.files import check_path, save
+    from bitcycle.study.study import STUDIES
 
     limit = arguments.limit
     if limit is not None and limit < 1:
         raise ValueError(f"--limit must be at least 1, got {limit}")
     target = None if arguments.picture is None else check_path(arguments.picture)
     names = ("bitops", "low", "high", "range_test", "backward", "cycles", "tops", "skip",
-             "total_steps", "batch_size", "convention")  # fmt: skip
+             "total_steps", "batch_size", "convention", "runs")  # fmt: skip
+    names_of_recipes = {info.name for info in list_recipes()}
+    if arguments.what in STUDIES and arguments.what not in names_of_recipes:
+        raise ValueError(f"{arguments.what} is a study; give a recipe or a model to plan")
     found = plan_by_name(
         arguments.what,
         saving=None if arguments.saving is None else parse_saving(arguments.saving),
@@ -118,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
         first, _ = found.lines()[0]
         forward, backward = shlex.quote(first.forward), shlex.quote(found.backward)
         print(
-            f"\nto train the first:\n  bitcycle train {arguments.what} \\\n"
+            f"\nto train it:\n  bitcycle train {arguments.what} \\\n"
             f"    --precision.forward {forward} --precision.backward {backward}"
         )
     if target is not None:

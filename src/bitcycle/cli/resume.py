@@ -3,26 +3,48 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 
 def register(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
-        "resume", help="resume an interrupted run from its last complete checkpoint"
+        "resume",
+        help="resume an interrupted run from its last complete checkpoint",
+        description="Resume an interrupted run from its last complete checkpoint. Its config.yaml\n"
+        "must be the one of that checkpoint. With --accept-changes these settings may differ, and\n"
+        "act from that step on: optimizer.* (not its name), lr.* (not its policy), clip_norm,\n"
+        "eval.*, threads and deterministic. Places and logs (output, data.root, data.cache_dir,\n"
+        "data.num_workers, tracking.*, checkpoint.*) may always change. env.json and log.txt\n"
+        "record every change.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("directory", help="the folder of the run")
+    parser.add_argument(
+        "--accept-changes",
+        action="store_true",
+        help="use settings of config.yaml that changed since the checkpoint",
+    )
     parser.add_argument("--quiet", action="store_true", help="print the result only")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Resume the run and print its result."""
-    from bitcycle.cli.train import close_process_group, print_result
+    from bitcycle.cli.train import print_result
     from bitcycle.native.allocator import keep_freed_memory
+    from bitcycle.recipes import list_recipes
     from bitcycle.train.run import resume
 
+    what = arguments.directory
+    if not Path(what).expanduser().exists() and what in {info.name for info in list_recipes()}:
+        raise ValueError(f"{what} is a recipe, not the folder of a run; bitcycle train {what}")
     keep_freed_memory()
-    print_result(resume(arguments.directory, show="quiet" if arguments.quiet else "auto"))
-    close_process_group()
+    result = resume(
+        arguments.directory,
+        show="quiet" if arguments.quiet else "auto",
+        accept_changes=arguments.accept_changes,
+    )
+    print_result(result)
     return 0

@@ -6,7 +6,7 @@ import argparse
 import json
 import shutil
 import sys
-from typing import Any
+from typing import Any, Literal
 
 from bitcycle.report.files import check_path, save
 from bitcycle.report.terminal import MIN_WIDTH, chart, ink_for
@@ -14,7 +14,7 @@ from bitcycle.schedules import Bits, Static, parse_schedule
 
 _EXAMPLES = """examples:
   bitcycle schedule CR:3-8:32
-  bitcycle schedule LR:3-8:8 "seq(CR:3-8:8@0.8, fp32)" --steps 10000 --png bits.png
+  bitcycle schedule LR:3-8:8 "seq(CR:3-8:8@0.8, fp32)" --backward 8 --png bits.png
 """
 
 
@@ -34,8 +34,9 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--steps", type=int, default=64_000, help="total steps (default 64000)")
     parser.add_argument(
         "--backward",
-        default="8",
-        help="bits of errors (gradients of layer outputs), for the cost: 8, fp32",
+        default="default",
+        help="bits of errors (gradients of layer outputs), for the cost: 8, fp32 (default: 8 up to "
+        "8 bits forward, fp32 with fp32)",
     )
     parser.add_argument("--png", metavar="FILE", help="also draw to this .png file (matplotlib)")
     parser.add_argument("--width", type=int, help="columns to use (default: the terminal's)")
@@ -73,7 +74,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _backward_bits(text: str) -> Bits:
+def _backward_bits(text: str) -> Bits | Literal["default"]:
+    if text == "default":
+        return "default"
     parsed = parse_schedule(text)
     if not isinstance(parsed, Static):
         raise ValueError(f"--backward must be a number of bits or fp32, got {text!r}")

@@ -62,9 +62,13 @@ def _add_run(inner: Any) -> None:
     parser.add_argument("--address", help="address of a Ray cluster (default: Ray on this machine)")
     parser.add_argument("--retry-failed", action="store_true", help="repeat failed runs")
     parser.add_argument(
-        "--dry-run", action="store_true", help="print the runs, their BitOPs and the time, and exit"
+        "--dry-run",
+        action="store_true",
+        help="print the runs, their BitOPs, the time and what their seeds can tell, and exit",
     )
-    parser.add_argument("--quiet", action="store_true", help="print the table only")
+    parser.add_argument(
+        "--quiet", action="store_true", help="print a line per finished run and the table"
+    )
     parser.set_defaults(run=run_run, takes_overrides=True)
 
 
@@ -93,6 +97,8 @@ def run_run(arguments: argparse.Namespace) -> int:
     from bitcycle.study.study_file import find_study
 
     output, jobs = arguments.output, arguments.jobs
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"--jobs ({jobs}) must be at least 1")
     if Path(output).exists() and not Path(output).is_dir():
         raise ValueError(f"--output {output} is a file; give a folder")
     study = find_study(arguments.study)
@@ -202,12 +208,17 @@ def read(arguments: argparse.Namespace) -> Any:
 def study_options(arguments: argparse.Namespace) -> Any:
     """The options of a study from the command line."""
     from bitcycle.study.study import StudyOptions
+    from bitcycle.train.config_file import check_overrides
 
     seeds = arguments.seeds
     if arguments.num_seeds is not None:
+        if arguments.num_seeds < 1:
+            raise ValueError(f"--num-seeds ({arguments.num_seeds}) must be at least 1")
         seeds = range(arguments.num_seeds)
-    return StudyOptions(
+    options = StudyOptions(
         overrides=tuple(arguments.overrides),
         seeds=None if seeds is None else tuple(seeds),
         threads=arguments.threads,
     )
+    check_overrides(arguments.overrides, arguments.options)
+    return options

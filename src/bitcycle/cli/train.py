@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bitcycle.train.run import resume_or_run
     from bitcycle.train.run import run as start_run
 
-    check_overrides(arguments.overrides)
+    check_overrides(arguments.overrides, arguments.options)
     config = override(find_config(arguments.what), arguments.overrides)
     if arguments.print_config:
         print(to_yaml(config), end="")
@@ -65,7 +65,6 @@ def run(arguments: argparse.Namespace) -> int:
     keep_freed_memory()
     start = resume_or_run if arguments.resume == "auto" else start_run
     print_result(start(config, show="quiet" if arguments.quiet else "auto"))
-    close_process_group()
     return 0
 
 
@@ -81,7 +80,26 @@ def find_config(what: str | None) -> Any:
         return read_config(path)
     if path.suffix in (".yaml", ".yml"):
         raise ValueError(f"there is no file {what}; give a YAML file or a recipe's name")
-    return recipe(what)
+    try:
+        return recipe(what)
+    except ValueError as error:
+        raise ValueError(_other_kind(what, path) or str(error)) from None
+
+
+def _other_kind(what: str, path: Path) -> str:
+    """What a name that no recipe has stands for instead, and the command for that."""
+    from bitcycle.models import MODELS
+    from bitcycle.study.study import STUDIES
+
+    if what in STUDIES:
+        return f"{what} is a study, not a recipe; run it with bitcycle study run {what}"
+    if what in MODELS:
+        return f"{what} is a model, not a recipe; bitcycle ls recipes {what} lists recipes with it"
+    if path.is_dir() and not (path / "config.yaml").is_file():
+        return f"{what} is a folder without the config.yaml of a run; give a recipe or a YAML file"
+    if path.is_dir():
+        return f"{what} is a folder; bitcycle resume {what} continues the run in it"
+    return ""
 
 
 def print_result(result: Any) -> None:
@@ -89,11 +107,3 @@ def print_result(result: Any) -> None:
     best = f", best by validation {result.best[result.metric]:.2f}" if result.best else ""
     print(f"{result.metric} {result.value:.2f} at {result.eval_precision}{best}")
     print(f"{result.directory}/result.json")
-
-
-def close_process_group() -> None:
-    """Close the group of torchrun: an open gloo group can abort the interpreter at exit."""
-    import torch.distributed as dist
-
-    if dist.is_available() and dist.is_initialized():
-        dist.destroy_process_group()

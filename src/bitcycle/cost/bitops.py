@@ -22,13 +22,13 @@ from bitcycle.cost.conventions import CONVENTIONS, LayerCost, OperandBits, Usage
 from bitcycle.cost.count import OPERANDS
 from bitcycle.cost.trace import Trace, count_macs
 from bitcycle.kernels.base import MATMULS
-from bitcycle.model_precision import PrecisionLike
+from bitcycle.model_precision import PrecisionLike, rounded_roles
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.patterns import named_modules
 from bitcycle.precision import PARENTS, ROLES, Precision, cost_bits, is_float
 from bitcycle.scheduler import INHERIT, RoleSchedule, RoleSchedules, resolve_schedules
 from bitcycle.schedules import Bits, parse_schedule
-from bitcycle.schedules.base import check_count
+from bitcycle.schedules.base import check_count, default_backward
 from bitcycle.tables import text_table
 from bitcycle.warnings import BitcycleWarning
 
@@ -50,6 +50,8 @@ def training_cost(
     baseline: PrecisionLike | None = None,
 ) -> Cost:
     """Count the cost of training a model with the schedules of a `PrecisionScheduler`.
+
+    Where backward is not given it has the scheduler's default.
 
     example_inputs, batch_size: one batch, see `count_macs`. samples_per_step: the batch size of the
     run, by default that of the example. convention: "exact", or a published one
@@ -134,13 +136,15 @@ def make_cost(
     count = CONVENTIONS[convention]
     if baseline is not None:
         precision = Precision.parse(baseline)
+        roles = rounded_roles(m for m in trace.modules if isinstance(m, QuantizedLayer))
+        shown = precision.in_force(roles or OPERANDS)
         tops = [bits_of(module, precision) for module in trace.modules]
     return Cost(
         convention=convention,
         unit=count.unit,
         layers=count(trace, usages),
         baseline_layers=count(trace, [{top: (num_steps, num_samples)} for top in tops]),
-        baseline=default_baseline if baseline is None else f"static {precision}",
+        baseline=default_baseline if baseline is None else f"static {shown}",
         num_steps=num_steps,
         num_samples=num_samples,
         uncounted=trace.uncounted,
@@ -318,12 +322,13 @@ class LayerSchedules:
     by_layer: Mapping[int, RoleSchedules]
     others: RoleSchedules
     bits_of: BitsOf  # the bits of a layer's operands at a precision
+    roles: frozenset[str] = frozenset(OPERANDS)  # those that some quantizer has a rule for
 
     @property
     def top(self) -> Precision | None:
-        """Every role at the top of its schedule; None if layers differ."""
+        """Every role in force at the top of its schedule; None if layers differ."""
         tops = {_top(schedules) for schedules in self.by_layer.values()} or {_top(self.others)}
-        return tops.pop() if len(tops) == 1 else None
+        return tops.pop().in_force(self.roles) if len(tops) == 1 else None
 
     def usages(
         self, modules: Sequence[nn.Module], total_steps: int, samples_per_step: int
@@ -357,7 +362,8 @@ def find_layer_schedules(
     if layers:
         schedules = resolve_schedules(layers, by_keyword, total_steps)
         by_layer = {id(layer): own for (_, layer), own in zip(layers, schedules, strict=True)}
-        return LayerSchedules(by_layer, float32, operand_bits)
+        roles = rounded_roles(layer for _, layer in layers)
+        return LayerSchedules(by_layer, float32, operand_bits, roles)
     if not needs_conversion:
         return LayerSchedules({}, _float_model_schedules(by_keyword), _scheduled_bits)
     if any(_lowers_bits(value) for value in by_keyword.values()):
@@ -379,10 +385,15 @@ def _float_model_schedules(by_keyword: Mapping[str, RoleSchedule]) -> RoleSchedu
                 "convert the model first: bitcycle.quantize_model(model)"
             )
     values = [by_keyword[PARENTS[role] if by_keyword[role] is INHERIT else role] for role in ROLES]
-    return tuple(
-        parse_schedule("fp32" if value is INHERIT else value)  # type: ignore[arg-type]
+    weight, act, error, grad = (
+        None if value is INHERIT else parse_schedule(value)  # type: ignore[arg-type]
         for value in values
     )
+    float32 = parse_schedule("fp32")
+    weight, act = weight or float32, act or float32
+    if error is None:
+        error = parse_schedule(default_backward(weight, act))
+    return weight, act, error, grad or error
 
 
 def _scheduled_bits(module: nn.Module, precision: Precision) -> OperandBits:

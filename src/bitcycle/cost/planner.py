@@ -1,4 +1,4 @@
-"""`plan` lists the schedules that meet a BitOPs budget, with their cost and published findings.
+"""`plan` ranks the schedules that meet a BitOPs budget by published findings and by their cost.
 
 The candidates are all published schedules within the bounds (`list_candidates`). `Pricer` traces
 the model once and prices each candidate as `training_cost` does. `Plan` is the result, and the
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -18,7 +18,15 @@ from torch import nn
 
 from bitcycle.cost.bitops import BitsOf, find_layer_schedules
 from bitcycle.cost.conventions import CONVENTIONS, OperandBits, Usage
-from bitcycle.cost.findings import Finding, find_findings
+from bitcycle.cost.findings import (
+    BEHIND,
+    GAIN,
+    GAIN_ELSEWHERE,
+    OWN_GAIN,
+    Finding,
+    find_findings,
+    rank,
+)
 from bitcycle.cost.trace import Trace, count_macs
 from bitcycle.model_precision import quantized_layers
 from bitcycle.precision import FLOAT_BITS, Precision, cost_bits
@@ -35,13 +43,21 @@ from bitcycle.schedules import (
     Triangle,
     parse_schedule,
 )
-from bitcycle.schedules.base import bits_text, check_count, check_range, check_total, pluralize
+from bitcycle.schedules.base import (
+    bits_text,
+    check_count,
+    check_range,
+    check_total,
+    default_backward,
+    pluralize,
+)
 from bitcycle.schedules.cycle import Cyclic
 from bitcycle.schedules.segments import Segment, count_steps, find_segments
 from bitcycle.tables import text_table
 
 # the candidates
 CYCLES = (2, 8, 32)  # 32: CPT; 8, and 2 for a short fine-tune: Better Schedules (2024)
+CPT_CYCLES, CPT_CYCLE_STEPS = 32, 2_000  # CPT on CIFAR
 RAMPS = (0.25, 0.5, 0.75)  # 0.5: CPT, Fig. 1
 SWITCHES = (0.25, 0.5, 0.75, 0.9)  # 0.5: CPT, Table 1
 STARTS = (0.375, 0.5, 0.625, 0.75)  # CPT, Table 7: epochs 60, 80, 100, 120 of 160
@@ -50,7 +66,6 @@ STARTS = (0.375, 0.5, 0.625, 0.75)  # CPT, Table 7: epochs 60, 80, 100, 120 of 1
 WIDTH = 100
 LIMIT = 20
 NEAR = 0.001  # savings this close share a line
-_SIGNS = {"for": "+", "against": "-", "mixed": "~"}
 
 
 def plan(
@@ -62,19 +77,27 @@ def plan(
     total_steps: int,
     saving: float | None = None,
     bitops: float | None = None,
-    backward: ScheduleLike = 8,
+    backward: ScheduleLike = "default",
     cycles: Sequence[int] | None = None,
     tops: Sequence[int] = (),
     samples_per_step: int | None = None,
     batch_size: int | None = None,
     convention: str = "exact",
+    metric: str | None = None,
+    own: Mapping[str, Finding] | None = None,
 ) -> Plan:
-    """List the schedules between `low` and `high` bits that cost no more than a budget.
+    """Rank the schedules between `low` and `high` bits that cost no more than a budget.
+
+    First come schedules that a published result shows to gain, then those that none decides, and
+    last those that one shows to be behind (`findings.rank`); within these, the most expensive is
+    first.
 
     The budget is either `saving`, a share of the BitOPs of the static upper bound (forward at
     `high`, errors at the top of `backward`), or `bitops`, an absolute number. `cycles` and `tops`
     are those of `list_candidates`; `example_inputs`, `batch_size`, `samples_per_step` and
-    `convention` those of `training_cost`. The model is traced once. If no candidate meets the
+    `convention` those of `training_cost`. `backward` is 8 by default if no candidate has more than
+    8 bits, and must be given otherwise. metric: that of `find_findings`. own: findings of own runs
+    by the text of the forward schedule. The model is traced once. If no candidate meets the
     budget, the error names the cheapest one.
 
     >>> import torch
@@ -83,7 +106,11 @@ def plan(
     >>> found = plan(model, torch.ones(1, 4), low=3, high=8, total_steps=64_000, saving=0.4)
     >>> found.rows[0].forward, round(found.rows[0].saving, 4)
     ('RT-H:5-8:2', 0.4093)
+    >>> found.recommended
+    'RT-H:5-8:32 saves 40.9%; no published result decides it'
     """
+    if backward == "default":
+        backward = default_backward(parse_schedule(max((high, *tops))))
     errors = parse_schedule(backward)
     schedules = list_candidates(low, high, total_steps=total_steps, cycles=cycles, tops=tops)
     _check_budget(saving, bitops)
@@ -95,20 +122,25 @@ def plan(
         samples_per_step=samples_per_step,
         batch_size=batch_size,
         convention=convention,
+        metric=metric,
+        own=own,
     )
     upper_bound = pricer.upper_bound(high)
     rows = [pricer.price(schedule, upper_bound) for schedule in schedules]
-    rows.sort(key=lambda row: (-row.bitops, not row.ends_at_top, row.forward))
+    rows.sort(key=lambda row: (row.rank, -row.bitops, not row.ends_at_top, row.forward))
     budget = _budget(saving, bitops, upper_bound)
     unit = CONVENTIONS[convention].unit
-    if rows[-1].bitops > budget:
-        cheapest = rows[-1]
+    gains = [row for row in rows if row.rank <= GAIN_ELSEWHERE]
+    fits = any(row.bitops <= budget for row in gains)
+    cheapest = min(rows, key=lambda row: row.bitops)
+    if cheapest.bitops > budget:
+        ways = "lower `low` or the error bits, or convert more layers"
+        first = "save less" if bitops is None else "raise the budget, train for fewer steps"
         raise ValueError(
             f"none of {len(rows):,} schedules meets the budget of {budget:.4g} {unit} "
             f"({1 - budget / upper_bound:.1%} less than {name_bound(high, errors)}): the cheapest, "
             f"forward {cheapest.forward}, takes {cheapest.bitops:.4g} and saves "
-            f"{cheapest.saving:.1%}; raise the budget, lower `low` or the error bits, convert more "
-            "layers, or train for fewer steps"
+            f"{cheapest.saving:.1%}; {first}, {ways}"
         )
     return Plan(
         rows=tuple(row for row in rows if row.bitops <= budget),
@@ -123,6 +155,7 @@ def plan(
         convention=convention,
         unit=unit,
         uncounted=pricer.trace.uncounted,
+        gain_outside=None if fits else min(gains, key=lambda row: row.bitops, default=None),
     )
 
 
@@ -138,6 +171,8 @@ def parse_saving(text: str) -> float:
         raise ValueError(f"a saving is a share such as 40% or 0.4, got {text!r}") from None
     if text.strip().endswith("%"):
         number /= 100
+        if number >= 1:
+            raise ValueError(f"a saving is below 100%, got {text!r}")
     elif number >= 1:
         raise ValueError(f"a saving is a share below 1, got {text!r}; did you mean {text}%?")
     return float(number)
@@ -247,6 +282,8 @@ class Pricer:
     convention: str
     _bits_of: BitsOf = field(repr=False)
     _backward_segments: list[Segment] = field(repr=False)
+    metric: str | None = None
+    own: Mapping[str, Finding] = field(default_factory=dict)
     _known: dict[Pair, list[OperandBits]] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -260,6 +297,8 @@ class Pricer:
         samples_per_step: int | None,
         batch_size: int | None,
         convention: str,
+        metric: str | None = None,
+        own: Mapping[str, Finding] | None = None,
     ) -> Pricer:
         """Trace the model and keep the arguments of `training_cost`."""
         needs_conversion = CONVENTIONS[convention].needs_conversion
@@ -275,13 +314,17 @@ class Pricer:
         trace = count_macs(model, example_inputs, batch_size=batch_size)
         samples = trace.batch_size if samples_per_step is None else samples_per_step
         check_count(samples, "samples_per_step")
-        return cls(trace, backward, total_steps, samples, convention, bits_of, segments)
+        return cls(
+            trace, backward, total_steps, samples, convention, bits_of, segments, metric, own or {}
+        )
 
     def price(self, schedule: Schedule, upper_bound: int) -> PricedSchedule:
         """A forward schedule with its cost, bits over the run and findings."""
         total = self.total_steps
         segments = find_segments(schedule, total)
         bitops = self.bitops(segments)
+        own = self.own.get(str(schedule))
+        published = find_findings(schedule, self.backward, self.metric)
         return PricedSchedule(
             schedule=schedule,
             bitops=bitops,
@@ -289,7 +332,7 @@ class Pricer:
             mean_bits=sum((s.stop - s.start) * cost_bits(s.bits) for s in segments) / total,
             top_share=sum(s.stop - s.start for s in segments if s.bits == schedule.high) / total,
             last=segments[-1].bits,
-            findings=find_findings(schedule, self.backward),
+            findings=published if own is None else (own, *published),
             segments=tuple(segments),
         )
 
@@ -327,7 +370,7 @@ class Pricer:
 
 @dataclass(frozen=True, kw_only=True)
 class PricedSchedule:
-    """A forward schedule, its cost and bits over the run, and its published findings."""
+    """A forward schedule, its cost and bits over the run, and its findings, own ones first."""
 
     schedule: Schedule
     bitops: int
@@ -349,6 +392,20 @@ class PricedSchedule:
         return self.last == self.schedule.high
 
     @property
+    def rank(self) -> int:
+        """Its place by its findings: OWN_GAIN, ..., OPEN or BEHIND of `findings`."""
+        return rank(self.findings)
+
+    @property
+    def finding(self) -> Finding | None:
+        """The finding about its forward bits that decides its place; None without one."""
+        found = [finding for finding in self.findings if finding.is_forward]
+        if self.rank == GAIN_ELSEWHERE:
+            found = [finding for finding in found if not finding.is_own]
+        stance = {OWN_GAIN: "for", GAIN: "for", BEHIND: "against"}.get(self.rank)
+        return next((each for each in found if each.stance == stance), found[0] if found else None)
+
+    @property
     def tier(self) -> str | None:
         """Cost tier of the ten named schedules: high, medium or low."""
         return self.schedule.tier if isinstance(self.schedule, Cycle) else None
@@ -364,15 +421,20 @@ class PricedSchedule:
             "last": self.last,
             "ends_at_top": self.ends_at_top,
             "tier": self.tier,
-            "findings": [vars(finding) for finding in self.findings],
+            "is_behind": self.rank == BEHIND,
+            "findings": [
+                {**vars(finding), "difference": list(finding.difference)}
+                for finding in self.findings
+            ],
         }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The schedules that cost no more than the budget, most expensive first; `str()` is a table.
+    """The schedules that cost no more than the budget, the recommended first; `str()` is a table.
 
-    The most expensive schedule is the closest to the static upper bound.
+    The order is by findings, then by cost. The most expensive schedule is the closest to the static
+    upper bound.
     """
 
     rows: tuple[PricedSchedule, ...]
@@ -387,6 +449,8 @@ class Plan:
     convention: str
     unit: str  # of the convention, such as BitOPs
     uncounted: tuple[str, ...]
+    gain_outside: PricedSchedule | None = None  # the cheapest with published gains, if none fits
+    notes: tuple[str, ...] = ()
 
     def to_dict(self, limit: int | None = None) -> dict[str, Any]:
         """Return a dict of JSON types; all rows, or the first `limit`."""
@@ -397,13 +461,15 @@ class Plan:
         }  # fmt: skip
         rows = [row.to_dict() for row in self.rows[:limit]]
         return {
-            **plain, "num_rows": len(self.rows), "uncounted": list(self.uncounted), "rows": rows
+            **plain, "recommended": self.recommended, "num_rows": len(self.rows),
+            "notes": list(self.notes), "uncounted": list(self.uncounted), "rows": rows,
         }  # fmt: skip
 
     def lines(self) -> list[tuple[PricedSchedule, list[int]]]:
         """The lines of the table: a row, and the other numbers of cycles that cost the same.
 
-        Rows share a line if they differ only in their number of cycles and cost about the same.
+        Rows share a line if they differ only in their number of cycles and cost about the same. The
+        row has the published number of cycles if they are as long as the published ones.
         """
         groups: dict[tuple[object, ...], list[PricedSchedule]] = {}
         for row in self.rows:
@@ -418,11 +484,19 @@ class Plan:
         for rows in groups.values():
             rows = sorted(rows, key=lambda row: _cycles(row.schedule))
             chosen = rows[len(rows) // 2]
+            if self.total_steps >= CPT_CYCLES * CPT_CYCLE_STEPS:
+                chosen = next((r for r in rows if _cycles(r.schedule) == CPT_CYCLES), chosen)
             lines.append((chosen, [_cycles(row.schedule) for row in rows if row is not chosen]))
         return sorted(lines, key=lambda line: places[line[0].forward])
 
     def __str__(self) -> str:
         return self.text()
+
+    @property
+    def recommended(self) -> str:
+        """The first line of the table and the reason that it is the first."""
+        row, _ = self.lines()[0]
+        return f"{row.forward} saves {row.saving:.1%}; {_reason(row)}"
 
     def text(self, limit: int | None = LIMIT) -> str:
         """At most `limit` lines of the table, with a legend and their findings."""
@@ -432,23 +506,38 @@ class Plan:
         for row, _ in shown:
             for finding in row.findings:
                 known.setdefault(finding, len(known) + 1)
-        header = ("forward", "cycles also", "saves", self.unit, "mean", "at top", "ends",
-                  "tier", "published")  # fmt: skip
+        header = ("forward", "also", "saves", "cost", "mean", "ends", "difference", "result")
         cells = [
-            (row.forward, ", ".join(map(str, others)), *_numbers(row), row.tier or "-",
-             " ".join(f"{_SIGNS[f.stance]}{known[f]}" for f in row.findings) or ".")
+            (row.forward, ", ".join(map(str, others)), *_numbers(row), *_evidence(row, known))
             for row, others in shown
-        ]  # fmt: skip
+        ]
+        table = text_table(header, cells, right=(2, 3, 4)).splitlines()
+        num_ahead = sum(row.rank != BEHIND for row, _ in shown)
+        if num_ahead < len(shown):
+            table.insert(2 + num_ahead, "shown behind by the result at the right:")
+        if hidden := len(lines) - len(shown):
+            num_behind = sum(row.rank == BEHIND for row, _ in lines[len(shown) :])
+            behind = f", {num_behind:,} of them shown behind" if num_behind else ""
+            table += ["", f"and {hidden:,} more lines{behind}"]
         parts = [
             self._title(),
-            text_table(header, cells, right=(2, 3, 4, 5)),
+            self._recommendation(),
+            "\n".join(table),
             _legend(known),
+            *self.notes,
         ]
-        if hidden := len(lines) - len(shown):
-            parts.insert(2, f"and {hidden:,} more lines, none more expensive")
         if self.uncounted:
             parts.append("\n".join(["not counted:", *(f"  {line}" for line in self.uncounted)]))
         return "\n\n".join(parts)
+
+    def _recommendation(self) -> str:
+        text = f"recommended: {self.recommended}"
+        if outside := self.gain_outside:
+            text += (
+                f". No schedule with published gains meets the budget; of those {outside.forward} "
+                f"saves the most: {outside.saving:.1%}"
+            )
+        return _wrap(text, indent=" " * len("recommended: "))
 
     @property
     def bound_name(self) -> str:
@@ -459,16 +548,13 @@ class Plan:
         bound = self.bound_name
         share = 1 - self.budget / self.upper_bound
         compared = f"{share:.1%} less than {bound}" if share >= 0 else f"more than {bound}"
-        return "\n".join(
-            textwrap.wrap(
-                f"{len(self.rows):,} of {self.num_candidates:,} schedules between {self.low} and "
-                f"{self.high} bits, errors at {self.backward}, cost at most {self.budget:.4g} "
-                f"{self.unit}: {compared} ({self.upper_bound:.4g}), over "
-                f"{pluralize(self.total_steps, 'step')} of "
-                f"{pluralize(self.samples_per_step, 'sample')}, convention {self.convention!r}. "
-                "Most expensive first.",
-                WIDTH,
-            )
+        return _wrap(
+            f"{len(self.rows):,} of {self.num_candidates:,} schedules between {self.low} and "
+            f"{self.high} bits, errors at {self.backward}, cost at most {self.budget:.4g} "
+            f"{self.unit}: {compared} ({self.upper_bound:.4g}), over "
+            f"{pluralize(self.total_steps, 'step')} of "
+            f"{pluralize(self.samples_per_step, 'sample')}, convention {self.convention!r}. "
+            "Ordered by results, then by cost, most expensive first."
         )
 
 
@@ -484,8 +570,7 @@ def name_bound(high: int, backward: Schedule) -> str:
 def _numbers(row: PricedSchedule) -> tuple[str, ...]:
     end = "top" if row.ends_at_top else f"at {bits_text(row.last)}"
     return (
-        f"{row.saving:.1%}", f"{row.bitops:.3e}", f"{row.mean_bits:.2f}", f"{row.top_share:.0%}",
-        end,
+        f"{row.saving:.1%}", f"{row.bitops:.3e}", f"{row.mean_bits:.2f}", end,
     )  # fmt: skip
 
 
@@ -501,15 +586,51 @@ def _shape(schedule: Schedule) -> str:
     return str(replace(schedule, cycles=1) if isinstance(schedule, Cyclic) else schedule)  # type: ignore[type-var]
 
 
+def _evidence(row: PricedSchedule, numbers: Mapping[Finding, int]) -> tuple[str, str]:
+    """The difference that decides the row's place, and its source with the number of the note."""
+    if row.finding is None:
+        return "-", "no result"
+    others = [f"[{numbers[f]}]" for f in row.findings if f.is_forward and f != row.finding]
+    source = row.finding.source.removeprefix("CPT ").replace(" and ", ", ")
+    return row.finding.difference_text, " ".join([source, f"[{numbers[row.finding]}]", *others])
+
+
+def _reason(row: PricedSchedule) -> str:
+    """Why a row is the first of the plan."""
+    finding = row.finding
+    if finding is None:
+        return "no published result decides it"
+    points = "" if finding.unit == "ppl" else " points"
+    has_other = not finding.is_own and _cycles(row.schedule) not in (0, CPT_CYCLES)
+    cycles = f", measured with {CPT_CYCLES} cycles" if has_other else ""
+    difference = (
+        f"{finding.difference_text.strip('()')}{points} against {finding.against} "
+        f"({finding.source}{cycles})"
+    )
+    if row.rank <= GAIN:
+        return difference
+    if row.rank == GAIN_ELSEWHERE:
+        count = f"better in {finding.num_better} of {finding.num_cells} cells"
+        return f"{count}{'' if finding.is_same_bits else ', at other bits'}: {difference}"
+    if row.rank == BEHIND:
+        return f"all within the budget are shown behind, this one by {difference}"
+    return f"results do not decide it: {difference}"
+
+
+def _wrap(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+
+
 def _legend(known: dict[Finding, int]) -> str:
     lines = [
-        "cycles also: these numbers cost the same within 0.1 %; mean: bits over all steps;",
-        "at top: share of the steps at the schedule's most bits; ends: bits of the last step;",
-        "published: + for, - against, ~ mixed, . not measured in the CPT paper's tables",
+        "also: these numbers of cycles cost the same within 0.1 %; mean: bits over all steps;",
+        "ends: bits of the last step, or top: the schedule's most bits; difference: in points of",
+        "accuracy or in perplexity (ppl), in brackets if measured at other bits;",
+        "result: a table of the CPT paper, or own runs, with the note below",
     ]
     for finding, number in known.items():
         lines += textwrap.wrap(
-            f"{finding.text} [{finding.source}]", WIDTH, initial_indent=f"{number:>3}  ",
-            subsequent_indent=" " * 5,
+            f"{finding.text} [{finding.source}]", WIDTH, initial_indent=f"{f'[{number}]':>4} ",
+            subsequent_indent=" " * 5, break_on_hyphens=False,
         )  # fmt: skip
     return "\n".join(lines)

@@ -31,13 +31,17 @@ Target = Literal["onnx", "safetensors", "torch"]
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedFile:
-    """A written file. ways: how ONNX represents the grids, with their numbers."""
+    """A written file. ways: how ONNX represents the grids, with their numbers.
+
+    codes: whether safetensors stores integers.
+    """
 
     path: Path
     to: Target
     num_bytes: int  # of all files
     float_bytes: int  # of the same state in float32
     ways: dict[str, int] = field(default_factory=dict)
+    codes: bool = False
 
 
 def export_model(
@@ -84,6 +88,7 @@ def export_model(
         num_bytes=sum(file.stat().st_size for file in files),
         float_bytes=sum(4 * value.numel() for value in float_state_dict(model).values()),
         ways=ways,
+        codes=codes,
     )
 
 
@@ -168,5 +173,6 @@ def _convert_activations(model: nn.Module, about: dict[str, Any], path: Path) ->
         bits = {n: Precision.parse(b).replace(weight=None) for n, b in about["precision"].items()}
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); export the run again") from None
-    quantize_model(model, quantizer, only=None if names == [""] else names, kernel="simulate")
+    chosen = None if names == [""] else names
+    quantize_model(model, quantizer, only=chosen, kernel="simulate", verbose=False)
     set_precision(model, bits[""] if names == [""] else bits)

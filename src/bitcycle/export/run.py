@@ -37,6 +37,7 @@ from bitcycle.train.session import Session, build_session, preserve_torch_settin
 
 METRIC_TOLERANCE = 0.01  # relative to the run's metric
 MAX_TOLERANCE_BITS = 12  # a float model differs only in the order of sums: by 2**-12
+EVAL_NAMES = ("high", "scheduled", "full", "fp32")  # precisions that a float32 run has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,7 @@ class RunExport:
     precision: str
     step: int
     check: Check
+    is_float_run: bool = False
 
     def __str__(self) -> str:
         file, check = self.file, self.check
@@ -55,6 +57,8 @@ class RunExport:
             f"wrote {file.path}: {file.num_bytes:,} bytes, {share:.0%} of float32; "
             f"step {self.step} at {self.precision}"
         ]
+        if file.num_bytes > file.float_bytes:
+            lines.append(f"  larger than float32: {self._why_larger()}")
         lines += [f"  {count} {text}" for text, count in sorted(file.ways.items())]
         if file.to == "torch" and "a" in self.precision:
             lines.append("  weights on their grids, activations float32: compared so with the run")
@@ -62,12 +66,33 @@ class RunExport:
             f"{check.split} {check.metric}: run {check.run:.4f}, exported {check.exported:.4f}"
         )
         verdict = "within the tolerance" if check.is_within else "NOT within the tolerance"
-        lines.append(
+        lines += [
             f"outputs (largest {check.largest_output:.3g}) differ by {check.mean_difference:.2g} "
-            f"on average, at most {check.largest_difference:.2g}: {verdict} of "
-            f"{check.tolerance:.2g} on average and 1 % of the metric"
-        )
+            f"on average, at most {check.largest_difference:.2g}:",
+            f"  {verdict} of {check.tolerance:.2g} on average and 1 % of the metric",
+        ]
         return "\n".join(lines)
+
+    def _why_larger(self) -> str:
+        """Why the file is larger than the float32 weights, and the option that makes it small."""
+        file = self.file
+        if file.to == "onnx":
+            return "the graph takes more room than the weights of so small a model"
+        if "w" not in self.precision:
+            why = "the weights are float32, and their names and shapes come on top"
+            advice = "export quantized weights: --precision w8a8 --to safetensors --codes"
+            return why if self.is_float_run else f"{why}.\n  For integers {advice}"
+        if file.to == "torch":
+            return (
+                "a torch file holds the weights as float32, and their names on top.\n"
+                "  For integers: --to safetensors --codes"
+            )
+        if file.codes:
+            return "names, scales and offsets take more room than the weights of so small a model"
+        return (
+            "the weights are float32 on their grids, with scales and offsets on top.\n"
+            "  For integers add --codes"
+        )
 
 
 def export_run(
@@ -97,6 +122,11 @@ def export_run(
     with preserve_torch_settings():
         session = build_session(config, directory.path)
         restore(session, step, state)
+        if not is_converted(session.model) and (codes or precision not in EVAL_NAMES):
+            raise ValueError(
+                f"{directory.path} was trained in float32 and has no grids to export at; leave out "
+                "--precision and --codes, or train it with --precision.forward"
+            )
         bits = eval_precision(precision, session.scheduler)
         check_ranges_observed(session.model, bits)
         session.model.cpu()
@@ -104,7 +134,11 @@ def export_run(
         source = {"run": config.name, "step": step, "model": config.model.name}
         file, check = _export(session, bits, to, path, codes, source)
     return RunExport(
-        file=file, precision=describe_precision(session.model, bits), step=step, check=check
+        file=file,
+        precision=describe_precision(session.model, bits),
+        step=step,
+        check=check,
+        is_float_run=not is_converted(session.model),
     )
 
 

@@ -23,7 +23,8 @@ class PrecisionCallback(Callback):
     """Steps the bits of a converted model with the optimizer steps of a `Trainer`.
 
     Convert the model first, in the LightningModule's `__init__` or before `fit`. The roles are
-    those of `PrecisionScheduler`, with the names of layers as seen from the LightningModule.
+    those of `PrecisionScheduler`, with its default for backward, and with the names of layers as
+    seen from the LightningModule.
 
     total_steps: only for a trainer that does not know its steps (`max_epochs=-1`, a dataset without
     length, a GradientAccumulationScheduler, manual optimization with fewer steps than batches).

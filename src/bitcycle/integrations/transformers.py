@@ -28,10 +28,10 @@ from transformers.trainer_callback import (  # noqa: E402
 class PrecisionCallback(TrainerCallback, ExportableState):
     """Steps the bits of a converted model with the optimizer steps of a `Trainer`.
 
-    Convert the model before you build the Trainer. The roles are those of `PrecisionScheduler`;
-    layer patterns are names or globs, because the trainer's checkpoints hold only text. The state
-    is in those checkpoints, and `train(resume_from_checkpoint=...)` restores it, with or without
-    `restore_callback_states_from_checkpoint`.
+    Convert the model before you build the Trainer. The roles and the default for backward are those
+    of `PrecisionScheduler`; layer patterns are names or globs, because the trainer's checkpoints
+    hold only text. The state is in those checkpoints, and `train(resume_from_checkpoint=...)`
+    restores it, with or without `restore_callback_states_from_checkpoint`.
 
     total_steps: only for a trainer that does not know its steps; otherwise it must agree.
     eval_precision: the bits of the model in evaluation mode and after `train`: "high" (the highest

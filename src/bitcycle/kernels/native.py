@@ -5,8 +5,9 @@ the summed axis, such as the weight's per output channel in grad_input, is folde
 it belongs to are rounded once more, to 16 bits with one scale per result channel, which moves a
 result by at most 2^-16 of (their largest value x the sum of the other operand's magnitudes).
 
-Fewer bits take less time: the library chooses its instructions by the bits of the step. What it
-does not compute (see `reason_against`) is a float32 product of the same values.
+The library chooses its instructions by the bits of the step, which makes products of fewer bits
+faster where the processor has such instructions. What it does not compute (see
+`reason_against`) is a float32 product of the same values.
 """
 
 from __future__ import annotations

@@ -134,8 +134,8 @@ def build_model(name: str, **options: Any) -> Model:
     >>> build_model("resnet20", num_class=100)
     Traceback (most recent call last):
     ...
-    ValueError: unknown option of resnet20 'num_class'; known: in_channels, num_classes, width; \
-did you mean 'num_classes'?
+    ValueError: unknown option of resnet20 'num_class'; did you mean 'num_classes'? known: \
+in_channels, num_classes, width
     """
     entry = MODELS[name]
     for option in options:

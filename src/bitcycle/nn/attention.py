@@ -126,15 +126,16 @@ class QuantizedMultiheadAttention(QuantizedLayer, nn.MultiheadAttention):
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """The float layer's arguments and results; without bits exactly the float layer."""
-        if not self.is_active:
+        mask = attn_mask if attn_mask is not None and attn_mask.is_floating_point() else None
+        if not self.quantizes(query, key, value, self.out_proj.weight, self.out_proj.bias, mask):
             return super().forward(
                 query, key, value, key_padding_mask, need_weights, attn_mask,
                 average_attn_weights, is_causal,
             )  # fmt: skip
         if any(x.is_nested for x in (query, key, value)):
             raise ValueError(
-                f"layer {self.settings.name!r} has no range for a nested tensor at {self.precision}"
-                "; pass a padded tensor and key_padding_mask"
+                f"layer {self.settings.name!r} has no range for a nested tensor at "
+                f"{self.bits_in_force}; pass a padded tensor and key_padding_mask"
             )
         if is_causal and attn_mask is None:
             raise ValueError("is_causal is only a hint about attn_mask; pass attn_mask too")

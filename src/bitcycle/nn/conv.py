@@ -33,7 +33,7 @@ class _QuantizedConv(QuantizedLayer, _ConvBase):
 
     def forward(self, input: Tensor) -> Tensor:
         """(N, Cin, *space) -> (N, Cout, *space), or both without N."""
-        if not self.is_active:
+        if not self.quantizes(input, self.weight, self.bias):
             return super().forward(input)  # type: ignore[no-any-return]
         num_dims = len(self.kernel_size)
         is_single = input.dim() == num_dims + 1
@@ -70,7 +70,7 @@ class _QuantizedConvTranspose(QuantizedLayer, _TransposedBase):
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         """(N, Cin, *space) -> (N, Cout, *space), or both without N."""
-        if not self.is_active:
+        if not self.quantizes(input, self.weight, self.bias):
             return super().forward(input, output_size)  # type: ignore[no-any-return]
         num_dims = len(self.kernel_size)
         is_single = input.dim() == num_dims + 1

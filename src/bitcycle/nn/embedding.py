@@ -25,6 +25,7 @@ class QuantizedLookup(QuantizedLayer):
     """Mixed in before nn.Embedding and nn.EmbeddingBag; uses the bits of the role weight."""
 
     num_act_inputs: ClassVar[int] = 0
+    own_roles: ClassVar[tuple[str, ...]] = ("weight",)
     weight: Tensor
 
     @classmethod

@@ -43,5 +43,5 @@ class PerNodeLayer(QuantizedLayer):
 
     def __repr__(self) -> str:
         """PyTorch Geometric's text, which ignores extra_repr, with the precision."""
-        own = f"precision={self.precision}, quantizer={type(self.settings.quantizer).__name__}"
+        own = f"precision={self.bits_in_force}, quantizer={type(self.settings.quantizer).__name__}"
         return f"{super().__repr__().removesuffix(')')}, {own})"

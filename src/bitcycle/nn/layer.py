@@ -43,6 +43,7 @@ from bitcycle.warnings import BitcycleWarning
 MOMENTUM = 0.1  # of running ranges: 0.9 * old + 0.1 * new
 TOPS = (4, 7, 8)  # two codes per byte; exact in 16-bit sums; exact in 32-bit sums
 NO_TOPS = (32,) * len(ROLES)
+AUTOCAST_DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # it leaves float64 and integers
 
 # What conversion adds to a float module.
 OWN_ATTRIBUTES = (
@@ -127,6 +128,7 @@ class QuantizedLayer(SwappedModule):
     """
 
     num_act_inputs: ClassVar[int] = 1  # 0: keeps no running range
+    own_roles: ClassVar[tuple[str, ...]] = ROLES  # the roles that this type of layer has
     aggregates: ClassVar[bool] = False  # sums along edges, without a weight (`aggregation`)
     replaced_methods: ClassVar[tuple[str, ...]] = ("forward",)  # of the float type
 
@@ -201,6 +203,12 @@ class QuantizedLayer(SwappedModule):
         self._write_control()
         return True
 
+    @property
+    def bits_in_force(self) -> Precision:
+        """The given bits of the layer's roles that the quantizer rounds; None for the others."""
+        roles = self.settings.quantizer.roles
+        return self.precision.in_force([role for role in self.own_roles if role in roles])
+
     def expect_bits(self, tops: Mapping[str, int]) -> None:
         """Set the most bits that roles will take; kernels and packing depend on them."""
         self.tops, self.is_scheduled = dict(tops), True
@@ -253,6 +261,21 @@ class QuantizedLayer(SwappedModule):
         """Whether forward differs from the float module's: a role has bits, or `calibrate` runs."""
         return bool(self.quantized_roles) or self.shared.is_calibrating
 
+    def quantizes(self, first: Tensor, *others: Tensor | None) -> bool:
+        """Whether this call differs from the float module's: it is active and the dtypes match.
+
+        Otherwise a layer calls the float module's forward, which refuses such operands with a
+        message of its own. `MatMul` takes integers, and multiplies them exactly.
+        """
+        if not self.is_active:
+            return False
+        if first.is_complex():
+            raise TypeError(
+                f"layer {self.settings.name!r} has no grid for {first.dtype} at "
+                f"{self.bits_in_force}; leave it out with skip="
+            )
+        return have_matching_dtypes(first, *others)
+
     def multiply(
         self,
         geometry: Geometry,
@@ -273,7 +296,12 @@ class QuantizedLayer(SwappedModule):
         Each product of a layer has its own rows and its own noise.
         """
         quantizer = self.current_quantizer
-        if a.dtype != w.dtype and torch.is_autocast_enabled(a.device.type):
+        if a.dtype != w.dtype:
+            if not have_matching_dtypes(a, w):
+                raise RuntimeError(
+                    f"layer {self.settings.name!r}: both operands must have the same dtype, but "
+                    f"got {a.dtype} and {w.dtype}"
+                )
             wide = torch.promote_types(a.dtype, w.dtype)  # grids are not bf16, operands may be
             a, w, bias = a.to(wide), w.to(wide), None if bias is None else bias.to(wide)
         roles = self.quantized_roles
@@ -477,7 +505,7 @@ class QuantizedLayer(SwappedModule):
     def extra_repr(self) -> str:
         """The float module's, the precision and the quantizer."""
         inner = super().extra_repr()
-        own = f"precision={self.precision}, quantizer={type(self.settings.quantizer).__name__}"
+        own = f"precision={self.bits_in_force}, quantizer={type(self.settings.quantizer).__name__}"
         return f"{inner}, {own}" if inner else own
 
 
@@ -529,6 +557,21 @@ def without_sync(quantizer: Quantizer) -> Quantizer:
     if not getattr(quantizer, "sync_ranges", False):
         return quantizer
     return replace(quantizer, sync_ranges=False)  # type: ignore[call-arg]
+
+
+def have_matching_dtypes(first: Tensor, *others: Tensor | None) -> bool:
+    """Whether all are of one floating dtype, or of dtypes that autocast casts to one.
+
+    >>> x, bytes = torch.ones(2), torch.ones(2, dtype=torch.uint8)
+    >>> have_matching_dtypes(x, x), have_matching_dtypes(x, bytes), have_matching_dtypes(bytes)
+    (True, False, False)
+    """
+    dtypes = [x.dtype for x in (first, *others) if x is not None]
+    if all(dtype == first.dtype for dtype in dtypes):
+        return first.is_floating_point()
+    can_cast = all(dtype in AUTOCAST_DTYPES for dtype in dtypes)
+    device = first.device.type
+    return can_cast and device != "meta" and torch.is_autocast_enabled(device)
 
 
 def version(x: Tensor) -> int:

@@ -20,7 +20,7 @@ class QuantizedLinear(QuantizedLayer, nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """(..., in) -> (..., out); without bits exactly nn.Linear."""
-        if not self.is_active:
+        if not self.quantizes(input, self.weight, self.bias):
             return super().forward(input)
         return self.multiply(
             _LINEAR, input, self.weight, self.bias, second_keep=(0,), input_keep=(1,)
@@ -32,10 +32,11 @@ class QuantizedMatMul(QuantizedLayer, MatMul):
     """A converted `MatMul`; the bits of the role act apply to both operands."""
 
     num_act_inputs: ClassVar[int] = 2
+    own_roles: ClassVar[tuple[str, ...]] = ("act", "error")
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         """(..., M, K) x (..., K, N) -> (..., M, N); vectors as in torch.matmul."""
-        if not self.is_active:
+        if not self.quantizes(a, b):
             return super().forward(a, b)
         rows, columns = a.dim() == 1, b.dim() == 1
         a = a.unsqueeze(0) if rows else a

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from bitcycle.nn.class_swap import swap_class
 from bitcycle.nn.layer import (
+    AUTOCAST_DTYPES,
     OWN_ATTRIBUTES,
     OWN_BUFFERS,
     LayerSettings,
@@ -46,7 +47,7 @@ class QuantizedNorm(QuantizedLayer, _NormBase):
 
     num_act_inputs: ClassVar[int] = 0
     rule: ClassVar[str]
-    rule_roles: ClassVar[tuple[str, ...]] = ()  # the roles whose bits the rule uses
+    own_roles: ClassVar[tuple[str, ...]] = ()  # the roles whose bits the rule uses
 
     def become_quantized(self, settings: LayerSettings, shared: ModelState) -> None:
         """Add the layer's buffers; a BatchNorm keeps no activation range, so none is saved."""
@@ -60,12 +61,19 @@ class QuantizedNorm(QuantizedLayer, _NormBase):
 
     def forward(self, input: Tensor) -> Tensor:
         """(N, C, *) -> (N, C, *); without bits exactly the float module."""
-        if not self.quantized_roles:
+        if not (self.quantized_roles and self._takes(input)):
             return super().forward(input)
         self._check_input_dim(input)  # type: ignore[no-untyped-call]
         wide = input if input.dtype == torch.float64 else input.to(torch.float32)
         with torch.autocast(device_type=input.device.type, enabled=False):
             return self.normalize(wide, self.next_control()).to(input.dtype)
+
+    def _takes(self, input: Tensor) -> bool:
+        """Whether the float module takes this dtype: its own, or half precision for float32."""
+        own = next((x.dtype for x in (self.weight, self.running_mean) if x is not None), None)
+        if own is None or input.dtype == own:
+            return input.is_floating_point()
+        return own == torch.float32 and input.dtype in AUTOCAST_DTYPES
 
     def normalize(self, x: Tensor, control: Tensor) -> Tensor:
         """Normalize a float32 or float64 batch; `control` holds the level counts."""
@@ -128,7 +136,7 @@ class GridNorm(QuantizedNorm):
 
     name_prefix = "Grid"
     rule = "grid"
-    rule_roles = ("weight", "act", "error")
+    own_roles = ("weight", "act", "error")
 
     def normalize(self, x: Tensor, control: Tensor) -> Tensor:
         """Q(gamma) Q((x - Q(mean)) / Q(std)) + Q(beta)."""

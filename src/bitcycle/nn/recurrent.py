@@ -160,7 +160,9 @@ class _RecurrentStack(RecurrentLayer, nn.RNNBase):
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """The float layer's arguments and results; without bits exactly the float layer."""
-        if not self.is_active:
+        data = input.data if isinstance(input, PackedSequence) else input
+        states = (hx,) if hx is None or isinstance(hx, Tensor) else hx
+        if not self.quantizes(data, *states, self._weights(0, 0)[0]):
             return super().forward(input, hx)
         return self._quantized_forward(input, hx)
 
@@ -280,7 +282,8 @@ class _RecurrentCell(RecurrentLayer, nn.RNNCellBase):
 
     def forward(self, input: Tensor, hx: Any = None) -> Any:
         """The float cell's arguments and results; without bits exactly the float cell."""
-        if not self.is_active:
+        h = hx if hx is None or isinstance(hx, Tensor) else hx[0]  # a cell state is not multiplied
+        if not self.quantizes(input, h, self.weight_ih):
             return super().forward(input, hx)
         return self._quantized_forward(input, hx)
 

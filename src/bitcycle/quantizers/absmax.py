@@ -98,7 +98,7 @@ class AbsMax(Quantizer):
         return Quantized(quantized.scale, quantized.offset, values=quantized.values.to(x.dtype))
 
     def integer_range(self, bits: int) -> tuple[int, int] | None:
-        """1 .. 2^b - 1, that is -(h - 1) .. h - 1 moved up by h; kernels of codes carry 8 bits."""
+        """1 .. 2^b - 1, which is -(h - 1) .. h - 1 moved up by h; up to 8 bits."""
         if bits > 8:
             return None
         return (0, 1) if bits == 1 else (1, 2**bits - 1)

@@ -1,6 +1,6 @@
 """The interface of a quantizer: rules that round tensors to a grid, by role.
 
-A quantizer knows nothing of layers or kernels. It turns a tensor into a `Quantized`: codes or
+A quantizer does not depend on layers or kernels. It turns a tensor into a `Quantized`: codes or
 values with a scale and an offset.
 """
 
@@ -29,10 +29,10 @@ from bitcycle.registry import Registry, unknown_name
 class Quantized:
     """A tensor on a grid: value = scale * code + offset.
 
-    A quantizer fills `codes` for a kernel that multiplies codes, else `values`. codes: uint8, or
-    int8 with the codes shifted down by `half` = 2^(b-1). values: float; without a grid (`scale` is
-    None) the tensor itself. scale, offset: broadcast against the tensor. top: the most bits that
-    the codes ever take.
+    A quantizer fills `codes` for a kernel that multiplies codes, and `values` otherwise. codes:
+    uint8, or int8 with the codes shifted down by `half` = 2^(b-1). values: float; the tensor itself
+    if there is no grid (`scale` is None). scale, offset: broadcast against the tensor. top: the
+    most bits that the codes ever have.
     """
 
     scale: Tensor | None = None
@@ -43,7 +43,7 @@ class Quantized:
     top: int = 8
 
     def dequantize(self) -> Tensor:
-        """The float values; computed from the codes if there are no values."""
+        """Return the float values, computed from the codes if there are no values."""
         if self.values is not None:
             return self.values
         assert self.codes is not None
@@ -52,11 +52,11 @@ class Quantized:
         return decode(self.codes, self.scale, self.offset)
 
     def with_top(self, top: int) -> Quantized:
-        """The same with another `top`; faster than `dataclasses.replace`."""
+        """Return a copy with another `top`; faster than `dataclasses.replace`."""
         return Quantized(self.scale, self.offset, self.values, self.codes, self.half, top)
 
     def integer_codes(self) -> Tensor:
-        """The codes, or integers recovered from the values in their dtype."""
+        """Return the codes, or integers recovered from the values, in the dtype of the values."""
         if self.codes is not None:
             return self.codes
         assert self.values is not None
@@ -72,12 +72,13 @@ Range = tuple[Tensor, Tensor]  # lowest and highest value, broadcastable against
 class Quantizer(ABC):
     """Rules that round the tensors of some roles; frozen, stateless, shared by all layers.
 
-    A rule gets the level count 2^b - 1 as a tensor, never the bits as a number: bits are data. The
-    layer keeps running ranges and passes them as `within`.
+    The roles are weight, act, error (the gradient with respect to a layer's output) and grad (the
+    gradient of the weight). A rule gets the level count 2^b - 1 as a tensor, so that a change of
+    bits does not recompile the model. The layer keeps running ranges and passes them as `within`.
 
     first_last: "float32" leaves the first and the last layer of a model float32.
-    aggregation: what graph layers sum along edges: "float32" messages (FP-Agg: only their linear
-        layers are quantized), or "quantized" ones (Q-Agg).
+    aggregation: the messages that graph layers sum along edges: "float32" (FP-Agg: only their
+        linear layers are quantized) or "quantized" (Q-Agg).
     """
 
     roles: ClassVar[frozenset[str]]
@@ -106,12 +107,12 @@ class Quantizer(ABC):
         return True
 
     def prepare(self, role: str, x: Tensor, levels: Tensor | None = None) -> Tensor:
-        """A differentiable function before rounding, such as tanh. levels=None: 2 bits or more."""
+        """Apply a differentiable function before rounding, such as tanh. levels=None: >= 2 bits."""
         return x
 
     @abstractmethod
     def range_of(self, role: str, x: Tensor, keep: tuple[int, ...] = ()) -> Range:
-        """The range of the tensor; keep: the dimensions that get a range each, if any."""
+        """Return the range of the tensor. keep: the dimensions with one range per index."""
 
     @abstractmethod
     def encode(
@@ -125,8 +126,8 @@ class Quantizer(ABC):
     ) -> Quantized:
         """Round the tensor to the grid of `within`.
 
-        key: of the noise, for roles that are rounded stochastically. carrier: torch.uint8 or
-        torch.int8 for codes, None for values; codes only for bits with an `integer_range`.
+        key: the key of the noise, for roles that are rounded stochastically. carrier: torch.uint8
+        or torch.int8 for codes, None for values. Codes need bits with an `integer_range`.
         """
 
     def quantize(
@@ -138,7 +139,7 @@ class Quantizer(ABC):
         key: Tensor | None = None,
         carrier: torch.dtype | None = None,
     ) -> tuple[Quantized, Range]:
-        """`range_of`, then `encode` on that range; returns both results."""
+        """Call `range_of`, then `encode` on that range, and return both results."""
         within = self.range_of(role, x, keep)
         codes: dict[str, Any] = {} if carrier is None else {"carrier": carrier}
         return self.encode(role, x, levels, within, key, **codes), within
@@ -153,7 +154,7 @@ class Quantizer(ABC):
     ) -> tuple[Quantized, Quantized]:
         """Round the error (the gradient of a layer's output) for grad_input and for grad_weight.
 
-        Both are the same object unless the rules treat them differently.
+        Both results are the same object unless the rules differ.
         """
         codes: dict[str, Any] = {} if carrier is None else {"carrier": carrier}
         error = self.encode("error", e, levels, within, key, **codes)
@@ -166,7 +167,7 @@ class Quantizer(ABC):
         key: Tensor | None,
         carrier: torch.dtype | None = None,
     ) -> tuple[Quantized, Quantized, Range]:
-        """`range_of`, then `encode_error` on that range; returns all results."""
+        """Call `range_of`, then `encode_error` on that range, and return all results."""
         codes: dict[str, Any] = {} if carrier is None else {"carrier": carrier}
         if type(self).encode_error is Quantizer.encode_error:
             error, within = self.quantize("error", e, levels, (), key, **codes)
@@ -175,12 +176,12 @@ class Quantizer(ABC):
         return *self.encode_error(e, levels, within, key, **codes), within
 
     def grad_weight_bits(self, bits: int) -> int | None:
-        """Bits of the error that grad_weight reads when grad_input has `bits`; None: float32."""
+        """Return the error bits of grad_weight if those of grad_input are `bits`; None: float32."""
         return bits
 
     @property
     def weight_grids(self) -> int:
-        """2 if grad_input reads the weight on a separate grid, 1 if on the output's."""
+        """The number of weight grids: 2 if grad_input reads the weight on its own grid."""
         return 1
 
     def encode_grad(
@@ -193,7 +194,7 @@ class Quantizer(ABC):
         return g
 
     def integer_range(self, bits: int) -> tuple[int, int] | None:
-        """The lowest and highest code; None if `encode` has no codes for these bits."""
+        """Return the lowest and highest code; None if `encode` has no codes for these bits."""
         return None
 
 
@@ -201,7 +202,7 @@ QUANTIZERS: Registry[type[Quantizer]] = Registry("quantizer", "bitcycle.quantize
 
 
 def make_quantizer(quantizer: str | Quantizer) -> Quantizer:
-    """The quantizer itself, or the quantizer of this name with its defaults."""
+    """Return a quantizer unchanged, or make the one of this name with its default settings."""
     if isinstance(quantizer, Quantizer):
         return quantizer
     if not isinstance(quantizer, str):

@@ -101,5 +101,5 @@ class DoReFa(Quantizer):
         return round_to_range(x, (low, high), levels, key=key, carrier=carrier)
 
     def integer_range(self, bits: int) -> tuple[int, int] | None:
-        """0 .. 2^b - 1; kernels of codes carry up to 8 bits."""
+        """0 .. 2^b - 1, up to 8 bits."""
         return (0, 2**bits - 1) if bits <= 8 else None

@@ -39,12 +39,12 @@ class SBM(Quantizer):
     zero: "real" (as published: the offset is the minimum itself) or "integer": the range is
         widened to include 0 and the offset is a whole number of steps, so that 0 is on the grid.
     sync_ranges: take act and error ranges over all data-parallel processes.
-    grad_input_weight: the grid on which grad_input reads the weight. "shared" (as published): the
-        output's, whose scales lie on the axis that grad_input sums over, so that kernels of codes
-        round it once more, to 16 bits. "per_input_channel": a separate grid along the other axis,
-        with which that product is exact (float32 for convolutions with strides or groups).
-    floor: smallest step; 1e-8 reproduces the reference code, which leaves a 16-bit error about
-        10 bits (errors have ranges of 1e-5).
+    grad_input_weight: the weight grid that grad_input reads. "shared" (as published): that of the
+        output. Its scales lie on the axis that grad_input sums over, so kernels that multiply codes
+        round the weight once more, to 16 bits. "per_input_channel": a separate grid along the other
+        axis, which makes that product exact (float32 for convolutions with strides or groups).
+    floor: smallest step. 1e-8 reproduces the reference code, in which a 16-bit error has only
+        about 10 bits, because errors have ranges of 1e-5.
 
     >>> x = torch.tensor([-1.0, -0.4, 0.1, 0.7, 2.0])
     >>> sbm = SBM()
@@ -136,7 +136,7 @@ class SBM(Quantizer):
         )
 
     def integer_range(self, bits: int) -> tuple[int, int] | None:
-        """0 .. 2^b - 1; kernels of codes carry up to 8 bits."""
+        """0 .. 2^b - 1, up to 8 bits."""
         return (0, 2**bits - 1) if bits <= 8 else None
 
 

@@ -116,5 +116,5 @@ class SBMFull(Quantizer):
         return None if self.grad_weight_error is None else max(bits, self.grad_weight_error)
 
     def integer_range(self, bits: int) -> tuple[int, int] | None:
-        """0 .. 2^b - 1; kernels of codes carry up to 8 bits."""
+        """0 .. 2^b - 1, up to 8 bits."""
         return (0, 2**bits - 1) if bits <= 8 else None

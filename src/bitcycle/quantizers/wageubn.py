@@ -87,8 +87,8 @@ def flag_error(e: Tensor, levels: Tensor, bound: Tensor) -> Tensor:
 class WAGEUBN(Quantizer):
     """Yang et al. 2020: weights, acts, errors, gradients and BatchNorm on power-of-two grids.
 
-    total_steps: optimizer steps of the run, over which dr falls 128, 32, 8, 2 (from 60, 80 and
-        90 %); None keeps 128. The step is the scheduler's.
+    total_steps: optimizer steps of the run. dr is 128 and falls to 32, 8 and 2 at 60, 80 and 90 %
+        of them; None keeps 128. The scheduler counts the steps.
     error_form: "flag" (as published for the output of a convolution) or "activation".
     norm: "grid" (as published) or "batch", the model's own BatchNorm.
     first_last: "float32" as published.

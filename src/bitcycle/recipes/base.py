@@ -21,7 +21,7 @@ CPT_CYCLES = 32
 FEW_CYCLES = 8  # of the follow-up, and of short runs
 FOLLOW_UP = "follow-up"  # Better Schedules for Low Precision Training
 COST_NOTE = "published costs"  # how a note about costs begins
-BASE = "a base recipe: give it bits with --precision.forward and --precision.backward"
+BASE = "a base recipe: give it bits with --precision.forward"
 BUILT_IN = ("digits",)  # datasets that need no files
 ENDS = ("conv1", "fc")  # the first and the last layer of the residual nets
 KEEP_ENDS = ("dorefa", "wageubn")  # quantizers whose authors keep both in float32
@@ -127,7 +127,7 @@ def describe(config: RunConfig) -> str:
     'digits_resnet on digits, forward 3, backward 8, 240 steps'
     """
     precision = config.precision
-    bits = f"forward {precision.forward}, backward {precision.backward}"
+    bits = f"forward {precision.forward}, backward {precision.schedule_texts().get('backward')}"
     parts = [
         f"{config.model.name} on {config.data.name}",
         "float32" if precision.is_float else bits,
@@ -150,7 +150,8 @@ def bits_of(config: RunConfig) -> str:
     if precision.is_float:
         return "float32"
     quantizer = "" if precision.quantizer == "sbm" else f", {precision.quantizer}"
-    return f"{_in_short(precision.forward)} / {_in_short(precision.backward)}{quantizer}"
+    backward = precision.schedule_texts().get("backward")
+    return f"{_in_short(precision.forward)} / {_in_short(backward)}{quantizer}"
 
 
 def _in_short(schedule: ScheduleText) -> str:

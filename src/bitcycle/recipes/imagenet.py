@@ -70,5 +70,5 @@ def table4() -> Iterator[Recipe]:
 
 def up_to_float32(config: RunConfig, bits: str, cycles: int = CPT_CYCLES) -> RunConfig:
     """CPT whose errors stay float32: up_to_float32(base, "8-32")."""
-    precision = replace(config.precision, forward=f"CR:{bits}:{cycles}")
+    precision = replace(config.precision, forward=f"CR:{bits}:{cycles}", backward="fp32")
     return replace(config, name=f"{config.name}-cpt-{bits}", precision=precision)

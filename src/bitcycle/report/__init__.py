@@ -1,4 +1,4 @@
-"""Pictures and report pages. Only this package imports matplotlib, plotly and jinja2."""
+"""Pictures and report pages. Only this package imports matplotlib and jinja2."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from bitcycle.analysis.compare import Comparison
 from bitcycle.analysis.config_id import config_id
-from bitcycle.precision import PARENTS, ROLES
+from bitcycle.precision import PARENTS
 from bitcycle.schedules import Bits, Schedule, parse_schedule
 from bitcycle.schedules.segments import Segment, find_segments
 from bitcycle.study.results import MethodResult, RunStatus, StudyResult
@@ -54,7 +54,7 @@ class MethodLog(MethodResult):
         """Schedule text -> the roles that follow it, such as "act" or "act of layer1.*"."""
         given: dict[str, Any] = dict(self.config.precision.schedule_texts(auto=self.found_low))
         found: dict[str, list[str]] = {}
-        for role in ROLES:
+        for role in self.config.precision.rounded_roles:
             text = given.get(role, given.get(PARENTS[role], "fp32"))
             for pattern, inner in (text if isinstance(text, dict) else {"": text}).items():
                 name = f"{role} of {pattern}" if pattern else role

@@ -27,7 +27,7 @@ Metric = float | Mapping[str, float]
 
 
 class Adaptive(Schedule):
-    """Bits that rise from level to level as a rule demands, and never fall.
+    """Bits that rise from level to level by a rule and never fall.
 
     levels: the bits of each level. reads: the names of the metrics that the rule reads. Names in
     use: "loss" (of a step), "validation" (the metric of an evaluation, negated if higher is
@@ -48,16 +48,16 @@ class Adaptive(Schedule):
 
     @abstractmethod
     def is_due(self, state: State, step: int) -> bool:
-        """Whether the rule needs its metrics after this step; at other steps they are optional."""
+        """Whether the rule needs its metrics after this step; otherwise they are optional."""
 
     @abstractmethod
     def advance(
         self, state: State, step: int, measured: Mapping[str, float], total_steps: int
     ) -> State:
-        """The state after a step. `measured` has every metric that the rule reads."""
+        """Return the state after a step. `measured` has every metric that the rule reads."""
 
     def start(self) -> State:
-        """The state before step 0."""
+        """Return the state before step 0."""
         return {"turns": []}
 
     def level_of(self, state: State) -> int:

@@ -40,15 +40,15 @@ MOMENTUM = 0.9  # of NoiseSwitch's means: 0.9 * old + 0.1 * new, from the first 
 @SCHEDULES.register("plateau")
 @dataclass(frozen=True, eq=False)
 class Plateau(Adaptive):
-    """One bit more when a metric has not improved for a while; from low to high.
+    """One more bit, from low to high, when a metric has stopped improving.
 
     M is the mean loss of `window` steps, or a validation metric for which lower is better. With the
     best M so far,
 
         improved = M < best - threshold * |best|        (the first M always is)
 
-    After more than `patience` M in a row without improvement, the bits rise by one and the count
-    starts again; the best stays. The settings mean the same as in torch's `ReduceLROnPlateau`.
+    After more than `patience` values of M in a row without improvement, the bits rise by one and
+    the count restarts; the best is kept. The settings are those of torch's `ReduceLROnPlateau`.
 
     on: "loss", of every step, or "validation", at every evaluation (window has no effect then).
     window: steps, or a fraction of the run.

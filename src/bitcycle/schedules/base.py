@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from bitcycle.precision import check_bits
+from bitcycle.precision import check_bits, is_float
 from bitcycle.registry import Registry, unknown_name
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Bits = int | None  # None is float32
 Time = int | float  # an int is a step, a float from 0.0 to 1.0 a fraction of the run
 MAX_DEPTH = 32  # of schedules inside schedules
+BACKWARD_BITS = 8  # of errors and weight gradients, by default, and the most forward bits for that
 
 SCHEDULES: Registry[type[Schedule]] = Registry("schedule", "bitcycle.schedules")
 
@@ -54,11 +55,11 @@ class Schedule(ABC):
 
     @abstractmethod
     def bits_at(self, step: int, total_steps: int) -> Bits:
-        """The bits of a step; the arguments are checked already."""
+        """Return the bits of a step; the arguments are already checked."""
 
     @abstractmethod
     def text(self) -> str:
-        """The text form, from which `parse_schedule` returns an equal schedule."""
+        """Return the text form, from which `parse_schedule` makes an equal schedule."""
 
     @classmethod
     @abstractmethod
@@ -67,29 +68,29 @@ class Schedule(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """One line of prose."""
+        """Return a description of one line."""
 
     def check_span(self, total_steps: int) -> None:  # noqa: B027  (most schedules fit any length)
         """Raise a ValueError if a run of this many steps is too short for the schedule."""
 
     def values_over(self, total_steps: int) -> list[Bits]:
-        """`values` for a length that is checked already."""
+        """`values` for a length that is already checked."""
         return [self.bits_at(step, total_steps) for step in range(total_steps)]
 
     def bit_widths(self, total_steps: int) -> set[Bits]:
-        """All bits that a run of this length can have at some step."""
+        """Return all bits that a run of this length can have at some step."""
         return set(self.values(total_steps))
 
     def notes_over(self, total_steps: int) -> list[str]:
-        """`notes` for a length that is checked already."""
+        """`notes` for a length that is already checked."""
         return []
 
     def count_cycles(self, total_steps: int) -> int:
-        """The number of cycles in a run of this length; 0 for a schedule without cycles."""
+        """Return the number of cycles in a run of this length; 0 without cycles."""
         return 0
 
     def parts(self) -> tuple[Schedule, ...]:
-        """The schedules directly inside this one."""
+        """Return the schedules directly inside this one."""
         return ()
 
     def __call__(self, step: int, total_steps: int) -> Bits:
@@ -98,13 +99,13 @@ class Schedule(ABC):
         return self.bits_at(check_step(step, total), total)
 
     def values(self, total_steps: int) -> list[Bits]:
-        """The bits of every step; equal to calling the schedule at each."""
+        """Return the bits of every step, as calling the schedule at each step would."""
         total = check_total(total_steps)
         self.check_span(total)
         return self.values_over(total)
 
     def notes(self, total_steps: int) -> list[str]:
-        """Warnings for a run of this length, such as bits that it never reaches."""
+        """Return warnings for a run of this length, such as bits that it never reaches."""
         total = check_total(total_steps)
         self.check_span(total)
         return self.notes_over(total)
@@ -113,14 +114,14 @@ class Schedule(ABC):
         self,
         total_steps: int,
         *,
-        backward: Bits = 8,
+        backward: Bits | Literal["default"] = "default",
         forward: Bits | Literal["scheduled"] = "scheduled",
     ) -> Preview:
-        """Shares, switches, mean bits and cost over a run.
+        """Return shares, switches, mean bits and cost over a run.
 
-        The cost is that of a forward schedule with errors (the gradients with respect to a layer's
-        output) at `backward` bits. With fixed `forward` bits it is that of a schedule of the
-        errors.
+        The cost is that of a forward schedule, with errors (the gradients with respect to a layer's
+        output) at `backward` bits, by default those of `default_backward`. If `forward` is given,
+        the schedule is that of the errors, and forward bits are fixed.
         """
         from bitcycle.schedules.preview import Preview
 
@@ -181,7 +182,7 @@ class ScheduleInfo:
 
 
 def list_schedules() -> list[ScheduleInfo]:
-    """Every name that the text of a schedule can begin with, by cost tier.
+    """Return every name that the text of a schedule can begin with, by cost tier.
 
     >>> [info.name for info in list_schedules() if info.tier == "low"]
     ['RR', 'RT-H']
@@ -326,6 +327,52 @@ def check_range(low: object, high: object) -> None:
     assert isinstance(high, int)
     if low > high:
         raise ValueError(f"low ({low}) must be <= high ({high}); swap them")
+
+
+def default_backward(*forward: Schedule) -> Bits:
+    """The bits of errors and weight gradients where `backward` is not given.
+
+    forward: the schedule of weights and activations, or one of each. 8 bits if they have at most 8,
+    float32 if they are float32; anything else is an error, because no default would be safe.
+
+    >>> from bitcycle.schedules import parse_schedule
+    >>> default_backward(parse_schedule("CR:3-8:8")), default_backward(parse_schedule("fp32"))
+    (8, None)
+    >>> default_backward(parse_schedule("16"))
+    Traceback (most recent call last):
+    ...
+    ValueError: forward has 16 bits: backward is 8 by default up to 8 bits forward, and float32 \
+with float32; give backward, such as 8 or fp32
+    """
+    if all(is_float(schedule.low) for schedule in forward):
+        return None
+    if all(schedule.high is not None and schedule.high <= BACKWARD_BITS for schedule in forward):
+        return BACKWARD_BITS
+    raise ValueError(
+        f"forward has {' and '.join(dict.fromkeys(map(_range_text, forward)))}: backward is "
+        f"{BACKWARD_BITS} by default up to {BACKWARD_BITS} bits forward, and float32 with float32; "
+        "give backward, such as 8 or fp32"
+    )
+
+
+def why_default(backward: Bits) -> str:
+    """Why `default_backward` chose these bits.
+
+    >>> why_default(8), why_default(None)
+    ('the default up to 8 bits forward', 'the default with float32 forward')
+    """
+    if backward is None:
+        return "the default with float32 forward"
+    return f"the default up to {BACKWARD_BITS} bits forward"
+
+
+def _range_text(schedule: Schedule) -> str:
+    low, high = schedule.low, schedule.high
+    if low is None:
+        return "float32"
+    if high is None:
+        return f"{low} bits to float32"
+    return f"{high} bits" if low == high else f"{low} to {high} bits"
 
 
 def check_total(total_steps: object) -> int:

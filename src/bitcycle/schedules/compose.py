@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 class Delay(Schedule):
     """The lowest bits until a point of the run, then a schedule over the rest (CPT, Table 7).
 
-    The inner schedule has the remaining steps as its total, so all its cycles are in them. With
-    start = 1.0 it never starts.
+    The inner schedule runs all its cycles in the remaining steps. With start = 1.0 it never starts.
 
     >>> Delay("CR:3-8:1", start=0.25).values(12)
     [3, 3, 3, 3, 3, 4, 4, 5, 6, 7, 7, 8]
@@ -113,9 +112,9 @@ class Delay(Schedule):
 class Sequence(Schedule):
     """Schedules one after another, each until an end point.
 
-    Pairs (schedule, end point). The total of each schedule is the number of steps of its part. An
-    end point is a step count (int) or a fraction of the run (float), counted from the start of the
-    run, and the last is 1.0.
+    Takes pairs (schedule, end point). Each schedule runs over the steps of its part. An end point
+    is a step count (int) or a fraction of the run (float), counted from the start of the run. The
+    last is 1.0.
 
     >>> Sequence([("CR:3-8:2", 0.8), ("fp32", 1.0)]).values(10)
     [3, 4, 6, 7, 3, 4, 6, 7, None, None]

@@ -53,7 +53,7 @@ class Cyclic(Schedule):
 
     @abstractmethod
     def unit(self, k: int, p: float) -> float:
-        """Height in [0, 1] at phase p in [0, 1) of cycle k.
+        """Return the height in [0, 1] at phase p in [0, 1) of cycle k.
 
         All even cycles have the same shape, and so have all odd cycles.
         """
@@ -74,7 +74,7 @@ class Cyclic(Schedule):
         return self.bits_in(k, rest / total_steps)
 
     def bits_in(self, k: int, p: float) -> int:
-        """The bits at phase p of cycle k."""
+        """Return the bits at phase p of cycle k."""
         return rint(self.low + (self.high - self.low) * self.unit(k, p))
 
     def values_over(self, total_steps: int) -> list[Bits]:
@@ -261,7 +261,7 @@ class Cycle(Cyclic):
         )
 
     def shortest_cycle(self) -> int | None:
-        """The steps that a cycle needs to get from one end to the other; None if it never does.
+        """Return the steps that a cycle needs from one end to the other; None if it never does.
 
         >>> Cycle(3, 8, profile="rex").shortest_cycle()
         91

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
 from bitcycle.precision import check_bits, cost_bits
-from bitcycle.schedules.base import Bits, Schedule, bits_text, check_total, order, pluralize
+from bitcycle.schedules.base import (
+    BACKWARD_BITS,
+    Bits,
+    Schedule,
+    bits_text,
+    check_total,
+    default_backward,
+    order,
+    pluralize,
+    why_default,
+)
 
 
 @dataclass(frozen=True)
@@ -21,7 +31,7 @@ class Preview:
     RR:3-8:8: 8 repeated rex cycles between 3 and 8 bits, over 640 steps
       bits  3: 53.8%  4: 27.5%  5: 10.0%  6: 5.0%  7: 3.8%
       mean  3.77 bits, 39 switches, 8 cycles
-      cost  0.395 of static 8 (backward 8)
+      cost  0.395 of static 8 (backward 8, the default up to 8 bits forward)
       end   at 7: never reaches its top of 8 (at most 7)
       note  RR:3-8:8 never reaches 8 bits in 640 steps: the rex profile from 3 to 8 needs 91
             steps in a cycle, here 80; use fewer cycles or more steps
@@ -29,15 +39,17 @@ class Preview:
 
     schedule: Schedule
     total_steps: int
-    backward: Bits  # bits of the errors (gradients with respect to a layer's output), for the cost
+    # bits of the errors (gradients with respect to a layer's output), for the cost
+    backward: Bits | Literal["not given"]
     steps_at: tuple[tuple[Bits, int], ...]  # (bits, number of steps), fewest bits first
     num_switches: int
     num_cycles: int
     mean_bits: float  # float32 counts as 32
-    relative_cost: float  # mean of (q^2 + 2 q b) / (high^2 + 2 high b)
+    relative_cost: float | None  # mean of (q^2 + 2 q b) / (high^2 + 2 high b)
     last: Bits
     notes: tuple[str, ...]
     forward: Bits | Literal["scheduled"] = "scheduled"  # fixed bits if the errors are scheduled
+    is_default_backward: bool = field(default=False, compare=False)
 
     @classmethod
     def of(
@@ -45,32 +57,49 @@ class Preview:
         schedule: Schedule,
         total_steps: int,
         *,
-        backward: Bits = 8,
+        backward: Bits | Literal["default"] = "default",
         forward: Bits | Literal["scheduled"] = "scheduled",
     ) -> Preview:
-        """Evaluate the schedule at every step; with `forward` bits it is the errors' schedule."""
+        """Evaluate the schedule at every step; with `forward` bits it is the errors' schedule.
+
+        If backward is not given and has no default, the cost is not counted.
+        """
         total = check_total(total_steps)
         values = schedule.values(total)
+        is_default = backward == "default" and forward == "scheduled"
+        b: Bits | Literal["not given"]
+        if is_default:
+            try:
+                b = default_backward(schedule)
+            except ValueError:
+                b = "not given"
+        else:
+            b = BACKWARD_BITS if backward == "default" else check_bits(backward, "backward")
         steps_at = tuple(sorted(Counter(values).items(), key=lambda item: order(item[0])))
 
         def cost(bits: Bits) -> int:  # output costs q q, grad_input and grad_weight q b each
-            q = bits if forward == "scheduled" else check_bits(forward, "forward")
-            b = check_bits(backward, "backward") if forward == "scheduled" else bits
-            return cost_bits(q) ** 2 + 2 * cost_bits(q) * cost_bits(b)
+            if forward == "scheduled":
+                assert b != "not given"
+                return cost_bits(bits) ** 2 + 2 * cost_bits(bits) * cost_bits(b)
+            q = cost_bits(check_bits(forward, "forward"))
+            return q**2 + 2 * q * cost_bits(bits)
 
         return cls(
             schedule=schedule,
             total_steps=total,
-            backward=backward,
+            backward=b,
             forward=forward,
             steps_at=steps_at,
             num_switches=sum(before != after for before, after in pairwise(values)),
             num_cycles=schedule.count_cycles(total),
             mean_bits=sum(cost_bits(bits) * count for bits, count in steps_at) / total,
-            relative_cost=sum(cost(bits) * count for bits, count in steps_at)
+            relative_cost=None
+            if b == "not given"
+            else sum(cost(bits) * count for bits, count in steps_at)
             / (total * cost(schedule.high)),
             last=values[-1],
             notes=tuple(schedule.notes(total)),
+            is_default_backward=is_default,
         )
 
     @property
@@ -121,8 +150,7 @@ class Preview:
         rows = [
             ("bits", "  ".join(shares)),
             ("mean", f"{self.mean_bits:.2f} bits, {changes}"),
-            ("cost", f"{self.relative_cost:.3f} of static {bits_text(self.schedule.high)} "
-                     f"({self._other_side()})"),
+            ("cost", self._cost()),
             ("end", self._ending()),
             *(("note", note) for note in self.notes),
         ]  # fmt: skip
@@ -134,9 +162,20 @@ class Preview:
             )
         return "\n".join(lines).replace("~", " ")  # ~ is a space at which no line wraps
 
+    def _cost(self) -> str:
+        if self.relative_cost is None:
+            try:
+                default_backward(self.schedule)
+            except ValueError as error:
+                return f"not counted: {error}"
+        top = bits_text(self.schedule.high)
+        return f"{self.relative_cost:.3f} of static {top} ({self._other_side()})"
+
     def _other_side(self) -> str:
         if self.forward == "scheduled":
-            return f"backward {bits_text(self.backward)}"
+            assert self.backward != "not given"
+            why = f", {why_default(self.backward)}" if self.is_default_backward else ""
+            return f"backward {bits_text(self.backward)}{why}"
         return f"forward {bits_text(self.forward)}"
 
     def _ending(self) -> str:

@@ -79,9 +79,10 @@ class Static(Schedule):
 @SCHEDULES.register("ramp")
 @dataclass(frozen=True, eq=False)
 class Ramp(Schedule):
-    """Bit by bit from low to high in equal stages until a point of the run, then high.
+    """Bits that rise by one in equal stages from low to high, then stay high.
 
-    CPT calls it progressive precision (Fig. 1).
+    until: the end of the rise, a step count (int) or a fraction of the run (float). CPT calls this
+    progressive precision (Fig. 1).
 
     >>> Ramp(3, 8, until=0.5).values(12)
     [3, 4, 5, 6, 7, 8, 8, 8, 8, 8, 8, 8]
@@ -136,8 +137,8 @@ class Ramp(Schedule):
 class Stages(Schedule):
     """Constant bits, each until an end point.
 
-    Pairs (bits, end point); an end point is a step count (int) or a fraction of the run (float),
-    counted from the start of the run, and the last is 1.0.
+    Takes pairs (bits, end point). An end point is a step count (int) or a fraction of the run
+    (float), counted from the start of the run. The last is 1.0.
 
     >>> Stages([(16, 0.25), (8, 6), (4, 1.0)]).values(8)
     [16, 16, 8, 8, 8, 8, 4, 4]

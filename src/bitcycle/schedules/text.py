@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from bitcycle.precision import check_bits
+from bitcycle.precision import MAX_BITS
 from bitcycle.registry import unknown_name
 from bitcycle.schedules.base import MAX_DEPTH, SCHEDULES, Bits, Schedule
 from bitcycle.schedules.simple import Static
@@ -21,6 +21,8 @@ _WHOLE = re.compile(r"[0-9]+")
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
 _AUTO = re.compile(r"(?<![A-Za-z0-9])auto(?=\s*-\s*([0-9]+))", re.IGNORECASE)
 _SHOWN = 72  # characters of the text that an error shows
+_BITS_RULE = f"bits must be fp32 or a whole number from 1 to {MAX_BITS}"
+_ALL_FORMS = "all forms: bitcycle ls schedules"
 
 ScheduleLike = Schedule | str | int | None
 
@@ -43,8 +45,10 @@ def parse_schedule(text: ScheduleLike) -> Schedule:
         return Reader(text).whole_text()
     try:
         return Static(text)
-    except ValueError as error:
-        raise ValueError(f"{error}, or the text of a schedule: {_forms()}") from None
+    except ValueError:
+        raise ValueError(
+            f"{_BITS_RULE}, got {text!r}; a schedule is text such as CR:3-8:32 ({_ALL_FORMS})"
+        ) from None
 
 
 def auto_high(text: object) -> int | None:
@@ -79,6 +83,7 @@ class Reader:
         self.text = text
         self._at = 0
         self._depth = 0
+        self._form = "CR:3-8:32"  # an example of the schedule that is read
 
     def whole_text(self) -> Schedule:
         """Read a schedule that is the whole text."""
@@ -99,7 +104,10 @@ class Reader:
                 self.expect(")", "the closing parenthesis")
             else:
                 head = self._take(_WORD)
-                result = self._type_of(head, at).read(head, self)
+                kind, before = self._type_of(head, at), self._form
+                self._form = _example(kind, head)
+                result = kind.read(head, self)
+                self._form = before
         except ScheduleTextError:
             raise
         except ValueError as error:  # a rule of the schedule itself, such as low <= high
@@ -157,10 +165,9 @@ class Reader:
             self.fail(at, "auto is the lower end of a run's forward schedule, as in CR:auto-8:32, "
                           "found by its precision range test; elsewhere use a number")  # fmt: skip
         number = self.whole("bits")
-        try:
-            return check_bits(number)
-        except ValueError as error:
-            self.fail(at, str(error))
+        if not 1 <= number <= MAX_BITS:
+            self.fail(at, f"{_BITS_RULE}, got {number}")
+        return number
 
     def bit_range(self) -> tuple[int, int]:
         """Read two numbers of bits, low-high."""
@@ -218,12 +225,19 @@ class Reader:
         """Raise an error that points at a character."""
         start = max(0, at - _SHOWN // 2)
         shown = "".join(c if c.isprintable() else "?" for c in self.text[start : start + _SHOWN])
+        others = "" if "bitcycle ls schedules" in reason else f" ({_ALL_FORMS})"
         raise ScheduleTextError(
             f"cannot read a schedule from {self.text!r:.80}: {reason}\n"
-            f"    {shown}\n    {' ' * (at - start)}^\nforms: {_forms()}"
+            f"    {shown}\n    {' ' * (at - start)}^\na valid form: {self._form}{others}"
         )
 
 
-def _forms() -> str:
-    forms = " | ".join(form for _, entry in SCHEDULES.items() for form in entry.forms)
-    return f"{forms} (all names: bitcycle ls schedules)"
+def _example(kind: type[Schedule], head: str) -> str:
+    """A valid text of the schedule with this name.
+
+    >>> from bitcycle.schedules import Ramp, Static
+    >>> _example(Static, ""), _example(Ramp, "ramp")
+    ('8', 'ramp:3-8@0.5')
+    """
+    forms = {info.name.lower(): info.form for info in kind.infos()}
+    return forms.get(head.lower(), kind.forms[0])

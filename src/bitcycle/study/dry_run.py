@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
 from bitcycle.analysis.cost import estimate_cost
+from bitcycle.analysis.numbers import POINTS, margin_text
+from bitcycle.analysis.statistics import MIN_SEEDS, half_width, num_seeds_for
 from bitcycle.analysis.training_spec import spec_from_config
 from bitcycle.study.results import RunStatus, StudyResult, distinct_runs
 from bitcycle.study.study import Method
+from bitcycle.study.summary import summarize
 from bitcycle.tables import text_table
 from bitcycle.train.config import RunConfig
 from bitcycle.train.config_file import to_dict
@@ -23,6 +27,7 @@ from bitcycle.train.session import build_session, preserve_torch_settings
 from bitcycle.warnings import BitcycleWarning
 
 Measure = Callable[[RunConfig], tuple[float, int]]  # (seconds per step, steps of the run)
+WIDTH = 100  # columns of a sentence
 NUM_WARM_UP, NUM_TIMED = 2, 3  # steps
 
 
@@ -38,13 +43,17 @@ class RunEstimate:
 
 @dataclass(frozen=True, kw_only=True)
 class DryRun:
-    """The runs to train, in order, with notes on what is unknown. `str()` is a table."""
+    """The runs to train, in order, with notes on what is unknown. `str()` is a table.
+
+    power: the differences that the study's seeds can tell from noise, a sentence each.
+    """
 
     runs: tuple[RunEstimate, ...]
     num_done: int
     num_failed: int
     num_jobs: int
     notes: tuple[str, ...]
+    power: tuple[str, ...] = ()
 
     @property
     def bitops(self) -> int:
@@ -78,7 +87,11 @@ class DryRun:
             f"{duration(self.seconds)} of training steps, {self.num_jobs} at a time"
             f"{f' ({without})' if without else ''}; done: {self.num_done}{failed}"
         )
-        return "\n".join([*table, total, *(f"note: {note}" for note in self.notes)])
+        indent = " " * len("power: ")
+        power = [
+            textwrap.fill(f"power: {line}", WIDTH, subsequent_indent=indent) for line in self.power
+        ]
+        return "\n".join([*table, total, *power, *(f"note: {note}" for note in self.notes)])
 
 
 def _or_dash(value: float | None, form: str) -> str:
@@ -128,7 +141,41 @@ def dry_run(
         num_failed=sum(run.state == "failed" and run.directory not in chosen for run in runs),
         num_jobs=num_jobs,
         notes=tuple(notes),
+        power=tuple(dict.fromkeys(power_lines(result))),
     )
+
+
+def power_lines(result: StudyResult) -> Iterator[str]:
+    """Per group with a baseline: the half width of the intervals that this many seeds give.
+
+    The deviation of the paired differences is the median over the methods with two seeds or more.
+    """
+    n = len(result.study.seeds)
+    seeds = f"{n} seed{'' if n == 1 else 's'}"
+    for group in summarize(result):
+        if group.baseline is None or len(group.methods) < 2:
+            continue
+        if n == 1:
+            yield f"{seeds} has no interval and can tell nothing from noise; give --num-seeds 3"
+            continue
+        known = [each.difference.std for each in group.compared if each.difference.std]  # type: ignore[union-attr]
+        if not known:
+            yield (
+                f"{seeds} tell a difference of {half_width(1.0, n):.1f} standard deviations from "
+                "noise; the deviation of paired differences is known once two seeds are done"
+            )
+            continue
+        std = median(known)
+        place = f"{group.group}: " if group.group else ""
+        unit = POINTS.get(group.metric, f" of {group.metric}")
+        needed = ""
+        if group.margin is not None:
+            number = max(MIN_SEEDS, num_seeds_for(std, group.margin))
+            needed = f"; {margin_text(group.margin, group.metric)} takes about {number:,} seeds"
+        yield (
+            f"{place}{seeds} tell a difference of about {half_width(std, n):.2g}{unit} from noise "
+            f"(deviation {std:.2g} in finished runs){needed}"
+        )
 
 
 def _bitops(method: Method, notes: dict[str, None]) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from bitcycle.analysis.numbers import (
@@ -10,10 +11,18 @@ from bitcycle.analysis.numbers import (
     decimals_for,
     fixed,
     interval_text,
+    margin_text,
     share_text,
     summary_text,
 )
-from bitcycle.analysis.statistics import Correlation, Difference, holm
+from bitcycle.analysis.statistics import (
+    MIN_SEEDS,
+    MOST_SEEDS,
+    Correlation,
+    Difference,
+    holm,
+    num_seeds_to_decide,
+)
 from bitcycle.study.results import StudyResult
 from bitcycle.study.summary import GroupSummary, MethodSummary, cost_correlation, summarize
 
@@ -77,31 +86,105 @@ def amount(difference: Difference, metric: str) -> str:
 
 
 def verdict(group: GroupSummary, method: MethodSummary) -> str:
-    """Whether the difference to the baseline is more than noise."""
+    """Better or worse beyond noise, not different by what matters, or how many seeds it takes."""
     assert method.difference is not None
-    if method.difference.is_beyond_noise is None:
-        if not math.isfinite(method.difference.mean):
-            return "cannot tell: a value is not finite"
-        one = method.difference.n == 1
-        return "one seed cannot tell" if one else "the same in every seed, so noise is not known"
-    if not method.difference.is_beyond_noise:
-        return "no difference beyond noise"
-    return "better, beyond noise" if group.is_better(method) else "worse, beyond noise"
+    if _is_equal(method.difference):
+        return "equal in every seed"
+    if not is_undecided(group, method):
+        better = group.is_better(method)
+        if better is None:
+            return f"no different within {_margins([(group, method)])}"
+        return "better, beyond noise" if better else "worse, beyond noise"
+    return _cannot_tell([(group, method)])
+
+
+def is_undecided(group: GroupSummary, method: MethodSummary) -> bool:
+    """Whether the interval allows no difference and one that matters, or there is no interval.
+
+    Differences of 0 in every seed are decided.
+    """
+    difference = method.difference
+    assert difference is not None
+    if _is_equal(difference):
+        return False
+    if difference.is_beyond_noise or difference.is_beyond_noise is None:
+        return difference.is_beyond_noise is None
+    return group.margin is None or not difference.is_within(group.margin)
+
+
+def _is_equal(difference: Difference) -> bool:
+    """Whether several seeds all end at the baseline's value."""
+    return difference.n > 1 and difference.mean == 0 and difference.low is None
+
+
+def _cannot_tell(undecided: Sequence[Pair], of: int = 1) -> str:
+    """`cannot tell: needs about 7 seeds for 1 point`; of: the number of methods that were compared.
+
+    Of several methods: `cannot tell for 2: needs about 7 to 12 seeds for 1 point`. With several
+    reasons each has its number of methods.
+    """
+    start = "cannot tell" if len(undecided) == of else f"cannot tell for {len(undecided)}"
+    reasons = [_why_unknown(*pair) for pair in undecided]
+    countable = [pair for pair, why in zip(undecided, reasons, strict=True) if not why]
+    counts = Counter(why or _seeds_needed(countable) for why in reasons)
+    if len(counts) == 1:
+        return f"{start}: {next(iter(counts))}"
+    each = (f"{why} ({number} of {len(undecided)})" for why, number in counts.items())
+    return f"{start}: {', '.join(each)}"
+
+
+def _why_unknown(group: GroupSummary, method: MethodSummary) -> str:
+    """Why the number of seeds that decide is not known; empty if it is."""
+    difference = method.difference
+    assert difference is not None
+    if not math.isfinite(difference.mean):
+        return "a value is not finite"
+    if difference.n == 1:
+        return f"needs at least {MIN_SEEDS} seeds, one seed has no spread"
+    if difference.std is None:
+        return "the same in every seed, so noise is not known"
+    return "" if group.margin else "the interval contains 0 and the study has no margin"
+
+
+def _seeds_needed(pairs: Sequence[Pair]) -> str:
+    """`needs about 7 to 12 seeds for 1 point`, of methods whose number of seeds is known."""
+    numbers = [
+        num_seeds_to_decide(method.difference, group.margin) or 0
+        for group, method in pairs
+        if method.difference and group.margin
+    ]
+    least, most = (
+        f"more than {n:,}" if n == MOST_SEEDS else f"{n:,}" for n in (min(numbers), max(numbers))
+    )
+    wanted = f"{least} to {most}" if least != most else least
+    about = "" if wanted.startswith("more") else "about "
+    return f"needs {about}{wanted} seeds for {_margins(pairs)}"
+
+
+def _margins(pairs: Sequence[Pair]) -> str:
+    """What matters in these groups."""
+    margins = {
+        margin_text(group.margin, group.metric) for group, _ in pairs if group.margin is not None
+    }
+    return margins.pop() if len(margins) == 1 else "what matters"
 
 
 def _several(pairs: Sequence[Pair], what: str) -> str:
+    undecided = [pair for pair in pairs if is_undecided(*pair)]
+    num_equal = sum(_is_equal(method.difference) for _, method in pairs if method.difference)
     verdicts = [group.is_better(method) for group, method in pairs]
-    unknown = sum(
-        method.difference is not None and method.difference.is_beyond_noise is None
-        for _, method in pairs
-    )
     counts = {
         "better": verdicts.count(True),
         "worse": verdicts.count(False),
-        "no different beyond noise": verdicts.count(None) - unknown,
-        "without an interval": unknown,
+        "equal in every seed": num_equal,
+        f"no different within {_margins(pairs)}": (
+            verdicts.count(None) - len(undecided) - num_equal
+        ),
     }
     counted = ", ".join(f"{n} {word}" for word, n in counts.items() if n)
+    if undecided:
+        unknown = _cannot_tell(undecided, of=len(pairs))
+        counted = f"{counted}; {unknown}" if counted else unknown
     text = f"Of {len(pairs)} {what} against {_baselines(pairs)}: {counted}"
     shares = [method.relative_cost for group, method in pairs
               if method.relative_cost is not None and not _has_float_baseline(group)]  # fmt: skip
@@ -186,6 +269,9 @@ def _worse_deficits(pairs: Sequence[Pair]) -> str:
     text = f"{len(worse)} of {len(pairs)} deficits end worse than {_baselines(pairs)} beyond noise"
     if len(tested) > 1 and worse:
         text += f", {kept} when corrected for their number (Holm)"
+    undecided = [pair for pair in pairs if is_undecided(*pair)]
+    if undecided:
+        text += f"; {_cannot_tell(undecided, of=len(pairs))}"
     names = "; ".join(
         f"{f'{group.group}, ' if group.group else ''}{method.label}: "
         f"{amount(method.difference, group.metric)}"

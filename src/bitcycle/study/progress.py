@@ -1,7 +1,8 @@
 """Progress of a study: where every run is, the time left, and what is shown of it.
 
-`Watcher` counts runs and shows nothing, `Lines` prints a line per event, `Live` redraws a table on
-a terminal. `status_text` is what `bitcycle study status` prints.
+`Watcher` counts runs and shows nothing, `EndedLines` prints a line per run that has ended, `Lines`
+one per event, and `Live` redraws a table on a terminal. `status_text` is what `bitcycle study
+status` prints.
 """
 
 from __future__ import annotations
@@ -213,7 +214,7 @@ class Watcher:
         self.step_seconds.add_result(run, result)
         log = log_file(run.config)  # of a run that is done it holds nothing but warnings
         warned = f"  warned: {log}" if log.exists() else ""
-        self.say(
+        self.report(
             f"{self._counter()} {title(run):<{self._width}}  {result.metric} {result.value:.2f}  "
             f"{duration(result.seconds)}{warned}"
         )
@@ -222,7 +223,7 @@ class Watcher:
         """A run crashed."""
         self._waiting.pop(run.config.run_name, None)
         self.num_failed += 1
-        self.say(f"{self._counter()} {title(run):<{self._width}}  FAILED: {message}")
+        self.report(f"{self._counter()} {title(run):<{self._width}}  FAILED: {message}")
 
     def stopped(self, run: StudyRun, message: str) -> None:
         """A signal stopped a run."""
@@ -250,6 +251,10 @@ class Watcher:
     def say(self, line: str) -> None:
         """Show a line that stays."""
 
+    def report(self, line: str) -> None:
+        """Show the line of a run that has ended."""
+        self.say(line)
+
     def _show(self, running: Sequence[tuple[StudyRun, RunProgress]], left: float | None) -> None:
         """Show the running runs. left: seconds until all are done."""
 
@@ -273,6 +278,14 @@ class Lines(Watcher):
         self.say(f"{self._counter()} {_count(len(running), 'run')} at work, left {duration(left)}")
         for run, progress in running:
             self.say(f"    {title(run):<{self._width}}  {progress}")
+
+
+class EndedLines(Watcher):
+    """Prints a line per run that has ended, and nothing else."""
+
+    def report(self, line: str) -> None:
+        """Print the line."""
+        print(line, flush=True)
 
 
 class Live(Watcher):
@@ -335,7 +348,7 @@ def make_watcher(show: Show) -> Watcher:
         show = "bar" if has_rich and sys.stdout.isatty() else "lines"
     if show == "bar":
         return Live()
-    return Lines() if show == "lines" else Watcher()
+    return Lines() if show == "lines" else EndedLines()
 
 
 def title(run: StudyRun) -> str:

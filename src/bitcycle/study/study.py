@@ -6,6 +6,7 @@ registers the studies that come with the package in `STUDIES`; `study_file` read
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, Literal
 
 from bitcycle.analysis.config_id import config_id
 from bitcycle.recipes import Published
-from bitcycle.registry import Registry
+from bitcycle.registry import Registry, suggest
 from bitcycle.tasks import TASKS
 from bitcycle.train.config import RunConfig
 from bitcycle.train.config_file import check_overrides, option_names, override
@@ -67,8 +68,10 @@ def run_directory(config: RunConfig) -> RunDirectory:
 class Study:
     """Methods x seeds: how does each method differ from the baseline of its group?
 
-    baseline: the label of the method that the others of a group are compared with. notes: how the
-    set-up differs from the published one, and what else a reader of the tables must know.
+    baseline: the label of the method that the others of a group are compared with. margin: the
+    smallest difference that matters, in units of the metric; by default 1 point of accuracy, and
+    1 % of the baseline's value for other metrics. notes: how the set-up differs from the published
+    one, and what else a reader of the tables must know.
     """
 
     name: str
@@ -79,6 +82,7 @@ class Study:
     kind: Kind = "comparison"
     scale: Scale = "full"
     notes: tuple[str, ...] = ()
+    margin: float | None = None
 
     def __post_init__(self) -> None:
         if not self.name or any(c in self.name for c in "/\\\0\n") or self.name in (".", ".."):
@@ -87,6 +91,8 @@ class Study:
             raise ValueError(f"study {self.name!r} has no methods")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds {self.seeds} of study {self.name!r}: at least one, each once")
+        if self.margin is not None and not (math.isfinite(self.margin) and self.margin > 0):
+            raise ValueError(f"margin ({self.margin}) of study {self.name!r} must be more than 0")
         keys = [method.key for method in self.methods]
         twice = sorted({key for key in keys if keys.count(key) > 1})
         if twice:
@@ -94,8 +100,8 @@ class Study:
         labels = {method.label for method in self.methods}
         if self.baseline is not None and self.baseline not in labels:
             raise ValueError(
-                f"baseline {self.baseline!r} of study {self.name!r} is none of its methods: "
-                f"{', '.join(sorted(labels))}"
+                f"baseline {self.baseline!r} of study {self.name!r} is none of its methods; "
+                f"{suggest(self.baseline, sorted(labels), 'methods')}"
             )
         for group in self.groups:
             tasks = {method.config.task for method in self.of(group)}

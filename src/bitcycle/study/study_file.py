@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bitcycle.recipes import recipe
+from bitcycle.recipes import list_recipes, recipe
 from bitcycle.registry import unknown_name
 from bitcycle.study.study import STUDIES, Method, Study
 from bitcycle.train.config import RunConfig
-from bitcycle.train.config_file import from_dict, option_names, read_yaml, to_dict
+from bitcycle.train.config_file import from_dict, read_yaml, to_dict
 
-KEYS = ("name", "description", "baseline", "seeds", "base", "group", "methods", "grid", "notes")
-SECTIONS = tuple(dict.fromkeys(key.partition(".")[0] for key in option_names() if "." in key))
+KEYS = ("name", "description", "baseline", "margin", "seeds", "base", "group", "methods", "grid",
+        "notes")  # fmt: skip
 DEFAULT_SEEDS = 3
 MOST = 5_000  # methods x points of the grid, and seeds: a larger number is a typing error
 
@@ -31,13 +31,17 @@ def find_study(name_or_path: str) -> Study:
     >>> find_study("demmo")
     Traceback (most recent call last):
     ...
-    ValueError: unknown study 'demmo'; known: ...; did you mean 'demo'?
+    ValueError: unknown study 'demmo'; did you mean 'demo'? known: ...
     """
     path = Path(name_or_path).expanduser()
     if path.is_file():
         return read_study_file(path)
     if path.suffix in (".yaml", ".yml"):
         raise ValueError(f"there is no file {name_or_path}; give a YAML file or a study's name")
+    if name_or_path not in STUDIES and any(r.name == name_or_path for r in list_recipes()):
+        raise ValueError(
+            f"{name_or_path} is a recipe, not a study; train it with bitcycle train {name_or_path}"
+        )
     return STUDIES[name_or_path]()
 
 
@@ -69,6 +73,7 @@ def _build(settings: Mapping[str, Any]) -> Study:
         seeds=_seeds(settings.get("seeds", DEFAULT_SEEDS)),
         baseline=_optional_text("baseline", settings.get("baseline")),
         notes=_notes(settings.get("notes") or []),
+        margin=_margin(settings.get("margin")),
     )
 
 
@@ -135,10 +140,11 @@ def _config(label: str, base: Any, changes: Mapping[str, Any]) -> RunConfig:
         if key in changes or (key in settings and not isinstance(base, str)):
             way_out = "list them under seeds" if key == "seed" else "it is an option, --output"
             raise ValueError(f"{what} sets {key}: a study has it for all its runs, {way_out}")
-    for key in SECTIONS:
-        if key in settings:
-            _mapping(f"{key} of {what}", settings[key])
-    return from_dict(settings, source=what)
+    try:
+        return from_dict(settings, source=what)
+    except ValueError as error:  # raised by a rule that does not know the method
+        message = str(error)
+        raise ValueError(message if what in message else f"{what}: {message}") from None
 
 
 def _merge(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,6 +176,14 @@ def _seeds(value: Any) -> tuple[int, ...]:
     if isinstance(value, int) and value > MOST:
         raise ValueError(f"seeds ({value}) must be at most {MOST:,}")
     raise ValueError(f"seeds ({value!r}) must be a number of seeds or a list such as [0, 1, 2]")
+
+
+def _margin(value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"margin ({value!r}) must be a number in units of the metric, such as 0.5")
+    return float(value)
 
 
 def _notes(value: Any) -> tuple[str, ...]:

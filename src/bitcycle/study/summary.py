@@ -30,6 +30,8 @@ from bitcycle.study.results import MethodResult, StudyResult
 from bitcycle.study.study import Method
 from bitcycle.train.config import RunConfig
 
+MARGINS = {"accuracy": 1.0}  # by metric, the smallest difference that matters
+MARGIN_SHARE = 0.01  # of the baseline's value, for other metrics
 _ROUNDING = 1e-9  # relative difference of two costs that are equal but for float arithmetic
 
 
@@ -71,13 +73,18 @@ class MethodSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupSummary:
-    """The methods of one group, in the study's order. baseline: its label; None without one."""
+    """The methods of one group, in the study's order.
+
+    baseline: its label; None without one. margin: the smallest difference that matters; None before
+    it is known.
+    """
 
     group: str
     metric: str
     higher_is_better: bool
     baseline: str | None
     methods: tuple[MethodSummary, ...]
+    margin: float | None = None
 
     @property
     def baseline_method(self) -> MethodSummary | None:
@@ -127,6 +134,7 @@ def _summarize_group(result: StudyResult, group: str) -> GroupSummary:
         metric=result.study.metric(group),
         higher_is_better=higher_is_better,
         baseline=None if base is None else base.method.label,
+        margin=_margin(result, group),
         methods=tuple(
             MethodSummary(
                 result=method,
@@ -142,6 +150,17 @@ def _summarize_group(result: StudyResult, group: str) -> GroupSummary:
             for method, summary, is_on_front in zip(methods, summaries, on_front, strict=True)
         ),
     )
+
+
+def _margin(result: StudyResult, group: str) -> float | None:
+    """The study's margin; by default 1 point of accuracy, or 1 % of the baseline's mean."""
+    if result.study.margin is not None:
+        return result.study.margin
+    metric, base = result.study.metric(group), result.baseline(group)
+    if metric in MARGINS:
+        return MARGINS[metric]
+    values = [] if base is None else [abs(v) for v in base.values.values() if math.isfinite(v)]
+    return MARGIN_SHARE * sum(values) / len(values) if any(values) else None
 
 
 def _ratio(own: float | None, base: float | None) -> float | None:

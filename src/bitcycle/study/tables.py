@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -369,13 +370,30 @@ def _listed(texts: Iterable[str], separator: str = ", ") -> str:
 
 
 def to_csv(result: StudyResult) -> str:
-    """A line per method with unrounded numbers; an unknown number is an empty cell."""
+    """A line per method with unrounded numbers; an unknown number is an empty cell.
+
+    A text that a spreadsheet would execute as a formula begins with a quote.
+    """
     lines = [_line(result, group, each) for group in summarize(result) for each in group.methods]
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, list(lines[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(lines)
+    writer.writerows({key: _without_formula(cell) for key, cell in line.items()} for line in lines)
     return buffer.getvalue()
+
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+
+
+def _without_formula(cell: Any) -> Any:
+    """A cell that no spreadsheet executes.
+
+    >>> [_without_formula(cell) for cell in ("=1+2", "-w4", "-0.5", -0.5, "w4", "@x")]
+    ["'=1+2", "'-w4", '-0.5', -0.5, 'w4', "'@x"]
+    """
+    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n")):
+        return cell
+    return cell if _NUMBER.fullmatch(cell) else f"'{cell}"
 
 
 def _line(result: StudyResult, group: GroupSummary, each: MethodSummary) -> dict[str, Any]:

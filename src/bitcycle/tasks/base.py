@@ -18,7 +18,7 @@ from bitcycle.data import DATASETS, Batch, Batches, OnePass, Samples
 from bitcycle.data.base import Kind
 from bitcycle.models import MODELS
 from bitcycle.models.base import ModelEntry
-from bitcycle.registry import Registry, unknown_name
+from bitcycle.registry import Registry, list_some, unknown_name
 from bitcycle.tasks.config import DataConfig, ModelConfig
 
 Split = Literal["train", "validation", "test"]
@@ -206,5 +206,5 @@ def model_kind(entry: ModelEntry) -> Kind:
 
 def _other_kind(what: str, name: str, has: Kind, needs: Kind, fitting: list[str]) -> ValueError:
     return ValueError(
-        f"{what} {name!r} is of kind {has!r}, the task takes kind {needs!r}: {', '.join(fitting)}"
+        f"{what} {name!r} is of kind {has!r}, the task takes kind {needs!r}: {list_some(fitting)}"
     )

@@ -134,6 +134,18 @@ class Checkpoints:
             )
         return None
 
+    def read_newest(self, name: str) -> tuple[int, Any] | None:
+        """The step and one part of the last complete checkpoint; the part is None if it has none.
+
+        None if there is no complete checkpoint.
+        """
+        for step in reversed(self.steps()):
+            path = self.folder / checkpoint_name(step)
+            if find_damage(path) is None:
+                has_part = f"{name}.json" in _read_manifest(path)["sha256"]
+                return step, read_state(path, name) if has_part else None
+        return None
+
     def load_best(self) -> tuple[int, dict[str, Any]] | None:
         """The step and state with the best validation metric; None if there is none."""
         path = self.folder / BEST
@@ -166,6 +178,8 @@ def find_damage(path: Path) -> str | None:
             return f"it is the checkpoint of step {manifest['step']}"
         for name, expected in sums.items():
             file = path / name
+            if not is_inside(path, name):
+                return f"{MANIFEST} names {name!r}, which is not a file of its folder"
             if not file.is_file():
                 return f"{name} is missing"
             if file_digest(file) != expected:
@@ -175,6 +189,16 @@ def find_damage(path: Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"{MANIFEST} cannot be read ({type(error).__name__})"
     return None
+
+
+def is_inside(folder: Path, name: str) -> bool:
+    """Whether a manifest's name is that of a file in its own folder: no path and no link.
+
+    >>> [is_inside(Path("x"), name) for name in ("run.json", "../run.json", "/run.json", "..")]
+    [True, False, False, False]
+    """
+    is_plain = name == Path(name).name and name != ".."
+    return is_plain and not (folder / name).is_symlink()
 
 
 @contextmanager

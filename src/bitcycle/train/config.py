@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from bitcycle.precision import Precision, check_bits
+from bitcycle.precision import ROLES, Precision, check_bits
 from bitcycle.registry import unknown_name
 from bitcycle.schedules import Schedule, parse_schedule
+from bitcycle.schedules.base import default_backward
 from bitcycle.schedules.text import auto_high, fill_auto
 from bitcycle.tasks.config import DataConfig, ModelConfig
 
@@ -128,9 +129,10 @@ class PrecisionConfig:
     forward, backward, weight, act, error, grad: schedule text, a number of bits, or a dict from
     layer patterns to those; a role that is left out inherits. An error is the gradient with respect
     to a layer's output. With forward and backward "fp32" and no other role the model is not
-    converted: the float32 baseline. A cyclic schedule may also be a mapping: {name: CR, low: 3,
-    high: 8, cycles: 32}. With `auto` as the lower end of forward (CR:auto-8:32, or low: auto) the
-    run begins with a precision range test.
+    converted: the float32 baseline. backward "default" is 8 where forward has at most 8 bits and
+    float32 where it is float32; for other bits backward must be given. A cyclic schedule may also
+    be a mapping: {name: CR, low: 3, high: 8, cycles: 32}. With `auto` as the lower end of forward
+    (CR:auto-8:32, or low: auto) the run begins with a precision range test.
     """
 
     quantizer: str = "sbm"
@@ -140,7 +142,7 @@ class PrecisionConfig:
     kernel: str = "auto"
     max_bits: int | None = None
     forward: ScheduleText = "fp32"
-    backward: ScheduleText = "fp32"
+    backward: ScheduleText = "default"
     weight: ScheduleText = "inherit"
     act: ScheduleText = "inherit"
     error: ScheduleText = "inherit"
@@ -150,16 +152,22 @@ class PrecisionConfig:
         if _ARE_NAMES_CHECKED.get():
             self.check_names()
         check_bits(self.max_bits, "precision.max_bits")
-        for role, text in self.schedule_texts().items():
+        for role, text in self._given_texts().items():
             if isinstance(text, dict) and "name" in text:
                 object.__setattr__(self, role, _schedule_text(role, text))
         self._check_auto()
-        for role, text in self.schedule_texts(auto=1).items():
+        for role, text in self._given_texts(auto=1).items():
             for inner in text.values() if isinstance(text, dict) else [text]:
+                if isinstance(inner, str) and inner.lower() in ("none", "null"):
+                    raise ValueError(f"precision.{role}: {inner} is no precision; float32 is fp32")
                 try:
                     parse_schedule(inner)
                 except ValueError as error:
                     raise ValueError(f"precision.{role}: {error}") from None
+        try:
+            self.schedule_texts(auto=1)
+        except ValueError as error:
+            raise ValueError(f"precision.backward is not given: {error}") from None
 
     def check_names(self) -> None:
         """Raise ValueError for an unknown quantizer, option of a quantizer, or kernel."""
@@ -181,7 +189,7 @@ class PrecisionConfig:
         return auto_high(self.forward)
 
     def _check_auto(self) -> None:
-        for role, text in self.schedule_texts().items():
+        for role, text in self._given_texts().items():
             inner = text.values() if isinstance(text, dict) else [text]
             is_whole_forward = role == "forward" and not isinstance(text, dict)
             if not is_whole_forward and any(auto_high(each) is not None for each in inner):
@@ -191,13 +199,53 @@ class PrecisionConfig:
                 )
 
     def schedule_texts(self, auto: int | None = None) -> dict[str, ScheduleText]:
-        """The schedule of each role that does not inherit; `auto` replaces forward's `auto`."""
+        """The schedule of each role that does not inherit; `auto` replaces forward's `auto`.
+
+        backward "default" is replaced by the bits it stands for.
+        """
+        texts = self._given_texts(auto)
+        if self.backward == "default" and not {"error", "grad"} <= set(texts):
+            forward = {"forward": texts.pop("forward")} if "forward" in texts else {}
+            texts = {**forward, "backward": self._default_backward(), **texts}
+        return texts
+
+    def with_backward(self) -> PrecisionConfig:
+        """A copy with the bits that backward "default" stands for: what a run's folder keeps."""
+        return replace(self, backward=self.schedule_texts().get("backward", self.backward))
+
+    @property
+    def rounded_roles(self) -> tuple[str, ...]:
+        """The roles that the quantizer has a rule for; bits of others have no effect."""
+        from bitcycle.quantizers import QUANTIZERS
+
+        return tuple(role for role in ROLES if role in QUANTIZERS[self.quantizer].roles)
+
+    def _default_backward(self) -> ScheduleText:
+        """What `PrecisionScheduler` takes where backward is not given."""
+        texts = self._given_texts(auto=1)
+        forward = texts.get("forward", "fp32")
+        weight, act = (texts.get(role, forward) for role in ("weight", "act"))
+        try:
+            if isinstance(weight, dict) and weight == act:
+                by_pattern = {p: default_backward(parse_schedule(t)) for p, t in weight.items()}
+                return {pattern: bits or "fp32" for pattern, bits in by_pattern.items()}
+            if isinstance(weight, dict) or isinstance(act, dict):
+                raise ValueError("weight and act differ by layer; give backward, such as 8 or fp32")
+            return default_backward(parse_schedule(weight), parse_schedule(act)) or "fp32"
+        except ValueError:
+            if {"error", "grad"} & set(self.rounded_roles) <= set(texts):
+                return "fp32"  # backward would round nothing
+            raise
+
+    def _given_texts(self, auto: int | None = None) -> dict[str, ScheduleText]:
         texts = {
             role: getattr(self, role)
             for role in ("forward", "backward", "weight", "act", "error", "grad")
         }
         if auto is not None and isinstance(self.forward, str):
             texts["forward"] = fill_auto(self.forward, auto)
+        if self.backward == "default":
+            del texts["backward"]
         return {role: text for role, text in texts.items() if text != "inherit"}
 
     @property
@@ -230,19 +278,42 @@ def _schedule_text(role: str, mapping: dict[str, int | str | None]) -> str:
 class RangeTestConfig:
     """The precision range test for `auto` in the forward schedule and for `bitcycle range-test`.
 
-    low: the first precision. steps_per_precision: by default a cycle of the schedule divided by the
-    number of precisions. window: steps per mean, by default a quarter of those. threshold: the
-    gain above which a precision passes, by default twice the accuracy of a random guess. reset:
-    start every precision from the same weights.
+    criterion: "relative" compares the drop of the loss at fewer bits with that at the most bits;
+    "paper" compares the gain of the metric with a threshold, as in CPT. By default it is relative,
+    and the paper's if threshold or reset is set. low: the fewest bits. steps_per_precision: by
+    default a length at which the test takes about 2 % of the run; for the paper's criterion a cycle
+    of the schedule divided by the number of precisions. window: steps per mean, by default a
+    quarter of those. share: of the drop at the most bits, which a precision must reach. repeats: at
+    most, with other batches and seeds. threshold: the gain above which a precision passes, by
+    default twice the accuracy of a random guess. reset: start every precision from the same
+    weights, which the relative criterion always does.
     """
 
+    criterion: Literal["relative", "paper"] | None = None
     low: int = 2
     steps_per_precision: int | None = None
     window: int | None = None
+    share: float = 0.5
+    repeats: int = 3
     threshold: float | None = None
     reset: bool = False
 
     def __post_init__(self) -> None:
+        is_paper = self.threshold is not None or self.reset
+        if self.criterion is None:
+            object.__setattr__(self, "criterion", "paper" if is_paper else "relative")
+        _check_choice("range_test.criterion", self.criterion, ("relative", "paper"))
+        if is_paper and self.criterion == "relative":
+            given = "reset" if self.threshold is None else f"threshold ({self.threshold})"
+            raise ValueError(
+                f"range_test.{given} is a setting of the paper's criterion, and "
+                "range_test.criterion is relative: leave it out, or set the criterion to paper"
+            )
+        if not 0 < self.share <= 1:
+            raise ValueError(
+                f"range_test.share ({self.share}) must be greater than 0 and at most 1"
+            )
+        _check_positive("range_test.repeats", self.repeats)
         if check_bits(self.low, "range_test.low") is None:
             raise ValueError("range_test.low must be a number of bits, such as 2")
         for name in ("steps_per_precision", "window"):
@@ -368,6 +439,10 @@ class RunConfig:
             raise ValueError(f"seed ({self.seed}) must not be negative")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads ({self.threads}) must be at least 1")
+
+    def with_backward(self) -> RunConfig:
+        """A copy with the bits that precision.backward "default" stands for."""
+        return replace(self, precision=self.precision.with_backward())
 
     def check_names(self) -> None:
         """Raise ValueError for an unknown name; building a configuration calls this."""

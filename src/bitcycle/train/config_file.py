@@ -12,24 +12,42 @@ import difflib
 import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 from bitcycle.extras import require
+from bitcycle.registry import NUM_SHOWN
+from bitcycle.schedules.text import auto_high
 from bitcycle.train.config import RunConfig
+from bitcycle.warnings import BitcycleWarning
 
 MAX_BYTES = 2**20
+VERSION = 2  # of the file; 1, without a number: that of bitcycle 0.1
 _PURPOSE = "run configurations"
 _FREE = ("model.options", "precision.quantizer_options")  # keys with mappings of any content
 _LOW = "--precision.forward.low"
+_UNION = re.compile(
+    r"(?P<key>.*): Does not validate against any of the Union subtypes "
+    r"Subtypes: \[(?P<kinds>[^\[\]]*)\] .* Given value: (?P<value>.*)"
+)
+_LITERAL = re.compile(
+    r"(?P<key>.*?): (?:Expected a |.*Subtypes: \[)typing\.Literal\[(?P<names>[^\[\]]*)\]"
+    r"(?:\.|, NoneType\] .*) (?:Got|Given) value: (?P<value>.*)"
+)
 _RANGE = re.compile(r"(?P<head>[^:@,()]+:\s*)(?:[0-9]+|auto)(?=\s*-)", re.IGNORECASE)
 
 
 def read_config(path: str | Path) -> RunConfig:
-    """Read a configuration from a YAML file; missing keys take their defaults."""
+    """Read a configuration from a YAML file; missing keys take their defaults.
+
+    A file without a version has that of bitcycle 0.1.
+    """
     path = Path(path)
     settings = read_yaml(path, purpose=_PURPOSE)
+    if isinstance(settings, Mapping):
+        settings = {"version": 1, **settings}
     try:
         return from_dict(settings, source=str(path))
     except ValueError as error:  # raised by a rule that does not know the file
@@ -38,10 +56,50 @@ def read_config(path: str | Path) -> RunConfig:
 
 
 def from_dict(settings: Mapping[str, Any], *, source: str = "configuration") -> RunConfig:
-    """Build a configuration from plain data; a wrong key or type is an error that names it."""
+    """Build a configuration from plain data; a wrong key or type is an error that names it.
+
+    version: that of the data, by default today's.
+    """
     if not isinstance(settings, Mapping):
         raise ValueError(f"{source} must be a mapping of settings, got {type(settings).__name__}")
+    settings = dict(settings)
+    version = settings.pop("version", VERSION)
+    if type(version) is not int or not 1 <= version <= VERSION:
+        raise ValueError(
+            f"{source} has version {version!r}; this bitcycle reads versions 1 to {VERSION}"
+        )
+    if version == 1:
+        return _from_version_1(settings, source)
     return _build(None, [], settings, source)
+
+
+def _from_version_1(settings: Mapping[str, Any], source: str) -> RunConfig:
+    """What 0.1 meant by a missing precision.backward and by `auto` without a criterion."""
+    settings = _with_papers_criterion(settings)
+    precision = settings.get("precision", {})
+    if not isinstance(precision, Mapping) or "backward" in precision:
+        return _build(None, [], settings, source)
+    filled = {**settings, "precision": {**precision, "backward": "fp32"}}
+    config = _build(None, [], filled, source)
+    if config.precision.is_float:  # bits that an option adds later have the default of today
+        return _build(None, [], settings, source)
+    warnings.warn(
+        f"{source} gives no precision.backward and no version: errors stay float32, as in "
+        f"bitcycle 0.1. Write precision.backward: 8 or fp32, or version: {VERSION} at the top for "
+        "the default of today",
+        BitcycleWarning,
+        stacklevel=4,
+    )
+    return config
+
+
+def _with_papers_criterion(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`auto` without range_test.criterion: the only criterion of 0.1."""
+    precision, asked = settings.get("precision"), settings.get("range_test", {})
+    forward = precision.get("forward") if isinstance(precision, Mapping) else None
+    if auto_high(forward) is None or not isinstance(asked, Mapping) or "criterion" in asked:
+        return settings
+    return {**settings, "range_test": {**asked, "criterion": "paper"}}
 
 
 def override(base: RunConfig, arguments: Sequence[str]) -> RunConfig:
@@ -49,7 +107,65 @@ def override(base: RunConfig, arguments: Sequence[str]) -> RunConfig:
 
     `--precision.forward.low auto` (or a number) changes the lower end of the forward schedule.
     """
-    return _build(base, _with_low(base, list(arguments)), None)
+    return _build(base, _with_lists(_with_criterion(_with_low(base, list(arguments)))), None)
+
+
+def _with_lists(arguments: list[str]) -> list[str]:
+    """Write the values of keys that take a list as one: `--precision.skip fc` as `["fc"]`."""
+    kinds = _types_by_key()
+    found: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        option, has_value, value = word.partition("=")
+        kind = kinds.get(option[2:]) if option.startswith("--") else None
+        texts = _tuple_items(kind)
+        if texts is None:
+            found.append(word)
+            continue
+        value = (value if has_value else next(words, "--")).strip()
+        if not has_value and value.startswith("--"):
+            raise ValueError(f"option {option!r}: expected one argument")
+        if value and value not in ("null", "None") and not _is_list(value):
+            # a regular expression may have commas of its own
+            parts = [value] if value.startswith("re:") else value.split(",")
+            parts = [part.strip() for part in parts]
+            value = json.dumps(parts) if texts is str else f"[{', '.join(parts)}]"
+        found += [option, value]
+    return found
+
+
+def _is_list(text: str) -> bool:
+    """Whether a text is a list or tuple, such as ["fc"]; the pattern [lf]* is none."""
+    if text.startswith("("):
+        return True
+    yaml = require("yaml", extra="train", purpose=_PURPOSE)
+    try:
+        return text.startswith("[") and isinstance(yaml.safe_load(text), list)
+    except yaml.YAMLError:
+        return False
+
+
+def _tuple_items(kind: Any) -> Any:
+    """The type of a tuple's items, also of an optional tuple; None for other types."""
+    for each in (kind, *get_args(kind)):
+        if get_origin(each) is tuple:
+            return get_args(each)[0]
+    return None
+
+
+def _with_criterion(arguments: list[str]) -> list[str]:
+    """A threshold or reset of the range test selects the paper's criterion, unless one is given."""
+    values: dict[str, str] = {}
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=False):
+        option, has_value, value = word.partition("=")
+        values[option] = (value if has_value else following).strip().lower()
+    is_paper = (
+        values.get("--range_test.threshold", "null") not in ("null", "none", "~", "")
+        or values.get("--range_test.reset") == "true"
+    )
+    if not is_paper or "--range_test.criterion" in values:
+        return arguments
+    return [*arguments, "--range_test.criterion", "paper"]
 
 
 def _with_low(base: RunConfig, arguments: list[str]) -> list[str]:
@@ -86,10 +202,15 @@ def to_dict(config: RunConfig) -> dict[str, Any]:
     return plain
 
 
+def to_versioned_dict(config: RunConfig) -> dict[str, Any]:
+    """`to_dict` with the version of its keys, for files."""
+    return {"version": VERSION, **to_dict(config)}
+
+
 def to_yaml(config: RunConfig) -> str:
     """The complete configuration as YAML; `read_config` reads it back."""
     yaml = require("yaml", extra="train", purpose=_PURPOSE)
-    text: str = yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
+    text: str = yaml.safe_dump(to_versioned_dict(config), sort_keys=False, allow_unicode=True)
     return text
 
 
@@ -134,35 +255,95 @@ def _build(
 def _readable(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", " ".join(lines))  # a type's plain name
-    return text.removeprefix("Parser key ")
+    text = text.removeprefix("Parser key ")
+    if union := _UNION.fullmatch(text):
+        kinds = ["null" if kind == "NoneType" else kind for kind in union["kinds"].split(", ")]
+        return f"{union['key']}: expected {' or '.join(kinds)}, got {union['value']!r}"
+    if literal := _LITERAL.fullmatch(text):
+        names = literal["names"].replace("'", "")
+        return f"{literal['key']}: expected one of {names}; got {literal['value']!r}"
+    return text
 
 
-def check_overrides(arguments: Sequence[str]) -> None:
-    """Raise ValueError for an unknown option, with the nearest known one."""
-    for argument in arguments:
-        if argument.startswith("--") and argument.partition("=")[0] != _LOW:
-            _check_key(argument[2:].partition("=")[0].removesuffix("+"), f"option {argument!r}")
+def check_overrides(arguments: Sequence[str], also: Iterable[str] = ()) -> None:
+    """Raise ValueError for an unknown option, with the nearest known one.
+
+    also: options of the command, such as --quiet, that may have been meant.
+    """
+    also = list(also)
+    for before, argument, following in zip(
+        ["", *arguments], arguments, [*arguments[1:], ""], strict=False
+    ):
+        option, has_value, value = argument.partition("=")
+        if option in also and before.startswith("--") and "=" not in before:
+            raise ValueError(f"option {before!r} needs a value, got the option {option!r}")
+        if not option.startswith("--") or option == _LOW:
+            continue
+        key = option[2:].removesuffix("+")
+        value = value if has_value else following
+        if key in _groups() and not value.startswith("{") and not Path(value).is_file():
+            _fail_group(key, f"option {option!r}", "--")
+        near = difflib.get_close_matches(option, also, n=1, cutoff=0.8)
+        if near and key not in option_names():
+            raise ValueError(f"unknown option {option!r}; did you mean {near[0]!r}?")
+        _check_key(key, f"option {option!r}", "--")
 
 
 def _check_keys(settings: Mapping[str, Any], source: str, prefix: str = "") -> None:
-    groups = {name.rpartition(".")[0] for name in option_names()}
     for name, value in settings.items():
         key = f"{prefix}{name}"
-        if key in groups and isinstance(value, Mapping):
+        if key not in _groups():
+            if key not in _FREE:
+                _check_key(key, f"key {key!r} in {source}")
+        elif isinstance(value, Mapping):
             _check_keys(value, source, f"{key}.")
-        elif key not in _FREE:
-            _check_key(key, f"key {key!r} in {source}")
+        else:
+            _fail_group(key, f"key {key!r} in {source}")
 
 
-def _check_key(key: str, what: str) -> None:
+def _check_key(key: str, what: str, dashes: str = "") -> None:
+    """Raise for a key that is neither known nor in a mapping of any content."""
     names = option_names()
-    groups = {name.rpartition(".")[0] for name in names}
     is_free = any(key.startswith(f"{name}.") for name in _FREE)
-    if key in names or key in groups or is_free:
+    if key in names or key in _groups() or is_free:
         return
-    near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else f"; keys: {', '.join(names)}"
-    raise ValueError(f"unknown {what}{hint}")
+    near = (
+        difflib.get_close_matches(key, names, n=1, cutoff=0.8)
+        or _same_last_part(key)
+        or difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+    )
+    all_keys = "`bitcycle train RECIPE --print-config` prints all keys"
+    if dashes:
+        all_keys = f"--help lists the options of the command, {all_keys} of the configuration"
+    hint = _did_you_mean(near, dashes) or all_keys
+    raise ValueError(f"unknown {what}; {hint}")
+
+
+def _fail_group(key: str, what: str, dashes: str = "") -> NoReturn:
+    """Raise for a value in place of a group's keys, such as `--lr 0.1` or `--optimizer sgd`."""
+    inside = [name for name in option_names() if name.startswith(f"{key}.")]
+    main = [name for name in inside if name.endswith((".name", ".forward"))]
+    hint = _did_you_mean([*main, *_same_last_part(key)] or inside, dashes)
+    raise ValueError(f"{what} is a group of keys and takes no value; {hint}")
+
+
+def _same_last_part(key: str) -> list[str]:
+    """The keys of other groups with the same last part: `optimizer.lr` for `lr`."""
+    last = key.rpartition(".")[2]
+    return [name for name in option_names() if name.rpartition(".")[2] == last]
+
+
+def _did_you_mean(names: Sequence[str], dashes: str) -> str:
+    quoted = [f"'{dashes}{name}'" for name in names[:NUM_SHOWN]]
+    *first, last = quoted or [""]
+    listed = f"{', '.join(first)} or {last}" if first else last
+    return f"did you mean {listed}?" if names else ""
+
+
+@functools.cache
+def _groups() -> frozenset[str]:
+    """The keys that have keys below them, such as `optimizer`."""
+    return frozenset(name.rpartition(".")[0] for name in option_names()) - {""}
 
 
 def _check_null(settings: Mapping[str, Any], source: str) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,6 +14,22 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from bitcycle.train.session import Session
+
+
+@cache  # once per process
+def close_group_at_exit() -> None:
+    """Close the process group when Python exits, so that gloo cannot abort the interpreter.
+
+    A thread of gloo releases the tensors of the last collective, for which it needs the GIL. One
+    that asks for the GIL while the interpreter is finalized calls std::terminate.
+    """
+
+    def close() -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+            time.sleep(0.2)  # without the GIL
+
+    atexit.register(close)
 
 
 def on_main(session: Session, action: Callable[[], object]) -> None:

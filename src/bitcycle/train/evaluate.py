@@ -10,7 +10,12 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from bitcycle.model_precision import at_precision, get_precision, quantized_layers
+from bitcycle.model_precision import (
+    at_precision,
+    get_precision,
+    quantized_layers,
+    rounded_roles,
+)
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.precision import Precision
 from bitcycle.scheduler import PrecisionScheduler
@@ -136,7 +141,8 @@ def describe_precision(model: nn.Module, precision: Precision | dict[str, Precis
     if not is_converted(model):
         return "fp32"
     if isinstance(precision, Precision):
-        return str(precision.replace(error=None, grad=None))
+        roles = rounded_roles(layer for _, layer in quantized_layers(model))
+        return str(precision.replace(error=None, grad=None).in_force(roles))
     with at_precision(model, precision):  # type: ignore[arg-type]
         actual = get_precision(model)
     values = [actual] if isinstance(actual, Precision) else actual.values()

@@ -72,10 +72,12 @@ def train(
                 )
 
 
-def remaining_steps(session: Session, *, is_endless: bool = False) -> Generator[list[Batch]]:
-    """Yield the micro-batches of each remaining optimizer step, on the model's device."""
+def remaining_steps(
+    session: Session, *, start: int | None = None, is_endless: bool = False
+) -> Generator[list[Batch]]:
+    """Yield the micro-batches of each optimizer step from `start` (the session's) on."""
     stop = None if is_endless else session.total_steps
-    batches = session.batches.from_step(session.step, stop)
+    batches = session.batches.from_step(session.step if start is None else start, stop)
     group: list[Batch] = []
     try:
         for batch in batches:

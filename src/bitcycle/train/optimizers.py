@@ -66,6 +66,18 @@ class LearningRate:
         if self.waits_for_metric:
             self._scheduler.step(metric)
 
+    def rebase(self, lr: float) -> None:
+        """Continue with another base rate and this object's settings, at the restored step.
+
+        For the policies that are a function of the step; the others keep their restored rate.
+        """
+        if not isinstance(self._scheduler, lr_scheduler.LambdaLR):
+            return
+        self._scheduler.base_lrs = [lr for _ in self._optimizer.param_groups]
+        factors = (rate(self._scheduler.last_epoch) for rate in self._scheduler.lr_lambdas)
+        for group, factor in zip(self._optimizer.param_groups, factors, strict=True):
+            group["initial_lr"], group["lr"] = lr, lr * factor
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the torch scheduler."""
         state: dict[str, Any] = self._scheduler.state_dict()

@@ -12,20 +12,23 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
+from bitcycle.cost import training_cost
+from bitcycle.data import Batch
 from bitcycle.model_precision import quantized_layers
 from bitcycle.precision import ROLES, Precision
+from bitcycle.range_curves import RangeCurve, RelativeCurve
 from bitcycle.range_test import (
-    RangeCurve,
-    RangeProgress,
+    WINDOWS,
     RangeTest,
     RangeTestError,
     check_lengths,
     check_threshold,
     run_range_test,
+    run_relative_test,
 )
 from bitcycle.scheduler import INHERIT, resolve_schedules
 from bitcycle.schedules import Bits, Cycle, parse_schedule
@@ -41,31 +44,43 @@ from bitcycle.train.run_directory import RunDirectory, measurement_info
 from bitcycle.train.session import RangeTestOutcome, Session, build_session, preserve_torch_settings
 from bitcycle.train.signals import Interrupted, StopRequest
 
+HIGH = 8  # highest precision to try if the forward schedule is float32
+SHORT_RUN = 3200  # steps below which 32 cycles are too many
+# relative criterion
+RUN_SHARE = 0.02  # of the run's steps, for the whole test
+FEWEST_STEPS, MOST_STEPS = 20, 100  # per precision, by default
+TESTED_AGAIN = 3  # precisions per further repeat: the most bits, the bound, the bits below it
+# the paper's criterion
 MIN_STEPS = 10  # per precision; a gain over fewer steps is noise
 STEPS_WITHOUT_CYCLES = 100  # per precision, at least, outside of a run
-SHORT_RUN = 3200  # steps below which 32 cycles are too many
-WINDOWS = 4  # windows per precision: the gain is between the means of the first and the last
-HIGH = 8  # highest precision to try if the forward schedule is float32
 
 
 @dataclass(frozen=True, kw_only=True)
 class RangeTestSettings:
-    """The settings of one range test, without defaults."""
+    """The settings of one range test, without defaults.
 
+    threshold: of the paper's criterion; None with the relative one, which uses share and repeats.
+    """
+
+    criterion: Literal["relative", "paper"]
     low: int
     high: int
     steps_per_precision: int
     window: int
-    threshold: float
-    metric: str  # of the task's metrics; a loss counts negative
+    share: float
+    repeats: int
+    threshold: float | None
+    metric: str  # of the task's metrics; with the paper's criterion a loss counts negative
     reset: bool
 
     def __str__(self) -> str:
+        steps = f"{self.low} to {self.high} bits, {self.steps_per_precision} steps each;"
+        if self.criterion == "relative":
+            return f"{steps} passes with {self.share:g} of the drop in {self.metric} at {self.high}"
         name = "-loss" if self.metric == "loss" else self.metric
         return (
-            f"{self.low} to {self.high} bits, {self.steps_per_precision} steps each; passes with a "
-            f"gain in {name} above {self.threshold:g} from the first to the last "
-            f"{self.window} steps"
+            f"{steps} passes with a gain in {name} above {self.threshold:g} "
+            f"from the first to the last {self.window} steps"
         )
 
 
@@ -74,33 +89,59 @@ def make_settings(
 ) -> RangeTestSettings:
     """The settings for a run: its `range_test` configuration, defaults from the task and the run.
 
-    By default the precisions share the steps of one cycle of the forward schedule, or 1/32 of the
-    run if it has no cycles, with at least `fewest` steps each. Without `fewest`, too few steps are
-    an error.
+    By the relative criterion the default is the number of steps at which the whole test takes 2 %
+    of the run, between 20 and 100. By the paper's criterion the precisions share the steps of one
+    cycle of the forward schedule, or 1/32 of the run if it has no cycles, with at least `fewest`
+    steps each; without `fewest`, too few steps are an error.
     """
     asked = config.range_test
+    assert asked.criterion is not None  # resolved by the configuration
     if asked.low > high:
-        raise ValueError(f"range_test.low ({asked.low}) must be <= {high}, the most bits to try")
-    cycle, number = _cycle_steps(config, total_steps), high - asked.low + 1
-    steps = asked.steps_per_precision or max(cycle // number, fewest or 0)
-    if asked.steps_per_precision is None and steps < MIN_STEPS:
+        raise ValueError(
+            f"range_test.low ({asked.low}) must be <= {high}, the most bits to try; change it, or "
+            "--low and --high of bitcycle range-test"
+        )
+    is_relative, number = asked.criterion == "relative", high - asked.low + 1
+    if asked.steps_per_precision is not None:
+        steps = asked.steps_per_precision
+    elif is_relative:
+        runs = number + TESTED_AGAIN * (asked.repeats - 1)
+        steps = min(max(int(RUN_SHARE * total_steps / runs), FEWEST_STEPS), MOST_STEPS)
+    else:
+        steps = _steps_of_cycle(config, total_steps, number, fewest)
+    fewest_per_mean = 2 if is_relative else 1
+    window = asked.window or max(fewest_per_mean, steps // WINDOWS)
+    if window < fewest_per_mean:
+        raise ValueError(
+            f"range_test.window ({window}) must be at least 2 steps for the relative criterion, "
+            "whose noise is measured within a window; leave it out for a quarter of the steps"
+        )
+    check_lengths(steps, window)
+    return RangeTestSettings(
+        criterion=asked.criterion,
+        low=asked.low,
+        high=high,
+        steps_per_precision=steps,
+        window=window,
+        share=asked.share,
+        repeats=asked.repeats,
+        threshold=None if is_relative else _threshold(asked.threshold, task),
+        metric=task.metric if task.higher_is_better and not is_relative else "loss",
+        reset=asked.reset or is_relative,
+    )
+
+
+def _steps_of_cycle(config: RunConfig, total_steps: int, number: int, fewest: int | None) -> int:
+    cycle = _cycle_steps(config, total_steps)
+    steps = max(cycle // number, fewest or 0)
+    if steps < MIN_STEPS:
         raise ValueError(
             f"a cycle of the forward schedule ({config.precision.forward}) has {cycle} steps, "
             f"{cycle // number} for each of {number} precisions: too few to tell whether the "
             "model learns. Set range_test.steps_per_precision, such as 50 (the test then takes "
             "longer than a cycle), or use fewer cycles"
         )
-    window = asked.window or max(1, steps // WINDOWS)
-    check_lengths(steps, window)
-    return RangeTestSettings(
-        low=asked.low,
-        high=high,
-        steps_per_precision=steps,
-        window=window,
-        threshold=_threshold(asked.threshold, task),
-        metric=task.metric if task.higher_is_better else "loss",
-        reset=asked.reset,
-    )
+    return steps
 
 
 def _cycle_steps(config: RunConfig, total_steps: int) -> int:
@@ -117,7 +158,8 @@ def _threshold(threshold: float | None, task: Task) -> float:
         unit = f"{task.metric} in its unit" if task.higher_is_better else "-loss, in nats"
         raise ValueError(
             f"the range test of this task measures {unit}, which has no chance level to derive "
-            "a threshold from: set range_test.threshold, such as 0.5"
+            "a threshold from: set range_test.threshold, such as 0.5, or range_test.criterion "
+            "relative"
         )
     if 3 * chance >= 100:  # an accuracy cannot gain twice the chance level
         return (100 - chance) / 2
@@ -164,12 +206,20 @@ def find_lower_bound(
     text = session.config.precision.schedule_texts(auto=outcome.test.low)["forward"]
     for line in str(outcome.test.curve).splitlines():
         reporter.say(f"range test  {line}")
+    for note in outcome.test.notes:
+        reporter.say(f"range test: {note}")
+    share = RangeCost(
+        steps=outcome.test.curve.num_steps, bitops=sum(bitops.values()),
+        run_steps=session.total_steps, run_bitops=run_bitops(session, text),
+    )  # fmt: skip
+    reporter.say(f"range test: took {share}")
     reporter.say(f"range test: the lower end is {outcome.test.low} bits, forward {text}")
     if session.is_main:
         directory.add_metrics(
             {
                 "step": 0,
                 "kind": "range_test",
+                "criterion": outcome.test.criterion,
                 "low": outcome.test.low,
                 "high": outcome.test.high,
                 "forward": text,
@@ -183,6 +233,45 @@ def find_lower_bound(
 
 
 @dataclass(frozen=True, kw_only=True)
+class RangeCost:
+    """What a test costs, next to the run it is for.
+
+    >>> print(RangeCost(steps=400, bitops=5 * 10**12, run_steps=64_000, run_bitops=10**15))
+    400 steps (0.6 % of the run's), 5e+12 BitOPs (0.5 %)
+    """
+
+    steps: int
+    bitops: int
+    run_steps: int
+    run_bitops: int | None  # None: an adaptive schedule, whose cost only the run can tell
+
+    def __str__(self) -> str:
+        share = f" ({_percent(self.bitops / self.run_bitops)})" if self.run_bitops else ""
+        steps = _percent(self.steps / self.run_steps)
+        return f"{self.steps} steps ({steps} of the run's), {self.bitops:.3g} BitOPs{share}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def run_bitops(session: Session, forward: ScheduleText) -> int | None:
+    """The BitOPs of the session's run with this forward schedule; None if it is adaptive."""
+    config, batch = session.config, session.batches.batch_at(0)
+    roles: dict[str, Any] = config.precision.schedule_texts(auto=config.range_test.low)
+    try:
+        return training_cost(
+            session.model,
+            session.task.example_inputs(batch.to(session.device)),
+            **{**roles, "forward": forward},
+            total_steps=session.total_steps,
+            samples_per_step=session.task.num_samples(batch),
+        ).bitops
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RangeReport:
     """The settings and the outcome of a test; `test` is None if no precision passed."""
 
@@ -190,8 +279,8 @@ class RangeReport:
     settings: RangeTestSettings
     find_upper: bool
     stop_early: bool
-    curve: RangeCurve
-    bitops: int
+    curve: RelativeCurve | RangeCurve
+    cost: RangeCost
     info: dict[str, Any]  # machine, threads, and seconds including the loading of data
     test: RangeTest | None = None
     forward: str | None = None  # the schedule to train with
@@ -203,14 +292,15 @@ class RangeReport:
             "seed": self.config.seed,
             "model": self.config.model.name,
             "data": self.config.data.name,
-            "backward": self.config.precision.backward,
+            "backward": self.config.precision.schedule_texts().get("backward"),
             "plan": asdict(self.settings),
             "find_upper": self.find_upper,
             "stop_early": self.stop_early,
             "low": None if self.test is None else self.test.low,
             "high": None if self.test is None else self.test.high,
             "forward": self.forward,
-            "bitops": self.bitops,
+            "bitops": self.cost.bitops,
+            "cost": asdict(self.cost),
             "curve": self.curve.to_dict(),
             **self.info,
         }
@@ -235,6 +325,11 @@ def find_precision_range(
             f"{config.name} trains in float32: there are no bits to test; give "
             "--precision.forward 8 --precision.backward 8, or another recipe"
         )
+    if config.range_test.criterion == "relative" and (find_upper or stop_early):
+        raise ValueError(
+            "find_upper and stop_early are settings of the paper's criterion, and "
+            "range_test.criterion is relative, which always stops at the first bits that fail"
+        )
     high = high or precision.auto_high or _top(config) or HIGH
     start = config.range_test.low
     filled: Any = precision.schedule_texts(auto=start).get("forward", "fp32")
@@ -245,7 +340,8 @@ def find_precision_range(
         settings = make_settings(
             runnable, session.task, session.total_steps, high=high, fewest=STEPS_WITHOUT_CYCLES
         )
-        say(f"{config.model.name} on {config.data.name}, seed {config.seed}: {settings}")
+        say(f"{config.model.name} on {config.data.name}, seed {config.seed}")
+        say(f"{settings}")
 
         tested, bitops = run_on_session(
             session,
@@ -255,14 +351,20 @@ def find_precision_range(
             stop_early=stop_early,
         )
         info = measurement_info(time.monotonic() - began, threads=torch.get_num_threads())
+    forward = None
+    if isinstance(tested, RangeTest):
+        forward = forward_text(config, tested, session.total_steps)
+    cost = RangeCost(
+        steps=tested.curve.num_steps, bitops=sum(bitops.values()), run_steps=session.total_steps,
+        run_bitops=run_bitops(session, filled if forward is None else forward),
+    )  # fmt: skip
     report = RangeReport(
         config=config, settings=settings, find_upper=find_upper, stop_early=stop_early,
-        curve=tested.curve, bitops=sum(bitops.values()), info=info,
+        curve=tested.curve, cost=cost, info=info, forward=forward,
     )  # fmt: skip
     if isinstance(tested, RangeTestError):
         return report, tested
-    forward = forward_text(config, tested, session.total_steps)
-    return replace(report, test=tested, forward=forward), None
+    return replace(report, test=tested), None
 
 
 def _top(config: RunConfig) -> Bits:
@@ -290,48 +392,64 @@ def run_on_session(
     session: Session,
     settings: RangeTestSettings,
     *,
-    progress: Callable[[RangeProgress], object] | None = None,
+    progress: Callable[[object], object] | None = None,
     after_step: Callable[[], object] = lambda: None,
     find_upper: bool = False,
     stop_early: bool = False,
 ) -> tuple[RangeTest | RangeTestError, dict[str, int]]:
     """Run the test on the session's first batches, then restore the session.
 
-    Returns the test, or the error if no precision passed, and the BitOPs it took.
+    By the relative criterion every precision of repeat r trains on the batches of the same steps,
+    those after the steps of repeat r - 1. Returns the test, or the error if no precision passed,
+    and the BitOPs it took.
     """
     task = session.task
-    is_loss = settings.metric == "loss"
+    is_paper = settings.criterion == "paper"
     meter_before = session.meter.state_dict()
     session.wrapped.train()
-    with closing(remaining_steps(session, is_endless=True)) as steps:
+    with closing(_Batches(session, settings.steps_per_precision)) as batches:
 
         def train_step() -> float:
             after_step()
             session.window = {}
-            optimizer_step(session, next(steps), checks_loss=False)
+            optimizer_step(session, batches.next(), checks_loss=False)
             sums = reduce_sums(session.window, session.device, session.world_size)
             metrics = task.metrics(sums)
             if not math.isfinite(metrics["loss"]):
                 return math.nan
-            return -metrics["loss"] if is_loss else metrics[settings.metric]
+            sign = -1 if settings.metric == "loss" and is_paper else 1
+            return sign * metrics[settings.metric]
 
+        common: dict[str, Any] = {
+            "restore": [session.optimizer, session.lr, task],
+            "bit_range": (settings.low, settings.high),
+            "steps_per_precision": settings.steps_per_precision,
+            "window": settings.window,
+            "backward": _error_bits(session, settings.low),
+            "progress": progress,
+        }
+        arguments = session.model, train_step, lambda bits: _precision_at(session, bits)
         try:
-            tested: RangeTest | RangeTestError = run_range_test(
-                session.model,
-                train_step,
-                lambda bits: _precision_at(session, bits),
-                restore=[session.optimizer, session.lr, task],
-                bit_range=(settings.low, settings.high),
-                steps_per_precision=settings.steps_per_precision,
-                window=settings.window,
-                threshold=settings.threshold,
-                backward=_error_bits(session, settings.low),
-                reset=settings.reset,
-                find_upper=find_upper,
-                stop_early=stop_early,
-                name="-loss" if is_loss else settings.metric,
-                progress=progress,
-            )
+            if is_paper:
+                assert settings.threshold is not None
+                tested: RangeTest | RangeTestError = run_range_test(
+                    *arguments,
+                    threshold=settings.threshold,
+                    reset=settings.reset,
+                    find_upper=find_upper,
+                    stop_early=stop_early,
+                    name="-loss" if settings.metric == "loss" else settings.metric,
+                    **common,
+                )
+            else:
+                tested = run_relative_test(
+                    *arguments,
+                    share=settings.share,
+                    repeats=settings.repeats,
+                    name=settings.metric,
+                    rewind=batches.rewind,
+                    **common,
+                )
         except RangeTestError as error:
             tested = error
         finally:
@@ -339,6 +457,26 @@ def run_on_session(
             session.window = {}
             session.meter.load_state_dict(meter_before)
     return tested, bitops
+
+
+class _Batches:
+    """The session's batches, which depend on seed and step only, from the first of a repeat on."""
+
+    def __init__(self, session: Session, steps_per_repeat: int) -> None:
+        self._session, self._steps_per_repeat = session, steps_per_repeat
+        self._steps = remaining_steps(session, is_endless=True)
+
+    def next(self) -> list[Batch]:
+        return next(self._steps)
+
+    def rewind(self, repeat: int) -> None:
+        """Continue with the first batch of a repeat."""
+        self.close()
+        start = self._session.step + repeat * self._steps_per_repeat
+        self._steps = remaining_steps(self._session, start=start, is_endless=True)
+
+    def close(self) -> None:
+        self._steps.close()
 
 
 def _precision_at(session: Session, bits: int) -> Precision | dict[str, Precision]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,20 @@ from bitcycle.audit import audit
 from bitcycle.files import write_json
 from bitcycle.train.checkpoint import CheckpointError, Checkpoints, explain_load_errors
 from bitcycle.train.config import RunConfig
-from bitcycle.train.config_file import from_dict, option_names, to_dict
+from bitcycle.train.config_changes import (
+    Change,
+    changes_rates,
+    check_changes,
+    find_changes,
+    is_free,
+)
+from bitcycle.train.config_file import from_dict, to_dict
 from bitcycle.train.distributed import on_main
-from bitcycle.train.loop import train
+from bitcycle.train.loop import save_checkpoint, train
 from bitcycle.train.progress import Reporter, Show, make_reporter
 from bitcycle.train.range_test import check_range_test, find_lower_bound
 from bitcycle.train.result import RunResult, make_result, result_json
-from bitcycle.train.run_directory import RunDirectory
+from bitcycle.train.run_directory import ResumeEvent, RunDirectory
 from bitcycle.train.session import Session, build_session, preserve_torch_settings
 from bitcycle.train.signals import Interrupted, StopRequest
 from bitcycle.warnings import BitcycleWarning
@@ -30,6 +37,7 @@ from bitcycle.warnings import BitcycleWarning
 
 def run(config: RunConfig, *, show: Show = "quiet") -> RunResult:
     """Train a new run. Raises ValueError if its folder holds another run."""
+    config = config.with_backward()
     directory = RunDirectory(Path(config.output) / config.run_name)
     if directory.exists:
         directory.create(config)  # raises before the data is read
@@ -40,46 +48,90 @@ def run(config: RunConfig, *, show: Show = "quiet") -> RunResult:
         return _execute(session, directory, show)
 
 
-def resume(run_dir: str | Path, *, show: Show = "quiet") -> RunResult:
-    """Resume a run from its last complete checkpoint. A finished run returns its result."""
+def resume(run_dir: str | Path, *, show: Show = "quiet", accept_changes: bool = False) -> RunResult:
+    """Resume a run from its last complete checkpoint. A finished run returns its result.
+
+    Raises ValueError if config.yaml has changed since that checkpoint. accept_changes: train with
+    the new values from there on; env.json and log.txt record them. The settings that define the
+    run, such as model, data, seed and steps, cannot change.
+    """
     directory = RunDirectory(run_dir)
-    config = directory.read_config()
+    return _resume(directory, directory.read_config(), show, is_accepted=accept_changes)
+
+
+def _resume(
+    directory: RunDirectory,
+    config: RunConfig,
+    show: Show,
+    *,
+    is_accepted: bool = False,
+    writes_config: bool = False,
+) -> RunResult:
+    changes = _changes_since_checkpoint(directory, config, is_accepted=is_accepted)
     if directory.is_finished:
         return RunResult.read(directory.path)
     with preserve_torch_settings():
-        return _execute(build_session(config, directory.path), directory, show)
+        session = build_session(config, directory.path)
+        return _execute(session, directory, show, changes, writes_config=writes_config)
+
+
+def _changes_since_checkpoint(
+    directory: RunDirectory, config: RunConfig, *, is_accepted: bool
+) -> list[Change]:
+    """The settings that changed since the last checkpoint; ValueError if they may not.
+
+    Without a checkpoint: since the folder was created.
+    """
+    newest = Checkpoints(directory.checkpoints).read_newest("config")
+    if newest is None:
+        step, was = None, directory.read_first_config()
+    else:
+        step, settings = newest
+        source = "the checkpoint's configuration"
+        was = None if settings is None else from_dict(settings, source=source)
+    if was is None:  # an older version did not write it
+        return []
+    changes = find_changes(was, config)
+    check_changes(
+        changes,
+        config.lr.policy,
+        directory.path,
+        step,
+        is_finished=directory.is_finished,
+        is_accepted=is_accepted,
+    )
+    return changes
 
 
 def resume_or_run(config: RunConfig, *, show: Show = "quiet") -> RunResult:
-    """Resume the run of this configuration if its folder exists; start it otherwise."""
+    """Resume the run of this configuration if its folder exists; start it otherwise.
+
+    Places and logs, such as output, data.root and tracking, may differ from those of the folder;
+    its config.yaml then takes the new ones. Another change raises ValueError.
+    """
     directory = RunDirectory(Path(config.output) / config.run_name)
     if not directory.exists:
         return run(config, show=show)
-    stored = directory.read_config()
-    config = from_dict(to_dict(config))  # as read from a file: bits "8" become 8
-    if stored != config:
-        before, now = _flat(to_dict(stored)), _flat(to_dict(config))
-        changed = [key for key in now if before[key] != now[key]]
+    config = from_dict(to_dict(config.with_backward()))  # as read from a file: bits "8" become 8
+    changes = find_changes(directory.read_config(), config)
+    if decisive := [change for change in changes if not is_free(change)]:
         raise ValueError(
-            f"{directory.path} was started with other settings ({', '.join(changed)}); use its "
-            "own, or choose another --name or --output"
+            f"{directory.path} was started with other settings ({'; '.join(map(str, decisive))}); "
+            "use its own, or choose another --name or --output"
         )
-    return resume(directory.path, show=show)
+    return _resume(directory, config, show, writes_config=bool(changes))
 
 
-def _flat(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings by dotted key, such as optimizer.lr."""
-    flat: dict[str, Any] = {}
-    for key in option_names():
-        flat[key] = settings
-        for part in key.split("."):
-            flat[key] = flat[key][part]
-    return flat
-
-
-def _execute(session: Session, directory: RunDirectory, show: Show) -> RunResult:
+def _execute(
+    session: Session,
+    directory: RunDirectory,
+    show: Show,
+    changes: Sequence[Change] = (),
+    *,
+    writes_config: bool = False,
+) -> RunResult:
     try:
-        return _execute_locked(session, directory, show)
+        return _execute_locked(session, directory, show, changes, writes_config=writes_config)
     except CheckpointError:
         raise
     except OSError as error:
@@ -91,7 +143,14 @@ def _execute(session: Session, directory: RunDirectory, show: Show) -> RunResult
         ) from error
 
 
-def _execute_locked(session: Session, directory: RunDirectory, show: Show) -> RunResult:
+def _execute_locked(
+    session: Session,
+    directory: RunDirectory,
+    show: Show,
+    changes: Sequence[Change],
+    *,
+    writes_config: bool,
+) -> RunResult:
     with ExitStack() as stack:
         reporter = Reporter()
         on_main(session, lambda: stack.enter_context(directory.locked()))
@@ -105,13 +164,19 @@ def _execute_locked(session: Session, directory: RunDirectory, show: Show) -> Ru
                 )
             )
         stack.enter_context(_log_failure(reporter))
-        is_resumed = _load_newest(session, directory, reporter)
+        is_resumed = _load_newest(session, directory, reporter, changes)
+        if writes_config and session.is_main:
+            directory.write_config(session.config)
         events = None
         if session.is_main:
             directory.write_missing(session.task.files())
             directory.continue_metrics(session.step if is_resumed else -1)
             stack.callback(directory.close)
             events = stack.enter_context(_events(session, directory))
+        if not all(is_free(change) for change in changes):
+            # the next resume compares config.yaml with the accepted settings
+            keep = session.config.checkpoint.keep
+            save_checkpoint(session, directory, Checkpoints(directory.checkpoints, keep=keep))
         _report_float_layers(session, reporter)
         stop_request = stack.enter_context(StopRequest().listening())
         if session.needs_range_test:
@@ -134,7 +199,9 @@ def _execute_locked(session: Session, directory: RunDirectory, show: Show) -> Ru
     return result
 
 
-def _load_newest(session: Session, directory: RunDirectory, reporter: Reporter) -> bool:
+def _load_newest(
+    session: Session, directory: RunDirectory, reporter: Reporter, changes: Sequence[Change]
+) -> bool:
     """Load the last complete checkpoint; returns whether there is one."""
     checkpoints = Checkpoints(directory.checkpoints)
     if session.is_main:
@@ -147,14 +214,28 @@ def _load_newest(session: Session, directory: RunDirectory, reporter: Reporter) 
         if loaded is not None:
             with explain_load_errors(loaded[0]):
                 session.load_state_dict(loaded[1])
+            if changes_rates(changes):
+                session.use_configured_rates()
     _check_same_step(None if loaded is None else loaded[0], session, directory)
     for warning in caught:
         reporter.say(f"warning: {warning.message}")
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    if loaded is None:
-        return False
-    reporter.say(f"resumed at step {loaded[0]}")
-    return True
+    step = 0
+    if loaded is not None:
+        step = loaded[0]
+        reporter.say(f"resumed at step {step}")
+    if loaded is not None and "config" not in loaded[1]:
+        reporter.say(
+            "the checkpoint does not hold its configuration (an older version wrote it): whether "
+            "config.yaml has changed since is not known"
+        )
+    for change in changes:
+        since = "the run was created" if loaded is None else "the checkpoint"
+        reporter.say(f"changed since {since}: {change}")
+    if session.is_main and (changes or caught):
+        messages = tuple(str(warning.message) for warning in caught)
+        directory.add_history(ResumeEvent(step, tuple(changes), messages))
+    return loaded is not None
 
 
 def _check_same_step(step: int | None, session: Session, directory: RunDirectory) -> None:
@@ -175,7 +256,7 @@ def _report_float_layers(session: Session, reporter: Reporter) -> None:
     if session.scheduler is None:
         return
     for row in audit(session.model).float_rows:
-        if "not chosen" not in row.reason:
+        if row.multiplies and "not chosen" not in row.reason:
             reporter.say(f"stays float32: {row.name} ({row.reason})")
 
 

@@ -14,16 +14,28 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from bitcycle.files import Appender, write_json, write_text
 from bitcycle.train.checkpoint import Checkpoints
 from bitcycle.train.config import RunConfig
-from bitcycle.train.config_file import read_config, to_yaml
+from bitcycle.train.config_changes import Change
+from bitcycle.train.config_file import from_dict, read_config, to_versioned_dict, to_yaml
 from bitcycle.version import VERSION
 
 MACHINE = ("bitcycle", "torch", "python", "processor", "cpu_capability", "device", "num_cpus")
+
+
+@dataclass(frozen=True)
+class ResumeEvent:
+    """The settings that changed when a run was resumed at a step, and warnings, as about data."""
+
+    step: int
+    changes: tuple[Change, ...]
+    warnings: tuple[str, ...]
 
 
 class RunDirectory:
@@ -57,8 +69,13 @@ class RunDirectory:
                 "run with --resume auto, or choose another --name, --seed or --output"
             )
         self.path.mkdir(parents=True, exist_ok=True)
-        write_json(self.path / "env.json", environment())
-        write_text(self.config_file, to_yaml(config))  # last: it makes the folder a run
+        started = {**environment(), "config": to_versioned_dict(config)}
+        write_json(self.path / "env.json", started)
+        self.write_config(config)  # last: it makes the folder a run
+
+    def write_config(self, config: RunConfig) -> None:
+        """Write config.yaml."""
+        write_text(self.config_file, to_yaml(config))
 
     def write_missing(self, files: Mapping[str, str]) -> None:
         """Write files of the run's task that do not exist yet."""
@@ -79,10 +96,17 @@ class RunDirectory:
                 entry.unlink()
 
     def read_config(self) -> RunConfig:
-        """The configuration the run was started with."""
+        """The configuration in config.yaml."""
         if not self.exists:
             raise ValueError(f"{self.path} is not a run: it has no config.yaml")
         return read_config(self.config_file)
+
+    def read_first_config(self) -> RunConfig | None:
+        """The configuration of `create`, from env.json; None if an older version wrote it."""
+        settings = self.read_environment().get("config")
+        if settings is None:
+            return None
+        return from_dict(settings, source=f"the configuration in {self.path / 'env.json'}")
 
     def read_environment(self) -> dict[str, Any]:
         """The environment the run started in; empty if env.json is lost."""
@@ -91,6 +115,31 @@ class RunDirectory:
         except (OSError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
+
+    def add_history(self, event: ResumeEvent) -> None:
+        """Append to `history` in env.json."""
+        found = self.read_environment()
+        entry = {
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "resumed_at": event.step,
+            "changes": {change.key: [change.was, change.now] for change in event.changes},
+            "warnings": list(event.warnings),
+        }
+        history = found["history"] if isinstance(found.get("history"), list) else []
+        write_json(self.path / "env.json", {**found, "history": [*history, entry]})
+
+    def read_history(self) -> list[ResumeEvent]:
+        """What changed when the run was resumed; entries that cannot be read are left out."""
+        entries = self.read_environment().get("history")
+        found = []
+        for entry in entries if isinstance(entries, list) else []:
+            try:
+                changes = [Change(key, was, now) for key, (was, now) in entry["changes"].items()]
+                warnings = tuple(map(str, entry["warnings"]))
+                found.append(ResumeEvent(int(entry["resumed_at"]), tuple(changes), warnings))
+            except (LookupError, TypeError, ValueError, AttributeError):
+                continue
+        return found
 
     @contextmanager
     def locked(self) -> Iterator[None]:

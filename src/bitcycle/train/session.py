@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,9 @@ from bitcycle.scheduler import PrecisionScheduler
 from bitcycle.tasks import TASKS, Task, TrainBatches
 from bitcycle.train.checkpoint import join_state, split_state
 from bitcycle.train.config import RunConfig, steps_of
+from bitcycle.train.config_file import to_versioned_dict
+from bitcycle.train.data_fingerprint import data_changes, data_fingerprint
+from bitcycle.train.distributed import close_group_at_exit
 from bitcycle.train.feedback import check_feedback
 from bitcycle.train.optimizers import LearningRate, make_optimizer
 from bitcycle.warnings import BitcycleWarning
@@ -144,12 +148,15 @@ class Session:
             "range_test": None if self.range_test is None else self.range_test.to_dict(),
             **kernel_state(self.model),
             "threads": torch.get_num_threads(),
+            "optimizer": type(self.optimizer).__name__,
+            "data": self.data_fingerprint if self.is_main else None,
             "ranks": self._gather(own),
         }
         state = {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "run": run,
+            "config": to_versioned_dict(self.config),
         }
         if self.swa is not None:
             state["swa"] = self.swa.state_dict()
@@ -158,6 +165,8 @@ class Session:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore every part of a checkpoint."""
         run = state["run"]
+        self._check_optimizer(run.get("optimizer"), state["optimizer"])
+        self._check_data(run.get("data"))
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.seconds = int(run["step"]), float(run["seconds"])
@@ -178,6 +187,38 @@ class Session:
             self.swa.load_state_dict(state["swa"])
             restore_kernels(self.swa, run)
         self._load_own(run["ranks"])
+
+    @cached_property
+    def data_fingerprint(self) -> dict[str, dict[str, Any]]:
+        """The size and a digest of each split."""
+        return data_fingerprint(self.task)
+
+    def use_configured_rates(self) -> None:
+        """Replace the checkpoint's learning rate, momentum, ... by those of the configuration."""
+        fresh = make_optimizer(self.config.optimizer, [nn.Parameter(torch.zeros(1))])
+        settings = {k: v for k, v in fresh.param_groups[0].items() if k not in ("params", "lr")}
+        for group in self.optimizer.param_groups:
+            group.update(settings)
+        self.lr.rebase(self.config.optimizer.lr)
+
+    def _check_optimizer(self, was: str | None, state: Mapping[str, Any]) -> None:
+        own = type(self.optimizer).__name__
+        if was is None:  # an older version wrote no name, and its Adam looks like its AdamW
+            has_momentum = "momentum" in state["param_groups"][0]
+            was = "SGD" if has_momentum else "Adam" if own == "SGD" else own
+        if was != own:
+            raise ValueError(f"the checkpoint was written with {was}, this run has {own}")
+
+    def _check_data(self, was: Mapping[str, Any] | None) -> None:
+        if was is None or not self.is_main:
+            return
+        if changes := data_changes(was, self.data_fingerprint):
+            warnings.warn(
+                f"the data are not those of the checkpoint: {', '.join(changes)}; what follows "
+                "differs from an uninterrupted run",
+                BitcycleWarning,
+                stacklevel=3,
+            )
 
     def _load_own(self, ranks: list[dict[str, Any]]) -> None:
         """Restore the state of this rank: metric sums, recurrent state, random generators."""
@@ -294,6 +335,8 @@ def _make_accelerator(config: RunConfig) -> Any:
             "run with torchrun, or remove that part of accelerate's configuration. A training loop "
             "of your own may use FSDP2 (docs/scale.md)"
         )
+    if accelerator.num_processes > 1:
+        close_group_at_exit()
     return accelerator
 
 
@@ -307,6 +350,7 @@ def _convert(model: nn.Module, config: RunConfig) -> None:
         kernel=precision.kernel,
         max_bits=precision.max_bits,
         seed=config.seed,
+        verbose=False,  # the runner reports what stays float32
     )
 
 

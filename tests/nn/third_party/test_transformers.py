@@ -183,7 +183,8 @@ def test_what_stays_float_has_a_reason_in_the_audit(change, reason):
 
 def test_the_products_of_an_attention_can_be_left_float():
     model = bc.quantize_model(llama(), skip=["*.self_attn"])
-    assert [row.name for row in bc.audit(model, TOKENS).float_rows] == ["layers.0.self_attn"]
+    left = [row.name for row in bc.audit(model, TOKENS).float_rows if row.multiplies]
+    assert left == ["layers.0.self_attn"]
 
 
 def test_other_types_of_the_package_have_no_layer():

@@ -4,11 +4,14 @@ import math
 
 import pytest
 
-from bitcycle.range_test import RangeCurve, RangeTest
+from bitcycle.range_curves import PrecisionRun, RangeCurve, RelativeCurve
+from bitcycle.range_test import RangeTest
 from bitcycle.report import plot
 from bitcycle.report.figures.range_test import (
+    range_chart,
     range_test_chart,
     range_test_panel,
+    relative_panel,
     switching_point,
 )
 
@@ -53,8 +56,41 @@ def test_long_curves_are_thinned_and_keep_their_last_step():
     assert (first.steps[-1], last.steps[-1]) == (399, 406)
 
 
+RELATIVE = RelativeCurve(
+    runs=(
+        PrecisionRun(0, 8, (4.0, 4.0, 3.0, 2.0, 2.0)),
+        PrecisionRun(0, 3, (4.0, 4.0, 3.0, 3.0, 2.0)),
+        PrecisionRun(0, 2, (4.0, 4.0, math.nan)),
+        PrecisionRun(1, 8, (6.0, 6.0, 3.0, 2.0, 2.0)),
+    ),
+    window=2,
+)
+
+
+def test_the_goal_of_the_relative_criterion_is_the_share_of_the_drop_of_the_most_bits():
+    """In the first repeat, which is drawn, L0 is 4 and 8 bits end at 2: half is a loss of 3."""
+    panel = relative_panel(RELATIVE)
+    assert panel.goal == 3.0
+    assert panel.y_title == "loss, mean over 2 steps, first repeat"
+    assert panel.last_window == (3, 4)
+    assert panel.verdict == "lower bound 3 bits"
+    assert panel.goal_name == "0.5 of the drop at 8 bits"
+    assert [line.bits for line in panel.lines] == [2, 3, 8]
+    assert [line.is_bound for line in panel.lines] == [False, True, False]
+    assert panel.lines[2].means == (4.0, 4.0, 3.5, 2.5, 2.0)
+    assert not panel.lines[0].is_finite
+
+
+def test_each_criterion_has_its_chart():
+    chart, verdict = range_chart(RELATIVE)
+    assert [trace["name"] for trace in chart["data"][:3]] == ["2 bits", "3 bits", "8 bits"]
+    assert chart["data"][-1]["y"] == [3.0, 3.0]
+    assert verdict == "lower bound 3 bits"
+    assert range_chart(CURVE)[1] == "learns from 3 bits on"
+
+
 @pytest.mark.parametrize(
-    "obj", [RangeTest(low=3, high=8, curve=CURVE, backward=8, reset=False), DIVERGED]
+    "obj", [RELATIVE, RangeTest(low=3, high=8, curve=CURVE, backward=8, reset=False), DIVERGED]
 )
 def test_it_is_drawn(obj):
     figure = plot(obj)

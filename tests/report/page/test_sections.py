@@ -166,6 +166,20 @@ def test_every_method_has_a_command_per_seed_its_configuration_and_its_digests(m
     assert config.precision == made.methods[3].method.config.precision
 
 
+def test_what_changed_when_a_run_was_resumed_is_told(made):
+    changed, damaged = (run.directory / "env.json" for run in made.methods[0].runs[:2])
+    entry = {
+        "time": "2026-11-17", "resumed_at": 150, "warnings": ["other data"],
+        "changes": {"optimizer.lr": [0.1, 0.02], "data.root": ["a", "b"]},
+    }  # fmt: skip
+    changed.write_text(json.dumps({"torch": "9.9", "history": [{"changes": 3}, entry]}))
+    damaged.write_text(json.dumps({"torch": "9.9", "history": 4}))
+    first, second, *_ = map(sections.reproduction, method_logs(made))
+    assert first.changed == ["seed 0, from step 150 on: optimizer.lr: was 0.1, is 0.02; other data"]
+    assert second.changed == []
+    assert "history" not in dict(sections.environments(method_logs(made)).rows)
+
+
 @pytest.mark.parametrize(("name", "file"), [("demo", "demo"), ("mine", "mine.yaml")])
 def test_the_command_of_a_study_has_the_options_of_its_last_run(made, name, file):
     named = replace(made, study=replace(made.study, name=name))

@@ -1,7 +1,10 @@
 """The whole page."""
 
+import gzip
 import sys
+from base64 import b64decode
 from dataclasses import replace
+from importlib.resources import files
 
 import pytest
 
@@ -39,7 +42,8 @@ def test_names_notes_and_errors_are_text(seen):
 
 def test_no_name_becomes_an_element_an_attribute_or_a_script(seen):
     scripts = [attributes for name, attributes in seen.found if name == "script"]
-    assert [a for a in scripts if a.get("type") != "application/json"] == [{}, {}]  # plotly's, ours
+    others = [a for a in scripts if a.get("type") != "application/json"]
+    assert others == [{"type": "application/gzip", "id": "plotly"}, {}]
     assert "img" not in seen.names()
     assert not any(key.startswith("on") for _, attributes in seen.found for key in attributes)
     names = [trace.get("name", "") for figure in seen.data for trace in figure["data"]]
@@ -52,7 +56,7 @@ def test_nothing_is_loaded_from_elsewhere(page_file, seen):
     for _, attributes in seen.found:
         assert "src" not in attributes
         assert (attributes.get("href") or "#").startswith("#")
-    assert page_file.stat().st_size < 6_000_000
+    assert page_file.stat().st_size < 2_000_000
 
 
 def test_the_charts_are_all_there(seen):
@@ -85,11 +89,22 @@ def test_the_page_of_runs_tells_their_final_values(made, tmp_path, monkeypatch):
     assert ": accuracy 91.0 ± 1.4" in Elements(path.read_text(encoding="utf-8")).text
 
 
-@pytest.mark.parametrize("package", ["plotly", "jinja2"])
-def test_a_missing_package_is_an_error_that_names_the_extra(made, monkeypatch, package):
-    for name in [name for name in sys.modules if name.split(".")[0] == package]:
+def test_the_page_has_the_vendored_plotly_and_names_its_license(page):
+    _, _, rest = page.partition('id="plotly">')
+    packed, _, _ = rest.partition("</script>")
+    folder = files("bitcycle.report.page")
+    bundle = folder.joinpath("plotly-cartesian.min.js").read_bytes()
+    assert gzip.decompress(b64decode(packed, validate=True)) == bundle
+    assert b"plotly.js (cartesian - minified) v4.1.1" in bundle[:100]
+    assert "Copyright Plotly, Inc., under the MIT license" in page
+    license_text = folder.joinpath("plotly-cartesian.LICENSE.txt").read_text()
+    assert license_text.startswith("MIT License")
+
+
+def test_a_missing_package_is_an_error_that_names_the_extra(made, monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == "jinja2"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(MissingExtraError, match=r'pip install "bitcycle\[report\]"'):
         write_page(made)
     assert not made.folder.exists()

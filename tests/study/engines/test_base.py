@@ -16,7 +16,7 @@ from bitcycle.study.engines.base import (
 )
 from bitcycle.study.engines.local import LocalEngine
 from bitcycle.train import RunResult, TrackingConfig, loop, run
-from bitcycle.train.config import CheckpointConfig
+from bitcycle.train.config import CheckpointConfig, PrecisionConfig
 from tests.study.small_studies import crashing, diverging, run_until, tiny
 from tests.train.small import files_below, lstm, write_words
 
@@ -85,11 +85,31 @@ def test_a_run_resumes_also_when_its_tracking_and_its_data_have_moved(tmp_path):
     assert run_directory(config).read_config() == moved
 
 
+def test_a_run_with_the_default_backward_bits_resumes(tmp_path):
+    precision = PrecisionConfig(forward=4)
+    config = replace(tiny(), output=str(tmp_path), precision=precision)
+    assert config.precision.backward == "default"
+    run_until(config, 3)
+    before = run_directory(config).config_file.read_bytes()
+    assert train_or_resume(config).steps == 4
+    assert run_directory(config).config_file.read_bytes() == before
+
+
+def test_a_refused_run_keeps_its_folder(config):
+    run_until(config, 3)
+    edited = replace(config, clip_norm=1.0)  # config.yaml, not the checkpoint
+    run_directory(config).write_config(edited)
+    before = files_below(run_directory(config).path)
+    with pytest.raises(ValueError, match="changed since the checkpoint"):
+        train_or_resume(replace(edited, tracking=TrackingConfig(log_every=1)))
+    assert files_below(run_directory(config).path) == before
+
+
 def test_another_configuration_in_the_folder_is_an_error_that_names_the_difference(config):
     run_until(config, 2)
     outcome = train_run(replace(config, clip_norm=1.0))
     assert outcome.state == "failed"
-    assert "was started with other settings (clip_norm)" in outcome.message
+    assert "was started with other settings (clip_norm: was null, is 1.0)" in outcome.message
 
 
 @pytest.mark.parametrize(
@@ -154,7 +174,7 @@ def test_a_long_message_is_shortened(config, monkeypatch):
     def fail(config):
         raise ValueError("x" * 10_000 + "\n" + "y")
 
-    monkeypatch.setattr("bitcycle.study.engines.base.run", fail)
+    monkeypatch.setattr("bitcycle.study.engines.base.resume_or_run", fail)
     message = train_run(config).message
     assert len(message) < 2200
     assert "\n" not in message

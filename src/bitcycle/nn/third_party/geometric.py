@@ -35,7 +35,7 @@ class QuantizedGraphLinear(PerNodeLayer, Linear):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out); without bits exactly the float module."""
-        if not self.is_active:
+        if not self.quantizes(x, self.weight, self.bias):
             output: Tensor = super().forward(x)
             return output
         return self.multiply(
@@ -50,6 +50,7 @@ class Aggregation(PerNodeLayer, MessagePassing):  # type: ignore[misc]
     """Mixed in before a convolution that propagates node features `x`."""
 
     aggregates: ClassVar[bool] = True
+    own_roles: ClassVar[tuple[str, ...]] = ("act", "error")
     kernel_reason: ClassVar[str] = "values of the grids, summed along edges in float32"
     replaced_methods: ClassVar[tuple[str, ...]] = ()  # every class has a `propagate` of its own
 
@@ -57,7 +58,7 @@ class Aggregation(PerNodeLayer, MessagePassing):  # type: ignore[misc]
         """The float layer's `propagate`, with the features and the error rounded to their grids."""
         is_special = self.explain or self.decomposed_layers != 1
         run = _FLOAT_PROPAGATE.__get__(self) if is_special else super().propagate
-        if not self.is_active:
+        if not self.is_active or _has_integers(kwargs.get("x")):  # the next product refuses those
             return run(edge_index, size=size, **kwargs)  # type: ignore[no-any-return]
         control, spec = self.next_control(), self._spec()
         if "act" in spec.roles:
@@ -110,6 +111,11 @@ class Aggregation(PerNodeLayer, MessagePassing):  # type: ignore[misc]
         self.__dict__.pop("propagate", None)
         if self.explain or self.decomposed_layers != 1:
             self.__dict__["propagate"] = _FLOAT_PROPAGATE.__get__(self)
+
+
+def _has_integers(x: Any) -> bool:
+    parts = x if isinstance(x, (tuple, list)) else (x,)
+    return any(isinstance(part, Tensor) and not part.is_floating_point() for part in parts)
 
 
 @LAYERS.register("torch_geometric.nn.conv.gcn_conv.GCNConv")

@@ -29,7 +29,7 @@ class QuantizedConv1D(QuantizedLayer, Conv1D):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out); without bits exactly the float module."""
-        if not self.is_active:
+        if not self.quantizes(x, self.weight, self.bias):
             output: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
             return output
         weight = self.weight.t()  # (out, in)
@@ -62,6 +62,7 @@ class QuantizedAttention(QuantizedLayer):
     """A converted attention module: q k^T and attention x v; its linear layers are separate."""
 
     num_act_inputs: ClassVar[int] = NUM_RANGES
+    own_roles: ClassVar[tuple[str, ...]] = ("act", "error")
     replaced_methods: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
@@ -114,8 +115,8 @@ def attention(
     if s_aux is not None or cache is not None:
         what = "attention sinks" if cache is None else "a paged cache"
         raise ValueError(
-            f"layer {module.settings.name!r} cannot take {what} at {module.precision}; leave it "
-            "out with skip="
+            f"layer {module.settings.name!r} cannot take {what} at {module.bits_in_force}; leave "
+            "it out with skip="
         )
     if attention_mask is None and _is_causal(module, query, is_causal):
         shape = query.shape[2], key.shape[2]

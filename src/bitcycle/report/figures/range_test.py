@@ -1,13 +1,15 @@
-"""A precision range test, in the manner of CPT, Fig. 4."""
+"""A precision range test: by the relative criterion, or the paper's (CPT, Fig. 4)."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from bitcycle.extras import require
-from bitcycle.range_test import RangeCurve, RangeTest
+from bitcycle.range_curves import RangeCurve, RelativeCurve
+from bitcycle.range_test import RangeTest
 from bitcycle.report import draw
 from bitcycle.report.figures import style
 from bitcycle.report.figures.style import DASHED, INK, Style
@@ -101,18 +103,107 @@ def switching_point(curve: RangeCurve) -> tuple[int, float] | None:
     return step, means[step]
 
 
+@dataclass(frozen=True, kw_only=True)
+class BitsLine:
+    """The training at one number of bits in the first repeat: the mean over a window by step."""
+
+    bits: int
+    steps: tuple[int, ...]
+    means: tuple[float, ...]
+    is_bound: bool
+    is_finite: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelativePanel:
+    """One test by the relative criterion. goal: the metric that bits must reach in the last window.
+
+    last_window: its first and its last step.
+    """
+
+    verdict: str
+    y_title: str
+    goal_name: str
+    lines: tuple[BitsLine, ...]
+    goal: float
+    last_window: tuple[int, int]
+
+
+def relative_panel(curve: RelativeCurve, *, limit: int = MOST_POINTS) -> RelativePanel:
+    """The panel of a test: its first repeat, since others leave precisions out.
+
+    limit: the most points per precision.
+    """
+    low, lines = curve.lower_bound, []
+    for bits in curve.precisions:
+        first = curve.runs_at(bits)[0].metric
+        steps = style.thin(range(len(first)), limit)
+        windows = (first[max(0, step + 1 - curve.window) : step + 1] for step in steps)
+        lines.append(
+            BitsLine(
+                bits=bits,
+                steps=tuple(steps),
+                means=tuple(map(fmean, windows)),
+                is_bound=bits == low,
+                is_finite=all(map(math.isfinite, first)),
+            )
+        )
+    top = curve.runs_at(curve.high)[0].metric
+    start, end = fmean(top[: curve.window]), fmean(top[-curve.window :])
+    length = max(len(run.metric) for run in curve.runs)
+    share, word = f"{curve.share:g}", "rise" if curve.higher_is_better else "drop"
+    return RelativePanel(
+        verdict="diverges" if low is None else f"lower bound {low} bits",
+        y_title=f"{curve.name}, mean over {curve.window} steps"
+        + (", first repeat" if curve.num_repeats > 1 else ""),
+        goal_name=f"{share} of the {word} at {curve.high} bits",
+        lines=tuple(lines),
+        goal=start + curve.share * (end - start),
+        last_window=(length - curve.window, length - 1),
+    )
+
+
 # -- matplotlib -----------------------------------------------------------------------------------
 
 
 @draw.register(RangeTest)
 def draw_range_test(test: RangeTest) -> Figure:
-    """The metric over training steps, a colour per precision, the switching point circled."""
-    return draw_range_curve(test.curve)
+    """The curve of a test."""
+    curve = test.curve
+    return (
+        draw_relative_curve(curve) if isinstance(curve, RelativeCurve) else draw_range_curve(curve)
+    )
+
+
+@draw.register(RelativeCurve)
+def draw_relative_curve(curve: RelativeCurve) -> Figure:
+    """The metric over training steps, a line per precision, and the goal of the last window."""
+    figure = style.new_figure(7.0, 4.0)
+    axes = figure.subplots()
+    panel = relative_panel(curve)
+    palette = require("matplotlib", extra="report", purpose="pictures").colormaps["viridis"]
+    for place, line in enumerate(panel.lines):
+        color = palette(0.9 * place / max(1, len(panel.lines) - 1))
+        label = f"{line.bits}: lower bound" if line.is_bound else str(line.bits)
+        width = 3.0 if line.is_bound else 1.6
+        axes.plot(line.steps, line.means, color=color, linewidth=width, label=f"{label}")
+        if not line.is_finite:
+            axes.plot(line.steps[-1], line.means[-1], marker="x", color=_MARK, linestyle="none")
+    if math.isfinite(panel.goal):
+        axes.axhline(panel.goal, color=INK, linestyle=DASHED, linewidth=1.0, label=panel.goal_name)
+    axes.axvspan(*panel.last_window, color="#eeeeee", zorder=0.1)
+    style.style_axes(axes, x="training step, from the same start", y=panel.y_title, grid="y")
+    axes.locator_params(axis="x", integer=True)
+    axes.set_title(
+        f"Range test: {panel.verdict}", loc="left", fontsize=10, color=INK, weight="bold"
+    )
+    figure.legend(loc="outside right upper", frameon=False, fontsize=9, title="bits")
+    return figure
 
 
 @draw.register(RangeCurve)
 def draw_range_curve(curve: RangeCurve) -> Figure:
-    """A range test from its curve alone, such as one without a passing precision."""
+    """The metric over training steps, a colour per precision, the switching point circled."""
     figure = style.new_figure(7.0, 4.0)
     axes = figure.subplots()
     panel = range_test_panel(curve)
@@ -200,3 +291,37 @@ def range_test_chart(panel: RangeTestPanel) -> style.Chart:
         xaxis=style.axis("training step of the test", nticks=6),
         yaxis=style.axis(panel.y_title),
     )
+
+
+def relative_chart(panel: RelativePanel) -> style.Chart:
+    """The chart of one test by the relative criterion."""
+    traces: list[dict[str, Any]] = []
+    for number, each in enumerate(panel.lines):
+        width = 3.4 if each.is_bound else 1.8
+        traces.append(
+            style.line(
+                zip(each.steps, each.means, strict=True),
+                line={"color": Style(number).css(), "width": width}, name=f"{each.bits} bits",
+                hovertemplate="%{fullData.name}, step %{x}: %{y:.4g}<extra></extra>",
+            )
+        )  # fmt: skip
+    if math.isfinite(panel.goal):
+        ends = [(0, panel.goal), (panel.last_window[1], panel.goal)]
+        dash = {"color": "var(--ink)/0.7", "width": 1.2, "dash": "dash"}
+        traces.append(style.line(ends, line=dash, hoverinfo="skip", name=panel.goal_name))
+    return style.chart(
+        traces,
+        height=280,
+        showlegend=True,
+        xaxis=style.axis("training step, from the same start", nticks=6),
+        yaxis=style.axis(panel.y_title),
+    )
+
+
+def range_chart(curve: RelativeCurve | RangeCurve) -> tuple[style.Chart, str]:
+    """The chart of a test by either criterion, and its verdict."""
+    if isinstance(curve, RelativeCurve):
+        relative = relative_panel(curve)
+        return relative_chart(relative), relative.verdict
+    panel = range_test_panel(curve)
+    return range_test_chart(panel), panel.verdict

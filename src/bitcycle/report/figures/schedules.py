@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from bitcycle.cost.planner import Plan
 from bitcycle.report import draw
@@ -91,10 +91,12 @@ def preview_panel(preview: Preview) -> BitsPanel:
     found = find_segments(preview.schedule, preview.total_steps)
     low, high = preview.schedule.low, preview.schedule.high
     scale = bits_axis([low, high, *(bits for _, _, bits in found)])
-    cost = f"mean {preview.mean_bits:.2f} bits, cost {preview.relative_cost:.3f}"
+    cost = f"mean {preview.mean_bits:.2f} bits"
+    if preview.relative_cost is not None:
+        cost += f", cost {preview.relative_cost:.3f} of static {bits_text(high)}"
     return BitsPanel(
         title=str(preview.schedule),
-        note=f"{cost} of static {bits_text(high)}",
+        note=cost,
         lines=(BitsLine(label=str(preview.schedule), segments=tuple(found)),),
         num_steps=preview.total_steps,
         axis=scale,
@@ -105,7 +107,7 @@ def preview_panel(preview: Preview) -> BitsPanel:
 def plan_panels(plan: Plan, limit: int) -> tuple[str, list[BitsPanel]]:
     """The title and a panel for each of the first `limit` lines, on one scale.
 
-    The most expensive line is the first.
+    The recommended line is the first.
     """
     if limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
@@ -134,7 +136,7 @@ def plan_panels(plan: Plan, limit: int) -> tuple[str, list[BitsPanel]]:
     budget = f"save at least {share:.1%} of" if share > 0 else "cost less than"
     title = f"{len(plan.rows):,} schedules {budget} {plan.bound_name}"
     if len(shown) < len(lines):
-        title += f"; the {len(shown)} most expensive kinds of {len(lines)}"
+        title += f"; the first {len(shown)} of {len(lines)} kinds"
     return title, panels
 
 
@@ -172,7 +174,9 @@ def _method_panel(same: Sequence[MethodLog]) -> BitsPanel:
 
 
 @draw.register(Schedule)
-def draw_schedule(schedule: Schedule, *, total_steps: int, backward: Bits = 8) -> Figure:
+def draw_schedule(
+    schedule: Schedule, *, total_steps: int, backward: Bits | Literal["default"] = "default"
+) -> Figure:
     """The bits of one schedule at every step of a run."""
     return draw_previews([schedule.preview(total_steps, backward=backward)])
 

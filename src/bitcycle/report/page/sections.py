@@ -15,18 +15,19 @@ from bitcycle.analysis.statistics import Summary, summarize_values
 from bitcycle.extras import MissingExtraError
 from bitcycle.landscape.result import FILE_NAME as LANDSCAPE_FILE
 from bitcycle.landscape.result import Landscape, Landscapes
-from bitcycle.range_test import RangeCurve
+from bitcycle.range_curves import RangeCurve, RelativeCurve, curve_from_dict
 from bitcycle.report.figures import layers
 from bitcycle.report.figures.curves import curves_chart, learning_curves, quantities
 from bitcycle.report.figures.landscape import landscape_chart, landscape_panels
 from bitcycle.report.figures.pareto import cost_panel, period_panel, value_chart
-from bitcycle.report.figures.range_test import range_test_chart, range_test_panel
+from bitcycle.report.figures.range_test import range_chart
 from bitcycle.report.figures.schedules import bits_chart, method_panels
 from bitcycle.report.figures.style import Chart, Style
 from bitcycle.report.runs import MethodLog, read_object
-from bitcycle.study.results import State, StudyResult, read_options
+from bitcycle.study.results import RunStatus, State, StudyResult, read_options
 from bitcycle.study.study import STUDIES, StudyOptions
 from bitcycle.study.summary import GroupSummary, MethodSummary, metric_title
+from bitcycle.train.config_changes import is_free
 from bitcycle.train.config_file import to_yaml
 from bitcycle.train.run_directory import RunDirectory
 
@@ -245,18 +246,18 @@ def layer_cards(methods: Sequence[MethodLog]) -> tuple[list[Card], list[str]]:
 
 def range_test_cards(methods: Sequence[MethodLog], folder: Path) -> list[Card]:
     """The range tests of runs with `auto`, and those in folders next to the runs."""
-    found: dict[str, RangeCurve] = {}
+    found: dict[str, RelativeCurve | RangeCurve] = {}
     for title, stored in _range_tests(methods, folder):
         try:
-            curve = RangeCurve.from_dict(stored["curve"])
+            curve = curve_from_dict(stored["curve"])
         except (KeyError, TypeError, ValueError):
             continue
         if curve not in found.values():
             found.setdefault(title, curve)
     cards = []
     for title, curve in found.items():
-        panel = range_test_panel(curve)
-        cards.append(Card(title, range_test_chart(panel), f"range test of {title}", panel.verdict))
+        chart, verdict = range_chart(curve)
+        cards.append(Card(title, chart, f"range test of {title}", verdict))
     return cards
 
 
@@ -308,13 +309,17 @@ def landscape_cards(methods: Sequence[MethodLog], folder: Path) -> list[Card]:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """The commands that repeat a method. runs: seed, folder, digest of the weights, kernels."""
+    """The commands that repeat a method. runs: seed, folder, digest of the weights, kernels.
+
+    changed: settings and data that changed when a run was resumed; the commands do not repeat that.
+    """
 
     title: str
     file: str
     commands: str
     config: str
     runs: Sequence[tuple[int, str, str, str]]
+    changed: Sequence[str]
 
 
 def study_command(result: StudyResult) -> str:
@@ -353,7 +358,17 @@ def reproduction(method: MethodLog) -> Reproduction:
             for run in method.runs
             if run.result is not None
         ],
+        changed=[text for run in method.started for text in _changed(run)],
     )
+
+
+def _changed(run: RunStatus) -> list[str]:
+    found = []
+    for event in RunDirectory(run.directory).read_history():
+        words = [str(change) for change in event.changes if not is_free(change)]
+        if words := words + list(event.warnings):
+            found.append(f"seed {run.seed}, from step {event.step} on: {'; '.join(words)}")
+    return found
 
 
 def _config_text(method: MethodLog) -> str:
@@ -385,7 +400,7 @@ def environments(methods: Sequence[MethodLog]) -> Environments | None:
     found: list[tuple[dict[str, Any], int]] = []
     for run in (run for method in methods for run in method.started):
         stored = RunDirectory(run.directory).read_environment()
-        own = {key: value for key, value in stored.items() if key != "command"}
+        own = {key: value for key, value in stored.items() if key not in ("command", "history")}
         known = next((i for i, (other, _) in enumerate(found) if other == own), None)
         if known is not None:
             found[known] = (own, found[known][1] + 1)

@@ -99,7 +99,7 @@ def fig4() -> Study:
         methods=tuple(methods),
         baseline=BASELINE,
         notes=(
-            "the picture is drawn by: bitcycle range-test RECIPE",
+            "the picture is drawn by: bitcycle range-test RECIPE --criterion paper",
             "published bounds: 3 bits for deep ResNets, 4 for MobileNetV2; the test's lengths and "
             "threshold are unpublished",
             "the networks are our choice: a deep ResNet and MobileNetV2",
@@ -120,7 +120,9 @@ def with_range_test(
         config,
         name=f"{config.name.partition('-cpt-')[0]}-cpt-auto-8-8",
         precision=replace(config.precision, forward=forward),
-        range_test=replace(config.range_test, steps_per_precision=steps_per_precision),
+        range_test=replace(
+            config.range_test, criterion="paper", steps_per_precision=steps_per_precision
+        ),
     )
     yield from methods
     yield Method(label="CPT auto-8/8", config=found, group=group(found))
@@ -138,7 +140,7 @@ def fig4_small() -> Study:
             DIGITS,
             "the test takes 50 steps a precision, longer than a cycle of 30; its cost is counted",
             "the picture is drawn by: bitcycle range-test digits-cpt-3-8-8 "
-            "--steps-per-precision 50",
+            "--criterion paper --steps-per-precision 50",
         ),
     )
 

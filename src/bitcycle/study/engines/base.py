@@ -13,14 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, TextIO, get_args
 
-from bitcycle.analysis.config_id import config_id
-from bitcycle.files import write_text
 from bitcycle.registry import unknown_name
 from bitcycle.study.study import run_directory
 from bitcycle.train.config import RunConfig
-from bitcycle.train.config_file import to_yaml
 from bitcycle.train.result import RunResult
-from bitcycle.train.run import resume, resume_or_run, run
+from bitcycle.train.run import resume_or_run
 from bitcycle.train.run_directory import RunDirectory
 from bitcycle.train.signals import Interrupted
 
@@ -159,15 +156,7 @@ def train_or_resume(config: RunConfig) -> RunResult:
     directory = run_directory(config)
     if directory.is_finished:
         return RunResult.read(directory.path)
-    if not directory.exists:
-        return run(config)
-    if config_id(directory.read_config()) != config_id(config):
-        return resume_or_run(config)  # raises, and names what differs
-    text = to_yaml(config)
-    if directory.config_file.read_text(encoding="utf-8") != text:
-        with directory.locked():
-            write_text(directory.config_file, text)
-    return resume(directory.path)
+    return resume_or_run(config)
 
 
 def is_locked(directory: RunDirectory) -> bool:

@@ -1,0 +1,327 @@
+"""A folder whose config.yaml changed between stop and resume: refused, accepted, written down."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from bitcycle.cli.main import main
+from bitcycle.files import write_text
+from bitcycle.tasks import DataConfig, images
+from bitcycle.train import LrConfig, OptimizerConfig, resume, run
+from bitcycle.train.checkpoint import (
+    CheckpointError,
+    Checkpoints,
+    file_digest,
+    manifest_digest,
+    read_state,
+)
+from bitcycle.train.config_file import VERSION, from_dict, to_yaml
+from bitcycle.train.data_fingerprint import data_fingerprint
+from bitcycle.train.run import resume_or_run
+from bitcycle.train.run_directory import RunDirectory
+from bitcycle.train.session import build_session
+from bitcycle.warnings import BitcycleWarning
+from tests.train.small import (
+    Killed,
+    files_below,
+    folder_of,
+    kill_before_step,
+    lstm,
+    metrics_of,
+    small,
+    write_words,
+)
+
+STEP_OF_CHECKPOINT = 6
+SGD = OptimizerConfig(lr=0.05, momentum=0.9, weight_decay=1e-4)
+
+
+@pytest.fixture(scope="module")
+def stopped_once(tmp_path_factory):
+    """A run of 12 steps that died after the checkpoint of step 6."""
+    config = small(tmp_path_factory.mktemp("stopped"))
+    with pytest.MonkeyPatch.context() as patch:
+        kill_before_step(patch, 7)
+        with pytest.raises(Killed):
+            run(config)
+    return config
+
+
+@pytest.fixture
+def stopped(stopped_once, tmp_path):
+    """The configuration of a copy of that run, at the same place."""
+    kept = tmp_path / "kept"
+    shutil.copytree(folder_of(stopped_once), kept)
+    yield stopped_once
+    shutil.rmtree(folder_of(stopped_once))
+    shutil.copytree(kept, folder_of(stopped_once))
+
+
+def edit(config, **changes):
+    """Write another config.yaml into the run's folder."""
+    edited = replace(config, **changes)
+    write_text(folder_of(config) / "config.yaml", to_yaml(edited))
+    return edited
+
+
+def history_of(config):
+    return json.loads((folder_of(config) / "env.json").read_text()).get("history", [])
+
+
+def log_of(config):
+    return (folder_of(config) / "log.txt").read_text()
+
+
+def test_an_edited_configuration_is_refused_with_what_it_was_and_is(stopped, capsys):
+    edit(stopped, optimizer=replace(SGD, lr=0.5), threads=2)
+    before = files_below(folder_of(stopped))
+    assert main(["resume", str(folder_of(stopped))]) == 2
+    folder = folder_of(stopped)
+    assert capsys.readouterr().err.splitlines() == [
+        f"bitcycle: error: {folder}/config.yaml has changed since the checkpoint of step 6:",
+        "  optimizer.lr: was 0.05, is 0.5",
+        "  threads: was 1, is 2",
+        "Undo this, or resume with the new values from step 6 on: bitcycle resume "
+        f"{folder} --accept-changes",
+    ]
+    assert files_below(folder_of(stopped)) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "keys"),
+    [
+        ({"seed": 1}, "seed"),
+        ({"steps": 24}, "steps"),
+        ({"data": DataConfig(subset=128, batch_size=32, eval_batch_size=128)}, "data.subset"),
+        ({"optimizer": replace(SGD, name="adamw", lr=0.5)}, "optimizer.name"),
+        ({"lr": LrConfig(policy="cosine", milestones=(0.5,))}, "lr.policy"),
+    ],
+)
+def test_settings_that_define_the_run_are_refused_even_when_accepted(stopped, changes, keys):
+    edit(stopped, **changes)
+    with pytest.raises(ValueError, match=f"A run keeps its {keys}: undo this, or start a new run"):
+        resume(folder_of(stopped), accept_changes=True)
+
+
+def test_accepted_settings_act_from_the_checkpoint_on_and_are_written_down(stopped):
+    """From step 6 on the rate is a tenth: the milestone is at half of the run."""
+    edit(stopped, optimizer=replace(SGD, lr=0.5, weight_decay=0.0), clip_norm=1.0)
+    resume(folder_of(stopped), accept_changes=True)
+    rates = {line["step"]: line["lr"] for line in metrics_of(folder_of(stopped)) if "lr" in line}
+    assert rates[4] == 0.05
+    assert rates[8] == pytest.approx(0.05)
+    state = read_state(folder_of(stopped) / "checkpoints" / "step-00000012", "optimizer")
+    assert state["param_groups"][0]["initial_lr"] == 0.5
+    assert state["param_groups"][0]["weight_decay"] == 0.0
+    [entry] = history_of(stopped)
+    assert entry["resumed_at"] == STEP_OF_CHECKPOINT
+    assert entry["changes"] == {
+        "optimizer.lr": [0.05, 0.5], "optimizer.weight_decay": [1e-4, 0.0],
+        "clip_norm": [None, 1.0],
+    }  # fmt: skip
+    assert "changed since the checkpoint: clip_norm: was null, is 1.0" in log_of(stopped)
+    assert resume(folder_of(stopped)).steps == 12  # a finished run with its own settings
+
+
+def test_a_constant_rate_changes_at_once(tmp_path, monkeypatch):
+    config = small(tmp_path, lr=LrConfig(policy="constant"))
+    with monkeypatch.context() as patch:
+        kill_before_step(patch, 7)
+        with pytest.raises(Killed):
+            run(config)
+    edit(config, optimizer=replace(SGD, lr=0.02))
+    resume(folder_of(config), accept_changes=True)
+    rates = {line["step"]: line["lr"] for line in metrics_of(folder_of(config)) if "lr" in line}
+    assert rates == {2: 0.05, 4: 0.05, 6: 0.05, 8: 0.02, 10: 0.02, 12: 0.02}
+
+
+def test_rates_that_torch_keeps_in_its_scheduler_cannot_change(tmp_path, monkeypatch):
+    config = small(tmp_path, lr=LrConfig(policy="warm_restarts", period=4))
+    with monkeypatch.context() as patch:
+        kill_before_step(patch, 7)
+        with pytest.raises(Killed):
+            run(config)
+    edit(config, lr=LrConfig(policy="warm_restarts", period=6))
+    with pytest.raises(ValueError, match=r"A run keeps its lr\.period"):
+        resume(folder_of(config), accept_changes=True)
+
+
+def test_an_accepted_change_is_accepted_once(stopped, monkeypatch):
+    """The checkpoint of step 6 then holds it: dying before the next one asks no second time."""
+    edit(stopped, optimizer=replace(SGD, lr=0.5))
+    with monkeypatch.context() as patch:
+        kill_before_step(patch, 7)
+        with pytest.raises(Killed):
+            resume(folder_of(stopped), accept_changes=True)
+    assert Checkpoints(folder_of(stopped) / "checkpoints").steps() == [3, 6]
+    assert resume(folder_of(stopped)).steps == 12
+    assert len(history_of(stopped)) == 1
+
+
+def test_places_and_logs_may_change_and_are_written_down(stopped):
+    edit(stopped, tracking=replace(stopped.tracking, log_every=3))
+    resume(folder_of(stopped))
+    steps = [line["step"] for line in metrics_of(folder_of(stopped)) if line["kind"] == "train"]
+    assert steps == [2, 4, 6, 9, 12]
+    assert history_of(stopped)[0]["changes"] == {"tracking.log_every": [2, 3]}
+
+
+def test_an_edit_before_the_first_checkpoint_is_refused_or_written_down(tmp_path, monkeypatch):
+    config = small(tmp_path)
+    with monkeypatch.context() as patch:
+        kill_before_step(patch, 1)
+        with pytest.raises(Killed):
+            run(config)
+    edit(config, seed=5)
+    with pytest.raises(ValueError, match="changed since the run was created:\n  seed: was 0, is 5"):
+        resume(folder_of(config), accept_changes=True)
+    edit(config, clip_norm=1.0)
+    with pytest.raises(ValueError, match="from step 0 on: bitcycle resume"):
+        resume(folder_of(config))
+    resume(folder_of(config), accept_changes=True)
+    (entry,) = history_of(config)
+    assert (entry["resumed_at"], entry["changes"]) == (0, {"clip_norm": [None, 1.0]})
+
+
+def test_a_folder_of_an_older_version_has_no_first_configuration(tmp_path):
+    directory = RunDirectory(tmp_path / "run")
+    directory.create(small(tmp_path))
+    assert directory.read_first_config() == small(tmp_path)
+    environment = directory.read_environment()
+    assert environment.pop("config")["version"] == VERSION
+    (directory.path / "env.json").write_text(json.dumps(environment))
+    assert directory.read_first_config() is None
+
+
+def test_a_checkpoint_says_the_version_of_its_configuration(stopped):
+    step, settings = Checkpoints(folder_of(stopped) / "checkpoints").read_newest("config")
+    assert (step, settings.pop("version")) == (STEP_OF_CHECKPOINT, VERSION)
+    assert from_dict(settings) == from_dict({"version": VERSION, **settings}) == stopped
+
+
+def test_resume_or_run_takes_other_places_and_logs_and_writes_them(stopped):
+    checkpoint = replace(stopped.checkpoint, keep=9)
+    moved = replace(stopped, checkpoint=checkpoint, data=replace(stopped.data, num_workers=1))
+    resume_or_run(moved)
+    assert RunDirectory(folder_of(stopped)).read_config() == moved
+    changes = {"data.num_workers": [stopped.data.num_workers, 1], "checkpoint.keep": [2, 9]}
+    assert history_of(stopped)[0]["changes"] == changes
+
+
+def test_a_finished_run_with_another_configuration_is_no_result_of_it(tmp_path):
+    config = small(tmp_path, steps=2)
+    run(config)
+    edit(config, optimizer=replace(SGD, lr=0.5))
+    with pytest.raises(ValueError, match="The run is finished: undo this"):
+        resume(folder_of(config), accept_changes=True)
+
+
+def test_an_untouched_run_has_no_history(stopped):
+    resume(folder_of(stopped))
+    assert history_of(stopped) == []
+
+
+def rewrite(config, change):
+    """Change the files of the last checkpoint as another version would have written them."""
+    path = folder_of(config) / "checkpoints" / "step-00000006"
+    change(path)
+    manifest = json.loads((path / "manifest.json").read_text())
+    sums = {f.name: file_digest(f) for f in path.iterdir() if f.name != "manifest.json"}
+    content = {"step": 6, "sha256": sums, "manifest": manifest_digest(6, sums)}
+    assert manifest.keys() == content.keys()
+    (path / "manifest.json").write_text(json.dumps(content))
+
+
+def test_an_older_checkpoint_without_its_configuration_resumes_and_says_so(stopped):
+    def as_before(path):
+        (path / "config.json").unlink()
+        state = json.loads((path / "run.json").read_text())
+        del state["data"], state["optimizer"]
+        (path / "run.json").write_text(json.dumps(state))
+
+    rewrite(stopped, as_before)
+    assert resume(folder_of(stopped)).steps == 12
+    assert "the checkpoint does not hold its configuration" in log_of(stopped)
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_another_optimizer_is_called_by_its_name(stopped, is_named):
+    edited = edit(stopped, optimizer=replace(SGD, name="adamw"))
+    session = build_session(edited)
+    _, state = Checkpoints(folder_of(stopped) / "checkpoints").load_newest()
+    if not is_named:
+        del state["run"]["optimizer"]
+    with pytest.raises(ValueError, match="checkpoint was written with SGD, this run has AdamW"):
+        session.load_state_dict(state)
+
+
+def test_an_older_checkpoint_of_another_optimizer_says_so_on_the_command_line(stopped, capsys):
+    rewrite(stopped, lambda path: (path / "config.json").unlink())
+    edit(stopped, optimizer=replace(SGD, name="adamw"))
+    assert main(["resume", str(folder_of(stopped))]) == 1
+    assert "was written with SGD, this run has AdamW" in capsys.readouterr().err
+
+
+def test_other_data_are_warned_of_and_written_down(stopped, monkeypatch):
+    load = images.load_images
+
+    def changed(*args, **options):
+        splits = load(*args, **options)
+        test = replace(splits.test, pixels=splits.test.pixels[:200],
+                       targets=splits.test.targets[:200])  # fmt: skip
+        return replace(splits, train=replace(splits.train, pixels=16 - splits.train.pixels),
+                       test=test)  # fmt: skip
+
+    monkeypatch.setattr(images, "load_images", changed)
+    words = "train has other contents, test has 200 samples and had 360"
+    with pytest.warns(BitcycleWarning, match=words):
+        resume(folder_of(stopped))
+    [entry] = history_of(stopped)
+    assert entry["changes"] == {}
+    assert words in entry["warnings"][0]
+    assert f"warning: the data are not those of the checkpoint: {words}" in log_of(stopped)
+
+
+def test_the_fingerprint_sees_another_text_and_not_another_place_or_seed(tmp_path):
+    def fingerprint(folder, *, text, seed=0):
+        root = write_words(tmp_path / folder, seed=text)
+        return data_fingerprint(build_session(lstm(tmp_path, root, seed=seed)).task)
+
+    first = fingerprint("a", text=0)
+    assert {split: each["of"] for split, each in first.items()} == {
+        "train": "steps per epoch", "validation": "targets", "test": "targets",
+    }  # fmt: skip
+    assert first["test"]["count"] == 60 + 6 - 1  # words and ends of lines, but the first
+    assert fingerprint("b", text=0, seed=3) == first
+    other = fingerprint("c", text=1)
+    assert all(other[split]["sha256"] != first[split]["sha256"] for split in first)
+    assert all(other[split]["count"] == first[split]["count"] for split in first)
+
+
+def test_a_manifest_that_names_a_file_elsewhere_is_refused(stopped, tmp_path):
+    outside = tmp_path / "model.json"
+    inside = folder_of(stopped) / "checkpoints" / "step-00000006"
+    shutil.copy(inside / "model.json", outside)
+
+    def link(path):
+        (path / "model.json").unlink()
+        (path / "model.json").symlink_to(outside)
+
+    rewrite(stopped, link)
+    shutil.rmtree(inside.with_name("step-00000003"))
+    with pytest.raises(CheckpointError, match="names 'model.json', which is not a file of its"):
+        resume(folder_of(stopped))
+
+
+@pytest.mark.parametrize("name", ["../kept.json", "/etc/hostname", "sub/../run.json"])
+def test_a_manifest_with_a_path_is_refused_before_the_file_is_read(stopped, name, monkeypatch):
+    path = folder_of(stopped) / "checkpoints" / "step-00000006"
+    shutil.rmtree(path.with_name("step-00000003"))
+    sums = {name: "0" * 64}
+    content = {"step": 6, "sha256": sums, "manifest": manifest_digest(6, sums)}
+    (path / "manifest.json").write_text(json.dumps(content))
+    monkeypatch.setattr("bitcycle.train.checkpoint.file_digest", lambda file: pytest.fail("read"))
+    with pytest.raises(CheckpointError, match="is not a file of its folder"):
+        resume(folder_of(stopped))

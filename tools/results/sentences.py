@@ -1,0 +1,474 @@
+"""The one sentence of a study's page, and the lines of the README: what a person would say.
+
+A difference that n and the interval do not carry is within noise. What does not stay when corrected
+for the number of comparisons is said to be.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from decimal import ROUND_CEILING, Decimal
+from statistics import fmean
+
+from bitcycle.analysis.numbers import (
+    DECIMALS,
+    POINTS,
+    UNITS,
+    decimals_for,
+    fixed,
+    interval_text,
+)
+from bitcycle.analysis.statistics import holm
+from bitcycle.study.headline import headline
+from bitcycle.study.summary import GroupSummary, cost_correlation, summarize
+from tools.results.comparison import (
+    BETTER,
+    DIVERGED,
+    NOISE,
+    UNKNOWN,
+    WORSE,
+    CyclicComparison,
+    compare,
+    compare_all,
+    distinct,
+    is_cpt,
+)
+from tools.results.page import sentence
+from tools.results.study_data import StudyData
+
+# Studies that vary more than the bits: what their methods have in common, and what is varied.
+QUESTIONS = {
+    "lengths": ("CPT", "at {} run lengths"),
+    "quantizers": ("CPT", "with {} quantizers"),
+    "fig6": ("CPT", "with {} ranges of bits"),
+    "table1": ("fewer bits in the first half", "at {} pairs of bits and learning rate"),
+    "table8": ("cycled error bits", "with {} ranges of bits"),
+    "critical-periods": ("a period of fewer bits", "in {} cases"),
+}
+SCHEDULES = ("", "with {} schedules")  # of the other studies
+MOST_WORDS = 55  # of a sentence; the cost is said if there is room
+Found = Sequence[CyclicComparison]
+
+
+def study_sentence(study: StudyData, found: Found | None = None) -> str:
+    """All comparisons of a study: what is within noise, and the differences of the others.
+
+    found: what `compare_all` gives, if it is there already.
+    """
+    if study.result.study.kind == "suite":
+        return suite_sentence(summarize(study.result)) or sentence(headline(study.result))
+    found = compare_all(study) if found is None else found
+    if not found:
+        return sentence(headline(study.result))
+    method, cases = QUESTIONS.get(study.name.removesuffix("-small"), SCHEDULES)
+    networks: dict[tuple[str, str], list[CyclicComparison]] = {}
+    for each in found:
+        networks.setdefault(place(each.group)[:2], []).append(each)
+    verdicts = [Counter(each.verdict for each in own) for own in networks.values()]
+    is_one = bool(method) or len(verdicts) != 2 or verdicts[0] == verdicts[1]
+    parts = [found] if is_one else list(networks.values())
+    said = [_said(parts, method, cases, with_steps=steps) for steps in (True, False)]
+    lost, short = _not_staying(found), _not_staying(found, is_short=True)
+    cost = cost_span([each.cost for each in found])
+    candidates = [said[0] + lost, said[0] + short, said[1] + short]
+    if cost and not lost and all(each.verdict != DIVERGED for each in found):
+        candidates.insert(0, f"{said[0]} and used {cost} bit operations")
+    fitting = (text for text in candidates if len(text.split()) <= MOST_WORDS)
+    return sentence(next(fitting, candidates[-1]).rstrip(","))
+
+
+def _said(parts: Sequence[Found], method: str, cases: str, *, with_steps: bool) -> str:
+    """A clause about all comparisons, or one per network if there are two that differ."""
+    first, *others = parts
+    said = [_clause(first, method, cases, with_steps=with_steps)]
+    for found in others:
+        is_known = (_base(found), seeds_text(found)) == (_base(first), seeds_text(first))
+        text = _clause(found, method, cases, with_steps=with_steps, is_known=is_known)
+        said.append(text.removeprefix(f"on {place(first[0].group)[1]} "))
+    return ", while ".join(said)
+
+
+# -- one clause ---------------------------------------------------------------------------------
+
+
+def _clause(
+    found: Found, method: str, cases: str, *, with_steps: bool, is_known: bool = False
+) -> str:
+    """Subject, what is within noise, what is worse, what is better, what cannot be told.
+
+    is_known: an earlier clause has said the baseline and n.
+    """
+    rests = {(each.cyclic.label, place(each.group)[2]) for each in found}
+    cases = cases if len(rests) == len(found) else "in {} comparisons"
+    groups = {v: [e for e in found if e.verdict == v] for v in (NOISE, WORSE, BETTER)}
+    labels = list(dict.fromkeys(_labels(each)[0] for each in found))
+    is_alike = len({each.verdict for each in found}) == 1
+    if len(labels) == 1 or (len(labels) == 2 == len(found) and is_alike):
+        method = " or ".join(labels)
+        cases = "" if len(labels) == len(found) else cases
+    if len(found) == 1 and found[0].verdict in (UNKNOWN, DIVERGED):
+        return f"{_subject(found, '', with_steps=with_steps)} {_single(found[0])}"
+    said, n = [], seeds_text(found)
+    if noise := groups[NOISE]:
+        numbers = f"{n}, {within(noise)}" if is_alike else n
+        said.append(
+            f"ended within noise of {_base(found)}{_count(noise, found, cases)} ({numbers})"
+        )
+    for verdict in (WORSE, BETTER):
+        if own := groups[verdict]:
+            is_later = bool(said) or is_known
+            numbers = interval(own) if is_later else f"{n}, {interval(own)}"
+            compared = "" if is_later else f" compared to {_base(found)}"
+            is_rest = noise and len(own) + len(noise) == len(found) and len(own) > 1
+            where = f" {cases.split()[0]} the other {len(own)}" if is_rest else ""
+            if not is_rest:
+                where = _case(own[0], found) if len(own) == 1 else _count(own, found, cases)
+            said.append(f"{change(own, is_first=len(said) < 2)}{where}{compared} ({numbers})")
+    rest = Counter(each.verdict for each in found)
+    said += [f"ended {UNKNOWN} in {rest[UNKNOWN]}"] * bool(rest[UNKNOWN])
+    said += [f"{DIVERGED} in {rest[DIVERGED]}"] * bool(rest[DIVERGED])
+    return f"{_subject(found, method, with_steps=with_steps)} {listed(said)}"
+
+
+def _subject(found: Found, method: str, *, with_steps: bool) -> str:
+    places = [place(each.group) for each in found]
+    networks, data = (list(dict.fromkeys(own[i] for own in places)) for i in (0, 1))
+    what = f"{listed([a(name) for name in networks])}{_trained(found) if with_steps else ''}"
+    subject = f" {what}" if len(data) == 1 else ", networks"
+    return f"on {listed(data)}{subject}" + (f" with {method}" if method else "")
+
+
+def _single(each: CyclicComparison) -> str:
+    """A comparison without an interval: its values over the common seeds."""
+    own, base = _labels(each)
+    seeds = each.cyclic.result.values.keys() & each.static.result.values.keys()
+    sides = {own: each.cyclic, base: each.static}
+    means = {k: fmean(row.result.values[s] for s in seeds) for k, row in sides.items()}
+    if each.verdict == DIVERGED:
+        return f"{DIVERGED} with {' and '.join(k for k in means if not math.isfinite(means[k]))}"
+    unit = UNITS.get(each.group.metric, "")
+    own_value, base_value = (f"{fixed(mean, DECIMALS)}{unit}" for mean in means.values())
+    n = "one seed" if len(seeds) == 1 else f"{len(seeds)} seeds without spread"
+    return (
+        f"ended at {each.group.metric} {own_value} with {own} and {base_value} with {base}, "
+        f"which {n} cannot tell from noise,"
+    )
+
+
+def _count(part: Found, found: Found, cases: str) -> str:
+    if not cases:
+        return ""
+    if len(part) < len(found):
+        return " " + cases.format(f"{len(part)} of {len(found)}")
+    return " " + cases.format("both" if len(found) == 2 else f"each of {len(found)}")
+
+
+def _labels(each: CyclicComparison) -> tuple[str, str]:
+    """Both labels with their additions in brackets, without an addition that both share."""
+    (own, _, mark), (base, _, other) = (
+        row.label.partition(", ") for row in (each.cyclic, each.static)
+    )
+    if mark == other:
+        return own, base
+    return f"{own} ({mark})" if mark else own, f"{base} ({other})" if other else base
+
+
+def _base(found: Found) -> str:
+    """What the methods are compared with; the baseline of a deficit by its bits."""
+    if any(each.cyclic.method.at is not None for each in found):
+        bits = {str(each.static.method.config.precision.forward) for each in found}
+        return f"{' or '.join(sorted(bits))} bits throughout"
+    labels = {_labels(each)[1] for each in found}
+    return labels.pop() if len(labels) == 1 else "static bits"
+
+
+def _case(each: CyclicComparison, among: Found) -> str:
+    """What tells a comparison from the others of its study."""
+    network, data, rest = place(each.group)
+    if each.cyclic.method.at is not None:  # a deficit: of a length, or from a step on
+        return f" with {each.cyclic.label} ({rest}) for {a(network)} on {data}"
+    places = [place(other.group) for other in among]
+    parts = [
+        f" with {_labels(each)[0]}" if len({_labels(other)[0] for other in among}) > 1 else "",
+        f" at {rest}" if len({own[2] for own in places}) > 1 else "",
+        f" for {a(network)} on {data}" if len({own[:2] for own in places}) > 1 else "",
+    ]
+    return "".join(parts)
+
+
+def change(own: Found, *, is_first: bool = True) -> str:
+    """Differences beyond noise in one direction: lost 2.2 to 4.8 points of accuracy."""
+    metrics, gained = {each.group.metric for each in own}, own[0].verdict == BETTER
+    if len(metrics) > 1:
+        return f"ended {own[0].verdict}"
+    metric = metrics.pop()
+    size = span(sorted((abs(each.difference.mean), _size(each)) for each in own))
+    if metric in POINTS:
+        of = f" of {metric}" if is_first else ""
+        return f"{'gained' if gained else 'lost'} {size}{POINTS[metric]}{of}"
+    return f"ended with {a(metric)} {size} {'higher' if own[0].difference.mean > 0 else 'lower'}"
+
+
+def _size(each: CyclicComparison) -> str:
+    low, high = _ends(each)
+    return fixed(abs(each.difference.mean), decimals_for((high - low) / 2))
+
+
+def interval(own: Found) -> str:
+    """The interval of the size of a difference beyond noise, or what all of them span."""
+    ends = sorted(sorted(map(abs, _ends(each))) for each in own)
+    if len(ends) == 1:
+        return f"95 % interval {interval_text(*ends[0])}"
+    low, high = min(ends), max(ends, key=lambda pair: pair[1])
+    first, last = interval_text(*low).split()[0], interval_text(*high).split()[-1]
+    return f"95 % intervals between {first} and {last}"
+
+
+def within(found: Found) -> str:
+    """What the intervals do not leave: 95 % intervals within ±0.37 points."""
+    units = {POINTS.get(each.group.metric, f" in {each.group.metric}") for each in found}
+    number = bound(found) if len(units) == 1 else ""
+    plural = "s" * (len(found) > 1)
+    return f"95 % interval{plural} within ±{number}{units.pop()}" if number else "95 % intervals"
+
+
+def bound(found: Found) -> str:
+    """The largest difference that any interval leaves, rounded up."""
+    most, half = max((max(-low, high), (high - low) / 2) for low, high in map(_ends, found))
+    step = Decimal(1).scaleb(-decimals_for(half))
+    up = Decimal(repr(most)).quantize(step, rounding=ROUND_CEILING)
+    return f"{up:.{max(decimals_for(half), 0)}f}"
+
+
+def _ends(each: CyclicComparison) -> tuple[float, float]:
+    low, high = each.difference.low, each.difference.high
+    assert low is not None
+    assert high is not None
+    return low, high
+
+
+# -- what stays when corrected ------------------------------------------------------------------
+
+
+def staying(found: Found) -> Counter[str]:
+    """How many better and worse ones stay when corrected for all of these comparisons (Holm)."""
+    tested = [(each.verdict, p) for each in found if (p := each.difference.p) is not None]
+    kept = holm([p for _, p in tested])
+    return Counter(v for (v, _), stays in zip(tested, kept, strict=True) if stays)
+
+
+def _beyond(found: Found) -> int:
+    return sum(each.verdict in (BETTER, WORSE) for each in found)
+
+
+def _not_staying(found: Found, *, is_short: bool = False) -> str:
+    beyond, gone = _beyond(found), _beyond(found) - staying(found).total()
+    if len(found) < 2 or not gone:
+        return ""
+    who = {1: "which is"}.get(beyond, "both" if beyond == 2 else "all")
+    who = who if gone == beyond else f"{gone} of which {'is' if gone == 1 else 'are'}"
+    number = "" if is_short else f" for {len(found)} comparisons"
+    return f", {who} within noise when corrected{number}"
+
+
+def note(found: Found) -> str:
+    """Below the table: what the intervals within noise exclude, and what stays when corrected."""
+    noise = [each for each in found if each.verdict == NOISE]
+    beyond, said = _beyond(found), []
+    metrics = {each.group.metric for each in noise}
+    if beyond and len(metrics) == 1:
+        metric = metrics.pop()
+        unit = POINTS.get(metric, f" in {metric}")
+        said.append(
+            f" The intervals within noise exclude differences of more than {bound(noise)}{unit}."
+        )
+    if beyond and len(found) > 1:
+        kept = staying(found).total()
+        what = f"{kept or 'none'} of the {beyond} differences beyond noise stay{'s' * (kept < 2)}"
+        if beyond == 1:
+            what = f"the difference beyond noise {'stays' if kept else 'does not stay'}"
+        said.append(f" Corrected for {len(found)} comparisons (Holm), {what}.")
+    return "".join(said)
+
+
+# -- suites -------------------------------------------------------------------------------------
+
+
+def suite_sentence(groups: Sequence[GroupSummary]) -> str:
+    """The rank correlation of cost and quality for every network."""
+    said, open_ones, counts = [], [], set()
+    for group in groups:
+        found = cost_correlation(group)
+        if found.rho is None or found.low is None or found.high is None:
+            continue
+        network, data, _ = place(group)
+        rho, low, high = (fixed(number, 2) for number in (found.rho, found.low, found.high))
+        said.append(f"{rho} for {a(network)} on {data} (95 % interval {low} to {high})")
+        open_ones.append(found.low <= 0 <= found.high)
+        counts.add(found.n)
+    if not said:
+        return ""
+    number = f"{counts.pop()} schedules" if len(counts) == 1 else "the schedules"
+    verdict = f"which is {'within' if any(open_ones) else 'beyond'} noise"
+    if any(open_ones) and len(said) > 1:
+        few = "both" if len(said) == 2 else f"each of {len(said)}"
+        verdict += f" for {few if all(open_ones) else f'{sum(open_ones)} of {len(said)}'}"
+    if missing := len(groups) - len(said):
+        verdict += f", and not known for {missing} more"
+    return (
+        f"Over {number} the rank correlation of training cost and quality is {listed(said)}, "
+        f"{verdict}."
+    )
+
+
+# -- all studies --------------------------------------------------------------------------------
+
+
+def overall_sentences(studies: Sequence[StudyData]) -> str:
+    """What was compared, what came out, and what it does not say."""
+    found = all_comparisons(studies)
+    if not found:
+        return "No finished study compares cyclic with static bits of the same top precision yet."
+    steps = sorted(s for each in found if (s := each.cyclic.method.config.steps) is not None)
+    length = f" for {span([(s, f'{s:,}') for s in steps])} steps" if steps else ""
+    cost = cost_span([each.cost for each in found])
+    used = f", which used {cost} bit operations," if cost else ""
+    return (
+        f"Small networks were trained{length} with a cyclic schedule such as CPT{used} and with "
+        f"static bits of the same top precision. {counts_text(found)}. Runs this short cannot "
+        f"confirm or refute the papers' gains: those{longer(studies)}."
+    )
+
+
+def accuracy_line(studies: Sequence[StudyData]) -> str:
+    """The README's line on accuracy."""
+    found = all_comparisons(studies)
+    if not found:
+        return "- **Accuracy.** No finished study compares cyclic with static bits yet."
+    own = [each for each in found if is_cpt(each.cyclic.method.config)]
+    said = ""
+    if worse := [each for each in own if each.verdict == WORSE]:
+        worst = max(worse, key=_relative_loss)
+        network, data, _ = place(worst.group)
+        among = len({place(each.group)[:2] for each in own})
+        said = (
+            f" CPT at worst, over {among} network{'s' * (among > 1)}: {a(network)} on {data} "
+            f"{change([worst], is_first=False)} ({interval([worst])}, n = {worst.difference.n})."
+        )
+    counts = counts_text(found, " of cyclic with static bits")
+    gains = f"CPT's gains{longer(studies)}"
+    return f"- **Accuracy.** Our runs are short. {counts}.{said} {gains}."
+
+
+def all_comparisons(studies: Sequence[StudyData]) -> list[CyclicComparison]:
+    """Every comparison with static bits of the same top precision, once."""
+    return distinct(each for study in studies for each in compare(study))
+
+
+def _relative_loss(each: CyclicComparison) -> float:
+    assert each.static.summary is not None
+    return abs(each.difference.mean / each.static.summary.mean)
+
+
+def counts_text(found: Found, of: str = "") -> str:
+    """How many ended better, within noise and worse, and how many of them stay when corrected."""
+    counts, kept = Counter(each.verdict for each in found), staying(found)
+    more = "".join(f", {counts[v]} {v}" for v in (UNKNOWN, DIVERGED) if counts[v])
+    plural = "s" * (len(found) > 1)
+    stay = ""
+    if _beyond(found) and len(found) > 1:
+        stay = f"; {kept[BETTER]} better and {kept[WORSE]} worse stay when corrected"
+    return (
+        f"Of {len(found)} comparison{plural}{of} {counts[BETTER]} ended "
+        f"better, {counts[NOISE]} within noise and {counts[WORSE]} worse{more} "
+        f"({seeds_text(found)}){stay}"
+    )
+
+
+def seeds_text(found: Found) -> str:
+    """The range of n."""
+    return f"n = {span(sorted((each.difference.n, str(each.difference.n)) for each in found))}"
+
+
+def cost_span(costs: Sequence[float | None]) -> str:
+    """Bit operations next to the static run's; empty if one is not known.
+
+    >>> cost_span([0.634]), cost_span([0.6, 0.634]), cost_span([1.1, 1.5]), cost_span([1.001])
+    ('37 % fewer', '37 % to 40 % fewer', '10 % to 50 % more', 'as many')
+    >>> cost_span([0.91, 1.0, 1.5]), cost_span([0.5, None])
+    ('between 9 % fewer and 50 % more', '')
+    """
+    known = sorted(round(100 * (1 - cost)) for cost in costs if cost is not None)
+    if not known or len(known) < len(costs):
+        return ""
+    least, most = known[0], known[-1]
+    if least == most == 0:
+        return "as many"
+    if least < 0 < most:
+        return f"between {most} % fewer and {-least} % more"
+    sizes = sorted((abs(each), f"{abs(each)} %") for each in known)
+    return f"{span(sizes)} {'fewer' if most > 0 else 'more'}"
+
+
+def longer(studies: Sequence[StudyData]) -> str:
+    """How much longer the published runs are at least, rounded down to one digit, on which data."""
+    ratios: dict[str, list[int]] = {}
+    for study in studies:
+        for row in study.result.methods:
+            cell, steps = study.published.get(row.method.key), row.method.config.steps
+            length = re.match(r"([\d,]+) steps", cell["training"]) if cell else None
+            if cell and length and steps:
+                ratio = int(length[1].replace(",", "")) // steps
+                ratios.setdefault(cell["group"].split(", ")[1], []).append(ratio)
+    least = str(min((min(own) for own in ratios.values()), default=0))
+    if int(least) < 2:
+        return " come from longer runs"
+    times = int(least[0]) * 10 ** (len(least) - 1)
+    return f" on {listed(sorted(ratios))} come from runs at least {times} times as long"
+
+
+# -- words --------------------------------------------------------------------------------------
+
+
+def span(ends: Iterable[tuple[float, str]]) -> str:
+    """The first and the last of sorted numbers as text: 5, or 5 to 20."""
+    texts = [text for _, text in ends]
+    return " to ".join(dict.fromkeys((texts[0], texts[-1])))
+
+
+def place(group: GroupSummary) -> tuple[str, str, str]:
+    """Network, data and the rest of a group's name."""
+    network, data, rest = [*group.group.split(", ", 2), "", "", ""][:3]
+    return network or "network", data or "these data", rest
+
+
+def a(noun: str) -> str:
+    """A noun with its article; capitals without a vowel are spelled, and decide by their sound.
+
+    >>> [a(noun) for noun in ("ResNet-8", "LSTM", "GCN", "encoder", "SAGE")]
+    ['a ResNet-8', 'an LSTM', 'a GCN', 'an encoder', 'a SAGE']
+    >>> a("8-layer MLP"), a("one-layer MLP"), a("18-layer MLP")
+    ('an 8-layer MLP', 'a one-layer MLP', 'an 18-layer MLP')
+    """
+    word = re.split("[- ]", noun)[0]
+    is_spelled = word.isupper() and not re.search("[AEIOU]", word)
+    has_vowel = word[0] in ("FHLMNRSX" if is_spelled else "AEIOaeio8") or word in ("11", "18")
+    return f"an {noun}" if has_vowel and word.lower() != "one" else f"a {noun}"
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Parts as a list in a sentence.
+
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+
+
+def _trained(found: Found) -> str:
+    steps = {each.cyclic.method.config.steps for each in found}
+    length = steps.pop() if len(steps) == 1 else None
+    return "" if length is None else f" trained for {length:,} steps"
