@@ -13,23 +13,24 @@ ROOT = Path(bitcycle.__file__).parent
 
 FOUNDATION = {
     "precision", "registry", "matmul", "extras", "warnings", "version", "tables", "files", "lazy",
-    "published",
+    "published", "formats.catalogue",
 }  # fmt: skip
 CORE = {
     "patterns", "model_precision", "convert", "scheduler", "audit", "collect", "calibrate",
     "nonfinite", "cost", "range_test", "range_curves", "snapshot", "memory",
 }  # fmt: skip
-BELOW_CORE = {"native", "ops", "schedules", "quantizers", "kernels", "nn"}
+BELOW_CORE = {"native", "ops", "formats", "schedules", "quantizers", "kernels", "nn"}
 UP_TO_TRAIN = BELOW_CORE | CORE | {"models", "data", "tasks", "train"}
 UP_TO_ANALYSIS = UP_TO_TRAIN | {"recipes", "analysis"}
 
 # folder or file -> what of ours it may import, beside itself and the foundation
 OURS: dict[str, set[str]] = {
     **{name: set() for name in FOUNDATION},
+    "formats": {"ops", "native"},
     "native": set(),
     "ops": {"native"},
     "schedules": set(),
-    "quantizers": {"ops"},
+    "quantizers": {"ops", "formats"},
     "kernels": {"quantizers.base", "ops", "native"},
     "nn": {"ops", "quantizers", "kernels"},
     **{name: BELOW_CORE | CORE for name in CORE},

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bitcycle.formats import Format, list_formats, parse_format
 from bitcycle.precision import ROLES, Precision, check_bits, cost_bits, is_float
 
-bits = st.none() | st.integers(1, 32)
+bits = st.none() | st.integers(1, 32) | st.sampled_from(list_formats())
 precisions = st.builds(Precision, weight=bits, act=bits, error=bits, grad=bits)
 
 
@@ -46,7 +47,7 @@ def test_a_precision_is_its_own_parse():
 
 
 def test_unparsable_text_gets_the_accepted_forms():
-    for text in ("", "FW4/", "4", "44", "w", "w4a", "FW4/FW8", "fp16", "-8", "w4 a4"):
+    for text in ("", "FW4/", "4", "44", "w", "w4a", "FW4/FW8", "fp17", "-8", "w4 a4"):
         with pytest.raises(
             ValueError, match=r"accepted forms: 'FW4/BW8'.*'w4a4e8'.*'fp32'"
         ) as caught:
@@ -101,9 +102,9 @@ def test_a_precision_is_frozen_and_hashable():
 
 @given(precisions)
 def test_quantized_roles_are_those_below_24_bits(precision):
-    expected = [r for r, b in precision.items() if b is not None and b < 24]
+    expected = [r for r, b in precision.items() if isinstance(b, Format) or (b or 32) < 24]
     assert list(precision.quantized_roles) == expected
-    tops = [getattr(precision, role) for role in expected]
+    tops = [b for _, b in precision.items() if isinstance(b, int) and b < 24]
     assert precision.top == (max(tops) if tops else None)
 
 
@@ -116,3 +117,40 @@ def test_checked_bits_come_back_unchanged():
     assert [check_bits(b) for b in (None, 1, 32)] == [None, 1, 32]
     with pytest.raises(ValueError, match="max_bits must be None .* got 0"):
         check_bits(0, "max_bits")
+
+
+def test_formats_are_read_by_role_and_by_pass():
+    nvfp4, bf16 = parse_format("nvfp4"), parse_format("bf16")
+    healed = Precision(weight=nvfp4, act=nvfp4, error=bf16, grad=bf16)
+    assert Precision.parse("FWnvfp4/BWbf16") == healed
+    assert str(healed) == "w=nvfp4,a=nvfp4,e=bf16,g=bf16"
+    assert Precision.parse("W = nvfp4, a=NVFP4, e=8") == Precision(weight=nvfp4, act=nvfp4, error=8)
+    assert Precision.parse("FWint8/BWfp32") == Precision(weight=8, act=8)
+    assert Precision.parse("bf16") == Precision(weight=bf16, act=bf16, error=bf16, grad=bf16)
+    assert Precision(weight="mxfp8").weight == parse_format("mxfp8")
+
+
+def test_an_integer_precision_keeps_its_short_text():
+    assert str(Precision.parse("w=4,a=4,e=8")) == "w4a4e8"
+
+
+def test_a_wrong_format_is_named_with_a_guess():
+    for text, words in (
+        ("w=nvpf4", "unknown format 'nvpf4'; did you mean 'nvfp4'"),
+        ("w=4,w=8", "names weight twice"),
+        ("x=4", "unknown role 'x'"),
+        ("FWint17/BW8", "integers are int2 to int16"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(words)):
+            Precision.parse(text)
+    with pytest.raises(ValueError, match="weight bits: unknown format 'nv'"):
+        Precision(weight="nv")
+
+
+def test_a_format_counts_the_bits_of_its_elements_and_is_no_grid_of_integers():
+    assert [cost_bits(parse_format(name)) for name in ("nvfp4", "mxfp6", "fp8", "bf16")] == [
+        4, 6, 8, 16,
+    ]  # fmt: skip
+    assert not is_float(parse_format("bf16"))
+    assert Precision.parse("FWnvfp4/BW8").top == 8
+    assert Precision.parse("FWnvfp4/BWnvfp4").top is None

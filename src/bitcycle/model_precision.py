@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from bitcycle.formats.catalogue import Format
 from bitcycle.kernels.choice import recorded_kernel
 from bitcycle.native.library import instruction_set
 from bitcycle.nn.layer import QuantizedLayer
@@ -17,7 +18,8 @@ from bitcycle.precision import ROLES, Precision, check_bits
 
 PrecisionLike = Precision | str
 ModelPrecision = Precision | dict[str, Precision]  # of all layers, or by the layer's name
-Assignment = PrecisionLike | int | Mapping[Pattern, PrecisionLike | int]
+Bits = int | Format
+Assignment = PrecisionLike | Bits | Mapping[Pattern, PrecisionLike | Bits]
 
 
 def quantized_layers(model: nn.Module) -> list[tuple[NamedModule, QuantizedLayer]]:
@@ -70,9 +72,9 @@ def _resolve(
     return resolved
 
 
-def _read(precision: PrecisionLike | int) -> Precision:
-    """An int gives its bits to every role."""
-    if isinstance(precision, int):
+def _read(precision: PrecisionLike | Bits) -> Precision:
+    """An int or a format gives its bits to every role."""
+    if isinstance(precision, int | Format):
         check_bits(precision)
         return Precision(**dict.fromkeys(ROLES, precision))
     return Precision.parse(precision)

@@ -1,7 +1,8 @@
 """`Precision`: the bits of a layer's weight, act, error and grad, and its text form 'w4a4e8g8'.
 
-The roles are the weight, the activation (the layer's input), the error (the gradient with respect
-to the layer's output, which the backward pass multiplies) and the weight gradient.
+Bits are a number of an integer grid, a `Format` such as nvfp4, or None for float32. The roles are
+the weight, the activation (the layer's input), the error (the gradient with respect to the layer's
+output, which the backward pass multiplies) and the weight gradient.
 """
 
 from __future__ import annotations
@@ -9,6 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from typing import TypeGuard
+
+from bitcycle.formats.catalogue import NAME_PATTERN, Format, parse_format
+
+Bits = int | Format | None  # None is float32
 
 ROLES = ("weight", "act", "error", "grad")
 # the keyword whose schedule a role inherits
@@ -18,44 +24,75 @@ MAX_BITS = 32
 
 _FORMS = (
     "accepted forms: 'FW4/BW8' (weight and act 4, error and grad 8), 'w4a4e8' (roles not named "
-    "are float32), 'fp32'"
+    "are float32), 'fp32'; with formats 'FWnvfp4/BWbf16', 'w=nvfp4,a=nvfp4,e=8', 'bf16'"
 )
 _LETTERS = {"w": "weight", "a": "act", "e": "error", "g": "grad"}
-_PAIR = re.compile(r"fw(fp32|\d+)(?:/bw(fp32|\d+))?|bw(fp32|\d+)", re.IGNORECASE)
+_BITS = rf"({NAME_PATTERN}|\d+)"
+_PAIR = re.compile(rf"fw{_BITS}(?:/bw{_BITS})?|bw{_BITS}", re.IGNORECASE)
 _SHORT = re.compile(r"(?:([waeg])(\d+))+", re.IGNORECASE)
+_NAMED = re.compile(r"[a-z]+\s*=[^,]*(?:,\s*[a-z]+\s*=[^,]*)*", re.IGNORECASE)
 
 
-def check_bits(bits: object, what: str = "bits") -> int | None:
-    """Return the bits if they are None or a whole number from 1 to 32; otherwise raise.
+def check_bits(bits: object, what: str = "bits") -> Bits:
+    """Return the bits if they are None, a whole number from 1 to 32 or a format; otherwise raise.
 
-    >>> check_bits(8), check_bits(None)
-    (8, None)
+    The name of a format becomes the format.
+
+    >>> check_bits(8), check_bits(None), check_bits("nvfp4")
+    (8, None, nvfp4)
     """
-    if bits is None:
-        return None
+    if bits is None or isinstance(bits, Format):
+        return bits
+    if isinstance(bits, str) and not bits.isdigit():
+        try:
+            return parse_format(bits)
+        except ValueError as error:
+            raise ValueError(f"{what}: {error}") from None
     if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= MAX_BITS:
         raise ValueError(
-            f"{what} must be None (float32) or a whole number from 1 to {MAX_BITS}, got {bits!r}"
+            f"{what} must be None (float32) or a whole number from 1 to {MAX_BITS}, got {bits!r}; "
+            "or the name of a format, such as 'bf16'"
         )
     return bits
 
 
-def is_float(bits: int | None) -> bool:
+def is_float(bits: Bits) -> bool:
     """Whether a tensor at these bits stays float32: None, or 24 and more.
 
-    >>> is_float(None), is_float(24), is_float(23)
-    (True, True, False)
+    >>> is_float(None), is_float(24), is_float(23), is_float(check_bits("bf16"))
+    (True, True, False, False)
     """
-    return bits is None or bits >= FLOAT_BITS
+    return bits is None or (isinstance(bits, int) and bits >= FLOAT_BITS)
 
 
-def cost_bits(bits: int | None) -> int:
-    """The bits that a cost counts: 32 for float32.
+def is_integer(bits: Bits) -> TypeGuard[int]:
+    """Whether a tensor at these bits is on a grid of integers.
 
-    >>> cost_bits(8), cost_bits(24), cost_bits(None)
-    (8, 32, 32)
+    >>> is_integer(8), is_integer(24), is_integer(check_bits("mxint8"))
+    (True, False, False)
     """
+    return isinstance(bits, int) and bits < FLOAT_BITS
+
+
+def cost_bits(bits: Bits) -> int:
+    """The bits that a cost counts: 32 for float32, those of an element for a format.
+
+    >>> cost_bits(8), cost_bits(24), cost_bits(None), cost_bits(check_bits("nvfp4"))
+    (8, 32, 32, 4)
+    """
+    if isinstance(bits, Format):
+        return bits.bits
     return 32 if bits is None or bits >= FLOAT_BITS else bits
+
+
+def bits_text(bits: Bits) -> str:
+    """'8', 'nvfp4' or 'fp32'."""
+    return "fp32" if bits is None else str(bits)
+
+
+def order(bits: Bits) -> int:
+    """A sort key: the bits of an element, with float32 above every number."""
+    return 33 if bits is None else bits.bits if isinstance(bits, Format) else bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,27 +103,33 @@ class Precision:
     'w4a4e8'
     >>> Precision.parse("FW4/BW8")
     Precision(weight=4, act=4, error=8, grad=8)
+    >>> str(Precision.parse("FWnvfp4/BWbf16"))
+    'w=nvfp4,a=nvfp4,e=bf16,g=bf16'
     """
 
-    weight: int | None = None
-    act: int | None = None
-    error: int | None = None
-    grad: int | None = None
+    weight: Bits = None
+    act: Bits = None
+    error: Bits = None
+    grad: Bits = None
 
     def __post_init__(self) -> None:
         for role, bits in self.items():
-            check_bits(bits, f"{role} bits")
+            checked = check_bits(bits, f"{role} bits")
+            if isinstance(bits, str):
+                object.__setattr__(self, role, checked)
 
     @classmethod
     def parse(cls, text: str | Precision) -> Precision:
-        """Read 'FW4/BW8', 'w4a4e8' or 'fp32'; a Precision is returned unchanged."""
+        """Read 'FW4/BW8', 'w4a4e8', 'w=nvfp4,e=8' or 'fp32'; a Precision is returned unchanged."""
         if isinstance(text, Precision):
             return text
         if not isinstance(text, str):
             raise ValueError(f"cannot read a precision from {text!r}; {_FORMS}")
         compact = text.strip()
-        if compact.lower() == "fp32":
-            return cls()
+        if re.fullmatch(NAME_PATTERN, compact, re.IGNORECASE):
+            return cls(**dict.fromkeys(ROLES, parse_format(compact)))
+        if _NAMED.fullmatch(compact):
+            return cls(**_read_named(compact))
         if pair := _PAIR.fullmatch(compact):
             forward, backward = _number(pair[1]), _number(pair[2] or pair[3])
             return cls(weight=forward, act=forward, error=backward, grad=backward)
@@ -102,11 +145,11 @@ class Precision:
         hint = f"unknown role {stray[1]!r} (roles: w, a, e, g); " if stray else ""
         raise ValueError(f"cannot read a precision from {text!r}; {hint}{_FORMS}")
 
-    def items(self) -> Iterator[tuple[str, int | None]]:
+    def items(self) -> Iterator[tuple[str, Bits]]:
         """(role, bits) in the fixed order weight, act, error, grad."""
         return ((role, getattr(self, role)) for role in ROLES)
 
-    def replace(self, **bits: int | None) -> Precision:
+    def replace(self, **bits: Bits) -> Precision:
         """Return a copy with some roles changed."""
         unknown = sorted(set(bits) - set(ROLES))
         if unknown:
@@ -126,18 +169,39 @@ class Precision:
 
     @property
     def quantized_roles(self) -> tuple[str, ...]:
-        """The roles that are rounded: those with fewer than 24 bits."""
+        """The roles that are rounded: those with fewer than 24 bits, or with a format."""
         return tuple(role for role, bits in self.items() if not is_float(bits))
 
     @property
     def top(self) -> int | None:
-        """The most bits of any quantized role; None if all are float32."""
-        return max((bits for _, bits in self.items() if not is_float(bits) and bits), default=None)
+        """The most bits of any role on a grid of integers; None if there is none."""
+        return max((bits for _, bits in self.items() if is_integer(bits)), default=None)
 
     def __str__(self) -> str:
+        if any(isinstance(bits, Format) for _, bits in self.items()):
+            return ",".join(f"{role[0]}={bits}" for role, bits in self.items() if bits is not None)
         named = [f"{role[0]}{bits}" for role, bits in self.items() if bits is not None]
         return "".join(named) or "fp32"
 
 
-def _number(text: str | None) -> int | None:
-    return None if text is None or text.lower() == "fp32" else int(text)
+def _number(text: str | None) -> Bits:
+    if text is None:
+        return None
+    return int(text) if text.isdigit() else parse_format(text)
+
+
+def _read_named(text: str) -> dict[str, Bits]:
+    """'w=nvfp4,e=8' by role."""
+    roles: dict[str, Bits] = {}
+    for part in text.split(","):
+        letter, value = (piece.strip() for piece in part.split("="))
+        role = _LETTERS.get(letter.lower())
+        if role is None:
+            raise ValueError(f"{text!r}: unknown role {letter!r} (roles: w, a, e, g); {_FORMS}")
+        if role in roles:
+            raise ValueError(f"{text!r} names {role} twice; {_FORMS}")
+        try:
+            roles[role] = _number(value)
+        except ValueError as error:
+            raise ValueError(f"{text!r}: {error}") from None
+    return roles

@@ -16,14 +16,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
+from bitcycle.precision import Bits as Bits
+from bitcycle.precision import bits_text as bits_text
 from bitcycle.precision import check_bits, is_float
+from bitcycle.precision import order as order
 from bitcycle.registry import Registry, unknown_name
 
 if TYPE_CHECKING:
     from bitcycle.schedules.preview import Preview
     from bitcycle.schedules.text import Reader
 
-Bits = int | None  # None is float32
 Time = int | float  # an int is a step, a float from 0.0 to 1.0 a fraction of the run
 MAX_DEPTH = 32  # of schedules inside schedules
 BACKWARD_BITS = 8  # of errors and weight gradients, by default, and the most forward bits for that
@@ -417,16 +419,6 @@ def rint(value: float) -> int:
     (2, 4, 2, 3)
     """
     return round(round(value, 9))
-
-
-def order(bits: Bits) -> int:
-    """A sort key for bits, with float32 (None) above every number."""
-    return 33 if bits is None else bits
-
-
-def bits_text(bits: Bits) -> str:
-    """'8' or 'fp32'."""
-    return "fp32" if bits is None else str(bits)
 
 
 def pluralize(number: int, noun: str) -> str:
