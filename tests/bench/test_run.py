@@ -56,6 +56,7 @@ def test_a_cycle_is_the_mean_of_its_widths_by_their_shares():
 
 def test_layers_that_auto_simulates_are_named(monkeypatch):
     monkeypatch.setattr(choice, "instruction_set", lambda: None)
+    monkeypatch.setattr(choice, "has_bf16", lambda device_type: False)
     result = run_bench(BenchConfig(kernels=("auto",), bits=("w8a8e8",), **SMALL))
     (note,) = result.find("resnet20-w16", "auto", "w8a8e8").notes
     assert note.startswith("resnet20-w16: auto simulates 10 of 10 layers: no native")

@@ -81,12 +81,14 @@ def test_the_layers_of_a_float_step_have_no_kernel():
     assert TrainStep(make_load(), Variant("float32")).layers() == {}
 
 
-def test_the_layers_say_which_kernel_they_got_and_why(monkeypatch):
+@pytest.mark.parametrize(("has_bf16", "kernel"), [(False, "simulate"), (True, "bf16")])
+def test_the_layers_say_which_kernel_they_got_and_why(monkeypatch, has_bf16, kernel):
     monkeypatch.setattr(choice, "instruction_set", lambda: None)
+    monkeypatch.setattr(choice, "has_bf16", lambda device_type: has_bf16)
     step = TrainStep(make_load(), Variant("auto", BITS))
     step()
-    why = f"auto: {choice.missing_library()}; simulate"
-    assert step.layers() == {"0": ("simulate", why), "2": ("simulate", why)}
+    why = f"auto: {choice.missing_library()}; {kernel}"
+    assert step.layers() == {"0": (kernel, why), "2": (kernel, why)}
 
 
 def test_layers_that_stay_float_are_named():

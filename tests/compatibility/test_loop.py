@@ -195,8 +195,8 @@ WAYS = {"fused": {"fused": True}, "foreach": {"foreach": True}}
 
 
 def trained(name, **way):
-    model = convnet()
-    train(model, OPTIMIZERS[name](model.parameters(), **way), images())
+    model = mlp()  # not the convnet: a bias before a BatchNorm has rounding errors for a gradient
+    train(model, OPTIMIZERS[name](model.parameters(), **way), inputs())
     return model
 
 
@@ -207,8 +207,8 @@ def test_every_way_is_the_for_loop_up_to_rounding(name, way):
 
 
 def test_an_optimizer_built_before_the_conversion_trains_the_converted_model():
-    model = bc.unquantize_model(convnet())
+    model = bc.unquantize_model(mlp())
     optimizer = OPTIMIZERS["AdamW"](model.parameters())
     bc.quantize_model(model)
-    train(model, optimizer, images())
+    train(model, optimizer, inputs())
     assert_close(model, trained("AdamW"))
