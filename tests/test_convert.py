@@ -220,7 +220,8 @@ def test_a_limit_below_the_present_bits_is_refused_and_changes_nothing():
 
 PUBLISHED = {
     "sbm": "quantized", "sbm_full": "quantized", "dorefa": "float32", "wageubn": "float32",
-    "absmax": "quantized", "pow2": "quantized",
+    "absmax": "quantized", "pow2": "quantized", "fp8": "quantized", "mx": "quantized",
+    "nvfp4": "quantized",
 }  # fmt: skip
 
 

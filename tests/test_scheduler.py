@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import bitcycle as bc
+from bitcycle.nn.product import CLOCK
 from tests.toys import linears, net, randn
 
 
@@ -99,7 +100,7 @@ def test_parts_that_were_converted_alone_take_their_full_names_and_draw_differen
     parts = nn.ModuleDict({name: nn.Sequential(nn.Linear(2, 2)) for name in "ab"})
     for part in parts.values():
         bc.quantize_model(part)
-    assert parts["a"][0].control[4] == parts["b"][0].control[4]
+    assert parts["a"][0].control[CLOCK.start] == parts["b"][0].control[CLOCK.start]
     bc.PrecisionScheduler(parts, forward=8, backward=8, total_steps=4)
     assert parts["a"][0].settings.name == "a.0"
     assert parts["a"][0].control[4] != parts["b"][0].control[4]

@@ -12,6 +12,7 @@ from bitcycle.kernels import KERNELS
 from bitcycle.memory import saved_bytes
 from bitcycle.nn import attention, product
 from bitcycle.nn.attention import NUM_RANGES, attend
+from bitcycle.nn.product import CALL
 from tests import naive_attention
 from tests.toys import randn
 
@@ -323,7 +324,7 @@ def test_its_products_take_noise_of_their_own():
         module.in_proj_weight[E : 2 * E] = module.in_proj_weight[:E]
     x = x.requires_grad_()
     first = module._project(x, module.in_proj_weight[:E], None, 0)
-    module.control[6] -= 1  # the same call, as when a checkpoint computes it again
+    module.control[CALL] -= 1  # the same call, as when a checkpoint computes it again
     second = module._project(x, module.in_proj_weight[:E], None, 1)
     error = randn(*first.shape)
     grads = [torch.autograd.grad(y, x, error)[0] for y in (first, second)]

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import bitcycle as bc
 from bitcycle.nn.layer import ModelState, advance_clocks, without_sync
+from bitcycle.nn.product import CLOCK, NUMBERS
 from bitcycle.ops.noise import hash_ints
 from bitcycle.warnings import BitcycleWarning
 
@@ -71,9 +72,17 @@ def test_the_control_tensor_holds_level_counts_and_the_clock() -> None:
     assert layer.control.dtype == torch.int32
     # levels 2^b - 1 of weight, act, error, grad; hash(seed, rank, layer); step; call
     assert layer.control[:4].tolist() == [3, 255, 31, 0]
-    assert layer.control[4:].tolist() == [hash_ints(0, 0, 0), 0, 0]  # crc32 of "" is 0
+    assert layer.control[CLOCK].tolist() == [hash_ints(0, 0, 0), 0, 0]  # crc32 of "" is 0
     layer(torch.randn(2, 4))
-    assert layer.control[4:].tolist() == [hash_ints(0, 0, 0), 0, 1]
+    assert layer.control[CLOCK].tolist() == [hash_ints(0, 0, 0), 0, 1]
+
+
+def test_the_control_tensor_holds_the_numbers_of_formats() -> None:
+    layer = convert(nn.Linear(4, 4), "w=bf16,e=fp16")
+    assert layer.control[:4].tolist() == [0, 0, 0, 0]
+    assert layer.control[NUMBERS["weight"]].tolist() == [7, -126, 0x7F7F0000]
+    assert layer.control[NUMBERS["act"]].tolist() == [0, 0, 0]
+    assert layer.control[NUMBERS["error"]].tolist() == [10, -14, 0x477FE000]
 
 
 def test_bits_of_24_and_more_are_no_bits() -> None:
@@ -101,14 +110,14 @@ def test_a_new_step_resets_the_call_and_moves_the_noise() -> None:
     layer = convert(nn.Linear(4, 4), "w4a4e4")
     layer(torch.randn(2, 4))
     advance_clocks([layer], 7)
-    assert layer.control[5:].tolist() == [7, 0]
+    assert layer.control[CLOCK].tolist()[1:] == [7, 0]
     assert layer.shared.step == 7
     assert not layer.set_precision(layer.precision)  # the bits were not touched
 
 
 def test_layers_and_seeds_have_noise_of_their_own() -> None:
     model, other = _three_layers(), bc.quantize_model(nn.Sequential(nn.Linear(4, 4)), seed=1)
-    bases = [int(layer.control[4]) for layer in (*model, *other)]
+    bases = [int(layer.control[CLOCK][0]) for layer in (*model, *other)]
     assert len(set(bases)) == 4
 
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bitcycle.kernels.base import Arithmetic
-from bitcycle.quantizers.base import Quantized
+from bitcycle.quantizers.base import OperandView, Quantized
 
 
 class Geometry(Protocol):
@@ -42,6 +42,9 @@ class Geometry(Protocol):
 
     def macs(self, a_shape: torch.Size, w_shape: torch.Size) -> int:
         """Multiply-accumulates of the output."""
+
+    def operand_view(self, matmul: str, operand: str, shape: torch.Size) -> OperandView:
+        """The axis that a matmul sums over, in the operand "a", "w" or "e" (the error)."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,16 @@ class LinearGeometry:
         """Multiply-accumulates of the output."""
         return math.prod(a_shape) * w_shape[0]
 
+    def operand_view(self, matmul: str, operand: str, shape: torch.Size) -> OperandView:
+        """The features for output and grad_input, the tokens for grad_weight."""
+        if operand == "w":  # (out, in)
+            dim = 1 if matmul == "output" else 0
+            return OperandView(matmul, tuple(shape), dim, tuple(shape), (0, 1))
+        if matmul == "grad_weight":
+            rows = math.prod(shape[:-1])
+            return OperandView(matmul, (rows, shape[-1]), 0, is_tokens=True)
+        return OperandView(matmul, tuple(shape), len(shape) - 1)
+
 
 @dataclass(frozen=True)
 class MatMulGeometry:
@@ -107,6 +120,11 @@ class MatMulGeometry:
         """Multiply-accumulates of the output."""
         batch: torch.Size = torch.broadcast_shapes(a_shape[:-2], w_shape[:-2])  # type: ignore[no-untyped-call]
         return math.prod(batch) * math.prod(a_shape[-2:]) * w_shape[-1]
+
+    def operand_view(self, matmul: str, operand: str, shape: torch.Size) -> OperandView:
+        """K for output, N for grad_input, M for grad_weight."""
+        is_last = {"output": operand == "a", "grad_input": True, "grad_weight": False}[matmul]
+        return OperandView(matmul, tuple(shape), len(shape) - (1 if is_last else 2))
 
 
 @dataclass(frozen=True)
@@ -153,6 +171,20 @@ class ConvGeometry:
             return math.prod(a_shape) * math.prod(w_shape[1:])
         size = self.output_size(a_shape[2:], w_shape[2:])
         return a_shape[0] * math.prod(size) * math.prod(w_shape)
+
+    def operand_view(self, matmul: str, operand: str, shape: torch.Size) -> OperandView:
+        """The channels of a group for output and grad_input, the pixels of a map for grad_weight.
+
+        The sum over a kernel's taps has no blocks of its own: blocks run inside the channels.
+        """
+        if operand == "w":  # (Cout, Cin / groups, *k), or (Cin, Cout / groups, *k) if transposed
+            grouped = (self.groups, shape[0] // self.groups, *shape[1:])
+            is_first = (matmul == "grad_input") != self.transposed
+            return OperandView(matmul, grouped, 1 if is_first else 2, grouped, (1, 2))
+        if matmul == "grad_weight":
+            return OperandView(matmul, (*shape[:2], math.prod(shape[2:])), 2)
+        grouped = (shape[0], self.groups, shape[1] // self.groups, *shape[2:])
+        return OperandView(matmul, grouped, 2)
 
     @property
     def num_dims(self) -> int:

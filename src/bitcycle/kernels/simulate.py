@@ -60,9 +60,13 @@ class FloatArithmetic:
 
 
 def _values(x: Quantized, y: Quantized) -> tuple[Tensor, Tensor]:
-    """Both as floats: codes are float32, and so is what half-precision models multiply them by."""
+    """Both as floats.
+
+    Codes and the values of formats are float32, and so is what half-precision models multiply them
+    by.
+    """
     first, second = _dequantize(x), _dequantize(y)
-    if x.codes is None and y.codes is None:
+    if first.dtype == second.dtype or torch.float64 in (first.dtype, second.dtype):
         return first, second
     wide = torch.promote_types(first.dtype, second.dtype)
     return first.to(wide), second.to(wide)

@@ -55,14 +55,17 @@ class QuantizedLookup(QuantizedLayer):
     def quantized_weight(self) -> Tensor:
         """The weight on its grids, one range per row."""
         control, quantizer = self.next_control(), self.settings.quantizer
-        weight = quantizer.prepare("weight", self.weight, control[LEVELS["weight"]])
+        weight = self.weight
+        if "weight" in self.grid_roles:
+            weight = quantizer.prepare("weight", weight, control[LEVELS["weight"]])
         within = quantizer.range_of("weight", weight.detach(), (0,))
         flag_nonfinite(self.health, "weight", within)
         spec = ProductSpec(
             quantizer=quantizer,
             kernel=self.settings.kernel,
             geometry=LinearGeometry(),  # unused: nothing is multiplied
-            roles=self.quantized_roles,
+            roles=self.grid_roles,
+            kinds=self.kinds,
             recorder=self.recorder,
         )
         return round_straight_through(spec, weight, control, within, "weight")

@@ -39,7 +39,7 @@ class PerNodeLayer(QuantizedLayer):
 
     def activation_range(self, x: Tensor, index: int) -> Range | None:
         """All dimensions but the last number the nodes."""
-        return self.node_range(x, x.dim() - 1) if "act" in self.quantized_roles else None
+        return self.node_range(x, x.dim() - 1) if "act" in self.grid_roles else None
 
     def __repr__(self) -> str:
         """PyTorch Geometric's text, which ignores extra_repr, with the precision."""

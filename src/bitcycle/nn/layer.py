@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from bitcycle.formats.catalogue import Format
 from bitcycle.kernels.base import MATMULS, Kernel
 from bitcycle.kernels.choice import MAX_CODE_BITS, Recurrence, decide_kernel
 from bitcycle.kernels.geometry import Geometry
@@ -25,6 +26,7 @@ from bitcycle.nn.product import (
     CALL,
     CONTROL_SIZE,
     LEVELS,
+    NUMBERS,
     STEP,
     InputCache,
     ProductSpec,
@@ -36,8 +38,8 @@ from bitcycle.nn.product import (
 )
 from bitcycle.ops import state
 from bitcycle.ops.noise import hash_ints
-from bitcycle.precision import ROLES, Precision, is_float
-from bitcycle.quantizers.base import Quantizer, Range
+from bitcycle.precision import ROLES, Bits, Precision, is_integer
+from bitcycle.quantizers.base import Quantizer, Range, kind_of
 from bitcycle.warnings import BitcycleWarning
 
 MOMENTUM = 0.1  # of running ranges: 0.9 * old + 0.1 * new
@@ -47,8 +49,8 @@ AUTOCAST_DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # it leaves fl
 
 # What conversion adds to a float module.
 OWN_ATTRIBUTES = (
-    "settings", "shared", "precision", "quantized_roles", "tops", "is_scheduled", "code_tops",
-    "recorder", "_is_observed", "_range_version", "_written_version",
+    "settings", "shared", "precision", "quantized_roles", "grid_roles", "kinds", "tops",
+    "is_scheduled", "code_tops", "recorder", "_is_observed", "_range_version", "_written_version",
 )  # fmt: skip
 OWN_BUFFERS = ("control", "health", "act_range")
 
@@ -99,13 +101,19 @@ class LayerSettings:
     def check(self, precision: Precision) -> None:
         """Raise a ValueError if the layer cannot take these bits; skips roles without a rule."""
         roles = {r: bits for r, bits in precision.items() if r in self.quantizer.roles}
+        for bits in roles.values():
+            try:
+                self.quantizer.check_kind(bits)
+            except ValueError as error:
+                message = f"layer {self.name!r} cannot take {precision}: {error}"
+                raise ValueError(message) from None
         top = Precision(**roles).top or 0
         if self.is_asked_for and self.kernel.takes_codes and top > MAX_CODE_BITS:
             raise ValueError(
                 f"kernel {self.kernel.name!r} carries at most {MAX_CODE_BITS} bits and layer "
                 f"{self.name!r} cannot take {precision}; convert with kernel='auto' or 'simulate'"
             )
-        lowest = min((bits for bits in roles.values() if bits is not None), default=32)
+        lowest = min((bits for bits in roles.values() if isinstance(bits, int)), default=32)
         if lowest < self.quantizer.min_bits:
             raise ValueError(
                 f"layer {self.name!r} cannot take {precision}: {type(self.quantizer).__name__} "
@@ -136,6 +144,8 @@ class QuantizedLayer(SwappedModule):
     shared: ModelState
     precision: Precision
     quantized_roles: tuple[str, ...]
+    grid_roles: tuple[str, ...]  # those of them that are not bf16 or fp16
+    kinds: tuple[str | None, ...]  # of the roles' formats, in the order of ROLES; None: float32
     tops: dict[str, int]  # the most bits each role was or will be given
     is_scheduled: bool  # a scheduler set `tops`: the bits of an evaluation do not count then
     code_tops: tuple[int, ...]  # `tops` as kernels and graphs see them: they never read the bits
@@ -153,7 +163,8 @@ class QuantizedLayer(SwappedModule):
         """Add buffers and attributes to a float module whose class was just swapped."""
         device = next((p.device for p in self.parameters()), None)
         self.settings, self.shared = self.adapt(settings), shared
-        self.precision, self.quantized_roles = Precision(), ()
+        self.precision, self.quantized_roles, self.grid_roles = Precision(), (), ()
+        self.kinds = (None,) * len(ROLES)
         self.tops, self.is_scheduled, self.code_tops = {}, False, NO_TOPS
         self.recorder = None
         self._is_observed, self._range_version = False, None
@@ -195,8 +206,11 @@ class QuantizedLayer(SwappedModule):
         self.precision = precision
         rules = self.settings.quantizer.roles
         self.quantized_roles = tuple(r for r in precision.quantized_roles if r in rules)
+        self.kinds = tuple(kind_of(b) if r in rules else None for r, b in precision.items())
+        kinds = zip(ROLES, self.kinds, strict=True)
+        self.grid_roles = tuple(role for role, kind in kinds if kind not in (None, "float"))
         if not self.is_scheduled:  # no scheduler: the most bits so far
-            bits = {r: b for r, b in precision.items() if b is not None and not is_float(b)}
+            bits = {r: b for r, b in precision.items() if is_integer(b)}
             self.tops |= {role: max(self.tops.get(role, 0), b) for role, b in bits.items()}
         self.code_tops = tuple(self.top_bits(role) for role in ROLES)
         self.shared.note_bits(self.settings.name, bool(self.quantized_roles))
@@ -220,7 +234,7 @@ class QuantizedLayer(SwappedModule):
         Kernels differ only between these, so that each new bit-width does not compile a new graph.
         """
         bits = getattr(self.precision, role)
-        now = 0 if is_float(bits) else bits or 0
+        now = bits if is_integer(bits) else 0
         top = self.settings.max_bits or max(self.tops.get(role, 0), now)
         return next((bits for bits in TOPS if top <= bits), 32)
 
@@ -243,13 +257,13 @@ class QuantizedLayer(SwappedModule):
             self._write_control()
 
     def _write_control(self) -> None:
-        levels = [
-            0 if is_float(bits) else 2 ** (bits or 0) - 1 for _, bits in self.precision.items()
-        ]
+        levels = [2**bits - 1 if is_integer(bits) else 0 for _, bits in self.precision.items()]
+        formats = [bits for _, bits in self.precision.items()]
+        numbers = [n for bits in formats for n in format_numbers(bits)]
         rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
         base = hash_ints(self.settings.seed, rank, zlib.crc32(self.settings.name.encode()))
         if not self.control.is_meta:
-            values = torch.tensor([*levels, base, self.shared.step], dtype=torch.int32)
+            values = torch.tensor([*levels, *numbers, base, self.shared.step], dtype=torch.int32)
             self.control[:CALL].copy_(values, non_blocking=True)
         # averaging (EMA with buffers) may overwrite the buffer: `next_control` then writes again
         self._written_version = version(self.control)
@@ -304,8 +318,10 @@ class QuantizedLayer(SwappedModule):
                 )
             wide = torch.promote_types(a.dtype, w.dtype)  # grids are not bf16, operands may be
             a, w, bias = a.to(wide), w.to(wide), None if bias is None else bias.to(wide)
-        roles = self.quantized_roles
+        roles, kinds = self.grid_roles, self.kinds
         control = control_for_product(self.next_control(is_first=act_row == 0), act_row)
+        if second == "act" and quantizer.scales_by_product:
+            roles, kinds, control = self._between_activations(control)
         if "act" in roles:
             a = quantizer.prepare("act", a, control[LEVELS["act"]])
         if second in roles:
@@ -320,6 +336,7 @@ class QuantizedLayer(SwappedModule):
             kernel=self.settings.kernel,
             geometry=geometry,
             roles=roles,
+            kinds=kinds,
             tops=self.kernel_tops(),
             second=second,
             second_keep=second_keep,
@@ -330,6 +347,22 @@ class QuantizedLayer(SwappedModule):
             act_bits=self.precision.act or 0 if self._shares_codes() else 0,
         )
         return quantized_product(spec, a, w, bias, control, self.health, a_range, w_range)
+
+    def _between_activations(
+        self, control: Tensor
+    ) -> tuple[tuple[str, ...], tuple[str | None, ...], Tensor]:
+        """Grid roles, kinds and control tensor for a product of two activations."""
+        rule, rules = self.settings.quantizer.bits_between_activations, self.settings.quantizer.roles
+        bits = {role: rule(b) if role in rules else None for role, b in self.precision.items()}
+        if all(bits[role] == getattr(self.precision, role) for role in rules):
+            return self.grid_roles, self.kinds, control
+        kinds = {role: kind_of(b) for role, b in bits.items()}
+        grid = tuple(role for role, kind in kinds.items() if kind not in (None, "float"))
+        control = control.clone()
+        for role, b in bits.items():
+            numbers = torch.tensor(format_numbers(b), dtype=torch.int32, device=control.device)
+            control[NUMBERS[role]] = numbers
+        return grid, tuple(kinds.values()), control
 
     def _shares_codes(self) -> bool:
         """Whether every layer that reads an input rounds it to the same range, the batch's."""
@@ -384,7 +417,7 @@ class QuantizedLayer(SwappedModule):
         """The range of an activation: the batch's in training, the running one in evaluation."""
         quantizer = self.settings.quantizer
         is_calibrating = self.shared.is_calibrating
-        if "act" not in self.quantized_roles and not is_calibrating:
+        if "act" not in self.grid_roles and not is_calibrating:
             return None
         must_observe = (self.training or is_calibrating) and quantizer.observes
         if not must_observe and quantizer.observes and self.is_observed:
@@ -550,6 +583,11 @@ def float_products(kernel: Kernel, quantizer: Quantizer) -> list[str]:
     if reads_another and by_product["grad_weight"] in ("native", "bf16"):
         return ["grad_weight in float32: it reads a separate error"]
     return []
+
+
+def format_numbers(bits: Bits) -> tuple[int, int, int]:
+    """What the control tensor holds of a format; zeros for integers and float32."""
+    return bits.numbers if isinstance(bits, Format) else (0, 0, 0)
 
 
 def without_sync(quantizer: Quantizer) -> Quantizer:

@@ -61,7 +61,7 @@ class QuantizedNorm(QuantizedLayer, _NormBase):
 
     def forward(self, input: Tensor) -> Tensor:
         """(N, C, *) -> (N, C, *); without bits exactly the float module."""
-        if not (self.quantized_roles and self._takes(input)):
+        if not (self.grid_roles and self._takes(input)):
             return super().forward(input)
         self._check_input_dim(input)  # type: ignore[no-untyped-call]
         wide = input if input.dtype == torch.float64 else input.to(torch.float32)
@@ -142,7 +142,7 @@ class GridNorm(QuantizedNorm):
         """Q(gamma) Q((x - Q(mean)) / Q(std)) + Q(beta)."""
         mean, std = self._statistics(x)
         shape = [1, -1] + [1] * (x.dim() - 2)
-        if "act" in self.quantized_roles:
+        if "act" in self.grid_roles:
             half = halves(control[LEVELS["act"]], x.dtype)
             finer = half * _STATISTICS_STEPS
             mean, std = _round(mean, finer), _round(std, finer).clamp_min(1 / finer)
@@ -152,11 +152,11 @@ class GridNorm(QuantizedNorm):
         if self.affine:
             gamma: Tensor = self.weight
             beta: Tensor = self.bias
-            if "weight" in self.quantized_roles:
+            if "weight" in self.grid_roles:
                 half = halves(control[LEVELS["weight"]], x.dtype)
                 gamma, beta = _round(gamma, half), _round(beta, half)
             y = y * gamma.view(shape) + beta.view(shape)
-        if "error" in self.quantized_roles:
+        if "error" in self.grid_roles:
             y = _RoundError.apply(y, control[LEVELS["error"]])  # type: ignore[no-untyped-call]
         return y
 

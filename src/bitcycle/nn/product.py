@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bitcycle.formats.rounding import hadamard, round_elements
 from bitcycle.kernels.base import Kernel, make_kernel
 from bitcycle.kernels.choice import MAX_CODE_BITS
 from bitcycle.kernels.geometry import Geometry
@@ -28,13 +29,18 @@ from bitcycle.ops import state
 from bitcycle.ops.layout import memory_layout
 from bitcycle.ops.noise import noise_key
 from bitcycle.ops.packing import pack_codes, unpack_codes
-from bitcycle.quantizers.base import Quantized, Quantizer, Range
+from bitcycle.precision import Bits
+from bitcycle.quantizers.base import OperandView, Quantized, Quantizer, Range
+from bitcycle.quantizers.blocks import BlockQuantizer
 
-# Slots of a layer's control tensor (int32): level counts by role, then the clock of its noise.
+# Slots of a layer's control tensor (int32): level counts by role, the numbers of each role's format
+# (`Format.numbers`), and the clock of its noise.
 LEVELS = {"weight": 0, "act": 1, "error": 2, "grad": 3}
-CLOCK = slice(4, 7)  # [hash(seed, rank, layer), optimizer step, call within the step]
-STEP, CALL = 5, 6
-CONTROL_SIZE = 7
+NUMBERS = {role: slice(4 + 3 * slot, 7 + 3 * slot) for role, slot in LEVELS.items()}
+CLOCK = slice(16, 19)  # [hash(seed, rank, layer), optimizer step, call within the step]
+STEP, CALL = 17, 18
+CONTROL_SIZE = 19
+_GRAD_WEIGHT_NOISE = -1  # the number of a product, for an error that is rounded a second time
 _PRODUCT_NOISE = 0x5BD1E995  # odd: separates the noise of a layer's products
 
 
@@ -52,7 +58,8 @@ class ProductSpec:
     quantizer: Quantizer
     kernel: Kernel
     geometry: Geometry
-    roles: tuple[str, ...]  # the roles that are quantized now
+    roles: tuple[str, ...]  # the roles that have a grid now
+    kinds: tuple[str | None, ...] = ()  # of each role's format, as in LEVELS; (): integers
     tops: tuple[int, ...] = (32, 32, 32, 32)  # the most bits each role ever takes, as in LEVELS
     second: str = "weight"  # the role of the second operand: weight, or act for a MatMul
     second_keep: tuple[int, ...] = ()  # its channel dimensions
@@ -60,7 +67,23 @@ class ProductSpec:
     input_keep: tuple[int, ...] = ()  # its input channels, for a separate grid in grad_input
     recorder: Recorder | None = None
     input_cache: InputCache | None = None  # shares the input's codes with neighbouring layers
-    act_bits: int = 0  # the bits of those codes
+    act_bits: Bits = 0  # the bits of those codes
+
+    def kind(self, role: str) -> str | None:
+        """The kind of a role's format; None for float32."""
+        if self.kinds:
+            return self.kinds[LEVELS[role]]
+        return "integer" if role in self.roles else None
+
+    @property
+    def is_by_product(self) -> bool:
+        """Whether the three matmuls round their operands along different axes."""
+        own = self.quantizer.kinds - {"integer", "float"}
+        return self.quantizer.scales_by_product and any(kind in own for kind in self.kinds)
+
+    def view(self, matmul: str, operand: str, x: Tensor) -> OperandView:
+        """How a matmul reads an operand."""
+        return self.geometry.operand_view(matmul, operand, x.shape)
 
     def carrier(self, role: str, x: Tensor) -> torch.dtype | None:
         """uint8 if this operand is multiplied as codes, else None."""
@@ -134,13 +157,15 @@ class _Product(torch.autograd.Function):
             qw = encode_second(spec, w, control, health, w_range)
             output = spec.kernel.output(spec.geometry, qa, qw, bias)
             needs_a, needs_w = ctx.needs_input_grad[:2]
+            if spec.is_by_product:  # backward rounds them along other axes
+                qa, qw = Quantized(values=a), Quantized(values=w)
             a_tensors, a_format = save_operand(qa if needs_w else Quantized())
             if a_format.is_packed and spec.input_cache is not None:
                 values, codes, *grid = a_tensors
                 assert codes is not None
                 codes = spec.input_cache.share(a, (spec.quantizer, spec.act_bits), codes)
                 a_tensors = (values, codes, *grid)
-            if needs_a:
+            if needs_a and not spec.is_by_product:
                 qw = encode_weight_for_grad_input(spec, w, control, qw)
             w_tensors, w_format = save_operand(qw if needs_a else Quantized())
         ctx.save_for_backward(*a_tensors, *w_tensors)
@@ -167,8 +192,12 @@ class _Product(torch.autograd.Function):
             if needs_a or needs_w:
                 e_in, e_w = encode_error(spec, e, ctx.control, ctx.health)
             if needs_a:
+                if spec.is_by_product:
+                    assert qw.values is not None
+                    qw = encode_weight_for_grad_input(spec, qw.values, ctx.control, qw)
                 grad_a = spec.kernel.grad_input(spec.geometry, e_in, qw, a_shape).to(a_dtype)
             if needs_w:
+                e_w, qa = encode_for_grad_weight(spec, e_w, qa, ctx.control)
                 grad_w = spec.kernel.grad_weight(spec.geometry, e_w, qa, w_shape).to(w_dtype)
                 if spec.second == "weight":
                     grad_w = encode_grad(spec, grad_w, ctx.control)
@@ -229,10 +258,20 @@ def encode_operand(
     x: Tensor,
     control: Tensor,
     within: Range | None,
+    view: OperandView | None = None,
 ) -> Quantized:
-    """Round a weight or an activation; float32 roles pass through."""
-    if role not in spec.roles:
+    """Round a weight or an activation; float32 roles pass through.
+
+    view: for formats with blocks; without it they run along the last dimension.
+    """
+    kind = spec.kind(role)
+    if kind is None:
         return Quantized(values=x)
+    if kind != "integer":
+        quantized = encode_format(spec, role, x, control, view)
+        if spec.recorder is not None:
+            spec.recorder.record(role, x, quantized, control[LEVELS[role]])
+        return quantized
     assert within is not None
     levels = control[LEVELS[role]]
     carrier = spec.carrier(role, x)
@@ -243,8 +282,79 @@ def encode_operand(
     return quantized.with_top(spec.tops[LEVELS[role]])
 
 
+def encode_format(
+    spec: ProductSpec,
+    role: str,
+    x: Tensor,
+    control: Tensor,
+    view: OperandView | None,
+    key: Tensor | None = None,
+    signs: Tensor | None = None,
+) -> Quantized:
+    """Round to a format that is no grid of integers; the values are float32."""
+    numbers = control[NUMBERS[role]]
+    if spec.kind(role) == "float":
+        return Quantized(values=round_elements(x, numbers))
+    assert isinstance(spec.quantizer, BlockQuantizer)
+    view = view or OperandView("output", tuple(x.shape), x.dim() - 1)
+    return Quantized(values=spec.quantizer.round_in_blocks(role, x, numbers, view, key, signs))
+
+
+def round_for(
+    spec: ProductSpec,
+    matmul: str,
+    role: str,
+    x: Tensor,
+    control: Tensor,
+    signs: Tensor | None = None,
+) -> Quantized:
+    """Round an operand of grad_input or grad_weight, for quantizers that scale by product.
+
+    signs: of the Hadamard transform of its tokens.
+    """
+    kind = spec.kind(role)
+    operand = "e" if role == "error" else "w" if matmul == "grad_input" else "a"
+    view = spec.view(matmul, operand, x)
+    if signs is not None and kind != "nvfp4":
+        x, signs = hadamard(x.reshape(view.shape), view.dim, signs), None
+        view = spec.view(matmul, operand, x)
+    if kind is None:
+        return Quantized(values=x)
+    key = None
+    if role == "error" and spec.quantizer.has_stochastic_error and kind != "float":
+        number = _GRAD_WEIGHT_NOISE if matmul == "grad_weight" else 0
+        key = noise_key(control_for_product(control, number)[CLOCK])
+    if kind == "integer":
+        within = spec.quantizer.range_of(role, x)
+        return spec.quantizer.encode(role, x, control[LEVELS[role]], within, key)
+    return encode_format(spec, role, x, control, view, key, signs)
+
+
+def encode_for_grad_weight(
+    spec: ProductSpec, e: Quantized, a: Quantized, control: Tensor
+) -> tuple[Quantized, Quantized]:
+    """The operands of grad_weight: as they are, or rounded now for quantizers by product.
+
+    Those transform the tokens of a linear layer by a Hadamard matrix first, if they have one: the
+    product stays the same, and outliers spread over a block.
+    """
+    if not spec.is_by_product:
+        return e, a
+    assert isinstance(spec.quantizer, BlockQuantizer)
+    assert e.values is not None
+    assert a.values is not None
+    signs = None
+    is_rounded = "nvfp4" in (spec.kind("error"), spec.kind("act"))
+    if is_rounded and spec.view("grad_weight", "e", e.values).is_tokens:
+        signs = spec.quantizer.hadamard_signs(e.values.device)
+    error = round_for(spec, "grad_weight", "error", e.values, control, signs)
+    return error, round_for(spec, "grad_weight", "act", a.values, control, signs)
+
+
 def encode_input(spec: ProductSpec, a: Tensor, control: Tensor, within: Range | None) -> Quantized:
     """Round the first operand, an activation; its codes come from the input cache if they can."""
+    if spec.kind("act") != "integer":
+        return encode_operand(spec, "act", a, control, within, spec.view("output", "a", a))
     if spec.input_cache is None or "act" not in spec.roles:
         return encode_operand(spec, "act", a, control, within)
     key = spec.quantizer, spec.act_bits, spec.carrier("act", a)
@@ -260,8 +370,12 @@ def encode_second(
     spec: ProductSpec, w: Tensor, control: Tensor, health: Tensor, within: Range | None
 ) -> Quantized:
     """Round the second operand: a weight by its own range, or an activation by `within`."""
-    role = spec.second
-    if role != "weight" or role not in spec.roles:
+    role, kind = spec.second, spec.kind(spec.second)
+    if kind != "integer":
+        if role == "weight" and role in spec.roles:
+            flag_nonfinite(health, role, spec.quantizer.range_of(role, w))
+        return encode_operand(spec, role, w, control, within, spec.view("output", "w", w))
+    if role != "weight":
         return encode_operand(spec, role, w, control, within)
     if not spec.second_view:
         weight, within = _quantize_weight(spec, w, control, spec.second_keep)
@@ -291,7 +405,12 @@ def _quantize_weight(
 def encode_weight_for_grad_input(
     spec: ProductSpec, w: Tensor, control: Tensor, qw: Quantized
 ) -> Quantized:
-    """The weight that grad_input reads: the output's, or one with a range per input channel."""
+    """The weight that grad_input reads: the output's, or one with a range per input channel.
+
+    In blocks along another axis, it is rounded anew. Of two activations, the second is meant.
+    """
+    if spec.is_by_product:
+        return round_for(spec, "grad_input", spec.second, w, control)
     if spec.quantizer.weight_grids == 1 or not spec.input_keep or "weight" not in spec.roles:
         return qw
     silent = replace(spec, recorder=None)
@@ -303,10 +422,21 @@ def encode_error(
 ) -> tuple[Quantized, Quantized]:
     """Round the error for grad_input and for grad_weight.
 
-    Both results are the same object unless the quantizer rounds them differently.
+    Both results are the same object unless the quantizer rounds them differently. Quantizers by
+    product round the second in `encode_for_grad_weight`.
     """
-    if "error" not in spec.roles:
+    kind = spec.kind("error")
+    if spec.is_by_product:
+        if "error" in spec.roles and not torch.compiler.is_compiling():
+            flag_nonfinite(health, "error", spec.quantizer.range_of("error", e))
+        error = round_for(spec, "grad_input", "error", e, control)
+        if kind is not None and spec.recorder is not None:
+            spec.recorder.record("error", e, error, control[LEVELS["error"]])
+        return error, Quantized(values=e)
+    if kind != "integer":
         error = Quantized(values=e)
+        if kind is not None:
+            error = encode_format(spec, "error", e, control, None)
         return error, error
     key = noise_key(control[CLOCK]) if spec.quantizer.has_stochastic_error else None
     levels = control[LEVELS["error"]]
@@ -326,6 +456,8 @@ def encode_error(
 
 def encode_grad(spec: ProductSpec, grad: Tensor, control: Tensor) -> Tensor:
     """Round a weight gradient, for rules that have the role grad."""
+    if spec.kind("grad") == "float":
+        return round_elements(grad, control[NUMBERS["grad"]]).to(grad.dtype)
     if "grad" not in spec.roles:
         return grad
     levels, key = control[LEVELS["grad"]], noise_key(control[CLOCK])
@@ -367,7 +499,7 @@ class _StraightThrough(torch.autograd.Function):
         spec: ProductSpec,
         role: str,
     ) -> Tensor:
-        return encode_operand(spec, role, x, control, (low, high)).dequantize()
+        return encode_operand(spec, role, x, control, (low, high)).dequantize().to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, e: Tensor) -> tuple[Tensor | None, ...]:
@@ -384,7 +516,7 @@ class _ErrorStraightThrough(torch.autograd.Function):
     @differentiable_once
     def backward(ctx: Any, e: Tensor) -> tuple[Tensor | None, ...]:
         for_input, _ = encode_error(ctx.spec, e, ctx.control, ctx.health)
-        return for_input.dequantize(), None, None, None
+        return for_input.dequantize().to(e.dtype), None, None, None
 
 
 # -- operands saved for the backward pass --------------------------------------------------------

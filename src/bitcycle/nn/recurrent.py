@@ -92,7 +92,8 @@ class RecurrentLayer(QuantizedLayer):
             quantizer=self.current_quantizer,
             kernel=self.settings.kernel,
             geometry=_GEOMETRY,
-            roles=self.quantized_roles,
+            roles=self.grid_roles,
+            kinds=self.kinds,
             tops=self.kernel_tops(),
             second_keep=(0,),
             input_keep=(1,),
@@ -101,7 +102,7 @@ class RecurrentLayer(QuantizedLayer):
 
     def _running_range(self, row: int) -> tuple[Range | None, bool]:
         """The running range for all time steps, or None and whether each step has its own."""
-        if "act" not in self.quantized_roles and not self.shared.is_calibrating:
+        if "act" not in self.grid_roles and not self.shared.is_calibrating:
             return None, False
         is_fixed = not self.settings.quantizer.observes
         if self._must_observe or is_fixed or not self.is_observed:

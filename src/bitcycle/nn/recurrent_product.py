@@ -24,6 +24,7 @@ from bitcycle.nn.product import (
     control_for_product,
     differentiable_once,
     encode_error,
+    encode_for_grad_weight,
     encode_grad,
     encode_operand,
     encode_second,
@@ -289,9 +290,10 @@ class StepProducts:
             within = spec.quantizer.range_of("act", prepared)
             if x.shape[0] > 0:
                 self._ranges.append(within)
-        q = encode_operand(spec, "act", prepared, self._control, within)
+        view = spec.view("output", "a", prepared)
+        q = encode_operand(spec, "act", prepared, self._control, within, view)
         if self._needs_grad:
-            self._inputs.append(q)
+            self._inputs.append(Quantized(values=prepared) if spec.is_by_product else q)
             if prepared is not x:
                 self._unprepared.append(x)
         return self._multiply(q).to(self._dtype)
@@ -363,7 +365,8 @@ class StepProductsBackward:
     def grad_weight(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
         """Over all steps in one product, with a scale per row where codes are multiplied."""
         spec, errors = self._spec, _concatenate(self._errors[::-1])
-        grad = spec.kernel.grad_weight(spec.geometry, errors, self._inputs, shape).to(dtype)
+        errors, inputs = encode_for_grad_weight(spec, errors, self._inputs, self._control)
+        grad = spec.kernel.grad_weight(spec.geometry, errors, inputs, shape).to(dtype)
         return encode_grad(spec, grad, self._control)
 
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from bitcycle.formats.catalogue import Format
 from bitcycle.ops.affine import (
     Rule,
     grid_step,
@@ -22,6 +23,7 @@ from bitcycle.ops.affine import (
     value_range,
 )
 from bitcycle.ops.codes import decode, nearest_codes, stochastic_codes
+from bitcycle.precision import Bits, is_integer
 from bitcycle.registry import Registry, unknown_name
 
 
@@ -65,6 +67,23 @@ class Quantized:
         return torch.round((self.values - self.offset) / self.scale)
 
 
+@dataclass(frozen=True)
+class OperandView:
+    """How one of the three matmuls reads an operand, for formats whose scales lie along an axis.
+
+    shape: the operand reshaped, so that `dim` is the axis that the matmul sums over. tile: of a
+    weight, the dimensions of its output and input channels in `tile_shape`. is_tokens: the axis has
+    the tokens of a linear layer.
+    """
+
+    matmul: str
+    shape: tuple[int, ...]
+    dim: int
+    tile_shape: tuple[int, ...] = ()
+    tile: tuple[int, int] | None = None
+    is_tokens: bool = False
+
+
 Range = tuple[Tensor, Tensor]  # lowest and highest value, broadcastable against the tensor
 
 
@@ -82,6 +101,8 @@ class Quantizer(ABC):
     """
 
     roles: ClassVar[frozenset[str]]
+    kinds: ClassVar[frozenset[str]] = frozenset({"integer", "float"})  # the formats it rounds to
+    scales_by_product: ClassVar[bool] = False  # an operand is rounded for each matmul: see `blocks`
     observes: ClassVar[bool] = True  # act ranges come from data; layers keep running ranges
     min_bits: ClassVar[int] = 1
 
@@ -196,6 +217,33 @@ class Quantizer(ABC):
     def integer_range(self, bits: int) -> tuple[int, int] | None:
         """Return the lowest and highest code; None if `encode` has no codes for these bits."""
         return None
+
+    def bits_between_activations(self, bits: Bits) -> Bits:
+        """The bits of a product of two activations, if those of the layer are `bits`."""
+        return bits
+
+    def check_kind(self, bits: Bits) -> None:
+        """Raise a ValueError if the quantizer has no rule for this format."""
+        kind = kind_of(bits)
+        if kind is None or kind in self.kinds:
+            return
+        own = sorted(self.kinds - {"integer", "float"})
+        rounds_to = ", ".join(["integers", "bf16", "fp16", *(f"{each} formats" for each in own)])
+        raise ValueError(
+            f"{type(self).__name__} rounds to {rounds_to}, not to {bits}; convert with "
+            f"quantizer={kind!r}"
+        )
+
+
+def kind_of(bits: Bits) -> str | None:
+    """The kind of a format: "integer", "float" (bf16, fp16), "fp8", "mx", "nvfp4"; None: float32.
+
+    >>> kind_of(8), kind_of(None)
+    ('integer', None)
+    """
+    if isinstance(bits, Format):
+        return bits.kind
+    return "integer" if is_integer(bits) else None
 
 
 QUANTIZERS: Registry[type[Quantizer]] = Registry("quantizer", "bitcycle.quantizers")

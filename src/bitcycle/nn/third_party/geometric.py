@@ -61,10 +61,10 @@ class Aggregation(PerNodeLayer, MessagePassing):  # type: ignore[misc]
         if not self.is_active or _has_integers(kwargs.get("x")):  # the next product refuses those
             return run(edge_index, size=size, **kwargs)  # type: ignore[no-any-return]
         control, spec = self.next_control(), self._spec()
-        if "act" in spec.roles:
+        if "act" in self.quantized_roles:
             kwargs["x"] = self._round_features(spec, kwargs.get("x"), control)
         output: Tensor = run(edge_index, size=size, **kwargs)
-        if "error" not in spec.roles:
+        if "error" not in self.quantized_roles:
             return output
         return round_error_straight_through(spec, output, control, self.health)
 
@@ -87,7 +87,8 @@ class Aggregation(PerNodeLayer, MessagePassing):  # type: ignore[misc]
                 f"layer {self.settings.name!r} ({self.float_type.__name__}) propagates no node "
                 "features 'x' that could be quantized; leave it out with skip="
             )
-        x = spec.quantizer.prepare("act", x, control[LEVELS["act"]])
+        if "act" in spec.roles:
+            x = spec.quantizer.prepare("act", x, control[LEVELS["act"]])
         within = self.node_range(x, self.node_dim % x.dim() + 1)
         return round_straight_through(spec, x, control, within)
 
@@ -96,7 +97,8 @@ class Aggregation(PerNodeLayer, MessagePassing):  # type: ignore[misc]
             quantizer=self.settings.quantizer,
             kernel=self.settings.kernel,
             geometry=LinearGeometry(),  # unused: nothing is multiplied
-            roles=self.quantized_roles,
+            roles=self.grid_roles,
+            kinds=self.kinds,
             recorder=self.recorder,
         )
 

@@ -39,10 +39,11 @@ def digits() -> Study:
 
 @STUDIES.register("quantizers-small")
 def quantizers_small() -> Study:
-    """Every quantizer, static and cycled."""
+    """Every quantizer of integers, static and cycled."""
     methods = [
         method(with_bits(recipe("digits"), *run, FEW_CYCLES, quantizer=name))
-        for name in QUANTIZERS.names()
+        for name, kind in QUANTIZERS.items()
+        if not kind.scales_by_product
         for run in (("static", "8/8"), ("cpt", "3-8/8"))
     ]
     return small_study(

@@ -1,0 +1,235 @@
+"""`fp8`, `mx` and `nvfp4`: floats with a scale per tensor, row or block of the summed axis.
+
+    output       blocks along the input channels
+    grad_input   blocks along the output channels
+    grad_weight  blocks along the tokens of a linear layer, the pixels of a convolution's maps
+
+Scales lie along the axis that a matmul sums over, so an operand is rounded for each of the two
+matmuls that read it, both times from the unrounded tensor. `formats.rounding` has the rules. Each
+quantizer also takes bf16 and fp16, and integers on `sbm`'s grid with one range per tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from bitcycle.formats.catalogue import FORMATS
+from bitcycle.formats.rounding import round_blocks
+from bitcycle.ops.noise import hash_ints
+from bitcycle.precision import Bits
+from bitcycle.quantizers.base import (
+    QUANTIZERS,
+    OperandView,
+    Quantized,
+    Quantizer,
+    Range,
+    kind_of,
+    round_to_range,
+    work_range,
+)
+
+HADAMARD_SIZE = 16
+FP8_BLOCK = 128
+BF16 = FORMATS["bf16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockQuantizer(Quantizer):
+    """The base class: one scale per block, found anew in every matmul.
+
+    error_rounding: "nearest" or "stochastic".
+    """
+
+    error_rounding: Literal["nearest", "stochastic"] = "nearest"
+
+    roles: ClassVar[frozenset[str]] = frozenset({"weight", "act", "error"})
+    scales_by_product: ClassVar[bool] = True
+    observes: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_choice("error_rounding", ("nearest", "stochastic"))
+
+    @property
+    def has_stochastic_error(self) -> bool:
+        """Whether errors are rounded stochastically."""
+        return self.error_rounding == "stochastic"
+
+    def range_of(self, role: str, x: Tensor, keep: tuple[int, ...] = ()) -> Range:
+        """The extremes of the tensor; integers have one range per tensor, or per node."""
+        return work_range(x, keep if role == "act" else ())
+
+    def encode(
+        self,
+        role: str,
+        x: Tensor,
+        levels: Tensor,
+        within: Range,
+        key: Tensor | None = None,
+        carrier: torch.dtype | None = None,
+    ) -> Quantized:
+        """Round to the grid of integers of a range."""
+        key = key if role == "error" and self.has_stochastic_error else None
+        return round_to_range(x, within, levels, key=key, carrier=carrier)
+
+    def round_in_blocks(
+        self,
+        role: str,
+        x: Tensor,
+        numbers: Tensor,
+        view: OperandView,
+        key: Tensor | None = None,
+        signs: Tensor | None = None,
+    ) -> Tensor:
+        """Round to the quantizer's own format; numbers: of its elements (`Format.numbers`).
+
+        signs: transform the summed axis first (`hadamard_signs`), which may make it longer.
+        """
+        raise NotImplementedError
+
+    def hadamard_signs(self, device: torch.device) -> Tensor | None:
+        """The signs of the transform of grad_weight's tokens; None for no transform."""
+        return None
+
+
+@QUANTIZERS.register("fp8")
+@dataclass(frozen=True, kw_only=True)
+class FP8(BlockQuantizer):
+    """8-bit floats, e4m3 (`fp8`) or e5m2, scaled so that the largest value just fits.
+
+    granularity: "tensor" (one scale), "row" (one per vector along the summed axis) or "block"
+        (1 x 128 along the summed axis, 128 x 128 for weights, as DeepSeek-V3).
+    """
+
+    granularity: Literal["tensor", "row", "block"] = "tensor"
+
+    kinds: ClassVar[frozenset[str]] = frozenset({"integer", "float", "fp8"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_choice("granularity", ("tensor", "row", "block"))
+
+    def round_in_blocks(
+        self,
+        role: str,
+        x: Tensor,
+        numbers: Tensor,
+        view: OperandView,
+        key: Tensor | None = None,
+        signs: Tensor | None = None,
+    ) -> Tensor:
+        """element(x * scale) / scale, scale = largest element / max|x|."""
+        shape, dims, blocks = view.shape, (view.dim,), (FP8_BLOCK,)
+        if self.granularity == "tensor":
+            return round_blocks(x, numbers, kind="fp8", dims=(), blocks=(), key=key)
+        if self.granularity == "row":
+            rows = round_blocks(
+                x.reshape(shape), numbers, kind="fp8", dims=dims, blocks=(None,), key=key
+            )
+            return rows.reshape(x.shape)
+        if view.tile is not None:
+            shape, dims, blocks = view.tile_shape, view.tile, (FP8_BLOCK, FP8_BLOCK)
+        rounded = round_blocks(
+            x.reshape(shape), numbers, kind="fp8", dims=dims, blocks=blocks, key=key
+        )
+        return rounded.reshape(x.shape)
+
+
+@QUANTIZERS.register("mx")
+@dataclass(frozen=True, kw_only=True)
+class MX(BlockQuantizer):
+    """The OCP microscaling formats: a power of two per 32 values along the summed axis.
+
+    scale: "floor" (2^(floor(log2 max|x|) - emax), as published; clips mantissas above the largest
+        element) or "rceil" (rounded up: nothing clips).
+    """
+
+    scale: Literal["floor", "rceil"] = "floor"
+
+    kinds: ClassVar[frozenset[str]] = frozenset({"integer", "float", "mx"})
+    block: ClassVar[int] = 32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_choice("scale", ("floor", "rceil"))
+
+    def round_in_blocks(
+        self,
+        role: str,
+        x: Tensor,
+        numbers: Tensor,
+        view: OperandView,
+        key: Tensor | None = None,
+        signs: Tensor | None = None,
+    ) -> Tensor:
+        """element(x / scale) * scale."""
+        rounded = round_blocks(
+            x.reshape(view.shape), numbers, kind="mx", dims=(view.dim,), blocks=(self.block,),
+            scale=self.scale, key=key,
+        )  # fmt: skip
+        return rounded.reshape(x.shape)
+
+
+@QUANTIZERS.register("nvfp4")
+@dataclass(frozen=True, kw_only=True)
+class NVFP4(BlockQuantizer):
+    """4-bit floats with an e4m3 scale per 16 values, by the recipe that pretrains with them.
+
+    error_rounding: "stochastic" (as published) or "nearest".
+    weight_tiles: weights have one scale per 16 x 16 values, so that forward and backward see the
+        same weight; False: per 16 along the summed axis.
+    hadamard: transform the tokens of grad_weight by a random Hadamard matrix of size 16.
+    hadamard_seed: of its signs.
+    attention: "bf16" leaves products of two activations in bf16; "nvfp4" rounds those too.
+    """
+
+    error_rounding: Literal["nearest", "stochastic"] = "stochastic"
+    weight_tiles: bool = True
+    hadamard: bool = True
+    hadamard_seed: int = 0
+    attention: Literal["bf16", "nvfp4"] = "bf16"
+
+    kinds: ClassVar[frozenset[str]] = frozenset({"integer", "float", "nvfp4"})
+    block: ClassVar[int] = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_choice("attention", ("bf16", "nvfp4"))
+
+    def round_in_blocks(
+        self,
+        role: str,
+        x: Tensor,
+        numbers: Tensor,
+        view: OperandView,
+        key: Tensor | None = None,
+        signs: Tensor | None = None,
+    ) -> Tensor:
+        """e2m1(x / (s g)) * s g, with a scale s per block and g per tensor."""
+        shape, dims, blocks = view.shape, (view.dim,), (self.block,)
+        if self.weight_tiles and view.tile is not None:
+            shape, dims, blocks = view.tile_shape, view.tile, (self.block, self.block)
+        rounded = round_blocks(
+            x.reshape(shape), numbers, kind="nvfp4", dims=dims, blocks=blocks, key=key, signs=signs
+        )
+        return rounded if signs is not None else rounded.reshape(x.shape)
+
+    def hadamard_signs(self, device: torch.device) -> Tensor | None:
+        """The signs of `hadamard_seed`."""
+        if not self.hadamard:
+            return None
+        return torch.tensor(_signs(self.hadamard_seed), device=device)
+
+    def bits_between_activations(self, bits: Bits) -> Bits:
+        """bf16 for nvfp4, unless `attention` says otherwise."""
+        return BF16 if self.attention == "bf16" and kind_of(bits) == "nvfp4" else bits
+
+
+@cache
+def _signs(seed: int) -> tuple[float, ...]:
+    return tuple(1.0 if hash_ints(seed, each) >= 0 else -1.0 for each in range(HADAMARD_SIZE))
