@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import struct
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,6 +45,16 @@ class Format:
     def max_exponent(self) -> int:
         """The exponent of `max_value`."""
         return math.frexp(self.max_value)[1] - 1
+
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        """Mantissa bits, least exponent and the bits of `max_value` as a float32: int32 numbers.
+
+        >>> parse_format("nvfp4").numbers == (1, 0, 0x40C00000)
+        True
+        """
+        (bits,) = struct.unpack("=i", struct.pack("=f", self.max_value))
+        return self.mantissa, self.min_exponent, bits
 
     @property
     def bits_per_value(self) -> float:

@@ -1,0 +1,351 @@
+"""Rounding to number formats: bf16, fp16, FP8, MX and NVFP4, nearest or stochastic.
+
+    t = |y| / step,  q = rint(t) half to even, or floor(t) + (u < t - floor(t)), u in U(0, 1)
+    element(y) = min(q step, max) with the sign of y
+
+The step is a power of two: 2^(e - mantissa) with the exponent e of y, or the format's least one.
+Kinds of blocks differ in the scale (a: the largest magnitude of a block):
+
+    fp8     s = max / a                                   value = element(x s) / s
+    mx      E = floor(log2 a) - floor(log2 max)           value = element(x 2^-E) 2^E
+    nvfp4   g = amax / (448 * 6),  s = e4m3(a / 6 / g)    value = element(x ((1 / g) / s)) (s g)
+
+`round_to` is the public function. The others compute in float32, are not differentiable, and take
+the numbers of an element as a tensor: a new format of the same kind changes data, never a compiled
+graph. The native library computes each in one call, or plain torch the same to the last bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from bitcycle.formats.catalogue import Format
+from bitcycle.native import formats as native
+from bitcycle.native.formats import SIZE, padded_shape
+from bitcycle.ops.affine import grid_step, round_nearest, round_stochastic, value_range
+from bitcycle.ops.layout import in_layout_of, is_dense
+from bitcycle.ops.noise import element_index, hash_ints, noise_key, uniform
+from bitcycle.precision import check_bits, is_float
+
+_MAGNITUDE, _INFINITE, _FRACTION = 0x7FFFFFFF, 0x7F800000, 0x7FFFFF  # bits of a float32
+_LARGEST = torch.finfo(torch.float32).max
+_LEAST_TENSOR_SCALE = 2.0**-121  # of NVFP4: (1 / g) / s stays finite for s = 2^-6
+
+Rounding = Literal["nearest", "stochastic"]
+Scale = Literal["floor", "rceil"]
+Granularity = Literal["tensor", "row", "block"]
+
+
+def round_to(
+    x: Tensor,
+    format: Format | str | int | None,
+    dim: int = -1,
+    *,
+    rounding: Rounding = "nearest",
+    scale: Scale = "floor",
+    granularity: Granularity = "tensor",
+    tensor_scale: bool = True,
+    seed: int = 0,
+) -> Tensor:
+    """Return `x` rounded to a format, in the dtype of `x`. Not differentiable.
+
+    format: a `Format`, its name, or a number of bits: the min-max grid of the tensor, as `sbm` has
+        for activations. "fp32" and None return `x`.
+    dim: the dimension along which blocks run; that of the sum in a product.
+    rounding: "nearest" (ties to even) or "stochastic", by a hash of `seed` and element numbers.
+    scale: of MX. "floor" clips the largest values of a block; with "rceil" nothing clips.
+    granularity: of FP8. One scale per "tensor", per "row" along `dim` or per "block" of 128.
+    tensor_scale: of NVFP4. False leaves the scales of blocks alone.
+
+    A NaN or infinity makes its block NaN; under a scale of the whole tensor, all of it. In bf16 and
+    fp16 it stays what it is. Finite values saturate.
+
+    >>> x = torch.tensor([0.1, -0.3, 1.0, 5.0])
+    >>> round_to(x, "bf16")
+    tensor([ 0.1001, -0.3008,  1.0000,  5.0000])
+    >>> round_to(x, "mxfp4")
+    tensor([ 0.0000, -0.5000,  1.0000,  4.0000])
+    >>> round_to(x, "nvfp4")
+    tensor([ 0.0000, -0.4167,  0.8333,  5.0000])
+    >>> round_to(x, "int4")
+    tensor([ 0.0533, -0.3000,  1.1133,  5.0000])
+    """
+    bits = check_bits(format, "format")
+    _check_choice("rounding", rounding, ("nearest", "stochastic"))
+    _check_choice("scale", scale, ("floor", "rceil"))
+    _check_choice("granularity", granularity, ("tensor", "row", "block"))
+    kind = bits.kind if isinstance(bits, Format) else "integer"
+    name = bits if isinstance(bits, Format) or bits is None else f"int{bits}"
+    for option, value, usual, only in (
+        ("scale", scale, "floor", "mx"),
+        ("granularity", granularity, "tensor", "fp8"),
+        ("tensor_scale", tensor_scale, True, "nvfp4"),
+    ):
+        if value != usual and kind != only:
+            raise ValueError(
+                f"{option}={value!r} is an option of {_NAMES[only]}, not of {name or 'fp32'}; "
+                "leave it out"
+            )
+    if not x.is_floating_point():
+        raise ValueError(f"round_to needs a tensor of floats, got {x.dtype}; use x.float()")
+    if is_float(bits) or x.numel() == 0:
+        return x
+    key = None
+    if rounding == "stochastic":
+        clock = torch.tensor([hash_ints(seed), 0, 0], dtype=torch.int32, device=x.device)
+        key = noise_key(clock)
+    if not isinstance(bits, Format):
+        assert bits is not None
+        return _round_to_integers(x, bits, key)
+    numbers = torch.tensor(bits.numbers, dtype=torch.int32, device=x.device)
+    if kind == "float":
+        return round_elements(x, numbers, key).to(x.dtype)
+    dims: tuple[int, ...] = (_check_dim(x, dim),) if x.dim() else ()
+    blocks: tuple[int | None, ...] = (bits.block,) if x.dim() else ()
+    if kind == "fp8":
+        dims = () if granularity == "tensor" else dims
+        blocks = tuple(128 if granularity == "block" else None for _ in dims)
+    elif not dims:
+        return round_to(
+            x[None], bits, rounding=rounding, scale=scale, tensor_scale=tensor_scale, seed=seed
+        )[0]
+    return round_blocks(
+        x, numbers, kind=kind, dims=dims, blocks=blocks, scale=scale,
+        tensor_scale=tensor_scale, key=key,
+    ).to(x.dtype)  # fmt: skip
+
+
+_NAMES = {"mx": "the MX formats", "fp8": "fp8 and e5m2", "nvfp4": "nvfp4"}
+
+
+def _check_choice(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+
+
+def _check_dim(x: Tensor, dim: int) -> int:
+    if not -x.dim() <= dim < x.dim():
+        raise ValueError(
+            f"dim={dim} is not a dimension of a tensor of shape {tuple(x.shape)}; "
+            f"use {-x.dim()} to {x.dim() - 1}"
+        )
+    return dim % x.dim()
+
+
+def _round_to_integers(x: Tensor, bits: int, key: Tensor | None) -> Tensor:
+    """The grid between the least and the largest value, with 2^bits - 1 steps."""
+    values = x.detach().to(torch.float32)
+    levels = torch.tensor(2.0**bits - 1, device=x.device)
+    low, high = value_range(values)
+    step = grid_step(low, high, levels)
+    if key is None:
+        return round_nearest(values, step, low, levels).to(x.dtype)
+    return round_stochastic(values, step, low, levels, key).to(x.dtype)
+
+
+def round_elements(x: Tensor, numbers: Tensor, key: Tensor | None = None) -> Tensor:
+    """Elements without a scale (kind "float"): finite values saturate, others stay.
+
+    numbers: `Format.numbers`, int32. key: two int32 words for stochastic rounding.
+    """
+    x = x.detach().to(torch.float32)
+    if native.is_available(x, torch.float32):
+        if x.is_contiguous() or (key is None and is_dense(x)):
+            return native.round_elements(x, numbers, key)
+        return in_layout_of(x, native.round_elements(x.contiguous(), numbers, key))
+    rounded = _round_element(x, numbers, _noise(x.shape, key))
+    return torch.where(_magnitude(x) >= _INFINITE, x, rounded)
+
+
+def round_blocks(
+    x: Tensor,
+    numbers: Tensor,
+    *,
+    kind: str,
+    dims: tuple[int, ...],
+    blocks: tuple[int | None, ...],
+    scale: str = "floor",
+    tensor_scale: bool = True,
+    key: Tensor | None = None,
+    signs: Tensor | None = None,
+) -> Tensor:
+    """Elements that share a scale per block: kind "fp8", "mx" or "nvfp4".
+
+    dims: along which blocks run, each with its size in `blocks` (None: the whole dimension); every
+    other dimension has blocks of its own. Without dims the tensor is one block. The last block of a
+    dimension may be shorter.
+    signs: 16 values +-1 for a `hadamard` transform along dims[0] first, which may make that
+    dimension longer. key: two int32 words for stochastic rounding.
+    """
+    assert scale == "floor" or kind == "mx", (scale, kind)
+    assert dims or signs is None
+    x = x.detach().to(torch.float32)
+    dims = tuple(d % x.dim() for d in dims)
+    if x.numel() == 0:
+        return x if signs is None else x.new_empty(padded_shape(x.shape, dims[0]))
+    if native.is_available(x, torch.float32) and len(dims) <= 2:
+        # in the order of memory, in which the noise must number elements
+        is_any_order = key is None and is_dense(x)
+        order = sorted(range(x.dim()), key=lambda d: (-x.stride(d), -x.shape[d]))
+        if not is_any_order or x.is_contiguous() or not x.permute(order).is_contiguous():
+            order = list(range(x.dim()))
+        out = native.round_blocks(
+            x.permute(order).contiguous(),
+            numbers,
+            kind=kind,
+            dims=tuple(order.index(d) for d in dims),
+            blocks=blocks,
+            rounds_up=scale == "rceil",
+            tensor_scale=tensor_scale,
+            key=key,
+            signs=signs,
+        )
+        if is_any_order:
+            return out.permute([order.index(d) for d in range(x.dim())])
+        return out if x.is_contiguous() or signs is not None else in_layout_of(x, out)
+    if signs is not None:
+        x = hadamard(x, dims[0], signs)
+    return _round_blocks(x, numbers, kind, dims, blocks, scale, tensor_scale, key)
+
+
+def hadamard(x: Tensor, dim: int, signs: Tensor) -> Tensor:
+    """The random Hadamard transform of size 16 along `dim`, padded with zeros to a multiple of 16.
+
+    y = H diag(signs) x / 4 is orthonormal: a product that sums over `dim` does not change if both
+    operands are transformed with the same signs.
+
+    >>> hadamard(torch.tensor([4.0, 0.0, 0.0]), 0, torch.ones(16))[:3]
+    tensor([1., 1., 1.])
+    """
+    x = x.detach().to(torch.float32)
+    dim %= x.dim()
+    if native.is_available(x, torch.float32) and x.numel():
+        return native.hadamard(x.contiguous(), dim, signs)
+    n = x.shape[dim]
+    if n % SIZE:
+        x = pad(x, [0, 0] * (x.dim() - 1 - dim) + [0, -n % SIZE])
+    shape = x.shape
+    x = x.unflatten(dim, (-1, SIZE)).movedim(dim + 1, -1) * signs
+    half = 1
+    while half < SIZE:  # adds in the order of the native code
+        a, b = x.unflatten(-1, (-1, 2, half)).unbind(-2)
+        x = torch.stack((a + b, a - b), dim=-2).flatten(-3)
+        half *= 2
+    return (x * 0.25).movedim(-1, dim + 1).reshape(shape)
+
+
+# -- plain torch ----------------------------------------------------------------------------------
+
+
+def _magnitude(x: Tensor) -> Tensor:
+    """The bits of |x|; they grow with it, and those of infinity and NaN are the largest."""
+    return x.view(torch.int32) & _MAGNITUDE
+
+
+def _power(exponent: Tensor) -> Tensor:
+    """2^exponent from -127, a subnormal, to 127."""
+    return ((exponent + 127) << 23).clamp_min(0x400000).view(torch.float32)
+
+
+def _noise(shape: Sequence[int], key: Tensor | None) -> Tensor | None:
+    """The noise of every element, by its row-major number."""
+    return None if key is None else uniform(element_index(shape, key.device), key)
+
+
+def _round_element(y: Tensor, numbers: Tensor, noise: Tensor | None) -> Tensor:
+    """element(y) of the formula, for finite y."""
+    mantissa, min_exponent, top = numbers.unbind()
+    u = _magnitude(y)
+    least = (min_exponent + 127) << 23  # bits
+    normal = ((u & _FRACTION) | ((mantissa + 127) << 23)).view(torch.float32)
+    small = u.view(torch.float32) * _power(-min_exponent) * _power(mantissa)
+    t = torch.where(u >= least, normal, small)
+    if noise is None:
+        q = t.round()
+    else:
+        whole = t.floor()
+        q = whole + (noise < (t - whole) - 0.5)
+    step = torch.maximum(u & _INFINITE, least).view(torch.float32)
+    value = torch.minimum(q * _power(-mantissa) * step, top.view(torch.float32))
+    return torch.copysign(value, y)
+
+
+def _round_blocks(
+    x: Tensor,
+    numbers: Tensor,
+    kind: str,
+    dims: tuple[int, ...],
+    blocks: tuple[int | None, ...],
+    scale: str,
+    tensor_scale: bool,
+    key: Tensor | None,
+) -> Tensor:
+    shape, noise = x.shape, _noise(x.shape, key)
+    split, inside = _split(x, dims, blocks)
+    amax = _magnitude(split).amax(inside, keepdim=True)
+    factor, back = _scales(amax, _magnitude(x).amax(), numbers, kind, scale, tensor_scale)
+    noise = noise if noise is None else _split(noise, dims, blocks)[0]
+    rounded = _round_element(split * factor, numbers, noise)
+    rounded = rounded / back if kind == "fp8" else rounded * back
+    return _join(rounded, shape, dims)
+
+
+def _scales(
+    amax: Tensor, of_tensor: Tensor, numbers: Tensor, kind: str, scale: str, tensor_scale: bool
+) -> tuple[Tensor, Tensor]:
+    """What multiplies numbers before their rounding, and after it (fp8: divides); NaN for a NaN."""
+    top = numbers[2]
+    a, max_value = amax.view(torch.float32), top.view(torch.float32)
+    if kind == "fp8":
+        factor = back = (max_value / a).clamp_max(_LARGEST)
+    elif kind == "mx":
+        exponent = ((amax >> 23) - (top >> 23)).clamp_min(-127)
+        if scale == "rceil":
+            exponent = (exponent + (a > max_value * _power(exponent))).clamp_max(127)
+        factor, back = _power(-exponent), _power(exponent)
+    else:
+        if tensor_scale:
+            g = (of_tensor.view(torch.float32) / (448.0 * 6.0)).clamp_min(_LEAST_TENSOR_SCALE)
+            g = torch.where(of_tensor >= _INFINITE, math.nan, g)
+        else:
+            g = torch.ones_like(max_value)
+        s = _round_e4m3((a / 6.0 / g).clamp(2.0**-6, 448.0))
+        factor, back = (1.0 / g) / s, s * g
+    return factor, torch.where(amax >= _INFINITE, math.nan, back)
+
+
+def _round_e4m3(x: Tensor) -> Tensor:
+    """The e4m3 number nearest to one between 2^-6 and 448."""
+    u = x.view(torch.int32)
+    return ((u + 0x7FFFF + ((u >> 20) & 1)) & ~0xFFFFF).view(torch.float32)
+
+
+def _split(
+    x: Tensor, dims: tuple[int, ...], blocks: tuple[int | None, ...]
+) -> tuple[Tensor, tuple[int, ...]]:
+    """The tensor with (number of blocks, block) in place of each of `dims`; where the blocks are."""
+    if not dims:
+        return x, tuple(range(x.dim()))
+    inside = []
+    for done, (d, size) in enumerate(sorted(zip(dims, blocks, strict=True))):
+        at, n = d + done, x.shape[d + done]
+        size = n if size is None else size
+        if n % size:
+            x = pad(x, [0, 0] * (x.dim() - 1 - at) + [0, -n % size])
+        x = x.unflatten(at, (-1, size))
+        inside.append(at + 1)
+    return x, tuple(inside)
+
+
+def _join(x: Tensor, shape: Sequence[int], dims: tuple[int, ...]) -> Tensor:
+    """The tensor of this shape that `_split` has split."""
+    for d in sorted(dims):
+        x = x.flatten(d, d + 1)
+        x = x if x.shape[d] == shape[d] else x.narrow(d, 0, shape[d])
+    return x
