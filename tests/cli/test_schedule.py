@@ -71,7 +71,7 @@ def test_a_picture_is_written(tmp_path, capsys):
     ("extra", "message"),
     [
         (["--steps", "0"], "total_steps must be at least 1, got 0"),
-        (["--backward", "CR:3-8"], "--backward must be a number of bits or fp32"),
+        (["--backward", "CR:3-8"], "--backward must be a number of bits, a format or fp32"),
         (["--width", "5"], "--width must be at least 20, got 5"),
         (["--png", "bits.jpg"], "must end in .png"),
         (["CR:3-8:x"], "expected the number of cycles"),

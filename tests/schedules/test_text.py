@@ -121,7 +121,7 @@ def test_an_error_points_at_the_character_and_shows_a_form_of_that_schedule():
         assert caret.index("^") == 4 + at - offset
         assert shown[4:] == text[offset : offset + 72]
         assert forms.startswith("a valid form: ")
-        parse_schedule(forms.removeprefix("a valid form: ").partition(" (all")[0])
+        parse_schedule(forms.removeprefix("a valid form: ").partition(" (")[0])
         assert "bitcycle ls schedules" in first + forms
         assert len(forms) < 100
         assert "None" not in first
