@@ -132,7 +132,7 @@ class Plateau(Ranged, Adaptive):
         )
 
     def text(self) -> str:
-        pieces = [f"plateau:{self.range_text}", f"window={self.window!r}",
+        pieces = [f"plateau:{self._range_text}", f"window={self.window!r}",
                   f"patience={self.patience}", f"threshold={self.threshold!r}"]  # fmt: skip
         return ":".join([*pieces, *([] if self.on == "loss" else [f"on={self.on}"])])
 
@@ -141,7 +141,7 @@ class Plateau(Ranged, Adaptive):
         times = "" if self.patience == 0 else f" {self.patience + 1} times in a row"
         when = f"when the {what} did not improve{times}"
         if self._rungs:
-            return f"rung by rung {self.range_words}, the next one {when}"
+            return f"rung by rung {self._range_words}, the next one {when}"
         return f"{self.low} to {self.high} bits, one more {when}"
 
     @classmethod

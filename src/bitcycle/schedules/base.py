@@ -185,31 +185,24 @@ class Ranged(Schedule):
     # of the copy in a ladder; no field, because it changes texts but neither values nor JSON
     _rungs: tuple[Bits, ...] | None = None
 
-    def over_rungs(self, rungs: tuple[Bits, ...], first: int) -> Self:
-        """Return a copy between the numbers `first`, ... of these rungs, which its texts name."""
-        last = first + len(rungs) - 1
-        path = dataclasses.replace(self, low=first, high=last)  # type: ignore[type-var]
-        object.__setattr__(path, "_rungs", rungs)
-        return path
-
     @property
-    def range_text(self) -> str:
+    def _range_text(self) -> str:
         """'3-8', or 'mxfp4,mxfp8,bf16' in a ladder."""
         return f"{self.low}-{self.high}" if self._rungs is None else levels_text(self._rungs)
 
     @property
-    def range_words(self) -> str:
+    def _range_words(self) -> str:
         """'between 3 and 8 bits', or 'through mxfp4, mxfp8, bf16' in a ladder."""
         if self._rungs is None:
             return f"between {self.low} and {self.high} bits"
         return f"through {', '.join(map(bits_text, self._rungs))}"
 
     @property
-    def suffix(self) -> str:
-        """What follows `name_of`: ' bits', or nothing in a ladder."""
+    def _suffix(self) -> str:
+        """What follows `_name_of`: ' bits', or nothing in a ladder."""
         return " bits" if self._rungs is None else ""
 
-    def name_of(self, number: int) -> str:
+    def _name_of(self, number: int) -> str:
         """'8', or the name of the rung in a ladder."""
         return str(number) if self._rungs is None else bits_text(self._rungs[number - self.low])
 
@@ -474,7 +467,7 @@ with float32; give backward, such as 8 or fp32
     """
     if all(is_float(schedule.low) for schedule in forward):
         return None
-    found = " and ".join(dict.fromkeys(map(_range_text, forward)))
+    found = " and ".join(dict.fromkeys(map(_forward_text, forward)))
     if any(isinstance(bits, Format) for schedule in forward for bits in schedule.named_bits()):
         raise ValueError(
             f"forward has {found}: backward has no default with formats; give backward, such as "
@@ -499,7 +492,7 @@ def why_default(backward: Bits) -> str:
     return f"the default up to {BACKWARD_BITS} bits forward"
 
 
-def _range_text(schedule: Schedule) -> str:
+def _forward_text(schedule: Schedule) -> str:
     named = schedule.named_bits()
     if any(isinstance(bits, Format) for bits in named):
         return ", ".join(dict.fromkeys(bits_words(bits) for bits in named))

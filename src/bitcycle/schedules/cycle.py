@@ -85,18 +85,18 @@ class Cyclic(Ranged):
 
     def notes_over(self, total_steps: int) -> list[str]:
         numbers = set(self.values_over(total_steps))
-        reached = {self.name_of(number) for number in numbers if isinstance(number, int)}
+        reached = {self._name_of(number) for number in numbers if isinstance(number, int)}
         missed = [name for name in self._ends if name not in reached]
         if not missed:
             return []
         return [
-            f"{self} never reaches {' or '.join(missed)}{self.suffix} in {total_steps:,} steps: "
+            f"{self} never reaches {' or '.join(missed)}{self._suffix} in {total_steps:,} steps: "
             f"{self.why_too_short(total_steps)}"
         ]
 
     @property
     def _ends(self) -> tuple[str, str]:
-        return self.name_of(self.high), self.name_of(self.low)
+        return self._name_of(self.high), self._name_of(self.low)
 
     def why_too_short(self, total_steps: int) -> str:
         """Why a run of this length misses an end, and the way out."""
@@ -109,7 +109,7 @@ class Cyclic(Ranged):
         return type(self).kind()
 
     def text(self) -> str:
-        return f"{self.head}:{self.range_text}:{self.cycles}"
+        return f"{self.head}:{self._range_text}:{self.cycles}"
 
     @classmethod
     def named(cls) -> dict[str, Self]:
@@ -240,24 +240,23 @@ class Cycle(Cyclic):
 
     def notes_over(self, total_steps: int) -> list[str]:
         notes = super().notes_over(total_steps)
-        last = self.name_of(self.bits_at(total_steps - 1, total_steps))
-        top = self.name_of(self.high)
+        last = self._name_of(self.bits_at(total_steps - 1, total_steps))
+        top, _ = self._ends
         if self.form == "triangular" and self.cycles % 2 == 1 and self.low < self.high:
             notes.append(
-                f"{self} ends at {last}{self.suffix}: an odd number of triangular cycles "
+                f"{self} ends at {last}{self._suffix}: an odd number of triangular cycles "
                 f"({self.cycles}) ends on the way down; use an even number"
             )
         elif last != top and not notes:
             notes.append(
-                f"{self} ends at {last}{self.suffix}, not at its top of {top}: "
+                f"{self} ends at {last}{self._suffix}, not at its top of {top}: "
                 f"{self.why_too_short(total_steps)}"
             )
         return notes
 
     def why_too_short(self, total_steps: int) -> str:
-        shape = (
-            f"the {self.profile} profile from {self.name_of(self.low)} to {self.name_of(self.high)}"
-        )
+        top, bottom = self._ends
+        shape = f"the {self.profile} profile from {bottom} to {top}"
         if (needed := self.shortest_cycle()) is None:
             way_out = "use fewer rungs" if self._rungs else "choose bits closer together"
             return f"{shape} does not reach both ends at any length; {way_out}"
@@ -304,7 +303,7 @@ class Cycle(Cyclic):
     def describe(self) -> str:
         cycles = pluralize(self.cycles, f"{self.form} {self.profile} cycle")
         mirror = f", decay mirrored {self.reflect}ly" if "-" in self.head else ""
-        return f"{cycles} {self.range_words}{mirror}"
+        return f"{cycles} {self._range_words}{mirror}"
 
     @classmethod
     def named(cls) -> dict[str, Self]:
@@ -400,8 +399,8 @@ class Anneal(Cyclic):
         return (1 + math.cos(math.pi * p)) / 2
 
     def describe(self) -> str:
-        ends = f"from {self.name_of(self.high)} to {self.name_of(self.low)}{self.suffix}"
-        return f"{pluralize(self.cycles, 'cosine decay')} {ends}"
+        top, bottom = self._ends
+        return f"{pluralize(self.cycles, 'cosine decay')} from {top} to {bottom}{self._suffix}"
 
 
 @SCHEDULES.register("triangle")
@@ -425,4 +424,4 @@ class Triangle(Cyclic):
         return 1 - abs(2 * p - 1)
 
     def describe(self) -> str:
-        return f"{pluralize(self.cycles, 'linear triangle')} {self.range_words}"
+        return f"{pluralize(self.cycles, 'linear triangle')} {self._range_words}"

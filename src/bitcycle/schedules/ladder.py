@@ -8,7 +8,7 @@ lists with commas.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from bitcycle.schedules.adaptive import Adaptive, State
@@ -37,19 +37,19 @@ class _Rungs(Schedule):
     rungs: tuple[Bits, ...]
     path: Ranged
 
-    if TYPE_CHECKING:
+    def __init__(self, rungs: Iterable[Bits | str], path: Schedule) -> None:
+        is_list = isinstance(rungs, Iterable) and not isinstance(rungs, str)
+        checked = check_rungs(list(rungs) if is_list else rungs)
+        object.__setattr__(self, "rungs", checked)
+        numbered = replace(
+            self._check_path(path, checked),  # type: ignore[type-var]
+            low=FIRST,
+            high=FIRST + len(checked) - 1,
+        )
+        object.__setattr__(numbered, "_rungs", checked)  # its texts name them
+        object.__setattr__(self, "path", numbered)
 
-        def __init__(self, rungs: Iterable[Bits | str], path: Schedule) -> None: ...
-
-    def __post_init__(self) -> None:
-        is_list = isinstance(self.rungs, Iterable) and not isinstance(self.rungs, str)
-        rungs = check_rungs(list(self.rungs) if is_list else self.rungs)
-        self._check_path(rungs)
-        object.__setattr__(self, "rungs", rungs)
-        object.__setattr__(self, "path", self.path.over_rungs(rungs, FIRST))
-
-    def _check_path(self, rungs: tuple[Bits, ...]) -> None:
-        path: object = self.path
+    def _check_path(self, path: Schedule, rungs: tuple[Bits, ...]) -> Ranged:
         if not isinstance(path, Ranged):
             raise ValueError(
                 f"{path} is no path over a ladder: that is a schedule between two numbers of bits, "
@@ -63,6 +63,7 @@ class _Rungs(Schedule):
                 f"the path {path} has {pluralize(path.high - path.low + 1, 'number')} for the "
                 f"{len(rungs)} rungs {levels_text(rungs)}; use {FIRST} to {FIRST + len(rungs) - 1}"
             )
+        return path
 
     @property
     def low(self) -> Bits:
@@ -78,11 +79,6 @@ class _Rungs(Schedule):
 
     def named_bits(self) -> tuple[Bits, ...]:
         return self.rungs
-
-    def rung_of(self, number: Bits) -> Bits:
-        """The rung of a number of the path."""
-        assert isinstance(number, int)
-        return self.rungs[number - FIRST]
 
     def check_span(self, total_steps: int) -> None:
         self.path.check_span(total_steps)
@@ -106,7 +102,7 @@ class _Rungs(Schedule):
 
 
 @SCHEDULES.register("ladder")
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Ladder(_Rungs):
     """A schedule over a list of formats and numbers of bits, which must not fall.
 
@@ -124,6 +120,11 @@ class Ladder(_Rungs):
     path: Ranged
 
     forms: ClassVar[tuple[str, ...]] = ("CR:4,8,fp32:8", "ramp:4,8,fp32@0.5")
+
+    def rung_of(self, number: Bits) -> Bits:
+        """Return the rung of a number of the path."""
+        assert isinstance(number, int)
+        return self.rungs[number - FIRST]
 
     def bits_at(self, step: int, total_steps: int) -> Bits:
         return self.rung_of(self.path.bits_at(step, total_steps))
@@ -147,7 +148,7 @@ class Ladder(_Rungs):
 
 
 @SCHEDULES.register("adaptive_ladder")
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class AdaptiveLadder(_Rungs, Adaptive):
     """An adaptive schedule that rises from rung to rung of a ladder.
 

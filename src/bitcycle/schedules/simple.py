@@ -123,11 +123,11 @@ class Ramp(Ranged):
         ]
 
     def text(self) -> str:
-        return f"ramp:{self.range_text}@{self.until!r}"
+        return f"ramp:{self._range_text}@{self.until!r}"
 
     def describe(self) -> str:
         if self._rungs:
-            return f"rung by rung {self.range_words} until {time_text(self.until)}"
+            return f"rung by rung {self._range_words} until {time_text(self.until)}"
         return f"bit by bit from {self.low} to {self.high} until {time_text(self.until)}"
 
     @classmethod

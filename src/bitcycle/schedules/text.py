@@ -121,16 +121,19 @@ class Reader:
                 head = self._take(_WORD)
                 kind, before = self._type_of(head, at), self._form
                 self._form, self._rungs = _example(kind, head), None
-                result = kind.read(head, self)
-                if self._rungs is not None:
-                    result = make_ladder(self._rungs, result)
-                self._form, self._rungs = before, None
+                result = self._on_ladder(kind.read(head, self))
+                self._form = before
         except ScheduleTextError:
             raise
         except ValueError as error:  # a rule of the schedule itself, such as low <= high
             self.fail(at, str(error))
         self._depth -= 1
         return result
+
+    def _on_ladder(self, path: Schedule) -> Schedule:
+        """The ladder of a schedule whose range was a list of rungs; otherwise the schedule."""
+        rungs, self._rungs = self._rungs, None
+        return path if rungs is None else make_ladder(rungs, path)
 
     def _type_of(self, head: str, at: int) -> type[Schedule]:
         if not head:
@@ -268,7 +271,7 @@ class Reader:
         raise ScheduleTextError(
             f"cannot read a schedule from {self.text!r:.80}: {reason}\n"
             f"    {shown}\n    {' ' * (at - start)}^\n"
-            f"a valid form: {self._form} ({others}with formats: {_FORMAT_FORM})"
+            f"a valid form: {self._form} ({others}formats: {_FORMAT_FORM})"
         )
 
 

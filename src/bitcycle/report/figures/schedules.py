@@ -52,6 +52,13 @@ class BitsAxis:
         return self.float_at if bits is None else bits
 
     @property
+    def tick_bits(self) -> tuple[Bits, ...]:
+        """The bits of every tick."""
+        if self.rows:
+            return tuple(self.rows[int(tick)] for tick in self.ticks)
+        return tuple(None if label == "fp32" else int(label) for label in self.labels)
+
+    @property
     def title(self) -> str:
         """The name of the axis."""
         return "format" if self.rows else "bits"
@@ -110,6 +117,8 @@ def _row_axis(rows: list[Bits], max_ticks: int) -> BitsAxis:
     top = len(rows) - 1
     stride = max(1, math.ceil(top / (max_ticks - 1)))
     ticks = sorted({0, *range(top, 0, -stride)})
+    if stride > 1 and len(ticks) > 2 and ticks[1] <= stride / 2:
+        del ticks[1]  # too close to the lowest
     return BitsAxis(
         ticks=tuple(ticks),
         labels=tuple(bits_text(rows[tick]) for tick in ticks),
@@ -147,7 +156,11 @@ def plan_panels(plan: Plan, limit: int) -> tuple[str, list[BitsPanel]]:
         raise ValueError(f"limit must be at least 1, got {limit}")
     lines = plan.lines()
     shown = [row for row, _ in lines[:limit]]
-    scale = bits_axis([plan.low, plan.high], max_ticks=7)
+    found = [bits for row in shown for _, _, bits in row.segments]
+    if any(isinstance(bits, Format) for bits in found):
+        scale = bits_axis([plan.low, plan.high, *found], max_ticks=7)
+    else:
+        scale = bits_axis([plan.low, plan.high], max_ticks=7)
     panels = [
         BitsPanel(
             title=row.forward,
@@ -156,13 +169,14 @@ def plan_panels(plan: Plan, limit: int) -> tuple[str, list[BitsPanel]]:
                 BitsLine(
                     label=row.forward,
                     segments=tuple(
-                        s._replace(bits=32 if s.bits is None else s.bits) for s in row.segments
+                        s._replace(bits=32) if s.bits is None and not scale.rows else s
+                        for s in row.segments
                     ),
                 ),
             ),  # fmt: skip
             num_steps=plan.total_steps,
             axis=scale,
-            top=plan.high,
+            top=scale.height(plan.high),
         )
         for row in shown
     ]
@@ -337,6 +351,6 @@ def stairs(each: BitsLine, scale: BitsAxis, **options: Any) -> dict[str, Any]:
 def plotly_bits_axis(scale: BitsAxis, **options: Any) -> dict[str, Any]:
     """The vertical axis for plotly."""
     return style.axis(
-        scale.title, range=list(scale.range), tickvals=list(scale.ticks), ticktext=list(scale.labels),
-        fixedrange=True, **options,
+        scale.title, range=list(scale.range), tickvals=list(scale.ticks),
+        ticktext=list(scale.labels), fixedrange=True, **options,
     )  # fmt: skip
