@@ -43,6 +43,26 @@ def test_backward_bits_follow_the_forward_bits_unless_they_are_given(capsys):
     assert (preview["backward"], preview["relative_cost"]) == ("not given", None)
 
 
+def test_formats_are_drawn_by_name(capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    target = tmp_path / "formats.png"
+    argv = ["schedule", "CR:mxfp4,mxfp8,bf16:8", "--steps", "800", "--png", str(target)]
+    assert main([*argv, "--backward", "bf16", "--width", "70"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["bf16", "mxfp8", "mxfp4"]
+    assert "  bits  mxfp4: 34.0%  mxfp8: 33.0%  bf16: 33.0%" in lines
+    assert "  cost  0.531 of static bf16 (backward bf16)" in lines
+    assert target.read_bytes().startswith(b"\x89PNG")
+    assert main(["schedule", "stages:nvfp4@0.82,bf16", "--json"]) == 0
+    (preview,) = json.loads(capsys.readouterr().out)
+    assert preview["steps_at"] == {"nvfp4": 52480, "bf16": 11520}
+
+
+def test_the_help_shows_formats(capsys):
+    assert main(["schedule", "--help"]) == 0
+    assert "bitcycle schedule CR:mxfp4,mxfp8,bf16:8" in capsys.readouterr().out
+
+
 def test_an_output_without_blocks_gets_ascii(monkeypatch):
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", out)
@@ -71,7 +91,7 @@ def test_a_picture_is_written(tmp_path, capsys):
     ("extra", "message"),
     [
         (["--steps", "0"], "total_steps must be at least 1, got 0"),
-        (["--backward", "CR:3-8"], "--backward must be a number of bits or fp32"),
+        (["--backward", "CR:3-8"], "--backward must be a number of bits, a format or fp32"),
         (["--width", "5"], "--width must be at least 20, got 5"),
         (["--png", "bits.jpg"], "must end in .png"),
         (["CR:3-8:x"], "expected the number of cycles"),

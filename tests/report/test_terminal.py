@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from bitcycle.report.terminal import ASCII, BLOCKS, chart, ink_for
 from bitcycle.schedules import parse_schedule
+from tests.schedules.strategies import any_bits
 
 
 def test_a_long_run_is_this_chart():
@@ -21,6 +22,30 @@ def test_a_long_run_is_this_chart():
     ]
 
 
+def test_formats_have_a_row_each_in_the_order_of_the_ladder():
+    ladder = parse_schedule("LT:mxfp4,nvfp4,bf16:2")
+    values = ladder.values(40)
+    assert chart(values, width=27, ink=ASCII, definition=ladder.named_bits()).splitlines() == [
+        " bf16 |###              :##",
+        "nvfp4 |#######:     #######",
+        "mxfp4 |####################",
+        "      +--------------------",
+        "       0                 40",
+    ]
+
+
+def test_numbers_and_formats_share_a_chart():
+    lines = chart(parse_schedule("seq(LR:3-5:1@0.5, bf16@0.8, fp32)").values(100)).splitlines()
+    assert [line.split()[0] for line in lines[:-2]] == ["fp32", "bf16", "5", "4", "3"]
+
+
+def test_a_long_ladder_shares_rows_and_both_ends_are_labelled():
+    rungs = ",".join(map(str, [*range(1, 9), "mxint8", *range(9, 28), "fp32"]))
+    lines = chart(parse_schedule(f"LR:{rungs}:1").values(1000)).splitlines()
+    labels = [line.split()[0] for line in lines[:-2]]
+    assert (labels[0], labels[-1], len(labels) <= 13) == ("fp32", "1", True)
+
+
 def test_many_bit_widths_share_rows_and_both_ends_are_labelled():
     lines = chart(parse_schedule("CR:7-32:1").values(1000), width=60).splitlines()
     assert [line.split()[0] for line in lines[:-2]] == [
@@ -30,7 +55,7 @@ def test_many_bit_widths_share_rows_and_both_ends_are_labelled():
 
 @settings(deadline=None)
 @given(
-    values=st.lists(st.none() | st.integers(1, 32), min_size=1, max_size=300),
+    values=st.lists(any_bits, min_size=1, max_size=300),
     width=st.integers(20, 200),
 )
 def test_a_chart_fits_its_width_and_height(values, width):

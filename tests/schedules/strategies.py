@@ -1,12 +1,17 @@
-"""Random schedules for property tests, nested ones included."""
+"""Random schedules for property tests, nested ones and ladders of formats included."""
+
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from bitcycle.formats.catalogue import FORMATS
+from bitcycle.precision import order
 from bitcycle.schedules import (
     PROFILES,
     Anneal,
     Cycle,
     Delay,
+    Ladder,
     Ramp,
     Sequence,
     Stages,
@@ -15,7 +20,13 @@ from bitcycle.schedules import (
 )
 
 bits = st.integers(1, 32)
-bits_or_float = st.none() | bits
+formats = st.sampled_from(list(FORMATS.values()))
+any_bits = st.none() | bits | formats
+rungs = (
+    st.lists(any_bits, min_size=2, max_size=30)
+    .filter(lambda chosen: len(set(chosen)) > 1)
+    .map(lambda chosen: sorted(chosen, key=order))
+)
 ranges = st.tuples(bits, bits).map(sorted)
 cycles = st.integers(1, 64)
 fractions = st.floats(0.0, 1.0, exclude_min=True, exclude_max=True)
@@ -50,14 +61,16 @@ def _pieces(draw, inner):
     return [(draw(inner), end) for end in ends]
 
 
-leaves = st.one_of(
-    st.builds(Static, bits_or_float),
+ranged = st.one_of(
     cycle_schedules,
     _build(Anneal, cycles=cycles),
     _build(Triangle, cycles=cycles),
     _build(Ramp, until=times),
-    _pieces(bits_or_float).map(Stages),
 )
+ladders = st.builds(
+    lambda rungs, path: Ladder(rungs, replace(path, low=2, high=len(rungs) + 1)), rungs, ranged
+)
+leaves = st.one_of(st.builds(Static, any_bits), ranged, ladders, _pieces(any_bits).map(Stages))
 schedules = st.recursive(
     leaves,
     lambda inner: st.builds(Delay, inner, times) | _pieces(inner).map(Sequence),

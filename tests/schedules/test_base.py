@@ -28,6 +28,7 @@ from bitcycle.schedules.base import (
     check_step,
     check_time,
     check_total,
+    default_backward,
     order,
     rint,
     to_spans,
@@ -65,6 +66,32 @@ def test_the_dict_is_readable():
             [{"type": "static", "bits": None}, 1.0],
         ],
     }
+
+
+def test_formats_are_names_in_json():
+    assert Stages([("nvfp4", 0.82), ("BF16", 1.0)]).to_dict() == {
+        "type": "stages", "stages": [["nvfp4", 0.82], ["bf16", 1.0]],
+    }  # fmt: skip
+    assert schedule_from_dict({"type": "static", "bits": "mxfp8"}) == Static("mxfp8")
+
+
+def test_formats_forward_have_no_default_backward():
+    for text, found in (
+        ("nvfp4", "nvfp4"),
+        ("bf16", "bf16"),
+        ("fp16", "fp16"),
+        ("CR:mxfp4,mxfp8,bf16:8", "mxfp4, mxfp8, bf16"),
+        ("stages:3@0.5,mxfp4@0.6,8", "3 bits, mxfp4, 8 bits"),  # inside its bounds of 3 and 8
+        ("seq(CR:3-8:8@0.8, bf16)", "3 bits, 8 bits, bf16"),
+        ("plateau:4,mxfp8,fp32", "4 bits, mxfp8, float32"),
+    ):
+        with pytest.raises(ValueError, match="backward has no default with formats") as caught:
+            default_backward(parse_schedule(text))
+        assert f"forward has {found}:" in str(caught.value)
+        assert "give backward, such as nvfp4, mxfp8 or bf16" in str(caught.value)
+    with pytest.raises(ValueError, match="no default with formats"):
+        default_backward(Static(8), Static("mxfp4"))
+    assert default_backward(parse_schedule("CR:3,4,8:8")) == 8
 
 
 def test_a_bad_dict_is_a_value_error():
@@ -131,12 +158,12 @@ def test_numpy_integers_are_steps_and_results_are_plain_ints():
 @given(schedule=schedules)
 def test_low_and_high_enclose_every_value(schedule):
     total = 200_000
-    low, high = (33 if bits is None else bits for bits in (schedule.low, schedule.high))
+    low, high = order(schedule.low), order(schedule.high)
     try:
         values = [schedule(step, total) for step in range(0, total, 9973)]
     except ValueError:
         return
-    assert all(low <= (33 if bits is None else bits) <= high for bits in values)
+    assert all(low <= order(bits) <= high for bits in values)
 
 
 def test_one_registered_class_is_enough_for_text_json_and_listing(monkeypatch):
@@ -202,6 +229,8 @@ def test_a_bad_range_names_value_and_rule():
         (3, None, "high must be a whole number of bits, got None"),
         (True, 8, "low must be"),
         (3.0, 8, "low must be"),
+        ("mxfp4", "bf16", "low must be a whole number.* rungs of a ladder, such as CR:mxfp4,mxfp8"),
+        (3, "int8", "high must be a whole number"),
     ):
         with pytest.raises(ValueError, match=message):
             check_range(low, high)

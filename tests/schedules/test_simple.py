@@ -2,6 +2,7 @@
 
 import pytest
 
+from bitcycle.formats import parse_format
 from bitcycle.schedules import Ramp, Stages, Static
 
 
@@ -10,6 +11,30 @@ def test_static_is_the_same_at_every_step():
         schedule = Static(bits)
         assert schedule.values(5) == [bits] * 5
         assert (schedule.low, schedule.high) == (bits, bits)
+
+
+def test_static_takes_the_name_of_a_format():
+    nvfp4 = parse_format("nvfp4")
+    assert Static("NVFP4").values(2) == [nvfp4, nvfp4]
+    assert repr(Static("nvfp4")) == "Static(bits=nvfp4)"
+    assert Static("int8") == Static(8) != Static("mxint8")
+    assert Static("fp32") == Static(None)
+    with pytest.raises(ValueError, match="unknown format 'nvpf4'; did you mean 'nvfp4'"):
+        Static("nvpf4")
+
+
+def test_stages_of_formats_are_this_list():
+    # the published healing: NVFP4, and BF16 for the last 18% (0.82 x 50 = 41)
+    nvfp4, bf16 = parse_format("nvfp4"), parse_format("bf16")
+    healing = Stages([("nvfp4", 0.82), ("bf16", 1.0)])
+    assert healing.values(50) == [nvfp4] * 41 + [bf16] * 9
+    assert (healing.low, healing.high) == (nvfp4, bf16)
+
+
+def test_of_formats_with_equal_bits_the_last_is_the_top():
+    stages = Stages([("nvfp4", 0.5), ("mxfp4", 1.0)])
+    assert (str(stages.low), str(stages.high)) == ("nvfp4", "mxfp4")
+    assert stages.preview(10, backward="bf16").ends_at_top
 
 
 def test_static_bits_are_checked():

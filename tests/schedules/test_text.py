@@ -4,10 +4,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from bitcycle.formats.catalogue import FORMATS
 from bitcycle.schedules import (
+    AdaptiveLadder,
     Anneal,
     Cycle,
     Delay,
+    Ladder,
+    Plateau,
     Ramp,
     Sequence,
     Stages,
@@ -19,12 +23,46 @@ from bitcycle.schedules.text import auto_high, fill_auto
 
 from .strategies import schedules
 
+LADDER = ("mxfp4", "mxfp8", "bf16")
 FORMS = [
     ("8", Static(8), "8"),
     ("static:8", Static(8), "8"),
     ("fp32", Static(None), "fp32"),
     ("FP32", Static(None), "fp32"),
     ("static:fp32", Static(None), "fp32"),
+    ("nvfp4", Static("nvfp4"), "nvfp4"),
+    ("BF16", Static("bf16"), "bf16"),
+    ("static:MXFP8", Static("mxfp8"), "mxfp8"),
+    ("mxfp8_e5m2", Static("mxfp8_e5m2"), "mxfp8_e5m2"),
+    ("e4m3", Static("fp8"), "fp8"),
+    ("int8", Static(8), "8"),
+    ("CR:int3-INT8:4", Cycle(3, 8, 4), "CR:3-8:4"),
+    ("CR:mxfp4,mxfp8,bf16:8", Ladder(LADDER, Cycle(2, 4, 8)), "CR:mxfp4,mxfp8,bf16:8"),
+    (" cr : MXFP4 , mxfp8_e4m3,bf16", Ladder(LADDER, Cycle(2, 4)), "CR:mxfp4,mxfp8,bf16:32"),
+    ("CR:int4,mxfp8,fp32:8", Ladder((4, "mxfp8", None), Cycle(2, 4, 8)), "CR:4,mxfp8,fp32:8"),
+    ("anneal:mxfp4,bf16:8", Ladder(("mxfp4", "bf16"), Anneal(2, 3, 8)), "anneal:mxfp4,bf16:8"),
+    ("triangle:4,bf16", Ladder((4, "bf16"), Triangle(2, 3)), "triangle:4,bf16:32"),
+    ("ramp:mxfp4,mxfp8,bf16@9", Ladder(LADDER, Ramp(2, 4, 9)), "ramp:mxfp4,mxfp8,bf16@9"),
+    (
+        "plateau:mxfp4,mxfp8,bf16:window=40",
+        AdaptiveLadder(LADDER, Plateau(2, 4, window=40)),
+        "plateau:mxfp4,mxfp8,bf16:window=40:patience=4:threshold=0.01",
+    ),
+    (
+        "stages:nvfp4@0.82,bf16",
+        Stages([("nvfp4", 0.82), ("bf16", 1.0)]),
+        "stages:nvfp4@0.82,bf16",
+    ),
+    (
+        "seq(CR:mxfp4,mxfp8,bf16:8@0.8, delay@0.25(nvfp4))",
+        Sequence([(Ladder(LADDER, Cycle(2, 4, 8)), 0.8), (Delay("nvfp4", 0.25), 1.0)]),
+        "seq(CR:mxfp4,mxfp8,bf16:8@0.8, delay@0.25(nvfp4))",
+    ),
+    (
+        "seq((ramp:mxfp4,mxfp8,bf16)@0.8, bf16)",
+        Sequence([(Ladder(LADDER, Ramp(2, 4)), 0.8), ("bf16", 1.0)]),
+        "seq((ramp:mxfp4,mxfp8,bf16@0.5)@0.8, bf16)",
+    ),
     ("CR:3-8:32", Cycle(3, 8), "CR:3-8:32"),
     ("CR:3-8", Cycle(3, 8), "CR:3-8:32"),
     (" cr : 3 - 8 : 8 ", Cycle(3, 8, 8), "CR:3-8:8"),
@@ -76,6 +114,7 @@ def test_a_schedule_an_int_and_none_are_accepted():
     assert parse_schedule(schedule) is schedule
     assert parse_schedule(6) == Static(6)
     assert parse_schedule(None) == Static(None)
+    assert parse_schedule(FORMATS["nvfp4"]) == Static("nvfp4")
 
 
 def test_anything_else_is_a_value_error_with_an_example():
@@ -94,6 +133,19 @@ def test_an_error_points_at_the_character_and_shows_a_form_of_that_schedule():
         ("CR 3-8", 3, "expected ':'"),
         ("CR:0-8", 3, "bits must be"),
         ("CR:3-fp32", 5, "expected a number of bits"),
+        ("CR:nvfp4-bf16:8", 3, "list formats with commas, as in CR:nvfp4,bf16"),
+        ("ramp:3-bf16", 7, "list formats with commas, as in ramp:3,bf16"),
+        ("CR:nvfp4:8", 8, "expected ','"),
+        ("CR:mxfp4,:8", 9, "expected bits, a whole number or a format"),
+        ("CR:fp64,bf16", 3, "unknown format 'fp64'"),
+        ("CR:mxfp4,int20", 9, "int2 to int16"),
+        ("CR:bf16,mxfp4:8", 0, "must not fall, got bf16,mxfp4; sort them: mxfp4,bf16"),
+        ("CR:bf16,bf16:8", 0, "all rungs of the ladder are bf16"),
+        ("CR:" + "4," * 30 + "8", 0, "2 to 30 rungs"),
+        ("CR:auto,bf16", 3, "range test, which tries whole numbers of bits"),
+        ("CR:auto-bf16", 3, "range test, which tries whole numbers of bits"),
+        ("nvpf4", 0, "did you mean 'nvfp4'?"),
+        ("seq(ramp:mxfp4,bf16@0.8, fp32)", 4, "inside seq, write it in parentheses"),
         ("CR:8-3", 0, "low (8) must be <= high (3)"),
         ("CR:3-8:0", 0, "cycles must be"),
         ("cosine:3-8", 0, "unknown schedule 'cosine'"),
@@ -121,7 +173,7 @@ def test_an_error_points_at_the_character_and_shows_a_form_of_that_schedule():
         assert caret.index("^") == 4 + at - offset
         assert shown[4:] == text[offset : offset + 72]
         assert forms.startswith("a valid form: ")
-        parse_schedule(forms.removeprefix("a valid form: ").partition(" (all")[0])
+        parse_schedule(forms.removeprefix("a valid form: ").partition(" (")[0])
         assert "bitcycle ls schedules" in first + forms
         assert len(forms) < 100
         assert "None" not in first
@@ -139,11 +191,12 @@ def test_the_form_in_an_error_is_of_the_innermost_schedule():
         with pytest.raises(ValueError, match="cannot read a schedule") as caught:
             parse_schedule(text)
         assert f"a valid form: {form} (" in str(caught.value)
+        assert str(caught.value).endswith("formats: CR:mxfp4,bf16:8)")
 
 
 PIECES = [
-    "CR", "RT-V", "seq(", "delay@", "stages:", "ramp:", "fp32", "pfq:", "plateau:", "noise:",
-    ":window=", ":eps=", ":every=", ":on=", "validation",
+    "CR", "RT-V", "seq(", "delay@", "stages:", "ramp:", "fp32", "nvfp4", "BF16", "int8",
+    "pfq:", "plateau:", "noise:", ":window=", ":eps=", ":every=", ":on=", "validation",
 ]  # fmt: skip
 GRAMMAR = st.lists(st.sampled_from([*"0123456789:-@(),. eE+x\n", *PIECES]), max_size=30).map(
     "".join

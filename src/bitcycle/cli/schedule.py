@@ -9,12 +9,13 @@ import sys
 from typing import Any, Literal
 
 from bitcycle.report.files import check_path, save
-from bitcycle.report.terminal import MIN_WIDTH, chart, ink_for
-from bitcycle.schedules import Bits, Static, parse_schedule
+from bitcycle.report.terminal import MIN_WIDTH, Ink, chart, ink_for
+from bitcycle.schedules import Bits, Schedule, Static, parse_schedule
 
 _EXAMPLES = """examples:
   bitcycle schedule CR:3-8:32
   bitcycle schedule LR:3-8:8 "seq(CR:3-8:8@0.8, fp32)" --backward 8 --png bits.png
+  bitcycle schedule CR:mxfp4,mxfp8,bf16:8 stages:nvfp4@0.82,bf16 --backward bf16
 """
 
 
@@ -29,14 +30,14 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "schedules", nargs="+", metavar="SCHEDULE", help="text such as CR:3-8:32, 8 or fp32"
+        "schedules", nargs="+", metavar="SCHEDULE", help="text such as CR:3-8:32, 8, nvfp4 or fp32"
     )
     parser.add_argument("--steps", type=int, default=64_000, help="total steps (default 64000)")
     parser.add_argument(
         "--backward",
         default="default",
-        help="bits of errors (gradients of layer outputs), for the cost: 8, fp32 (default: 8 up to "
-        "8 bits forward, fp32 with fp32)",
+        help="bits of errors (gradients of layer outputs), for the cost: 8, bf16, fp32 (default: 8 "
+        "up to 8 bits forward, fp32 with fp32, none with formats)",
     )
     parser.add_argument("--png", metavar="FILE", help="also draw to this .png file (matplotlib)")
     parser.add_argument("--width", type=int, help="columns to use (default: the terminal's)")
@@ -64,8 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     ink = ink_for(sys.stdout.encoding)
     blocks = [
-        f"{chart(preview.schedule.values(arguments.steps), width=width, ink=ink)}\n"
-        f"{preview.text(width)}"
+        f"{_draw(preview.schedule, arguments.steps, width=width, ink=ink)}\n{preview.text(width)}"
         for preview in previews
     ]
     print("\n\n".join(blocks))
@@ -74,10 +74,15 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _draw(schedule: Schedule, total_steps: int, *, width: int, ink: Ink) -> str:
+    values, definition = schedule.values(total_steps), schedule.named_bits()
+    return chart(values, width=width, ink=ink, definition=definition)
+
+
 def _backward_bits(text: str) -> Bits | Literal["default"]:
     if text == "default":
         return "default"
     parsed = parse_schedule(text)
     if not isinstance(parsed, Static):
-        raise ValueError(f"--backward must be a number of bits or fp32, got {text!r}")
+        raise ValueError(f"--backward must be a number of bits, a format or fp32, got {text!r}")
     return parsed.bits

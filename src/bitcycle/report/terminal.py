@@ -1,13 +1,17 @@
 """Schedules in the terminal: a block chart of bits over steps that fits the width.
 
 Every column stands for a stretch of steps: solid up to the least bits in it, shaded up to the most.
+Numbers of bits have a row each, from the least to the most. With formats, every precision that
+occurs has a row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bitcycle.schedules.base import Bits, bits_text, order
+from bitcycle.formats.catalogue import Format
+from bitcycle.schedules.base import Bits, bits_text, order, sort_bits
 
 MAX_ROWS = 12  # more bit-widths than this share rows
 MIN_WIDTH = 20
@@ -41,8 +45,12 @@ def ink_for(encoding: str | None) -> Ink:
     return BLOCKS
 
 
-def chart(values: list[Bits], *, width: int = 80, ink: Ink = BLOCKS) -> str:
+def chart(
+    values: list[Bits], *, width: int = 80, ink: Ink = BLOCKS, definition: Iterable[Bits] = ()
+) -> str:
     """The values as rows of text, at most `width` characters wide.
+
+    definition: bits in the order of the schedule's text, for formats with equally many bits.
 
     >>> print(chart([3, 3, 4, 5, 3, 3, 4, 5], width=22, ink=ASCII))
        5 |      ##      ##
@@ -53,9 +61,15 @@ def chart(values: list[Bits], *, width: int = 80, ink: Ink = BLOCKS) -> str:
     """
     if width < MIN_WIDTH:
         raise ValueError(f"width must be at least {MIN_WIDTH} characters, got {width}")
-    rows = _rows(values)
+    levels = sort_bits(values, definition)
+    if any(isinstance(bits, Format) for bits in levels):
+        places = {bits: place for place, bits in enumerate(levels)}
+        rows = [(bits_text(levels[place]), place) for place in _strided(0, len(levels) - 1)]
+    else:
+        places = {bits: order(bits) for bits in levels}
+        rows = _rows(levels)
     label = max(4, *(len(name) for name, _ in rows))
-    columns = _columns(values, width - label - 2)
+    columns = _columns([places[bits] for bits in values], width - label - 2)
     lines = []
     for name, bottom in rows:
         cells = (
@@ -69,22 +83,24 @@ def chart(values: list[Bits], *, width: int = 80, ink: Ink = BLOCKS) -> str:
     return "\n".join(lines)
 
 
-def _rows(values: list[Bits]) -> list[tuple[str, int]]:
+def _rows(levels: list[Bits]) -> list[tuple[str, int]]:
     """(label, fewest bits that fill the row), from the top; float32 has a row of its own."""
-    whole = [bits for bits in values if bits is not None]
-    rows = [("fp32", order(None))] if len(whole) < len(values) else []
+    whole = [bits for bits in levels if isinstance(bits, int)]
+    rows = [("fp32", order(None))] if len(whole) < len(levels) else []
     if whole:
-        low, high = min(whole), max(whole)
-        stride = -(-(high - low + 1) // MAX_ROWS)
-        rows += [(bits_text(bits), bits) for bits in range(high, low - 1, -stride)]
-        if rows[-1][1] != low:
-            rows.append((bits_text(low), low))
+        rows += [(str(bits), bits) for bits in _strided(min(whole), max(whole))]
     return rows
 
 
-def _columns(values: list[Bits], room: int) -> list[tuple[int, int]]:
+def _strided(low: int, high: int) -> list[int]:
+    """From high down to low, both included, with steps in which all have a row."""
+    stride = -(-(high - low + 1) // MAX_ROWS)
+    picked = list(range(high, low - 1, -stride))
+    return picked if picked[-1] == low else [*picked, low]
+
+
+def _columns(heights: list[int], room: int) -> list[tuple[int, int]]:
     """(least, most) of the stretch behind every column; few steps get several columns each."""
-    heights = [order(bits) for bits in values]
     total = len(heights)
     if total < room:
         return [(height, height) for height in heights for _ in range(room // total)]

@@ -4,6 +4,7 @@ base.py            Schedule, the registry, times and checks
 cycle.py           Cycle and its ten names, Anneal, Triangle
 simple.py          Static, Ramp, Stages
 compose.py         Delay, Sequence
+ladder.py          Ladder, AdaptiveLadder: schedules over a list of formats
 adaptive.py        Adaptive: bits that follow a metric of the training
 adaptive_rules.py  Plateau, PFQ, NoiseSwitch
 text.py            parse_schedule: schedules from text
@@ -23,6 +24,7 @@ from bitcycle.schedules.base import (
 )
 from bitcycle.schedules.compose import Delay, Sequence
 from bitcycle.schedules.cycle import PROFILES, Anneal, Cycle, Profile, Triangle, schedule
+from bitcycle.schedules.ladder import AdaptiveLadder, Ladder
 from bitcycle.schedules.preview import Preview
 from bitcycle.schedules.simple import Ramp, Stages, Static
 from bitcycle.schedules.text import ScheduleLike, parse_schedule
@@ -32,10 +34,12 @@ __all__ = [
     "PROFILES",
     "SCHEDULES",
     "Adaptive",
+    "AdaptiveLadder",
     "Anneal",
     "Bits",
     "Cycle",
     "Delay",
+    "Ladder",
     "NoiseSwitch",
     "Plateau",
     "Preview",

@@ -19,8 +19,17 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
+from bitcycle.formats.catalogue import Format
 from bitcycle.precision import check_bits
-from bitcycle.schedules.base import Bits, Schedule, Time, bits_text, check_time, order, to_step
+from bitcycle.schedules.base import (
+    Bits,
+    Schedule,
+    Time,
+    check_rising,
+    check_time,
+    levels_text,
+    to_step,
+)
 
 State = dict[str, Any]  # JSON types only; "turns": the first step of every level but the lowest
 Metric = float | Mapping[str, float]
@@ -94,6 +103,9 @@ class Adaptive(Schedule):
 
     def bit_widths(self, total_steps: int) -> set[Bits]:
         return set(self.levels)
+
+    def named_bits(self) -> tuple[Bits, ...]:
+        return self.levels
 
 
 # -- states ---------------------------------------------------------------------------------------
@@ -276,15 +288,14 @@ def check_levels(bits: object, what: str) -> tuple[Bits, ...]:
     """Return two or more bits that do not fall, as a tuple; otherwise raise."""
     if not isinstance(bits, list | tuple) or len(bits) < 2:
         raise ValueError(f"{what} needs a list of at least two bits, such as 3, 8; got {bits!r}")
-    levels = tuple(check_bits(one) for one in bits)
-    if list(levels) != sorted(levels, key=order):
-        raise ValueError(f"the bits of {what} must not fall, got {levels_text(levels)}; sort them")
-    return levels
+    return check_rising((check_bits(one) for one in bits), f"the bits of {what}")
 
 
-def levels_text(levels: Iterable[Bits]) -> str:
-    """'3,4,fp32'."""
-    return ",".join(bits_text(bits) for bits in levels)
+def levels_words(levels: Iterable[Bits]) -> str:
+    """'3,4,8 bits', or 'mxfp4, 8, bf16' with formats."""
+    text = levels_text(levels)
+    has_formats = any(isinstance(bits, Format) for bits in levels)
+    return text.replace(",", ", ") if has_formats else f"{text} bits"
 
 
 def check_number(value: object, what: str, *, most: float | None = None) -> float:

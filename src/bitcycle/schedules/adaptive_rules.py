@@ -19,11 +19,20 @@ from bitcycle.schedules.adaptive import (
     check_levels,
     check_number,
     check_window,
-    levels_text,
+    levels_words,
     note_short_run,
     window_steps,
 )
-from bitcycle.schedules.base import SCHEDULES, Bits, Time, check_count, check_range, pluralize
+from bitcycle.schedules.base import (
+    SCHEDULES,
+    Bits,
+    Ranged,
+    Time,
+    check_count,
+    check_range,
+    levels_text,
+    pluralize,
+)
 
 if TYPE_CHECKING:
     from bitcycle.schedules.text import Reader
@@ -39,7 +48,7 @@ MOMENTUM = 0.9  # of NoiseSwitch's means: 0.9 * old + 0.1 * new, from the first 
 
 @SCHEDULES.register("plateau")
 @dataclass(frozen=True, eq=False)
-class Plateau(Adaptive):
+class Plateau(Ranged, Adaptive):
     """One more bit, from low to high, when a metric has stopped improving.
 
     M is the mean loss of `window` steps, or a validation metric for which lower is better. With the
@@ -51,7 +60,7 @@ class Plateau(Adaptive):
     the count restarts; the best is kept. The settings are those of torch's `ReduceLROnPlateau`.
 
     on: "loss", of every step, or "validation", at every evaluation (window has no effect then).
-    window: steps, or a fraction of the run.
+    window: steps, or a fraction of the run. `AdaptiveLadder` rises over formats instead.
 
     >>> rule = Plateau(3, 5, window=1, patience=1)
     >>> state = rule.start()
@@ -123,18 +132,21 @@ class Plateau(Adaptive):
         )
 
     def text(self) -> str:
-        pieces = [f"plateau:{self.low}-{self.high}", f"window={self.window!r}",
+        pieces = [f"plateau:{self._range_text}", f"window={self.window!r}",
                   f"patience={self.patience}", f"threshold={self.threshold!r}"]  # fmt: skip
         return ":".join([*pieces, *([] if self.on == "loss" else [f"on={self.on}"])])
 
     def describe(self) -> str:
         what = "mean loss" if self.on == "loss" else "validation metric"
         times = "" if self.patience == 0 else f" {self.patience + 1} times in a row"
-        return f"{self.low} to {self.high} bits, one more when the {what} did not improve{times}"
+        when = f"when the {what} did not improve{times}"
+        if self._rungs:
+            return f"rung by rung {self._range_words}, the next one {when}"
+        return f"{self.low} to {self.high} bits, one more {when}"
 
     @classmethod
     def read(cls, head: str, reader: Reader) -> Self:
-        reader.expect(":", "a range of bits")
+        reader.expect(":", "a range of bits or a ladder")
         low, high = reader.bit_range()
         return cls(low, high, **reader.settings(("window", "patience", "threshold", "on")))
 
@@ -236,7 +248,7 @@ class PFQ(_ListedLevels):
         )
 
     def describe(self) -> str:
-        return f"{levels_text(self.bits)} bits, the next ones whenever the loss has settled"
+        return f"{levels_words(self.bits)}, the next ones whenever the loss has settled"
 
     @classmethod
     def read(cls, head: str, reader: Reader) -> Self:
@@ -309,7 +321,7 @@ class NoiseSwitch(_ListedLevels):
 
     def describe(self) -> str:
         return (
-            f"{levels_text(self.bits)} bits, the next ones when the gradient's norm is below "
+            f"{levels_words(self.bits)}, the next ones when the gradient's norm is below "
             f"{self.factor:.4g} x that of its rounding noise, measured every "
             f"{pluralize(self.every, 'step')}"
         )

@@ -1,9 +1,12 @@
 """`Schedule`, the base class: a frozen, checked, pure function from a step to bits.
 
+Bits are a number, a `Format` such as nvfp4, or None for float32.
+
 A new schedule type is a `@dataclass(frozen=True, eq=False)` below `Schedule` in any file of this
 package, registered in `SCHEDULES`. It defines `bits_at` (its rule), `text` and `read` (its text
 form), `describe`, and `forms` (examples of the text form). The parser, JSON and `list_schedules`
-find it in the registry.
+find it in the registry. A schedule between two numbers of bits is below `Ranged`: then it also runs
+over a ladder of formats.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
+from bitcycle.formats.catalogue import Format
 from bitcycle.precision import Bits as Bits
 from bitcycle.precision import bits_text as bits_text
 from bitcycle.precision import check_bits, is_float
@@ -28,17 +32,19 @@ if TYPE_CHECKING:
 
 Time = int | float  # an int is a step, a float from 0.0 to 1.0 a fraction of the run
 MAX_DEPTH = 32  # of schedules inside schedules
+MAX_RUNGS = 30  # of a ladder
+LADDER_FORM = "CR:mxfp4,mxfp8,bf16:8"  # the example that errors show
 BACKWARD_BITS = 8  # of errors and weight gradients, by default, and the most forward bits for that
 
 SCHEDULES: Registry[type[Schedule]] = Registry("schedule", "bitcycle.schedules")
 
 
 class Schedule(ABC):
-    """A pure function `(step, total_steps) -> bits`; None is float32.
+    """A pure function `(step, total_steps) -> bits`; bits can be a `Format`, and None is float32.
 
-    `low` and `high` are the least and the most bits in its definition. Float32 (None) is above
-    every number: `high` is None if any part is float32, `low` only if all parts are. A short run
-    may not reach them; see `preview` and `notes`.
+    `low` and `high` are the least and the most bits in its definition. A format counts as the bits
+    of its elements. Float32 (None) is above every number: `high` is None if any part is float32,
+    `low` only if all parts are. A short run may not reach them; see `preview` and `notes`.
     """
 
     forms: ClassVar[tuple[str, ...]]  # examples of the text form, which parse errors show
@@ -94,6 +100,11 @@ class Schedule(ABC):
     def parts(self) -> tuple[Schedule, ...]:
         """Return the schedules directly inside this one."""
         return ()
+
+    def named_bits(self) -> tuple[Bits, ...]:
+        """Return the bits that its definition names, in order: for a range, both ends."""
+        inner = tuple(bits for part in self.parts() for bits in part.named_bits())
+        return inner or (self.low, self.high)
 
     def __call__(self, step: int, total_steps: int) -> Bits:
         total = check_total(total_steps)
@@ -155,6 +166,45 @@ class Schedule(ABC):
 
     def __hash__(self) -> int:
         return hash(repr(self))
+
+
+class Ranged(Schedule):
+    """The base class of schedules between two numbers of bits, `low` and `high`.
+
+    In a `Ladder` the numbers are those of rungs, and texts have the rungs instead.
+    """
+
+    if TYPE_CHECKING:  # fields of every subclass
+
+        @property
+        def low(self) -> int: ...
+
+        @property
+        def high(self) -> int: ...
+
+    # of the copy in a ladder; no field, because it changes texts but neither values nor JSON
+    _rungs: tuple[Bits, ...] | None = None
+
+    @property
+    def _range_text(self) -> str:
+        """'3-8', or 'mxfp4,mxfp8,bf16' in a ladder."""
+        return f"{self.low}-{self.high}" if self._rungs is None else levels_text(self._rungs)
+
+    @property
+    def _range_words(self) -> str:
+        """'between 3 and 8 bits', or 'through mxfp4, mxfp8, bf16' in a ladder."""
+        if self._rungs is None:
+            return f"between {self.low} and {self.high} bits"
+        return f"through {', '.join(map(bits_text, self._rungs))}"
+
+    @property
+    def _suffix(self) -> str:
+        """What follows `_name_of`: ' bits', or nothing in a ladder."""
+        return " bits" if self._rungs is None else ""
+
+    def _name_of(self, number: int) -> str:
+        """'8', or the name of the rung in a ladder."""
+        return str(number) if self._rungs is None else bits_text(self._rungs[number - self.low])
 
 
 def check_depth(parts: Iterable[Schedule]) -> None:
@@ -227,6 +277,8 @@ def _schedule_from_dict(data: object) -> Schedule:
 def _to_json(value: object) -> object:
     if isinstance(value, Schedule):
         return value.to_dict()
+    if isinstance(value, Format):
+        return value.name
     return [_to_json(item) for item in value] if isinstance(value, tuple) else value
 
 
@@ -315,7 +367,7 @@ def time_text(time: Time) -> str:
     return f"{100 * time:g}% of the run" if isinstance(time, float) else f"step {time}"
 
 
-# -- numbers of bits and steps --------------------------------------------------------------------
+# -- bits -----------------------------------------------------------------------------------------
 
 
 def check_range(low: object, high: object) -> None:
@@ -323,12 +375,79 @@ def check_range(low: object, high: object) -> None:
     for name, bits in (("low", low), ("high", high)):
         if check_bits(bits, name) is None:
             raise ValueError(
-                f"{name} must be a whole number of bits, got None; bits from 24 on are float32"
+                f"{name} must be a whole number of bits, got {bits!r}; bits from 24 on are float32"
+            )
+        if not isinstance(bits, int):
+            raise ValueError(
+                f"{name} must be a whole number of bits, got {bits!r}; formats are the rungs of a "
+                f"ladder, such as {LADDER_FORM}"
             )
     assert isinstance(low, int)
     assert isinstance(high, int)
     if low > high:
         raise ValueError(f"low ({low}) must be <= high ({high}); swap them")
+
+
+def check_rungs(rungs: object) -> tuple[Bits, ...]:
+    """Return the rungs of a ladder, 2 to 30 bits or formats that do not fall; otherwise raise.
+
+    Falling bits are an error, as in a range: `low` and `high` are the first and the last rung, and
+    profiles, delays and adaptive rules go up from the first.
+
+    >>> check_rungs(["mxfp4", 8, "bf16", "fp32"])
+    (mxfp4, 8, bf16, None)
+    """
+    if not isinstance(rungs, list | tuple) or not 2 <= len(rungs) <= MAX_RUNGS:
+        raise ValueError(
+            f"a ladder needs a list of 2 to {MAX_RUNGS} rungs, such as mxfp4,mxfp8,bf16; got "
+            f"{rungs!r:.200}"
+        )
+    checked = check_rising([check_bits(rung, f"rung {n}") for n, rung in enumerate(rungs, 1)],
+                           "the rungs of a ladder")  # fmt: skip
+    if len(set(checked)) == 1:
+        raise ValueError(
+            f"all rungs of the ladder are {bits_text(checked[0])}; for the same bits at every step "
+            f"use {bits_text(checked[0])} alone"
+        )
+    return checked
+
+
+def check_rising(bits: Iterable[Bits], what: str) -> tuple[Bits, ...]:
+    """Return bits that do not fall, as a tuple; otherwise raise."""
+    levels = tuple(bits)
+    risen = tuple(sorted(levels, key=order))
+    if levels != risen:
+        raise ValueError(
+            f"{what} must not fall, got {levels_text(levels)}; sort them: {levels_text(risen)}"
+        )
+    return levels
+
+
+def levels_text(levels: Iterable[Bits]) -> str:
+    """'3,4,fp32'."""
+    return ",".join(bits_text(bits) for bits in levels)
+
+
+def lowest(bits: Iterable[Bits]) -> Bits:
+    """The least bits; the first of several formats with as many."""
+    return min(bits, key=order)
+
+
+def highest(bits: Iterable[Bits]) -> Bits:
+    """The most bits; the last of several formats with as many.
+
+    >>> highest(check_rungs(["mxfp4", "bf16", "fp16"]))
+    fp16
+    """
+    return max(reversed(tuple(bits)), key=order)
+
+
+def sort_bits(bits: Iterable[Bits], definition: Iterable[Bits] = ()) -> list[Bits]:
+    """Distinct bits from the least to the most; formats of equal bits as in the definition."""
+    places: dict[Bits, int] = {}
+    for each in definition:
+        places.setdefault(each, len(places))
+    return sorted(dict.fromkeys(bits), key=lambda b: (order(b), places.get(b, -1), bits_text(b)))
 
 
 def default_backward(*forward: Schedule) -> Bits:
@@ -348,12 +467,17 @@ with float32; give backward, such as 8 or fp32
     """
     if all(is_float(schedule.low) for schedule in forward):
         return None
-    if all(schedule.high is not None and schedule.high <= BACKWARD_BITS for schedule in forward):
+    found = " and ".join(dict.fromkeys(map(_forward_text, forward)))
+    if any(isinstance(bits, Format) for schedule in forward for bits in schedule.named_bits()):
+        raise ValueError(
+            f"forward has {found}: backward has no default with formats; give backward, such as "
+            "nvfp4, mxfp8 or bf16"
+        )
+    if all(order(schedule.high) <= BACKWARD_BITS for schedule in forward):
         return BACKWARD_BITS
     raise ValueError(
-        f"forward has {' and '.join(dict.fromkeys(map(_range_text, forward)))}: backward is "
-        f"{BACKWARD_BITS} by default up to {BACKWARD_BITS} bits forward, and float32 with float32; "
-        "give backward, such as 8 or fp32"
+        f"forward has {found}: backward is {BACKWARD_BITS} by default up to {BACKWARD_BITS} bits "
+        "forward, and float32 with float32; give backward, such as 8 or fp32"
     )
 
 
@@ -368,13 +492,24 @@ def why_default(backward: Bits) -> str:
     return f"the default up to {BACKWARD_BITS} bits forward"
 
 
-def _range_text(schedule: Schedule) -> str:
+def _forward_text(schedule: Schedule) -> str:
+    named = schedule.named_bits()
+    if any(isinstance(bits, Format) for bits in named):
+        return ", ".join(dict.fromkeys(bits_words(bits) for bits in named))
     low, high = schedule.low, schedule.high
     if low is None:
         return "float32"
     if high is None:
         return f"{low} bits to float32"
     return f"{high} bits" if low == high else f"{low} to {high} bits"
+
+
+def bits_words(bits: Bits) -> str:
+    """'8 bits', 'nvfp4' or 'float32'."""
+    return "float32" if bits is None else f"{bits} bits" if isinstance(bits, int) else bits.name
+
+
+# -- numbers of steps -----------------------------------------------------------------------------
 
 
 def check_total(total_steps: object) -> int:

@@ -16,7 +16,8 @@ from bitcycle.schedules.base import (
     check_depth,
     check_ends,
     check_time,
-    order,
+    highest,
+    lowest,
     time_text,
     to_spans,
     to_step,
@@ -137,11 +138,11 @@ class Sequence(Schedule):
 
     @property
     def low(self) -> Bits:
-        return min((part.low for part in self.parts()), key=order)
+        return lowest(part.low for part in self.parts())
 
     @property
     def high(self) -> Bits:
-        return max((part.high for part in self.parts()), key=order)
+        return highest(part.high for part in self.parts())
 
     def parts(self) -> tuple[Schedule, ...]:
         return tuple(inner for inner, _ in self.schedules)

@@ -2,28 +2,31 @@
 
 A profile g(p) grows from 0 to 1 over a cycle. `Cycle` repeats it, or turns it into a triangle; the
 ten combinations have names (Better Schedules for Low Precision Training, 2024), and `schedule`
-returns them by name. `Anneal` and `Triangle` are the other shapes of CPT's Table 6.
+returns them by name. `Anneal` and `Triangle` are the other shapes of CPT's Table 6. All of them run
+over a ladder of formats too; see `ladder`.
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, overload
 
 from bitcycle.registry import Registry, unknown_name
 from bitcycle.schedules.base import (
     SCHEDULES,
     Bits,
-    Schedule,
+    Ranged,
     ScheduleInfo,
     check_count,
     check_range,
+    check_rungs,
     pluralize,
     rint,
 )
+from bitcycle.schedules.ladder import FIRST, Ladder
 
 if TYPE_CHECKING:
     from bitcycle.schedules.text import Reader
@@ -37,16 +40,10 @@ FORMS: tuple[Form, ...] = ("repeated", "triangular")
 REFLECTIONS: tuple[Reflection, ...] = ("horizontal", "vertical")
 
 
-class Cyclic(Schedule):
+class Cyclic(Ranged):
     """The base class: N cycles between two bit-widths, of the shape `unit`."""
 
-    if TYPE_CHECKING:  # fields of every subclass
-
-        @property
-        def low(self) -> int: ...
-
-        @property
-        def high(self) -> int: ...
+    if TYPE_CHECKING:  # a field of every subclass
 
         @property
         def cycles(self) -> int: ...
@@ -87,14 +84,19 @@ class Cyclic(Schedule):
         return self.cycles
 
     def notes_over(self, total_steps: int) -> list[str]:
-        reached = set(self.values_over(total_steps))
-        missed = [bits for bits in (self.high, self.low) if bits not in reached]
+        numbers = set(self.values_over(total_steps))
+        reached = {self._name_of(number) for number in numbers if isinstance(number, int)}
+        missed = [name for name in self._ends if name not in reached]
         if not missed:
             return []
         return [
-            f"{self} never reaches {' or '.join(map(str, missed))} bits in {total_steps:,} steps: "
+            f"{self} never reaches {' or '.join(missed)}{self._suffix} in {total_steps:,} steps: "
             f"{self.why_too_short(total_steps)}"
         ]
+
+    @property
+    def _ends(self) -> tuple[str, str]:
+        return self._name_of(self.high), self._name_of(self.low)
 
     def why_too_short(self, total_steps: int) -> str:
         """Why a run of this length misses an end, and the way out."""
@@ -107,7 +109,7 @@ class Cyclic(Schedule):
         return type(self).kind()
 
     def text(self) -> str:
-        return f"{self.head}:{self.low}-{self.high}:{self.cycles}"
+        return f"{self.head}:{self._range_text}:{self.cycles}"
 
     @classmethod
     def named(cls) -> dict[str, Self]:
@@ -117,7 +119,7 @@ class Cyclic(Schedule):
 
     @classmethod
     def read(cls, head: str, reader: Reader) -> Self:
-        reader.expect(":", "a range of bits")
+        reader.expect(":", "a range of bits or a ladder")
         low, high = reader.bit_range()
         cycles = reader.whole("the number of cycles") if reader.accept(":") else DEFAULT_CYCLES
         example = next(one for name, one in cls.named().items() if name.lower() == head.lower())
@@ -238,23 +240,26 @@ class Cycle(Cyclic):
 
     def notes_over(self, total_steps: int) -> list[str]:
         notes = super().notes_over(total_steps)
-        last = self.bits_at(total_steps - 1, total_steps)
+        last = self._name_of(self.bits_at(total_steps - 1, total_steps))
+        top, _ = self._ends
         if self.form == "triangular" and self.cycles % 2 == 1 and self.low < self.high:
             notes.append(
-                f"{self} ends at {last} bits: an odd number of triangular cycles ({self.cycles}) "
-                "ends on the way down; use an even number"
+                f"{self} ends at {last}{self._suffix}: an odd number of triangular cycles "
+                f"({self.cycles}) ends on the way down; use an even number"
             )
-        elif last != self.high and not notes:
+        elif last != top and not notes:
             notes.append(
-                f"{self} ends at {last} bits, not at its top of {self.high}: "
+                f"{self} ends at {last}{self._suffix}, not at its top of {top}: "
                 f"{self.why_too_short(total_steps)}"
             )
         return notes
 
     def why_too_short(self, total_steps: int) -> str:
-        shape = f"the {self.profile} profile from {self.low} to {self.high}"
+        top, bottom = self._ends
+        shape = f"the {self.profile} profile from {bottom} to {top}"
         if (needed := self.shortest_cycle()) is None:
-            return f"{shape} does not reach both ends at any length; choose bits closer together"
+            way_out = "use fewer rungs" if self._rungs else "choose bits closer together"
+            return f"{shape} does not reach both ends at any length; {way_out}"
         return (
             f"{shape} needs {needed} steps in a cycle, here {total_steps // self.cycles}; "
             "use fewer cycles or more steps"
@@ -298,7 +303,7 @@ class Cycle(Cyclic):
     def describe(self) -> str:
         cycles = pluralize(self.cycles, f"{self.form} {self.profile} cycle")
         mirror = f", decay mirrored {self.reflect}ly" if "-" in self.head else ""
-        return f"{cycles} between {self.low} and {self.high} bits{mirror}"
+        return f"{cycles} {self._range_words}{mirror}"
 
     @classmethod
     def named(cls) -> dict[str, Self]:
@@ -328,18 +333,46 @@ class Cycle(Cyclic):
         return f"Down and up in turn, {self.profile}: {profile.summary}{decay}"
 
 
-def schedule(name: str, *, low: int, high: int, cycles: int = DEFAULT_CYCLES) -> Cycle:
+@overload
+def schedule(name: str, *, low: int, high: int, cycles: int = ...) -> Cycle: ...
+
+
+@overload
+def schedule(name: str, *, ladder: Iterable[Bits | str], cycles: int = ...) -> Ladder: ...
+
+
+def schedule(
+    name: str,
+    *,
+    low: int | None = None,
+    high: int | None = None,
+    ladder: Iterable[Bits | str] | None = None,
+    cycles: int = DEFAULT_CYCLES,
+) -> Cycle | Ladder:
     """Return one of LR, CR, ER, RR (repeated), LT, CT, ET-H, ET-V, RT-H, RT-V (triangular).
 
-    CR is the CPT paper's schedule. Case does not matter.
+    CR is the CPT paper's schedule. Case does not matter. Give `low` and `high`, or a `ladder` of
+    formats and numbers of bits.
 
     >>> schedule("CR", low=3, high=8, cycles=8) == Cycle(3, 8, cycles=8)
     True
+    >>> str(schedule("CR", ladder=["mxfp4", "mxfp8", "bf16"], cycles=8))
+    'CR:mxfp4,mxfp8,bf16:8'
     """
     named = {key.lower(): example for key, example in Cycle.named().items()}
     if not isinstance(name, str) or name.lower() not in named:
         raise unknown_name("named schedule", name, Cycle.named())
-    return replace(named[name.lower()], low=low, high=high, cycles=cycles)
+    example = named[name.lower()]
+    if ladder is not None and low is None and high is None:
+        rungs = check_rungs(ladder if isinstance(ladder, str) else list(ladder))
+        numbers = {"low": FIRST, "high": FIRST + len(rungs) - 1}
+        return Ladder(rungs, replace(example, cycles=cycles, **numbers))  # type: ignore[arg-type]
+    if ladder is not None or low is None or high is None:
+        raise ValueError(
+            f"give low and high, or a ladder such as ['mxfp4', 'mxfp8', 'bf16']; got low={low!r}, "
+            f"high={high!r}, ladder={ladder!r:.200}"
+        )
+    return replace(example, low=low, high=high, cycles=cycles)
 
 
 # -- other shapes ---------------------------------------------------------------------------------
@@ -366,7 +399,8 @@ class Anneal(Cyclic):
         return (1 + math.cos(math.pi * p)) / 2
 
     def describe(self) -> str:
-        return f"{pluralize(self.cycles, 'cosine decay')} from {self.high} to {self.low} bits"
+        top, bottom = self._ends
+        return f"{pluralize(self.cycles, 'cosine decay')} from {top} to {bottom}{self._suffix}"
 
 
 @SCHEDULES.register("triangle")
@@ -390,6 +424,4 @@ class Triangle(Cyclic):
         return 1 - abs(2 * p - 1)
 
     def describe(self) -> str:
-        return (
-            f"{pluralize(self.cycles, 'linear triangle')} between {self.low} and {self.high} bits"
-        )
+        return f"{pluralize(self.cycles, 'linear triangle')} {self._range_words}"

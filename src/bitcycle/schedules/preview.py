@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
+from bitcycle.formats.catalogue import Format
 from bitcycle.precision import check_bits, cost_bits
 from bitcycle.schedules.base import (
     BACKWARD_BITS,
@@ -16,8 +17,8 @@ from bitcycle.schedules.base import (
     bits_text,
     check_total,
     default_backward,
-    order,
     pluralize,
+    sort_bits,
     why_default,
 )
 
@@ -44,7 +45,7 @@ class Preview:
     steps_at: tuple[tuple[Bits, int], ...]  # (bits, number of steps), fewest bits first
     num_switches: int
     num_cycles: int
-    mean_bits: float  # float32 counts as 32
+    mean_bits: float  # float32 counts as 32, a format as the bits of an element
     relative_cost: float | None  # mean of (q^2 + 2 q b) / (high^2 + 2 high b)
     last: Bits
     notes: tuple[str, ...]
@@ -75,13 +76,16 @@ class Preview:
                 b = "not given"
         else:
             b = BACKWARD_BITS if backward == "default" else check_bits(backward, "backward")
-        steps_at = tuple(sorted(Counter(values).items(), key=lambda item: order(item[0])))
+        if forward != "scheduled":
+            forward = check_bits(forward, "forward")
+        counts = Counter(values)
+        steps_at = tuple((q, counts[q]) for q in sort_bits(counts, schedule.named_bits()))
 
         def cost(bits: Bits) -> int:  # output costs q q, grad_input and grad_weight q b each
             if forward == "scheduled":
                 assert b != "not given"
                 return cost_bits(bits) ** 2 + 2 * cost_bits(bits) * cost_bits(b)
-            q = cost_bits(check_bits(forward, "forward"))
+            q = cost_bits(forward)
             return q**2 + 2 * q * cost_bits(bits)
 
         return cls(
@@ -123,16 +127,16 @@ class Preview:
             "schedule": str(self.schedule),
             "definition": self.schedule.to_dict(),
             "total_steps": self.total_steps,
-            "backward": self.backward if self.forward == "scheduled" else "scheduled",
-            "forward": self.forward,
-            "low": self.schedule.low,
-            "high": self.schedule.high,
+            "backward": _to_json(self.backward) if self.forward == "scheduled" else "scheduled",
+            "forward": _to_json(self.forward),
+            "low": _to_json(self.schedule.low),
+            "high": _to_json(self.schedule.high),
             "steps_at": {bits_text(bits): count for bits, count in self.steps_at},
             "num_switches": self.num_switches,
             "num_cycles": self.num_cycles,
             "mean_bits": self.mean_bits,
             "relative_cost": self.relative_cost,
-            "last": self.last,
+            "last": _to_json(self.last),
             "reaches_top": self.reaches_top,
             "ends_at_top": self.ends_at_top,
             "notes": list(self.notes),
@@ -186,3 +190,7 @@ class Preview:
             return f"at {last}: does not end at its top of {top}"
         most = bits_text(self.steps_at[-1][0])
         return f"at {last}: never reaches its top of {top} (at most {most})"
+
+
+def _to_json(bits: Bits | str) -> int | str | None:
+    return bits.name if isinstance(bits, Format) else bits

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from bitcycle.schedules.base import Bits, Schedule, to_spans, to_step
 from bitcycle.schedules.compose import Delay
 from bitcycle.schedules.cycle import Anneal, Cycle, Cyclic, Triangle
+from bitcycle.schedules.ladder import Ladder
 from bitcycle.schedules.simple import Ramp, Stages, Static
 
 
@@ -72,6 +73,9 @@ def _pieces(schedule: Schedule, total_steps: int) -> Iterator[Segment]:
         if first < total_steps:
             for start, stop, bits in _pieces(schedule.schedule, total_steps - first):
                 yield Segment(start + first, stop + first, bits)
+    elif isinstance(schedule, Ladder):
+        for start, stop, number in _pieces(schedule.path, total_steps):
+            yield Segment(start, stop, schedule.rung_of(number))
     elif isinstance(schedule, Cycle | Anneal | Triangle):
         yield from _cycles(schedule, total_steps)
     elif isinstance(schedule, Static | Ramp):

@@ -6,18 +6,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from bitcycle.formats.catalogue import parse_format
 from bitcycle.precision import check_bits
 from bitcycle.schedules.base import (
     SCHEDULES,
     Bits,
+    Ranged,
     Schedule,
     ScheduleInfo,
     Time,
     bits_text,
+    bits_words,
     check_ends,
     check_range,
     check_time,
-    order,
+    highest,
+    lowest,
     time_text,
     to_spans,
     to_step,
@@ -30,18 +34,18 @@ if TYPE_CHECKING:
 @SCHEDULES.register("static")
 @dataclass(frozen=True, eq=False)
 class Static(Schedule):
-    """The same bits at every step; None is float32.
+    """The same bits at every step; a format such as "nvfp4", or None for float32.
 
-    >>> Static(8)(0, 10), str(Static(8)), str(Static(None))
-    (8, '8', 'fp32')
+    >>> Static(8)(0, 10), str(Static(8)), str(Static("nvfp4")), str(Static(None))
+    (8, '8', 'nvfp4', 'fp32')
     """
 
     bits: Bits
 
     forms: ClassVar[tuple[str, ...]] = ("8", "static:8", "fp32")
 
-    def __post_init__(self) -> None:
-        check_bits(self.bits)
+    def __init__(self, bits: Bits | str) -> None:
+        object.__setattr__(self, "bits", check_bits(bits))
 
     @property
     def low(self) -> Bits:
@@ -58,27 +62,27 @@ class Static(Schedule):
         return bits_text(self.bits)
 
     def describe(self) -> str:
-        return "float32 throughout" if self.bits is None else f"{self.bits} bits throughout"
+        return f"{bits_words(self.bits)} throughout"
 
     @classmethod
     def infos(cls) -> list[ScheduleInfo]:
         return [
-            ScheduleInfo("static", None, "8", "The same bits at every step"),
+            ScheduleInfo("static", None, "8", "The same bits, or a format such as nvfp4"),
             ScheduleInfo("fp32", None, "fp32", "Float32 at every step"),
         ]
 
     @classmethod
     def read(cls, head: str, reader: Reader) -> Self:
-        if head.lower() == "fp32":
-            return cls(None)
-        if head:  # "static"; a bare number has no head
+        if head and head.lower() != "static":
+            return cls(parse_format(head))
+        if head:  # a bare number has no head
             reader.expect(":", "the bits")
         return cls(reader.bits())
 
 
 @SCHEDULES.register("ramp")
 @dataclass(frozen=True, eq=False)
-class Ramp(Schedule):
+class Ramp(Ranged):
     """Bits that rise by one in equal stages from low to high, then stay high.
 
     until: the end of the rise, a step count (int) or a fraction of the run (float). CPT calls this
@@ -112,20 +116,23 @@ class Ramp(Schedule):
         end, num_stages = to_step(self.until, total_steps, "until ="), self.high - self.low + 1
         if end >= num_stages:
             return []
+        skipped = "rungs" if self._rungs else "bit-widths"
         return [
-            f"{self} skips bit-widths: its {num_stages} stages have {end} steps in a run of "
+            f"{self} skips {skipped}: its {num_stages} stages have {end} steps in a run of "
             f"{total_steps:,}; ramp for longer or use more steps"
         ]
 
     def text(self) -> str:
-        return f"ramp:{self.low}-{self.high}@{self.until!r}"
+        return f"ramp:{self._range_text}@{self.until!r}"
 
     def describe(self) -> str:
+        if self._rungs:
+            return f"rung by rung {self._range_words} until {time_text(self.until)}"
         return f"bit by bit from {self.low} to {self.high} until {time_text(self.until)}"
 
     @classmethod
     def read(cls, head: str, reader: Reader) -> Self:
-        reader.expect(":", "a range of bits")
+        reader.expect(":", "a range of bits or a ladder")
         low, high = reader.bit_range()
         if reader.accept("@"):
             return cls(low, high, until=reader.time("where the ramp ends"))
@@ -142,8 +149,8 @@ class Stages(Schedule):
 
     >>> Stages([(16, 0.25), (8, 6), (4, 1.0)]).values(8)
     [16, 16, 8, 8, 8, 8, 4, 4]
-    >>> str(Stages([(3, 0.5), (None, 1.0)]))
-    'stages:3@0.5,fp32'
+    >>> str(Stages([(3, 0.5), (None, 1.0)])), str(Stages([("nvfp4", 0.82), ("bf16", 1.0)]))
+    ('stages:3@0.5,fp32', 'stages:nvfp4@0.82,bf16')
     """
 
     stages: tuple[tuple[Bits, Time], ...]
@@ -151,10 +158,13 @@ class Stages(Schedule):
     forms: ClassVar[tuple[str, ...]] = ("stages:3@0.5,8",)
     is_open: ClassVar[bool] = True
 
-    def __init__(self, stages: Iterable[tuple[Bits, Time]]) -> None:
-        object.__setattr__(self, "stages", check_pairs(stages, "stages", "(bits, end point)"))
-        for number, (bits, _) in enumerate(self.stages, 1):
-            check_bits(bits, f"bits of stage {number}")
+    def __init__(self, stages: Iterable[tuple[Bits | str, Time]]) -> None:
+        pairs = check_pairs(stages, "stages", "(bits, end point)")
+        checked = (
+            (check_bits(bits, f"bits of stage {number}"), end)
+            for number, (bits, end) in enumerate(pairs, 1)
+        )
+        object.__setattr__(self, "stages", tuple(checked))
         check_ends(self._ends, "stages")
 
     @property
@@ -163,11 +173,14 @@ class Stages(Schedule):
 
     @property
     def low(self) -> Bits:
-        return min((bits for bits, _ in self.stages), key=order)
+        return lowest(self.named_bits())
 
     @property
     def high(self) -> Bits:
-        return max((bits for bits, _ in self.stages), key=order)
+        return highest(self.named_bits())
+
+    def named_bits(self) -> tuple[Bits, ...]:
+        return tuple(bits for bits, _ in self.stages)
 
     def check_span(self, total_steps: int) -> None:
         to_spans(self._ends, total_steps, "stages")

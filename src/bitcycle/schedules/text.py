@@ -10,25 +10,37 @@ import re
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
+from bitcycle.formats.catalogue import ALIASES, FORMATS, NAME_PATTERN, Format, parse_format
 from bitcycle.precision import MAX_BITS
 from bitcycle.registry import unknown_name
-from bitcycle.schedules.base import MAX_DEPTH, SCHEDULES, Bits, Schedule
+from bitcycle.schedules.base import (
+    LADDER_FORM,
+    MAX_DEPTH,
+    SCHEDULES,
+    Bits,
+    Schedule,
+    bits_text,
+    check_rungs,
+)
+from bitcycle.schedules.ladder import FIRST, make_ladder
 from bitcycle.schedules.simple import Static
 
-_WORD = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:-[A-Za-z]+)*")
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:-[A-Za-z]+)*")
+_FORMAT = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _NAME = re.compile(r"[a-z]+")
 _WHOLE = re.compile(r"[0-9]+")
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
 _AUTO = re.compile(r"(?<![A-Za-z0-9])auto(?=\s*-\s*([0-9]+))", re.IGNORECASE)
 _SHOWN = 72  # characters of the text that an error shows
-_BITS_RULE = f"bits must be fp32 or a whole number from 1 to {MAX_BITS}"
+_BITS_RULE = f"bits must be a format, fp32 or a whole number from 1 to {MAX_BITS}"
 _ALL_FORMS = "all forms: bitcycle ls schedules"
+_FORMAT_FORM = "CR:mxfp4,bf16:8"
 
-ScheduleLike = Schedule | str | int | None
+ScheduleLike = Schedule | str | int | Format | None
 
 
 def parse_schedule(text: ScheduleLike) -> Schedule:
-    """Return a schedule from its text, an int (static bits) or None (float32).
+    """Return a schedule from its text, an int or a format (static bits) or None (float32).
 
     A schedule is returned unchanged.
 
@@ -38,6 +50,8 @@ def parse_schedule(text: ScheduleLike) -> Schedule:
     ValueError: cycles (8) must be <= total_steps (6) in CR:3-8:8; use fewer cycles or more steps
     >>> str(parse_schedule(" cr : 3-8 ")), parse_schedule(8), str(parse_schedule(None))
     ('CR:3-8:32', Static(bits=8), 'fp32')
+    >>> parse_schedule("CR:mxfp4,mxfp8,bf16:1").values(6)
+    [mxfp4, mxfp4, mxfp4, mxfp8, bf16, bf16]
     """
     if isinstance(text, Schedule):
         return text
@@ -84,6 +98,7 @@ class Reader:
         self._at = 0
         self._depth = 0
         self._form = "CR:3-8:32"  # an example of the schedule that is read
+        self._rungs: tuple[Bits, ...] | None = None  # of the ladder that is read
 
     def whole_text(self) -> Schedule:
         """Read a schedule that is the whole text."""
@@ -105,8 +120,8 @@ class Reader:
             else:
                 head = self._take(_WORD)
                 kind, before = self._type_of(head, at), self._form
-                self._form = _example(kind, head)
-                result = kind.read(head, self)
+                self._form, self._rungs = _example(kind, head), None
+                result = self._on_ladder(kind.read(head, self))
                 self._form = before
         except ScheduleTextError:
             raise
@@ -115,16 +130,23 @@ class Reader:
         self._depth -= 1
         return result
 
+    def _on_ladder(self, path: Schedule) -> Schedule:
+        """The ladder of a schedule whose range was a list of rungs; otherwise the schedule."""
+        rungs, self._rungs = self._rungs, None
+        return path if rungs is None else make_ladder(rungs, path)
+
     def _type_of(self, head: str, at: int) -> type[Schedule]:
         if not head:
             if not re.match("[0-9]", self.text[at:]):
                 self.fail(at, "expected a schedule")
             return Static
+        if re.fullmatch(NAME_PATTERN, head, re.IGNORECASE):
+            return Static
         heads = {info.name: entry for _, entry in SCHEDULES.items() for info in entry.infos()}
         for name, schedule_type in heads.items():
             if name.lower() == head.lower():
                 return schedule_type
-        return self.fail(at, str(unknown_name("schedule", head, heads)))
+        return self.fail(at, str(unknown_name("schedule", head, [*heads, *FORMATS, *ALIASES])))
 
     def position(self) -> int:
         """The index of the next piece."""
@@ -156,33 +178,53 @@ class Reader:
         return int(digits)
 
     def bits(self) -> Bits:
-        """Read a number of bits, or fp32."""
+        """Read a number of bits or the name of a format, fp32 included."""
         at = self.position()
-        if self.text[at : at + 4].lower() == "fp32":
-            self._at += 4
-            return None
-        if self.text[at : at + 4].lower() == "auto":
+        name = self._take(_FORMAT)
+        if name.lower() == "auto":
             self.fail(at, "auto is the lower end of a run's forward schedule, as in CR:auto-8:32, "
-                          "found by its precision range test; elsewhere use a number")  # fmt: skip
+                          "found by its precision range test, which tries whole numbers of bits; "
+                          "elsewhere use a number or a format")  # fmt: skip
+        if name:
+            try:
+                return parse_format(name)
+            except ValueError as error:
+                self.fail(at, str(error))
+        if not re.match("[0-9]", self.text[at:]):
+            self.fail(at, "expected bits, a whole number or a format")
         number = self.whole("bits")
         if not 1 <= number <= MAX_BITS:
             self.fail(at, f"{_BITS_RULE}, got {number}")
         return number
 
     def bit_range(self) -> tuple[int, int]:
-        """Read two numbers of bits, low-high."""
-        ends = []
-        for symbol in ("-", ""):
-            at = self.position()
-            bits = self.bits()
-            if bits is None:
-                self.fail(at, "expected a number of bits; bits from 24 on are float32")
-            ends.append(bits)
-            self.expect(symbol, "a range such as 3-8")
-        return ends[0], ends[1]
+        """Read two numbers of bits, low-high, or the rungs of a ladder with commas between.
+
+        For a ladder these are the numbers of its first and last rung, and `schedule` makes the
+        ladder of the schedule that has them.
+        """
+        at = self.position()
+        low = self.bits()
+        if self.accept(","):
+            self._rungs = check_rungs((low, *self.bits_list()))
+            return FIRST, FIRST + len(self._rungs) - 1
+        if not self.is_next("-") and not isinstance(low, int):
+            self.fail(self.position(), "expected ',' (a ladder of formats has two rungs or more)")
+        self.expect("-", f"a range such as 3-8; a ladder has commas, as in {LADDER_FORM}")
+        high_at = self.position()
+        high = self.bits()
+        for where, bits in ((at, low), (high_at, high)):
+            if not isinstance(bits, int):
+                rungs = f"{bits_text(low)},{bits_text(high)}"
+                self.fail(where, f"expected a number of bits, got {bits_text(bits)}: a minus sign "
+                                 "is a range of whole numbers; list formats with commas, as in "
+                                 f"{self._form.partition(':')[0]}:{rungs}")  # fmt: skip
+        assert isinstance(low, int)
+        assert isinstance(high, int)
+        return low, high
 
     def bits_list(self) -> tuple[Bits, ...]:
-        """Read numbers of bits, separated by commas."""
+        """Read numbers of bits or formats, separated by commas."""
         listed = [self.bits()]
         while self.accept(","):
             listed.append(self.bits())
@@ -225,10 +267,11 @@ class Reader:
         """Raise an error that points at a character."""
         start = max(0, at - _SHOWN // 2)
         shown = "".join(c if c.isprintable() else "?" for c in self.text[start : start + _SHOWN])
-        others = "" if "bitcycle ls schedules" in reason else f" ({_ALL_FORMS})"
+        others = "" if "bitcycle ls schedules" in reason else f"{_ALL_FORMS}; "
         raise ScheduleTextError(
             f"cannot read a schedule from {self.text!r:.80}: {reason}\n"
-            f"    {shown}\n    {' ' * (at - start)}^\na valid form: {self._form}{others}"
+            f"    {shown}\n    {' ' * (at - start)}^\n"
+            f"a valid form: {self._form} ({others}formats: {_FORMAT_FORM})"
         )
 
 

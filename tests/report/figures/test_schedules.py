@@ -61,6 +61,36 @@ def test_float32_is_drawn_above_the_most_bits():
     assert scale.range[1] > scale.height(None)
 
 
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ("CT:mxfp4,nvfp4,bf16:2", ["mxfp4", "nvfp4", "bf16"]),
+        ("CT:nvfp4,mxfp4,bf16:2", ["nvfp4", "mxfp4", "bf16"]),
+        ("seq(CR:3-5:2@0.8, bf16)", ["3", "4", "5", "bf16"]),
+        ("stages:nvfp4@0.5,fp32", ["nvfp4", "fp32"]),
+        ("bf16", ["bf16"]),
+    ],
+)
+def test_formats_are_rows_of_the_axis_in_the_order_of_the_ladder(text, labels):
+    preview = parse_schedule(text).preview(1000, backward="bf16")
+    panel = preview_panel(preview)
+    scale = panel.axis
+    assert (list(scale.labels), scale.title) == (labels, "format")
+    assert [str(bits) if bits else "fp32" for bits in scale.tick_bits] == labels
+    assert [scale.height(bits) for bits in scale.tick_bits] == list(range(len(labels)))
+    assert panel.top == len(labels) - 1
+    [axes] = draw_previews([preview]).axes
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == labels
+    assert axes.get_ylabel() == "format"
+    assert bits_chart(panel)["layout"]["yaxis"]["ticktext"] == labels
+
+
+def test_many_formats_have_few_ticks_and_both_ends():
+    scale = bits_axis([*range(1, 28), parse_schedule("mxfp8").low, None], max_ticks=2)
+    assert scale.labels == ("1", "fp32")
+    assert len(bits_axis([*range(1, 28), parse_schedule("mxfp8").low, None]).labels) <= 9
+
+
 def test_a_plan_has_a_panel_per_line_of_its_table():
     found = make_plan()
     title, panels = plan_panels(found, 4)

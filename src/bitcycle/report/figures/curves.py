@@ -210,9 +210,8 @@ def _draw_band(axes: Axes, method: MethodCurves, scale: BitsAxis) -> None:
     draw_line(axes, method.bits, scale, fill=f"{color}40", color=color, linewidth=1.0)
     ends = bits_axis({bits for _, _, bits in method.bits.segments}, max_ticks=2)
     axes.set_ylim(*scale.range)
-    axes.set_yticks([scale.float_at if name == "fp32" else int(name) for name in ends.labels],
-                    ends.labels)  # fmt: skip
-    axes.set_ylabel("bits", color=INK, fontsize=8, rotation=0, ha="right", va="center")
+    axes.set_yticks([scale.height(bits) for bits in ends.tick_bits], ends.labels)
+    axes.set_ylabel(scale.title, color=INK, fontsize=8, rotation=0, ha="right", va="center")
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(colors=INK, labelsize=8)
 

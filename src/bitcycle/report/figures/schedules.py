@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from bitcycle.cost.planner import Plan
+from bitcycle.formats.catalogue import Format
 from bitcycle.report import draw
 from bitcycle.report.figures import style
 from bitcycle.report.figures.style import DASHED, INK, Style
 from bitcycle.report.runs import MethodLog
 from bitcycle.schedules import Bits, Preview, Schedule
-from bitcycle.schedules.base import bits_text
+from bitcycle.schedules.base import bits_text, sort_bits
 from bitcycle.schedules.segments import Segment, find_segments
 
 if TYPE_CHECKING:
@@ -32,16 +33,35 @@ _SHORT = 40  # characters of a name that leave room for the numbers in the same 
 
 @dataclass(frozen=True, kw_only=True)
 class BitsAxis:
-    """The vertical axis: whole bits, and float32 as a row of its own above the most bits."""
+    """The vertical axis: whole bits, and float32 as a row of its own above the most bits.
+
+    rows: with formats, every precision has a row of its own, from the fewest bits to the most.
+    """
 
     ticks: tuple[float, ...]
     labels: tuple[str, ...]
     range: tuple[float, float]
     float_at: float
+    rows: tuple[Bits, ...] = ()
 
     def height(self, bits: Bits) -> float:
         """Where bits are drawn."""
+        if self.rows:
+            return self.rows.index(bits)
+        assert not isinstance(bits, Format)
         return self.float_at if bits is None else bits
+
+    @property
+    def tick_bits(self) -> tuple[Bits, ...]:
+        """The bits of every tick."""
+        if self.rows:
+            return tuple(self.rows[int(tick)] for tick in self.ticks)
+        return tuple(None if label == "fp32" else int(label) for label in self.labels)
+
+    @property
+    def title(self) -> str:
+        """The name of the axis."""
+        return "format" if self.rows else "bits"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,14 +85,20 @@ class BitsPanel:
     top: float | None = None
 
 
-def bits_axis(values: Iterable[Bits], *, max_ticks: int = 9) -> BitsAxis:
+def bits_axis(
+    values: Iterable[Bits], *, max_ticks: int = 9, definition: Iterable[Bits] = ()
+) -> BitsAxis:
     """The axis of all these bits, with both ends among its ticks.
+
+    definition: bits in the order of the schedule's text, for formats with equally many bits.
 
     >>> bits_axis([3, 8, None]).labels
     ('3', '4', '5', '6', '7', '8', 'fp32')
     """
     found = list(values)
-    whole = [bits for bits in found if bits is not None]
+    if any(isinstance(bits, Format) for bits in found):
+        return _row_axis(sort_bits(found, definition), max_ticks)
+    whole = [bits for bits in found if isinstance(bits, int)]
     low, high = min(whole, default=0), max(whole, default=0)
     stride = max(1, math.ceil((high - low) / (max_ticks - 1)))
     ticks = [*range(high, low, -stride), low][::-1] if whole else []
@@ -86,11 +112,28 @@ def bits_axis(values: Iterable[Bits], *, max_ticks: int = 9) -> BitsAxis:
     return BitsAxis(ticks=tuple(ticks), labels=tuple(labels), range=ends, float_at=float_at)
 
 
+def _row_axis(rows: list[Bits], max_ticks: int) -> BitsAxis:
+    """A row per precision; if there are too many for a tick each, the ends and some between."""
+    top = len(rows) - 1
+    stride = max(1, math.ceil(top / (max_ticks - 1)))
+    ticks = sorted({0, *range(top, 0, -stride)})
+    if stride > 1 and len(ticks) > 2 and ticks[1] <= stride / 2:
+        del ticks[1]  # too close to the lowest
+    return BitsAxis(
+        ticks=tuple(ticks),
+        labels=tuple(bits_text(rows[tick]) for tick in ticks),
+        range=(-0.6, top + 0.6),
+        float_at=top,
+        rows=tuple(rows),
+    )
+
+
 def preview_panel(preview: Preview) -> BitsPanel:
     """One schedule, with its mean bits and cost."""
     found = find_segments(preview.schedule, preview.total_steps)
     low, high = preview.schedule.low, preview.schedule.high
-    scale = bits_axis([low, high, *(bits for _, _, bits in found)])
+    named = preview.schedule.named_bits()
+    scale = bits_axis([low, high, *(bits for _, _, bits in found)], definition=named)
     cost = f"mean {preview.mean_bits:.2f} bits"
     if preview.relative_cost is not None:
         cost += f", cost {preview.relative_cost:.3f} of static {bits_text(high)}"
@@ -113,7 +156,11 @@ def plan_panels(plan: Plan, limit: int) -> tuple[str, list[BitsPanel]]:
         raise ValueError(f"limit must be at least 1, got {limit}")
     lines = plan.lines()
     shown = [row for row, _ in lines[:limit]]
-    scale = bits_axis([plan.low, plan.high], max_ticks=7)
+    found = [bits for row in shown for _, _, bits in row.segments]
+    if any(isinstance(bits, Format) for bits in found):
+        scale = bits_axis([plan.low, plan.high, *found], max_ticks=7)
+    else:
+        scale = bits_axis([plan.low, plan.high], max_ticks=7)
     panels = [
         BitsPanel(
             title=row.forward,
@@ -122,13 +169,14 @@ def plan_panels(plan: Plan, limit: int) -> tuple[str, list[BitsPanel]]:
                 BitsLine(
                     label=row.forward,
                     segments=tuple(
-                        s._replace(bits=32 if s.bits is None else s.bits) for s in row.segments
+                        s._replace(bits=32) if s.bits is None and not scale.rows else s
+                        for s in row.segments
                     ),
                 ),
             ),  # fmt: skip
             num_steps=plan.total_steps,
             axis=scale,
-            top=plan.high,
+            top=scale.height(plan.high),
         )
         for row in shown
     ]
@@ -197,7 +245,7 @@ def draw_previews(previews: Sequence[Preview]) -> Figure:
     for number, (preview, axes) in enumerate(zip(previews, grid, strict=True), 1):
         panel = preview_panel(preview)
         is_last = not is_shared or number == len(previews)
-        draw_bits(axes, panel, x="step" if is_last else "", y="bits")
+        draw_bits(axes, panel, x="step" if is_last else "", y=panel.axis.title)
         room = "" if len(panel.title) <= _SHORT else "\n"  # a long name gets a line of its own
         axes.set_title(f"{panel.title}{room}", loc="left", fontsize=10, color=INK, weight="bold")
         axes.set_title(panel.note, loc="right", fontsize=9, color=INK)
@@ -303,6 +351,6 @@ def stairs(each: BitsLine, scale: BitsAxis, **options: Any) -> dict[str, Any]:
 def plotly_bits_axis(scale: BitsAxis, **options: Any) -> dict[str, Any]:
     """The vertical axis for plotly."""
     return style.axis(
-        "bits", range=list(scale.range), tickvals=list(scale.ticks), ticktext=list(scale.labels),
-        fixedrange=True, **options,
+        scale.title, range=list(scale.range), tickvals=list(scale.ticks),
+        ticktext=list(scale.labels), fixedrange=True, **options,
     )  # fmt: skip
