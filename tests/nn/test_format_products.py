@@ -127,6 +127,7 @@ def test_nvfp4_leaves_products_of_activations_in_bf16_unless_told_otherwise():
     a, b = torch.randn(8, 32), torch.randn(32, 8)
     model = converted(bc.MatMul(), NVFP4(), "FWnvfp4/BWnvfp4")
     assert_same(model(a, b), a.bfloat16().float() @ b.bfloat16().float())
+    assert "precision=a=bf16,e=bf16, quantizer=NVFP4" in repr(model)
     model = converted(bc.MatMul(), NVFP4(attention="nvfp4"), "FWnvfp4/BWnvfp4")
     assert_same(model(a, b), round_to(a, "nvfp4", -1) @ round_to(b, "nvfp4", 0))
 

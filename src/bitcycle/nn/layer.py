@@ -137,6 +137,7 @@ class QuantizedLayer(SwappedModule):
 
     num_act_inputs: ClassVar[int] = 1  # 0: keeps no running range
     own_roles: ClassVar[tuple[str, ...]] = ROLES  # the roles that this type of layer has
+    is_between_activations: ClassVar[bool] = False  # multiplies activations only
     aggregates: ClassVar[bool] = False  # sums along edges, without a weight (`aggregation`)
     replaced_methods: ClassVar[tuple[str, ...]] = ("forward",)  # of the float type
 
@@ -217,11 +218,22 @@ class QuantizedLayer(SwappedModule):
         self._write_control()
         return True
 
+    def in_force(self, precision: Precision) -> Precision:
+        """What a precision means in this layer: None for roles that the quantizer does not round.
+
+        Products of two activations may have other bits (`Quantizer.bits_between_activations`).
+        """
+        quantizer = self.settings.quantizer
+        given = precision.in_force([role for role in self.own_roles if role in quantizer.roles])
+        if not (self.is_between_activations and quantizer.scales_by_product):
+            return given
+        rule = quantizer.bits_between_activations
+        return Precision(**{role: rule(bits) for role, bits in given.items()})
+
     @property
     def bits_in_force(self) -> Precision:
-        """The given bits of the layer's roles that the quantizer rounds; None for the others."""
-        roles = self.settings.quantizer.roles
-        return self.precision.in_force([role for role in self.own_roles if role in roles])
+        """The present bits of the layer's roles, as `in_force` reads them."""
+        return self.in_force(self.precision)
 
     def expect_bits(self, tops: Mapping[str, int]) -> None:
         """Set the most bits that roles will take; kernels and packing depend on them."""

@@ -32,6 +32,7 @@ class QuantizedMatMul(QuantizedLayer, MatMul):
     """A converted `MatMul`; the bits of the role act apply to both operands."""
 
     num_act_inputs: ClassVar[int] = 2
+    is_between_activations: ClassVar[bool] = True
     own_roles: ClassVar[tuple[str, ...]] = ("act", "error")
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:

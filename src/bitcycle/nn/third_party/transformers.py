@@ -62,6 +62,7 @@ class QuantizedAttention(QuantizedLayer):
     """A converted attention module: q k^T and attention x v; its linear layers are separate."""
 
     num_act_inputs: ClassVar[int] = NUM_RANGES
+    is_between_activations: ClassVar[bool] = True
     own_roles: ClassVar[tuple[str, ...]] = ("act", "error")
     replaced_methods: ClassVar[tuple[str, ...]] = ()
 
