@@ -364,7 +364,10 @@ class QuantizedLayer(SwappedModule):
         self, control: Tensor
     ) -> tuple[tuple[str, ...], tuple[str | None, ...], Tensor]:
         """Grid roles, kinds and control tensor for a product of two activations."""
-        rule, rules = self.settings.quantizer.bits_between_activations, self.settings.quantizer.roles
+        rule, rules = (
+            self.settings.quantizer.bits_between_activations,
+            self.settings.quantizer.roles,
+        )
         bits = {role: rule(b) if role in rules else None for role, b in self.precision.items()}
         if all(bits[role] == getattr(self.precision, role) for role in rules):
             return self.grid_roles, self.kinds, control

@@ -83,6 +83,17 @@ class OperandView:
     tile: tuple[int, int] | None = None
     is_tokens: bool = False
 
+    def blocks(
+        self, size: int | None, *, has_tiles: bool = False
+    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int | None, ...]]:
+        """The shape, the dimensions and the sizes of blocks along the summed axis.
+
+        has_tiles: a weight has square tiles instead. size: None for the whole axis.
+        """
+        if has_tiles and self.tile is not None:
+            return self.tile_shape, self.tile, (size, size)
+        return self.shape, (self.dim,), (size,)
+
 
 Range = tuple[Tensor, Tensor]  # lowest and highest value, broadcastable against the tensor
 

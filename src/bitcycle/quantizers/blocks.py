@@ -124,16 +124,10 @@ class FP8(BlockQuantizer):
         signs: Tensor | None = None,
     ) -> Tensor:
         """element(x * scale) / scale, scale = largest element / max|x|."""
-        shape, dims, blocks = view.shape, (view.dim,), (FP8_BLOCK,)
         if self.granularity == "tensor":
             return round_blocks(x, numbers, kind="fp8", dims=(), blocks=(), key=key)
-        if self.granularity == "row":
-            rows = round_blocks(
-                x.reshape(shape), numbers, kind="fp8", dims=dims, blocks=(None,), key=key
-            )
-            return rows.reshape(x.shape)
-        if view.tile is not None:
-            shape, dims, blocks = view.tile_shape, view.tile, (FP8_BLOCK, FP8_BLOCK)
+        size = None if self.granularity == "row" else FP8_BLOCK
+        shape, dims, blocks = view.blocks(size, has_tiles=self.granularity == "block")
         rounded = round_blocks(
             x.reshape(shape), numbers, kind="fp8", dims=dims, blocks=blocks, key=key
         )
@@ -168,10 +162,16 @@ class MX(BlockQuantizer):
         signs: Tensor | None = None,
     ) -> Tensor:
         """element(x / scale) * scale."""
+        shape, dims, blocks = view.blocks(self.block)
         rounded = round_blocks(
-            x.reshape(view.shape), numbers, kind="mx", dims=(view.dim,), blocks=(self.block,),
-            scale=self.scale, key=key,
-        )  # fmt: skip
+            x.reshape(shape),
+            numbers,
+            kind="mx",
+            dims=dims,
+            blocks=blocks,
+            scale=self.scale,
+            key=key,
+        )
         return rounded.reshape(x.shape)
 
 
@@ -211,9 +211,7 @@ class NVFP4(BlockQuantizer):
         signs: Tensor | None = None,
     ) -> Tensor:
         """e2m1(x / (s g)) * s g, with a scale s per block and g per tensor."""
-        shape, dims, blocks = view.shape, (view.dim,), (self.block,)
-        if self.weight_tiles and view.tile is not None:
-            shape, dims, blocks = view.tile_shape, view.tile, (self.block, self.block)
+        shape, dims, blocks = view.blocks(self.block, has_tiles=self.weight_tiles)
         rounded = round_blocks(
             x.reshape(shape), numbers, kind="nvfp4", dims=dims, blocks=blocks, key=key, signs=signs
         )
