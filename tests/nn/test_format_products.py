@@ -1,4 +1,4 @@
-"""Products at FP8, MX and NVFP4: each matmul reads its operands in blocks of its own summed axis."""
+"""Products at FP8, MX and NVFP4: each matmul reads operands in blocks of its own summed axis."""
 
 import pytest
 import torch
