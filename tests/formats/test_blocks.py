@@ -44,7 +44,9 @@ def tensors() -> st.SearchStrategy[list[float]]:
     anything = st.floats(width=32, allow_nan=False, allow_infinity=False)
     near = st.floats(-8, 8, width=32)
     halves = st.integers(-64, 64).map(lambda n: n / 8)
-    return st.one_of(*(st.lists(each, min_size=1, max_size=40) for each in (anything, near, halves)))
+    return st.one_of(
+        *(st.lists(each, min_size=1, max_size=40) for each in (anything, near, halves))
+    )
 
 
 @properties

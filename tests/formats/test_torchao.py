@@ -74,9 +74,7 @@ def small_rows() -> Tensor:
 def recorded() -> dict[str, Tensor]:
     with FILE.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    return {
-        name: torch.tensor([float(row[name]) for row in rows]).view(-1, 32) for name in rows[0]
-    }
+    return {name: torch.tensor([float(row[name]) for row in rows]).view(-1, 32) for name in rows[0]}
 
 
 @pytest.mark.parametrize(("name", "options"), COLUMNS, ids=lambda value: str(value))
