@@ -26,6 +26,7 @@
 
 #include "conv.h"
 #include "encode.cpp"  // no header: so a changed signature does not compile
+#include "formats.h"
 #include "gemm.h"
 #include "packing.cpp"
 
@@ -37,6 +38,9 @@ int bitcycle_pack_folded(const bitcycle::Gemm*);
 int bitcycle_conv_output(const bitcycle::Conv*);
 int bitcycle_conv_grad_input(const bitcycle::Conv*);
 int bitcycle_conv_grad_weight(const bitcycle::Conv*);
+void bitcycle_round_elements(const bitcycle::ElementsCall*);
+void bitcycle_round_blocks(const bitcycle::BlocksCall*);
+void bitcycle_hadamard(const bitcycle::HadamardCall*);
 const char* bitcycle_tiles(const char*);
 void __sanitizer_set_death_callback(void (*)()) __attribute__((weak));
 
@@ -475,8 +479,136 @@ void fuzz_packing(Random& r) {
   for (long i = 0; i < count; ++i) check(i, unpacked[i], codes[i], 0);
 }
 
-const std::pair<const char*, void (*)(Random&)> KINDS[] = {
-    {"gemm", fuzz_gemm}, {"conv", fuzz_conv}, {"encode", fuzz_encode}, {"packing", fuzz_packing}};
+// ---- formats -----------------------------------------------------------------------------------
+
+struct Limits {
+  int mantissa, min_exponent;
+  float max;
+};
+
+double step_of(double y, const Limits& e) {
+  const int exponent = y == 0 ? e.min_exponent : std::max(std::ilogb(y), e.min_exponent);
+  return std::ldexp(1.0, exponent - e.mantissa);
+}
+
+// Fails unless `value` is the element nearest to y, or with noise one of the two around it.
+void check_element(long at, double value, double y, const Limits& e, bool is_stochastic) {
+  const double size = std::min<double>(std::fabs(y), e.max), step = step_of(size, e);
+  const double nearest = std::copysign(std::nearbyint(size / step) * step, y);
+  if (is_stochastic ? std::fabs(value - std::copysign(size, y)) >= step : value != nearest)
+    fail(at, value, nearest, 0);
+}
+
+void fuzz_formats(Random& r) {
+  const auto kind = bitcycle::Kind(r.from(0, 2));
+  const Limits e = r.of<Limits>({{1, 0, 6.0f}, {3, -6, 448.0f}, {2, -14, 57344.0f}, {3, 0, 7.5f}});
+  const bool is_one_block = r.once_in(6), is_flat = r.once_in(2), is_stochastic = r.once_in(2);
+  const bool is_transformed = r.once_in(3), has_tensor_scale = r.once_in(2);
+  const bool rounds_up = kind == bitcycle::MX && r.once_in(2);
+  const auto size = [&](long small, long large) { return r.from(1, r.once_in(8) ? large : small); };
+  long outer = size(3, 9), n0 = size(20, 70), mid = size(2, 4), n1 = size(40, 400);
+  const long inner = r.once_in(2) ? 1 : size(10, 600);
+  if (is_flat || is_one_block) n0 = mid = 1;
+  const long given = n1;
+  if (is_transformed) n1 = (n1 + 15) / 16 * 16;
+  const long b0 = std::min<long>(n0, r.of({1L, 2L, 16L, 128L}));
+  const long b1 = is_one_block ? 0 : std::min<long>(n1, r.of({1L, 5L, 16L, 32L, 128L, 4000L}));
+  const long before = outer * n0 * mid, total = before * n1 * inner, num_threads = r.from(1, 3);
+  say("formats kind %d %ldx%ldx%ldx%ld(%ld)x%ld, blocks %ldx%ld%s%s, %ld threads", int(kind), outer,
+      n0, mid, n1, given, inner, b0, b1, is_stochastic ? ", stochastic" : "",
+      is_transformed ? ", transformed" : "", num_threads);
+
+  const Buffer<float> x(r, before * given * inner), moved(r, total), out(r, total), signs(r, 16);
+  const Buffer<int32_t> numbers(r, 3), key(r, 2);
+  const float unit = std::ldexp(1.0f, int(r.from(-20, 20)));
+  for (size_t i = 0; i < x.size(); ++i) x[i] = float(r.from(-999, 999)) * unit;
+  for (long i = 0; i < 16; ++i) signs[i] = r.once_in(2) ? 1.0f : -1.0f;
+  numbers[0] = e.mantissa, numbers[1] = e.min_exponent;
+  std::memcpy(numbers.data() + 2, &e.max, sizeof e.max);
+  key[0] = int32_t(r.next()), key[1] = int32_t(r.next());
+
+  bitcycle::ElementsCall elements{};
+  elements.x = x.data(), elements.count = long(x.size()), elements.numbers = numbers.data();
+  elements.key = is_stochastic ? key.data() : nullptr;
+  elements.num_threads = num_threads;
+  const Buffer<float> rounded(r, x.size());
+  elements.out = rounded.data();
+  bitcycle_round_elements(&elements);
+  for (size_t i = 0; i < x.size(); ++i) check_element(long(i), rounded[i], x[i], e, is_stochastic);
+
+  bitcycle::HadamardCall hadamard{};
+  hadamard.x = x.data(), hadamard.outer = before, hadamard.n = given, hadamard.inner = inner;
+  hadamard.signs = signs.data(), hadamard.out = moved.data(), hadamard.num_threads = num_threads;
+  if (is_transformed) bitcycle_hadamard(&hadamard);
+  for (long o = 0; o < before; ++o)
+    for (long k = 0; k < n1; ++k)
+      for (long j = 0; j < inner; ++j) {
+        const long at = (o * n1 + k) * inner + j, from = o * given * inner + j;
+        if (!is_transformed) {
+          moved[at] = x[from + k * inner];
+          continue;
+        }
+        double sum = 0;  // exact: whole numbers
+        for (long i = 0; i < 16 && k / 16 * 16 + i < given; ++i)
+          sum += (__builtin_popcountl(i & (k % 16)) % 2 ? -1 : 1) * double(signs[i]) *
+                 x[from + (k / 16 * 16 + i) * inner];
+        check(at, moved[at], sum / 4, 0);
+      }
+
+  bitcycle::BlocksCall call{};
+  call.x = x.data(), call.outer = outer, call.n0 = n0, call.mid = mid, call.n1 = n1;
+  call.inner = inner, call.b0 = b0, call.b1 = b1, call.kind = kind, call.rounds_up = rounds_up;
+  call.has_tensor_scale = has_tensor_scale, call.numbers = numbers.data();
+  call.key = elements.key, call.signs = is_transformed ? signs.data() : nullptr;
+  call.transform_outer = before, call.transform_n = given, call.transform_inner = inner;
+  call.out = out.data(), call.num_threads = num_threads;
+  bitcycle_round_blocks(&call);
+
+  const auto block_of = [&](long i) {  // the number of its first element
+    if (is_one_block) return 0L;
+    const long j = i % inner, k = i / inner % n1, m = i / inner / n1 % mid;
+    const long row = i / inner / n1 / mid % n0, o = i / inner / n1 / mid / n0;
+    return (((o * n0 + row / b0 * b0) * mid + m) * n1 + k / b1 * b1) * inner + j;
+  };
+  std::vector<float> amax(total);
+  float most = 0;
+  for (long i = 0; i < total; ++i) {
+    amax[block_of(i)] = std::max(amax[block_of(i)], std::fabs(moved[i]));
+    most = std::max(most, std::fabs(moved[i]));
+  }
+  const Limits e4m3{3, -6, 448.0f};
+  for (long i = 0; i < total; ++i) {
+    const float a = amax[block_of(i)];
+    if (a == 0) {
+      check(i, out[i], 0, 0);
+      continue;
+    }
+    float factor, scale;
+    if (kind == bitcycle::FP8) {
+      factor = e.max / a, scale = 1.0f / factor;
+    } else if (kind == bitcycle::MX) {
+      int exponent = std::ilogb(a) - std::ilogb(e.max);
+      if (rounds_up && a > std::ldexp(e.max, exponent)) ++exponent;
+      factor = std::ldexp(1.0f, -exponent), scale = 1.0f / factor;
+    } else {
+      const float g = has_tensor_scale ? most / 2688.0f : 1.0f;
+      const float b = std::min(std::max(a / 6.0f / g, 0x1p-6f), 448.0f);
+      const float s = float(std::nearbyint(b / step_of(b, e4m3)) * step_of(b, e4m3));
+      factor = (1.0f / g) / s, scale = s * g;
+    }
+    const float y = moved[i] * factor;
+    // the element, free of the rounding of the scale: elements have few bits
+    const double value = double(out[i]) / scale, step = step_of(value * (1 + 1e-6), e);
+    check(i, value, std::nearbyint(value / step) * step, 0, 1e-5 * std::fabs(value));
+    check_element(i, std::nearbyint(value / step) * step, y, e, is_stochastic);
+  }
+}
+
+const std::pair<const char*, void (*)(Random&)> KINDS[] = {{"gemm", fuzz_gemm},
+                                                           {"conv", fuzz_conv},
+                                                           {"encode", fuzz_encode},
+                                                           {"packing", fuzz_packing},
+                                                           {"formats", fuzz_formats}};
 
 }  // namespace
 
@@ -513,7 +645,7 @@ int main(int count, char** arguments) {
   for (long i = only >= 0 ? only : 0; only >= 0 ? i == only : elapsed() < seconds; ++i) {
     Random random{seed * 0x9E3779B97F4A7C15u + uint64_t(i) * 0xD1B54A32D192ED03u};
     std::snprintf(current, sizeof current, "case %ld: ", i);
-    const auto [kind, run] = KINDS[random.from(0, 3)];
+    const auto [kind, run] = KINDS[random.from(0, 4)];
     run(random);
     ++cases[kind];
   }

@@ -96,7 +96,7 @@ def round_to(
         raise ValueError(f"round_to needs a tensor of floats, got {x.dtype}; use x.float()")
     if is_float(bits) or x.numel() == 0:
         return x
-    key = None
+    key: Tensor | None = None
     if rounding == "stochastic":
         clock = torch.tensor([hash_ints(seed), 0, 0], dtype=torch.int32, device=x.device)
         key = noise_key(clock)
@@ -154,6 +154,7 @@ def round_elements(x: Tensor, numbers: Tensor, key: Tensor | None = None) -> Ten
 
     numbers: `Format.numbers`, int32. key: two int32 words for stochastic rounding.
     """
+    assert numbers.dtype is torch.int32, numbers.dtype
     x = x.detach().to(torch.float32)
     if native.is_available(x, torch.float32):
         if x.is_contiguous() or (key is None and is_dense(x)):
@@ -185,33 +186,41 @@ def round_blocks(
     """
     assert scale == "floor" or kind == "mx", (scale, kind)
     assert dims or signs is None
+    assert numbers.dtype is torch.int32, numbers.dtype
     x = x.detach().to(torch.float32)
     dims = tuple(d % x.dim() for d in dims)
     if x.numel() == 0:
         return x if signs is None else x.new_empty(padded_shape(x.shape, dims[0]))
     if native.is_available(x, torch.float32) and len(dims) <= 2:
-        # in the order of memory, in which the noise must number elements
-        is_any_order = key is None and is_dense(x)
-        order = sorted(range(x.dim()), key=lambda d: (-x.stride(d), -x.shape[d]))
-        if not is_any_order or x.is_contiguous() or not x.permute(order).is_contiguous():
-            order = list(range(x.dim()))
+        order = _block_order(x, key)
         out = native.round_blocks(
-            x.permute(order).contiguous(),
+            x.permute(order).contiguous() if order else x.contiguous(),
             numbers,
             kind=kind,
-            dims=tuple(order.index(d) for d in dims),
+            dims=tuple(order.index(d) for d in dims) if order else dims,
             blocks=blocks,
             rounds_up=scale == "rceil",
             tensor_scale=tensor_scale,
             key=key,
             signs=signs,
         )
-        if is_any_order:
+        if order:
             return out.permute([order.index(d) for d in range(x.dim())])
         return out if x.is_contiguous() or signs is not None else in_layout_of(x, out)
     if signs is not None:
         x = hadamard(x, dims[0], signs)
     return _round_blocks(x, numbers, kind, dims, blocks, scale, tensor_scale, key)
+
+
+def _block_order(x: Tensor, key: Tensor | None) -> list[int] | None:
+    """The order of dimensions in memory, if blocks can be rounded in it without a copy.
+
+    Noise numbers elements in row-major order, which the memory must have then.
+    """
+    if x.is_contiguous() or key is not None or not is_dense(x):
+        return None
+    strides = x.stride()
+    return sorted(range(x.dim()), key=lambda d: (-strides[d], -x.shape[d]))
 
 
 def hadamard(x: Tensor, dim: int, signs: Tensor) -> Tensor:
@@ -231,10 +240,11 @@ def hadamard(x: Tensor, dim: int, signs: Tensor) -> Tensor:
     if n % SIZE:
         x = pad(x, [0, 0] * (x.dim() - 1 - dim) + [0, -n % SIZE])
     shape = x.shape
-    x = x.unflatten(dim, (-1, SIZE)).movedim(dim + 1, -1) * signs
+    x = x.reshape(*shape[:dim], shape[dim] // SIZE, SIZE, *shape[dim + 1 :])
+    x = x.movedim(dim + 1, -1) * signs
     half = 1
     while half < SIZE:  # adds in the order of the native code
-        a, b = x.unflatten(-1, (-1, 2, half)).unbind(-2)
+        a, b = x.reshape(*x.shape[:-1], SIZE // 2 // half, 2, half).unbind(-2)
         x = torch.stack((a + b, a - b), dim=-2).flatten(-3)
         half *= 2
     return (x * 0.25).movedim(-1, dim + 1).reshape(shape)
@@ -289,7 +299,7 @@ def _round_blocks(
     shape, noise = x.shape, _noise(x.shape, key)
     split, inside = _split(x, dims, blocks)
     amax = _magnitude(split).amax(inside, keepdim=True)
-    factor, back = _scales(amax, _magnitude(x).amax(), numbers, kind, scale, tensor_scale)
+    factor, back = _scales(amax, numbers, kind, scale, tensor_scale)
     noise = noise if noise is None else _split(noise, dims, blocks)[0]
     rounded = _round_element(split * factor, numbers, noise)
     rounded = rounded / back if kind == "fp8" else rounded * back
@@ -297,7 +307,7 @@ def _round_blocks(
 
 
 def _scales(
-    amax: Tensor, of_tensor: Tensor, numbers: Tensor, kind: str, scale: str, tensor_scale: bool
+    amax: Tensor, numbers: Tensor, kind: str, scale: str, tensor_scale: bool
 ) -> tuple[Tensor, Tensor]:
     """What multiplies numbers before their rounding, and after it (fp8: divides); NaN for a NaN."""
     top = numbers[2]
@@ -311,6 +321,7 @@ def _scales(
         factor, back = _power(-exponent), _power(exponent)
     else:
         if tensor_scale:
+            of_tensor = amax.amax()
             g = (of_tensor.view(torch.float32) / (448.0 * 6.0)).clamp_min(_LEAST_TENSOR_SCALE)
             g = torch.where(of_tensor >= _INFINITE, math.nan, g)
         else:
@@ -329,7 +340,7 @@ def _round_e4m3(x: Tensor) -> Tensor:
 def _split(
     x: Tensor, dims: tuple[int, ...], blocks: tuple[int | None, ...]
 ) -> tuple[Tensor, tuple[int, ...]]:
-    """The tensor with (number of blocks, block) in place of each of `dims`; where the blocks are."""
+    """The tensor with (number of blocks, block) in place of each of `dims`; the blocks' places."""
     if not dims:
         return x, tuple(range(x.dim()))
     inside = []
@@ -338,7 +349,7 @@ def _split(
         size = n if size is None else size
         if n % size:
             x = pad(x, [0, 0] * (x.dim() - 1 - at) + [0, -n % size])
-        x = x.unflatten(at, (-1, size))
+        x = x.reshape(*x.shape[:at], -1, size, *x.shape[at + 1 :])
         inside.append(at + 1)
     return x, tuple(inside)
 

@@ -16,6 +16,7 @@
 #include <limits>
 #include <vector>
 
+#include "formats.h"
 #include "isa.h"
 #include "parallel.h"
 
@@ -119,8 +120,6 @@ BITCYCLE_FOR_EACH_ISA(round_run,
                       (x, n, e, has_noise, first, out))
 
 // -- scales ---------------------------------------------------------------------------------------
-
-enum Kind { FP8, MX, NVFP4 };
 
 struct Job {
   const float* x;
@@ -510,17 +509,6 @@ float make_tensor_scale(int32_t amax) {
 
 using namespace bitcycle;
 
-// Arguments come in one struct of fields of 8 bytes each, as in encode.cpp.
-
-struct ElementsCall {
-  const float* x;
-  int64_t count;
-  const int32_t* numbers;  // mantissa bits, least exponent, bits of the largest value
-  const int32_t* key;      // two words for stochastic rounding, or null
-  float* out;
-  int64_t num_threads;
-};
-
 // Elements without a scale; a NaN or an infinity stays one.
 BITCYCLE_API void bitcycle_round_elements(const ElementsCall* call) {
   const Element element(call->numbers, call->key);
@@ -531,30 +519,11 @@ BITCYCLE_API void bitcycle_round_elements(const ElementsCall* call) {
   });
 }
 
-struct HadamardCall {
-  const float* x;
-  int64_t outer, n, inner;
-  const float* signs;  // 16
-  float* out;          // n padded to a multiple of 16
-  int64_t num_threads;
-};
-
+// The Hadamard transform alone.
 BITCYCLE_API void bitcycle_hadamard(const HadamardCall* call) {
   transform_tensor({call->x, call->out, call->outer, call->n, call->inner, call->signs},
                    call->num_threads);
 }
-
-struct BlocksCall {
-  const float* x;
-  int64_t outer, n0, mid, n1, inner;  // of the result
-  int64_t b0, b1;                     // b1 = 0: one block
-  int64_t kind, rounds_up, has_tensor_scale;
-  const int32_t *numbers, *key;
-  const float* signs;  // null for no Hadamard transform
-  int64_t transform_outer, transform_n, transform_inner;  // of x
-  float* out;
-  int64_t num_threads;
-};
 
 // Blocks with a scale each, of a tensor that is not empty; transformed first if there are signs.
 BITCYCLE_API void bitcycle_round_blocks(const BlocksCall* call) {
