@@ -136,6 +136,23 @@ class LayerMacs:
             uniform_reads=sum(at[role] for product, at in pairs for role in product.roles),
         )
 
+    def macs_at(
+        self, bits: Sequence[int | Format], grad_weight_error: int | Format
+    ) -> dict[tuple[str, int | Format, int | Format], int]:
+        """MACs by matmul and the bits of its two operands, at bits of weight, act and error.
+
+        grad_weight_error: the bits of the error in grad_weight.
+        """
+        by_role = {**dict(zip(OPERANDS, bits, strict=True)), FIXED: 32, ONES: 1}
+        found: dict[tuple[str, int | Format, int | Format], int] = {}
+        for product in self.products:
+            at = by_role
+            if product.matmul == "grad_weight":
+                at = {**by_role, "error": grad_weight_error}
+            key = (product.matmul, *(at[role] for role in product.roles))
+            found[key] = found.get(key, 0) + product.macs
+        return found
+
     @property
     def macs(self) -> dict[str, int]:
         """MACs by matmul; 0 if there is no such product, as for the first layer's grad_input."""
