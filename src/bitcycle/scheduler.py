@@ -9,7 +9,7 @@ this file. The state is the number of steps, and the state of adaptive schedules
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, Literal
 
@@ -378,6 +378,23 @@ def _most_bits(schedule: Schedule, total_steps: int) -> int:
         return schedule.high
     # some steps are float32 or formats: only the list of all steps has the most bits of the others
     return max((b for b in schedule.bit_widths(total_steps) if is_integer(b)), default=0)
+
+
+def quantizer_for(bits: Iterable[Bits]) -> str:
+    """The name of the quantizer that rounds to all of these: that of a format's kind, or "sbm".
+
+    >>> from bitcycle.formats.catalogue import FORMATS
+    >>> quantizer_for([FORMATS["mxfp4"], FORMATS["bf16"], 8]), quantizer_for([8, None])
+    ('mx', 'sbm')
+    """
+    by_kind = {each.kind: each.name for each in bits if isinstance(each, Format)}
+    by_kind.pop("float", None)  # bf16 and fp16: every quantizer takes them
+    if len(by_kind) > 1:
+        raise ValueError(
+            f"no quantizer rounds to {' and '.join(by_kind.values())}: they need the quantizers "
+            f"{' and '.join(map(repr, by_kind))}; use formats of one of them"
+        )
+    return next(iter(by_kind), "sbm")
 
 
 # -- keywords to schedules -------------------------------------------------------------------------
