@@ -15,11 +15,11 @@ from typing import Any, Final, Literal
 
 from torch import nn
 
+from bitcycle.formats.catalogue import Format
 from bitcycle.model_precision import describe_bits, quantized_layers, rounded_roles
 from bitcycle.nn.layer import QuantizedLayer, advance_clocks
 from bitcycle.nonfinite import NonFiniteCheck
 from bitcycle.patterns import NamedModule, Pattern, check_mapping, last_match
-from bitcycle.formats.catalogue import Format
 from bitcycle.precision import PARENTS, ROLES, Precision, is_float, is_integer, order
 from bitcycle.registry import list_some, unknown_name
 from bitcycle.schedules import (

@@ -59,8 +59,8 @@ def plan_by_name(
     """`bitcycle.cost.plan` of a model, a recipe or a YAML file.
 
     Arguments override the file of a range test, and that overrides the bounds of the recipe, or the
-    ladder of formats in its forward schedule. Error bits, steps and batch size are the recipe's by default. runs: a folder with finished runs, whose
-    results count as well (`find_own_results`).
+    ladder of formats in its forward schedule. Error bits, steps and batch size are the recipe's by
+    default. runs: a folder with finished runs, whose results count as well (`find_own_results`).
 
     >>> found = plan_by_name("resnet8", low=3, high=8, saving=0.4, skip=["fc"])
     >>> found.total_steps, found.samples_per_step, found.rows[0].forward

@@ -320,7 +320,7 @@ class Cost:
         groups: dict[str, tuple[int, int]],
         speedups: Mapping[str, Throughput | None],
     ) -> str:
-        header = (what, f"G{self.unit}", "share", "relative")
+        header: tuple[str, ...] = (what, f"G{self.unit}", "share", "relative")
         total = self.published_throughput
         if self.has_formats:
             header += DEVICES

@@ -186,9 +186,7 @@ def _count_whole_model(
             samples["output", act, weight] += num_samples
             samples["grad_input", error, weight] += num_samples
             samples["grad_weight", error, act] += num_samples
-    uniform = sum(
-        2 * sum(element_bits(bits)) * num_steps for bits, (num_steps, _) in usage.items()
-    )
+    uniform = sum(2 * sum(element_bits(bits)) * num_steps for bits, (num_steps, _) in usage.items())
 
     def row(name: str, kind: str, forward: int, traffic: int, uniform: int) -> LayerCost:
         whole = {m: divide(forward * n, trace.batch_size * unit_bitops) for m, n in sums.items()}

@@ -15,8 +15,8 @@ from bitcycle.cost.bitops import Cost, make_cost
 from bitcycle.cost.conventions import OperandBits, present_bits
 from bitcycle.cost.count import OPERANDS
 from bitcycle.cost.trace import Trace, count_macs
-from bitcycle.model_precision import PrecisionLike
 from bitcycle.formats.catalogue import FORMATS, Format
+from bitcycle.model_precision import PrecisionLike
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.precision import cost_bits
 from bitcycle.schedules.base import check_count

@@ -99,8 +99,8 @@ def plan(
     last those that one shows to be behind (`findings.rank`); within these, the most expensive is
     first.
 
-    ladder: formats or bits from the fewest to the most, such as ["mxfp4", "mxfp8", "bf16"], in place
-    of low and high.
+    ladder: formats or bits from the fewest to the most, such as ["mxfp4", "mxfp8", "bf16"], in
+    place of low and high.
 
     The budget is either `saving`, a share of the BitOPs of the static upper bound (forward at
     `high`, errors at the top of `backward`), or `bitops`, an absolute number. `cycles` and `tops`
@@ -666,7 +666,8 @@ class Plan:
         if self.ladder:
             over = f"over {', '.join(map(bits_text, self.ladder))}"
         return _wrap(
-            f"{len(self.rows):,} of {self.num_candidates:,} schedules {over}, errors at {self.backward}, cost at most {self.budget:.4g} "
+            f"{len(self.rows):,} of {self.num_candidates:,} schedules {over}, errors at "
+            f"{self.backward}, cost at most {self.budget:.4g} "
             f"{self.unit}: {compared} ({self.upper_bound:.4g}), over "
             f"{pluralize(self.total_steps, 'step')} of "
             f"{pluralize(self.samples_per_step, 'sample')}, convention {self.convention!r}. "

@@ -35,7 +35,9 @@ def published_rate(first: int | Format, second: int | Format, device: str) -> in
     (6, 2)
     >>> published_rate(nvfp4, 8, "GB300")
     """
-    rates = [_RATES.get(each.name) if isinstance(each, Format) else None for each in (first, second)]
+    rates = [
+        _RATES.get(each.name) if isinstance(each, Format) else None for each in (first, second)
+    ]
     place = DEVICES.index(device)
     found = [rate[place] for rate in rates if rate is not None]
     return min(found) if len(found) == 2 else None
@@ -108,4 +110,7 @@ def legend(throughput: Throughput | None) -> list[str]:
     if throughput.counted == 1:
         return [*lines, "  every product is counted"]
     left = 1 - throughput.counted
-    return [*lines, f"  without {left:.1%} of the MACs, in float32, integers or mxint8: no published ratio"]
+    return [
+        *lines,
+        f"  without {left:.1%} of the MACs, in float32, integers or mxint8: no published ratio",
+    ]

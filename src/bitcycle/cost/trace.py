@@ -8,7 +8,7 @@ per operator at the end of this file. `LayerMacs.at_bits` gives the BitOPs of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -32,6 +32,7 @@ from bitcycle.cost.count import (
     find_counter,
     layer_products,
 )
+from bitcycle.formats.catalogue import Format
 from bitcycle.kernels.base import MATMULS
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nn.third_party import find_layer
@@ -149,7 +150,8 @@ class LayerMacs:
             at = by_role
             if product.matmul == "grad_weight":
                 at = {**by_role, "error": grad_weight_error}
-            key = (product.matmul, *(at[role] for role in product.roles))
+            first, second = product.roles
+            key = product.matmul, at[first], at[second]
             found[key] = found.get(key, 0) + product.macs
         return found
 
