@@ -23,8 +23,8 @@ from bitcycle.tables import text_table
 class RoleStatistics:
     """The effect of quantization on the tensors of one role of one layer.
 
-    saturation: share of elements outside the grid, by more than half a step; NaN for a
-    format, where it is not measured. sqnr_db: 10 log10(signal power / noise power); infinite without noise.
+    saturation: share of elements outside the grid, by more than half a step; NaN for a format, as
+    it is not measured there. sqnr_db: 10 log10(signal power / noise power); infinite without noise.
     signal_norm, noise_norm: root mean square over calls of the norms of the tensor and of its
     rounding noise.
     """
