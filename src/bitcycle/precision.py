@@ -115,7 +115,7 @@ class Precision:
     def __post_init__(self) -> None:
         for role, bits in self.items():
             checked = check_bits(bits, f"{role} bits")
-            if isinstance(bits, str):
+            if checked is not bits:  # the name of a format
                 object.__setattr__(self, role, checked)
 
     @classmethod

@@ -10,7 +10,7 @@ from torch import nn
 
 import bitcycle as bc
 from bitcycle.cost import CostMeter, Throughput, plan
-from bitcycle.cost.conventions import LayerCost, element_bits
+from bitcycle.cost.conventions import LayerCost, element_bits, operand_bits
 from bitcycle.cost.planner import check_ladder, list_ladder_candidates
 from bitcycle.cost.throughput import CONVENTION, published_rate
 from bitcycle.formats.catalogue import FORMATS
@@ -237,3 +237,11 @@ def test_a_plan_takes_bounds_or_a_ladder_that_the_quantizer_takes():
         plan(model(), X, ladder=["nvfp4", "bf16"], **both)
     with pytest.raises(ValueError, match="give backward"):
         plan(model(), X, ladder=["mxfp4", "bf16"], total_steps=60, saving=0.3)
+
+
+def test_attention_at_nvfp4_counts_as_the_bf16_that_it_is():
+    model = bc.quantize_model(nn.ModuleList([bc.MatMul(), nn.Linear(2, 2)]), "nvfp4")
+    nvfp4, bf16 = FORMATS["nvfp4"], FORMATS["bf16"]
+    precision = bc.Precision.parse("FWnvfp4/BWnvfp4")
+    assert operand_bits(model[0], precision) == (bf16, bf16, bf16)
+    assert operand_bits(model[1], precision) == (nvfp4, nvfp4, nvfp4)

@@ -236,10 +236,13 @@ def operand_bits(module: nn.Module, precision: Precision) -> OperandBits:
     >>> [operand_bits(layer, Precision.parse("w3a4")) for layer in model]
     [(3, 4, 32), (32, 32, 32)]
     """
-    roles = module.settings.quantizer.roles if isinstance(module, QuantizedLayer) else ()
-    return tuple(
-        counted_bits(getattr(precision, role) if role in roles else None) for role in OPERANDS
-    )
+    if not isinstance(module, QuantizedLayer):
+        return (cost_bits(None),) * len(OPERANDS)
+    quantizer = module.settings.quantizer
+    given = [getattr(precision, r) if r in quantizer.roles else None for r in OPERANDS]
+    if module.is_between_activations:
+        given = [quantizer.bits_between_activations(bits) for bits in given]
+    return tuple(map(counted_bits, given))
 
 
 def counted_bits(bits: Bits) -> int | Format:
