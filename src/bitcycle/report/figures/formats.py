@@ -57,7 +57,7 @@ def format_panel(format: Format, octaves: int = OCTAVES) -> FormatPanel:
     values = torch.tensor(format.values, dtype=torch.float64)
     middles = (values[1:] + values[:-1]) / 2  # where the error is largest
     middles = middles[middles >= top * 2.0**-octaves]
-    x = torch.cat((torch.exp2(steps / POINTS) * top, middles)).float().unique()
+    x = torch.cat((torch.exp2(steps / POINTS) * top, middles)).float().sort().values
     block = torch.stack((x, torch.full_like(x, top)), dim=1)  # (magnitudes, 2)
     rounded = round_to(block, format)[:, 0].double()
     x = x.double()
