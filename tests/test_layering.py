@@ -32,7 +32,7 @@ OURS: dict[str, set[str]] = {
     "schedules": set(),
     "quantizers": {"ops", "formats"},
     "kernels": {"quantizers.base", "ops", "native"},
-    "nn": {"ops", "quantizers", "kernels"},
+    "nn": {"ops", "formats", "quantizers", "kernels"},
     **{name: BELOW_CORE | CORE for name in CORE},
     "__init__": BELOW_CORE | CORE | {"train"},
     "models": set(),
@@ -46,6 +46,7 @@ OURS: dict[str, set[str]] = {
     "bench": BELOW_CORE | CORE | {"models"},
     "study": UP_TO_ANALYSIS,
     "report": {
+        "formats",
         "kernels.base",
         "schedules",
         "cost",

@@ -20,6 +20,7 @@ MODULES = (
     "bitcycle",
     "bitcycle.cost",
     "bitcycle.export",
+    "bitcycle.formats",
     "bitcycle.integrations.lightning",
     "bitcycle.integrations.transformers",
     "bitcycle.landscape",
