@@ -12,6 +12,7 @@ from bitcycle.cost import measure_saved
 from bitcycle.memory import saved_bytes
 from bitcycle.models import build_model
 from tests import toys
+from bitcycle.nn.product import CONTROL_SIZE
 from tests.toys import Attention, linears, net, randn
 
 FLOAT = 4
@@ -173,7 +174,7 @@ def test_no_function_of_ours_hides_more_than_a_clock() -> None:
     model = bc.quantize_model(net(), kernel="dequantize")
     bc.set_precision(model, "w8a8e8")
     hidden = saved_bytes(model, randn(4, 2, 6, 6)).by_function
-    assert sum(hidden.values()) <= 3 * 32  # a copy of each layer's control tensor
+    assert sum(hidden.values()) <= 3 * 4 * CONTROL_SIZE  # a copy of each layer's control tensor
 
 
 def test_a_converted_conv_bn_relu_net_keeps_less_than_seven_tenths() -> None:

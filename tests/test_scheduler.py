@@ -103,7 +103,7 @@ def test_parts_that_were_converted_alone_take_their_full_names_and_draw_differen
     assert parts["a"][0].control[CLOCK.start] == parts["b"][0].control[CLOCK.start]
     bc.PrecisionScheduler(parts, forward=8, backward=8, total_steps=4)
     assert parts["a"][0].settings.name == "a.0"
-    assert parts["a"][0].control[4] != parts["b"][0].control[4]
+    assert parts["a"][0].control[CLOCK.start] != parts["b"][0].control[CLOCK.start]
 
 
 def test_a_new_scheduler_does_not_report_what_went_wrong_before_it():
