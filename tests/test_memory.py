@@ -11,8 +11,8 @@ import bitcycle as bc
 from bitcycle.cost import measure_saved
 from bitcycle.memory import saved_bytes
 from bitcycle.models import build_model
-from tests import toys
 from bitcycle.nn.product import CONTROL_SIZE
+from tests import toys
 from tests.toys import Attention, linears, net, randn
 
 FLOAT = 4
