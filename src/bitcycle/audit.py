@@ -76,7 +76,13 @@ class AuditRow:
 
     @property
     def precision(self) -> str:
-        """The bits in short: w4a4e8, "fp32" if nothing is rounded now, "-" without roles."""
+        """The bits in short: w4a4e8, or w=nvfp4,a=nvfp4,e=8 with a format.
+
+        "fp32" if nothing is rounded now, "-" without roles.
+        """
+        rounded = {role[0]: bits for role, bits in self.bits.items() if bits != FLOAT}
+        if not all(bits.isdigit() for bits in rounded.values()):
+            return ",".join(f"{letter}={bits}" for letter, bits in rounded.items())
         named = [f"{role[0]}{bits}" for role, bits in self.bits.items() if bits != FLOAT]
         return "".join(named) or (FLOAT if self.bits else "-")
 
@@ -85,7 +91,7 @@ class AuditRow:
 class TiedWeight:
     """One tensor under several names, and the bits at which each of its modules reads it."""
 
-    bits: dict[str, str]  # by the parameter's full name: a number, or "fp32"
+    bits: dict[str, str]  # by the parameter's full name: a number, a format, or "fp32"
 
     def __str__(self) -> str:
         uses = [

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from bitcycle.formats.catalogue import Format
 from bitcycle.model_precision import get_precision, quantized_layers
+from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nonfinite import NonFiniteCheck
+from bitcycle.precision import Bits
 from bitcycle.quantizers.base import Quantized
 from bitcycle.tables import text_table
 
@@ -20,9 +23,10 @@ from bitcycle.tables import text_table
 class RoleStatistics:
     """The effect of quantization on the tensors of one role of one layer.
 
-    saturation: share of elements outside the grid, by more than half a step. sqnr_db:
-    10 log10(signal power / noise power); infinite without noise. signal_norm, noise_norm: root mean
-    square over calls of the norms of the tensor and of its rounding noise.
+    saturation: share of elements outside the grid, by more than half a step; NaN for a format, as
+    it is not measured there. sqnr_db: 10 log10(signal power / noise power); infinite without noise.
+    signal_norm, noise_norm: root mean square over calls of the norms of the tensor and of its
+    rounding noise.
     """
 
     layer: str
@@ -42,11 +46,13 @@ class _RoleSums:
         self.num_calls = self.num_elements = 0
         self.sums: Tensor | None = None  # saturated elements, signal power, noise power
 
-    def add(self, x: Tensor, quantized: Quantized, levels: Tensor) -> None:
+    def add(self, x: Tensor, quantized: Quantized, levels: Tensor, bits: Bits) -> None:
         wide = x.detach().double()
         noise = quantized.dequantize().double() - wide
         saturated = torch.zeros((), dtype=torch.float64, device=x.device)
-        if quantized.scale is not None and quantized.offset is not None:
+        if isinstance(bits, Format):
+            saturated = torch.full_like(saturated, math.nan)
+        elif quantized.scale is not None and quantized.offset is not None:
             scale, offset = quantized.scale.double(), quantized.offset.double()
             position = (wide - offset) / scale
             saturated = ((position < -0.5) | (position > levels + 0.5)).sum().double()
@@ -74,14 +80,16 @@ class _RoleSums:
 class LayerRecorder:
     """Adds up the statistics of every tensor that one layer rounds."""
 
-    def __init__(self) -> None:
+    def __init__(self, layer: QuantizedLayer) -> None:
+        self._layer = layer
         self.sums: dict[str, _RoleSums] = {}
 
     def record(self, role: str, x: Tensor, quantized: Quantized, levels: Tensor) -> None:
         """Add one tensor to the sums of its role."""
         if torch.compiler.is_compiling():
             raise RuntimeError("bitcycle.collect works in eager mode; call the uncompiled model")
-        self.sums.setdefault(role, _RoleSums()).add(x, quantized, levels)
+        bits = getattr(self._layer.precision, role)
+        self.sums.setdefault(role, _RoleSums()).add(x, quantized, levels, bits)
 
 
 class Collection:
@@ -121,7 +129,8 @@ class Collection:
         header = ("layer", "role", "calls", "saturated", "SQNR dB", "norm", "noise norm")
         body = [
             (
-                row.layer, row.role, str(row.num_calls), f"{100 * row.saturation:.2f}%",
+                row.layer, row.role, str(row.num_calls),
+                "-" if math.isnan(row.saturation) else f"{100 * row.saturation:.2f}%",
                 f"{row.sqnr_db:.1f}", f"{row.signal_norm:.3g}", f"{row.noise_norm:.3g}",
             )
             for row in self.rows()
@@ -134,8 +143,8 @@ def collect(model: nn.Module) -> Iterator[Collection]:
     """Collect statistics of quantization per layer and role inside a `with` block.
 
     They are the number of calls, saturation, SQNR (signal-to-quantization-noise ratio) and norms.
-    Compiled layers run uncompiled inside the block. A NaN or infinity in an operand raises an error
-    when the block ends.
+    Saturation is not measured for formats (NaN, shown as -). Compiled layers run uncompiled inside
+    the block. A NaN or infinity in an operand raises an error when the block ends.
 
     >>> from bitcycle import quantize_model, set_precision
     >>> model = quantize_model(nn.Linear(4, 2))
@@ -148,7 +157,7 @@ def collect(model: nn.Module) -> Iterator[Collection]:
     layers = {entry.name: layer for entry, layer in quantized_layers(model)}
     if any(layer.recorder is not None for layer in layers.values()):
         raise RuntimeError("collect(model) is active already; leave the outer `with` first")
-    recorders = {name: LayerRecorder() for name in layers}
+    recorders = {name: LayerRecorder(layer) for name, layer in layers.items()}
     health = NonFiniteCheck(list(layers), list(layers.values()))
     health.clear()
     for name, layer in layers.items():

@@ -19,11 +19,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from bitcycle.formats.catalogue import Format
 from bitcycle.model_precision import quantized_layers, set_precision
 from bitcycle.nn.layer import advance_clocks
 from bitcycle.nonfinite import NonFiniteCheck, NonFiniteError
 from bitcycle.ops.noise import hash_ints
-from bitcycle.precision import Precision
+from bitcycle.precision import Precision, check_bits
 from bitcycle.range_curves import (
     NOISE,
     Criterion,
@@ -99,6 +100,7 @@ def precision_range_test(
     Afterwards, also after an error, everything is restored. Under torch.distributed every process
     takes part, and the metric is the mean over them.
     """
+    check_integers(low, high)
     error = parse_schedule(backward)
     if not isinstance(error, Static):
         raise ValueError(f"backward ({error}) must be a number of bits or fp32 in a range test")
@@ -150,6 +152,17 @@ def precision_range_test(
         name=name or ("-loss" if is_loss else metric or "metric"),
         progress=progress,
     )
+
+
+def check_integers(*bits: object) -> None:
+    """Raise ValueError if any bits are a format: a test lowers a number of bits one by one."""
+    for each in bits:
+        if isinstance(each, Format | str):
+            raise ValueError(
+                f"a range test lowers the bits of integers one by one, and {each} is a format; "
+                "give low and high as numbers. To choose among formats, compare short runs of each "
+                "(bitcycle study), or their cost (bitcycle plan --ladder)"
+            )
 
 
 def choose_criterion(
@@ -550,7 +563,7 @@ class RangeTest:
             "criterion": self.criterion,
             "low": self.low,
             "high": self.high,
-            "backward": self.backward,
+            "backward": self.backward.name if isinstance(self.backward, Format) else self.backward,
             "reset": self.reset,
             "rewinds_data": self.rewinds_data,
             "curve": self.curve.to_dict(),
@@ -559,7 +572,8 @@ class RangeTest:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RangeTest:
         """Return the test that `to_dict` describes."""
-        kept = {key: data[key] for key in ("low", "high", "backward", "reset")}
+        kept = {key: data[key] for key in ("low", "high", "reset")}
+        kept["backward"] = check_bits(data["backward"], "backward")
         rewinds = bool(data.get("rewinds_data", False))  # not in files of 0.1
         return cls(**kept, rewinds_data=rewinds, curve=curve_from_dict(data["curve"]))
 

@@ -9,19 +9,28 @@ this file. The state is the number of steps, and the state of adaptive schedules
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, Literal
 
 from torch import nn
 
+from bitcycle.formats.catalogue import Format
 from bitcycle.model_precision import describe_bits, quantized_layers, rounded_roles
 from bitcycle.nn.layer import QuantizedLayer, advance_clocks
 from bitcycle.nonfinite import NonFiniteCheck
 from bitcycle.patterns import NamedModule, Pattern, check_mapping, last_match
-from bitcycle.precision import PARENTS, ROLES, Precision, is_float
+from bitcycle.precision import PARENTS, ROLES, Precision, is_float, is_integer, order
 from bitcycle.registry import list_some, unknown_name
-from bitcycle.schedules import Adaptive, Bits, Preview, Schedule, ScheduleLike, parse_schedule
+from bitcycle.schedules import (
+    Adaptive,
+    Bits,
+    Preview,
+    Schedule,
+    ScheduleLike,
+    Static,
+    parse_schedule,
+)
 from bitcycle.schedules.adaptive import AdaptiveStates, Metric
 from bitcycle.schedules.base import BACKWARD_BITS, check_total, default_backward
 from bitcycle.warnings import BitcycleWarning
@@ -43,12 +52,13 @@ class PrecisionScheduler:
     forward: the schedule of weights and activations. backward: that of the errors (the gradients
     with respect to a layer's output, which the backward pass multiplies) and of the weight
     gradients. weight, act, error and grad: the schedule of one role, in place of its parent's. Each
-    takes a schedule, its text, an int, None (float32), or a dict from layer patterns to those. A
-    later pattern overrides an earlier one, and layers that no pattern matches inherit.
+    takes a schedule, its text, an int, a format such as "nvfp4", None (float32), or a dict from
+    layer patterns to those. A later pattern overrides an earlier one, and layers that no pattern
+    matches inherit.
 
     Where backward is not given it is 8 bits on layers whose weights and activations have at most 8,
-    and float32 on layers where both are float32; for other bits it must be given. Forward is
-    float32 where it is not given.
+    and float32 on layers where both are float32; for other bits and for formats it must be given.
+    Forward is float32 where it is not given.
 
     The call of `step` after the last optimizer step keeps the final bits; one more raises.
 
@@ -150,7 +160,10 @@ class PrecisionScheduler:
 
     @property
     def highest(self) -> Precision | dict[str, Precision]:
-        """Each layer at the top of its schedules: the default bits of an evaluation."""
+        """Each layer at the top of its schedules: the default bits of an evaluation.
+
+        The top has the most bits per element: bf16 is above mxfp8.
+        """
         highs = [[schedule.high for schedule in group] for group in self._groups]
         return self._by_layer([Precision(**dict(zip(ROLES, row, strict=True))) for row in highs])
 
@@ -159,8 +172,7 @@ class PrecisionScheduler:
         """The most bits of each role on any layer: the precision of the static upper bound."""
         tops: dict[str, Bits] = {}
         for role, schedules in zip(ROLES, zip(*self._groups, strict=True), strict=True):
-            highs = [schedule.high for schedule in schedules]
-            tops[role] = None if None in highs else max(h for h in highs if h is not None)
+            tops[role] = max((schedule.high for schedule in schedules), key=order)
         return Precision(**tops).in_force(self._roles)
 
     def history(self) -> list[tuple[int, Precision | dict[str, Precision]]]:
@@ -361,11 +373,28 @@ def _in_words(value: Any) -> Any:
 
 
 def _most_bits(schedule: Schedule, total_steps: int) -> int:
-    """The most bits below float32."""
-    if schedule.high is not None and not is_float(schedule.high):
+    """The most bits on a grid of integers; 0 without one."""
+    if is_integer(schedule.high):
         return schedule.high
-    # some steps are float32: only the list of all steps has the most bits of the others
-    return max([b or 0 for b in schedule.bit_widths(total_steps) if not is_float(b)] or [0])
+    # some steps are float32 or formats: only the list of all steps has the most bits of the others
+    return max((b for b in schedule.bit_widths(total_steps) if is_integer(b)), default=0)
+
+
+def quantizer_for(bits: Iterable[Bits]) -> str:
+    """The name of the quantizer that rounds to all of these: that of a format's kind, or "sbm".
+
+    >>> from bitcycle.formats.catalogue import FORMATS
+    >>> quantizer_for([FORMATS["mxfp4"], FORMATS["bf16"], 8]), quantizer_for([8, None])
+    ('mx', 'sbm')
+    """
+    by_kind = {each.kind: each.name for each in bits if isinstance(each, Format)}
+    by_kind.pop("float", None)  # bf16 and fp16: every quantizer takes them
+    if len(by_kind) > 1:
+        raise ValueError(
+            f"no quantizer rounds to {' and '.join(by_kind.values())}: they need the quantizers "
+            f"{' and '.join(map(repr, by_kind))}; use formats of one of them"
+        )
+    return next(iter(by_kind), "sbm")
 
 
 # -- keywords to schedules -------------------------------------------------------------------------
@@ -408,7 +437,7 @@ def _default_schedule(
     """The schedule of error and grad on a layer where it is not given."""
     rules = layer.settings.quantizer.roles
     try:
-        return parse_schedule(default_backward(weight, act))
+        return Static(default_backward(weight, act))
     except ValueError:
         if any(role in rules and given[role] is None for role in ("error", "grad")):
             raise
@@ -499,20 +528,23 @@ def _check_rules(layer: QuantizedLayer, schedules: RoleSchedules, named: set[str
 def _check_limits(
     layers: list[QuantizedLayer], resolved: list[RoleSchedules], total_steps: int
 ) -> None:
-    """Raise if the bits of any step exceed the max_bits of a layer or of its kernel."""
-    limited = [
-        (layer, own)
-        for layer, own in zip(layers, resolved, strict=True)
-        if layer.settings.is_limited
-    ]
-    bits_of = {s: s.bit_widths(total_steps) for s in {s for _, own in limited for s in own}}
-    for layer, own in limited:
+    """Raise if a layer cannot have the bits of some step.
+
+    Bits are limited by `max_bits` and by a chosen kernel, formats by the quantizer.
+    """
+    distinct = dict.fromkeys(schedule for own in resolved for schedule in own)
+    bits_of = {
+        schedule: sorted(schedule.bit_widths(total_steps), key=order) for schedule in distinct
+    }
+    for layer, own in zip(layers, resolved, strict=True):
         for role, schedule in zip(ROLES, own, strict=True):
             for bits in bits_of[schedule]:
+                if not (layer.settings.is_limited or isinstance(bits, Format)):
+                    continue
                 try:
                     layer.check_precision(Precision(**{role: bits}))
                 except ValueError as error:
-                    if role not in ("error", "grad"):
+                    if role not in ("error", "grad") or isinstance(bits, Format):
                         raise
                     raise ValueError(
                         f"{error} (backward is {BACKWARD_BITS} bits unless it is given)"

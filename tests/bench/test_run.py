@@ -120,3 +120,15 @@ def test_a_missing_package_leaves_a_workload_out_unless_it_was_asked_for(monkeyp
     assert result.sizes["gcn"].startswith("left out: graph models need")
     with pytest.raises(MissingExtraError):
         run_bench(BenchConfig(workloads=("gcn",), is_quick=True))
+
+
+def test_rows_name_the_quantizer_of_a_format():
+    config = BenchConfig(
+        workloads=("transformer-d512",), kernels=("auto",), bits=("mxfp8/mxfp8", "FW8/BW8"),
+        repeats=2, is_quick=True,
+    )  # fmt: skip
+    result = run_bench(config)
+    assert [(row.bits, row.quantizer) for row in result.rows] == [
+        ("", "sbm"), ("mxfp8/mxfp8", "mx"), ("w8a8e8", "sbm"),
+    ]  # fmt: skip
+    assert "mxfp8/mxfp8 by mx" in str(result)

@@ -213,3 +213,21 @@ def test_layers_at_any_depth_are_replaced_once():
     kinds = [type(module).__name__ for module in model.modules()]
     assert kinds.count("Conv2d") == kinds.count("Linear") == 1
     assert kinds.count("Identity") == 2
+
+
+def test_formats_are_written_forward_and_backward_and_choose_their_quantizer():
+    for text, quantizer in (
+        ("nvfp4/nvfp4", "nvfp4"), ("mxfp8/mxfp8", "mx"), ("fp8/e5m2", "fp8"), ("bf16/8", "sbm"),
+    ):  # fmt: skip
+        variant = Variant("auto", parse_bits(text))
+        assert (variant.bits_text, variant.quantizer) == (text, quantizer)
+    assert Variant("auto", parse_bits("w=nvfp4,a=bf16")).bits_text == "w=nvfp4,a=bf16"
+    assert Variant("auto", BITS).quantizer == "sbm"
+    with pytest.raises(ValueError, match="cannot read a precision from '8/8'"):
+        parse_bits("8/8")
+
+
+def test_a_step_at_a_format_has_it_at_every_role():
+    step = TrainStep(make_load(), Variant("auto", parse_bits("mxfp8/mxfp8")))
+    step()
+    assert str(bc.get_precision(step.model)) == "w=mxfp8,a=mxfp8,e=mxfp8"

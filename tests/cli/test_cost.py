@@ -112,3 +112,25 @@ def test_the_paper_is_compared(as_json, capsys, monkeypatch):
         assert [row["bits"] for row in json.loads(out)["costs"]] == ["8/8", "3-8/8", "6/6", "3-6/6"]
     else:
         assert "Table 2  resnet74  3-8/8   1.68e+08  1.690e+08     +0.59%  36.67%" in out
+
+
+def test_formats_have_a_column_of_published_throughput(capsys):
+    words = ["cost", "digits_mlp", "--forward", "stages:mxfp4@0.5,bf16", "--backward", "mxfp8",
+             "--total-steps", "100"]  # fmt: skip
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("digits_mlp: forward stages:mxfp4@0.5,bf16, backward mxfp8; 128 samples")
+    assert "relative to static w=bf16,a=bf16,e=mxfp8, the schedules' tops" in out
+    # half of the steps: output at 4, the others at the errors' 2; the other half at 1
+    assert "published throughput, bf16 = 1: NVIDIA Blackwell, not measured here" in out
+    assert main([*words, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert set(data["published_throughput"]["speedup"]) == {"GB200", "GB300"}
+    assert data["precision"] == {"forward": "stages:mxfp4@0.5,bf16", "backward": "mxfp8"}
+
+
+def test_formats_of_two_quantizers_and_a_missing_backward_are_errors(capsys):
+    assert main(["cost", "digits_mlp", "--forward", "mxfp8", "--backward", "nvfp4"]) == 2
+    assert "no quantizer rounds to mxfp8 and nvfp4" in capsys.readouterr().err
+    assert main(["cost", "digits_mlp", "--forward", "mxfp8"]) == 2
+    assert "give backward" in capsys.readouterr().err

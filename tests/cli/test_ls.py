@@ -222,3 +222,14 @@ def test_the_last_column_wraps_to_the_width():
         "a     one two three four five",
         "      six seven",
     ]
+
+
+def test_formats_come_with_elements_blocks_and_the_largest_value(capsys):
+    rows = rows_of("formats", capsys)
+    assert list(rows)[0] == "bf16"
+    assert rows["nvfp4"] == {
+        "name": "nvfp4", "element": "e2m1", "bits": "4", "block": "16", "largest": "6",
+        "what": "e2m1 elements up to 6, an e4m3 scale per 16 and a float32 scale per tensor",
+    }  # fmt: skip
+    assert (rows["fp8"]["block"], rows["fp8"]["largest"]) == ("-", "448")
+    assert rows["mxfp8"]["block"] == "32"

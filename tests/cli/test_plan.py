@@ -10,6 +10,7 @@ from bitcycle.analysis.plan import plan_by_name
 from bitcycle.cli.main import main
 
 DIGITS = ["plan", "digits-cpt-3-8-8", "--saving", "40%"]
+LADDER = ["plan", "digits_mlp", "--ladder", "mxfp4,bf16", "--backward", "mxfp8", "--saving", "40%"]
 
 
 def test_the_schedules_that_meet_the_budget_are_listed(capsys):
@@ -113,3 +114,31 @@ def test_a_bad_value_is_exit_code_2_and_nothing_is_printed_or_written(
 def test_a_studys_name_is_said_to_be_one(capsys):
     assert main(["plan", "gcn-small", "--saving", "40%"]) == 2
     assert "gcn-small is a study; give a recipe or a model to plan" in capsys.readouterr().err
+
+
+def test_a_ladder_of_formats_is_planned(capsys):
+    words = [*LADDER, "--total-steps", "64"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "over mxfp4, bf16, errors at mxfp8" in " ".join(out.split())
+    assert "published throughput, bf16 = 1: NVIDIA Blackwell, not measured here" in out
+    assert main([*words, "--json", "--limit", "3"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["ladder"] == ["mxfp4", "bf16"]
+    assert len(data["rows"]) == 3
+
+
+def test_a_ladder_and_bounds_exclude_each_other(capsys):
+    assert main([*LADDER, "--low", "3"]) == 2
+    assert "--ladder is given: leave one of them out" in capsys.readouterr().err
+    assert main([*LADDER, "--ladder", "bf16,mxfp4"]) == 2
+    assert "must rise from the fewest bits to the most" in capsys.readouterr().err
+
+
+def test_a_recipe_at_formats_needs_their_quantizer_and_the_command_has_it(capsys):
+    words = ["plan", "digits-static-8-8", "--ladder", "mxfp4,bf16", "--backward", "mxfp8",
+             "--saving", "40%"]  # fmt: skip
+    assert main(words) == 2
+    assert "mx" in capsys.readouterr().err
+    assert main([*words, "--quantizer", "mx", "--cycles", "8"]) == 0
+    assert "--precision.quantizer mx" in capsys.readouterr().out

@@ -14,6 +14,7 @@ from bitcycle.analysis.numbers import POINTS
 from bitcycle.analysis.statistics import summarize_values
 from bitcycle.analysis.training_spec import spec_from_config
 from bitcycle.cost.meter import CostMeter
+from bitcycle.precision import cost_bits
 from bitcycle.report.figures.style import COLORS, DASHED, INK, Style, new_figure, style_axes
 from bitcycle.scheduler import PrecisionScheduler
 from bitcycle.schedules import parse_schedule
@@ -190,4 +191,4 @@ def bits_and_cost(method: Data) -> tuple[list[int], list[float]]:
         scheduler.step()
     bits = parse_schedule(texts["forward"]).values(spec.total_steps)
     total = fmean(run["bitops"] for run in method["runs"] if run["state"] == "done")
-    return [int(each or 32) for each in bits], [total * (cost / costs[-1]) for cost in costs]
+    return [cost_bits(each) for each in bits], [total * (cost / costs[-1]) for cost in costs]

@@ -20,9 +20,11 @@ from bitcycle.analysis.training_spec import (
 )
 from bitcycle.cost import CONVENTIONS, Plan, plan
 from bitcycle.cost.findings import Finding, Stance
+from bitcycle.cost.planner import check_ladder
+from bitcycle.formats.catalogue import Format
 from bitcycle.models import MODELS
-from bitcycle.precision import MAX_BITS
-from bitcycle.schedules import parse_schedule
+from bitcycle.precision import MAX_BITS, Bits, bits_text, order
+from bitcycle.schedules import Static, parse_schedule
 from bitcycle.schedules.base import default_backward
 from bitcycle.tasks import TASKS
 from bitcycle.tasks.base import Task, model_kind
@@ -41,12 +43,14 @@ def plan_by_name(
     bitops: float | None = None,
     low: int | None = None,
     high: int | None = None,
+    ladder: Sequence[Bits | str] = (),
     range_test: str | Path | None = None,
     backward: str | None = None,
     cycles: Sequence[int] | None = None,
     tops: Sequence[int] = (),
     options: Mapping[str, Any] | None = None,
     skip: Sequence[str] | None = None,
+    quantizer: str | None = None,
     total_steps: int | None = None,
     batch_size: int | None = None,
     convention: str = "exact",
@@ -54,9 +58,9 @@ def plan_by_name(
 ) -> Plan:
     """`bitcycle.cost.plan` of a model, a recipe or a YAML file.
 
-    Arguments override the file of a range test, and that overrides the bounds of the recipe. Error
-    bits, steps and batch size are the recipe's by default. runs: a folder with finished runs, whose
-    results count as well (`find_own_results`).
+    Arguments override the file of a range test, and that overrides the bounds of the recipe, or the
+    ladder of formats in its forward schedule. Error bits, steps and batch size are the recipe's by
+    default. runs: a folder with finished runs, whose results count as well (`find_own_results`).
 
     >>> found = plan_by_name("resnet8", low=3, high=8, saving=0.4, skip=["fc"])
     >>> found.total_steps, found.samples_per_step, found.rows[0].forward
@@ -65,18 +69,33 @@ def plan_by_name(
     needs_conversion = CONVENTIONS[convention].needs_conversion
     tested = (None, None) if range_test is None else read_bounds(range_test)
     low, high = _fill((low, high), tested)
+    rungs = check_ladder(ladder) if ladder else ()
+    if rungs and (low, high) != (None, None):
+        raise ValueError(
+            "--low, --high and --range-test are bounds of integers, and --ladder is given: leave "
+            "one of them out"
+        )
+    top: Bits
     roles: dict[str, str] = {}
     if name in MODELS:
-        _, top = _check_bounds(name, low, high)
+        top = rungs[-1] if rungs else _check_bounds(name, low, high)[1]
         backward = backward or _default_errors(top)
-        roles = {"forward": str(top), "backward": backward}
+        # the schedule of a ladder has all formats, which decide the quantizer
+        forward = f"ramp:{','.join(map(bits_text, rungs))}" if rungs else bits_text(top)
+        roles = {"forward": forward, "backward": backward}
     spec = find_spec(
-        name, roles=roles, options=options, skip=skip, total_steps=total_steps,
-        batch_size=batch_size,
+        name, roles=roles, options=options, skip=skip, quantizer=quantizer,
+        total_steps=total_steps, batch_size=batch_size,
     )  # fmt: skip
-    low, high = _check_bounds(name, *_fill((low, high), _bounds_of(spec.precision)))
-    errors = _errors_of(spec, name, high) if backward is None else parse_schedule(backward)
-    spec = replace(spec, precision=_static(spec.precision, high, str(errors)))
+    if not rungs and (low, high) == (None, None):
+        rungs = _ladder_of(spec)
+    if rungs:
+        top = rungs[-1]
+    else:
+        low, high = _check_bounds(name, *_fill((low, high), _bounds_of(spec.precision)))
+        top = high
+    errors = _errors_of(spec, name, top) if backward is None else parse_schedule(backward)
+    spec = replace(spec, precision=_static(spec.precision, top, str(errors)))
     own: dict[str, Finding] = {}
     notes: tuple[str, ...] = ()
     if runs is not None:
@@ -88,8 +107,9 @@ def plan_by_name(
     found = plan(
         model,
         spec.inputs(model, 16 if spec.is_graph else 1),
-        low=low,
-        high=high,
+        low=None if rungs else low,
+        high=None if rungs else high,
+        ladder=rungs,
         total_steps=spec.total_steps,
         saving=saving,
         bitops=bitops,
@@ -147,10 +167,21 @@ def _bounds_of(precision: PrecisionConfig) -> Bounds:
     if precision.auto_high is not None:
         return None, precision.auto_high
     schedule = parse_schedule(precision.forward)
-    return None if schedule.low == schedule.high else schedule.low, schedule.high
+    low, high = (end if isinstance(end, int) else None for end in (schedule.low, schedule.high))
+    return None if low == high else low, high
 
 
-def _errors_of(spec: TrainingSpec, name: str, high: int) -> Any:
+def _ladder_of(spec: TrainingSpec) -> tuple[Bits, ...]:
+    """The formats of the forward schedule, from the fewest bits to the most; () without any."""
+    forward = spec.precision.forward
+    if isinstance(forward, dict) or spec.precision.auto_high is not None:
+        return ()
+    bits = sorted(parse_schedule(forward).bit_widths(spec.total_steps), key=order)
+    has_ladder = len(bits) > 1 and any(isinstance(each, Format) for each in bits)
+    return tuple(bits) if has_ladder else ()
+
+
+def _errors_of(spec: TrainingSpec, name: str, high: Bits) -> Any:
     precision = spec.precision
     text = precision.backward if precision.error == "inherit" else precision.error
     if precision.is_float or text == "default":
@@ -160,17 +191,18 @@ def _errors_of(spec: TrainingSpec, name: str, high: int) -> Any:
     return parse_schedule(text)
 
 
-def _default_errors(high: int) -> str:
+def _default_errors(high: Bits) -> str:
     try:
-        return str(parse_schedule(default_backward(parse_schedule(high))))
+        return bits_text(default_backward(Static(high)))
     except ValueError as error:
         raise ValueError(f"{error} (--backward)") from None
 
 
-def _static(precision: PrecisionConfig, high: int, backward: str) -> PrecisionConfig:
+def _static(precision: PrecisionConfig, high: Bits, backward: str) -> PrecisionConfig:
     """The same conversion with static bits at the upper bound."""
     roles = dict.fromkeys(("weight", "act", "error", "grad"), "inherit")
-    return replace(precision, forward=high, backward=backward, **roles)  # type: ignore[arg-type]
+    forward = high if isinstance(high, int) else bits_text(high)
+    return replace(precision, forward=forward, backward=backward, **roles)  # type: ignore[arg-type]
 
 
 # -- own results ----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ the model from it, without values where shapes are enough.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,12 @@ from bitcycle.convert import find_candidates, quantize_model
 from bitcycle.data import DATASETS
 from bitcycle.models import MODELS, build_model
 from bitcycle.models.base import Model
-from bitcycle.precision import PARENTS
+from bitcycle.precision import PARENTS, Bits
 from bitcycle.quantizers import QUANTIZERS
 from bitcycle.recipes import list_recipes, recipe
 from bitcycle.recipes.base import base_of, instead_of
+from bitcycle.scheduler import quantizer_for
+from bitcycle.schedules import parse_schedule
 from bitcycle.tasks.base import model_kind
 from bitcycle.train.config import PrecisionConfig, RunConfig
 from bitcycle.train.config_file import read_config
@@ -108,11 +110,14 @@ def find_spec(
     roles: Mapping[str, str],
     options: Mapping[str, Any] | None = None,
     skip: Sequence[str] | None = None,
+    quantizer: str | None = None,
     total_steps: int | None = None,
     batch_size: int | None = None,
     input_shape: tuple[int, ...] | None = None,
 ) -> TrainingSpec:
     """The spec of a model, a recipe or a YAML file; the other arguments override it.
+
+    quantizer: by default the recipe's; for a model "sbm", or the one that its formats need.
 
     >>> find_spec("resnet74", roles={"forward": "CR:3-8:32", "backward": "8"}).total_steps
     64000
@@ -127,15 +132,30 @@ def find_spec(
                 f"{name} is a model and has no bits of its own: give a schedule, such as "
                 "--forward CR:3-8:32 --backward 8 (--forward fp32 counts float32)"
             )
-        precision = PrecisionConfig(**{"skip": tuple(skip or ()), **roles})  # type: ignore[arg-type]
+        by_default = quantizer_for(_bits_of(roles, total_steps or STEPS))
+        precision = PrecisionConfig(
+            quantizer=quantizer or by_default,
+            **{"skip": tuple(skip or ()), **roles},  # type: ignore[arg-type]
+        )
         return TrainingSpec(model=name, options=options or {}, precision=precision, **changes)
     config = find_run_config(name)
     precision_changes: dict[str, Any] = dict(roles)
+    if quantizer is not None:
+        precision_changes["quantizer"] = quantizer
     if skip is not None:
         precision_changes["skip"] = tuple(skip)
     spec = spec_from_config(config, total_steps)
     spec = replace(spec, precision=replace(spec.precision, **precision_changes), **changes)
     return replace(spec, options={**spec.options, **(options or {})})
+
+
+def _bits_of(roles: Mapping[str, str], total_steps: int) -> Iterator[Bits]:
+    """The bits of schedules; those that cannot be read raise where they are checked."""
+    for text in roles.values():
+        try:
+            yield from parse_schedule(text).bit_widths(total_steps)
+        except ValueError:
+            continue
 
 
 def find_run_config(name: str) -> RunConfig:

@@ -36,6 +36,7 @@ class StepTime:
     layers: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # kernel, and why
     notes: tuple[str, ...] = ()
     by_width: Mapping[str, float] = field(default_factory=dict)  # fastest seconds, of a cycle
+    quantizer: str = "sbm"
 
     @property
     def timing(self) -> Timing | None:
@@ -62,7 +63,8 @@ class StepTime:
 
     def cells(self) -> tuple[str, ...]:
         """The cells of its table row, without the workload."""
-        name = (self.kernel, self.bits or "-")
+        rounded = self.bits if self.quantizer == "sbm" else f"{self.bits} by {self.quantizer}"
+        name = (self.kernel, rounded or "-")
         timing, ratio = self.timing, self.ratio
         assert timing is not None
         mark = "once" if timing.is_once else f"{1e3 * timing.lower_quartile:.1f}"

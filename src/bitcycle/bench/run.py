@@ -171,7 +171,7 @@ def _time_workload(
         if variant in failures:
             rows.append(
                 StepTime(workload=name, kernel=variant.kernel, bits=variant.bits_text,
-                    notes=(failures[variant],))
+                    notes=(failures[variant],), quantizer=variant.quantizer)
             )  # fmt: skip
             continue
         step, timing = steps[variant], timings[variant]
@@ -187,6 +187,7 @@ def _time_workload(
                 layers=step.layers(),
                 notes=_notes(name, variant, step),
                 by_width=by_width.get(variant, {}),
+                quantizer=variant.quantizer,
             )
         )
     return rows

@@ -15,10 +15,12 @@ from bitcycle.audit import audit
 from bitcycle.bench.others import OTHERS, installed_others
 from bitcycle.bench.workloads import Workload
 from bitcycle.convert import quantize_model
+from bitcycle.formats.catalogue import NAME_PATTERN, Format
 from bitcycle.kernels.base import KERNELS
 from bitcycle.memory import saved_bytes
-from bitcycle.precision import Precision, check_bits
-from bitcycle.scheduler import PrecisionScheduler
+from bitcycle.precision import Precision, bits_text, check_bits
+from bitcycle.scheduler import PrecisionScheduler, quantizer_for
+from bitcycle.schedules import Static
 from bitcycle.schedules.cycle import schedule
 
 FLOAT, AUTOCAST, AUTO = "float32", "bf16-autocast", "auto"
@@ -26,6 +28,7 @@ _ORDER = ("simulate", "dequantize", "bf16", "native")
 _TOTAL_STEPS = 100_000  # more than any benchmark takes; the bits are constant
 _CYCLE_STEPS = 10_000  # of a cycle whose steps are timed by width
 _CYCLE = re.compile(r"(\d+)-(\d+)/(\d+)")
+_FORMATS = re.compile(rf"(?:{NAME_PATTERN}|\d+)/(?:{NAME_PATTERN}|\d+)", re.IGNORECASE)
 
 
 def all_kernels() -> list[str]:
@@ -77,16 +80,28 @@ Bits = Precision | CycleBits
 def parse_bits(text: str | Bits) -> Bits:
     """Read the bits of a variant: those of `Precision.parse`, or a cycle such as 3-8/8.
 
+    Formats may be written forward/backward, such as nvfp4/nvfp4.
+
     >>> str(parse_bits("3-8/8")), str(parse_bits("FW4/BW8"))
     ('3-8/8', 'w4a4e8g8')
+    >>> str(parse_bits("nvfp4/bf16"))
+    'w=nvfp4,a=nvfp4,e=bf16,g=bf16'
     """
     if isinstance(text, CycleBits):
         return text
     if isinstance(text, str) and (found := _CYCLE.fullmatch(text.strip())):
-        low, high, backward = (check_bits(int(each)) or 0 for each in found.groups())
+        low, high, backward = map(int, found.groups())
+        for each in (low, high, backward):
+            check_bits(each)
         schedule("CR", low=low, high=high, cycles=1)  # low <= high
         return CycleBits(low, high, backward)
+    if isinstance(text, str) and _FORMATS.fullmatch(text.strip()) and not _is_number(text):
+        return Precision.parse("FW{}/BW{}".format(*text.strip().split("/")))
     return Precision.parse(text)
+
+
+def _is_number(text: str) -> bool:
+    return text.replace("/", "").strip().isdigit()
 
 
 @dataclass(frozen=True)
@@ -103,13 +118,27 @@ class Variant:
     def bits_text(self) -> str:
         """The bits as text, without those of the weight gradient, which `sbm` does not quantize."""
         if isinstance(self.bits, Precision):
-            return str(self.bits.replace(grad=None))
+            return _pair_text(self.bits) or str(self.bits.replace(grad=None))
         return "" if self.bits is None else str(self.bits)
+
+    @property
+    def quantizer(self) -> str:
+        """The quantizer that rounds to the bits: that of their format, or "sbm"."""
+        roles = self.bits.items() if isinstance(self.bits, Precision) else ()
+        return quantizer_for(bits for _, bits in roles)
 
     @property
     def widths(self) -> tuple[int, ...]:
         """The forward bits that are timed one by one: those of a cycle."""
         return tuple(self.bits.shares()) if isinstance(self.bits, CycleBits) else ()
+
+
+def _pair_text(bits: Precision) -> str | None:
+    """'nvfp4/bf16' if a role has a format, and weights and activations have the same."""
+    has_format = any(isinstance(each, Format) for _, each in bits.items())
+    if not has_format or bits.weight != bits.act:
+        return None
+    return f"{bits_text(bits.weight)}/{bits_text(bits.error)}"
 
 
 def is_ours(kernel: str) -> bool:
@@ -175,7 +204,9 @@ class TrainStep:
 
 def _convert(workload: Workload, variant: Variant) -> nn.Module:
     if variant.bits is not None:
-        return quantize_model(copy.deepcopy(workload.model), kernel=variant.kernel, verbose=False)
+        return quantize_model(
+            copy.deepcopy(workload.model), variant.quantizer, kernel=variant.kernel, verbose=False
+        )
     model = copy.deepcopy(workload.float_model or workload.model)
     return OTHERS[variant.kernel](model) if variant.kernel in OTHERS else model
 
@@ -188,5 +219,9 @@ def _make_scheduler(model: nn.Module, bits: Bits | None) -> PrecisionScheduler |
             model, forward=bits.schedule, backward=bits.backward, total_steps=_CYCLE_STEPS
         )
     return PrecisionScheduler(
-        model, weight=bits.weight, act=bits.act, backward=bits.error, total_steps=_TOTAL_STEPS
+        model,
+        weight=Static(bits.weight),
+        act=Static(bits.act),
+        backward=Static(bits.error),
+        total_steps=_TOTAL_STEPS,
     )

@@ -18,6 +18,12 @@ def add_counting_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--skip", nargs="+", metavar="PATTERN", help="layers that stay float32")
     parser.add_argument(
+        "--quantizer",
+        metavar="NAME",
+        help="a name of `ls quantizers` (default: the recipe's; for a model the one that its "
+        "formats need, or sbm)",
+    )
+    parser.add_argument(
         "--convention",
         default="exact",
         metavar="NAME",
@@ -30,6 +36,7 @@ _EXAMPLES = """examples:
   bitcycle cost resnet74 --forward CR:3-8:32 --backward 8
   bitcycle cost imagenet_resnet50 --forward 8 --backward 8 --input-shape 3x160x160 --by-layer
   bitcycle cost cifar100-resnet74-cpt-3-8-8 --convention paper
+  bitcycle cost transformer_lm --forward stages:nvfp4@0.82,bf16 --backward nvfp4
   bitcycle cost --paper
 """
 
@@ -50,13 +57,16 @@ def register(subparsers: Any) -> None:
         help="a name of `ls models` or `ls recipes`, or a YAML file",
     )
     parser.add_argument(
-        "--forward", metavar="SCHEDULE", help="bits of weights and activations: CR:3-8:32, 8, fp32"
+        "--forward",
+        metavar="SCHEDULE",
+        help="bits of weights and activations: CR:3-8:32, 8, fp32, or formats: nvfp4, "
+        "stages:nvfp4@0.82,bf16",
     )
     parser.add_argument(
         "--backward",
         metavar="SCHEDULE",
         help="bits of errors (gradients of layer outputs) and weight gradients: 8, fp32 (default: "
-        "the recipe's; 8 up to 8 bits forward, fp32 with fp32)",
+        "the recipe's; 8 up to 8 bits forward, fp32 with fp32; formats need one)",
     )
     for role in ("weight", "act", "error", "grad"):
         parser.add_argument(f"--{role}", metavar="SCHEDULE", help=f"bits of the role {role} alone")
@@ -99,6 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
         roles={role: text for role, text in roles.items() if text is not None},
         options=parse_options(arguments.option),
         skip=arguments.skip,
+        quantizer=arguments.quantizer,
         total_steps=arguments.total_steps,
         batch_size=arguments.batch_size,
         input_shape=None if shape is None else parse_shape(shape),

@@ -30,6 +30,24 @@ def schedules() -> list[Row]:
     ]
 
 
+@KINDS.register("formats")
+def formats() -> list[Row]:
+    """Number formats that stand wherever bits do."""
+    from bitcycle.formats.catalogue import list_formats
+
+    return [
+        {
+            "name": each.name,
+            "element": each.element,
+            "bits": str(each.bits),
+            "block": "-" if each.block is None else str(each.block),
+            "largest": f"{each.max_value:g}",
+            "what": each.describe(),
+        }
+        for each in list_formats()
+    ]
+
+
 @KINDS.register("quantizers")
 def quantizers() -> list[Row]:
     """Rules that turn tensors into codes."""

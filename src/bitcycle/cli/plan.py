@@ -17,6 +17,7 @@ _EXAMPLES = """examples:
   bitcycle plan cifar100-resnet74-cpt-3-8-8 --saving 40%
   bitcycle plan cifar100-resnet74-static-8-8 --saving 40% --range-test range-test.json
   bitcycle plan digits-cpt-3-8-8 --saving 30% --runs runs
+  bitcycle plan transformer_lm --ladder nvfp4,bf16 --backward nvfp4 --saving 60%
   bitcycle plan resnet20 --skip fc --low 3 --high 8 --saving 0.3 --cycles 4,8 --picture plan.png
 """
 
@@ -42,6 +43,14 @@ def register(subparsers: Any) -> None:
     budget.add_argument("--bitops", type=float, help="the most BitOPs to spend, such as 1.2e15")
     parser.add_argument("--low", type=int, help="fewest forward bits (default: the recipe's)")
     parser.add_argument("--high", type=int, help="most forward bits (default: the recipe's)")
+    parser.add_argument(
+        "--ladder",
+        type=_names,
+        default=[],
+        metavar="FORMAT,FORMAT",
+        help="formats or bits from the fewest to the most, such as mxfp4,mxfp8,bf16, in place of "
+        "--low and --high",
+    )
     parser.add_argument(
         "--range-test",
         metavar="FILE",
@@ -90,6 +99,10 @@ def _numbers(text: str) -> list[int]:
         raise argparse.ArgumentTypeError(f"expected numbers such as 2,4,8, got {text!r}") from None
 
 
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Count the cost of the candidates, draw the figure, print the list."""
     from bitcycle.analysis.plan import plan_by_name
@@ -104,8 +117,8 @@ def run(arguments: argparse.Namespace) -> int:
     if limit is not None and limit < 1:
         raise ValueError(f"--limit must be at least 1, got {limit}")
     target = None if arguments.picture is None else check_path(arguments.picture)
-    names = ("bitops", "low", "high", "range_test", "backward", "cycles", "tops", "skip",
-             "total_steps", "batch_size", "convention", "runs")  # fmt: skip
+    names = ("bitops", "low", "high", "ladder", "range_test", "backward", "cycles", "tops", "skip",
+             "quantizer", "total_steps", "batch_size", "convention", "runs")  # fmt: skip
     names_of_recipes = {info.name for info in list_recipes()}
     if arguments.what in STUDIES and arguments.what not in names_of_recipes:
         raise ValueError(f"{arguments.what} is a study; give a recipe or a model to plan")
@@ -126,9 +139,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.what not in MODELS:
         first, _ = found.lines()[0]
         forward, backward = shlex.quote(first.forward), shlex.quote(found.backward)
+        quantizer = ""
+        if arguments.quantizer is not None:
+            quantizer = f" \\\n    --precision.quantizer {shlex.quote(arguments.quantizer)}"
         print(
             f"\nto train it:\n  bitcycle train {arguments.what} \\\n"
-            f"    --precision.forward {forward} --precision.backward {backward}"
+            f"    --precision.forward {forward} --precision.backward {backward}{quantizer}"
         )
     if target is not None:
         print(f"wrote {target}")

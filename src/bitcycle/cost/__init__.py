@@ -2,6 +2,7 @@
 
 trace.py        count_macs: run one batch and list the products of every layer
 count.py        the MACs of a layer's products, one counter per layer type
+throughput.py   the published throughput of formats, next to BitOPs
 conventions.py  BitOPs from MACs and bits: "exact", "paper", "followup"
 bitops.py       training_cost: BitOPs of a run, before it, from the schedules
 meter.py        CostMeter: BitOPs of a run, during it
@@ -16,6 +17,7 @@ from bitcycle.cost.conventions import CONVENTIONS, Convention, LayerCost
 from bitcycle.cost.count import COUNTERS, Call, Product
 from bitcycle.cost.meter import CostMeter
 from bitcycle.cost.planner import Plan, plan
+from bitcycle.cost.throughput import Throughput
 from bitcycle.cost.trace import LayerMacs, Norm, Trace, count_macs
 from bitcycle.memory import Saved, measure_saved
 
@@ -32,6 +34,7 @@ __all__ = [
     "Plan",
     "Product",
     "Saved",
+    "Throughput",
     "Trace",
     "count_macs",
     "measure_saved",

@@ -18,16 +18,24 @@ from typing import Any
 
 from torch import nn
 
-from bitcycle.cost.conventions import CONVENTIONS, LayerCost, OperandBits, Usage, operand_bits
+from bitcycle.cost.conventions import (
+    CONVENTIONS,
+    LayerCost,
+    OperandBits,
+    Usage,
+    counted_bits,
+    operand_bits,
+)
 from bitcycle.cost.count import OPERANDS
+from bitcycle.cost.throughput import DEVICES, Throughput, legend, speedup_cells
 from bitcycle.cost.trace import Trace, count_macs
 from bitcycle.kernels.base import MATMULS
 from bitcycle.model_precision import PrecisionLike, rounded_roles
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.patterns import named_modules
-from bitcycle.precision import PARENTS, ROLES, Precision, cost_bits, is_float
+from bitcycle.precision import PARENTS, ROLES, Precision, is_float
 from bitcycle.scheduler import INHERIT, RoleSchedule, RoleSchedules, resolve_schedules
-from bitcycle.schedules import Bits, parse_schedule
+from bitcycle.schedules import Bits, Static, parse_schedule
 from bitcycle.schedules.base import check_count, default_backward
 from bitcycle.tables import text_table
 from bitcycle.warnings import BitcycleWarning
@@ -157,7 +165,8 @@ class Cost:
 
     `relative` and `saving` compare with the same run at the baseline. `traffic` models what
     hardware reads: each operand of each product once. `uniform_traffic` is the same with all
-    operands equally large: 4q + 2b per layer and step. Neither is a measurement.
+    operands equally large: 4q + 2b per layer and step. Neither is a measurement. In a run with
+    formats, `published_throughput` is the speedup over bf16 by the published rates of a GPU.
     """
 
     convention: str
@@ -205,6 +214,16 @@ class Cost:
         before = sum(layer.uniform for layer in self.baseline_layers)
         return _ratio(self.uniform_traffic, before)
 
+    @property
+    def published_throughput(self) -> Throughput | None:
+        """The speedup over bf16 by published rates; None if no product has one."""
+        return Throughput.of(self.layers)
+
+    @property
+    def has_formats(self) -> bool:
+        """Whether any operand has a format at some step."""
+        return any(layer.macs for layer in self.layers)
+
     def by_layer(self) -> dict[str, int]:
         """BitOPs of each layer by name."""
         return {layer.name: layer.bitops for layer in self.layers}
@@ -251,21 +270,41 @@ class Cost:
             "relative_traffic": self.relative_traffic,
             "relative_uniform_traffic": self.relative_uniform_traffic,
             "uncounted": list(self.uncounted),
+            **self._published(),
         }
+
+    def _published(self) -> dict[str, Any]:
+        """The entry of a run with formats."""
+        if not self.has_formats:
+            return {}
+        found = self.published_throughput
+        return {"published_throughput": None if found is None else found.to_dict()}
 
     # -- tables ---------------------------------------------------------------------------------
 
     def __str__(self) -> str:
         before = _by_matmul(self.baseline_layers)
-        return self._table("matmul", {m: (n, before[m]) for m, n in self.by_matmul().items()})
+        return self._table(
+            "matmul",
+            {m: (n, before[m]) for m, n in self.by_matmul().items()},
+            {m: Throughput.of(self.layers, m) for m in MATMULS},
+        )
 
     def stage_table(self) -> str:
         """The table with one row per stage."""
-        return self._table("stage", self._by_group(self._stages()))
+        return self._group_table("stage", self._stages())
 
     def layer_table(self) -> str:
         """The table with one row per layer."""
-        return self._table("layer", self._by_group([layer.name for layer in self.layers]))
+        return self._group_table("layer", [layer.name for layer in self.layers])
+
+    def _group_table(self, what: str, groups: Sequence[str]) -> str:
+        """The table with one row per group, from the group of each layer."""
+        members: dict[str, list[LayerCost]] = {}
+        for group, layer in zip(groups, self.layers, strict=True):
+            members.setdefault(group, []).append(layer)
+        speedups = {group: Throughput.of(layers) for group, layers in members.items()}
+        return self._table(what, self._by_group(groups), speedups)
 
     def _by_group(self, groups: Sequence[str]) -> dict[str, tuple[int, int]]:
         """BitOPs and the baseline's BitOPs by group, from the group of each layer."""
@@ -275,7 +314,16 @@ class Cost:
             totals[group] = now + layer.bitops, before + other.bitops
         return totals
 
-    def _table(self, what: str, groups: dict[str, tuple[int, int]]) -> str:
+    def _table(
+        self,
+        what: str,
+        groups: dict[str, tuple[int, int]],
+        speedups: Mapping[str, Throughput | None],
+    ) -> str:
+        header: tuple[str, ...] = (what, f"G{self.unit}", "share", "relative")
+        total = self.published_throughput
+        if self.has_formats:
+            header += DEVICES
         style = ".3e" if self.bitops >= 1e14 else ".4g"
         rows = [
             (
@@ -283,15 +331,18 @@ class Cost:
                 f"{number / 1e9:{style}}",
                 f"{number / (self.bitops or 1):.1%}",
                 f"{_ratio(number, before):.4f}",
+                *(speedup_cells(speedups[name]) if self.has_formats else ()),
             )
             for name, (number, before) in groups.items()
         ]
-        rows.append(("all", f"{self.bitops / 1e9:{style}}", "100.0%", f"{self.relative:.4f}"))
+        last = ("all", f"{self.bitops / 1e9:{style}}", "100.0%", f"{self.relative:.4f}")
+        rows.append((*last, *(speedup_cells(total) if self.has_formats else ())))
         lines = [
             f"cost by convention {self.convention!r}: {self.num_steps:,} steps, "
             f"{self.num_samples:,} samples",
             f"relative to {self.baseline}",
-            text_table((what, f"G{self.unit}", "share", "relative"), rows, right=(1, 2, 3)),
+            text_table(header, rows, right=range(1, len(header))),
+            *(legend(total) if self.has_formats else ()),
             f"saving {self.saving:.2%}",
             f"operand traffic {self.traffic / 8e9:.4g} GB, {self.relative_traffic:.4f} of the "
             "baseline's (a model, not a measurement);",
@@ -392,12 +443,12 @@ def _float_model_schedules(by_keyword: Mapping[str, RoleSchedule]) -> RoleSchedu
     float32 = parse_schedule("fp32")
     weight, act = weight or float32, act or float32
     if error is None:
-        error = parse_schedule(default_backward(weight, act))
+        error = Static(default_backward(weight, act))
     return weight, act, error, grad or error
 
 
 def _scheduled_bits(module: nn.Module, precision: Precision) -> OperandBits:
-    return tuple(cost_bits(getattr(precision, role)) for role in OPERANDS)
+    return tuple(counted_bits(getattr(precision, role)) for role in OPERANDS)
 
 
 def _top(schedules: RoleSchedules) -> Precision:

@@ -5,31 +5,40 @@ BitOPs of each layer. `exact` counts every product that training computes:
 
     BitOPs = sum over products of MACs x bits of one operand x bits of the other
 
+A format counts with the bits of an element: 4 for nvfp4, 16 for bf16. In a run with formats each
+layer also has its MACs by the formats of the operands, for `cost/throughput.py`.
+
 `cost/bitops.py` applies a convention to the schedules of a run, `cost/meter.py` to the bits of a
 run in progress.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from torch import nn
 
 from bitcycle.cost.count import OPERANDS
 from bitcycle.cost.trace import LayerMacs, Trace
+from bitcycle.formats.catalogue import Format
 from bitcycle.kernels.base import MATMULS
 from bitcycle.nn.layer import QuantizedLayer
-from bitcycle.precision import Precision, cost_bits, is_float
+from bitcycle.precision import Bits, Precision, cost_bits, is_integer
 from bitcycle.registry import Registry
 
-OperandBits = tuple[int, ...]  # of weight, act and error; float32 is 32
+OperandBits = tuple[int | Format, ...]  # of weight, act and error; float32 is 32
 Usage = Mapping[OperandBits, tuple[int, int]]  # bits of a layer -> number of steps, of samples
+ProductBits = tuple[str, int | Format, int | Format]  # a matmul, and the bits of its two operands
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerCost:
-    """The cost of one layer over a run: BitOPs of its three matmuls, and operand bits read."""
+    """The cost of one layer over a run: BitOPs of its three matmuls, and operand bits read.
+
+    macs: MACs by matmul and bits, in a run with formats; empty in others.
+    """
 
     name: str
     kind: str
@@ -38,6 +47,7 @@ class LayerCost:
     grad_weight: int
     traffic: int  # by tensor sizes
     uniform: int = 0  # as if every operand had one element
+    macs: Mapping[ProductBits, int] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def bitops(self) -> int:
@@ -78,17 +88,30 @@ def exact(trace: Trace, usages: Sequence[Usage]) -> tuple[LayerCost, ...]:
     Operand bits read are summed in the same way, except that a weight is read once per step.
     """
     size = trace.batch_size
+    has_formats = use_formats(usages)
     costs = []
     for layer, module, usage in zip(trace.layers, trace.modules, usages, strict=True):
         totals = dict.fromkeys(MATMULS, 0)  # times size: whole numbers
+        macs: Counter[ProductBits] = Counter()  # times size
         for bits, (_, num_samples) in usage.items():
-            amounts = layer.at_bits(bits, grad_weight_error_bits(module, bits))
+            error = grad_weight_error_bits(module, bits)
+            amounts = layer.at_bits(element_bits(bits), cost_bits(error))
             for matmul, number in amounts.bitops.items():
                 totals[matmul] += number * num_samples
+            if has_formats:
+                for product, number in layer.macs_at(bits, error).items():
+                    macs[product] += number * num_samples
         whole = {matmul: divide(number, size) for matmul, number in totals.items()}
         traffic, uniform = operand_traffic(layer, usage, size, module)
         costs.append(
-            LayerCost(name=layer.name, kind=layer.kind, **whole, traffic=traffic, uniform=uniform)
+            LayerCost(
+                name=layer.name,
+                kind=layer.kind,
+                **whole,
+                traffic=traffic,
+                uniform=uniform,
+                macs={product: divide(number, size) for product, number in macs.items()},
+            )
         )
     return tuple(costs)
 
@@ -105,8 +128,8 @@ def operand_traffic(
     """
     sized = uniform = 0
     for bits, (num_steps, num_samples) in usage.items():
-        error = None if module is None else grad_weight_error_bits(module, bits)
-        amounts = layer.at_bits(bits, error)
+        error = None if module is None else cost_bits(grad_weight_error_bits(module, bits))
+        amounts = layer.at_bits(element_bits(bits), error)
         sized += amounts.batch_reads * num_samples + amounts.weight_reads * num_steps * batch_size
         uniform += amounts.uniform_reads * num_steps
     return divide(sized, batch_size), uniform
@@ -152,15 +175,23 @@ def _count_whole_model(
     usage = _common_usage(trace, usages)
     # sums over samples of w a, w e and a e, which are q^2, q b and q b
     sums = {"output": 0, "grad_input": 0, "grad_weight": 0}
-    for (w, a, e), (_, num_samples) in usage.items():
+    samples: Counter[ProductBits] = Counter()
+    for bits, (_, num_samples) in usage.items():
+        w, a, e = element_bits(bits)
         sums["output"] += w * a * num_samples
         sums["grad_input"] += w * e * num_samples
         sums["grad_weight"] += a * e * num_samples
-    uniform = sum(2 * sum(bits) * num_steps for bits, (num_steps, _) in usage.items())
+        weight, act, error = bits
+        if use_formats(usages):
+            samples["output", act, weight] += num_samples
+            samples["grad_input", error, weight] += num_samples
+            samples["grad_weight", error, act] += num_samples
+    uniform = sum(2 * sum(element_bits(bits)) * num_steps for bits, (num_steps, _) in usage.items())
 
     def row(name: str, kind: str, forward: int, traffic: int, uniform: int) -> LayerCost:
         whole = {m: divide(forward * n, trace.batch_size * unit_bitops) for m, n in sums.items()}
-        return LayerCost(name=name, kind=kind, **whole, traffic=traffic, uniform=uniform)
+        macs = {product: divide(forward * n, trace.batch_size) for product, n in samples.items()}
+        return LayerCost(name=name, kind=kind, **whole, traffic=traffic, uniform=uniform, macs=macs)
 
     rows = []
     for layer in trace.layers:
@@ -197,7 +228,8 @@ def _common_usage(trace: Trace, usages: Sequence[Usage]) -> Usage:
 def operand_bits(module: nn.Module, precision: Precision) -> OperandBits:
     """The bits of a layer's operands at a precision.
 
-    A float layer stays at 32, and so do the roles that the layer's quantizer does not round.
+    A float layer stays at 32, and so do the roles that the layer's quantizer does not round. A
+    format stays itself.
 
     >>> from bitcycle.convert import quantize_model
     >>> model = quantize_model(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), skip=["1"])
@@ -206,11 +238,31 @@ def operand_bits(module: nn.Module, precision: Precision) -> OperandBits:
     """
     roles = module.settings.quantizer.roles if isinstance(module, QuantizedLayer) else ()
     return tuple(
-        cost_bits(getattr(precision, role) if role in roles else None) for role in OPERANDS
+        counted_bits(getattr(precision, role) if role in roles else None) for role in OPERANDS
     )
 
 
-def grad_weight_error_bits(module: nn.Module, bits: OperandBits) -> int:
+def counted_bits(bits: Bits) -> int | Format:
+    """A format as it is, and the number that a cost counts for other bits: 32 for float32."""
+    return bits if isinstance(bits, Format) else cost_bits(bits)
+
+
+def element_bits(bits: OperandBits) -> tuple[int, ...]:
+    """The numbers that BitOPs are counted with.
+
+    >>> from bitcycle.formats.catalogue import FORMATS
+    >>> element_bits((FORMATS["nvfp4"], FORMATS["bf16"], 8))
+    (4, 16, 8)
+    """
+    return tuple(cost_bits(each) for each in bits)
+
+
+def use_formats(usages: Iterable[Usage]) -> bool:
+    """Whether any operand has a format at some step."""
+    return any(isinstance(each, Format) for usage in usages for bits in usage for each in bits)
+
+
+def grad_weight_error_bits(module: nn.Module, bits: OperandBits) -> int | Format:
     """The bits of the error in grad_weight, which some quantizers round a second time.
 
     The error is the gradient with respect to the layer's output; grad_input multiplies it too.
@@ -221,7 +273,7 @@ def grad_weight_error_bits(module: nn.Module, bits: OperandBits) -> int:
     (32, 8)
     """
     error = bits[OPERANDS.index("error")]
-    if not isinstance(module, QuantizedLayer) or is_float(error):
+    if not isinstance(module, QuantizedLayer) or not is_integer(error):
         return error
     return cost_bits(module.settings.quantizer.grad_weight_bits(error))
 

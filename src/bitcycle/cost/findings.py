@@ -13,6 +13,7 @@ from functools import cache
 from itertools import groupby
 from typing import Literal, NamedTuple
 
+from bitcycle.formats.catalogue import Format
 from bitcycle.published import display_name, read_table
 from bitcycle.schedules import Anneal, Cycle, Delay, Schedule, Stages, Static, Triangle
 from bitcycle.schedules.base import bits_text
@@ -87,6 +88,8 @@ def find_findings(
     >>> find_findings(Cycle(3, 8, 32, profile="rex"), Static(8))
     ()
     """
+    if any(isinstance(bits, Format) for bits in (forward.low, forward.high)):
+        return ()  # the tables have integers only
     found: list[Finding] = []
     unit = UNITS.get(metric or "")
     error = bits_text(backward.bits) if isinstance(backward, Static) else str(backward)

@@ -15,8 +15,10 @@ from bitcycle.cost.bitops import Cost, make_cost
 from bitcycle.cost.conventions import OperandBits, present_bits
 from bitcycle.cost.count import OPERANDS
 from bitcycle.cost.trace import Trace, count_macs
+from bitcycle.formats.catalogue import FORMATS, Format
 from bitcycle.model_precision import PrecisionLike
 from bitcycle.nn.layer import QuantizedLayer
+from bitcycle.precision import cost_bits
 from bitcycle.schedules.base import check_count
 
 
@@ -115,7 +117,9 @@ class CostMeter:
         """
         self._add_recent()
         tops = [
-            tuple(max(column) for column in zip(*usage, strict=True)) if usage else bits
+            tuple(max(column, key=cost_bits) for column in zip(*usage, strict=True))
+            if usage
+            else bits
             for usage, bits in zip(self._usages, self._bits, strict=True)
         ]
         return make_cost(
@@ -156,14 +160,14 @@ class CostMeter:
     def state_dict(self) -> dict[str, Any]:
         """Return a dict of JSON types.
 
-        A layer has rows of weight, act and error bits, steps and samples.
+        A layer has rows of weight, act and error bits, steps and samples. A format is its name.
         """
         self._add_recent()
         return {
             "num_steps": self._num_steps,
             "num_samples": self._num_samples,
             "layers": {
-                layer.name: [[*bits, *counts] for bits, counts in usage.items()]
+                layer.name: [[*map(_plain, bits), *counts] for bits, counts in usage.items()]
                 for layer, usage in zip(self._trace.layers, self._usages, strict=True)
             },
         }
@@ -180,18 +184,35 @@ class CostMeter:
         for name in names:
             _check_rows(name, state["layers"][name])
         self._usages = [
-            {tuple(bits): (num_steps, num_samples) for *bits, num_steps, num_samples in rows}
+            {
+                tuple(FORMATS.get(each, each) for each in bits): (num_steps, num_samples)
+                for *bits, num_steps, num_samples in rows
+            }
             for rows in (state["layers"][name] for name in names)
         ]
         self._num_steps, self._num_samples = int(state["num_steps"]), int(state["num_samples"])
         self._recent_steps = self._recent_samples = 0
 
 
+def _plain(bits: int | Format) -> int | str:
+    return bits.name if isinstance(bits, Format) else bits
+
+
 def _check_rows(name: str, rows: Any) -> None:
     for row in rows:
         is_row = isinstance(row, list | tuple) and len(row) == len(OPERANDS) + 2
-        if not is_row or any(type(number) is not int or number < 0 for number in row):
+        if not is_row or not all(_is_count(each) for each in _without_formats(row)):
             raise ValueError(
                 f"the saved meter has {row!r} for layer {name!r}; expected whole numbers: bits of "
                 "weight, act and error, number of steps, number of samples"
             )
+
+
+def _without_formats(row: Any) -> list[Any]:
+    """The entries of a row but for bits that are the name of a format."""
+    bits, counts = row[: len(OPERANDS)], row[len(OPERANDS) :]
+    return [*(each for each in bits if not isinstance(each, str) or each not in FORMATS), *counts]
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0

@@ -8,6 +8,7 @@ table that `bitcycle plan` prints.
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from typing import Any
 from torch import nn
 
 from bitcycle.cost.bitops import BitsOf, find_layer_schedules
-from bitcycle.cost.conventions import CONVENTIONS, OperandBits, Usage
+from bitcycle.cost.conventions import CONVENTIONS, LayerCost, OperandBits, Usage
 from bitcycle.cost.findings import (
     BEHIND,
     GAIN,
@@ -27,9 +28,11 @@ from bitcycle.cost.findings import (
     find_findings,
     rank,
 )
+from bitcycle.cost.throughput import DEVICES, Throughput, legend, speedup_cells
 from bitcycle.cost.trace import Trace, count_macs
+from bitcycle.formats.catalogue import Format
 from bitcycle.model_precision import quantized_layers
-from bitcycle.precision import FLOAT_BITS, Precision, cost_bits
+from bitcycle.precision import FLOAT_BITS, Precision, check_bits, cost_bits
 from bitcycle.schedules import (
     Anneal,
     Bits,
@@ -49,6 +52,7 @@ from bitcycle.schedules.base import (
     check_range,
     check_total,
     default_backward,
+    order,
     pluralize,
 )
 from bitcycle.schedules.cycle import Cyclic
@@ -60,11 +64,13 @@ CYCLES = (2, 8, 32)  # 32: CPT; 8, and 2 for a short fine-tune: Better Schedules
 CPT_CYCLES, CPT_CYCLE_STEPS = 32, 2_000  # CPT on CIFAR
 RAMPS = (0.25, 0.5, 0.75)  # 0.5: CPT, Fig. 1
 SWITCHES = (0.25, 0.5, 0.75, 0.9)  # 0.5: CPT, Table 1
+HEALING = 0.82  # of an NVFP4 run, then bf16: arXiv 2509.25149
 STARTS = (0.375, 0.5, 0.625, 0.75)  # CPT, Table 7: epochs 60, 80, 100, 120 of 160
 
 # the table
 WIDTH = 100
 LIMIT = 20
+_LADDER_CYCLES = re.compile(r"(?P<head>[A-Za-z-]+:[^:@()]*,[^:@()]*):(?P<cycles>\d+)")
 NEAR = 0.001  # savings this close share a line
 
 
@@ -72,8 +78,9 @@ def plan(
     model: nn.Module,
     example_inputs: Any,
     *,
-    low: int,
-    high: int,
+    low: int | None = None,
+    high: int | None = None,
+    ladder: Sequence[Bits | str] = (),
     total_steps: int,
     saving: float | None = None,
     bitops: float | None = None,
@@ -86,11 +93,14 @@ def plan(
     metric: str | None = None,
     own: Mapping[str, Finding] | None = None,
 ) -> Plan:
-    """Rank the schedules between `low` and `high` bits that cost no more than a budget.
+    """Rank the schedules between `low` and `high` bits, or over a ladder, that meet a budget.
 
     First come schedules that a published result shows to gain, then those that none decides, and
     last those that one shows to be behind (`findings.rank`); within these, the most expensive is
     first.
+
+    ladder: formats or bits from the fewest to the most, such as ["mxfp4", "mxfp8", "bf16"], in
+    place of low and high.
 
     The budget is either `saving`, a share of the BitOPs of the static upper bound (forward at
     `high`, errors at the top of `backward`), or `bitops`, an absolute number. `cycles` and `tops`
@@ -109,10 +119,17 @@ def plan(
     >>> found.recommended
     'RT-H:5-8:32 saves 40.9%; no published result decides it'
     """
+    rungs = _check_bounds(low, high, ladder, tops)
+    top = rungs[-1]
     if backward == "default":
-        backward = default_backward(parse_schedule(max((high, *tops))))
+        backward = Static(default_backward(Static(max((top, *tops), key=order))))
     errors = parse_schedule(backward)
-    schedules = list_candidates(low, high, total_steps=total_steps, cycles=cycles, tops=tops)
+    if ladder:
+        schedules = list_ladder_candidates(rungs, total_steps=total_steps, cycles=cycles)
+    else:
+        assert low is not None
+        assert high is not None
+        schedules = list_candidates(low, high, total_steps=total_steps, cycles=cycles, tops=tops)
     _check_budget(saving, bitops)
     pricer = Pricer.of(
         model,
@@ -124,8 +141,9 @@ def plan(
         convention=convention,
         metric=metric,
         own=own,
+        rungs=rungs if ladder else (),
     )
-    upper_bound = pricer.upper_bound(high)
+    upper_bound = pricer.upper_bound(top)
     rows = [pricer.price(schedule, upper_bound) for schedule in schedules]
     rows.sort(key=lambda row: (row.rank, -row.bitops, not row.ends_at_top, row.forward))
     budget = _budget(saving, bitops, upper_bound)
@@ -134,11 +152,12 @@ def plan(
     fits = any(row.bitops <= budget for row in gains)
     cheapest = min(rows, key=lambda row: row.bitops)
     if cheapest.bitops > budget:
-        ways = "lower `low` or the error bits, or convert more layers"
+        fewer = "begin the ladder with fewer bits, lower" if ladder else "lower `low` or"
+        ways = f"{fewer} the error bits, or convert more layers"
         first = "save less" if bitops is None else "raise the budget, train for fewer steps"
         raise ValueError(
             f"none of {len(rows):,} schedules meets the budget of {budget:.4g} {unit} "
-            f"({1 - budget / upper_bound:.1%} less than {name_bound(high, errors)}): the cheapest, "
+            f"({1 - budget / upper_bound:.1%} less than {name_bound(top, errors)}): the cheapest, "
             f"forward {cheapest.forward}, takes {cheapest.bitops:.4g} and saves "
             f"{cheapest.saving:.1%}; {first}, {ways}"
         )
@@ -147,8 +166,9 @@ def plan(
         num_candidates=len(rows),
         budget=budget,
         upper_bound=upper_bound,
-        low=low,
-        high=high,
+        low=rungs[0],
+        high=top,
+        ladder=rungs if ladder else (),
         backward=str(errors),
         total_steps=total_steps,
         samples_per_step=pricer.samples_per_step,
@@ -196,6 +216,72 @@ def _budget(saving: float | None, bitops: float | None, upper_bound: int) -> int
 
 
 # -- candidates ------------------------------------------------------------------------------------
+
+
+def _check_bounds(
+    low: int | None, high: int | None, ladder: Sequence[Bits | str], tops: Sequence[int]
+) -> tuple[Bits, ...]:
+    """The rungs of the ladder, or low and high."""
+    if not ladder:
+        if low is None or high is None:
+            raise ValueError(f"give low ({low}) and high ({high}), or a ladder of formats")
+        return low, high
+    if low is not None or high is not None or tops:
+        raise ValueError(
+            "low, high and tops are bounds of integers: give them, or a ladder, not both"
+        )
+    return check_ladder(ladder)
+
+
+def check_ladder(ladder: Sequence[Bits | str]) -> tuple[Bits, ...]:
+    """Return the rungs of a ladder: at least two, different, from the fewest bits to the most.
+
+    >>> check_ladder(["mxfp4", "mxfp8", "bf16"])
+    (mxfp4, mxfp8, bf16)
+    """
+    rungs = tuple(
+        check_bits(int(rung) if isinstance(rung, str) and rung.isdigit() else rung, "a rung")
+        for rung in ladder
+    )
+    text = ", ".join(map(bits_text, rungs))
+    if len(rungs) < 2:
+        raise ValueError(f"a ladder needs at least two rungs, such as nvfp4, bf16; got {text}")
+    if len(set(rungs)) < len(rungs):
+        raise ValueError(f"the ladder {text} has a rung twice; leave one out")
+    if list(rungs) != sorted(rungs, key=order):
+        raise ValueError(
+            f"the ladder {text} must rise from the fewest bits to the most: "
+            f"{', '.join(map(bits_text, sorted(rungs, key=order)))}"
+        )
+    return rungs
+
+
+def list_ladder_candidates(
+    rungs: Sequence[Bits], *, total_steps: int, cycles: Sequence[int] | None = None
+) -> list[Schedule]:
+    """The schedules of `list_candidates` over a ladder, which may begin at any of its rungs.
+
+    The two stages include the published healing: the lowest rung for 82 % of the run, then the top.
+
+    >>> rungs = check_ladder(["nvfp4", "bf16"])
+    >>> [str(each) for each in list_ladder_candidates(rungs, total_steps=100, cycles=[8])][:3]
+    ['nvfp4', 'CR:nvfp4,bf16:8', 'CT:nvfp4,bf16:8']
+    """
+    total = check_total(total_steps)
+    numbers = _check_cycles(cycles, total)
+    texts = [bits_text(rung) for rung in rungs]
+    found = list(texts[:-1])
+    for first in range(len(texts) - 1):
+        ladder = ",".join(texts[first:])
+        for n in numbers:
+            found += [f"{name}:{ladder}:{n}" for name in sorted(Cycle.named())]
+            found += [f"anneal:{ladder}:{n}", f"triangle:{ladder}:{n}"]
+            found += [f"delay@{start!r}(CR:{ladder}:{n})" for start in STARTS]
+        found += [f"ramp:{ladder}@{until!r}" for until in RAMPS]
+        found += [
+            f"stages:{texts[first]}@{end!r},{texts[-1]}" for end in sorted((*SWITCHES, HEALING))
+        ]
+    return [each for each in map(parse_schedule, found) if _fits(each, total)]
 
 
 def list_candidates(
@@ -299,17 +385,22 @@ class Pricer:
         convention: str,
         metric: str | None = None,
         own: Mapping[str, Finding] | None = None,
+        rungs: Sequence[Bits] = (),
     ) -> Pricer:
-        """Trace the model and keep the arguments of `training_cost`."""
+        """Trace the model and keep the arguments of `training_cost`.
+
+        rungs: forward formats of the candidates, which the quantizer must take.
+        """
         needs_conversion = CONVENTIONS[convention].needs_conversion
         if needs_conversion:
             quantized_layers(model)  # raises if there are none: every schedule would cost the same
-        bits_of = find_layer_schedules(
-            model,
-            {"forward": "fp32", "backward": backward},
-            total_steps,
-            needs_conversion=needs_conversion,
-        ).bits_of
+        for forward in (*rungs, None):
+            bits_of = find_layer_schedules(
+                model,
+                {"forward": Static(forward), "backward": backward},
+                total_steps,
+                needs_conversion=needs_conversion,
+            ).bits_of
         segments = find_segments(backward, total_steps)
         trace = count_macs(model, example_inputs, batch_size=batch_size)
         samples = trace.batch_size if samples_per_step is None else samples_per_step
@@ -322,7 +413,8 @@ class Pricer:
         """A forward schedule with its cost, bits over the run and findings."""
         total = self.total_steps
         segments = find_segments(schedule, total)
-        bitops = self.bitops(segments)
+        layers = self._count(count_steps(segments, self._backward_segments))
+        bitops = sum(layer.bitops for layer in layers)
         own = self.own.get(str(schedule))
         published = find_findings(schedule, self.backward, self.metric)
         return PricedSchedule(
@@ -334,17 +426,20 @@ class Pricer:
             last=segments[-1].bits,
             findings=published if own is None else (own, *published),
             segments=tuple(segments),
+            throughput=Throughput.of(layers),
         )
 
     def bitops(self, segments: list[Segment]) -> int:
         """BitOPs of a run with these forward bits, by the convention."""
-        return self._count(count_steps(segments, self._backward_segments))
+        layers = self._count(count_steps(segments, self._backward_segments))
+        return sum(layer.bitops for layer in layers)
 
-    def upper_bound(self, high: int) -> int:
+    def upper_bound(self, high: Bits) -> int:
         """BitOPs with forward bits static at `high` and errors at the top of their schedule."""
-        return self._count({(high, self.backward.high): self.total_steps})
+        layers = self._count({(high, self.backward.high): self.total_steps})
+        return sum(layer.bitops for layer in layers)
 
-    def _count(self, steps: dict[Pair, int]) -> int:
+    def _count(self, steps: dict[Pair, int]) -> tuple[LayerCost, ...]:
         usages: list[Usage] = []
         by_pair = [(self._operands(pair), number) for pair, number in steps.items()]
         for place in range(len(self.trace.layers)):
@@ -354,7 +449,7 @@ class Pricer:
                 total = before + number  # pairs can share bits: a float layer is always at 32
                 usage[operands[place]] = total, total * self.samples_per_step
             usages.append(usage)
-        return sum(layer.bitops for layer in CONVENTIONS[self.convention](self.trace, usages))
+        return CONVENTIONS[self.convention](self.trace, usages)
 
     def _operands(self, pair: Pair) -> list[OperandBits]:
         """The operand bits of every layer."""
@@ -380,6 +475,7 @@ class PricedSchedule:
     last: Bits  # bits of the last step
     findings: tuple[Finding, ...]
     segments: tuple[Segment, ...] = field(repr=False, compare=False)
+    throughput: Throughput | None = field(default=None, compare=False)  # of formats, as published
 
     @property
     def forward(self) -> str:
@@ -418,7 +514,7 @@ class PricedSchedule:
             "saving": self.saving,
             "mean_bits": self.mean_bits,
             "top_share": self.top_share,
-            "last": self.last,
+            "last": _plain(self.last),
             "ends_at_top": self.ends_at_top,
             "tier": self.tier,
             "is_behind": self.rank == BEHIND,
@@ -426,6 +522,11 @@ class PricedSchedule:
                 {**vars(finding), "difference": list(finding.difference)}
                 for finding in self.findings
             ],
+            **(
+                {}
+                if self.throughput is None
+                else {"published_throughput": self.throughput.to_dict()}
+            ),
         }
 
 
@@ -441,8 +542,8 @@ class Plan:
     num_candidates: int
     budget: int  # in `unit`, as are all costs here
     upper_bound: int  # forward static at `high`, errors at their top
-    low: int
-    high: int
+    low: Bits
+    high: Bits
     backward: str
     total_steps: int
     samples_per_step: int
@@ -451,14 +552,17 @@ class Plan:
     uncounted: tuple[str, ...]
     gain_outside: PricedSchedule | None = None  # the cheapest with published gains, if none fits
     notes: tuple[str, ...] = ()
+    ladder: tuple[Bits, ...] = ()  # of the candidates, in place of all bits from low to high
 
     def to_dict(self, limit: int | None = None) -> dict[str, Any]:
         """Return a dict of JSON types; all rows, or the first `limit`."""
         plain = {
-            name: getattr(self, name)
+            name: _plain(getattr(self, name))
             for name in ("num_candidates", "budget", "upper_bound", "low", "high", "backward",
                          "total_steps", "samples_per_step", "convention", "unit")
         }  # fmt: skip
+        if self.ladder:
+            plain["ladder"] = [bits_text(rung) for rung in self.ladder]
         rows = [row.to_dict() for row in self.rows[:limit]]
         return {
             **plain, "recommended": self.recommended, "num_rows": len(self.rows),
@@ -506,12 +610,21 @@ class Plan:
         for row, _ in shown:
             for finding in row.findings:
                 known.setdefault(finding, len(known) + 1)
-        header = ("forward", "also", "saves", "cost", "mean", "ends", "difference", "result")
+        rated = [row.throughput for row, _ in shown if row.throughput is not None]
+        header = (
+            "forward", "also", "saves", "cost", *(DEVICES if rated else ()), "mean", "ends",
+            "difference", "result",
+        )  # fmt: skip
         cells = [
-            (row.forward, ", ".join(map(str, others)), *_numbers(row), *_evidence(row, known))
+            (
+                row.forward, ", ".join(map(str, others)), *_costs(row),
+                *(speedup_cells(row.throughput) if rated else ()), *_ending(row),
+                *_evidence(row, known),
+            )
             for row, others in shown
-        ]
-        table = text_table(header, cells, right=(2, 3, 4)).splitlines()
+        ]  # fmt: skip
+        right = range(2, header.index("ends"))
+        table = text_table(header, cells, right=right).splitlines()
         num_ahead = sum(row.rank != BEHIND for row, _ in shown)
         if num_ahead < len(shown):
             table.insert(2 + num_ahead, "shown behind by the result at the right:")
@@ -524,6 +637,7 @@ class Plan:
             self._recommendation(),
             "\n".join(table),
             _legend(known),
+            *(["\n".join(legend(*rated[:1]))] if rated else []),
             *self.notes,
         ]
         if self.uncounted:
@@ -548,9 +662,12 @@ class Plan:
         bound = self.bound_name
         share = 1 - self.budget / self.upper_bound
         compared = f"{share:.1%} less than {bound}" if share >= 0 else f"more than {bound}"
+        over = f"between {self.low} and {self.high} bits"
+        if self.ladder:
+            over = f"over {', '.join(map(bits_text, self.ladder))}"
         return _wrap(
-            f"{len(self.rows):,} of {self.num_candidates:,} schedules between {self.low} and "
-            f"{self.high} bits, errors at {self.backward}, cost at most {self.budget:.4g} "
+            f"{len(self.rows):,} of {self.num_candidates:,} schedules {over}, errors at "
+            f"{self.backward}, cost at most {self.budget:.4g} "
             f"{self.unit}: {compared} ({self.upper_bound:.4g}), over "
             f"{pluralize(self.total_steps, 'step')} of "
             f"{pluralize(self.samples_per_step, 'sample')}, convention {self.convention!r}. "
@@ -558,32 +675,44 @@ class Plan:
         )
 
 
-def name_bound(high: int, backward: Schedule) -> str:
+def name_bound(high: Bits, backward: Schedule) -> str:
     """The static upper bound: forward bits, and the top of the errors' schedule.
 
     >>> name_bound(8, parse_schedule("CR:6-10:8"))
     'static 8/10'
     """
-    return f"static {high}/{bits_text(backward.high)}"
+    return f"static {bits_text(high)}/{bits_text(backward.high)}"
 
 
-def _numbers(row: PricedSchedule) -> tuple[str, ...]:
+def _plain(value: Any) -> Any:
+    """A format as its name; anything else unchanged."""
+    return value.name if isinstance(value, Format) else value
+
+
+def _costs(row: PricedSchedule) -> tuple[str, str]:
+    return f"{row.saving:.1%}", f"{row.bitops:.3e}"
+
+
+def _ending(row: PricedSchedule) -> tuple[str, str]:
     end = "top" if row.ends_at_top else f"at {bits_text(row.last)}"
-    return (
-        f"{row.saving:.1%}", f"{row.bitops:.3e}", f"{row.mean_bits:.2f}", end,
-    )  # fmt: skip
+    return f"{row.mean_bits:.2f}", end
 
 
 def _cycles(schedule: Schedule) -> int:
     inner = schedule.schedule if isinstance(schedule, Delay) else schedule
-    return inner.cycles if isinstance(inner, Cyclic) else 0
+    if isinstance(inner, Cyclic):
+        return inner.cycles
+    found = _LADDER_CYCLES.search(str(inner))
+    return int(found["cycles"]) if found else 0
 
 
 def _shape(schedule: Schedule) -> str:
     """The text of the schedule with one cycle, equal for all numbers of cycles."""
     if isinstance(schedule, Delay):
         return f"delay@{schedule.start!r}({_shape(schedule.schedule)})"
-    return str(replace(schedule, cycles=1) if isinstance(schedule, Cyclic) else schedule)  # type: ignore[type-var]
+    if isinstance(schedule, Cyclic):
+        return str(replace(schedule, cycles=1))  # type: ignore[type-var]
+    return _LADDER_CYCLES.sub(r"\g<head>:1", str(schedule))
 
 
 def _evidence(row: PricedSchedule, numbers: Mapping[Finding, int]) -> tuple[str, str]:

@@ -8,7 +8,7 @@ per operator at the end of this file. `LayerMacs.at_bits` gives the BitOPs of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -32,6 +32,7 @@ from bitcycle.cost.count import (
     find_counter,
     layer_products,
 )
+from bitcycle.formats.catalogue import Format
 from bitcycle.kernels.base import MATMULS
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nn.third_party import find_layer
@@ -135,6 +136,24 @@ class LayerMacs:
             weight_reads=sum(of_weights for _, of_weights in reads),
             uniform_reads=sum(at[role] for product, at in pairs for role in product.roles),
         )
+
+    def macs_at(
+        self, bits: Sequence[int | Format], grad_weight_error: int | Format
+    ) -> dict[tuple[str, int | Format, int | Format], int]:
+        """MACs by matmul and the bits of its two operands, at bits of weight, act and error.
+
+        grad_weight_error: the bits of the error in grad_weight.
+        """
+        by_role = {**dict(zip(OPERANDS, bits, strict=True)), FIXED: 32, ONES: 1}
+        found: dict[tuple[str, int | Format, int | Format], int] = {}
+        for product in self.products:
+            at = by_role
+            if product.matmul == "grad_weight":
+                at = {**by_role, "error": grad_weight_error}
+            first, second = product.roles
+            key = product.matmul, at[first], at[second]
+            found[key] = found.get(key, 0) + product.macs
+        return found
 
     @property
     def macs(self) -> dict[str, int]:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bitcycle.formats.catalogue import Format
 from bitcycle.model_precision import quantized_layers
 from bitcycle.nn.embedding import QuantizedLookup
 from bitcycle.nn.graph import PerNodeLayer
@@ -23,6 +24,7 @@ from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nn.norm import QuantizedNorm
 from bitcycle.nn.product import LEVELS
 from bitcycle.nn.recurrent import RecurrentLayer
+from bitcycle.precision import is_integer
 from bitcycle.quantizers.absmax import AbsMax
 from bitcycle.quantizers.base import Quantizer, Range
 from bitcycle.quantizers.sbm import SBM
@@ -135,6 +137,7 @@ def freeze(model: nn.Module, inputs: Sequence[Any]) -> Frozen:
     if not is_converted(model):
         return frozen
     layers = [(entry.name, layer) for entry, layer in quantized_layers(frozen.model)]
+    formats = set(find_formats(frozen.model))
     for name, layer in layers:
         _check_exportable(name, layer)
 
@@ -150,7 +153,7 @@ def freeze(model: nn.Module, inputs: Sequence[Any]) -> Frozen:
     each = {(product.layer, product.row): product for product in frozen.products}
     frozen.products = list(each.values())  # a layer that is called twice has one grid only
     used = {product.layer for product in frozen.products}
-    missing = [name for name, layer in layers if layer.is_active and name not in used]
+    missing = [name for name, layer in layers if layer.is_active and name not in used | formats]
     if missing:
         raise _refused(missing[0], "the call on the example inputs did not use it")
     return frozen
@@ -191,7 +194,7 @@ def _product(
         )  # fmt: skip
     weight = w.view(second_view) if second_view else w
     grid = None
-    if "weight" in layer.quantized_roles:
+    if has_grid(layer, "weight"):
         quantizer = layer.settings.quantizer
         within = quantizer.range_of("weight", weight, second_keep)
         grid = grid_of(quantizer, "weight", weight, layer.control[LEVELS["weight"]], within)
@@ -199,11 +202,30 @@ def _product(
 
 
 def _act_grid(layer: QuantizedLayer, x: Tensor, row: int) -> Grid | None:
-    if "act" not in layer.quantized_roles:
+    if not has_grid(layer, "act"):
         return None
     _, low, spread = layer.act_range[row].unbind()
     levels = layer.control[LEVELS["act"]]
     return grid_of(layer.settings.quantizer, "act", x.new_zeros(()), levels, (low, low + spread))
+
+
+def has_grid(layer: QuantizedLayer, role: str) -> bool:
+    """Whether a role is rounded to a grid of integers; a format has none."""
+    return role in layer.quantized_roles and is_integer(getattr(layer.precision, role))
+
+
+def find_formats(model: nn.Module) -> dict[str, str]:
+    """The layers whose weights or activations have a format, and the formats by role."""
+    if not is_converted(model):
+        return {}
+    found: dict[str, str] = {}
+    for entry, layer in quantized_layers(model):
+        bits = {role: getattr(layer.precision, role) for role in ("weight", "act")}
+        rounded = {role: each for role, each in bits.items() if role in layer.quantized_roles}
+        formats = [f"{role} {each}" for role, each in rounded.items() if isinstance(each, Format)]
+        if formats:
+            found[entry.name] = ", ".join(formats)
+    return found
 
 
 def grid_of(quantizer: Quantizer, role: str, x: Tensor, levels: Tensor, within: Range) -> Grid:
@@ -218,7 +240,7 @@ def grid_of(quantizer: Quantizer, role: str, x: Tensor, levels: Tensor, within: 
 
 def _check_exportable(name: str, layer: QuantizedLayer) -> None:
     """Raise ValueError for a layer whose evaluation is not a product on fixed affine grids."""
-    if not layer.is_active:
+    if not any(has_grid(layer, role) for role in layer.quantized_roles):
         return
     quantizer: Quantizer = layer.settings.quantizer
     if isinstance(layer, RecurrentLayer):
@@ -234,7 +256,7 @@ def _check_exportable(name: str, layer: QuantizedLayer) -> None:
             name,
             f"grids of {type(quantizer).__name__} are not exported (sbm, absmax and pow2 are)",
         )
-    if "act" in layer.quantized_roles and not layer.is_observed:
+    if has_grid(layer, "act") and not layer.is_observed:
         raise _refused(
             name,
             "its activation range was never observed: train it quantized, or calibrate",

@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 from torch import Tensor, nn
 
 from bitcycle.convert import float_state_dict, quantize_model
-from bitcycle.export.freeze import freeze
+from bitcycle.export.freeze import find_formats, freeze
 from bitcycle.export.onnx_file import OnnxModel, write_onnx
 from bitcycle.export.state_file import (
     json_of,
@@ -19,6 +19,7 @@ from bitcycle.export.state_file import (
     write_plain,
     write_safetensors,
 )
+from bitcycle.formats.catalogue import Format
 from bitcycle.model_precision import set_precision
 from bitcycle.precision import Precision
 from bitcycle.quantizers.base import QUANTIZERS
@@ -58,7 +59,8 @@ def export_model(
     example_inputs: arguments of the model; an ONNX file takes any batch size. codes: store integer
     weights in safetensors. source: metadata for the file. Raises ValueError for a layer whose
     activation ranges were never observed, or that is not a product on fixed grids of sbm, absmax
-    or pow2.
+    or pow2. Layers at a format keep float weights, and the file has the format's name; ONNX and
+    codes refuse them.
 
     >>> import tempfile, torch
     >>> from bitcycle import export
@@ -70,6 +72,8 @@ def export_model(
     """
     path = check_target(to, path, codes)
     inputs = (example_inputs,) if isinstance(example_inputs, Tensor) else example_inputs
+    if to == "onnx" or codes:
+        _check_integers(model, "an ONNX file" if to == "onnx" else "codes")
     frozen = freeze(model, inputs)
     path.parent.mkdir(parents=True, exist_ok=True)
     facts = source or {}
@@ -89,6 +93,20 @@ def export_model(
         float_bytes=sum(4 * value.numel() for value in float_state_dict(model).values()),
         ways=ways,
         codes=codes,
+    )
+
+
+def _check_integers(model: nn.Module, what: str) -> None:
+    """Raise ValueError if a layer evaluates at a format, for files of integers."""
+    formats = find_formats(model)
+    if not formats:
+        return
+    name, bits = next(iter(formats.items()))
+    more = f" and {len(formats) - 1} more layers" if len(formats) > 1 else ""
+    raise ValueError(
+        f"{what} cannot express formats, only integers: layer {name or '(the model itself)'!r}"
+        f"{more} evaluates at {bits}. Export to safetensors without codes, which has the float "
+        "weights and the formats' names, or evaluate at integers or at full precision"
     )
 
 
@@ -163,6 +181,11 @@ def _check_fit(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
         )
 
 
+def _left_to_round(bits: Precision) -> Precision:
+    """The bits of a loaded layer: weights are on their grids, but not on those of a format."""
+    return bits if isinstance(bits.weight, Format) else bits.replace(weight=None)
+
+
 def _convert_activations(model: nn.Module, about: dict[str, Any], path: Path) -> None:
     """Convert the layers that quantize activations; a .pt file has none."""
     if "activations" not in about or "quantizer" not in about:
@@ -170,7 +193,7 @@ def _convert_activations(model: nn.Module, about: dict[str, Any], path: Path) ->
     try:
         names = list(about["precision"])
         quantizer = QUANTIZERS[about["quantizer"]["name"]](**about["quantizer"]["options"])
-        bits = {n: Precision.parse(b).replace(weight=None) for n, b in about["precision"].items()}
+        bits = {n: _left_to_round(Precision.parse(b)) for n, b in about["precision"].items()}
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); export the run again") from None
     chosen = None if names == [""] else names

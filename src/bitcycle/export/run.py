@@ -18,8 +18,9 @@ from bitcycle.export.model import (
     export_model,
     load_exported,
 )
+from bitcycle.formats.catalogue import Format
 from bitcycle.model_precision import ModelPrecision, at_precision, get_precision, quantized_layers
-from bitcycle.precision import Precision
+from bitcycle.precision import Precision, cost_bits
 from bitcycle.tasks import Split, Task
 from bitcycle.train.checkpoint import CheckpointError, Checkpoints
 from bitcycle.train.config_file import override
@@ -60,7 +61,9 @@ class RunExport:
         if file.num_bytes > file.float_bytes:
             lines.append(f"  larger than float32: {self._why_larger()}")
         lines += [f"  {count} {text}" for text, count in sorted(file.ways.items())]
-        if file.to == "torch" and "a" in self.precision:
+        if file.to == "torch" and "=" in self.precision:
+            lines.append("  float32 weights and activations: compared so with the run")
+        elif file.to == "torch" and "a" in self.precision:
             lines.append("  weights on their grids, activations float32: compared so with the run")
         lines.append(
             f"{check.split} {check.metric}: run {check.run:.4f}, exported {check.exported:.4f}"
@@ -82,6 +85,8 @@ class RunExport:
             why = "the weights are float32, and their names and shapes come on top"
             advice = "export quantized weights: --precision w8a8 --to safetensors --codes"
             return why if self.is_float_run else f"{why}.\n  For integers {advice}"
+        if "=" in self.precision:
+            return "the weights are float32 (a format has no codes), and their names come on top"
         if file.to == "torch":
             return (
                 "a torch file holds the weights as float32, and their names on top.\n"
@@ -171,8 +176,14 @@ def _weights_only(model: nn.Module, bits: ModelPrecision) -> ModelPrecision:
         now = get_precision(model)
         each = {entry.name: layer.precision for entry, layer in quantized_layers(model)}
     if isinstance(now, Precision):
-        return now.replace(act=None)
-    return {name: precision.replace(act=None) for name, precision in each.items()}
+        return _without_activations(now)
+    return {name: _without_activations(precision) for name, precision in each.items()}
+
+
+def _without_activations(bits: Precision) -> Precision:
+    """Float32 activations, and float32 weights in place of a format."""
+    weight = None if isinstance(bits.weight, Format) else bits.weight
+    return bits.replace(act=None, weight=weight)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,5 +261,5 @@ def _fewest_bits(model: nn.Module) -> int:
     if not is_converted(model):
         return MAX_TOLERANCE_BITS
     each = [layer.precision for _, layer in quantized_layers(model)]
-    bits = [b for p in each for b in (p.weight, p.act) if b is not None]
+    bits = [cost_bits(b) for p in each for b in (p.weight, p.act) if b is not None]
     return min([MAX_TOLERANCE_BITS, *bits])

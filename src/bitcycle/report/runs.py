@@ -11,7 +11,8 @@ from typing import Any
 
 from bitcycle.analysis.compare import Comparison
 from bitcycle.analysis.config_id import config_id
-from bitcycle.precision import PARENTS
+from bitcycle.formats.catalogue import FORMATS
+from bitcycle.precision import PARENTS, order
 from bitcycle.schedules import Bits, Schedule, parse_schedule
 from bitcycle.schedules.segments import Segment, find_segments
 from bitcycle.study.results import MethodResult, RunStatus, StudyResult
@@ -103,10 +104,18 @@ class MethodLog(MethodResult):
 
 
 def _most_bits(bits: Any) -> Bits:
-    """The bits of a log line: a number, None, or those of all layers (32 is float32)."""
+    """The bits of a log line: a number, a format, None, or those of all layers (32 is float32)."""
     if isinstance(bits, list):
-        most = max((b for b in bits if isinstance(b, int)), default=32)
-        return None if most >= 32 else most
+        known = [_read_bits(each) for each in bits if isinstance(each, int | str)]
+        most = max(known, key=order, default=None)
+        return None if most is None or most == 32 else most
+    return _read_bits(bits)
+
+
+def _read_bits(bits: Any) -> Bits:
+    """The bits of one entry; None for float32, and for a name that this version does not know."""
+    if isinstance(bits, str):
+        return FORMATS.get(bits)
     return bits if isinstance(bits, int) else None
 
 

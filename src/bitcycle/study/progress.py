@@ -103,6 +103,8 @@ def forward_backward_text(bits: Mapping[str, Any]) -> str:
     'fp32'
     >>> forward_backward_text({"weight": [3, 8], "act": [3, 8], "error": 8, "grad": None})
     '3-8/8'
+    >>> forward_backward_text({"weight": ["nvfp4", "bf16"], "error": "nvfp4"})
+    'nvfp4-bf16/nvfp4'
     """
     forward, backward = _bits(bits.get("weight")), _bits(bits.get("error"))
     return forward if forward == backward == "fp32" else f"{forward}/{backward}"
@@ -110,7 +112,7 @@ def forward_backward_text(bits: Mapping[str, Any]) -> str:
 
 def _bits(value: Any) -> str:
     if isinstance(value, list):
-        return f"{_bits(min(value))}-{_bits(max(value))}"
+        return f"{_bits(value[0])}-{_bits(value[-1])}"  # sorted by the log
     return "fp32" if value is None or value == 32 else str(value)
 
 

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from bitcycle.precision import ROLES, Precision, check_bits
+from bitcycle.precision import ROLES, Bits, Precision, bits_text, check_bits
 from bitcycle.registry import unknown_name
 from bitcycle.schedules import Schedule, parse_schedule
 from bitcycle.schedules.base import default_backward
@@ -126,13 +126,14 @@ class LrConfig:
 class PrecisionConfig:
     """Which layers are quantized, by which quantizer, and the schedule of each role.
 
-    forward, backward, weight, act, error, grad: schedule text, a number of bits, or a dict from
-    layer patterns to those; a role that is left out inherits. An error is the gradient with respect
-    to a layer's output. With forward and backward "fp32" and no other role the model is not
-    converted: the float32 baseline. backward "default" is 8 where forward has at most 8 bits and
-    float32 where it is float32; for other bits backward must be given. A cyclic schedule may also
-    be a mapping: {name: CR, low: 3, high: 8, cycles: 32}. With `auto` as the lower end of forward
-    (CR:auto-8:32, or low: auto) the run begins with a precision range test.
+    forward, backward, weight, act, error, grad: schedule text, a number of bits, a format such as
+    nvfp4, or a dict from layer patterns to those; a role that is left out inherits. An error is the
+    gradient with respect to a layer's output. With forward and backward "fp32" and no other role
+    the model is not converted: the float32 baseline. backward "default" is 8 where forward has at
+    most 8 bits and float32 where it is float32; for other bits and for formats backward must be
+    given. A cyclic schedule may also be a mapping: {name: CR, low: 3, high: 8, cycles: 32}. With
+    `auto` as the lower end of forward (CR:auto-8:32, or low: auto) the run begins with a precision
+    range test.
     """
 
     quantizer: str = "sbm"
@@ -228,10 +229,10 @@ class PrecisionConfig:
         try:
             if isinstance(weight, dict) and weight == act:
                 by_pattern = {p: default_backward(parse_schedule(t)) for p, t in weight.items()}
-                return {pattern: bits or "fp32" for pattern, bits in by_pattern.items()}
+                return {pattern: _plain(bits) for pattern, bits in by_pattern.items()}
             if isinstance(weight, dict) or isinstance(act, dict):
                 raise ValueError("weight and act differ by layer; give backward, such as 8 or fp32")
-            return default_backward(parse_schedule(weight), parse_schedule(act)) or "fp32"
+            return _plain(default_backward(parse_schedule(weight), parse_schedule(act)))
         except ValueError:
             if {"error", "grad"} & set(self.rounded_roles) <= set(texts):
                 return "fp32"  # backward would round nothing
@@ -260,6 +261,10 @@ class PrecisionConfig:
                 else [parse_schedule(text)]
             )
         )
+
+
+def _plain(bits: Bits) -> int | str:
+    return bits if isinstance(bits, int) else bits_text(bits)
 
 
 def _schedule_text(role: str, mapping: dict[str, int | str | None]) -> str:

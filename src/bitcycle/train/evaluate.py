@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from bitcycle.formats.catalogue import Format
 from bitcycle.model_precision import (
     at_precision,
     get_precision,
@@ -126,7 +127,7 @@ def evaluation_mode(
 
 
 def eval_precision(asked: str, bits: PrecisionScheduler | None) -> Precision | dict[str, Precision]:
-    """The bits for "high", "scheduled", "full" or a text such as "w4a4"."""
+    """The bits for "high", "scheduled", "full" or a text such as "w4a4" or "w=nvfp4,a=nvfp4"."""
     if bits is None or asked == "full":
         return Precision()
     if asked == "high":
@@ -168,7 +169,9 @@ def layers_without_ranges(model: nn.Module) -> list[str]:
 def check_ranges_observed(model: nn.Module, bits: Precision | dict[str, Precision]) -> None:
     """Raise ValueError if activations are quantized and their ranges were never observed."""
     unobserved = layers_without_ranges(model)
-    if unobserved and describe_precision(model, bits) != "fp32":
+    rows = [bits] if isinstance(bits, Precision) else bits.values()
+    needs_ranges = any(not isinstance(row.act, Format) for row in rows)  # formats have none
+    if unobserved and needs_ranges and describe_precision(model, bits) != "fp32":
         raise ValueError(
             f"activation ranges were never observed in {', '.join(unobserved[:3])}; evaluate with "
             "--precision full, or train with quantization on"

@@ -16,8 +16,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bitcycle.data import Batch
+from bitcycle.formats.catalogue import Format
 from bitcycle.model_precision import describe_bits
-from bitcycle.precision import ROLES, Precision
+from bitcycle.precision import ROLES, Bits, Precision, check_bits, cost_bits, order
 from bitcycle.tasks import Split
 from bitcycle.train.checkpoint import Checkpoints
 from bitcycle.train.config import Time, steps_of
@@ -167,11 +168,25 @@ def _applied_precision(session: Session) -> Precision | dict[str, Precision]:
 
 
 def bits_by_role(precision: Precision | dict[str, Precision]) -> dict[str, Any]:
-    """Bits per role; where layers differ, a sorted list of the distinct values."""
+    """Bits per role in JSON types; where layers differ, a sorted list of the distinct values.
+
+    A format is its name.
+
+    >>> bits_by_role(Precision.parse("w=nvfp4,a=nvfp4,e=8"))
+    {'weight': 'nvfp4', 'act': 'nvfp4', 'error': 8, 'grad': None}
+    """
     if isinstance(precision, Precision):
-        return dict(precision.items())
+        return {role: _plain(bits) for role, bits in precision.items()}
     rows = list(precision.values())
-    return {role: sorted({getattr(row, role) or 32 for row in rows}) for role in ROLES}
+    distinct = {role: {getattr(row, role) or 32 for row in rows} for role in ROLES}
+    return {
+        role: [_plain(bits) for bits in sorted(values, key=lambda bits: (order(bits), str(bits)))]
+        for role, values in distinct.items()
+    }
+
+
+def _plain(bits: Bits) -> int | str | None:
+    return bits.name if isinstance(bits, Format) else bits
 
 
 def _evaluate(
@@ -250,3 +265,5 @@ def _write_events(events: Any, prefix: str, step: int, line: dict[str, Any]) -> 
     for role, bits in line.get("bits", {}).items():
         if isinstance(bits, int):
             events.add_scalar(f"bits/{role}", bits, step)
+        elif isinstance(bits, str):  # a format: the bits of an element
+            events.add_scalar(f"bits/{role}", cost_bits(check_bits(bits)), step)

@@ -18,6 +18,7 @@ import torch
 
 from bitcycle.cost import training_cost
 from bitcycle.data import Batch
+from bitcycle.formats.catalogue import Format
 from bitcycle.model_precision import quantized_layers
 from bitcycle.precision import ROLES, Precision
 from bitcycle.range_curves import RangeCurve, RelativeCurve
@@ -330,7 +331,15 @@ def find_precision_range(
             "find_upper and stop_early are settings of the paper's criterion, and "
             "range_test.criterion is relative, which always stops at the first bits that fail"
         )
-    high = high or precision.auto_high or _top(config) or HIGH
+    if high is None:
+        top = precision.auto_high or _top(config) or HIGH
+        if isinstance(top, Format):
+            raise ValueError(
+                f"{config.name} trains in {precision.forward}, and a range test lowers the bits of "
+                "integers one by one; give --precision.forward 8 with a quantizer of integers, or "
+                "compare the formats in a study"
+            )
+        high = top
     start = config.range_test.low
     filled: Any = precision.schedule_texts(auto=start).get("forward", "fp32")
     runnable = replace(config, precision=replace(precision, forward=filled))
@@ -496,16 +505,18 @@ def _precision_at(session: Session, bits: int) -> Precision | dict[str, Precisio
 
 
 def _fixed(forward: ScheduleText, bits: int) -> ScheduleText:
-    """`bits` for every layer, except for patterns that keep layers in float32."""
+    """`bits` for every layer, except for patterns that keep layers in float32 or a format."""
     if not isinstance(forward, dict):
         return bits
-    floats = {pattern: parse_schedule(text).low is None for pattern, text in forward.items()}
-    return {pattern: None if is_float else bits for pattern, is_float in floats.items()}
+    fixed: dict[str, int | str | None] = {}
+    for pattern, text in forward.items():
+        low = parse_schedule(text).low
+        fixed[pattern] = text if isinstance(low, Format) else None if low is None else bits
+    return fixed
 
 
-def _error_bits(session: Session, bits: int) -> int | None:
+def _error_bits(session: Session, bits: int) -> Bits:
     """The most bits that errors, the gradients of layer outputs, have in the test."""
     precision = _precision_at(session, bits)
     rows = [precision] if isinstance(precision, Precision) else list(precision.values())
-    errors = [row.error for row in rows]
-    return None if None in errors else max(e for e in errors if e is not None)
+    return max((row.error for row in rows), key=order)

@@ -59,8 +59,8 @@ def group(config: RunConfig) -> str:
 def bits(text: ScheduleText) -> str:
     """A schedule's range.
 
-    >>> bits(8), bits("CR:3-8:32"), bits("fp32")
-    ('8', '3-8', '32')
+    >>> bits(8), bits("CR:3-8:32"), bits("fp32"), bits("nvfp4")
+    ('8', '3-8', '32', 'nvfp4')
     """
     assert not isinstance(text, dict)
     schedule = parse_schedule(text)

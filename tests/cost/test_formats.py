@@ -1,0 +1,239 @@
+"""Formats in a cost: elements in BitOPs, published throughput next to them, meters and plans."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import bitcycle as bc
+from bitcycle.cost import CostMeter, Throughput, plan
+from bitcycle.cost.conventions import LayerCost, element_bits
+from bitcycle.cost.planner import check_ladder, list_ladder_candidates
+from bitcycle.cost.throughput import CONVENTION, published_rate
+from bitcycle.formats.catalogue import FORMATS
+
+X = torch.ones(1, 4)
+MXFP4, MXFP8, BF16 = (FORMATS[name] for name in ("mxfp4", "mxfp8", "bf16"))
+
+
+def model(**options):
+    """MACs: output 48, grad_input 16 (of the second layer), grad_weight 48."""
+    layers = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    return bc.quantize_model(layers, "mx", **options)
+
+
+def cost(forward, backward, convention="exact", **options):
+    return bc.training_cost(
+        model(**options), X, forward=forward, backward=backward, total_steps=100,
+        convention=convention,
+    )  # fmt: skip
+
+
+# -- published rates ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "rates"),
+    [
+        ("bf16", "bf16", (1, 1)), ("fp16", "bf16", (1, 1)), ("fp8", "e5m2", (2, 2)),
+        ("mxfp8", "mxfp8", (2, 2)), ("mxfp6", "mxfp6_e3m2", (2, 2)), ("mxfp4", "mxfp4", (4, 6)),
+        ("nvfp4", "nvfp4", (4, 6)),
+        ("nvfp4", "bf16", (1, 1)), ("mxfp8", "mxfp4", (2, 2)),  # the slower one's
+        ("mxint8", "mxint8", (None, None)),
+    ],
+)  # fmt: skip
+def test_a_product_has_the_published_rate_of_its_slower_format(first, second, rates):
+    found = [published_rate(FORMATS[first], FORMATS[second], name) for name in ("GB200", "GB300")]
+    assert tuple(found) == rates
+
+
+def test_integers_and_float32_have_no_published_rate():
+    assert published_rate(8, 8, "GB200") is None
+    assert published_rate(BF16, 32, "GB200") is None
+
+
+def test_a_speedup_is_that_of_the_products_with_a_rate():
+    macs = {("output", MXFP4, MXFP4): 600, ("grad_input", MXFP4, BF16): 100, ("output", 8, 8): 300}
+    layer = LayerCost(
+        name="a", kind="Linear", output=1, grad_input=1, grad_weight=1, traffic=1, macs=macs
+    )
+    found = Throughput.of([layer])
+    # 600 / 4 + 100 and 600 / 6 + 100
+    assert found.speedup == {"GB200": 700 / 250, "GB300": 700 / 200}
+    assert found.counted == 0.7
+    assert Throughput.of([layer], "grad_input").speedup["GB300"] == 1
+    assert Throughput.of([layer], "grad_weight") is None
+
+
+def test_elements_count():
+    assert element_bits((MXFP4, BF16, 32)) == (4, 16, 32)
+
+
+# -- the cost of a run ----------------------------------------------------------------------------
+
+
+def test_bitops_count_the_bits_of_elements():
+    assert cost("mxfp4", "mxfp4").bitops == 100 * 112 * 4 * 4
+    assert cost("mxfp8", "mxfp8").bitops == 100 * 112 * 8 * 8
+    assert cost("bf16", "bf16").bitops == 100 * 112 * 16 * 16
+    found = cost("stages:mxfp4@0.5,bf16", "mxfp4")
+    assert found.by_matmul() == {
+        "output": 48 * 50 * (16 + 256),
+        "grad_input": 16 * 50 * (16 + 64),
+        "grad_weight": 48 * 50 * (16 + 64),
+    }
+    # the static upper bound: forward bf16, errors mxfp4
+    assert found.relative == 908_800 / (100 * (48 * 256 + 64 * 64))
+    assert found.baseline == "static w=bf16,a=bf16,e=mxfp4, the schedules' tops"
+    assert cost("mxfp4", "mxfp8", convention="paper").bitops == 100 * 48 * (16 + 32 + 32)
+
+
+def test_the_published_throughput_is_named_and_counts_what_it_can():
+    found = cost("stages:mxfp4@0.5,bf16", "mxfp4")
+    # half of the steps at 4 or 6; bf16 x bf16 and bf16 x mxfp4 at 1
+    assert found.published_throughput.speedup == {
+        "GB200": pytest.approx(1.6), "GB300": pytest.approx(12 / 7),
+    }  # fmt: skip
+    assert found.published_throughput.counted == 1
+    text = str(found)
+    assert "GB200  GB300" in text
+    assert CONVENTION == "published throughput, bf16 = 1: NVIDIA Blackwell, not measured here"
+    assert f"GB200, GB300: {CONVENTION};" in text
+    assert text.splitlines()[-7].split()[-2:] == ["1.60", "1.71"]
+    assert "1.60" in found.layer_table()
+    assert found.to_dict()["published_throughput"]["convention"] == CONVENTION
+    json.dumps(found.to_dict())
+
+
+def test_float_layers_and_integers_are_left_out_of_the_throughput_and_it_says_so():
+    found = cost("mxfp4", "mxfp4", skip=["2"])
+    assert found.published_throughput.counted == 64 / 112
+    assert found.published_throughput.speedup["GB200"] == 4
+    assert "without 42.9% of the MACs, in float32, integers or mxint8" in str(found)
+    row = next(line for line in found.layer_table().splitlines() if line.startswith("2 "))
+    assert row.split()[-2:] == ["-", "-"]
+    none = cost("mxfp4", 8, skip=["0"])  # output alone has a rate
+    assert none.published_throughput.counted == 16 / 112
+    assert cost("mxint8", "mxint8").published_throughput is None
+    assert "no product of this run has a published ratio" in str(cost("mxint8", "mxint8"))
+
+
+def test_a_run_of_integers_has_no_such_column():
+    found = cost(8, 8)
+    assert found.published_throughput is None
+    assert "GB200" not in str(found)
+    assert "published_throughput" not in found.to_dict()
+
+
+# -- the meter ------------------------------------------------------------------------------------
+
+
+def test_a_meter_counts_what_was_planned_and_writes_formats_as_names():
+    net = model()
+    bits = bc.PrecisionScheduler(
+        net, forward="stages:mxfp4@0.5,bf16", backward="mxfp8", total_steps=4
+    )
+    meter = CostMeter(net, X)
+    for _ in range(4):
+        meter.step()
+        bits.step()
+    planned = bc.training_cost(
+        net, X, forward="stages:mxfp4@0.5,bf16", backward="mxfp8", total_steps=4
+    )
+    assert meter.cost().layers == planned.layers
+    assert meter.cost().relative == planned.relative
+    assert meter.cost().published_throughput == planned.published_throughput
+    state = json.loads(json.dumps(meter.state_dict()))
+    assert state["layers"]["0"] == [
+        ["mxfp4", "mxfp4", "mxfp8", 2, 2], ["bf16", "bf16", "mxfp8", 2, 2],
+    ]  # fmt: skip
+    other = CostMeter(net, X)
+    other.load_state_dict(state)
+    assert other.cost() == meter.cost()
+    assert other.cost().published_throughput == meter.cost().published_throughput
+
+
+def test_a_damaged_meter_is_an_error():
+    meter = CostMeter(model(), X)
+    meter.step()
+    state = meter.state_dict()
+    for row in (["mxfp5", 8, 8, 1, 1], [8, 8, 8, "bf16", 1]):
+        state["layers"]["0"] = [row]
+        with pytest.raises(ValueError, match="the saved meter has"):
+            meter.load_state_dict(state)
+
+
+# -- plans over a ladder --------------------------------------------------------------------------
+
+
+def test_a_ladder_rises_and_has_no_rung_twice():
+    assert check_ladder(["mxfp4", "mxfp8", "bf16"]) == (MXFP4, MXFP8, BF16)
+    assert check_ladder(["4", 8, "fp32"]) == (4, 8, None)
+    for ladder, message in (
+        (["bf16"], "at least two rungs"),
+        (["bf16", "bf16"], "a rung twice"),
+        (["bf16", "mxfp4"], "must rise from the fewest bits to the most: mxfp4, bf16"),
+        (["mxfp4", "bf17"], "a rung: unknown format 'bf17'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check_ladder(ladder)
+
+
+def test_the_candidates_are_statics_cycles_ramps_and_healing():
+    rungs = check_ladder(["mxfp4", "mxfp8", "bf16"])
+    texts = [str(each) for each in list_ladder_candidates(rungs, total_steps=64, cycles=[8])]
+    assert len(texts) == len(set(texts)) == 2 + 2 * (10 + 2 + 4 + 3 + 5)
+    assert {
+        "mxfp4", "mxfp8", "CR:mxfp4,mxfp8,bf16:8", "RT-H:mxfp8,bf16:8",
+        "anneal:mxfp4,mxfp8,bf16:8", "delay@0.5(CR:mxfp8,bf16:8)",
+        "ramp:mxfp4,mxfp8,bf16@0.5", "stages:mxfp4@0.82,bf16",
+    } <= set(texts)  # fmt: skip
+    assert "bf16" not in texts  # the upper bound
+
+
+def test_every_row_over_a_ladder_costs_what_training_cost_says():
+    net = model()
+    found = plan(
+        net, X, ladder=["mxfp4", "bf16"], backward="mxfp8", total_steps=60, saving=0.3, cycles=[3]
+    )
+    assert found.rows
+    for row in found.rows:
+        priced = bc.training_cost(
+            net, X, forward=row.forward, backward="mxfp8", total_steps=60,
+            baseline="FWbf16/BWmxfp8",
+        )  # fmt: skip
+        assert (row.bitops, row.saving) == (priced.bitops, priced.saving)
+        assert row.throughput == priced.published_throughput
+        assert row.findings == ()  # the published tables have integers
+
+
+def test_a_plan_over_a_ladder_prints_it_and_the_throughput():
+    found = plan(
+        model(), X, ladder=["mxfp4", "bf16"], backward="mxfp8", total_steps=64, saving=0.3,
+        cycles=[2, 8],
+    )  # fmt: skip
+    text = " ".join(str(found).split())
+    assert "schedules over mxfp4, bf16, errors at mxfp8" in text
+    assert "static bf16/mxfp8" in text
+    assert f"GB200, GB300: {CONVENTION};" in text
+    data = json.loads(json.dumps(found.to_dict()))
+    assert (data["ladder"], data["low"], data["high"]) == (["mxfp4", "bf16"], "mxfp4", "bf16")
+    assert data["rows"][0]["published_throughput"]["convention"] == CONVENTION
+    assert {row["last"] for row in data["rows"]} <= {"mxfp4", "bf16"}
+    cycles = [others for row, others in found.lines() if row.forward.startswith("CR:")]
+    assert cycles in ([[2]], [[8]], [[], []])
+
+
+def test_a_plan_takes_bounds_or_a_ladder_that_the_quantizer_takes():
+    both = {"total_steps": 60, "saving": 0.3, "backward": "bf16"}
+    with pytest.raises(ValueError, match="bounds of integers: give them, or a ladder"):
+        plan(model(), X, ladder=["mxfp4", "bf16"], low=3, **both)
+    with pytest.raises(ValueError, match="give low .None. and high .8., or a ladder"):
+        plan(model(), X, high=8, **both)
+    with pytest.raises(ValueError, match="nvfp4"):
+        plan(model(), X, ladder=["nvfp4", "bf16"], **both)
+    with pytest.raises(ValueError, match="give backward"):
+        plan(model(), X, ladder=["mxfp4", "bf16"], total_steps=60, saving=0.3)
