@@ -1,7 +1,6 @@
 """Runs with formats: what their files say, and that they are read back as they were."""
 
 import json
-from dataclasses import replace
 
 import pytest
 import yaml
@@ -18,12 +17,14 @@ from bitcycle.train.range_test import find_precision_range
 from bitcycle.train.run_directory import RunDirectory
 from tests.train.small import Killed, folder_of, kill_before_step, metrics_of, small, traces
 
-HEALING = PrecisionConfig(quantizer="mx", forward="stages:mxfp4@0.5,bf16", backward="mxfp8")
+
+def healing(quantizer="mx"):
+    return PrecisionConfig(quantizer=quantizer, forward="stages:mxfp4@0.5,bf16", backward="mxfp8")
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    config = small(tmp_path_factory.mktemp("formats"), precision=HEALING)
+    config = small(tmp_path_factory.mktemp("formats"), precision=healing())
     run(config)
     return folder_of(config)
 
@@ -41,13 +42,13 @@ def test_the_configuration_and_the_result_are_read_back(finished):
     assert written["precision"]["forward"] == "stages:mxfp4@0.5,bf16"
     assert written["precision"]["backward"] == "mxfp8"
     config = RunDirectory(finished).read_config()
-    assert config.precision == HEALING
+    assert config.precision == healing()
     result = json.loads((finished / "result.json").read_text())
     assert result["eval_precision"] == "w=bf16,a=bf16"
 
 
 def test_a_run_that_died_is_resumed_to_the_last_bit(finished, tmp_path, monkeypatch):
-    config = small(tmp_path, precision=HEALING)
+    config = small(tmp_path, precision=healing())
     with monkeypatch.context() as patch:
         kill_before_step(patch, 8)
         with pytest.raises(Killed):
@@ -107,14 +108,14 @@ def test_options_of_the_command_line_take_formats(tmp_path):
 
 
 def test_a_format_that_the_quantizer_does_not_take_stops_a_run_before_it(tmp_path):
-    config = small(tmp_path, precision=replace(HEALING, quantizer="sbm"))
+    config = small(tmp_path, precision=healing("sbm"))
     with pytest.raises(ValueError, match="mx"):
         run(config)
 
 
 def test_a_range_test_of_formats_is_an_error_with_a_way_out(tmp_path):
     with pytest.raises(ValueError, match=r"trains in stages:mxfp4@0.5,bf16.*precision.forward 8"):
-        find_precision_range(small(tmp_path, precision=HEALING))
+        find_precision_range(small(tmp_path, precision=healing()))
 
 
 # -- without a run --------------------------------------------------------------------------------
