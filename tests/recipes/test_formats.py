@@ -26,7 +26,8 @@ def converted(config):
     """The recipe's model, with few words, and the schedule of its formats."""
     model = build_model(config.model.name, vocab_size=50, **config.model.options)
     precision = config.precision
-    bc.quantize_model(model, precision.quantizer, skip=precision.skip, kernel=precision.kernel)
+    rules = bc.quantizers.QUANTIZERS[precision.quantizer](**precision.quantizer_options)
+    bc.quantize_model(model, rules, skip=precision.skip, kernel=precision.kernel)
     return model, bc.PrecisionScheduler(
         model, total_steps=config.steps, **precision.schedule_texts()
     )
@@ -83,6 +84,11 @@ def test_cycles_over_mx_end_at_bf16_and_visit_every_format():
     assert set(values) == {"mxfp4", "mxfp8", "bf16"}
     assert (values[0], values[-1]) == ("mxfp4", "bf16")
     assert values[:50] == values[50:100]
+
+
+def test_mx_rounds_scales_up_so_that_nothing_clips():
+    for name in ("mxfp8", "mx-cpt"):
+        assert recipe(f"{BASE}-{name}").precision.quantizer_options == {"scale": "rceil"}
 
 
 def test_the_list_shows_formats():

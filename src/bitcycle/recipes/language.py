@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from bitcycle.published import read_table, values
 from bitcycle.recipes.base import (
@@ -182,12 +183,32 @@ def small_runs() -> Iterator[Recipe]:
 
 
 def with_formats(
-    name: str, forward: ScheduleText, backward: ScheduleText, *, quantizer: str = "sbm"
+    name: str,
+    forward: ScheduleText,
+    backward: ScheduleText,
+    *,
+    quantizer: str = "sbm",
+    **options: Any,
 ) -> RunConfig:
-    """The small Transformer in these formats."""
+    """The small Transformer in these formats; options: of the quantizer."""
     base = wikitext2_transformer()
-    precision = replace(base.precision, quantizer=quantizer, forward=forward, backward=backward)
+    precision = replace(
+        base.precision,
+        quantizer=quantizer,
+        quantizer_options=options,
+        forward=forward,
+        backward=backward,
+    )
     return replace(base, name=f"{base.name}-{name}", precision=precision)
+
+
+def with_mx(name: str, forward: str, backward: str = "mxfp8", scale: str = "rceil") -> RunConfig:
+    """MX with scales rounded up, as MXFP8 is trained (arXiv 2506.08027).
+
+    The OCP rule rounds scales down ("floor"), which clips the largest values of a block: with e4m3
+    elements those whose mantissa is above 1.75.
+    """
+    return with_formats(name, forward, backward, quantizer="mx", scale=scale)
 
 
 def with_nvfp4(name: str, forward: str = "nvfp4", backward: str = "nvfp4") -> RunConfig:
@@ -209,8 +230,8 @@ def formats() -> Iterator[Recipe]:
     for config in (
         with_formats("bf16", "bf16", "bf16"),
         with_formats("fp8", "e4m3", "e5m2", quantizer="fp8"),
-        with_formats("mxfp8", "mxfp8", "mxfp8", quantizer="mx"),
-        with_formats("mx-cpt", cycle, "mxfp8", quantizer="mx"),
+        with_mx("mxfp8", "mxfp8"),
+        with_mx("mx-cpt", cycle),
         with_nvfp4("nvfp4"),
         with_nvfp4("nvfp4-heal", forward=HEALING),
         with_nvfp4("nvfp4-heal-both", forward=HEALING, backward=HEALING),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bitcycle.recipes import recipe
-from bitcycle.recipes.language import with_formats
+from bitcycle.recipes.language import with_mx
 from bitcycle.study.catalogue.methods import method, small_study
 from bitcycle.study.study import STUDIES, Study
 
@@ -19,7 +19,8 @@ NOTES = (
     "gains",
     "NVFP4 leaves the head, 2 of 12 linear layers and the products of attention in bf16, as "
     "published; healing switches the other layers to bf16 for the last 18 % of the run",
-    "MX rounds every linear layer and both products of attention; forward / backward, 8 cycles",
+    "MX rounds every linear layer and both products of attention; forward / backward, 8 cycles; "
+    "scales are rounded up, as MXFP8 is trained, except where the name says down, the OCP rule",
     "simulated formats: the cost counts the bits of elements, not time",
 )
 
@@ -37,8 +38,9 @@ def formats_small() -> Study:
         method(at_bf16, "NVFP4, evaluated at bf16"),
         method(recipe(f"{BASE}-nvfp4-heal"), "NVFP4, forward healed"),
         method(recipe(f"{BASE}-nvfp4-heal-both"), "NVFP4, both healed"),
-        method(with_formats("mxfp4", "mxfp4", "mxfp8", quantizer="mx"), "MXFP4 / MXFP8"),
+        method(with_mx("mxfp4", "mxfp4"), "MXFP4 / MXFP8"),
         method(recipe(f"{BASE}-mxfp8"), "MXFP8"),
+        method(with_mx("mxfp8-floor", "mxfp8", scale="floor"), "MXFP8, scales rounded down"),
         method(recipe(f"{BASE}-mx-cpt"), "CPT MXFP4-MXFP8-bf16 / MXFP8"),
     )
     return small_study(
