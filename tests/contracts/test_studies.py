@@ -67,9 +67,10 @@ def test_the_schedules_of_a_study_fit_its_runs(studies):
         for method in studies[name].methods:
             total = method.config.steps or 50_000
             for text in method.config.precision.schedule_texts(auto=3).values():
-                schedule = parse_schedule(text)
-                schedule(0, total)
-                schedule(total - 1, total)
+                for inner in text.values() if isinstance(text, dict) else [text]:
+                    schedule = parse_schedule(inner)
+                    schedule(0, total)
+                    schedule(total - 1, total)
 
 
 def test_what_a_critical_periods_study_varies_is_on_its_methods(studies):

@@ -64,6 +64,17 @@ def test_the_own_quantizer_learns():
 
 
 @pytest.mark.slow
+def test_a_hugging_face_model_learns_in_nvfp4_and_heals():
+    output = output_of("transformers_nvfp4.py")
+    assert float(re.search(r"test loss (\d+\.\d+)", output)[1]) < 0.3  # of one word: 3.47
+    weights = [float(bits) for bits in re.findall(r"'bits/weight': '(\d+\.?\d*)'", output)]
+    errors = [float(bits) for bits in re.findall(r"'bits/error': '(\d+\.?\d*)'", output)]
+    assert weights[0] < 8  # a mean over layers: the head and the last block are in bf16
+    assert weights[-1] == 16
+    assert set(errors) == {weights[0]}
+
+
+@pytest.mark.slow
 def test_the_own_quantizer_keeps_every_contract():
     """Loaded as a plugin it is registered before the contract tests ask for quantizers."""
     done = subprocess.run(

@@ -373,3 +373,44 @@ def test_fewer_steps_than_batches_need_a_total(tmp_path):
     bits = PrecisionCallback(**ROLES, total_steps=6)
     trainer(tmp_path, bits, max_epochs=2).fit(Accumulating(), loader())
     assert bits.scheduler.finished
+
+
+# -- formats --------------------------------------------------------------------------------------
+
+
+class Healed(Module):
+    """Converted for NVFP4, whose errors are rounded stochastically."""
+
+    def __init__(self) -> None:
+        super().__init__(converts=False)
+        bc.quantize_model(self.net, "nvfp4")
+        self.example_input_array = torch.zeros(4, 4)
+
+
+HEALING = dict(forward="stages:nvfp4@0.82,bf16", backward="nvfp4")
+
+
+def test_healing_trains_validates_and_logs_like_any_schedule(tmp_path):
+    module, bits = Healed(), PrecisionCallback(**HEALING)
+    run = trainer(tmp_path, bits, max_steps=11, max_epochs=2)
+    run.fit(module, loader(), val_dataloaders=loader(4))
+    switch = 9  # 0.82 x 11
+    assert bits_of_training(module) == (
+        ["w=nvfp4,a=nvfp4,e=nvfp4"] * switch + ["w=bf16,a=bf16,e=nvfp4"] * (11 - switch)
+    )
+    assert {each for kind, each in module.seen if kind == "val"} == {"w=bf16,a=bf16,e=nvfp4"}
+    assert run.callback_metrics["bits/weight"] == 16
+    assert run.callback_metrics["bits/error"] == 4
+    assert run.callback_metrics["cost/relative"] < 1
+
+
+def test_a_run_resumed_within_healing_ends_to_the_bit_as_one_without_a_break(tmp_path):
+    whole, cut = Healed(), Healed()
+    saving = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=5, save_top_k=-1)
+    trainer(tmp_path, PrecisionCallback(**HEALING), saving, max_epochs=2).fit(whole, Remembering())
+    run = trainer(tmp_path, PrecisionCallback(**HEALING), max_epochs=2)
+    run.fit(cut, Remembering(), ckpt_path=tmp_path / "step=10.ckpt")
+    assert len(bits_of_training(cut)) == 2
+    assert bits_of_training(cut)[-1] == "w=bf16,a=bf16,e=nvfp4"
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, cut.state_dict()[name]), name

@@ -11,6 +11,8 @@ from torch import nn
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
+    LlamaConfig,
+    LlamaForCausalLM,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
     T5Config,
@@ -290,3 +292,59 @@ def test_a_run_that_was_broken_off_leaves_nothing_to_the_next_on_the_same_model(
     assert bits_of(model, "train") == scheduled(12)
     assert set(bits_of(model, "val")[1:]) == {"w5a5e8"}
     assert not model._forward_pre_hooks
+
+
+# -- formats --------------------------------------------------------------------------------------
+
+LEFT_IN_BF16 = {"lm_head": "bf16", "model.layers.1.mlp": "bf16"}
+HEALING = dict(
+    forward={"*": "stages:nvfp4@0.82,bf16", **LEFT_IN_BF16},
+    backward={"*": "nvfp4", **LEFT_IN_BF16},
+)
+
+
+def causal_lm(folder, *callbacks, **options) -> Trainer:
+    """A small Llama with random weights, converted for NVFP4, and its trainer."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=20, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=2,
+    )  # fmt: skip
+    model = bc.quantize_model(LlamaForCausalLM(config), "nvfp4")
+    tokens = torch.randint(20, (24, 8), generator=torch.Generator().manual_seed(0))
+    lines = [{"input_ids": line, "labels": line} for line in tokens]
+    quiet = dict(
+        output_dir=folder, use_cpu=True, report_to="none", disable_tqdm=True, save_strategy="no",
+        per_device_train_batch_size=4, logging_steps=1, learning_rate=0.01, max_steps=11,
+    )  # fmt: skip
+    return Trainer(
+        model, TrainingArguments(**(quiet | options)), train_dataset=lines, eval_dataset=lines[:4],
+        callbacks=list(callbacks),
+    )  # fmt: skip
+
+
+def test_a_causal_lm_is_healed_and_says_so_in_the_log(tmp_path):
+    bits = PrecisionCallback(**HEALING)
+    run = causal_lm(tmp_path, bits)
+    run.train()
+    lines = run.state.log_history[:-1]
+    switch = 9  # 0.82 x 11
+    assert len({line["bits/weight"] for line in lines[:switch]}) == 1
+    assert lines[0]["bits/weight"] < 8  # a mean: lm_head and the last mlp have 16
+    assert {line["bits/weight"] for line in lines[switch:]} == {16}
+    assert len({line["bits/error"] for line in lines}) == 1
+    assert lines[-1]["cost/relative"] < 1
+    assert run.evaluate()["eval_loss"] > 0
+    assert str(bc.get_precision(run.model.lm_head)) == "w=bf16,a=bf16,e=bf16"
+
+
+def test_a_run_resumed_within_healing_ends_to_the_bit_as_one_without_a_break(tmp_path):
+    whole = causal_lm(tmp_path / "whole", PrecisionCallback(**HEALING))
+    whole.train()
+    saving = dict(save_strategy="steps", save_steps=5)
+    cut = causal_lm(tmp_path / "cut", PrecisionCallback(**HEALING), StopAt(5), **saving)
+    cut.train()
+    resumed = causal_lm(tmp_path / "cut", PrecisionCallback(**HEALING), **saving)
+    resumed.train(resume_from_checkpoint=True)
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[name]), name

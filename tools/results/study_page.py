@@ -19,6 +19,7 @@ from bitcycle.analysis.statistics import Summary
 from bitcycle.study.summary import GroupSummary, MethodSummary, metric_title, summarize
 from bitcycle.study.tables import setup
 from bitcycle.tables import escape_markdown
+from bitcycle.train.config import ScheduleText
 from tools.results.commands import gather_command
 from tools.results.comparison import NOISE, CyclicComparison, compare_all, compare_at_cost
 from tools.results.page import Data, Page, link, machine_and_time, picture, sentence, table
@@ -216,4 +217,16 @@ def _bits(row: MethodSummary) -> tuple[str, str, str]:
     precision = row.method.config.precision
     if precision.is_float:
         return "float32", "float32", ""
-    return str(precision.forward), str(precision.backward), precision.quantizer
+    return by_layer(precision.forward), by_layer(precision.backward), precision.quantizer
+
+
+def by_layer(text: ScheduleText) -> str:
+    """A schedule; of schedules by layer that of most layers, then those of the others.
+
+    >>> by_layer("CR:3-8:8"), by_layer({"*": "nvfp4", "decoder": "bf16"})
+    ('CR:3-8:8', 'nvfp4 (decoder bf16)')
+    """
+    if not isinstance(text, dict):
+        return str(text)
+    others = ", ".join(f"{name} {inner}" for name, inner in text.items() if name != "*")
+    return f"{text.get('*', 'fp32')} ({others})" if others else str(text["*"])

@@ -24,6 +24,7 @@ COST_NOTE = "published costs"  # how a note about costs begins
 BASE = "a base recipe: give it bits with --precision.forward"
 BUILT_IN = ("digits",)  # datasets that need no files
 ENDS = ("conv1", "fc")  # the first and the last layer of the residual nets
+BY_FORMAT = ("fp8", "mx", "nvfp4")  # quantizers that their formats imply
 KEEP_ENDS = ("dorefa", "wageubn")  # quantizers whose authors keep both in float32
 
 
@@ -141,17 +142,31 @@ def describe(config: RunConfig) -> str:
 def bits_of(config: RunConfig) -> str:
     """Forward and backward schedule in short, without options such as `window=8`.
 
+    Layers that have the same bits of their own in both passes, such as a head in bf16, are left
+    out; `describe` names them.
+
     >>> bits_of(recipe("digits-cpt-3-8-8")), bits_of(recipe("digits-dorefa-8-8"))
     ('CR:3-8:8 / 8', '8 / 8, dorefa')
     >>> bits_of(recipe("digits-per-layer-3-8-8")), bits_of(recipe("digits-plateau-3-8-8"))
     ('CR:3-8:8 (conv1 8) / 8', 'plateau:3-8 / 8')
+    >>> bits_of(recipe("wikitext2-transformer-nvfp4-heal"))
+    'stages:nvfp4@0.82,bf16 / nvfp4'
+    >>> bits_of(recipe("wikitext2-transformer-nvfp4-heal-both"))
+    'stages:nvfp4@0.82,bf16 / same'
     """
     precision = config.precision
     if precision.is_float:
         return "float32"
-    quantizer = "" if precision.quantizer == "sbm" else f", {precision.quantizer}"
-    backward = precision.schedule_texts().get("backward")
-    return f"{_in_short(precision.forward)} / {_in_short(backward)}{quantizer}"
+    is_implied = precision.quantizer in ("sbm", *BY_FORMAT)
+    quantizer = "" if is_implied else f", {precision.quantizer}"
+    forward, backward = precision.forward, precision.schedule_texts().get("backward")
+    if isinstance(forward, Mapping) and isinstance(backward, Mapping):
+        layers = [{k: v for k, v in each.items() if k != "*"} for each in (forward, backward)]
+        if layers[0] == layers[1]:
+            forward, backward = forward.get("*"), backward.get("*")
+    texts = _in_short(forward), _in_short(backward)
+    is_schedule = ":" in texts[0]
+    return f"{texts[0]} / {'same' if is_schedule and len(set(texts)) == 1 else texts[1]}{quantizer}"
 
 
 def _in_short(schedule: ScheduleText) -> str:

@@ -1,8 +1,13 @@
-"""Language models: Table 5 of CPT, the follow-up's LSTM, and small runs on WikiText-2."""
+"""Language models: Table 5 of CPT, the follow-up's LSTM, and small runs on WikiText-2.
+
+The small Transformer also trains in formats: bf16, FP8, MXFP8, NVFP4 as published, and cycles.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 from bitcycle.published import read_table, values
 from bitcycle.recipes.base import (
@@ -16,9 +21,19 @@ from bitcycle.recipes.base import (
     with_bits,
 )
 from bitcycle.tasks.config import DataConfig, ModelConfig
-from bitcycle.train.config import EvalConfig, LrConfig, OptimizerConfig, RunConfig
+from bitcycle.train.config import (
+    EvalConfig,
+    LrConfig,
+    OptimizerConfig,
+    RunConfig,
+    ScheduleText,
+)
 
 WORDS = 5000  # of 33,278 in WikiText-2, 87 % of the text: the rest would take most of the time
+# the layers that the NVFP4 recipe leaves in bf16: the head, and the end of the last block, whose
+# two feed-forward layers are 2 of 12 linear layers; published (arXiv 2509.25149) is about 15 %
+NVFP4_IN_BF16 = ("decoder", "layers.1.fc*")
+HEALING = "stages:nvfp4@0.82,bf16"  # published: the switch after 8.2T of 10T tokens
 LAYER_SIZE = ("ptb-lstm: the paper's layer size is unpublished, 650 here",)
 
 
@@ -162,3 +177,63 @@ def small_runs() -> Iterator[Recipe]:
     """Minutes on two cores."""
     yield from small(wikitext2_lstm(), "8/8", "6/8", "5-8/8", "5-6/8", suffix="-small")
     yield from small(wikitext2_transformer(), "8/8", "6/8", "4-8/8", "4-6/8", suffix="-small")
+
+
+# -- formats --------------------------------------------------------------------------------------
+
+
+def with_formats(
+    name: str,
+    forward: ScheduleText,
+    backward: ScheduleText,
+    *,
+    quantizer: str = "sbm",
+    **options: Any,
+) -> RunConfig:
+    """The small Transformer in these formats; options: of the quantizer."""
+    base = wikitext2_transformer()
+    precision = replace(
+        base.precision,
+        quantizer=quantizer,
+        quantizer_options=options,
+        forward=forward,
+        backward=backward,
+    )
+    return replace(base, name=f"{base.name}-{name}", precision=precision)
+
+
+def with_mx(name: str, forward: str, backward: str = "mxfp8", scale: str = "rceil") -> RunConfig:
+    """MX with scales rounded up, as MXFP8 is trained (arXiv 2506.08027).
+
+    The OCP rule rounds scales down ("floor"), which clips the largest values of a block: with e4m3
+    elements those whose mantissa is above 1.75.
+    """
+    return with_formats(name, forward, backward, quantizer="mx", scale=scale)
+
+
+def with_nvfp4(name: str, forward: str = "nvfp4", backward: str = "nvfp4") -> RunConfig:
+    """NVFP4 as published: the head and the last layers are in bf16 from the first step.
+
+    >>> with_nvfp4("nvfp4-heal", forward=HEALING).precision.forward
+    {'*': 'stages:nvfp4@0.82,bf16', 'decoder': 'bf16', 'layers.1.fc*': 'bf16'}
+    """
+    in_bf16 = dict.fromkeys(NVFP4_IN_BF16, "bf16")
+    return with_formats(
+        name, {"*": forward, **in_bf16}, {"*": backward, **in_bf16}, quantizer="nvfp4"
+    )
+
+
+@FAMILIES.register("wikitext2-formats")
+def formats() -> Iterator[Recipe]:
+    """The small Transformer in formats: static, healed at the end of the run, and cycled."""
+    cycle = f"CR:mxfp4,mxfp8,bf16:{FEW_CYCLES}"
+    for config in (
+        with_formats("bf16", "bf16", "bf16"),
+        with_formats("fp8", "e4m3", "e5m2", quantizer="fp8"),
+        with_mx("mxfp8", "mxfp8"),
+        with_mx("mx-cpt", cycle),
+        with_nvfp4("nvfp4"),
+        with_nvfp4("nvfp4-heal", forward=HEALING),
+        with_nvfp4("nvfp4-heal-both", forward=HEALING, backward=HEALING),
+    ):
+        yield Recipe(config=config, scale="small")

@@ -29,6 +29,7 @@ FOLDERS = {
     "fig8-small": "dcb279d6dedd",
     "fig9": "122481b08256",
     "fig9-small": "cb0a3fdfbb50",
+    "formats-small": "2a00b9361ad9",
     "gcn-small": "57bf0a2c000f",
     "lengths-small": "2327b06816be",
     "quantizers-small": "642135c46809",
