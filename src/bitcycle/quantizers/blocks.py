@@ -12,7 +12,6 @@ quantizer also takes bf16 and fp16, and integers on `sbm`'s grid with one range 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import ClassVar, Literal
 
 import torch
@@ -200,6 +199,9 @@ class NVFP4(BlockQuantizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_choice("attention", ("bf16", "nvfp4"))
+        numbers = range(HADAMARD_SIZE)
+        signs = [1.0 if hash_ints(self.hadamard_seed, each) >= 0 else -1.0 for each in numbers]
+        object.__setattr__(self, "_signs", signs)  # no field: it follows from the seed
 
     def round_in_blocks(
         self,
@@ -221,13 +223,8 @@ class NVFP4(BlockQuantizer):
         """The signs of `hadamard_seed`."""
         if not self.hadamard:
             return None
-        return torch.tensor(_signs(self.hadamard_seed), device=device)
+        return torch.tensor(vars(self)["_signs"], device=device)
 
     def bits_between_activations(self, bits: Bits) -> Bits:
         """bf16 for nvfp4, unless `attention` says otherwise."""
         return BF16 if self.attention == "bf16" and kind_of(bits) == "nvfp4" else bits
-
-
-@cache
-def _signs(seed: int) -> tuple[float, ...]:
-    return tuple(1.0 if hash_ints(seed, each) >= 0 else -1.0 for each in range(HADAMARD_SIZE))
