@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import bitcycle as bc
 from bitcycle.export import export_model
-from tests.toys import linears, randn
+from tests.toys import Attention, linears, randn
 
 from .training import assert_equal
 
@@ -190,6 +190,25 @@ def test_a_schedule_needs_one_graph_per_kind_of_format(compiler, quantizer, sche
     assert not counters["graph_break"]
     for ours, theirs in zip(model.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("quantizer", "precisions", "graphs"),
+    [
+        ("mx", ("mxfp8", "mxfp4", "mxfp6"), 1),
+        ("nvfp4", ("FW8/BW8", "FW6/BW8", "FW4/BW8"), 1),
+        ("nvfp4", ("bf16", "fp16"), 1),
+        ("nvfp4", ("nvfp4", "bf16"), 2),
+    ],
+)
+def test_attention_needs_one_graph_per_kind_of_format(compiler, quantizer, precisions, graphs):
+    model = bc.quantize_model(Attention(), quantizer, kernel="simulate")
+    compiled = torch.compile(model, backend="aot_eager")
+    for precision in precisions:
+        bc.set_precision(model, precision)
+        compiled(randn(2, 5, 4)).sum().backward()
+    assert compiler["unique_graphs"] == graphs
 
 
 # -- export ---------------------------------------------------------------------------------------

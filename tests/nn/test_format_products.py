@@ -7,7 +7,10 @@ from torch import nn
 
 import bitcycle as bc
 from bitcycle.formats import round_to
-from bitcycle.quantizers import FP8, MX, NVFP4, SBM
+from bitcycle.formats.rounding import round_blocks
+from bitcycle.nn import product
+from bitcycle.ops.noise import noise_key
+from bitcycle.quantizers import FP8, MX, NVFP4, SBM, blocks
 
 PLAIN_NVFP4 = NVFP4(error_rounding="nearest", weight_tiles=False, hadamard=False)
 # quantizer, format and the options of `round_to` that give its values
@@ -306,3 +309,105 @@ def test_half_precision_models_keep_their_dtype(quantizer):
     y = layer(x)
     y.sum().backward()
     assert {y.dtype, x.grad.dtype, layer.weight.grad.dtype} == {torch.bfloat16}
+
+
+def noise_keys(monkeypatch, model, *inputs):
+    """The keys of all stochastic roundings in a step."""
+    keys = []
+
+    def spy(clock):
+        keys.append(tuple(clock.tolist()))
+        return noise_key(clock)
+
+    monkeypatch.setattr(product, "noise_key", spy)
+    output = model(*inputs)
+    (output[0] if isinstance(output, tuple) else output).sum().backward()
+    return keys
+
+
+@pytest.mark.parametrize("make", [nn.LSTM, nn.MultiheadAttention])
+def test_every_rounding_of_a_step_has_noise_of_its_own(make, monkeypatch):
+    is_lstm = make is nn.LSTM
+    model = nn.LSTM(32, 32, bidirectional=True) if is_lstm else nn.MultiheadAttention(32, 2)
+    converted(model, NVFP4(attention="nvfp4"), "FWnvfp4/BWnvfp4")
+    x = torch.randn(4, 5, 32, requires_grad=True)
+    keys = noise_keys(monkeypatch, model, *([x] if is_lstm else [x, x, x]))
+    assert len(keys) > 8
+    assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize(
+    "precision", ["w=nvfp4,a=nvfp4", "e=bf16", "a=bf16,e=nvfp4", "w=nvfp4,e=8"]
+)
+def test_models_of_float64_mix_formats_and_float(precision):
+    layer = nn.Linear(32, 8).double()
+    converted(layer, NVFP4(), precision)
+    x = torch.randn(5, 32, dtype=torch.float64, requires_grad=True)
+    y = layer(x)
+    y.sum().backward()
+    assert {y.dtype, x.grad.dtype, layer.weight.grad.dtype} == {torch.float64}
+
+
+@pytest.mark.parametrize("quantizer", ["sbm", "nvfp4"])
+def test_the_nonfinite_check_works_at_bf16(quantizer):
+    layer = converted(nn.Linear(4, 4), quantizer, "bf16")
+    x = torch.full((2, 4), float("nan"), requires_grad=True)
+    layer(x)
+    assert layer.health.isnan().tolist() == [False, True, False, False]
+    layer.health.zero_()
+    with torch.no_grad():
+        layer.weight[0, 0] = float("inf")
+    layer(torch.ones(2, 4))
+    assert layer.health.isnan().tolist() == [True, False, False, False]
+    layer.health.zero_()
+    with torch.no_grad():
+        layer.weight[0, 0] = 1.0
+    layer(torch.ones(2, 4)).backward(torch.full((2, 4), float("inf")))
+    assert layer.health.isnan().tolist() == [False, False, True, False]
+
+
+@pytest.mark.parametrize("quantizer", ["sbm", "nvfp4"])
+def test_errors_at_bf16_are_collected(quantizer):
+    layer = converted(nn.Linear(4, 4), quantizer, "bf16")
+    with bc.collect(layer) as stats:
+        layer(torch.randn(3, 4)).square().sum().backward()
+    norms = stats.gradient_noise()
+    assert 0 < norms["noise_norm"] < 2**-7 * norms["gradient_norm"]
+
+
+@pytest.mark.parametrize(
+    ("quantizer", "name"), [(NVFP4(), "nvfp4"), (FP8(granularity="block"), "fp8"), (MX(), "mxfp4")]
+)
+def test_a_tied_embedding_reads_the_values_of_its_decoder(quantizer, name):
+    torch.manual_seed(0)
+    embedding, decoder = nn.Embedding(40, 48), nn.Linear(48, 40, bias=False)
+    decoder.weight = embedding.weight
+    model = nn.Sequential(embedding, decoder)
+    bc.quantize_model(model, quantizer, only=["0", "1"], verbose=False)
+    bc.set_precision(model, f"w={name}")
+    rows = model[0](torch.arange(40))
+    assert_same(model[1](torch.eye(48)).T, rows)
+
+
+def test_an_input_without_gradient_is_not_rounded_for(monkeypatch):
+    calls = []
+
+    def spy(x, *args, **options):
+        calls.append(options["dims"])
+        return round_blocks(x, *args, **options)
+
+    monkeypatch.setattr(blocks, "round_blocks", spy)
+    layer = converted(nn.Linear(32, 8), MX(), "FWmxfp8/BWmxfp8")
+    layer(torch.randn(4, 32)).sum().backward()
+    assert calls == [(1,), (1,), (0,), (0,)]  # input, weight; error and input by token
+
+
+def test_auto_waits_for_integers_before_it_chooses_a_kernel():
+    layer = bc.quantize_model(nn.Linear(512, 512), verbose=False)
+    bc.set_precision(layer, "bf16")
+    x = torch.randn(64, 512)
+    layer(x).sum().backward()
+    assert layer.settings.kernel.is_undecided
+    bc.set_precision(layer, "w8a8e8")
+    layer(x).sum().backward()
+    assert not layer.settings.kernel.is_undecided

@@ -37,6 +37,7 @@ from bitcycle.nn.product import (
     quantized_product,
 )
 from bitcycle.ops import state
+from bitcycle.ops.affine import value_range
 from bitcycle.ops.noise import hash_ints
 from bitcycle.precision import ROLES, Bits, Precision, is_integer
 from bitcycle.quantizers.base import Quantizer, Range, kind_of
@@ -49,8 +50,9 @@ AUTOCAST_DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # it leaves fl
 
 # What conversion adds to a float module.
 OWN_ATTRIBUTES = (
-    "settings", "shared", "precision", "quantized_roles", "grid_roles", "kinds", "tops",
-    "is_scheduled", "code_tops", "recorder", "_is_observed", "_range_version", "_written_version",
+    "settings", "shared", "precision", "quantized_roles", "role_formats", "between_activations",
+    "tops", "is_scheduled", "code_tops", "recorder", "_is_observed", "_range_version",
+    "_written_version",
 )  # fmt: skip
 OWN_BUFFERS = ("control", "health", "act_range")
 
@@ -75,6 +77,37 @@ class ModelState:
         """Record whether the layer of this name has bits."""
         others = self.layers_with_bits - {name}
         self.layers_with_bits = others | {name} if has_bits else others
+
+
+@dataclass(frozen=True)
+class RoleFormats:
+    """The kinds of the roles' formats. Graphs depend on these, never on bits.
+
+    grid_roles: roles with a range or blocks: rounded, and not to bf16 or fp16. kinds: in the order
+    of ROLES; None is float32. replaced: numbers that differ from those of the control tensor.
+    """
+
+    grid_roles: tuple[str, ...] = ()
+    kinds: tuple[str | None, ...] = (None,) * len(ROLES)
+    replaced: tuple[tuple[str, tuple[int, int, int]], ...] = ()
+
+    @classmethod
+    def of(cls, given: Mapping[str, Bits], used: Mapping[str, Bits] | None = None) -> RoleFormats:
+        """Of the bits by role; used: the bits that count in place of the given ones."""
+        used = given if used is None else used
+        kinds = {role: kind_of(used.get(role)) for role in ROLES}
+        return cls(
+            tuple(role for role, kind in kinds.items() if kind not in (None, "float")),
+            tuple(kinds.values()),
+            tuple((r, format_numbers(b)) for r, b in used.items() if b != given[r]),
+        )
+
+    def replace_numbers(self, control: Tensor) -> Tensor:
+        """A copy of the control tensor with the replaced numbers."""
+        control = control.clone()
+        for role, numbers in self.replaced:
+            control[NUMBERS[role]] = torch.tensor(numbers, dtype=torch.int32, device=control.device)
+        return control
 
 
 @dataclass(frozen=True)
@@ -130,9 +163,9 @@ class QuantizedLayer(SwappedModule):
     """Mixed in before a float module type; the float module's own attributes stay as they are.
 
     Conversion adds three buffers. `control` (not saved) holds what the arithmetic reads: the level
-    counts of the four roles and the clock of the noise. `health` (not saved) turns NaN when an
-    operand is not finite. `act_range` (saved) has a row [observations, minimum, range] per
-    activation input.
+    counts of the four roles, the numbers of their formats and the clock of the noise. `health` (not
+    saved) turns NaN when an operand is not finite. `act_range` (saved) has a row [observations,
+    minimum, range] per activation input.
     """
 
     num_act_inputs: ClassVar[int] = 1  # 0: keeps no running range
@@ -145,8 +178,8 @@ class QuantizedLayer(SwappedModule):
     shared: ModelState
     precision: Precision
     quantized_roles: tuple[str, ...]
-    grid_roles: tuple[str, ...]  # those of them that are not bf16 or fp16
-    kinds: tuple[str | None, ...]  # of the roles' formats, in the order of ROLES; None: float32
+    role_formats: RoleFormats
+    between_activations: RoleFormats  # for products of two activations
     tops: dict[str, int]  # the most bits each role was or will be given
     is_scheduled: bool  # a scheduler set `tops`: the bits of an evaluation do not count then
     code_tops: tuple[int, ...]  # `tops` as kernels and graphs see them: they never read the bits
@@ -164,8 +197,8 @@ class QuantizedLayer(SwappedModule):
         """Add buffers and attributes to a float module whose class was just swapped."""
         device = next((p.device for p in self.parameters()), None)
         self.settings, self.shared = self.adapt(settings), shared
-        self.precision, self.quantized_roles, self.grid_roles = Precision(), (), ()
-        self.kinds = (None,) * len(ROLES)
+        self.precision, self.quantized_roles = Precision(), ()
+        self.role_formats = self.between_activations = RoleFormats()
         self.tops, self.is_scheduled, self.code_tops = {}, False, NO_TOPS
         self.recorder = None
         self._is_observed, self._range_version = False, None
@@ -207,9 +240,10 @@ class QuantizedLayer(SwappedModule):
         self.precision = precision
         rules = self.settings.quantizer.roles
         self.quantized_roles = tuple(r for r in precision.quantized_roles if r in rules)
-        self.kinds = tuple(kind_of(b) if r in rules else None for r, b in precision.items())
-        kinds = zip(ROLES, self.kinds, strict=True)
-        self.grid_roles = tuple(role for role, kind in kinds if kind not in (None, "float"))
+        given = {role: bits for role, bits in precision.items() if role in rules}
+        rule = self.settings.quantizer.bits_between_activations
+        self.role_formats = RoleFormats.of(given)
+        self.between_activations = RoleFormats.of(given, {r: rule(b) for r, b in given.items()})
         if not self.is_scheduled:  # no scheduler: the most bits so far
             bits = {r: b for r, b in precision.items() if is_integer(b)}
             self.tops |= {role: max(self.tops.get(role, 0), b) for role, b in bits.items()}
@@ -217,6 +251,16 @@ class QuantizedLayer(SwappedModule):
         self.shared.note_bits(self.settings.name, bool(self.quantized_roles))
         self._write_control()
         return True
+
+    @property
+    def grid_roles(self) -> tuple[str, ...]:
+        """The roles that have a range or blocks now."""
+        return self.role_formats.grid_roles
+
+    @property
+    def kinds(self) -> tuple[str | None, ...]:
+        """The kinds of the roles' formats, in the order of ROLES."""
+        return self.role_formats.kinds
 
     def in_force(self, precision: Precision) -> Precision:
         """What a precision means in this layer: None for roles that the quantizer does not round.
@@ -330,10 +374,11 @@ class QuantizedLayer(SwappedModule):
                 )
             wide = torch.promote_types(a.dtype, w.dtype)  # grids are not bf16, operands may be
             a, w, bias = a.to(wide), w.to(wide), None if bias is None else bias.to(wide)
-        roles, kinds = self.grid_roles, self.kinds
+        formats = self.between_activations if second == "act" else self.role_formats
+        roles, kinds = formats.grid_roles, formats.kinds
         control = control_for_product(self.next_control(is_first=act_row == 0), act_row)
-        if second == "act" and quantizer.scales_by_product:
-            roles, kinds, control = self._between_activations(control)
+        if formats.replaced:
+            control = formats.replace_numbers(control)
         if "act" in roles:
             a = quantizer.prepare("act", a, control[LEVELS["act"]])
         if second in roles:
@@ -360,25 +405,6 @@ class QuantizedLayer(SwappedModule):
         )
         return quantized_product(spec, a, w, bias, control, self.health, a_range, w_range)
 
-    def _between_activations(
-        self, control: Tensor
-    ) -> tuple[tuple[str, ...], tuple[str | None, ...], Tensor]:
-        """Grid roles, kinds and control tensor for a product of two activations."""
-        rule, rules = (
-            self.settings.quantizer.bits_between_activations,
-            self.settings.quantizer.roles,
-        )
-        bits = {role: rule(b) if role in rules else None for role, b in self.precision.items()}
-        if all(bits[role] == getattr(self.precision, role) for role in rules):
-            return self.grid_roles, self.kinds, control
-        kinds = {role: kind_of(b) for role, b in bits.items()}
-        grid = tuple(role for role, kind in kinds.items() if kind not in (None, "float"))
-        control = control.clone()
-        for role, b in bits.items():
-            numbers = torch.tensor(format_numbers(b), dtype=torch.int32, device=control.device)
-            control[NUMBERS[role]] = numbers
-        return grid, tuple(kinds.values()), control
-
     def _shares_codes(self) -> bool:
         """Whether every layer that reads an input rounds it to the same range, the batch's."""
         return can_use_input_cache() and self.training and self.recorder is None
@@ -393,11 +419,14 @@ class QuantizedLayer(SwappedModule):
         recurrence: Recurrence | None = None,
     ) -> None:
         """Choose the kernel for "auto" once the shapes are known, in the first training step."""
-        roles = self.quantized_roles
+        kinds = zip(ROLES, self.kinds, strict=True)
+        roles = [role for role, kind in kinds if kind == "integer"]
         first, other, error = (
             self.top_bits(role) if role in roles or self.tops.get(role) else None
             for role in ("act", second, "error")
         )
+        if first is other is error is None:
+            return  # bf16 and fp16 are multiplied in float32; integers may come later
         kernel, reason = decide_kernel(
             geometry,
             a.detach(),
@@ -433,6 +462,8 @@ class QuantizedLayer(SwappedModule):
         quantizer = self.settings.quantizer
         is_calibrating = self.shared.is_calibrating
         if "act" not in self.grid_roles and not is_calibrating:
+            if "act" in self.quantized_roles:  # bf16 or fp16
+                flag_nonfinite(self.health, "act", value_range(x.detach()))
             return None
         must_observe = (self.training or is_calibrating) and quantizer.observes
         if not must_observe and quantizer.observes and self.is_observed:

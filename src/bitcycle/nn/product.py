@@ -26,6 +26,7 @@ from bitcycle.kernels.base import Kernel, make_kernel
 from bitcycle.kernels.choice import MAX_CODE_BITS
 from bitcycle.kernels.geometry import Geometry
 from bitcycle.ops import state
+from bitcycle.ops.affine import value_range
 from bitcycle.ops.layout import memory_layout
 from bitcycle.ops.noise import noise_key
 from bitcycle.ops.packing import pack_codes, unpack_codes
@@ -40,7 +41,7 @@ NUMBERS = {role: slice(4 + 3 * slot, 7 + 3 * slot) for role, slot in LEVELS.item
 CLOCK = slice(16, 19)  # [hash(seed, rank, layer), optimizer step, call within the step]
 STEP, CALL = 17, 18
 CONTROL_SIZE = 19
-_GRAD_WEIGHT_NOISE = -1  # the number of a product, for an error that is rounded a second time
+_GRAD_WEIGHT_NOISE = 0x45D9F3B7  # odd: separates the noise of an error that is rounded twice
 _PRODUCT_NOISE = 0x5BD1E995  # odd: separates the noise of a layer's products
 
 
@@ -190,7 +191,7 @@ class _Product(torch.autograd.Function):
         grad_a = grad_w = grad_bias = None
         with without_autocast(e):
             if needs_a or needs_w:
-                e_in, e_w = encode_error(spec, e, ctx.control, ctx.health)
+                e_in, e_w = encode_error(spec, e, ctx.control, ctx.health, needs_input=needs_a)
             if needs_a:
                 if spec.is_by_product:
                     assert qw.values is not None
@@ -291,13 +292,15 @@ def encode_format(
     key: Tensor | None = None,
     signs: Tensor | None = None,
 ) -> Quantized:
-    """Round to a format that is no grid of integers; the values are float32."""
+    """Round to a format that is no grid of integers; the values are float32, or float64."""
     numbers = control[NUMBERS[role]]
     if spec.kind(role) == "float":
-        return Quantized(values=round_elements(x, numbers))
-    assert isinstance(spec.quantizer, BlockQuantizer)
-    view = view or OperandView("output", tuple(x.shape), x.dim() - 1)
-    return Quantized(values=spec.quantizer.round_in_blocks(role, x, numbers, view, key, signs))
+        values = round_elements(x, numbers)
+    else:
+        assert isinstance(spec.quantizer, BlockQuantizer)
+        view = view or OperandView("output", tuple(x.shape), x.dim() - 1)
+        values = spec.quantizer.round_in_blocks(role, x, numbers, view, key, signs)
+    return Quantized(values=values.to(torch.promote_types(x.dtype, torch.float32)))
 
 
 def round_for(
@@ -316,14 +319,18 @@ def round_for(
     operand = "e" if role == "error" else "w" if matmul == "grad_input" else "a"
     view = spec.view(matmul, operand, x)
     if signs is not None and kind != "nvfp4":
-        x, signs = hadamard(x.reshape(view.shape), view.dim, signs), None
+        wide = torch.promote_types(x.dtype, torch.float32)
+        x, signs = hadamard(x.reshape(view.shape), view.dim, signs).to(wide), None
         view = spec.view(matmul, operand, x)
     if kind is None:
         return Quantized(values=x)
     key = None
     if role == "error" and spec.quantizer.has_stochastic_error and kind != "float":
-        number = _GRAD_WEIGHT_NOISE if matmul == "grad_weight" else 0
-        key = noise_key(control_for_product(control, number)[CLOCK])
+        clock = control[CLOCK]
+        if matmul == "grad_weight":
+            clock = clock.clone()
+            clock[0] += torch.tensor(_GRAD_WEIGHT_NOISE, dtype=torch.int32)
+        key = noise_key(clock)
     if kind == "integer":
         within = spec.quantizer.range_of(role, x)
         return spec.quantizer.encode(role, x, control[LEVELS[role]], within, key)
@@ -372,8 +379,8 @@ def encode_second(
     """Round the second operand: a weight by its own range, or an activation by `within`."""
     role, kind = spec.second, spec.kind(spec.second)
     if kind != "integer":
-        if role == "weight" and role in spec.roles:
-            flag_nonfinite(health, role, spec.quantizer.range_of(role, w))
+        if role == "weight" and kind is not None:
+            flag_nonfinite(health, role, value_range(w))
         return encode_operand(spec, role, w, control, within, spec.view("output", "w", w))
     if role != "weight":
         return encode_operand(spec, role, w, control, within)
@@ -418,26 +425,16 @@ def encode_weight_for_grad_input(
 
 
 def encode_error(
-    spec: ProductSpec, e: Tensor, control: Tensor, health: Tensor
+    spec: ProductSpec, e: Tensor, control: Tensor, health: Tensor, *, needs_input: bool = True
 ) -> tuple[Quantized, Quantized]:
     """Round the error for grad_input and for grad_weight.
 
     Both results are the same object unless the quantizer rounds them differently. Quantizers by
-    product round the second in `encode_for_grad_weight`.
+    product round the second in `encode_for_grad_weight`. needs_input: whether grad_input is formed.
     """
     kind = spec.kind("error")
-    if spec.is_by_product:
-        if "error" in spec.roles and not torch.compiler.is_compiling():
-            flag_nonfinite(health, "error", spec.quantizer.range_of("error", e))
-        error = round_for(spec, "grad_input", "error", e, control)
-        if kind is not None and spec.recorder is not None:
-            spec.recorder.record("error", e, error, control[LEVELS["error"]])
-        return error, Quantized(values=e)
-    if kind != "integer":
-        error = Quantized(values=e)
-        if kind is not None:
-            error = encode_format(spec, "error", e, control, None)
-        return error, error
+    if kind != "integer" or spec.is_by_product:
+        return _encode_error_format(spec, e, control, health, kind, needs_input)
     key = noise_key(control[CLOCK]) if spec.quantizer.has_stochastic_error else None
     levels = control[LEVELS["error"]]
     carrier = spec.carrier("error", e)
@@ -452,6 +449,29 @@ def encode_error(
         error = for_input.with_top(top)
         return error, error
     return for_input.with_top(top), for_weight.with_top(top)
+
+
+def _encode_error_format(
+    spec: ProductSpec,
+    e: Tensor,
+    control: Tensor,
+    health: Tensor,
+    kind: str | None,
+    needs_input: bool,
+) -> tuple[Quantized, Quantized]:
+    """`encode_error` where roles have formats, or the error is float32."""
+    exact = Quantized(values=e)
+    if kind is None:
+        return exact, exact
+    if not torch.compiler.is_compiling():  # a compiled backward pass may not write to a buffer
+        flag_nonfinite(health, "error", value_range(e))
+    is_both = not spec.is_by_product
+    if not (is_both or needs_input or spec.recorder is not None):
+        return exact, exact
+    error = round_for(spec, "grad_input", "error", e, control)
+    if spec.recorder is not None:
+        spec.recorder.record("error", e, error, control[LEVELS["error"]])
+    return error, error if is_both else exact
 
 
 def encode_grad(spec: ProductSpec, grad: Tensor, control: Tensor) -> Tensor:
@@ -499,7 +519,9 @@ class _StraightThrough(torch.autograd.Function):
         spec: ProductSpec,
         role: str,
     ) -> Tensor:
-        return encode_operand(spec, role, x, control, (low, high)).dequantize().to(x.dtype)
+        # a weight as a linear layer reads it that shares it
+        view = spec.view("output", "w", x) if role == "weight" else None
+        return encode_operand(spec, role, x, control, (low, high), view).dequantize().to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, e: Tensor) -> tuple[Tensor | None, ...]:
