@@ -87,6 +87,9 @@ def test_bad_arguments_are_errors_before_anything_is_converted():
         ({"quantizer": 4}, "a quantizer is a name or an object"),
         ({"kernel": "simulat"}, r"unknown kernel 'simulat'; .*did you mean 'simulate'\?"),
         ({"max_bits": 0}, "max_bits must be None .* got 0"),
+        ({"max_bits": True}, "max_bits must be None .* got True"),
+        ({"max_bits": "nvfp4"}, "max_bits must be None .* from 1 to 32, got 'nvfp4'"),
+        ({"max_bits": bc.Precision.parse("nvfp4").weight}, "max_bits must be None .* got nvfp4"),
         ({"skip": "fc"}, r"skip takes a list of patterns, got 'fc'; write \['fc'\]"),
     ):
         model = net()

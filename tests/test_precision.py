@@ -62,6 +62,12 @@ def test_an_unknown_role_letter_is_named():
             Precision.parse(text)
 
 
+def test_roles_with_names_are_separated_by_commas():
+    for text in ("w=nvfp4;a=8", "w=nvfp4 a=8", "w==8"):
+        with pytest.raises(ValueError, match=f"cannot read a precision from '{text}'; accepted"):
+            Precision.parse(text)
+
+
 def test_a_role_named_twice_is_an_error():
     with pytest.raises(ValueError, match="'w4w8' names weight twice"):
         Precision.parse("w4w8")

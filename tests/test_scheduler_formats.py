@@ -110,6 +110,21 @@ def test_the_quantizer_follows_from_the_formats():
         quantizer_for([MXFP4, NVFP4])
 
 
+@pytest.mark.parametrize("quantizer", ["mx", "nvfp4", "sbm"])
+def test_formats_of_two_quantizers_on_a_layer_are_one_error(quantizer):
+    for forward, backward in (
+        ("stages:nvfp4@0.5,mxfp8", "nvfp4"), ("nvfp4", "mxfp8"), ("bf16", "stages:mxfp8@2,nvfp4"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="no quantizer rounds to (nvfp4|mxfp8) and "):
+            make(quantizer, forward=forward, backward=backward)
+
+
+def test_formats_of_two_quantizers_on_two_layers_name_the_layer():
+    forward = {"*": "nvfp4", "0": "mxfp8"}
+    with pytest.raises(ValueError, match="layer '0' cannot take .*NVFP4 rounds to .*not to mxfp8"):
+        make("nvfp4", forward=forward, backward="bf16")
+
+
 def test_a_snapshot_restores_formats():
     model, bits = make()
     before = Snapshot(model, [bits])

@@ -42,7 +42,7 @@ from bitcycle.patterns import (
     named_modules,
     unwrap,
 )
-from bitcycle.precision import Precision, check_bits
+from bitcycle.precision import Precision, check_max_bits
 from bitcycle.quantizers.base import Quantizer, make_quantizer
 
 # Types that multiply, besides those with a registered layer; the audit lists all of them.
@@ -94,7 +94,7 @@ def quantize_model(
     if not isinstance(model, nn.Module):
         raise ValueError(f"quantize_model takes an nn.Module, got {type(model).__name__}")
     rules = make_quantizer(quantizer)
-    check_bits(max_bits, "max_bits")
+    check_max_bits(max_bits)
     device = next((parameter.device for parameter in model.parameters()), None)
     multiplier, kernel_reason = _choose_kernel(kernel, rules, device)
     refuse_sharded(model)

@@ -39,9 +39,10 @@ def quantized_layers(model: nn.Module) -> list[tuple[NamedModule, QuantizedLayer
 def set_precision(model: nn.Module, precision: Assignment) -> None:
     """Set the bits of every converted layer, or of the layers that patterns select.
 
-    precision: a number of bits for every role the quantizer has a rule for, a text ("FW4/BW8",
-    "w4a4e8", "fp32"), a `Precision`, or a dict from patterns to those. Of several patterns that
-    select a layer, the last one counts.
+    precision: a number of bits or a format for every role the quantizer has a rule for, a text
+    ("FW4/BW8", "w4a4e8", "bf16", "w=nvfp4,a=nvfp4,e=bf16", "fp32"), a `Precision`, or a dict from
+    patterns to those. Of several patterns that select a layer, the last one counts. bf16 and fp16
+    suit every quantizer; other formats need their own, such as quantizer="nvfp4".
 
     >>> from bitcycle.convert import quantize_model
     >>> model = quantize_model(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)))
@@ -49,6 +50,7 @@ def set_precision(model: nn.Module, precision: Assignment) -> None:
     >>> [str(layer.precision) for layer in model]
     ['w8a8e8', 'w4a4e8']
     >>> set_precision(model, 4)  # weights, activations and errors
+    >>> set_precision(model, "bf16")
     """
     layers = quantized_layers(model)
     for layer, bits in _resolve(layers, precision):

@@ -30,7 +30,7 @@ _LETTERS = {"w": "weight", "a": "act", "e": "error", "g": "grad"}
 _BITS = rf"({NAME_PATTERN}|\d+)"
 _PAIR = re.compile(rf"fw{_BITS}(?:/bw{_BITS})?|bw{_BITS}", re.IGNORECASE)
 _SHORT = re.compile(r"(?:([waeg])(\d+))+", re.IGNORECASE)
-_NAMED = re.compile(r"[a-z]+\s*=[^,]*(?:,\s*[a-z]+\s*=[^,]*)*", re.IGNORECASE)
+_NAMED = re.compile(r"[a-z]+\s*=[^,=]*(?:,\s*[a-z]+\s*=[^,=]*)*", re.IGNORECASE)
 
 
 def check_bits(bits: object, what: str = "bits") -> Bits:
@@ -52,6 +52,22 @@ def check_bits(bits: object, what: str = "bits") -> Bits:
         raise ValueError(
             f"{what} must be None (float32) or a whole number from 1 to {MAX_BITS}, got {bits!r}; "
             "or the name of a format, such as 'bf16'"
+        )
+    return bits
+
+
+def check_max_bits(bits: object, what: str = "max_bits") -> int | None:
+    """Return the limit if it is None or a whole number from 1 to 32; otherwise raise.
+
+    >>> check_max_bits(8), check_max_bits(None)
+    (8, None)
+    """
+    if bits is None:
+        return None
+    if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= MAX_BITS:
+        raise ValueError(
+            f"{what} must be None (no limit) or a whole number from 1 to {MAX_BITS}, got {bits!r}; "
+            "it limits integers only: leave it out for formats"
         )
     return bits
 

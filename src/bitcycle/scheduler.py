@@ -537,6 +537,7 @@ def _check_limits(
         schedule: sorted(schedule.bit_widths(total_steps), key=order) for schedule in distinct
     }
     for layer, own in zip(layers, resolved, strict=True):
+        _check_formats(layer, {r: bits_of[s] for r, s in zip(ROLES, own, strict=True)})
         for role, schedule in zip(ROLES, own, strict=True):
             for bits in bits_of[schedule]:
                 if not (layer.settings.is_limited or isinstance(bits, Format)):
@@ -549,3 +550,12 @@ def _check_limits(
                     raise ValueError(
                         f"{error} (backward is {BACKWARD_BITS} bits unless it is given)"
                     ) from None
+
+
+def _check_formats(layer: QuantizedLayer, by_role: Mapping[str, Iterable[Bits]]) -> None:
+    """Raise if no quantizer could round to all formats of a layer."""
+    quantizer = layer.settings.quantizer
+    rounded = [bits for role, each in by_role.items() if role in quantizer.roles for bits in each]
+    kinds = {bits.kind for bits in rounded if isinstance(bits, Format)}
+    if not kinds <= quantizer.kinds:
+        quantizer_for(rounded)

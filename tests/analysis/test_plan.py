@@ -64,6 +64,16 @@ def test_a_model_needs_bounds_and_has_the_papers_length() -> None:
     assert (found.total_steps, found.samples_per_step, found.backward) == (64_000, 128, "8")
 
 
+def test_a_recipe_of_formats_that_differ_by_layer_needs_a_ladder() -> None:
+    for name, ladder in (
+        ("wikitext2-transformer-nvfp4-heal", "nvfp4,bf16"),  # some layers are bf16
+        ("wikitext2-transformer-mxfp8", "mxfp8,bf16"),  # static
+        ("wikitext2-transformer-bf16", "8,bf16"),
+    ):
+        with pytest.raises(ValueError, match=rf"ladder of {name} .*\(--ladder {ladder}\)"):
+            plan_by_name(name, saving=0.2)
+
+
 def test_errors_that_differ_by_layer_must_be_given(tmp_path: Path) -> None:
     target = tmp_path / "run.yaml"
     text = to_yaml(recipe("digits-cpt-3-8-8"))

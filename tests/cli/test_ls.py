@@ -229,7 +229,12 @@ def test_formats_come_with_elements_blocks_and_the_largest_value(capsys):
     assert list(rows)[0] == "bf16"
     assert rows["nvfp4"] == {
         "name": "nvfp4", "element": "e2m1", "bits": "4", "block": "16", "largest": "6",
-        "what": "e2m1 elements up to 6, an e4m3 scale per 16 and a float32 scale per tensor",
+        "what": "an e4m3 scale per 16 and a float32 scale per tensor",
     }  # fmt: skip
+    assert [rows[name]["what"] for name in ("bf16", "fp8", "mxfp4")] == [
+        "no scale", "a float32 scale per tensor", "a power of two per 32",
+    ]  # fmt: skip
+    assert main(["ls", "formats"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
     assert (rows["fp8"]["block"], rows["fp8"]["largest"]) == ("-", "448")
     assert rows["mxfp8"]["block"] == "32"

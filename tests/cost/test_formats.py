@@ -14,6 +14,7 @@ from bitcycle.cost.conventions import LayerCost, element_bits, operand_bits
 from bitcycle.cost.planner import check_ladder, list_ladder_candidates
 from bitcycle.cost.throughput import CONVENTION, published_rate
 from bitcycle.formats.catalogue import FORMATS
+from bitcycle.quantizers import NVFP4
 
 X = torch.ones(1, 4)
 MXFP4, MXFP8, BF16 = (FORMATS[name] for name in ("mxfp4", "mxfp8", "bf16"))
@@ -245,3 +246,34 @@ def test_attention_at_nvfp4_counts_as_the_bf16_that_it_is():
     precision = bc.Precision.parse("FWnvfp4/BWnvfp4")
     assert operand_bits(model[0], precision) == (bf16, bf16, bf16)
     assert operand_bits(model[1], precision) == (nvfp4, nvfp4, nvfp4)
+
+
+class SelfProduct(nn.Module):
+    """x W (x W)^T: a product with a weight, and one of two activations."""
+
+    def __init__(self):
+        super().__init__()
+        self.project, self.scores = nn.Linear(4, 4), bc.MatMul()
+
+    def forward(self, x):
+        y = self.project(x)
+        return self.scores(y, y.transpose(-1, -2))
+
+
+def test_one_precision_for_the_model_says_that_attention_at_nvfp4_is_bf16():
+    def bitops(quantizer, forward="nvfp4", convention="paper"):
+        model = bc.quantize_model(SelfProduct(), quantizer)
+        return bc.training_cost(
+            model, torch.ones(1, 3, 4), forward=forward, backward="nvfp4", total_steps=10,
+            convention=convention,
+        ).bitops  # fmt: skip
+
+    for forward in ("nvfp4", "stages:nvfp4@0.5,bf16"):
+        with pytest.raises(
+            ValueError, match=r"'project' and 'scores' differ, because .*attention='nvfp4'"
+        ):
+            bitops("nvfp4", forward)
+    with pytest.raises(ValueError, match="give all layers the same schedules"):
+        bitops(NVFP4(attention="nvfp4"), {"*": "nvfp4", "scores": "bf16"})
+    assert bitops("nvfp4", convention="exact") > 0
+    assert bitops(NVFP4(attention="nvfp4")) > 0

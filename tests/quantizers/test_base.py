@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from bitcycle.formats.catalogue import FORMATS
 from bitcycle.quantizers import SBM
 from bitcycle.quantizers.base import Quantized, make_quantizer, max_abs, round_to_grid, work_dtype
 
@@ -48,6 +49,27 @@ def test_a_quantizer_is_made_from_its_name_or_taken_as_it_is() -> None:
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"unknown quantizer 'smb'; did you mean 'sbm'"):
         make_quantizer("smb")
+
+
+def test_the_name_of_a_format_names_its_quantizer() -> None:
+    for name, use in (
+        ("mxfp8", "quantizer='mx' and give the format as bits, such as forward='mxfp8'"),
+        ("MXFP4_e2m1", "quantizer='mx' and give the format as bits, such as forward='mxfp4'"),
+        ("e4m3", "quantizer='fp8' and give the format as bits, such as forward='fp8'"),
+        ("bf16", "any quantizer and give the format as bits, such as forward='bf16'"),
+    ):
+        with pytest.raises(ValueError, match=f"'{name}' is a format, not a quantizer; use {use}"):
+            make_quantizer(name)
+    assert type(make_quantizer("nvfp4")).__name__ == "NVFP4"
+
+
+def test_a_format_without_a_rule_names_the_quantizer_in_python_and_in_a_run() -> None:
+    with pytest.raises(
+        ValueError,
+        match=r"SBM rounds to integers, bf16, fp16, not to mxfp4; convert with quantizer='mx' "
+        r"\(in a run: --precision\.quantizer mx\)",
+    ):
+        SBM().check_kind(FORMATS["mxfp4"])
 
 
 def test_what_is_neither_a_name_nor_an_object_is_refused() -> None:

@@ -133,7 +133,7 @@ def test_an_error_points_at_the_character_and_shows_a_form_of_that_schedule():
         ("CR 3-8", 3, "expected ':'"),
         ("CR:0-8", 3, "bits must be"),
         ("CR:3-fp32", 5, "expected a number of bits"),
-        ("CR:nvfp4-bf16:8", 3, "list formats with commas, as in CR:nvfp4,bf16"),
+        ("CR:nvfp4-bf16:8", 3, "list formats with commas, as in CR:nvfp4,bf16:8"),
         ("ramp:3-bf16", 7, "list formats with commas, as in ramp:3,bf16"),
         ("CR:nvfp4:8", 8, "expected ','"),
         ("CR:mxfp4,:8", 9, "expected bits, a whole number or a format"),

@@ -37,6 +37,8 @@ from bitcycle.train.config_file import override
         (PrecisionConfig, {"quantizer_options": {"x": 1}}, r"quantizer_options for 'sbm'.*'x'"),
         (PrecisionConfig, {"kernel": "simulat"}, r"did you mean 'simulate'"),
         (PrecisionConfig, {"max_bits": 40}, r"precision\.max_bits"),
+        (PrecisionConfig, {"max_bits": "nvfp4"}, r"precision\.max_bits must be None .* 'nvfp4'"),
+        (PrecisionConfig, {"quantizer": "mxfp8"}, r"'mxfp8' is a format, not a quantizer; use "),
         (PrecisionConfig, {"forward": "CR:8-3"}, r"precision\.forward: .*low"),
         (PrecisionConfig, {"error": {"fc1": "CQ:3-8"}}, r"precision\.error: "),
         (PrecisionConfig, {"backward": 0}, r"precision\.backward: "),

@@ -92,7 +92,8 @@ def plan_by_name(
     if rungs:
         top = rungs[-1]
     else:
-        low, high = _check_bounds(name, *_fill((low, high), _bounds_of(spec.precision)))
+        bounds = _fill((low, high), _bounds_of(spec.precision))
+        low, high = _check_bounds(name, *bounds, formats=_formats_of(spec.precision))
         top = high
     errors = _errors_of(spec, name, top) if backward is None else parse_schedule(backward)
     spec = replace(spec, precision=_static(spec.precision, top, str(errors)))
@@ -147,11 +148,19 @@ def _fill(first: Bounds, second: Bounds) -> Bounds:
     return low, high
 
 
-def _check_bounds(name: str, low: int | None, high: int | None) -> tuple[int, int]:
+def _check_bounds(
+    name: str, low: int | None, high: int | None, formats: Sequence[Format] = ()
+) -> tuple[int, int]:
+    """The bounds; formats: those of the recipe, which bounds of integers do not fit."""
     for role, bits in (("low", low), ("high", high)):
         if bits is not None and not 1 <= bits <= MAX_BITS:
             raise ValueError(f"{role} ({bits}) must be a number of bits from 1 to {MAX_BITS}")
     if low is None or high is None:
+        if formats and (low, high) == (None, None):
+            raise ValueError(
+                f"the ladder of {name} is not known, because its formats differ by layer or are "
+                f"static: give the formats to choose from (--ladder {_suggest_ladder(formats)})"
+            )
         missing = " and ".join(k for k, bits in (("low", low), ("high", high)) if bits is None)
         raise ValueError(
             f"the bounds of {name} are not known: give {missing}, or the file of a range test "
@@ -171,6 +180,27 @@ def _bounds_of(precision: PrecisionConfig) -> Bounds:
     return None if low == high else low, high
 
 
+def _formats_of(precision: PrecisionConfig) -> list[Format]:
+    """The formats that the forward schedules name."""
+    forward = precision.forward
+    if precision.auto_high is not None:
+        return []
+    texts = forward.values() if isinstance(forward, dict) else [forward]
+    named = [bits for text in texts for bits in parse_schedule(text).named_bits()]
+    return list(dict.fromkeys(bits for bits in named if isinstance(bits, Format)))
+
+
+def _suggest_ladder(formats: Sequence[Format]) -> str:
+    """The formats below 16 bits, or 8 bits, and bf16.
+
+    >>> from bitcycle.formats.catalogue import FORMATS
+    >>> _suggest_ladder([FORMATS["bf16"], FORMATS["nvfp4"]]), _suggest_ladder([FORMATS["bf16"]])
+    ('nvfp4,bf16', '8,bf16')
+    """
+    low = sorted((each for each in formats if each.kind != "float"), key=order)
+    return ",".join([*(each.name for each in low), "bf16"] if low else ["8", "bf16"])
+
+
 def _ladder_of(spec: TrainingSpec) -> tuple[Bits, ...]:
     """The formats of the forward schedule, from the fewest bits to the most; () without any."""
     forward = spec.precision.forward
@@ -187,7 +217,9 @@ def _errors_of(spec: TrainingSpec, name: str, high: Bits) -> Any:
     if precision.is_float or text == "default":
         return parse_schedule(_default_errors(high))
     if isinstance(text, dict):
-        raise ValueError(f"the error bits of {name} differ by layer: give backward for all layers")
+        raise ValueError(
+            f"the error bits of {name} differ by layer: give backward for all layers (--backward)"
+        )
     return parse_schedule(text)
 
 

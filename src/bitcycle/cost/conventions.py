@@ -207,19 +207,35 @@ def _count_whole_model(
 
 def _common_usage(trace: Trace, usages: Sequence[Usage]) -> Usage:
     """The bits of the whole model, which all converted layers must share."""
-    pairs = list(zip(trace.layers, trace.modules, usages, strict=True))
-    converted = [(layer, usage) for layer, m, usage in pairs if isinstance(m, QuantizedLayer)]
+    rows = zip(trace.layers, trace.modules, usages, strict=True)
+    converted = [(layer, m, usage) for layer, m, usage in rows if isinstance(m, QuantizedLayer)]
     if not converted:
         return usages[0]  # a float model: all layers have the same bits
-    first, usage = converted[0]
-    for layer, other in converted:
+    first, module, usage = converted[0]
+    for layer, other_module, other in converted:
         if other != usage:
+            is_by_rule = _has_other_bits(module, other) or _has_other_bits(other_module, usage)
+            if is_by_rule:
+                way_out = (
+                    ", because products of two activations (attention) are bf16 where the model "
+                    "is nvfp4; use convention='exact' (--convention exact), or convert with "
+                    "NVFP4(attention='nvfp4')"
+                )
+            else:
+                way_out = "; use convention='exact', or give all layers the same schedules"
             raise ValueError(
-                f"this convention counts one precision for the whole model, but layers "
-                f"{first.name!r} and {layer.name!r} differ; use convention='exact', or give all "
-                "layers the same schedules"
+                "this convention counts one precision for the whole model, but layers "
+                f"{first.name!r} and {layer.name!r} differ{way_out}"
             )
     return usage
+
+
+def _has_other_bits(module: QuantizedLayer, usage: Usage) -> bool:
+    """Whether a product of two activations has other bits than a layer of this usage."""
+    rule = module.settings.quantizer.bits_between_activations
+    return module.is_between_activations and any(
+        rule(bits) != bits for operands in usage for bits in operands
+    )
 
 
 # -- bits of a layer -------------------------------------------------------------------------------

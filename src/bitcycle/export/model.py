@@ -102,11 +102,14 @@ def _check_integers(model: nn.Module, what: str) -> None:
     if not formats:
         return
     name, bits = next(iter(formats.items()))
-    more = f" and {len(formats) - 1} more layers" if len(formats) > 1 else ""
+    shown = repr(name or "(the model itself)")
+    found = f"layer {shown} evaluates at {bits}"
+    if len(formats) > 1:
+        found = f"{len(formats)} layers evaluate at formats, such as {shown} at {bits}"
     raise ValueError(
-        f"{what} cannot express formats, only integers: layer {name or '(the model itself)'!r}"
-        f"{more} evaluates at {bits}. Export to safetensors without codes, which has the float "
-        "weights and the formats' names, or evaluate at integers or at full precision"
+        f"{what} cannot express formats, only integers: {found}. Export to safetensors without "
+        "codes, which has the float weights and the formats' names, or evaluate at integers or at "
+        "full precision"
     )
 
 

@@ -469,9 +469,13 @@ with float32; give backward, such as 8 or fp32
         return None
     found = " and ".join(dict.fromkeys(map(_forward_text, forward)))
     if any(isinstance(bits, Format) for schedule in forward for bits in schedule.named_bits()):
+        named = [bits for schedule in forward for bits in schedule.named_bits()]
+        names = [bits.name for bits in named if isinstance(bits, Format)]
+        *others, last = dict.fromkeys([*(name for name in names if name != "bf16"), "bf16"])
+        such_as = f"{', '.join(others)} or {last}" if others else last
         raise ValueError(
             f"forward has {found}: backward has no default with formats; give backward, such as "
-            "nvfp4, mxfp8 or bf16"
+            f"{such_as}"
         )
     if all(order(schedule.high) <= BACKWARD_BITS for schedule in forward):
         return BACKWARD_BITS

@@ -28,6 +28,7 @@ from bitcycle.schedules.simple import Static
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:-[A-Za-z]+)*")
 _FORMAT = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _NAME = re.compile(r"[a-z]+")
+_SETTINGS = re.compile(r"(?::[A-Za-z0-9.=]+)*")  # cycles, and name=value
 _WHOLE = re.compile(r"[0-9]+")
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
 _AUTO = re.compile(r"(?<![A-Za-z0-9])auto(?=\s*-\s*([0-9]+))", re.IGNORECASE)
@@ -215,7 +216,7 @@ class Reader:
         high = self.bits()
         for where, bits in ((at, low), (high_at, high)):
             if not isinstance(bits, int):
-                rungs = f"{bits_text(low)},{bits_text(high)}"
+                rungs = f"{bits_text(low)},{bits_text(high)}{self._take(_SETTINGS)}"
                 self.fail(where, f"expected a number of bits, got {bits_text(bits)}: a minus sign "
                                  "is a range of whole numbers; list formats with commas, as in "
                                  f"{self._form.partition(':')[0]}:{rungs}")  # fmt: skip

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from bitcycle.precision import ROLES, Bits, Precision, bits_text, check_bits
+from bitcycle.precision import ROLES, Bits, Precision, bits_text, check_bits, check_max_bits
 from bitcycle.registry import unknown_name
 from bitcycle.schedules import Schedule, parse_schedule
 from bitcycle.schedules.base import default_backward
@@ -152,7 +152,7 @@ class PrecisionConfig:
     def __post_init__(self) -> None:
         if _ARE_NAMES_CHECKED.get():
             self.check_names()
-        check_bits(self.max_bits, "precision.max_bits")
+        check_max_bits(self.max_bits, "precision.max_bits")
         for role, text in self._given_texts().items():
             if isinstance(text, dict) and "name" in text:
                 object.__setattr__(self, role, _schedule_text(role, text))
