@@ -8,7 +8,8 @@ from pathlib import Path
 from tests.test_public_api import GOLDEN, MODULES
 
 PAGES = Path(__file__).parents[2] / "docs" / "api"
-BASES = {"bitcycle.schedules.cycle.Cyclic"}  # not exported; its methods are those of public classes
+# not exported; their methods are those of public classes
+BASES = {"bitcycle.quantizers.blocks.BlockQuantizer", "bitcycle.schedules.cycle.Cyclic"}
 
 
 def names() -> list[tuple[str, str]]:
