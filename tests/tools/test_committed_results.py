@@ -276,8 +276,8 @@ def test_the_counts_of_the_first_page_are_those_of_the_runs():
         for row in cells_of(page(path.stem)):
             group, row = (row[0], row[1:]) if len(groups) > 1 else (groups[0], row)
             against = row[4]
-            if against in ("-", "float32") or row[0].startswith("progressive"):
-                continue
+            if against in ("-", "float32", "bf16") or row[0].startswith("progressive"):
+                continue  # formats are compared with bf16: no cycle of bits
             if study["name"] == "table8-small" and against == "static 6/6":
                 continue  # the baseline: its top is lower
             own, base = values[group, row[0]], values[group, against]
