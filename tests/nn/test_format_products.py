@@ -98,8 +98,6 @@ def test_a_convolution_rounds_along_channels_of_a_group_and_pixels_of_a_map(rule
 @rules
 def test_a_transposed_convolution_sums_over_its_first_weight_axis(rule):
     quantizer, name, options = RULES[rule]
-    if name == "nvfp4":
-        options = {}
     torch.manual_seed(0)
     layer, x = nn.ConvTranspose1d(40, 36, 3, bias=False), torch.randn(2, 40, 11)
     converted(layer, quantizer, both_passes(name))
@@ -143,8 +141,8 @@ def test_nvfp4_multiplies_one_weight_forward_and_backward():
     _, e, grad_input, _ = backward(layer, x)
     assert_same(grad_input, e @ forward)
     assert not torch.equal(forward, layer.weight.detach())
-    scales = forward.abs().unfold(0, 16, 16).unfold(1, 16, 16)  # tiles of 16 x 16
-    assert scales.amax((-1, -2)).min() > 0
+    tiles = forward.abs().unfold(0, 16, 16).unfold(1, 16, 16).flatten(0, 1)  # 16 x 16 each
+    assert max(len(tile.unique()) for tile in tiles) <= 8  # one scale times the values of e2m1
 
 
 def test_the_hadamard_transform_changes_grad_weight_only_by_rounding():

@@ -299,7 +299,7 @@ def encode_format(
     else:
         assert isinstance(spec.quantizer, BlockQuantizer)
         view = view or OperandView("output", tuple(x.shape), x.dim() - 1)
-        values = spec.quantizer.round_in_blocks(role, x, numbers, view, key, signs)
+        values = spec.quantizer.round_in_blocks(x, numbers, view, key, signs)
     return Quantized(values=values.to(torch.promote_types(x.dtype, torch.float32)))
 
 

@@ -11,6 +11,7 @@ quantizer also takes bf16 and fp16, and integers on `sbm`'s grid with one range 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -35,6 +36,7 @@ from bitcycle.quantizers.base import (
 HADAMARD_SIZE = 16
 FP8_BLOCK = 128
 BF16 = FORMATS["bf16"]
+Blocks = tuple[tuple[int, ...], tuple[int, ...], tuple[int | None, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,7 @@ class BlockQuantizer(Quantizer):
     error_rounding: Literal["nearest", "stochastic"] = "nearest"
 
     roles: ClassVar[frozenset[str]] = frozenset({"weight", "act", "error"})
+    kind: ClassVar[Literal["fp8", "mx", "nvfp4"]]
     scales_by_product: ClassVar[bool] = True
     observes: ClassVar[bool] = False
 
@@ -78,7 +81,6 @@ class BlockQuantizer(Quantizer):
 
     def round_in_blocks(
         self,
-        role: str,
         x: Tensor,
         numbers: Tensor,
         view: OperandView,
@@ -89,7 +91,26 @@ class BlockQuantizer(Quantizer):
 
         signs: transform the summed axis first (`hadamard_signs`), which may make it longer.
         """
-        raise NotImplementedError
+        shape, dims, blocks = self._blocks(view)
+        rounded = round_blocks(
+            x.reshape(shape),
+            numbers,
+            kind=self.kind,
+            dims=dims,
+            blocks=blocks,
+            scale=self._scale,
+            key=key,
+            signs=signs,
+        )
+        return rounded if signs is not None else rounded.reshape(x.shape)
+
+    @abstractmethod
+    def _blocks(self, view: OperandView) -> Blocks:
+        """The shape, the dimensions and the sizes of blocks."""
+
+    @property
+    def _scale(self) -> Literal["floor", "rceil"]:
+        return "floor"
 
     def hadamard_signs(self, device: torch.device) -> Tensor | None:
         """The signs of the transform of grad_weight's tokens; None for no transform."""
@@ -107,30 +128,18 @@ class FP8(BlockQuantizer):
 
     granularity: Literal["tensor", "row", "block"] = "tensor"
 
+    kind: ClassVar[Literal["fp8", "mx", "nvfp4"]] = "fp8"
     kinds: ClassVar[frozenset[str]] = frozenset({"integer", "float", "fp8"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_choice("granularity", ("tensor", "row", "block"))
 
-    def round_in_blocks(
-        self,
-        role: str,
-        x: Tensor,
-        numbers: Tensor,
-        view: OperandView,
-        key: Tensor | None = None,
-        signs: Tensor | None = None,
-    ) -> Tensor:
-        """element(x * scale) / scale, scale = largest element / max|x|."""
+    def _blocks(self, view: OperandView) -> Blocks:
         if self.granularity == "tensor":
-            return round_blocks(x, numbers, kind="fp8", dims=(), blocks=(), key=key)
+            return view.shape, (), ()
         size = None if self.granularity == "row" else FP8_BLOCK
-        shape, dims, blocks = view.blocks(size, has_tiles=self.granularity == "block")
-        rounded = round_blocks(
-            x.reshape(shape), numbers, kind="fp8", dims=dims, blocks=blocks, key=key
-        )
-        return rounded.reshape(x.shape)
+        return view.blocks(size, has_tiles=self.granularity == "block")
 
 
 @QUANTIZERS.register("mx")
@@ -144,6 +153,7 @@ class MX(BlockQuantizer):
 
     scale: Literal["floor", "rceil"] = "floor"
 
+    kind: ClassVar[Literal["fp8", "mx", "nvfp4"]] = "mx"
     kinds: ClassVar[frozenset[str]] = frozenset({"integer", "float", "mx"})
     block: ClassVar[int] = 32
 
@@ -151,27 +161,12 @@ class MX(BlockQuantizer):
         super().__post_init__()
         self._check_choice("scale", ("floor", "rceil"))
 
-    def round_in_blocks(
-        self,
-        role: str,
-        x: Tensor,
-        numbers: Tensor,
-        view: OperandView,
-        key: Tensor | None = None,
-        signs: Tensor | None = None,
-    ) -> Tensor:
-        """element(x / scale) * scale."""
-        shape, dims, blocks = view.blocks(self.block)
-        rounded = round_blocks(
-            x.reshape(shape),
-            numbers,
-            kind="mx",
-            dims=dims,
-            blocks=blocks,
-            scale=self.scale,
-            key=key,
-        )
-        return rounded.reshape(x.shape)
+    def _blocks(self, view: OperandView) -> Blocks:
+        return view.blocks(self.block)
+
+    @property
+    def _scale(self) -> Literal["floor", "rceil"]:
+        return self.scale
 
 
 @QUANTIZERS.register("nvfp4")
@@ -193,6 +188,7 @@ class NVFP4(BlockQuantizer):
     hadamard_seed: int = 0
     attention: Literal["bf16", "nvfp4"] = "bf16"
 
+    kind: ClassVar[Literal["fp8", "mx", "nvfp4"]] = "nvfp4"
     kinds: ClassVar[frozenset[str]] = frozenset({"integer", "float", "nvfp4"})
     block: ClassVar[int] = 16
 
@@ -203,21 +199,8 @@ class NVFP4(BlockQuantizer):
         signs = [1.0 if hash_ints(self.hadamard_seed, each) >= 0 else -1.0 for each in numbers]
         object.__setattr__(self, "_signs", signs)  # no field: it follows from the seed
 
-    def round_in_blocks(
-        self,
-        role: str,
-        x: Tensor,
-        numbers: Tensor,
-        view: OperandView,
-        key: Tensor | None = None,
-        signs: Tensor | None = None,
-    ) -> Tensor:
-        """e2m1(x / (s g)) * s g, with a scale s per block and g per tensor."""
-        shape, dims, blocks = view.blocks(self.block, has_tiles=self.weight_tiles)
-        rounded = round_blocks(
-            x.reshape(shape), numbers, kind="nvfp4", dims=dims, blocks=blocks, key=key, signs=signs
-        )
-        return rounded if signs is not None else rounded.reshape(x.shape)
+    def _blocks(self, view: OperandView) -> Blocks:
+        return view.blocks(self.block, has_tiles=self.weight_tiles)
 
     def hadamard_signs(self, device: torch.device) -> Tensor | None:
         """The signs of `hadamard_seed`."""
