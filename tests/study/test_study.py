@@ -30,6 +30,18 @@ def test_runs_go_seed_by_seed_in_folders_named_after_their_settings():
     assert all((run.config.output, run.config.seed) == ("out", run.seed) for run in runs)
 
 
+def test_a_method_may_have_only_the_first_seeds():
+    slow, fast = Method(label="8", config=tiny(8), num_seeds=1), Method(label="4", config=tiny(4))
+    study = tiny_study(slow, fast, seeds=(5, 3))
+    assert [(run.method.label, run.seed) for run in study.runs("out")] == [
+        ("8", 5),
+        ("4", 5),
+        ("4", 3),
+    ]
+    fewer = adjust(study, StudyOptions(seeds=(7,)))
+    assert [(run.method.label, run.seed) for run in fewer.runs("out")] == [("8", 7), ("4", 7)]
+
+
 def test_a_method_keeps_its_folder_when_others_are_added_and_gets_another_when_changed():
     [run] = tiny_study(Method(label="8", config=tiny(8))).runs("out")
     assert run.config.run_name in [r.config.run_name for r in tiny_study().runs("out")]
@@ -42,6 +54,10 @@ def test_a_method_keeps_its_folder_when_others_are_added_and_gets_another_when_c
     [
         ({"name": "a/b"}, "usable as a folder name"),
         ({"methods": ()}, "has no methods"),
+        (
+            {"methods": (Method(label="8", config=tiny(8), num_seeds=0),)},
+            r"num_seeds \(0\) of method '8' .* must be at least 1",
+        ),
         ({"seeds": ()}, "at least one, each once"),
         ({"seeds": (1, 1)}, "at least one, each once"),
         ({"methods": (Method(label="8", config=tiny()),) * 2}, "two methods of one name: 8"),

@@ -90,6 +90,13 @@ def test_seeds_are_a_number_or_a_list(given, seeds):
     assert study(seeds=given).seeds == seeds
 
 
+def test_a_method_may_have_fewer_seeds():
+    found = study(seeds=3, methods={"a": {"num_seeds": 1}, "b": {"steps": 20}})
+    assert [(run.method.label, run.seed) for run in found.runs("out")] == [
+        ("a", 0), ("b", 0), ("b", 1), ("b", 2),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -110,6 +117,10 @@ def test_seeds_are_a_number_or_a_list(given, seeds):
         (
             {"methods": {"a": {"optimizer": 3}}},
             "key 'optimizer' in method 'a' is a group of keys.*mean 'optimizer.name'",
+        ),
+        (
+            {"methods": {"a": {"num_seeds": 1.5}}},
+            r"num_seeds \(1.5\) of method 'a' must be a whole",
         ),
         ({"seeds": 0}, r"seeds \(0\) must be a number of seeds or a list"),
         ({"methods": {"a": {"lr": 0.1}}}, "key 'lr' in method 'a' .*did you mean 'optimizer.lr'"),

@@ -21,11 +21,18 @@ from tests.study.made_up import method, study_result
 from tests.study.small_studies import Here, tiny
 from tools.results.__main__ import main
 from tools.results.commands import portable
-from tools.results.comparison import compare, compare_at_cost, distinct, one_per_network
-from tools.results.folder import PARTS, add, fill, gather_files, read_studies, render
+from tools.results.comparison import compare, compare_at_cost
+from tools.results.folder import add, fill, gather_files, pays, read_studies, render
 from tools.results.page import picture, table, to_json
-from tools.results.sentences import accuracy_line, overall_sentences, study_sentence
-from tools.results.study_data import StudyData, from_settings, gather, restore, to_settings
+from tools.results.sentences import bit_operations_sentence, study_sentence
+from tools.results.study_data import (
+    StudyData,
+    from_settings,
+    gather,
+    merge,
+    restore,
+    to_settings,
+)
 from tools.results.study_page import study_page
 
 MACHINE = {"bitcycle": "0.1.0", "torch": "2.13.0", "processor": "AMD EPYC", "device": "cpu"}
@@ -244,24 +251,37 @@ def test_two_networks_that_end_differently_have_a_clause_each():
     )
 
 
-def test_the_readme_has_the_worst_of_cpt_and_how_much_longer_the_published_runs_are():
-    study = study_of(
-        (method("static 8"), BASE, 100.0),
-        (method("a", "CR:3-8:8"), WORSE, 60.0),  # -2
-        (method("b", "CR:4-8:8"), {0: 87.0, 1: 88.1, 2: 88.9}, 80.0),  # -3
-        (method("late", "delay@0.4(CR:4-8:8)"), {0: 86.0, 1: 87.1, 2: 87.9}, 80.0),  # not CPT's
+def lengths(*entries, **changes):
+    """A study of runs of several lengths: (steps, values of static bits, values of the cycle)."""
+    made = []
+    for steps, static, cyclic in entries:
+        where = {"group": f"ResNet-8, CIFAR-10, {steps:,} steps", "changes": {"steps": steps}}
+        made += [(method("static 8", **where), static, 100.0),
+                 (method("c, N = 8", "CR:3-8:8", **where), cyclic, 60.0)]  # fmt: skip
+    return study_of(*made, name="lengths", **changes)
+
+
+def test_runs_of_several_lengths_are_told_one_by_one():
+    better = {0: 92.0, 1: 92.9, 2: 94.1}
+    study = lengths((240, BASE, WORSE), (1_000, BASE, ALIKE), (4_000, BASE, better))
+    assert study_sentence(study) == (
+        "On CIFAR-10 a ResNet-8 with c (N = 8) ended 2.00 points below static 8 after 240 steps "
+        "(95 % interval 1.75 to 2.25, n = 3), within noise after 1,000 steps (-0.25 to 0.25, n = "
+        "3) and 2.00 points above after 4,000 steps (1.75 to 2.25, n = 3)."
     )
-    keys = [row.method.key for row in study.result.methods]
-    cells = {
-        keys[1]: {"group": "ResNet-74, CIFAR-100", "training": "64,000 steps of 128"},
-        keys[2]: {"group": "LSTM, PTB", "training": "40 epochs of 20"},
-    }
-    cells = {key: {"value": 1.0, **cell} for key, cell in cells.items()}
-    said = accuracy_line([replace(study, published=cells)])
-    assert "a network on these data lost 3.00 points (95 % interval 2.75 to 3.25, n = 3)." in said
-    # 64,000 / 240 = 266
-    assert said.endswith("CPT's gains on CIFAR-100 come from runs at least 200 times as long.")
-    assert accuracy_line([]).startswith("- **Accuracy.** No finished study")
+
+
+def test_the_picture_of_lengths_has_the_published_difference():
+    study = lengths((240, BASE, WORSE), (1_000, BASE, ALIKE), (4_000, BASE, ALIKE))
+    cell = {"group": "ResNet-74, CIFAR-10", "training": "64,000 steps of 128", "where": "Table 2"}
+    group = "ResNet-8, CIFAR-10, 240 steps"
+    published = {f"{group}: static 8": {**cell, "value": 93.0},
+                 f"{group}: c, N = 8": {**cell, "value": 93.5}}  # fmt: skip
+    title, drawing = study_page(replace(study, published=published)).picture
+    assert title == "The difference to static bits against the length of the run"
+    assert "published: c, ResNet-74, no interval" in drawing
+    assert "64,000" in drawing
+    assert "published" not in study_page(study).picture[1]
 
 
 def test_lower_perplexity_is_better():
@@ -272,19 +292,6 @@ def test_lower_perplexity_is_better():
         (method("c", "CR:3-8:8", changes=changes), WORSE, 60.0),
     )
     assert [each.verdict for each in compare(study)] == ["better"]
-
-
-def test_studies_that_share_runs_count_once_with_the_most_seeds():
-    few = study_of((method("static 8"), BASE, 100.0), (method("c", "CR:3-8:8"), WORSE, 60.0))
-    seeds = (0, 1, 2, 3)
-    many = study_of(
-        (method("static 8"), {**BASE, 3: 91.0}, 100.0),
-        (method("c", "CR:3-8:8"), {**WORSE, 3: 89.0}, 60.0),
-        name="many", seeds=seeds,
-    )  # fmt: skip
-    found = [*compare(few), *compare(many)]
-    assert [each.study for each in distinct(found)] == ["many"]
-    assert [each.study for each in one_per_network(found)] == ["many"]
 
 
 def test_the_details_list_the_cheaper_static_bits_of_any_study():
@@ -301,18 +308,38 @@ def test_the_details_list_the_cheaper_static_bits_of_any_study():
     assert any("| c | static 4 |" in part for part in study_page(own).details)
 
 
-def test_the_first_paragraph_counts_the_comparisons_that_stay_when_corrected():
+def test_the_first_page_says_what_each_range_of_bits_uses():
     study = study_of(
         (method("static 8"), BASE, 100.0),
-        (method("a", "CR:3-8:8"), WORSE, 60.0),
-        (method("b", "CR:4-8:8"), ALIKE, 80.0),
+        (method("CPT 3-8", "CR:3-8:8"), WORSE, 60.0),
+        (method("CPT 4-8", "CR:4-8:8"), ALIKE, 80.0),
     )
-    said = overall_sentences([study])
-    assert "trained for 240 steps with a cyclic schedule" in said
-    assert "used 20 % to 40 % fewer bit operations" in said
-    assert "Of 2 comparisons 0 ended better, 1 within noise and 1 worse (n = 3)" in said
-    assert "0 better and 1 worse stay" in said  # p = 0.0008 of 2
-    assert "come from longer runs." in said  # nothing published
+    assert bit_operations_sentence(compare(study)) == (
+        "CPT 3-8 uses 40 % fewer than static 8 and CPT 4-8 20 % fewer: a count, not a time."
+    )
+    assert bit_operations_sentence([]) == ""
+
+
+def test_a_study_that_is_gathered_in_parts_keeps_the_results_of_both(trained):
+    """On another machine only the run of seed 1 of the static method is there."""
+    here = gather(trained, StudyOptions())
+    there = json.loads(to_json(here))
+    for entry in there["methods"]:
+        entry["runs"] = [
+            run if (entry["label"], run["seed"]) == ("static", 1)
+            else {"seed": run["seed"], "state": "missing"}
+            for run in entry["runs"]
+        ]  # fmt: skip
+    there["machines"] = [{"processor": "another"}]
+    both = merge(here, there)
+    assert both["machines"] == [{"processor": "another"}, *here["machines"]]
+    for own, entry in zip(both["methods"], here["methods"], strict=True):
+        for run, known in zip(own["runs"], entry["runs"], strict=True):
+            if known["state"] == "done":
+                is_new = (own["label"], run["seed"]) == ("static", 1)
+                assert run == {**known, "machine": 0 if is_new else 1}
+            else:
+                assert run["state"] == "missing"  # failures are of the machine they happened on
 
 
 # -- measurements -------------------------------------------------------------------------------
@@ -495,22 +522,25 @@ def test_a_document_gets_the_speed_at_three_bits(tmp_path):
     assert "[All bits](./speed.md)" in text
 
 
-def test_the_lines_of_the_readme_and_the_comparison_have_their_numbers(tmp_path, trained):
+def test_the_comparison_with_other_packages_has_its_numbers(tmp_path):
     speed_lines(tmp_path, bench_file())
-    add(tmp_path, gather(trained, StudyOptions()))
     document = tmp_path / "README.md"
-    parts = {name: fill(f"<!-- made: {name} -->\n<!-- end -->", tmp_path, document).split("\n")
-             for name in ("saves", "accuracy", "others")}  # fmt: skip
-    assert parts["saves"][1].startswith("- **Cost.** CPT needs ")
-    assert parts["saves"][1].endswith("took, of float32's time, 1.05 (lstm).")
-    assert parts["accuracy"][1].startswith(
-        "- **Accuracy.** Our runs are short. Of 1 comparison of cyclic with static bits "
+    part = fill("<!-- made: others -->\n<!-- end -->", tmp_path, document).split("\n")
+    assert "| bitcycle 8/8 | ≈ 1.05 |" in part
+    assert "| torchao | error |" in part
+
+
+def test_the_lines_on_where_cycling_pays_are_those_of_the_first_pages_studies(tmp_path):
+    study = lengths((240, BASE, WORSE), (1_000, BASE, ALIKE))
+    assert pays([study], tmp_path, "results/") == (
+        "- **Bit operations.** c uses 40 % fewer than static 8: a count, not a time.\n"
+        "- **[Images](results/lengths.md).** On CIFAR-10 a ResNet-8 with c (N = 8) ended 2.00 "
+        "points below static 8 after 240 steps (95 % interval 1.75 to 2.25, n = 3) and within "
+        "noise after 1,000 steps (-0.25 to 0.25, n = 3)."
     )
-    assert "| bitcycle 8/8 | ≈ 1.05 |" in parts["others"]
-    assert "| torchao | error |" in parts["others"]
-    for name in ("saves", "accuracy"):
-        assert len(parts[name]) == 3
-        assert len(PARTS[name](read_studies(RESULTS), RESULTS, "").split()) <= 75
+    assert pays([], tmp_path) == ""
+    [time] = [line for line in pays(read_studies(RESULTS), RESULTS).split("\n") if "Time" in line]
+    assert "[Time](run-times.md)" in time
 
 
 def test_files_of_no_kind_or_of_several_are_refused(tmp_path, capsys):
@@ -526,10 +556,10 @@ def test_files_of_no_kind_or_of_several_are_refused(tmp_path, capsys):
 def test_a_made_part_must_have_a_known_name_and_an_end(tmp_path, trained):
     add(tmp_path, gather(trained, StudyOptions()))
     document = tmp_path / "README.md"
-    text = "a\n<!-- made: accuracy -->\nold\n<!-- end -->\nb\n"
+    text = "a\n<!-- made: pays -->\nold\n<!-- end -->\nb\n"
     assert "old" not in fill(text, tmp_path, document)
     with pytest.raises(ValueError, match="no part 'nothing'"):
-        fill(text.replace("accuracy", "nothing"), tmp_path, document)
+        fill(text.replace("pays", "nothing"), tmp_path, document)
     with pytest.raises(ValueError, match="end"):
         fill(text.replace("<!-- end -->", ""), tmp_path, document)
 

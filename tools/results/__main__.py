@@ -6,7 +6,7 @@
     python -m tools.results render results --fill README.md docs/*.md
     python -m tools.results times results/data/studies.json [--only table2]
 
-Range tests and landscapes are added to those that are there already.
+What is gathered is added to what is there: runs of a study, range tests, landscapes, run times.
 """
 
 from __future__ import annotations

@@ -43,6 +43,11 @@ def gather_command(run: str) -> str:
     return f"{run.replace('bitcycle study run', 'python -m tools.results gather', 1)} --to results"
 
 
+def gather_files_command(files: str) -> str:
+    """The command that makes the page of a measurement from its files."""
+    return f"python -m tools.results gather {files} --to results"
+
+
 def datasets_to_download(study: Study) -> tuple[str, ...]:
     """The datasets of the study that must be downloaded first."""
     names = dict.fromkeys(method.config.data.name for method in study.methods)

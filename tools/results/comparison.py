@@ -17,7 +17,7 @@ from bitcycle.schedules import Delay, Schedule, parse_schedule
 from bitcycle.schedules.cycle import Cyclic
 from bitcycle.study.summary import GroupSummary, MethodSummary, best_within, summarize
 from bitcycle.train.config import RunConfig
-from tools.results.study_data import DEFAULT, StudyData, to_settings
+from tools.results.study_data import StudyData, to_settings
 
 BETTER, NOISE, WORSE, UNKNOWN = "better", "within noise", "worse", "without an interval"
 DIVERGED = "diverged"  # one of both has a value that is not finite
@@ -186,24 +186,6 @@ def is_cyclic(config: RunConfig) -> bool:
     return any(_cycles(schedule, config.steps) for schedule in _schedules(config).values())
 
 
-def is_cpt(config: RunConfig) -> bool:
-    """Whether a configuration is CPT's own: cosine cycles of the forward bits, CPT's quantizer.
-
-    >>> from bitcycle.recipes import recipe
-    >>> [is_cpt(recipe(f"cifar100-resnet74-{name}")) for name in ("cpt-3-8-8", "triangle-3-8-8")]
-    [True, False]
-    """
-    schedules = _schedules(config)
-    if set(schedules) != {"forward ", "backward "}:
-        return False
-    backward = schedules["backward "]
-    return (
-        config.precision.quantizer == DEFAULT.precision.quantizer
-        and str(schedules["forward "]).startswith("CR:")
-        and backward.low == backward.high
-    )
-
-
 def top_bits(config: RunConfig) -> dict[str, int]:
     """The highest bits of weights, activations, errors and gradients, by pattern of layers."""
     given = config.precision.schedule_texts(auto=1)
@@ -249,29 +231,3 @@ def _all_but_bits(config: RunConfig) -> dict[str, Any]:
         k: v for k, v in settings.get("precision", {}).items() if k not in PRECISION_KEYWORDS
     }
     return {**settings, "name": None, "precision": precision}
-
-
-# -- over all studies ---------------------------------------------------------------------------
-
-
-def distinct(comparisons: Iterable[CyclicComparison]) -> list[CyclicComparison]:
-    """Count studies that share runs once, by the comparison with the most seeds."""
-    best: dict[tuple[str, str], CyclicComparison] = {}
-    for each in comparisons:
-        known = best.get(each.ids)
-        if known is None or each.difference.n > known.difference.n:
-            best[each.ids] = each
-    return list(best.values())
-
-
-def one_per_network(comparisons: Iterable[CyclicComparison]) -> list[CyclicComparison]:
-    """CPT against the static baseline, one per network and dataset: that with the most seeds."""
-    best: dict[tuple[str, str], CyclicComparison] = {}
-    for each in comparisons:
-        config = each.cyclic.method.config
-        if each.static.label != each.group.baseline or not is_cpt(config):
-            continue
-        place = config.model.name, config.data.name
-        if place not in best or each.difference.n > best[place].difference.n:
-            best[place] = each
-    return list(best.values())

@@ -22,11 +22,10 @@ from bitcycle.analysis.numbers import (
 from bitcycle.files import write_text
 from bitcycle.study.summary import MethodSummary
 from bitcycle.tables import escape_markdown
-from tools.results.comparison import CyclicComparison, compare, one_per_network
+from tools.results.comparison import CyclicComparison, compare
 from tools.results.measurements import (
     KINDS,
     OTHERS_NOTE,
-    cycle_words,
     kind_of,
     others_table,
     speed_table,
@@ -43,10 +42,14 @@ from tools.results.page import (
     to_json,
 )
 from tools.results.pictures import FRONT_STUDY, front
-from tools.results.sentences import accuracy_line, cost_span, overall_sentences, place
+from tools.results.run_times import time_line
+from tools.results.sentences import bit_operations_sentence, place, study_sentence
 from tools.results.study_data import StudyData, restore
+from tools.results.study_data import merge as merge_studies
 from tools.results.study_page import study_page
 
+# the studies of the first page: their runs are long enough to tell something
+FRONT_STUDIES = {"lengths": "Images", "table5-small": "Language"}
 TIMES = "studies"  # the data file of what every study takes
 PART = re.compile(
     r"(?P<open><!-- made: (?P<name>[\w-]+) -->\n)(?:(?!<!-- made: ).)*?(?P<end><!-- end -->)",
@@ -88,7 +91,7 @@ def render(folder: Path) -> dict[str, str]:
         with name_file_in_errors(path):
             picture = front(read_data(path))
             files |= {"front.svg": picture} if picture else {}
-    return {"README.md": overview(studies, pages), **files}
+    return {"README.md": overview(studies, pages, pays(studies, folder)), **files}
 
 
 def write(folder: Path, documents: Sequence[Path] = ()) -> list[Path]:
@@ -107,7 +110,7 @@ def write(folder: Path, documents: Sequence[Path] = ()) -> list[Path]:
 
 
 def add(folder: Path, data: Data) -> Path:
-    """Write the data file of a study or measurement; range tests and landscapes are merged.
+    """Write the data file of a study or measurement, merged with what is there of the same runs.
 
     Data from which no page can be made raises an error and changes nothing.
     """
@@ -115,7 +118,7 @@ def add(folder: Path, data: Data) -> Path:
     if data["kind"] == "study" and name in (*KINDS, TIMES, "README"):
         raise ValueError(f"a study cannot be named {name!r}, which is another page")
     path = folder / "data" / f"{name}.json"
-    merge = KINDS[name].merge if name in KINDS else None
+    merge = KINDS[name].merge if name in KINDS else merge_studies
     if merge is not None and path.exists():
         with name_file_in_errors(path):
             data = merge(read_data(path), data)
@@ -147,21 +150,58 @@ def gather_files(paths: Sequence[Path]) -> dict[str, Any]:
 # -- the README of the folder -------------------------------------------------------------------
 
 
-def overview(studies: Sequence[StudyData], pages: Sequence[Page]) -> str:
-    """What came out, one row per network and dataset, links to the pages."""
-    comparisons = [each for study in studies for each in compare(study)]
+def overview(studies: Sequence[StudyData], pages: Sequence[Page], lines: str) -> str:
+    """Where cycling pays and where not, the runs that say so, links to all pages."""
+    found = front_comparisons(studies)
+    pictures = {page.name: page.picture[0] for page in pages if page.picture is not None}
+    shown = [name for name in FRONT_STUDIES if name in pictures][:1]
     parts = [
         "<!-- made by tools/results from data/*.json; an edit here is lost -->",
         "# Results",
-        escape_markdown(overall_sentences(studies)),
-        headline_table(one_per_network(comparisons)),
-        "One row per network and dataset: CPT (most seeds, first listed) against the static "
-        "baseline. Cost: training BitOPs, static = 1. Published: the paper's difference. [More on "
-        "the numbers](../docs/statistics.md).",
-        _links("All studies", [page for page in pages if page.name not in KINDS]),
+        "Where cycling the bits pays, and where not:",
+        lines,
+        *(f"[![{pictures[name]}]({name}.svg)]({name}.md)" for name in shown),
+        headline_table(found),
+        "Difference: CPT minus static, 95 % interval, paired by seed. Cost: training BitOPs, "
+        "static = 1. Published: the paper's difference, in longer runs of larger networks. "
+        "[More on the numbers](../docs/statistics.md).",
         _links("Measurements", [page for page in pages if page.name in KINDS]),
+        _links(
+            "Short studies, which say little about long runs",
+            [page for page in pages if page.name not in (*KINDS, *FRONT_STUDIES)],
+        ),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def front_comparisons(studies: Sequence[StudyData]) -> list[CyclicComparison]:
+    """CPT against the static baseline in the studies of the first page."""
+    known = {study.name: study for study in studies}
+    found = [each for name in FRONT_STUDIES if name in known for each in compare(known[name])]
+    return [each for each in found if each.static.label == each.group.baseline]
+
+
+def pays(studies: Sequence[StudyData], folder: Path, links: str = "") -> str:
+    """Four lines: bit operations, time, images, language."""
+    found = front_comparisons(studies)
+    known = {study.name: study for study in studies}
+    path = folder / "data" / "run-times.json"
+    lines = {
+        "Bit operations": bit_operations_sentence(found),
+        "Time": time_line(read_data(path)) if path.exists() else "",
+        **{
+            title: study_sentence(known[name])
+            for name, title in FRONT_STUDIES.items()
+            if name in known
+        },
+    }
+    pages = {"Time": "run-times", **{title: name for name, title in FRONT_STUDIES.items()}}
+    return "\n".join(
+        f"- **{link(title, f'{links}{pages[title]}.md') if title in pages else title}.** "
+        f"{escape_markdown(text)}"
+        for title, text in lines.items()
+        if text
+    )
 
 
 def _links(title: str, pages: Sequence[Page]) -> str:
@@ -180,10 +220,11 @@ def _short(title: str) -> str:
 
 
 def headline_table(comparisons: Sequence[CyclicComparison]) -> str:
-    """CPT against static bits, a row per network and dataset."""
+    """CPT against static bits, a row per network, length and schedule."""
     rows = [
         [
             link(" on ".join(place(each.group)[:2]), f"{each.study}.md"),
+            f"{each.cyclic.method.config.steps:,}",
             _value(each.cyclic, each.group.metric),
             _value(each.static, each.group.metric),
             difference_text(each.difference),
@@ -193,7 +234,7 @@ def headline_table(comparisons: Sequence[CyclicComparison]) -> str:
         ]
         for each in comparisons
     ]
-    names = ["network", "CPT", "static", "difference (95 % interval)", "cost", "n", "published"]
+    names = ["network", "steps", "CPT", "static", "difference", "cost", "n", "published"]
     return table(names, rows) if rows else ""
 
 
@@ -220,24 +261,6 @@ def fill(text: str, folder: Path, document: Path) -> str:
         return f"{part['open']}{PARTS[part['name']](studies, folder, links)}\n{part['end']}"
 
     return PART.sub(new, text)
-
-
-def _saves(studies: Sequence[StudyData], folder: Path, links: str) -> str:
-    found = one_per_network([each for study in studies for each in compare(study)])
-    bases = {each.static.label.partition(", ")[0] for each in found}
-    base = bases.pop() if len(bases) == 1 else "static bits"
-    cost = cost_span([each.cost for each in found])
-    data = _speed_data(folder)
-    cycle = cycle_words(data)
-    said = [sentence(speed_words(data))]
-    if cost:
-        said[:0] = [f"CPT needs {cost} bit operations (BitOPs) than {base}.",
-                    f"That is a count, not a time{f': {cycle}' if cycle else ''}."]  # fmt: skip
-    return f"- **Cost.** {escape_markdown(' '.join(said))}"
-
-
-def _accuracy(studies: Sequence[StudyData], folder: Path, links: str) -> str:
-    return accuracy_line(studies)
 
 
 def _machine(studies: Sequence[StudyData], folder: Path, links: str) -> str:
@@ -278,12 +301,13 @@ def _reproduce(scale: str, studies: Sequence[StudyData], folder: Path, links: st
 def _cost_and_time(entry: Data, study: StudyData | None) -> tuple[str, str, str]:
     """(BitOPs, time, runs made): of the runs where all were made, else estimated."""
     methods = () if study is None else study.result.methods
-    share = entry["runs"] // max(1, len(methods))
-    done = [min(share, len(method.results)) for method in methods]
+    more = sum(len(method.runs) for method in methods) / entry["runs"]  # seeds than planned
+    planned = [round(len(method.runs) / max(1.0, more)) for method in methods]
+    done = [min(n, len(method.results)) for n, method in zip(planned, methods, strict=True)]
     if methods and sum(done) == entry["runs"]:
-        bitops = sum(share * (method.bitops or 0.0) for method in methods)
-        fastest = (min(run.seconds for run in method.results.values()) for method in methods)
-        seconds = share * sum(fastest)
+        shares = list(zip(planned, methods, strict=True))
+        bitops = sum(share * (method.bitops or 0.0) for share, method in shares)
+        seconds = sum(share * min(r.seconds for r in m.results.values()) for share, m in shares)
         more = sum(len(method.results) for method in methods)
         here = "all" if more == entry["runs"] else f"all ({more} with more seeds)"
         return bitops_text(bitops), human(seconds), here
@@ -328,8 +352,7 @@ def _others(studies: Sequence[StudyData], folder: Path, links: str) -> str:
 
 
 PARTS: Mapping[str, Callable[[Sequence[StudyData], Path, str], str]] = {
-    "saves": _saves,
-    "accuracy": _accuracy,
+    "pays": pays,
     "machine": _machine,
     "speed": _speed,
     "others": _others,

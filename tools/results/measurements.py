@@ -1,4 +1,4 @@
-"""The pages of other measurements: range tests, loss landscapes, speed, memory.
+"""The pages of other measurements: speed, memory, range tests, loss landscapes, and their kinds.
 
 Each kind is recognized by the keys of its files, gathered into one data file, and shown as a page.
 """
@@ -26,29 +26,30 @@ from bitcycle.landscape.sharpness import Sharpness
 from bitcycle.published import display_name, read_table
 from bitcycle.range_curves import PrecisionRun, RangeCurve, RelativeCurve
 from bitcycle.tables import escape_markdown
-from bitcycle.train.run_directory import MACHINE
-from tools.results.commands import number_text, portable, recipe_needs_data, training_command
-from tools.results.page import Data, Page, machine_and_time, picture, rounded, sentence, table
+from tools.results.commands import (
+    gather_files_command,
+    number_text,
+    portable,
+    recipe_needs_data,
+    training_command,
+)
+from tools.results.end_of_run import end_of_run_page, gather_end_of_run
+from tools.results.page import (
+    Data,
+    Page,
+    machine_and_time,
+    picture,
+    recorded_machine_and_time,
+    rounded,
+    sentence,
+    table,
+)
 from tools.results.pictures import bars
+from tools.results.run_times import gather_run_times, merge_run_times, run_times_page
 from tools.results.sentences import a, listed
 
 FLOAT, AUTO = "float32", "auto"
 RUN_NAME = re.compile(r"(?P<method>.*?)(?:-[0-9a-f]{10})?-seed(?P<seed>[0-9]+)")
-
-
-def _machine_and_time(found: Data) -> dict[str, Any]:
-    """Machine, threads and seconds, if the file has them."""
-    kept: dict[str, Any] = {}
-    if found.get("machine"):
-        kept["machine"] = {key: found["machine"][key] for key in MACHINE if key in found["machine"]}
-    kept |= {key: found[key] for key in ("threads", "jobs") if found.get(key)}
-    if found.get("seconds") is not None:
-        kept["seconds"] = rounded(found["seconds"], 6)
-    return kept
-
-
-def _gather_command(files: str) -> str:
-    return f"python -m tools.results gather {files} --to results"
 
 
 # -- range tests --------------------------------------------------------------------------------
@@ -76,7 +77,7 @@ def _gather_range_test(found: Data) -> dict[str, Any]:
         "recipe": portable([found.get("recipe", found["name"])])[0],
         "overrides": portable(words, without=("seed", "threads", "output", "range_test")),
         **{key: found[key] for key in keys},
-        **_machine_and_time(found),
+        **recorded_machine_and_time(found),
         "metric_name": found["curve"]["name"],
         **_metrics(found["curve"]),
     }
@@ -170,7 +171,7 @@ def range_tests_page(data: Data) -> Page:
         f"no n. The picture is of {name}, seed {seed}.",
         commands=[
             *(c for found in networks.values() for c in map(_range_test_command, found.values())),
-            _gather_command("RUNS/*-range-test/*.json"),
+            gather_files_command("RUNS/*-range-test/*.json"),
         ],
         details=[
             *_relative_details(networks, relative),
@@ -430,7 +431,7 @@ def _gather_landscape(found: Data) -> dict[str, Any]:
         "overrides": portable(found.get("overrides", ())),
         **({"trained_by": command} if command else {}),
         "origin": {key: found["origin"][key] for key in origin if key in found["origin"]},
-        **_machine_and_time({"threads": found["origin"].get("threads"), **found}),
+        **recorded_machine_and_time({"threads": found["origin"].get("threads"), **found}),
         "alphas": [rounded(a) for a in found["alphas"]],
         "losses": [[rounded(float(x), 5) for x in row] for row in found["losses"]],
     }
@@ -480,7 +481,7 @@ def landscapes_page(data: Data) -> Page:
         f"radius r, minus that at the centre. Area: where the loss is at most "
         f"{surfaces.common_level:.4g}. A wider minimum has less rise and more area. Differences "
         f"to {next(iter(methods))} are paired by seed.",
-        commands=[*trained, shlex.join(command), _gather_command("FOLDER/*.landscape.json")],
+        commands=[*trained, shlex.join(command), gather_files_command("FOLDER/*.landscape.json")],
         details=[
             table(
                 ["method", "loss", *(f"rise, r = {r:g}" for r in radii)],
@@ -599,7 +600,7 @@ def gather_speed(files: Sequence[Data]) -> dict[str, Any]:
     ]
     budget = {"budget": found["budget"]} if found.get("budget") else {}
     kept = {key: found[key] for key in ABOUT}
-    return {"kind": "speed", **kept, **budget, **_machine_and_time(found), "rows": rows}
+    return {"kind": "speed", **kept, **budget, **recorded_machine_and_time(found), "rows": rows}
 
 
 def _rounded_widths(by_width: Mapping[str, float]) -> dict[str, Any]:
@@ -655,7 +656,7 @@ def speed_page(data: Data) -> Page:
         "float32, by which times of the same work have differed; the others are slower. "
         + (OTHERS_NOTE if any(name in variants for name in OTHERS) else "")
         + quick,
-        commands=[_bench_command(data), _gather_command("speed.json")],
+        commands=[_bench_command(data), gather_files_command("speed.json")],
         details=[
             table(
                 ["forward/backward bits", *base],
@@ -818,7 +819,7 @@ def gather_memory(files: Sequence[Data]) -> dict[str, Any]:
         for row in found["rows"]
     ]
     more = {key: found[key] for key in ("only", "sizes") if found.get(key)}
-    return {"kind": "memory", **_machine_and_time(found), **more, "rows": rows}
+    return {"kind": "memory", **recorded_machine_and_time(found), **more, "rows": rows}
 
 
 def memory_page(data: Data) -> Page:
@@ -854,7 +855,7 @@ def memory_page(data: Data) -> Page:
             "python benchmarks/saved_memory.py "
             + "".join(f"--only {model} " for model in data.get("only", ()))
             + "--json memory.json",
-            _gather_command("memory.json"),
+            gather_files_command("memory.json"),
         ],
         details=[
             "\n".join(
@@ -884,6 +885,15 @@ class Kind(NamedTuple):
 
 KINDS = {
     "speed": Kind(frozenset({"processor", "sizes", "rows", "repeats"}), gather_speed, speed_page),
+    "run-times": Kind(
+        frozenset({"study", "networks", "instruction_set"}),
+        gather_run_times,
+        run_times_page,
+        merge_run_times,
+    ),
+    "end-of-run": Kind(
+        frozenset({"benchmark", "runs", "control"}), gather_end_of_run, end_of_run_page
+    ),
     "memory": Kind(frozenset({"benchmark", "rows"}), gather_memory, memory_page),
     "range-tests": Kind(
         frozenset({"plan", "curve", "name", "seed"}),
@@ -906,6 +916,6 @@ def kind_of(found: Data) -> str:
         if kind.keys <= found.keys():
             return name
     raise ValueError(
-        f"is none of: {', '.join(KINDS)}; give what bitcycle bench --json, range-test, landscape "
-        "or benchmarks/saved_memory.py --json wrote"
+        f"is none of: {', '.join(KINDS)}; give what bitcycle bench --json, range-test, landscape, "
+        "benchmarks/run_time.py --json or benchmarks/saved_memory.py --json wrote"
     )

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from bitcycle.analysis.numbers import duration_text
 from bitcycle.report import plot
 from bitcycle.tables import escape_markdown
+from bitcycle.train.run_directory import MACHINE
 
 RENDER = "python -m tools.results render results"
 WIDTH = 160  # of a line of a data file
@@ -186,6 +187,17 @@ def machine_and_time(entries: Sequence[Data]) -> str:
         + f". Wall-clock: {duration_text(sum(seconds)) if seconds else 'not recorded'}"
         + (" one after another." if len(seconds) > 1 else ".")
     )
+
+
+def recorded_machine_and_time(found: Data) -> dict[str, Any]:
+    """Machine, threads and seconds of a measurement's file, if it has them; for a data file."""
+    kept: dict[str, Any] = {}
+    if found.get("machine"):
+        kept["machine"] = {key: found["machine"][key] for key in MACHINE if key in found["machine"]}
+    kept |= {key: found[key] for key in ("threads", "jobs") if found.get(key)}
+    if found.get("seconds") is not None:
+        kept["seconds"] = rounded(found["seconds"], 6)
+    return kept
 
 
 # -- data files ---------------------------------------------------------------------------------

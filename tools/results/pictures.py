@@ -89,12 +89,60 @@ def differences(comparisons: Sequence[CyclicComparison], cases: Sequence[str]) -
         axes.set_xlim(-0.5, len(names) - 0.5)
         first = comparisons[0]
         unit = POINTS.get(first.group.metric, "").replace(" ", ", ")
-        counts = sorted({each.difference.n for each in comparisons})
-        n = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+        n = _range([each.difference.n for each in comparisons])
         what = f"{first.group.metric} minus that of\n{first.static.label}{unit}"
         style_axes(axes, y=f"{what} (95 % interval, n = {n})", grid="y", size=10)
         figure.legend(loc="outside lower center", ncols=len(labels), frameon=False, fontsize=10)
         return svg(figure)
+
+
+def differences_by_length(
+    comparisons: Sequence[CyclicComparison], published: tuple[int, float, str] | None
+) -> str:
+    """The differences with their intervals against the number of steps, a line per method.
+
+    published: (steps, difference, label) of a point without an interval.
+    """
+    methods: dict[str, list[CyclicComparison]] = {}
+    for each in comparisons:
+        methods.setdefault(f"{each.cyclic.label} minus {each.static.label}", []).append(each)
+    with default_style():
+        figure = new_figure(7.6, 4.4)
+        axes: Axes = figure.subplots()
+        axes.set_xscale("log")
+        axes.axhline(0.0, color=INK, linewidth=1.2, linestyle=DASHED)
+        for number, (label, found) in enumerate(methods.items()):
+            style, beside = Style(number + 1), 1.06 ** (number - (len(methods) - 1) / 2)
+            means = [each.difference.mean for each in found]
+            around = [
+                [0.0 if end is None else abs(end - each.difference.mean) for each in found
+                 for end in [getattr(each.difference, side)]]
+                for side in ("low", "high")
+            ]  # fmt: skip
+            axes.errorbar(
+                [beside * (each.cyclic.method.config.steps or 1) for each in found], means,
+                yerr=around, color=style.color, marker=style.marker[0], markersize=7, capsize=5,
+                elinewidth=1.6, linewidth=1.2, linestyle="-" if len(found) > 1 else "none",
+                label=f"{label}, n = {_range([each.difference.n for each in found])}",
+            )  # fmt: skip
+        steps = sorted({each.cyclic.method.config.steps or 1 for each in comparisons})
+        if published is not None:
+            length, value, label = published
+            axes.plot([length], [value], marker="*", markersize=14, linestyle="none",
+                      markerfacecolor="none", color=INK, label=label)  # fmt: skip
+            steps.append(length)
+        axes.set_xticks(steps, [f"{number:,}" for number in steps])
+        axes.minorticks_off()
+        metric = comparisons[0].group.metric
+        unit = POINTS.get(metric, "").replace(" ", ", ")
+        style_axes(axes, x="training steps", y=f"difference in {metric}{unit}\n(95 % interval)",
+                   grid="y", size=10)  # fmt: skip
+        figure.legend(loc="outside lower center", ncols=1, frameon=False, fontsize=10)
+        return svg(figure)
+
+
+def _range(counts: Sequence[int]) -> str:
+    return " to ".join(map(str, dict.fromkeys((min(counts), max(counts)))))
 
 
 # -- the README's picture -----------------------------------------------------------------------
@@ -123,7 +171,7 @@ def front(data: Data) -> str | None:
             look: dict[str, Any] = {"color": color, "linewidth": 2.4, "label": label}
             steps = range(len(bits) + 1)
             top.step(steps, [*bits, bits[-1]], where="post", **look)
-            _draw_curve(middle, [curves[label][seed] for seed in seeds], look)
+            draw_curve(middle, [curves[label][seed] for seed in seeds], look)
             share = [100 * cost / base_costs[-1] for cost in costs]
             low.plot(steps, [0.0, *share], **look)
             low.annotate(
@@ -157,7 +205,7 @@ def _curves(method: Data) -> dict[int, dict[int, float]]:
     return {run["seed"]: {step: float(value) for step, value in run["curve"]} for run in done}
 
 
-def _draw_curve(axes: Axes, curves: Sequence[Mapping[int, float]], look: Data) -> None:
+def draw_curve(axes: Axes, curves: Sequence[Mapping[int, float]], look: Data) -> None:
     """The mean and its interval at the steps where every run has a finite value."""
     found = [
         (step, summarize_values(values))

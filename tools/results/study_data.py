@@ -118,6 +118,36 @@ def _gather_run(run: RunStatus, machines: list[dict[str, Any]]) -> dict[str, Any
     }
 
 
+def merge(old: Data, new: Data) -> dict[str, Any]:
+    """The new data, with the old result of every run that has none there.
+
+    Runs are matched by the id of their configuration and their seed, so that a study can be run in
+    parts, on several machines.
+    """
+    machines = [*new["machines"]]
+    results = {
+        (method["id"], run["seed"]): run
+        for method in old["methods"]
+        for run in method["runs"]
+        if run["state"] == "done"
+    }
+
+    def kept(identity: str, run: Data) -> Data:
+        known = results.get((identity, run["seed"]))
+        if run["state"] == "done" or known is None:
+            return run
+        machine = old["machines"][known["machine"]]
+        if machine not in machines:
+            machines.append(machine)
+        return {**known, "machine": machines.index(machine)}
+
+    methods = [
+        {**method, "runs": [kept(method["id"], run) for run in method["runs"]]}
+        for method in new["methods"]
+    ]
+    return {**new, "machines": machines, "methods": methods}
+
+
 def thin_curve(lines: Sequence[Data], metric: str) -> list[list[Any]]:
     """[step, value] of evaluations on the test split: every k-th, and always the last.
 

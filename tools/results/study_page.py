@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from bitcycle.analysis.numbers import (
@@ -23,8 +24,8 @@ from bitcycle.train.config import ScheduleText
 from tools.results.commands import gather_command
 from tools.results.comparison import NOISE, CyclicComparison, compare_all, compare_at_cost
 from tools.results.page import Data, Page, link, machine_and_time, picture, sentence, table
-from tools.results.pictures import differences
-from tools.results.sentences import note, place, study_sentence
+from tools.results.pictures import differences, differences_by_length
+from tools.results.sentences import are_lengths, note, place, study_sentence
 from tools.results.study_data import StudyData, recipe_of, training
 
 SHOWS = {
@@ -41,7 +42,7 @@ SHOWN = (
     " Shown: what is beyond noise; the details have all methods.",
     " Shown: the Pareto front and what is beyond noise; the details have all methods.",
 )
-LONG = 12  # rows of a table, from where on the page shows the answer and folds the rest
+LONG = 15  # rows of a table, from where on the page shows the answer and folds the rest
 Row = tuple[bool, list[str]]  # whether a long table shows it, cells
 
 
@@ -80,6 +81,9 @@ def _picture(
     study: StudyData, groups: Sequence[GroupSummary], comparisons: Sequence[CyclicComparison]
 ) -> tuple[str, str] | None:
     """(title, picture); None if there is nothing to draw."""
+    if are_lengths(comparisons):
+        what = "The difference to static bits against the length of the run"
+        return what, differences_by_length(comparisons, _published_difference(study, comparisons))
     cases = [place(each.group)[2] for each in comparisons]
     if study.result.study.kind == "comparison" and len(set(cases)) > 2:
         return "Differences with their 95 % intervals", differences(comparisons, cases)
@@ -91,6 +95,20 @@ def _picture(
     if not is_drawn or max(len(group.done) for group in groups) <= 2:
         return None
     return SHOWS[study.result.study.kind], picture(study.result)
+
+
+def _published_difference(
+    study: StudyData, comparisons: Sequence[CyclicComparison]
+) -> tuple[int, float, str] | None:
+    """(steps, difference, label) of the paper's own run of the first method that has one."""
+    for each in comparisons:
+        cell = study.published.get(each.cyclic.method.key)
+        steps = re.match(r"([\d,]+) steps", cell["training"]) if cell else None
+        if cell is not None and each.published is not None and steps is not None:
+            label = each.cyclic.label.partition(", ")[0]
+            what = f"published: {label}, {cell['group'].partition(', ')[0]}, no interval"
+            return int(steps[1].replace(",", "")), each.published, what
+    return None
 
 
 def values_rows(

@@ -150,11 +150,11 @@ def power_lines(result: StudyResult) -> Iterator[str]:
 
     The deviation of the paired differences is the median over the methods with two seeds or more.
     """
-    n = len(result.study.seeds)
-    seeds = f"{n} seed{'' if n == 1 else 's'}"
     for group in summarize(result):
         if group.baseline is None or len(group.methods) < 2:
             continue
+        n = sorted(len(row.result.runs) for row in group.methods)[-2]  # the most of any pair
+        seeds = f"{n} seed{'' if n == 1 else 's'}"
         if n == 1:
             yield f"{seeds} has no interval and can tell nothing from noise; give --num-seeds 3"
             continue

@@ -30,7 +30,8 @@ class Method:
 
     label: its name, unique in its group. group: methods are compared within a group, such as
     "ResNet-74, CIFAR-100". place: (row, column) of the published table; None: (label, group).
-    at: the number that a critical-periods study varies.
+    at: the number that a critical-periods study varies. num_seeds: train only with the first of
+    the study's seeds, such as a slow float32 run once.
     """
 
     label: str
@@ -39,6 +40,7 @@ class Method:
     place: tuple[str, str] | None = None
     published: tuple[Published, ...] = ()
     at: float | None = None
+    num_seeds: int | None = None
 
     @property
     def key(self) -> str:
@@ -94,6 +96,12 @@ class Study:
         if self.margin is not None and not (math.isfinite(self.margin) and self.margin > 0):
             raise ValueError(f"margin ({self.margin}) of study {self.name!r} must be more than 0")
         keys = [method.key for method in self.methods]
+        for method in self.methods:
+            if method.num_seeds is not None and method.num_seeds < 1:
+                raise ValueError(
+                    f"num_seeds ({method.num_seeds}) of method {method.label!r} of study "
+                    f"{self.name!r} must be at least 1"
+                )
         twice = sorted({key for key in keys if keys.count(key) > 1})
         if twice:
             raise ValueError(f"study {self.name!r} has two methods of one name: {', '.join(twice)}")
@@ -135,8 +143,10 @@ class Study:
         that share a configuration share its runs, and a changed setting is a new run.
         """
         names = [f"{method.config.name}-{config_id(method.config)}" for method in self.methods]
-        for seed in self.seeds:
+        for number, seed in enumerate(self.seeds):
             for method, name in zip(self.methods, names, strict=True):
+                if method.num_seeds is not None and number >= method.num_seeds:
+                    continue
                 config = replace(method.config, name=name, seed=seed, output=output)
                 yield StudyRun(method=method, config=config)
 

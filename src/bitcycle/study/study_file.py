@@ -92,19 +92,16 @@ def _methods(settings: Mapping[str, Any]) -> Iterator[Method]:
             f"{len(methods):,} methods at {len(points):,} points of the grid; at most {MOST:,}"
         )
     for (point, changes), (label, entry) in itertools.product(points, methods.items()):
-        own_base, own_group, own_changes = _method(str(label), entry, base, title)
-        config = _config(str(label), own_base, {**own_changes, **changes})
-        group = ", ".join(part for part in (own_group, point) if part)
-        yield Method(label=str(label), config=config, group=group)
-
-
-def _method(label: str, entry: Any, base: Any, group: str) -> tuple[Any, str, dict[str, Any]]:
-    """The base, the group and the changes of one entry of `methods`."""
-    if isinstance(entry, str):
-        return entry, group, {}
-    changes = dict(_mapping(f"method {label!r}", entry or {}))
-    own_group = _optional_text(f"group of method {label!r}", changes.pop("group", group))
-    return changes.pop("base", base), own_group or "", changes
+        own_changes = {"base": entry} if isinstance(entry, str) else entry or {}
+        own_changes = dict(_mapping(f"method {label!r}", own_changes))
+        own_base, num_seeds = own_changes.pop("base", base), own_changes.pop("num_seeds", None)
+        own_group = _optional_text(f"group of method {label!r}", own_changes.pop("group", title))
+        yield Method(
+            label=str(label),
+            config=_config(str(label), own_base, {**own_changes, **changes}),
+            group=", ".join(part for part in (own_group, point) if part),
+            num_seeds=_num_seeds(str(label), num_seeds),
+        )
 
 
 def _points(grid: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -176,6 +173,12 @@ def _seeds(value: Any) -> tuple[int, ...]:
     if isinstance(value, int) and value > MOST:
         raise ValueError(f"seeds ({value}) must be at most {MOST:,}")
     raise ValueError(f"seeds ({value!r}) must be a number of seeds or a list such as [0, 1, 2]")
+
+
+def _num_seeds(label: str, value: Any) -> int | None:
+    if value is None or (type(value) is int and value > 0):
+        return value
+    raise ValueError(f"num_seeds ({value!r}) of method {label!r} must be a whole number from 1 on")
 
 
 def _margin(value: Any) -> float | None:

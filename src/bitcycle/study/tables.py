@@ -339,13 +339,12 @@ def setup(result: StudyResult) -> str:
     """Our set-up in one sentence: networks, steps, seeds and evaluation bits."""
     configs = [each.method.config for each in result.methods]
     what = _listed(f"{config.model.name} on {config.data.name}" for config in configs)
-    seeds = len(result.study.seeds)
+    counts = sorted({len(each.runs) for each in result.methods})
+    seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     bits = _listed(run.eval_precision for each in result.methods for run in each.results.values())
     evaluated = f", evaluated at {bits}" if bits else ""
     scale = " (reduced scale)" if result.study.scale == "small" else ""
-    return (
-        f"Ours: {what}, {_length(result)}, {seeds} seed{'s' if seeds > 1 else ''}{evaluated}{scale}"
-    )
+    return f"Ours: {what}, {_length(result)}, {seeds} seed{'s' * (seeds != '1')}{evaluated}{scale}"
 
 
 def _length(result: StudyResult) -> str:

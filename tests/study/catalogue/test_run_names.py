@@ -8,7 +8,6 @@ from bitcycle.study.study import STUDIES
 
 # first digits of the sha256 of the sorted folder names; a change loses the runs that people have
 FOLDERS = {
-    "cifar10-small": "11c4bd25e1d9",
     "critical-periods": "b55c3d0b975a",
     "critical-periods-small": "dfa1badd5bfd",
     "demo": "22e66fb2013c",
@@ -31,7 +30,7 @@ FOLDERS = {
     "fig9-small": "cb0a3fdfbb50",
     "formats-small": "2a00b9361ad9",
     "gcn-small": "57bf0a2c000f",
-    "lengths-small": "2327b06816be",
+    "lengths": "a86dfe7ef7f4",
     "quantizers-small": "642135c46809",
     "schedule-suite": "6a96fe6cd070",
     "schedule-suite-lstm-small": "a57bdc636d8f",
@@ -46,7 +45,7 @@ FOLDERS = {
     "table4": "13bd2fc2f8d7",
     "table4-small": "23d0450e8d7d",
     "table5": "75a2d5cd67b5",
-    "table5-small": "7c05038f5078",
+    "table5-small": "1cfe47891186",
     "table6": "35106cd709e8",
     "table6-small": "896540702d27",
     "table7": "51891128fab3",

@@ -26,7 +26,7 @@ from bitcycle.study.catalogue.methods import (
     small_twin,
 )
 from bitcycle.study.study import STUDIES, Method, Study
-from bitcycle.train.config import RunConfig
+from bitcycle.train.config import EvalConfig, RunConfig
 
 SHAPES = {"CR": "cosine", "triangle": "triangle", "anneal": "cosine annealing"}
 
@@ -206,14 +206,22 @@ def table5() -> Study:
 @STUDIES.register("table5-small")
 def table5_small() -> Study:
     """Language models, on WikiText-2."""
-    lstm = ("static-8-8", "cpt-5-8-8", "static-6-8", "cpt-5-6-8")
-    transformer = ("static-8-8", "cpt-4-8-8", "static-6-8", "cpt-4-6-8")
-    names = [f"wikitext2-lstm-{run}-small" for run in lstm]
-    names += [f"wikitext2-transformer-{run}-small" for run in transformer]
+    methods = []
+    for model in ("lstm", "transformer"):
+        base = recipe(f"wikitext2-{model}")
+        base = replace(
+            base,
+            precision=replace(base.precision, kernel="native"),
+            eval=EvalConfig(every=1 / FEW_CYCLES),
+            steps=6_000,
+        )
+        for kind, cell in (("static", "8/8"), ("cpt", "4-8/8"), ("cpt", "5-8/8")):
+            methods.append(method(with_bits(base, kind, cell, FEW_CYCLES, suffix="-6000")))
     return small_study(
         "table5-small",
         "Table 5 on WikiText-2: CPT against static bits, a small LSTM and a small Transformer.",
-        methods_of(*names),
+        methods,
+        seeds=3,
         notes=(WIKITEXT2,),
     )
 

@@ -1,0 +1,314 @@
+"""The wall-clock time of training runs next to their BitOPs: CPT, static bits and float32.
+
+    python benchmarks/run_time.py lengths --steps 200 --repeats 5 --json run-time.json \
+        --data.root DATA
+    python benchmarks/run_time.py table5-small --avx2 --json run-time-avx2.json --data.root DATA
+
+Takes the networks and methods of a study, each method once, and trains each of them for `--steps`
+steps: the whole schedule, with fewer cycles, so that each has enough steps to reach its top. The
+time is that of the training loop, with the data and without evaluation, logging and checkpoints.
+Every round trains all methods, each round in another order. A busy machine slows all of them alike:
+only the ratios, taken within a round, are meant to be compared. `--avx2` limits every library to
+AVX2 instructions, on a processor that has more. Other options, such as `--data.root`, override the
+settings of the study.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from bitcycle.analysis.numbers import duration_text, fixed
+from bitcycle.analysis.statistics import Summary, summarize_values
+from bitcycle.bench.result import Timing
+from bitcycle.files import write_json
+from bitcycle.native.allocator import keep_freed_memory
+from bitcycle.native.library import SWITCH, describe, instruction_set
+from bitcycle.published import display_name
+from bitcycle.recipes.base import as_float32, bits_of
+from bitcycle.schedules import parse_schedule
+from bitcycle.schedules.base import pluralize
+from bitcycle.schedules.cycle import Cycle, Cyclic
+from bitcycle.study.catalogue.methods import label
+from bitcycle.study.study import Study, StudyOptions, adjust
+from bitcycle.study.study_file import find_study
+from bitcycle.tables import text_table
+from bitcycle.train.config import RunConfig, ScheduleText
+from bitcycle.train.loop import remaining_steps, train_step
+from bitcycle.train.run_directory import measurement_info
+from bitcycle.train.session import Session, build_session
+
+BASE, FLOAT = "static 8/8", "float32"
+STEPS_PER_CYCLE = 25  # at least: fewer steps would change the shares of the bits
+AVX2 = {
+    SWITCH: "avx2",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+}
+
+
+@dataclass
+class TimedMethod:
+    """A method of a network, its BitOPs, and the seconds of its steps in every round."""
+
+    label: str
+    config: RunConfig
+    bitops: int = 0
+    seconds: list[float] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)  # less: others used the processor
+
+    @property
+    def milliseconds(self) -> list[float]:
+        """Of a step, by round."""
+        assert self.config.steps is not None
+        return [1e3 * seconds / self.config.steps for seconds in self.seconds]
+
+    @property
+    def lower_quartile(self) -> float:
+        """Milliseconds of a step in the lower quartile of the rounds."""
+        return Timing(tuple(self.milliseconds)).lower_quartile
+
+    def ratio(self, base: TimedMethod) -> Summary:
+        """The time over that of another method, within each round."""
+        pairs = zip(self.seconds, base.seconds, strict=True)
+        return summarize_values(own / other for own, other in pairs)
+
+
+# -- which runs -----------------------------------------------------------------------------------
+
+
+def choose_methods(study: Study, steps: int) -> dict[str, list[TimedMethod]]:
+    """The methods of each network, float32 first; of several lengths or cycles the first.
+
+    >>> for name, methods in choose_methods(find_study("lengths"), 200).items():
+    ...     print(name, [f"{each.label}: {bits_of(each.config)}" for each in methods][:3])
+    ResNet-8 on CIFAR-10 ['float32: float32', 'static 8/8: 8 / 8', 'CPT 3-8/8: CR:3-8:8 / 8']
+    """
+    networks: dict[str, dict[str, RunConfig]] = {}
+    for method in study.methods:
+        config = method.config
+        network = f"{display_name(config.model.name)} on {display_name(config.data.name)}"
+        networks.setdefault(network, {}).setdefault(label(config), config)
+    for network, found in networks.items():
+        if BASE not in found:
+            raise ValueError(f"study {study.name!r} has no {BASE} of {network} to compare with")
+        others = {name: config for name, config in found.items() if name != FLOAT}
+        networks[network] = {FLOAT: found.get(FLOAT, as_float32(found[BASE])), **others}
+    return {
+        network: [TimedMethod(name, shorten(config, steps)) for name, config in found.items()]
+        for network, found in networks.items()
+    }
+
+
+def shorten(config: RunConfig, steps: int) -> RunConfig:
+    """The run at this length, with as many cycles as have enough steps."""
+    precision = config.precision.with_backward()
+    forward, backward = (fit_cycles(t, steps) for t in (precision.forward, precision.backward))
+    precision = replace(precision, forward=forward, backward=backward)
+    return replace(config, steps=steps, epochs=None, precision=precision)
+
+
+def fit_cycles(text: ScheduleText, steps: int) -> ScheduleText:
+    """A schedule with at most as many cycles as have enough steps; others as they are.
+
+    >>> fit_cycles("CR:3-8:32", 200), fit_cycles("CR:3-8:4", 200), fit_cycles("RR:3-8:8", 200)
+    ('CR:3-8:8', 'CR:3-8:4', 'RR:3-8:2')
+    >>> fit_cycles(8, 200)
+    8
+    """
+    schedule = parse_schedule(text) if isinstance(text, str) else None
+    if not isinstance(schedule, Cyclic):
+        return text
+    shortest = schedule.shortest_cycle() if isinstance(schedule, Cycle) else None
+    most = max(1, steps // max(STEPS_PER_CYCLE, shortest or 0))
+    return str(replace(schedule, cycles=min(schedule.cycles, most)))  # type: ignore[type-var]
+
+
+# -- timing ---------------------------------------------------------------------------------------
+
+
+def time_network(
+    methods: Sequence[TimedMethod], *, repeats: int, warmup: int, say: Any = print
+) -> None:
+    """Train every method once per round; each round begins with another one."""
+    for repeat in range(repeats):
+        first = repeat % len(methods)
+        for method in (*methods[first:], *methods[:first]):
+            time_run(method, warmup)
+            share = method.cpu_seconds[-1] / method.seconds[-1]
+            took = f"{method.milliseconds[-1]:8.2f} ms a step, CPU {100 * share:.0f} %"
+            say(f"  round {repeat + 1}/{repeats}  {method.label:12}  {took}")
+
+
+def time_run(method: TimedMethod, warmup: int) -> None:
+    """Train once and add the seconds of all steps; the warm-up steps are undone before."""
+    gc.collect()  # the last run's data
+    session = build_session(method.config)
+    session.wrapped.train()
+    start = copy.deepcopy(session.state_dict())
+    take_steps(session, warmup)
+    session.load_state_dict(start)
+    began, cpu_began = time.perf_counter(), time.process_time()
+    take_steps(session, session.total_steps)
+    method.seconds.append(time.perf_counter() - began)
+    method.cpu_seconds.append(time.process_time() - cpu_began)
+    method.bitops = session.bitops
+
+
+def take_steps(session: Session, number: int) -> None:
+    """The training loop, without logging, evaluation and checkpoints."""
+    with closing(remaining_steps(session)) as steps:
+        for micro_batches in islice(steps, number):
+            train_step(session, micro_batches)
+            session.step += 1
+
+
+# -- output ---------------------------------------------------------------------------------------
+
+
+def network_table(methods: Sequence[TimedMethod]) -> str:
+    """A row per method."""
+    by_label = {method.label: method for method in methods}
+    base = by_label[BASE]
+    rows = [
+        (
+            method.label,
+            bits_of(method.config),
+            method.config.precision.kernel if method.label != FLOAT else "-",
+            fixed(method.lower_quartile, 2),
+            fixed(method.bitops / base.bitops, 3),
+            ratio_text(method.ratio(base)),
+            ratio_text(method.ratio(by_label[FLOAT])),
+            str(len(method.seconds)),
+        )
+        for method in methods
+    ]
+    header = ("method", "schedule", "kernel", "ms", f"BitOPs / {BASE}", f"time / {BASE}",
+              f"time / {FLOAT}", "n")  # fmt: skip
+    return text_table(header, rows, right=(3, 4, 5, 6, 7))
+
+
+def ratio_text(ratio: Summary) -> str:
+    """A ratio with its interval, if it has one."""
+    if ratio.low is None or ratio.high is None:
+        return fixed(ratio.mean, 3)
+    return f"{fixed(ratio.mean, 3)} ({fixed(ratio.low, 3)} to {fixed(ratio.high, 3)})"
+
+
+def method_entry(method: TimedMethod, base: TimedMethod, floating: TimedMethod) -> dict[str, Any]:
+    """JSON types, with derived values for readers."""
+
+    def plain(ratio: Summary) -> dict[str, Any]:
+        return {key: getattr(ratio, key) for key in ("mean", "low", "high", "n")}
+
+    return {
+        "method": method.label,
+        "schedule": bits_of(method.config),
+        "kernel": method.config.precision.kernel,
+        "milliseconds": method.milliseconds,
+        "lower_quartile": method.lower_quartile,
+        "cpu_share": sum(method.cpu_seconds) / sum(method.seconds),
+        "bitops": method.bitops,
+        "relative_bitops": method.bitops / base.bitops,
+        "of_static": plain(method.ratio(base)),
+        "of_float32": plain(method.ratio(floating)),
+    }
+
+
+def legend(steps: int, warmup: int) -> str:
+    """The meaning of the columns."""
+    most = max(1, steps // STEPS_PER_CYCLE)
+    return "\n".join(
+        [
+            f"schedule  forward / backward, with at most {pluralize(most, 'cycle')}: fewer than "
+            f"{STEPS_PER_CYCLE} steps a cycle would change the shares of the bits",
+            f"ms        a training step with its data, the lower quartile of n runs of {steps} "
+            f"steps, after {warmup} steps that are not timed",
+            "BitOPs    of a run, counted",
+            "time      of a run: the mean of the ratios within n rounds, with its 95 % t interval",
+        ]
+    )
+
+
+# -- command --------------------------------------------------------------------------------------
+
+
+def read_options() -> tuple[argparse.Namespace, list[str]]:
+    """The options of this command, and the overrides of the study."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )  # fmt: skip
+    parser.add_argument("study", help="a study's name or YAML file")
+    parser.add_argument("--steps", type=int, default=200, help="of every run")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds")
+    parser.add_argument("--warmup", type=int, default=5, help="steps before, not timed")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--avx2", action="store_true", help="use no more than AVX2")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
+    options, overrides = parser.parse_known_args()
+    for name in ("steps", "repeats", "threads"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} ({getattr(options, name)}) must be at least 1")
+    return options, overrides
+
+
+def main() -> None:
+    """Measure, print a table per network, and write the JSON."""
+    options, overrides = read_options()
+    if options.avx2 and any(os.environ.get(name) != value for name, value in AVX2.items()):
+        # the libraries read these when they are loaded
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **AVX2})
+    is_kept = keep_freed_memory()
+    study = adjust(
+        find_study(options.study),
+        StudyOptions(overrides=tuple(overrides), threads=options.threads),
+    )
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    networks = []
+    for network, methods in choose_methods(study, options.steps).items():
+        began = time.monotonic()
+        say(f"{network}: {len(methods)} methods, {options.repeats} rounds of {options.steps} steps")
+        time_network(methods, repeats=options.repeats, warmup=options.warmup, say=say)
+        seconds = time.monotonic() - began
+        by_label = {method.label: method for method in methods}
+        base, floating = by_label[BASE], by_label[FLOAT]
+        made = measurement_info(seconds, threads=options.threads)
+        entries = [method_entry(method, base, floating) for method in methods]
+        networks.append({"network": network, **made, "methods": entries})
+        print(f"{network} ({describe()}; {duration_text(seconds)})\n\n{network_table(methods)}\n")
+    print(legend(options.steps, options.warmup))
+    if options.json is not None:
+        found = {
+            "study": options.study,
+            "overrides": overrides,
+            "steps": options.steps,
+            "repeats": options.repeats,
+            "warmup": options.warmup,
+            "threads": options.threads,
+            "instruction_set": instruction_set(),
+            "is_limited_to_avx2": options.avx2,
+            "keeps_freed_memory": is_kept,
+            "command": shlex.join(["python", *sys.argv]),
+            "networks": networks,
+        }
+        write_json(options.json, found)
+
+
+if __name__ == "__main__":
+    main()

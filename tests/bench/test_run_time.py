@@ -1,0 +1,98 @@
+"""benchmarks/run_time.py: which runs it takes, and a short measurement."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.run_time import TimedMethod, choose_methods, fit_cycles, time_run
+from bitcycle.native.library import instruction_set
+from bitcycle.study.study import Study
+from bitcycle.study.study_file import find_study
+from bitcycle.train.session import preserve_torch_settings
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "run_time.py"
+
+
+def test_each_method_of_a_network_is_taken_once_and_float32_is_added():
+    networks = choose_methods(find_study("table5-small"), 200)
+    labels = ["float32", "static 8/8", "CPT 4-8/8", "CPT 5-8/8"]
+    assert {name: [each.label for each in found] for name, found in networks.items()} == {
+        "LSTM on WikiText-2": labels,
+        "Transformer on WikiText-2": labels,
+    }
+    for method in networks["LSTM on WikiText-2"]:
+        assert (method.config.steps, method.config.threads) == (200, 1)
+        assert method.config.precision.is_float == (method.label == "float32")
+    [(_, methods)] = choose_methods(find_study("lengths"), 200).items()  # three lengths
+    assert [each.label for each in methods] == [
+        "float32", "static 8/8", "CPT 3-8/8", "static 6/6", "CPT 3-6/6"
+    ]  # fmt: skip
+
+
+def test_a_study_without_the_baseline_is_refused():
+    study = find_study("demo")
+    others = tuple(method for method in study.methods if method.label != "static 8/8")
+    with pytest.raises(ValueError, match="no static 8/8 of small ResNet-8 on digits to compare"):
+        choose_methods(Study(name="mine", description="", methods=others, seeds=(0,)), 100)
+
+
+def test_a_cycle_keeps_enough_steps_to_reach_its_top():
+    assert fit_cycles("CR:3-8:32", 200) == "CR:3-8:8"
+    assert fit_cycles("CR:3-8:32", 20) == "CR:3-8:1"
+    assert fit_cycles("CR:3-8:32", 8000) == "CR:3-8:32"
+    assert fit_cycles("ER:3-8:8", 100) == "ER:3-8:4"
+    assert fit_cycles("RR:3-8:8", 200) == "RR:3-8:2"  # needs 91 steps
+    assert fit_cycles("8", 200) == "8"
+
+
+def test_warm_up_steps_are_not_part_of_the_run():
+    [(_, methods)] = choose_methods(find_study("demo"), 5).items()
+    cycle = next(each for each in methods if each.label == "CPT 3-8/8")
+    bitops = []
+    with preserve_torch_settings():
+        for warmup in (0, 2):
+            method = TimedMethod(cycle.label, cycle.config)
+            time_run(method, warmup)
+            bitops.append(method.bitops)
+            assert len(method.seconds) == len(method.cpu_seconds) == 1
+    assert bitops[0] == bitops[1] > 0
+
+
+def test_a_measurement_writes_every_method_with_its_ratios(tmp_path):
+    file = tmp_path / "run-time.json"
+    limit = ["--avx2"] if instruction_set() == "avx512_vnni" else []
+    command = [sys.executable, str(SCRIPT), "demo", "--steps", "5", "--repeats", "2", "--warmup",
+               "1", "--json", str(file), *limit, "--data.batch_size", "16", "--precision.kernel",
+               "native"]  # fmt: skip
+    done = subprocess.run(
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+        timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "CPT 3-8/8   CR:3-8:1 / 8  native" in done.stdout
+    rounds = [
+        line.split("  ")[1:3] for line in done.stderr.splitlines() if line.startswith("  round")
+    ]
+    assert [each[0] for each in rounds] == ["round 1/2"] * 4 + ["round 2/2"] * 4
+    assert [rounds[0][1], rounds[4][1]] == ["float32", "static 8/8"]
+    found = json.loads(file.read_text())
+    assert (found["study"], found["steps"], found["repeats"]) == ("demo", 5, 2)
+    assert found["overrides"] == ["--data.batch_size", "16", "--precision.kernel", "native"]
+    assert found["is_limited_to_avx2"] == bool(limit)
+    assert found["instruction_set"] == ("avx2" if limit else instruction_set())
+    [network] = found["networks"]
+    assert network["threads"] == 1
+    methods = {method["method"]: method for method in network["methods"]}
+    assert list(methods) == ["float32", "static 8/8", "CPT 3-8/8", "static 3/8"]
+    for method in methods.values():
+        assert len(method["milliseconds"]) == method["of_static"]["n"] == 2
+        first = methods["static 8/8"]["milliseconds"]
+        ratios = [own / base for own, base in zip(method["milliseconds"], first, strict=True)]
+        assert method["of_static"]["mean"] == pytest.approx(sum(ratios) / 2)
+    assert methods["static 8/8"]["relative_bitops"] == 1.0
+    assert methods["float32"]["relative_bitops"] > 10
+    assert methods["static 3/8"]["relative_bitops"] < methods["CPT 3-8/8"]["relative_bitops"] < 1

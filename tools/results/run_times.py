@@ -1,0 +1,191 @@
+"""The page of the wall-clock time of training runs next to their BitOPs.
+
+The data file has an item per network and processor, from `benchmarks/run_time.py --json`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from bitcycle.analysis.numbers import fixed
+from bitcycle.analysis.statistics import Summary, summarize_values
+from bitcycle.bench.result import Timing
+from bitcycle.tables import escape_markdown
+from tools.results import page
+from tools.results.commands import gather_files_command, portable
+from tools.results.page import Data, Page
+from tools.results.pictures import bars
+from tools.results.sentences import a
+
+BASE, FLOAT, CYCLIC = "static 8/8", "float32", "CPT 3-8/8"
+ABOUT = ("steps", "repeats", "warmup", "instruction_set", "is_limited_to_avx2")
+PROCESSORS = {"avx512_vnni": "AVX-512 VNNI", "avx2": "AVX2", "portable": "portable C++"}
+
+
+def gather_run_times(files: Sequence[Data]) -> dict[str, Any]:
+    """The data of files that `benchmarks/run_time.py --json` wrote."""
+    items = [
+        {
+            "network": found["network"],
+            "study": portable([file["study"]])[0],
+            "overrides": portable(file["overrides"]),
+            **{key: file[key] for key in ABOUT},
+            **page.recorded_machine_and_time(found),
+            "methods": [
+                {key: method[key] for key in ("method", "schedule", "kernel", "bitops")}
+                | {"cpu_share": page.rounded(method["cpu_share"], 3)}
+                | {"milliseconds": [page.rounded(number, 5) for number in method["milliseconds"]]}
+                for method in found["methods"]
+            ],
+        }
+        for file in files
+        for found in file["networks"]
+    ]
+    return merge_run_times({"items": []}, {"items": items})
+
+
+def merge_run_times(old: Data, new: Data) -> dict[str, Any]:
+    """Old and new items; a new one of the same network, processor and threads replaces the old."""
+    found = (*old["items"], *new["items"])
+    items = {(item["network"], processor(item), item["threads"]): item for item in found}
+    return {"kind": "run-times", "items": [items[key] for key in sorted(items)]}
+
+
+def processor(item: Data) -> str:
+    """The instructions of the native kernels."""
+    name = PROCESSORS.get(item["instruction_set"], "no native library")
+    return f"{name} only" if item["is_limited_to_avx2"] else name
+
+
+class Row(NamedTuple):
+    """A method of a network on a processor; ratios of times are over the rounds."""
+
+    item: Data
+    method: Data
+    label: str
+    bitops: float  # static 8/8 = 1
+    of_static: Summary
+    of_float32: Summary
+
+    @property
+    def name(self) -> str:
+        """Network and method."""
+        return f"{self.item['network']}, {self.label}"
+
+    def cells(self) -> list[str]:
+        """Its row of a table."""
+        times = Timing(tuple(self.method["milliseconds"]))
+        ratios = map(ratio_text, (self.of_static, self.of_float32))
+        return [self.item["network"], processor(self.item), self.label, fixed(self.bitops, 2),
+                *ratios, fixed(times.lower_quartile, 1), str(len(times.seconds))]  # fmt: skip
+
+
+def rows_of(data: Data) -> list[Row]:
+    """A row per network, processor and method."""
+    rows = []
+    for item in data["items"]:
+        by_label = {method["method"]: method for method in item["methods"]}
+        for label, method in by_label.items():
+            bitops = method["bitops"] / by_label[BASE]["bitops"]
+            ratios = (_ratio(method, by_label[base]) for base in (BASE, FLOAT))
+            rows.append(Row(item, method, label, bitops, *ratios))
+    return rows
+
+
+def _ratio(method: Data, base: Data) -> Summary:
+    pairs = zip(method["milliseconds"], base["milliseconds"], strict=True)
+    return summarize_values(own / other for own, other in pairs)
+
+
+def ratio_text(ratio: Summary) -> str:
+    """A ratio with its interval, if it has one."""
+    if ratio.low is None or ratio.high is None:
+        return fixed(ratio.mean, 2)
+    return f"{fixed(ratio.mean, 2)} ({fixed(ratio.low, 2)} to {fixed(ratio.high, 2)})"
+
+
+def time_line(data: Data) -> str:
+    """What a CPT 3-8/8 run took of the time of static 8/8 and float32, for the README."""
+    found: dict[str, list[Row]] = {}
+    for row in (row for row in rows_of(data) if row.label == CYCLIC):
+        found.setdefault(row.item["network"], []).append(row)
+    if not found:
+        return ""
+    said = [
+        ", ".join(f"{ratio_text(row.of_static)} and {ratio_text(row.of_float32)} with "
+                  f"{processor(row.item)}" for row in rows) + f", for {a(network)}"
+        for network, rows in found.items()
+    ]  # fmt: skip
+    return (
+        f"A run with {CYCLIC} took, of the time of {BASE} and of {FLOAT}, {'; '.join(said)} "
+        f"(95 % intervals, n = {_ends([row.of_static.n for row in sum(found.values(), [])], 0)})."
+    )
+
+
+def run_times_page(data: Data) -> Page:
+    """The cyclic methods of every network and processor; all methods are in the details."""
+    rows, items = rows_of(data), data["items"]
+    cyclic = [row for row in rows if re.search(r"\d-\d", row.label)] or rows
+    top = [row for row in cyclic if row.label.endswith("-8/8")] or cyclic
+    headings = ["network", "processor", "method", f"BitOPs / {BASE}",
+                f"time / {BASE} (95 % interval)", f"time / {FLOAT} (95 % interval)",
+                "ms per step", "n"]  # fmt: skip
+    least = min(row.method["cpu_share"] for row in rows)
+    return Page(
+        name="run-times",
+        title="Time of training runs: what do fewer bit operations save on the clock?",
+        answer=f"Training with CPT took {_ends([row.of_static.mean for row in top])} of the time "
+        f"of {BASE} and {_ends([row.of_float32.mean for row in top])} of that of {FLOAT}, with "
+        f"{_ends([row.bitops for row in top])} of the bit operations of {BASE} "
+        f"(n = {_ends([row.of_static.n for row in top], 0)}).",
+        picture=(f"Time and BitOPs of a run over those of {BASE}", _picture(rows)),
+        table=page.table(headings, [row.cells() for row in cyclic]),
+        columns=f"Runs of {_ends([item['steps'] for item in items], 0)} steps: the training loop "
+        "with its data, without evaluation, logging and checkpoints; the whole schedule, in "
+        "cycles of 25 steps or more. Every round trains each method once; ratios are within a "
+        "round, their mean and interval over n rounds. Ms: the lower quartile. Processor: the "
+        "instructions of the native kernels."
+        + " AVX2 only: one that has more, with every library limited to AVX2."
+        * any(item["is_limited_to_avx2"] for item in items),
+        commands=[*dict.fromkeys(map(_command, items)),
+                  gather_files_command(" ".join(dict.fromkeys(map(_file, items))))],
+        details=[
+            page.table(
+                [*headings, "schedule", "kernel"],
+                [[*row.cells(), row.method["schedule"],
+                  "" if row.label == FLOAT else row.method["kernel"]] for row in rows],
+            ),
+            f"The process had the processor for {100 * least:.0f} % of the time or more.",
+            escape_markdown(page.machine_and_time(items)),
+        ],
+    )  # fmt: skip
+
+
+def _ends(numbers: Sequence[float], decimals: int = 2) -> str:
+    return " to ".join(dict.fromkeys(fixed(end(numbers), decimals) for end in (min, max)))
+
+
+def _picture(rows: Sequence[Row]) -> str:
+    """A group per network and method; the BitOPs of float32, about 16, are not drawn."""
+    drawn = [row for row in rows if row.label != BASE]
+    series = {"BitOPs": {row.name: row.bitops for row in drawn if row.label != FLOAT}}
+    for row in drawn:
+        series.setdefault(f"time, {processor(row.item)}", {})[row.name] = row.of_static.mean
+    groups = list(dict.fromkeys(row.name for row in drawn))
+    values = {name: [found.get(group) for group in groups] for name, found in series.items()}
+    return bars(groups, values, f"{BASE} = 1 (left: less)")
+
+
+def _file(item: Data) -> str:
+    return f"run-time-{item['study']}{'-avx2' * item['is_limited_to_avx2']}.json"
+
+
+def _command(item: Data) -> str:
+    words = ["python", "benchmarks/run_time.py", item["study"]]
+    for key in ("steps", "repeats", "warmup", "threads"):
+        words += [f"--{key}", str(item[key])]
+    words += ["--avx2"] * item["is_limited_to_avx2"]
+    return shlex.join([*words, "--json", _file(item), *item["overrides"]])
