@@ -39,13 +39,7 @@ from bitcycle.schedules import parse_schedule
 from bitcycle.schedules.cycle import Cyclic
 from bitcycle.study.results import RunStatus, open_study, read_study
 from bitcycle.tables import text_table
-from bitcycle.train.checkpoint import (
-    CheckpointError,
-    Checkpoints,
-    checkpoint_name,
-    find_damage,
-    read_state,
-)
+from bitcycle.train.checkpoint import Checkpoints
 from bitcycle.train.config import RunConfig
 from bitcycle.train.config_file import override
 from bitcycle.train.evaluate import eval_precision, evaluate, evaluation_mode, is_converted
@@ -58,7 +52,7 @@ from bitcycle.warnings import BitcycleWarning
 STUDY, STEPS = "lengths", 8_000
 METHODS = ("float32", "static 8/8", "CPT 3-8/8, N = 32", "static 6/6")
 BASELINE = "static 8/8"
-HELD = (1, 4, 8)  # last cycles that are trained with all bits
+NUM_FINAL_CYCLES = (1, 4, 8)  # that are trained at the highest bits instead
 NUM_BATCHES = 100  # of augmented training images
 AS_TRAINED, NORMS, RANGES = "as trained", "new batch norm", "new batch norm and ranges"
 
@@ -73,15 +67,11 @@ def load_session(config: RunConfig, run: RunDirectory, step: int) -> Session:
 
     The configuration may have another forward schedule than the run.
     """
-    path = Checkpoints(run.checkpoints).folder / checkpoint_name(step)
-    damage = find_damage(path) if path.is_dir() else "there is none; train with checkpoint.keep"
-    if damage is not None:
-        raise CheckpointError(f"{run.path} at step {step}: no usable checkpoint ({damage})")
-    parts = {file.stem for file in path.glob("*.json")} - {"manifest"}
+    state = Checkpoints(run.checkpoints).load(step)
     session = build_session(config, run.path)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the saved scheduler had schedules", BitcycleWarning)
-        session.load_state_dict({name: read_state(path, name) for name in parts})
+        session.load_state_dict(state)
     return session
 
 
@@ -158,15 +148,15 @@ def measure_end(
 # -- another end of a run -----------------------------------------------------------------------
 
 
-def hold_last_cycles(forward: str, num_held: int, total_steps: int) -> tuple[int, str]:
+def hold_last_cycles(forward: str, num_final: int, total_steps: int) -> tuple[int, str]:
     """The step where the last cycles begin, and the schedule that holds them at the highest bits.
 
     CR:3-8:32, one cycle and 8,000 steps give 7,750 and seq(CR:3-8:31@0.96875, 8).
     """
     schedule = parse_schedule(forward)
-    if not isinstance(schedule, Cyclic) or not 0 < num_held < schedule.cycles:
-        raise ValueError(f"{forward} has no {num_held} last cycles to replace")
-    num_kept = schedule.cycles - num_held
+    if not isinstance(schedule, Cyclic) or not 0 < num_final < schedule.cycles:
+        raise ValueError(f"{forward} has no {num_final} last cycles to replace")
+    num_kept = schedule.cycles - num_final
     start = total_steps * num_kept // schedule.cycles
     kept = replace(schedule, cycles=num_kept)  # type: ignore[type-var]
     text = f"seq({kept}@{num_kept / schedule.cycles!r}, {schedule.high})"
@@ -190,13 +180,13 @@ def train_to_end(config: RunConfig, run: RunDirectory, step: int) -> Session:
     return session
 
 
-def measure_held(
-    config: RunConfig, run: RunDirectory, num_held: int, num_batches: int = NUM_BATCHES
+def measure_static_end(
+    config: RunConfig, run: RunDirectory, num_final: int, num_batches: int = NUM_BATCHES
 ) -> Metrics:
     """The run with its last cycles held at the highest bits."""
     with preserve_torch_settings():
         total = RunResult.read(run.path).steps
-        start, forward = hold_last_cycles(str(config.precision.forward), num_held, total)
+        start, forward = hold_last_cycles(str(config.precision.forward), num_final, total)
         held = replace(config, precision=replace(config.precision, forward=forward))
         return measure(train_to_end(held, run, start), num_batches)
 
@@ -227,9 +217,9 @@ def cyclic_schedule(config: RunConfig) -> Cyclic | None:
     return schedule if isinstance(schedule, Cyclic) else None
 
 
-def held_variant(num_held: int, high: object) -> str:
+def static_end_name(num_final: int, high: object) -> str:
     """The name of a run with other last cycles."""
-    return f"{high} bits in the last {'cycle' if num_held == 1 else f'{num_held} cycles'}"
+    return f"{high} bits in the last {'cycle' if num_final == 1 else f'{num_final} cycles'}"
 
 
 def curve_of(run: RunDirectory, metric: str) -> list[list[float]]:
@@ -271,10 +261,10 @@ def measure_run(
             f"{ends['again']:.2f}, the run with {ends['run']:.2f}, and the weights are equal",
             flush=True,
         )
-    for num_held in HELD:
-        variant = held_variant(num_held, schedule.high)
+    for num_final in NUM_FINAL_CYCLES:
+        variant = static_end_name(num_final, schedule.high)
         if variant not in variants:
-            add({variant: measure_held(config, run, num_held, num_batches)})
+            add({variant: measure_static_end(config, run, num_final, num_batches)})
 
 
 def entry_of(found: dict[str, Any], method: str, seed: int, result: RunResult) -> dict[str, Any]:
@@ -342,7 +332,11 @@ def read_found(path: Path, steps: int) -> dict[str, Any]:
 def find_runs(output: Path, steps: int, seeds: Sequence[int] | None) -> list[RunStatus]:
     """The runs of the study's methods of this length, done or not; by seed."""
     study = open_study(STUDY, output)
-    study = replace(study, seeds=tuple(dict.fromkeys((*study.seeds, *(seeds or ())))))
+    study = replace(
+        study,
+        seeds=tuple(dict.fromkeys((*study.seeds, *(seeds or ())))),
+        methods=tuple(replace(method, num_seeds=None) for method in study.methods),
+    )
     runs = [run for method in read_study(study, output).methods for run in method.runs]
     return sorted(
         (
@@ -367,10 +361,13 @@ def main() -> None:
     options = parser.parse_args()
     keep_freed_memory()
     runs = find_runs(options.runs, options.steps, options.seeds)
+    if not any(run.state == "done" for run in runs):
+        parser.error(f"no run of {STUDY} with {options.steps} steps is done below {options.runs}")
     found = read_found(options.json, options.steps)
     began, before = time.monotonic(), found["seconds"]
     command = ["python", "benchmarks/end_of_run.py", "RUNS", "--data.root", "DATA"]
     command += ["--json", "end-of-run.json"]
+    command += ["--seeds", *map(str, options.seeds)] if options.seeds else []
     command += [] if options.steps == STEPS else ["--steps", str(options.steps)]
 
     def save() -> None:
@@ -383,10 +380,8 @@ def main() -> None:
         if run.state == "done":
             measure_run(run, found, ("--data.root", options.data_root), save)
     for run in runs:
-        if run.state != "done":
+        if run.state != "done" and (options.seeds or run.state == "started"):
             print(f"not measured: {run.method.label}, seed {run.seed} ({run.state})")
-    if not found["runs"]:
-        parser.error(f"no run of {STUDY} with {options.steps} steps is done below {options.runs}")
     save()
     print(f"\n{table(found)}")
 

@@ -46,6 +46,7 @@ from bitcycle.study.study_file import find_study
 from bitcycle.tables import text_table
 from bitcycle.train.config import RunConfig, ScheduleText
 from bitcycle.train.loop import remaining_steps, train_step
+from bitcycle.train.result import weights_digest
 from bitcycle.train.run_directory import measurement_info
 from bitcycle.train.session import Session, build_session
 
@@ -61,11 +62,15 @@ AVX2 = {
 
 @dataclass
 class TimedMethod:
-    """A method of a network, its BitOPs, and the seconds of its steps in every round."""
+    """A method of a network, and the seconds of its steps in every round.
+
+    bitops, weights: of the last round; the digest of the weights tells runs apart.
+    """
 
     label: str
     config: RunConfig
     bitops: int = 0
+    weights: str = ""
     seconds: list[float] = field(default_factory=list)
     cpu_seconds: list[float] = field(default_factory=list)  # less: others used the processor
 
@@ -160,11 +165,12 @@ def time_run(method: TimedMethod, warmup: int) -> None:
     start = copy.deepcopy(session.state_dict())
     take_steps(session, warmup)
     session.load_state_dict(start)
-    began, cpu_began = time.perf_counter(), time.process_time()
+    began, cpu_began = time.perf_counter(), time.thread_time()
     take_steps(session, session.total_steps)
     method.seconds.append(time.perf_counter() - began)
-    method.cpu_seconds.append(time.process_time() - cpu_began)
+    method.cpu_seconds.append(time.thread_time() - cpu_began)
     method.bitops = session.bitops
+    method.weights = weights_digest(session.model)
 
 
 def take_steps(session: Session, number: int) -> None:
@@ -207,23 +213,15 @@ def ratio_text(ratio: Summary) -> str:
     return f"{fixed(ratio.mean, 3)} ({fixed(ratio.low, 3)} to {fixed(ratio.high, 3)})"
 
 
-def method_entry(method: TimedMethod, base: TimedMethod, floating: TimedMethod) -> dict[str, Any]:
-    """JSON types, with derived values for readers."""
-
-    def plain(ratio: Summary) -> dict[str, Any]:
-        return {key: getattr(ratio, key) for key in ("mean", "low", "high", "n")}
-
+def method_entry(method: TimedMethod) -> dict[str, Any]:
+    """What was measured, in JSON types."""
     return {
         "method": method.label,
         "schedule": bits_of(method.config),
         "kernel": method.config.precision.kernel,
         "milliseconds": method.milliseconds,
-        "lower_quartile": method.lower_quartile,
         "cpu_share": sum(method.cpu_seconds) / sum(method.seconds),
         "bitops": method.bitops,
-        "relative_bitops": method.bitops / base.bitops,
-        "of_static": plain(method.ratio(base)),
-        "of_float32": plain(method.ratio(floating)),
     }
 
 
@@ -262,6 +260,8 @@ def read_options() -> tuple[argparse.Namespace, list[str]]:
     for name in ("steps", "repeats", "threads"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} ({getattr(options, name)}) must be at least 1")
+    if options.warmup < 0:
+        parser.error(f"--warmup ({options.warmup}) must not be negative")
     return options, overrides
 
 
@@ -286,10 +286,8 @@ def main() -> None:
         say(f"{network}: {len(methods)} methods, {options.repeats} rounds of {options.steps} steps")
         time_network(methods, repeats=options.repeats, warmup=options.warmup, say=say)
         seconds = time.monotonic() - began
-        by_label = {method.label: method for method in methods}
-        base, floating = by_label[BASE], by_label[FLOAT]
         made = measurement_info(seconds, threads=options.threads)
-        entries = [method_entry(method, base, floating) for method in methods]
+        entries = [method_entry(method) for method in methods]
         networks.append({"network": network, **made, "methods": entries})
         print(f"{network} ({describe()}; {duration_text(seconds)})\n\n{network_table(methods)}\n")
     print(legend(options.steps, options.warmup))

@@ -22,7 +22,7 @@ from tests.study.small_studies import Here, tiny
 from tools.results.__main__ import main
 from tools.results.commands import portable
 from tools.results.comparison import compare, compare_at_cost
-from tools.results.folder import add, fill, gather_files, pays, read_studies, render
+from tools.results.folder import add, fill, gather_files, read_studies, render, summary_lines
 from tools.results.page import picture, table, to_json
 from tools.results.sentences import bit_operations_sentence, study_sentence
 from tools.results.study_data import (
@@ -271,6 +271,14 @@ def test_runs_of_several_lengths_are_told_one_by_one():
     )
 
 
+def test_a_length_without_an_interval_and_one_that_diverged_are_said_to_be():
+    study = lengths((240, BASE, {0: 88.0}), (1_000, {**BASE, 1: math.nan}, ALIKE))
+    assert study_sentence(study).endswith(
+        "with c (N = 8) ended 2.00 points below static 8 after 240 steps (n = 1, no interval) and "
+        "without a difference after 1,000 steps, where training diverged with static 8."
+    )
+
+
 def test_the_picture_of_lengths_has_the_published_difference():
     study = lengths((240, BASE, WORSE), (1_000, BASE, ALIKE), (4_000, BASE, ALIKE))
     cell = {"group": "ResNet-74, CIFAR-10", "training": "64,000 steps of 128", "where": "Table 2"}
@@ -313,33 +321,62 @@ def test_the_first_page_says_what_each_range_of_bits_uses():
         (method("static 8"), BASE, 100.0),
         (method("CPT 3-8", "CR:3-8:8"), WORSE, 60.0),
         (method("CPT 4-8", "CR:4-8:8"), ALIKE, 80.0),
+        (method("static 6", 6), ALIKE, 50.0),
     )
     assert bit_operations_sentence(compare(study)) == (
-        "CPT 3-8 uses 40 % fewer than static 8 and CPT 4-8 20 % fewer: a count, not a time."
+        "CPT 3-8 uses 40 % fewer than static 8, CPT 4-8 20 % fewer and static 6 50 % fewer: a "
+        "count, not a time."
     )
     assert bit_operations_sentence([]) == ""
 
 
-def test_a_study_that_is_gathered_in_parts_keeps_the_results_of_both(trained):
-    """On another machine only the run of seed 1 of the static method is there."""
-    here = gather(trained, StudyOptions())
-    there = json.loads(to_json(here))
-    for entry in there["methods"]:
+def part(data, *, kept, machine):
+    """The data of a machine that has only the runs (label, seed) -> state."""
+    data = json.loads(to_json(data))
+    for entry in data["methods"]:
+        done = entry["runs"][0]
         entry["runs"] = [
-            run if (entry["label"], run["seed"]) == ("static", 1)
-            else {"seed": run["seed"], "state": "missing"}
-            for run in entry["runs"]
+            {**done, "seed": seed, "state": state} if state == "done"
+            else {"seed": seed, "state": state}
+            for (label, seed), state in kept.items() if label == entry["label"]
         ]  # fmt: skip
-    there["machines"] = [{"processor": "another"}]
-    both = merge(here, there)
-    assert both["machines"] == [{"processor": "another"}, *here["machines"]]
-    for own, entry in zip(both["methods"], here["methods"], strict=True):
-        for run, known in zip(own["runs"], entry["runs"], strict=True):
-            if known["state"] == "done":
-                is_new = (own["label"], run["seed"]) == ("static", 1)
-                assert run == {**known, "machine": 0 if is_new else 1}
-            else:
-                assert run["state"] == "missing"  # failures are of the machine they happened on
+    data["seeds"] = sorted({seed for _, seed in kept})
+    data["machines"] = [{"processor": machine}]
+    return data
+
+
+def test_a_study_that_is_gathered_in_parts_keeps_the_runs_of_both(trained):
+    data = gather(trained, StudyOptions())
+    old = part(data, machine="old", kept={
+        ("static", 0): "done", ("static", 1): "done", ("cycle", 0): "failed", ("cycle", 1): "done",
+    })  # fmt: skip
+    new = part(data, machine="new", kept={
+        ("static", 0): "missing", ("static", 2): "done", ("cycle", 0): "started",
+        ("cycle", 1): "failed",
+    })  # fmt: skip
+    both = merge(old, new)
+    assert both["seeds"] == [0, 1, 2]
+    assert both["machines"] == [{"processor": "new"}, {"processor": "old"}]
+    found = {
+        (entry["label"], run["seed"]): (run["state"], run.get("machine"))
+        for entry in both["methods"] for run in entry["runs"]
+    }  # fmt: skip
+    assert found == {
+        ("static", 0): ("done", 1),
+        ("static", 1): ("done", 1),
+        ("static", 2): ("done", 0),
+        ("cycle", 0): ("failed", None),  # a failure is a result, too
+        ("cycle", 1): ("failed", None),  # the newer one
+    }
+    assert restore(both).result.count("done") == 3
+
+
+def test_the_study_of_other_settings_is_not_added_to(trained):
+    data = gather(trained, StudyOptions())
+    changed = json.loads(to_json(data))
+    for entry in changed["methods"]:
+        entry["id"] = "another"
+    assert merge(changed, data)["methods"] == data["methods"]
 
 
 # -- measurements -------------------------------------------------------------------------------
@@ -532,15 +569,14 @@ def test_the_comparison_with_other_packages_has_its_numbers(tmp_path):
 
 def test_the_lines_on_where_cycling_pays_are_those_of_the_first_pages_studies(tmp_path):
     study = lengths((240, BASE, WORSE), (1_000, BASE, ALIKE))
-    assert pays([study], tmp_path, "results/") == (
+    assert summary_lines([study], tmp_path, "results/") == (
         "- **Bit operations.** c uses 40 % fewer than static 8: a count, not a time.\n"
         "- **[Images](results/lengths.md).** On CIFAR-10 a ResNet-8 with c (N = 8) ended 2.00 "
         "points below static 8 after 240 steps (95 % interval 1.75 to 2.25, n = 3) and within "
         "noise after 1,000 steps (-0.25 to 0.25, n = 3)."
     )
-    assert pays([], tmp_path) == ""
-    [time] = [line for line in pays(read_studies(RESULTS), RESULTS).split("\n") if "Time" in line]
-    assert "[Time](run-times.md)" in time
+    assert summary_lines([], tmp_path) == ""
+    assert "- **[Time](run-times.md).** CPT " in summary_lines(read_studies(RESULTS), RESULTS)
 
 
 def test_files_of_no_kind_or_of_several_are_refused(tmp_path, capsys):
@@ -556,10 +592,10 @@ def test_files_of_no_kind_or_of_several_are_refused(tmp_path, capsys):
 def test_a_made_part_must_have_a_known_name_and_an_end(tmp_path, trained):
     add(tmp_path, gather(trained, StudyOptions()))
     document = tmp_path / "README.md"
-    text = "a\n<!-- made: pays -->\nold\n<!-- end -->\nb\n"
+    text = "a\n<!-- made: summary -->\nold\n<!-- end -->\nb\n"
     assert "old" not in fill(text, tmp_path, document)
     with pytest.raises(ValueError, match="no part 'nothing'"):
-        fill(text.replace("pays", "nothing"), tmp_path, document)
+        fill(text.replace("summary", "nothing"), tmp_path, document)
     with pytest.raises(ValueError, match="end"):
         fill(text.replace("<!-- end -->", ""), tmp_path, document)
 

@@ -58,7 +58,7 @@ def test_a_row_has_the_mean_of_the_ratios_and_its_interval():
         "**Training with CPT took 0.70 of the time of static 8/8 and 0.35 of that of float32, with "
         "0.62 of the bit operations of static 8/8 (n = 3).**"
     ) in shown
-    assert "The process had the processor for 99 % of the time or more." in folded
+    assert "The main thread had a processor for 99 % of the time or more." in folded
     assert "1 thread. Wall-clock: 1 min 15 s." in folded
 
 
@@ -101,19 +101,33 @@ def test_the_picture_has_a_bar_for_bit_operations_and_one_per_processor():
     assert "16.00" not in drawing
 
 
-def test_the_line_of_the_readme_has_a_ratio_to_both_for_each_processor():
-    data = gather(run_time_file(), run_time_file(cycle=(9.0, 9.0, 9.0), **AVX2))
+def test_the_line_of_the_readme_has_the_ratios_over_all_networks_for_each_processor():
+    data = gather(
+        run_time_file(),
+        run_time_file("LSTM on WikiText-2", cycle=(8.0, 8.0, 8.0)),
+        run_time_file(cycle=(9.0, 9.0, 9.0), **AVX2),
+    )
     assert time_line(data) == (
-        "A run with CPT 3-8/8 took, of the time of static 8/8 and of float32, 0.70 (0.45 to 0.95) "
-        "and 0.35 (0.23 to 0.47) with AVX-512 VNNI, 0.90 and 0.45 with AVX2 only, for a ResNet-8 "
-        "on CIFAR-10 (95 % intervals, n = 3)."
+        "CPT up to 8 bits took, over 2 networks, with AVX-512 VNNI 0.70 to 0.80 of the time of "
+        "static 8/8 and 0.35 to 0.40 of that of float32 and with AVX2 only 0.90 of the time of "
+        "static 8/8 and 0.45 of that of float32 (means of 3 rounds of short runs)."
     )
 
 
-def test_without_a_cpt_run_the_readme_has_no_line():
+def test_times_without_a_range_of_bits_are_refused():
     file = run_time_file()
     del file["networks"][0]["methods"][2]
-    assert time_line(gather(file)) == ""
+    for show in (time_line, KIND.page):
+        with pytest.raises(ValueError, match="no method of lengths has a range of bits"):
+            show(gather(file))
+
+
+def test_several_threads_have_rows_and_files_of_their_own():
+    several = run_time_file()
+    several["networks"][0]["threads"] = 2
+    page = KIND.page(gather(run_time_file(), several))
+    assert "| AVX-512 VNNI, 2 threads | CPT 3-8/8 |" in page.table
+    assert any("run-time-lengths-2-threads.json" in command for command in page.commands)
 
 
 def test_a_file_without_static_bits_to_compare_with_is_refused():

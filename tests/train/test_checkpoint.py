@@ -74,6 +74,16 @@ def test_as_many_are_kept_as_asked(tmp_path, keep, kept):
     assert saved(tmp_path, 1, 2, 3, 6, 9, keep=keep).steps() == kept
 
 
+def test_the_checkpoint_of_a_step_is_loaded_or_the_error_lists_those_there_are(tmp_path):
+    checkpoints = saved(tmp_path, 3, 6, 9, keep=2)
+    assert is_of((6, checkpoints.load(6)), 6)
+    with pytest.raises(CheckpointError, match=r"of step 3 .* there are those of \[6, 9\]; train"):
+        checkpoints.load(3)
+    break_file(tmp_path / "step-00000006" / "model.safetensors", "truncated")
+    with pytest.raises(CheckpointError, match=r"of step 6 .*model\.safetensors"):
+        checkpoints.load(6)
+
+
 def test_the_best_is_not_counted_among_the_last(tmp_path):
     checkpoints = saved(tmp_path, 1, keep=1)
     checkpoints.save_best(1, state(1))

@@ -254,9 +254,9 @@ def test_the_same_weights_and_batches_give_the_same_losses(root, tmp_path):
     own = evaluate(model, root)
     result = bc.run(config)
     lines = [line for line in metrics_of(folder_of(config)) if line["kind"] == "train"]
-    # Equal operations in equal order are equal to the last bit. Rounding errors would not stay
-    # small: at this learning rate the loop in float64 is 1e-3 away after ten steps. Nor does a
-    # fault: without weight decay the losses are 9e-4 away.
+    # Equal operations in equal order give equal bits. A rounding error would grow: at this learning
+    # rate the loop in float64 is 1e-3 away after ten steps. So would a fault: without weight decay
+    # the losses are up to 9e-4 away. (All relative.)
     assert [line["loss"] for line in lines] == pytest.approx(losses, rel=1e-6)
     loaded = Checkpoints(folder_of(config) / "checkpoints").load_newest()
     assert loaded is not None
@@ -275,5 +275,10 @@ def test_whole_runs_end_at_the_same_accuracy(root, tmp_path):
         model = ResNet8()
         train(model, own_batches(root, 32, seed), 240)
         loops.append(evaluate(model, root)["accuracy"])
-    COMMENT
+    # 12 seeds of each: runs 83.2 +- 2.5, loops 82.5 +- 3.2 (standard deviations). So the difference
+    # of two means over 3 seeds deviates by 2.3, a quarter of the bound. Loops with a fault, 2 seeds
+    # each: 65 without flips, 29 without crops, 37 without momentum, 32 without milestones or at a
+    # tenth of the rate, 12 with BatchNorm in evaluation mode. Weight decay x50 (79) and torch's
+    # default initialization (85) hardly show here, but in the tests above.
+    assert 70 < np.mean(loops) < 95, loops
     assert abs(np.mean(runs) - np.mean(loops)) < 10, (runs, loops)

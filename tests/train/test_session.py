@@ -1,6 +1,7 @@
 """The parts of a run: built from the configuration, saved and taken back whole."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,14 +13,15 @@ from bitcycle.model_precision import kernels_by_layer
 from bitcycle.train import PrecisionConfig, SwaConfig, TrackingConfig
 from bitcycle.train import session as module
 from bitcycle.train.checkpoint import read_state, write_state
-from bitcycle.train.loop import train_step
+from bitcycle.train.loop import remaining_steps, train_step
+from bitcycle.train.result import weights_digest
 from bitcycle.train.session import (
     build_session,
     preserve_torch_settings,
     swa_start,
 )
 from bitcycle.warnings import BitcycleWarning
-from tests.train.small import lstm, small, write_words
+from tests.train.small import convnet, lstm, small, write_words
 
 
 @pytest.fixture(autouse=True)
@@ -164,6 +166,24 @@ def test_a_missing_extra_is_found_before_anything_happens(tmp_path, monkeypatch)
     monkeypatch.setattr(module, "require", missing)
     with pytest.raises(MissingExtraError, match="TensorBoard events need tensorboard"):
         build_session(small(tmp_path, tracking=TrackingConfig(tensorboard=True)))
+
+
+def test_memory_that_is_not_filled_changes_no_weight(tmp_path, monkeypatch):
+    """Filled with NaN by torch's default, or left as it is."""
+    setting = torch.utils.deterministic
+
+    def end_of_run():
+        session = build_session(convnet(tmp_path))
+        for micro_batches, _ in zip(remaining_steps(session), range(4), strict=False):
+            train_step(session, micro_batches)
+        return setting.fill_uninitialized_memory, weights_digest(session.model)
+
+    with preserve_torch_settings():
+        is_filled, plain = end_of_run()
+        assert not is_filled
+    assert setting.fill_uninitialized_memory  # preserve_torch_settings restored it
+    monkeypatch.setattr(module, "_DETERMINISTIC", SimpleNamespace())
+    assert end_of_run() == (True, plain)
 
 
 def test_deterministic_algorithms_are_on_unless_told_otherwise(tmp_path):

@@ -27,9 +27,8 @@ DIVERGED = "diverged"  # one of both has a value that is not finite
 class CyclicComparison:
     """A method whose bits change against a static one, over common seeds.
 
-    study, static_study: the studies of the runs. ids: of both configurations; studies that share
-    runs have the same. cost: of the static one's, if both are known. published: the same difference
-    in the paper's table.
+    study, static_study: the studies of the runs. cost: of the static one's, if both are known.
+    published: the same difference in the paper's table.
     """
 
     study: str
@@ -39,7 +38,6 @@ class CyclicComparison:
     static: MethodSummary
     difference: Difference
     cost: float | None
-    ids: tuple[str, str]
     published: float | None
 
     @property
@@ -154,7 +152,6 @@ def _against(
                 static=static.row,
                 difference=difference,
                 cost=_relative(row.bitops, static.row.bitops),
-                ids=(study.ids[key], static.identity),
                 published=(
                     None if static.key is None else published_difference(study, key, static.key)
                 ),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bitcycle.analysis.config_id import config_id
 from bitcycle.analysis.numbers import (
     DECIMALS,
     UNITS,
@@ -20,6 +22,7 @@ from bitcycle.analysis.numbers import (
     fixed,
 )
 from bitcycle.files import write_text
+from bitcycle.study.study import STUDIES
 from bitcycle.study.summary import MethodSummary
 from bitcycle.tables import escape_markdown
 from tools.results.comparison import CyclicComparison, compare
@@ -91,7 +94,7 @@ def render(folder: Path) -> dict[str, str]:
         with name_file_in_errors(path):
             picture = front(read_data(path))
             files |= {"front.svg": picture} if picture else {}
-    return {"README.md": overview(studies, pages, pays(studies, folder)), **files}
+    return {"README.md": overview(studies, pages, summary_lines(studies, folder)), **files}
 
 
 def write(folder: Path, documents: Sequence[Path] = ()) -> list[Path]:
@@ -181,7 +184,7 @@ def front_comparisons(studies: Sequence[StudyData]) -> list[CyclicComparison]:
     return [each for each in found if each.static.label == each.group.baseline]
 
 
-def pays(studies: Sequence[StudyData], folder: Path, links: str = "") -> str:
+def summary_lines(studies: Sequence[StudyData], folder: Path, links: str = "") -> str:
     """Four lines: bit operations, time, images, language."""
     found = front_comparisons(studies)
     known = {study.name: study for study in studies}
@@ -300,16 +303,18 @@ def _reproduce(scale: str, studies: Sequence[StudyData], folder: Path, links: st
 
 def _cost_and_time(entry: Data, study: StudyData | None) -> tuple[str, str, str]:
     """(BitOPs, time, runs made): of the runs where all were made, else estimated."""
-    methods = () if study is None else study.result.methods
-    more = sum(len(method.runs) for method in methods) / entry["runs"]  # seeds than planned
-    planned = [round(len(method.runs) / max(1.0, more)) for method in methods]
-    done = [min(n, len(method.results)) for n, method in zip(planned, methods, strict=True)]
-    if methods and sum(done) == entry["runs"]:
-        shares = list(zip(planned, methods, strict=True))
-        bitops = sum(share * (method.bitops or 0.0) for share, method in shares)
-        seconds = sum(share * min(r.seconds for r in m.results.values()) for share, m in shares)
-        more = sum(len(method.results) for method in methods)
-        here = "all" if more == entry["runs"] else f"all ({more} with more seeds)"
+    rows = [] if study is None else [(study.ids[m.method.key], m) for m in study.result.methods]
+    planned = _planned_runs(entry["name"]) if rows else {}
+    done = [min(planned.get(identity, 0), len(method.results)) for identity, method in rows]
+    if rows and sum(done) == entry["runs"]:
+        bitops = sum(n * (method.bitops or 0.0) for n, (_, method) in zip(done, rows, strict=True))
+        seconds = sum(
+            n * min(run.seconds for run in method.results.values())
+            for n, (_, method) in zip(done, rows, strict=True)
+            if n
+        )
+        number = sum(len(method.results) for _, method in rows)
+        here = "all" if number == entry["runs"] else f"all ({number} with more seeds)"
         return bitops_text(bitops), human(seconds), here
     bitops, uncounted, untimed = (entry[k] for k in ("bitops", "without_bitops", "without_time"))
     return (
@@ -320,6 +325,12 @@ def _cost_and_time(entry: Data, study: StudyData | None) -> tuple[str, str, str]
         + (f" ({untimed} runs not timed)" if untimed else ""),
         f"{sum(done)} of {entry['runs']}" if sum(done) else "no",
     )
+
+
+def _planned_runs(name: str) -> Counter[str]:
+    """The number of runs of each configuration of a study, by its id."""
+    runs = {run.config.run_name: run.method.config for run in STUDIES[name]().runs("runs")}
+    return Counter(config_id(config) for config in runs.values())
 
 
 def human(seconds: float) -> str:
@@ -352,7 +363,7 @@ def _others(studies: Sequence[StudyData], folder: Path, links: str) -> str:
 
 
 PARTS: Mapping[str, Callable[[Sequence[StudyData], Path, str], str]] = {
-    "pays": pays,
+    "summary": summary_lines,
     "machine": _machine,
     "speed": _speed,
     "others": _others,

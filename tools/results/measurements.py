@@ -724,18 +724,6 @@ def speed_words(data: Data) -> str:
     return f"{where} a training step at {HEADLINE_BITS[0]} took, of float32's time, {listed(said)}"
 
 
-def cycle_words(data: Data) -> str:
-    """The time of a step of a CPT cycle over that of static bits at its top."""
-    static, cycle = (f"{AUTO} {bits}" for bits in HEADLINE_BITS[:2])
-    cells = _speed_cells(data)[1]
-    ratios = [cells[name, cycle] / r for (name, variant), r in cells.items()
-              if variant == static and (name, cycle) in cells]  # fmt: skip
-    if not ratios:
-        return ""
-    ends = " to ".join(dict.fromkeys(fixed(end(ratios), 2) for end in (min, max)))
-    return f"a step of CPT {HEADLINE_BITS[1]} takes {ends} of the time of static {HEADLINE_BITS[0]}"
-
-
 def speed_table(data: Data, others: Sequence[str] = ()) -> str:
     """A row per network: `auto` at the bits of the headline, and other packages."""
     base, _, cells = _speed_cells(data)

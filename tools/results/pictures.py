@@ -112,15 +112,15 @@ def differences_by_length(
         axes.set_xscale("log")
         axes.axhline(0.0, color=INK, linewidth=1.2, linestyle=DASHED)
         for number, (label, found) in enumerate(methods.items()):
-            style, beside = Style(number + 1), 1.06 ** (number - (len(methods) - 1) / 2)
+            style, shift = Style(number + 1), 1.06 ** (number - (len(methods) - 1) / 2)
             means = [each.difference.mean for each in found]
             around = [
-                [0.0 if end is None else abs(end - each.difference.mean) for each in found
+                [math.nan if end is None else abs(end - each.difference.mean) for each in found
                  for end in [getattr(each.difference, side)]]
                 for side in ("low", "high")
             ]  # fmt: skip
             axes.errorbar(
-                [beside * (each.cyclic.method.config.steps or 1) for each in found], means,
+                [shift * (each.cyclic.method.config.steps or 1) for each in found], means,
                 yerr=around, color=style.color, marker=style.marker[0], markersize=7, capsize=5,
                 elinewidth=1.6, linewidth=1.2, linestyle="-" if len(found) > 1 else "none",
                 label=f"{label}, n = {_range([each.difference.n for each in found])}",
@@ -137,7 +137,13 @@ def differences_by_length(
         unit = POINTS.get(metric, "").replace(" ", ", ")
         style_axes(axes, x="training steps", y=f"difference in {metric}{unit}\n(95 % interval)",
                    grid="y", size=10)  # fmt: skip
-        figure.legend(loc="outside lower center", ncols=1, frameon=False, fontsize=10)
+        entries = sorted(
+            zip(*axes.get_legend_handles_labels(), strict=True),
+            key=lambda entry: entry[1].startswith("published"),
+        )
+        figure.legend(
+            *zip(*entries, strict=True), loc="outside lower center", frameon=False, fontsize=10
+        )
         return svg(figure)
 
 

@@ -18,9 +18,9 @@ from tools.results import page
 from tools.results.commands import gather_files_command, portable
 from tools.results.page import Data, Page
 from tools.results.pictures import bars
-from tools.results.sentences import a
+from tools.results.sentences import listed
 
-BASE, FLOAT, CYCLIC = "static 8/8", "float32", "CPT 3-8/8"
+BASE, FLOAT = "static 8/8", "float32"
 ABOUT = ("steps", "repeats", "warmup", "instruction_set", "is_limited_to_avx2")
 PROCESSORS = {"avx512_vnni": "AVX-512 VNNI", "avx2": "AVX2", "portable": "portable C++"}
 
@@ -55,9 +55,10 @@ def merge_run_times(old: Data, new: Data) -> dict[str, Any]:
 
 
 def processor(item: Data) -> str:
-    """The instructions of the native kernels."""
+    """The instructions of the native kernels, and the number of threads if there are several."""
     name = PROCESSORS.get(item["instruction_set"], "no native library")
-    return f"{name} only" if item["is_limited_to_avx2"] else name
+    threads = f", {item['threads']} threads" if item["threads"] > 1 else ""
+    return f"{name}{' only' * item['is_limited_to_avx2']}{threads}"
 
 
 class Row(NamedTuple):
@@ -108,27 +109,36 @@ def ratio_text(ratio: Summary) -> str:
 
 
 def time_line(data: Data) -> str:
-    """What a CPT 3-8/8 run took of the time of static 8/8 and float32, for the README."""
-    found: dict[str, list[Row]] = {}
-    for row in (row for row in rows_of(data) if row.label == CYCLIC):
-        found.setdefault(row.item["network"], []).append(row)
-    if not found:
-        return ""
+    """What runs with CPT took of the time of static 8/8 and float32, over all networks."""
+    by_processor: dict[str, list[Row]] = {}
+    for row in _cyclic(rows_of(data)):
+        if row.label.endswith("-8/8"):
+            by_processor.setdefault(processor(row.item), []).append(row)
     said = [
-        ", ".join(f"{ratio_text(row.of_static)} and {ratio_text(row.of_float32)} with "
-                  f"{processor(row.item)}" for row in rows) + f", for {a(network)}"
-        for network, rows in found.items()
-    ]  # fmt: skip
+        f"with {name} {_ends([row.of_static.mean for row in rows])} of the time of {BASE} and "
+        f"{_ends([row.of_float32.mean for row in rows])} of that of {FLOAT}"
+        for name, rows in by_processor.items()
+    ]
+    found = sum(by_processor.values(), [])
+    networks = len({row.item["network"] for row in found})
     return (
-        f"A run with {CYCLIC} took, of the time of {BASE} and of {FLOAT}, {'; '.join(said)} "
-        f"(95 % intervals, n = {_ends([row.of_static.n for row in sum(found.values(), [])], 0)})."
+        f"CPT up to 8 bits took, over {networks} network{'s' * (networks > 1)}, {listed(said)} "
+        f"(means of {_ends([row.of_static.n for row in found], 0)} rounds of short runs)."
     )
+
+
+def _cyclic(rows: Sequence[Row]) -> list[Row]:
+    found = [row for row in rows if re.search(r"\d-\d", row.label)]
+    if not found:
+        studies = ", ".join(sorted({row.item["study"] for row in rows}))
+        raise ValueError(f"no method of {studies} has a range of bits; time a study with CPT")
+    return found
 
 
 def run_times_page(data: Data) -> Page:
     """The cyclic methods of every network and processor; all methods are in the details."""
     rows, items = rows_of(data), data["items"]
-    cyclic = [row for row in rows if re.search(r"\d-\d", row.label)] or rows
+    cyclic = _cyclic(rows)
     top = [row for row in cyclic if row.label.endswith("-8/8")] or cyclic
     headings = ["network", "processor", "method", f"BitOPs / {BASE}",
                 f"time / {BASE} (95 % interval)", f"time / {FLOAT} (95 % interval)",
@@ -158,7 +168,7 @@ def run_times_page(data: Data) -> Page:
                 [[*row.cells(), row.method["schedule"],
                   "" if row.label == FLOAT else row.method["kernel"]] for row in rows],
             ),
-            f"The process had the processor for {100 * least:.0f} % of the time or more.",
+            f"The main thread had a processor for {100 * least:.0f} % of the time or more.",
             escape_markdown(page.machine_and_time(items)),
         ],
     )  # fmt: skip
@@ -180,7 +190,8 @@ def _picture(rows: Sequence[Row]) -> str:
 
 
 def _file(item: Data) -> str:
-    return f"run-time-{item['study']}{'-avx2' * item['is_limited_to_avx2']}.json"
+    threads = f"-{item['threads']}-threads" if item["threads"] > 1 else ""
+    return f"run-time-{item['study']}{'-avx2' * item['is_limited_to_avx2']}{threads}.json"
 
 
 def _command(item: Data) -> str:

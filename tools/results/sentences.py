@@ -336,42 +336,47 @@ def length_sentence(found: Found) -> str:
     methods: dict[str, list[CyclicComparison]] = {}
     for each in found:
         methods.setdefault(each.cyclic.label, []).append(each)
-    own = max(methods.values(), key=len)
+    own = max(methods.values(), key=lambda found: (len(found), sum(e.difference.n for e in found)))
     network, data, _ = place(own[0].group)
     said = listed([_at_length(each, is_first=each is own[0]) for each in own])
-    return f"On {data} {a(network)} with {_labels(own[0])[0]} ended {said}."
+    subject = f"On {data} {a(network)} with {_labels(own[0])[0]}"
+    return f"{subject} ended {said}{_not_staying(own, is_short=True)}."
 
 
 def _at_length(each: CyclicComparison, *, is_first: bool) -> str:
     """3.9 points below after 500 steps (3.0 to 4.8, n = 5); the first one names the baseline."""
     base = f" {_base([each])}" if is_first else ""
     after, n = f"after {each.cyclic.method.config.steps:,} steps", f"n = {each.difference.n}"
-    of = f" of{base}" if is_first else ""
-    if each.verdict in (UNKNOWN, DIVERGED):
-        mean = fixed(each.difference.mean, DECIMALS, sign=True)
-        return f"{mean if each.verdict == UNKNOWN else DIVERGED}{of} {after} ({n}, no interval)"
+    if each.verdict == DIVERGED:
+        return f"without a difference {after}, where training {_single(each)}"
     how = "95 % interval " if is_first else ""
     if each.verdict == NOISE:
+        of = f" of{base}" if is_first else ""
         return f"within noise{of} {after} ({how}{interval_text(*_ends(each))}, {n})"
     unit = POINTS.get(each.group.metric, f" in {each.group.metric}")
     side = "above" if each.difference.mean > 0 else "below"
+    if each.verdict == UNKNOWN:
+        size = fixed(abs(each.difference.mean), DECIMALS)
+        return f"{size}{unit} {side}{base} {after} ({n}, no interval)"
     ends = interval_text(*sorted(map(abs, _ends(each))))
     return f"{_size(each)}{unit} {side}{base} {after} ({how}{ends}, {n})"
 
 
 def bit_operations_sentence(found: Found) -> str:
-    """What each range of bits uses of the BitOPs of its static baseline."""
-    costs: dict[tuple[str, str], list[float | None]] = {}
+    """What every range of bits, and static bits below the baseline's, save of its BitOPs."""
+    costs: dict[str, list[float | None]] = {}
     for each in found:
-        pair = (_labels(each)[0].partition(" (")[0], each.static.label.partition(",")[0])
-        costs.setdefault(pair, []).append(each.cost)
-    saved = {pair: text for pair, own in costs.items() if (text := cost_span(own))}
-    bases = {base for _, base in saved}
-    said = [
-        f"{own} uses {text} than {base}" if len(bases) > 1 or not number else f"{own} {text}"
-        for number, ((own, base), text) in enumerate(saved.items())
-    ]
-    return f"{listed(said)}: a count, not a time." if said else ""
+        costs.setdefault(_labels(each)[0].partition(" (")[0], []).append(each.cost)
+    for group in {each.group.group: each.group for each in found}.values():
+        for row in group.done:
+            if not row.is_scheduled and row.relative_cost is not None and row.relative_cost < 1:
+                costs.setdefault(row.label, []).append(row.relative_cost)
+    saved = [(label, text) for label, own in costs.items() if (text := cost_span(own))]
+    if not saved:
+        return ""
+    (first, text), *others = saved
+    said = [f"{first} uses {text} than {_base(found)}", *(f"{own} {text}" for own, text in others)]
+    return f"{listed(said)}: a count, not a time."
 
 
 def seeds_text(found: Found) -> str:
@@ -383,7 +388,7 @@ def cost_span(costs: Sequence[float | None]) -> str:
     """Bit operations next to the static run's; empty if one is not known.
 
     >>> cost_span([0.634]), cost_span([0.6, 0.634]), cost_span([1.1, 1.5]), cost_span([1.001])
-    ('37 % fewer', '37 % to 40 % fewer', '10 % to 50 % more', 'as many')
+    ('37 % fewer', '37 % to 40 % fewer', '10 % to 50 % more', '0 % fewer')
     >>> cost_span([0.91, 1.0, 1.5]), cost_span([0.5, None])
     ('between 9 % fewer and 50 % more', '')
     """
@@ -392,7 +397,7 @@ def cost_span(costs: Sequence[float | None]) -> str:
         return ""
     least, most = known[0], known[-1]
     if least == most == 0:
-        return "as many"
+        return "0 % fewer"
     if least < 0 < most:
         return f"between {most} % fewer and {-least} % more"
     sizes = sorted((abs(each), f"{abs(each)} %") for each in known)

@@ -14,7 +14,7 @@ from typing import Any, get_args
 from bitcycle.analysis.config_id import config_id
 from bitcycle.recipes import list_recipes, recipe
 from bitcycle.recipes.base import base_of
-from bitcycle.study.catalogue.methods import group, label
+from bitcycle.study.catalogue.methods import group, label, network
 from bitcycle.study.results import MethodResult, RunStatus, State, StudyResult
 from bitcycle.study.study import STUDIES, Method, Study, StudyOptions
 from bitcycle.study.summary import published_value
@@ -119,33 +119,38 @@ def _gather_run(run: RunStatus, machines: list[dict[str, Any]]) -> dict[str, Any
 
 
 def merge(old: Data, new: Data) -> dict[str, Any]:
-    """The new data, with the old result of every run that has none there.
+    """The new data, with the old runs that it does not have: a study can be run in parts.
 
-    Runs are matched by the id of their configuration and their seed, so that a study can be run in
-    parts, on several machines.
+    Runs are matched by the id of their configuration and their seed. A new result or failure
+    replaces an old one; a run that is missing or not finished does not.
     """
     machines = [*new["machines"]]
-    results = {
-        (method["id"], run["seed"]): run
-        for method in old["methods"]
-        for run in method["runs"]
-        if run["state"] == "done"
-    }
+    ended: dict[str, dict[int, Data]] = {}
+    for method in old["methods"]:
+        runs = {run["seed"]: run for run in method["runs"] if run["state"] in ("done", "failed")}
+        ended.setdefault(method["id"], {}).update(runs)
 
-    def kept(identity: str, run: Data) -> Data:
-        known = results.get((identity, run["seed"]))
-        if run["state"] == "done" or known is None:
+    def moved(run: Data) -> Data:
+        if "machine" not in run:
             return run
-        machine = old["machines"][known["machine"]]
+        machine = old["machines"][run["machine"]]
         if machine not in machines:
             machines.append(machine)
-        return {**known, "machine": machines.index(machine)}
+        return {**run, "machine": machines.index(machine)}
 
-    methods = [
-        {**method, "runs": [kept(method["id"], run) for run in method["runs"]]}
-        for method in new["methods"]
-    ]
-    return {**new, "machines": machines, "methods": methods}
+    methods = []
+    for method in new["methods"]:
+        before = ended.get(method["id"], {})
+        runs = {run["seed"]: run for run in method["runs"]}
+        runs |= {
+            seed: moved(run)
+            for seed, run in before.items()
+            if seed not in runs or runs[seed]["state"] not in ("done", "failed")
+        }
+        methods.append({**method, "runs": [runs[seed] for seed in sorted(runs)]})
+    seeds = {run["seed"] for method in methods for run in method["runs"]}
+    return {**new, "seeds": sorted({*new["seeds"], *seeds}), "machines": machines,
+            "methods": methods}  # fmt: skip
 
 
 def thin_curve(lines: Sequence[Data], metric: str) -> list[list[Any]]:
@@ -211,8 +216,8 @@ def _twins(study: Study) -> Iterator[tuple[Method, Method]]:
         yield from ((method, method) for method in study.methods)
         return
     table = study.name.removesuffix("-small")
-    table = table if table in STUDIES.names() and table != study.name else REFERENCE
-    cells = STUDIES[table]().methods
+    has_table = table in STUDIES.names() and table != study.name
+    cells = STUDIES[table if has_table else REFERENCE]().methods
     for method in study.methods:
         config, metric = method.config, study.metric(method.group)
         known = [
@@ -220,6 +225,8 @@ def _twins(study: Study) -> Iterator[tuple[Method, Method]]:
             for cell in cells
             if published_value(cell, metric) is not None and cell.config.task == config.task
         ]
+        if has_table and any(network(cell.config) == network(config) for cell in known):
+            known = [cell for cell in known if network(cell.config) == network(config)]
         twin = PREFIX + config.name.removeprefix("digits-")
         alike = [cell for cell in known if cell.config.name == twin]
         alike = alike or [cell for cell in known if label(cell.config) == label(config)]

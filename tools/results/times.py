@@ -42,14 +42,18 @@ def write_times(path: Path, names: Iterable[str] | None = None) -> Path:
     """Measure studies, by default all, and add each to the file."""
     torch.set_num_threads(1)  # its processor time is what one core takes
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows = {row["name"]: row for row in (read_data(path)["studies"] if path.exists() else ())}
     found = environment()
+    machine = {key: found[key] for key in KEYS}
+    known = read_data(path) if path.exists() and names is not None else {}
+    if known and known["machine"] != machine:
+        raise ValueError(f"{path} is of another machine or version: measure all studies again")
+    rows = {row["name"]: row for row in known.get("studies", ())}
     measure = StepTimes()
     for name in STUDIES.names() if names is None else names:
         rows[name] = measure_study(STUDIES[name](), measure)
         data = {
             "kind": "studies",
-            "machine": {key: found[key] for key in KEYS},
+            "machine": machine,
             "studies": [rows[name] for name in STUDIES.names() if name in rows],
         }
         write_text(path, to_json(data))

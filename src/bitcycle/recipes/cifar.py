@@ -128,7 +128,7 @@ def table7() -> Iterator[Recipe]:
         )
 
 
-def delayed(config: RunConfig, epoch: int, suffix: str = "") -> RunConfig:
+def delayed(config: RunConfig, epoch: int) -> RunConfig:
     """The same run with its forward schedule beginning at an epoch of 160.
 
     >>> delayed(with_bits(cifar("cifar100", "resnet74"), "cpt", "3-8/8"), 60).precision.forward
@@ -137,7 +137,7 @@ def delayed(config: RunConfig, epoch: int, suffix: str = "") -> RunConfig:
     forward = f"delay@{epoch / EPOCHS}({config.precision.forward})"
     return replace(
         config,
-        name=f"{config.name}-start{epoch}{suffix}",
+        name=f"{config.name}-start{epoch}",
         precision=replace(config.precision, forward=forward),
     )
 

@@ -153,7 +153,8 @@ def power_lines(result: StudyResult) -> Iterator[str]:
     for group in summarize(result):
         if group.baseline is None or len(group.methods) < 2:
             continue
-        n = sorted(len(row.result.runs) for row in group.methods)[-2]  # the most of any pair
+        counts = {row.label: len(row.result.runs) for row in group.methods}
+        n = min(counts.pop(group.baseline, 0), max(counts.values(), default=0))  # paired by seed
         seeds = f"{n} seed{'' if n == 1 else 's'}"
         if n == 1:
             yield f"{seeds} has no interval and can tell nothing from noise; give --num-seeds 3"

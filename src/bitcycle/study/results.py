@@ -106,7 +106,7 @@ class StudyResult:
 
     @property
     def num_runs(self) -> int:
-        """The number of methods x seeds."""
+        """The number of runs of all methods."""
         return sum(len(each.runs) for each in self.methods)
 
 

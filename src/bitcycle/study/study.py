@@ -30,8 +30,8 @@ class Method:
 
     label: its name, unique in its group. group: methods are compared within a group, such as
     "ResNet-74, CIFAR-100". place: (row, column) of the published table; None: (label, group).
-    at: the number that a critical-periods study varies. num_seeds: train only with the first of
-    the study's seeds, such as a slow float32 run once.
+    at: the number that a critical-periods study varies. num_seeds: train with only the first
+    num_seeds of the study's seeds, such as a slow method once.
     """
 
     label: str
@@ -161,6 +161,7 @@ def list_studies() -> list[dict[str, str]]:
             "name": name,
             "scale": study.scale,
             "methods x seeds": f"{len(study.methods)} x {len(study.seeds)}",
+            "runs": str(len(list(study.runs("runs")))),
             "what": study.description,
         }
         for name, make in STUDIES.items()

@@ -176,9 +176,9 @@ def _seeds(value: Any) -> tuple[int, ...]:
 
 
 def _num_seeds(label: str, value: Any) -> int | None:
-    if value is None or (type(value) is int and value > 0):
+    if value is None or type(value) is int:
         return value
-    raise ValueError(f"num_seeds ({value!r}) of method {label!r} must be a whole number from 1 on")
+    raise ValueError(f"num_seeds ({value!r}) of method {label!r} must be a whole number")
 
 
 def _margin(value: Any) -> float | None:

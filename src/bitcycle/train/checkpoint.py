@@ -134,6 +134,17 @@ class Checkpoints:
             )
         return None
 
+    def load(self, step: int) -> dict[str, Any]:
+        """The state after a step. Raises CheckpointError if it was not kept or is damaged."""
+        path = self.folder / checkpoint_name(step)
+        problem = find_damage(path) if path.is_dir() else f"there are those of {self.steps()}"
+        if problem is not None:
+            raise CheckpointError(
+                f"no usable checkpoint of step {step} in {self.folder}: {problem}; train with a "
+                "larger checkpoint.keep, or restore its files"
+            )
+        return _load(path)
+
     def read_newest(self, name: str) -> tuple[int, Any] | None:
         """The step and one part of the last complete checkpoint; the part is None if it has none.
 

@@ -259,6 +259,9 @@ def _add_up(windows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     }
 
 
+_DETERMINISTIC: Any = torch.utils.deterministic  # stubs do not have its one setting
+
+
 def build_session(config: RunConfig, folder: Path | None = None) -> Session:
     """Build the data, model, optimizer and schedulers of a run; the data first.
 
@@ -268,7 +271,7 @@ def build_session(config: RunConfig, folder: Path | None = None) -> Session:
         torch.set_num_threads(config.threads)
     torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
     # filling every new tensor is a debugging aid that takes up to 8 % of a step; no result changes
-    _MEMORY.fill_uninitialized_memory = False
+    _DETERMINISTIC.fill_uninitialized_memory = False
     if config.tracking.tensorboard:
         require("tensorboard", extra="train", purpose="TensorBoard events")
     task = TASKS[config.task](config.model, config.data, seed=config.seed)
@@ -375,22 +378,19 @@ def swa_start(session: Session) -> int | None:
     return None if start is None else steps_of(start, session.total_steps)
 
 
-_MEMORY: Any = torch.utils.deterministic  # its one setting is a property that stubs do not have
-
-
 @contextmanager
 def preserve_torch_settings() -> Iterator[None]:
     """Restore torch's thread count and determinism after the `with`; a run sets its own."""
     threads = torch.get_num_threads()
     is_deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    fills_memory = _MEMORY.fill_uninitialized_memory
+    fills_memory = _DETERMINISTIC.fill_uninitialized_memory
     try:
         yield
     finally:
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(is_deterministic, warn_only=warn_only)
-        _MEMORY.fill_uninitialized_memory = fills_memory
+        _DETERMINISTIC.fill_uninitialized_memory = fills_memory
 
 
 def seed_everything(seed: int) -> None:

@@ -34,7 +34,7 @@ CIFAR10 = (
 )
 WIKITEXT2 = (
     "WikiText-2 with the 5,000 most frequent words, 13 % of the text is <unk>: perplexities are "
-    "lower than those of all 33,278; a sixth of an epoch (LSTM) or a fifth (Transformer)"
+    "lower than those of all 33,278"
 )
 
 
