@@ -62,6 +62,7 @@ def test_warm_up_steps_are_not_part_of_the_run():
     assert ends[0] == ends[1]
 
 
+@pytest.mark.slow  # two processes, one after the other
 def test_a_measurement_writes_every_method_with_its_ratios(tmp_path):
     file = tmp_path / "run-time.json"
     limit = ["--avx2"] if instruction_set() == "avx512_vnni" else []

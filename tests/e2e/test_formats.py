@@ -65,8 +65,9 @@ def test_healing_as_published_changes_the_forward_pass_for_the_last_steps(root, 
     assert result["eval_precision"] == "w=bf16,a=bf16"
 
 
-@pytest.mark.parametrize("name", ["nvfp4-heal-both", "mx-cpt", "fp8"])
-@pytest.mark.parametrize("step", [5, 11])
+@pytest.mark.parametrize(
+    ("name", "step"), [("nvfp4-heal-both", 5), ("nvfp4-heal-both", 11), ("mx-cpt", 5), ("fp8", 11)]
+)
 def test_a_run_killed_within_a_schedule_of_formats_resumes_to_the_bit(
     name, step, root, tmp_path, monkeypatch
 ):

@@ -114,10 +114,10 @@ def test_the_sentences_of_two_studies_are_those_of_their_runs():
             continue
         base = values[group, "static 8/8"]
         own = {seed: value for seed, value in own.items() if seed in base}
-        low, high = difference_interval(own, base)
-        after = rf"after {group.rpartition(', ')[2]} \(.*?, n = {len(own)}\)"
-        [found] = re.findall(rf"[^(,]* {after}", sentence)
+        after = rf"after {group.rpartition(', ')[2]} \((?:[^()]*, )?n = {len(own)}(?:, [^()]*)?\)"
+        [found] = re.findall(rf"[^()]* {after}", sentence)
         if len(own) > 1:
+            low, high = difference_interval(own, base)
             ends = [float(n) for n in re.search(r"(-?[\d.]+) to (-?[\d.]+), n", found).groups()]
             signed = sorted(-end for end in ends) if " below " in found else ends
             assert signed == pytest.approx([low, high], abs=0.06)
@@ -281,9 +281,7 @@ def test_the_rows_of_the_first_page_are_those_of_the_runs():
         assert float(cost) == pytest.approx(ratio, rel=5e-3)
 
 
-@pytest.mark.parametrize(
-    "name", ["digits", "lengths", "table1-small", "table5-small", "table8-small"]
-)
+@pytest.mark.parametrize("name", ["digits", "lengths", "table1-small", "table8-small"])
 def test_identities_and_published_cells_are_those_of_the_package(name):
     study = json.loads((RESULTS / "data" / f"{name}.json").read_text(encoding="utf-8"))
     cells = published_cells(STUDIES[name]())

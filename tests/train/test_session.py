@@ -171,6 +171,7 @@ def test_a_missing_extra_is_found_before_anything_happens(tmp_path, monkeypatch)
 def test_memory_that_is_not_filled_changes_no_weight(tmp_path, monkeypatch):
     """Filled with NaN by torch's default, or left as it is."""
     setting = torch.utils.deterministic
+    setting.fill_uninitialized_memory = True
 
     def end_of_run():
         session = build_session(convnet(tmp_path))
