@@ -19,6 +19,7 @@ from bitcycle.study.summary import summarize
 from bitcycle.tasks import DataConfig, ModelConfig
 from tests.study.made_up import method, study_result
 from tests.study.small_studies import Here, tiny
+from tools.results import pictures
 from tools.results.__main__ import main
 from tools.results.commands import portable
 from tools.results.comparison import compare, compare_at_cost
@@ -31,6 +32,7 @@ from tools.results.study_data import (
     gather,
     merge,
     restore,
+    thin_curve,
     to_settings,
 )
 from tools.results.study_page import study_page
@@ -149,7 +151,10 @@ ALIKE = {0: 90.1, 1: 90.9, 2: 92.0}
 def study_of(*entries, name="made-up", **changes):
     result = study_result(entries, name=name, baseline="static 8", **changes)
     ids = {row.method.key: config_id(row.method.config) for row in result.methods}
-    return StudyData(result=result, command="", machines=(), threads=(), ids=ids, published={})
+    return StudyData(
+        result=result, command="", machines=(), threads=(), ids=ids, published={},
+        curves=dict.fromkeys(ids, {}), curve_split="test",
+    )  # fmt: skip
 
 
 def test_a_cycle_is_compared_with_static_bits_of_its_top_precision():
@@ -252,12 +257,16 @@ def test_two_networks_that_end_differently_have_a_clause_each():
 
 
 def lengths(*entries, **changes):
-    """A study of runs of several lengths: (steps, values of static bits, values of the cycle)."""
+    """A study of runs of several lengths: (steps, values of static bits, values of the cycle).
+
+    A fourth one has the values of cheaper static bits.
+    """
     made = []
-    for steps, static, cyclic in entries:
+    for steps, static, cyclic, *cheaper in entries:
         where = {"group": f"ResNet-8, CIFAR-10, {steps:,} steps", "changes": {"steps": steps}}
         made += [(method("static 8", **where), static, 100.0),
                  (method("c, N = 8", "CR:3-8:8", **where), cyclic, 60.0)]  # fmt: skip
+        made += [(method("static 6", 6, **where), values, 50.0) for values in cheaper]
     return study_of(*made, name="lengths", **changes)
 
 
@@ -268,6 +277,14 @@ def test_runs_of_several_lengths_are_told_one_by_one():
         "On CIFAR-10 a ResNet-8 with c (N = 8) ended 2.00 points below static 8 after 240 steps "
         "(95 % interval 1.75 to 2.25, n = 3), within noise after 1,000 steps (-0.25 to 0.25, n = "
         "3) and 2.00 points above after 4,000 steps (1.75 to 2.25, n = 3)."
+    )
+
+
+def test_static_bits_that_cost_less_are_compared_at_every_length():
+    study = lengths((240, BASE, WORSE, BASE), (1_000, BASE, ALIKE, BASE), (4_000, BASE, ALIKE))
+    assert study_sentence(study).endswith(
+        "; it ended 2.00 points below static 6, which costs less, after 240 steps (95 % interval "
+        "1.75 to 2.25, n = 3) and within noise after 1,000 steps (-0.25 to 0.25, n = 3)."
     )
 
 
@@ -290,6 +307,42 @@ def test_the_picture_of_lengths_has_the_published_difference():
     assert "published: c, ResNet-74, no interval" in drawing
     assert "64,000" in drawing
     assert "published" not in study_page(study).picture[1]
+
+
+def test_a_curve_is_of_the_data_that_were_evaluated_most():
+    lines = [
+        {"step": step, "kind": "eval", "split": split, "perplexity": 100.0 / step}
+        for step, split in ((1, "validation"), (2, "validation"), (2, "test"), (3, "validation"))
+    ]
+    curve = thin_curve(lines, "perplexity")
+    assert curve == {"curve": [[1, 100.0], [2, 50.0], [3, 33.333]], "curve_split": "validation"}
+    assert thin_curve(lines[1:3], "perplexity") == {"curve": [[2, 50.0]]}
+    assert thin_curve([], "perplexity") == {"curve": []}
+
+
+def test_perplexity_is_drawn_against_steps_for_every_network(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(pictures, "draw_curve", lambda *found: drawn.append(found[1:]))
+    model, data = ModelConfig(name="lstm_lm"), DataConfig(name="wikitext-2")
+    changes = {"task": "language", "model": model, "data": data}
+    entries, curves = [], {}
+    for network in ("LSTM", "Transformer"):
+        group = f"{network}, WikiText-2"
+        entries += [
+            (method("static 8", group=group, changes=changes), BASE, 100.0),
+            (method("c", "CR:3-8:8", group=group, changes=changes), WORSE, 60.0),
+        ]
+        curves[f"{group}: static 8"] = {0: {10: 70.0, 20: 60.0}, 1: {10: 71.0, 20: 61.0}}
+        curves[f"{group}: c"] = {0: {10: 72.0, 20: 61.5}}
+    study = replace(study_of(*entries), curves=curves, curve_split="validation")
+    title, svg = study_page(study).picture
+    assert title == "Validation perplexity against steps, and its difference to static 8"
+    for text in ("validation perplexity", "minus that of static 8", "LSTM (n = 1 to 2, 95 %)",
+                 "Transformer (n = 1 to 2, 95 %)"):  # fmt: skip
+        assert text in svg
+    own, apart = [{10: 72.0, 20: 61.5}], [{10: 2.0, 20: 1.5}]
+    base = list(curves["LSTM, WikiText-2: static 8"].values())
+    assert [found for found, _ in drawn] == 2 * [base, own, apart]
 
 
 def test_lower_perplexity_is_better():

@@ -1,4 +1,8 @@
-"""`bitcycle train` in float32 against a plain torch loop that shares no code with it."""
+"""`bitcycle train` in float32 against a plain torch loop.
+
+The loop has its own network, file reader, augmentation, optimizer and evaluation. Only where single
+steps are compared does it take the batches of bitcycle.
+"""
 
 from __future__ import annotations
 

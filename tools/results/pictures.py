@@ -15,12 +15,20 @@ from bitcycle.analysis.statistics import summarize_values
 from bitcycle.analysis.training_spec import spec_from_config
 from bitcycle.cost.meter import CostMeter
 from bitcycle.precision import cost_bits
-from bitcycle.report.figures.style import COLORS, DASHED, INK, Style, new_figure, style_axes
+from bitcycle.report.figures.style import (
+    COLORS,
+    DASHED,
+    INK,
+    Style,
+    format_steps,
+    new_figure,
+    style_axes,
+)
 from bitcycle.scheduler import PrecisionScheduler
 from bitcycle.schedules import parse_schedule
 from tools.results.comparison import CyclicComparison
 from tools.results.page import Data, default_style, svg
-from tools.results.study_data import from_settings
+from tools.results.study_data import Curves, curves_of, from_settings
 
 FRONT = {"static 8/8": COLORS[0], "CPT 3-8/8": COLORS[1]}  # methods of the README's picture
 FRONT_STUDY = "digits"
@@ -147,6 +155,38 @@ def differences_by_length(
         return svg(figure)
 
 
+def curves_by_group(groups: Mapping[str, Mapping[str, Curves]], metric: str, baseline: str) -> str:
+    """A column per group: the curve of every method, below it the differences to the baseline.
+
+    groups: name -> label of the method -> curves.
+    """
+    with default_style():
+        figure = Figure(figsize=(9.0, 6.0))  # a solved layout varies in last digits
+        figure.subplots_adjust(left=0.09, right=0.98, bottom=0.09, top=0.86, wspace=0.2, hspace=0.2)
+        columns = figure.subplots(2, len(groups), squeeze=False, sharex="col").T
+        for (name, methods), (top, low) in zip(groups.items(), columns, strict=True):
+            base = methods.get(baseline, {})
+            low.axhline(0.0, color=COLORS[0], linewidth=1.2, linestyle=DASHED)
+            for number, (label, curves) in enumerate(methods.items()):
+                look = {"color": COLORS[number], "linewidth": 2.0, "label": label}
+                draw_curve(top, list(curves.values()), look)
+                pairs = [(own, base[seed]) for seed, own in curves.items() if seed in base]
+                if pairs and label != baseline:
+                    apart = [{s: own[s] - other[s] for s in own.keys() & other.keys()}
+                             for own, other in pairs]  # fmt: skip
+                    draw_curve(low, apart, look)
+            n = _range([len(curves) for curves in methods.values()])
+            style_axes(top, title=f"{name} (n = {n}, 95 %)", size=10)
+            style_axes(low, x="training step", size=10)
+            format_steps(low)
+        columns[0][0].set_ylabel(metric, color=INK)
+        columns[0][1].set_ylabel(f"minus that of {baseline}", color=INK)
+        figure.align_ylabels()
+        drawn = columns[0][0].get_legend_handles_labels()
+        figure.legend(*drawn, loc="upper center", ncols=4, frameon=False, fontsize=11)
+        return svg(figure)
+
+
 def _range(counts: Sequence[int]) -> str:
     return " to ".join(map(str, dict.fromkeys((min(counts), max(counts)))))
 
@@ -160,7 +200,7 @@ def front(data: Data) -> str | None:
     None if a method or its curves are not there; both methods are drawn over their common seeds.
     """
     entries = {m["label"]: m for m in data["methods"] if m["label"] in FRONT}
-    curves = {label: _curves(entry) for label, entry in entries.items()}
+    curves = {label: curves_of(entry) for label, entry in entries.items()}
     seeds = (
         sorted(set.intersection(*map(set, curves.values()))) if len(curves) == len(FRONT) else ()
     )
@@ -203,12 +243,6 @@ def front(data: Data) -> str | None:
             fontsize=14,
         )  # fmt: skip
         return svg(figure)
-
-
-def _curves(method: Data) -> dict[int, dict[int, float]]:
-    """Seed -> step -> value of the finished runs."""
-    done = [run for run in method["runs"] if run["state"] == "done" and run["curve"]]
-    return {run["seed"]: {step: float(value) for step, value in run["curve"]} for run in done}
 
 
 def draw_curve(axes: Axes, curves: Sequence[Mapping[int, float]], look: Data) -> None:

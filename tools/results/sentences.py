@@ -32,6 +32,7 @@ from tools.results.comparison import (
     WORSE,
     CyclicComparison,
     compare_all,
+    compare_at_cost,
 )
 from tools.results.page import sentence
 from tools.results.study_data import StudyData
@@ -60,7 +61,7 @@ def study_sentence(study: StudyData, found: Found | None = None) -> str:
     if not found:
         return sentence(headline(study.result))
     if are_lengths(found):
-        return length_sentence(found)
+        return length_sentence(found, compare_at_cost(study))
     method, cases = QUESTIONS.get(study.name.removesuffix("-small"), SCHEDULES)
     networks: dict[tuple[str, str], list[CyclicComparison]] = {}
     for each in found:
@@ -331,35 +332,44 @@ def are_lengths(found: Found) -> bool:
     return len(cases) > 1 and all(case.endswith(" steps") for case in cases)
 
 
-def length_sentence(found: Found) -> str:
-    """The difference at every length, of the method that was trained at the most lengths."""
+def length_sentence(found: Found, at_cost: Found = ()) -> str:
+    """The difference at every length, of the method that was trained at the most lengths.
+
+    at_cost: comparisons with the best static bits that cost no more.
+    """
     methods: dict[str, list[CyclicComparison]] = {}
     for each in found:
         methods.setdefault(each.cyclic.label, []).append(each)
     own = max(methods.values(), key=lambda found: (len(found), sum(e.difference.n for e in found)))
     network, data, _ = place(own[0].group)
-    said = listed([_at_length(each, is_first=each is own[0]) for each in own])
+    said = [_at_lengths(own, _base(own[:1]))]
+    cheaper = [each for each in at_cost if each.cyclic.label == own[0].cyclic.label]
+    if len({each.static.label for each in cheaper}) == 1:
+        said.append(_at_lengths(cheaper, f"{cheaper[0].static.label}, which costs less,"))
     subject = f"On {data} {a(network)} with {_labels(own[0])[0]}"
-    return f"{subject} ended {said}{_not_staying(own, is_short=True)}."
+    return f"{subject} ended {'; it ended '.join(said)}{_not_staying(own, is_short=True)}."
 
 
-def _at_length(each: CyclicComparison, *, is_first: bool) -> str:
-    """3.9 points below after 500 steps (3.0 to 4.8, n = 5); the first one names the baseline."""
-    base = f" {_base([each])}" if is_first else ""
+def _at_lengths(found: Found, base: str) -> str:
+    return listed([_at_length(each, "" if number else base) for number, each in enumerate(found)])
+
+
+def _at_length(each: CyclicComparison, base: str) -> str:
+    """3.9 points below after 500 steps (3.0 to 4.8, n = 5); only the first one names the base."""
     after, n = f"after {each.cyclic.method.config.steps:,} steps", f"n = {each.difference.n}"
     if each.verdict == DIVERGED:
         return f"without a difference {after}, where training {_single(each)}"
-    how = "95 % interval " if is_first else ""
+    how, of = ("95 % interval ", f" of {base}") if base else ("", "")
     if each.verdict == NOISE:
-        of = f" of{base}" if is_first else ""
         return f"within noise{of} {after} ({how}{interval_text(*_ends(each))}, {n})"
     unit = POINTS.get(each.group.metric, f" in {each.group.metric}")
     side = "above" if each.difference.mean > 0 else "below"
+    side = f"{side} {base}" if base else side
     if each.verdict == UNKNOWN:
         size = fixed(abs(each.difference.mean), DECIMALS)
-        return f"{size}{unit} {side}{base} {after} ({n}, no interval)"
+        return f"{size}{unit} {side} {after} ({n}, no interval)"
     ends = interval_text(*sorted(map(abs, _ends(each))))
-    return f"{_size(each)}{unit} {side}{base} {after} ({how}{ends}, {n})"
+    return f"{_size(each)}{unit} {side} {after} ({how}{ends}, {n})"
 
 
 def bit_operations_sentence(found: Found) -> str:

@@ -30,6 +30,7 @@ NOT_SETTINGS = ("seed", "output", "tracking", "checkpoint", "data.root", "data.c
 MOST_POINTS = 12  # of a curve
 REFERENCE = "table2"  # whose cells small studies without a table of their own stand for
 PREFIX = "cifar100-resnet74-"  # CPT's main network, whose small twins are on digits
+Curves = dict[int, dict[int, float]]  # seed -> step -> value
 IDENTITY = re.compile(r"-[0-9a-f]{10}$")  # that a run's name ends with
 
 
@@ -37,7 +38,8 @@ IDENTITY = re.compile(r"-[0-9a-f]{10}$")  # that a run's name ends with
 class StudyData:
     """A study with its results and the rest of its file. Dictionaries are by key of a method.
 
-    published: the cell of a paper's table (value, cost, where, group, training).
+    published: the cell of a paper's table (value, cost, where, group, training). curves: the metric
+    in the run, on the data of curve_split.
     """
 
     result: StudyResult
@@ -46,6 +48,8 @@ class StudyData:
     threads: Sequence[int]
     ids: Mapping[str, str]
     published: Mapping[str, Data]
+    curves: Mapping[str, Curves]
+    curve_split: str
 
     @property
     def name(self) -> str:
@@ -114,7 +118,7 @@ def _gather_run(run: RunStatus, machines: list[dict[str, Any]]) -> dict[str, Any
         "weights": result.weights_sha256[:16],
         "machine": machines.index(machine),
         "threads": run.config.threads or environment.get("num_threads"),
-        "curve": thin_curve(directory.read_metrics(), result.metric),
+        **thin_curve(directory.read_metrics(), result.metric),
     }
 
 
@@ -153,20 +157,23 @@ def merge(old: Data, new: Data) -> dict[str, Any]:
             "methods": methods}  # fmt: skip
 
 
-def thin_curve(lines: Sequence[Data], metric: str) -> list[list[Any]]:
-    """[step, value] of evaluations on the test split: every k-th, and always the last.
+def thin_curve(lines: Sequence[Data], metric: str) -> dict[str, Any]:
+    """The evaluations in the run as [step, value]: every k-th, and always the last.
+
+    Those on test data, or on another split if it was evaluated more often.
 
     >>> lines = [{"step": s, "kind": "eval", "split": "test", "m": s / 3} for s in range(1, 26)]
-    >>> [step for step, _ in thin_curve(lines, "m")]
+    >>> [step for step, _ in thin_curve(lines, "m")["curve"]]
     [1, 4, 7, 10, 13, 16, 19, 22, 25]
     """
-    points = [
-        [line["step"], rounded(line[metric], 5)]
-        for line in lines
-        if line.get("kind") == "eval" and line.get("split") == "test" and metric in line
-    ]
+    splits: dict[str, list[list[Any]]] = {"test": []}
+    for line in lines:
+        if line.get("kind") == "eval" and metric in line:
+            splits.setdefault(line["split"], []).append([line["step"], rounded(line[metric], 5)])
+    split, points = max(splits.items(), key=lambda found: len(found[1]))
     stride = -(-len(points) // MOST_POINTS) or 1
-    return points[(len(points) - 1) % stride :: stride]
+    curve = {"curve": points[(len(points) - 1) % stride :: stride]}
+    return curve if split == "test" else {**curve, "curve_split": split}
 
 
 def to_settings(config: RunConfig) -> dict[str, Any]:
@@ -321,15 +328,24 @@ def restore(data: Data) -> StudyData:
         for method, entry in zip(methods, entries, strict=True)
     )
     keyed = {method.key: entry for method, entry in zip(methods, entries, strict=True)}
-    threads = {run["threads"] for entry in entries for run in entry["runs"] if "threads" in run}
+    runs = [run for entry in entries for run in entry["runs"]]
+    splits = {run.get("curve_split", "test") for run in runs if run.get("curve")} or {"test"}
     return StudyData(
         result=StudyResult(study=study, output=Path(), methods=rows),
         command=data["commands"][0],
         machines=data["machines"],
-        threads=sorted(threads),
+        threads=sorted({run["threads"] for run in runs if "threads" in run}),
         ids={key: entry["id"] for key, entry in keyed.items()},
         published={key: e["published"] for key, e in keyed.items() if "published" in e},
+        curves={key: curves_of(entry) for key, entry in keyed.items()},
+        curve_split=" or ".join(sorted(splits)),
     )
+
+
+def curves_of(entry: Data) -> Curves:
+    """The curves of a method's finished runs."""
+    done = [run for run in entry["runs"] if run["state"] == "done" and run["curve"]]
+    return {run["seed"]: {step: float(value) for step, value in run["curve"]} for run in done}
 
 
 def _restore_run(study: Study, method: Method, run: Data) -> RunStatus:

@@ -24,7 +24,7 @@ from bitcycle.train.config import ScheduleText
 from tools.results.commands import gather_command
 from tools.results.comparison import NOISE, CyclicComparison, compare_all, compare_at_cost
 from tools.results.page import Data, Page, link, machine_and_time, picture, sentence, table
-from tools.results.pictures import differences, differences_by_length
+from tools.results.pictures import curves_by_group, differences, differences_by_length
 from tools.results.sentences import are_lengths, note, place, study_sentence
 from tools.results.study_data import StudyData, recipe_of, training
 
@@ -84,6 +84,18 @@ def _picture(
     if are_lengths(comparisons):
         what = "The difference to static bits against the length of the run"
         return what, differences_by_length(comparisons, _published_difference(study, comparisons))
+    baseline, metrics = study.result.study.baseline, {group.metric for group in groups}
+    if baseline is not None and metrics == {"perplexity"} and any(study.curves.values()):
+        curves = {
+            place(group)[0]: {
+                row.label: own for row in group.done if (own := study.curves[row.method.key])
+            }
+            for group in groups
+        }
+        drawn = {name: own for name, own in curves.items() if own}
+        metric = f"{study.curve_split} perplexity"
+        title = f"{metric.capitalize()} against steps, and its difference to {baseline}"
+        return title, curves_by_group(drawn, metric, baseline)
     cases = [place(each.group)[2] for each in comparisons]
     if study.result.study.kind == "comparison" and len(set(cases)) > 2:
         return "Differences with their 95 % intervals", differences(comparisons, cases)
