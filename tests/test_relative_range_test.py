@@ -23,14 +23,15 @@ class Script:
     """A train_step whose losses are given: START for two steps, then `ends[bits]`.
 
     An end is a number, a pair of the losses of the last window, or a list of one of these for each
-    repeat. `tested` lists (repeat, bits) in the order of the test.
+    repeat. Half of the drop at the most bits passes. `tested` lists (repeat, bits) in their order.
     """
 
     def __init__(self, ends, **settings):
         self.ends, self.tested, self.step, self.repeat = ends, [], 0, 0
         self.model = bc.quantize_model(nn.Linear(2, 2))
         self.settings = {
-            "low": min(ends), "high": max(ends), "steps_per_precision": 4, "window": 2, **settings
+            "low": min(ends), "high": max(ends), "steps_per_precision": 4, "window": 2,
+            "share": 0.5, **settings,
         }  # fmt: skip
 
     def rewind(self, repeat):
@@ -64,7 +65,9 @@ def test_the_bound_is_the_fewest_bits_with_half_the_drop_of_the_most_bits():
     assert test.curve.relative_drop(5) == pytest.approx(0.7)
 
 
-@pytest.mark.parametrize(("share", "low"), [(0.5, 4), (0.75, 5), (0.9, 6), (1.0, 8), (0.1, 3)])
+@pytest.mark.parametrize(
+    ("share", "low"), [(None, 6), (0.5, 4), (0.75, 5), (0.9, 6), (1.0, 8), (0.1, 3)]
+)
 def test_the_share_decides(share, low):
     test = Script({8: 2.0, 7: 2.1, 6: 2.1, 5: 2.4, 4: 2.9, 3: 3.7}, share=share).run()
     assert test.low == low
@@ -190,7 +193,7 @@ def test_a_threshold_or_chance_selects_the_papers_criterion_and_settings_do_not_
     for changes, message in (
         ({"criterion": "relative", "chance": 0.1}, "chance is a setting of the paper criterion"),
         ({"criterion": "paper", "share": 0.4}, "share, rewind are settings of the relative"),
-        ({"threshold": 0.2}, "rewind is a setting of the relative criterion"),
+        ({"threshold": 0.2, "share": None}, "rewind is a setting of the relative criterion"),
         ({"criterion": "best"}, r"criterion \('best'\) must be 'relative' or 'paper'"),
         ({"metric": "-loss"}, r"metric \('-loss'\) must be 'loss'.*or 'accuracy'"),
         ({"share": 0.0}, r"share \(0\.0\) must be greater than 0 and at most 1"),

@@ -17,6 +17,7 @@ from bitcycle.tables import text_table
 Criterion = Literal["relative", "paper"]
 Decision = Literal["passes", "fails", "open"]
 NOISE = 2  # standard errors within which a difference counts as noise
+SHARE = 0.9  # of the drop at the most bits, that bits must reach by default
 
 
 def curve_from_dict(data: Mapping[str, Any]) -> RelativeCurve | RangeCurve:
@@ -66,7 +67,7 @@ class RelativeCurve:
 
     runs: tuple[PrecisionRun, ...]
     window: int
-    share: float = 0.5
+    share: float = SHARE
     name: str = "loss"
     higher_is_better: bool = False
     criterion: ClassVar[str] = "relative"

@@ -27,6 +27,7 @@ from bitcycle.ops.noise import hash_ints
 from bitcycle.precision import Precision, check_bits
 from bitcycle.range_curves import (
     NOISE,
+    SHARE,
     Criterion,
     PrecisionRun,
     RangeCurve,
@@ -41,7 +42,6 @@ from bitcycle.snapshot import Snapshot, Stateful
 TrainStep = Callable[[], Any]  # one optimizer step; returns anything that float() takes
 NUM_REPORTS = 5  # progress reports per precision of the paper's criterion
 WINDOWS = 4  # by default a window is a quarter of the steps per precision
-SHARE = 0.5
 REPEATS = 3  # at most
 MIN_REPEATS = 2  # a spread needs two
 
@@ -77,7 +77,7 @@ def precision_range_test(
     train_step: one optimizer step of your own loop, without the PrecisionScheduler; returns the
     training loss, or with metric="accuracy" a number that rises. Weights and activations have b
     bits; the errors, which are the gradients with respect to a layer's output, have `backward`
-    bits. window: a quarter of the steps by default. share: 0.5 by default.
+    bits. window: a quarter of the steps by default. share: 0.9 by default.
 
     Every precision starts from the same state: the model, everything in `restore` and the random
     generators of torch, numpy and Python are restored to the bit. Only what `restore` covers is

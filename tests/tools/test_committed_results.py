@@ -107,15 +107,20 @@ def test_the_sentences_of_two_studies_are_those_of_their_runs():
     study = json.loads((RESULTS / "data" / "lengths.json").read_text(encoding="utf-8"))
     values = {key: found for key, found in final_values(study, "accuracy").items() if found}
     sentence = re.search(r"\*\*(.*)\*\*", page("lengths"))[1]
-    assert sentence.startswith("On CIFAR-10 a ResNet-8 with CPT 3-8/8 (N = 32) ended ")
+    longest, _, shorter = sentence.partition(";")
     num_lengths = 0
     for (group, label), own in values.items():
         if label != "CPT 3-8/8, N = 32":
             continue
         base = values[group, "static 8/8"]
         own = {seed: value for seed, value in own.items() if seed in base}
-        after = rf"after {group.rpartition(', ')[2]} \((?:[^()]*, )?n = {len(own)}(?:, [^()]*)?\)"
-        [found] = re.findall(rf"[^()]* {after}", sentence)
+        steps, numbers = group.rpartition(", ")[2], rf"\((?:[^()]*, )?n = {len(own)}(?:, [^()]*)?\)"
+        is_last = longest.startswith(f"After {steps} on CIFAR-10 a ResNet-8 ended ")
+        pattern = rf"ended [^()]* {numbers} with CPT 3-8/8 \(N = 32\)"
+        pattern = pattern if is_last else rf"[^()]* {numbers} after {steps}"
+        found = next(iter(re.findall(pattern, longest if is_last else shorter)), None)
+        if found is None and not (is_last or shorter):
+            continue  # there is no room for shorter runs
         if len(own) > 1:
             low, high = difference_interval(own, base)
             ends = [float(n) for n in re.search(r"(-?[\d.]+) to (-?[\d.]+), n", found).groups()]
@@ -123,7 +128,7 @@ def test_the_sentences_of_two_studies_are_those_of_their_runs():
             assert signed == pytest.approx([low, high], abs=0.06)
             assert ("within noise" in found) == (low < 0 < high)
         num_lengths += 1
-    assert num_lengths >= 2
+    assert num_lengths >= 1
 
 
 def difference_interval(own, base):

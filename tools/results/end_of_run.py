@@ -139,7 +139,7 @@ def end_of_run_page(data: Data) -> Page:
 
 
 def _answer(data: Data) -> str:
-    """How the cyclic run ends against the baseline, and which other ends change that."""
+    """How the cyclic runs end against the baseline, and which other ends of the first change it."""
     test, train = values_of(data, "test"), values_of(data, "train")
     base = (data["baseline"], AS_TRAINED)
     own = next((row for row in test if is_cyclic(row[0])), base)
@@ -151,6 +151,10 @@ def _answer(data: Data) -> str:
     said += f" and {_side(on_train, 'it')} on training images"
     if on_test.n < 2:
         return f"{said}; one seed does not tell what is noise."
+    for row in test:
+        apart = paired_difference(test[row], test[base])
+        if is_cyclic(row[0]) and row[1] == AS_TRAINED and row != own and apart is not None:
+            said += f"; {row[0]} ended {_side(apart, base[0])} on test images"
     effects = effects_of(test, own[0])
     beyond = holm([1.0 if each.p is None else each.p for each in effects.values()])
     changes = [

@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from decimal import ROUND_CEILING, Decimal
 from statistics import fmean
 
@@ -32,7 +33,6 @@ from tools.results.comparison import (
     WORSE,
     CyclicComparison,
     compare_all,
-    compare_at_cost,
 )
 from tools.results.page import sentence
 from tools.results.study_data import StudyData
@@ -61,7 +61,7 @@ def study_sentence(study: StudyData, found: Found | None = None) -> str:
     if not found:
         return sentence(headline(study.result))
     if are_lengths(found):
-        return length_sentence(found, compare_at_cost(study))
+        return length_sentence(found)
     method, cases = QUESTIONS.get(study.name.removesuffix("-small"), SCHEDULES)
     networks: dict[tuple[str, str], list[CyclicComparison]] = {}
     for each in found:
@@ -332,44 +332,50 @@ def are_lengths(found: Found) -> bool:
     return len(cases) > 1 and all(case.endswith(" steps") for case in cases)
 
 
-def length_sentence(found: Found, at_cost: Found = ()) -> str:
-    """The difference at every length, of the method that was trained at the most lengths.
+def length_sentence(found: Found) -> str:
+    """The longest runs of all cheaper methods, and shorter ones of the main one if there is room.
 
-    at_cost: comparisons with the best static bits that cost no more.
+    That is the cyclic method that was trained at the most lengths.
     """
     methods: dict[str, list[CyclicComparison]] = {}
     for each in found:
         methods.setdefault(each.cyclic.label, []).append(each)
     own = max(methods.values(), key=lambda found: (len(found), sum(e.difference.n for e in found)))
-    network, data, _ = place(own[0].group)
-    said = [_at_lengths(own, _base(own[:1]))]
-    cheaper = [each for each in at_cost if each.cyclic.label == own[0].cyclic.label]
-    if len({each.static.label for each in cheaper}) == 1:
-        said.append(_at_lengths(cheaper, f"{cheaper[0].static.label}, which costs less,"))
-    subject = f"On {data} {a(network)} with {_labels(own[0])[0]}"
-    return f"{subject} ended {'; it ended '.join(said)}{_not_staying(own, is_short=True)}."
+    *shorter, last = sorted(own, key=lambda each: each.cyclic.method.config.steps or 0)
+    network, data, _ = place(last.group)
+    said = [f"{_apart(last, base=_base([last]))} with {_labels(last)[0]}"]
+    for row in last.group.compared:
+        if row.difference is not None and row.relative_cost is not None and row.relative_cost < 1:
+            other = replace(last, cyclic=row, difference=row.difference)
+            if row.label != last.cyclic.label and other.verdict != DIVERGED:
+                said.append(f"{_apart(other)} with {_labels(other)[0]}")
+    told = listed([f"{_apart(each)} after {_steps(each)}" for each in shorter])
+    end = f"{_not_staying(own, is_short=True)}."
+    subject = f"After {_steps(last)} on {data} {a(network)} ended "
+    short = subject + listed(said)
+    long = f"{short}; with {_labels(last)[0]} it ended {told}" if shorter else short
+    fitting = (text for text in (long, short) if len(f"{text}{end}".split()) <= MOST_WORDS)
+    return f"{next(fitting, subject + said[0])}{end}"
 
 
-def _at_lengths(found: Found, base: str) -> str:
-    return listed([_at_length(each, "" if number else base) for number, each in enumerate(found)])
+def _steps(each: CyclicComparison) -> str:
+    return f"{each.cyclic.method.config.steps:,} steps"
 
 
-def _at_length(each: CyclicComparison, base: str) -> str:
-    """3.9 points below after 500 steps (3.0 to 4.8, n = 5); only the first one names the base."""
-    after, n = f"after {each.cyclic.method.config.steps:,} steps", f"n = {each.difference.n}"
+def _apart(each: CyclicComparison, base: str = "") -> str:
+    """3.9 points below (3.0 to 4.8, n = 5), with the name of the baseline if it is given."""
+    n = f"n = {each.difference.n}"
     if each.verdict == DIVERGED:
-        return f"without a difference {after}, where training {_single(each)}"
+        return f"without a difference, since training {_single(each)},"
     how, of = ("95 % interval ", f" of {base}") if base else ("", "")
     if each.verdict == NOISE:
-        return f"within noise{of} {after} ({how}{interval_text(*_ends(each))}, {n})"
+        return f"within noise{of} ({how}{interval_text(*_ends(each))}, {n})"
     unit = POINTS.get(each.group.metric, f" in {each.group.metric}")
-    side = "above" if each.difference.mean > 0 else "below"
-    side = f"{side} {base}" if base else side
+    side = f"{'above' if each.difference.mean > 0 else 'below'}{f' {base}' if base else ''}"
     if each.verdict == UNKNOWN:
-        size = fixed(abs(each.difference.mean), DECIMALS)
-        return f"{size}{unit} {side} {after} ({n}, no interval)"
+        return f"{fixed(abs(each.difference.mean), DECIMALS)}{unit} {side} ({n}, no interval)"
     ends = interval_text(*sorted(map(abs, _ends(each))))
-    return f"{_size(each)}{unit} {side} {after} ({how}{ends}, {n})"
+    return f"{_size(each)}{unit} {side} ({how}{ends}, {n})"
 
 
 def bit_operations_sentence(found: Found) -> str:
@@ -446,10 +452,10 @@ def a(noun: str) -> str:
 def listed(parts: Sequence[str]) -> str:
     """Parts as a list in a sentence.
 
-    >>> listed(["a"]), listed(["a", "b", "c"])
-    ('a', 'a, b and c')
+    >>> listed(["a"]), listed(["a", "b", "c"]), listed([])
+    ('a', 'a, b and c', '')
     """
-    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
 
 
 def _trained(found: Found) -> str:

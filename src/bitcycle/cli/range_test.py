@@ -11,10 +11,11 @@ from typing import Any
 
 from bitcycle.cli.train import add_what, find_config
 from bitcycle.extras import MissingExtraError
+from bitcycle.range_curves import SHARE
 
 _EXAMPLES = """examples:
   bitcycle range-test digits-cpt-3-8-8
-  bitcycle range-test wikitext2-lstm-cpt-5-8-8-small --data.root ~/data --share 0.8
+  bitcycle range-test wikitext2-lstm-cpt-5-8-8-small --data.root ~/data --share 0.5
   bitcycle range-test cifar100-resnet74-cpt-3-8-8 --data.root ~/data --criterion paper --upper
 
 Add any key of the configuration as an override, as for `bitcycle train`.
@@ -28,8 +29,8 @@ def register(subparsers: Any) -> None:
         help="find the lowest precision at which a model still learns",
         description="Precision range test: train at 8 bits, 7 bits, ... for some steps each, from\n"
         "the same weights and on the same batches. It finds the lowest precision at which the\n"
-        "training loss falls at least half as far as at the highest: the lower end of the\n"
-        "schedule. The trained weights are discarded.",
+        "training loss falls nearly as far as at the highest: the lower end of the schedule.\n"
+        "The trained weights are discarded.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -65,7 +66,7 @@ def register(subparsers: Any) -> None:
         "--share",
         type=float,
         metavar="S",
-        help="share of the drop at the highest precision that passes (default 0.5)",
+        help=f"share of the drop at the highest precision that passes (default {SHARE})",
     )
     relative.add_argument(
         "--repeats",

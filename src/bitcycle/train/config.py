@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from bitcycle.precision import ROLES, Bits, Precision, bits_text, check_bits, check_max_bits
+from bitcycle.range_curves import SHARE
 from bitcycle.registry import unknown_name
 from bitcycle.schedules import Schedule, parse_schedule
 from bitcycle.schedules.base import default_backward
@@ -298,7 +299,7 @@ class RangeTestConfig:
     low: int = 2
     steps_per_precision: int | None = None
     window: int | None = None
-    share: float = 0.5
+    share: float = SHARE
     repeats: int = 3
     threshold: float | None = None
     reset: bool = False

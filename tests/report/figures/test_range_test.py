@@ -64,6 +64,7 @@ RELATIVE = RelativeCurve(
         PrecisionRun(1, 8, (6.0, 6.0, 3.0, 2.0, 2.0)),
     ),
     window=2,
+    share=0.5,
 )
 
 
