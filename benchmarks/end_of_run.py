@@ -8,8 +8,8 @@ its highest bits on test images, on training images and on augmented training im
 batch-norm statistics, and with new activation ranges too. The last 1, 4 and 8 cycles of CPT 3-8/8
 are also trained with all bits instead of a cycle, from the run's own checkpoint. As a control, the
 last cycle of the first such run is trained as it was, and must end with the same weights.
-Every value is written when it is there, and a second call measures what is missing. Ten minutes a
-seed on one core.
+Every value is written when it is there, and a second call measures what is missing. A quarter
+of an hour a seed on one core.
 """
 
 from __future__ import annotations

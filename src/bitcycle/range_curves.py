@@ -17,7 +17,7 @@ from bitcycle.tables import text_table
 Criterion = Literal["relative", "paper"]
 Decision = Literal["passes", "fails", "open"]
 NOISE = 2  # standard errors within which a difference counts as noise
-SHARE = 0.9  # of the drop at the most bits, that bits must reach by default
+SHARE = 0.9  # of the drop at the most bits: what a precision must reach by default
 
 
 def curve_from_dict(data: Mapping[str, Any]) -> RelativeCurve | RangeCurve:
@@ -60,7 +60,7 @@ class RelativeCurve:
 
     >>> runs = [PrecisionRun(0, 8, (4.0, 4.0, 2.0, 2.0)), PrecisionRun(0, 3, (4.0, 4.0, 2.5, 2.5)),
     ...         PrecisionRun(0, 2, (4.0, 4.0, 3.5, 3.5))]
-    >>> curve = RelativeCurve(runs=tuple(runs), window=2)
+    >>> curve = RelativeCurve(runs=tuple(runs), window=2, share=0.5)
     >>> [curve.drop(bits) for bits in (8, 3, 2)], curve.lower_bound
     ([2.0, 1.5, 0.5], 3)
     """

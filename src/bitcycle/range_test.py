@@ -1,4 +1,4 @@
-"""The precision range test: the fewest bits at which a model still learns.
+"""The precision range test: the fewest bits at which a model learns nearly as fast as at the most.
 
 `precision_range_test` trains for a number of steps at each bit-width and returns a `RangeTest` with
 the bounds and the curve that they come from. There are two criteria: `relative` compares the bits

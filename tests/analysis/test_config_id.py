@@ -97,3 +97,15 @@ def test_the_criterion_counts_where_there_is_a_range_test():
         config, precision=PrecisionConfig(forward="CR:auto-8:2", backward=8), range_test=relative
     )
     assert config_id(searched) != config_id(replace(searched, range_test=paper))
+
+
+def test_the_share_counts_where_there_is_a_range_test_by_it():
+    """Runs from before the default was 0.9 keep their ids."""
+    half, most = RangeTestConfig(share=0.5), RangeTestConfig(share=0.9)
+    config = recipe("digits-cpt-3-8-8")
+    assert config_id(replace(config, range_test=half)) == config_id(config)
+    searched = replace(config, precision=replace(config.precision, forward="CR:auto-8:8"))
+    assert config_id(replace(searched, range_test=half)) == "50c7071a5c"
+    assert config_id(searched) == config_id(replace(searched, range_test=most)) != "50c7071a5c"
+    paper = RangeTestConfig(criterion="paper")
+    assert config_id(replace(searched, range_test=paper)) == "65d3adfe31"

@@ -272,24 +272,72 @@ def lengths(*entries, **changes):
 
 def test_the_longest_runs_are_told_first_and_shorter_ones_if_there_is_room():
     better = {0: 92.0, 1: 92.9, 2: 94.1}
-    study = lengths((240, BASE, WORSE), (4_000, BASE, better))
     first = (
         "After 4,000 steps on CIFAR-10 a ResNet-8 ended 2.00 points above static 8 (95 % interval "
         "1.75 to 2.25, n = 3) with c (N = 8)"
     )
-    shorter = "with c (N = 8) it ended 2.00 points below (1.75 to 2.25, n = 3) after 240 steps"
-    assert study_sentence(study) == f"{first}; {shorter}."
+    study = lengths((240, BASE, WORSE), (4_000, BASE, better))
+    assert study_sentence(study) == (
+        f"{first}; with c (N = 8) it ended 2.00 points below (1.75 to 2.25, n = 3) after 240 steps."
+    )
     study = lengths((240, BASE, WORSE), (1_000, BASE, ALIKE), (4_000, BASE, better, WORSE))
     other = "2.00 points below (1.75 to 2.25, n = 3) with static 6"
     assert study_sentence(study) == f"{first} and {other}."
 
 
-def test_a_length_without_an_interval_and_one_that_diverged_are_said_to_be():
+def test_the_longest_runs_with_three_seeds_are_told_first():
+    study = lengths((240, BASE, ALIKE), (1_000, BASE, {0: 88.0}))
+    assert study_sentence(study) == (
+        "After 240 steps on CIFAR-10 a ResNet-8 ended 0.00 points below static 8 (95 % interval "
+        "-0.25 to 0.25, n = 3, within noise) with c (N = 8); with c (N = 8) it ended 2.00 points "
+        "below (n = 1, no interval) after 1,000 steps."
+    )
+
+
+def test_of_cycles_with_the_same_bits_the_longest_are_told_and_their_mark_once():
+    where = {"group": "ResNet-8, CIFAR-10, 240 steps", "changes": {"steps": 240}}
+    other = {"group": "ResNet-8, CIFAR-10, 480 steps", "changes": {"steps": 480}}
+    study = study_of(
+        *((method("static 8", **own), BASE, 100.0) for own in (where, other)),
+        *((method("c, N = 2", "CR:3-8:2", **own), WORSE, 60.0) for own in (where, other)),
+        (method("c, N = 8", "CR:3-8:8", **where), WORSE, 60.0),
+        (method("d, N = 2", "CR:4-8:2", **other), ALIKE, 70.0),
+    )
+    assert study_sentence(study) == (
+        "After 480 steps on CIFAR-10 a ResNet-8 ended 2.00 points below static 8 (95 % interval "
+        "1.75 to 2.25, n = 3) with c (N = 2) and 0.00 points below (-0.25 to 0.25, n = 3, within "
+        "noise) with d."
+    )
+
+
+def test_a_difference_that_does_not_stay_is_said_where_it_is():
+    """Differences -1, -0.6 and -0.8 have p = 0.02: below 0.05, and 0.05 / 2 but not 0.05 / 3."""
+    weak, alike = {0: 89.0, 1: 90.4, 2: 91.2}, {0: 90.1, 1: 90.9, 2: 92.1}
+    study = lengths((240, BASE, ALIKE), (4_000, BASE, weak, alike))
+    assert (
+        "ended 0.80 points below static 8 (95 % interval 0.30 to 1.30, n = 3) with c (N = 8) and"
+        in (study_sentence(study))
+    )
+    study = lengths((240, BASE, weak), (4_000, BASE, ALIKE))
+    assert study_sentence(study).endswith("(0.30 to 1.30, n = 3) after 240 steps.")
+    weaker = {0: 89.0, 1: 90.5, 2: 91.0}
+    study = lengths((240, BASE, weaker), (4_000, BASE, ALIKE))
+    assert study_sentence(study).endswith(
+        "(0.12 to 1.55, n = 3, within noise when corrected) after 240 steps."
+    )
+
+
+def test_runs_that_diverged_are_said_to_be_even_if_there_is_little_room():
     study = lengths((240, BASE, {0: 88.0}), (1_000, {**BASE, 1: math.nan}, ALIKE))
     assert study_sentence(study) == (
-        "After 1,000 steps on CIFAR-10 a ResNet-8 ended without a difference, since training "
-        "diverged with static 8, with c (N = 8); with c (N = 8) it ended 2.00 points below (n = 1, "
-        "no interval) after 240 steps."
+        "After 1,000 steps on CIFAR-10 a ResNet-8 diverged with c (N = 8); with c (N = 8) it ended "
+        "2.00 points below static 8 (n = 1, no interval) after 240 steps."
+    )
+    gone = {**ALIKE, 1: math.nan}
+    study = lengths((240, BASE, gone), (500, BASE, gone), (900, BASE, ALIKE),
+                    (4_000, BASE, WORSE, WORSE))  # fmt: skip
+    assert study_sentence(study).endswith(
+        "(1.75 to 2.25, n = 3) with static 6; with c (N = 8) it diverged after 240 and 500 steps."
     )
 
 
@@ -318,8 +366,13 @@ def test_a_curve_is_of_the_data_that_were_evaluated_most():
 
 
 def test_perplexity_is_drawn_against_steps_for_every_network(monkeypatch):
-    drawn = []
-    monkeypatch.setattr(pictures, "draw_curve", lambda *found: drawn.append(found[1:]))
+    drawn, draw = [], pictures.draw_curve
+
+    def recorded(axes, curves, look):
+        drawn.append((curves, look["color"]))
+        draw(axes, curves, look)
+
+    monkeypatch.setattr(pictures, "draw_curve", recorded)
     model, data = ModelConfig(name="lstm_lm"), DataConfig(name="wikitext-2")
     changes = {"task": "language", "model": model, "data": data}
     entries, curves = [], {}
@@ -334,12 +387,20 @@ def test_perplexity_is_drawn_against_steps_for_every_network(monkeypatch):
     study = replace(study_of(*entries), curves=curves, curve_split="validation")
     title, svg = study_page(study).picture
     assert title == "Validation perplexity against steps, and its difference to static 8"
-    for text in ("validation perplexity", "minus that of static 8", "LSTM (n = 1 to 2, 95 %)",
-                 "Transformer (n = 1 to 2, 95 %)"):  # fmt: skip
+    for text in ("validation perplexity", "minus that of static 8",
+                 "LSTM, WikiText-2 (n = 1 to 2, 95 %)", "Transformer, WikiText-2 (n = 1 to 2, 95 %)"
+                 ):  # fmt: skip
         assert text in svg
     own, apart = [{10: 72.0, 20: 61.5}], [{10: 2.0, 20: 1.5}]
     base = list(curves["LSTM, WikiText-2: static 8"].values())
     assert [found for found, _ in drawn] == 2 * [base, own, apart]
+    colors = [color for _, color in drawn]
+    drawn.clear()
+    study.curves["LSTM, WikiText-2: static 8"].clear()  # not drawn there: no differences
+    study_page(study)
+    assert [found for found, _ in drawn] == [own, base, own, apart]
+    assert {color for _, color in drawn} == set(colors)
+    assert [drawn[k][1] for k in (0, 2, 3)] == 3 * [drawn[0][1]] != [drawn[1][1]] * 3
 
 
 def test_lower_perplexity_is_better():
@@ -504,7 +565,7 @@ def relative_file(seed=0, end=2.5, noise=0.0):
 
 
 def test_both_criteria_of_a_network_share_a_row(tmp_path):
-    """Shares of the drop of 2: 0.75 and 0.65 at 3 bits, 0.25 at 2; only 8 bits have 0.9."""
+    """Shares of the drop of 2: 0.75 and 0.65 at 3 bits, 0.25 at 2; only the most, 8, have 0.9."""
     to = tmp_path / "out"
     files = [range_file(0), relative_file(0), relative_file(1, end=2.7)]
     assert main(["gather", *write_files(tmp_path, *files), "--to", str(to)]) == 0
@@ -513,7 +574,7 @@ def test_both_criteria_of_a_network_share_a_row(tmp_path):
         line for line in page.splitlines() if line.startswith("| small ResNet-8 on digits |")
     )
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[1:] == ["3", "8", "0.70 (0.65 to 0.75)", "0.25", "2", "3", "1"]
+    assert cells[1:] == ["3", "0.70 (0.65 to 0.75)", "0.25", "none below 8", "2", "3", "1"]
     assert (
         "**Of 1 network the range test with a share of 0.5 found a lower bound of 3 bits for 1.**"
         in page
@@ -529,7 +590,7 @@ def test_a_bound_within_noise_says_so_in_the_table(tmp_path):
     files = [relative_file(0), relative_file(1, end=2.9, noise=0.9)]
     assert main(["gather", *write_files(tmp_path, *files), "--to", str(to)]) == 0
     page = (to / "range-tests.md").read_text()
-    assert "| small ResNet-8 on digits | 3, within noise | 8 | 0.65 (0.55 to 0.75) |" in page
+    assert "| small ResNet-8 on digits | 3, within noise | 0.65 (0.55 to 0.75) |" in page
 
 
 def test_range_tests_are_added_to_earlier_ones(tmp_path):
@@ -624,9 +685,9 @@ def test_the_lines_on_where_cycling_pays_are_those_of_the_first_pages_studies(tm
     study = lengths((240, BASE, WORSE), (1_000, BASE, ALIKE))
     assert summary_lines([study], tmp_path, "results/") == (
         "- **Bit operations.** c uses 40 % fewer than static 8: a count, not a time.\n"
-        "- **[Images](results/lengths.md).** After 1,000 steps on CIFAR-10 a ResNet-8 ended within "
-        "noise of static 8 (95 % interval -0.25 to 0.25, n = 3) with c (N = 8); with c (N = 8) it "
-        "ended 2.00 points below (1.75 to 2.25, n = 3) after 240 steps."
+        "- **[Images](results/lengths.md).** After 1,000 steps on CIFAR-10 a ResNet-8 ended 0.00 "
+        "points below static 8 (95 % interval -0.25 to 0.25, n = 3, within noise) with c (N = 8); "
+        "with c (N = 8) it ended 2.00 points below (1.75 to 2.25, n = 3) after 240 steps."
     )
     assert summary_lines([], tmp_path) == ""
     assert "- **[Time](run-times.md).** CPT " in summary_lines(read_studies(RESULTS), RESULTS)

@@ -23,6 +23,7 @@ from bitcycle.train import (
     run,
 )
 from bitcycle.train.checkpoint import Checkpoints
+from bitcycle.train.config_changes import find_changes
 from bitcycle.train.config_file import override
 from bitcycle.train.evaluate import evaluate_run
 from bitcycle.train.range_test import find_precision_range, forward_text, make_settings
@@ -563,6 +564,22 @@ def test_a_run_folder_without_the_key_keeps_the_papers_criterion(tmp_path, monke
     fixed = file.read_text().replace("CR:auto-8:2", "CR:3-8:2")
     file.write_text(fixed)  # without a test there is nothing to keep
     assert RunDirectory(folder_of(config)).read_config().range_test.criterion == "relative"
+
+
+def test_the_share_of_a_folder_counts_in_a_run_with_a_test_only(tmp_path, monkeypatch):
+    """A folder from before the default was 0.9 goes on if it has no test, and is told if it has."""
+    half, most = RangeTestConfig(share=0.5), RangeTestConfig()
+    config = with_auto(tmp_path, share=0.5)
+    found = find_changes(config, replace(config, range_test=most))
+    assert [str(change) for change in found] == ["range_test.share: was 0.5, is 0.9"]
+    config = small(tmp_path, range_test=half)
+    with monkeypatch.context() as patch:
+        kill_before_step(patch, 4)
+        with pytest.raises(Killed):
+            run(config)
+    assert "share: 0.5" in (folder_of(config) / "config.yaml").read_text()
+    result = resume_or_run(replace(config, range_test=most))
+    assert result.steps == config.steps
 
 
 def test_a_threshold_or_reset_selects_the_papers_criterion():

@@ -19,6 +19,7 @@ from tools.results import page
 from tools.results.commands import gather_files_command
 from tools.results.page import Data, Page
 from tools.results.pictures import draw_curve
+from tools.results.sentences import MOST_WORDS
 from tools.results.study_page import value_text
 
 AS_TRAINED = "as trained"  # the first variant of a run
@@ -139,22 +140,20 @@ def end_of_run_page(data: Data) -> Page:
 
 
 def _answer(data: Data) -> str:
-    """How the cyclic runs end against the baseline, and which other ends of the first change it."""
+    """How the cyclic runs end against the baseline, and which other ends of one change it."""
     test, train = values_of(data, "test"), values_of(data, "train")
     base = (data["baseline"], AS_TRAINED)
-    own = next((row for row in test if is_cyclic(row[0])), base)
+    cyclic = [row for row in test if is_cyclic(row[0]) and row[1] == AS_TRAINED]
+    own = max(cyclic, key=lambda row: len(effects_of(test, row[0])), default=base)
     on_test, on_train = (paired_difference(each[own], each[base]) if base in each else None
                          for each in (test, train))  # fmt: skip
     if own == base or on_test is None or on_train is None:
         return "No seed has a cyclic and a static run yet."
-    said = f"After {data['steps']:,} steps {own[0]} ended {_side(on_test, base[0])} on test images"
-    said += f" and {_side(on_train, 'it')} on training images"
+    first = _side(on_test, f" {base[0]} on test images", interval="95 % interval ")
+    said = f"After {data['steps']:,} steps {_short(own)} ended {first}"
+    said += f" and {_side(on_train, ' on training images')}"
     if on_test.n < 2:
         return f"{said}; one seed does not tell what is noise."
-    for row in test:
-        apart = paired_difference(test[row], test[base])
-        if is_cyclic(row[0]) and row[1] == AS_TRAINED and row != own and apart is not None:
-            said += f"; {row[0]} ended {_side(apart, base[0])} on test images"
     effects = effects_of(test, own[0])
     beyond = holm([1.0 if each.p is None else each.p for each in effects.values()])
     changes = [
@@ -164,19 +163,34 @@ def _answer(data: Data) -> str:
     ]
     if not all(beyond):
         which = "further" if changes else "other"
-        changes.append(f"no {which} end changed the test accuracy beyond noise")
-    return f"{'; '.join([said, *changes])}."
+        changes.append(f"no {which} end changed that beyond noise")
+    others = [
+        f"{_short(row)} ended {_side(apart)}"
+        for row in cyclic
+        if row != own and (apart := paired_difference(test[row], test[base])) is not None
+    ]
+    texts = [f"{'; '.join([said, *changes, *more])}." for more in (others, [])]
+    return next((text for text in texts if len(text.split()) <= MOST_WORDS), texts[-1])
 
 
-def _side(difference: Difference, whom: str) -> str:
-    """`0.40 points below static 8/8 (95 % interval 0.20 to 0.60, n = 5)`; says if it is noise."""
+def _short(row: Row) -> str:
+    return row[0].partition(", ")[0]
+
+
+def _side(difference: Difference, where: str = "", interval: str = "") -> str:
+    """`0.40 points below on test images (0.20 to 0.60, n = 5)`; says if it is within noise.
+
+    interval: words before its ends.
+    """
     low, high, n = difference.low, difference.high, difference.n
-    side, interval = "below" if difference.mean < 0 else "above", ""
+    side = "below" if difference.mean < 0 else "above"
     if low is not None and high is not None:
         ends = (-high, -low) if side == "below" else (low, high)
-        interval = f"95 % interval {interval_text(*ends)}, "
-    words = f"{_points(difference)} {side} {whom} ({interval}n = {n})"
-    return f"within noise, {words}," if difference.is_beyond_noise is False else words
+        numbers = f"{interval}{interval_text(*ends)}, n = {n}"
+    else:
+        numbers = f"n = {n}"
+    noise = ", within noise" if difference.is_beyond_noise is False else ""
+    return f"{_points(difference)} {side}{where} ({numbers}{noise})"
 
 
 def _points(difference: Difference) -> str:
@@ -219,31 +233,38 @@ def _details(data: Data) -> list[str]:
 
 
 def accuracy_by_step(data: Data) -> str | None:
-    """Test accuracy of cyclic and static runs over their common seeds: the run, its second half.
+    """Test accuracy of cyclic and static runs: the run, and its second half.
 
-    None without a seed that both have.
+    A cyclic method has the seeds that the baseline has too. None without such a seed.
     """
     curves: dict[str, dict[int, dict[int, float]]] = {}
     for run in sorted(data["runs"], key=lambda run: is_cyclic(run["method"])):
         if run["method"] == data["baseline"] or is_cyclic(run["method"]):
             own = {step: float(value) for step, value in run["curve"]}
             curves.setdefault(run["method"], {})[run["seed"]] = own
-    seeds = set.intersection(*map(set, curves.values())) if len(curves) > 1 else set()
-    if not seeds:
+    base = curves.pop(data["baseline"], {})
+    paired = {
+        label: {seed: own[seed] for seed in sorted(own.keys() & base.keys())}
+        for label, own in curves.items()
+    }
+    curves = {label: own for label, own in paired.items() if own}
+    if not curves:
         return None
+    curves = {data["baseline"]: base, **curves}
     with page.default_style():
         figure = Figure(figsize=(9.0, 4.2))  # a solved layout varies in last digits
         figure.subplots_adjust(left=0.08, right=0.97, bottom=0.13, top=0.89, wspace=0.16)
         whole, later = figure.subplots(1, 2)
         values: list[float] = []
         for number, (label, by_seed) in enumerate(curves.items()):
-            found = [by_seed[seed] for seed in sorted(seeds)]
+            found = [by_seed[seed] for seed in sorted(by_seed)]
             late = [{k: v for k, v in each.items() if 2 * k > data["steps"]} for each in found]
             values += [value for each in late for value in each.values()]
-            look = {"color": COLORS[number], "linewidth": 2.0, "label": label}
+            name = f"{label} (n = {len(found)})"
+            look = {"color": COLORS[number], "linewidth": 2.0, "label": name}
             draw_curve(whole, found, look)
             draw_curve(later, late, look)
-        title = f"test {METRIC}, % (n = {len(seeds)}, 95 %)"
+        title = f"test {METRIC}, % (95 % interval)"
         style_axes(whole, x="training step", y=title, size=10)
         style_axes(later, x="training step, second half", size=10)
         format_steps(whole)

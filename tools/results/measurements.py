@@ -116,6 +116,22 @@ def _criterion(test: Data) -> str:
     return RESTARTED if test["plan"]["reset"] else PAPER
 
 
+RELATIVE_COLUMNS = (
+    "Lower bound: the fewest bits at which the training loss falls at least {} times as far as at "
+    "the most bits, from the same weights and on the same batches; within noise: in a seed, the "
+    "decision there or at one bit fewer is within two standard errors. Share: the drop of the loss "
+    "over that at the most bits, its mean over n seeds with its least and greatest."
+)
+DEFAULT_COLUMN = (
+    f"Bound at a share of {SHARE}, the default: by the same trainings; a test with that share "
+    "would repeat what is within noise."
+)
+PAPER_COLUMNS = (
+    "By the paper's criterion: the first number of bits that raises the metric by more than a "
+    "threshold, while training continues from bits to bits, or restarts."
+)
+
+
 def range_tests_page(data: Data) -> Page:
     """The page of the range tests: a row per network, over its seeds."""
     networks: dict[str, dict[str, list[Data]]] = {}
@@ -136,17 +152,17 @@ def range_tests_page(data: Data) -> Page:
         network: _bound([c.lower_bound for c in found]) for network, found in relative.items()
     }
     at_default = {
-        network: _bound([c.lower_bound for c in own]) + _noise_note(own)
+        network: _bound_at_default([replace(curve, share=SHARE) for curve in found])
         for network, found in relative.items()
-        if (own := [replace(curve, share=SHARE) for curve in found]) != list(found)
+        if any(curve.share != SHARE for own in relative.values() for curve in own)
     }
     by_paper = {key: _bound([c.first_passing for c in found]) for key, found in paper.items()}
     rows = [
         [
             network,
             bounds.get(network, "") + _noise_note(relative.get(network, ())),
-            at_default.get(network, ""),
             *_shares_near_bound(relative.get(network, ())),
+            at_default.get(network, ""),
             _count(found.get(RELATIVE)),
             by_paper.get((network, PAPER), ""),
             by_paper.get((network, RESTARTED), ""),
@@ -165,20 +181,18 @@ def range_tests_page(data: Data) -> Page:
         answer=_range_test_answer(bounds, by_paper, shares),
         picture=(f"The {shown.name} at each number of bits: {name}", picture(shown)),
         table=table(
-            ["network", "lower bound", f"with a share of {SHARE}", "share there",
-             "share at one bit fewer", "n", "by the paper's criterion", "restarted", "n",
+            ["network", "lower bound", "share there", "share at one bit fewer",
+             f"bound at a share of {SHARE}", "n", "by the paper's criterion", "restarted", "n",
              "published"],
             rows,
         ),
-        columns=f"Lower bound: the fewest bits at which the training loss falls at least {shares} "
-        "as far as at the most bits, from the same weights and on the same batches; within noise: "
-        "in a seed, the decision there or at one bit fewer is within two standard errors. With a "
-        f"share of {SHARE}, the default: the bound by the same trainings; a test with that share "
-        "would repeat what is within noise. Share there: the drop of the loss over that at the "
-        "most bits, its mean over n seeds with its least and greatest. By the paper's criterion: "
-        "the first number of bits that raises the metric by more than a threshold, while training "
-        "continues from bits to bits, or restarts. Published: the bound in the CPT paper for this "
-        f"kind of network, with no threshold and no n. The picture is of {name}, seed {seed}.",
+        columns=" ".join([
+            *([RELATIVE_COLUMNS.format(shares)] if relative else []),
+            *([DEFAULT_COLUMN] if at_default else []),
+            *([PAPER_COLUMNS] if paper else []),
+            "Published: the bound in the CPT paper for this kind of network, with no threshold and "
+            f"no n. The picture is of {name}, seed {seed}.",
+        ]),
         commands=[
             *(c for found in networks.values() for c in map(_range_test_command, found.values())),
             gather_files_command("RUNS/*-range-test/*.json"),
@@ -384,6 +398,14 @@ def _bound(lows: Sequence[int | None]) -> str:
         return next(iter(counts))
     found = sorted(counts.items(), key=lambda each: (each[0] == "none", each[0].zfill(3)))
     return ", ".join(f"{low} ({n} of {len(lows)} seeds)" for low, n in found)
+
+
+def _bound_at_default(curves: Sequence[RelativeCurve]) -> str:
+    """The bound; none if it is the most bits, which always pass."""
+    lows = [low if (low := c.lower_bound) != c.high else None for c in curves]
+    high = max(curve.high for curve in curves)
+    text = _bound(lows).replace("none", f"none below {high}")
+    return text + _noise_note(curves)
 
 
 def _published_bound(test: Data) -> str:

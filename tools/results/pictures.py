@@ -150,8 +150,9 @@ def differences_by_length(
             key=lambda entry: entry[1].startswith("published"),
         )
         figure.legend(
-            *zip(*entries, strict=True), loc="outside lower center", frameon=False, fontsize=10
-        )
+            *zip(*entries, strict=True), loc="outside lower center", frameon=False, fontsize=9,
+            ncols=1 if len(entries) < 5 else 2,
+        )  # fmt: skip
         return svg(figure)
 
 
@@ -160,6 +161,8 @@ def curves_by_group(groups: Mapping[str, Mapping[str, Curves]], metric: str, bas
 
     groups: name -> label of the method -> curves.
     """
+    labels = list(dict.fromkeys(label for methods in groups.values() for label in methods))
+    drawn: dict[str, Any] = {}  # the lines of the legend
     with default_style():
         figure = Figure(figsize=(9.0, 6.0))  # a solved layout varies in last digits
         figure.subplots_adjust(left=0.09, right=0.98, bottom=0.09, top=0.86, wspace=0.2, hspace=0.2)
@@ -167,23 +170,25 @@ def curves_by_group(groups: Mapping[str, Mapping[str, Curves]], metric: str, bas
         for (name, methods), (top, low) in zip(groups.items(), columns, strict=True):
             base = methods.get(baseline, {})
             low.axhline(0.0, color=COLORS[0], linewidth=1.2, linestyle=DASHED)
-            for number, (label, curves) in enumerate(methods.items()):
-                look = {"color": COLORS[number], "linewidth": 2.0, "label": label}
+            for label, curves in methods.items():
+                look = {"color": Style(labels.index(label)).color, "linewidth": 2.0}
                 draw_curve(top, list(curves.values()), look)
+                drawn[label] = top.get_lines()[-1]
                 pairs = [(own, base[seed]) for seed, own in curves.items() if seed in base]
                 if pairs and label != baseline:
                     apart = [{s: own[s] - other[s] for s in own.keys() & other.keys()}
                              for own, other in pairs]  # fmt: skip
                     draw_curve(low, apart, look)
-            n = _range([len(curves) for curves in methods.values()])
-            style_axes(top, title=f"{name} (n = {n}, 95 %)", size=10)
+            counts = [len(curves) for curves in methods.values()]
+            interval = ", 95 %" if max(counts) > 1 else ""
+            style_axes(top, title=f"{name} (n = {_range(counts)}{interval})", size=10)
             style_axes(low, x="training step", size=10)
             format_steps(low)
         columns[0][0].set_ylabel(metric, color=INK)
         columns[0][1].set_ylabel(f"minus that of {baseline}", color=INK)
         figure.align_ylabels()
-        drawn = columns[0][0].get_legend_handles_labels()
-        figure.legend(*drawn, loc="upper center", ncols=4, frameon=False, fontsize=11)
+        lines = [drawn[label] for label in labels]
+        figure.legend(lines, labels, loc="upper center", ncols=4, frameon=False, fontsize=11)
         return svg(figure)
 
 

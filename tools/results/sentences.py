@@ -22,7 +22,7 @@ from bitcycle.analysis.numbers import (
     fixed,
     interval_text,
 )
-from bitcycle.analysis.statistics import holm
+from bitcycle.analysis.statistics import MIN_SEEDS, holm
 from bitcycle.study.headline import headline
 from bitcycle.study.summary import GroupSummary, cost_correlation, summarize
 from tools.results.comparison import (
@@ -333,56 +333,104 @@ def are_lengths(found: Found) -> bool:
 
 
 def length_sentence(found: Found) -> str:
-    """The longest runs of all cheaper methods, and shorter ones of the main one if there is room.
+    """The longest runs with enough seeds, of all cheaper methods; shorter ones if there is room.
 
-    That is the cyclic method that was trained at the most lengths.
+    The shorter ones are of the main method: the cyclic one that was trained at the most lengths.
     """
     methods: dict[str, list[CyclicComparison]] = {}
     for each in found:
         methods.setdefault(each.cyclic.label, []).append(each)
     own = max(methods.values(), key=lambda found: (len(found), sum(e.difference.n for e in found)))
-    *shorter, last = sorted(own, key=lambda each: each.cyclic.method.config.steps or 0)
-    network, data, _ = place(last.group)
-    said = [f"{_apart(last, base=_base([last]))} with {_labels(last)[0]}"]
-    for row in last.group.compared:
-        if row.difference is not None and row.relative_cost is not None and row.relative_cost < 1:
-            other = replace(last, cyclic=row, difference=row.difference)
-            if row.label != last.cyclic.label and other.verdict != DIVERGED:
-                said.append(f"{_apart(other)} with {_labels(other)[0]}")
-    told = listed([f"{_apart(each)} after {_steps(each)}" for each in shorter])
-    end = f"{_not_staying(own, is_short=True)}."
-    subject = f"After {_steps(last)} on {data} {a(network)} ended "
-    short = subject + listed(said)
-    long = f"{short}; with {_labels(last)[0]} it ended {told}" if shorter else short
-    fitting = (text for text in (long, short) if len(f"{text}{end}".split()) <= MOST_WORDS)
-    return f"{next(fitting, subject + said[0])}{end}"
+    longest = max(own, key=lambda each: (each.difference.n >= MIN_SEEDS, _steps(each)))
+    shorter = sorted((each for each in own if each is not longest), key=_steps)
+    shown = [longest, *_cheaper_methods(longest, found)]
+    first = next((each for each in [*shown, *shorter] if each.verdict != DIVERGED), longest)
+    network, data, _ = place(longest.group)
+    subject = f"After {_steps(longest):,} steps on {data} {a(network)} "
+    label = _labels(longest)[0]
+    it, mark = f"; with {label} it ", label.partition(" (")[2]  # the others share its mark
+
+    def at_end() -> str:
+        names = [label, *(_labels(each)[0].removesuffix(f" ({mark}") for each in shown[1:])]
+        return _ended(shown, first, [f"with {name}" for name in names])
+
+    candidates = []
+    if shorter:
+        before = [f"after {_steps(each):,} steps" for each in shorter]
+        candidates.append(f"{at_end()}{it}{_ended([*shown, *shorter], first, before)}")
+    diverged = [f"{_steps(each):,}" for each in shorter if each.verdict == DIVERGED]
+    end = f"{it}diverged after {listed(diverged)} steps" if diverged else ""
+    while True:
+        candidates.append(f"{at_end()}{end}")
+        if len(shown) < 3:
+            break
+        del shown[-2]  # the cheapest static method is the last
+    texts = [f"{subject}{text}." for text in candidates]
+    return next((text for text in texts if len(text.split()) <= MOST_WORDS), texts[-1])
 
 
-def _steps(each: CyclicComparison) -> str:
-    return f"{each.cyclic.method.config.steps:,} steps"
+def _cheaper_methods(longest: CyclicComparison, found: Found) -> list[CyclicComparison]:
+    """The other methods of the group that cost less than the static one, compared with it."""
+    group, base, bits = longest.group, longest.static.label, {_bits(longest)}
+    others = []
+    for each in found:
+        same = each.group.group == group.group and each.static.label == base
+        if same and _bits(each) not in bits:  # not the same bits with another number of cycles
+            bits.add(_bits(each))
+            others.append(each)
+    others += [
+        replace(longest, cyclic=row, difference=row.difference, cost=row.relative_cost)
+        for row in group.compared
+        if row.difference is not None and not row.is_scheduled and base == group.baseline
+    ]
+    return [each for each in others if each.cost is not None and each.cost < 1]
 
 
-def _apart(each: CyclicComparison, base: str = "") -> str:
-    """3.9 points below (3.0 to 4.8, n = 5), with the name of the baseline if it is given."""
-    n = f"n = {each.difference.n}"
-    if each.verdict == DIVERGED:
-        return f"without a difference, since training {_single(each)},"
-    how, of = ("95 % interval ", f" of {base}") if base else ("", "")
-    if each.verdict == NOISE:
-        return f"within noise{of} ({how}{interval_text(*_ends(each))}, {n})"
+def _bits(each: CyclicComparison) -> str:
+    return each.cyclic.label.partition(", ")[0]
+
+
+def _steps(each: CyclicComparison) -> int:
+    return each.cyclic.method.config.steps or 0
+
+
+def _ended(tested: Found, first: CyclicComparison, cases: Sequence[str]) -> str:
+    """What the last comparisons say, one per case; corrected for all that are tested (Holm).
+
+    first: the one that names the static method.
+    """
+    p_values = [1.0 if each.difference.p is None else each.difference.p for each in tested]
+    kept = holm(p_values)[len(tested) - len(cases) :]
+    said, has_verb = [], False
+    for each, case, stays in zip(tested[len(tested) - len(cases) :], cases, kept, strict=True):
+        if each.verdict == DIVERGED:
+            said.append(f"diverged {case}")
+            continue
+        base = f" {each.static.label}" if each is first else ""
+        said.append(f"{'' if has_verb else 'ended '}{_difference(each, base, stays)} {case}")
+        has_verb = True
+    return listed(said)
+
+
+def _difference(each: CyclicComparison, base: str, stays: bool) -> str:
+    """3.9 points below (3.0 to 4.8, n = 5), with the name of the static method if it is given."""
     unit = POINTS.get(each.group.metric, f" in {each.group.metric}")
-    side = f"{'above' if each.difference.mean > 0 else 'below'}{f' {base}' if base else ''}"
+    side, n = "above" if each.difference.mean > 0 else "below", f"n = {each.difference.n}"
     if each.verdict == UNKNOWN:
-        return f"{fixed(abs(each.difference.mean), DECIMALS)}{unit} {side} ({n}, no interval)"
-    ends = interval_text(*sorted(map(abs, _ends(each))))
-    return f"{_size(each)}{unit} {side} ({how}{ends}, {n})"
+        size = fixed(abs(each.difference.mean), DECIMALS)
+        return f"{size}{unit} {side}{base} ({n}, no interval)"
+    ends = interval_text(*(_ends(each) if side == "above" else (-end for end in _ends(each)[::-1])))
+    noise = ", within noise" if each.verdict == NOISE else ""
+    noise = noise or ("" if stays else ", within noise when corrected")
+    how = "95 % interval " if base else ""
+    return f"{_size(each)}{unit} {side}{base} ({how}{ends}, {n}{noise})"
 
 
 def bit_operations_sentence(found: Found) -> str:
     """What every range of bits, and static bits below the baseline's, save of its BitOPs."""
     costs: dict[str, list[float | None]] = {}
     for each in found:
-        costs.setdefault(_labels(each)[0].partition(" (")[0], []).append(each.cost)
+        costs.setdefault(_bits(each), []).append(each.cost)
     for group in {each.group.group: each.group for each in found}.values():
         for row in group.done:
             if not row.is_scheduled and row.relative_cost is not None and row.relative_cost < 1:

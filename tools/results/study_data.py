@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
@@ -329,7 +330,8 @@ def restore(data: Data) -> StudyData:
     )
     keyed = {method.key: entry for method, entry in zip(methods, entries, strict=True)}
     runs = [run for entry in entries for run in entry["runs"]]
-    splits = {run.get("curve_split", "test") for run in runs if run.get("curve")} or {"test"}
+    splits = Counter(run.get("curve_split", "test") for run in runs if run.get("curve"))
+    split = splits.most_common(1)[0][0] if splits else "test"
     return StudyData(
         result=StudyResult(study=study, output=Path(), methods=rows),
         command=data["commands"][0],
@@ -337,15 +339,18 @@ def restore(data: Data) -> StudyData:
         threads=sorted({run["threads"] for run in runs if "threads" in run}),
         ids={key: entry["id"] for key, entry in keyed.items()},
         published={key: e["published"] for key, e in keyed.items() if "published" in e},
-        curves={key: curves_of(entry) for key, entry in keyed.items()},
-        curve_split=" or ".join(sorted(splits)),
+        curves={key: curves_of(entry, split) for key, entry in keyed.items()},
+        curve_split=split,
     )
 
 
-def curves_of(entry: Data) -> Curves:
-    """The curves of a method's finished runs."""
-    done = [run for run in entry["runs"] if run["state"] == "done" and run["curve"]]
-    return {run["seed"]: {step: float(value) for step, value in run["curve"]} for run in done}
+def curves_of(entry: Data, split: str = "test") -> Curves:
+    """The curves of a method's finished runs that were evaluated on this split."""
+    return {
+        run["seed"]: {step: float(value) for step, value in run["curve"]}
+        for run in entry["runs"]
+        if run["state"] == "done" and run["curve"] and run.get("curve_split", "test") == split
+    }
 
 
 def _restore_run(study: Study, method: Method, run: Data) -> RunStatus:

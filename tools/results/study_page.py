@@ -17,6 +17,7 @@ from bitcycle.analysis.numbers import (
     p_text,
 )
 from bitcycle.analysis.statistics import Summary
+from bitcycle.report.figures.style import COLORS
 from bitcycle.study.summary import GroupSummary, MethodSummary, metric_title, summarize
 from bitcycle.study.tables import setup
 from bitcycle.tables import escape_markdown
@@ -85,9 +86,14 @@ def _picture(
         what = "The difference to static bits against the length of the run"
         return what, differences_by_length(comparisons, _published_difference(study, comparisons))
     baseline, metrics = study.result.study.baseline, {group.metric for group in groups}
-    if baseline is not None and metrics == {"perplexity"} and any(study.curves.values()):
+    has_curves = (
+        study.result.study.kind == "comparison"
+        and any(study.curves.values())
+        and max(len(group.methods) for group in groups) <= len(COLORS)
+    )
+    if has_curves and baseline is not None and metrics == {"perplexity"}:
         curves = {
-            place(group)[0]: {
+            group.group: {
                 row.label: own for row in group.done if (own := study.curves[row.method.key])
             }
             for group in groups

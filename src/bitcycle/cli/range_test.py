@@ -26,7 +26,7 @@ def register(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "range-test",
-        help="find the lowest precision at which a model still learns",
+        help="find the lowest precision at which a model learns nearly as fast",
         description="Precision range test: train at 8 bits, 7 bits, ... for some steps each, from\n"
         "the same weights and on the same batches. It finds the lowest precision at which the\n"
         "training loss falls nearly as far as at the highest: the lower end of the schedule.\n"

@@ -44,11 +44,18 @@ def _text(value: Any) -> str:
 def find_changes(was: RunConfig, now: RunConfig) -> list[Change]:
     """The settings that differ, in the order of the configuration.
 
+    Those of the range test count in a run that has one.
+
     >>> [str(change) for change in find_changes(RunConfig(steps=9), RunConfig(steps=9, seed=1))]
     ['seed: was 0, is 1']
     """
     before, after = (_flat(to_dict(from_dict(to_dict(config)))) for config in (was, now))
-    return [Change(key, before[key], after[key]) for key in after if before[key] != after[key]]
+    has_test = any(config.precision.auto_high is not None for config in (was, now))
+    return [
+        Change(key, before[key], after[key])
+        for key in after
+        if before[key] != after[key] and (has_test or not _is_below(key, ("range_test",)))
+    ]
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:

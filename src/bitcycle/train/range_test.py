@@ -1,4 +1,4 @@
-"""The precision range test of a run: find the fewest bits at which its model still learns.
+"""The precision range test of a run: the fewest bits at which it learns nearly as fast as at most.
 
 `find_lower_bound` replaces `auto` in a run's forward schedule before step 0;
 `find_precision_range` is `bitcycle range-test`, which writes nothing. Both take their settings from

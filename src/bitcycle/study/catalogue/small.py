@@ -114,7 +114,7 @@ def lengths() -> Study:
 
 
 def _of_lengths() -> Iterator[Method]:
-    """Longer runs have fewer methods and seeds; static 8/8 and CPT with 32 cycles are in all."""
+    """Longer runs have fewer methods and seeds; all have static 8/8 and CPT 3-8/8, N = 32."""
     for num_cycles, kind, cell, num_seeds in (  # None: all seeds of the study
         (0, "float32", "", {500: None, 2_000: 3, 8_000: 1}),
         (0, "static", "8/8", {500: None, 2_000: None, 8_000: None}),
