@@ -690,6 +690,8 @@ def test_the_lines_on_where_cycling_pays_are_those_of_the_first_pages_studies(tm
         "with c (N = 8) it ended 2.00 points below (1.75 to 2.25, n = 3) after 240 steps."
     )
     assert summary_lines([], tmp_path) == ""
+    single = lengths((240, BASE, {0: 88.0}), (1_000, BASE, {0: 88.0}))
+    assert "Images" not in summary_lines([single], tmp_path)
     assert "- **[Time](run-times.md).** CPT " in summary_lines(read_studies(RESULTS), RESULTS)
 
 

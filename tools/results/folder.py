@@ -25,7 +25,7 @@ from bitcycle.files import write_text
 from bitcycle.study.study import STUDIES
 from bitcycle.study.summary import MethodSummary
 from bitcycle.tables import escape_markdown
-from tools.results.comparison import CyclicComparison, compare
+from tools.results.comparison import UNKNOWN, CyclicComparison, compare
 from tools.results.measurements import (
     KINDS,
     OTHERS_NOTE,
@@ -185,7 +185,7 @@ def front_comparisons(studies: Sequence[StudyData]) -> list[CyclicComparison]:
 
 
 def summary_lines(studies: Sequence[StudyData], folder: Path, links: str = "") -> str:
-    """Four lines: bit operations, time, images, language."""
+    """Four lines: bit operations, time, images, language; none of a study without an interval."""
     found = front_comparisons(studies)
     known = {study.name: study for study in studies}
     path = folder / "data" / "run-times.json"
@@ -195,7 +195,7 @@ def summary_lines(studies: Sequence[StudyData], folder: Path, links: str = "") -
         **{
             title: study_sentence(known[name])
             for name, title in FRONT_STUDIES.items()
-            if name in known
+            if any(each.verdict != UNKNOWN for each in found if each.study == name)
         },
     }
     pages = {"Time": "run-times", **{title: name for name, title in FRONT_STUDIES.items()}}
