@@ -29,7 +29,7 @@ def test_each_method_of_a_network_is_taken_once_and_float32_is_added():
         assert method.config.precision.is_float == (method.label == "float32")
     [(_, methods)] = choose_methods(find_study("lengths"), 200).items()  # three lengths
     assert [each.label for each in methods] == [
-        "float32", "static 8/8", "CPT 3-8/8", "static 6/6", "CPT 3-6/6"
+        "float32", "static 8/8", "CPT 3-8/8", "CPT 4-8/8", "CPT 5-8/8", "static 6/6", "CPT 3-6/6"
     ]  # fmt: skip
 
 

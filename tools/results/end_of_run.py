@@ -255,11 +255,9 @@ def accuracy_by_step(data: Data) -> str | None:
         figure = Figure(figsize=(9.0, 4.2))  # a solved layout varies in last digits
         figure.subplots_adjust(left=0.08, right=0.97, bottom=0.13, top=0.89, wspace=0.16)
         whole, later = figure.subplots(1, 2)
-        values: list[float] = []
         for number, (label, by_seed) in enumerate(curves.items()):
             found = [by_seed[seed] for seed in sorted(by_seed)]
-            late = [{k: v for k, v in each.items() if 2 * k > data["steps"]} for each in found]
-            values += [value for each in late for value in each.values()]
+            late = [_second_half(each, data["steps"]) for each in found]
             name = f"{label} (n = {len(found)})"
             look = {"color": COLORS[number], "linewidth": 2.0, "label": name}
             draw_curve(whole, found, look)
@@ -269,7 +267,14 @@ def accuracy_by_step(data: Data) -> str | None:
         style_axes(later, x="training step, second half", size=10)
         format_steps(whole)
         format_steps(later)
-        later.set_ylim(*padded(values))  # intervals of two seeds would leave nothing to see
+        shown = [curve for by_seed in curves.values() for curve in by_seed.values()]
+        late = [_second_half(curve, data["steps"]) for curve in shown]
+        for axes, found in ((whole, shown), (later, late)):  # not the wide intervals of two seeds
+            axes.set_ylim(*padded(value for curve in found for value in curve.values()))
         drawn = whole.get_legend_handles_labels()
         figure.legend(*drawn, loc="upper center", ncols=len(curves), frameon=False, fontsize=11)
         return page.svg(figure)
+
+
+def _second_half(curve: dict[int, float], steps: int) -> dict[int, float]:
+    return {step: value for step, value in curve.items() if 2 * step > steps}
