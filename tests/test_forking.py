@@ -14,6 +14,7 @@ def script(folder, text):
     return path
 
 
+@pytest.mark.slow
 def test_a_script_has_its_folder_its_environment_and_its_outputs(tmp_path):
     text = (
         "import os, sys\n"

@@ -47,6 +47,7 @@ def test_commands_that_only_tell_import_neither_torch_nor_numpy():
     assert {name.split(".")[0] for name in loaded} & {*EXTRAS, "torch", "numpy"} == set()
 
 
+@pytest.mark.slow
 def test_the_core_works_without_any_extra():
     code = f"""
 import json, sys
@@ -69,6 +70,7 @@ print(json.dumps([names, missing]))
     assert missing == []
 
 
+@pytest.mark.slow
 def test_layers_of_other_packages_are_listed_without_importing_them():
     """And a function with the name of its file is the function, imported in whatever order."""
     code = """

@@ -26,6 +26,7 @@ def runs(finished, tmp_path_factory):
     return [str(folder / "runs" / f"tiny-seed{seed}") for seed in (0, 1)]
 
 
+@pytest.mark.slow
 def test_several_runs_get_an_estimate_a_table_their_numbers_and_one_picture(runs, tmp_path, capsys):
     assert main(["landscape", *runs, *SMALL, "--output", str(tmp_path)]) == 0
     out = capsys.readouterr().out

@@ -76,6 +76,7 @@ def test_quiet_prints_a_line_per_finished_run_and_the_table(engines, study, caps
     assert any(line.startswith("cycled against static: ") for line in rest)
 
 
+@pytest.mark.slow
 def test_overrides_reach_every_method_and_status_finds_those_runs(engines, study, capsys):
     words = ["--steps", "10", "--seeds", "3", "4", "--optimizer.lr=0.2", "--threads", "2"]
     assert main(["study", "run", "mine.yaml", *words]) == 0

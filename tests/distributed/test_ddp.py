@@ -38,6 +38,7 @@ def follow_the_loss() -> list[str]:
                  forward="plateau:3-8:window=1:patience=0:threshold=0.5")["bits"]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_bits_that_follow_the_loss_are_equal_on_all_ranks(tmp_path):
     first, second = run_together(follow_the_loss, 2, tmp_path)
     assert first == second

@@ -65,6 +65,7 @@ def test_healing_as_published_changes_the_forward_pass_for_the_last_steps(root, 
     assert result["eval_precision"] == "w=bf16,a=bf16"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "step"), [("nvfp4-heal-both", 5), ("nvfp4-heal-both", 11), ("mx-cpt", 5), ("fp8", 11)]
 )

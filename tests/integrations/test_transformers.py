@@ -338,6 +338,7 @@ def test_a_causal_lm_is_healed_and_says_so_in_the_log(tmp_path):
     assert str(bc.get_precision(run.model.lm_head)) == "w=bf16,a=bf16,e=bf16"
 
 
+@pytest.mark.slow
 def test_a_run_resumed_within_healing_ends_to_the_bit_as_one_without_a_break(tmp_path):
     whole = causal_lm(tmp_path / "whole", PrecisionCallback(**HEALING))
     whole.train()

@@ -23,6 +23,7 @@ def runs(tmp_path_factory):
     return [RunSurface(directory=result.directory, samples=50) for result in results]
 
 
+@pytest.mark.slow
 def test_every_run_has_its_numbers_in_its_own_folder(runs, tmp_path):
     output = tmp_path / "numbers"
     output.mkdir()

@@ -343,6 +343,7 @@ def test_other_kernels_agree_with_the_simulation(kernel):
         assert (ours - theirs).norm() <= 0.05 * theirs.norm()
 
 
+@pytest.mark.slow
 def test_it_compiles_to_one_graph():
     module = converted(layer(batch_first=True))
     x = randn(N, L, E)

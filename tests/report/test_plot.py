@@ -13,6 +13,7 @@ def test_what_has_no_picture_is_an_error_that_lists_what_has():
         plot(3)
 
 
+@pytest.mark.slow
 def test_importing_the_package_and_its_modules_needs_no_extra():
     code = (
         "import sys; sys.modules['jinja2'] = None;"
