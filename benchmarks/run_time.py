@@ -7,10 +7,10 @@
 Takes the networks and methods of a study, each method once, and trains each of them for `--steps`
 steps: the whole schedule, with fewer cycles, so that each has enough steps to reach its top. The
 time is that of the training loop, with the data and without evaluation, logging and checkpoints.
-Every round trains all methods, each round in another order. A busy machine slows all of them alike:
-only the ratios, taken within a round, are meant to be compared. `--avx2` limits every library to
-AVX2 instructions, on a processor that has more. Other options, such as `--data.root`, override the
-settings of the study.
+Every round trains all methods side by side, one step of each in turn, and begins with another one.
+A busy machine slows all of them alike: only the ratios, taken within a round, are meant to be
+compared. `--avx2` limits every library to AVX2 instructions, on a processor that has more. Other
+options, such as `--data.root`, override the settings of the study.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -150,35 +150,49 @@ def time_network(
     """Train every method once per round; each round begins with another one."""
     for repeat in range(repeats):
         first = repeat % len(methods)
-        for method in (*methods[first:], *methods[:first]):
-            time_run(method, warmup)
+        order = (*methods[first:], *methods[:first])
+        time_round(order, warmup)
+        for method in order:
             share = method.cpu_seconds[-1] / method.seconds[-1]
             took = f"{method.milliseconds[-1]:8.2f} ms a step, CPU {100 * share:.0f} %"
             say(f"  round {repeat + 1}/{repeats}  {method.label:12}  {took}")
 
 
-def time_run(method: TimedMethod, warmup: int) -> None:
-    """Train once and add the seconds of all steps; the warm-up steps are undone before."""
-    gc.collect()  # the last run's data
-    session = build_session(method.config)
+def time_round(methods: Sequence[TimedMethod], warmup: int) -> None:
+    """Train every method once, one step of each in turn, and add the seconds of its steps.
+
+    Neighbouring steps see the same machine, however its speed changes over a round.
+    """
+    gc.collect()  # the last round's data
+    with ExitStack() as stack:
+        sessions = [warmed_up(method.config, warmup) for method in methods]
+        loops = [stack.enter_context(closing(remaining_steps(session))) for session in sessions]
+        for method in methods:
+            method.seconds.append(0.0)
+            method.cpu_seconds.append(0.0)
+        for _ in range(sessions[0].total_steps):
+            for method, session, loop in zip(methods, sessions, loops, strict=True):
+                began, cpu_began = time.perf_counter(), time.thread_time()
+                train_step(session, next(loop))
+                session.step += 1
+                method.seconds[-1] += time.perf_counter() - began
+                method.cpu_seconds[-1] += time.thread_time() - cpu_began
+    for method, session in zip(methods, sessions, strict=True):
+        method.bitops = session.bitops
+        method.weights = weights_digest(session.model)
+
+
+def warmed_up(config: RunConfig, num_steps: int) -> Session:
+    """The objects of a run before its first step, after steps that are undone."""
+    session = build_session(config)
     session.wrapped.train()
     start = copy.deepcopy(session.state_dict())
-    take_steps(session, warmup)
-    session.load_state_dict(start)
-    began, cpu_began = time.perf_counter(), time.thread_time()
-    take_steps(session, session.total_steps)
-    method.seconds.append(time.perf_counter() - began)
-    method.cpu_seconds.append(time.thread_time() - cpu_began)
-    method.bitops = session.bitops
-    method.weights = weights_digest(session.model)
-
-
-def take_steps(session: Session, number: int) -> None:
-    """The training loop, without logging, evaluation and checkpoints."""
     with closing(remaining_steps(session)) as steps:
-        for micro_batches in islice(steps, number):
+        for micro_batches in islice(steps, num_steps):
             train_step(session, micro_batches)
             session.step += 1
+    session.load_state_dict(start)
+    return session
 
 
 # -- output ---------------------------------------------------------------------------------------
@@ -235,7 +249,8 @@ def legend(steps: int, warmup: int) -> str:
             f"ms        a training step with its data, the lower quartile of n runs of {steps} "
             f"steps, after {warmup} steps that are not timed",
             "BitOPs    of a run, counted",
-            "time      of a run: the mean of the ratios within n rounds, with its 95 % t interval",
+            "time      of a run: the mean of the ratios within n rounds of alternating steps, with "
+            "its 95 % t interval",
         ]
     )
 

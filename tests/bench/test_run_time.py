@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.run_time import TimedMethod, choose_methods, fit_cycles, time_run
+from benchmarks.run_time import TimedMethod, choose_methods, fit_cycles, time_round
 from bitcycle.native.library import instruction_set
 from bitcycle.study.study import Study
 from bitcycle.study.study_file import find_study
@@ -49,17 +49,18 @@ def test_a_cycle_keeps_enough_steps_to_reach_its_top():
     assert fit_cycles("8", 200) == "8"
 
 
-def test_warm_up_steps_are_not_part_of_the_run():
+def test_neither_warm_up_steps_nor_the_methods_beside_it_change_a_run():
     [(_, methods)] = choose_methods(find_study("demo"), 5).items()
-    cycle = next(each for each in methods if each.label == "CPT 3-8/8")
+    [static, cycle] = [each for each in methods if each.label in ("static 8/8", "CPT 3-8/8")]
     ends = []
     with preserve_torch_settings():
-        for warmup in (0, 2):
+        for warmup, others in ((0, ()), (2, ()), (1, (static,))):
             method = TimedMethod(cycle.label, cycle.config)
-            time_run(method, warmup)
+            time_round([*others, method], warmup)
             ends.append((method.bitops, method.weights))
             assert len(method.seconds) == len(method.cpu_seconds) == 1
-    assert ends[0] == ends[1]
+            assert method.seconds[0] > 0
+    assert ends[0] == ends[1] == ends[2] != (static.bitops, static.weights)
 
 
 @pytest.mark.slow  # two processes, one after the other

@@ -107,30 +107,21 @@ def test_the_sentences_of_two_studies_are_those_of_their_runs():
     study = json.loads((RESULTS / "data" / "lengths.json").read_text(encoding="utf-8"))
     values = {key: found for key, found in final_values(study, "accuracy").items() if found}
     sentence = re.search(r"\*\*(.*)\*\*", page("lengths"))[1]
-    longest, _, shorter = sentence.partition(";")
-    num_lengths = 0
-    for (group, label), own in values.items():
-        if label != "CPT 3-8/8, N = 32":
-            continue
-        base = values[group, "static 8/8"]
+    assert sentence.startswith("After 8,000 steps on CIFAR-10 a ResNet-8 ended ")
+    for label in ("CPT 3-8/8, N = 32", "CPT 4-8/8, N = 32"):
+        group = "ResNet-8, CIFAR-10, 8,000 steps"
+        base, own = values[group, "static 8/8"], values[group, label]
         own = {seed: value for seed, value in own.items() if seed in base}
-        steps, numbers = group.rpartition(", ")[2], rf"\((?:[^()]*, )?n = {len(own)}(?:, [^()]*)?\)"
-        is_last = longest.startswith(f"After {steps} on CIFAR-10 a ResNet-8 ended ")
-        pattern = rf"ended [^()]* {numbers} with CPT 3-8/8 \(N = 32\)"
-        pattern = pattern if is_last else rf"[^()]* {numbers} after {steps}"
-        found = re.search(pattern, longest if is_last else shorter)
-        if found is None and not (is_last or shorter):
-            continue  # there is no room for shorter runs
-        assert found is not None, group
-        found = found[0]
-        if len(own) > 1:
-            low, high = difference_interval(own, base)
-            ends = [float(n) for n in re.search(r"(-?[\d.]+) to (-?[\d.]+), n", found).groups()]
-            signed = sorted(-end for end in ends) if " below" in found else ends
-            assert signed == pytest.approx([low, high], abs=0.06)
-            assert ("within noise" in found) == (low < 0 < high)
-        num_lengths += 1
-    assert num_lengths >= 1
+        found = re.search(
+            rf"[\d.]+ points (above|below)[^()]* \(([^()]*)\) with {label.partition(',')[0]}",
+            sentence,
+        )
+        low, high = difference_interval(own, base)
+        ends = [float(n) for n in re.search(r"(-?[\d.]+) to (-?[\d.]+), n", found[2]).groups()]
+        signed = sorted(-end for end in ends) if found[1] == "below" else ends
+        assert signed == pytest.approx([low, high], abs=0.06)
+        assert f"n = {len(own)}" in found[2]
+        assert ("within noise" in found[2]) == (low < 0 < high)
 
 
 def difference_interval(own, base):

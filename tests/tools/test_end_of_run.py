@@ -247,9 +247,9 @@ def test_a_difference_within_noise_says_so():
     ends = [(86.5, 90.3), (86.6, 91.3), (87.9, 92.3)]
     page = page_of(*STATIC_RUNS, *(measured(CPT, seed, end) for seed, end in enumerate(ends)))
     assert page.answer == (
-        "After 8,000 steps CPT 3-8/8 ended 0.0 points above static 8/8 on test images (95 % "
+        "After 8,000 steps CPT 3-8/8 ended 0.0 points below static 8/8 on test images (95 % "
         "interval -1.1 to 1.1, n = 3, within noise) and 0.30 points above on training images (n = "
-        "3)."
+        "3, no interval)."
     )
 
 
@@ -275,8 +275,8 @@ def test_one_seed_is_not_judged():
     page = page_of(STATIC_RUNS[0], CPT_RUNS[0])
     assert page.answer == (
         "After 8,000 steps CPT 3-8/8 ended 1.00 points below static 8/8 on test images (n "
-        "= 1) and 3.00 points below on training images (n = 1); one seed does not tell what is "
-        "noise."
+        "= 1, no interval) and 3.00 points below on training images (n = 1, no interval); one seed "
+        "does not tell what is noise."
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.tools.test_results import MACHINE
 from tools.results.measurements import KINDS, kind_of
 from tools.results.page import to_json
-from tools.results.run_times import time_line
+from tools.results.run_times import time_sentence
 
 KIND = KINDS["run-times"]
 
@@ -55,8 +55,8 @@ def test_a_row_has_the_mean_of_the_ratios_and_its_interval():
     assert "| AVX-512 VNNI | float32 | 16.00 | 2.00 | 1.00 | 20.0 | 3 | float32 |" in folded
     assert "| static 6/6 | 0.56 | 0.90 | 0.45 | 9.0 | 3 | 6 / 6 |" in folded
     assert (
-        "**Training with CPT took 0.70 of the time of static 8/8 and 0.35 of that of float32, with "
-        "0.62 of the bit operations of static 8/8 (n = 3).**"
+        "**With 0.62 of the bit operations of static 8/8, CPT took 0.70 of its time and 0.35 of "
+        "that of float32 with AVX-512 VNNI (1 network, n = 3 rounds of short runs).**"
     ) in shown
     assert "The main thread had a processor for 99 % of the time or more." in folded
     assert "1 thread. Wall-clock: 1 min 15 s." in folded
@@ -86,7 +86,7 @@ def test_networks_and_processors_are_added_and_a_repeated_one_replaces_its_own()
         ("ResNet-8 on CIFAR-10", "avx2", 6.0),
     ]
     page = KIND.page(data)
-    assert "0.70 to 0.95 of the time of static 8/8" in page.answer
+    assert "took 0.70 to 0.95 of its time" in page.answer
     assert "| AVX2 only | CPT 3-8/8 |" in page.table
     assert "/home" not in json.dumps(data) + page.files()["run-times.md"]
     assert data["items"][0]["machine"] == MACHINE
@@ -107,17 +107,17 @@ def test_the_line_of_the_readme_has_the_ratios_over_all_networks_for_each_proces
         run_time_file("LSTM on WikiText-2", cycle=(8.0, 8.0, 8.0)),
         run_time_file(cycle=(9.0, 9.0, 9.0), **AVX2),
     )
-    assert time_line(data) == (
-        "CPT up to 8 bits took, over 2 networks, with AVX-512 VNNI 0.70 to 0.80 of the time of "
-        "static 8/8 and 0.35 to 0.40 of that of float32 and with AVX2 only 0.90 of the time of "
-        "static 8/8 and 0.45 of that of float32 (means of 3 rounds of short runs)."
+    assert time_sentence(data) == (
+        "With 0.62 of the bit operations of static 8/8, CPT took 0.70 to 0.80 of its time and 0.35 "
+        "to 0.40 of that of float32 with AVX-512 VNNI; 0.90 and 0.45 with AVX2 only (2 networks, "
+        "n = 3 rounds of short runs)."
     )
 
 
 def test_times_without_a_range_of_bits_are_refused():
     file = run_time_file()
     del file["networks"][0]["methods"][2]
-    for show in (time_line, KIND.page):
+    for show in (time_sentence, KIND.page):
         with pytest.raises(ValueError, match="no method of lengths has a range of bits"):
             show(gather(file))
 

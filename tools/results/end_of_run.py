@@ -11,7 +11,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from bitcycle.analysis.numbers import decimals_for, difference_text, fixed, interval_text
+from bitcycle.analysis.numbers import POINTS, decimals_for, difference_text, fixed
 from bitcycle.analysis.statistics import Difference, holm, paired_difference, summarize_values
 from bitcycle.report.figures.style import COLORS, format_steps, padded, style_axes
 from bitcycle.tables import escape_markdown
@@ -19,11 +19,12 @@ from tools.results import page
 from tools.results.commands import gather_files_command
 from tools.results.page import Data, Page
 from tools.results.pictures import draw_curve
-from tools.results.sentences import MOST_WORDS
+from tools.results.sentences import MOST_WORDS, side_text
 from tools.results.study_page import value_text
 
 AS_TRAINED = "as trained"  # the first variant of a run
 METRIC, SPLITS = "accuracy", ("test", "train", "augmented")
+UNIT = POINTS[METRIC]
 ABOUT = ("group", "steps", "baseline", "num_batches", "command")
 
 Row = tuple[str, str]  # method, variant
@@ -149,9 +150,9 @@ def _answer(data: Data) -> str:
                          for each in (test, train))  # fmt: skip
     if own == base or on_test is None or on_train is None:
         return "No seed has a cyclic and a static run yet."
-    first = _side(on_test, f" {base[0]} on test images", interval="95 % interval ")
+    first = side_text(on_test, UNIT, f" {base[0]} on test images", is_first=True)
     said = f"After {data['steps']:,} steps {_short(own)} ended {first}"
-    said += f" and {_side(on_train, ' on training images')}"
+    said += f" and {side_text(on_train, UNIT, ' on training images')}"
     if on_test.n < 2:
         return f"{said}; one seed does not tell what is noise."
     effects = effects_of(test, own[0])
@@ -165,7 +166,7 @@ def _answer(data: Data) -> str:
         which = "further" if changes else "other"
         changes.append(f"no {which} end changed that beyond noise")
     others = [
-        f"{_short(row)} ended {_side(apart)}"
+        f"{_short(row)} ended {side_text(apart, UNIT)}"
         for row in cyclic
         if row != own and (apart := paired_difference(test[row], test[base])) is not None
     ]
@@ -177,26 +178,10 @@ def _short(row: Row) -> str:
     return row[0].partition(", ")[0]
 
 
-def _side(difference: Difference, where: str = "", interval: str = "") -> str:
-    """`0.40 points below on test images (0.20 to 0.60, n = 5)`; says if it is within noise.
-
-    interval: words before its ends.
-    """
-    low, high, n = difference.low, difference.high, difference.n
-    side = "below" if difference.mean < 0 else "above"
-    if low is not None and high is not None:
-        ends = (-high, -low) if side == "below" else (low, high)
-        numbers = f"{interval}{interval_text(*ends)}, n = {n}"
-    else:
-        numbers = f"n = {n}"
-    noise = ", within noise" if difference.is_beyond_noise is False else ""
-    return f"{_points(difference)} {side}{where} ({numbers}{noise})"
-
-
 def _points(difference: Difference) -> str:
     low, high = difference.low, difference.high
     half = None if low is None or high is None else (high - low) / 2
-    return f"{fixed(abs(difference.mean), decimals_for(half))} points"
+    return f"{fixed(abs(difference.mean), decimals_for(half))}{UNIT}"
 
 
 def _details(data: Data) -> list[str]:

@@ -45,7 +45,7 @@ from tools.results.page import (
     to_json,
 )
 from tools.results.pictures import FRONT_STUDY, front
-from tools.results.run_times import time_line
+from tools.results.run_times import time_sentence
 from tools.results.sentences import bit_operations_sentence, place, study_sentence
 from tools.results.study_data import StudyData, restore
 from tools.results.study_data import merge as merge_studies
@@ -191,7 +191,7 @@ def summary_lines(studies: Sequence[StudyData], folder: Path, links: str = "") -
     path = folder / "data" / "run-times.json"
     lines = {
         "Bit operations": bit_operations_sentence(found),
-        "Time": time_line(read_data(path)) if path.exists() else "",
+        "Time": time_sentence(read_data(path)) if path.exists() else "",
         **{
             title: study_sentence(known[name])
             for name, title in FRONT_STUDIES.items()

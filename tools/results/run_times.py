@@ -18,7 +18,6 @@ from tools.results import page
 from tools.results.commands import gather_files_command, portable
 from tools.results.page import Data, Page
 from tools.results.pictures import bars
-from tools.results.sentences import listed
 
 BASE, FLOAT = "static 8/8", "float32"
 ABOUT = ("steps", "repeats", "warmup", "instruction_set", "is_limited_to_avx2")
@@ -108,22 +107,26 @@ def ratio_text(ratio: Summary) -> str:
     return f"{fixed(ratio.mean, 2)} ({fixed(ratio.low, 2)} to {fixed(ratio.high, 2)})"
 
 
-def time_line(data: Data) -> str:
-    """What runs with CPT took of the time of static 8/8 and float32, over all networks."""
+def time_sentence(data: Data) -> str:
+    """What CPT took of the time of static 8/8 and of float32 on each processor, all networks."""
+    cyclic = _cyclic(rows_of(data))
+    top = [row for row in cyclic if row.label.endswith("-8/8")] or cyclic
     by_processor: dict[str, list[Row]] = {}
-    for row in _cyclic(rows_of(data)):
-        if row.label.endswith("-8/8"):
-            by_processor.setdefault(processor(row.item), []).append(row)
-    said = [
-        f"with {name} {_ends([row.of_static.mean for row in rows])} of the time of {BASE} and "
-        f"{_ends([row.of_float32.mean for row in rows])} of that of {FLOAT}"
-        for name, rows in by_processor.items()
-    ]
-    found = sum(by_processor.values(), [])
-    networks = len({row.item["network"] for row in found})
+    for row in top:
+        by_processor.setdefault(processor(row.item), []).append(row)
+    said = []
+    for name, rows in by_processor.items():
+        first, second = (" of its time", f" of that of {FLOAT}") if not said else ("", "")
+        of_static, of_float32 = (
+            _ends([ratio.mean for ratio in ratios])
+            for ratios in ([row.of_static for row in rows], [row.of_float32 for row in rows])
+        )
+        said.append(f"{of_static}{first} and {of_float32}{second} with {name}")
+    networks = len({row.item["network"] for row in top})
     return (
-        f"CPT up to 8 bits took, over {networks} network{'s' * (networks > 1)}, {listed(said)} "
-        f"(means of {_ends([row.of_static.n for row in found], 0)} rounds of short runs)."
+        f"With {_ends([row.bitops for row in top])} of the bit operations of {BASE}, CPT took "
+        f"{'; '.join(said)} ({networks} network{'s' * (networks > 1)}, "
+        f"n = {_ends([row.of_static.n for row in top], 0)} rounds of short runs)."
     )
 
 
@@ -139,7 +142,6 @@ def run_times_page(data: Data) -> Page:
     """The cyclic methods of every network and processor; all methods are in the details."""
     rows, items = rows_of(data), data["items"]
     cyclic = _cyclic(rows)
-    top = [row for row in cyclic if row.label.endswith("-8/8")] or cyclic
     headings = ["network", "processor", "method", f"BitOPs / {BASE}",
                 f"time / {BASE} (95 % interval)", f"time / {FLOAT} (95 % interval)",
                 "ms per step", "n"]  # fmt: skip
@@ -147,17 +149,14 @@ def run_times_page(data: Data) -> Page:
     return Page(
         name="run-times",
         title="Time of training runs: what do fewer bit operations save on the clock?",
-        answer=f"Training with CPT took {_ends([row.of_static.mean for row in top])} of the time "
-        f"of {BASE} and {_ends([row.of_float32.mean for row in top])} of that of {FLOAT}, with "
-        f"{_ends([row.bitops for row in top])} of the bit operations of {BASE} "
-        f"(n = {_ends([row.of_static.n for row in top], 0)}).",
+        answer=time_sentence(data),
         picture=(f"Time and BitOPs of a run over those of {BASE}", _picture(rows)),
         table=page.table(headings, [row.cells() for row in cyclic]),
         columns=f"Runs of {_ends([item['steps'] for item in items], 0)} steps: the training loop "
         "with its data, without evaluation, logging and checkpoints; the whole schedule, in "
-        "cycles of 25 steps or more. Every round trains each method once; ratios are within a "
-        "round, their mean and interval over n rounds. Ms: the lower quartile. Processor: the "
-        "instructions of the native kernels."
+        "cycles of 25 steps or more. Every round trains each method once, one step of each in "
+        "turn; ratios are within a round, their mean and interval over n rounds. Ms: the lower "
+        "quartile. Processor: the instructions of the native kernels."
         + " AVX2 only: one that has more, with every library limited to AVX2."
         * any(item["is_limited_to_avx2"] for item in items),
         commands=[*dict.fromkeys(map(_command, items)),

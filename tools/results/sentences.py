@@ -22,7 +22,7 @@ from bitcycle.analysis.numbers import (
     fixed,
     interval_text,
 )
-from bitcycle.analysis.statistics import MIN_SEEDS, holm
+from bitcycle.analysis.statistics import MIN_SEEDS, Difference, holm
 from bitcycle.study.headline import headline
 from bitcycle.study.summary import GroupSummary, cost_correlation, summarize
 from tools.results.comparison import (
@@ -333,57 +333,87 @@ def are_lengths(found: Found) -> bool:
 
 
 def length_sentence(found: Found) -> str:
-    """The longest runs with enough seeds, of all cheaper methods; shorter ones if there is room.
+    """The longest runs with enough seeds: every method that costs less than static bits.
 
-    The shorter ones are of the main method: the cyclic one that was trained at the most lengths.
+    Methods without an interval are left out if there are others. Shorter runs are told only if they
+    diverged. Differences are corrected for the number of methods (Holm).
     """
-    methods: dict[str, list[CyclicComparison]] = {}
-    for each in found:
-        methods.setdefault(each.cyclic.label, []).append(each)
-    own = max(methods.values(), key=lambda found: (len(found), sum(e.difference.n for e in found)))
-    longest = max(own, key=lambda each: (each.difference.n >= MIN_SEEDS, _steps(each)))
-    shorter = sorted((each for each in own if each is not longest), key=_steps)
-    shown = [longest, *_cheaper_methods(longest, found)]
-    first = next((each for each in [*shown, *shorter] if each.verdict != DIVERGED), longest)
+    longest = max(found, key=lambda each: (each.difference.n >= MIN_SEEDS, _steps(each)))
+    cheaper = [each for each in _methods_of(longest, found) if each.cost and each.cost < 1]
+    shown = [each for each in cheaper if each.verdict != UNKNOWN] or [longest]
+    known = [each for each in shown if each.verdict != DIVERGED]
+    stays = holm([1.0 if each.difference.p is None else each.difference.p for each in known])
+    names = _without_shared_mark([_labels(each)[0] for each in shown])
+    said = []
+    for each, is_kept in zip(known, stays, strict=True):
+        unit, is_first = POINTS.get(each.group.metric, f" in {each.group.metric}"), not said
+        what = f" {each.static.label}" if is_first else ""
+        side = side_text(each.difference, unit, what, is_first=is_first, stays=is_kept)
+        said.append(f"{'ended ' if is_first else ''}{side} with {names[shown.index(each)]}")
+    said += [
+        f"diverged with {name}"
+        for name, each in zip(names, shown, strict=True)
+        if each.verdict == DIVERGED
+    ]
+    said += [
+        f"diverged with {_labels(each)[0]} after {_steps(each):,} steps"
+        for each in found
+        if each.verdict == DIVERGED and each.group is not longest.group
+    ]
     network, data, _ = place(longest.group)
-    subject = f"After {_steps(longest):,} steps on {data} {a(network)} "
-    label = _labels(longest)[0]
-    it, mark = f"; with {label} it ", label.partition(" (")[2]  # the others share its mark
-
-    def at_end() -> str:
-        names = [label, *(_labels(each)[0].removesuffix(f" ({mark}") for each in shown[1:])]
-        return _ended(shown, first, [f"with {name}" for name in names])
-
-    candidates = []
-    if shorter:
-        before = [f"after {_steps(each):,} steps" for each in shorter]
-        candidates.append(f"{at_end()}{it}{_ended([*shown, *shorter], first, before)}")
-    diverged = [f"{_steps(each):,}" for each in shorter if each.verdict == DIVERGED]
-    end = f"{it}diverged after {listed(diverged)} steps" if diverged else ""
-    while True:
-        candidates.append(f"{at_end()}{end}")
-        if len(shown) < 3:
-            break
-        del shown[-2]  # the cheapest static method is the last
-    texts = [f"{subject}{text}." for text in candidates]
-    return next((text for text in texts if len(text.split()) <= MOST_WORDS), texts[-1])
+    return f"After {_steps(longest):,} steps on {data} {a(network)} {listed(said)}."
 
 
-def _cheaper_methods(longest: CyclicComparison, found: Found) -> list[CyclicComparison]:
-    """The other methods of the group that cost less than the static one, compared with it."""
-    group, base, bits = longest.group, longest.static.label, {_bits(longest)}
-    others = []
-    for each in found:
-        same = each.group.group == group.group and each.static.label == base
-        if same and _bits(each) not in bits:  # not the same bits with another number of cycles
-            bits.add(_bits(each))
-            others.append(each)
-    others += [
+def _methods_of(longest: CyclicComparison, found: Found) -> list[CyclicComparison]:
+    """The methods of a group that are compared with its static bits: cyclic, then static ones."""
+    group, base = longest.group, longest.static.label
+    cyclic = [e for e in found if e.group.group == group.group and e.static.label == base]
+    static = [
         replace(longest, cyclic=row, difference=row.difference, cost=row.relative_cost)
         for row in group.compared
         if row.difference is not None and not row.is_scheduled and base == group.baseline
     ]
-    return [each for each in others if each.cost is not None and each.cost < 1]
+    return cyclic + static
+
+
+def _without_shared_mark(labels: Sequence[str]) -> list[str]:
+    """Labels without the addition in brackets that all marked ones share.
+
+    >>> _without_shared_mark(["CPT 3-8/8 (N = 32)", "CPT 4-8/8 (N = 32)", "static 6/6"])
+    ['CPT 3-8/8', 'CPT 4-8/8', 'static 6/6']
+    >>> _without_shared_mark(["CPT 3-8/8 (N = 8)", "CPT 3-8/8 (N = 32)"])
+    ['CPT 3-8/8 (N = 8)', 'CPT 3-8/8 (N = 32)']
+    """
+    names = [label.partition(" (")[0] for label in labels]
+    marks = {label.partition(" (")[2] for label in labels} - {""}
+    return names if len(marks) < 2 else list(labels)
+
+
+def side_text(
+    difference: Difference,
+    unit: str,
+    what: str = "",
+    *,
+    is_first: bool = False,
+    stays: bool = True,
+) -> str:
+    """The size of a difference and its side: `0.40 points below what (0.20 to 0.60, n = 5)`.
+
+    is_first: the first of a sentence names its interval. stays: when corrected.
+    """
+    side = "above" if difference.mean > 0 else "below"
+    low, high, n = difference.low, difference.high, f"n = {difference.n}"
+    if low is None or high is None:
+        size, numbers = fixed(abs(difference.mean), DECIMALS), f"{n}, no interval"
+    else:
+        size = fixed(abs(difference.mean), decimals_for((high - low) / 2))
+        ends = interval_text(*((low, high) if side == "above" else (-high, -low)))
+        numbers = f"{'95 % interval ' if is_first else ''}{ends}, {n}"
+    if difference.is_beyond_noise is False:
+        numbers += f", {NOISE}"
+    elif not stays and low is not None:
+        numbers += f", {NOISE} when corrected"
+    return f"{size}{unit} {side}{what} ({numbers})"
 
 
 def _bits(each: CyclicComparison) -> str:
@@ -392,38 +422,6 @@ def _bits(each: CyclicComparison) -> str:
 
 def _steps(each: CyclicComparison) -> int:
     return each.cyclic.method.config.steps or 0
-
-
-def _ended(tested: Found, first: CyclicComparison, cases: Sequence[str]) -> str:
-    """What the last comparisons say, one per case; corrected for all that are tested (Holm).
-
-    first: the one that names the static method.
-    """
-    p_values = [1.0 if each.difference.p is None else each.difference.p for each in tested]
-    kept = holm(p_values)[len(tested) - len(cases) :]
-    said, has_verb = [], False
-    for each, case, stays in zip(tested[len(tested) - len(cases) :], cases, kept, strict=True):
-        if each.verdict == DIVERGED:
-            said.append(f"diverged {case}")
-            continue
-        base = f" {each.static.label}" if each is first else ""
-        said.append(f"{'' if has_verb else 'ended '}{_difference(each, base, stays)} {case}")
-        has_verb = True
-    return listed(said)
-
-
-def _difference(each: CyclicComparison, base: str, stays: bool) -> str:
-    """3.9 points below (3.0 to 4.8, n = 5), with the name of the static method if it is given."""
-    unit = POINTS.get(each.group.metric, f" in {each.group.metric}")
-    side, n = "above" if each.difference.mean > 0 else "below", f"n = {each.difference.n}"
-    if each.verdict == UNKNOWN:
-        size = fixed(abs(each.difference.mean), DECIMALS)
-        return f"{size}{unit} {side}{base} ({n}, no interval)"
-    ends = interval_text(*(_ends(each) if side == "above" else (-end for end in _ends(each)[::-1])))
-    noise = ", within noise" if each.verdict == NOISE else ""
-    noise = noise or ("" if stays else ", within noise when corrected")
-    how = "95 % interval " if base else ""
-    return f"{_size(each)}{unit} {side}{base} ({how}{ends}, {n}{noise})"
 
 
 def bit_operations_sentence(found: Found) -> str:
