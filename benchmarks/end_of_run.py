@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -366,15 +365,11 @@ def main() -> None:
         parser.error(f"no run of {STUDY} with {options.steps} steps is done below {options.runs}")
     found = read_found(options.json, options.steps)
     began, before = time.monotonic(), found["seconds"]
-    command = ["python", "benchmarks/end_of_run.py", "RUNS", "--data.root", "DATA"]
-    command += ["--json", "end-of-run.json"]
-    command += ["--seeds", *map(str, options.seeds)] if options.seeds else []
-    command += [] if options.steps == STEPS else ["--steps", str(options.steps)]
 
     def save() -> None:
         threads = runs[0].config.threads or torch.get_num_threads()
         found.update(measurement_info(before + time.monotonic() - began, threads=threads))
-        found.update(group=runs[0].method.group, command=shlex.join(command))
+        found.update(group=runs[0].method.group)
         write_json(options.json, found)
 
     for run in runs:

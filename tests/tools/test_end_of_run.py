@@ -16,7 +16,7 @@ from bitcycle.train.config import CheckpointConfig, EvalConfig, TrackingConfig
 from bitcycle.train.result import RunResult, weights_digest
 from bitcycle.train.run import run
 from bitcycle.train.run_directory import RunDirectory
-from tools.results.end_of_run import end_of_run_page, gather_end_of_run
+from tools.results.end_of_run import end_of_run_page, gather_end_of_run, merge_end_of_run
 from tools.results.page import to_json
 
 # -- the benchmark --------------------------------------------------------------------------------
@@ -193,7 +193,6 @@ def file(*runs):
         "benchmark": "end_of_run", "study": "lengths", "group": "ResNet-8, CIFAR-10, 8,000 steps",
         "steps": 8000, "baseline": STATIC, "num_batches": 100, "threads": 1, "seconds": 75.0,
         "machine": {"processor": "EPYC", "host": "mine"},
-        "command": "python benchmarks/end_of_run.py RUNS --data.root DATA --json end-of-run.json",
         "control": {"method": CPT, "seed": 0, "run": 85.0, "again": 85.0}, "runs": list(runs),
     }  # fmt: skip
 
@@ -287,6 +286,26 @@ def test_without_a_pair_of_runs_nothing_is_compared(runs):
     assert page.picture is None
 
 
-def test_a_page_shows_one_file():
-    with pytest.raises(ValueError, match="2 files of benchmarks/end_of_run.py"):
-        gather_end_of_run([file(), file()])
+def test_seeds_of_several_files_are_added_and_a_repeated_one_replaces_its_own():
+    old, new = file(STATIC_RUNS[0], CPT_RUNS[0]), file(*STATIC_RUNS[1:], *CPT_RUNS[1:])
+    found = gather_end_of_run([{**old, "machine": {"processor": "Xeon"}}, {**new, "control": None}])
+    assert [(run["method"], run["seed"]) for run in found["runs"]] == [
+        (STATIC, 0), (CPT, 0), (STATIC, 1), (STATIC, 2), (CPT, 1), (CPT, 2)
+    ]  # fmt: skip
+    page = end_of_run_page(found)
+    assert page.answer == page_of(*STATIC_RUNS, *CPT_RUNS).answer
+    assert "Xeon; EPYC, 1 thread. Wall-clock: 2 min 30 s one after another." in page.details[-1]
+    assert "seed 0, trained again from its checkpoint" in page.details[-1]
+    again = measured(STATIC, 0, (80.0, 81.0))
+    merged = merge_end_of_run(found, gather_end_of_run([file(again)]))
+    assert merged["runs"][0]["variants"]["as trained"]["test"]["accuracy"] == 80.0
+
+
+def test_a_measurement_that_went_on_replaces_its_beginning():
+    begun, whole = (gather_end_of_run([file(*runs)]) for runs in (STATIC_RUNS[:1], STATIC_RUNS))
+    assert merge_end_of_run(begun, whole) == whole
+
+
+def test_ends_of_runs_of_several_lengths_are_not_mixed():
+    with pytest.raises(ValueError, match="steps 8000 and 500: give one"):
+        gather_end_of_run([file(), {**file(), "steps": 500}])

@@ -6,6 +6,7 @@ The data file has every value by seed, from `benchmarks/end_of_run.py --json`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from statistics import fmean
 from typing import Any
 
@@ -25,24 +26,42 @@ from tools.results.study_page import value_text
 AS_TRAINED = "as trained"  # the first variant of a run
 METRIC, SPLITS = "accuracy", ("test", "train", "augmented")
 UNIT = POINTS[METRIC]
-ABOUT = ("group", "steps", "baseline", "num_batches", "command")
+ABOUT = ("group", "steps", "baseline", "num_batches")
 
 Row = tuple[str, str]  # method, variant
 Values = dict[Row, dict[int, float]]  # by row and seed
 
 
 def gather_end_of_run(files: Sequence[Data]) -> dict[str, Any]:
-    """The data of the file that `benchmarks/end_of_run.py --json` wrote."""
-    if len(files) != 1:
-        raise ValueError(f"{len(files)} files of benchmarks/end_of_run.py: a page shows one")
-    [found] = files
+    """The data of files that `benchmarks/end_of_run.py --json` wrote."""
     kept = ("method", "seed", "curve", "variants")
+    parts = [
+        {
+            "kind": "end-of-run",
+            **{key: found[key] for key in ABOUT},
+            "measured": [page.recorded_machine_and_time(found)],
+            "control": found["control"],
+            "runs": [{key: _rounded(run[key]) for key in kept} for run in found["runs"]],
+        }
+        for found in files
+    ]
+    return reduce(merge_end_of_run, parts)
+
+
+def merge_end_of_run(old: Data, new: Data) -> dict[str, Any]:
+    """Old and new runs; a new one of the same method and seed replaces the old."""
+    for key in ABOUT:
+        if old[key] != new[key]:
+            raise ValueError(f"ends of runs with the {key} {old[key]} and {new[key]}: give one")
+    found, kept = (
+        {(run["method"], run["seed"]): run for run in data["runs"]} for data in (new, old)
+    )
+    is_whole = kept.keys() <= found.keys()  # the same measurement, gone on with
     return {
-        "kind": "end-of-run",
-        **{key: found[key] for key in ABOUT},
-        **page.recorded_machine_and_time(found),
-        "control": found["control"],
-        "runs": [{key: _rounded(run[key]) for key in kept} for run in found["runs"]],
+        **new,
+        "measured": [*([] if is_whole else old["measured"]), *new["measured"]],
+        "control": new["control"] or old["control"],
+        "runs": list((kept | found).values()),
     }
 
 
@@ -133,7 +152,7 @@ def end_of_run_page(data: Data) -> Page:
         "rate, its batches and its optimizer state.",
         commands=[
             "bitcycle study run lengths --output RUNS --data.root DATA",
-            data["command"],
+            "python benchmarks/end_of_run.py RUNS --data.root DATA --json end-of-run.json",
             gather_files_command("end-of-run.json"),
         ],
         details=_details(data),
@@ -210,7 +229,7 @@ def _details(data: Data) -> list[str]:
     said.append(f"Augmented: the {data['num_batches']} training batches after the last one of the "
                 "run, the same in all rows of a seed; a part of the images, so compare rows, not "
                 "columns. The first sentence corrects for its number of variants (Holm). "
-                f"{page.machine_and_time([data])}")  # fmt: skip
+                f"{page.machine_and_time(data['measured'])}")  # fmt: skip
     return [page.table(names, rows), escape_markdown(" ".join(said))]
 
 

@@ -34,7 +34,7 @@ from tools.results.commands import (
     recipe_needs_data,
     training_command,
 )
-from tools.results.end_of_run import end_of_run_page, gather_end_of_run
+from tools.results.end_of_run import end_of_run_page, gather_end_of_run, merge_end_of_run
 from tools.results.page import (
     Data,
     Page,
@@ -916,7 +916,10 @@ KINDS = {
         merge_run_times,
     ),
     "end-of-run": Kind(
-        frozenset({"benchmark", "runs", "control"}), gather_end_of_run, end_of_run_page
+        frozenset({"benchmark", "runs", "control"}),
+        gather_end_of_run,
+        end_of_run_page,
+        merge_end_of_run,
     ),
     "memory": Kind(frozenset({"benchmark", "rows"}), gather_memory, memory_page),
     "range-tests": Kind(
