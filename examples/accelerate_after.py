@@ -1,4 +1,4 @@
-"""Train on digits at 3 to 8 bits with Accelerate: `diff` this with accelerate_before.py."""
+"""Train on digits at 4 to 8 bits with Accelerate: `diff` this with accelerate_before.py."""
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +24,7 @@ bc.quantize_model(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 model, optimizer, batches = accelerator.prepare(model, optimizer, batches)
 total_steps = NUM_EPOCHS * -(-len(batches) // 2)
-bits = bc.PrecisionScheduler(model, forward="CR:3-8:8", backward=8, total_steps=total_steps)
+bits = bc.PrecisionScheduler(model, forward="CR:4-8:8", backward=8, total_steps=total_steps)
 accelerator.register_for_checkpointing(bits)
 for _ in range(NUM_EPOCHS):
     for inputs, labels in batches:

@@ -1,4 +1,4 @@
-"""Train on digits at 3 to 8 bits with Lightning: `diff` this with lightning_before.py."""
+"""Train on digits at 4 to 8 bits with Lightning: `diff` this with lightning_before.py."""
 
 import lightning.pytorch as pl
 import torch
@@ -48,7 +48,7 @@ train_data, test_data = Subset(data, range(NUM_TEST, len(data))), Subset(data, r
 model = Classifier()
 bc.quantize_model(model)
 trainer = pl.Trainer(
-    callbacks=[PrecisionCallback(forward="CR:3-8:8", backward=8)],
+    callbacks=[PrecisionCallback(forward="CR:4-8:8", backward=8)],
     max_epochs=8,
     accelerator="cpu",
     logger=False,

@@ -1,4 +1,4 @@
-"""Train a convnet on scikit-learn's digits at 3 to 8 bits: `diff` this with plain_loop.py."""
+"""Train a convnet on scikit-learn's digits at 4 to 8 bits: `diff` this with plain_loop.py."""
 
 import torch
 import torch.nn.functional as F
@@ -37,7 +37,7 @@ model = ConvNet()
 bc.quantize_model(model, skip=["fc"])
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 lr = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-bits = bc.PrecisionScheduler(model, forward="CR:3-8:8", backward=8, total_steps=STEPS)
+bits = bc.PrecisionScheduler(model, forward="CR:4-8:8", backward=8, total_steps=STEPS)
 for _ in range(STEPS):
     batch = torch.randint(len(train_images), (BATCH_SIZE,))
     loss = F.cross_entropy(model(train_images[batch]), train_targets[batch])

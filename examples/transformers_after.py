@@ -1,4 +1,4 @@
-"""Sums of digits at 3 to 8 bits with Transformers: `diff` this with transformers_before.py."""
+"""Sums of digits at 4 to 8 bits with Transformers: `diff` this with transformers_before.py."""
 
 import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
@@ -36,7 +36,7 @@ trainer = Trainer(
         use_cpu=True,
         disable_tqdm=True,
     ),
-    callbacks=[PrecisionCallback(forward="CR:3-8:8", backward=8)],
+    callbacks=[PrecisionCallback(forward="CR:4-8:8", backward=8)],
     train_dataset=data[NUM_TEST:],
 )
 trainer.train()

@@ -114,7 +114,7 @@ def time_sentence(data: Data) -> str:
     by_processor: dict[str, list[Row]] = {}
     for row in top:
         by_processor.setdefault(processor(row.item), []).append(row)
-    said = []
+    said: list[str] = []
     for name, rows in by_processor.items():
         first, second = (" of its time", f" of that of {FLOAT}") if not said else ("", "")
         of_static, of_float32 = (

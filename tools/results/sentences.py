@@ -344,7 +344,7 @@ def length_sentence(found: Found) -> str:
     known = [each for each in shown if each.verdict != DIVERGED]
     stays = holm([1.0 if each.difference.p is None else each.difference.p for each in known])
     names = _without_shared_mark([_labels(each)[0] for each in shown])
-    said = []
+    said: list[str] = []
     for each, is_kept in zip(known, stays, strict=True):
         unit, is_first = POINTS.get(each.group.metric, f" in {each.group.metric}"), not said
         what = f" {each.static.label}" if is_first else ""
