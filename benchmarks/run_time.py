@@ -7,10 +7,10 @@
 Takes the networks and methods of a study, each method once, and trains each of them for `--steps`
 steps: the whole schedule, with fewer cycles, so that each has enough steps to reach its top. The
 time is that of the training loop, with the data and without evaluation, logging and checkpoints.
-Every round trains all methods side by side, one step of each in turn, and begins with another one.
-A busy machine slows all of them alike: only the ratios, taken within a round, are meant to be
-compared. `--avx2` limits every library to AVX2 instructions, on a processor that has more. Other
-options, such as `--data.root`, override the settings of the study.
+Every round trains all methods side by side, one step of each in turn, in random order. A busy
+machine slows all of them alike: only the ratios, taken within a round, are meant to be compared.
+All runs of a round are in memory. `--avx2` limits every library to AVX2 instructions, on a
+processor that has more. Other options, such as `--data.root`, override the settings of the study.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import argparse
 import copy
 import gc
 import os
+import random
 import shlex
 import sys
 import time
@@ -147,31 +148,33 @@ def fit_cycles(text: ScheduleText, steps: int) -> ScheduleText:
 def time_network(
     methods: Sequence[TimedMethod], *, repeats: int, warmup: int, say: Any = print
 ) -> None:
-    """Train every method once per round; each round begins with another one."""
+    """Train every method once per round."""
     for repeat in range(repeats):
-        first = repeat % len(methods)
-        order = (*methods[first:], *methods[:first])
-        time_round(order, warmup)
-        for method in order:
+        time_round(methods, warmup, seed=repeat)
+        for method in methods:
             share = method.cpu_seconds[-1] / method.seconds[-1]
             took = f"{method.milliseconds[-1]:8.2f} ms a step, CPU {100 * share:.0f} %"
             say(f"  round {repeat + 1}/{repeats}  {method.label:12}  {took}")
 
 
-def time_round(methods: Sequence[TimedMethod], warmup: int) -> None:
+def time_round(methods: Sequence[TimedMethod], warmup: int, seed: int = 0) -> None:
     """Train every method once, one step of each in turn, and add the seconds of its steps.
 
-    Neighbouring steps see the same machine, however its speed changes over a round.
+    Neighbouring steps see the same machine, however its speed changes over a round. The order of
+    each turn is random: what a step leaves behind, in caches or for the garbage collector, slows
+    all methods alike.
     """
     gc.collect()  # the last round's data
     with ExitStack() as stack:
         sessions = [warmed_up(method.config, warmup) for method in methods]
         loops = [stack.enter_context(closing(remaining_steps(session))) for session in sessions]
+        runs = list(zip(methods, sessions, loops, strict=True))
         for method in methods:
             method.seconds.append(0.0)
             method.cpu_seconds.append(0.0)
+        generator = random.Random(seed)
         for _ in range(sessions[0].total_steps):
-            for method, session, loop in zip(methods, sessions, loops, strict=True):
+            for method, session, loop in generator.sample(runs, len(runs)):
                 began, cpu_began = time.perf_counter(), time.thread_time()
                 train_step(session, next(loop))
                 session.step += 1

@@ -49,7 +49,20 @@ def test_a_cycle_keeps_enough_steps_to_reach_its_top():
     assert fit_cycles("8", 200) == "8"
 
 
-def test_neither_warm_up_steps_nor_the_methods_beside_it_change_a_run():
+def test_methods_take_their_steps_in_turn(monkeypatch):
+    [(_, methods)] = choose_methods(find_study("demo"), 5).items()
+    taken = []
+    monkeypatch.setattr(
+        "benchmarks.run_time.train_step", lambda session, batches: taken.append(id(session))
+    )
+    with preserve_torch_settings():
+        time_round(methods, 0)
+    turns = [taken[first : first + len(methods)] for first in range(0, len(taken), len(methods))]
+    assert len(turns) == 5
+    assert all(set(turn) == set(taken) and len(turn) == len(set(turn)) for turn in turns)
+
+
+def test_neither_warm_up_steps_nor_methods_beside_it_change_a_run_without_dropout():
     [(_, methods)] = choose_methods(find_study("demo"), 5).items()
     [static, cycle] = [each for each in methods if each.label in ("static 8/8", "CPT 3-8/8")]
     ends = []
@@ -80,7 +93,6 @@ def test_a_measurement_writes_every_method_with_its_ratios(tmp_path):
         line.split("  ")[1:3] for line in done.stderr.splitlines() if line.startswith("  round")
     ]
     assert [each[0] for each in rounds] == ["round 1/2"] * 4 + ["round 2/2"] * 4
-    assert [rounds[0][1], rounds[4][1]] == ["float32", "static 8/8"]
     found = json.loads(file.read_text())
     assert (found["study"], found["steps"], found["repeats"]) == ("demo", 5, 2)
     assert found["overrides"] == ["--data.batch_size", "16", "--precision.kernel", "native"]

@@ -16,7 +16,12 @@ from bitcycle.train.config import CheckpointConfig, EvalConfig, TrackingConfig
 from bitcycle.train.result import RunResult, weights_digest
 from bitcycle.train.run import run
 from bitcycle.train.run_directory import RunDirectory
-from tools.results.end_of_run import end_of_run_page, gather_end_of_run, merge_end_of_run
+from tools.results.end_of_run import (
+    end_of_run_page,
+    gather_end_of_run,
+    merge_end_of_run,
+    runs_of,
+)
 from tools.results.page import to_json
 
 # -- the benchmark --------------------------------------------------------------------------------
@@ -219,7 +224,7 @@ def test_the_sentence_says_how_far_apart_the_ends_are_and_what_changes_them():
     assert page.answer == (
         "After 8,000 steps CPT 3-8/8 ended 1.00 points below static 8/8 on test images (95 "
         "% interval 0.75 to 1.25, n = 3) and 2.97 points below on training images (2.82 to 3.11, "
-        "n = 3); 8 bits in the last 8 cycles added 0.93 points; no further end changed that beyond "
+        "n = 3); 8 bits in the last 8 cycles added 0.93 points; no further end mattered beyond "
         "noise."
     )
 
@@ -233,7 +238,7 @@ def test_the_ends_of_other_cycles_are_compared_too():
         assert page_of(*runs, *STATIC_RUNS).answer == (
             "After 8,000 steps CPT 3-8/8 ended 1.00 points below static 8/8 on test images "
             "(95 % interval 0.75 to 1.25, n = 3) and 2.97 points below on training images (2.82 to "
-            "3.11, n = 3); no other end changed that beyond noise; CPT 4-8/8 ended 0.50 points "
+            "3.11, n = 3); no other end mattered beyond noise; CPT 4-8/8 ended 0.50 points "
             "below (0.25 to 0.75, n = 3)."
         )
     shown = page_of(*CPT_RUNS, *others[1:], *STATIC_RUNS)
@@ -246,7 +251,7 @@ def test_a_difference_within_noise_says_so():
     ends = [(86.5, 90.3), (86.6, 91.3), (87.9, 92.3)]
     page = page_of(*STATIC_RUNS, *(measured(CPT, seed, end) for seed, end in enumerate(ends)))
     assert page.answer == (
-        "After 8,000 steps CPT 3-8/8 ended 0.0 points below static 8/8 on test images (95 % "
+        "After 8,000 steps CPT 3-8/8 ended 0.0 points from static 8/8 on test images (95 % "
         "interval -1.1 to 1.1, n = 3, within noise) and 0.30 points above on training images (n = "
         "3, no interval)."
     )
@@ -274,8 +279,7 @@ def test_one_seed_is_not_judged():
     page = page_of(STATIC_RUNS[0], CPT_RUNS[0])
     assert page.answer == (
         "After 8,000 steps CPT 3-8/8 ended 1.00 points below static 8/8 on test images (n "
-        "= 1, no interval) and 3.00 points below on training images (n = 1, no interval); one seed "
-        "does not tell what is noise."
+        "= 1, no interval) and 3.00 points below on training images (n = 1, no interval)."
     )
 
 
@@ -289,23 +293,28 @@ def test_without_a_pair_of_runs_nothing_is_compared(runs):
 def test_seeds_of_several_files_are_added_and_a_repeated_one_replaces_its_own():
     old, new = file(STATIC_RUNS[0], CPT_RUNS[0]), file(*STATIC_RUNS[1:], *CPT_RUNS[1:])
     found = gather_end_of_run([{**old, "machine": {"processor": "Xeon"}}, {**new, "control": None}])
-    assert [(run["method"], run["seed"]) for run in found["runs"]] == [
+    assert [(run["method"], run["seed"]) for run in runs_of(found)] == [
         (STATIC, 0), (CPT, 0), (STATIC, 1), (STATIC, 2), (CPT, 1), (CPT, 2)
     ]  # fmt: skip
     page = end_of_run_page(found)
     assert page.answer == page_of(*STATIC_RUNS, *CPT_RUNS).answer
     assert "Xeon; EPYC, 1 thread. Wall-clock: 2 min 30 s one after another." in page.details[-1]
-    assert "seed 0, trained again from its checkpoint" in page.details[-1]
-    again = measured(STATIC, 0, (80.0, 81.0))
-    merged = merge_end_of_run(found, gather_end_of_run([file(again)]))
-    assert merged["runs"][0]["variants"]["as trained"]["test"]["accuracy"] == 80.0
+    assert page.details[-1].count("seed 0, trained again from its checkpoint") == 1
+    assert merge_end_of_run(found, gather_end_of_run([{**new, "control": None}])) == found
+    again = gather_end_of_run([{**file(measured(CPT, 0, (80.0, 81.0))), "control": None}])
+    merged = merge_end_of_run(found, again)
+    values = {(run["method"], run["seed"]): run["variants"] for run in runs_of(merged)}
+    assert values[CPT, 0]["as trained"]["test"]["accuracy"] == 80.0
+    assert len(values) == len(runs_of(merged)) == 6
+    assert "trained again" not in end_of_run_page(merged).details[-1]  # that was another run
 
 
-def test_a_measurement_that_went_on_replaces_its_beginning():
-    begun, whole = (gather_end_of_run([file(*runs)]) for runs in (STATIC_RUNS[:1], STATIC_RUNS))
-    assert merge_end_of_run(begun, whole) == whole
+def test_runs_of_another_length_have_it_in_their_command():
+    found = gather_end_of_run([{**file(*STATIC_RUNS, *CPT_RUNS), "steps": 500}])
+    assert end_of_run_page(found).commands[1].endswith("--json end-of-run.json --steps 500")
+    assert "--steps" not in page_of(*STATIC_RUNS, *CPT_RUNS).commands[1]
 
 
 def test_ends_of_runs_of_several_lengths_are_not_mixed():
-    with pytest.raises(ValueError, match="steps 8000 and 500: give one"):
+    with pytest.raises(ValueError, match="steps is 8000 and 500 do not go on one page"):
         gather_end_of_run([file(), {**file(), "steps": 500}])

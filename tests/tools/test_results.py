@@ -282,7 +282,7 @@ def test_the_longest_runs_are_told_and_cheaper_static_bits_with_them():
 def test_the_longest_runs_with_three_seeds_are_told():
     study = lengths((240, BASE, ALIKE), (1_000, BASE, {0: 88.0}))
     assert study_sentence(study) == (
-        "After 240 steps on CIFAR-10 a ResNet-8 ended 0.00 points below static 8 (95 % interval "
+        "After 240 steps on CIFAR-10 a ResNet-8 ended 0.00 points from static 8 (95 % interval "
         "-0.25 to 0.25, n = 3, within noise) with c."
     )
     study = lengths((240, BASE, {0: 88.0}), (1_000, BASE, {0: 88.0}))
@@ -305,7 +305,7 @@ def test_cycles_of_several_numbers_keep_their_marks():
     )
     assert study_sentence(study) == (
         "After 480 steps on CIFAR-10 a ResNet-8 ended 2.00 points below static 8 (95 % interval "
-        "1.75 to 2.25, n = 3) with c (N = 2) and 0.00 points below (-0.25 to 0.25, n = 3, within "
+        "1.75 to 2.25, n = 3) with c (N = 2) and 0.00 points away (-0.25 to 0.25, n = 3, within "
         "noise) with d (N = 4)."
     )
 
@@ -320,12 +320,19 @@ def test_a_difference_that_does_not_stay_is_said_where_it_is():
 
 
 def test_runs_that_diverged_are_said_to_be_whatever_their_length():
-    study = lengths((240, BASE, {0: 88.0}), (1_000, {**BASE, 1: math.nan}, ALIKE))
-    assert study_sentence(study) == "After 1,000 steps on CIFAR-10 a ResNet-8 diverged with c."
     gone = {**ALIKE, 1: math.nan}
-    study = lengths((240, BASE, gone), (900, BASE, ALIKE), (4_000, BASE, WORSE, WORSE))
+    study = lengths((240, BASE, gone), (500, BASE, gone), (4_000, BASE, WORSE))
     assert study_sentence(study).endswith(
-        "(1.75 to 2.25, n = 3) with static 6 and diverged with c (N = 8) after 240 steps."
+        "n = 3) with c; runs of 240 steps with c (N = 8) and 500 steps with c (N = 8) diverged."
+    )
+    study = lengths((240, BASE, WORSE), (1_000, {**BASE, 1: math.nan}, ALIKE))
+    assert study_sentence(study).endswith("with c; runs of 1,000 steps with static 8 diverged.")
+    study = lengths((240, BASE, WORSE), (1_000, BASE, WORSE, gone))
+    assert study_sentence(study).endswith("with c; runs of 1,000 steps with static 6 diverged.")
+    study = lengths((240, BASE, gone), (1_000, BASE, gone))
+    assert study_sentence(study) == (
+        "On CIFAR-10 a ResNet-8 diverged in 240 steps with c (N = 8) and 1,000 steps with c (N = "
+        "8)."
     )
 
 
@@ -674,12 +681,12 @@ def test_the_lines_on_where_cycling_pays_are_those_of_the_first_pages_studies(tm
     assert summary_lines([study], tmp_path, "results/") == (
         "- **Bit operations.** c uses 40 % fewer than static 8: a count, not a time.\n"
         "- **[Images](results/lengths.md).** After 1,000 steps on CIFAR-10 a ResNet-8 ended 0.00 "
-        "points below static 8 (95 % interval -0.25 to 0.25, n = 3, within noise) with c."
+        "points from static 8 (95 % interval -0.25 to 0.25, n = 3, within noise) with c."
     )
     assert summary_lines([], tmp_path) == ""
     single = lengths((240, BASE, {0: 88.0}), (1_000, BASE, {0: 88.0}))
     assert "Images" not in summary_lines([single], tmp_path)
-    assert "- **[Time](run-times.md).** With " in summary_lines(read_studies(RESULTS), RESULTS)
+    assert "- **[Time](run-times.md).** CPT " in summary_lines(read_studies(RESULTS), RESULTS)
 
 
 def test_files_of_no_kind_or_of_several_are_refused(tmp_path, capsys):

@@ -6,7 +6,8 @@
     python -m tools.results render results --fill README.md docs/*.md
     python -m tools.results times results/data/studies.json [--only table2]
 
-What is gathered is added to what is there: runs of a study, range tests, landscapes, run times.
+What is gathered is added to what is there: runs of a study, range tests, landscapes, run
+times, ends of runs.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from tools.results.study_page import value_text
 AS_TRAINED = "as trained"  # the first variant of a run
 METRIC, SPLITS = "accuracy", ("test", "train", "augmented")
 UNIT = POINTS[METRIC]
+STEPS = 8_000  # the default of the benchmark
 ABOUT = ("group", "steps", "baseline", "num_batches")
 
 Row = tuple[str, str]  # method, variant
@@ -33,36 +34,50 @@ Values = dict[Row, dict[int, float]]  # by row and seed
 
 
 def gather_end_of_run(files: Sequence[Data]) -> dict[str, Any]:
-    """The data of files that `benchmarks/end_of_run.py --json` wrote."""
+    """The data of files that `benchmarks/end_of_run.py --json` wrote, a part of the data each."""
     kept = ("method", "seed", "curve", "variants")
-    parts = [
+    found = [
         {
             "kind": "end-of-run",
-            **{key: found[key] for key in ABOUT},
-            "measured": [page.recorded_machine_and_time(found)],
-            "control": found["control"],
-            "runs": [{key: _rounded(run[key]) for key in kept} for run in found["runs"]],
+            **{key: file[key] for key in ABOUT},
+            "parts": [
+                {
+                    **page.recorded_machine_and_time(file),
+                    "control": file["control"],
+                    "runs": [{key: _rounded(run[key]) for key in kept} for run in file["runs"]],
+                }
+            ],
         }
-        for found in files
+        for file in files
     ]
-    return reduce(merge_end_of_run, parts)
+    return reduce(merge_end_of_run, found)
 
 
 def merge_end_of_run(old: Data, new: Data) -> dict[str, Any]:
-    """Old and new runs; a new one of the same method and seed replaces the old."""
+    """Old and new parts, without the old runs of a method and seed that a new part has."""
     for key in ABOUT:
         if old[key] != new[key]:
-            raise ValueError(f"ends of runs with the {key} {old[key]} and {new[key]}: give one")
-    found, kept = (
-        {(run["method"], run["seed"]): run for run in data["runs"]} for data in (new, old)
-    )
-    is_whole = kept.keys() <= found.keys()  # the same measurement, gone on with
-    return {
-        **new,
-        "measured": [*([] if is_whole else old["measured"]), *new["measured"]],
-        "control": new["control"] or old["control"],
-        "runs": list((kept | found).values()),
-    }
+            raise ValueError(
+                f"runs whose {key} is {old[key]} and {new[key]} do not go on one page; gather them "
+                "into two folders"
+            )
+    again = {_identity(run) for run in runs_of(new)}
+    parts = []
+    for part in old["parts"]:
+        runs = [run for run in part["runs"] if _identity(run) not in again]
+        control = part["control"]
+        is_kept = control is not None and _identity(control) not in again
+        parts += [{**part, "control": control if is_kept else None, "runs": runs}] if runs else []
+    return {**new, "parts": parts + list(new["parts"])}
+
+
+def runs_of(data: Data) -> list[Data]:
+    """The runs of all parts."""
+    return [run for part in data["parts"] for run in part["runs"]]
+
+
+def _identity(run: Data) -> tuple[str, int]:
+    return run["method"], run["seed"]
 
 
 def _rounded(value: Any) -> Any:
@@ -85,7 +100,7 @@ def is_cyclic(method: str) -> bool:
 def values_of(data: Data, split: str, metric: str = METRIC) -> Values:
     """The values of a split; the baseline first, then the cyclic methods."""
     rows: Values = {}
-    for run in data["runs"]:
+    for run in runs_of(data):
         for variant, metrics in run["variants"].items():
             row = rows.setdefault((run["method"], variant), {})
             row[run["seed"]] = float(metrics[split][metric])
@@ -152,7 +167,8 @@ def end_of_run_page(data: Data) -> Page:
         "rate, its batches and its optimizer state.",
         commands=[
             "bitcycle study run lengths --output RUNS --data.root DATA",
-            "python benchmarks/end_of_run.py RUNS --data.root DATA --json end-of-run.json",
+            "python benchmarks/end_of_run.py RUNS --data.root DATA --json end-of-run.json"
+            + ("" if data["steps"] == STEPS else f" --steps {data['steps']}"),
             gather_files_command("end-of-run.json"),
         ],
         details=_details(data),
@@ -165,17 +181,20 @@ def _answer(data: Data) -> str:
     base = (data["baseline"], AS_TRAINED)
     cyclic = [row for row in test if is_cyclic(row[0]) and row[1] == AS_TRAINED]
     own = max(cyclic, key=lambda row: len(effects_of(test, row[0])), default=base)
-    on_test, on_train = (paired_difference(each[own], each[base]) if base in each else None
-                         for each in (test, train))  # fmt: skip
-    if own == base or on_test is None or on_train is None:
+    apart = {row: paired_difference(test[row], test.get(base, {})) for row in cyclic}
+    on_test, on_train = apart.get(own), paired_difference(train.get(own, {}), train.get(base, {}))
+    if on_test is None or on_train is None:
         return "No seed has a cyclic and a static run yet."
-    first = side_text(on_test, UNIT, f" {base[0]} on test images", is_first=True)
+    known = {row: each for row, each in apart.items() if each is not None}
+    kept = dict(zip(known, holm([_p(each) for each in known.values()]), strict=True))
+    what = f" {base[0]} on test images"
+    first = side_text(on_test, UNIT, what, is_first=True, stays=kept[own])
     said = f"After {data['steps']:,} steps {_short(own)} ended {first}"
     said += f" and {side_text(on_train, UNIT, ' on training images')}"
     if on_test.n < 2:
-        return f"{said}; one seed does not tell what is noise."
+        return f"{said}."
     effects = effects_of(test, own[0])
-    beyond = holm([1.0 if each.p is None else each.p for each in effects.values()])
+    beyond = holm([_p(each) for each in effects.values()])
     changes = [
         f"{variant} {'added' if each.mean > 0 else 'cost'} {_points(each)}"
         for (variant, each), is_beyond in zip(effects.items(), beyond, strict=True)
@@ -183,14 +202,18 @@ def _answer(data: Data) -> str:
     ]
     if not all(beyond):
         which = "further" if changes else "other"
-        changes.append(f"no {which} end changed that beyond noise")
+        changes.append(f"no {which} end mattered beyond noise")
     others = [
-        f"{_short(row)} ended {side_text(apart, UNIT)}"
-        for row in cyclic
-        if row != own and (apart := paired_difference(test[row], test[base])) is not None
+        f"{_short(row)} ended {side_text(each, UNIT, stays=kept[row])}"
+        for row, each in known.items()
+        if row != own
     ]
     texts = [f"{'; '.join([said, *changes, *more])}." for more in (others, [])]
     return next((text for text in texts if len(text.split()) <= MOST_WORDS), texts[-1])
+
+
+def _p(difference: Difference) -> float:
+    return 1.0 if difference.p is None else difference.p
 
 
 def _short(row: Row) -> str:
@@ -221,7 +244,7 @@ def _details(data: Data) -> list[str]:
         if is_cyclic(row[0]) and row[1] == AS_TRAINED and gap is not None:
             said.append(f"The gap of {row[0]} minus that of {data['baseline']} is "
                         f"{difference_text(gap)} points, n = {gap.n}.")  # fmt: skip
-    if control := data["control"]:
+    for control in filter(None, (part["control"] for part in data["parts"])):
         said.append(f"Control: the last cycle of {control['method']}, seed {control['seed']}, "
                     "trained again from its checkpoint ends with the same weights and a test "
                     f"accuracy of {control['again']:.2f}; the run's is {control['run']:.2f}."
@@ -229,7 +252,7 @@ def _details(data: Data) -> list[str]:
     said.append(f"Augmented: the {data['num_batches']} training batches after the last one of the "
                 "run, the same in all rows of a seed; a part of the images, so compare rows, not "
                 "columns. The first sentence corrects for its number of variants (Holm). "
-                f"{page.machine_and_time(data['measured'])}")  # fmt: skip
+                f"{page.machine_and_time(data['parts'])}")  # fmt: skip
     return [page.table(names, rows), escape_markdown(" ".join(said))]
 
 
@@ -242,7 +265,7 @@ def accuracy_by_step(data: Data) -> str | None:
     A cyclic method has the seeds that the baseline has too. None without such a seed.
     """
     curves: dict[str, dict[int, dict[int, float]]] = {}
-    for run in sorted(data["runs"], key=lambda run: is_cyclic(run["method"])):
+    for run in sorted(runs_of(data), key=lambda run: is_cyclic(run["method"])):
         if run["method"] == data["baseline"] or is_cyclic(run["method"]):
             own = {step: float(value) for step, value in run["curve"]}
             curves.setdefault(run["method"], {})[run["seed"]] = own

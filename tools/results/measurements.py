@@ -944,5 +944,5 @@ def kind_of(found: Data) -> str:
             return name
     raise ValueError(
         f"is none of: {', '.join(KINDS)}; give what bitcycle bench --json, range-test, landscape, "
-        "benchmarks/run_time.py --json or benchmarks/saved_memory.py --json wrote"
+        "benchmarks/{run_time,end_of_run,saved_memory}.py --json wrote"
     )

@@ -18,6 +18,7 @@ from tools.results import page
 from tools.results.commands import gather_files_command, portable
 from tools.results.page import Data, Page
 from tools.results.pictures import bars
+from tools.results.sentences import listed
 
 BASE, FLOAT = "static 8/8", "float32"
 ABOUT = ("steps", "repeats", "warmup", "instruction_set", "is_limited_to_avx2")
@@ -108,26 +109,29 @@ def ratio_text(ratio: Summary) -> str:
 
 
 def time_sentence(data: Data) -> str:
-    """What CPT took of the time of static 8/8 and of float32 on each processor, all networks."""
+    """What CPT up to 8 bits took of the time of static 8/8 and of float32 on each processor."""
     cyclic = _cyclic(rows_of(data))
     top = [row for row in cyclic if row.label.endswith("-8/8")] or cyclic
     by_processor: dict[str, list[Row]] = {}
     for row in top:
         by_processor.setdefault(processor(row.item), []).append(row)
-    said: list[str] = []
+    of_static = []
     for name, rows in by_processor.items():
-        first, second = (" of its time", f" of that of {FLOAT}") if not said else ("", "")
-        of_static, of_float32 = (
-            _ends([ratio.mean for ratio in ratios])
-            for ratios in ([row.of_static for row in rows], [row.of_float32 for row in rows])
-        )
-        said.append(f"{of_static}{first} and {of_float32}{second} with {name}")
-    networks = len({row.item["network"] for row in top})
+        noise = f"{sum(map(_is_beyond_noise, rows))} of {len(rows)}"
+        noise += "" if of_static else " beyond noise"
+        of = "" if of_static else f" of {BASE}'s time"
+        of_static.append(f"{_ends([row.of_static.mean for row in rows])}{of} with {name} ({noise})")
+    of_float32 = [_ends([row.of_float32.mean for row in rows]) for rows in by_processor.values()]
     return (
-        f"With {_ends([row.bitops for row in top])} of the bit operations of {BASE}, CPT took "
-        f"{'; '.join(said)} ({networks} network{'s' * (networks > 1)}, "
-        f"n = {_ends([row.of_static.n for row in top], 0)} rounds of short runs)."
+        f"CPT up to 8 bits took {listed(of_static)}, and {listed(of_float32)} of {FLOAT}'s, with "
+        f"{_ends([row.bitops for row in top])} of the bit operations "
+        f"(n = {_ends([row.of_static.n for row in top], 0)})."
     )
+
+
+def _is_beyond_noise(row: Row) -> bool:
+    low, high = row.of_static.low, row.of_static.high
+    return low is not None and high is not None and not low <= 1 <= high
 
 
 def _cyclic(rows: Sequence[Row]) -> list[Row]:

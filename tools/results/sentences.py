@@ -338,30 +338,47 @@ def length_sentence(found: Found) -> str:
     Methods without an interval are left out if there are others. Shorter runs are told only if they
     diverged. Differences are corrected for the number of methods (Holm).
     """
-    longest = max(found, key=lambda each: (each.difference.n >= MIN_SEEDS, _steps(each)))
-    cheaper = [each for each in _methods_of(longest, found) if each.cost and each.cost < 1]
-    shown = [each for each in cheaper if each.verdict != UNKNOWN] or [longest]
-    known = [each for each in shown if each.verdict != DIVERGED]
-    stays = holm([1.0 if each.difference.p is None else each.difference.p for each in known])
-    names = _without_shared_mark([_labels(each)[0] for each in shown])
-    said: list[str] = []
-    for each, is_kept in zip(known, stays, strict=True):
-        unit, is_first = POINTS.get(each.group.metric, f" in {each.group.metric}"), not said
-        what = f" {each.static.label}" if is_first else ""
-        side = side_text(each.difference, unit, what, is_first=is_first, stays=is_kept)
-        said.append(f"{'ended ' if is_first else ''}{side} with {names[shown.index(each)]}")
-    said += [
-        f"diverged with {name}"
-        for name, each in zip(names, shown, strict=True)
-        if each.verdict == DIVERGED
-    ]
-    said += [
-        f"diverged with {_labels(each)[0]} after {_steps(each):,} steps"
-        for each in found
-        if each.verdict == DIVERGED and each.group is not longest.group
-    ]
+    finite = [each for each in found if each.verdict != DIVERGED]
+    network, data, _ = place(found[0].group)
+    if not finite:
+        return sentence(f"on {data} {a(network)} diverged in {_diverged(found)}")
+    longest = max(finite, key=lambda each: (each.difference.n >= MIN_SEEDS, _steps(each)))
     network, data, _ = place(longest.group)
-    return f"After {_steps(longest):,} steps on {data} {a(network)} {listed(said)}."
+    methods = _methods_of(longest, found)
+    cheaper = [each for each in methods if each.cost is not None and each.cost < 1]
+    shown = [each for each in cheaper if each.verdict not in (UNKNOWN, DIVERGED)] or [longest]
+    stays = holm([1.0 if each.difference.p is None else each.difference.p for each in shown])
+    names = _without_shared_mark([_labels(each)[0] for each in shown])
+    unit = POINTS.get(longest.group.metric, f" in {longest.group.metric}")
+    said = [
+        side_text(
+            each.difference,
+            unit,
+            "" if number else f" {each.static.label}",
+            is_first=number == 0,
+            stays=is_kept,
+        )
+        + f" with {name}"
+        for number, (each, name, is_kept) in enumerate(zip(shown, names, stays, strict=True))
+    ]
+    alike = [each for each in (*found, *methods) if place(each.group)[:2] == (network, data)]
+    end = f"; runs of {gone} diverged" if (gone := _diverged(alike)) else ""
+    texts = [
+        f"After {_steps(longest):,} steps on {data} {a(network)} ended {listed(said[:n])}{end}."
+        for n in range(len(said), 0, -1)
+    ]
+    return next((text for text in texts if len(text.split()) <= MOST_WORDS), texts[-1])
+
+
+def _diverged(found: Found) -> str:
+    """The methods with a value that is not finite: 240 steps with c and 500 steps with c."""
+    names = {
+        f"{_steps(each):,} steps with {label}": None
+        for each in found
+        for row, label in zip((each.cyclic, each.static), _labels(each), strict=True)
+        if not all(map(math.isfinite, row.result.values.values()))
+    }
+    return listed(list(names))
 
 
 def _methods_of(longest: CyclicComparison, found: Found) -> list[CyclicComparison]:
@@ -386,7 +403,7 @@ def _without_shared_mark(labels: Sequence[str]) -> list[str]:
     """
     names = [label.partition(" (")[0] for label in labels]
     marks = {label.partition(" (")[2] for label in labels} - {""}
-    return names if len(marks) < 2 else list(labels)
+    return names if len(marks) < 2 and len(set(names)) == len(labels) else list(labels)
 
 
 def side_text(
@@ -401,18 +418,21 @@ def side_text(
 
     is_first: the first of a sentence names its interval. stays: when corrected.
     """
-    side = "above" if difference.mean > 0 else "below"
     low, high, n = difference.low, difference.high, f"n = {difference.n}"
-    if low is None or high is None:
-        size, numbers = fixed(abs(difference.mean), DECIMALS), f"{n}, no interval"
-    else:
-        size = fixed(abs(difference.mean), decimals_for((high - low) / 2))
-        ends = interval_text(*((low, high) if side == "above" else (-high, -low)))
+    has_interval = low is not None and high is not None
+    decimals = decimals_for((high - low) / 2) if has_interval else DECIMALS
+    size, is_below = fixed(abs(difference.mean), decimals), difference.mean < 0
+    side = "below" if is_below else "above"
+    if not float(size):
+        side = "from" if what else "away"
+    numbers = f"{n}, no interval"
+    if has_interval:
+        ends = interval_text(-high, -low) if is_below else interval_text(low, high)
         numbers = f"{'95 % interval ' if is_first else ''}{ends}, {n}"
-    if difference.is_beyond_noise is False:
-        numbers += f", {NOISE}"
-    elif not stays and low is not None:
-        numbers += f", {NOISE} when corrected"
+        if not difference.is_beyond_noise:
+            numbers += f", {NOISE}"
+        elif not stays:
+            numbers += f", {NOISE} when corrected"
     return f"{size}{unit} {side}{what} ({numbers})"
 
 
