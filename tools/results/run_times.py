@@ -115,7 +115,7 @@ def time_sentence(data: Data) -> str:
     by_processor: dict[str, list[Row]] = {}
     for row in top:
         by_processor.setdefault(processor(row.item), []).append(row)
-    of_static = []
+    of_static: list[str] = []
     for name, rows in by_processor.items():
         noise = f"{sum(map(_is_beyond_noise, rows))} of {len(rows)}"
         noise += "" if of_static else " beyond noise"

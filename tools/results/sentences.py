@@ -419,20 +419,19 @@ def side_text(
     is_first: the first of a sentence names its interval. stays: when corrected.
     """
     low, high, n = difference.low, difference.high, f"n = {difference.n}"
-    has_interval = low is not None and high is not None
-    decimals = decimals_for((high - low) / 2) if has_interval else DECIMALS
-    size, is_below = fixed(abs(difference.mean), decimals), difference.mean < 0
-    side = "below" if is_below else "above"
-    if not float(size):
-        side = "from" if what else "away"
-    numbers = f"{n}, no interval"
-    if has_interval:
-        ends = interval_text(-high, -low) if is_below else interval_text(low, high)
+    side = "below" if difference.mean < 0 else "above"
+    decimals, numbers = DECIMALS, f"{n}, no interval"
+    if low is not None and high is not None:
+        decimals = decimals_for((high - low) / 2)
+        ends = interval_text(-high, -low) if side == "below" else interval_text(low, high)
         numbers = f"{'95 % interval ' if is_first else ''}{ends}, {n}"
         if not difference.is_beyond_noise:
             numbers += f", {NOISE}"
         elif not stays:
             numbers += f", {NOISE} when corrected"
+    size = fixed(abs(difference.mean), decimals)
+    if not float(size):
+        side = "from" if what else "away"
     return f"{size}{unit} {side}{what} ({numbers})"
 
 
