@@ -349,6 +349,16 @@ def test_the_picture_of_lengths_has_the_published_difference():
     assert "published" not in study_page(study).picture[1]
 
 
+def test_a_long_table_of_lengths_shows_the_longest_runs():
+    steps = (240, 500, 1_000, 2_000, 4_000, 8_000)
+    page = study_page(lengths(*((number, BASE, WORSE, ALIKE) for number in steps)))
+    rows = [line for line in page.table.splitlines() if " steps |" in line]
+    assert len(rows) == 3
+    assert all("8,000 steps" in line for line in rows)
+    assert "Shown: the longest runs; the details have all methods." in page.columns
+    assert "240 steps" in page.details[1]
+
+
 def test_a_curve_is_of_the_data_that_were_evaluated_most():
     lines = [
         {"step": step, "kind": "eval", "split": split, "perplexity": 100.0 / step}

@@ -342,7 +342,7 @@ def length_sentence(found: Found) -> str:
     network, data, _ = place(found[0].group)
     if not finite:
         return sentence(f"on {data} {a(network)} diverged in {_diverged(found)}")
-    longest = max(finite, key=lambda each: (each.difference.n >= MIN_SEEDS, _steps(each)))
+    longest = max(finite, key=lambda each: (each.difference.n >= MIN_SEEDS, num_steps(each)))
     network, data, _ = place(longest.group)
     methods = _methods_of(longest, found)
     cheaper = [each for each in methods if each.cost is not None and each.cost < 1]
@@ -364,7 +364,7 @@ def length_sentence(found: Found) -> str:
     alike = [each for each in (*found, *methods) if place(each.group)[:2] == (network, data)]
     end = f"; runs of {gone} diverged" if (gone := _diverged(alike)) else ""
     texts = [
-        f"After {_steps(longest):,} steps on {data} {a(network)} ended {listed(said[:n])}{end}."
+        f"After {num_steps(longest):,} steps on {data} {a(network)} ended {listed(said[:n])}{end}."
         for n in range(len(said), 0, -1)
     ]
     return next((text for text in texts if len(text.split()) <= MOST_WORDS), texts[-1])
@@ -373,7 +373,7 @@ def length_sentence(found: Found) -> str:
 def _diverged(found: Found) -> str:
     """The methods with a value that is not finite: 240 steps with c and 500 steps with c."""
     names = {
-        f"{_steps(each):,} steps with {label}": None
+        f"{num_steps(each):,} steps with {label}": None
         for each in found
         for row, label in zip((each.cyclic, each.static), _labels(each), strict=True)
         if not all(map(math.isfinite, row.result.values.values()))
@@ -439,7 +439,8 @@ def _bits(each: CyclicComparison) -> str:
     return each.cyclic.label.partition(", ")[0]
 
 
-def _steps(each: CyclicComparison) -> int:
+def num_steps(each: CyclicComparison) -> int:
+    """The length of the runs."""
     return each.cyclic.method.config.steps or 0
 
 

@@ -26,7 +26,7 @@ from tools.results.commands import gather_command
 from tools.results.comparison import NOISE, CyclicComparison, compare_all, compare_at_cost
 from tools.results.page import Data, Page, link, machine_and_time, picture, sentence, table
 from tools.results.pictures import curves_by_group, differences, differences_by_length
-from tools.results.sentences import are_lengths, note, place, study_sentence
+from tools.results.sentences import are_lengths, note, num_steps, place, study_sentence
 from tools.results.study_data import StudyData, recipe_of, training
 
 SHOWS = {
@@ -39,10 +39,7 @@ COLUMNS = (
     "seed."
 )
 PUBLISHED = " Published: the same difference in the paper, with its network."
-SHOWN = (
-    " Shown: what is beyond noise; the details have all methods.",
-    " Shown: the Pareto front and what is beyond noise; the details have all methods.",
-)
+SHOWN = " Shown: {}; the details have all methods."
 LONG = 15  # rows of a table, from where on the page shows the answer and folds the rest
 Row = tuple[bool, list[str]]  # whether a long table shows it, cells
 
@@ -56,7 +53,12 @@ def study_page(study: StudyData, studies: Sequence[StudyData] = ()) -> Page:
     comparisons = compare_all(study)
     is_suite = result.study.kind == "suite"
     names, rows = values_rows(groups, comparisons, with_front=is_suite)
-    is_long = len(rows) > LONG
+    is_long, what = len(rows) > LONG, "what is beyond noise"
+    if is_suite:
+        what = "the Pareto front and what is beyond noise"
+    elif are_lengths(comparisons):
+        what, longest = "the longest runs", max(comparisons, key=num_steps).group.group
+        rows = [(cells[0] == longest, cells) for _, cells in rows]
     shown = [cells for is_shown, cells in rows if is_shown or not is_long]
     done, planned = result.count("done"), result.num_runs
     return Page(
@@ -68,7 +70,7 @@ def study_page(study: StudyData, studies: Sequence[StudyData] = ()) -> Page:
         columns=COLUMNS.format(result.study.baseline or "none here")
         + (PUBLISHED if any(cells[7] for _, cells in rows) else "")
         + note(comparisons)
-        + (SHOWN[is_suite] if is_long else "")
+        + (SHOWN.format(what) if is_long else "")
         + ("" if done == planned else f" {done} of {planned} runs are done."),
         commands=[study.command, gather_command(study.command)],
         details=[
