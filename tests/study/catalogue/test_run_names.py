@@ -30,7 +30,7 @@ FOLDERS = {
     "fig9-small": "cb0a3fdfbb50",
     "formats-small": "2a00b9361ad9",
     "gcn-small": "57bf0a2c000f",
-    "lengths": "8da74d83fab5",
+    "lengths": "3cd96f9c968b",
     "quantizers-small": "642135c46809",
     "schedule-suite": "6a96fe6cd070",
     "schedule-suite-lstm-small": "a57bdc636d8f",
