@@ -235,7 +235,7 @@ def test_a_difference_that_goes_when_corrected_is_said_to():
 
 def test_runs_without_an_interval_and_runs_that_diverged_are_counted():
     said = study_sentence(cases(ALIKE, {0: 89.0}, {**ALIKE, 2: math.nan}, {**ALIKE, 1: math.inf}))
-    assert "with 1 of 4 ranges of bits (n = 1 to 3), ended without an interval in 1 and " in said
+    assert "with 2-8 (n = 1 to 3), ended without an interval in 1 and " in said
     assert said.endswith(" diverged in 2.")
 
 

@@ -112,10 +112,11 @@ def _clause(
         return f"{_subject(found, '', with_steps=with_steps)} {_single(found[0])}"
     said, n = [], seeds_text(found)
     if noise := groups[NOISE]:
-        numbers = f"{n}, {within(noise)}" if is_alike else n
-        said.append(
-            f"ended within noise of {_base(found)}{_count(noise, found, cases)} ({numbers})"
-        )
+        told = [*([] if is_known else [n]), *([within(noise)] if is_alike else [])]
+        base = "" if is_known else f" of {_base(found)}"
+        is_one = len(noise) == 1 < len(found)
+        where = _case(noise[0], found) if is_one else _count(noise, found, cases)
+        said.append(f"ended within noise{base}{where}" + (f" ({', '.join(told)})" if told else ""))
     for verdict in (WORSE, BETTER):
         if own := groups[verdict]:
             is_later = bool(said) or is_known
