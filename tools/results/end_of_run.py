@@ -140,11 +140,13 @@ def name_of(row: Row) -> str:
 
 
 def end_of_run_page(data: Data) -> Page:
-    """The page: a row per method and variant."""
+    """The page: a row per method, and per variant of the cyclic ones and of the baseline."""
     base = (data["baseline"], AS_TRAINED)
     test, train, gaps = values_of(data, "test"), values_of(data, "train"), gaps_of(data)
     rows, drawn = [], accuracy_by_step(data)
     for row, own in test.items():
+        if row[0] != base[0] and not is_cyclic(row[0]) and row[1] != AS_TRAINED:
+            continue  # in the details
         against = None if row == base else paired_difference(own, test.get(base, {}))
         tested, gap = (value_text(summarize_values(each[row].values())) for each in (test, gaps))
         fitted, compared = fixed(fmean(train[row].values()), 2), difference_text(against)
@@ -161,10 +163,10 @@ def end_of_run_page(data: Data) -> Page:
         ),
         columns="The last weights at the highest bits of the run. Training: accuracy on the "
         "training images without augmentation. Gap: training minus test accuracy. Differences of "
-        f"test accuracy are paired by seed. New batch norm: statistics from {data['num_batches']} "
-        "augmented training batches; and ranges: activation ranges from these too. 8 bits in the "
-        "last cycles: trained from the checkpoint of the run where they begin, with its learning "
-        "rate, its batches and its optimizer state.",
+        "test accuracy are paired by seed, over the seeds that both have. New batch norm: "
+        f"statistics from {data['num_batches']} augmented training batches; and ranges: "
+        "activation ranges from these too. 8 bits in the last cycles: trained from the checkpoint "
+        "of the run where they begin, with its learning rate, its batches and its optimizer state.",
         commands=[
             "bitcycle study run lengths --output RUNS --data.root DATA",
             "python benchmarks/end_of_run.py RUNS --data.root DATA --json end-of-run.json"
@@ -200,15 +202,15 @@ def _answer(data: Data) -> str:
         for (variant, each), is_beyond in zip(effects.items(), beyond, strict=True)
         if is_beyond
     ]
-    if not all(beyond):
-        which = "further" if changes else "other"
-        changes.append(f"no {which} end mattered beyond noise")
+    which = "further" if changes else "other"
+    rest = [] if all(beyond) else [f"no {which} end mattered beyond noise"]
     others = [
         f"{_short(row)} ended {side_text(each, UNIT, stays=kept[row])}"
         for row, each in known.items()
         if row != own
     ]
-    texts = [f"{'; '.join([said, *changes, *more])}." for more in (others, [])]
+    ends = ([*changes, *rest, *others], [*changes, *rest], changes)
+    texts = [f"{'; '.join([said, *parts])}." for parts in ends]
     return next((text for text in texts if len(text.split()) <= MOST_WORDS), texts[-1])
 
 

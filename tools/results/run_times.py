@@ -110,8 +110,7 @@ def ratio_text(ratio: Summary) -> str:
 
 def time_sentence(data: Data) -> str:
     """What CPT up to 8 bits took of the time of static 8/8 and of float32 on each processor."""
-    cyclic = _cyclic(rows_of(data))
-    top = [row for row in cyclic if row.label.endswith("-8/8")] or cyclic
+    top = _cyclic(rows_of(data))
     by_processor: dict[str, list[Row]] = {}
     for row in top:
         by_processor.setdefault(processor(row.item), []).append(row)
@@ -135,15 +134,16 @@ def _is_beyond_noise(row: Row) -> bool:
 
 
 def _cyclic(rows: Sequence[Row]) -> list[Row]:
+    """The cyclic methods, if there are any only those whose top is 8 bits."""
     found = [row for row in rows if re.search(r"\d-\d", row.label)]
     if not found:
         studies = ", ".join(sorted({row.item["study"] for row in rows}))
         raise ValueError(f"no method of {studies} has a range of bits; time a study with CPT")
-    return found
+    return [row for row in found if row.label.endswith("-8/8")] or found
 
 
 def run_times_page(data: Data) -> Page:
-    """The cyclic methods of every network and processor; all methods are in the details."""
+    """CPT up to 8 bits on every network and processor; all methods are in the details."""
     rows, items = rows_of(data), data["items"]
     cyclic = _cyclic(rows)
     headings = ["network", "processor", "method", f"BitOPs / {BASE}",
