@@ -134,7 +134,7 @@ def _is_beyond_noise(row: Row) -> bool:
 
 
 def _cyclic(rows: Sequence[Row]) -> list[Row]:
-    """The cyclic methods, if there are any only those whose top is 8 bits."""
+    """The cyclic methods up to 8 bits, or all cyclic ones if there are none."""
     found = [row for row in rows if re.search(r"\d-\d", row.label)]
     if not found:
         studies = ", ".join(sorted({row.item["study"] for row in rows}))
