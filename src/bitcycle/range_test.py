@@ -161,7 +161,7 @@ def check_integers(*bits: object) -> None:
             raise ValueError(
                 f"a range test lowers the bits of integers one by one, and {each} is a format; "
                 "give low and high as numbers. To choose among formats, compare short runs of each "
-                "(bitcycle study), or their cost (bitcycle plan --ladder)"
+                "(bitcycle study), or their cost (bitcycle cost)"
             )
 
 

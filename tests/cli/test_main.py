@@ -21,7 +21,7 @@ def _raise(monkeypatch, error):
     ("argv", "message"),
     [
         (["trian", "digits"], "argument COMMAND: unknown 'trian'; did you mean 'train'? known: "),
-        (["plan", "x", "--savings", "4%", "--saving", "4%"], "did you mean '--saving'?"),
+        (["cost", "x", "--forwards", "4"], "did you mean '--forward'?"),
         (["schedule", "8", "--zzz"], "unrecognized arguments: --zzz\n"),
     ],
 )

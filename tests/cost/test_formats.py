@@ -1,4 +1,4 @@
-"""Formats in a cost: elements in BitOPs, published throughput next to them, meters and plans."""
+"""Formats in a cost: elements in BitOPs, published throughput next to them, and meters."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import torch
 from torch import nn
 
 import bitcycle as bc
-from bitcycle.cost import CostMeter, Throughput, plan
+from bitcycle.cost import CostMeter, Throughput
 from bitcycle.cost.conventions import LayerCost, element_bits, operand_bits
-from bitcycle.cost.planner import check_ladder, list_ladder_candidates
 from bitcycle.cost.throughput import CONVENTION, published_rate
 from bitcycle.formats.catalogue import FORMATS
 from bitcycle.quantizers import NVFP4
@@ -165,79 +164,6 @@ def test_a_damaged_meter_is_an_error():
         state["layers"]["0"] = [row]
         with pytest.raises(ValueError, match="the saved meter has"):
             meter.load_state_dict(state)
-
-
-# -- plans over a ladder --------------------------------------------------------------------------
-
-
-def test_a_ladder_rises_and_has_no_rung_twice():
-    assert check_ladder(["mxfp4", "mxfp8", "bf16"]) == (MXFP4, MXFP8, BF16)
-    assert check_ladder(["4", 8, "fp32"]) == (4, 8, None)
-    for ladder, message in (
-        (["bf16"], "at least two rungs"),
-        (["bf16", "bf16"], "a rung twice"),
-        (["bf16", "mxfp4"], "must rise from the fewest bits to the most: mxfp4, bf16"),
-        (["mxfp4", "bf17"], "a rung: unknown format 'bf17'"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            check_ladder(ladder)
-
-
-def test_the_candidates_are_statics_cycles_ramps_and_healing():
-    rungs = check_ladder(["mxfp4", "mxfp8", "bf16"])
-    texts = [str(each) for each in list_ladder_candidates(rungs, total_steps=64, cycles=[8])]
-    assert len(texts) == len(set(texts)) == 2 + 2 * (10 + 2 + 4 + 3 + 5)
-    assert {
-        "mxfp4", "mxfp8", "CR:mxfp4,mxfp8,bf16:8", "RT-H:mxfp8,bf16:8",
-        "anneal:mxfp4,mxfp8,bf16:8", "delay@0.5(CR:mxfp8,bf16:8)",
-        "ramp:mxfp4,mxfp8,bf16@0.5", "stages:mxfp4@0.82,bf16",
-    } <= set(texts)  # fmt: skip
-    assert "bf16" not in texts  # the upper bound
-
-
-def test_every_row_over_a_ladder_costs_what_training_cost_says():
-    net = model()
-    found = plan(
-        net, X, ladder=["mxfp4", "bf16"], backward="mxfp8", total_steps=60, saving=0.3, cycles=[3]
-    )
-    assert found.rows
-    for row in found.rows:
-        priced = bc.training_cost(
-            net, X, forward=row.forward, backward="mxfp8", total_steps=60,
-            baseline="FWbf16/BWmxfp8",
-        )  # fmt: skip
-        assert (row.bitops, row.saving) == (priced.bitops, priced.saving)
-        assert row.throughput == priced.published_throughput
-        assert row.findings == ()  # the published tables have integers
-
-
-def test_a_plan_over_a_ladder_prints_it_and_the_throughput():
-    found = plan(
-        model(), X, ladder=["mxfp4", "bf16"], backward="mxfp8", total_steps=64, saving=0.3,
-        cycles=[2, 8],
-    )  # fmt: skip
-    text = " ".join(str(found).split())
-    assert "schedules over mxfp4, bf16, errors at mxfp8" in text
-    assert "static bf16/mxfp8" in text
-    assert f"GB200, GB300: {CONVENTION};" in text
-    data = json.loads(json.dumps(found.to_dict()))
-    assert (data["ladder"], data["low"], data["high"]) == (["mxfp4", "bf16"], "mxfp4", "bf16")
-    assert data["rows"][0]["published_throughput"]["convention"] == CONVENTION
-    assert {row["last"] for row in data["rows"]} <= {"mxfp4", "bf16"}
-    cycles = [others for row, others in found.lines() if row.forward.startswith("CR:")]
-    assert cycles in ([[2]], [[8]], [[], []])
-
-
-def test_a_plan_takes_bounds_or_a_ladder_that_the_quantizer_takes():
-    both = {"total_steps": 60, "saving": 0.3, "backward": "bf16"}
-    with pytest.raises(ValueError, match="bounds of integers: give them, or a ladder"):
-        plan(model(), X, ladder=["mxfp4", "bf16"], low=3, **both)
-    with pytest.raises(ValueError, match="give low .None. and high .8., or a ladder"):
-        plan(model(), X, high=8, **both)
-    with pytest.raises(ValueError, match="nvfp4"):
-        plan(model(), X, ladder=["nvfp4", "bf16"], **both)
-    with pytest.raises(ValueError, match="give backward"):
-        plan(model(), X, ladder=["mxfp4", "bf16"], total_steps=60, saving=0.3)
 
 
 def test_attention_at_nvfp4_counts_as_the_bf16_that_it_is():

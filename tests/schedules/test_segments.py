@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import groupby
 
 import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from bitcycle.cost.planner import list_candidates
 from bitcycle.schedules import Bits, Schedule, parse_schedule
-from bitcycle.schedules.segments import Segment, count_steps, find_segments
+from bitcycle.schedules.segments import Segment, find_segments
 from tests.schedules.strategies import schedules
 
 
@@ -23,20 +21,6 @@ def list_segments(schedule: Schedule, total_steps: int) -> list[Segment]:
         segments.append(Segment(start, stop, bits))
         start = stop
     return segments
-
-
-@given(
-    low=st.integers(1, 8), width=st.integers(1, 8), total_steps=st.integers(1, 400),
-    cycles=st.integers(1, 40), pick=st.integers(0, 10_000),
-)  # fmt: skip
-def test_every_candidate_has_the_segments_that_its_values_have(
-    low: int, width: int, total_steps: int, cycles: int, pick: int
-) -> None:
-    some = list_candidates(
-        low, low + width, total_steps=total_steps, cycles=[min(cycles, total_steps)]
-    )
-    schedule = some[pick % len(some)]
-    assert find_segments(schedule, total_steps) == list_segments(schedule, total_steps)
 
 
 @given(schedule=schedules, total_steps=st.integers(1, 200))
@@ -82,20 +66,3 @@ def test_few_evaluations_are_enough_for_a_long_run(monkeypatch: pytest.MonkeyPat
 def test_a_schedule_that_the_run_cannot_hold_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"cycles \(8\) must be <= total_steps \(7\)"):
         find_segments(parse_schedule("CR:3-8:8"), 7)
-
-
-@given(
-    texts=st.tuples(*[st.sampled_from(["8", "CR:3-8:3", "ramp:3-6@0.5", "stages:4@7,fp32"])] * 2),
-    total_steps=st.integers(7, 60),
-)
-def test_pairs_of_bits_are_counted_as_if_listed(texts: tuple[str, str], total_steps: int) -> None:
-    first, second = (parse_schedule(text) for text in texts)
-    counted = count_steps(find_segments(first, total_steps), find_segments(second, total_steps))
-    expected = Counter(zip(first.values(total_steps), second.values(total_steps), strict=True))
-    assert counted == expected
-
-
-def test_schedules_of_different_lengths_are_an_error() -> None:
-    short, long = find_segments(parse_schedule(8), 5), find_segments(parse_schedule(8), 6)
-    with pytest.raises(ValueError, match="cover 5 and 6 steps"):
-        count_steps(short, long)

@@ -1,7 +1,7 @@
 """`TrainingSpec`: the model, precision and length of a training run, from a name, without data.
 
-`find_spec` finds it for a model, a recipe or a YAML file. `bitcycle cost` and `bitcycle plan` build
-the model from it, without values where shapes are enough.
+`find_spec` finds it for a model, a recipe or a YAML file. `bitcycle cost` builds the model from it,
+without values where shapes are enough.
 """
 
 from __future__ import annotations

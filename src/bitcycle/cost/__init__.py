@@ -6,8 +6,6 @@ throughput.py   the published throughput of formats, next to BitOPs
 conventions.py  BitOPs from MACs and bits: "exact", "paper", "followup"
 bitops.py       training_cost: BitOPs of a run, before it, from the schedules
 meter.py        CostMeter: BitOPs of a run, during it
-planner.py      plan: the schedules that meet a BitOPs budget
-findings.py     what the CPT paper's tables report for or against a schedule
 
 `measure_saved`, the bytes that a training step keeps for backward, is from `bitcycle/memory.py`.
 """
@@ -16,7 +14,6 @@ from bitcycle.cost.bitops import Cost, training_cost
 from bitcycle.cost.conventions import CONVENTIONS, Convention, LayerCost
 from bitcycle.cost.count import COUNTERS, Call, Product
 from bitcycle.cost.meter import CostMeter
-from bitcycle.cost.planner import Plan, plan
 from bitcycle.cost.throughput import Throughput
 from bitcycle.cost.trace import LayerMacs, Norm, Trace, count_macs
 from bitcycle.memory import Saved, measure_saved
@@ -31,13 +28,11 @@ __all__ = [
     "LayerCost",
     "LayerMacs",
     "Norm",
-    "Plan",
     "Product",
     "Saved",
     "Throughput",
     "Trace",
     "count_macs",
     "measure_saved",
-    "plan",
     "training_cost",
 ]

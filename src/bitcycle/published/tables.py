@@ -1,7 +1,7 @@
 """Read the papers' tables from the CSV files in this folder.
 
-These files are the only copy of a published number. Recipes, findings and `bitcycle cost --paper`
-read them.
+These files are the only copy of a published number. Recipes and `bitcycle cost --paper` read
+them.
 """
 
 from __future__ import annotations

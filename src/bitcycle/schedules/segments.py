@@ -7,7 +7,6 @@ exactly the bits of `schedule.values`.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby, pairwise
 from typing import NamedTuple
@@ -41,27 +40,6 @@ def find_segments(schedule: Schedule, total_steps: int) -> list[Segment]:
         else:
             joined.append(segment)
     return joined
-
-
-def count_steps(first: list[Segment], second: list[Segment]) -> dict[tuple[Bits, Bits], int]:
-    """The number of steps at each pair of bits, for two schedules over the same run.
-
-    >>> segments = [find_segments(schedule, 12) for schedule in (Ramp(3, 4), Static(8))]
-    >>> count_steps(*segments)  # 3 bits for 3 steps, then 4 bits
-    {(3, 8): 3, (4, 8): 9}
-    """
-    if first[-1].stop != second[-1].stop:
-        raise ValueError(
-            f"the schedules cover {first[-1].stop} and {second[-1].stop} steps; evaluate both over "
-            "the same total_steps"
-        )
-    steps: Counter[tuple[Bits, Bits]] = Counter()
-    i = j = start = 0
-    while i < len(first):
-        stop = min(first[i].stop, second[j].stop)
-        steps[first[i].bits, second[j].bits] += stop - start
-        i, j, start = i + (first[i].stop == stop), j + (second[j].stop == stop), stop
-    return dict(steps)
 
 
 def _pieces(schedule: Schedule, total_steps: int) -> Iterator[Segment]:

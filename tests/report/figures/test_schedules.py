@@ -4,33 +4,23 @@ from dataclasses import replace
 
 import pytest
 
-import bitcycle as bc
-from bitcycle.cost import plan
 from bitcycle.report import plot
 from bitcycle.report.figures.schedules import (
     bits_axis,
     bits_chart,
     draw_previews,
     method_panels,
-    plan_panels,
     preview_panel,
 )
 from bitcycle.report.runs import method_logs
 from bitcycle.schedules import Cycle, parse_schedule
 from bitcycle.train.config import PrecisionConfig
-from tests import toys
 
 
 def steps_of(panel, number=0):
     """The bits at every step."""
     found = panel.lines[number].segments
     return [bits for start, end, bits in found for _ in range(start, end)]
-
-
-def make_plan(**options):
-    model = bc.quantize_model(toys.linears(4, 8))
-    given = {"low": 3, "high": 8, "total_steps": 1000, "saving": 0.4, **options}
-    return plan(model, toys.randn(1, 4), **given)
 
 
 def test_a_preview_has_the_bits_of_every_step_its_bound_and_its_cost():
@@ -91,19 +81,6 @@ def test_many_formats_have_few_ticks_and_both_ends():
     assert len(bits_axis([*range(1, 28), parse_schedule("mxfp8").low, None]).labels) <= 9
 
 
-def test_a_plan_has_a_panel_per_line_of_its_table():
-    found = make_plan()
-    title, panels = plan_panels(found, 4)
-    rows = [row for row, _ in found.lines()[:4]]
-    assert [steps_of(panel) for panel in panels] == [row.schedule.values(1000) for row in rows]
-    assert [panel.note for panel in panels] == [f"saves {row.saving:.1%}" for row in rows]
-    assert f"{len(found.rows)} schedules" in title
-    assert f"the first 4 of {len(found.lines())} kinds" in title
-    assert "the first" not in plan_panels(found, 1000)[0]
-    with pytest.raises(ValueError, match="limit must be at least 1, got 0"):
-        plot(found, limit=0)
-
-
 def test_a_distinct_set_of_schedules_has_one_panel_with_the_methods_that_share_it(made):
     twin = replace(made.methods[0], method=replace(made.methods[0].method, label="twin"))
     panels = method_panels(method_logs(replace(made, methods=(*made.methods, twin))))
@@ -129,13 +106,6 @@ def test_a_plotly_line_holds_the_last_bits_to_the_end(made):
 def test_nothing_to_draw_is_an_error():
     with pytest.raises(ValueError, match="at least one preview"):
         draw_previews([])
-
-
-@pytest.mark.parametrize("limit", [1, 5])
-def test_a_plan_is_drawn_with_the_steps_below_every_column(limit):
-    panels = [axes for axes in plot(make_plan(), limit=limit).axes if axes.axison]
-    assert len(panels) == limit
-    assert sum(axes.get_xlabel() == "step" for axes in panels) == min(3, limit)
 
 
 def test_previews_are_drawn_on_one_step_axis():

@@ -1,4 +1,4 @@
-"""Bits over steps: schedules, plans, and the schedules of a study's methods."""
+"""Bits over steps: schedules, and the schedules of a study's methods."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from bitcycle.cost.planner import Plan
 from bitcycle.formats.catalogue import Format
 from bitcycle.report import draw
 from bitcycle.report.figures import style
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 MOST_SEGMENTS = 1000  # of a line on the page
 _ROLES = {"weight": "weights", "act": "activations", "error": "errors", "grad": "gradients"}
 _LINE, _FILL = "#1f4e9c", "#c9d8f0"
-_COLUMNS = 3  # of a plan's panels
 _SHORT = 40  # characters of a name that leave room for the numbers in the same line
 
 
@@ -147,47 +145,6 @@ def preview_panel(preview: Preview) -> BitsPanel:
     )
 
 
-def plan_panels(plan: Plan, limit: int) -> tuple[str, list[BitsPanel]]:
-    """The title and a panel for each of the first `limit` lines, on one scale.
-
-    The recommended line is the first.
-    """
-    if limit < 1:
-        raise ValueError(f"limit must be at least 1, got {limit}")
-    lines = plan.lines()
-    shown = [row for row, _ in lines[:limit]]
-    found = [bits for row in shown for _, _, bits in row.segments]
-    if any(isinstance(bits, Format) for bits in found):
-        scale = bits_axis([plan.low, plan.high, *found], max_ticks=7)
-    else:
-        scale = bits_axis([plan.low, plan.high], max_ticks=7)
-    panels = [
-        BitsPanel(
-            title=row.forward,
-            note=f"saves {row.saving:.1%}",
-            lines=(
-                BitsLine(
-                    label=row.forward,
-                    segments=tuple(
-                        s._replace(bits=32) if s.bits is None and not scale.rows else s
-                        for s in row.segments
-                    ),
-                ),
-            ),  # fmt: skip
-            num_steps=plan.total_steps,
-            axis=scale,
-            top=scale.height(plan.high),
-        )
-        for row in shown
-    ]
-    share = 1 - plan.budget / plan.upper_bound
-    budget = f"save at least {share:.1%} of" if share > 0 else "cost less than"
-    title = f"{len(plan.rows):,} schedules {budget} {plan.bound_name}"
-    if len(shown) < len(lines):
-        title += f"; the first {len(shown)} of {len(lines)} kinds"
-    return title, panels
-
-
 def method_panels(methods: Sequence[MethodLog]) -> list[BitsPanel]:
     """A panel per distinct set of schedules, titled by the methods that share it; no float32."""
     sets: dict[tuple[object, ...], list[MethodLog]] = {}
@@ -250,29 +207,6 @@ def draw_previews(previews: Sequence[Preview]) -> Figure:
         axes.set_title(f"{panel.title}{room}", loc="left", fontsize=10, color=INK, weight="bold")
         axes.set_title(panel.note, loc="right", fontsize=9, color=INK)
     figure.align_ylabels()
-    return figure
-
-
-@draw.register(Plan)
-def draw_plan(plan: Plan, *, limit: int = 12) -> Figure:
-    """The first `limit` lines of the plan's table; dashed: the static upper bound."""
-    title, panels = plan_panels(plan, limit)
-    num_columns = min(_COLUMNS, len(panels))
-    num_rows = math.ceil(len(panels) / num_columns)
-    figure = style.new_figure(0.6 + 3.5 * num_columns, 1.1 + 1.7 * num_rows)
-    grid = figure.subplots(num_rows, num_columns, sharex=True, sharey=True, squeeze=False)
-    for place, axes in enumerate(grid.flat):
-        if place >= len(panels):
-            axes.set_axis_off()
-            continue
-        is_lowest = place + num_columns >= len(panels)
-        is_first = place % num_columns == 0
-        draw_bits(axes, panels[place], x="step" if is_lowest else "", y="bits" if is_first else "")
-        axes.tick_params(labelsize=8, labelbottom=is_lowest)
-        axes.locator_params(axis="x", nbins=4)
-        axes.set_title(panels[place].title, loc="left", fontsize=9, color=INK, weight="bold")
-        axes.set_title(panels[place].note, loc="right", fontsize=8, color=INK)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
     return figure
 
 
