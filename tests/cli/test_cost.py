@@ -1,10 +1,13 @@
 """bitcycle cost."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from bitcycle.cli.main import main
+from bitcycle.recipes import recipe
+from bitcycle.train.config_file import to_yaml
 
 RUN = ["cost", "resnet20", "--forward", "CR:3-8:32", "--backward", "8"]
 
@@ -73,15 +76,63 @@ def test_a_recipe_is_priced_as_it_is(capsys):
     assert "kept for backward" in out
 
 
+def rows(capsys, *words):
+    """The forward and backward texts of every row."""
+    assert main(["cost", *words, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    return [(row["forward"], row["backward"]) for row in data["rows"]]
+
+
+def test_schedules_are_a_row_for_each_backward_and_none_twice(capsys):
+    words = ["digits", "--schedules", "8", "CR:4-8:8", "static:8", "6", "--backward", "8", "6", "8"]
+    assert rows(capsys, *words) == [
+        ("6", "6"), ("CR:4-8:8", "6"), ("6", "8"), ("CR:4-8:8", "8"), ("8", "6"), ("8", "8"),
+    ]  # fmt: skip
+    assert main(["cost", *words, "--budget", "70%"]) == 0
+    out = capsys.readouterr().out
+    assert "static 8/8" in out
+    assert "within 70%" in out
+    assert sum(line.endswith("  yes") for line in out.splitlines()) == 4
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_schedules_have_the_backward_of_the_recipe_or_the_default(capsys):
+    assert rows(capsys, "cifar100-resnet74-cpt-3-6-6", "--schedules", "4") == [("4", "6")]
+    assert rows(capsys, "digits_mlp", "--schedules", "4", "fp32") == [("4", "8"), ("fp32", "fp32")]
+
+
+def test_schedules_replace_the_roles_that_a_file_sets_by_themselves(capsys, tmp_path):
+    pytest.importorskip("jsonargparse")
+    path = tmp_path / "mine.yaml"
+    config = recipe("digits-cpt-3-8-8")
+    own = replace(config.precision, weight="2", error="CR:6-8:8")
+    path.write_text(to_yaml(replace(config, precision=own)))
+    words = [str(path), "--schedules", "8", "4"]
+    assert rows(capsys, *words, "--backward", "8") == [("4", "8"), ("8", "8")]
+    assert rows(capsys, *words)[0] == ("4", "backward 8, error CR:6-8:8")
+    assert main(["cost", *words, "--backward", "8"]) == 0
+    assert "static 8/8" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         (["cost"], "give a model"),
+        (["cost", "--schedules", "8", "resnet20"], "give a model"),
+        (["cost", "digits", "--schedules", "8", "CR:3-8:300"], "CR:3-8:300"),
+        (["cost", "digits", "--schedules", "8", "CR:3-9-8"], "CR:3-9-8"),
+        (["cost", "digits", "--schedules", "8", "16"], "16"),
+        (["cost", "digits", "--schedules", "8", "--budget", "70"], "'70'"),
+        (["cost", "digits", "--schedules", "8", "--forward", "8"], "--forward"),
+        (["cost", "digits", "--schedules", "8", "--by-layer"], "--by-layer"),
+        (["cost", "digits", "--budget", "70%"], "--budget"),
+        (["cost", "digits", "--forward", "8", "--backward", "8", "6"], "8 6"),
+        (["cost", "--paper", "--schedules", "8"], "--paper"),
         (["cost", "resnet21", "--forward", "8"], "unknown model or recipe 'resnet21'; nearest: "),
         (["cost", "arxiv-gcn-er-3-6-6"], "base recipe: arxiv-gcn, forward ER:3-6:8, backward 6 "),
         (["cost", "resnet20"], "give a schedule"),
         (["cost", "resnet20", "--forward", "CR:3-9-8"], "CR:3-9-8"),
-        ([*RUN, "--batch-size", "-1"], "samples_per_step must be"),
+        ([*RUN, "--batch-size", "-1"], "got -1"),
         ([*RUN, "--input-shape", "big"], "3x224x224"),
         ([*RUN, "--option", "num_class=3"], "unknown option of resnet20 'num_class'"),
         (["cost", "resnet20", "--paper"], "--paper takes no model"),

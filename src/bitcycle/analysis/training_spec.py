@@ -25,6 +25,7 @@ from bitcycle.recipes import list_recipes, recipe
 from bitcycle.recipes.base import base_of, instead_of
 from bitcycle.scheduler import quantizer_for
 from bitcycle.schedules import parse_schedule
+from bitcycle.schedules.base import check_count
 from bitcycle.tasks.base import model_kind
 from bitcycle.train.config import PrecisionConfig, RunConfig
 from bitcycle.train.config_file import read_config
@@ -49,6 +50,10 @@ class TrainingSpec:
     batch_size: int = BATCH_SIZE
     input_shape: tuple[int, ...] | None = None
     device: str = "meta"  # shapes are enough to count
+
+    def __post_init__(self) -> None:
+        check_count(self.total_steps, "total_steps")
+        check_count(self.batch_size, "batch_size")
 
     def build(self, *, needs_conversion: bool = True) -> nn.Module:
         """Build and convert the model; on the meta device unless a graph needs its edges."""
@@ -98,6 +103,11 @@ class TrainingSpec:
     def is_graph(self) -> bool:
         """Whether the model takes nodes and edges."""
         return model_kind(MODELS[self.model]) == "graph"
+
+    @property
+    def example_size(self) -> int:
+        """The samples of a batch that is traced: enough to count, since costs grow with them."""
+        return 16 if self.is_graph else 1
 
     @property
     def _device(self) -> str:

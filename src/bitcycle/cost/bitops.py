@@ -112,7 +112,6 @@ def cost_of_schedules(
 ) -> Cost:
     """`training_cost` of a model that is traced already."""
     usages, tops = schedules.usages(trace.modules, total_steps, samples_per_step)
-    top = schedules.top
     return make_cost(
         trace,
         usages,
@@ -122,9 +121,9 @@ def cost_of_schedules(
         convention=convention,
         baseline=baseline,
         bits_of=schedules.bits_of,
-        default_baseline="every role at its schedule's top"
-        if top is None
-        else f"static {top}, the schedules' tops",
+        default_baseline=f"static {schedules.tops[0]}, the schedules' tops"
+        if len(schedules.tops) == 1
+        else "every role at its schedule's top",
     )
 
 
@@ -376,10 +375,10 @@ class LayerSchedules:
     roles: frozenset[str] = frozenset(OPERANDS)  # those that some quantizer has a rule for
 
     @property
-    def top(self) -> Precision | None:
-        """Every role in force at the top of its schedule; None if layers differ."""
-        tops = {_top(schedules) for schedules in self.by_layer.values()} or {_top(self.others)}
-        return tops.pop().in_force(self.roles) if len(tops) == 1 else None
+    def tops(self) -> tuple[Precision, ...]:
+        """Every role in force at the top of its schedule; one precision unless layers differ."""
+        schedules = dict.fromkeys(self.by_layer.values() or [self.others])
+        return tuple(dict.fromkeys(_top(each).in_force(self.roles) for each in schedules))
 
     def usages(
         self, modules: Sequence[nn.Module], total_steps: int, samples_per_step: int
