@@ -289,12 +289,6 @@ def test_the_repr_is_one_line_with_step_bits_and_keywords(roles, text):
     assert repr(bits) == f"PrecisionScheduler(step 2 of 6: {text})"
 
 
-def test_a_state_from_before_the_default_of_backward_is_a_warning_with_a_way_out():
-    state = scheduler(forward=4, backward=None).state_dict()
-    with pytest.warns(bc.BitcycleWarning, match="up to 0.1 backward was float32.*backward=None"):
-        scheduler(forward=4).load_state_dict(state)
-
-
 def test_no_role_at_all_is_an_error():
     with pytest.raises(ValueError, match="no role has a schedule"):
         scheduler()

@@ -1,4 +1,7 @@
-"""Write files atomically: a crash leaves the old file or the new one, never a part."""
+"""Write files atomically: a crash leaves the old file or the new one, never a part.
+
+The files that a later version reads again say their form, an integer.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,20 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+
+FORM = 1  # of a run's configuration, a checkpoint and an exported model
+
+
+def check_form(found: object, what: str) -> None:
+    """Raise ValueError for a file of another form.
+
+    >>> check_form(2, "config.yaml")
+    Traceback (most recent call last):
+    ...
+    ValueError: config.yaml has form 2, expected 1
+    """
+    if type(found) is not int or found != FORM:
+        raise ValueError(f"{what} has form {found!r:.40}, expected {FORM}")
 
 
 def sync(path: Path) -> None:

@@ -170,7 +170,7 @@ def restore_kernels(model: nn.Module, state: Mapping[str, Any]) -> None:
 
     Raises ValueError where a kernel is missing.
     """
-    has_library = bool(state.get("has_native_library", True))
+    has_library = bool(state["has_native_library"])
     for layer in model.modules():
         if not isinstance(layer, QuantizedLayer):
             continue

@@ -327,14 +327,10 @@ class PrecisionScheduler:
             )
         expected = {"total_steps": self.total_steps, "schedules": self._describe_schedules()}
         for key, own in expected.items():
-            if key in state and _in_words(state[key]) != own:
-                way_out = ""
-                is_default = self._keywords.endswith(" by default")
-                if key == "schedules" and is_default and "error=fp32" in str(_in_words(state[key])):
-                    way_out = "; up to 0.1 backward was float32 by default: give backward=None"
+            if key in state and state[key] != own:
                 warnings.warn(
-                    f"the saved scheduler had {key} {_in_words(state[key])!r}, this one has "
-                    f"{own!r}: the bits from here on differ from those of the saved run{way_out}",
+                    f"the saved scheduler had {key} {state[key]!r}, this one has {own!r}: the bits "
+                    "from here on differ from those of the saved run",
                     BitcycleWarning,
                     stacklevel=2,
                 )
@@ -354,8 +350,7 @@ class PrecisionScheduler:
         if len(texts) == 1:
             return texts[0]
         by_layer = zip(self._names, self._group_of, strict=True)
-        words: str = _in_words({name: texts[group] for name, group in by_layer})
-        return words
+        return "; ".join(f"{name}: {texts[group]}" for name, group in by_layer)
 
 
 def _keys_text(state: Any) -> str:
@@ -363,13 +358,6 @@ def _keys_text(state: Any) -> str:
     if not isinstance(state, Mapping):
         return f" (a {type(state).__name__})"
     return f", only {list_some([str(key) for key in state])}" if state else " (it is empty)"
-
-
-def _in_words(value: Any) -> Any:
-    """A dict by layer as one text; anything else unchanged."""
-    if not isinstance(value, Mapping):
-        return value
-    return "; ".join(f"{name}: {text}" for name, text in value.items())
 
 
 def _most_bits(schedule: Schedule, total_steps: int) -> int:

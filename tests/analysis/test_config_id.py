@@ -88,24 +88,11 @@ def test_ids_stay_the_same_from_version_to_version():
     assert config_id(recipe("cifar10-resnet8-float32-small")) == "e3afcad365"
 
 
-def test_the_criterion_counts_where_there_is_a_range_test():
-    """Runs of 0.1, which had the paper's only, keep their ids; others need not be run anew."""
-    paper, relative = RangeTestConfig(criterion="paper"), RangeTestConfig()
-    config = replace(tiny(), range_test=paper)
-    assert config_id(config) == config_id(replace(config, range_test=relative))
-    searched = replace(
-        config, precision=PrecisionConfig(forward="CR:auto-8:2", backward=8), range_test=relative
+def test_the_range_test_counts_where_there_is_one():
+    config = tiny()
+    half = RangeTestConfig(share=0.5)
+    assert config_id(config) == config_id(replace(config, range_test=half))
+    auto = PrecisionConfig(forward="CR:auto-8:2", backward=8)
+    assert config_id(replace(config, precision=auto)) != config_id(
+        replace(config, precision=auto, range_test=half)
     )
-    assert config_id(searched) != config_id(replace(searched, range_test=paper))
-
-
-def test_the_share_counts_where_there_is_a_range_test_by_it():
-    """Runs from before the default was 0.9 keep their ids."""
-    half, most = RangeTestConfig(share=0.5), RangeTestConfig(share=0.9)
-    config = recipe("digits-cpt-3-8-8")
-    assert config_id(replace(config, range_test=half)) == config_id(config)
-    searched = replace(config, precision=replace(config.precision, forward="CR:auto-8:8"))
-    assert config_id(replace(searched, range_test=half)) == "50c7071a5c"
-    assert config_id(searched) == config_id(replace(searched, range_test=most)) != "50c7071a5c"
-    paper = RangeTestConfig(criterion="paper")
-    assert config_id(replace(searched, range_test=paper)) == "65d3adfe31"

@@ -144,7 +144,10 @@ def refused(argv, capsys, tmp_path, *parts):
         ("resnet20", "resnet20 is a model, not a recipe; bitcycle ls recipes resnet20 lists"),
         (".", ". is a folder without the config.yaml of a run; give a recipe or a YAML file"),
         ("run", "run is a folder; bitcycle resume run continues the run in it"),
-        ("digits-cpt-3-8-9-x", "unknown recipe 'digits-cpt-3-8-9-x'; nearest: digits-cpt-3-8-8"),
+        (
+            "digits-cpt-3-8-9-x",
+            "did you mean 'digits-cpt-3-8-8'",
+        ),
     ],
 )
 def test_a_name_of_something_else_is_said_to_be_that(what, message, capsys, tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from torch import nn
 import bitcycle as bc
 from bitcycle.export import export_model, load_exported
 from bitcycle.export.freeze import freeze
-from bitcycle.export.metadata import about, check_format
+from bitcycle.export.metadata import about, check_about
 from bitcycle.export.state_file import (
     read_plain,
     read_safetensors,
@@ -82,10 +82,13 @@ def test_two_rules_in_one_model_are_refused():
         about(model, {})
 
 
-@pytest.mark.parametrize("facts", [None, {"format": 99}])
-def test_a_file_of_another_format_is_refused(facts, tmp_path):
-    with pytest.raises(ValueError, match="is not an exported model of format 1"):
-        check_format(facts, tmp_path)
+@pytest.mark.parametrize(
+    ("facts", "found"),
+    [(None, "no metadata"), ({}, "form None"), ({"form": 99}, "form 99"), ({"form": True}, "True")],
+)
+def test_a_file_of_another_form_is_refused(facts, found, tmp_path):
+    with pytest.raises(ValueError, match=found):
+        check_about(facts, tmp_path)
 
 
 def test_the_state_comes_back_to_the_bit(tmp_path):

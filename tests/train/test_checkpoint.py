@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import bitcycle.train
+from bitcycle.files import FORM
 from bitcycle.train.checkpoint import (
     CheckpointError,
     Checkpoints,
@@ -123,6 +124,14 @@ def test_a_flipped_bit_in_any_byte_of_a_manifest_is_noticed(tmp_path):
         changed[index] ^= 1 << index % 8
         (path / "manifest.json").write_bytes(changed)
         assert find_damage(path) is not None, (index, bytes(changed))
+
+
+def test_a_checkpoint_of_another_form_is_refused(tmp_path):
+    checkpoints = saved(tmp_path, 3)
+    manifest = tmp_path / "step-00000003" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(f'"form": {FORM}', '"form": 7'))
+    with pytest.raises(CheckpointError, match=f"form 7, expected {FORM}"):
+        checkpoints.load_newest()
 
 
 def test_a_file_that_the_manifest_does_not_know_is_not_read(tmp_path):

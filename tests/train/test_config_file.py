@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from bitcycle.files import FORM
 from bitcycle.tasks import DataConfig, ModelConfig
 from bitcycle.train.config import (
     CheckpointConfig,
@@ -27,7 +28,6 @@ from bitcycle.train.config_file import (
     to_dict,
     to_yaml,
 )
-from bitcycle.warnings import BitcycleWarning
 
 BASE = RunConfig(steps=100)
 
@@ -282,44 +282,15 @@ def test_anything_else_is_one_line_that_names_the_file(tmp_path, content, reason
     assert message.startswith(str(tmp_path / "file.yaml"))
 
 
-def test_a_file_says_its_version_and_one_of_the_future_is_refused(tmp_path):
-    assert to_yaml(BASE).startswith("version: 2\n")
+def test_a_file_of_another_form_is_refused_and_one_without_a_form_is_not(tmp_path):
+    assert to_yaml(BASE).startswith(f"form: {FORM}\n")
     path = tmp_path / "run.yaml"
-    path.write_text("version: 3\nsteps: 10\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"run.yaml has version 3; this bitcycle reads versions 1"):
-        read_config(path)
-
-
-def test_without_a_version_a_missing_backward_is_float32_as_in_0_1_and_a_warning(tmp_path):
-    path = tmp_path / "run.yaml"
-    path.write_text("steps: 10\nprecision: {forward: 4}\n", encoding="utf-8")
-    with pytest.warns(BitcycleWarning, match="errors stay float32, as in bitcycle 0.1"):
-        old = read_config(path)
-    assert old.precision.backward == "fp32"
-    path.write_text("version: 2\nsteps: 10\nprecision: {forward: 4}\n", encoding="utf-8")
-    assert read_config(path).precision.schedule_texts()["backward"] == 8
-    path.write_text("steps: 10\n", encoding="utf-8")  # float32: nothing to warn about
-    base = read_config(path)
-    assert base.precision.is_float
-    given = override(base, ["--precision.forward", "4"])
-    assert given.precision.schedule_texts()["backward"] == 8
-
-
-def test_auto_without_a_version_has_the_criterion_of_0_1(tmp_path):
-    path = tmp_path / "run.yaml"
-    rest = "steps: 100\nprecision: {forward: 'CR:auto-8:2', backward: 8}\n"
-    found = {}
-    for head in (
-        "",
-        "range_test: {low: 3}\n",
-        "version: 2\n",
-        "range_test: {criterion: relative}\n",
-    ):
-        path.write_text(head + rest, encoding="utf-8")
-        found[head] = read_config(path).range_test.criterion
-    assert list(found.values()) == ["paper", "paper", "relative", "relative"]
-    path.write_text(rest.replace("auto", "3"), encoding="utf-8")
-    assert read_config(path).range_test.criterion == "relative"  # no range test
+    path.write_text("steps: 100\n", encoding="utf-8")
+    assert read_config(path) == BASE
+    for form in (FORM + 1, f"'{FORM}'", "true", "null"):
+        path.write_text(f"form: {form}\nsteps: 100\n", encoding="utf-8")
+        with pytest.raises(ValueError, match=rf"run\.yaml has form .*{FORM}"):
+            read_config(path)
 
 
 @pytest.mark.parametrize(

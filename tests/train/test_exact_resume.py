@@ -28,7 +28,6 @@ from tests.train.small import (
     folder_of,
     kill_before_step,
     lstm,
-    metrics_of,
     small,
     traces,
     write_words,
@@ -127,48 +126,6 @@ def test_what_auto_decided_is_restored_and_not_decided_again(tmp_path, monkeypat
     resumed = resume(folder_of(broken))
     assert set(resumed.kernels.values()) == {"native"}
     assert traces(folder_of(broken)) == traces(folder_of(whole))
-
-
-def test_a_folder_of_0_1_without_backward_bits_resumes_with_float32_errors(tmp_path, monkeypatch):
-    """config.yaml as 0.1 wrote it, in short: no version, and backward at its default of then."""
-    precision = PrecisionConfig(forward=4, backward="fp32")
-    whole, broken = (small(tmp_path / name, precision=precision) for name in ("whole", "broken"))
-    run(whole)
-    with monkeypatch.context() as patch:
-        kill_before_step(patch, 5)
-        with pytest.raises(Killed):
-            run(broken)
-    file = folder_of(broken) / "config.yaml"
-    file.write_text(OF_0_1.format(output=broken.output), encoding="utf-8")
-    resume(folder_of(broken))
-    assert traces(folder_of(broken)) == traces(folder_of(whole))
-    assert {line["bits"]["error"] for line in metrics_of(folder_of(broken)) if "bits" in line} == {
-        None
-    }
-
-
-OF_0_1 = """\
-name: small
-model: {{name: digits_mlp, options: {{width: 16}}}}
-data: {{name: digits, batch_size: 32, eval_batch_size: 128, subset: 160}}
-optimizer: {{name: sgd, lr: 0.05, momentum: 0.9, weight_decay: 0.0001}}
-lr: {{policy: step, milestones: [0.5]}}
-precision:
-  quantizer: sbm
-  forward: 4
-  backward: fp32
-  weight: inherit
-  act: inherit
-  error: inherit
-  grad: inherit
-eval: {{precision: high, every: 4}}
-checkpoint: {{every: 3, keep: 2}}
-tracking: {{log_every: 2, tensorboard: false}}
-steps: 12
-seed: 0
-threads: 1
-output: {output}
-"""
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from bitcycle.train.config_file import override
 from bitcycle.train.evaluate import evaluate_run
 from bitcycle.train.range_test import find_precision_range, forward_text, make_settings
 from bitcycle.train.run import resume_or_run
-from bitcycle.train.run_directory import RunDirectory, machine
+from bitcycle.train.run_directory import machine
 from bitcycle.train.session import build_session
 from bitcycle.train.signals import Interrupted
 from tests.train.small import (
@@ -546,24 +546,6 @@ def test_a_run_killed_during_a_relative_test_ends_like_the_one_that_was_not(
 
 def test_the_config_of_a_run_has_the_criterion(relative):
     assert "  criterion: relative\n" in (folder_of(relative) / "config.yaml").read_text()
-
-
-def test_a_run_folder_without_the_key_keeps_the_papers_criterion(tmp_path, monkeypatch):
-    """As 0.1 wrote it: resuming repeats a test that was interrupted, by the old rule."""
-    config = auto(tmp_path, range_test=RangeTestConfig(criterion="paper", steps_per_precision=10))
-    with monkeypatch.context() as patch:
-        kill_in_test(patch, 3)
-        with pytest.raises(Killed):
-            run(config)
-    file = folder_of(config) / "config.yaml"
-    new = ("version", "criterion", "share", "repeats")
-    kept = [x for x in file.read_text().splitlines() if x.strip().partition(":")[0] not in new]
-    file.write_text("\n".join(kept) + "\n")
-    stored = RunDirectory(folder_of(config)).read_config()
-    assert stored == config
-    fixed = file.read_text().replace("CR:auto-8:2", "CR:3-8:2")
-    file.write_text(fixed)  # without a test there is nothing to keep
-    assert RunDirectory(folder_of(config)).read_config().range_test.criterion == "relative"
 
 
 def test_the_share_of_a_folder_counts_in_a_run_with_a_test_only(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from bitcycle.files import FORM
 from bitcycle.train.run_directory import RunDirectory, environment
 from tests.train.small import small
 
@@ -56,6 +57,20 @@ def test_a_folder_whose_making_was_interrupted_is_made_again(tmp_path):
     assert directory.read_config() == small(tmp_path)
     directory.remove_leftovers()
     assert sorted(path.name for path in folder.iterdir()) == ["config.yaml", "env.json"]
+
+
+@pytest.mark.parametrize(("form", "found"), [("form: 2\n", "2"), ("", "None")])
+def test_a_run_of_another_form_or_of_none_is_refused(directory, form, found):
+    text = directory.config_file.read_text().replace(f"form: {FORM}\n", form)
+    directory.config_file.write_text(text)
+    with pytest.raises(ValueError, match=f"config.yaml has form {found}, expected {FORM}"):
+        directory.read_config()
+
+
+def test_the_first_configuration_is_kept_until_env_json_is_lost(directory, tmp_path):
+    assert directory.read_first_config() == small(tmp_path)
+    (directory.path / "env.json").unlink()
+    assert directory.read_first_config() is None
 
 
 def test_a_folder_without_a_configuration_is_not_a_run(tmp_path):

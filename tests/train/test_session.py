@@ -87,18 +87,6 @@ def test_the_kernels_of_the_beginning_are_restored(tmp_path):
     assert set(kernels_by_layer(session.swa).values()) == {mixed}
 
 
-def test_a_checkpoint_with_int8_kernels_resumes_as_native(tmp_path):
-    session = build_session(small(tmp_path))
-    state = session.state_dict()
-    old = {"fc1": "int8", "fc2": "int8/bf16/int8", "fc3": "int8/dequantize/int8"}
-    state["run"]["kernels"] = old
-    del state["run"]["has_native_library"]
-    session.load_state_dict(state)
-    assert kernels_by_layer(session.model) == {
-        name: kernel.replace("int8", "native") for name, kernel in old.items()
-    }
-
-
 def test_a_run_with_the_native_library_does_not_resume_without_it(tmp_path, monkeypatch):
     session = build_session(small(tmp_path))
     state = session.state_dict()

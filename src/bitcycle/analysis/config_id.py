@@ -9,12 +9,12 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import is_dataclass, replace
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from bitcycle.precision import ROLES
-from bitcycle.train.config import RangeTestConfig, RunConfig
+from bitcycle.train.config import RunConfig
 from bitcycle.train.config_file import to_dict
 
 IGNORED_SETTINGS = (
@@ -50,12 +50,11 @@ def config_id(config: RunConfig) -> str:
 
 @functools.cache
 def _defaults() -> dict[str, Any]:
-    """The defaults that ids leave out: the first ones, where they have changed since."""
+    """The defaults that ids leave out."""
     default = RunConfig(steps=1)
     settings = _normalized(default)
     del settings["steps"]
-    first = RangeTestConfig(criterion="paper", share=0.5)
-    settings["range_test"] = to_dict(replace(default, range_test=first))["range_test"]
+    settings["range_test"] = to_dict(default)["range_test"]
     return settings
 
 
@@ -83,8 +82,6 @@ def _normalized(config: RunConfig) -> dict[str, Any]:
         _change(settings, f"precision.{keyword}", _as_text)  # 8 and "8" are one schedule
     if config.precision.auto_high is None:  # no range test
         del settings["range_test"]
-    elif config.range_test.criterion == "paper":  # which has no share
-        del settings["range_test"]["share"]
     if settings["model"]["path"] is not None:
         settings["model"]["path"] = Path(settings["model"]["path"]).name
     return settings

@@ -6,7 +6,6 @@ without values where shapes are enough.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from bitcycle.models.base import Model
 from bitcycle.precision import PARENTS, Bits
 from bitcycle.quantizers import QUANTIZERS
 from bitcycle.recipes import list_recipes, recipe
-from bitcycle.recipes.base import base_of, instead_of
+from bitcycle.registry import unknown_name
 from bitcycle.scheduler import quantizer_for
 from bitcycle.schedules import parse_schedule
 from bitcycle.schedules.base import check_count
@@ -178,15 +177,7 @@ def find_run_config(name: str) -> RunConfig:
     recipes = [info.name for info in list_recipes()]
     if name in recipes:
         return recipe(name)
-    if base_of(name.lower()) is not None:  # its bits have other options here
-        way_out = instead_of(name.lower()).replace(" --precision.", ", ")
-    else:
-        near = difflib.get_close_matches(name.lower(), [*MODELS, *recipes], n=4, cutoff=0.5)
-        way_out = f"; nearest: {', '.join(near)}" if near else ""
-    raise ValueError(
-        f"unknown model or recipe {name!r}{way_out} "
-        "(all: bitcycle ls models, bitcycle ls recipes --all)"
-    )
+    raise unknown_name("model or recipe", name, [*MODELS, *recipes])
 
 
 def spec_from_config(config: RunConfig, total_steps: int | None = None) -> TrainingSpec:

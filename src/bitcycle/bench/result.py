@@ -147,17 +147,17 @@ class BenchResult:
     def from_dict(cls, data: Mapping[str, Any]) -> BenchResult:
         """Read what `to_dict` wrote."""
         return cls(
-            processor=Processor(**{"instruction_set": None, **data["processor"]}),
+            processor=Processor(**data["processor"]),
             sizes=dict(data["sizes"]),
             rows=tuple(_read_time(row) for row in data["rows"]),
             repeats=data["repeats"],
             is_quick=data["is_quick"],
-            full_sizes=dict(data.get("full_sizes", {})),
-            budget=data.get("budget"),
-            seconds=data.get("seconds"),
-            kernels=tuple(data.get("kernels", ())),
-            bits=tuple(data.get("bits", ())),
-            keeps_freed_memory=data.get("keeps_freed_memory", False),
+            full_sizes=dict(data["full_sizes"]),
+            budget=data["budget"],
+            seconds=data["seconds"],
+            kernels=tuple(data["kernels"]),
+            bits=tuple(data["bits"]),
+            keeps_freed_memory=data["keeps_freed_memory"],
         )
 
 

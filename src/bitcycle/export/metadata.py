@@ -1,4 +1,4 @@
-"""The metadata of exported files: format, source, and the bits and quantizer of the layers."""
+"""The metadata of exported files: form, source, and the bits and quantizer of the layers."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from typing import Any
 
 from torch import nn
 
+from bitcycle.files import FORM, check_form
 from bitcycle.model_precision import quantized_layers
 from bitcycle.quantizers.base import QUANTIZERS, Quantizer
 from bitcycle.train.evaluate import is_converted
 from bitcycle.version import VERSION
 
-FORMAT = 1
-
 
 def about(model: nn.Module, source: dict[str, Any]) -> dict[str, Any]:
-    """The metadata of a model: format, version, source, and its layers' bits and quantizer."""
-    facts: dict[str, Any] = {"format": FORMAT, "bitcycle": VERSION, **source}
+    """The metadata of a model: form, version, source, and its layers' bits and quantizer."""
+    facts: dict[str, Any] = {"form": FORM, "bitcycle": VERSION, **source}
     if is_converted(model):
         layers = [(entry.name, layer) for entry, layer in quantized_layers(model)]
         facts["precision"] = {
@@ -40,9 +39,9 @@ def describe(quantizer: Quantizer) -> dict[str, Any]:
     return {"name": names[0] if names else type(quantizer).__name__, "options": asdict(quantizer)}
 
 
-def check_format(facts: Any, path: Path) -> dict[str, Any]:
-    """The metadata of a file; ValueError if this version cannot read its format."""
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-        found = facts.get("format") if isinstance(facts, dict) else None
-        raise ValueError(f"{path} is not an exported model of format {FORMAT} (found {found})")
+def check_about(facts: Any, path: Path) -> dict[str, Any]:
+    """The metadata of an exported file; ValueError if it has none or another form."""
+    if not isinstance(facts, dict):
+        raise ValueError(f"{path} is not an exported model: it has no metadata")
+    check_form(facts.get("form"), str(path))
     return facts

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from bitcycle.export.freeze import Frozen, FrozenProduct, Grid
-from bitcycle.export.metadata import about, check_format
+from bitcycle.export.metadata import about, check_about
 from bitcycle.extras import require
 from bitcycle.files import write_bytes
 from bitcycle.kernels.simulate import SIMULATE
@@ -337,7 +337,7 @@ class OnnxModel(nn.Module):
             self.names = [entry.name for entry in self.session.get_inputs()]
         except Exception as error:  # the runtime's errors have no common type
             raise ValueError(f"ONNX Runtime cannot read {path}: {error}") from None
-        self.about: dict[str, Any] = check_format(facts, Path(path))
+        self.about: dict[str, Any] = check_about(facts, Path(path))
 
     def forward(self, *inputs: Tensor | None) -> Tensor:
         """The model's output, on the CPU."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from bitcycle.convert import float_state_dict
 from bitcycle.export.freeze import Frozen, FrozenProduct, Grid
-from bitcycle.export.metadata import about, check_format
+from bitcycle.export.metadata import about, check_about
 from bitcycle.extras import require
 from bitcycle.files import write_bytes, write_text
 from bitcycle.model_precision import quantized_layers
@@ -69,8 +69,8 @@ def read_safetensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         stored = json.loads(json_of(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{json_of(path)} is damaged ({error}); export the run again") from None
-    facts, content = check_format(stored, path), path.read_bytes()
-    if facts.get("sha256", _digest(content)) != _digest(content):
+    facts, content = check_about(stored, path), path.read_bytes()
+    if facts.get("sha256") != _digest(content):
         raise ValueError(f"{path} and {json_of(path).name} are damaged or of two exports "
                          "(checksum differs); export the run again")  # fmt: skip
     try:
@@ -155,7 +155,7 @@ def read_plain(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     except Exception as error:  # a damaged archive or pickle can fail in any way
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{path} is damaged ({reason}); export the run again") from None
-    facts = check_format(stored.get("about") if isinstance(stored, dict) else None, path)
+    facts = check_about(stored.get("about") if isinstance(stored, dict) else None, path)
     state = stored.get("state")
     if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
         raise ValueError(f"{path} is damaged (its state is not tensors); export the run again")

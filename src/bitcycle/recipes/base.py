@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -11,8 +10,7 @@ from functools import lru_cache
 from typing import Literal
 
 from bitcycle.published import BitRange, Published
-from bitcycle.registry import Registry
-from bitcycle.schedules.cycle import Cycle
+from bitcycle.registry import Registry, unknown_name
 from bitcycle.train.config import PrecisionConfig, RunConfig, ScheduleText, unchecked_names
 
 Scale = Literal["full", "small"]
@@ -81,19 +79,11 @@ def recipe(name: str) -> RunConfig:
     >>> recipe("digits-statik-8-8")
     Traceback (most recent call last):
     ...
-    ValueError: unknown recipe 'digits-statik-8-8'; nearest: digits-static-8-8, ...
-    >>> recipe("arxiv-gcn-rt-v-3-8-8")
-    Traceback (most recent call last):
-    ...
-    ValueError: unknown recipe 'arxiv-gcn-rt-v-3-8-8'; use its base recipe: arxiv-gcn \
---precision.forward RT-V:3-8:8 --precision.backward 8 (all ...: bitcycle ls recipes --all)
+    ValueError: unknown recipe 'digits-statik-8-8'; did you mean 'digits-static-8-8'? known: ...
     """
     known = _by_name()
     if name not in known:
-        way_out = instead_of(str(name).lower())
-        raise ValueError(
-            f"unknown recipe {name!r}{way_out} (all {len(known)}: bitcycle ls recipes --all)"
-        )
+        raise unknown_name("recipe", name, known)
     config = copy.deepcopy(known[name].config)  # its options are dicts, which a caller could change
     config.check_names()
     return config
@@ -255,48 +245,6 @@ def base_of(name: str) -> str | None:
     """
     bases = [base for base, entry in _by_name().items() if entry.cycles is not None]
     return max((base for base in bases if name.startswith(f"{base}-")), key=len, default=None)
-
-
-def instead_of(name: str) -> str:
-    """The end of an error for an unknown name: a base recipe and its options, or the nearest names.
-
-    >>> instead_of("cora-gcn-static-6-6-qagg")
-    '; use its base recipe: cora-gcn --precision.forward 6 --precision.backward 6 \
---precision.quantizer_options.aggregation quantized'
-    >>> instead_of("digits-cpt-8-32")
-    '; use its base recipe: digits --precision.forward CR:8-32:8 --precision.backward fp32'
-    """
-    known = _by_name()
-    base = base_of(name)
-    if base is not None:
-        options = _options(name.removeprefix(f"{base}-").removesuffix("-small"), known[base])
-        if options is not None:
-            return f"; use its base recipe: {base}{options}"
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    way_out = f"; nearest: {', '.join(near)}" if near else ""
-    if base is not None:
-        way_out += f"; or {base} with options such as --precision.forward 8 --precision.backward 8"
-    return way_out
-
-
-def _options(rest: str, base: Recipe) -> str | None:
-    """The options that `<method>-<bits>`, the rest of a recipe's name, stands for."""
-    if rest == "float32":
-        return ""
-    ten = Cycle.named()  # CR, RT-V, ...
-    methods = "|".join(("static", "cpt", "progressive", "anneal", "triangle", *ten)).lower()
-    match = re.fullmatch(rf"({methods})-(?:(\d+)-)?(\d+)-(\d+)(?:-n(\d+))?(-qagg)?", rest)
-    if match is None:
-        return None
-    method, low, high, backward, cycles, aggregates = match.groups()
-    method = method.upper() if method.upper() in ten else method
-    if low is None and method != "static":  # 8-32: a range, with float32 errors as in Table 4
-        low, high, backward = high, backward, "fp32"
-    forward = schedule_text(
-        method, BitRange(int(low or high), int(high), 8), int(cycles or base.cycles or 0)
-    )
-    sums = " --precision.quantizer_options.aggregation quantized" if aggregates else ""
-    return f" --precision.forward {forward} --precision.backward {backward}{sums}"
 
 
 # -- collecting -----------------------------------------------------------------------------------

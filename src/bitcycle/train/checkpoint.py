@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitcycle.extras import require
-from bitcycle.files import sync
+from bitcycle.files import FORM, check_form, sync
 from bitcycle.warnings import BitcycleWarning
 
 if TYPE_CHECKING:
@@ -73,7 +73,12 @@ class Checkpoints:
             files = [f for name, part in state.items() for f in write_state(temporary, name, part)]
             sums = {file.name: file_digest(file) for file in files}
             manifest = temporary / MANIFEST
-            content = {"step": step, "sha256": sums, "manifest": manifest_digest(step, sums)}
+            content = {
+                "form": FORM,
+                "step": step,
+                "sha256": sums,
+                "manifest": manifest_digest(step, sums),
+            }
             manifest.write_text(json.dumps(content, indent=2), encoding="utf-8")
             for file in (*files, manifest, temporary):
                 sync(file)
@@ -146,15 +151,11 @@ class Checkpoints:
         return _load(path)
 
     def read_newest(self, name: str) -> tuple[int, Any] | None:
-        """The step and one part of the last complete checkpoint; the part is None if it has none.
-
-        None if there is no complete checkpoint.
-        """
+        """The step and one part of the last complete checkpoint; None if there is none."""
         for step in reversed(self.steps()):
             path = self.folder / checkpoint_name(step)
             if find_damage(path) is None:
-                has_part = f"{name}.json" in _read_manifest(path)["sha256"]
-                return step, read_state(path, name) if has_part else None
+                return step, read_state(path, name)
         return None
 
     def load_best(self) -> tuple[int, dict[str, Any]] | None:
@@ -181,6 +182,7 @@ def find_damage(path: Path) -> str | None:
     """The first damage to a checkpoint's files; None if they are complete and unchanged."""
     try:
         manifest = _read_manifest(path)
+        check_form(manifest.get("form"), "it")
         sums: dict[str, str] = manifest["sha256"]
         if manifest["manifest"] != manifest_digest(manifest["step"], sums):
             return f"{MANIFEST} has changed (checksum differs)"
@@ -198,7 +200,7 @@ def find_damage(path: Path) -> str | None:
     except FileNotFoundError:
         return f"{MANIFEST} is missing"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return f"{MANIFEST} cannot be read ({type(error).__name__})"
+        return f"{MANIFEST} cannot be read ({error or type(error).__name__})"
     return None
 
 

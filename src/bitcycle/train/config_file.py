@@ -12,19 +12,16 @@ import difflib
 import functools
 import json
 import re
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 from bitcycle.extras import require
+from bitcycle.files import FORM, check_form
 from bitcycle.registry import NUM_SHOWN
-from bitcycle.schedules.text import auto_high
 from bitcycle.train.config import RunConfig
-from bitcycle.warnings import BitcycleWarning
 
 MAX_BYTES = 2**20
-VERSION = 2  # of the file; 1, without a number: that of bitcycle 0.1
 _PURPOSE = "run configurations"
 _FREE = ("model.options", "precision.quantizer_options")  # keys with mappings of any content
 _LOW = "--precision.forward.low"
@@ -39,15 +36,15 @@ _LITERAL = re.compile(
 _RANGE = re.compile(r"(?P<head>[^:@,()]+:\s*)(?:[0-9]+|auto)(?=\s*-)", re.IGNORECASE)
 
 
-def read_config(path: str | Path) -> RunConfig:
+def read_config(path: str | Path, *, default_form: int | None = FORM) -> RunConfig:
     """Read a configuration from a YAML file; missing keys take their defaults.
 
-    A file without a version has that of bitcycle 0.1.
+    default_form: the form of a file that does not say it; None: it must.
     """
     path = Path(path)
     settings = read_yaml(path, purpose=_PURPOSE)
     if isinstance(settings, Mapping):
-        settings = {"version": 1, **settings}
+        settings = {"form": default_form, **settings}
     try:
         return from_dict(settings, source=str(path))
     except ValueError as error:  # raised by a rule that does not know the file
@@ -56,50 +53,12 @@ def read_config(path: str | Path) -> RunConfig:
 
 
 def from_dict(settings: Mapping[str, Any], *, source: str = "configuration") -> RunConfig:
-    """Build a configuration from plain data; a wrong key or type is an error that names it.
-
-    version: that of the data, by default today's.
-    """
+    """Build a configuration from plain data; a wrong key or type is an error that names it."""
     if not isinstance(settings, Mapping):
         raise ValueError(f"{source} must be a mapping of settings, got {type(settings).__name__}")
     settings = dict(settings)
-    version = settings.pop("version", VERSION)
-    if type(version) is not int or not 1 <= version <= VERSION:
-        raise ValueError(
-            f"{source} has version {version!r}; this bitcycle reads versions 1 to {VERSION}"
-        )
-    if version == 1:
-        return _from_version_1(settings, source)
+    check_form(settings.pop("form", FORM), source)
     return _build(None, [], settings, source)
-
-
-def _from_version_1(settings: Mapping[str, Any], source: str) -> RunConfig:
-    """What 0.1 meant by a missing precision.backward and by `auto` without a criterion."""
-    settings = _with_papers_criterion(settings)
-    precision = settings.get("precision", {})
-    if not isinstance(precision, Mapping) or "backward" in precision:
-        return _build(None, [], settings, source)
-    filled = {**settings, "precision": {**precision, "backward": "fp32"}}
-    config = _build(None, [], filled, source)
-    if config.precision.is_float:  # bits that an option adds later have the default of today
-        return _build(None, [], settings, source)
-    warnings.warn(
-        f"{source} gives no precision.backward and no version: errors stay float32, as in "
-        f"bitcycle 0.1. Write precision.backward: 8 or fp32, or version: {VERSION} at the top for "
-        "the default of today",
-        BitcycleWarning,
-        stacklevel=4,
-    )
-    return config
-
-
-def _with_papers_criterion(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`auto` without range_test.criterion: the only criterion of 0.1."""
-    precision, asked = settings.get("precision"), settings.get("range_test", {})
-    forward = precision.get("forward") if isinstance(precision, Mapping) else None
-    if auto_high(forward) is None or not isinstance(asked, Mapping) or "criterion" in asked:
-        return settings
-    return {**settings, "range_test": {**asked, "criterion": "paper"}}
 
 
 def override(base: RunConfig, arguments: Sequence[str]) -> RunConfig:
@@ -202,15 +161,12 @@ def to_dict(config: RunConfig) -> dict[str, Any]:
     return plain
 
 
-def to_versioned_dict(config: RunConfig) -> dict[str, Any]:
-    """`to_dict` with the version of its keys, for files."""
-    return {"version": VERSION, **to_dict(config)}
-
-
 def to_yaml(config: RunConfig) -> str:
-    """The complete configuration as YAML; `read_config` reads it back."""
+    """The form and the complete configuration as YAML; `read_config` reads it back."""
     yaml = require("yaml", extra="train", purpose=_PURPOSE)
-    text: str = yaml.safe_dump(to_versioned_dict(config), sort_keys=False, allow_unicode=True)
+    text: str = yaml.safe_dump(
+        {"form": FORM, **to_dict(config)}, sort_keys=False, allow_unicode=True
+    )
     return text
 
 

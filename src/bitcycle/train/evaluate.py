@@ -76,11 +76,11 @@ def restore(session: Session, step: int, state: Mapping[str, Any]) -> None:
     """Load the weights and the bits of a checkpoint."""
     with explain_load_errors(step):
         session.model.load_state_dict(state["model"])
-        saved = state.get("run", {})
-        if saved.get("range_test") is not None:
+        saved = state["run"]
+        if saved["range_test"] is not None:
             session.set_lower_bound(RangeTestOutcome.from_dict(saved["range_test"]))
         if session.scheduler is not None:
-            adaptive = (saved.get("bits") or {}).get("adaptive")
+            adaptive = (saved["bits"] or {}).get("adaptive")
             at = min(step, session.total_steps)
             session.scheduler.load_state_dict({"step_count": at, "adaptive": adaptive})
 

@@ -87,9 +87,8 @@ def _changes_since_checkpoint(
         step, was = None, directory.read_first_config()
     else:
         step, settings = newest
-        source = "the checkpoint's configuration"
-        was = None if settings is None else from_dict(settings, source=source)
-    if was is None:  # an older version did not write it
+        was = from_dict(settings, source="the checkpoint's configuration")
+    if was is None:
         return []
     changes = find_changes(was, config)
     check_changes(
@@ -224,11 +223,6 @@ def _load_newest(
     if loaded is not None:
         step = loaded[0]
         reporter.say(f"resumed at step {step}")
-    if loaded is not None and "config" not in loaded[1]:
-        reporter.say(
-            "the checkpoint does not hold its configuration (an older version wrote it): whether "
-            "config.yaml has changed since is not known"
-        )
     for change in changes:
         since = "the run was created" if loaded is None else "the checkpoint"
         reporter.say(f"changed since {since}: {change}")

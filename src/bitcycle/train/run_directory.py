@@ -23,7 +23,7 @@ from bitcycle.files import Appender, write_json, write_text
 from bitcycle.train.checkpoint import Checkpoints
 from bitcycle.train.config import RunConfig
 from bitcycle.train.config_changes import Change
-from bitcycle.train.config_file import from_dict, read_config, to_versioned_dict, to_yaml
+from bitcycle.train.config_file import from_dict, read_config, to_dict, to_yaml
 from bitcycle.version import VERSION
 
 MACHINE = ("bitcycle", "torch", "python", "processor", "cpu_capability", "device", "num_cpus")
@@ -69,7 +69,7 @@ class RunDirectory:
                 "run with --resume auto, or choose another --name, --seed or --output"
             )
         self.path.mkdir(parents=True, exist_ok=True)
-        started = {**environment(), "config": to_versioned_dict(config)}
+        started = {**environment(), "config": to_dict(config)}
         write_json(self.path / "env.json", started)
         self.write_config(config)  # last: it makes the folder a run
 
@@ -99,10 +99,10 @@ class RunDirectory:
         """The configuration in config.yaml."""
         if not self.exists:
             raise ValueError(f"{self.path} is not a run: it has no config.yaml")
-        return read_config(self.config_file)
+        return read_config(self.config_file, default_form=None)
 
     def read_first_config(self) -> RunConfig | None:
-        """The configuration of `create`, from env.json; None if an older version wrote it."""
+        """The configuration of `create`, from env.json; None if that is lost."""
         settings = self.read_environment().get("config")
         if settings is None:
             return None

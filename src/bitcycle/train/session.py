@@ -34,7 +34,7 @@ from bitcycle.scheduler import PrecisionScheduler
 from bitcycle.tasks import TASKS, Task, TrainBatches
 from bitcycle.train.checkpoint import join_state, split_state
 from bitcycle.train.config import RunConfig, steps_of
-from bitcycle.train.config_file import to_versioned_dict
+from bitcycle.train.config_file import to_dict
 from bitcycle.train.data_fingerprint import data_changes, data_fingerprint
 from bitcycle.train.distributed import close_group_at_exit
 from bitcycle.train.feedback import check_feedback
@@ -143,7 +143,7 @@ class Session:
             "best": None if self.best is None else [self.best.step, self.best.metric],
             "lr": self.lr.state_dict(),
             "bits": None if self.scheduler is None else self.scheduler.state_dict(),
-            "news": self.pending_metrics,
+            "pending_metrics": self.pending_metrics,
             "cost": self.meter.state_dict(),
             "range_test": None if self.range_test is None else self.range_test.to_dict(),
             **kernel_state(self.model),
@@ -156,7 +156,7 @@ class Session:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "run": run,
-            "config": to_versioned_dict(self.config),
+            "config": to_dict(self.config),
         }
         if self.swa is not None:
             state["swa"] = self.swa.state_dict()
@@ -165,8 +165,12 @@ class Session:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore every part of a checkpoint."""
         run = state["run"]
-        self._check_optimizer(run.get("optimizer"), state["optimizer"])
-        self._check_data(run.get("data"))
+        own = type(self.optimizer).__name__
+        if run["optimizer"] != own:
+            raise ValueError(
+                f"the checkpoint was written with {run['optimizer']}, this run has {own}"
+            )
+        self._check_data(run["data"])
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.seconds = int(run["step"]), float(run["seconds"])
@@ -174,11 +178,12 @@ class Session:
             step, metric = run["best"]
             self.best = Best(int(step), float(metric))
         self.lr.load_state_dict(run["lr"])
-        if run.get("range_test") is not None:
+        if run["range_test"] is not None:
             self.set_lower_bound(RangeTestOutcome.from_dict(run["range_test"]))
         if self.scheduler is not None:
             self.scheduler.load_state_dict(run["bits"])
-        self.pending_metrics = {name: float(value) for name, value in run.get("news", {}).items()}
+        pending = run["pending_metrics"].items()
+        self.pending_metrics = {name: float(value) for name, value in pending}
         self.meter.load_state_dict(run["cost"])
         restore_kernels(self.model, run)
         if self.config.threads is None and len(run["ranks"]) == self.world_size:
@@ -201,16 +206,8 @@ class Session:
             group.update(settings)
         self.lr.rebase(self.config.optimizer.lr)
 
-    def _check_optimizer(self, was: str | None, state: Mapping[str, Any]) -> None:
-        own = type(self.optimizer).__name__
-        if was is None:  # an older version wrote no name, and its Adam looks like its AdamW
-            has_momentum = "momentum" in state["param_groups"][0]
-            was = "SGD" if has_momentum else "Adam" if own == "SGD" else own
-        if was != own:
-            raise ValueError(f"the checkpoint was written with {was}, this run has {own}")
-
-    def _check_data(self, was: Mapping[str, Any] | None) -> None:
-        if was is None or not self.is_main:
+    def _check_data(self, was: Mapping[str, Any]) -> None:
+        if not self.is_main:
             return
         if changes := data_changes(was, self.data_fingerprint):
             warnings.warn(
