@@ -106,7 +106,7 @@ def test_a_method_may_have_fewer_seeds():
         ({"methods": ["a"]}, "methods must be a mapping"),
         ({"base": 3}, "base must be a mapping"),
         ({"methods": {"a": 3}}, "method 'a' must be a mapping, got 3"),
-        ({"methods": {"a": "digits-flot32"}}, "unknown recipe 'digits-flot32'; nearest"),
+        ({"methods": {"a": "digits-flot32"}}, "'digits-flot32'; did you mean 'digits-float32'"),
         ({"methods": {"a": {"optimiser.lr": 1}}}, "'optimiser.* in method 'a'.*optimizer"),
         ({"methods": {"a": {"optimizer.lr": "fast"}}}, "method 'a': .*optimizer.lr"),
         ({"methods": {"a": {"seed": 3}}}, "sets seed: .* list them under seeds"),
