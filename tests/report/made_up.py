@@ -180,22 +180,14 @@ class Elements(HTMLParser):
         super().__init__()
         self.found: list[tuple[str, dict[str, str | None]]] = []
         self.texts: list[str] = []
-        self.data: list[Any] = []  # of the charts
-        self._is_data = False
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found.append((tag, dict(attrs)))
-        self._is_data = tag == "script" and dict(attrs).get("type") == "application/json"
 
     def handle_data(self, data: str) -> None:
-        if self._is_data:
-            self.data.append(json.loads(data))
-        elif not self.found or self.found[-1][0] not in ("script", "style"):
+        if not self.found or self.found[-1][0] not in ("script", "style"):
             self.texts.append(data)
-
-    def handle_endtag(self, tag: str) -> None:
-        self._is_data = False
 
     def names(self) -> list[str]:
         return [name for name, _ in self.found]
@@ -203,7 +195,3 @@ class Elements(HTMLParser):
     @property
     def text(self) -> str:
         return re.sub(r"\s+", " ", " ".join(self.texts))
-
-
-def figures_of(page: str) -> list[dict[str, Any]]:
-    return Elements(page).data

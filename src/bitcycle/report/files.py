@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bitcycle.extras import require
 from bitcycle.report import plot
 
 if TYPE_CHECKING:
@@ -29,13 +30,20 @@ def check_path(path: str | Path, suffix: str = ".png") -> Path:
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """Write a PNG or SVG, by the suffix. A failure leaves the old file untouched."""
+    """Write a PNG or SVG, by the suffix, with the same bytes at every call.
+
+    A failure leaves the old file untouched.
+    """
+    matplotlib = require("matplotlib", extra="report", purpose="pictures")
     is_svg = Path(path).suffix.lower() == ".svg"
     target = check_path(path, ".svg" if is_svg else ".png")
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        with part.open("xb") as file:
-            figure.savefig(file, format="svg" if is_svg else "png", dpi=200)
+        with part.open("xb") as file, matplotlib.rc_context({"svg.hashsalt": "bitcycle"}):
+            if is_svg:
+                figure.savefig(file, format="svg", metadata={"Date": None})
+            else:
+                figure.savefig(file, format="png", dpi=200)
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)

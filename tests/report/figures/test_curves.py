@@ -8,9 +8,8 @@ import pytest
 
 from bitcycle.analysis.compare import Comparison, compare_runs
 from bitcycle.report import plot
-from bitcycle.report.figures.curves import Quantity, curves_chart, learning_curves, quantities
-from bitcycle.report.figures.schedules import MOST_SEGMENTS
-from bitcycle.report.runs import comparison_logs, method_logs
+from bitcycle.report.figures.curves import draw_curves, quantities
+from bitcycle.report.runs import method_logs
 from bitcycle.schedules import parse_schedule
 from bitcycle.tasks import DataConfig, ModelConfig
 from tests.analysis.test_compare import written
@@ -18,18 +17,21 @@ from tests.report.made_up import STEPS
 from tests.study.made_up import config, write_run
 
 
-def curves(made, *, limit=400, number=0):
+def drawn(made, number=0, **options):
+    """Of each line of the upper panel: its steps and values."""
     methods = method_logs(made)
-    return learning_curves(methods, quantities(methods, "accuracy")[number], limit=limit)
+    quantity = quantities(methods, "accuracy")[number]
+    upper, *_ = draw_curves(methods, quantity, **options).axes
+    return [(list(line.get_xdata()), list(line.get_ydata())) for line in upper.lines]
 
 
 def test_every_seed_has_a_curve_and_every_method_their_mean(made):
-    static, *_ = curves(made).methods
-    steps = range(4, STEPS + 1, 4)
-    assert [seed for seed, _ in static.seeds] == [0, 1]
-    assert static.seeds[0][1] == tuple((step, 50.0 + step) for step in steps)
-    assert static.mean == tuple((step, 50.5 + step) for step in steps)
-    assert static.bits.segments == ((0, STEPS, 8),)
+    steps = list(range(4, STEPS + 1, 4))
+    assert drawn(made)[:3] == [
+        (steps, [50.0 + step for step in steps]),
+        (steps, [51.0 + step for step in steps]),
+        (steps, [50.5 + step for step in steps]),
+    ]
 
 
 def test_the_metric_and_the_losses_that_were_logged_can_be_shown(made):
@@ -67,20 +69,14 @@ def test_runs_with_and_without_evaluations_are_compared_by_what_each_logged(tmp_
 
 
 def test_long_logs_are_thinned(made):
-    assert {len(method.mean) for method in curves(made, limit=3).methods} == {3, 0}
+    assert {len(steps) for steps, _ in drawn(made, limit=3)} == {3, 0}
 
 
-def test_a_value_that_is_not_finite_is_a_gap_in_the_chart(made):
-    log = made.methods[0].runs[0].directory / "metrics.jsonl"
-    log.write_text('{"step": 4, "kind": "eval", "split": "test", "accuracy": NaN}\n')
-    assert curves_chart(curves(made))["data"][0]["y"] == [None]
-
-
-def test_the_chart_hides_and_shows_methods_by_their_key(made):
-    traces = curves_chart(curves(made))["data"]
-    assert {trace["meta"] for trace in traces} == {method.method.key for method in made.methods}
-    own = [trace for trace in traces if trace["meta"] == "static 8/8"]
-    assert [trace.get("yaxis") for trace in own] == [None, None, None, "y2"]
+def test_the_bits_can_be_left_out(made):
+    methods = method_logs(made)
+    figure = draw_curves(methods, quantities(methods, "accuracy")[0], with_bits=False)
+    [axes] = figure.axes
+    assert axes.get_xlabel() == "step"
 
 
 def test_every_configuration_has_a_band_on_one_scale(tmp_path):
@@ -93,16 +89,13 @@ def test_every_configuration_has_a_band_on_one_scale(tmp_path):
     assert ticks == [["8"], ["3", "8"], ["fp32"]]
 
 
-def test_a_band_has_the_bits_of_every_step_and_the_chart_few_segments(tmp_path):
+def test_a_band_has_the_bits_of_every_step(tmp_path):
     many = config("CR:3-8:300", output=str(tmp_path), steps=3000)
     compared = compare_runs([write_run(many, None)])
     _, band = plot(compared).axes
     heights, edges, _ = band.patches[0].get_data()
     steps = np.diff(edges).astype(int)
     assert np.repeat(heights, steps).tolist() == parse_schedule("CR:3-8:300").values(3000)
-    methods = comparison_logs(compared)
-    drawn = learning_curves(methods, Quantity(("eval",), "accuracy", "accuracy"), limit=400)
-    assert len(curves_chart(drawn)["data"][-1]["x"]) == MOST_SEGMENTS + 1 < len(steps)
 
 
 def test_a_run_without_a_line_is_drawn_empty(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from bitcycle.landscape import Grid, Landscapes
 from bitcycle.report import plot
-from bitcycle.report.figures.landscape import landscape_chart, landscape_panels, make_levels
+from bitcycle.report.figures.landscape import make_levels
 from tests.landscape.test_result import make
 
 GRID = Grid(num=9)
@@ -32,19 +32,6 @@ def test_levels_of_losses_that_are_alike_or_negative_are_evenly_spaced(function)
     assert np.allclose(steps, steps[0])
 
 
-def test_losses_become_indices_of_the_common_levels():
-    hole = make(lambda a, b: math.nan if a + b > 1.5 else math.inf if a + b > 1 else 1, grid=GRID)
-    data = landscape_panels(Landscapes((TRENCH, hole)), top=10)
-    trench, holed = data.panels
-    for alpha, row in zip(trench.alphas, trench.level_index, strict=True):
-        loss = 0.01 + 20 * alpha * alpha
-        assert row[0] == pytest.approx(np.interp(loss, data.levels, range(len(data.levels))))
-    assert np.isnan(holed.level_index[8, 8])
-    assert holed.level_index[5, 8] == len(data.levels) - 1  # infinity
-    assert np.isnan(holed.losses[5, 8])
-    assert data.is_cut
-
-
 def test_what_cannot_be_drawn_is_an_error():
     with pytest.raises(ValueError, match="kind.*both, contour, surface or slice"):
         plot(BOWL, kind="3d")
@@ -62,17 +49,13 @@ def test_every_kind_is_drawn(kind, names):
     assert [axes.name for axes in plot(TRENCH, kind=kind).axes] == names
 
 
-def test_alpha_is_to_the_right_in_both_drawings():
+def test_alpha_is_to_the_right():
     """A loss that falls along alpha: on a line of equal loss all points have one alpha."""
     slope = make(lambda a, b: 3 - a, grid=GRID)
     axes = plot(slope, kind="contour").axes[0]
     lines = [each for each in axes.collections if hasattr(each, "levels")][1]
     paths = [path.vertices for path in lines.get_paths() if len(path.vertices)]
     assert all(np.ptp(path[:, 0]) < 1e-9 for path in paths)
-    data = landscape_panels(Landscapes((slope,)))
-    rows = landscape_chart(data.panels[0], data.levels)["data"][0]["z"]
-    assert all(row == rows[0] for row in rows)
-    assert rows[0][0] > rows[0][-1]
 
 
 def test_a_plain_and_a_hole_are_drawn():

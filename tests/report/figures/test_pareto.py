@@ -8,9 +8,9 @@ from bitcycle.report import plot
 from bitcycle.report.figures.pareto import (
     cost_panel,
     demo_panels,
+    draw_panel,
     period_panel,
     spread_points,
-    value_chart,
 )
 from bitcycle.schedules import parse_schedule
 from bitcycle.study.summary import summarize
@@ -158,6 +158,18 @@ def test_every_point_is_named_in_the_picture():
     assert "diverged" not in texts
 
 
+def test_one_panel_has_the_means_the_front_and_what_costs_far_more_as_a_line():
+    [axes] = draw_panel(cost_panel(group_of()), 5.6).axes
+    drawn = [list(map(tuple, line.get_xydata())) for line in axes.lines]
+    assert all([point] in drawn for point in ((1.0, 91.0), (0.5, 93.0), (0.25, 80.5)))
+    assert [(0.25, 80.5), (0.5, 93.0)] in drawn  # the front
+    assert [(0, 96), (1, 96)] in drawn
+    [axes] = draw_panel(period_panel(group_of(PERIODS)), 5.6).axes
+    drawn = [list(map(tuple, line.get_xydata())) for line in axes.lines]
+    assert [(30, 91), (90, 91)] in drawn  # joined
+    assert [(0, 91), (1, 91)] in drawn  # the baseline
+
+
 def test_rows_are_named_on_the_axis():
     [axes] = plot(study_result(suite(10), baseline="S0", kind="suite")).axes
     assert [tick.get_text() for tick in axes.get_yticklabels()] == [f"S{i}" for i in range(10)]
@@ -192,19 +204,3 @@ def test_a_study_without_a_run_has_no_picture():
 
 def test_the_demo_is_drawn():
     assert len(plot(demo_result()).axes) == 2
-
-
-def test_the_chart_has_every_run_the_mean_with_its_interval_and_the_front():
-    front, *traces = value_chart(cost_panel(group_of()))["data"]
-    assert (front["x"], front["y"]) == ([0.25, 0.5], [80.5, 93.0])
-    runs, mean = [trace for trace in traces if trace["meta"] == "static"]
-    assert runs["y"] == [90, 91, 92]
-    assert mean["error_y"]["array"] == [pytest.approx(2.484, abs=1e-3)]
-    [far] = [trace for trace in traces if trace["meta"] == "float32"]
-    assert far["y"] == [96, 96]
-
-
-def test_the_chart_of_critical_periods_joins_the_means_and_has_the_baseline_as_a_line():
-    means, *_, base = value_chart(period_panel(group_of(PERIODS)))["data"]
-    assert (means["x"], means["y"]) == ([30, 90], [91, 91])
-    assert base["y"] == [91, 91]

@@ -8,8 +8,6 @@ from bitcycle.range_curves import PrecisionRun, RangeCurve, RelativeCurve
 from bitcycle.range_test import RangeTest
 from bitcycle.report import plot
 from bitcycle.report.figures.range_test import (
-    range_chart,
-    range_test_chart,
     range_test_panel,
     relative_panel,
     switching_point,
@@ -82,14 +80,6 @@ def test_the_goal_of_the_relative_criterion_is_the_share_of_the_drop_of_the_most
     assert not panel.lines[0].is_finite
 
 
-def test_each_criterion_has_its_chart():
-    chart, verdict = range_chart(RELATIVE)
-    assert [trace["name"] for trace in chart["data"][:3]] == ["2 bits", "3 bits", "8 bits"]
-    assert chart["data"][-1]["y"] == [3.0, 3.0]
-    assert verdict == "lower bound 3 bits"
-    assert range_chart(CURVE)[1] == "learns from 3 bits on"
-
-
 @pytest.mark.parametrize(
     "obj", [RELATIVE, RangeTest(low=3, high=8, curve=CURVE, backward=8, reset=False), DIVERGED]
 )
@@ -97,9 +87,3 @@ def test_it_is_drawn(obj):
     figure = plot(obj)
     figure.draw_without_rendering()
     assert len(figure.axes) == 1
-
-
-def test_the_chart_has_the_curves_the_goals_and_the_switching_point():
-    drawn = range_test_chart(range_test_panel(CURVE))
-    assert len(drawn["data"]) == 3 * 2 + 2 + 1
-    assert (drawn["data"][-1]["x"], drawn["data"][-1]["y"]) == ([9], [37.5])

@@ -87,24 +87,25 @@ def test_unfinished_runs_are_listed_failed_ones_first_with_their_seeds(made, mon
 
 def test_only_a_study_that_varies_a_number_has_critical_periods(made, output):
     group = sections.group_section(summarize(made)[0], method_logs(made), limit=9)
-    assert group.costs is not None
-    assert group.periods is None
+    assert [card.title for card in group.cards][:2] == [
+        "Accuracy against training cost", "Test accuracy, %",
+    ]  # fmt: skip
     first, *others = study().methods
     varied = [replace(method, at=at) for method, at in zip(others, (0.5, 0.25, 0.75), strict=True)]
     periods = study(methods=(first, *varied), kind="critical-periods")
     result = read_study(periods, output)
     group = sections.group_section(summarize(result)[0], method_logs(result), limit=9)
-    assert group.periods is not None
+    assert "Critical periods" in [card.title for card in group.cards]
 
 
-def test_nothing_done_has_no_chart_of_costs(made):
+def test_nothing_done_has_no_figure(made):
     later = replace(made.study, methods=made.study.methods[3:], baseline=None)
     later = replace(made, methods=made.methods[3:], study=later)
     group = sections.group_section(summarize(later)[0], method_logs(later), limit=9)
-    assert (group.costs, list(group.curves)) == (None, [])
+    assert group.cards == []
 
 
-# -- charts ---------------------------------------------------------------------------------------
+# -- figures --------------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_priced_is_said_and_only_so_many_methods_are_priced(made, monkeypatch):
@@ -146,7 +147,7 @@ def test_landscapes_of_runs_and_of_the_study_share_their_levels(made, tmp_path):
     (tmp_path / "broken-landscape.json").write_text("{")
     cards = sections.landscape_cards(method_logs(made), tmp_path)
     assert [card.title for card in cards] == ["static 8/8, seed 0 at w8a8", f"{SCRIPT} at w8a8"]
-    levels = [card.figure["data"][0]["colorbar"]["ticktext"] for card in cards]
+    levels = [list(card.draw().axes[-1].get_yticks()) for card in cards]
     assert levels[0] == levels[1]
 
 

@@ -1,1 +1,1 @@
-"""One file per picture: its data as frozen dataclasses, then matplotlib and plotly drawings."""
+"""One file per kind of picture."""

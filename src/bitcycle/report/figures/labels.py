@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bitcycle.extras import require
 from bitcycle.report.figures.style import GREY, INK
 
 if TYPE_CHECKING:
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 _Box = tuple[float, float, float, float]  # left, bottom, right, top, in printer's points
 _WIDTH, _HEIGHT = 0.58, 1.2  # of a character, in font sizes
 _NEAR = 7.0  # printer's points from a point to its label
+_PAPER = {"facecolor": "#ffffffb0", "linewidth": 0, "pad": 0.8}  # over what a label must cross
 _LEADER = {"arrowstyle": "-", "color": GREY, "linewidth": 0.6}
 _DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))
 _PLACES = [(across, up, ring) for ring in (1.0, 2.2, 3.6, 5.2) for across, up in _DIRECTIONS]
@@ -36,8 +36,6 @@ def label_points(
     bars: (x, low, high) of error bars. spans: (left, y, right) of lines. A label avoids both.
     Call `figure.draw_without_rendering()` first: places depend on the final layout.
     """
-    effects = require("matplotlib.patheffects", extra="report", purpose="pictures")
-    halo = [effects.withStroke(linewidth=2.5, foreground="white")]  # over what a label must cross
     to_points = 72 / axes.figure.dpi
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -63,7 +61,7 @@ def label_points(
         axes.annotate(
             text, point, xytext=(at - x, low_end - y), textcoords="offset points", fontsize=size,
             color=INK, va="bottom", ha={-1: "right", 0: "center", 1: "left"}[across],
-            arrowprops=_LEADER if _PLACES[best][2] > 1 else None, path_effects=halo, zorder=4,
+            arrowprops=_LEADER if _PLACES[best][2] > 1 else None, bbox=_PAPER, zorder=4,
         )  # fmt: skip
         hard.append(options[best])
 

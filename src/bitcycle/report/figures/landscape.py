@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -35,17 +36,13 @@ _SIZE = 3.5  # inches of a panel
 
 @dataclass(frozen=True, kw_only=True)
 class LandscapePanel:
-    """One surface. losses[i, j]: at (alphas[i], betas[j]); NaN where it is not finite.
-
-    level_index: each loss as a fractional index into the levels, which spaces colours evenly.
-    """
+    """One surface. losses[i, j]: at (alphas[i], betas[j]); NaN where it is not finite."""
 
     title: str
     note: str
     alphas: tuple[float, ...]
     betas: tuple[float, ...]
     losses: Floats
-    level_index: Floats
     num_nonfinite: int
     slice: tuple[float, ...]
 
@@ -59,26 +56,26 @@ class LandscapePanels:
     is_cut: bool
 
 
-def landscape_panels(landscapes: Landscapes, *, top: float | None = None) -> LandscapePanels:
-    """The panels of the landscapes. top: the highest level."""
-    levels = make_levels(landscapes, top)
-    panels = tuple(_panel(item, levels) for item in landscapes.items)
+def landscape_panels(
+    landscapes: Landscapes, *, top: float | None = None, levels: Sequence[float] = ()
+) -> LandscapePanels:
+    """The panels of the landscapes. top: the highest level, if no levels are given."""
+    levels = levels or make_levels(landscapes, top)
+    panels = tuple(map(_panel, landscapes.items))
     highest = max(float(np.nanmax(panel.losses, initial=-math.inf)) for panel in panels)
     return LandscapePanels(panels=panels, levels=tuple(levels), is_cut=highest > levels[-1])
 
 
-def _panel(item: Landscape, levels: list[float]) -> LandscapePanel:
+def _panel(item: Landscape) -> LandscapePanel:
     losses = np.asarray(item.losses, np.float64)
     found = item.sharpness
     rise = f"rise {found.rises[-1]:.3g} at radius {found.radii[-1]:g}"
-    index = np.interp(losses, levels, np.arange(len(levels)))  # infinity: the highest level
     return LandscapePanel(
-        title=item.label,
+        title=style.plain_text(item.label),
         note=f"{item.precision}, loss {item.center:.3g}, {rise}",
         alphas=item.alphas,
         betas=item.betas,
         losses=np.where(np.isfinite(losses), losses, np.nan),
-        level_index=np.where(np.isnan(losses), np.nan, index),
         num_nonfinite=item.num_nonfinite,
         slice=item.slice(),
     )
@@ -119,24 +116,32 @@ def _geometric_levels(low: float, high: float) -> list[float]:
 
 @draw.register(Landscape)
 def draw_landscape(
-    landscape: Landscape, *, kind: Kind = "both", top: float | None = None
+    landscape: Landscape,
+    *,
+    kind: Kind = "both",
+    top: float | None = None,
+    levels: Sequence[float] = (),
 ) -> Figure:
-    """Draw one landscape."""
-    return draw_landscapes(Landscapes((landscape,)), kind=kind, top=top)
+    """Draw one landscape. levels: of the contours, instead of those found from its losses."""
+    return draw_landscapes(Landscapes((landscape,)), kind=kind, top=top, levels=levels)
 
 
 @draw.register(Landscapes)
 def draw_landscapes(
-    landscapes: Landscapes, *, kind: Kind = "both", top: float | None = None
+    landscapes: Landscapes,
+    *,
+    kind: Kind = "both",
+    top: float | None = None,
+    levels: Sequence[float] = (),
 ) -> Figure:
     """Landscapes side by side, on the same levels and colours.
 
     kind: contours above surfaces ("both"), one of them, or "slice": all in one panel along the
-    first direction. top: the highest level; surfaces are cut there.
+    first direction. top: the highest level; surfaces are cut there. levels: all of them.
     """
     if kind not in get_args(Kind):
         raise ValueError(f"kind ({kind!r}) must be both, contour, surface or slice")
-    data = landscape_panels(landscapes, top=top)
+    data = landscape_panels(landscapes, top=top, levels=levels)
     if kind == "slice":
         return _draw_slices(data)
     rows = ["contour", "surface"] if kind == "both" else [kind]
@@ -218,35 +223,3 @@ def _draw_slices(data: LandscapePanels) -> Figure:
     style.style_axes(axes, x="alpha (beta = 0)", y="loss")
     axes.legend(frameon=False, fontsize=9)
     return figure
-
-
-# -- plotly ---------------------------------------------------------------------------------------
-
-
-def landscape_chart(panel: LandscapePanel, levels: tuple[float, ...]) -> style.Chart:
-    """Contours of one landscape on the page."""
-
-    def rows(grid: Floats) -> list[list[float | None]]:  # one per beta
-        return [[style.rounded(value) for value in row] for row in grid.T.tolist()]
-
-    contour = {
-        "type": "contour",
-        "x": [style.rounded(alpha) for alpha in panel.alphas],
-        "y": [style.rounded(beta) for beta in panel.betas],
-        "z": rows(panel.level_index), "customdata": rows(panel.losses),
-        "zmin": 0, "zmax": len(levels) - 1, "zauto": False, "colorscale": "Viridis",
-        "contours": {"start": 0, "end": len(levels) - 1, "size": 1},
-        "line": {"width": 0.6},
-        "colorbar": {
-            "thickness": 10, "outlinewidth": 0, "tickvals": list(range(len(levels))),
-            "ticktext": [f"{level:g}" for level in levels],
-        },
-        "hovertemplate": "%{x:.3g}, %{y:.3g}: loss %{customdata:.4g}<extra></extra>",
-    }  # fmt: skip
-    cross = {"symbol": "x-thin", "size": 10, "line": {"width": 2, "color": "#ffffff"}}
-    return style.chart(
-        [contour, style.line([(0, 0)], mode="markers", marker=cross, hoverinfo="skip")],
-        height=300,
-        xaxis=style.axis("alpha", constrain="domain"),
-        yaxis=style.axis("beta", scaleanchor="x", constrain="domain"),
-    )

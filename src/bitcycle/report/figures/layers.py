@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from bitcycle.analysis.cost import estimate_cost
 from bitcycle.analysis.numbers import PREFIXES
 from bitcycle.analysis.training_spec import find_spec
 from bitcycle.cost import Cost, LayerCost
 from bitcycle.kernels.base import MATMULS
+from bitcycle.report import draw
 from bitcycle.report.figures import style
 from bitcycle.report.figures.style import Style
 from bitcycle.report.runs import MethodLog
 
-MOST_LAYERS = 90  # more are summed by stage
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-
-@dataclass(frozen=True, kw_only=True)
-class LayerBars:
-    """The cost of every layer, from the input on, in parts by matmul."""
-
-    names: tuple[str, ...]
-    parts: dict[str, tuple[float, ...]]  # output, grad_input, grad_weight
-    unit: str
+MOST_LAYERS = 60  # more are summed by stage
 
 
 def price_method(method: MethodLog) -> Cost:
@@ -37,15 +32,25 @@ def price_method(method: MethodLog) -> Cost:
     ).cost
 
 
-def layer_bars(cost: Cost) -> LayerBars:
-    """The bars of a cost."""
+@draw.register(Cost)
+def draw_cost(cost: Cost) -> Figure:
+    """The cost of every layer, from the input on, as a bar with a part for each matmul."""
     layers = cost.layers if len(cost.layers) <= MOST_LAYERS else _stages(cost)
     size, unit = cost_unit(max((layer.bitops for layer in layers), default=1))
-    return LayerBars(
-        names=tuple(layer.name or "(the model itself)" for layer in layers),
-        parts={name: tuple(getattr(each, name) / size for each in layers) for name in MATMULS},
-        unit=unit,
-    )
+    figure = style.new_figure(7.0, 1.0 + 0.2 * len(layers))
+    axes = figure.subplots()
+    places, left = range(len(layers)), [0.0] * len(layers)
+    for number, matmul in enumerate(MATMULS):
+        widths = [getattr(layer, matmul) / size for layer in layers]
+        axes.barh(places, widths, left=left, height=0.75, color=Style(number).color, label=matmul)
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    style.style_axes(axes, x=unit, grid="x")
+    names = [style.plain_text(layer.name) or "(the model itself)" for layer in layers]
+    axes.set_yticks(places, names)
+    axes.set_ylim(len(layers) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0, labelsize=8)
+    figure.legend(loc="outside upper center", frameon=False, fontsize=9, ncols=len(MATMULS))
+    return figure
 
 
 def cost_unit(most: float) -> tuple[float, str]:
@@ -78,27 +83,3 @@ def _stages(cost: Cost) -> tuple[LayerCost, ...]:
 
 def _stage_of(name: str, stages: Sequence[str]) -> str:
     return next(stage for stage in stages if name == stage or name.startswith(f"{stage}."))
-
-
-def layers_chart(bars: LayerBars) -> style.Chart:
-    """Stacked horizontal bars."""
-    names = [style.plain_text(name) for name in bars.names]
-    traces = [
-        {
-            "type": "bar", "orientation": "h", "name": matmul, "y": names,
-            "x": [style.rounded(value) for value in values],
-            "marker": {"color": Style(number).css()},
-            "hovertemplate": f"%{{y}}<br>{matmul}: %{{x:.3~g}} {bars.unit}<extra></extra>",
-        }
-        for number, (matmul, values) in enumerate(bars.parts.items())
-    ]  # fmt: skip
-    return style.chart(
-        traces,
-        height=110 + 17 * len(names),
-        showlegend=True,
-        barmode="stack",
-        bargap=0.25,
-        legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
-        xaxis=style.axis(bars.unit),
-        yaxis={"autorange": "reversed", "tickfont": {"size": 11}, "dtick": 1},
-    )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from bitcycle.analysis import numbers
 from bitcycle.analysis.statistics import Summary
@@ -63,8 +63,8 @@ class Point:
 
     @property
     def label(self) -> str:
-        """The name of the method."""
-        return self.method.label
+        """The name of the method, to be drawn."""
+        return style.plain_text(self.method.label)
 
     @property
     def kind(self) -> Kind:
@@ -160,7 +160,7 @@ def cost_panel(group: GroupSummary, *, is_suite: bool = False) -> ValuePanel:
 def period_panel(group: GroupSummary) -> ValuePanel:
     """Value against the length of a deficit or the start of a window, which the methods vary."""
     points = _points(group, lambda each: each.method.at)
-    base = [point for point in _points(group) if point.label == group.baseline]
+    base = [point for point in _points(group) if point.method.label == group.baseline]
     configs = [each.method.config for each in group.methods if each.method.at is not None]
     # longer deficits make longer runs; a window slides through runs of one length
     is_deficit = len({(config.steps, config.epochs) for config in configs}) > 1
@@ -189,9 +189,9 @@ def _panel(
     ends += [end for each in lines for end in (each.extent if is_joined else [each.summary.mean])]
     values = [value for point in points for value in point.values.values()]
     return ValuePanel(
-        title=group.group,
+        title=style.plain_text(group.group),
         note=f"{said}{better}{note}",
-        x_title=x_title,
+        x_title=style.plain_text(x_title),
         y_title=f"test {metric_title(group.metric)}",
         points=tuple(points),
         lines=tuple(lines),
@@ -239,7 +239,7 @@ def spread_points(group: GroupSummary) -> list[tuple[Point, str]]:
     tests = {each.label: test for each, test in variance_tests(group)}
     found = []
     for place, point in enumerate(_points(group), 1):
-        test = tests.get(point.label)
+        test = tests.get(point.method.label)
         name = textwrap.fill(point.label, 12, break_long_words=False)
         label = name if test is None else f"{name}\n{numbers.p_sentence(test.p)}"
         found.append((replace(point, x=place), label))
@@ -305,6 +305,17 @@ def draw_study(result: StudyResult, *, spread: bool = False) -> Figure:
     return figure
 
 
+def draw_panel(panel: ValuePanel, width: float) -> Figure:
+    """One panel as a figure, a colour for each method."""
+    is_rows = panel.layout == "rows"
+    figure = style.new_figure(width, 0.9 + _ROW * len(panel.points) if is_rows else 3.8)
+    axes = figure.subplots()
+    draw_values(axes, replace(panel, title=""), by_method=True)
+    figure.draw_without_rendering()
+    _label_points(axes, panel)
+    return figure
+
+
 def _has_spread(groups: Iterable[GroupSummary]) -> bool:
     counts = [[len(each.result.values) for each in group.methods] for group in groups]
     is_small = all(len(each) <= _MOST_BOXES for each in counts)
@@ -338,7 +349,8 @@ def draw_values(axes: Axes, panel: ValuePanel, *, by_method: bool = False) -> No
     style.style_axes(axes, x=panel.x_title, y=panel.y_title, title=title)
     for point in panel.lines:
         mean, low, high = point.summary.mean, point.summary.low, point.summary.high
-        axes.axhline(mean, color=KINDS[point.kind][0], linewidth=1.0, linestyle=DOTTED)
+        color = Style(point.number).color if by_method else KINDS[point.kind][0]
+        axes.axhline(mean, color=color, linewidth=1.0, linestyle=DOTTED)
         cost = "" if panel.layout == "joined" else f",\ncost {point.cost}"
         _write_right(axes, f"{point.label}{cost}", mean)
         if panel.layout == "joined" and low is not None and high is not None:
@@ -457,72 +469,3 @@ def draw_demo(result: DemoResult) -> Figure:
     figure.draw_without_rendering()
     _label_points(first, left)
     return figure
-
-
-# -- plotly ---------------------------------------------------------------------------------------
-
-
-def value_chart(panel: ValuePanel) -> style.Chart:
-    """Means with their intervals, every run, the Pareto front."""
-    dash = {"color": "var(--ink)/0.5", "width": 1.5, "dash": "dash", "shape": "hv"}
-    traces = [style.line(panel.front, line=dash, hoverinfo="skip")]
-    if panel.layout == "joined":
-        means = [(point.x, point.summary.mean) for point in panel.points]
-        traces = [style.line(means, line={"color": "var(--ink)/0.5"}, hoverinfo="skip")]
-    for point in panel.points:
-        traces += _point_traces(point)
-    ends = [point.x for point in panel.points]
-    for point in panel.lines:
-        dots = {"color": Style(point.number).css(), "width": 1.5, "dash": "dot"}
-        across = [(min(ends), point.summary.mean), (max(ends), point.summary.mean)] if ends else []
-        traces.append(
-            style.line(across, line=dots, **_named(point), mode="lines+text",
-                       text=["", style.plain_text(point.label)], textposition="top left")
-        )  # fmt: skip
-    scale: dict[str, Any] = {}
-    if panel.log_ticks:
-        scale = {
-            "type": "log", "range": list(style.padded(map(math.log10, ends))),
-            "tickvals": list(panel.log_ticks), "ticktext": [f"{t:g}" for t in panel.log_ticks],
-        }  # fmt: skip
-    return style.chart(
-        traces,
-        height=400,
-        hovermode="closest",
-        xaxis=style.axis(panel.x_title, **scale),
-        yaxis=style.axis(panel.y_title, range=list(panel.seed_range)),
-    )
-
-
-def _named(point: Point) -> dict[str, Any]:
-    """Name and hover text of a trace. meta: the key by which the legend hides it."""
-    value = f"{numbers.summary_text(point.summary)} (n = {point.summary.n})"
-    bitops = numbers.bitops_text(point.method.bitops)
-    hover = f"%{{fullData.name}}<br>{value}<br>{bitops}<extra></extra>"
-    key = point.method.method.key
-    return {"name": style.plain_text(point.label), "meta": key, "hovertemplate": hover}
-
-
-def _point_traces(point: Point) -> list[dict[str, Any]]:
-    """The seeds, if there are several, and the mean with its interval."""
-    color, marker = Style(point.number).css(), Style(point.number).marker[1]
-    runs = style.line(
-        [(point.x, value) for value in point.values.values()],
-        mode="markers",
-        marker={"symbol": f"{marker}-open", "size": 8, "color": color},
-        opacity=0.8,
-        customdata=list(point.values),
-        **_named(point)
-        | {"hovertemplate": "%{fullData.name}, seed %{customdata}: %{y:.4g}<extra></extra>"},
-    )
-    below, above = point.bar or (0.0, 0.0)
-    mean = style.line(
-        [(point.x, point.summary.mean)],
-        mode="markers",
-        marker={"symbol": marker, "size": 13, "color": color,
-                "line": {"width": 1.5, "color": "var(--card)"}},
-        error_y={"type": "data", "symmetric": False, "color": color, "thickness": 1.5, "width": 5,
-                 "arrayminus": [below], "array": [above], "visible": point.bar is not None},
-        **_named(point),
-    )  # fmt: skip
-    return [runs, mean] if len(point.values) > 1 else [mean]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bitcycle.extras import require
 from bitcycle.range_curves import RangeCurve, RelativeCurve
 from bitcycle.range_test import RangeTest
 from bitcycle.report import draw
 from bitcycle.report.figures import style
-from bitcycle.report.figures.style import DASHED, INK, Style
+from bitcycle.report.figures.style import DASHED, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -253,75 +253,3 @@ def _draw(axes: Axes, panel: RangeTestPanel) -> None:
     axes.set_xlim(-0.5, panel.curves[-1].stop - 0.5)
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.1 * (high - low))  # room for the bits
-
-
-# -- plotly ---------------------------------------------------------------------------------------
-
-
-def range_test_chart(panel: RangeTestPanel) -> style.Chart:
-    """The chart of one test."""
-    traces: list[dict[str, Any]] = []
-    notes = []
-    for number, curve in enumerate(panel.curves):
-        color = {"color": Style(number).css()}
-        faint = zip(curve.steps, curve.metric, strict=True)
-        bold = zip(curve.steps, curve.means, strict=True)
-        traces.append(style.line(faint, line={**color, "width": 1}, opacity=0.4, hoverinfo="skip"))
-        traces.append(
-            style.line(
-                bold, line={**color, "width": 2.4}, name=f"{curve.bits} bits",
-                hovertemplate="%{fullData.name}, step %{x}: %{y:.4g}<extra></extra>",
-            )
-        )  # fmt: skip
-        if curve.goal is not None:
-            ends = [(curve.start - 0.5, curve.goal), (curve.stop - 0.5, curve.goal)]
-            dash = {"color": "var(--ink)/0.7", "width": 1.2, "dash": "dash"}
-            traces.append(style.line(ends, line=dash, hoverinfo="skip"))
-        notes.append({
-            "x": curve.middle, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False,
-            "text": f"{curve.bits} bits" if number == 0 else str(curve.bits), "font": color,
-        })  # fmt: skip
-    if panel.switch is not None:
-        ring = {"symbol": "circle-open", "size": 15, "color": "var(--c1)", "line": {"width": 2}}
-        traces.append(style.line([panel.switch], mode="markers", marker=ring, hoverinfo="skip"))
-    return style.chart(
-        traces,
-        height=280,
-        annotations=notes,
-        xaxis=style.axis("training step of the test", nticks=6),
-        yaxis=style.axis(panel.y_title),
-    )
-
-
-def relative_chart(panel: RelativePanel) -> style.Chart:
-    """The chart of one test by the relative criterion."""
-    traces: list[dict[str, Any]] = []
-    for number, each in enumerate(panel.lines):
-        width = 3.4 if each.is_bound else 1.8
-        traces.append(
-            style.line(
-                zip(each.steps, each.means, strict=True),
-                line={"color": Style(number).css(), "width": width}, name=f"{each.bits} bits",
-                hovertemplate="%{fullData.name}, step %{x}: %{y:.4g}<extra></extra>",
-            )
-        )  # fmt: skip
-    if math.isfinite(panel.goal):
-        ends = [(0, panel.goal), (panel.last_window[1], panel.goal)]
-        dash = {"color": "var(--ink)/0.7", "width": 1.2, "dash": "dash"}
-        traces.append(style.line(ends, line=dash, hoverinfo="skip", name=panel.goal_name))
-    return style.chart(
-        traces,
-        height=280,
-        showlegend=True,
-        xaxis=style.axis("training step, from the same start", nticks=6),
-        yaxis=style.axis(panel.y_title),
-    )
-
-
-def range_chart(curve: RelativeCurve | RangeCurve) -> tuple[style.Chart, str]:
-    """The chart of a test by either criterion, and its verdict."""
-    if isinstance(curve, RelativeCurve):
-        relative = relative_panel(curve)
-        return relative_chart(relative), relative.verdict
-    panel = range_test_panel(curve)
-    return range_test_chart(panel), panel.verdict

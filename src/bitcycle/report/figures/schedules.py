@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_SEGMENTS = 1000  # of a line on the page
+_MOST_SEGMENTS = 1000  # of a line on the page
 _ROLES = {"weight": "weights", "act": "activations", "error": "errors", "grad": "gradients"}
-_LINE, _FILL = "#1f4e9c", "#c9d8f0"
 _SHORT = 40  # characters of a name that leave room for the numbers in the same line
 
 
@@ -163,7 +162,7 @@ def _method_panel(same: Sequence[MethodLog]) -> BitsPanel:
     lines = []
     for number, (text, roles) in enumerate(method.schedules().items()):
         names = ", ".join(_ROLES.get(role, role) for role in roles)
-        found = style.thin(method.bits(text, roles[0].partition(" ")[0]), MOST_SEGMENTS)
+        found = style.thin(method.bits(text, roles[0].partition(" ")[0]), _MOST_SEGMENTS)
         lines.append(BitsLine(label=f"{names}: {text}", segments=tuple(found), number=number))
     values = [bits for each in lines for _, _, bits in each.segments]
     return BitsPanel(
@@ -210,22 +209,31 @@ def draw_previews(previews: Sequence[Preview]) -> Figure:
     return figure
 
 
+def draw_panel(panel: BitsPanel) -> Figure:
+    """One panel as a small figure, without its title."""
+    figure = style.new_figure(4.0, 2.2)
+    axes = figure.subplots()
+    draw_bits(axes, panel, y=panel.axis.title)
+    axes.locator_params(axis="x", nbins=4)
+    return figure
+
+
 def draw_bits(axes: Axes, panel: BitsPanel, *, x: str = "step", y: str = "bits") -> None:
     """One line filled, or several in their colours, static ones as broad bands below the others."""
     for each in panel.lines:
-        is_static = len(each.segments) == 1
+        color, is_static = Style(each.number).color, len(each.segments) == 1
         if len(panel.lines) == 1:
-            draw_line(axes, each, panel.axis, fill=_FILL, color=_LINE, linewidth=1.4)
+            draw_line(axes, each, panel.axis, fill=f"{color}33", color=color, linewidth=1.4)
         else:
             draw_line(
-                axes, each, panel.axis, color=Style(each.number).color, label=each.label,
+                axes, each, panel.axis, color=color, label=style.plain_text(each.label),
                 linewidth=6.0 if is_static else 1.6, alpha=0.4 if is_static else 1.0,
                 zorder=2 if is_static else 3,
             )  # fmt: skip
     if panel.top is not None:
         axes.axhline(panel.top, color=INK, linewidth=0.8, linestyle=DASHED, alpha=0.7, zorder=0.5)
     style.style_axes(axes, x=x, y=y, grid="y")
-    axes.set_xlim(0, panel.num_steps)
+    axes.set_xlim(0, max(1, panel.num_steps))
     axes.set_ylim(*panel.axis.range)
     axes.set_yticks(panel.axis.ticks, panel.axis.labels)
     style.format_steps(axes)
@@ -241,50 +249,3 @@ def draw_line(
         if fill:
             axes.stairs(heights, edges, baseline=scale.range[0], fill=True, color=fill, linewidth=0)
         axes.stairs(heights, edges, baseline=None, **options)
-
-
-# -- plotly ---------------------------------------------------------------------------------------
-
-
-def bits_chart(panel: BitsPanel) -> style.Chart:
-    """The chart of one panel."""
-    traces = [
-        stairs(
-            each,
-            panel.axis,
-            line={
-                "color": Style(each.number).css(), "width": 2,
-                "dash": ("solid", "dot")[each.number % 2],
-            },
-        )
-        for each in panel.lines
-    ]  # fmt: skip
-    return style.chart(
-        traces,
-        height=190,
-        xaxis=style.axis("step", nticks=5, range=[0, max(1, panel.num_steps)]),
-        yaxis=plotly_bits_axis(panel.axis),
-    )
-
-
-def stairs(each: BitsLine, scale: BitsAxis, **options: Any) -> dict[str, Any]:
-    """A plotly line of steps that holds each height to the end of its segment."""
-    points = [(start, scale.height(bits)) for start, _, bits in each.segments]
-    points += [(end, scale.height(bits)) for _, end, bits in each.segments[-1:]]
-    names = [bits_text(bits) for _, _, bits in (*each.segments, *each.segments[-1:])]
-    options["line"] = {"shape": "hv", **options.get("line", {})}
-    return style.line(
-        points,
-        name=style.plain_text(each.label),
-        customdata=names,
-        hovertemplate="%{fullData.name}<br>from step %{x:,}: %{customdata}<extra></extra>",
-        **options,
-    )
-
-
-def plotly_bits_axis(scale: BitsAxis, **options: Any) -> dict[str, Any]:
-    """The vertical axis for plotly."""
-    return style.axis(
-        scale.title, range=list(scale.range), tickvals=list(scale.ticks),
-        ticktext=list(scale.labels), fixedrange=True, **options,
-    )  # fmt: skip

@@ -1,14 +1,8 @@
-"""What all figures share: colours, markers, axes, and plotly figures as plain dicts.
-
-A plotly figure is data of the report page. Its colours are CSS variables such as `var(--c0)` or
-`var(--ink)/0.3`, which the page's script resolves, so that charts follow the light or dark theme.
-"""
+"""What all figures share: colours, markers, axes and text."""
 
 from __future__ import annotations
 
-import html
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -19,29 +13,28 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 T = TypeVar("T")
-Chart = dict[str, Any]  # a plotly figure: data and layout
 
 INK, GREY, GRID = "#333333", "#999999", "#dddddd"
 DASHED, DOTTED = (0, (4, 3)), (0, (1, 2))
-# Okabe and Ito: distinct for every colour vision. --c0 to --c6 in style.css
+# Okabe and Ito: distinct for every colour vision
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = (  # matplotlib, plotly, SVG path around (0, 0) about 10 wide
-    ("s", "square", "M-4-4H4V4H-4Z"),
-    ("o", "circle", "M-5 0A5 5 0 1 0 5 0A5 5 0 1 0-5 0Z"),
-    ("D", "diamond", "M0-6 6 0 0 6-6 0Z"),
-    ("^", "triangle-up", "M0-5 5 4H-5Z"),
-    ("v", "triangle-down", "M0 5 5-4H-5Z"),
-    ("P", "cross", "M-2-5H2V-2H5V2H2V5H-2V2H-5V-2H-2Z"),
-    ("X", "x", "M-5-3-3-5 0-2 3-5 5-3 2 0 5 3 3 5 0 2-3 5-5 3-2 0Z"),
-    ("*", "star", "M0-6 1.5-2H6L2.5 1 4 5 0 2.5-4 5-2.5 1-6-2H-1.5Z"),
+MARKERS = (  # matplotlib, SVG path around (0, 0) about 10 wide
+    ("s", "M-4-4H4V4H-4Z"),
+    ("o", "M-5 0A5 5 0 1 0 5 0A5 5 0 1 0-5 0Z"),
+    ("D", "M0-6 6 0 0 6-6 0Z"),
+    ("^", "M0-5 5 4H-5Z"),
+    ("v", "M0 5 5-4H-5Z"),
+    ("P", "M-2-5H2V-2H5V2H2V5H-2V2H-5V-2H-2Z"),
+    ("X", "M-5-3-3-5 0-2 3-5 5-3 2 0 5 3 3 5 0 2-3 5-5 3-2 0Z"),
+    ("*", "M0-6 1.5-2H6L2.5 1 4 5 0 2.5-4 5-2.5 1-6-2H-1.5Z"),
 )
-DASHES: tuple[tuple[Any, str, str], ...] = (  # matplotlib, plotly, SVG stroke-dasharray
-    ("-", "solid", ""),
-    ((0, (5, 2)), "dash", "7 4"),
-    ((0, (1, 1.5)), "dot", "2 3"),
-    ((0, (5, 2, 1, 2)), "dashdot", "7 3 2 3"),
-    ((0, (9, 3)), "longdash", "12 4"),
-    ((0, (9, 3, 1, 3)), "longdashdot", "12 3 2 3"),
+DASHES: tuple[tuple[Any, str], ...] = (  # matplotlib, SVG stroke-dasharray
+    ("-", ""),
+    ((0, (5, 2)), "7 4"),
+    ((0, (1, 1.5)), "2 3"),
+    ((0, (5, 2, 1, 2)), "7 3 2 3"),
+    ((0, (9, 3)), "12 4"),
+    ((0, (9, 3, 1, 3)), "12 3 2 3"),
 )
 
 
@@ -53,30 +46,21 @@ class Style:
 
     @property
     def color(self) -> str:
-        """For matplotlib."""
+        """A hexadecimal colour."""
         return COLORS[self.number % len(COLORS)]
 
     @property
-    def marker(self) -> tuple[str, str, str]:
-        """For matplotlib, for plotly, and as an SVG path."""
+    def marker(self) -> tuple[str, str]:
+        """For matplotlib, and as an SVG path."""
         return MARKERS[self.number % len(MARKERS)]
 
     @property
-    def dash(self) -> tuple[Any, str, str]:
-        """For matplotlib, for plotly, and for SVG."""
+    def dash(self) -> tuple[Any, str]:
+        """For matplotlib and for SVG."""
         return DASHES[self.number % len(DASHES)]
 
-    def css(self, alpha: float | None = None) -> str:
-        """The colour on the page.
 
-        >>> Style(0).css(), Style(8).css(0.1)
-        ('var(--c0)', 'var(--c1)/0.1')
-        """
-        name = f"var(--c{self.number % len(COLORS)})"
-        return name if alpha is None else f"{name}/{alpha:g}"
-
-
-# -- numbers --------------------------------------------------------------------------------------
+# -- numbers and text -----------------------------------------------------------------------------
 
 
 def thin(points: Sequence[T], limit: int) -> list[T]:
@@ -88,17 +72,6 @@ def thin(points: Sequence[T], limit: int) -> list[T]:
     if len(points) <= limit:
         return list(points)
     return [points[i * (len(points) - 1) // (limit - 1)] for i in range(limit)]
-
-
-def rounded(value: float | None) -> float | None:
-    """Six significant digits; None, a gap in plotly, for what is not finite.
-
-    >>> rounded(0.123456789), rounded(float("nan")), rounded(88251968000)
-    (0.123457, None, 88252000000.0)
-    """
-    if value is None or not math.isfinite(value):
-        return None
-    return float(f"{value:.6g}")
 
 
 def padded(values: Iterable[float], share: float = 0.1) -> tuple[float, float]:
@@ -123,6 +96,16 @@ def counted(numbers: Iterable[int], noun: str) -> str:
     return f"{text} {noun}{'' if found == [1] else 's'}"
 
 
+def plain_text(text: str) -> str:
+    """A user's text as matplotlib draws it: no formula, and only characters that XML has.
+
+    >>> print(plain_text("$x$"), plain_text("a\\udcffb"), plain_text("a\\nb"))
+    \\$x\\$ a?b a b
+    """
+    drawn = "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
+    return drawn.replace("$", r"\$")
+
+
 # -- matplotlib -----------------------------------------------------------------------------------
 
 
@@ -145,6 +128,7 @@ def style_axes(
     """Set axis titles, a light grid and no frame. size: of the tick labels."""
     axes.set_xlabel(x, color=INK)
     axes.set_ylabel(y, color=INK)
+    axes.set_facecolor("none")  # the page has a background of its own
     if title:
         axes.set_title(title, loc="left", fontsize=9.5, color=INK)
     axes.grid(axis=grid, color=GRID, linewidth=0.6)
@@ -156,35 +140,3 @@ def style_axes(
 def format_steps(axes: Axes) -> None:
     """Write the steps on the x axis with thousands separators."""
     axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
-
-
-# -- plotly ---------------------------------------------------------------------------------------
-
-
-def chart(traces: Iterable[Mapping[str, Any]], *, height: int, **layout: Any) -> Chart:
-    """A plotly figure. The page's script adds fonts, margins and the colours of the axes."""
-    drawn = {"height": height, "showlegend": False, **layout}
-    return {"data": [dict(trace) for trace in traces], "layout": drawn}
-
-
-def line(points: Iterable[tuple[float, float | None]], **options: Any) -> dict[str, Any]:
-    """A line through (x, y); None is a gap."""
-    pairs = list(points)
-    return {
-        "type": "scatter", "mode": "lines", **options,
-        "x": [rounded(x) for x, _ in pairs], "y": [rounded(y) for _, y in pairs],
-    }  # fmt: skip
-
-
-def axis(title: str, **options: Any) -> dict[str, Any]:
-    """An axis with its title as plain text."""
-    return {"title": {"text": plain_text(title)}, **options}
-
-
-def plain_text(text: object) -> str:
-    """Text for plotly, which would read <b>, <a> and %{x} as markup.
-
-    >>> plain_text("<b>%{x}")
-    '&lt;b&gt;%&#123;x}'
-    """
-    return html.escape(str(text), quote=False).replace("%{", "%&#123;")

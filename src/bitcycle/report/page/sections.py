@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bitcycle.analysis import numbers
 from bitcycle.analysis.numbers import duration_text
@@ -16,13 +17,11 @@ from bitcycle.extras import MissingExtraError
 from bitcycle.landscape.result import FILE_NAME as LANDSCAPE_FILE
 from bitcycle.landscape.result import Landscape, Landscapes
 from bitcycle.range_curves import RangeCurve, RelativeCurve, curve_from_dict
-from bitcycle.report.figures import layers
-from bitcycle.report.figures.curves import curves_chart, learning_curves, quantities
-from bitcycle.report.figures.landscape import landscape_chart, landscape_panels
-from bitcycle.report.figures.pareto import cost_panel, period_panel, value_chart
-from bitcycle.report.figures.range_test import range_chart
-from bitcycle.report.figures.schedules import bits_chart, method_panels
-from bitcycle.report.figures.style import Chart, Style
+from bitcycle.report import plot
+from bitcycle.report.figures import layers, pareto, schedules
+from bitcycle.report.figures.curves import draw_curves, quantities
+from bitcycle.report.figures.landscape import make_levels
+from bitcycle.report.figures.style import Style
 from bitcycle.report.runs import MethodLog, read_object
 from bitcycle.study.results import RunStatus, State, StudyResult, read_options
 from bitcycle.study.study import STUDIES, StudyOptions
@@ -31,19 +30,30 @@ from bitcycle.train.config_changes import is_free
 from bitcycle.train.config_file import to_yaml
 from bitcycle.train.run_directory import RunDirectory
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 STATES: dict[State, str] = {"failed": "failed", "started": "not finished", "missing": "not begun"}
 MOST = {  # of a kind on one page
     "schedules": 24, "layers": 12, "range-tests": 12, "landscapes": 12, "runs": 40,
     "environments": 6,
 }  # fmt: skip
+_WIDTH = 5.6  # inches: readable at half the width of the page, and on a phone
+_MOST_BANDS = 6  # methods whose bits are drawn below their curves
+_COST_NOTE = (
+    "Dashed: the Pareto front, where no method is both cheaper and better. Dotted: a method that "
+    "costs several times as much as the others."
+)
+_CURVES_NOTE = "Thin: one run. Thick: the mean over seeds."
+_BITS_NOTE = "Below: the bits of the weights at every step; where layers differ, the most."
 
 
 @dataclass(frozen=True)
 class Card:
-    """A chart with its heading. label: for readers who do not see it. captions: its lines."""
+    """A figure with its heading. label: for readers who do not see it. captions: its lines."""
 
     title: str
-    figure: Chart
+    draw: Callable[[], Figure]
     label: str
     note: str = ""
     captions: Sequence[tuple[Style, str]] = ()
@@ -82,40 +92,40 @@ class ResultsTable:
 
 @dataclass(frozen=True)
 class GroupSection:
-    """The methods that are compared with each other. curves: one card per quantity."""
+    """The methods that are compared with each other."""
 
     name: str
     table: ResultsTable
     methods: Sequence[tuple[Style, MethodLog]]
-    costs: Card | None
-    periods: Card | None
-    curves: Sequence[Card]
+    cards: Sequence[Card]
 
 
 # -- results --------------------------------------------------------------------------------------
 
 
 def group_section(group: GroupSummary, methods: Sequence[MethodLog], *, limit: int) -> GroupSection:
-    """Table and charts of a group. limit: the most points per curve."""
+    """Table and figures of a group. limit: the most points per curve."""
     own = [method for method in methods if method.method.group == group.group]
-    panel = cost_panel(group)
-    title = f"{group.metric.capitalize()} against training cost"
-    costs = Card(title, value_chart(panel), title) if panel.points else None
-    period = period_panel(group)
-    label = f"{period.y_title} against {period.x_title}"
-    periods = Card("Critical periods", value_chart(period), label, period.note)
-    curves = []
-    for quantity in quantities(own, group.metric):
-        drawn = curves_chart(learning_curves(own, quantity, limit=limit))
-        curves.append(Card(quantity.title, drawn, f"{quantity.title} over steps, and the bits"))
+    cards = []
+    costs, periods = pareto.cost_panel(group), pareto.period_panel(group)
+    if costs.points:
+        title = f"{group.metric.capitalize()} against training cost"
+        cards.append(Card(title, partial(pareto.draw_panel, costs, _WIDTH), title, _COST_NOTE))
+    if len(periods.points) > 1:
+        label = f"{periods.y_title} against {periods.x_title}"
+        cards.append(Card("Critical periods", partial(pareto.draw_panel, periods, _WIDTH), label))
+    for number, quantity in enumerate(quantities(own, group.metric)):
+        with_bits = number == 0 and len(own) <= _MOST_BANDS
+        drawn = partial(draw_curves, own, quantity, limit=limit, width=_WIDTH, with_bits=with_bits)
+        label = f"{quantity.title} over steps{', and the bits' if with_bits else ''}"
+        note = f"{_CURVES_NOTE} {_BITS_NOTE}" if with_bits else _CURVES_NOTE
+        cards.append(Card(quantity.title.capitalize(), drawn, label, note))
     styled = [(Style(number), method) for number, method in enumerate(own)]
     return GroupSection(
         name=group.group,
         table=results_table(group),
         methods=styled,
-        costs=costs,
-        periods=periods if len(period.points) > 1 else None,
-        curves=curves,
+        cards=cards,
     )
 
 
@@ -211,7 +221,7 @@ def unfinished_runs(result: StudyResult) -> UnfinishedRuns | None:
     return UnfinishedRuns(sum(map(len, seeds.values())), shown, len(rows) - len(shown))
 
 
-# -- charts ---------------------------------------------------------------------------------------
+# -- figures --------------------------------------------------------------------------------------
 
 
 def schedule_cards(methods: Sequence[MethodLog]) -> list[Card]:
@@ -219,11 +229,11 @@ def schedule_cards(methods: Sequence[MethodLog]) -> list[Card]:
     return [
         Card(
             panel.title,
-            bits_chart(panel),
+            partial(schedules.draw_panel, panel),
             f"bits over steps of {panel.title}",
             captions=[(Style(each.number), each.label) for each in panel.lines],
         )
-        for panel in method_panels(methods)
+        for panel in schedules.method_panels(methods)
     ]
 
 
@@ -237,8 +247,8 @@ def layer_cards(methods: Sequence[MethodLog]) -> tuple[list[Card], list[str]]:
         except (ValueError, OSError, RuntimeError, NotImplementedError, MissingExtraError) as error:
             problems.append(f"{method.title}: not known before training ({error})")
             continue
-        drawn = layers.layers_chart(layers.layer_bars(cost))
-        cards.append(Card(method.title, drawn, f"training cost by layer of {method.title}"))
+        label = f"training cost by layer of {method.title}"
+        cards.append(Card(method.title, partial(plot, cost), label))
     if len(begun) > MOST["layers"]:
         problems.append(f"{len(begun) - MOST['layers']} more methods: see `bitcycle cost`")
     return cards, problems
@@ -254,11 +264,10 @@ def range_test_cards(methods: Sequence[MethodLog], folder: Path) -> list[Card]:
             continue
         if curve not in found.values():
             found.setdefault(title, curve)
-    cards = []
-    for title, curve in found.items():
-        chart, verdict = range_chart(curve)
-        cards.append(Card(title, chart, f"range test of {title}", verdict))
-    return cards
+    return [
+        Card(title, partial(plot, curve), f"range test of {title}")
+        for title, curve in found.items()
+    ]
 
 
 def _range_tests(methods: Sequence[MethodLog], folder: Path) -> Iterator[tuple[str, Any]]:
@@ -295,12 +304,12 @@ def landscape_cards(methods: Sequence[MethodLog], folder: Path) -> list[Card]:
     for grid in grids:
         same = [(title, item) for title, item in found if item.alphas == grid]
         try:
-            data = landscape_panels(Landscapes(tuple(item for _, item in same)))
+            levels = make_levels(Landscapes(tuple(item for _, item in same)))
         except ValueError:  # no finite loss
             continue
-        for (title, _), panel in zip(same, data.panels, strict=True):
-            drawn = landscape_chart(panel, data.levels)
-            cards.append(Card(title, drawn, f"loss landscape of {title}", panel.note))
+        for title, item in same:
+            drawn = partial(plot, item, kind="contour", levels=levels)
+            cards.append(Card(title, drawn, f"loss landscape of {title}"))
     return cards
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
-from base64 import b64encode
+import warnings
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.resources import files
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from bitcycle.files import write_text
 from bitcycle.report.figures.style import counted
 from bitcycle.report.files import check_path
 from bitcycle.report.page import sections
+from bitcycle.report.page.svg import inline_svg
 from bitcycle.report.runs import collect_runs, method_logs
 from bitcycle.study.headline import headline
 from bitcycle.study.results import StudyResult
@@ -23,8 +24,8 @@ from bitcycle.study.summary import summarize
 from bitcycle.version import VERSION
 
 FILE_NAME = "report.html"
-_MOST_POINTS, _FEWEST_POINTS = 400, 40  # of a curve
-_ALL_POINTS = 40_000  # of all curves of a page
+_MOST_POINTS, _FEWEST_POINTS = 200, 20  # of a curve
+_ALL_POINTS = 20_000  # of all curves of a page
 
 
 def write_page(result: StudyResult, path: str | Path | None = None) -> Path:
@@ -50,29 +51,27 @@ def write_run_page(directories: Iterable[str | Path], path: str | Path) -> Path:
 
 
 class Template:
-    """page.html with style.css, page.js and plotly.js, so that the page needs no network.
-
-    plotly-cartesian.min.js is plotly.js-cartesian-dist-min 4.1.1 of npm, unchanged: the bundle with
-    scatter, bar and contour. The page has it as gzip in base64, and page.js unpacks it.
-    """
+    """page.html with style.css, page.js and the figures, so that the page needs no network."""
 
     def __init__(self) -> None:
         jinja2 = require("jinja2", extra="report", purpose="report pages")
-        plotly = _asset("plotly-cartesian.min.js")
+        require("matplotlib", extra="report", purpose="report pages")
+        numbers = count()
         environment = jinja2.Environment(
             autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
         )
-        environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
         environment.globals |= {
             "style_css": _asset("style.css"),
-            "plotly_gzip": b64encode(gzip.compress(plotly.encode(), mtime=0)).decode(),
             "page_js": _asset("page.js"),
+            "svg": lambda figure: inline_svg(figure, f"figure {next(numbers)}"),
         }
         self._template = environment.from_string(_asset("page.html"))
 
     def render(self, page: dict[str, Any]) -> str:
         """The whole file. Bytes of file names that are not UTF-8 become question marks."""
-        text: str = self._template.render(page)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing from font")  # browsers have more
+            text: str = self._template.render(page)
         return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -115,7 +114,7 @@ def points_per_curve(num_curves: int) -> int:
     """How many points each of so many curves may have.
 
     >>> points_per_curve(3), points_per_curve(300), points_per_curve(100_000)
-    (400, 133, 40)
+    (200, 66, 20)
     """
     return max(_FEWEST_POINTS, min(_MOST_POINTS, _ALL_POINTS // max(1, num_curves)))
 
