@@ -44,7 +44,7 @@ def test_a_yaml_file_is_as_good_as_a_recipe(tmp_path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(to_yaml(recipe("digits-cpt-3-8-8")))
     assert find_spec(str(path), roles={}) == find_spec("digits-cpt-3-8-8", roles={})
-    with pytest.raises(ValueError, match="there is no file .*other.yaml"):
+    with pytest.raises(ValueError, match="other.yaml"):
         find_spec(str(tmp_path / "other.yaml"), roles={})
 
 
@@ -52,7 +52,7 @@ def test_epochs_become_steps_where_the_size_of_the_data_is_known() -> None:
     spec = find_spec("imagenet-resnet18-cpt-4-8-8", roles={})
     assert spec.total_steps == 90 * 5005  # 1,281,167 images in batches of 256
     name = "ptb-lstm-cpt-5-8-8"
-    with pytest.raises(ValueError, match="epochs.*give --total-steps"):
+    with pytest.raises(ValueError, match="--total-steps"):
         find_spec(name, roles={})
     assert find_spec(name, roles={}, total_steps=9).total_steps == 9
 
@@ -63,7 +63,7 @@ def test_a_graph_has_all_its_nodes_in_a_step() -> None:
     model = spec.build()
     assert spec.is_graph
     assert [t.device.type for t in spec.inputs(model, 16)] == ["cpu", "cpu"]
-    with pytest.raises(ValueError, match="set the batch size"):
+    with pytest.raises(ValueError, match="gcn"):
         find_spec("gcn", roles=ROLES, input_shape=(3, 4)).inputs(model, 16)
 
 
@@ -83,17 +83,17 @@ def test_tokens_stay_whole_numbers() -> None:
 
 def test_a_shape_that_does_not_fit_is_an_error_with_one_that_does() -> None:
     spec = find_spec("resnet8", roles=ROLES, input_shape=(64,))
-    with pytest.raises(ValueError, match="64 does not fit resnet8: a sample is 3x32x32"):
+    with pytest.raises(ValueError, match="3x32x32"):
         spec.inputs(build_model("resnet8"), 1)
 
 
 @pytest.mark.parametrize("wrong", ["3x", "0x3", ""])
 def test_a_shape_that_is_none_is_an_error(wrong: str) -> None:
-    with pytest.raises(ValueError, match="such as 3x224x224"):
+    with pytest.raises(ValueError, match=f"'{wrong}'"):
         parse_shape(wrong)
 
 
 @pytest.mark.parametrize("wrong", ["width", "width=wide"])
 def test_an_option_that_is_none_is_an_error(wrong: str) -> None:
-    with pytest.raises(ValueError, match="width|NAME=VALUE"):
+    with pytest.raises(ValueError, match="width"):
         parse_options([wrong])

@@ -226,19 +226,19 @@ def test_the_baseline_is_named_by_its_bits_when_it_is_one_for_all_layers() -> No
 
 
 def test_an_unknown_convention_is_an_error_before_anything_runs() -> None:
-    with pytest.raises(ValueError, match="unknown cost convention 'exakt'; did you mean 'exact'"):
+    with pytest.raises(ValueError, match="did you mean 'exact'"):
         bc.training_cost(None, None, forward=8, total_steps=1, convention="exakt")
     assert CONVENTIONS.names() == ["exact", "followup", "paper"]
 
 
 def test_a_wrong_number_of_steps_is_an_error() -> None:
     for wrong in ({"total_steps": 0}, {"total_steps": 2.5}, {"total_steps": True}):
-        with pytest.raises(ValueError, match="total_steps must be a whole number of at least 1"):
+        with pytest.raises(ValueError, match="total_steps"):
             bc.training_cost(quantized(4, 8), torch.ones(1, 4), forward=8, **wrong)
 
 
 def test_wrong_samples_per_step_are_an_error() -> None:
-    with pytest.raises(ValueError, match="samples_per_step must be a whole number"):
+    with pytest.raises(ValueError, match="samples_per_step"):
         bc.training_cost(
             quantized(4, 8), torch.ones(1, 4), forward=8, total_steps=1, samples_per_step=-1
         )
@@ -248,7 +248,7 @@ def test_arguments_that_a_scheduler_refuses_are_refused() -> None:
     model, x = quantized(4, 8), torch.ones(1, 4)
     with pytest.raises(ValueError, match="no role has a schedule"):
         bc.training_cost(model, x, total_steps=1)
-    with pytest.raises(ValueError, match="grad=8 has no effect"):
+    with pytest.raises(ValueError, match="grad=8"):
         bc.training_cost(model, x, forward=8, grad=8, total_steps=1)
     with pytest.raises(ValueError, match="matches no layer"):
         bc.training_cost(model, x, forward={"fc": 8}, total_steps=1)
@@ -298,12 +298,13 @@ def test_layers_have_their_scheduled_bits_and_the_rest_is_float32() -> None:
     usages, tops = schedules.usages(list(model), 8, 5)
     assert usages == [{(3, 3, 6): (2, 10), (8, 8, 6): (6, 30)}, {(32, 32, 32): (8, 40)}]
     assert tops == [(8, 8, 6), (32, 32, 32)]
-    assert str(schedules.top) == "w8a8e6"
+    assert list(map(str, schedules.tops)) == ["w8a8e6"]
 
 
-def test_layers_with_different_tops_have_no_common_one() -> None:
+def test_layers_can_have_different_tops() -> None:
     model = bc.quantize_model(toys.linears(4, 8, 2))
-    assert find_layer_schedules(model, dict(forward={"*": 8, "1": 6}), 8).top is None
+    schedules = find_layer_schedules(model, dict(forward={"*": 8, "1": 6}), 8)
+    assert list(map(str, schedules.tops)) == ["w8a8e8", "w6a6e8"]
 
 
 def test_where_conversion_is_not_needed_roles_inherit_as_in_a_scheduler() -> None:

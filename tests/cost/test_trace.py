@@ -274,15 +274,15 @@ def test_inputs_without_a_batch_are_an_error_that_says_what_to_pass() -> None:
         def forward(self, scale: float) -> torch.Tensor:
             return torch.ones(1) * scale
 
-    with pytest.raises(ValueError, match="pass batch_size="):
+    with pytest.raises(ValueError, match="batch_size"):
         count_macs(Net(), (2.0,))
-    with pytest.raises(ValueError, match="batch_size must be a whole number of at least 1, got 0"):
+    with pytest.raises(ValueError, match="got 0"):
         count_macs(nn.Linear(4, 2), torch.ones(0, 4))
 
 
 def test_a_lazy_model_is_refused_and_left_alone() -> None:
     model = nn.Sequential(nn.LazyLinear(2))
-    with pytest.raises(ValueError, match=r"parameter '0\.weight' is lazy"):
+    with pytest.raises(ValueError, match=r"0\.weight"):
         count_macs(model, torch.ones(1, 4))
     assert type(model[0]) is nn.LazyLinear
 

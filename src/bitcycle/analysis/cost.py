@@ -22,7 +22,6 @@ from bitcycle.published import BitRange, read_table
 from bitcycle.recipes.base import CPT_CYCLES
 from bitcycle.scheduler import PrecisionScheduler
 from bitcycle.schedules import parse_schedule
-from bitcycle.schedules.base import BACKWARD_BITS, why_default
 from bitcycle.tables import text_table
 from bitcycle.train.config import PrecisionConfig
 
@@ -118,10 +117,7 @@ class RunCost:
     def text(self, *, by_layer: bool = False) -> str:
         """The model and its bits, the cost by stage or by layer, and notes."""
         spec, cost = self.spec, self.cost
-        texts = spec.shown_bits()
-        bits = ", ".join(f"{role} {text}" for role, text in texts.items()) or "float32"
-        if spec.precision.backward == "default" and isinstance(texts.get("backward"), int):
-            bits += f", {why_default(BACKWARD_BITS)}"
+        bits = ", ".join(f"{role} {text}" for role, text in spec.shown_bits().items()) or "float32"
         head = f"{spec.model}: {bits}; {spec.batch_size:,} samples a step"
         lines = [head, cost.layer_table() if by_layer else cost.stage_table()]
         if self.saved_bytes is not None:

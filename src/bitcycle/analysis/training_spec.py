@@ -87,9 +87,7 @@ class TrainingSpec:
         if self.input_shape is None:
             return example
         if self.is_graph:
-            raise ValueError(
-                "a graph model takes no input shape: set the batch size to the number of nodes"
-            )
+            raise ValueError(f"{self.model} takes a graph, which has no input shape")
         if len(self.input_shape) != example[0].dim() - 1:
             raise ValueError(
                 f"input shape {_by(self.input_shape)} does not fit {self.model}: a sample is "
@@ -137,17 +135,14 @@ def find_spec(
     changes = {key: value for key, value in changes.items() if value is not None}
     if name in MODELS:
         if not roles:
-            raise ValueError(
-                f"{name} is a model and has no bits of its own: give a schedule, such as "
-                "--forward CR:3-8:32 --backward 8 (--forward fp32 counts float32)"
-            )
+            raise ValueError(f"{name} is a model and has no bits: give --forward")
         by_default = quantizer_for(_bits_of(roles, total_steps or STEPS))
         precision = PrecisionConfig(
             quantizer=quantizer or by_default,
             **{"skip": tuple(skip or ()), **roles},  # type: ignore[arg-type]
         )
         return TrainingSpec(model=name, options=options or {}, precision=precision, **changes)
-    config = find_run_config(name)
+    config = _find_config(name)
     precision_changes: dict[str, Any] = dict(roles)
     if quantizer is not None:
         precision_changes["quantizer"] = quantizer
@@ -167,13 +162,13 @@ def _bits_of(roles: Mapping[str, str], total_steps: int) -> Iterator[Bits]:
             continue
 
 
-def find_run_config(name: str) -> RunConfig:
+def _find_config(name: str) -> RunConfig:
     """The configuration of a recipe or of a YAML file."""
     path = Path(name).expanduser()
     if path.is_file():
         return read_config(path)
     if path.suffix in (".yaml", ".yml"):
-        raise ValueError(f"there is no file {name}; give a model, a recipe or a YAML file")
+        raise ValueError(f"there is no file {name}")
     recipes = [info.name for info in list_recipes()]
     if name in recipes:
         return recipe(name)
@@ -216,8 +211,8 @@ def _num_steps(config: RunConfig) -> int:
     num_samples = NUM_SAMPLES.get(config.data.name)
     if num_samples is None:
         raise ValueError(
-            f"{config.name} runs for {config.epochs:g} epochs, and the number of steps depends on "
-            f"the files of {config.data.name}: give --total-steps"
+            f"{config.name} runs for {config.epochs:g} epochs of data of unknown size: give "
+            "--total-steps"
         )
     return round((config.epochs or 0) * -(-num_samples // config.data.batch_size))
 

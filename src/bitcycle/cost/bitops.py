@@ -237,10 +237,7 @@ class Cost:
         A stage is a prefix of the layers' names. The prefixes are as short as possible with at most
         half of the layers in each stage.
         """
-        totals = dict.fromkeys(self._stages(), 0)
-        for stage, layer in zip(self._stages(), self.layers, strict=True):
-            totals[stage] += layer.bitops
-        return totals
+        return {stage: now for stage, (now, _) in self._by_group(self._stages()).items()}
 
     def _stages(self) -> list[str]:
         """The stage of each layer."""
@@ -418,8 +415,8 @@ def find_layer_schedules(
         return LayerSchedules({}, _float_model_schedules(by_keyword), _scheduled_bits)
     if any(_lowers_bits(value) for value in by_keyword.values()):
         warnings.warn(
-            "the model has no quantized layer, so every layer counts at 32 bits; convert the "
-            "model first: bitcycle.quantize_model(model)",
+            "the model has no quantized layer, so every layer counts at 32 bits; convert it first "
+            "with quantize_model",
             BitcycleWarning,
             stacklevel=3,
         )
@@ -431,8 +428,7 @@ def _float_model_schedules(by_keyword: Mapping[str, RoleSchedule]) -> RoleSchedu
     for keyword, value in by_keyword.items():
         if isinstance(value, Mapping):
             raise ValueError(
-                f"{keyword}= has layer patterns, but the model has no quantized layer to match; "
-                "convert the model first: bitcycle.quantize_model(model)"
+                f"{keyword}={value} has layer patterns, but the model has no quantized layer"
             )
     values = [by_keyword[PARENTS[role] if by_keyword[role] is INHERIT else role] for role in ROLES]
     weight, act, error, grad = (

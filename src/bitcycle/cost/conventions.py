@@ -208,34 +208,17 @@ def _count_whole_model(
 def _common_usage(trace: Trace, usages: Sequence[Usage]) -> Usage:
     """The bits of the whole model, which all converted layers must share."""
     rows = zip(trace.layers, trace.modules, usages, strict=True)
-    converted = [(layer, m, usage) for layer, m, usage in rows if isinstance(m, QuantizedLayer)]
+    converted = [(layer, usage) for layer, m, usage in rows if isinstance(m, QuantizedLayer)]
     if not converted:
         return usages[0]  # a float model: all layers have the same bits
-    first, module, usage = converted[0]
-    for layer, other_module, other in converted:
+    first, usage = converted[0]
+    for layer, other in converted:
         if other != usage:
-            is_by_rule = _has_other_bits(module, other) or _has_other_bits(other_module, usage)
-            if is_by_rule:
-                way_out = (
-                    ", because products of two activations (attention) are bf16 where the model "
-                    "is nvfp4; use convention='exact' (--convention exact), or convert with "
-                    "NVFP4(attention='nvfp4')"
-                )
-            else:
-                way_out = "; use convention='exact', or give all layers the same schedules"
             raise ValueError(
-                "this convention counts one precision for the whole model, but layers "
-                f"{first.name!r} and {layer.name!r} differ{way_out}"
+                f"layers {first.name!r} and {layer.name!r} have different bits; this convention "
+                "counts one precision for the whole model, 'exact' counts any"
             )
     return usage
-
-
-def _has_other_bits(module: QuantizedLayer, usage: Usage) -> bool:
-    """Whether a product of two activations has other bits than a layer of this usage."""
-    rule = module.settings.quantizer.bits_between_activations
-    return module.is_between_activations and any(
-        rule(bits) != bits for operands in usage for bits in operands
-    )
 
 
 # -- bits of a layer -------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from bitcycle.formats.catalogue import FORMATS, Format
 from bitcycle.model_precision import PrecisionLike
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.precision import cost_bits
+from bitcycle.registry import list_some
 from bitcycle.schedules.base import check_count
 
 
@@ -176,10 +177,9 @@ class CostMeter:
         """Continue from a saved state; the MACs are those of this meter."""
         names = [layer.name for layer in self._trace.layers]
         if set(state["layers"]) != set(names):
-            missing = sorted(set(names) ^ set(state["layers"]))
+            differing = sorted(set(names) ^ set(state["layers"]))
             raise ValueError(
-                f"the saved meter and this model have different layers; only one of them has "
-                f"{', '.join(missing[:10])}"
+                f"the saved meter and this model differ in the layers {list_some(differing)}"
             )
         for name in names:
             _check_rows(name, state["layers"][name])
@@ -203,8 +203,8 @@ def _check_rows(name: str, rows: Any) -> None:
         is_row = isinstance(row, list | tuple) and len(row) == len(OPERANDS) + 2
         if not is_row or not all(_is_count(each) for each in _without_formats(row)):
             raise ValueError(
-                f"the saved meter has {row!r} for layer {name!r}; expected whole numbers: bits of "
-                "weight, act and error, number of steps, number of samples"
+                f"the saved meter has {row!r} for layer {name!r}, not the bits of {OPERANDS}, the "
+                "number of steps and the number of samples"
             )
 
 

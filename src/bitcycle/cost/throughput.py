@@ -48,9 +48,6 @@ class Throughput:
     """How much faster than in bf16 the products of a run are, by published rates.
 
     speedup: by device, over the products with a published rate. counted: their share of all MACs.
-
-    >>> print(Throughput(speedup={"GB200": 3.2, "GB300": 4.0}, counted=0.75))
-    3.20 times bf16 on GB200, 4.00 on GB300, over 75.0% of the MACs
     """
 
     speedup: Mapping[str, float]
@@ -84,11 +81,6 @@ class Throughput:
             "speedup": dict(self.speedup),
             "counted_share_of_macs": self.counted,
         }
-
-    def __str__(self) -> str:
-        first, *others = ((f"{value:.2f}", device) for device, value in self.speedup.items())
-        parts = [f"{first[0]} times bf16 on {first[1]}", *(f"{v} on {d}" for v, d in others)]
-        return f"{', '.join(parts)}, over {self.counted:.1%} of the MACs"
 
 
 def speedup_cells(throughput: Throughput | None) -> tuple[str, ...]:
