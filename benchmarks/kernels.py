@@ -101,9 +101,9 @@ def _products(
     kernel, geometry = make_kernel(name), shape.geometry
     a_shape, w_shape = torch.Size(shape.a), torch.Size(shape.w)
     functions = (
-        lambda: kernel.output(geometry, a, w, None),
-        lambda: kernel.grad_input(geometry, e, w, a_shape),
-        lambda: kernel.grad_weight(geometry, e, a, w_shape),
+        lambda: geometry.output(kernel, a, w, None),
+        lambda: geometry.grad_input(kernel, e, w, a_shape),
+        lambda: geometry.grad_weight(kernel, e, a, w_shape),
     )
     return {(matmul, label): call for matmul, call in zip(MATMULS, functions, strict=True)}
 

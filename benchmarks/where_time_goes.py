@@ -23,7 +23,8 @@ import torch
 
 from bitcycle.bench.steps import FLOAT, TrainStep, Variant
 from bitcycle.bench.workloads import WORKLOADS
-from bitcycle.kernels.base import MATMULS, Kernel
+from bitcycle.kernels import ConvGeometry, LinearGeometry, MatMulGeometry
+from bitcycle.kernels.base import MATMULS
 from bitcycle.native import products
 from bitcycle.native.allocator import keep_freed_memory
 from bitcycle.nn import product
@@ -37,6 +38,7 @@ ENCODE = {
 }
 LIBRARY = ("gemm", "gemm_folded", "conv_output", "conv_grad_input", "conv_grad_weight")
 INSIDE = "library"
+GEOMETRIES = (LinearGeometry, MatMulGeometry, ConvGeometry)
 
 
 class Clock:
@@ -67,7 +69,7 @@ class Clock:
 def on_the_clock(clock: Clock) -> Iterator[None]:
     """Every stage of a converted layer's product, timed."""
     places = [(stage, product, name) for stage, names in ENCODE.items() for name in names]
-    places += [(matmul, Kernel, matmul) for matmul in MATMULS]
+    places += [(matmul, geometry, matmul) for geometry in GEOMETRIES for matmul in MATMULS]
     places += [(INSIDE, products, name) for name in LIBRARY]
     with ExitStack() as stack:
         for stage, owner, name in places:

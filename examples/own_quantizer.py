@@ -46,7 +46,7 @@ class ThreeSigma(Quantizer):
         levels: Tensor,  # 2^bits - 1, as a tensor
         within: Range,  # the range of this batch, or the layer's running range
         key: Tensor | None = None,  # for stochastic rounding
-        carrier: torch.dtype | None = None,  # torch.uint8 or torch.int8 to return codes
+        as_codes: bool = False,  # codes instead of values
     ) -> Quantized:
         """rint(clamp((x - low) / s, 0, levels)) * s + low.
 
@@ -57,7 +57,9 @@ class ThreeSigma(Quantizer):
         levels = levels.to(dtype)
         scale = grid_step(low, high, levels)
         key = key if role == "error" else None
-        return round_to_grid(x, scale, low, levels, key=key, carrier=carrier, has_steps=high != low)
+        return round_to_grid(
+            x, scale, low, levels, key=key, as_codes=as_codes, has_steps=high != low
+        )
 
     def integer_range(self, bits: int) -> tuple[int, int] | None:
         """Codes 0 .. 2^bits - 1; kernels multiply codes of up to 8 bits."""

@@ -20,9 +20,9 @@ def _check(geometry: Geometry, reference: Tensor, a: Tensor, w: Tensor) -> None:
     grad_a, grad_w = torch.autograd.grad(reference, (a, w), e)
     a, w = a.detach(), w.detach()
     qa, qw, qe = (Quantized(values=x) for x in (a, w, e))
-    torch.testing.assert_close(SIMULATE.output(geometry, qa, qw, None), reference.detach())
-    torch.testing.assert_close(SIMULATE.grad_input(geometry, qe, qw, a.shape), grad_a)
-    torch.testing.assert_close(SIMULATE.grad_weight(geometry, qe, qa, w.shape), grad_w)
+    torch.testing.assert_close(geometry.output(SIMULATE, qa, qw, None), reference.detach())
+    torch.testing.assert_close(geometry.grad_input(SIMULATE, qe, qw, a.shape), grad_a)
+    torch.testing.assert_close(geometry.grad_weight(SIMULATE, qe, qa, w.shape), grad_w)
 
 
 def _operands(*shapes: tuple[int, ...]) -> list[Tensor]:

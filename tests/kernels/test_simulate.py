@@ -1,4 +1,4 @@
-"""`simulate` multiplies the values of the codes and nothing else; `dequantize` does the same."""
+"""`simulate` multiplies values, or the values of codes, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bitcycle.quantizers.base import Quantized
 
 from .operands import numbers, quantized
 
-SIMULATE, DEQUANTIZE = KERNELS["simulate"], KERNELS["dequantize"]
+SIMULATE = KERNELS["simulate"]
 GEOMETRY = LinearGeometry()
 
 
@@ -23,28 +23,28 @@ def _codes(codes: list[list[int]], scale: float, offset: float) -> Quantized:
 def test_the_output_is_the_product_of_the_values() -> None:
     a = _codes([[0, 1, 3]], 0.5, -1.0)  # -1, -.5, .5
     w = _codes([[2, 0, 1], [1, 1, 1]], 1.0, 0.0)
-    output = SIMULATE.output(GEOMETRY, a, w, torch.tensor([10.0, 0.0]))
+    output = GEOMETRY.output(SIMULATE, a, w, torch.tensor([10.0, 0.0]))
     assert output.tolist() == [[10.0 - 2.0 + 0.5, -1.0]]
 
 
 def test_grad_input_is_error_times_weight() -> None:
     e = _codes([[1, 2]], 1.0, 0.0)
     w = _codes([[2, 0, 1], [1, 1, 1]], 1.0, 0.0)
-    grad = SIMULATE.grad_input(GEOMETRY, e, w, torch.Size([1, 3]))
+    grad = GEOMETRY.grad_input(SIMULATE, e, w, torch.Size([1, 3]))
     assert grad.tolist() == [[4.0, 2.0, 3.0]]
 
 
 def test_grad_weight_is_error_times_act() -> None:
     e = _codes([[1, 2], [0, 1]], 1.0, 0.0)
     a = _codes([[0, 1, 3], [1, 1, 1]], 1.0, 0.0)
-    grad = SIMULATE.grad_weight(GEOMETRY, e, a, torch.Size([2, 3]))
+    grad = GEOMETRY.grad_weight(SIMULATE, e, a, torch.Size([2, 3]))
     assert grad.tolist() == [[0.0, 1.0, 3.0], [1.0, 3.0, 7.0]]
 
 
 def test_operands_without_a_grid_are_multiplied_as_they_are() -> None:
     torch.manual_seed(0)
     a, w = torch.randn(4, 3), torch.randn(2, 3)
-    output = SIMULATE.output(GEOMETRY, Quantized(values=a), Quantized(values=w), None)
+    output = GEOMETRY.output(SIMULATE, Quantized(values=a), Quantized(values=w), None)
     assert torch.equal(output, torch.nn.functional.linear(a, w))
 
 
@@ -53,12 +53,12 @@ def test_codes_meet_half_precision_values_in_float32(dtype: torch.dtype) -> None
     codes, bias = _codes([[0, 1, 3]], 0.1, -1.0), torch.tensor([0.5], dtype=dtype)
     w = torch.tensor([[1.0, -2.0, 0.5]], dtype=dtype)
     values = Quantized(values=w)
-    output = SIMULATE.output(GEOMETRY, codes, values, bias)
+    output = GEOMETRY.output(SIMULATE, codes, values, bias)
     assert torch.equal(
         output, torch.nn.functional.linear(codes.dequantize(), w.float(), bias.float())
     )
-    grad = SIMULATE.grad_weight(
-        GEOMETRY, Quantized(values=bias.view(1, 1)), codes, torch.Size([1, 3])
+    grad = GEOMETRY.grad_weight(
+        SIMULATE, Quantized(values=bias.view(1, 1)), codes, torch.Size([1, 3])
     )
     assert torch.equal(grad, 0.5 * codes.dequantize())
 
@@ -66,24 +66,24 @@ def test_codes_meet_half_precision_values_in_float32(dtype: torch.dtype) -> None
 def test_values_of_two_dtypes_are_torch_s_error() -> None:
     a, w = Quantized(values=torch.ones(1, 3)), Quantized(values=torch.ones(2, 3).double())
     with pytest.raises(RuntimeError, match="same dtype"):
-        SIMULATE.output(GEOMETRY, a, w, None)
+        GEOMETRY.output(SIMULATE, a, w, None)
 
 
-def test_its_products_are_those_of_simulate_to_the_last_bit() -> None:
+def test_products_of_codes_are_those_of_their_values_to_the_last_bit() -> None:
     geometry = LinearGeometry()
     a = quantized(numbers((7, 5), "centred", 0), (5, 8))
     w = quantized(numbers((3, 5), "below", 1), (5, 8), keep=(0,))
     e = quantized(numbers((7, 3), "tiny", 2), (5, 8))
     values = [Quantized(values=q.dequantize()) for q in (a, w, e)]
     pairs = [
-        (DEQUANTIZE.output(geometry, a, w, None), SIMULATE.output(geometry, *values[:2], None)),
+        (geometry.output(SIMULATE, a, w, None), geometry.output(SIMULATE, *values[:2], None)),
         (
-            DEQUANTIZE.grad_input(geometry, e, w, torch.Size((7, 5))),
-            SIMULATE.grad_input(geometry, values[2], values[1], torch.Size((7, 5))),
+            geometry.grad_input(SIMULATE, e, w, torch.Size((7, 5))),
+            geometry.grad_input(SIMULATE, values[2], values[1], torch.Size((7, 5))),
         ),
         (
-            DEQUANTIZE.grad_weight(geometry, e, a, torch.Size((3, 5))),
-            SIMULATE.grad_weight(geometry, values[2], values[0], torch.Size((3, 5))),
+            geometry.grad_weight(SIMULATE, e, a, torch.Size((3, 5))),
+            geometry.grad_weight(SIMULATE, values[2], values[0], torch.Size((3, 5))),
         ),
     ]
     assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
@@ -93,5 +93,5 @@ def test_channels_last_codes_give_a_channels_last_output() -> None:
     geometry = ConvGeometry((1, 1), (1, 1), (1, 1), 1)
     a = quantized(numbers((2, 8, 6, 5), "centred", 0), (4, 4), layout="channels_last")
     w = quantized(numbers((4, 8, 3, 3), "centred", 1), (4, 4), keep=(0,))
-    output = DEQUANTIZE.output(geometry, a, w, None)
+    output = geometry.output(SIMULATE, a, w, None)
     assert output.is_contiguous(memory_format=torch.channels_last)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from bitcycle.kernels.choice import MAX_CODE_BITS, has_bf16, missing_library
+from bitcycle.kernels.choice import MAX_CODE_BITS, missing_library
 from bitcycle.native.library import instruction_set
 from bitcycle.tables import text_table
 
@@ -51,15 +51,12 @@ class StepTime:
     def products(self) -> str:
         """The number of products per kernel, three per layer.
 
-        >>> layers = {"a": ("native/bf16/native", "asked for"), "b": ("native", "asked for")}
-        >>> StepTime(workload="w", kernel="native", layers=layers).products()
-        'native 5, bf16 1'
+        >>> layers = {"a": ("native", "auto"), "b": ("simulate", "auto"), "c": ("native", "auto")}
+        >>> StepTime(workload="w", kernel="auto", layers=layers).products()
+        'native 6, simulate 3'
         """
-        counts: Counter[str] = Counter()
-        for kernel, _ in self.layers.values():
-            parts = kernel.split("/")
-            counts.update(parts * (3 // len(parts)))
-        return ", ".join(f"{name} {count}" for name, count in counts.most_common())
+        counts = Counter(kernel for kernel, _ in self.layers.values())
+        return ", ".join(f"{name} {3 * count}" for name, count in counts.most_common())
 
     def cells(self) -> tuple[str, ...]:
         """The cells of its table row, without the workload."""
@@ -290,7 +287,7 @@ def find_processor() -> Processor:
         name=_processor_name(),
         capability=torch.backends.cpu.get_cpu_capability(),
         has_vnni=_has_feature("_is_vnni_supported"),
-        has_bf16=has_bf16("cpu"),
+        has_bf16=_has_bf16(),
         has_amx=_has_feature("_is_amx_tile_supported"),
         instruction_set=instruction_set(),
         exact_bits=0 if instruction_set() is None else 2 * MAX_CODE_BITS,
@@ -303,6 +300,16 @@ def _processor_name() -> str:
     ask: Callable[[], dict[str, Any]] = getattr(torch.cpu, "get_capabilities", dict)  # newer torch
     capabilities = ask()
     return str(capabilities.get("cpu_name") or platform.processor() or platform.machine())
+
+
+def _has_bf16() -> bool:
+    """Whether bfloat16 products are faster than float32 ones, as with autocast."""
+    try:  # oneDNN also says yes where it only emulates bf16, so the instructions are asked for too
+        is_supported = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    except (AttributeError, RuntimeError):  # a build without oneDNN, another processor
+        return False
+    instructions = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return is_supported and any(map(_has_feature, instructions))
 
 
 def _has_feature(name: str) -> bool:

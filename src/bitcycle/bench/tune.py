@@ -33,16 +33,16 @@ from bitcycle.kernels.choice import (
     TABLE_SWITCH,
     TOPS,
     TableRow,
-    has_bf16,
     missing_library,
-    processor_class,
     read_table,
     table_text,
 )
 from bitcycle.matmul import MatMul
 from bitcycle.model_precision import set_precision
+from bitcycle.native.library import instruction_set
 
 SIMULATE = "simulate"
+KERNELS = (SIMULATE, "native")
 TOLERANCE, SWITCH = 1.05, 1.2
 BACKWARD_BITS = 8
 REPEATS, BUDGET = 30, 0.5  # of each kernel, size and bits; seconds
@@ -168,17 +168,6 @@ class LayerStep:
         self._model.zero_grad()
 
 
-def candidates() -> list[str]:
-    """The kernels that may win here."""
-    found = [SIMULATE]
-    if processor_class() is not None:
-        found.append("native")
-    if has_bf16("cpu"):
-        found.append("bf16")
-        found += ["native/bf16/native"] if "native" in found else []
-    return found
-
-
 def time_case(
     case: TuneCase, top: int, kernels: Sequence[str], *, repeats: int = REPEATS
 ) -> dict[str, float]:
@@ -276,13 +265,13 @@ def measure_table(
     advance: Callable[[int], None] = lambda done: None,
 ) -> list[TableRow]:
     """The rows of this processor; `advance` is called with the number of measurements done."""
-    kernels, processor = candidates(), processor_class()
-    if len(kernels) == 1 or processor is None:
+    processor = instruction_set()
+    if processor is None:
         raise ValueError(f"there is nothing to choose here: {missing_library()}")
     found: dict[tuple[str, str, int], dict[int, dict[str, float]]] = {}
     with torch.random.fork_rng([]), torch.enable_grad():
         for done, (ladder, case, top) in enumerate(_plan(is_quick), start=1):
-            seconds = time_case(case, top, kernels, repeats=1 if is_quick else REPEATS)
+            seconds = time_case(case, top, KERNELS, repeats=1 if is_quick else REPEATS)
             ratios = {kernel: s / seconds[SIMULATE] for kernel, s in seconds.items()}
             size = case.macs if ladder == "macs" else case.rows
             found.setdefault((ladder, case.layer, top), {})[size] = ratios

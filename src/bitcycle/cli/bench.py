@@ -38,7 +38,7 @@ def register(subparsers: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--kernels", nargs="+", default=[], metavar="NAME",
-        help="in addition to float32: bf16-autocast, simulate, dequantize, bf16, native, auto, and "
+        help="in addition to float32: bf16-autocast, simulate, native, auto, and "
         "torchao, brevitas, qpytorch if installed (default: bf16-autocast, simulate, auto and what "
         "is installed)",
     )  # fmt: skip

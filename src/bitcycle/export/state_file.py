@@ -109,7 +109,7 @@ def _pack_codes(name: str, weight: WeightOnGrid) -> Tensor:
 def _unpack_codes(stored: Tensor, weight: dict[str, Any], grid: Grid) -> WeightOnGrid:
     view = torch.Size(weight["view"])
     if grid.bits <= 4:
-        stored = unpack_nibbles(stored, math.prod(view), torch.uint8)
+        stored = unpack_nibbles(stored, math.prod(view))
     return WeightOnGrid(grid=grid, codes=stored.view(view), shape=torch.Size(weight["shape"]))
 
 

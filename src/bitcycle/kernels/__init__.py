@@ -1,7 +1,7 @@
 """Kernels: what multiplies quantized tensors, forward and backward."""
 
 from bitcycle.kernels.base import KERNELS, Kernel, make_kernel
-from bitcycle.kernels.choice import decide_kernel, has_bf16, requested_kernel
+from bitcycle.kernels.choice import decide_kernel, requested_kernel
 from bitcycle.kernels.geometry import ConvGeometry, Geometry, LinearGeometry, MatMulGeometry
 
 __all__ = [
@@ -13,6 +13,5 @@ __all__ = [
     "MatMulGeometry",
     "requested_kernel",
     "decide_kernel",
-    "has_bf16",
     "make_kernel",
 ]

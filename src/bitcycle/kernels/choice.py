@@ -1,10 +1,10 @@
 """Choose the kernel of a layer.
 
 "auto" depends on the class of the processor, the layer's largest bits and its shapes, which a table
-(choice.csv) maps to a kernel. It depends neither on the data nor on the number of threads, and
-nothing is timed: every process and every repetition chooses alike. `bitcycle bench --tune` measures
-a table for one machine. The chosen kernel's name is part of a run's state; `make_kernel` makes the
-kernel from it.
+(choice.csv) maps to a kernel. It is `simulate` without the native library, on other devices than
+the CPU, and where the table has no row. It depends neither on the data nor on the number of
+threads, and nothing is timed: every process and every repetition chooses alike. `bitcycle bench
+--tune` measures a table for one machine. The chosen kernel's name is part of a run's state.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bitcycle.kernels.base import Kernel, make_kernel
+from bitcycle.kernels.base import AUTO, Kernel, make_kernel
 from bitcycle.kernels.geometry import ConvGeometry, Geometry, MatMulGeometry
 from bitcycle.kernels.native import reason_against
 from bitcycle.native.library import instruction_set, missing_reason, warn_missing
@@ -35,54 +35,8 @@ TOPS = (4, 7, MAX_CODE_BITS)
 COLUMNS = ("processor", "layer", "top", "macs_from", "rows_from", "kernel", "ratio")
 # a class without rows takes those of the class it extends
 _EXTENDS = {"avx512_vnni": "avx2"}
-_BF16 = "_bf16"
 
 Tops = tuple[int | None, int | None, int | None]  # of act, second operand, error; None: float32
-
-
-# -- the processor --------------------------------------------------------------------------------
-
-
-@functools.cache
-def has_bf16(device_type: str) -> bool:
-    """Whether bfloat16 products are faster than float32 ones there."""
-    if device_type == "cuda":
-        return bool(torch.cuda.is_bf16_supported())
-    if device_type != "cpu":
-        return False
-    try:  # oneDNN also says yes where it only emulates bf16, so the instructions are asked for too
-        has_instructions = (
-            torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-        )
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported() and has_instructions)
-    except (AttributeError, RuntimeError):  # a build without oneDNN, another processor
-        return False
-
-
-def processor_class() -> str | None:
-    """The row of the table that this processor reads; None without the native library.
-
-    The instruction set of the native library, followed by _bf16 on a processor with bfloat16
-    arithmetic.
-    """
-    instructions = instruction_set()
-    if instructions is None:
-        return None
-    return f"{instructions}{_BF16}" if has_bf16("cpu") else instructions
-
-
-def _extended_classes(processor: str) -> list[str]:
-    """The class and those it extends, the most special first.
-
-    >>> _extended_classes("avx512_vnni_bf16")
-    ['avx512_vnni_bf16', 'avx512_vnni', 'avx2']
-    """
-    found = [processor]
-    if processor.endswith(_BF16):
-        found.append(processor.removesuffix(_BF16))
-    while found[-1] in _EXTENDS:
-        found.append(_EXTENDS[found[-1]])
-    return found
 
 
 # -- the table ------------------------------------------------------------------------------------
@@ -175,11 +129,11 @@ def rows_for(
 ) -> tuple[TableRow, ...]:
     """The rows of a kind of layer, the smallest size first: of a class, or else of one it extends.
 
-    >>> [row.processor for row in rows_for(kernel_table(), "avx2_bf16", "linear", 8)[:1]]
-    ['avx2']
+    processor: the class of the processor, the instruction set of the native library.
     """
     rows = [row for row in rows if (row.layer, row.top) == (layer, top)]
-    by_class = ([row for row in rows if row.processor == c] for c in _extended_classes(processor))
+    classes = (processor, _EXTENDS.get(processor))
+    by_class = ([row for row in rows if row.processor == each] for each in classes)
     return tuple(sorted(next(filter(None, by_class), []), key=lambda row: row.macs_from))
 
 
@@ -195,23 +149,20 @@ def requested_kernel(name: str, *, device_type: str) -> tuple[Kernel, str]:
     """
     kernel = make_kernel(name)
     device_type = "cpu" if device_type == "meta" else device_type  # where it will most likely be
-    is_native = kernel.is_undecided or "native" in kernel.name.split("/")
-    if is_native and device_type == "cpu":
+    if kernel.name in (AUTO, "native") and device_type == "cpu":
         warn_missing()
     if kernel.is_undecided:
         kernel_table()  # a damaged table is an error here, not in the first step
         return kernel, "auto: decided at the first training step with bits"
-    notes = ["asked for"]
-    if "int8" in name.split("/"):
-        notes.append("int8 is named native now")
-    parts = kernel.name.split("/")
-    if "native" in parts and device_type != "cpu":
-        notes.append(f"float32 products: the native library has no code for {device_type}")
-    elif "native" in parts and instruction_set() is None:
-        notes.append(f"float32 products: {missing_library()}")
-    if "bf16" in parts and not has_bf16(device_type):
-        notes.append("this processor has no bf16 arithmetic: expect it to be slow")
-    return kernel, "; ".join(notes)
+    if kernel.name == "native" and device_type != "cpu":
+        return kernel, f"asked for; float32 products: {_no_code_for(device_type)}"
+    if kernel.name == "native" and instruction_set() is None:
+        return kernel, f"asked for; float32 products: {missing_library()}"
+    return kernel, "asked for"
+
+
+def _no_code_for(device_type: str) -> str:
+    return f"the native library has no code for {device_type}"
 
 
 def missing_library() -> str:
@@ -222,19 +173,19 @@ def missing_library() -> str:
 def recorded_kernel(name: str, *, has_library: bool) -> Kernel:
     """The kernel of a run that resumes, which must multiply as when the run began.
 
-    has_library: whether the run began with the native library; `native` multiplies in float32
+    has_library: whether the run began with the native library; `native` multiplies as `simulate`
     without it.
     """
     kernel = make_kernel(name)
-    if not has_library:
-        return make_kernel(kernel.name.replace("native", "dequantize"))
-    if "native" in kernel.name.split("/") and instruction_set() is None:
+    if kernel.name != "native" or has_library == (instruction_set() is not None):
+        return kernel
+    if has_library:
         raise ValueError(
             f"the run began with kernel {name!r} and cannot resume here: {missing_library()}. "
             "Build the library, or start a new run with --precision.kernel simulate "
             "(kernel='simulate')"
         )
-    return kernel
+    return make_kernel("simulate")
 
 
 # -- auto -----------------------------------------------------------------------------------------
@@ -283,12 +234,10 @@ def _decide(
         return "simulate", f"{why} multiplies in float32"
     device = a.device.type
     if device != "cpu":
-        other = "bf16" if has_bf16(device) else "simulate"
-        return other, f"{other}, the native library has no code for {device}"
-    processor = processor_class()
+        return "simulate", _no_code_for(device)
+    processor = instruction_set()
     if processor is None:
-        other = "bf16" if has_bf16(device) else "simulate"
-        return other, f"{missing_library()}; {other}"
+        return "simulate", missing_library()
     layer, top = layer_kind(geometry, a, recurrence), max(tops[0], tops[1])
     top = next(each for each in TOPS if each >= top)
     macs, num_weights = geometry.macs(a.shape, w.shape), w.numel()
@@ -296,8 +245,7 @@ def _decide(
         macs, num_weights = macs + recurrence.macs, num_weights + prod(recurrence.w_shape)
     rows = rows_for(kernel_table(), processor, layer, top)
     if not rows:
-        other = "bf16" if has_bf16(device) else "simulate"
-        return other, f"{other}, the table has no {layer} layers for {processor}"
+        return "simulate", f"the table has no {layer} layers for {processor}"
     num_rows = macs // max(1, num_weights)
     reached = [row for row in rows if row.macs_from <= macs and row.rows_from <= num_rows]
     if not reached or reached[-1].kernel == "simulate":

@@ -1,7 +1,7 @@
 """Geometries: the three products of every multiplying op, as products of two operands.
 
-A geometry is the shape of an op (strides, padding, groups) without its operands. `arithmetic` is
-what multiplies: see `kernels.base`.
+A geometry is the shape of an op (strides, padding, groups) without its operands. A kernel
+(`kernels.base`) multiplies.
 """
 
 from __future__ import annotations
@@ -15,25 +15,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bitcycle.kernels.base import Arithmetic
+from bitcycle.kernels.base import Kernel
 from bitcycle.quantizers.base import OperandView, Quantized
 
 
 class Geometry(Protocol):
     """An op with two operands: `a` (the input) and `w` (the weight, or a second activation)."""
 
-    def output(
-        self, arithmetic: Arithmetic, a: Quantized, w: Quantized, bias: Tensor | None
-    ) -> Tensor:
+    def output(self, kernel: Kernel, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
         """a x w (+ bias)."""
 
-    def grad_input(
-        self, arithmetic: Arithmetic, e: Quantized, w: Quantized, a_shape: torch.Size
-    ) -> Tensor:
+    def grad_input(self, kernel: Kernel, e: Quantized, w: Quantized, a_shape: torch.Size) -> Tensor:
         """e x w: the error at the input."""
 
     def grad_weight(
-        self, arithmetic: Arithmetic, e: Quantized, a: Quantized, w_shape: torch.Size
+        self, kernel: Kernel, e: Quantized, a: Quantized, w_shape: torch.Size
     ) -> Tensor:
         """e x a: the gradient of the second operand."""
 
@@ -51,25 +47,21 @@ class Geometry(Protocol):
 class LinearGeometry:
     """output = a w^T: a (..., in), w (out, in)."""
 
-    def output(
-        self, arithmetic: Arithmetic, a: Quantized, w: Quantized, bias: Tensor | None
-    ) -> Tensor:
+    def output(self, kernel: Kernel, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
         """(..., in) x (out, in) -> (..., out)."""
-        return arithmetic.gemm(a, w, bias)
+        return kernel.gemm(a, w, bias)
 
-    def grad_input(
-        self, arithmetic: Arithmetic, e: Quantized, w: Quantized, a_shape: torch.Size
-    ) -> Tensor:
+    def grad_input(self, kernel: Kernel, e: Quantized, w: Quantized, a_shape: torch.Size) -> Tensor:
         """(..., out) x (out, in) -> (..., in)."""
         if e.scale is not None and e.scale.numel() > 1:  # one for each sample
-            return arithmetic.gemm(as_rows(e), transposed(w)).view(a_shape)
-        return arithmetic.gemm(e, transposed(w))
+            return kernel.gemm(as_rows(e), transposed(w)).view(a_shape)
+        return kernel.gemm(e, transposed(w))
 
     def grad_weight(
-        self, arithmetic: Arithmetic, e: Quantized, a: Quantized, w_shape: torch.Size
+        self, kernel: Kernel, e: Quantized, a: Quantized, w_shape: torch.Size
     ) -> Tensor:
         """(tokens, out)^T x (tokens, in) -> (out, in)."""
-        return arithmetic.gemm(transposed(as_rows(e)), transposed(as_rows(a)))
+        return kernel.gemm(transposed(as_rows(e)), transposed(as_rows(a)))
 
     def grad_bias(self, e: Tensor) -> Tensor:
         """(..., out) -> (out,)."""
@@ -94,23 +86,19 @@ class LinearGeometry:
 class MatMulGeometry:
     """output = a w for two activations with at least two dimensions, batches broadcast."""
 
-    def output(
-        self, arithmetic: Arithmetic, a: Quantized, w: Quantized, bias: Tensor | None
-    ) -> Tensor:
+    def output(self, kernel: Kernel, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
         """(..., M, K) x (..., K, N) -> (..., M, N)."""
-        return arithmetic.gemm(a, transposed(w))
+        return kernel.gemm(a, transposed(w))
 
-    def grad_input(
-        self, arithmetic: Arithmetic, e: Quantized, w: Quantized, a_shape: torch.Size
-    ) -> Tensor:
+    def grad_input(self, kernel: Kernel, e: Quantized, w: Quantized, a_shape: torch.Size) -> Tensor:
         """(..., M, N) x (..., K, N)^T -> (..., M, K), summed over broadcast batches."""
-        return arithmetic.gemm(e, w).sum_to_size(a_shape)
+        return kernel.gemm(e, w).sum_to_size(a_shape)
 
     def grad_weight(
-        self, arithmetic: Arithmetic, e: Quantized, a: Quantized, w_shape: torch.Size
+        self, kernel: Kernel, e: Quantized, a: Quantized, w_shape: torch.Size
     ) -> Tensor:
         """(..., M, K)^T x (..., M, N) -> (..., K, N), summed over broadcast batches."""
-        return arithmetic.gemm(transposed(a), transposed(e)).sum_to_size(w_shape)
+        return kernel.gemm(transposed(a), transposed(e)).sum_to_size(w_shape)
 
     def grad_bias(self, e: Tensor) -> Tensor:
         """A product of activations has no bias."""
@@ -143,23 +131,19 @@ class ConvGeometry:
     output_padding: tuple[int, ...] = ()
     end_padding: tuple[int, ...] = ()
 
-    def output(
-        self, arithmetic: Arithmetic, a: Quantized, w: Quantized, bias: Tensor | None
-    ) -> Tensor:
+    def output(self, kernel: Kernel, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
         """(N, Cin, *space) x (Cout, Cin/groups, *k) -> (N, Cout, *space)."""
-        return arithmetic.conv_output(self, a, w, bias)
+        return kernel.conv_output(self, a, w, bias)
 
-    def grad_input(
-        self, arithmetic: Arithmetic, e: Quantized, w: Quantized, a_shape: torch.Size
-    ) -> Tensor:
+    def grad_input(self, kernel: Kernel, e: Quantized, w: Quantized, a_shape: torch.Size) -> Tensor:
         """(N, Cout, *space) x weight -> (N, Cin, *space)."""
-        return arithmetic.conv_grad_input(self, e, w, a_shape)
+        return kernel.conv_grad_input(self, e, w, a_shape)
 
     def grad_weight(
-        self, arithmetic: Arithmetic, e: Quantized, a: Quantized, w_shape: torch.Size
+        self, kernel: Kernel, e: Quantized, a: Quantized, w_shape: torch.Size
     ) -> Tensor:
         """(N, Cout, *space) x (N, Cin, *space) -> weight."""
-        return arithmetic.conv_grad_weight(self, e, a, w_shape)
+        return kernel.conv_grad_weight(self, e, a, w_shape)
 
     def grad_bias(self, e: Tensor) -> Tensor:
         """(N, Cout, *space) -> (Cout,)."""

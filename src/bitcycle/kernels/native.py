@@ -13,11 +13,12 @@ faster where the processor has such instructions. What it does not compute (see
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from bitcycle.kernels.base import FOLDED, Multiply, register
+from bitcycle.kernels.base import KERNELS, Kernel, Multiply
 from bitcycle.kernels.geometry import ConvGeometry
 from bitcycle.kernels.simulate import SIMULATE
 from bitcycle.native import products
@@ -32,12 +33,12 @@ HAS_LIBRARY = library() is not None  # a constant, so that a compiled graph can 
 
 
 @dataclass(frozen=True)
-class NativeArithmetic:
+class NativeKernel(Kernel):
     """Integers on the CPU, where scales allow; float32 values elsewhere."""
 
+    takes_codes: ClassVar[bool] = True
+
     name: str = "native"
-    takes_codes: bool = True
-    rounding: float = FOLDED
 
     def gemm(self, x: Quantized, y: Quantized, bias: Tensor | None = None) -> Tensor:
         """x y^T (+ bias)."""
@@ -101,7 +102,7 @@ class NativeArithmetic:
         return grad if geometry.num_dims == 2 else grad.squeeze(2)
 
 
-register(NativeArithmetic())
+KERNELS.register("native")(NativeKernel())
 
 
 def reason_against(geometry: object) -> str | None:
@@ -173,10 +174,9 @@ def _axis(scale: Tensor) -> str:
 
 def _codes(q: Quantized) -> Codes | None:
     """The codes for the library; None if there are none, or the library does not read them."""
-    if q.codes is None or q.codes.device.type != "cpu" or not HAS_LIBRARY:
+    if q.codes is None or q.half is None or q.codes.device.type != "cpu" or not HAS_LIBRARY:
         return None
-    if q.codes.dtype is not torch.uint8 or q.half is None:
-        return None
+    assert q.codes.dtype is torch.uint8
     scale, offset = q.scale, q.offset
     assert scale is not None
     assert offset is not None

@@ -1,31 +1,29 @@
-"""`simulate` multiplies float values; `dequantize` the same values, kept as codes.
+"""`simulate`: multiplies the values of operands in float, the definition the others are held to.
 
-`simulate` is the definition the other kernels are held to. It works on any device and for any
-bits, and saves no time. `dequantize` keeps codes for the backward pass, a quarter of the memory,
-and multiplies them out when they are needed: in float32 models bit for bit what `simulate`
-computes.
+It works on any device and for any bits, and saves no time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bitcycle.kernels.base import FLOAT32, Multiply, register
+from bitcycle.kernels.base import KERNELS, Kernel, Multiply
 from bitcycle.kernels.geometry import ConvGeometry, transposed
 from bitcycle.quantizers.base import Quantized
 
 
 @dataclass(frozen=True)
-class FloatArithmetic:
+class FloatKernel(Kernel):
     """Float products of dequantized operands."""
 
+    takes_codes: ClassVar[bool] = False  # values of the grid, in the dtype of the model
+
     name: str = "simulate"
-    takes_codes: bool = False  # values of the grid, in the dtype of the model
-    rounding: float = FLOAT32
 
     def gemm(self, x: Quantized, y: Quantized, bias: Tensor | None = None) -> Tensor:
         """x y^T (+ bias)."""
@@ -79,6 +77,4 @@ def _dequantize(q: Quantized) -> Tensor:
     return q.dequantize()
 
 
-SIMULATE = FloatArithmetic()
-register(SIMULATE)
-register(FloatArithmetic("dequantize", takes_codes=True))
+SIMULATE = KERNELS.register("simulate")(FloatKernel())

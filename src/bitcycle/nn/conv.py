@@ -65,8 +65,8 @@ class _QuantizedConvTranspose(QuantizedLayer, _TransposedBase):
 
     @classmethod
     def adapt(cls, settings: LayerSettings) -> LayerSettings:
-        """Name what kernels of codes leave to float32."""
-        return note_float32(settings, ("native", "bf16"), "a transposed convolution")
+        """Say that `native` leaves it to float32."""
+        return note_float32(settings, "a transposed convolution")
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         """(N, Cin, *space) -> (N, Cout, *space), or both without N."""
@@ -118,7 +118,7 @@ class QuantizedConv3d(_QuantizedConv, nn.Conv3d):
     @classmethod
     def adapt(cls, settings: LayerSettings) -> LayerSettings:
         """Name what the native library leaves to float32."""
-        return note_float32(settings, ("native",), "a convolution of 3 dimensions")
+        return note_float32(settings, "a convolution of 3 dimensions")
 
 
 @LAYERS.register("torch.nn.modules.conv.ConvTranspose1d")

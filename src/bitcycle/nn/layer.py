@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from bitcycle.formats.catalogue import Format
-from bitcycle.kernels.base import MATMULS, Kernel
+from bitcycle.kernels.base import Kernel
 from bitcycle.kernels.choice import MAX_CODE_BITS, Recurrence, decide_kernel
 from bitcycle.kernels.geometry import Geometry
 from bitcycle.nn.class_swap import SwappedModule
@@ -606,10 +606,9 @@ def advance_clocks(layers: Iterable[QuantizedLayer], step: int) -> None:
         layer._written_version = version(layer.control)
 
 
-def note_float32(settings: LayerSettings, kernels: tuple[str, ...], what: str) -> LayerSettings:
-    """The settings, with a reason that says what these kernels multiply in float32."""
-    has_one = any(part.name in kernels for part in settings.kernel.parts)
-    if not has_one or not settings.is_asked_for:
+def note_float32(settings: LayerSettings, what: str) -> LayerSettings:
+    """The settings, with a reason that says what `native` multiplies in float32."""
+    if settings.kernel.name != "native" or not settings.is_asked_for:
         return settings
     reason = f"{settings.kernel_reason}; multiplies in float32: {what}"
     return replace(settings, kernel_reason=reason)
@@ -617,16 +616,12 @@ def note_float32(settings: LayerSettings, kernels: tuple[str, ...], what: str) -
 
 def float_products(kernel: Kernel, quantizer: Quantizer) -> list[str]:
     """The products that this quantizer's grids leave to float32, and why."""
-    by_product = {p: part.name for p, part in zip(MATMULS, kernel.parts, strict=True)}
-    tensor, rules = torch.zeros(2, 2), without_sync(quantizer)
-    if rules.range_of("error", tensor)[0].numel() > 1:
-        left = [p for p in ("grad_input", "grad_weight") if by_product[p] == "bf16"]
-        notes = [f"{' and '.join(left)} in float32: one scale per sample"] if left else []
-        if by_product["grad_weight"] == "native":
-            notes.append("grad_weight of a convolution in float32: one scale per sample")
-        return notes
-    reads_another = rules.grad_weight_bits(MAX_CODE_BITS) != MAX_CODE_BITS
-    if reads_another and by_product["grad_weight"] in ("native", "bf16"):
+    if kernel.name != "native":
+        return []
+    rules = without_sync(quantizer)
+    if rules.range_of("error", torch.zeros(2, 2))[0].numel() > 1:
+        return ["grad_weight of a convolution in float32: one scale per sample"]
+    if rules.grad_weight_bits(MAX_CODE_BITS) != MAX_CODE_BITS:
         return ["grad_weight in float32: it reads a separate error"]
     return []
 

@@ -86,13 +86,12 @@ class ProductSpec:
         """How a matmul reads an operand."""
         return self.geometry.operand_view(matmul, operand, x.shape)
 
-    def carrier(self, role: str, x: Tensor) -> torch.dtype | None:
-        """uint8 if this operand is multiplied as codes, else None."""
+    def code_options(self, role: str, x: Tensor) -> dict[str, Any]:
+        """What tells the quantizer to return codes, if this operand is multiplied as codes."""
         top = self.tops[LEVELS[role]]
-        if not self.kernel.takes_codes or x.dtype == torch.float64:
-            return None
-        has_codes = top <= MAX_CODE_BITS and self.quantizer.integer_range(top)
-        return torch.uint8 if has_codes else None
+        if not self.kernel.takes_codes or x.dtype == torch.float64 or top > MAX_CODE_BITS:
+            return {}
+        return {"as_codes": True} if self.quantizer.integer_range(top) else {}
 
 
 def quantized_product(
@@ -156,7 +155,7 @@ class _Product(torch.autograd.Function):
         with without_autocast(a):
             qa = encode_input(spec, a, control, a_range)
             qw = encode_second(spec, w, control, health, w_range)
-            output = spec.kernel.output(spec.geometry, qa, qw, bias)
+            output = spec.geometry.output(spec.kernel, qa, qw, bias)
             needs_a, needs_w = ctx.needs_input_grad[:2]
             if spec.is_by_product:  # backward rounds them along other axes
                 qa, qw = Quantized(values=a), Quantized(values=w)
@@ -196,10 +195,10 @@ class _Product(torch.autograd.Function):
                 if spec.is_by_product:
                     assert qw.values is not None
                     qw = encode_weight_for_grad_input(spec, qw.values, ctx.control, qw)
-                grad_a = spec.kernel.grad_input(spec.geometry, e_in, qw, a_shape).to(a_dtype)
+                grad_a = spec.geometry.grad_input(spec.kernel, e_in, qw, a_shape).to(a_dtype)
             if needs_w:
                 e_w, qa = encode_for_grad_weight(spec, e_w, qa, ctx.control)
-                grad_w = spec.kernel.grad_weight(spec.geometry, e_w, qa, w_shape).to(w_dtype)
+                grad_w = spec.geometry.grad_weight(spec.kernel, e_w, qa, w_shape).to(w_dtype)
                 if spec.second == "weight":
                     grad_w = encode_grad(spec, grad_w, ctx.control)
             if needs_bias and ctx.has_bias:
@@ -232,7 +231,7 @@ def recompute_output(node: Any) -> Tensor:
     node.unpacked = node.saved_tensors
     qa, qw = _restore_operands(node.unpacked, node.formats)
     with without_autocast(node.control):
-        output: Tensor = node.spec.kernel.output(node.spec.geometry, qa, qw, None)
+        output: Tensor = node.spec.geometry.output(node.spec.kernel, qa, qw, None)
     return output.to(node.dtypes[0])
 
 
@@ -275,9 +274,7 @@ def encode_operand(
         return quantized
     assert within is not None
     levels = control[LEVELS[role]]
-    carrier = spec.carrier(role, x)
-    codes: dict[str, Any] = {} if carrier is None else {"carrier": carrier}
-    quantized = spec.quantizer.encode(role, x, levels, within, **codes)
+    quantized = spec.quantizer.encode(role, x, levels, within, **spec.code_options(role, x))
     if spec.recorder is not None:
         spec.recorder.record(role, x, quantized, levels)
     return quantized.with_top(spec.tops[LEVELS[role]])
@@ -364,7 +361,7 @@ def encode_input(spec: ProductSpec, a: Tensor, control: Tensor, within: Range | 
         return encode_operand(spec, "act", a, control, within, spec.view("output", "a", a))
     if spec.input_cache is None or "act" not in spec.roles:
         return encode_operand(spec, "act", a, control, within)
-    key = spec.quantizer, spec.act_bits, spec.carrier("act", a)
+    key = spec.quantizer, spec.act_bits, bool(spec.code_options("act", a))
     quantized = spec.input_cache.codes_of(a, key)
     if quantized is not None:
         return quantized.with_top(spec.tops[LEVELS["act"]])
@@ -401,9 +398,8 @@ def _quantize_weight(
     spec: ProductSpec, w: Tensor, control: Tensor, keep: tuple[int, ...]
 ) -> tuple[Quantized, Range]:
     """The weight on the grid of its own range, and the range."""
-    levels, carrier = control[LEVELS["weight"]], spec.carrier("weight", w)
-    codes: dict[str, Any] = {} if carrier is None else {"carrier": carrier}
-    quantized, within = spec.quantizer.quantize("weight", w, levels, keep, **codes)
+    levels, options = control[LEVELS["weight"]], spec.code_options("weight", w)
+    quantized, within = spec.quantizer.quantize("weight", w, levels, keep, **options)
     if spec.recorder is not None:
         spec.recorder.record("weight", w, quantized, levels)
     return quantized.with_top(spec.tops[LEVELS["weight"]]), within
@@ -437,9 +433,8 @@ def encode_error(
         return _encode_error_format(spec, e, control, health, kind, needs_input)
     key = noise_key(control[CLOCK]) if spec.quantizer.has_stochastic_error else None
     levels = control[LEVELS["error"]]
-    carrier = spec.carrier("error", e)
-    codes: dict[str, Any] = {} if carrier is None else {"carrier": carrier}
-    for_input, for_weight, within = spec.quantizer.quantize_error(e, levels, key, **codes)
+    options = spec.code_options("error", e)
+    for_input, for_weight, within = spec.quantizer.quantize_error(e, levels, key, **options)
     if not torch.compiler.is_compiling():  # a compiled backward pass may not write to a buffer
         flag_nonfinite(health, "error", within)
     if spec.recorder is not None:
@@ -554,7 +549,6 @@ class SavedFormat:
     top: int
     shape: torch.Size | None = None  # of codes that were packed
     stride: tuple[int, ...] = ()
-    dtype: torch.dtype = torch.uint8
 
     @property
     def is_packed(self) -> bool:
@@ -566,7 +560,7 @@ def save_operand(q: Quantized) -> tuple[SavedTensors, SavedFormat]:
     """The tensors to pass to `save_for_backward`, and how to read them."""
     codes, saved_format = q.codes, SavedFormat(q.top)
     if codes is not None and q.top <= 4:
-        saved_format = SavedFormat(q.top, codes.shape, codes.stride(), codes.dtype)
+        saved_format = SavedFormat(q.top, codes.shape, codes.stride())
         codes = pack_codes(codes)
     return (q.values, codes, q.scale, q.offset, q.half), saved_format
 
@@ -576,7 +570,7 @@ def restore_operand(tensors: SavedTensors, saved_format: SavedFormat) -> Quantiz
     values, codes, scale, offset, half = tensors
     shape = saved_format.shape
     if codes is not None and shape is not None:
-        codes = unpack_codes(codes, shape, saved_format.stride, saved_format.dtype)
+        codes = unpack_codes(codes, shape, saved_format.stride)
     return Quantized(scale, offset, values, codes, half, saved_format.top)
 
 

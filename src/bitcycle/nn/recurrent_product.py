@@ -272,7 +272,7 @@ class StepProducts:
         self._needs_grad, self._has_step_ranges = needs_grad, has_step_ranges
         self._dtype = w.dtype
         weight = encode_second(spec, w, control, health, None)
-        self._multiply = spec.kernel.parts[0].prepack(weight, bias)
+        self._multiply = spec.kernel.prepack(weight, bias)
         self._for_grad_input = (
             encode_weight_for_grad_input(spec, w, control, weight) if needs_grad else None
         )
@@ -333,7 +333,7 @@ class StepProductsBackward:
         inputs, weight = saved[:NUM_SAVED_TENSORS], saved[NUM_SAVED_TENSORS:-1]
         self._inputs = restore_operand(inputs, formats[0])
         weight_operand = restore_operand(weight, formats[1])
-        self._multiply = spec.kernel.parts[1].prepack(transposed(weight_operand))
+        self._multiply = spec.kernel.prepack(transposed(weight_operand))
         self._unprepared = saved[-1]
         self._rows_left = 0 if self._unprepared is None else self._unprepared.shape[0]
         clocks = control.repeat(num_steps, 1)
@@ -366,7 +366,7 @@ class StepProductsBackward:
         """Over all steps in one product, with a scale per row where codes are multiplied."""
         spec, errors = self._spec, _concatenate(self._errors[::-1])
         errors, inputs = encode_for_grad_weight(spec, errors, self._inputs, self._control)
-        grad = spec.kernel.grad_weight(spec.geometry, errors, inputs, shape).to(dtype)
+        grad = spec.geometry.grad_weight(spec.kernel, errors, inputs, shape).to(dtype)
         return encode_grad(spec, grad, self._control)
 
 

@@ -102,7 +102,7 @@ def quantize_at_once(
     """The grid of a range and the tensor on it by one call; None where the library cannot.
 
     within: the range, or the dimensions to `keep` in the tensor's own. dtype: float32 for values;
-    uint8 or int8 for codes, whose scale is 0 where every value is the offset.
+    uint8 for codes, whose scale is 0 where every value is the offset.
     """
     is_count = levels.dtype is torch.int32 and levels.dim() == 0
     if not (is_count and native.is_available(x, torch.float32)):

@@ -20,15 +20,15 @@ _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of 
 
 
 def pack_nibbles(codes: Tensor) -> Tensor:
-    """Pack codes of at most 4 bits (0..15 or -8..7), two per byte.
+    """Pack codes of at most 4 bits (0..15), two per byte.
 
     >>> pack_nibbles(torch.tensor([1, 2, 3], dtype=torch.uint8))
     tensor([33,  3], dtype=torch.uint8)
     """
     codes = codes.reshape(-1)
-    if native.is_available(codes, torch.uint8, torch.int8):
+    if native.is_available(codes, torch.uint8):
         return native.pack_nibbles(codes.contiguous())
-    return _pack_nibbles(codes.view(torch.uint8))
+    return _pack_nibbles(codes)
 
 
 def _pack_nibbles(codes: Tensor) -> Tensor:
@@ -38,23 +38,19 @@ def _pack_nibbles(codes: Tensor) -> Tensor:
     return (low & 15) | (high << 4)
 
 
-def unpack_nibbles(packed: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+def unpack_nibbles(packed: Tensor, count: int) -> Tensor:
     """The first `count` codes of `pack_nibbles`.
 
-    >>> unpack_nibbles(torch.tensor([0xF1], dtype=torch.uint8), 2, torch.int8)
-    tensor([ 1, -1], dtype=torch.int8)
+    >>> unpack_nibbles(torch.tensor([0xF1], dtype=torch.uint8), 2)
+    tensor([ 1, 15], dtype=torch.uint8)
     """
     if native.is_available(packed, torch.uint8) and packed.is_contiguous():
-        return native.unpack_nibbles(packed, packed.new_empty(count, dtype=dtype))
-    return _unpack_nibbles(packed, count, dtype)
+        return native.unpack_nibbles(packed, packed.new_empty(count))
+    return _unpack_nibbles(packed, count)
 
 
-def _unpack_nibbles(packed: Tensor, count: int, dtype: torch.dtype) -> Tensor:
-    if dtype == torch.uint8:
-        pairs = torch.stack([packed & 15, packed >> 4], dim=1)
-    else:  # an arithmetic shift extends the sign
-        pairs = torch.stack([(packed << 4).view(torch.int8) >> 4, packed.view(torch.int8) >> 4], 1)
-    return pairs.view(-1)[:count]
+def _unpack_nibbles(packed: Tensor, count: int) -> Tensor:
+    return torch.stack([packed & 15, packed >> 4], dim=1).view(-1)[:count]
 
 
 def pack_codes(codes: Tensor) -> Tensor:
@@ -63,26 +59,24 @@ def pack_codes(codes: Tensor) -> Tensor:
     >>> pack_codes(torch.tensor([[1, 2], [3, 4]], dtype=torch.uint8).t())
     tensor([33, 67], dtype=torch.uint8)
     """
-    if native.is_available(codes, torch.uint8, torch.int8):
+    if native.is_available(codes, torch.uint8):
         return native.pack_nibbles(as_dense(codes))
     return pack_nibbles(codes if torch.compiler.is_compiling() else flat(codes))
 
 
-def unpack_codes(
-    packed: Tensor, shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype
-) -> Tensor:
+def unpack_codes(packed: Tensor, shape: torch.Size, stride: tuple[int, ...]) -> Tensor:
     """The codes of `pack_codes`; shape, stride: of the codes.
 
-    >>> unpack_codes(torch.tensor([33, 67], dtype=torch.uint8), (2, 2), (1, 2), torch.uint8)
+    >>> unpack_codes(torch.tensor([33, 67], dtype=torch.uint8), (2, 2), (1, 2))
     tensor([[1, 3],
             [2, 4]], dtype=torch.uint8)
     """
     if torch.compiler.is_compiling():
-        return unpack_nibbles(packed, math.prod(shape), dtype).view(shape)
-    codes = torch.empty_strided(shape, stride, dtype=dtype, device=packed.device)
+        return unpack_nibbles(packed, math.prod(shape)).view(shape)
+    codes = torch.empty_strided(shape, stride, dtype=torch.uint8, device=packed.device)
     if native.is_available(packed, torch.uint8) and packed.is_contiguous() and is_dense(codes):
         return native.unpack_nibbles(packed, codes)
-    return like(unpack_nibbles(packed, codes.numel(), dtype), codes)
+    return like(unpack_nibbles(packed, codes.numel()), codes)
 
 
 def pack_positive(x: Tensor) -> Tensor:

@@ -70,12 +70,12 @@ class AbsMax(Quantizer):
         levels: Tensor,
         within: Range,
         key: Tensor | None = None,
-        carrier: torch.dtype | None = None,
+        as_codes: bool = False,
     ) -> Quantized:
         """Round to the symmetric grid that `within` fits in."""
         key = key if role == "error" and self.has_stochastic_error else None
         if type(self).step is AbsMax.step:
-            made = quantize_by_rule(x, within, levels, Rule.SYMMETRIC, key=key, carrier=carrier)
+            made = quantize_by_rule(x, within, levels, Rule.SYMMETRIC, key=key, as_codes=as_codes)
             if made is not None:
                 return made[0]
         dtype = work_dtype(x)
@@ -91,7 +91,7 @@ class AbsMax(Quantizer):
         limit = scale * num_steps
         inside = torch.minimum(torch.maximum(x.to(dtype), -limit), limit)  # never the code -half
         quantized = round_to_grid(
-            inside, scale, offset, levels, key=key, carrier=carrier, has_steps=has_steps
+            inside, scale, offset, levels, key=key, as_codes=as_codes, has_steps=has_steps
         )
         if quantized.values is None or x.dtype == dtype:
             return quantized

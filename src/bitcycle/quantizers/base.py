@@ -32,9 +32,9 @@ class Quantized:
     """A tensor on a grid: value = scale * code + offset.
 
     A quantizer fills `codes` for a kernel that multiplies codes, and `values` otherwise. codes:
-    uint8, or int8 with the codes shifted down by `half` = 2^(b-1). values: float; the tensor itself
-    if there is no grid (`scale` is None). scale, offset: broadcast against the tensor. top: the
-    most bits that the codes ever have.
+    uint8. half: 2^(b-1) for codes of b bits. values: float; the tensor itself if there is no grid
+    (`scale` is None). scale, offset: broadcast against the tensor. top: the most bits that the
+    codes ever have.
     """
 
     scale: Tensor | None = None
@@ -154,12 +154,12 @@ class Quantizer(ABC):
         levels: Tensor,
         within: Range,
         key: Tensor | None = None,
-        carrier: torch.dtype | None = None,
+        as_codes: bool = False,
     ) -> Quantized:
         """Round the tensor to the grid of `within`.
 
-        key: the key of the noise, for roles that are rounded stochastically. carrier: torch.uint8
-        or torch.int8 for codes, None for values. Codes need bits with an `integer_range`.
+        key: the key of the noise, for roles that are rounded stochastically. as_codes: return
+        codes, for bits with an `integer_range`, instead of values.
         """
 
     def quantize(
@@ -169,11 +169,11 @@ class Quantizer(ABC):
         levels: Tensor,
         keep: tuple[int, ...] = (),
         key: Tensor | None = None,
-        carrier: torch.dtype | None = None,
+        as_codes: bool = False,
     ) -> tuple[Quantized, Range]:
         """Call `range_of`, then `encode` on that range, and return both results."""
         within = self.range_of(role, x, keep)
-        codes: dict[str, Any] = {} if carrier is None else {"carrier": carrier}
+        codes: dict[str, Any] = {"as_codes": True} if as_codes else {}
         return self.encode(role, x, levels, within, key, **codes), within
 
     def encode_error(
@@ -182,13 +182,13 @@ class Quantizer(ABC):
         levels: Tensor,
         within: Range,
         key: Tensor | None,
-        carrier: torch.dtype | None = None,
+        as_codes: bool = False,
     ) -> tuple[Quantized, Quantized]:
         """Round the error (the gradient of a layer's output) for grad_input and for grad_weight.
 
         Both results are the same object unless the rules differ.
         """
-        codes: dict[str, Any] = {} if carrier is None else {"carrier": carrier}
+        codes: dict[str, Any] = {"as_codes": True} if as_codes else {}
         error = self.encode("error", e, levels, within, key, **codes)
         return error, error
 
@@ -197,10 +197,10 @@ class Quantizer(ABC):
         e: Tensor,
         levels: Tensor,
         key: Tensor | None,
-        carrier: torch.dtype | None = None,
+        as_codes: bool = False,
     ) -> tuple[Quantized, Quantized, Range]:
         """Call `range_of`, then `encode_error` on that range, and return all results."""
-        codes: dict[str, Any] = {} if carrier is None else {"carrier": carrier}
+        codes: dict[str, Any] = {"as_codes": True} if as_codes else {}
         if type(self).encode_error is Quantizer.encode_error:
             error, within = self.quantize("error", e, levels, (), key, **codes)
             return error, error, within
@@ -292,21 +292,21 @@ def round_to_range(
     levels: Tensor,
     *,
     key: Tensor | None = None,
-    carrier: torch.dtype | None = None,
+    as_codes: bool = False,
     has_zero: bool = False,
     floor: float = 0.0,
 ) -> Quantized:
     """Round to the affine grid of a range: s = (high - low) / levels, offset = low.
 
-    key, carrier: as in `round_to_grid`. has_zero: widen the range to include 0, and make the offset
-    a whole number of steps. floor: the smallest step.
+    key, as_codes: as in `round_to_grid`. has_zero: widen the range to include 0, and make the
+    offset a whole number of steps. floor: the smallest step.
 
     >>> ends = torch.tensor(-1.0), torch.tensor(2.0)
     >>> round_to_range(torch.tensor([-1.0, 0.2, 7.6]), ends, torch.tensor(3)).dequantize()
     tensor([-1.,  0.,  2.])
     """
     rule = Rule.WITH_ZERO if has_zero else Rule.FROM_LOW
-    made = quantize_by_rule(x, within, levels, rule, floor=floor, key=key, carrier=carrier)
+    made = quantize_by_rule(x, within, levels, rule, floor=floor, key=key, as_codes=as_codes)
     if made is not None:
         return made[0]
     dtype = work_dtype(x)
@@ -317,7 +317,7 @@ def round_to_range(
     scale = grid_step(low, high, levels, floor)
     offset = -torch.round(-low / scale) * scale if has_zero else low
     has_steps = high != low  # a constant is exactly its offset
-    return round_to_grid(x, scale, offset, levels, key=key, carrier=carrier, has_steps=has_steps)
+    return round_to_grid(x, scale, offset, levels, key=key, as_codes=as_codes, has_steps=has_steps)
 
 
 def quantize_by_rule(
@@ -328,24 +328,20 @@ def quantize_by_rule(
     *,
     floor: float = 0.0,
     key: Tensor | None = None,
-    carrier: torch.dtype | None = None,
+    as_codes: bool = False,
 ) -> tuple[Quantized, Range] | None:
     """The tensor on the grid that a rule makes of a range; None where that takes several calls.
 
     within: the range, or the dimensions to `keep` in the tensor's own. Returns the range, too.
     """
-    if key is not None and carrier is not None:
-        carrier = torch.uint8  # as `stochastic_codes`
-    dtype = carrier or torch.float32
+    dtype = torch.uint8 if as_codes else torch.float32
     grid = quantize_at_once(x, within, levels, rule, floor=floor, key=key, dtype=dtype)
     if grid is None:
         return None
     numbers, scale, offset, half, low, high = grid
-    if carrier is None:
-        return Quantized(scale, offset, values=numbers), (low, high)
-    if carrier == torch.int8:  # shifted down by half their range
-        offset = offset + scale * half
-    return Quantized(scale, offset, codes=numbers, half=half), (low, high)
+    if as_codes:
+        return Quantized(scale, offset, codes=numbers, half=half), (low, high)
+    return Quantized(scale, offset, values=numbers), (low, high)
 
 
 def round_to_grid(
@@ -355,13 +351,13 @@ def round_to_grid(
     levels: Tensor,
     *,
     key: Tensor | None = None,
-    carrier: torch.dtype | None = None,
+    as_codes: bool = False,
     has_steps: Tensor,
 ) -> Quantized:
     """Round to an affine grid: q = rint(clamp((x - offset) / scale, 0, levels)), x^ = q s + offset.
 
-    key: of the noise, for stochastic rounding. carrier: torch.uint8 or torch.int8 for codes, None
-    for values in the dtype of `x`. has_steps: False where x^ is exactly the offset.
+    key: of the noise, for stochastic rounding. as_codes: codes q instead of values x^, which have
+    the dtype of `x`. has_steps: False where x^ is exactly the offset.
 
     >>> one = torch.tensor(1.0)
     >>> x = torch.tensor([-1.0, 0.2, 7.6])
@@ -369,21 +365,17 @@ def round_to_grid(
     tensor([0.0000, 0.0000, 1.5000])
     """
     work = x.to(work_dtype(x))
-    if carrier is None:
+    if not as_codes:
         if key is not None:
             values = round_stochastic(work, scale, offset, levels, key)
         else:
             values = round_nearest(work, scale, offset, levels)
         return Quantized(scale=scale, offset=offset, values=values.to(x.dtype))
-    half = (levels + 1) * 0.5
     if key is not None:
         codes = stochastic_codes(work, scale, offset, levels, key)
     else:
-        codes = nearest_codes(work, scale, offset, levels, carrier)
-    scale = scale * has_steps
-    if codes.dtype == torch.int8:  # shifted down by half their range
-        offset = offset + scale * half
-    return Quantized(scale, offset, codes=codes, half=half)
+        codes = nearest_codes(work, scale, offset, levels)
+    return Quantized(scale * has_steps, offset, codes=codes, half=(levels + 1) * 0.5)
 
 
 def work_dtype(x: Tensor) -> torch.dtype:

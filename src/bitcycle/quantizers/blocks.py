@@ -73,11 +73,11 @@ class BlockQuantizer(Quantizer):
         levels: Tensor,
         within: Range,
         key: Tensor | None = None,
-        carrier: torch.dtype | None = None,
+        as_codes: bool = False,
     ) -> Quantized:
         """Round to the grid of integers of a range."""
         key = key if role == "error" and self.has_stochastic_error else None
-        return round_to_range(x, within, levels, key=key, carrier=carrier)
+        return round_to_range(x, within, levels, key=key, as_codes=as_codes)
 
     def round_in_blocks(
         self,

@@ -90,7 +90,7 @@ class DoReFa(Quantizer):
         levels: Tensor,
         within: Range,
         key: Tensor | None = None,
-        carrier: torch.dtype | None = None,
+        as_codes: bool = False,
     ) -> Quantized:
         """Round a prepared tensor to the grid of `within`; one bit of a weight is -+mean|w|."""
         low, high = within
@@ -98,7 +98,7 @@ class DoReFa(Quantizer):
             mean = x.abs().mean(dtype=work_dtype(x))
             low, high = (torch.where(levels == 1, *ends) for ends in ((-mean, low), (mean, high)))
         key = key if role == "error" and self.has_stochastic_error else None
-        return round_to_range(x, (low, high), levels, key=key, carrier=carrier)
+        return round_to_range(x, (low, high), levels, key=key, as_codes=as_codes)
 
     def integer_range(self, bits: int) -> tuple[int, int] | None:
         """0 .. 2^b - 1, up to 8 bits."""

@@ -101,7 +101,7 @@ class SBM(Quantizer):
         levels: Tensor,
         keep: tuple[int, ...] = (),
         key: Tensor | None = None,
-        carrier: torch.dtype | None = None,
+        as_codes: bool = False,
     ) -> tuple[Quantized, Range]:
         """`range_of` and `encode`, by one call of the native library where it can."""
         is_own = type(self).range_of is SBM.range_of and type(self).encode is SBM.encode
@@ -109,11 +109,11 @@ class SBM(Quantizer):
             rule = Rule.FROM_LOW if self.zero == "real" else Rule.WITH_ZERO
             noise = key if role == "error" and self.has_stochastic_error else None
             made = quantize_by_rule(
-                x, keep, levels, rule, floor=self.floor, key=noise, carrier=carrier
+                x, keep, levels, rule, floor=self.floor, key=noise, as_codes=as_codes
             )
             if made is not None:
                 return made
-        return super().quantize(role, x, levels, keep, key, carrier)
+        return super().quantize(role, x, levels, keep, key, as_codes)
 
     def encode(
         self,
@@ -122,7 +122,7 @@ class SBM(Quantizer):
         levels: Tensor,
         within: Range,
         key: Tensor | None = None,
-        carrier: torch.dtype | None = None,
+        as_codes: bool = False,
     ) -> Quantized:
         """Round to the grid of `within`; arithmetic in float32 for half-precision tensors."""
         return round_to_range(
@@ -130,7 +130,7 @@ class SBM(Quantizer):
             within,
             levels,
             key=key if role == "error" and self.has_stochastic_error else None,
-            carrier=carrier,
+            as_codes=as_codes,
             has_zero=self.zero == "integer",
             floor=self.floor,
         )

@@ -89,11 +89,11 @@ class SBMFull(Quantizer):
         levels: Tensor,
         within: Range,
         key: Tensor | None = None,
-        carrier: torch.dtype | None = None,
+        as_codes: bool = False,
     ) -> Quantized:
         """Round to the grid of `within`."""
         key = key if role == "error" and self.has_stochastic_error else None
-        return round_to_range(x, within, levels, key=key, carrier=carrier)
+        return round_to_range(x, within, levels, key=key, as_codes=as_codes)
 
     def encode_error(
         self,
@@ -101,10 +101,10 @@ class SBMFull(Quantizer):
         levels: Tensor,
         within: Range,
         key: Tensor | None,
-        carrier: torch.dtype | None = None,
+        as_codes: bool = False,
     ) -> tuple[Quantized, Quantized]:
         """On the grid for grad_input; float32, or on a finer grid, for grad_weight."""
-        for_input = self.encode("error", e, levels, within, key, carrier)
+        for_input = self.encode("error", e, levels, within, key, as_codes)
         if self.grad_weight_error is None:
             return for_input, Quantized(values=e)
         finer = torch.maximum(levels, torch.full_like(levels, 2**self.grad_weight_error - 1))

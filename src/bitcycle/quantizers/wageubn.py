@@ -136,10 +136,10 @@ class WAGEUBN(Quantizer):
         levels: Tensor,
         within: Range,
         key: Tensor | None = None,
-        carrier: torch.dtype | None = None,
+        as_codes: bool = False,
     ) -> Quantized:
         """Values; there are no codes (`integer_range`)."""
-        assert carrier is None
+        assert not as_codes
         work = x.to(work_dtype(x))
         if role == "error":
             bound = max_abs(within[0].to(work.dtype), within[1].to(work.dtype))
