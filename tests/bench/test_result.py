@@ -26,9 +26,11 @@ ROWS = (
         seconds=(0.05, 0.06),
         base=0.1,
         saved_bytes=1_000_000,
-        layers={"fc": ("native/bf16/native", "asked for"), "conv": ("native", "asked for")},
+        layers={"fc": ("simulate", "auto"), "conv": ("native", "auto"), "head": ("native", "auto")},
     ),
-    StepTime(workload="net", kernel="bf16", bits="w8a8e8", seconds=(9.0,), is_once=True, base=0.1),
+    StepTime(
+        workload="net", kernel="simulate", bits="w8a8", seconds=(9.0,), is_once=True, base=0.1
+    ),
     StepTime(workload="net", kernel="auto", bits="w8a8e8", notes=("net: nothing to convert",)),
 )
 
@@ -46,8 +48,8 @@ def test_the_table_shows_what_was_measured_and_the_notes_the_rest():
     text = str(make_result())
     table = [" ".join(line.split()) for line in text.splitlines()]
     assert "net float32 - 100.0 100.0 1.00 4.0 -" in table
-    assert "native w8a8e8 50.0 50.0 0.50 1.0 native 5, bf16 1" in table
-    assert "bf16 w8a8e8 9000.0 once 90.00 - -" in table
+    assert "native w8a8e8 50.0 50.0 0.50 1.0 native 6, simulate 3" in table
+    assert "simulate w8a8 9000.0 once 90.00 - -" in table
     assert not any(line.startswith("auto") for line in table)
     assert "net: nothing to convert" in table
     assert "net: a net" in table

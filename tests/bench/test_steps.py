@@ -70,25 +70,23 @@ def test_a_step_trains_its_own_copy():
 def test_codes_are_fewer_bytes_than_the_floats_of_the_simulation():
     load = make_load()
     kept = {}
-    for kernel in ("simulate", "dequantize"):
+    for kernel in ("simulate", "native"):
         step = TrainStep(load, Variant(kernel, BITS))
         step()
         kept[kernel] = step.count_saved()
-    assert 0 < kept["dequantize"] < kept["simulate"]
+    assert 0 < kept["native"] < kept["simulate"]
 
 
 def test_the_layers_of_a_float_step_have_no_kernel():
     assert TrainStep(make_load(), Variant("float32")).layers() == {}
 
 
-@pytest.mark.parametrize(("has_bf16", "kernel"), [(False, "simulate"), (True, "bf16")])
-def test_the_layers_say_which_kernel_they_got_and_why(monkeypatch, has_bf16, kernel):
+def test_the_layers_say_which_kernel_they_got_and_why(monkeypatch):
     monkeypatch.setattr(choice, "instruction_set", lambda: None)
-    monkeypatch.setattr(choice, "has_bf16", lambda device_type: has_bf16)
     step = TrainStep(make_load(), Variant("auto", BITS))
     step()
-    why = f"auto: {choice.missing_library()}; {kernel}"
-    assert step.layers() == {"0": (kernel, why), "2": (kernel, why)}
+    why = f"auto: {choice.missing_library()}"
+    assert step.layers() == {"0": ("simulate", why), "2": ("simulate", why)}
 
 
 def test_layers_that_stay_float_are_named():

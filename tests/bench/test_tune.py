@@ -8,7 +8,6 @@ import torch
 from bitcycle.bench import tune
 from bitcycle.bench.tune import (
     LayerStep,
-    candidates,
     cases,
     choose_kernels,
     count_cases,
@@ -25,17 +24,13 @@ from bitcycle.kernels.choice import LAYERS, TOPS, Recurrence, TableRow, layer_ki
 
 @pytest.fixture(autouse=True)
 def _processor(monkeypatch):
-    """A processor with the native library and without bfloat16, whatever this one is."""
+    """A processor with the native library, whatever this one is."""
     for module in (choice, tune):
-        monkeypatch.setattr(module, "has_bf16", lambda device: False)
-    monkeypatch.setattr(choice, "instruction_set", lambda: "avx2")
+        monkeypatch.setattr(module, "instruction_set", lambda: "avx2")
 
 
-def ratios(*native, **others):
-    return [
-        {"simulate": 1.0, "native": each, **{name: at[k] for name, at in others.items()}}
-        for k, each in enumerate(native)
-    ]
+def ratios(*native):
+    return [{"simulate": 1.0, "native": each} for each in native]
 
 
 @pytest.mark.parametrize(
@@ -51,11 +46,6 @@ def ratios(*native, **others):
 )
 def test_kernels_change_along_the_sizes_where_that_gains(times, chosen):
     assert "".join(name[0] for name in choose_kernels(ratios(*times))) == chosen
-
-
-def test_the_fastest_of_several_kernels_is_chosen():
-    mixed = ratios(2.0, 0.9, 0.6, **{"native/bf16/native": (2.5, 0.8, 0.3), "bf16": (0.7, 0.9, 1)})
-    assert choose_kernels(mixed) == ["bf16", "native/bf16/native", "native/bf16/native"]
 
 
 def test_neighbouring_sizes_become_one_row_with_the_mean_ratio():
@@ -115,20 +105,12 @@ def test_every_kernel_is_timed_with_all_three_products():
     case = next(case for case in cases() if case.layer == "linear")
     step = LayerStep(case, "native", 4)
     step()
-    assert list(time_case(case, 8, candidates(), repeats=1)) == ["simulate", "native"]
-
-
-def test_candidates_are_what_the_processor_has(monkeypatch):
-    assert candidates() == ["simulate", "native"]
-    monkeypatch.setattr(tune, "has_bf16", lambda device: True)
-    assert candidates() == ["simulate", "native", "bf16", "native/bf16/native"]
-    monkeypatch.setattr(tune, "processor_class", lambda: None)
-    assert candidates() == ["simulate", "bf16"]
+    assert list(time_case(case, 8, tune.KERNELS, repeats=1)) == ["simulate", "native"]
 
 
 def test_without_the_library_there_is_nothing_to_measure(monkeypatch):
-    monkeypatch.setattr(tune, "processor_class", lambda: None)
-    with pytest.raises(ValueError, match="nothing to choose here: no native library"):
+    monkeypatch.setattr(tune, "instruction_set", lambda: None)
+    with pytest.raises(ValueError, match="no native library"):
         measure_table()
 
 

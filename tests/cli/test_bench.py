@@ -76,13 +76,13 @@ def test_a_tuned_table_is_written_and_used(tmp_path, capsys, monkeypatch):
     rows = read_table(target)
     assert {row.layer for row in rows} == set(LAYERS)
     first = {(row.layer, row.top): row for row in rows}.values()  # what is fastest varies
-    whole = [replace(row, kernel="dequantize", macs_from=0, rows_from=0) for row in first]
+    whole = [replace(row, kernel="native", macs_from=0, rows_from=0) for row in first]
     target.write_text(table_text(whole))
     monkeypatch.setenv("BITCYCLE_KERNEL_TABLE", str(target))
     layer = bc.quantize_model(nn.Linear(4, 4))
     bc.set_precision(layer, "w8a8e8")
     layer(torch.ones(2, 4))
-    assert bc.audit(layer)[""].kernel == "dequantize"
+    assert bc.audit(layer)[""].kernel == "native"
 
 
 def test_tune_overwrites_nothing_but_a_table(tmp_path, capsys):

@@ -15,7 +15,7 @@ from bitcycle.nn import LAYERS
 from bitcycle.quantizers import SBM, WAGEUBN, SBMFull
 from tests.contracts.examples import EXAMPLES, first_result, map_floats
 
-KERNELS_TO_TRY = [*KERNELS.names(), "native/bf16/native", "auto"]
+KERNELS_TO_TRY = [*KERNELS.names(), "auto"]
 DTYPES = [torch.uint8, torch.int64, torch.float64, torch.float16, torch.bfloat16]
 RULES = SBM(first_last="quantized", aggregation="quantized")
 
@@ -50,7 +50,7 @@ def test_every_kernel_refuses_what_the_float_layer_refuses_and_with_its_message(
 def test_an_image_of_bytes_is_refused_at_any_bits():
     """Kernels that carry codes took it, and cast the output back to bytes."""
     image = torch.randint(0, 256, (2, 3, 5, 5), dtype=torch.uint8)
-    model = bc.quantize_model(nn.Sequential(nn.Conv2d(3, 4, 3)), kernel="dequantize")
+    model = bc.quantize_model(nn.Sequential(nn.Conv2d(3, 4, 3)), kernel="native")
     for precision in ("fp32", "w8a8e8"):
         bc.set_precision(model, precision)
         with pytest.raises(RuntimeError, match=r"Input type \(unsigned char\) and bias type"):
@@ -60,7 +60,7 @@ def test_an_image_of_bytes_is_refused_at_any_bits():
 
 def test_integers_are_multiplied_exactly_where_the_float_module_takes_them():
     a, b = torch.tensor([[1, 2], [300, 4]]), torch.tensor([[5, 6], [7, 8]])
-    product = bc.quantize_model(bc.MatMul(), kernel="dequantize")
+    product = bc.quantize_model(bc.MatMul(), kernel="native")
     bc.set_precision(product, "w2a2e2")
     assert product(a, b).tolist() == [[19, 22], [1528, 1832]]
 
@@ -76,12 +76,12 @@ def test_states_of_another_dtype_are_refused_too():
     ):
         expected = outcome(layer, inputs)
         assert expected[0] is RuntimeError
-        bc.set_precision(bc.quantize_model(layer, kernel="dequantize"), "w4a4e8")
+        bc.set_precision(bc.quantize_model(layer, kernel="native"), "w4a4e8")
         assert outcome(layer, inputs) == expected
     cell = nn.LSTMCell(4, 4)  # a cell state is not multiplied: the float cell takes any dtype
     states = torch.zeros(2, 4), torch.zeros(2, 4, dtype=torch.float64)
     assert cell(x[0], states)[1].dtype == torch.float64
-    bc.set_precision(bc.quantize_model(cell, kernel="dequantize"), "w4a4e8")
+    bc.set_precision(bc.quantize_model(cell, kernel="native"), "w4a4e8")
     assert cell(x[0], states)[0].shape == (2, 4)
 
 
@@ -97,7 +97,7 @@ def test_a_norm_takes_half_precision_and_refuses_integers_and_float64():
 
 
 def test_an_operand_of_another_dtype_reaches_no_product():
-    layer = bc.quantize_model(nn.Linear(4, 4), kernel="dequantize")
+    layer = bc.quantize_model(nn.Linear(4, 4), kernel="native")
     bc.set_precision(layer, "w4a4")
     geometry = bc.kernels.geometry.LinearGeometry()
     with pytest.raises(RuntimeError, match="same dtype, but got torch.uint8 and torch.float32"):
@@ -123,7 +123,7 @@ def test_a_bias_or_mask_of_another_type_is_refused_as_the_float_layer_refuses_it
     for module, call in calls:
         with pytest.raises(RuntimeError) as refused:
             call(module)
-        bc.set_precision(bc.quantize_model(module, kernel="dequantize", verbose=False), 8)
+        bc.set_precision(bc.quantize_model(module, kernel="native", verbose=False), 8)
         with pytest.raises(RuntimeError) as own:
             call(module)
         assert str(own.value) == str(refused.value)

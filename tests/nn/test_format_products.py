@@ -219,7 +219,7 @@ def test_a_recurrent_layer_rounds_the_hidden_state_at_every_step(make):
 
 
 @pytest.mark.parametrize("quantizer", ["sbm", "dorefa", "wageubn", "absmax", "sbm_full"])
-@pytest.mark.parametrize("kernel", ["simulate", "native", "bf16"])
+@pytest.mark.parametrize("kernel", ["simulate", "native"])
 def test_quantizers_of_integers_take_bf16_and_fp16(quantizer, kernel):
     torch.manual_seed(0)
     layer, x = nn.Linear(24, 16), torch.randn(9, 24)

@@ -216,8 +216,7 @@ def test_every_call_every_layer_and_every_step_has_noise_of_its_own() -> None:
         assert all(not torch.equal(first, second) for second in seen[i + 1 :])
 
 
-CODED = ["dequantize", "bf16", "native", "native/bf16/native"]
-KERNELS = ["simulate", *CODED]
+KERNELS = ["simulate", "native"]
 MODULES = {
     "linear": (lambda: nn.Linear(12, 5), (6, 12)),
     "conv": (lambda: nn.Conv2d(6, 4, 3, padding=1), (2, 6, 5, 7)),
@@ -249,9 +248,7 @@ def _assert_close(actual: naive.Products, expected: naive.Products, tolerance: f
 
 
 def _tolerance(kernel: str) -> float:
-    if "bf16" in kernel:
-        return 2.0**-7
-    return 2.0**-14 if "native" in kernel else 1e-5  # where scales lie on the summed axis
+    return 2.0**-14 if kernel == "native" else 1e-5  # where scales lie on the summed axis
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -299,18 +296,16 @@ def test_float64_models_are_multiplied_in_float64() -> None:
             _assert_close(result, expected, 1e-12)
 
 
-def test_products_of_codes_are_formed_where_the_kernel_says() -> None:
-    for kind in ("linear", "conv"):
-        for kernel in ("native", "bf16"):
-            layer, x = _converted(kind, kernel, "w7a7e7", grad_input_weight="per_input_channel")
-            x.requires_grad_()
-            with counted() as calls:
-                layer(x).square().sum().backward()
-            if kernel == "native":
-                convolution = {"conv_output": 2, "conv_grad_weight": 1}
-                assert calls == ({"gemm": 3} if kind == "linear" else convolution)
-            else:
-                assert not any(calls[name] for name in FUNCTIONS)
+def test_native_forms_the_products_of_codes() -> None:
+    for kind, expected in (
+        ("linear", {"gemm": 3}),
+        ("conv", {"conv_output": 2, "conv_grad_weight": 1}),
+    ):
+        layer, x = _converted(kind, "native", "w7a7e7", grad_input_weight="per_input_channel")
+        x.requires_grad_()
+        with counted() as calls:
+            layer(x).square().sum().backward()
+        assert calls == expected
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -405,7 +400,7 @@ def test_gradient_checkpointing_changes_nothing(kernel: str) -> None:
 
 
 def test_autocast_changes_no_bit_of_any_kernel() -> None:
-    for kernel in CODED:
+    for kernel in KERNELS:
         layer, x = _converted("linear", kernel, "w8a8e8")
         e = _random_error(layer, x)
         expected = run(copy.deepcopy(layer), x, e)
@@ -416,7 +411,7 @@ def test_autocast_changes_no_bit_of_any_kernel() -> None:
 
 
 def test_channels_last_inputs_stay_channels_last() -> None:
-    for kernel in CODED:
+    for kernel in KERNELS:
         layer, x = _converted("conv", kernel, "w4a4e4")
         x = x.to(memory_format=torch.channels_last)
         e = _random_error(layer, x).to(memory_format=torch.channels_last)
@@ -426,7 +421,7 @@ def test_channels_last_inputs_stay_channels_last() -> None:
 
 
 def test_batches_of_any_shape_are_multiplied() -> None:
-    for kernel in CODED:
+    for kernel in KERNELS:
         for shape in ((0, 12), (1, 12), (12,), (2, 3, 12)):
             layer, _ = _converted("linear", kernel, "w4a4e4")
             x = torch.randn(shape)
@@ -443,22 +438,19 @@ def test_batches_of_any_shape_are_multiplied() -> None:
                 assert not result.grad_weight.any()
 
 
-@pytest.mark.parametrize("kernel", CODED)
-def test_a_product_of_activations_is_multiplied_from_codes(kernel: str) -> None:
+def test_a_product_of_activations_is_multiplied_from_codes() -> None:
     torch.manual_seed(0)
-    product = bc.quantize_model(bc.MatMul(), SBM(error_rounding="nearest"), kernel=kernel)
+    product = bc.quantize_model(bc.MatMul(), SBM(error_rounding="nearest"), kernel="native")
     bc.set_precision(product, "a6e6")
     a, b, e = torch.randn(2, 4, 7), torch.randn(7, 5), torch.randn(2, 4, 5)
     leaves = a.requires_grad_(), b.requires_grad_()
     with counted() as calls:
         output = product(a, b)
         grads = torch.autograd.grad(output, leaves, e)
-    assert calls == {
-        "dequantize": {}, "bf16": {}, "native": {"gemm": 3}, "native/bf16/native": {"gemm": 2}
-    }[kernel]  # fmt: skip
+    assert calls == {"gemm": 3}
     grids = [naive.per_tensor(t.detach(), 6) for t in (a, b, e)]
     result = naive.Products(output.detach(), *grads)
-    _assert_close(result, naive.matmul(*grids), _tolerance(kernel))
+    _assert_close(result, naive.matmul(*grids), _tolerance("native"))
 
 
 def test_a_copy_of_an_undecided_layer_decides_too() -> None:
@@ -495,37 +487,32 @@ LAYOUTS = {
 }
 
 
-def _codes(top: int, carrier: torch.dtype, layout: str = "contiguous") -> Quantized:
+def _codes(top: int, layout: str = "contiguous") -> Quantized:
     x = LAYOUTS[layout](torch.randn(2, 3, 5, 7, generator=torch.Generator().manual_seed(0)))
     sbm = SBM()
     bits = torch.tensor(2 ** min(top, 8) - 1)
-    return replace(sbm.encode("act", x, bits, sbm.range_of("act", x), carrier=carrier), top=top)
+    return replace(sbm.encode("act", x, bits, sbm.range_of("act", x), as_codes=True), top=top)
 
 
 def test_an_operand_comes_back_as_it_was() -> None:
     for layout in LAYOUTS:
-        for carrier in (torch.uint8, torch.int8):
-            for top in (2, 4, 7, 8):
-                q = _codes(top, carrier, layout)
-                tensors, form = save_operand(q)
-                assert len(tensors) == NUM_SAVED_TENSORS
-                back = restore_operand(tensors, form)
-                assert torch.equal(back.codes, q.codes)
-                assert back.codes.dtype == q.codes.dtype
-                assert back.codes.stride() == q.codes.stride()
-                assert back.top == q.top
-                assert back.values is None
-                for ours, theirs in (
-                    (back.scale, q.scale),
-                    (back.offset, q.offset),
-                    (back.half, q.half),
-                ):
-                    assert ours is theirs
+        for top in (2, 4, 7, 8):
+            q = _codes(top, layout)
+            tensors, form = save_operand(q)
+            assert len(tensors) == NUM_SAVED_TENSORS
+            back = restore_operand(tensors, form)
+            assert torch.equal(back.codes, q.codes)
+            assert back.codes.dtype == q.codes.dtype
+            assert back.codes.stride() == q.codes.stride()
+            assert back.top == q.top
+            assert back.values is None
+            for name in ("scale", "offset", "half"):
+                assert getattr(back, name) is getattr(q, name)
 
 
 def test_codes_of_up_to_4_bits_share_a_byte() -> None:
     for top, expected in ((2, 105), (4, 105), (5, 210), (8, 210)):
-        tensors, _ = save_operand(_codes(top, torch.uint8))  # 210 elements
+        tensors, _ = save_operand(_codes(top))  # 210 elements
         codes = tensors[1]
         assert codes.dtype == torch.uint8
         assert codes.numel() == expected
@@ -562,31 +549,23 @@ SMALL = 64  # bytes for scales, offsets and halves of one activation
 
 
 def test_a_layer_saves_one_byte_per_code_or_half_a_byte() -> None:
-    for kernel in ("dequantize", "bf16", "native"):
-        for precision, act, weight in (
-            ("w8a8e8", 1.0, 1.0),
-            ("w4a4e8", 0.5, 0.5),
-            ("w8a3e8", 0.5, 1.0),
-            ("w8e8", 4.0, 1.0),
-        ):
-            layer = bc.quantize_model(nn.Conv2d(16, 8, 3, bias=False), kernel=kernel)
-            bc.set_precision(layer, precision)
-            x = torch.randn(4, 16, 12, 12, requires_grad=True)
-            expected = act * x.numel() + weight * layer.weight.numel()
-            overhead = 4 * SMALL + 2 * 4 * 8  # scales and offsets of 8 channels
-            assert expected <= _saved_bytes(layer, x) <= expected + overhead
-
-
-def test_simulate_saves_four_bytes_per_value() -> None:
-    layer = bc.quantize_model(nn.Conv2d(16, 8, 3, bias=False), kernel="simulate")
-    bc.set_precision(layer, "w4a4e8")
-    x = torch.randn(4, 16, 12, 12, requires_grad=True)
-    expected = 4 * (x.numel() + layer.weight.numel())
-    assert expected <= _saved_bytes(layer, x) <= expected + 4 * SMALL + 2 * 4 * 8
+    for kernel, precision, act, weight in (
+        ("native", "w8a8e8", 1.0, 1.0),
+        ("native", "w4a4e8", 0.5, 0.5),
+        ("native", "w8a3e8", 0.5, 1.0),
+        ("native", "w8e8", 4.0, 1.0),
+        ("simulate", "w4a4e8", 4.0, 4.0),
+    ):
+        layer = bc.quantize_model(nn.Conv2d(16, 8, 3, bias=False), kernel=kernel)
+        bc.set_precision(layer, precision)
+        x = torch.randn(4, 16, 12, 12, requires_grad=True)
+        expected = act * x.numel() + weight * layer.weight.numel()
+        overhead = 4 * SMALL + 2 * 4 * 8  # scales and offsets of 8 channels
+        assert expected <= _saved_bytes(layer, x) <= expected + overhead
 
 
 def test_only_what_a_gradient_needs_is_saved() -> None:
-    for kernel in ("simulate", "dequantize", "bf16", "native"):
+    for kernel in KERNELS:
         layer = bc.quantize_model(nn.Linear(64, 8, bias=False), kernel=kernel)
         bc.set_precision(layer, "w8a8e8")
         x = torch.randn(100, 64)

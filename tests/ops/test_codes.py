@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bitcycle.ops.affine import grid_step, round_nearest, round_stochastic, value_range
-from bitcycle.ops.codes import decode, nearest_codes, shift_codes, stochastic_codes
+from bitcycle.ops.codes import decode, nearest_codes, stochastic_codes
 from bitcycle.ops.noise import element_index, hash_ints, noise_key, uniform
 from bitcycle.ops.packing import pack_nibbles, unpack_nibbles
 
@@ -47,10 +47,8 @@ def _tensor(layout: str, shape: tuple[int, int, int, int] = (2, 6, 5, 4)) -> Ten
 def test_codes_multiplied_out_are_the_values_of_the_grid(x: Tensor, bits: int) -> None:
     scale, offset, levels = _grid(x, bits)
     values = round_nearest(x, scale, offset, levels)
-    numbers = nearest_codes(x, scale, offset, levels, torch.uint8)
+    numbers = nearest_codes(x, scale, offset, levels)
     assert torch.equal(decode(numbers, scale, offset), values)
-    shifted = nearest_codes(x, scale, offset, levels, torch.int8)
-    assert torch.equal(shifted.int() + 2 ** (bits - 1), numbers.int())
     assert int(numbers.max()) <= 2**bits - 1
     noisy = stochastic_codes(x, scale, offset, levels, KEY)
     assert torch.equal(
@@ -61,18 +59,15 @@ def test_codes_multiplied_out_are_the_values_of_the_grid(x: Tensor, bits: int) -
 def test_the_grid_and_the_layout_are_kept() -> None:
     for keep in ((), (0,), (1,), (0, 2)):
         for layout in LAYOUTS:
-            for carrier in (torch.uint8, torch.int8):
-                x = _tensor(layout)
-                scale, offset, levels = _grid(x, 4, keep)
-                numbers = nearest_codes(x, scale, offset, levels, carrier)
-                assert numbers.dtype == carrier
-                values = round_nearest(x, scale, offset, levels)
-                shifted = numbers.int() + (8 if carrier == torch.int8 else 0)
-                assert torch.equal(shifted * scale + offset, values)
-                assert torch.equal(decode(numbers, scale, offset), numbers * scale + offset)
-                if layout != "gaps":
-                    assert numbers.stride() == x.stride()
-                    assert decode(numbers, scale, offset).stride() == x.stride()
+            x = _tensor(layout)
+            scale, offset, levels = _grid(x, 4, keep)
+            numbers = nearest_codes(x, scale, offset, levels)
+            assert numbers.dtype == torch.uint8
+            assert torch.equal(numbers * scale + offset, round_nearest(x, scale, offset, levels))
+            values = decode(numbers, scale, offset)
+            assert torch.equal(values, numbers * scale + offset)
+            if layout != "gaps":
+                assert numbers.stride() == values.stride() == x.stride()
 
 
 def test_stochastic_codes_are_those_of_the_values_in_every_layout() -> None:
@@ -83,7 +78,7 @@ def test_stochastic_codes_are_those_of_the_values_in_every_layout() -> None:
         assert numbers.dtype == torch.uint8
         values = round_stochastic(x, scale, offset, levels, KEY)
         assert torch.equal(decode(numbers, scale, offset), values)
-        assert not torch.equal(numbers, nearest_codes(x, scale, offset, levels, torch.uint8))
+        assert not torch.equal(numbers, nearest_codes(x, scale, offset, levels))
         if layout != "gaps":
             assert numbers.stride() == x.stride()
 
@@ -99,9 +94,8 @@ def test_stochastic_codes_take_scales_per_row() -> None:
 def test_values_outside_the_grid_go_to_its_ends() -> None:
     x = torch.tensor([-100.0, 0.4, 0.6, 100.0])
     grid = torch.tensor(1.0), torch.tensor(0.0), torch.tensor(255.0)
-    assert nearest_codes(x, *grid, torch.uint8).tolist() == [0, 0, 1, 100]
-    assert nearest_codes(3 * x, *grid, torch.uint8).tolist() == [0, 1, 2, 255]
-    assert nearest_codes(3 * x, *grid, torch.int8).tolist() == [-128, -127, -126, 127]
+    assert nearest_codes(x, *grid).tolist() == [0, 0, 1, 100]
+    assert nearest_codes(3 * x, *grid).tolist() == [0, 1, 2, 255]
     assert stochastic_codes(3 * x, *grid, KEY).tolist()[::3] == [0, 255]
 
 
@@ -110,39 +104,25 @@ def test_empty_and_0_d_tensors_have_codes_too() -> None:
         x = torch.full(shape, 0.3)
         scale, offset, levels = _grid(x, 3)
         for numbers in (
-            nearest_codes(x, scale, offset, levels, torch.int8),
+            nearest_codes(x, scale, offset, levels),
             stochastic_codes(x, scale, offset, levels, KEY),
         ):
             assert numbers.shape == x.shape
             assert decode(numbers, scale, offset).shape == x.shape
 
 
-@given(st.lists(st.integers(0, 255), max_size=20), st.sampled_from((2, 8, 64, 128)))
-def test_shifting_goes_from_one_carrier_to_the_other_and_back(
-    numbers: list[int], half: int
-) -> None:
-    bounded = [n % (2 * half) for n in numbers]
-    unsigned = torch.tensor(bounded, dtype=torch.uint8)
-    signed = shift_codes(unsigned, torch.tensor(float(half)))
-    assert signed.dtype == torch.int8
-    assert signed.tolist() == [n - half for n in bounded]
-    assert torch.equal(shift_codes(signed, torch.tensor(half)), unsigned)
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_codes_noise_and_packing_are_equal_inside_a_compiled_caller(backend: str) -> None:
     def caller(x: Tensor, clock: Tensor) -> list[Tensor]:
         grid = torch.tensor(0.02), torch.tensor(-2.0), torch.tensor(255.0)
-        unsigned = nearest_codes(x, *grid, torch.uint8)
-        packed = pack_nibbles(unsigned.flatten() & 15)
+        codes = nearest_codes(x, *grid)
+        packed = pack_nibbles(codes.flatten() & 15)
         return [
-            unsigned,
-            nearest_codes(x, *grid, torch.int8),
+            codes,
             stochastic_codes(x, *grid, KEY),
             round_stochastic(x, *grid, KEY),
-            shift_codes(unsigned, torch.tensor(128)),
             packed,
-            unpack_nibbles(packed, x.numel(), torch.int8),
+            unpack_nibbles(packed, x.numel()),
             uniform(element_index((5000,), x.device), noise_key(clock)),
         ]
 

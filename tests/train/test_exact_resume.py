@@ -83,7 +83,7 @@ VARIANTS = {
         out, precision=PrecisionConfig(forward="CR:3-7:2", backward=8, kernel=kernel),
         swa=SwaConfig(start=0.25, every=2),
     )
-    for kernel in (*KERNELS.names(), "native/bf16/dequantize")
+    for kernel in KERNELS.names()
 }  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def test_what_auto_decided_is_restored_and_not_decided_again(tmp_path, monkeypat
         kill_before_step(patch, 5)
         with pytest.raises(Killed):
             run(broken)
-    monkeypatch.setattr(choice, "_decide", lambda *shapes: ("bf16", "that"))
+    monkeypatch.setattr(choice, "_decide", lambda *shapes: ("simulate", "that"))
     resumed = resume(folder_of(broken))
     assert set(resumed.kernels.values()) == {"native"}
     assert traces(folder_of(broken)) == traces(folder_of(whole))

@@ -94,7 +94,7 @@ def test_integer_kernels_are_declined_and_the_audit_says_why():
     (row,) = bc.audit(layer).rows
     assert row.kernel == "simulate"
     assert "one scale per node" in row.reason
-    bc.quantize_model(layer, kernel="bf16")  # converted again
+    bc.quantize_model(layer, kernel="native")  # converted again
     assert bc.audit(layer).rows[0].kernel == "simulate"
     bc.set_precision(layer, "w16a16")  # more than codes carry
 
