@@ -1,8 +1,9 @@
 """The wall-clock time of training runs next to their BitOPs: CPT, static bits and float32.
 
-    python benchmarks/run_time.py lengths --steps 200 --repeats 5 --json run-time.json \
-        --data.root DATA
-    python benchmarks/run_time.py table5-small --avx2 --json run-time-avx2.json --data.root DATA
+    python benchmarks/run_time.py lengths --steps 200 --repeats 5 --data.root DATA \
+        --json results/data/run-times.json
+    python benchmarks/run_time.py table5-small --avx2 --data.root DATA \
+        --json results/data/run-times.json
 
 Takes the networks and methods of a study, each method once, and trains each of them for `--steps`
 steps: the whole schedule, with fewer cycles, so that each has enough steps to reach its top. The
@@ -10,7 +11,8 @@ time is that of the training loop, with the data and without evaluation, logging
 Every round trains all methods side by side, one step of each in turn, in random order. A busy
 machine slows all of them alike: only the ratios, taken within a round, are meant to be compared.
 All runs of a round are in memory. `--avx2` limits every library to AVX2 instructions, on a
-processor that has more. Other options, such as `--data.root`, override the settings of the study.
+processor that has more. `--json` adds the numbers to a file; those of the same network, processor
+and threads are replaced. Other options override the settings of the study.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ from __future__ import annotations
 import argparse
 import copy
 import gc
+import json
 import os
 import random
-import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -236,10 +238,18 @@ def method_entry(method: TimedMethod) -> dict[str, Any]:
         "method": method.label,
         "schedule": bits_of(method.config),
         "kernel": method.config.precision.kernel,
-        "milliseconds": method.milliseconds,
-        "cpu_share": sum(method.cpu_seconds) / sum(method.seconds),
         "bitops": method.bitops,
+        "cpu_share": round(sum(method.cpu_seconds) / sum(method.seconds), 3),
+        "milliseconds": [float(f"{each:.5g}") for each in method.milliseconds],
     }
+
+
+def add_items(path: Path, items: Sequence[Mapping[str, Any]]) -> None:
+    """Add what was measured to the file; the same network, processor and threads is replaced."""
+    keys = ("network", "instruction_set", "is_limited_to_avx2", "threads")
+    known = json.loads(path.read_text(encoding="utf-8"))["items"] if path.exists() else []
+    merged = {tuple(item[key] for key in keys): item for item in (*known, *items)}
+    write_json(path, {"kind": "run-times", "items": [merged[key] for key in sorted(merged)]})
 
 
 def legend(steps: int, warmup: int) -> str:
@@ -273,7 +283,8 @@ def read_options() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--warmup", type=int, default=5, help="steps before, not timed")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--avx2", action="store_true", help="use no more than AVX2")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
+    parser.add_argument("--data.root", dest="data_root", metavar="DATA", help="folder of the data")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="add the numbers to this file")
     options, overrides = parser.parse_known_args()
     for name in ("steps", "repeats", "threads"):
         if getattr(options, name) < 1:
@@ -289,41 +300,40 @@ def main() -> None:
     if options.avx2 and any(os.environ.get(name) != value for name, value in AVX2.items()):
         # the libraries read these when they are loaded
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **AVX2})
-    is_kept = keep_freed_memory()
+    keep_freed_memory()
+    place = () if options.data_root is None else ("--data.root", options.data_root)
     study = adjust(
         find_study(options.study),
-        StudyOptions(overrides=tuple(overrides), threads=options.threads),
+        StudyOptions(overrides=(*place, *overrides), threads=options.threads),
     )
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    networks = []
+    items = []
     for network, methods in choose_methods(study, options.steps).items():
         began = time.monotonic()
         say(f"{network}: {len(methods)} methods, {options.repeats} rounds of {options.steps} steps")
         time_network(methods, repeats=options.repeats, warmup=options.warmup, say=say)
         seconds = time.monotonic() - began
-        made = measurement_info(seconds, threads=options.threads)
-        entries = [method_entry(method) for method in methods]
-        networks.append({"network": network, **made, "methods": entries})
         print(f"{network} ({describe()}; {duration_text(seconds)})\n\n{network_table(methods)}\n")
+        items.append(
+            {
+                "network": network,
+                "study": study.name,
+                "overrides": [*(("--data.root", "DATA") if place else ()), *overrides],
+                "steps": options.steps,
+                "repeats": options.repeats,
+                "warmup": options.warmup,
+                "instruction_set": instruction_set(),
+                "is_limited_to_avx2": options.avx2,
+                **measurement_info(seconds, threads=options.threads),
+                "methods": [method_entry(method) for method in methods],
+            }
+        )
     print(legend(options.steps, options.warmup))
     if options.json is not None:
-        found = {
-            "study": options.study,
-            "overrides": overrides,
-            "steps": options.steps,
-            "repeats": options.repeats,
-            "warmup": options.warmup,
-            "threads": options.threads,
-            "instruction_set": instruction_set(),
-            "is_limited_to_avx2": options.avx2,
-            "keeps_freed_memory": is_kept,
-            "command": shlex.join(["python", *sys.argv]),
-            "networks": networks,
-        }
-        write_json(options.json, found)
+        add_items(options.json, items)
 
 
 if __name__ == "__main__":

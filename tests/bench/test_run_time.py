@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.run_time import TimedMethod, choose_methods, fit_cycles, time_round
+from benchmarks.run_time import TimedMethod, add_items, choose_methods, fit_cycles, time_round
 from bitcycle.native.library import instruction_set
 from bitcycle.study.study import Study
 from bitcycle.study.study_file import find_study
@@ -36,7 +36,7 @@ def test_each_method_of_a_network_is_taken_once_and_float32_is_added():
 def test_a_study_without_the_baseline_is_refused():
     study = find_study("demo")
     others = tuple(method for method in study.methods if method.label != "static 8/8")
-    with pytest.raises(ValueError, match="no static 8/8 of small ResNet-8 on digits to compare"):
+    with pytest.raises(ValueError, match="static 8/8"):
         choose_methods(Study(name="mine", description="", methods=others, seeds=(0,)), 100)
 
 
@@ -76,6 +76,18 @@ def test_neither_warm_up_steps_nor_methods_beside_it_change_a_run_without_dropou
     assert ends[0] == ends[1] == ends[2] != (static.bitops, static.weights)
 
 
+def test_a_second_measurement_replaces_only_what_it_measured(tmp_path):
+    file = tmp_path / "run-times.json"
+    first = {"network": "a", "instruction_set": "avx2", "is_limited_to_avx2": False, "threads": 1}
+    other = {**first, "network": "b"}
+    add_items(file, [{**other, "steps": 5}, {**first, "steps": 5}])
+    add_items(file, [{**first, "steps": 9}])
+    assert json.loads(file.read_text()) == {
+        "kind": "run-times",
+        "items": [{**first, "steps": 9}, {**other, "steps": 5}],
+    }
+
+
 @pytest.mark.slow  # two processes, one after the other
 def test_a_measurement_writes_every_method_with_its_ratios(tmp_path):
     file = tmp_path / "run-time.json"
@@ -93,14 +105,13 @@ def test_a_measurement_writes_every_method_with_its_ratios(tmp_path):
         line.split("  ")[1:3] for line in done.stderr.splitlines() if line.startswith("  round")
     ]
     assert [each[0] for each in rounds] == ["round 1/2"] * 4 + ["round 2/2"] * 4
-    found = json.loads(file.read_text())
+    [found] = json.loads(file.read_text())["items"]
     assert (found["study"], found["steps"], found["repeats"]) == ("demo", 5, 2)
     assert found["overrides"] == ["--data.batch_size", "16", "--precision.kernel", "native"]
     assert found["is_limited_to_avx2"] == bool(limit)
     assert found["instruction_set"] == ("avx2" if limit else instruction_set())
-    [network] = found["networks"]
-    assert network["threads"] == 1
-    methods = {method["method"]: method for method in network["methods"]}
+    assert found["threads"] == 1
+    methods = {method["method"]: method for method in found["methods"]}
     assert list(methods) == ["float32", "static 8/8", "CPT 3-8/8", "static 3/8"]
     for method in methods.values():
         assert len(method["milliseconds"]) == 2

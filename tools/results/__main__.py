@@ -1,13 +1,12 @@
-"""`python -m tools.results`: gather results into data files, make pages from them.
+"""`python -m tools.results`: gather runs into data files, render tables and pictures from them.
 
-    python -m tools.results gather digits --output runs --to results
-    python -m tools.results gather speed.json --to results
-    python -m tools.results gather runs/*-range-test/range-test.json --to results
-    python -m tools.results render results --fill README.md docs/*.md
-    python -m tools.results times results/data/studies.json [--only table2]
+    python -m tools.results gather digits RUNS
+    python -m tools.results render [PAGE ...]
+    python -m tools.results render --check
 
-What is gathered is added to what is there: runs of a study, range tests, landscapes, run
-times, ends of runs.
+`gather` adds the runs of a study below a folder to results/data. `render` rewrites what stands
+between the markers of pages (see tools/results/pages.py), by default of every page of the
+repository; `--check` writes nothing and fails if a page or picture would change.
 """
 
 from __future__ import annotations
@@ -15,14 +14,24 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from bitcycle.files import write_text
 from bitcycle.study.results import open_study, read_options, read_study
 from bitcycle.study.study import StudyOptions
-from tools.results.folder import add, gather_files, write
-from tools.results.page import Data
-from tools.results.study_data import gather
-from tools.results.times import write_times
+from bitcycle.study.study_file import find_study
+from tools.results.pages import outdated, render
+from tools.results.study_data import add, gather
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "results" / "data"
+
+
+def default_pages() -> list[Path]:
+    """The pages of the repository that may have markers."""
+    return [ROOT / "README.md", *sorted((ROOT / "results").glob("*.md")),
+            *sorted((ROOT / "docs").rglob("*.md"))]  # fmt: skip
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -33,56 +42,48 @@ def main(words: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(required=True, dest="command")
-    own = commands.add_parser("gather", help="add a study's runs, or files of a measurement")
-    own.add_argument("what", nargs="+", metavar="STUDY|FILE.json")
-    own.add_argument("--output", default="runs", help="where the runs are")
-    own.add_argument("--seeds", type=int, nargs="+")
-    own.add_argument("--threads", type=int)
-    own.add_argument("--to", type=Path, default=Path("results"), metavar="FOLDER")
-    own = commands.add_parser("render", help="make every page of a folder again")
-    own.add_argument("folder", type=Path)
-    own.add_argument("--fill", type=Path, nargs="+", default=[], metavar="DOCUMENT")
-    own = commands.add_parser("times", help="measure what every study takes")
-    own.add_argument("file", type=Path)
-    own.add_argument("--only", action="append", metavar="STUDY")
-    arguments, overrides = parser.parse_known_args(words)
-    if overrides and arguments.command != "gather":
-        parser.error(f"unrecognized arguments: {' '.join(overrides)}")
+    own = commands.add_parser("gather", help="add the runs of a study to its data file")
+    own.add_argument("study", help="a study's name or YAML file")
+    own.add_argument("runs", type=Path, help="the folder of the runs")
+    own.add_argument("--seeds", type=int, nargs="+", help="by default those of the last run")
+    own = commands.add_parser("render", help="rewrite tables and pictures of pages")
+    own.add_argument("pages", type=Path, nargs="*", metavar="PAGE")
+    own.add_argument("--check", action="store_true", help="write nothing; fail on a difference")
+    for each in commands.choices.values():
+        each.add_argument("--data", type=Path, default=DATA, metavar="FOLDER")
+    arguments = parser.parse_args(words)
     try:
-        for path in _run(arguments, overrides):
-            print(path)
-    except (ValueError, OSError) as error:
+        return run(arguments)
+    except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    return 0
 
 
-def _run(arguments: argparse.Namespace, overrides: Sequence[str]) -> list[Path]:
-    if arguments.command == "render":
-        return write(arguments.folder, arguments.fill)
-    if arguments.command == "times":
-        return [write_times(arguments.file, arguments.only)]
-    paths = [Path(word) for word in arguments.what]
-    if all(path.suffix == ".json" for path in paths):
-        data: Data = gather_files(paths)
-    elif len(paths) == 1:
-        data = _gather_study(arguments, overrides)
-    else:
-        raise ValueError(f"{' '.join(arguments.what)}: give one study, or JSON files only")
-    return [add(arguments.to, data), *write(arguments.to)]
+def run(arguments: argparse.Namespace) -> int:
+    """Gather or render; 1 if a check fails."""
+    if arguments.command == "gather":
+        print(gather_study(arguments.study, arguments.runs, arguments.seeds, arguments.data))
+        return 0
+    files = render(arguments.pages or default_pages(), arguments.data)
+    changed = outdated(files)
+    for path in changed:
+        print(path)
+        if not arguments.check:
+            write_text(path, files[path])
+    return int(arguments.check and bool(changed))
 
 
-def _gather_study(arguments: argparse.Namespace, overrides: Sequence[str]) -> Data:
-    given = StudyOptions(
-        overrides=tuple(overrides),
-        seeds=None if arguments.seeds is None else tuple(arguments.seeds),
-        threads=arguments.threads,
-    )
-    result = read_study(open_study(arguments.what[0], arguments.output, given), arguments.output)
-    if not result.count("done"):
-        raise ValueError(f"no run of {result.study.name} is done below {arguments.output}")
-    stored = read_options(arguments.output, result.study.name) or StudyOptions()
-    return gather(result, stored if given == StudyOptions() else given)
+def gather_study(name: str, runs: Path, seeds: Sequence[int] | None, folder: Path) -> Path:
+    """Add the runs of a study to its data file; with the options that it was last run with."""
+    options = read_options(runs, find_study(name).name) or StudyOptions()
+    if seeds is not None:
+        options = replace(options, seeds=tuple(seeds))
+    result = read_study(open_study(name, runs, options), runs)
+    if not result.count("done") + result.count("failed"):
+        raise ValueError(f"no run of {result.study.name} has ended below {runs}")
+    path = folder / f"{result.study.name}.json"
+    add(path, gather(result))
+    return path
 
 
 if __name__ == "__main__":

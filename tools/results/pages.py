@@ -1,0 +1,95 @@
+"""Pages that people write: tables and pictures between markers are made from the data files.
+
+    <!-- table: lengths differences | against: static 6/6 | group: ResNet-8, CIFAR-10, 500 steps -->
+    <!-- end -->
+
+    <!-- picture: lengths differences -->
+    ![The alternative text](lengths.svg)
+
+A marker names a data file and a table or picture of it. Options choose what a study is compared
+with (`against`), and rows by their cells; an option can be repeated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from tools.results.pictures import creator, draw
+from tools.results.study_data import Data, name_file_in_errors, read_data
+from tools.results.tables import Options, make_table
+
+END = "<!-- end -->"
+MARKER = re.compile(r"<!-- (\w+)(?:: (.*?))? -->")
+IMAGE = re.compile(r"\[?!\[[^\]]*\]\(([^)]+\.svg)\)")
+
+
+def render(pages: Iterable[Path], folder: Path) -> dict[Path, str]:
+    """Path -> text of every page and of the pictures on it; writes nothing. folder: of the data."""
+    files: dict[Path, str] = {}
+    for page in pages:
+        lines = iter(page.read_text(encoding="utf-8").split("\n"))
+        with name_file_in_errors(page):
+            kept: list[str] = []
+            for line in lines:
+                kept.append(line)
+                marker = MARKER.fullmatch(line)
+                if marker is None:
+                    continue
+                if marker[1] == "table":
+                    kept += [_make(make_table, marker[2], folder), _skip_to_end(line, lines)]
+                elif marker[1] == "picture":
+                    kept.append(next(lines, ""))
+                    image = IMAGE.match(kept[-1])
+                    if image is None:
+                        raise ValueError(f"{line} must stand above the line of an .svg picture")
+                    files[page.parent / image[1]] = _make(draw, marker[2], folder)
+                else:
+                    raise ValueError(f"{line} is no marker; known: table, picture")
+            files[page] = "\n".join(kept)
+    return files
+
+
+def _skip_to_end(marker: str, lines: Iterator[str]) -> str:
+    for line in lines:
+        if line == END:
+            return line
+        if MARKER.fullmatch(line):
+            break
+    raise ValueError(f"{marker} has no {END}")
+
+
+def _make(make: Callable[[Data, str, Options], str], words: str, folder: Path) -> str:
+    """The table or picture of a marker."""
+    name, kind, options = read_marker(words)
+    path = folder / f"{name}.json"
+    with name_file_in_errors(path):
+        return make({"kind": name, **read_data(path)}, kind, options)  # a measurement has none
+
+
+def read_marker(words: str) -> tuple[str, str, dict[str, list[str]]]:
+    """The name of the data, the kind of table or picture, and the options.
+
+    >>> read_marker("lengths differences | against: static 6/6 | group: a, b")
+    ('lengths', 'differences', {'against': ['static 6/6'], 'group': ['a, b']})
+    """
+    what, *rest = words.split(" | ")
+    name, _, kind = what.partition(" ")
+    options: dict[str, list[str]] = {}
+    for part in rest:
+        key, has_value, value = part.partition(": ")
+        if not has_value:
+            raise ValueError(f"the option {part!r} has no value")
+        options.setdefault(key, []).append(value)
+    return name, kind, options
+
+
+def outdated(files: Mapping[Path, str]) -> list[Path]:
+    """The files that are not as they would be rendered. Another matplotlib draws other bytes."""
+    found = []
+    for path, text in files.items():
+        stored = path.read_text(encoding="utf-8") if path.exists() else ""
+        is_comparable = path.suffix != ".svg" or creator() in stored or not stored
+        found += [path] if stored != text and is_comparable else []
+    return found
