@@ -25,7 +25,7 @@ from bitcycle.schedules import parse_schedule
 from bitcycle.tables import text_table
 from bitcycle.train.config import PrecisionConfig
 
-_GRAPH_NOTE = "aggregation is counted on an example graph of two edges per node, not on the data's"
+_GRAPH_NOTE = "aggregation is counted on an example graph of two edges per node"
 _TABLES = {  # where -> CSV file, prefix of the model's name, its options
     "Table 2": ("table2_cifar", "", {"num_classes": 100}),
     "Fig. 5": ("figure5_cost", "", {"num_classes": 100}),
