@@ -60,7 +60,6 @@ def test_the_tree_has_every_package_and_file_of_the_top_level():
     packages = {p.name for p in PACKAGE.iterdir() if (p / "__init__.py").exists()}
     files = {p.stem for p in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
     assert sorted(tree()) == sorted(packages | files)
-    assert len(block_after("## The tree")) <= 20
 
 
 def test_a_file_imports_only_files_above_it_in_the_tree():
@@ -82,8 +81,7 @@ def test_a_file_imports_only_files_above_it_in_the_tree():
 
 
 @pytest.mark.parametrize("walk", WALKS)
-def test_a_walk_has_ten_lines_and_names_what_is_there(walk):
-    assert len(WALKS[walk]) == 10
+def test_a_walk_names_what_is_there(walk):
     for file, name in stations(walk):
         source = inspect.getsourcefile(inspect.unwrap(find(file, name)))  # type: ignore[arg-type]
         assert source == str(PACKAGE / file), f"{name} is not defined in {file}"

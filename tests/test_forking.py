@@ -1,6 +1,5 @@
 """Jobs of the forking server are like processes of their own."""
 
-import os
 import subprocess
 
 import pytest
@@ -12,19 +11,6 @@ def script(folder, text):
     path = folder / "script.py"
     path.write_text(text)
     return path
-
-
-@pytest.mark.slow
-def test_a_script_has_its_folder_its_environment_and_its_outputs(tmp_path):
-    text = (
-        "import os, sys\n"
-        "print(os.getcwd(), os.environ['WORD'], sys.argv, __name__)\n"
-        "print('ü', file=sys.stderr)\n"
-    )
-    path = script(tmp_path, text)
-    done = run_script(path, tmp_path, env={**os.environ, "WORD": "hello"})
-    assert done.stdout == f"{tmp_path} hello {[str(path)]} __main__\n"
-    assert (done.stderr, done.returncode) == ("ü\n", 0)
 
 
 def test_one_script_leaves_nothing_to_the_next(tmp_path):

@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 
-from bitcycle.version import VERSION
 from tests.forking import run_command, run_script
 
 ROOT = Path(__file__).parent.parent
@@ -185,13 +184,6 @@ def prose(path: Path) -> str:
     return re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
 
 
-def test_the_readme_is_read_in_minutes_and_begins_with_code():
-    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    assert len(prose(ROOT / "README.md").split()) <= 850
-    assert next(i for i, line in enumerate(lines, 1) if "import bitcycle" in line) < 40
-    assert sum("![" in line for line in lines) == 1, "one picture"
-
-
 def test_the_loop_of_the_readme_is_that_of_the_examples():
     """Its diff is that of the two files, with some lines between left out."""
     (block,) = [b for b in blocks_of(ROOT / "README.md") if b.language == "diff"]
@@ -224,75 +216,3 @@ def test_the_index_reaches_every_page():
         assert docs / folder / overview in linked
         assert not {*(docs / folder).glob("*.md")} - links_of(docs / folder / overview) - linked
     assert linked & {*(docs / "adr").glob("*.md")}  # the site's menu lists the others
-
-
-def test_words_of_the_field_are_explained_where_they_first_appear():
-    """A page that says errors, in the sense of backpropagation, says what they are."""
-    for name in ("README.md", "docs/start.md", "docs/schedules.md", "docs/limits.md"):
-        text = " ".join((ROOT / name).read_text(encoding="utf-8").split())
-        first = text[text.index("errors") :]
-        assert first.startswith("errors, the gradients with respect to"), name
-
-
-def test_the_citation_names_this_version():
-    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
-    assert f"\nversion: {VERSION}\n" in citation
-
-
-# -- the runner itself ----------------------------------------------------------------------------
-
-
-def write(folder: Path, text: str) -> Path:
-    path = folder / "note.md"
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-def test_a_block_that_raises_fails_with_the_line_of_the_document(tmp_path):
-    path = write(tmp_path, "# A note\n\n```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n")
-    with pytest.raises(AssertionError, match=r"line 8.*\n.*assert x == 2"):
-        run_python(path, tmp_path)
-
-
-def test_blocks_of_a_file_share_a_namespace_and_a_warning_of_ours_is_an_error(tmp_path):
-    run_python(
-        write(tmp_path, "# A\n```python\nx = 1\n```\n```python\nassert x == 1\n```\n"), tmp_path
-    )
-    warns = "import warnings, bitcycle\nwarnings.warn('no', bitcycle.BitcycleWarning)"
-    with pytest.raises(AssertionError, match="BitcycleWarning: no"):
-        run_python(write(tmp_path, f"# A\n```python\n{warns}\n```\n"), tmp_path)
-
-
-def test_a_block_after_the_comment_is_left_out_and_only_that_one(tmp_path):
-    comment = "<!-- not executed: takes a day -->"
-    text = f"# A\n{comment}\n\n```python\n1 / 0\n```\n{comment}\nwords\n```python\nx = 1\n```\n"
-    first, second = blocks_of(write(tmp_path, text))
-    assert (first.skip_reason, second.skip_reason) == ("takes a day", None)
-    run_python(first.path, tmp_path)
-
-
-def console(folder: Path, body: str) -> Block:
-    (block,) = blocks_of(write(folder, f"# A\n```console\n{body}\n```\n"))
-    return block
-
-
-def test_only_commands_of_ours_are_run_and_their_failure_is_ours(tmp_path):
-    run_console(
-        console(tmp_path, "$ rm -rf everything  # never run\n$ bitcycle --version"), tmp_path
-    )
-    with pytest.raises(AssertionError, match="unknown kind 'schedule'"):
-        run_console(console(tmp_path, "$ bitcycle ls schedule"), tmp_path)
-
-
-def test_a_command_or_block_that_prints_a_warning_fails(tmp_path):
-    with pytest.raises(AssertionError, match="UserWarning: hm"):
-        run_python(
-            write(tmp_path, "# A\n```python\nimport warnings\nwarnings.warn('hm')\n```\n"), tmp_path
-        )
-    assert warnings_in("a\nbitcycle: warning: b\n") == ["bitcycle: warning: b"]
-
-
-def test_output_that_is_shown_must_be_printed_in_that_order():
-    check_output(["a", "...", "  c"], "a\nb\nc\n", "x")
-    with pytest.raises(AssertionError, match="'a' is not in"):
-        check_output(["c", "a"], "a\nb\nc\n", "x")

@@ -13,14 +13,12 @@ BASES = {"bitcycle.quantizers.blocks.BlockQuantizer", "bitcycle.schedules.cycle.
 
 
 def names() -> list[tuple[str, str]]:
-    """(module, name) of what is public, without the members of classes."""
+    """(module, name) of what is public, without modules."""
     found = []
-    for line in GOLDEN.read_text(encoding="utf-8").splitlines():
-        path = re.match(r"[\w.]+", line)[0]
-        module = max((m for m in MODULES if path.startswith(f"{m}.")), key=len)
-        name = path.removeprefix(f"{module}.")
-        if "." not in name and path not in MODULES:
-            found.append((module, name))
+    for path in GOLDEN.read_text(encoding="utf-8").split():
+        if path not in MODULES:
+            module = max((m for m in MODULES if path.startswith(f"{m}.")), key=len)
+            found.append((module, path.removeprefix(f"{module}.")))
     return found
 
 

@@ -222,7 +222,12 @@ def test_all_processes_find_the_same_lower_end(tmp_path):
     """The test's metric is that of the whole batch, and its weights those of one process."""
     changes = {
         "precision": {**SETTINGS["precision"], "forward": "CR:auto-8:2"},
-        "range_test": {"steps_per_precision": 10, "window": 3, "threshold": 3.0},
+        "range_test": {
+            "criterion": "paper",
+            "steps_per_precision": 10,
+            "window": 3,
+            "threshold": 3.0,
+        },
     }
     found = [
         result_of(trained(tmp_path / str(number), num_processes=number, **changes))["range_test"]
