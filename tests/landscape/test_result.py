@@ -1,24 +1,25 @@
-"""A landscape as numbers: its grid and its file."""
+"""A landscape as numbers: its file, its sharpness, and several in one table."""
 
-import dataclasses
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
-from bitcycle.landscape import Grid, Landscape, Landscapes
-from bitcycle.landscape.result import to_plain
+from bitcycle.landscape import Landscape, Landscapes, measure_sharpness
+from bitcycle.landscape.result import area_below, mean_rise, to_plain
+from bitcycle.landscape.surface import grid_values
 
-GRID = Grid(num=5)
+
+def on(function, num=5, extent=1.0):
+    values = grid_values(num, extent)
+    return values, tuple(tuple(function(a, b) for b in values) for a in values)
 
 
-def make(function=lambda a, b: a * a + b * b, grid=GRID, **changes):
-    losses = tuple(tuple(function(a, b) for b in grid.values) for a in grid.values)
-    settings = {"label": "bowl", "precision": "w8a8", "num_samples": 7, "seed": 1,
-                "ranges": "batch", "origin": {"weights": "abc"}}  # fmt: skip
-    return Landscape(
-        alphas=grid.values, betas=grid.values, losses=losses, **{**settings, **changes}
-    )
+def make(function=lambda a, b: a * a + b * b, num=5, **changes):
+    alphas, losses = on(function, num)
+    about = {"label": "bowl", "precision": "w8a8", "settings": {"seed": 1}, **changes}
+    return Landscape(alphas=alphas, losses=losses, **about)
 
 
 def test_rows_are_alphas_and_columns_betas():
@@ -40,66 +41,35 @@ def test_the_file_is_plain_json_with_the_sharpness_in_it(tmp_path):
     assert data["center"] == 1.0
     assert data["sharpness"]["level"] == 2.0
     assert data["sharpness"]["rises"] == [*found.sharpness.rises[:2], "inf"]
-    assert data["num_nonfinite"] == 1
     again = Landscape.read(tmp_path / "landscape.json")
     assert again.to_dict() == found.to_dict()
+    assert again.num_nonfinite == 1
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '{"alphas": [1]}'])
 def test_a_file_that_is_none_is_an_error_that_names_it(tmp_path, text):
     (tmp_path / "landscape.json").write_text(text)
-    with pytest.raises(ValueError, match=r"landscape\.json is not a landscape or is damaged"):
+    with pytest.raises(ValueError, match=r"landscape\.json"):
         Landscape.read(tmp_path / "landscape.json")
 
 
 def test_what_is_not_a_square_is_an_error():
-    with pytest.raises(ValueError, match="4 rows for 5 alphas"):
-        dataclasses.replace(make(), losses=make().losses[:4])
+    with pytest.raises(ValueError, match="got 4 rows"):
+        replace(make(), losses=make().losses[:4])
 
 
 def test_several_are_compared_at_one_level_1_above_the_highest_centre():
     both = Landscapes((make(), make(lambda a, b: 3 + abs(a), label="trench")))
-    assert both.common_level == 4.0
-    assert [found.level for found in both.sharpness()] == [4.0, 4.0]
-    assert [round(found.area, 6) for found in both.sharpness()] == [4.0, 4.0]
-    narrow = dataclasses.replace(both, level=0.5)
-    assert narrow.sharpness()[1].area == 0.0
-    assert str(make()).splitlines()[2].startswith("bowl")
+    assert [(found.level, round(found.area, 6)) for found in both.sharpness()] == [(4.0, 4.0)] * 2
+    assert [line.split()[0] for line in str(both).splitlines()[2:]] == ["bowl", "trench"]
+    broken = Landscapes((make(lambda a, b: math.nan),))
+    assert broken.sharpness()[0].level == 1.0
 
 
-def test_directions_are_shared_with_equal_seeds_and_shapes():
-    one = make(origin={"shapes": "a"})
-    assert Landscapes((one, make(origin={"shapes": "a", "weights": "x"}))).share_directions
-    assert not Landscapes((one, make(origin={"shapes": "b"}))).share_directions
-    assert not Landscapes((one, make(origin={"shapes": "a"}, seed=2))).share_directions
-
-
-def test_different_grids_and_nothing_at_all_cannot_be_compared():
-    with pytest.raises(ValueError, match="bowl 5 x 5 to 1, bowl 3 x 3 to 1"):
-        Landscapes((make(), make(grid=Grid(num=3))))
-    with pytest.raises(ValueError, match="no landscape"):
-        Landscapes(())
-
-
-@pytest.mark.parametrize(("num", "extent"), [(3, 1.0), (25, 0.3), (51, 1.0)])
-def test_values_are_exactly_symmetric_with_0_in_the_middle_and_the_extent_at_the_ends(num, extent):
-    values = Grid(num=num, extent=extent).values
-    assert len(values) == num
-    assert values[num // 2] == 0.0
-    assert (values[0], values[-1]) == (-extent, extent)
-    assert all(a == -b for a, b in zip(values, reversed(values), strict=True))
-
-
-@pytest.mark.parametrize(("num", "way_out"), [(50, "use 51"), (1, "use 3")])
-def test_a_grid_without_a_middle_is_an_error_that_names_one_that_has(num, way_out):
-    with pytest.raises(ValueError, match=rf"grid \({num}\) must be odd.*{way_out}"):
-        Grid(num=num)
-
-
-@pytest.mark.parametrize("extent", [0.0, float("nan"), float("inf")])
-def test_an_extent_that_is_no_length_is_an_error(extent):
-    with pytest.raises(ValueError, match="extent"):
-        Grid(extent=extent)
+@pytest.mark.parametrize("items", [(make(), make(num=3)), ()])
+def test_different_grids_and_nothing_at_all_cannot_be_compared(items):
+    with pytest.raises(ValueError, match="same grid"):
+        Landscapes(items)
 
 
 def test_numbers_come_back_to_the_bit_through_plain_json():
@@ -108,3 +78,43 @@ def test_numbers_come_back_to_the_bit_through_plain_json():
     back = [float(value) for value in json.loads(text)["values"]]
     assert [x.hex() for x in back] == [float(x).hex() for x in values]
     assert math.isnan(float(to_plain(math.nan)))
+
+
+# -- sharpness ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("radius", [0.25, 1.0])
+def test_a_bowl_rises_by_the_square_of_the_radius(radius):
+    values, bowl = on(lambda a, b: 3 * (a * a + b * b) + 7, num=201)
+    assert mean_rise(values, bowl, radius) == pytest.approx(3 * radius**2, abs=1e-4)
+
+
+def test_between_grid_points_the_interpolation_is_bilinear():
+    """a b is: any grid has it exactly. Over a circle its mean is 0, that of |a b| is r^2 / pi."""
+    assert mean_rise(*on(lambda a, b: a * b, num=3), 0.9) == pytest.approx(0, abs=1e-12)
+    absolute = mean_rise(*on(lambda a, b: abs(a * b), num=3), 0.9)
+    assert absolute == pytest.approx(0.81 / math.pi, rel=1e-4)
+
+
+@pytest.mark.parametrize(("num", "e", "level"), [(11, 1.0, -0.3), (11, 1.0, 0.0), (5, 0.5, 0.123)])
+def test_the_area_below_a_level_is_exact_for_a_plane(num, e, level):
+    """a + b <= level inside the square of side 2 e: its area minus the corner above the line."""
+    cut = (2 * e - abs(level)) ** 2 / 2  # the smaller part, a right-angled triangle
+    expected = 4 * e * e - cut if level >= 0 else cut
+    area = area_below(*on(lambda a, b: a + b, num, e), level)
+    assert area == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_losses_that_are_not_finite_are_above_every_level(bad):
+    grid = on(lambda a, b: bad if a == 1.0 else 0.0)
+    assert mean_rise(*grid, 0.5) == 0.0
+    assert mean_rise(*grid, 0.51) == math.inf
+    assert area_below(*grid, 5.0) == 3.0  # the cells next to that side are lost
+
+
+def test_a_landscapes_own_numbers_have_radii_that_fit_and_a_level_of_1_above_the_centre():
+    found = measure_sharpness(*on(lambda a, b: 2 + abs(a), num=11))
+    assert (found.radii, found.level) == ((0.25, 0.5, 1.0), 3.0)
+    assert found.area == pytest.approx(4.0)
+    assert measure_sharpness(*on(lambda a, b: 0.0, 3, 0.1)).radii == (0.1,)

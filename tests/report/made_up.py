@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bitcycle.cost import Cost, LayerCost
-from bitcycle.landscape.result import Landscape
+from bitcycle.landscape import Landscape
 from bitcycle.range_curves import RangeCurve
 from bitcycle.study.demo import DemoResult
 from bitcycle.study.results import write_failures
@@ -136,13 +136,10 @@ def landscape(label: str = "bowl") -> Landscape:
     losses[0][0] = float("inf")
     return Landscape(
         alphas=places,
-        betas=places,
         losses=tuple(map(tuple, losses)),
         label=label,
         precision="w8a8",
-        num_samples=10,
-        seed=0,
-        ranges="batch",
+        settings={},
     )
 
 

@@ -1,18 +1,14 @@
 """Loss surfaces around trained weights, and how sharp the minimum is, in numbers."""
 
-from bitcycle.landscape.model import loss_landscape
-from bitcycle.landscape.result import Grid, Landscape, Landscapes
-from bitcycle.landscape.run import RunSurface, compute, prepare
-from bitcycle.landscape.sharpness import Sharpness, measure_sharpness
+from bitcycle.landscape.result import Landscape, Landscapes, Sharpness, measure_sharpness
+from bitcycle.landscape.run import run_landscape
+from bitcycle.landscape.surface import loss_landscape
 
 __all__ = [
-    "Grid",
     "Landscape",
     "Landscapes",
-    "RunSurface",
     "Sharpness",
-    "compute",
     "loss_landscape",
     "measure_sharpness",
-    "prepare",
+    "run_landscape",
 ]

@@ -1,110 +1,52 @@
-"""A loss landscape as numbers: the grid, the losses, and their file."""
+"""A loss landscape as numbers: the losses on a grid, their sharpness, and their file."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bitcycle.files import write_text
-from bitcycle.landscape.sharpness import Sharpness, measure_sharpness
-from bitcycle.landscape.surface import Ranges
+import numpy as np
+from numpy.typing import NDArray
+
+from bitcycle.files import write_json
 from bitcycle.tables import text_table
 
 FILE_NAME = "landscape.json"
-MADE = (
-    "machine", "threads", "jobs", "seconds", "model", "asked", "overrides", "trained_by",
-    "trained_threads",
-)  # fmt: skip
+NUM_ANGLES = 720
+RADII = (0.25, 0.5, 1.0)
 
-Point = tuple[int, int]  # row (alpha) and column (beta) of the grid
-
-
-@dataclass(frozen=True, kw_only=True)
-class Grid:
-    """`num` values from -extent to extent for alpha, and the same for beta.
-
-    `num` is odd, so that (0, 0), the model as it is, is a point. The values are computed so that
-    the middle one is exactly 0 and the others are exactly symmetric.
-
-    >>> Grid(num=5).values
-    (-1.0, -0.5, 0.0, 0.5, 1.0)
-    >>> Grid(num=5).center
-    (2, 2)
-    """
-
-    num: int = 51
-    extent: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.num < 3 or self.num % 2 == 0:
-            near = max(3, self.num + 1)
-            raise ValueError(
-                f"grid ({self.num}) must be odd and at least 3, so that the model itself, (0, 0), "
-                f"is one of its points; use {near}"
-            )
-        if not (math.isfinite(self.extent) and self.extent > 0):
-            raise ValueError(f"extent ({self.extent}) must be a number above 0, such as 1.0")
-
-    @property
-    def values(self) -> tuple[float, ...]:
-        """The values of alpha, and of beta, in ascending order."""
-        last = self.num - 1
-        return tuple(self.extent * ((2 * i - last) / last) for i in range(self.num))
-
-    @property
-    def center(self) -> Point:
-        """The point with alpha = beta = 0."""
-        return self.num // 2, self.num // 2
-
-    @property
-    def points(self) -> list[Point]:
-        """All points, row by row."""
-        return [(i, j) for i in range(self.num) for j in range(self.num)]
-
-    def table(self, losses: Mapping[Point, float]) -> tuple[tuple[float, ...], ...]:
-        """The losses of all points, row by row."""
-        return tuple(tuple(losses[i, j] for j in range(self.num)) for i in range(self.num))
+Floats = NDArray[np.float64]
+Losses = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Landscape:
-    """`losses[i][j]` is the mean loss at (alphas[i], betas[j]); it may be NaN or infinite.
+    """`losses[i][j]` is the mean loss at (alphas[i], alphas[j]); it may be NaN or infinite.
 
-    precision: the bits of the forward passes. num_samples: of the mean, if known. seed: of the
-    directions. ranges: of the activations, "batch" or "observed". origin: what else the numbers
-    depend on, such as a hash of the weights. made: machine, time and command, as far as known;
-    it does not count for equality.
+    precision: the bits of the forward passes. settings: all that the losses depend on, such as the
+    seed of the directions and a hash of the weights.
     """
 
-    alphas: tuple[float, ...]
-    betas: tuple[float, ...]
-    losses: tuple[tuple[float, ...], ...]
     label: str
     precision: str
-    num_samples: int | None
-    seed: int
-    ranges: Ranges
-    origin: dict[str, Any] = field(default_factory=dict)
-    made: dict[str, Any] = field(default_factory=dict, compare=False)
+    settings: dict[str, Any]
+    alphas: tuple[float, ...]
+    losses: tuple[tuple[float, ...], ...]
 
     def __post_init__(self) -> None:
-        rows, columns = len(self.losses), {len(row) for row in self.losses}
-        if rows != len(self.alphas) or columns != {len(self.betas)} or self.alphas != self.betas:
-            raise ValueError(
-                f"a landscape is a square of losses over equal alphas and betas; got {rows} rows "
-                f"for {len(self.alphas)} alphas and {len(self.betas)} betas"
-            )
+        num = len(self.alphas)
+        if len(self.losses) != num or any(len(row) != num for row in self.losses):
+            raise ValueError(f"losses must be {num} rows of {num}, got {len(self.losses)} rows")
 
     @property
     def center(self) -> float:
         """The loss at (0, 0): that of the model itself."""
-        middle = len(self.alphas) // 2
-        return self.losses[middle][middle]
+        return self.losses[len(self.alphas) // 2][len(self.alphas) // 2]
 
     @property
     def num_nonfinite(self) -> int:
@@ -113,7 +55,7 @@ class Landscape:
 
     def slice(self) -> tuple[float, ...]:
         """The losses along the first direction: over the alphas, at beta = 0."""
-        return tuple(row[len(self.betas) // 2] for row in self.losses)
+        return tuple(row[len(self.alphas) // 2] for row in self.losses)
 
     @cached_property
     def sharpness(self) -> Sharpness:
@@ -122,50 +64,33 @@ class Landscape:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; NaN and infinity are the texts nan, inf and -inf."""
-        return {
-            "label": self.label,
-            "precision": self.precision,
-            "num_samples": self.num_samples,
-            "seed": self.seed,
-            "ranges": self.ranges,
-            "center": to_plain(self.center),
-            "sharpness": to_plain(self.sharpness.to_dict()),
-            "num_nonfinite": self.num_nonfinite,
-            "origin": to_plain(self.origin),
-            **self.made,
-            "alphas": list(self.alphas),
-            "betas": list(self.betas),
-            "losses": to_plain(self.losses),
-        }
+        numbers = {"center": self.center, "sharpness": asdict(self.sharpness)}
+        return dict(to_plain({**numbers, **asdict(self)}))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Landscape:
         """The landscape that `to_dict` was called on."""
-        names = ("label", "precision", "num_samples", "seed", "ranges")
         return cls(
+            label=data["label"],
+            precision=data["precision"],
+            settings=data["settings"],
             alphas=tuple(data["alphas"]),
-            betas=tuple(data["betas"]),
             losses=tuple(tuple(float(loss) for loss in row) for row in data["losses"]),
-            origin=dict(data["origin"]),
-            made={name: data[name] for name in MADE if name in data},
-            **{name: data[name] for name in names},
         )
 
     def write(self, path: str | Path) -> Path:
         """Write a JSON file, whole or not at all."""
-        target = Path(path)
-        write_text(target, json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
-        return target
+        write_json(Path(path), self.to_dict())
+        return Path(path)
 
     @classmethod
     def read(cls, path: str | Path) -> Landscape:
-        """Read a file that `write` wrote."""
+        """Read a finished landscape. Raises ValueError for any other file."""
         try:
             return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(
-                f"{path} is not a landscape or is damaged ({type(error).__name__}: {error}); "
-                "delete it and compute it anew"
+                f"{path} is not a finished landscape ({type(error).__name__}: {error})"
             ) from None
 
     def __str__(self) -> str:
@@ -177,39 +102,24 @@ class Landscapes:
     """Several landscapes to compare. `str()` is a table, `plot` draws them side by side."""
 
     items: tuple[Landscape, ...]
-    level: float | None = None  # of the area below it; None: 1 above the highest centre
 
     def __post_init__(self) -> None:
-        if not self.items:
-            raise ValueError("there is no landscape to compare; give at least one")
-        if len({item.alphas for item in self.items}) > 1:
-            raise ValueError(
-                "landscapes on different grids cannot be compared: "
-                + ", ".join(f"{item.label} {_grid(item)}" for item in self.items)
+        if len({item.alphas for item in self.items}) != 1:
+            grids = ", ".join(
+                f"{item.label}: {len(item.alphas)} to {item.alphas[-1]:g}" for item in self.items
             )
-
-    @property
-    def common_level(self) -> float:
-        """The loss level of the areas."""
-        if self.level is not None:
-            return self.level
-        centers = [item.center for item in self.items if math.isfinite(item.center)]
-        return max(centers, default=0.0) + 1.0
+            raise ValueError(f"landscapes must be one or more on the same grid, got [{grids}]")
 
     def sharpness(self) -> list[Sharpness]:
-        """The sharpness of each, at the common level."""
-        level = self.common_level
+        """The sharpness of each, all at one level: 1 above the highest finite centre."""
+        centers = [item.center for item in self.items if math.isfinite(item.center)]
+        level = max(centers, default=0.0) + 1.0
         return [measure_sharpness(item.alphas, item.losses, level=level) for item in self.items]
-
-    @property
-    def share_directions(self) -> bool:
-        """Whether all have the same parameters and the same Gaussian directions."""
-        return len({(item.seed, item.origin.get("shapes")) for item in self.items}) == 1
 
     def __str__(self) -> str:
         numbers = self.sharpness()
         header = ("model", "bits", "loss", *(f"rise r={r:g}" for r in numbers[0].radii),
-                  f"area < {self.common_level:.4g}", "not finite")  # fmt: skip
+                  f"area < {numbers[0].level:.4g}", "not finite")  # fmt: skip
         rows = [
             (item.label, item.precision, f"{item.center:.4f}",
              *(f"{rise:.4g}" for rise in found.rises), f"{found.area:.3f}",
@@ -217,10 +127,6 @@ class Landscapes:
             for item, found in zip(self.items, numbers, strict=True)
         ]  # fmt: skip
         return text_table(header, rows, right=range(2, len(header)))
-
-
-def _grid(item: Landscape) -> str:
-    return f"{len(item.alphas)} x {len(item.betas)} to {item.alphas[-1]:g}"
 
 
 def to_plain(value: Any) -> Any:
@@ -233,6 +139,92 @@ def to_plain(value: Any) -> Any:
         return {key: to_plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [to_plain(part) for part in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# -- sharpness ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharpness:
+    """rises[k] is the mean rise at radii[k]; area is that below `level`.
+
+    A wider minimum has a smaller rise and a larger area.
+    """
+
+    radii: tuple[float, ...]
+    rises: tuple[float, ...]
+    level: float
+    area: float
+
+
+def measure_sharpness(
+    alphas: Sequence[float], losses: Losses, *, level: float | None = None
+) -> Sharpness:
+    """The sharpness of the losses at (alphas[i], alphas[j]).
+
+    The radii are those of 0.25, 0.5 and 1 that fit the grid. level: None for 1 above the centre.
+    """
+    middle = len(alphas) // 2
+    level = losses[middle][middle] + 1.0 if level is None else level
+    radii = tuple(r for r in RADII if r <= alphas[-1]) or (alphas[-1],)
+    return Sharpness(
+        radii=radii,
+        rises=tuple(mean_rise(alphas, losses, radius) for radius in radii),
+        level=level,
+        area=area_below(alphas, losses, level),
+    )
+
+
+def mean_rise(alphas: Sequence[float], losses: Losses, radius: float) -> float:
+    """Mean of loss - loss(0, 0) on a circle, at 720 angles, with bilinear interpolation.
+
+    It is infinite if the circle meets a loss that is not finite.
+
+    >>> mean_rise((-1.0, 0.0, 1.0), [[3, 3, 3], [1, 1, 1], [3, 3, 3]], 1.0)  # 2 |alpha|
+    1.2732...
+    """
+    grid, last = np.asarray(losses, np.float64), len(alphas) - 1
+    angles = np.arange(NUM_ANGLES) * (2 * math.pi / NUM_ANGLES)
+    circle = radius * np.stack([np.cos(angles), np.sin(angles)])
+    place = np.clip((circle / alphas[-1] + 1) / 2 * last, 0, last)  # in grid lines
+    i, j = np.minimum(place.astype(int), last - 1)
+    u, v = place - (i, j)
+    low = _between(grid[i, j], grid[i, j + 1], v)
+    high = _between(grid[i + 1, j], grid[i + 1, j + 1], v)
+    rises = _between(low, high, u) - grid[last // 2, last // 2]
+    return float(rises.mean()) if np.isfinite(rises).all() else math.inf
+
+
+def _between(a: Floats, b: Floats, t: Floats) -> Floats:
+    """a (1 - t) + b t; where t is 0, b does not count, not even an infinite one."""
+    with np.errstate(invalid="ignore"):
+        return np.where(t > 0, a * (1 - t) + b * t, a)
+
+
+def area_below(alphas: Sequence[float], losses: Losses, level: float) -> float:
+    """The area of alpha x beta with a loss of at most `level`.
+
+    Each cell is four triangles that meet in its middle, the mean of its corners, with linear
+    interpolation in each. Cells with a corner that is not finite have no area.
+
+    >>> area_below((-1.0, 0.0, 1.0), [[-1, -1, -1], [0, 0, 0], [1, 1, 1]], 0.5)  # alpha
+    3.0
+    """
+    grid = np.asarray(losses, np.float64)
+    a, b, c, d = grid[:-1, :-1], grid[:-1, 1:], grid[1:, 1:], grid[1:, :-1]  # around each cell
+    with np.errstate(invalid="ignore"):
+        middle = (a + b + c + d) / 4
+    shares = sum(_share_below(p, q, middle, level) for p, q in ((a, b), (b, c), (c, d), (d, a)))
+    return float(np.sum(shares) / 4 * (alphas[1] - alphas[0]) ** 2)
+
+
+def _share_below(p: Floats, q: Floats, r: Floats, level: float) -> Floats:
+    """The share of each triangle with these heights at its corners that is at most `level`."""
+    low, mid, high = np.sort(np.stack([p, q, r]), axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        from_below = (level - low) ** 2 / ((mid - low) * (high - low))
+        from_above = 1 - (high - level) ** 2 / ((high - mid) * (high - low))
+    share = np.where(level < mid, from_below, from_above)
+    share = np.where(level < low, 0.0, np.where(level >= high, 1.0, share))
+    return np.where(np.isfinite(low + mid + high), share, 0.0)
