@@ -44,7 +44,7 @@ def register(subparsers: Any) -> None:
     add("--ranges", choices=("batch", "observed"), default="batch",
         help="of activations: each batch's own (default), or those of training")  # fmt: skip
     add("--seed", type=int, default=0, help="of the directions (default 0)")
-    add("--extent", type=float, default=1.0, help="of alpha and beta, from 0 (default 1)")
+    add("--extent", type=float, default=1.0, help="largest alpha and beta (default 1)")
     add("--checkpoint", choices=("last", "best"), default="last")
     add("--output", metavar="DIR", type=Path,
         help="for pictures and numbers (default: the folder of each run)")  # fmt: skip
