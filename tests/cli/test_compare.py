@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bitcycle.cli.main import main
-from tests.analysis.test_compare import written
+from tests.study.test_comparison import written
 
 
 @pytest.fixture
@@ -20,15 +20,15 @@ def runs(tmp_path):
 def test_a_table_of_the_runs(runs, capsys):
     assert main(["compare", *runs]) == 0
     out = capsys.readouterr().out
-    assert "Runs: accuracy, %" in out
-    assert "91.00" in out
+    assert "+1.00" in out
+    assert "0.500" in out
     assert "not finished" in " ".join(out.split())
     assert "precision.forward" in "".join(out.split())
 
 
 def test_json(runs, capsys):
     assert main(["compare", *runs, "--json"]) == 0
-    names = [row["name"] for row in json.loads(capsys.readouterr().out)["runs"]]
+    names = [row["method"] for row in json.loads(capsys.readouterr().out)["runs"]]
     assert names == ["run-8", "run-CR-3-8-8", "run-3"]
 
 
@@ -39,6 +39,11 @@ def test_the_picture(runs, capsys, tmp_path):
     assert path.stat().st_size > 5_000
 
 
-def test_a_folder_that_is_no_run_is_one_error_line(tmp_path, capsys):
+def test_a_folder_with_runs_stands_for_them(runs, capsys, tmp_path):
+    assert main(["compare", str(tmp_path), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["runs"]) == 3
+
+
+def test_a_folder_without_a_run_is_one_error_line(tmp_path, capsys):
     assert main(["compare", str(tmp_path)]) == 2
-    assert "is not a run: it has no config.yaml" in capsys.readouterr().err
+    assert "there is no run in" in capsys.readouterr().err

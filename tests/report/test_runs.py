@@ -1,15 +1,15 @@
-"""Run folders as the report reads them."""
+"""Methods with the logs of their runs."""
 
 import json
 from dataclasses import replace
 
 import pytest
 
-from bitcycle.report.runs import collect_runs, find_runs, method_logs, read_object
+from bitcycle.report.runs import method_logs, read_object
 from bitcycle.schedules import parse_schedule
 from bitcycle.train.config import PrecisionConfig
 
-from .made_up import STEPS, config, result_of, write_folder
+from .made_up import STEPS
 
 PLATEAU = "plateau:3-8:window=40"
 
@@ -19,11 +19,6 @@ def with_precision(made, **precision):
     changed = replace(method.method.config, precision=PrecisionConfig(**precision))
     one = replace(method, method=replace(method.method, config=changed))
     return method_logs(replace(made, methods=(one,)))[0]
-
-
-def write(folder, made, value=90.0):
-    result = None if value is None else result_of(made, value, 1000)
-    return write_folder(folder / made.run_name, made, result)
 
 
 # -- logs -----------------------------------------------------------------------------------------
@@ -115,51 +110,3 @@ def test_the_most_bits_count_where_layers_differ(made, bits, most):
     log = made.methods[0].runs[0].directory / "metrics.jsonl"
     log.write_text(json.dumps({"step": 4, "bits": {"weight": bits}}) + "\n")
     assert method_logs(made)[0].logged_bits("weight") == [(0, 4, most)]
-
-
-# -- folders --------------------------------------------------------------------------------------
-
-
-def test_seeds_of_one_configuration_are_one_method(tmp_path):
-    for seed in (1, 0):
-        write(tmp_path, config("a", seed=seed), 90.0 + seed)
-    write(tmp_path, config("b", 4, seed=0), None)
-    result = collect_runs(find_runs(tmp_path))
-    assert [method.method.label for method in result.methods] == ["a", "b"]
-    assert result.methods[0].values == {0: 90.0, 1: 91.0}
-    assert result.methods[1].runs[0].state == "started"
-    assert result.study.groups == ("digits_mlp on digits",)
-    assert result.study.name == tmp_path.name
-
-
-@pytest.mark.parametrize("folders", [("x", "y"), ("1/x", "2/x")])
-def test_equal_names_get_their_folder(tmp_path, folders):
-    for folder in folders:
-        write(tmp_path / folder, config("a"))
-    write(tmp_path / folders[0], config("a", 4, seed=1))
-    labels = [method.method.label for method in collect_runs(find_runs(tmp_path)).methods]
-    assert len(set(labels)) == 3
-
-
-def test_a_single_run_is_found_by_its_folder(tmp_path):
-    folder = write(tmp_path, config("a"))
-    assert find_runs(folder) == [folder]
-    assert collect_runs([folder]).study.name == "a-seed0"
-
-
-def test_a_damaged_result_is_a_failed_run_and_a_damaged_configuration_is_named(tmp_path):
-    (write(tmp_path, config("a")) / "result.json").write_text("{")
-    (write(tmp_path, config("b")) / "config.yaml").write_text("nmae: b\n")
-    result = collect_runs(find_runs(tmp_path))
-    [method] = result.methods
-    assert method.runs[0].state == "failed"
-    assert "damaged" in method.runs[0].error
-    assert "b-seed0 is left out" in result.study.notes[0]
-
-
-def test_a_folder_without_runs_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match="there is no run in"):
-        find_runs(tmp_path)
-    (tmp_path / "config.yaml").write_text("nmae: b\n")
-    with pytest.raises(ValueError, match="no run to report.*nmae"):
-        collect_runs([tmp_path])

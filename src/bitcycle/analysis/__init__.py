@@ -1,8 +1,7 @@
-"""`bitcycle cost` and `compare`: the cost of recipes by name, and runs side by side.
+"""`bitcycle cost`, and the statistics of runs.
 
 training_spec.py  what to count: a model, recipe or YAML file by name
 cost.py           `bitcycle cost`: the cost of a run before it; `--paper`: published costs
-compare.py        `bitcycle compare`: results and settings of runs on disk
 config_id.py      a hash of the settings that decide a result
 statistics.py     means, paired differences, tests, Pareto front
 numbers.py        numbers as text

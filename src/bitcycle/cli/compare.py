@@ -1,4 +1,4 @@
-"""`bitcycle compare RUN RUN ...`: results, different settings and learning curves."""
+"""`bitcycle compare RUN RUN ...`: run folders as a study, and the settings that differ."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "compare",
         help="compare the results and settings of runs",
-        description="Compare runs, finished or not. Seeds of one configuration are one row. Of\n"
-        "two runs of one seed, and of runs that repeat a configuration and a seed, also say\n"
-        "whether the weights are equal.",
+        description="Compare runs, finished or not. Runs that differ only in the seed are one\n"
+        "method; the first finished one is the baseline.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="folders of runs, such as runs/*")
+    parser.add_argument(
+        "runs", metavar="RUN", nargs="+", help="folders of runs, or folders with runs"
+    )
     parser.add_argument(
         "--output",
         metavar="FILE",
@@ -29,19 +30,25 @@ def register(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the tables, draw the figure."""
-    from bitcycle.analysis.compare import compare_runs, comparison_json, comparison_tables
+    from bitcycle.study.comparison import (
+        collect_runs,
+        comparison_json,
+        comparison_tables,
+        find_runs,
+    )
     from bitcycle.tables import print_tables
 
-    comparison = compare_runs(arguments.runs)
+    folders = [run for folder in arguments.runs for run in find_runs(folder)]
+    result = collect_runs(folders, with_baseline=True)
     if arguments.json:
-        print(json.dumps(comparison_json(comparison), indent=2))
+        print(json.dumps(comparison_json(result), indent=2))
     else:
-        print_tables(comparison_tables(comparison))
+        print_tables(comparison_tables(result))
     if arguments.output is not None:
-        from bitcycle.report import plot
+        from bitcycle.report.figures.curves import draw_comparison
         from bitcycle.report.files import save
 
-        path = save(plot(comparison), arguments.output)
+        path = save(draw_comparison(result), arguments.output)
         if not arguments.json:
             print(f"wrote {path}")
     return 0

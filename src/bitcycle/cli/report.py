@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _write(target: str, output: str | None, runs: str) -> Path:
     from bitcycle.report.page import write_page, write_run_page
-    from bitcycle.report.runs import find_runs
+    from bitcycle.study.comparison import find_runs
     from bitcycle.study.results import open_study, read_study
 
     folder = Path(target).expanduser()

@@ -1,27 +1,20 @@
-"""The methods of a study as the report shows them, and run folders read as a study."""
+"""The methods of a study with the logs of their runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from bitcycle.analysis.compare import Comparison
-from bitcycle.analysis.config_id import config_id
 from bitcycle.formats.catalogue import FORMATS
 from bitcycle.precision import PARENTS, order
 from bitcycle.schedules import Bits, Schedule, parse_schedule
 from bitcycle.schedules.segments import Segment, find_segments
 from bitcycle.study.results import MethodResult, RunStatus, StudyResult
-from bitcycle.study.study import Method, Study
 from bitcycle.train.config import RunConfig
-from bitcycle.train.result import RunResult
 from bitcycle.train.run_directory import RunDirectory
-
-# -- schedules and bits of a method ---------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,16 +132,6 @@ def method_logs(result: StudyResult) -> list[MethodLog]:
     ]
 
 
-def comparison_logs(comparison: Comparison) -> list[MethodLog]:
-    """The configurations of `bitcycle compare`."""
-    logs = []
-    for entry in comparison.groups:
-        method = Method(label=entry.name, config=entry.config)
-        runs = [_status(method, run.directory, run.config, run.result) for run in entry.runs]
-        logs.append(MethodLog(method=method, runs=tuple(runs), title=entry.name))
-    return logs
-
-
 def read_object(path: Path) -> dict[str, Any] | None:
     """The JSON object in a file; None without one."""
     try:
@@ -156,97 +139,3 @@ def read_object(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return stored if isinstance(stored, dict) else None
-
-
-# -- run folders as a study -----------------------------------------------------------------------
-
-
-def find_runs(folder: str | Path) -> list[Path]:
-    """The folder itself if it is a run, else every run below it."""
-    root = Path(folder)
-    if RunDirectory(root).exists:
-        return [root]
-    found = sorted(path.parent for path in root.rglob("config.yaml"))
-    if not found:
-        raise ValueError(
-            f"there is no run in {folder} (no config.yaml in it or below): give the folder of a "
-            "run, a folder with runs, or a study"
-        )
-    return found
-
-
-def collect_runs(directories: Iterable[str | Path]) -> StudyResult:
-    """Treat run folders as a study: runs of one configuration in one folder are seeds of a method.
-
-    The notes name the folders whose configuration cannot be read.
-    """
-    runs, notes = [], []
-    paths = [Path(directory) for directory in directories]
-    for path in paths:
-        try:
-            runs.append(_read(path))
-        except ValueError as error:
-            notes.append(f"{path.name} is left out: {error}")
-    if not runs:
-        raise ValueError("there is no run to report: " + ("; ".join(notes) or "give at least one"))
-    sets: dict[tuple[Path, str], list[RunStatus]] = {}
-    for run in runs:
-        sets.setdefault((run.directory.parent, config_id(run.config)), []).append(run)
-    results = tuple(_name_methods(list(sets.values())))
-    first = paths[0].resolve()
-    study = Study(
-        name=(first if len(paths) == 1 else first.parent).name or "runs",
-        description="",
-        methods=tuple(result.method for result in results),
-        seeds=tuple(sorted({run.seed for run in runs})),
-        notes=tuple(notes),
-    )
-    return StudyResult(study=study, output=paths[0].parent, methods=results)
-
-
-def _read(path: Path) -> RunStatus:
-    directory = RunDirectory(path)
-    config = directory.read_config()
-    method = Method(label=config.name, config=config)
-    result = error = None
-    try:
-        result = RunResult.read(path) if directory.is_finished else None
-    except ValueError as damage:
-        error = str(damage)
-    return _status(method, path, config, result, error)
-
-
-def _status(
-    method: Method,
-    path: Path,
-    config: RunConfig,
-    result: RunResult | None,
-    error: str | None = None,
-) -> RunStatus:
-    return RunStatus(
-        method=method,
-        config=config,
-        directory=path,
-        state="done" if result is not None else "failed" if error else "started",
-        result=result,
-        error=error,
-    )
-
-
-def _name_methods(sets: Sequence[Sequence[RunStatus]]) -> Iterator[MethodResult]:
-    """Labels are the runs' names; equal names get folder and configuration, then a number."""
-    names = [same[0].config.name for same in sets]
-    used: set[tuple[str, str]] = set()
-    for number, (same, name) in enumerate(zip(sets, names, strict=True), 1):
-        config, label = same[0].config, name
-        if names.count(name) > 1:
-            label = f"{name} ({same[0].directory.parent.name}, {config_id(config)})"
-        group = f"{config.model.name} on {config.data.name}"
-        if (group, label) in used:
-            label = f"{label} #{number}"
-        used.add((group, label))
-        method = Method(label=label, config=config, group=group)
-        by_seed = sorted(same, key=lambda run: run.seed)
-        yield MethodResult(
-            method=method, runs=tuple(replace(run, method=method) for run in by_seed)
-        )

@@ -373,12 +373,17 @@ def to_csv(result: StudyResult) -> str:
 
     A text that a spreadsheet would execute as a formula begins with a quote.
     """
-    lines = [_line(result, group, each) for group in summarize(result) for each in group.methods]
+    lines = method_rows(result)
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, list(lines[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows({key: _without_formula(cell) for key, cell in line.items()} for line in lines)
     return buffer.getvalue()
+
+
+def method_rows(result: StudyResult) -> list[dict[str, Any]]:
+    """A row per method with unrounded numbers; None is unknown."""
+    return [_row(result, group, each) for group in summarize(result) for each in group.methods]
 
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
@@ -395,7 +400,7 @@ def _without_formula(cell: Any) -> Any:
     return cell if _NUMBER.fullmatch(cell) else f"'{cell}"
 
 
-def _line(result: StudyResult, group: GroupSummary, each: MethodSummary) -> dict[str, Any]:
+def _row(result: StudyResult, group: GroupSummary, each: MethodSummary) -> dict[str, Any]:
     summary, difference, method = each.summary, each.difference, each.method
     done = list(each.result.results.values())
     row, column = method.place or (each.label, group.group)

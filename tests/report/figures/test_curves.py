@@ -6,15 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bitcycle.analysis.compare import Comparison, compare_runs
-from bitcycle.report import plot
-from bitcycle.report.figures.curves import draw_curves, quantities
+from bitcycle.report.figures.curves import draw_comparison, draw_curves, quantities
 from bitcycle.report.runs import method_logs
 from bitcycle.schedules import parse_schedule
+from bitcycle.study.comparison import collect_runs
 from bitcycle.tasks import DataConfig, ModelConfig
-from tests.analysis.test_compare import written
 from tests.report.made_up import STEPS
 from tests.study.made_up import config, write_run
+from tests.study.test_comparison import written
 
 
 def drawn(made, number=0, **options):
@@ -60,7 +59,7 @@ def test_runs_with_and_without_evaluations_are_compared_by_what_each_logged(tmp_
     lines = {8: train + tested, 6: train + tested[1:], 4: tested[1:]}
     folders = [write_run(config(bits, output=str(tmp_path)), None, logged)
                for bits, logged in lines.items()]  # fmt: skip
-    upper, *_ = plot(compare_runs(folders)).axes
+    upper, *_ = draw_comparison(collect_runs(folders)).axes
     drawn = [(list(line.get_xdata()), list(line.get_ydata())) for line in upper.lines]
     assert drawn == [([2, 4], [62, 64]), ([1, 2, 3, 4], [51, 52, 53, 54]), ([4], [64])]
     assert upper.lines[2].get_marker() not in (None, "", "None")
@@ -82,7 +81,7 @@ def test_the_bits_can_be_left_out(made):
 def test_every_configuration_has_a_band_on_one_scale(tmp_path):
     folders = [written(tmp_path, forward, seed, 90.0)
                for forward in (8, "CR:3-8:8", "fp32") for seed in (0, 1)]  # fmt: skip
-    upper, *bands = plot(compare_runs(folders)).axes
+    upper, *bands = draw_comparison(collect_runs(folders)).axes
     assert len(upper.lines) == 3 * 3
     assert len({band.get_ylim() for band in bands}) == 1
     ticks = [[tick.get_text() for tick in band.get_yticklabels()] for band in bands]
@@ -91,24 +90,22 @@ def test_every_configuration_has_a_band_on_one_scale(tmp_path):
 
 def test_a_band_has_the_bits_of_every_step(tmp_path):
     many = config("CR:3-8:300", output=str(tmp_path), steps=3000)
-    compared = compare_runs([write_run(many, None)])
-    _, band = plot(compared).axes
+    _, band = draw_comparison(collect_runs([write_run(many, None)])).axes
     heights, edges, _ = band.patches[0].get_data()
     steps = np.diff(edges).astype(int)
     assert np.repeat(heights, steps).tolist() == parse_schedule("CR:3-8:300").values(3000)
 
 
 def test_a_run_without_a_line_is_drawn_empty(tmp_path):
-    figure = plot(compare_runs([write_run(config(8, output=str(tmp_path)), None)]))
+    figure = draw_comparison(collect_runs([write_run(config(8, output=str(tmp_path)), None)]))
     assert len(figure.axes) == 2
 
 
 def test_two_metrics_share_no_axis(tmp_path):
-    [images] = compare_runs([written(tmp_path, 8, 0, 90.0)]).groups
     words = config(
         8, output=str(tmp_path), name="words", task="language",
         model=ModelConfig(name="lstm_lm"), data=DataConfig(name="ptb", root="x"),
     )  # fmt: skip
-    text = replace(images, runs=(replace(images.runs[0], config=words),))
-    with pytest.raises(ValueError, match="accuracy and perplexity, which share no axis"):
-        plot(Comparison(groups=(images, text), differing={}))
+    folders = [written(tmp_path, 8, 0, 90.0), write_run(words, None)]
+    with pytest.raises(ValueError, match="accuracy and perplexity"):
+        draw_comparison(collect_runs(folders))

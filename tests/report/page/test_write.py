@@ -9,7 +9,7 @@ import pytest
 from bitcycle.extras import MissingExtraError
 from bitcycle.report.figures import layers
 from bitcycle.report.page import write_page, write_run_page
-from bitcycle.report.runs import find_runs
+from bitcycle.study.comparison import find_runs
 from tests.report.made_up import BREAKOUT, SCRIPT, Elements, made_up_cost
 
 

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from bitcycle.analysis.compare import Comparison
-from bitcycle.report import draw
 from bitcycle.report.figures import style
 from bitcycle.report.figures.schedules import BitsLine, bits_axis, draw_line
 from bitcycle.report.figures.style import INK, Style
-from bitcycle.report.runs import MethodLog, comparison_logs
-from bitcycle.study.results import RunStatus
+from bitcycle.report.runs import MethodLog, method_logs
+from bitcycle.study.results import RunStatus, StudyResult
 from bitcycle.study.summary import metric_title
 
 if TYPE_CHECKING:
@@ -82,16 +80,15 @@ def _mean(curves: Sequence[Points]) -> Points:
     return [(step, fmean(table[step] for table in tables)) for step in common]
 
 
-@draw.register(Comparison)
-def draw_comparison(comparison: Comparison) -> Figure:
-    """Curves of the metric; below, the bits of the weights."""
-    metrics = list(dict.fromkeys(entry.metric for entry in comparison.groups))
+def draw_comparison(result: StudyResult) -> Figure:
+    """Curves of the metric, finished or not; below, the bits of the weights."""
+    metrics = list(dict.fromkeys(result.study.metric(group) for group in result.study.groups))
     if len(metrics) > 1:
         raise ValueError(
             f"these runs are judged by {' and '.join(metrics)}, which share no axis: draw the runs "
             "of one metric at a time"
         )
-    methods = comparison_logs(comparison)
+    methods = method_logs(result)
     none = Quantity((), metrics[0], metrics[0])
     [quantity, *_] = [*quantities(methods, metrics[0]), none]
     figure = draw_curves(methods, quantity)

@@ -17,7 +17,8 @@ from bitcycle.report.figures.style import counted
 from bitcycle.report.files import check_path
 from bitcycle.report.page import sections
 from bitcycle.report.page.svg import inline_svg
-from bitcycle.report.runs import collect_runs, method_logs
+from bitcycle.report.runs import method_logs
+from bitcycle.study.comparison import collect_runs
 from bitcycle.study.headline import headline
 from bitcycle.study.results import StudyResult
 from bitcycle.study.summary import summarize
