@@ -10,7 +10,6 @@ from scipy import stats
 from tests.study.made_up import method, study_result, write_runs
 from tools.results.__main__ import DATA, default_pages, main
 from tools.results.pages import outdated, render
-from tools.results.pictures import bits_and_cost
 from tools.results.study_data import gather, to_json
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +72,7 @@ def test_a_measurement_is_a_table_of_ratios(folder):
     assert "| network | auto 4/8 |\n| --- | ---: |\n| lstm | 0.50 |\n" in rendered(folder, text)
 
 
-@pytest.mark.parametrize("kind", ["made result", "made differences", "speed ratios"])
+@pytest.mark.parametrize("kind", ["made result", "made differences"])
 def test_a_picture_is_drawn_into_the_file_below_its_marker(folder, kind):
     page = folder / "page.md"
     page.write_text(f"<!-- picture: {kind} -->\n[![What](a.svg)](made.md)\n")
@@ -103,6 +102,7 @@ def test_a_picture_is_drawn_into_the_file_below_its_marker(folder, kind):
         ("<!-- tables: made values -->\n<!-- end -->", "tables"),
         ("text\n<!-- end -->", "end"),
         ("<!-- picture: made nothing -->\n![](a.svg)", "nothing"),
+        ("<!-- picture: speed result -->\n![](a.svg)", "speed"),
         ("<!-- picture: made result | group: a -->\n![](a.svg)", "group"),
         ("<!-- picture: made differences | method: a -->\n![](a.svg)", "'a'"),
         ("<!-- picture: made result -->\n\n![](a.svg)", ".svg"),
@@ -128,7 +128,7 @@ def test_the_committed_pages_and_pictures_are_what_the_data_give():
     files = render(default_pages(), DATA)
     assert outdated(files) == [], "python -m tools.results render"
     names = {path.name for path in files}
-    assert {"front.svg", "lengths.svg", "lengths.md", "speed.svg", "README.md"} <= names
+    assert {"front.svg", "lengths.svg", "lengths.md", "README.md"} <= names
 
 
 def test_the_values_of_a_page_are_those_of_its_runs():
@@ -148,18 +148,6 @@ def test_the_values_of_a_page_are_those_of_its_runs():
         assert [mean, std, from_, to] == pytest.approx(expected, abs=0.05)
         assert n == len(own)
         assert cost == pytest.approx(entry["runs"][0]["bitops"] / base, rel=5e-3)
-
-
-def test_the_picture_of_the_readme_has_the_bits_and_the_cost_of_the_runs():
-    study = json.loads((DATA / "digits.json").read_text(encoding="utf-8"))
-    methods = {entry["label"]: entry for entry in study["methods"]}
-    bits, costs = bits_and_cost(methods["CPT 3-8/8"])
-    assert bits[:30:29] == bits[210::29] == [3, 8]  # 8 cosine cycles of 30 steps
-    assert costs[-1] == methods["CPT 3-8/8"]["runs"][0]["bitops"]
-    # At b bits forward the products cost b * b and twice 8 * b: 57 at 3 bits, 192 at 8. A last
-    # layer in float32 adds the same to both.
-    steps = [b - a for a, b in zip([0.0, *costs], costs, strict=False)]
-    assert 57 / 192 < steps[0] / steps[29] < 1.1 * 57 / 192
 
 
 def test_no_result_has_a_path_of_a_machine_and_every_link_leads_somewhere():

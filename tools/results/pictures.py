@@ -1,13 +1,11 @@
-"""Pictures of the data files as SVG, with equal bytes for equal numbers."""
+"""Pictures of studies as SVG, with equal bytes for equal numbers."""
 
 from __future__ import annotations
 
 import io
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
-from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -15,31 +13,28 @@ from matplotlib.figure import Figure
 
 from bitcycle.analysis.numbers import POINTS
 from bitcycle.analysis.statistics import summarize_values
-from bitcycle.analysis.training_spec import spec_from_config
-from bitcycle.cost.meter import CostMeter
 from bitcycle.precision import cost_bits
 from bitcycle.report import plot
 from bitcycle.report.figures.style import COLORS, INK, new_figure, style_axes
-from bitcycle.scheduler import PrecisionScheduler
 from bitcycle.schedules import parse_schedule
 from bitcycle.study.summary import summarize
-from bitcycle.train.config_file import from_dict
-from tools.results.study_data import Data, curves_of, restore
-from tools.results.tables import BASE, FLOAT, Options, ratios_of
+from tools.results.study_data import Data, restore
+from tools.results.tables import Options
 
 PATH = re.compile(r'(?<= d=")[^"]*(?=")')
 LONG = re.compile(r"-?\d+\.\d{3,}")
 MARKERS = "oDs^vPX*"
-FRONT = {"static 8/8": COLORS[0], "CPT 3-8/8": COLORS[1]}  # methods of the README's picture
-HIGHEST = 12  # ratio that is drawn: the BitOPs of float32 are 16 times those of 8 bits
+FRONT = ("static 8/8", "CPT 3-8/8")  # methods of the README's picture
 
 
 def draw(data: Data, kind: str, options: Options) -> str:
     """The SVG of a picture, whatever the user's settings of matplotlib."""
     if kind not in PICTURES:
         raise ValueError(f"there is no picture {kind!r}; known: {', '.join(PICTURES)}")
-    if unknown := sorted(set(options) - {"method", "column"}):
-        raise ValueError(f"a picture has no option {unknown[0]!r}; known: method, column")
+    if data["kind"] != "study":
+        raise ValueError(f"only studies have pictures, not {data['kind']}")
+    if unknown := sorted(set(options) - {"method"}):
+        raise ValueError(f"a picture has no option {unknown[0]!r}; known: method")
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update({"svg.hashsalt": "bitcycle", "svg.fonttype": "path"})
@@ -111,133 +106,52 @@ def _short(groups: Sequence[str]) -> list[str]:
     return [", ".join(p for p in own if p not in common) or ", ".join(own) for own in parts]
 
 
-# -- measurements ---------------------------------------------------------------------------------
-
-
-def ratios(data: Data, options: Options) -> Figure:
-    """The ratios of a measurement; those far above the others are not drawn."""
-    series = {
-        column: {row: ratio.mean for row, ratio in own.items() if ratio.mean < HIGHEST}
-        for column, own in ratios_of(data, options.get("column", ())).items()
-    }
-    return bars(series, f"{BASE if data['kind'] == 'run-times' else FLOAT} = 1 (left: less)")
-
-
-def bars(series: Mapping[str, Mapping[str, float]], title: str) -> Figure:
-    """Ratios to 1 as groups of horizontal bars that begin there, on a logarithmic axis."""
-    groups = list(dict.fromkeys(group for own in series.values() for group in own))
-    size = len(series) + 1
-    figure = new_figure(8.4, 0.165 * len(groups) * size + 1.3)
-    axes: Axes = figure.subplots()
-    axes.set_xscale("log")
-    for place, (name, own) in enumerate(series.items()):
-        at = {group: groups.index(group) * size + place for group in own}
-        axes.barh(
-            [at[group] for group in own], [value - 1 for value in own.values()], left=1.0,
-            height=0.85, label=name, color=COLORS[place % len(COLORS)],
-        )  # fmt: skip
-        for group, value in own.items():
-            side = -1 if value < 1 else 1
-            axes.annotate(
-                f"{value:.2f}", (value, at[group]), xytext=(3 * side, 0), va="center",
-                textcoords="offset points", ha="right" if value < 1 else "left", fontsize=8,
-                color=INK,
-            )  # fmt: skip
-    axes.axvline(1.0, color=INK, linewidth=1.0)
-    style_axes(axes, x=title, grid="x", size=10)
-    axes.set_yticks([k * size + (size - 2) / 2 for k in range(len(groups))], groups)
-    axes.set_ylim(len(groups) * size - 1, -1)
-    found = [value for own in series.values() for value in own.values()]
-    low, high = min(found) / 1.25, max(found) * 1.25
-    ticks = [tick for tick in (0.25, 0.5, 0.75, 1, 1.5, 2, 4, 8, 16) if low < tick < high]
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.minorticks_off()
-    axes.set_xlim(low, high)
-    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=10)
-    return figure
-
-
 # -- the README's picture -------------------------------------------------------------------------
 
 
 def front(data: Data, options: Options) -> Figure:
-    """Bits, test accuracy and training cost so far over the run, over common seeds."""
-    entries = {m["label"]: m for m in data["methods"] if m["label"] in FRONT}
-    curves = {label: curves_of(entries[label]) for label in FRONT}
-    seeds = sorted(set.intersection(*(set(own) for own in curves.values())))
-    paths = {label: bits_and_cost(entries[label]) for label in FRONT}
-    total = paths[next(iter(FRONT))][1][-1]
-    figure = Figure(figsize=(9.0, 6.2))  # a solved layout of shared axes varies in last digits
-    figure.subplots_adjust(left=0.105, right=0.925, bottom=0.1, top=0.92, hspace=0.13)
-    top, middle, low = figure.subplots(3, sharex=True, height_ratios=[1.0, 1.5, 1.2])
-    for label, color in FRONT.items():
-        bits, costs = paths[label]
-        look: dict[str, Any] = {"color": color, "linewidth": 2.4, "label": label}
-        steps = range(len(bits) + 1)
-        top.step(steps, [*bits, bits[-1]], where="post", **look)
-        _draw_curve(middle, [curves[label][seed] for seed in seeds], look)
-        share = [100 * cost / total for cost in costs]
-        low.plot(steps, [0.0, *share], **look)
-        low.annotate(
-            f"{share[-1]:.0f} %", (len(share), share[-1]), xytext=(6, 0), va="center",
-            textcoords="offset points", fontsize=13, color=color, annotation_clip=False,
-        )  # fmt: skip
-    accuracy = f"test accuracy, %\n(n = {len(seeds)}, 95 %)"
-    titles = {top: "bits, forward", middle: accuracy, low: "BitOPs so far,\n% of static"}
-    for axes, title in titles.items():
+    """The bits of every step and the test accuracy of two methods, with their training cost."""
+    entries = {entry["label"]: entry for entry in data["methods"]}
+    costs = {label: fmean(run["bitops"] for run in _done(entries[label])) for label in FRONT}
+    figure = Figure(figsize=(9.0, 4.8))  # a solved layout of shared axes varies in last digits
+    figure.subplots_adjust(left=0.105, right=0.98, bottom=0.13, top=0.89, hspace=0.13)
+    top, low = figure.subplots(2, sharex=True, height_ratios=[1.0, 1.5])
+    for label, color in zip(FRONT, COLORS, strict=False):
+        schedule = parse_schedule(entries[label]["settings"]["precision"]["forward"])
+        steps = _done(entries[label])[0]["steps"]
+        bits = [cost_bits(each) for each in schedule.values(steps)]
+        share = 100 * costs[label] / costs[FRONT[0]]
+        look = {"color": color, "linewidth": 2.4, "label": f"{label}: {share:.0f} % of the BitOPs"}
+        top.step(range(steps + 1), [*bits, bits[-1]], where="post", **look)
+        low.set_xlim(0, steps)
+        n = _draw_curve(low, [dict(run["curve"]) for run in _done(entries[label])], look)
+    for axes, title in {top: "bits, forward", low: f"test accuracy, %\n(n = {n}, 95 %)"}.items():
         style_axes(axes, y=title, size=12)
         axes.yaxis.label.set_size(13)
-    widths = [width for bits, _ in paths.values() for width in bits]
-    top.set_yticks([min(widths), max(widths)])
-    low.set_xlim(0, len(bits))
-    low.set_ylim(0, 105)
     low.set_xlabel("training step", color=INK, fontsize=13)
     figure.align_ylabels()
-    figure.legend(
-        *top.get_legend_handles_labels(), loc="upper center", ncols=len(FRONT), frameon=False,
-        fontsize=14,
-    )  # fmt: skip
+    handles = top.get_legend_handles_labels()
+    figure.legend(*handles, loc="upper center", ncols=2, frameon=False, fontsize=14)
     return figure
 
 
-def _draw_curve(axes: Axes, curves: Sequence[Mapping[int, float]], look: Data) -> None:
-    """The mean and its interval at the steps where every run has a finite value."""
-    steps = [
-        step
-        for step in sorted(set.intersection(*map(set, curves)))
-        if all(math.isfinite(curve[step]) for curve in curves)
-    ]
-    found = [summarize_values([curve[step] for curve in curves]) for step in steps]
+def _done(entry: Data) -> list[Data]:
+    return [run for run in entry["runs"] if run["state"] == "done"]
+
+
+def _draw_curve(axes: Axes, curves: Sequence[Mapping[int, float]], look: Data) -> int:
+    """The mean over runs with its interval, at the steps of the first; returns their number."""
+    steps = list(curves[0])
+    found = [summarize_values([float(curve[step]) for curve in curves]) for step in steps]
     axes.plot(steps, [each.mean for each in found], marker="o", markersize=5, **look)
     lows = [each.mean if each.low is None else each.low for each in found]
     highs = [each.mean if each.high is None else each.high for each in found]
     axes.fill_between(steps, lows, highs, color=look["color"], alpha=0.18, linewidth=0)
-
-
-def bits_and_cost(method: Data) -> tuple[list[int], list[float]]:
-    """The forward bits of every step, and the run's BitOPs so far at its end.
-
-    The steps share the run's BitOPs as their bits say; the last batch of an epoch, which is
-    smaller, counts as the others.
-    """
-    spec = spec_from_config(from_dict(method["settings"]).with_backward())
-    model = spec.build()
-    texts: dict[str, Any] = spec.precision.schedule_texts(auto=1)
-    scheduler = PrecisionScheduler(model, **texts, total_steps=spec.total_steps)
-    meter = CostMeter(model, spec.inputs(model, spec.batch_size))
-    costs = []
-    for _ in range(spec.total_steps):
-        meter.step()
-        costs.append(meter.bitops)
-        scheduler.step()
-    bits = parse_schedule(texts["forward"]).values(spec.total_steps)
-    total = fmean(run["bitops"] for run in method["runs"] if run["state"] == "done")
-    return [cost_bits(each) for each in bits], [total * (cost / costs[-1]) for cost in costs]
+    return len(curves)
 
 
 PICTURES: Mapping[str, Callable[[Data, Options], Figure]] = {
     "result": lambda data, _: plot(restore(data)),
     "differences": differences,
     "front": front,
-    "ratios": ratios,
 }

@@ -23,7 +23,6 @@ from bitcycle.train.result import RunResult
 from bitcycle.train.run_directory import MACHINE, RunDirectory
 
 Data = Mapping[str, Any]
-Curves = dict[int, dict[int, float]]  # seed -> step -> value
 
 DEFAULT = RunConfig(steps=1).with_backward()  # a run has a length, which has no default
 NOT_SETTINGS = ("seed", "output", "tracking", "checkpoint", "data.root", "data.cache_dir")
@@ -252,15 +251,6 @@ def _restore_run(method: Method, run: Data) -> RunStatus:
         result=result,
         error=run.get("error"),
     )
-
-
-def curves_of(entry: Data) -> Curves:
-    """The test curves of a method's finished runs."""
-    return {
-        run["seed"]: {step: float(value) for step, value in run["curve"]}
-        for run in entry["runs"]
-        if run["state"] == "done" and run["curve"] and "curve_split" not in run
-    }
 
 
 # -- data files -----------------------------------------------------------------------------------
