@@ -79,7 +79,7 @@ def test_the_interval_of_two_seeds_does_not_set_the_limits_but_their_values_do()
     assert low.summary.low < panel.y_range[0] < 80.0
     many = {seed: 90.0 for seed in range(20)} | {20: 70.0}
     panel = cost_panel(group_of([(METHODS[0][0], many, 1.0)], seeds=tuple(many)))
-    assert panel.seed_range[0] < 70.0 < panel.y_range[0]
+    assert 70.0 < panel.y_range[0]  # nor does one of many
 
 
 def test_the_front_goes_through_the_means_that_nothing_cheaper_beats():
@@ -132,8 +132,8 @@ def test_the_interval_of_the_baseline_of_critical_periods_is_in_the_range():
     panel = period_panel(group_of([(PERIODS[0][0], {0: 80.0, 1: 91.0, 2: 102.0}, 1), *PERIODS[1:]]))
     [base] = panel.lines
     assert base.summary.low < min(point.summary.low for point in panel.points)
-    for low, high in (panel.y_range, panel.seed_range):
-        assert low < base.summary.low < base.summary.high < high
+    low, high = panel.y_range
+    assert low < base.summary.low < base.summary.high < high
 
 
 def test_the_demo_has_every_method_at_its_cost_and_the_bits_of_every_step():

@@ -113,7 +113,7 @@ class ValuePanel:
 
     lines: methods drawn as a line at their mean: the baseline of critical periods, or what costs
     far more than the others. layout: points; rows, where many methods share few costs; or points
-    joined by a line, for critical periods. seed_range: y_range with every seed in it.
+    joined by a line, for critical periods.
     """
 
     title: str
@@ -125,7 +125,6 @@ class ValuePanel:
     front: tuple[tuple[float, float], ...]
     log_ticks: tuple[float, ...]  # empty: a linear axis
     y_range: tuple[float, float]
-    seed_range: tuple[float, float]
     layout: Layout
 
 
@@ -187,7 +186,8 @@ def _panel(
     ends = [end for point in points for end in point.extent]
     is_joined = layout == "joined"  # where lines have a band
     ends += [end for each in lines for end in (each.extent if is_joined else [each.summary.mean])]
-    values = [value for point in points for value in point.values.values()]
+    if is_joined:  # every seed is drawn
+        ends += [value for point in points for value in point.values.values()]
     return ValuePanel(
         title=style.plain_text(group.group),
         note=f"{said}{better}{note}",
@@ -198,7 +198,6 @@ def _panel(
         front=front,
         log_ticks=log_ticks,
         y_range=style.padded(ends or [0.0]),
-        seed_range=style.padded([*ends, *values] or [0.0]),
         layout=layout,
     )
 
@@ -364,7 +363,6 @@ def draw_values(axes: Axes, panel: ValuePanel, *, by_method: bool = False) -> No
     axes.set_ylim(*panel.y_range)
     if panel.layout == "joined":
         axes.plot(costs, [point.summary.mean for point in panel.points], color=GREY, linewidth=1.2)
-        axes.set_ylim(*panel.seed_range)
     elif panel.log_ticks:
         axes.set_xscale("log")
         axes.set_xticks(panel.log_ticks, [f"{tick:g}" for tick in panel.log_ticks])

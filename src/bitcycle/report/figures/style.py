@@ -103,6 +103,7 @@ def plain_text(text: str) -> str:
     \\$x\\$ a?b a b
     """
     drawn = "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
+    drawn = f" {drawn}" if drawn.startswith("_") else drawn  # else it is left out of legends
     return drawn.replace("$", r"\$")
 
 

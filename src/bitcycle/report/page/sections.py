@@ -110,7 +110,8 @@ def group_section(group: GroupSummary, methods: Sequence[MethodLog], *, limit: i
     costs, periods = pareto.cost_panel(group), pareto.period_panel(group)
     if costs.points:
         title = f"{group.metric.capitalize()} against training cost"
-        cards.append(Card(title, partial(pareto.draw_panel, costs, _WIDTH), title, _COST_NOTE))
+        note = _COST_NOTE if costs.layout == "points" else ""
+        cards.append(Card(title, partial(pareto.draw_panel, costs, _WIDTH), title, note))
     if len(periods.points) > 1:
         label = f"{periods.y_title} against {periods.x_title}"
         cards.append(Card("Critical periods", partial(pareto.draw_panel, periods, _WIDTH), label))
