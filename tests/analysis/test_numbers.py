@@ -9,7 +9,6 @@ from bitcycle.analysis.numbers import (
     difference_text,
     p_sentence,
     p_text,
-    share_text,
     three_digits,
     with_uncertainty,
 )
@@ -66,10 +65,4 @@ def test_bitops_have_three_digits_and_a_prefix(bitops, text):
 def test_three_digits_of_small_and_rounded_up_numbers():
     assert [three_digits(x) for x in (0.0, 0.00123456, 0.9996, 99.96)] == [
         "0", "0.00123", "1.00", "100",
-    ]  # fmt: skip
-
-
-def test_shares():
-    assert [share_text(x) for x in (1.0, 0.09949, 0.0996, 0.005)] == [
-        "100 %", "9.9 %", "10 %", "0.50 %",
     ]  # fmt: skip

@@ -73,7 +73,7 @@ def test_quiet_prints_a_line_per_finished_run_and_the_table(engines, study, caps
     first, second, *rest = capsys.readouterr().out.splitlines()
     assert first.startswith("[1/2] static seed 0")
     assert "  accuracy " in second
-    assert any(line.startswith("cycled against static: ") for line in rest)
+    assert any(line.split()[:2] == ["cycled", "static"] for line in rest)  # the difference
 
 
 @pytest.mark.slow
@@ -97,7 +97,7 @@ def test_a_dry_run_prints_and_writes_nothing(engines, study, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "to train: 2 runs" in out
     assert "2 at a time; done: 0" in out
-    assert "power: 1 seed has no interval and can tell nothing from noise" in out
+    assert "tells from noise" in out
     assert not (tmp_path / "runs").exists()
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bitcycle.recipes import recipe
-from bitcycle.study.dry_run import dry_run, measure_step, power_lines, step_kind
+from bitcycle.study.dry_run import dry_run, measure_step, step_kind, study_power
 from bitcycle.study.results import read_study
 from bitcycle.study.runner import run_study, runs_to_train
 from bitcycle.study.study import Method
@@ -133,17 +133,15 @@ def test_the_power_of_the_seeds_follows_from_the_deviation_in_finished_runs():
         (method("static", 8), base, 1.0),
         (method("a", "CR:3-8:8"), {0: 91.0, 1: 93.0, 2: 95.0}, 1.0),  # differences 1 2 3: 1
     ]
+    [power] = study_power(study_result(entries, seeds=(0, 1, 2, 3), baseline="static"))
     # t(0.975, 3) / sqrt(4) = 3.1824 / 2 = 1.59; 1 point takes 7: 2.4469 / sqrt(7) = 0.92
-    assert list(power_lines(study_result(entries, seeds=(0, 1, 2, 3), baseline="static"))) == [
-        "4 seeds tell a difference of about 1.6 points from noise (deviation 1 in finished runs); "
-        "1 point takes about 7 seeds"
-    ]
+    assert power.cells()[1:] == ("4", "1", "1.6", "1", "7")
 
 
 def test_without_finished_runs_the_power_is_in_standard_deviations():
     entries = [(method("static", 8), {}, 1.0), (method("a", "CR:3-8:8"), {}, 1.0)]
-    [line] = power_lines(study_result(entries, baseline="static"))
-    assert line.startswith("3 seeds tell a difference of 2.5 standard deviations")  # 4.3027 / 1.732
-    [line] = power_lines(study_result(entries, seeds=(0,), baseline="static"))
-    assert line.startswith("1 seed has no interval")
-    assert list(power_lines(study_result(entries))) == []  # nothing to compare with
+    [power] = study_power(study_result(entries, baseline="static"))
+    assert power.cells()[1:4] == ("3", "-", "2.5 deviations")  # 4.3027 / 1.732
+    [power] = study_power(study_result(entries, seeds=(0,), baseline="static"))
+    assert power.cells()[1:4] == ("1", "-", "-")
+    assert study_power(study_result(entries)) == ()  # nothing to compare with

@@ -1,5 +1,6 @@
 """Statistics of a study: differences, costs, budgets, spread, published values."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from bitcycle.study.summary import (
     summarize,
     variance_tests,
 )
+from bitcycle.tasks import DataConfig, ModelConfig
 from tests.study.made_up import config, method, study_result
 
 # -- methods against a baseline -------------------------------------------------------------------
@@ -189,3 +191,47 @@ def test_deviations_are_tested_against_the_baseline():
     (cpt, test), (two, none) = variance_tests(summarize(result)[0])
     assert (cpt.label, test) == ("CPT", brown_forsythe([narrow, wide]))
     assert (two.label, none) == ("two seeds", None)
+
+
+# -- verdicts -------------------------------------------------------------------------------------
+
+BASE = {0: 90.0, 1: 91.0, 2: 92.0}
+
+
+@pytest.mark.parametrize(
+    ("values", "margin", "verdict"),
+    [
+        ({0: 91.9, 1: 93.0, 2: 94.1}, None, "better"),  # 1.9 2.0 2.1: +- 4.3027 * 0.1 / sqrt(3)
+        ({0: 88.1, 1: 89.0, 2: 89.9}, None, "worse"),
+        ({0: 90.0, 1: 91.1, 2: 91.9}, None, "no different"),  # 0 0.1 -0.1: +- 0.25, within 1 point
+        ({0: 90.0, 1: 91.1, 2: 91.9}, 0.2, "undecided, 4 seeds"),  # 3.182 * 0.1 / sqrt(4) = 0.16
+        ({0: 91.0, 1: 93.0, 2: 95.0}, None, "undecided, 4 seeds"),  # 1 2 3: -0.5 to 4.5
+        ({0: 91.0, 1: 93.0, 2: 95.0}, 5.0, "no different"),
+        ({0: 91.0, 1: 92.0, 2: 93.0}, None, "undecided"),  # the same in every seed: no interval
+        (BASE, None, "equal"),
+        ({0: 91.0}, None, "undecided"),
+        ({0: 91.0, 1: math.nan}, None, "undecided"),
+        ({}, None, ""),
+    ],
+)
+def test_a_verdict_follows_from_the_interval_and_the_margin(values, margin, verdict):
+    entries = [(method("static", 8), BASE, 200.0), (method("CPT", "CR:3-8:8"), values, 126.0)]
+    [group] = summarize(study_result(entries, baseline="static", margin=margin))
+    assert [group.verdict(each) for each in group.methods] == ["", verdict]
+
+
+def test_a_smaller_perplexity_is_better_and_one_percent_of_the_baseline_matters():
+    changes = {
+        "task": "language",
+        "model": ModelConfig(name="lstm_lm"),
+        "data": DataConfig(name="ptb", batch_size=4),
+    }
+    base, close, less = {0: 100.0, 1: 102.0}, {0: 100.1, 1: 102.0}, {0: 90.0, 1: 92.1}
+    entries = [
+        (method(label, text, changes=changes), values, 1.0)
+        for label, text, values in (
+            ("static", 8, base), ("close", "CR:3-8:8", close), ("less", "CR:4-8:8", less),
+        )
+    ]  # fmt: skip
+    [group] = summarize(study_result(entries, seeds=(0, 1), baseline="static"))
+    assert [group.verdict(each) for each in group.methods] == ["", "no different", "better"]

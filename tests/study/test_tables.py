@@ -53,7 +53,7 @@ def test_three_files_are_written_and_nothing_else(tmp_path):
     assert [path.name for path in paths] == ["table.md", "table.csv", "table.tex"]
     assert sorted(study.folder.iterdir()) == sorted(paths)
     markdown, csv, latex = (path.read_text(encoding="utf-8") for path in paths)
-    assert markdown.startswith("# made-up\n\nNumbers of no training.\n\n**CPT\\_3-8 against")
+    assert markdown.startswith("# made-up\n\nNumbers of no training.\n\n## ")
     assert "| CPT\\_3-8 | 93.0 ± 2.0 |" in markdown
     assert csv.count("\n") == 3
     assert latex.count(r"\begin{table}") == latex.count(r"\end{table}") == 5
@@ -180,12 +180,13 @@ def test_values_have_n_interval_cost_and_what_is_not_done():
 def test_differences_have_pairs_p_and_the_published_difference():
     table = differences_table(groups())
     assert table.headings == (
-        "method", "against", "difference (95 % interval)", "pairs", "p", "published",
+        "method", "against", "difference (95 % interval)", "pairs", "p", "verdict",
+        "published",
     )  # fmt: skip
     assert table.rows == (
-        ("CPT", "static", "+2.0 (-0.5 to 4.5)", "3", "0.074", "+0.66"),
-        ("low", "static", "-11.00", "1", "-", "-"),
-        ("later", "static", "-", "0", "-", "-"),
+        ("CPT", "static", "+2.0 (-0.5 to 4.5)", "3", "0.074", "undecided, 4 seeds", "+0.66"),
+        ("low", "static", "-11.00", "1", "-", "undecided", "-"),
+        ("later", "static", "-", "0", "-", "-", "-"),
     )
     assert differences_table(groups(baseline=None)).rows == ()
 
@@ -245,3 +246,18 @@ def test_a_csv_cell_that_is_a_number_stays_one(cell):
     text = to_csv(study_result([(method(cell, 8), {0: 1.0}, 1.0)], seeds=(0,)))
     [line] = csv.DictReader(io.StringIO(text, newline=""))
     assert line["method"] == cell
+
+
+def test_differences_beyond_noise_are_corrected_for_their_number():
+    base = {0: 90.0, 1: 91.0, 2: 92.0}
+    found = {
+        "clear": {0: 91.99, 1: 93.0, 2: 94.01},  # 1.99 2 2.01: p of t = 346 is 8e-6
+        "close": {0: 90.6, 1: 92.0, 2: 93.4},  # 0.6 1 1.4: t = 4.33, p = 0.0494
+        "noise": {0: 91.0, 1: 90.0, 2: 92.1},
+    }
+    entries = [(method(label, f"CR:{3 + n}-8:8"), values, 1e12)
+               for n, (label, values) in enumerate(found.items())]  # fmt: skip
+    result = study_result([(method("static", 8), base, 2e12), *entries], baseline="static")
+    table = differences_table(summarize(result))
+    column = table.headings.index("after Holm")
+    assert [row[column] for row in table.rows] == ["yes", "no", "-"]

@@ -154,30 +154,9 @@ def bitops_text(bitops: float | None) -> str:
     return f"{bitops:g} BitOPs"
 
 
-def margin_text(margin: float, metric: str) -> str:
-    """The smallest difference that matters, with the unit of the metric.
-
-    >>> margin_text(1.0, "accuracy"), margin_text(0.9695, "perplexity")
-    ('1 point', '0.97 of perplexity')
-    """
-    number = f"{margin:.2g}"
-    unit = POINTS.get(metric, f" of {metric}")
-    return f"{number}{unit.removesuffix('s') if number == '1' and metric in POINTS else unit}"
-
-
 def cost_text(relative: float | None) -> str:
     """A cost relative to the baseline's; "-" for None."""
     return "-" if relative is None else three_digits(relative)
-
-
-def share_text(relative: float) -> str:
-    """A relative cost in percent.
-
-    >>> share_text(0.634), share_text(15.625), share_text(0.0042)
-    ('63 %', '1562 %', '0.42 %')
-    """
-    percent = 100 * relative
-    return f"{fixed(percent, 0 if percent >= 9.95 else 2 if percent < 1 else 1)} %"
 
 
 def duration_text(seconds: float) -> str:

@@ -16,7 +16,6 @@ from bitcycle.extras import require
 
 CONFIDENCE = 0.95
 LEVEL = 0.05
-MIN_SEEDS = 3  # with two the interval is 9 standard deviations on either side
 MOST_SEEDS = 10_000
 _ROUNDING = 1e-9  # a smaller standard deviation, relative to the values, is rounding error
 

@@ -128,31 +128,31 @@ def run_run(arguments: argparse.Namespace) -> int:
 
 
 def _finish(result: Any) -> int:
-    """Print the first table, the files and the failures; returns the exit code."""
+    """Print the results, the differences, the files and the failures; returns the exit code."""
     from bitcycle.study.progress import failures_text
 
     print()
-    _show(result, num_tables=1)
+    _show(result, is_short=True)
     if not result.count("failed"):
         return 0
     print(f"\n{failures_text(result)}")
     return 1
 
 
-def _show(result: Any, num_tables: int | None = None) -> None:
-    """Print the headline and the tables; write tables and figures."""
+def _show(result: Any, *, is_short: bool = False) -> None:
+    """Print the tables; write tables and figures. is_short: results and differences only."""
     from rich.console import Console
-    from rich.text import Text
 
-    from bitcycle.study.headline import headline
     from bitcycle.study.tables import study_tables, write_tables
     from bitcycle.tables import print_tables
 
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _WIDE  # a file has no width
-    console.print(Text(headline(result)), end="\n\n")
-    print_tables(study_tables(result)[:num_tables], console)
+    tables = study_tables(result)
+    if is_short:
+        tables = tuple(t for t in tables if t is tables[0] or t.name.endswith("-differences"))
+    print_tables(tables, console)
     paths = write_tables(result)
     if result.count("done"):
         try:

@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from bitcycle.analysis.numbers import difference_text
 from bitcycle.recipes import recipe
 from bitcycle.study.engines import make_engine
-from bitcycle.study.headline import headline
 from bitcycle.study.progress import Lines, failures_text
 from bitcycle.study.results import StudyResult, write_options
 from bitcycle.study.runner import run_study
@@ -28,7 +27,6 @@ METHODS = {
     "static 3/8": "digits-static-3-8",
 }
 BASELINE = "static 8/8"
-WIDTH = 90
 
 
 @dataclass(frozen=True)
@@ -49,17 +47,19 @@ class DemoResult:
             assert each.summary is not None
             accuracy = f"{each.summary.mean:.2f} +- {each.summary.std or 0.0:.2f}"
             seconds = fmean(run.seconds for run in each.result.results.values())
-            rows.append((each.label, accuracy, f"{each.relative_cost:.3f}", f"{seconds:.1f} s"))
-        header = ("forward/backward bits", "test accuracy %", "training cost", "time per run")
+            rows.append((each.label, accuracy, difference_text(each.difference),
+                         f"{each.relative_cost:.3f}", f"{seconds:.1f} s"))  # fmt: skip
+        against = f"against {BASELINE}"
+        header = ("bits", "test accuracy %", against, "training cost", "time per run")
         seeds = _seeds(len(self.study.study.seeds))
         return (
-            f"{text_table(header, rows, right=(1, 2, 3))}\n\n"
-            f"{textwrap.fill(headline(self.study), WIDTH)}\n\n"
+            f"{text_table(header, rows, right=(1, 2, 3, 4))}\n\n"
             "bits      of weights and activations / of errors, the gradients with respect to "
             "outputs;\n          CPT (cyclic precision training) raises the first from 3 to 8, "
             "eight times in a run\n"
             f"accuracy  mean +- standard deviation over {seeds} on 360 test images, where "
             "one is 0.28\n          points; evaluated at the most bits of the schedule\n"
+            "against   difference of the means with its 95 % interval, paired by seed\n"
             "cost      bit operations (BitOPs) of all training steps, static 8/8 = 1\n"
             "time      low precision is simulated in float32 here, which takes longer, not less"
         )

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import textwrap
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
 from bitcycle.analysis.cost import estimate_cost
-from bitcycle.analysis.numbers import POINTS, margin_text
-from bitcycle.analysis.statistics import MIN_SEEDS, half_width, num_seeds_for
+from bitcycle.analysis.statistics import half_width, num_seeds_for
 from bitcycle.analysis.training_spec import spec_from_config
 from bitcycle.study.results import RunStatus, StudyResult, distinct_runs
 from bitcycle.study.study import Method
@@ -27,7 +25,6 @@ from bitcycle.train.session import build_session, preserve_torch_settings
 from bitcycle.warnings import BitcycleWarning
 
 Measure = Callable[[RunConfig], tuple[float, int]]  # (seconds per step, steps of the run)
-WIDTH = 100  # columns of a sentence
 NUM_WARM_UP, NUM_TIMED = 2, 3  # steps
 
 
@@ -43,17 +40,14 @@ class RunEstimate:
 
 @dataclass(frozen=True, kw_only=True)
 class DryRun:
-    """The runs to train, in order, with notes on what is unknown. `str()` is a table.
-
-    power: the differences that the study's seeds can tell from noise, a sentence each.
-    """
+    """The runs to train, in order, with notes on what is unknown. `str()` is a table."""
 
     runs: tuple[RunEstimate, ...]
     num_done: int
     num_failed: int
     num_jobs: int
     notes: tuple[str, ...]
-    power: tuple[str, ...] = ()
+    power: tuple[Power, ...] = ()
 
     @property
     def bitops(self) -> int:
@@ -87,11 +81,8 @@ class DryRun:
             f"{duration(self.seconds)} of training steps, {self.num_jobs} at a time"
             f"{f' ({without})' if without else ''}; done: {self.num_done}{failed}"
         )
-        indent = " " * len("power: ")
-        power = [
-            textwrap.fill(f"power: {line}", WIDTH, subsequent_indent=indent) for line in self.power
-        ]
-        return "\n".join([*table, total, *power, *(f"note: {note}" for note in self.notes)])
+        power = ["", power_table(self.power)] if self.power else []
+        return "\n".join([*table, total, *(f"note: {note}" for note in self.notes), *power])
 
 
 def _or_dash(value: float | None, form: str) -> str:
@@ -141,42 +132,53 @@ def dry_run(
         num_failed=sum(run.state == "failed" and run.directory not in chosen for run in runs),
         num_jobs=num_jobs,
         notes=tuple(notes),
-        power=tuple(dict.fromkeys(power_lines(result))),
+        power=study_power(result),
     )
 
 
-def power_lines(result: StudyResult) -> Iterator[str]:
-    """Per group with a baseline: the half width of the intervals that this many seeds give.
+@dataclass(frozen=True, kw_only=True)
+class Power:
+    """What the seeds of a group can tell from noise, before they are all trained.
 
-    The deviation of the paired differences is the median over the methods with two seeds or more.
+    std: of the paired differences, the median over the methods with two finished seeds or more;
+    None before there is one. margin: the smallest difference that matters.
     """
+
+    group: str
+    num_seeds: int
+    std: float | None
+    margin: float | None
+
+    def cells(self) -> tuple[str, ...]:
+        """Group, seeds, deviation, half width of the interval, and seeds that decide the margin."""
+        half = None if self.num_seeds < 2 else half_width(self.std or 1.0, self.num_seeds)
+        needed = num_seeds_for(self.std, self.margin) if self.std and self.margin else None
+        unit = "" if self.std else " deviations"
+        return (
+            self.group, str(self.num_seeds), _or_dash(self.std, ".2g"),
+            "-" if half is None else f"{half:.2g}{unit}", _or_dash(self.margin, ".2g"),
+            _or_dash(needed, ","),
+        )  # fmt: skip
+
+
+def study_power(result: StudyResult) -> tuple[Power, ...]:
+    """The power of every group with a baseline."""
+    found = []
     for group in summarize(result):
         if group.baseline is None or len(group.methods) < 2:
             continue
         counts = {row.label: len(row.result.runs) for row in group.methods}
         n = min(counts.pop(group.baseline, 0), max(counts.values(), default=0))  # paired by seed
-        seeds = f"{n} seed{'' if n == 1 else 's'}"
-        if n == 1:
-            yield f"{seeds} has no interval and can tell nothing from noise; give --num-seeds 3"
-            continue
         known = [each.difference.std for each in group.compared if each.difference.std]  # type: ignore[union-attr]
-        if not known:
-            yield (
-                f"{seeds} tell a difference of {half_width(1.0, n):.1f} standard deviations from "
-                "noise; the deviation of paired differences is known once two seeds are done"
-            )
-            continue
-        std = median(known)
-        place = f"{group.group}: " if group.group else ""
-        unit = POINTS.get(group.metric, f" of {group.metric}")
-        needed = ""
-        if group.margin is not None:
-            number = max(MIN_SEEDS, num_seeds_for(std, group.margin))
-            needed = f"; {margin_text(group.margin, group.metric)} takes about {number:,} seeds"
-        yield (
-            f"{place}{seeds} tell a difference of about {half_width(std, n):.2g}{unit} from noise "
-            f"(deviation {std:.2g} in finished runs){needed}"
-        )
+        std = median(known) if known else None
+        found.append(Power(group=group.group, num_seeds=n, std=std, margin=group.margin))
+    return tuple(found)
+
+
+def power_table(rows: Sequence[Power]) -> str:
+    """The differences to the baseline that the seeds can tell from noise."""
+    header = ("group", "seeds", "deviation", "tells from noise", "margin", "seeds for it")
+    return text_table(header, [row.cells() for row in rows], right=(1, 2, 3, 4, 5))
 
 
 def _bitops(method: Method, notes: dict[str, None]) -> int | None:

@@ -1,6 +1,6 @@
 """Statistics of a study: per group, every method against the baseline.
 
-`summarize` gives a `GroupSummary` per group with a `MethodSummary` per method. Tables, headlines,
+`summarize` gives a `GroupSummary` per group with a `MethodSummary` per method. Tables,
 pictures and pages show these. The functions below compare costs, budgets, spreads and published
 values within a group.
 """
@@ -18,6 +18,7 @@ from bitcycle.analysis.statistics import (
     Summary,
     VarianceTest,
     brown_forsythe,
+    num_seeds_to_decide,
     paired_difference,
     pareto_front,
     rank_correlation,
@@ -112,6 +113,25 @@ class GroupSummary:
         if method.difference is None or not method.difference.is_beyond_noise:
             return None
         return (method.difference.mean > 0) == self.higher_is_better
+
+    def verdict(self, method: MethodSummary) -> str:
+        """What the interval of the difference says; empty without a difference.
+
+        better, worse: it excludes 0. equal: no seed differs. no different: it lies within the
+        margin. undecided: it does neither; with the number of seeds that would decide, if known.
+        """
+        difference = method.difference
+        if difference is None:
+            return ""
+        if difference.n > 1 and difference.mean == 0 and difference.low is None:
+            return "equal"
+        better = self.is_better(method)
+        if better is not None:
+            return "better" if better else "worse"
+        if self.margin is not None and difference.is_within(self.margin):
+            return "no different"
+        needed = num_seeds_to_decide(difference, self.margin) if self.margin else None
+        return "undecided" if needed is None else f"undecided, {needed:,} seeds"
 
 
 def summarize(result: StudyResult) -> tuple[GroupSummary, ...]:

@@ -27,8 +27,8 @@ from bitcycle.analysis.numbers import (
     p_text,
     summary_text,
 )
+from bitcycle.analysis.statistics import holm
 from bitcycle.files import write_text
-from bitcycle.study.headline import headline
 from bitcycle.study.results import MethodResult, State, StudyResult
 from bitcycle.study.study import Method
 from bitcycle.study.summary import (
@@ -50,7 +50,7 @@ T = TypeVar("T")
 Cells = Mapping[Any, str]  # of a row: heading, or (heading above, heading) -> text
 
 TEXT_COLUMNS = ("group", "method", "metric", "against", "best", "front", "on the Pareto front",
-                "not done")  # fmt: skip
+                "verdict", "after Holm", "not done")  # fmt: skip
 VALUES = (
     "Final values, never the best of a run: mean ± standard deviation over n seeds; the interval "
     "is of the mean. Cost: training BitOPs, the baseline's = 1. Front: no other method is cheaper "
@@ -58,7 +58,9 @@ VALUES = (
 )
 DIFFERENCES = (
     "Paired over the seeds that both methods have; p is of the paired t-test, not corrected for "
-    "the number of methods."
+    "the number of methods. Verdict: better or worse if the interval excludes 0; no different if "
+    "it lies within the margin; otherwise undecided, with the number of seeds that would decide. "
+    "After Holm: whether better or worse survives the correction for the number of rows."
 )
 PUBLISHED = " Published: the difference of the published values."
 BUDGET = (
@@ -116,10 +118,10 @@ def write_tables(result: StudyResult) -> list[Path]:
 
 
 def to_markdown_page(result: StudyResult) -> str:
-    """All tables under the study's name, description and headline."""
+    """All tables under the study's name and description."""
     study = result.study
-    name, what, answer = map(escape_markdown, (study.name, study.description, headline(result)))
-    intro = f"# {name}\n\n{what}\n\n**{answer}**\n"
+    name, what = map(escape_markdown, (study.name, study.description))
+    intro = f"# {name}\n\n{what}\n"
     return "\n".join([intro, *map(to_markdown, study_tables(result))])
 
 
@@ -234,6 +236,7 @@ def values_table(groups: Sequence[GroupSummary]) -> Table:
 def differences_table(groups: Sequence[GroupSummary]) -> Table:
     """Every method against the baseline of its group, over the seeds that both have."""
     rows = []
+    survives = _surviving(groups)
     for group in groups:
         for each in group.methods if group.baseline_method is not None else ():
             if each is group.baseline_method:
@@ -248,12 +251,26 @@ def differences_table(groups: Sequence[GroupSummary]) -> Table:
                     "difference (95 % interval)": _text(difference_text, difference),
                     "pairs": str(difference.n) if difference else "0",
                     "p": _text(lambda d: p_text(d.p), difference),
+                    "verdict": group.verdict(each),
+                    "after Holm": survives.get((group.group, each.label), ""),
                     "published": _text(lambda number: fixed(number, 2, sign=True), published),
                 }
             )
     table = _table("differences", "Differences", rows)
     more = PUBLISHED if "published" in table.headings else ""
     return replace(table, caption=DIFFERENCES + more)
+
+
+def _surviving(groups: Sequence[GroupSummary]) -> dict[tuple[str, str], str]:
+    """By group and method, whether a difference beyond noise is significant after Holm."""
+    pairs = [(group, each) for group in groups for each in group.compared]
+    tested = [(group, each) for group, each in pairs if each.difference.p is not None]  # type: ignore[union-attr]
+    stays = holm([each.difference.p for _, each in tested])  # type: ignore[misc, union-attr]
+    return {
+        (group.group, each.label): "yes" if stay else "no"
+        for (group, each), stay in zip(tested, stays, strict=True)
+        if group.is_better(each) is not None
+    }
 
 
 def correlation_table(groups: Sequence[GroupSummary]) -> Table:

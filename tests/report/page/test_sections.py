@@ -40,8 +40,8 @@ def column(made, title):
 
 def test_columns_without_a_value_are_left_out(made):
     assert [title for title, _ in table(made).columns] == [
-        "accuracy, %", "seeds", "against static 8/8", "p", "cost, static 8/8 = 1",
-        "training cost", "evaluated at", "time of a run",
+        "accuracy, %", "seeds", "against static 8/8", "p", "verdict",
+        "cost, static 8/8 = 1", "training cost", "evaluated at", "time of a run",
     ]  # fmt: skip
 
 

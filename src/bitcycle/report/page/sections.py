@@ -136,7 +136,7 @@ def results_table(group: GroupSummary) -> ResultsTable:
     filled = [title for title in rows[0] if any(row[title].key is not None for row in rows)]
     return ResultsTable(
         title=f"Final {group.metric}",
-        columns=[(title, title in ("evaluated at", "published")) for title in filled],
+        columns=[(title, title in ("verdict", "evaluated at", "published")) for title in filled],
         rows=[
             ResultRow(
                 style=Style(number),
@@ -164,6 +164,7 @@ def _cells(group: GroupSummary, method: MethodSummary) -> dict[str, Cell]:
             Cell(numbers.difference_text(difference), difference.mean) if difference else EMPTY
         ),
         "p": _number_cell(difference.p if difference else None, numbers.p_text),
+        "verdict": _text_cell([verdict] if (verdict := group.verdict(method)) else []),
         f"cost, {group.baseline} = 1": _number_cell(method.relative_cost, numbers.cost_text),
         "training cost": _number_cell(method.bitops, numbers.bitops_text),
         "best by validation": _weights_cell([run.best for run in runs], group.metric),

@@ -10,7 +10,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from bitcycle.analysis.numbers import summary_text
 from bitcycle.extras import require
 from bitcycle.files import write_text
 from bitcycle.report.figures.style import counted
@@ -19,7 +18,6 @@ from bitcycle.report.page import sections
 from bitcycle.report.page.svg import inline_svg
 from bitcycle.report.runs import method_logs
 from bitcycle.study.comparison import collect_runs
-from bitcycle.study.headline import headline
 from bitcycle.study.results import StudyResult
 from bitcycle.study.summary import summarize
 from bitcycle.version import VERSION
@@ -36,7 +34,7 @@ def write_page(result: StudyResult, path: str | Path | None = None) -> Path:
         result.folder.mkdir(parents=True, exist_ok=True)
     target = check_path(path or result.folder / FILE_NAME, ".html")
     command = sections.study_command(result)
-    page = page_context(result, result.folder, headline(result), command)
+    page = page_context(result, result.folder, command)
     write_text(target, template.render(page))
     return target
 
@@ -46,7 +44,7 @@ def write_run_page(directories: Iterable[str | Path], path: str | Path) -> Path:
     template = Template()
     target = check_path(path, ".html")
     result = collect_runs(directories)
-    page = page_context(result, target.parent, _final_values(result), None)
+    page = page_context(result, target.parent, None)
     write_text(target, template.render(page))
     return target
 
@@ -80,9 +78,7 @@ def _asset(name: str) -> str:
     return files("bitcycle.report.page").joinpath(name).read_text(encoding="utf-8")
 
 
-def page_context(
-    result: StudyResult, folder: Path, answer: str, command: str | None
-) -> dict[str, Any]:
+def page_context(result: StudyResult, folder: Path, command: str | None) -> dict[str, Any]:
     """The variables of the template. command: repeats all runs, if one command does."""
     methods = method_logs(result)
     limit = points_per_curve(3 * result.num_runs)
@@ -92,7 +88,6 @@ def page_context(
     total = f"{counted([len(result.methods)], 'method')}, {counted([result.num_runs], 'run')}"
     return {
         "study": result.study,
-        "answer": answer,
         "status": f"{total}: {', '.join(counts)}",
         "num_runs": result.num_runs,
         "unfinished": sections.unfinished_runs(result),
@@ -118,14 +113,3 @@ def points_per_curve(num_curves: int) -> int:
     (200, 66, 20)
     """
     return max(_FEWEST_POINTS, min(_MOST_POINTS, _ALL_POINTS // max(1, num_curves)))
-
-
-def _final_values(result: StudyResult) -> str:
-    """The headline of runs that are no study."""
-    values = [
-        f"{row.label}: {group.metric} {summary_text(row.summary)}"
-        for group in summarize(result)
-        for row in group.done
-    ]
-    few = values[:3] + ([f"{len(values) - 3} more below"] if len(values) > 3 else [])
-    return "; ".join(few) or "no run is done yet"
