@@ -79,7 +79,7 @@ def test_the_interval_of_two_seeds_does_not_set_the_limits_but_their_values_do()
     assert low.summary.low < panel.y_range[0] < 80.0
     many = {seed: 90.0 for seed in range(20)} | {20: 70.0}
     panel = cost_panel(group_of([(METHODS[0][0], many, 1.0)], seeds=tuple(many)))
-    assert 70.0 < panel.y_range[0]  # nor does one of many
+    assert panel.y_range[0] > 70.0  # nor does one of many
 
 
 def test_the_front_goes_through_the_means_that_nothing_cheaper_beats():
