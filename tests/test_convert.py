@@ -64,42 +64,40 @@ def test_patterns_choose_what_is_converted():
     assert converted_names(model) == ["head.2"]
 
 
-def test_a_pattern_that_matches_nothing_lists_the_layers_and_converts_nothing():
+def test_a_pattern_that_matches_nothing_is_an_error_and_converts_nothing():
     for keyword in ("skip", "only"):
         model = net()
-        with pytest.raises(ValueError, match=f"{keyword}: .*'fc'.*layers: conv, head.0, head.2"):
+        with pytest.raises(ValueError, match=f"{keyword}: .*'fc'"):
             bc.quantize_model(model, **{keyword: ["conv", "fc"]})
         assert type(model.conv) is nn.Conv2d
 
 
 def test_nothing_converted_is_an_error_that_says_why():
-    with pytest.raises(ValueError, match=r"skip and only leave no layer; layers: 0"):
-        bc.quantize_model(linears(2, 2), skip=["*"])
-    with pytest.raises(ValueError, match=r"nothing to convert: .* no layer that multiplies"):
-        bc.quantize_model(nn.Sequential(nn.ReLU()))
-    with pytest.raises(ValueError, match=r"0 \(no quantized layer for Bilinear\)"):
-        bc.quantize_model(nn.Sequential(nn.Bilinear(2, 2, 2)))
+    for model, skip, named in (
+        (linears(2, 2), ["*"], "skip"),
+        (nn.Sequential(nn.ReLU()), [], "no layer"),
+        (nn.Sequential(nn.Bilinear(2, 2, 2)), [], "Bilinear"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            bc.quantize_model(model, skip=skip)
 
 
 def test_bad_arguments_are_errors_before_anything_is_converted():
-    for arguments, message in (
-        ({"quantizer": "smb"}, r"unknown quantizer 'smb'; did you mean 'sbm'\?"),
-        ({"quantizer": 4}, "a quantizer is a name or an object"),
-        ({"kernel": "simulat"}, r"unknown kernel 'simulat'; .*did you mean 'simulate'\?"),
-        ({"max_bits": 0}, "max_bits must be None .* got 0"),
-        ({"max_bits": True}, "max_bits must be None .* got True"),
-        ({"max_bits": "nvfp4"}, "max_bits must be None .* from 1 to 32, got 'nvfp4'"),
-        ({"max_bits": bc.Precision.parse("nvfp4").weight}, "max_bits must be None .* got nvfp4"),
-        ({"skip": "fc"}, r"skip takes a list of patterns, got 'fc'; write \['fc'\]"),
+    for arguments, named in (
+        ({"quantizer": "smb"}, "did you mean 'sbm'"),
+        ({"quantizer": 4}, "4"),
+        ({"kernel": "simulat"}, "did you mean 'simulate'"),
+        ({"max_bits": 0}, "max_bits .*0"),
+        ({"max_bits": True}, "max_bits .*True"),
+        ({"max_bits": "nvfp4"}, "max_bits .*'nvfp4'"),
+        ({"max_bits": bc.Precision.parse("nvfp4").weight}, "max_bits .*nvfp4"),
+        ({"skip": "fc"}, "'fc'"),
     ):
         model = net()
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=named):
             bc.quantize_model(model, **arguments)
         assert type(model.conv) is nn.Conv2d
-
-
-def test_only_modules_can_be_converted():
-    with pytest.raises(ValueError, match="takes an nn.Module, got list"):
+    with pytest.raises(ValueError, match="list"):
         bc.quantize_model([linears(2, 2)])
 
 
@@ -214,7 +212,7 @@ def test_bits_of_a_role_without_a_rule_do_not_exceed_max_bits():
 def test_a_limit_below_the_present_bits_is_refused_and_changes_nothing():
     model = bc.quantize_model(linears(4, 4, 4))
     bc.set_precision(model, {"1": "w8a8e8"})
-    with pytest.raises(ValueError, match=r"layer '1' .*max_bits=4"):
+    with pytest.raises(ValueError, match="'1' .*max_bits=4"):
         bc.quantize_model(model, max_bits=4)
     assert [layer.settings.max_bits for layer in model] == [None, None]
     assert model[1].quantized_roles == ("weight", "act", "error")
@@ -244,15 +242,6 @@ def test_both_policies_are_a_choice_for_every_quantizer():
         assert kinds(every) == ["QuantizedLinear"] * 3
 
 
-def test_the_audit_says_why_they_are_float():
-    model = bc.quantize_model(linears(4, 4, 4, 4), "dorefa")
-    reasons = [row.reason for row in bc.audit(model).float_rows]
-    assert reasons == [
-        "first layer: DoReFa leaves it float32 (first_last)",
-        "last layer: DoReFa leaves it float32 (first_last)",
-    ]
-
-
 def test_skipping_them_by_name_changes_nothing():
     model = bc.quantize_model(linears(4, 4, 4, 4, 4), "dorefa", skip=["0", "3"])
     assert kinds(model) == ["Linear", "QuantizedLinear", "QuantizedLinear", "Linear"]
@@ -260,7 +249,7 @@ def test_skipping_them_by_name_changes_nothing():
 
 def test_a_model_of_ends_only_is_an_error_with_the_way_out():
     for widths in ((4, 4), (4, 4, 4)):
-        with pytest.raises(ValueError, match=r"DoReFa\(first_last='quantized'\) converts them too"):
+        with pytest.raises(ValueError, match="first_last='quantized'"):
             bc.quantize_model(linears(*widths), "dorefa")
 
 
@@ -347,7 +336,7 @@ def test_a_list_of_ddp_exceptions_that_was_there_stays():
 
 
 def test_a_model_without_quantized_layers_is_an_error():
-    with pytest.raises(ValueError, match="no quantized layer: nothing to convert back"):
+    with pytest.raises(ValueError, match="no quantized layer"):
         bc.unquantize_model(linears(2, 2))
 
 
@@ -433,11 +422,8 @@ def test_it_is_not_converted_and_the_audit_says_why():
 def test_alone_it_is_an_error_with_the_reason():
     for case in CASES:
         make, reason = CASES[case]
-        with pytest.raises(
-            ValueError, match="nothing to convert.*every layer is excluded"
-        ) as caught:
+        with pytest.raises(ValueError, match=reason):
             bc.quantize_model(nn.Sequential(make()))
-        assert reason in str(caught.value)
 
 
 def test_a_lazy_layer_is_converted_after_its_first_batch():
@@ -572,7 +558,7 @@ def test_a_wrapped_model_is_converted_back():
 def test_a_sharded_model_is_refused_and_the_audit_says_why():
     model = linears(4, 4)
     fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
-    with pytest.raises(ValueError, match=r"parameter '0.weight' is sharded .*: convert first"):
+    with pytest.raises(ValueError, match="0.weight"):
         bc.quantize_model(model)
     assert "sharded (fully_shard): convert first" in bc.audit(model)["0"].reason
 
@@ -758,14 +744,9 @@ def test_one_line_on_standard_error_says_how_many_modules_were_converted(capsys)
     bc.quantize_model(model, only=["head.0"])  # converted earlier counts
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.splitlines() == [
-        "bitcycle: 3 of 3 modules with products converted (functional products: "
-        "bc.audit(model, inputs))",
-        "bitcycle: 1 of 3 modules with products converted, 2 left float32: print(bc.audit(model))",
-        "bitcycle: 1 of 3 modules with products converted, 2 left float32: print(bc.audit(model))",
-        "bitcycle: 2 of 3 modules with products converted, 1 left float32: print(bc.audit(model))",
-    ]
-    assert max(map(len, captured.err.splitlines())) <= 100
+    counts = ["3 of 3", "1 of 3", "1 of 3", "2 of 3"]
+    for line, count in zip(captured.err.splitlines(), counts, strict=True):
+        assert line.startswith(f"bitcycle: {count} modules")
 
 
 def test_other_ranks_and_programs_that_ask_for_it_are_silent(capsys, monkeypatch):

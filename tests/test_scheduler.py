@@ -40,7 +40,7 @@ def test_the_usual_loop_ends_with_the_final_bits_still_set():
     assert bits.finished
     assert bits.step_count == 12
     assert bits_of(model) == ["w8a8e8g8"] * 2
-    with pytest.raises(RuntimeError, match=r"all total_steps=12 steps of the schedule are done"):
+    with pytest.raises(RuntimeError, match="12"):
         bits.step()
     assert bits_of(model) == ["w8a8e8g8"] * 2
 
@@ -59,7 +59,7 @@ def test_a_run_has_a_whole_positive_number_of_steps():
 
 def test_what_would_surprise_in_a_schedule_is_a_warning():
     model = bc.quantize_model(linears(4, 4))
-    with pytest.warns(bc.BitcycleWarning, match="RR:3-8:8 never reaches 8 bits in 640") as caught:
+    with pytest.warns(bc.BitcycleWarning, match="RR:3-8:8") as caught:
         scheduler(model, total_steps=640, forward="RR:3-8:8")
     assert len(caught) == 1  # once, though two roles and every layer have it
     assert caught[0].filename == __file__
@@ -145,12 +145,12 @@ def test_a_layer_that_was_converted_back_under_the_scheduler_is_an_error():
     model = bc.quantize_model(linears(4, 4))
     bits = scheduler(model, forward=4)
     bc.unquantize_model(model)
-    with pytest.raises(RuntimeError, match="layer '0' was converted back to float"):
+    with pytest.raises(RuntimeError, match="'0'"):
         bits.step()
 
 
 def test_a_float_model_cannot_be_scheduled():
-    with pytest.raises(ValueError, match="convert it first"):
+    with pytest.raises(ValueError, match="quantize_model"):
         scheduler(linears(4, 4), forward=4)
 
 
@@ -209,23 +209,19 @@ def test_the_default_of_backward_follows_the_forward_bits_of_each_layer():
     assert {n: str(p) for n, p in bits.precision.items()} == {"0": "w4a4", "1": "w4a4e8"}
 
 
-@pytest.mark.parametrize(
-    ("roles", "forward"),
-    [
-        ({"forward": 9}, "9 bits"),
-        ({"forward": "CR:3-12:1"}, "3 to 12 bits"),
-        ({"forward": "stages:8@0.5,fp32"}, "8 bits to float32"),
-        ({"weight": 4}, "4 bits and float32"),
-        ({"forward": {"*": 8, "1": 16}}, "16 bits"),
-    ],
-)
-def test_other_forward_bits_need_backward(roles, forward):
-    message = f"forward has {forward}: backward is 8 by default up to 8 bits.*give backward, such"
-    model = bc.quantize_model(linears(4, 4, 4))
-    with pytest.raises(ValueError, match=message):
-        scheduler(model, **roles)
-    assert bits_of(model) == ["fp32"] * 2
-    scheduler(model, total_steps=12, **roles, backward=None)
+def test_other_forward_bits_need_backward():
+    for roles, forward in (
+        ({"forward": 9}, "9"),
+        ({"forward": "CR:3-12:1"}, "CR:3-12:1"),
+        ({"forward": "stages:8@0.5,fp32"}, "stages:8@0.5,fp32"),
+        ({"weight": 4}, "4 and fp32"),
+        ({"forward": {"*": 8, "1": 16}}, "16"),
+    ):
+        model = bc.quantize_model(linears(4, 4, 4))
+        with pytest.raises(ValueError, match=f"backward .*{forward}"):
+            scheduler(model, **roles)
+        assert bits_of(model) == ["fp32"] * 2
+        scheduler(model, total_steps=12, **roles, backward=None)
 
 
 def test_a_quantizer_without_rules_for_backward_needs_no_backward_bits():
@@ -289,17 +285,13 @@ def test_the_repr_is_one_line_with_step_bits_and_keywords(roles, text):
     assert repr(bits) == f"PrecisionScheduler(step 2 of 6: {text})"
 
 
-def test_no_role_at_all_is_an_error():
-    with pytest.raises(ValueError, match="no role has a schedule"):
-        scheduler()
-
-
 def test_a_schedule_that_no_role_is_left_to_is_an_error():
-    for roles, message in (
-        ({"forward": 4, "weight": 8, "act": 8}, "forward= has no effect: weight= and act= cover"),
-        ({"backward": 4, "error": 8, "grad": None}, "backward= has no effect: error= and grad="),
+    for roles, named in (
+        ({}, "role"),
+        ({"forward": 4, "weight": 8, "act": 8}, "forward="),
+        ({"backward": 4, "error": 8, "grad": None}, "backward="),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=named):
             scheduler(**roles)
 
 
@@ -319,24 +311,24 @@ def test_layers_that_a_role_does_not_match_inherit():
 
 
 def test_a_mistake_in_a_schedule_is_an_error_before_bits_are_set():
-    for roles, message in (
-        ({"forward": {"fc": 4}}, "forward: pattern 'fc' matches no layer; layers: 0, 1"),
-        ({"act": {"0": 4, "*": 8}}, "act: pattern '0' has no effect"),
-        ({"act": "CR:8-3:32"}, "low .8. must be <= high .3."),
-        ({"act": 0}, "from 1 to 32, got 0"),
-        ({"act": {"0": "rump:3-8"}}, "unknown schedule 'rump'.*did you mean 'ramp'"),
-        ({"forward": "CR:3-8:8"}, "cycles .8. must be <= total_steps .6."),
+    for roles, named in (
+        ({"forward": {"fc": 4}}, "forward: pattern 'fc'"),
+        ({"act": {"0": 4, "*": 8}}, "act: pattern '0'"),
+        ({"act": "CR:8-3:32"}, "low .8."),
+        ({"act": 0}, "got 0"),
+        ({"act": {"0": "rump:3-8"}}, "did you mean 'ramp'"),
+        ({"forward": "CR:3-8:8"}, "cycles .8."),
     ):
         model = bc.quantize_model(linears(4, 4, 4))
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=named):
             scheduler(model, **roles)
         assert bits_of(model) == ["fp32"] * 2
 
 
 def test_bits_for_a_role_without_a_rule_raise_only_when_it_is_named():
-    with pytest.raises(ValueError, match=r"grad=8 has no effect: SBM \(layer '0'\)"):
+    with pytest.raises(ValueError, match="grad=8"):
         scheduler(grad=8)
-    with pytest.raises(ValueError, match="does not quantize grad, only weight, act, error"):
+    with pytest.raises(ValueError, match="SBM"):
         scheduler(backward=8, grad={"1": 8})
     assert str(scheduler(backward=8).precision) == "e8"
     assert str(scheduler(backward=8, grad="fp32").precision) == "e8"
@@ -433,24 +425,18 @@ def test_loading_applies_the_bits_at_once():
 
 def test_a_state_of_another_run_is_a_warning():
     saved = new_run()[2].state_dict()
-    with pytest.warns(bc.BitcycleWarning, match="total_steps 8, this one has 16"):
+    with pytest.warns(bc.BitcycleWarning, match="total_steps 8"):
         new_run(total_steps=16)[2].load_state_dict(saved)
-    with pytest.warns(bc.BitcycleWarning, match="weight=CR:3-8:1 .*, this one has .*weight=4"):
+    with pytest.warns(bc.BitcycleWarning, match="weight=CR:3-8:1"):
         new_run(forward=4)[2].load_state_dict(saved)
 
 
 def test_a_state_of_something_else_is_said_not_to_be_one_of_a_scheduler():
     optimizer = torch.optim.SGD(linears(2, 2).parameters(), lr=0.1)
     foreign = torch.optim.lr_scheduler.StepLR(optimizer, 3).state_dict()
-    for state, keys in (
-        (foreign, ", only step_size, gamma, base_lrs, last_epoch, _step_count and "),
-        ({}, r" \(it is empty\)"),
-        ([1], r" \(a list\)"),
-    ):
+    for state in (foreign, {}, [1]):
         bits = new_run()[2]
-        with pytest.raises(
-            ValueError, match=f"^not a PrecisionScheduler state: it has no .*{keys}"
-        ):
+        with pytest.raises(ValueError, match="PrecisionScheduler"):
             bits.load_state_dict(state)
         assert bits.step_count == 0
 
@@ -458,7 +444,7 @@ def test_a_state_of_something_else_is_said_not_to_be_one_of_a_scheduler():
 def test_a_step_outside_the_run_is_an_error():
     for step in (-1, 9, None, 1.0, True):
         bits = new_run()[2]
-        with pytest.raises(ValueError, match=r"step_count must be .* from 0 to total_steps \(8\)"):
+        with pytest.raises(ValueError, match=f"step_count .*{step}"):
             bits.load_state_dict({"step_count": step})
         assert bits.step_count == 0
 
@@ -551,6 +537,6 @@ def test_the_equality_is_not_empty_bits_steps_and_seeds_all_matter():
 
 def test_bits_by_default_above_the_limit_of_a_layer_are_named_as_such():
     model = bc.quantize_model(nn.Linear(4, 4), max_bits=4, verbose=False)
-    with pytest.raises(ValueError, match=r"cannot take e8; .* \(backward is 8 bits unless it is"):
+    with pytest.raises(ValueError, match="e8"):
         bc.PrecisionScheduler(model, forward=4, total_steps=3)
     assert str(bc.PrecisionScheduler(model, forward=4, backward=4, total_steps=3).top) == "w4a4e4"

@@ -78,14 +78,14 @@ def test_every_rule_switches_where_it_must_wherever_it_is_resumed(rule):
 def test_a_state_without_the_rule_s_own_is_refused_and_nothing_changes():
     bits = scheduler(forward=RULE)
     bits.step(1.0)
-    with pytest.raises(ValueError, match="no state of plateau:3-5"):
+    with pytest.raises(ValueError, match="plateau:3-5"):
         bits.load_state_dict({"step_count": 3})
     assert (bits.step_count, str(bits.precision)) == (1, "w3a3e8")
 
 
 def test_a_missing_metric_stops_the_step():
     bits = scheduler(forward=RULE)
-    with pytest.raises(ValueError, match="needs the loss of step 0"):
+    with pytest.raises(ValueError, match="loss of step 0"):
         bits.step()
     assert bits.step_count == 0
     bits.step(metric=1.0)
@@ -134,10 +134,9 @@ def test_the_top_is_known_and_a_preview_and_a_cost_are_not():
     model = bc.quantize_model(linears(4, 4))
     bits = scheduler(model=model, forward="pfq:3,8:window=1", backward=8)
     assert str(bits.top) == "w8a8e8"
-    message = "pfq:3,8.* follows the training .*not known before the run.* CostMeter counts"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="pfq:3,8"):
         bits.preview()
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="pfq:3,8"):
         bc.training_cost(model, randn(2, 4), forward="pfq:3,8", backward=8, total_steps=6)
 
 

@@ -228,13 +228,13 @@ def _explain(candidates: list[Candidate], rules: Quantizer, kept: list[Candidate
     kind = type(rules).__name__
     if kept and all(keeps_aggregation(rules, c.module) for c in kept):
         return (
-            f"{kind} leaves sums along edges float32 and there is no other layer to convert; "
-            f"{kind}(aggregation='quantized') converts them. Layers: {list_names(kept)}"
+            f"{kind} leaves sums along edges float32 ({kind}(aggregation='quantized') does not): "
+            f"{list_names(kept)}"
         )
     if kept:
         return (
-            f"{kind} leaves the first and the last layer float32 and there is no other to convert; "
-            f"{kind}(first_last='quantized') converts them too. Layers: {list_names(candidates)}"
+            f"{kind} leaves the first and the last layer float32 ({kind}(first_last='quantized') "
+            f"does not): {list_names(candidates)}"
         )
     if not candidates:
         return "the model has no layer that multiplies (nn.Linear, convolutions, bitcycle.MatMul)"
@@ -261,9 +261,8 @@ def unquantize_model(model: nn.Module) -> nn.Module:
         raise ValueError("the model has no quantized layer: nothing to convert back")
     if any(is_fsdp(module) for module in model.modules()):
         raise ValueError(
-            "the model was passed to fully_shard, which replaced its classes: build a new model, "
-            "convert it, load the full state (torch.distributed.checkpoint.state_dict, "
-            "full_state_dict=True) and convert that one back"
+            "the model was passed to fully_shard, which replaced its classes: load its full state "
+            "into a new model, and convert that one back"
         )
     inner = unwrap(model)
     own = {key for key, _ in own_buffers(inner)}
@@ -408,9 +407,8 @@ def refuse_sharded(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if is_sharded(parameter):
             raise ValueError(
-                f"parameter {name!r} is sharded already (fully_shard): convert first, then shard. "
-                "FSDP2 has replaced the classes of these modules and split their weights; call "
-                "quantize_model on the plain model, before fully_shard or accelerator.prepare"
+                f"parameter {name!r} is sharded already (fully_shard, accelerator.prepare): "
+                "convert first, then shard"
             )
     for name, module in model.named_modules():
         if is_fsdp(module):  # between forward and backward its weights are not sharded

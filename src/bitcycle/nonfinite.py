@@ -87,10 +87,9 @@ class NonFiniteCheck:
         precision = bits_in_force(precision, rounded_roles(self._layers))
         where = describe_nonfinite(self._names, table)
         message = (
-            f"NaN or infinity at step {step} in {where}; bits: {describe_bits(precision)}. The "
-            "learning rate or the bits may be too aggressive: bitcycle.collect(model) shows the "
-            "layers' statistics. Where such steps are expected and skipped (a GradScaler), build "
-            "the scheduler with nonfinite='warn' or 'ignore'"
+            f"NaN or infinity at step {step} in {where}; bits: {describe_bits(precision)}. If such "
+            "steps are expected and skipped (a GradScaler), pass nonfinite='warn' or 'ignore' to "
+            "the scheduler"
         )
         if action == "raise":
             raise NonFiniteError(message)

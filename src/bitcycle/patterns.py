@@ -116,7 +116,7 @@ def check_patterns(
     also: further modules that a pattern may match; the error does not list them.
     """
     if isinstance(patterns, str | type):
-        raise ValueError(f"{what} takes a list of patterns, got {patterns!r}; write [{patterns!r}]")
+        raise ValueError(f"{what} takes a list of patterns, got {patterns!r}")
     patterns, entries, also = tuple(patterns), list(entries), list(also)
     for pattern in patterns:
         if not isinstance(pattern, str | type):
@@ -151,8 +151,7 @@ def check_mapping(patterns: Mapping[Pattern, V], entries: Iterable[NamedModule],
     for i, pattern in enumerate(order):
         if i not in winners:
             raise ValueError(
-                f"{what}: pattern {pattern!r} has no effect, later patterns cover all its layers; "
-                "write the general pattern first and the exceptions after it"
+                f"{what}: pattern {pattern!r} has no effect, later patterns cover all its layers"
             )
 
 

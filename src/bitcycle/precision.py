@@ -50,8 +50,8 @@ def check_bits(bits: object, what: str = "bits") -> Bits:
             raise ValueError(f"{what}: {error}") from None
     if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= MAX_BITS:
         raise ValueError(
-            f"{what} must be None (float32) or a whole number from 1 to {MAX_BITS}, got {bits!r}; "
-            "or the name of a format, such as 'bf16'"
+            f"{what} must be None (float32), a whole number from 1 to {MAX_BITS} or the name of a "
+            f"format, got {bits!r}"
         )
     return bits
 
@@ -66,8 +66,7 @@ def check_max_bits(bits: object, what: str = "max_bits") -> int | None:
         return None
     if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= MAX_BITS:
         raise ValueError(
-            f"{what} must be None (no limit) or a whole number from 1 to {MAX_BITS}, got {bits!r}; "
-            "it limits integers only: leave it out for formats"
+            f"{what} must be None (no limit) or a whole number from 1 to {MAX_BITS}, got {bits!r}"
         )
     return bits
 

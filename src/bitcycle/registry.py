@@ -91,7 +91,7 @@ class Registry(Generic[T]):
 
         def add(item: F) -> F:
             if name in self._entries:
-                raise ValueError(f"{self.kind} {name!r} is registered already; choose another name")
+                raise ValueError(f"{self.kind} {name!r} is registered already")
             self._entries[name] = item  # type: ignore[assignment]
             return item
 

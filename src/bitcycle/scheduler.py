@@ -21,7 +21,7 @@ from bitcycle.nn.layer import QuantizedLayer, advance_clocks
 from bitcycle.nonfinite import NonFiniteCheck
 from bitcycle.patterns import NamedModule, Pattern, check_mapping, last_match
 from bitcycle.precision import PARENTS, ROLES, Precision, is_float, is_integer, order
-from bitcycle.registry import list_some, unknown_name
+from bitcycle.registry import unknown_name
 from bitcycle.schedules import (
     Adaptive,
     Bits,
@@ -242,10 +242,7 @@ class PrecisionScheduler:
         schedules ignore it. It must be the same in all processes.
         """
         if self.finished:
-            raise RuntimeError(
-                f"all total_steps={self.total_steps} steps of the schedule are done; pass the "
-                "number of optimizer steps of the whole run as total_steps"
-            )
+            raise RuntimeError(f"all total_steps={self.total_steps} steps of the schedule are done")
         self._check_converted()
         if self._nonfinite != "ignore":
             self._health.check(self._step_count, lambda: self.precision, action=self._nonfinite)
@@ -271,10 +268,7 @@ class PrecisionScheduler:
     def _check_converted(self) -> None:
         for name, layer in zip(self._names, self._layers, strict=True):
             if not isinstance(layer, QuantizedLayer):
-                raise RuntimeError(
-                    f"layer {name!r} was converted back to float; build a new scheduler after "
-                    "converting the model"
-                )
+                raise RuntimeError(f"layer {name!r} was converted back to float")
 
     def _bits_at(self, step: int) -> list[Precision]:
         """The bits of each group of layers."""
@@ -316,8 +310,7 @@ class PrecisionScheduler:
         """Continue from a saved state, and apply the bits of its step."""
         if not isinstance(state, Mapping) or "step_count" not in state:
             raise ValueError(
-                f"not a PrecisionScheduler state: it has no step_count{_keys_text(state)}; give "
-                "what PrecisionScheduler.state_dict() returned"
+                f"not a PrecisionScheduler state, which has a step_count: {state!r:.200}"
             )
         step = state["step_count"]
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= self.total_steps:
@@ -353,13 +346,6 @@ class PrecisionScheduler:
         return "; ".join(f"{name}: {texts[group]}" for name, group in by_layer)
 
 
-def _keys_text(state: Any) -> str:
-    """`, only last_epoch, base_lrs` for a dict; its type otherwise."""
-    if not isinstance(state, Mapping):
-        return f" (a {type(state).__name__})"
-    return f", only {list_some([str(key) for key in state])}" if state else " (it is empty)"
-
-
 def _most_bits(schedule: Schedule, total_steps: int) -> int:
     """The most bits on a grid of integers; 0 without one."""
     if is_integer(schedule.high):
@@ -380,7 +366,7 @@ def quantizer_for(bits: Iterable[Bits]) -> str:
     if len(by_kind) > 1:
         raise ValueError(
             f"no quantizer rounds to {' and '.join(by_kind.values())}: they need the quantizers "
-            f"{' and '.join(map(repr, by_kind))}; use formats of one of them"
+            f"{' and '.join(map(repr, by_kind))}"
         )
     return next(iter(by_kind), "sbm")
 
@@ -400,8 +386,7 @@ def resolve_schedules(
     """
     if all(isinstance(value, _Inherit) for value in by_keyword.values()):
         raise ValueError(
-            "no role has a schedule: pass forward=, backward=, weight=, act=, error= or grad= "
-            "(forward='fp32' schedules float32)"
+            "no role has a schedule: pass forward=, backward=, weight=, act=, error= or grad="
         )
     parsed = {keyword: _parse(value, layers, keyword) for keyword, value in by_keyword.items()}
     _check_use(layers, parsed)
@@ -496,7 +481,7 @@ def _check_use(
         ):
             raise ValueError(
                 f"{parent}= has no effect: {' and '.join(f'{role}=' for role in roles)} cover "
-                f"every layer; drop {parent}= or one of them"
+                "every layer"
             )
 
 
@@ -508,8 +493,7 @@ def _check_rules(layer: QuantizedLayer, schedules: RoleSchedules, named: set[str
             raise ValueError(
                 f"{role}={schedule} has no effect: {type(quantizer).__name__} (layer "
                 f"{layer.settings.name!r}) does not quantize {role}, only "
-                f"{', '.join(r for r in ROLES if r in quantizer.roles)}; drop {role}= or "
-                "choose a quantizer that does (bitcycle ls quantizers)"
+                f"{', '.join(r for r in ROLES if r in quantizer.roles)}"
             )
 
 

@@ -53,7 +53,7 @@ class Snapshot:
             if not isinstance(other, Stateful):
                 raise TypeError(
                     f"a {type(other).__name__} cannot be restored: it has no state_dict and "
-                    "load_state_dict; leave it out, or wrap it in an object that has both"
+                    "load_state_dict"
                 )
         modules = [model, *(other for other in others if isinstance(other, nn.Module))]
         self._modules = [_ModuleState(module) for module in modules]

@@ -84,7 +84,7 @@ def test_what_is_known_ahead_is_told_and_what_is_not_is_refused(form):
         assert schedule.preview(STEPS).total_steps == STEPS
         return
     for ask in (schedule.preview, schedule.values, driven(form)[1].preview):
-        with pytest.raises(ValueError, match="follows the training .*not known before the run"):
+        with pytest.raises(ValueError, match="follows the training"):
             ask(STEPS) if ask.__self__ is schedule else ask()
 
 

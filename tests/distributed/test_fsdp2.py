@@ -152,12 +152,9 @@ def try_to_convert() -> dict[str, str]:
 
 def test_conversion_after_sharding_is_refused_with_the_way_out(tmp_path):
     for said in run_together(try_to_convert, 2, tmp_path):
-        assert "convert first, then shard" in said["sharded"]
-        assert "before fully_shard or accelerator.prepare" in said["sharded"]
-        assert "convert first, then shard" in said["audit"]
-        assert "convert first, then shard" in said["whole for a moment"]
-        assert "convert first, then shard" in said["again"]
-        assert "full_state_dict=True" in said["back"]
+        for name in ("sharded", "audit", "whole for a moment", "again"):
+            assert "convert first" in said[name]
+        assert "fully_shard" in said["back"]
 
 
 def move_to_one_process() -> bool:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 
 import numpy as np
 import pytest
@@ -86,7 +87,7 @@ def test_only_step_0_is_known_ahead():
     rule = PFQ((3, 8))
     assert isinstance(rule, Adaptive)
     assert rule(0, 100) == 3
-    with pytest.raises(ValueError, match=r"pfq:3,8:.* follows the training .*not known before"):
+    with pytest.raises(ValueError, match="pfq:3,8"):
         rule(1, 100)
     assert rule.bit_widths(100) == {3, 8}
 
@@ -94,51 +95,43 @@ def test_only_step_0_is_known_ahead():
 def test_a_rule_is_no_part_of_another_schedule():
     for outer in ("seq({}@0.5, 8)", "delay@0.5({})"):
         for rule in ("pfq:3,8", "plateau:3-8", "noise:4,8"):
-            with pytest.raises(
-                ValueError, match="follows the training and cannot be part of another"
-            ):
+            with pytest.raises(ValueError, match=rule):
                 parse_schedule(outer.format(rule))
 
 
 def test_levels_are_checked():
-    for bits, message in (
-        ((8,), "at least two bits"),
-        (8, "at least two bits"),
-        ((8, 3), r"must not fall, got 8,3"),
-        ((None, 8), r"must not fall, got fp32,8"),
-        ((3, 33), "from 1 to 32, got 33"),
+    for bits, value in (
+        ((8,), "8"),
+        (8, "8"),
+        ((8, 3), "8,3"),
+        ((None, 8), "fp32,8"),
+        ((3, 33), "33"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=value):
             check_levels(bits, "pfq")
 
 
 def test_an_error_in_a_text_points_at_the_character():
-    for text, at, reason in (
-        ("pfq", 3, "expected ':'"),
-        ("pfq:3", 0, "at least two bits"),
-        (
-            "pfq:3,8:windw=4",
-            8,
-            "unknown setting 'windw'; did you mean 'window'? known: alpha, eps, window",
-        ),
-        ("pfq:3,8:window", 14, "expected '='"),
-        ("pfq:3,8:window=", 15, "expected the value of window"),
-        ("pfq:3,8:window=4:window=5", 17, "window is set twice"),
-        ("pfq:3,8:window=0", 0, "window must be at least one step"),
-        ("pfq:3,8:window=1.5", 0, "window must be a step count"),
-        ("pfq:3,8:eps=0", 0, "eps must be a number above 0"),
-        ("pfq:3,8:alpha=2", 0, "alpha must be a number above 0 and at most 1"),
-        ("plateau:3-8:on=test", 0, "unknown metric to follow 'test'; known: loss, validation"),
-        ("plateau:3-8:patience=0.5", 0, "patience must be a whole number of at least 0"),
-        ("plateau:3-8:threshold=1", 0, "threshold must be a number from 0 to below 1"),
-        ("plateau:8-3", 0, "low (8) must be <= high (3)"),
-        ("noise:4,8:every=0", 0, "every must be a whole number of at least 1"),
+    for text, at, named in (
+        ("pfq", 3, "':'"),
+        ("pfq:3", 0, "pfq"),
+        ("pfq:3,8:windw=4", 8, "did you mean 'window'"),
+        ("pfq:3,8:window", 14, "'='"),
+        ("pfq:3,8:window=", 15, "window"),
+        ("pfq:3,8:window=4:window=5", 17, "window"),
+        ("pfq:3,8:window=0", 0, "window"),
+        ("pfq:3,8:window=1.5", 0, "1.5"),
+        ("pfq:3,8:eps=0", 0, "eps"),
+        ("pfq:3,8:alpha=2", 0, "alpha"),
+        ("plateau:3-8:on=test", 0, "'test'"),
+        ("plateau:3-8:patience=0.5", 0, "patience"),
+        ("plateau:3-8:threshold=1", 0, "threshold"),
+        ("plateau:8-3", 0, "low (8)"),
+        ("noise:4,8:every=0", 0, "every"),
     ):
-        with pytest.raises(ValueError, match="cannot read a schedule") as caught:
+        with pytest.raises(ValueError, match=re.escape(named)) as caught:
             parse_schedule(text)
-        first, _, caret, _ = str(caught.value).splitlines()
-        assert reason in first
-        assert caret.index("^") == 4 + at
+        assert str(caught.value).splitlines()[2].index("^") == 4 + at
 
 
 def test_a_window_holds_the_mean_of_its_steps():
@@ -153,28 +146,22 @@ def test_a_window_holds_the_mean_of_its_steps():
 
 def test_a_window_is_a_number_of_steps_or_a_share_of_the_run():
     assert [window_steps(w, 200) for w in (7, 0.05, 1e-9)] == [7, 10, 1]
-    with pytest.raises(ValueError, match="window = 400 is beyond the 200 steps"):
+    with pytest.raises(ValueError, match="400"):
         PFQ((3, 8), window=400).notes(200)
 
 
 def test_a_run_too_short_to_rise_to_the_top_is_noted():
     rule = PFQ((3, 6, 8), window=2)  # two rises of at least five windows
-    [note] = rule.notes(20)
-    assert "cannot reach its top in 20 steps: step 20 is" in note
-    assert rule.notes(21) == []
+    assert [len(rule.notes(total)) for total in (20, 21)] == [1, 0]
     plateau = Plateau(3, 5, window=2, patience=1)  # one window to compare with, twice two more
     assert follow(plateau, [1.0] * 10)[-1]["turns"] == [6, 10]
     assert [len(plateau.notes(total)) for total in (10, 11)] == [1, 0]
 
 
 def test_a_state_of_something_else_is_an_error():
-    for state, message in (
-        (None, "is a dict with turns"),
-        ({"turns": []}, "is a dict with turns, sum"),
-        ({**PFQ((3, 8)).start(), "turns": [4, 9]}, "at most 1 growing steps"),
-        ({**PFQ((3, 8)).start(), "turns": 4}, "at most 1 growing steps"),
-    ):
-        with pytest.raises(ValueError, match=message):
+    start = PFQ((3, 8)).start()
+    for state in (None, {"turns": []}, {**start, "turns": [4, 9]}, {**start, "turns": 4}):
+        with pytest.raises(ValueError, match="turns"):
             PFQ((3, 8)).check_state(state)
 
 
@@ -203,21 +190,14 @@ def test_all_kinds_of_one_number_are_one():
 
 
 def test_what_cannot_be_followed_is_an_error_that_changes_nothing():
-    for metric, message in (
-        (None, r"needs the loss of step 0; .*metric=loss.item\(\)"),
-        ({}, "needs the loss of step 0"),
-        ({"loss": None}, "needs the loss of step 0"),
-        ({"accuracy": 1.0}, "needs the loss of step 0"),
-        (float("nan"), "the loss of step 0 is nan, which no adaptive schedule"),
-        (torch.tensor(float("inf")), "the loss of step 0 is inf"),
-        ("1.0", r"the loss of step 0 must be a number, got '1.0' \(str\)"),
-        (True, r"must be a number, got True \(bool\)"),
-        ([1.0], r"must be a number, got \[1.0\] \(list\)"),
-        (torch.ones(2), r"must be a number, got tensor\(\[1., 1.\]\) \(Tensor\)"),
-    ):
+    infinite = torch.tensor(float("inf"))
+    for metric in (
+        None, {}, {"loss": None}, {"accuracy": 1.0}, float("nan"), infinite, "1.0", True, [1.0],
+        torch.ones(2),
+    ):  # fmt: skip
         states = states_of(PLATEAU)
         before = states.state_dict()
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match="loss of step 0"):
             states.update(0, metric)
         assert states.state_dict() == before
         assert states.num_steps == 0
@@ -227,9 +207,9 @@ def test_rules_that_read_several_things_want_them_by_name():
     states = states_of(PLATEAU, NOISE)
     assert states.needs(0) == {"loss", "gradient_norm", "noise_norm"}
     assert states.needs(1) == {"loss"}
-    with pytest.raises(ValueError, match="read gradient_norm and loss and noise_norm; pass a dict"):
+    with pytest.raises(ValueError, match="gradient_norm and loss and noise_norm"):
         states.update(0, 1.0)
-    with pytest.raises(ValueError, match="noise:4,8.* the gradient_norm and noise_norm of step 0"):
+    with pytest.raises(ValueError, match="gradient_norm and noise_norm of step 0"):
         states.update(0, {"loss": 1.0})
     states.update(0, {"loss": 1.0, "gradient_norm": 1.0, "noise_norm": 1.0})
     states.update(1, {"loss": 1.0})
@@ -243,7 +223,7 @@ def test_what_is_measured_now_and_then_may_be_left_out():
     for step, metric in enumerate([None, {"validation": 1.0}, None, {"validation": 1.0}, None]):
         states.update(step, metric)
     assert [states.bits_at(VALIDATION, step) for step in range(6)] == [3, 3, 3, 3, 4, 4]
-    with pytest.raises(ValueError, match="the validation of step 5 is nan"):
+    with pytest.raises(ValueError, match="validation of step 5"):
         states.update(5, {"validation": float("nan")})
 
 
@@ -258,12 +238,12 @@ def test_after_the_last_step_the_bits_are_held():
     states.update(0, 1.0)
     states.update(1, 1.0)
     assert [states.bits_at(PLATEAU, step) for step in range(2)] == [3, 3]
-    with pytest.raises(ValueError, match="needs the loss"):
+    with pytest.raises(ValueError, match="loss"):
         states_of(PLATEAU, total_steps=1).update(0, None)
 
 
 def test_steps_to_come_have_no_bits_yet():
-    with pytest.raises(ValueError, match="bits of step 1 are not known at step 0: plateau"):
+    with pytest.raises(ValueError, match="step 1"):
         states_of(PLATEAU).bits_at(PLATEAU, 1)
 
 
@@ -282,7 +262,7 @@ def test_a_state_is_plain_data_of_its_own():
 def test_a_saved_run_without_the_state_of_a_rule_is_an_error():
     states = states_of(PLATEAU)
     for saved in (None, {}, {"pfq:3,8": {}}):
-        with pytest.raises(ValueError, match="no state of plateau:3-8.* at step 4"):
+        with pytest.raises(ValueError, match="plateau:3-8"):
             states.load_state_dict(saved, 4)
     states.load_state_dict(None, 0)  # at the beginning there is nothing to know
     assert states.bits_at(PLATEAU, 0) == 3

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import FrozenInstanceError, dataclass
 from typing import ClassVar
 
@@ -76,38 +77,31 @@ def test_formats_are_names_in_json():
 
 
 def test_formats_forward_have_no_default_backward():
-    for text, found, such_as in (
-        ("nvfp4", "nvfp4", "nvfp4 or bf16"),
-        ("bf16", "bf16", "bf16"),
-        ("fp16", "fp16", "fp16 or bf16"),
-        ("CR:mxfp4,mxfp8,bf16:8", "mxfp4, mxfp8, bf16", "mxfp4, mxfp8 or bf16"),
-        # inside its bounds of 3 and 8
-        ("stages:3@0.5,mxfp4@0.6,8", "3 bits, mxfp4, 8 bits", "mxfp4 or bf16"),
-        ("seq(CR:3-8:8@0.8, bf16)", "3 bits, 8 bits, bf16", "bf16"),
-        ("plateau:4,mxfp8,fp32", "4 bits, mxfp8, float32", "mxfp8 or bf16"),
-    ):
-        with pytest.raises(ValueError, match="backward has no default with formats") as caught:
+    for text in (
+        "nvfp4", "bf16", "fp16", "CR:mxfp4,mxfp8,bf16:8", "seq(CR:3-8:8@0.8, bf16)",
+        "stages:3@0.5,mxfp4@0.6,8",  # inside its bounds of 3 and 8
+        "plateau:4,mxfp8,fp32",
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=re.escape(text)):
             default_backward(parse_schedule(text))
-        assert f"forward has {found}:" in str(caught.value)
-        assert str(caught.value).endswith(f"give backward, such as {such_as}")
-    with pytest.raises(ValueError, match="no default with formats"):
+    with pytest.raises(ValueError, match="8 and mxfp4"):
         default_backward(Static(8), Static("mxfp4"))
     assert default_backward(parse_schedule("CR:3,4,8:8")) == 8
 
 
 def test_a_bad_dict_is_a_value_error():
-    for data, message in (
-        (None, "a schedule is a dict with a 'type'"),
-        ({}, "a schedule is a dict with a 'type'"),
-        ({"type": ["static"]}, "a schedule is a dict with a 'type'"),
+    for data, named in (
+        (None, "None"),
+        ({}, "'type'"),
+        ({"type": ["static"]}, "static"),
         ({"type": "statik"}, "did you mean 'static'"),
-        ({"type": "static"}, "static lacks 'bits'"),
-        ({"type": "static", "bits": 8, "bit": 8}, "unknown field of static 'bit'"),
-        ({"type": "static", "bits": "8"}, "bits must be"),
-        ({"type": "delay", "schedule": 3.5, "start": 0.5}, "bits must be"),
-        ({"type": "stages", "stages": {"type": "static", "bits": 8}}, "list of pairs"),
+        ({"type": "static"}, "'bits'"),
+        ({"type": "static", "bits": 8, "bit": 8}, "'bit'"),
+        ({"type": "static", "bits": "8"}, "'8'"),
+        ({"type": "delay", "schedule": 3.5, "start": 0.5}, "3.5"),
+        ({"type": "stages", "stages": {"type": "static", "bits": 8}}, "stages"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=named):
             schedule_from_dict(data)
 
 
@@ -197,7 +191,7 @@ def test_one_registered_class_is_enough_for_text_json_and_listing(monkeypatch):
     assert parse_schedule(str(schedule)) == schedule
     assert schedule_from_dict(schedule.to_dict()) == schedule
     assert "coin" in [info.name for info in list_schedules()]
-    with pytest.raises(ValueError, match=r"a valid form: coin:3-8 \(all"):
+    with pytest.raises(ValueError, match="coin:3-8"):
         parse_schedule("coin:x")
 
 
@@ -212,7 +206,7 @@ def test_float32_is_above_every_number_of_bits():
 
 def test_a_run_has_a_positive_whole_number_of_steps():
     for total in (0, -1, 2.0, "8", None):
-        with pytest.raises(ValueError, match="total_steps must be"):
+        with pytest.raises(ValueError, match="total_steps"):
             check_total(total)
 
 
@@ -222,18 +216,13 @@ def test_a_step_lies_inside_the_run():
             check_step(step, 10)
 
 
-def test_a_bad_range_names_value_and_rule():
-    for low, high, message in (
-        (8, 3, r"low \(8\) must be <= high \(3\)"),
-        (0, 8, "low must be"),
-        (3, 33, "high must be"),
-        (3, None, "high must be a whole number of bits, got None"),
-        (True, 8, "low must be"),
-        (3.0, 8, "low must be"),
-        ("mxfp4", "bf16", "low must be a whole number.* rungs of a ladder, such as CR:mxfp4,mxfp8"),
-        (3, "int8", "high must be a whole number"),
-    ):
-        with pytest.raises(ValueError, match=message):
+def test_a_bad_range_names_the_end_and_its_value():
+    for low, high, named in (
+        (8, 3, "low.*8.*high.*3"), (0, 8, "low.*0"), (3, 33, "high.*33"), (3, None, "high.*None"),
+        (True, 8, "low.*True"), (3.0, 8, "low.*3.0"), ("mxfp4", "bf16", "low.*mxfp4"),
+        (3, "int8", "high.*int8"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=named):
             check_range(low, high)
 
 
@@ -255,37 +244,31 @@ def test_a_fraction_is_the_nearest_step_with_ties_to_even():
 
 def test_a_time_is_a_step_count_or_a_fraction():
     for time in (-1, -0.1, 1.1, math.nan, math.inf, True, None, "0.5"):
-        with pytest.raises(ValueError, match="start must be a step count"):
+        with pytest.raises(ValueError, match="start"):
             check_time(time, "start")
 
 
 def test_a_step_count_beyond_the_run_is_an_error():
     for schedule in (Ramp(3, 8, until=11), Delay(8, start=11), Stages([(3, 11), (8, 1.0)])):
-        with pytest.raises(ValueError, match="11 is beyond the 10 steps"):
+        with pytest.raises(ValueError, match="11"):
             schedule(0, 10)
         assert schedule(0, 11) == schedule.low
 
 
 def test_bad_end_points_are_refused_at_birth():
-    for ends, message in (
-        ([], "at least one part"),
-        ([0.5], "must be 1.0, the end of the run, got 0.5$"),
-        ([0.5, 1], r"must be 1.0, the end of the run, got 1 \(an int is a step count\)"),
-        ([0.5, 0.5, 1.0], "must grow from above 0, got 0.5 after 0.5"),
-        ([20, 10, 1.0], "got 10 after 20"),
-        ([1.0, 1.0], "got 1.0 after 1.0"),
-        ([0, 1.0], "got 0 after 0"),
-        ([0.0, 1.0], "got 0.0 after 0"),
-        ([True, 1.0], "must be a step count"),
-    ):
+    for ends, named in (
+        ([], "at least one"), ([0.5], "0.5"), ([0.5, 1], "1"), ([0.5, 0.5, 1.0], "0.5 after 0.5"),
+        ([20, 10, 1.0], "10 after 20"), ([1.0, 1.0], "1.0 after 1.0"), ([0, 1.0], "0 after 0"),
+        ([0.0, 1.0], "0.0 after 0"), ([True, 1.0], "True"),
+    ):  # fmt: skip
         for schedule_type in (Stages, Sequence):
-            with pytest.raises(ValueError, match=message):
+            with pytest.raises(ValueError, match=named):
                 schedule_type([(8, end) for end in ends])
 
 
 def test_mixed_end_points_that_cross_are_an_error_of_that_run_only():
     stages = Stages([(3, 50), (4, 0.5), (8, 1.0)])
-    with pytest.raises(ValueError, match=r"is step 25, before the previous one \(step 50\)"):
+    with pytest.raises(ValueError, match="step 25"):
         stages(0, 50)
     assert stages.values(200) == [3] * 50 + [4] * 50 + [8] * 100
 

@@ -65,12 +65,6 @@ def test_the_text_says_when_the_top_is_not_the_end():
     assert "never reaches its top of 8 (at most 3)" in str(Delay("CR:3-8:8", 1.0).preview(100))
 
 
-def test_the_text_carries_the_notes():
-    text = str(schedule("CT", low=3, high=8, cycles=3).preview(3000))
-    assert "note" in text
-    assert "use an even number" in text
-
-
 def test_the_text_fits_the_width():
     for width in (40, 60, 88):
         text = parse_schedule("CR:8-32:2").preview(500).text(width)
@@ -95,5 +89,5 @@ def test_steps_add_up():
 
 def test_backward_bits_are_checked():
     for backward in (0, 33, "8"):
-        with pytest.raises(ValueError, match="backward must be"):
+        with pytest.raises(ValueError, match="backward"):
             Cycle(3, 8).preview(100, backward=backward)

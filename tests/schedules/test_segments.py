@@ -64,5 +64,5 @@ def test_few_evaluations_are_enough_for_a_long_run(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_schedule_that_the_run_cannot_hold_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"cycles \(8\) must be <= total_steps \(7\)"):
+    with pytest.raises(ValueError, match=r"cycles \(8\).*7"):
         find_segments(parse_schedule("CR:3-8:8"), 7)

@@ -95,10 +95,7 @@ class Adaptive(Schedule):
         if step == 0:
             return self.levels[0]
         raise ValueError(
-            f"{self} follows the training ({self.describe()}): its bits after step 0 are not known "
-            "before the run, so it has no preview, picture or cost. During the run, CostMeter "
-            "counts the cost (result.json has it in the end) and PrecisionScheduler.history() "
-            "lists the bits"
+            f"{self} follows the training: its bits after step 0 are not known before the run"
         )
 
     def bit_widths(self, total_steps: int) -> set[Bits]:
@@ -175,19 +172,13 @@ class AdaptiveStates:
             passed = metric
         elif metric is not None:
             if len(names) > 1:
-                raise ValueError(f"metric={metric!r:.60}: the schedules read "
-                                 f"{_list(names)}; pass a dict with these names")  # fmt: skip
+                raise ValueError(f"metric={metric!r:.60} must be a dict with {_list(names)}")
             passed = dict.fromkeys(names, metric)
         for rule, state in self._states.items():
             missing = [name for name in rule.reads if passed.get(name) is None]
             if missing and rule.is_due(state, step):
-                if rule.reads == ("loss",) and len(names) == 1:
-                    argument = "loss.item()"
-                else:
-                    argument = f"{{{', '.join(f'{name!r}: ...' for name in rule.reads)}}}"
                 raise ValueError(
-                    f"{rule} follows the training and needs the {_list(missing)} of step {step}; "
-                    f"call scheduler.step(metric={argument})"
+                    f"{rule} needs the {_list(missing)} of step {step}: scheduler.step(metric=...)"
                 )
         read = {name: passed[name] for name in names if passed.get(name) is not None}
         return {name: _check_value(name, value, step) for name, value in read.items()}
@@ -206,8 +197,8 @@ class AdaptiveStates:
         missing = [str(rule) for rule in self._states if str(rule) not in states]
         if missing and step > 0:
             raise ValueError(
-                f"the saved scheduler has no state of {missing[0]}, so its bits at step {step} are "
-                f"unknown; it has states of: {', '.join(states) or 'none'}"
+                f"the saved scheduler has no state of {missing[0]} at step {step}; it has states "
+                f"of: {', '.join(states) or 'none'}"
             )
         loaded = {
             rule: copy.deepcopy(rule.check_state(states[str(rule)]))
@@ -231,8 +222,7 @@ def _check_value(name: str, value: Any, step: int) -> float:
         ) from None
     if not math.isfinite(number):
         raise ValueError(
-            f"the {name} of step {step} is {number}, which no adaptive schedule can follow; lower "
-            "the learning rate or raise the lowest bits"
+            f"the {name} of step {step} must be finite for an adaptive schedule, got {number}"
         )
     return number
 

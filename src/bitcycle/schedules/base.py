@@ -212,14 +212,11 @@ def check_depth(parts: Iterable[Schedule]) -> None:
     level, depth = tuple(parts), 1
     for part in level:
         if part.is_adaptive:
-            raise ValueError(
-                f"{part} follows the training and cannot be part of another schedule; pass it "
-                "directly for a role or a layer"
-            )
+            raise ValueError(f"{part} follows the training and cannot be part of another schedule")
     while level:
         depth += 1
         if depth > MAX_DEPTH:
-            raise ValueError(f"schedules are nested deeper than {MAX_DEPTH} levels; flatten them")
+            raise ValueError(f"schedules are nested deeper than {MAX_DEPTH} levels")
         level = tuple(inner for part in level for inner in part.parts())
 
 
@@ -312,10 +309,7 @@ def to_step(time: Time, total_steps: int, what: str) -> int:
     if isinstance(time, float):
         return rint(time * total_steps)
     if time > total_steps:
-        raise ValueError(
-            f"{what} {time} is beyond the {total_steps} steps available; "
-            f"use a fraction (a float up to 1.0) or more steps"
-        )
+        raise ValueError(f"{what} {time} is beyond the {total_steps} steps available")
     return time
 
 
@@ -336,8 +330,7 @@ def check_ends(ends: tuple[Time, ...], what: str) -> None:
         for end in alike:
             if end <= previous:
                 raise ValueError(
-                    f"end points of {what} must grow from above 0, got {end!r} after {previous!r}; "
-                    "each is counted from the start of the run, not from the previous one"
+                    f"end points of {what} must grow from above 0, got {end!r} after {previous!r}"
                 )
             previous = end
 
@@ -355,7 +348,7 @@ def to_spans(ends: tuple[Time, ...], total_steps: int, what: str) -> list[tuple[
         if stop < start:
             raise ValueError(
                 f"over {total_steps} steps, end point {number} of {what} ({end!r}) is step {stop}, "
-                f"before the previous one (step {start}); use only fractions or only step counts"
+                f"before the previous one (step {start})"
             )
         spans.append((start, stop))
         start = stop
@@ -373,19 +366,13 @@ def time_text(time: Time) -> str:
 def check_range(low: object, high: object) -> None:
     """Raise unless low and high are whole numbers from 1 to 32 with low <= high."""
     for name, bits in (("low", low), ("high", high)):
-        if check_bits(bits, name) is None:
-            raise ValueError(
-                f"{name} must be a whole number of bits, got {bits!r}; bits from 24 on are float32"
-            )
+        check_bits(bits, name)
         if not isinstance(bits, int):
-            raise ValueError(
-                f"{name} must be a whole number of bits, got {bits!r}; formats are the rungs of a "
-                f"ladder, such as {LADDER_FORM}"
-            )
+            raise ValueError(f"{name} must be a whole number of bits, got {bits!r}")
     assert isinstance(low, int)
     assert isinstance(high, int)
     if low > high:
-        raise ValueError(f"low ({low}) must be <= high ({high}); swap them")
+        raise ValueError(f"low ({low}) must be <= high ({high})")
 
 
 def check_rungs(rungs: object) -> tuple[Bits, ...]:
@@ -405,21 +392,15 @@ def check_rungs(rungs: object) -> tuple[Bits, ...]:
     checked = check_rising([check_bits(rung, f"rung {n}") for n, rung in enumerate(rungs, 1)],
                            "the rungs of a ladder")  # fmt: skip
     if len(set(checked)) == 1:
-        raise ValueError(
-            f"all rungs of the ladder are {bits_text(checked[0])}; for the same bits at every step "
-            f"use {bits_text(checked[0])} alone"
-        )
+        raise ValueError(f"all rungs of the ladder are {bits_text(checked[0])}")
     return checked
 
 
 def check_rising(bits: Iterable[Bits], what: str) -> tuple[Bits, ...]:
     """Return bits that do not fall, as a tuple; otherwise raise."""
     levels = tuple(bits)
-    risen = tuple(sorted(levels, key=order))
-    if levels != risen:
-        raise ValueError(
-            f"{what} must not fall, got {levels_text(levels)}; sort them: {levels_text(risen)}"
-        )
+    if levels != tuple(sorted(levels, key=order)):
+        raise ValueError(f"{what} must not fall, got {levels_text(levels)}")
     return levels
 
 
@@ -462,26 +443,18 @@ def default_backward(*forward: Schedule) -> Bits:
     >>> default_backward(parse_schedule("16"))
     Traceback (most recent call last):
     ...
-    ValueError: forward has 16 bits: backward is 8 by default up to 8 bits forward, and float32 \
-with float32; give backward, such as 8 or fp32
+    ValueError: backward has no default with forward 16; give backward, such as 8 or fp32
     """
     if all(is_float(schedule.low) for schedule in forward):
         return None
-    found = " and ".join(dict.fromkeys(map(_forward_text, forward)))
-    if any(isinstance(bits, Format) for schedule in forward for bits in schedule.named_bits()):
-        named = [bits for schedule in forward for bits in schedule.named_bits()]
-        names = [bits.name for bits in named if isinstance(bits, Format)]
-        *others, last = dict.fromkeys([*(name for name in names if name != "bf16"), "bf16"])
-        such_as = f"{', '.join(others)} or {last}" if others else last
-        raise ValueError(
-            f"forward has {found}: backward has no default with formats; give backward, such as "
-            f"{such_as}"
-        )
-    if all(order(schedule.high) <= BACKWARD_BITS for schedule in forward):
+    named = [bits for schedule in forward for bits in schedule.named_bits()]
+    has_formats = any(isinstance(bits, Format) for bits in named)
+    if not has_formats and all(order(schedule.high) <= BACKWARD_BITS for schedule in forward):
         return BACKWARD_BITS
+    found = " and ".join(dict.fromkeys(map(str, forward)))
     raise ValueError(
-        f"forward has {found}: backward is {BACKWARD_BITS} by default up to {BACKWARD_BITS} bits "
-        "forward, and float32 with float32; give backward, such as 8 or fp32"
+        f"backward has no default with forward {found}; give backward, such as "
+        f"{'bf16' if has_formats else '8 or fp32'}"
     )
 
 
@@ -494,18 +467,6 @@ def why_default(backward: Bits) -> str:
     if backward is None:
         return "the default with float32 forward"
     return f"the default up to {BACKWARD_BITS} bits forward"
-
-
-def _forward_text(schedule: Schedule) -> str:
-    named = schedule.named_bits()
-    if any(isinstance(bits, Format) for bits in named):
-        return ", ".join(dict.fromkeys(bits_words(bits) for bits in named))
-    low, high = schedule.low, schedule.high
-    if low is None:
-        return "float32"
-    if high is None:
-        return f"{low} bits to float32"
-    return f"{high} bits" if low == high else f"{low} to {high} bits"
 
 
 def bits_words(bits: Bits) -> str:
@@ -529,8 +490,7 @@ def check_step(step: object, total_steps: int) -> int:
     number = _as_int(step, "step")
     if not 0 <= number < total_steps:
         raise ValueError(
-            f"step {number} is outside the run: steps are 0 to total_steps - 1 = "
-            f"{total_steps - 1}; raise total_steps or stop earlier"
+            f"step {number} is outside the run: steps are 0 to total_steps - 1 = {total_steps - 1}"
         )
     return number
 

@@ -62,8 +62,7 @@ class Cyclic(Ranged):
     def check_span(self, total_steps: int) -> None:
         if self.cycles > total_steps:
             raise ValueError(
-                f"cycles ({self.cycles}) must be <= total_steps ({total_steps}) in {self}; "
-                "use fewer cycles or more steps"
+                f"cycles ({self.cycles}) must be <= total_steps ({total_steps}) in {self}"
             )
 
     def bits_at(self, step: int, total_steps: int) -> int:
@@ -369,8 +368,8 @@ def schedule(
         return Ladder(rungs, replace(example, cycles=cycles, **numbers))  # type: ignore[arg-type]
     if ladder is not None or low is None or high is None:
         raise ValueError(
-            f"give low and high, or a ladder such as ['mxfp4', 'mxfp8', 'bf16']; got low={low!r}, "
-            f"high={high!r}, ladder={ladder!r:.200}"
+            f"give low and high, or a ladder; got low={low!r}, high={high!r}, "
+            f"ladder={ladder!r:.200}"
         )
     return replace(example, low=low, high=high, cycles=cycles)
 

@@ -52,8 +52,7 @@ class _Rungs(Schedule):
     def _check_path(self, path: Schedule, rungs: tuple[Bits, ...]) -> Ranged:
         if not isinstance(path, Ranged):
             raise ValueError(
-                f"{path} is no path over a ladder: that is a schedule between two numbers of bits, "
-                f"such as CR:{FIRST}-{FIRST + len(rungs) - 1}:8"
+                f"the path over a ladder is a schedule between two numbers of bits, not {path}"
             )
         if path.is_adaptive != self.is_adaptive:
             right = AdaptiveLadder if path.is_adaptive else Ladder

@@ -48,7 +48,7 @@ def parse_schedule(text: ScheduleLike) -> Schedule:
     >>> parse_schedule("delay@0.25(CR:3-8:8)").values(8)
     Traceback (most recent call last):
     ...
-    ValueError: cycles (8) must be <= total_steps (6) in CR:3-8:8; use fewer cycles or more steps
+    ValueError: cycles (8) must be <= total_steps (6) in CR:3-8:8
     >>> str(parse_schedule(" cr : 3-8 ")), parse_schedule(8), str(parse_schedule(None))
     ('CR:3-8:32', Static(bits=8), 'fp32')
     >>> parse_schedule("CR:mxfp4,mxfp8,bf16:1").values(6)
