@@ -1,10 +1,13 @@
-"""The precision range test in a loop of one's own by the paper's criterion, and its curve."""
+"""The precision range test in a loop of one's own: the trainings it does, and what it restores."""
 
+import contextlib
 import functools
 import json
 import math
 import pickle
+import random
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,8 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import bitcycle as bc
 from bitcycle.data import load_images
-from bitcycle.range_curves import RangeCurve
-from bitcycle.range_test import RangeProgress, RangeTest
+from bitcycle.range_test import RangeTest
 from tests.test_snapshot import assert_same, everything
 from tests.toys import net, randn
 
@@ -48,48 +50,138 @@ class Loop:
         self.bits_seen.append(bc.get_precision(self.model))
         return (logits.argmax(1) == self.labels[picked]).float().mean()
 
-    def test(self, **changes):
-        settings = {"steps_per_precision": 12, "window": 4, "chance": 0.1, **changes}
+    def test(self, train_step=None, **changes):
+        settings = {"steps_per_precision": 12, "window": 4, "metric": "accuracy", **changes}
         return bc.precision_range_test(
-            self.model, self.step, restore=[self.optimizer, self.lr], **settings
+            self.model, train_step or self.step, restore=[self.optimizer, self.lr], **settings
         )
 
 
-@functools.cache
-def on_digits():
-    """The whole test, once."""
-    return Loop().test()
+def scripted(values, **changes):
+    """A test by the paper's criterion whose metrics are given, by bits."""
+    model = bc.quantize_model(nn.Linear(2, 2))
+    metrics = {bits: iter(row) for bits, row in values.items()}
+
+    def train_step():
+        value = next(metrics[bc.get_precision(model).weight])
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    settings = {"steps_per_precision": 4, "window": 1, "threshold": 0.2, **changes}
+    return bc.precision_range_test(model, train_step, low=min(values), high=max(values), **settings)
 
 
-def test_on_digits_the_lower_bound_is_what_the_curve_says():
-    test = on_digits()
-    curve = test.curve
-    assert curve.bits == tuple(bits for bits in range(2, 9) for _ in range(12))
-    gains = {b: curve.gain(b) for b in curve.precisions}
-    assert test.low == next(b for b in gains if gains[b] > 0.2)
-    assert all(gains[b] <= 0.2 for b in gains if b < test.low)
-    assert test.threshold == 0.2
-    assert test.high == 8
-    assert max(curve.metric) > 0.8  # it did learn
+class Script:
+    """A test by the relative criterion whose losses are given: 4 for two steps, then `ends[bits]`.
+
+    An end is a number, a pair of the losses of the last window, or a list of one of these for each
+    repeat. Half of the gain at the most bits passes. `tested` lists (repeat, bits) in their order.
+    """
+
+    def __init__(self, ends, **settings):
+        self.ends, self.tested, self.step, self.repeat = ends, [], 0, 0
+        self.model = bc.quantize_model(nn.Linear(2, 2))
+        self.settings = {
+            "low": min(ends), "high": max(ends), "steps_per_precision": 4, "window": 2,
+            "share": 0.5, **settings,
+        }  # fmt: skip
+
+    def rewind(self, repeat):
+        self.repeat, self.step = repeat, 0
+
+    def train_step(self):
+        bits = bc.get_precision(self.model).weight
+        if self.step == 0:
+            self.tested.append((self.repeat, bits))
+        end = self.ends[bits]
+        end = end[self.repeat] if isinstance(end, list) else end
+        last = end if isinstance(end, tuple) else (end, end)
+        self.step += 1
+        return torch.tensor((4.0, 4.0, *last)[self.step - 1], requires_grad=True)
+
+    def run(self):
+        return bc.precision_range_test(
+            self.model, self.train_step, rewind=self.rewind, **self.settings
+        )
+
+
+# -- which bits are trained -----------------------------------------------------------------------
+
+
+def test_it_goes_down_from_the_top_and_ends_at_the_first_bits_that_clearly_fail():
+    script = Script({8: 2.0, 7: 2.0, 6: 2.0, 5: 3.9, 4: 2.0, 3: 2.0, 2: 2.0}, repeats=1)
+    test = script.run()
+    assert (test.low, test.high) == (6, 8)
+    assert script.tested == [(0, 8), (0, 7), (0, 6), (0, 5)]
+
+
+def test_a_second_repeat_tests_what_decides_and_a_third_is_not_needed():
+    script = Script({8: 2.0, 7: 2.0, 6: 2.0, 5: 2.5, 4: 3.9, 3: 2.0, 2: 2.0})
+    assert script.run().low == 5
+    assert script.tested[5:] == [(1, 8), (1, 5), (1, 4)]
+    script = Script({4: 2.0, 3: 2.0, 2: 2.0})  # at the lowest bits: the two ends
+    assert script.run().low == 2
+    assert script.tested == [(0, 4), (0, 3), (0, 2), (1, 4), (1, 2)]
+
+
+def test_repeats_go_on_while_a_decision_is_within_noise():
+    """At 3 bits the gains are 1.2, 0.7, 1.2 of a needed 1: the mean passes within noise."""
+    script = Script({4: 2.0, 3: [2.8, 3.3, 2.8], 2: 3.9})
+    test = script.run()
+    assert [repeat for repeat, bits in script.tested if bits == 3] == [0, 1, 2]
+    assert (test.curve.decision(3), test.low) == ("open", 3)
+
+
+def test_bits_below_an_open_decision_are_tested():
+    script = Script({8: 2.0, 7: 2.0, 6: 2.0, 5: (2.0, 4.2), 4: 2.0})
+    assert script.run().low == 6  # 4 passes, 5 does not
+    assert (0, 4) in script.tested
+
+
+def test_a_bound_that_moves_in_a_repeat_is_followed_to_fewer_bits():
+    """3 bits fail at first and pass clearly on the mean of two: then 2 bits are tested."""
+    script = Script({4: 2.0, 3: [3.05, 2.0, 2.0], 2: 2.0})
+    assert script.run().low == 2
+    assert (0, 2) not in script.tested
+
+
+def test_bits_that_diverge_end_the_test():
+    script = Script({8: 2.0, 7: 2.0, 6: (math.nan, 2.0), 5: 2.0})
+    assert script.run().low == 7
+    assert (0, 5) not in script.tested
+
+
+def test_by_the_papers_criterion_bits_rise_to_the_first_that_pass():
+    rising, flat = (0.1, 0.2, 0.3, 0.5), (0.1,) * 4
+    test = scripted({2: flat, 3: rising, 4: rising})
+    assert [run.bits for run in test.curve.runs] == [2, 3]
+    assert (test.low, test.high) == (3, 4)
+    falling = {2: (4.0, 4.0), 3: (4.0, 3.0)}
+    assert scripted(falling, steps_per_precision=2, metric="loss").low == 3
 
 
 def test_weights_and_activations_have_the_bits_errors_those_of_backward():
     loop = Loop()
-    loop.test(low=3, high=4, backward=6, threshold=0.0, chance=None)
+    with contextlib.suppress(bc.RangeTestError):
+        loop.test(low=3, high=4, backward=6, threshold=0.99)
     expected = [bc.Precision(weight=b, act=b, error=6) for b in (3, 4) for _ in range(12)]
     assert loop.bits_seen == expected
 
 
+# -- what training starts from --------------------------------------------------------------------
+
+
 def test_it_is_the_same_for_the_same_seed_and_another_for_another():
-    settings = {"high": 3, "threshold": 0.0, "chance": None}
-    one, same, other = (Loop(seed=seed).test(**settings) for seed in (1, 1, 2))
+    one, same, other = (Loop(seed=seed).test(low=7, repeats=1) for seed in (1, 1, 2))
     assert one == same
     assert one.curve != other.curve
 
 
-def test_the_first_precision_trains_like_a_static_run():
+@pytest.mark.parametrize("changes", [{"threshold": 0.0}, {"repeats": 1, "share": 0.1}])
+def test_the_first_precision_trains_like_a_static_run(changes):
     """The test's noise is that of an ordinary run: its scheduler's clock."""
-    tested = Loop().test(low=4, high=4, threshold=0.0, chance=None).curve.metric
+    tested = Loop().test(low=4, high=4, **changes).curve.runs[0].metric
     loop = Loop()
     bits = bc.PrecisionScheduler(loop.model, forward=4, backward=8, total_steps=12)
     metrics = []
@@ -99,17 +191,58 @@ def test_the_first_precision_trains_like_a_static_run():
     assert list(tested) == metrics
 
 
-@pytest.mark.parametrize("reset", [False, True])
-def test_afterwards_everything_is_as_it_was(reset):
+def test_every_precision_starts_from_the_same_state_and_repeats_draw_other_numbers():
+    loop, starts = Loop(), {}
+
+    def train_step():
+        layer = loop.model[1]
+        key = (int(layer.shared.step), bc.get_precision(loop.model).weight)
+        drawn = (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist())
+        starts[key] = (layer.weight.clone(), *drawn)
+        return loop.step()
+
+    loop.test(train_step, low=6, repeats=2, steps_per_precision=8)
+    for step, repeat in ((0, 0), (8, 1)):  # the noise of repeat 1 is that of the next 8 steps
+        tested = [bits for number, bits in starts if number == step]
+        for bits in tested:
+            weight, drawn, python, numpy = starts[step, bits]
+            assert torch.equal(weight, starts[0, 8][0])
+            assert torch.equal(drawn, starts[step, 8][1])
+            assert (python, numpy) == starts[step, 8][2:]
+        assert len(tested) >= 2 - repeat
+    assert not torch.equal(starts[0, 8][1], starts[8, 8][1])
+    assert starts[0, 8][2] != starts[8, 8][2]
+
+
+def test_by_the_papers_criterion_a_precision_goes_on_where_the_last_one_ended():
+    with pytest.raises(bc.RangeTestError) as caught:
+        Loop().test(threshold=0.99)
+    curve = caught.value.curve
+    assert curve.precisions == tuple(range(2, 9))
+    assert curve.verdicts[8].start > 0.6
+
+
+@pytest.mark.parametrize("top", [2.0, 4.0])  # 4: an error, no gain at the most bits
+def test_the_data_are_rewound_at_the_end(top):
+    script = Script({4: top, 3: 2.0, 2: 2.0})
+    with contextlib.suppress(bc.RangeTestError):
+        script.run()
+    assert script.tested
+    assert (script.repeat, script.step) == (0, 0)
+
+
+@pytest.mark.parametrize("changes", [{"threshold": 0.0}, {"repeats": 2, "low": 6}])
+def test_afterwards_everything_is_as_it_was(changes):
     loop = Loop()
     for _ in range(3):
         loop.step()  # so that there are momentum, ranges and an odd rate
-    before, random = everything(loop.model), torch.get_rng_state()
+    before, generators = everything(loop.model), (torch.get_rng_state(), random.getstate())
     momentum = [s["momentum_buffer"].clone() for s in loop.optimizer.state.values()]
     rate, position = loop.optimizer.param_groups[0]["lr"], loop.lr.last_epoch
-    loop.test(reset=reset, high=4, threshold=0.0, chance=None)
+    loop.test(**changes)
     assert_same(everything(loop.model), before)
-    assert torch.equal(torch.get_rng_state(), random)
+    assert torch.equal(torch.get_rng_state(), generators[0])
+    assert random.getstate() == generators[1]
     after = [s["momentum_buffer"] for s in loop.optimizer.state.values()]
     assert all(torch.equal(a, b) for a, b in zip(after, momentum, strict=True))
     assert (loop.optimizer.param_groups[0]["lr"], loop.lr.last_epoch) == (rate, position)
@@ -118,7 +251,7 @@ def test_afterwards_everything_is_as_it_was(reset):
 @pytest.mark.parametrize("error", [RuntimeError("the disk is gone"), KeyboardInterrupt()])
 def test_also_after_an_error_everything_is_as_it_was(error):
     loop = Loop()
-    before, random = everything(loop.model), torch.get_rng_state()
+    before, state = everything(loop.model), torch.get_rng_state()
     steps = iter(range(20))
 
     def train_step():
@@ -128,113 +261,27 @@ def test_also_after_an_error_everything_is_as_it_was(error):
         return metric
 
     with pytest.raises(type(error)):
-        bc.precision_range_test(
-            loop.model, train_step, restore=[loop.optimizer, loop.lr],
-            steps_per_precision=12, window=4, chance=0.1,
-        )  # fmt: skip
+        loop.test(train_step, threshold=0.99)
     assert_same(everything(loop.model), before)
-    assert torch.equal(torch.get_rng_state(), random)
+    assert torch.equal(torch.get_rng_state(), state)
     assert not loop.optimizer.state
     assert loop.lr.last_epoch == 0
 
 
-def test_labels_that_cannot_be_learned_are_an_error_that_carries_the_curve():
-    loop = Loop(shuffled=True)
-    before = everything(loop.model)
-    with pytest.raises(bc.RangeTestError, match="does not learn at 2 to 8 bits") as caught:
-        loop.test(chance=None, threshold=0.5)
-    curve = caught.value.curve
-    assert len(curve.metric) == 7 * 12
-    assert curve.first_passing is None
-    assert str(curve) in str(caught.value)
-    assert_same(everything(loop.model), before)
-    again = pickle.loads(pickle.dumps(caught.value))
-    assert (str(again), again.curve) == (str(caught.value), curve)
-
-
-def test_learning_that_is_spread_over_the_precisions_is_told_from_none():
-    rising = {bits: (0.1 * bits, 0.1 * bits + 0.05) for bits in (2, 3, 4, 5)}
-    settings = {"steps_per_precision": 2, "threshold": 0.2}
-    with pytest.raises(bc.RangeTestError, match=r"all precisions the gain is 0\.35"):
-        scripted(rising, **settings)
-    with pytest.raises(bc.RangeTestError, match="check the learning rate and the data"):
-        scripted(rising, **settings, reset=True)  # each began anew: nothing adds up
-    with pytest.raises(bc.RangeTestError, match="check the learning rate and the data"):
-        scripted({2: (0.1, 0.1), 3: (0.1, 0.1)}, **settings)
-
-
-def test_learning_within_the_first_window_is_told_from_none():
-    quick = {2: (0.1, 0.9, 0.9, 0.9), 3: (0.9,) * 4}
-    with pytest.raises(bc.RangeTestError, match="first window of 2 steps.*shorter window"):
-        scripted(quick, steps_per_precision=4, window=2, threshold=0.42)
-
-
-def test_with_reset_every_precision_begins_at_the_same_state_and_draws():
-    """Only the bits differ then: from 12 bits on the first metric is the float model's."""
-    loop = Loop()
-    starts = []
-
-    def train_step():
-        starts.append((loop.model[1].weight.clone(), torch.get_rng_state()))
-        return loop.step()
-
-    bc.precision_range_test(
-        loop.model, train_step, restore=[loop.optimizer, loop.lr], low=2, high=4,
-        steps_per_precision=4, window=2, threshold=0.0, reset=True,
-    )  # fmt: skip
-    for other in (starts[4], starts[8]):
-        assert torch.equal(other[0], starts[0][0])
-        assert torch.equal(other[1], starts[0][1])
-    assert not torch.equal(starts[1][0], starts[0][0])
-
-
-def test_without_reset_a_precision_goes_on_where_the_last_one_ended():
-    curve = on_digits().curve
-    ends = [curve.end(b) for b in curve.precisions]
-    assert curve.start(8) > 0.6
-    assert ends[-1] > ends[0]
-
-
-def test_it_stops_at_the_lower_bound_when_asked_to():
-    whole, short = on_digits(), Loop().test(stop_early=True)
-    assert short.curve.precisions[-1] == short.low == whole.low
-    assert short.curve.metric == whole.curve.metric[: len(short.curve.metric)]
-    assert short.high == 8
-
-
-def test_the_upper_bound_is_found_when_asked_for():
-    test = Loop().test(find_upper=True)
-    assert test.high == test.curve.upper_bound < 8
-
-
-def scripted(values, **changes):
-    """A test whose metrics are given, by bits."""
-    model = bc.quantize_model(nn.Linear(2, 2))
-    metrics = {bits: iter(row) for bits, row in values.items()}
-    settings = {"steps_per_precision": 4, "window": 1, "threshold": 0.2, **changes}
-
-    def train_step():
-        value = next(metrics[bc.get_precision(model).weight])
-        if isinstance(value, Exception):
-            raise value
-        return value
-
-    low, high = min(values), max(values)
-    return bc.precision_range_test(model, train_step, low=low, high=high, **settings)
+# -- training that fails --------------------------------------------------------------------------
 
 
 def test_what_is_not_finite_counts_as_not_learning_and_ends_the_precision():
     for bad in (math.nan, math.inf, -math.inf, bc.NonFiniteError("loss is nan")):
         test = scripted({2: (0.1, bad, 0.9, 0.9), 3: (0.1, 0.2, 0.3, 0.5)})
         assert test.low == 3
-        assert test.curve.bits == (2, 2, 3, 3, 3, 3)
-        assert math.isnan(test.curve.metric[1])
+        assert [len(run.metric) for run in test.curve.runs] == [2, 4]
+        assert math.isnan(test.curve.runs[0].metric[1])
 
 
 def test_weights_that_turned_nan_are_not_carried_to_more_bits():
     """The accuracy of a ruined model is finite: only its layers tell."""
-    loop = Loop()
-    starts = {}
+    loop, starts = Loop(), {}
 
     def train_step():
         bits = bc.get_precision(loop.model).weight
@@ -246,11 +293,8 @@ def test_weights_that_turned_nan_are_not_carried_to_more_bits():
             loop.model(loop.images[:8])  # here it reaches a quantized layer
         return metric
 
-    test = bc.precision_range_test(
-        loop.model, train_step, restore=[loop.optimizer, loop.lr], low=2, high=4,
-        steps_per_precision=12, window=4, chance=0.1,
-    )  # fmt: skip
-    assert math.isnan(test.curve.gain(2))
+    test = loop.test(train_step, high=4, chance=0.1)
+    assert math.isnan(test.curve.verdicts[2].gain)
     assert torch.equal(starts[3], starts[2])
     assert test.low == 3
 
@@ -267,10 +311,8 @@ def test_weights_that_turn_nan_in_the_last_step_count_against_those_bits():
                 model.weight.fill_(math.nan)
         return metric
 
-    test = bc.precision_range_test(
-        model, train_step, low=2, high=3, steps_per_precision=2, window=1, threshold=0.2
-    )
-    assert test.low == 3
+    settings = {"steps_per_precision": 2, "window": 1, "threshold": 0.2}
+    assert bc.precision_range_test(model, train_step, low=2, high=3, **settings).low == 3
 
 
 def test_a_skipped_step_whose_errors_overflowed_is_not_a_failure():
@@ -283,18 +325,52 @@ def test_a_skipped_step_whose_errors_overflowed_is_not_a_failure():
         model.zero_grad()
         return next(metrics)
 
-    test = bc.precision_range_test(
-        model, train_step, low=4, high=4, steps_per_precision=4, window=1, threshold=0.2
-    )
-    assert test.low == 4
+    settings = {"steps_per_precision": 4, "window": 1, "threshold": 0.2}
+    assert bc.precision_range_test(model, train_step, low=4, high=4, **settings).low == 4
 
 
 def test_training_that_diverges_for_real_does_not_kill_the_test():
     loop = Loop(lr=1e18)
     with pytest.raises(bc.RangeTestError) as caught:
-        loop.test(high=4)
-    assert all(math.isnan(caught.value.curve.gain(b)) for b in (2, 3, 4))
+        loop.test(high=4, chance=0.1)
+    assert all(math.isnan(caught.value.curve.verdicts[b].gain) for b in (2, 3, 4))
     assert all(bool(torch.isfinite(p).all()) for p in loop.model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("top", "match"),
+    [
+        ((3.0, 4.8), "noise"),
+        ((4.0, 4.0), "more steps"),
+        (9.0, 'metric="accuracy"'),
+        ((math.inf, 2.0), "diverges at 8"),
+    ],
+)
+def test_a_loss_that_does_not_fall_at_the_most_bits_is_an_error(top, match):
+    script = Script({8: top, 7: 2.0})
+    with pytest.raises(bc.RangeTestError, match=match) as caught:
+        script.run()
+    assert script.tested == [(0, 8)]  # fewer bits are not trained for nothing
+    assert caught.value.curve.precisions == (8,)
+
+
+@functools.cache
+def unlearnable():
+    with pytest.raises(bc.RangeTestError) as caught:
+        Loop(shuffled=True).test(high=4, threshold=0.5)
+    return caught.value
+
+
+def test_labels_that_cannot_be_learned_are_an_error_that_carries_the_curve():
+    error = unlearnable()
+    assert error.curve.num_steps == 3 * 12
+    assert error.curve.lower_bound is None
+    assert str(error.curve) in str(error)
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.curve) == (str(error), error.curve)
+
+
+# -- wrong calls ----------------------------------------------------------------------------------
 
 
 def test_a_step_that_schedules_bits_itself_is_told_to_leave_that_out():
@@ -306,162 +382,62 @@ def test_a_step_that_schedules_bits_itself_is_told_to_leave_that_out():
         bits.step()
         return metric
 
-    with pytest.raises(ValueError, match="train_step changed the bits.*PrecisionScheduler"):
-        bc.precision_range_test(
-            loop.model, train_step, steps_per_precision=4, window=2, threshold=0.1
-        )
+    with pytest.raises(ValueError, match="PrecisionScheduler"):
+        loop.test(train_step)
 
 
-def test_settings_that_make_no_test_are_errors():
-    for changes, message in (
-        ({"chance": 0.1}, r"exactly one of chance \(0\.1\).*threshold \(0\.2\)"),
-        ({"threshold": None, "criterion": "paper"}, r"exactly one of chance \(None\)"),
-        ({"threshold": -1.0}, r"threshold \(-1\.0\) must be a number of at least 0"),
-        ({"threshold": math.nan}, r"threshold \(nan\)"),
-        ({"threshold": None, "chance": 0.0}, r"chance \(0\.0\) must be greater than 0"),
-        ({"window": 0}, r"window \(0\) must be at least 1"),
-        ({"window": 3}, r"steps_per_precision \(4\) must be at least 2 x window \(3\)"),
-        ({"backward": "CR:3-8:2"}, r"backward \(CR:3-8:2\) must be a number of bits"),
-        ({"find_upper": True, "stop_early": True}, "drop stop_early"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            scripted({2: (0.1, 0.2, 0.3, 0.5)}, **changes)
-
-
-def test_bits_in_the_wrong_order_are_an_error():
-    model = bc.quantize_model(nn.Linear(2, 2))
-    with pytest.raises(ValueError, match=r"low \(8\) must be <= high \(2\)"):
-        bc.precision_range_test(
-            model, lambda: 0.0, low=8, high=2, steps_per_precision=4, window=1, threshold=0.1
-        )
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ({"chance": 0.1}, r"chance \(0\.1\).*threshold \(0\.2\)"),
+        ({"threshold": None, "criterion": "paper"}, "threshold or chance"),
+        ({"threshold": None, "chance": 0.0}, r"chance \(0\.0\)"),
+        ({"backward": "CR:3-8:2"}, r"backward \(CR:3-8:2\)"),
+        ({"metric": "-loss"}, "-loss"),
+        ({"rewind": print}, "rewind"),
+        ({"share": 0.4}, r"share \(0\.4\)"),
+    ],
+)
+def test_settings_that_make_no_test_are_errors(wrong, match):
+    with pytest.raises(ValueError, match=match):
+        scripted({2: (0.1, 0.2, 0.3, 0.5)}, **wrong)
 
 
 def test_bits_beyond_what_the_model_was_converted_for_are_an_error_before_training():
     model = bc.quantize_model(nn.Linear(2, 2), max_bits=4)
     steps = []
     with pytest.raises(ValueError, match="max_bits=4"):
-        bc.precision_range_test(
-            model, lambda: steps.append(1), steps_per_precision=4, window=1, threshold=0.1,
-            backward=4,
-        )  # fmt: skip
+        bc.precision_range_test(model, lambda: steps.append(1), steps_per_precision=4, backward=4)
     assert not steps
     assert bc.get_precision(model) == bc.Precision()
 
 
-def test_a_step_that_returns_nothing_is_told_what_to_return():
-    with pytest.raises(TypeError, match="train_step must return the metric as a number, got None"):
+def test_a_step_that_returns_nothing_and_a_float_model_are_errors():
+    with pytest.raises(TypeError, match="got None"):
         scripted({2: (None,) * 4})
-
-
-def test_a_float_model_is_told_to_convert_first():
     with pytest.raises(ValueError, match="convert it first"):
-        bc.precision_range_test(net(), lambda: 0.0, steps_per_precision=4, window=1, threshold=0.1)
+        bc.precision_range_test(net(), lambda: 0.0, steps_per_precision=4)
 
 
-def test_progress_comes_a_few_times_per_precision_and_reads_as_a_line():
-    moments = []
-    scripted({2: (0.1,) * 20, 3: (0.1, *(0.9,) * 19)}, steps_per_precision=20, window=2,
-             progress=moments.append)  # fmt: skip
-    assert [m.step for m in moments] == [4, 8, 12, 16, 20, 24, 28, 32, 36, 40]
-    assert [m.bits for m in moments] == [2] * 5 + [3] * 5
-    assert moments[-1].seconds_left == 0
-    line = str(RangeProgress(3, 24, 40, "accuracy", 0.5, 12.4))
-    assert line == "range test  3 bits  step 24/40  accuracy 0.5  at most 12 s left"
+# -- results --------------------------------------------------------------------------------------
 
 
-def test_a_result_survives_json_and_names_its_schedule():
-    test = scripted({2: (0.1,) * 4, 3: (0.1, 0.2, 0.3, 0.5), 4: (0.5,) * 4})
-    assert RangeTest.from_dict(json.loads(json.dumps(test.to_dict(), allow_nan=False))) == test
-    assert str(test.schedule(cycles=8)) == "CR:3-4:8"
-    assert str(test).endswith("lower bound 3, upper bound 4")
-
-
-NAN = math.nan
-CURVE = RangeCurve(
-    bits=(2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5),
-    metric=(10, 12, 12, 10, 10, 14, 50, 54, 60, 64, 78, 82, 80, 80, 84, 84),
-    window=2,
-    threshold=20,
-    name="accuracy",
-)
-
-
-def test_the_gain_is_the_last_window_minus_the_first():
-    assert [CURVE.gain(bits) for bits in (2, 3, 4, 5)] == [0, 40, 18, 4]  # (50+54)/2 - (10+14)/2
-
-
-def test_the_lower_bound_is_the_first_precision_whose_gain_exceeds_the_threshold():
-    assert CURVE.first_passing == 3
-    assert not CURVE.passes(2)
-
-
-def test_a_gain_equal_to_the_threshold_does_not_pass():
-    curve = RangeCurve(bits=(2, 2), metric=(0.0, 20.0), window=1, threshold=20)
-    assert curve.first_passing is None
-    assert curve.upper_bound is None
-
-
-def test_the_upper_bound_is_where_more_bits_add_less_than_the_threshold():
-    """Ends: 52 at 3 bits, 80 at 4 (+28), 84 at 5 (+4)."""
-    assert CURVE.upper_bound == 4
-
-
-def test_without_an_end_of_the_rise_the_upper_bound_is_the_last_precision():
-    curve = RangeCurve(bits=(2, 2, 3, 3), metric=(0, 30, 40, 60), window=1, threshold=20)
-    assert curve.upper_bound == 3
-
-
-def test_nan_anywhere_at_a_precision_means_that_it_does_not_pass():
-    curve = RangeCurve(
-        bits=(2, 2, 2, 3, 3, 3), metric=(0, NAN, 90, 0, 10, 50), window=1, threshold=20
-    )
-    assert math.isnan(curve.gain(2))
-    assert not curve.passes(2)
-    assert curve.first_passing == 3
-
-
-def test_more_bits_that_diverge_add_nothing():
-    curve = RangeCurve(bits=(2, 2, 3), metric=(0, 50, NAN), window=1, threshold=20)
-    assert curve.upper_bound == 2
-
-
-def test_window_means_do_not_reach_into_the_precision_before():
-    assert CURVE.window_means()[:6] == (10, 11, 12, 11, 10, 12)
-
-
-def test_a_curve_survives_strict_json():
-    curve = RangeCurve(
-        bits=(2, 2, 3), metric=(0.1, NAN, 0.5), window=1, threshold=0.2, name="accuracy"
-    )
-    text = json.dumps(curve.to_dict(), allow_nan=False)
-    assert RangeCurve.from_dict(json.loads(text)) == curve
-    assert json.loads(text)["gains"] == {"2": None, "3": 0.0}
-    assert json.loads(text)["steps"] == [0, 1, 2]
-
-
-def test_the_table_shows_every_precision_and_marks_the_lower_bound():
-    assert str(CURVE).splitlines() == [
-        "bits  steps  start    end    gain  gain > 20",
-        "----  -----  -----  -----  ------  ----------------",
-        "   2      4  11.00  11.00   +0.00  no",
-        "   3      4  12.00  52.00  +40.00  yes: lower bound",
-        "   4      4  62.00  80.00  +18.00  not needed",
-        "   5      4  80.00  84.00   +4.00  not needed",
+def test_progress_is_a_line_per_precision():
+    lines = []
+    Script({8: 2.0, 7: 2.1}, repeats=1, progress=lines.append).run()
+    assert [line.partition("  4 steps in")[0] for line in lines] == [
+        "range test  repeat 1  8 bits  loss 4 -> 2",
+        "range test  repeat 1  7 bits  loss 4 -> 2.1",
     ]
 
 
-def test_the_table_says_where_it_diverged():
-    curve = RangeCurve(bits=(2, 2), metric=(0.1, NAN), window=1, threshold=0.2)
-    assert str(curve).splitlines()[-1].split() == ["2", "2", "-", "-", "-", "no:", "NaN", "or",
-                                                   "infinity"]  # fmt: skip
+def test_a_result_survives_json_and_names_its_schedule():
+    test = Script({8: 2.0, 7: 2.1, 6: 3.9}).run()
+    assert RangeTest.from_dict(json.loads(json.dumps(test.to_dict(), allow_nan=False))) == test
+    assert str(test.schedule(cycles=8)) == "CR:7-8:8"
+    assert str(test).startswith(str(test.curve))
 
 
-def test_what_is_no_curve_is_an_error():
-    for changes, message in (
-        ({"metric": (1.0,)}, r"as many bits \(16\) as metrics \(1\)"),
-        ({"bits": tuple(reversed(CURVE.bits))}, "must not fall"),
-        ({"window": 0}, r"window \(0\) must be at least 1"),
-    ):
-        data = {"bits": CURVE.bits, "metric": CURVE.metric, "window": 2, "threshold": 20, **changes}
-        with pytest.raises(ValueError, match=message):
-            RangeCurve(**data)
+def test_a_loss_with_a_gradient_is_taken_without_a_warning(recwarn):
+    assert Script({8: 2.0, 7: 2.0}, repeats=1).run().low == 7
+    assert not recwarn.list

@@ -157,7 +157,7 @@ def test_collect_measures_the_noise_of_a_format_and_not_its_saturation():
     assert line.split()[3] == "-"
 
 
-def test_a_range_test_of_formats_says_what_to_do_instead():
+def test_a_range_test_takes_numbers_of_bits_only():
     model = bc.quantize_model(linears(4, 4), "mx")
     for bounds in ({"low": "mxfp4", "high": 8}, {"low": 4, "high": BF16}):
         with pytest.raises(ValueError, match="mxfp4|bf16"):

@@ -1,32 +1,119 @@
-"""What a precision range test measured, and the lower bound that follows by each criterion.
+"""The settings, the curve and the two criteria of the precision range test.
 
-`RelativeCurve` compares what training at fewer bits gains with what it gains at the most bits.
-`RangeCurve` compares the gain with a fixed threshold, as in CPT (ICLR 2021).
+A criterion is a function of a curve. `judge_relative` compares what training gains at fewer bits
+with what it gains at the most bits. `judge_paper` compares it with a threshold, as in CPT
+(ICLR 2021). `range_test.py` trains.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from statistics import fmean, stdev, variance
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
+from bitcycle.schedules.base import check_range
 from bitcycle.tables import text_table
 
 Criterion = Literal["relative", "paper"]
-Decision = Literal["passes", "fails", "open"]
+SHARE = 0.9  # of the gain at the most bits: what a precision must reach by default
+REPEATS = 3
+WINDOWS = 4  # by default a window is a quarter of the steps per precision
 NOISE = 2  # standard errors within which a difference counts as noise
-SHARE = 0.9  # of the drop at the most bits: what a precision must reach by default
 
 
-def curve_from_dict(data: Mapping[str, Any]) -> RelativeCurve | RangeCurve:
-    """Return the curve that a `to_dict` describes; the paper's if it does not say."""
-    is_relative = data.get("criterion", "paper") == "relative"
-    return RelativeCurve.from_dict(data) if is_relative else RangeCurve.from_dict(data)
+def _setting(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
 
 
-# -- relative criterion ---------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class RangeTestConfig:
+    """The settings of a range test; None stands for the default that the text names.
+
+    They are `range_test` of a run, the options of `bitcycle range-test` and the parameters of
+    `precision_range_test`. The texts are the help of the command.
+    """
+
+    criterion: Criterion | None = _setting(
+        None,
+        "relative: a share of the gain at the highest precision; paper: a gain above a threshold, "
+        "at rising bits, as in CPT (default: paper with a threshold, else relative)",
+    )
+    low: int = _setting(2, "lowest precision (default 2)")
+    high: int | None = _setting(None, "highest precision (default: that of the schedule)")
+    steps_per_precision: int | None = _setting(
+        None,
+        "default: 20 to 100, where the test takes 2 %% of the run; paper: a cycle of the schedule "
+        "/ number of precisions, at least 100",
+    )
+    window: int | None = _setting(None, "steps per mean (default: a quarter of the steps)")
+    share: float = _setting(SHARE, f"relative: share that passes (default {SHARE})")
+    repeats: int = _setting(REPEATS, f"relative: repeats at most (default {REPEATS})")
+    threshold: float | None = _setting(
+        None, "paper: gain above which a precision passes (default for accuracies: 2 x chance)"
+    )
+
+    def __post_init__(self) -> None:
+        try:
+            self._check()
+        except ValueError as error:
+            raise ValueError(f"range test: {error}") from None
+
+    def _check(self) -> None:
+        if self.criterion not in (None, "relative", "paper"):
+            raise ValueError(f"criterion ({self.criterion!r}) must be 'relative' or 'paper'")
+        if self.threshold is not None and not self.is_paper:
+            raise ValueError(
+                f"threshold ({self.threshold}) is for criterion paper, not for relative"
+            )
+        if self.is_paper and (self.share, self.repeats) != (SHARE, REPEATS):
+            raise ValueError(
+                f"share ({self.share}) and repeats ({self.repeats}) are for criterion relative, "
+                "not for paper"
+            )
+        check_range(self.low, self.low if self.high is None else self.high)
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share ({self.share}) must be greater than 0 and at most 1")
+        if self.repeats < 1:
+            raise ValueError(f"repeats ({self.repeats}) must be at least 1")
+        if self.threshold is not None and not 0 <= self.threshold < math.inf:
+            raise ValueError(f"threshold ({self.threshold}) must be a number of at least 0")
+        if self.window is not None and self.window < self._least_window:
+            raise ValueError(f"window ({self.window}) must be at least {self._least_window} steps")
+        window = self._least_window if self.window is None else self.window
+        if self.steps_per_precision is not None and self.steps_per_precision < 2 * window:
+            raise ValueError(
+                f"steps_per_precision ({self.steps_per_precision}) must be at least 2 x window "
+                f"({window})"
+            )
+
+    @property
+    def is_paper(self) -> bool:
+        """Whether the criterion is the paper's: as given, else if there is a threshold."""
+        return self.criterion == "paper" or (self.criterion is None and self.threshold is not None)
+
+    @property
+    def _least_window(self) -> int:
+        return 1 if self.is_paper else 2  # the relative criterion estimates noise from a window
+
+    def complete(
+        self, *, high: int, steps_per_precision: int, threshold: float | None = None
+    ) -> RangeTestConfig:
+        """A copy in which these, and a quarter of the steps as window, replace what is None."""
+        steps = self.steps_per_precision or steps_per_precision
+        return replace(
+            self,
+            criterion="paper" if self.is_paper else "relative",
+            high=self.high or high,
+            steps_per_precision=steps,
+            window=self.window or max(self._least_window, steps // WINDOWS),
+            threshold=threshold if self.threshold is None else self.threshold,
+        )
+
+
+# -- curves ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -44,45 +131,50 @@ class PrecisionRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RelativeCurve:
-    """Trainings of equal length from one starting point, at falling bits, in a few repeats.
+class Verdict:
+    """What a criterion says about one precision; the numbers are NaN if training diverged.
 
-    drop(b) = L0 - mean(loss over the last `window` steps at b bits)
-    L0      = mean(loss over the first `window` steps at the most bits)
+    start, end: means of the metric over a window. gain: how far the metric improved between them.
+    share: of the gain at the most bits. error, share_error: standard errors of gain and share.
+    is_clear: whether the decision is not within noise.
+    """
 
-    b passes if drop(b) >= share x drop(most bits). The lower bound is the fewest bits that pass
-    such that all higher ones pass too. Drops are means over the repeats. For a metric that rises,
-    such as an accuracy, the drop is the rise.
+    passes: bool
+    is_clear: bool = True
+    start: float = math.nan
+    end: float = math.nan
+    gain: float = math.nan
+    error: float = math.nan
+    share: float = math.nan
+    share_error: float = math.nan
 
-    The standard error of a mean over repeats is the larger of two estimates: from the losses within
-    the windows, and from the spread over the repeats. A decision within two standard errors is
-    open: more repeats or steps may change it. Bits at which training diverged fail.
+
+@dataclass(frozen=True, kw_only=True)
+class RangeCurve:
+    """The metric of every step of a test. settings: complete. name: of the metric.
 
     >>> runs = [PrecisionRun(0, 8, (4.0, 4.0, 2.0, 2.0)), PrecisionRun(0, 3, (4.0, 4.0, 2.5, 2.5)),
     ...         PrecisionRun(0, 2, (4.0, 4.0, 3.5, 3.5))]
-    >>> curve = RelativeCurve(runs=tuple(runs), window=2, share=0.5)
-    >>> [curve.drop(bits) for bits in (8, 3, 2)], curve.lower_bound
+    >>> settings = RangeTestConfig(share=0.5).complete(high=8, steps_per_precision=4)
+    >>> curve = RangeCurve(settings=settings, runs=tuple(runs))
+    >>> [curve.verdicts[bits].gain for bits in (8, 3, 2)], curve.lower_bound
     ([2.0, 1.5, 0.5], 3)
     """
 
+    settings: RangeTestConfig
     runs: tuple[PrecisionRun, ...]
-    window: int
-    share: float = SHARE
     name: str = "loss"
     higher_is_better: bool = False
-    criterion: ClassVar[str] = "relative"
 
     def __post_init__(self) -> None:
-        if self.window < 2:
-            raise ValueError(
-                f"window ({self.window}) must be at least 2 steps: the noise is estimated from it"
-            )
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share ({self.share}) must be greater than 0 and at most 1")
         if len({(run.repeat, run.bits) for run in self.runs}) < len(self.runs):
             raise ValueError("a curve has at most one run per repeat and precision")
 
-    # -- data -----------------------------------------------------------------------------------
+    @property
+    def window(self) -> int:
+        """Steps per mean."""
+        assert self.settings.window is not None
+        return self.settings.window
 
     @property
     def precisions(self) -> tuple[int, ...]:
@@ -90,195 +182,95 @@ class RelativeCurve:
         return tuple(sorted({run.bits for run in self.runs}))
 
     @property
-    def high(self) -> int:
-        """The most bits, which the others are compared with."""
-        return self.precisions[-1]
-
-    @property
     def num_steps(self) -> int:
         """Optimizer steps of all runs."""
         return sum(len(run.metric) for run in self.runs)
-
-    @property
-    def num_repeats(self) -> int:
-        """The number of repeats."""
-        return len({run.repeat for run in self.runs})
 
     def runs_at(self, bits: int) -> tuple[PrecisionRun, ...]:
         """The runs at these bits, one per repeat that tested them."""
         return tuple(run for run in self.runs if run.bits == bits)
 
-    def _top(self, repeat: int) -> PrecisionRun:
-        return next(run for run in self.runs_at(self.high) if run.repeat == repeat)
+    def losses(self, run: PrecisionRun) -> list[float]:
+        """The metric of a run as numbers that fall when the model learns."""
+        return [-value if self.higher_is_better else value for value in run.metric]
 
-    def _falling(self, run: PrecisionRun) -> Sequence[float]:
-        return [-value for value in run.metric] if self.higher_is_better else run.metric
+    def start(self, run: PrecisionRun) -> float:
+        """The mean metric of the first window."""
+        return fmean(run.metric[: self.window])
 
-    def _has_diverged(self, bits: int) -> bool:
-        return not all(
-            run.is_finite and self._top(run.repeat).is_finite for run in self.runs_at(bits)
-        )
+    def end(self, run: PrecisionRun) -> float:
+        """The mean metric of the last window."""
+        return fmean(run.metric[-self.window :])
 
-    # -- drops ----------------------------------------------------------------------------------
-
-    def end(self, bits: int) -> float:
-        """The mean metric over the last window at these bits; NaN if training diverged."""
-        if self._has_diverged(bits):
-            return math.nan
-        return fmean(fmean(run.metric[-self.window :]) for run in self.runs_at(bits))
-
-    def drop(self, bits: int) -> float:
-        """How far the loss fell at these bits; NaN if training diverged."""
-        return self._mean(bits, 0.0)
-
-    def drop_error(self, bits: int) -> float:
-        """The standard error of `drop`."""
-        return self._error(bits, 0.0)
-
-    def relative_drop(self, bits: int) -> float:
-        """drop(b) / drop(most bits), over the repeats that tested b."""
-        if self._has_diverged(bits):
-            return math.nan
-        top = fmean(self._value(self._top(run.repeat), 0.0) for run in self.runs_at(bits))
-        return self.drop(bits) / top if top else math.nan
-
-    def relative_drop_error(self, bits: int) -> float:
-        """The standard error of drop(b) - relative_drop(b) x drop(most bits), in those drops."""
-        ratio, top = self.relative_drop(bits), self.drop(self.high)
-        return self._error(bits, ratio) / abs(top) if math.isfinite(ratio) and top else math.nan
-
-    @property
-    def threshold(self) -> float:
-        """share x drop(most bits): the drop that bits need."""
-        return self.share * self.drop(self.high)
-
-    def _value(self, run: PrecisionRun, share: float) -> float:
-        """drop(b) - share x drop(most bits) in one repeat."""
-        top, own = self._falling(self._top(run.repeat)), self._falling(run)
-        start, end = fmean(top[: self.window]), fmean(own[-self.window :])
-        return (1 - share) * start - end + share * fmean(top[-self.window :])
-
-    def _variance(self, run: PrecisionRun, share: float) -> float:
-        """The variance of `_value` by the losses within the windows.
-
-        Precisions that saw the same batches vary together, so differences are taken step by step.
-        """
-        top, own = self._falling(self._top(run.repeat)), self._falling(run)
-        pairs = zip(top[-self.window :], own[-self.window :], strict=True)
-        first = (1 - share) ** 2 * variance(top[: self.window])
-        return (first + variance([share * a - b for a, b in pairs])) / self.window
-
-    def _mean(self, bits: int, share: float) -> float:
-        if self._has_diverged(bits):
-            return math.nan
-        return fmean(self._value(run, share) for run in self.runs_at(bits))
-
-    def _error(self, bits: int, share: float) -> float:
-        if self._has_diverged(bits):
-            return math.nan
-        runs = self.runs_at(bits)
-        within = fmean(self._variance(run, share) for run in runs)
-        between = stdev(self._value(run, share) for run in runs) if len(runs) > 1 else 0.0
-        return max(math.sqrt(within), between) / math.sqrt(len(runs))
-
-    # -- decisions ------------------------------------------------------------------------------
-
-    @property
-    def is_within_noise(self) -> bool:
-        """Whether the loss at the most bits did not fall by more than noise."""
-        return not self.drop(self.high) > NOISE * self.drop_error(self.high)
-
-    def passes(self, bits: int) -> bool:
-        """Whether drop(b) >= share x drop(most bits)."""
-        return self._mean(bits, self.share) >= 0
-
-    def decision(self, bits: int) -> Decision:
-        """Whether these bits pass or fail, or `open` if the difference is within noise."""
-        if self._has_diverged(bits):
-            return "fails"
-        if abs(self._mean(bits, self.share)) < NOISE * self._error(bits, self.share):
-            return "open"
-        return "passes" if self.passes(bits) else "fails"
+    @cached_property
+    def _judgement(self) -> tuple[int | None, dict[int, Verdict]]:
+        return judge_paper(self) if self.settings.is_paper else judge_relative(self)
 
     @property
     def lower_bound(self) -> int | None:
-        """The fewest bits that pass such that all higher tested ones pass; None if none do."""
-        low = None
-        for bits in reversed(self.precisions):
-            if not self.passes(bits):
-                break
-            low = bits
-        return low
+        """The lowest precision that passes by the criterion; None if no precision does."""
+        return self._judgement[0]
 
-    def is_decided(self, low: int) -> bool:
-        """Whether more repeats of a test down to `low` bits would hardly move the bound."""
-        for bits in range(self.high, low - 1, -1):
-            if bits not in self.precisions or self.decision(bits) == "open":
-                return False
-            if self.decision(bits) == "fails":
-                return True
-        return True
+    @property
+    def verdicts(self) -> dict[int, Verdict]:
+        """What the criterion says about each precision."""
+        return self._judgement[1]
 
-    # -- text and files -------------------------------------------------------------------------
+    def decision(self, bits: int) -> Literal["passes", "fails", "open"]:
+        """`open` if these bits were not tested or the verdict is within noise."""
+        verdict = self.verdicts.get(bits)
+        if verdict is None or not verdict.is_clear:
+            return "open"
+        return "passes" if verdict.passes else "fails"
 
     def __str__(self) -> str:
-        rows = [
-            (str(bits), str(len(self.runs_at(bits))), *self._numbers(bits), self._verdict(bits))
-            for bits in self.precisions
-        ]
-        word = "rise" if self.higher_is_better else "drop"
-        header = ("bits", "repeats", f"end {self.name}", word, f"share of {self.high} bits'",
-                  f"share >= {self.share:g}")  # fmt: skip
-        return text_table(header, rows, right=(0, 1, 2, 3, 4))
+        settings, end = self.settings, f"end {self.name}"
+        if settings.is_paper:
+            header = ["bits", "start", end, "gain", f"gain > {settings.threshold:g}"]
+        else:
+            share = f"share of {self.precisions[-1]} bits'"
+            header = ["bits", "repeats", end, "gain", share, f"share >= {settings.share:g}"]
+        rows = []
+        for bits, found in self.verdicts.items():
+            numbers = [_text(found.start), _text(found.end), _text(found.gain)]
+            if not settings.is_paper:
+                numbers = [
+                    str(len(self.runs_at(bits))),
+                    _text(found.end),
+                    f"{_text(found.gain)} ± {_text(found.error)}",
+                    f"{_text(found.share, 2)} ± {_text(found.share_error, 2)}",
+                ]
+            rows.append([str(bits), *numbers, self._answer(bits)])
+        return text_table(header, rows, right=range(len(header) - 1))
 
-    def _numbers(self, bits: int) -> tuple[str, str, str]:
-        if math.isnan(self.drop(bits)):
-            return "-", "-", "-"
-        digits = 2 if self.threshold >= 1 else 3
-        drop, share = self.drop(bits), self.relative_drop(bits)
-        return (
-            f"{self.end(bits):.{digits}f}",
-            f"{drop:.{digits}f} ± {self.drop_error(bits):.{digits}f}",
-            f"{share:.2f}"
-            + ("" if bits == self.high else f" ± {self.relative_drop_error(bits):.2f}"),
-        )
-
-    def _verdict(self, bits: int) -> str:
-        low = self.lower_bound
-        if self._has_diverged(bits):
+    def _answer(self, bits: int) -> str:
+        verdict, low = self.verdicts[bits], self.lower_bound
+        if math.isnan(verdict.gain):
             return "no: NaN or infinity"
-        is_open = ", within noise" if self.decision(bits) == "open" else ""
-        if bits == low:
-            return f"yes: lower bound{is_open}"
-        return f"no{is_open}" if low is None or bits < low else f"not needed{is_open}"
+        answer = "yes: lower bound" if bits == low else "no"
+        if low is not None and bits > low:
+            answer = "not needed"
+        return answer if verdict.is_clear else f"{answer}, within noise"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a dict of JSON types, with None for NaN: the metrics, drops and decisions."""
-        of_bits = {
-            "gains": self.drop,
-            "errors": self.drop_error,
-            "shares": self.relative_drop,
-            "share_errors": self.relative_drop_error,
-        }
+        """Return a dict of JSON types, with None for NaN."""
+        verdicts = {str(bits): asdict(verdict) for bits, verdict in self.verdicts.items()}
         return {
-            "criterion": "relative",
+            "settings": asdict(self.settings),
             "name": self.name,
             "higher_is_better": self.higher_is_better,
-            "window": self.window,
-            "share": self.share,
             "runs": [
                 {"repeat": run.repeat, "bits": run.bits, "metric": [*map(_plain, run.metric)]}
                 for run in self.runs
             ],
-            **{
-                name: {str(bits): _plain(value(bits)) for bits in self.precisions}
-                for name, value in of_bits.items()
+            "verdicts": {
+                bits: {name: _plain(value) for name, value in verdict.items()}
+                for bits, verdict in verdicts.items()
             },
-            "decisions": {str(bits): self.decision(bits) for bits in self.precisions},
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> RelativeCurve:
+    def from_dict(cls, data: Mapping[str, Any]) -> RangeCurve:
         """Return the curve that `to_dict` describes."""
         runs = (
             PrecisionRun(
@@ -288,164 +280,110 @@ class RelativeCurve:
             )
             for run in data["runs"]
         )
-        keys = ("name", "higher_is_better", "window", "share")
-        return cls(runs=tuple(runs), **{key: data[key] for key in keys})
-
-
-# -- the paper's criterion ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class RangeCurve:
-    """A metric over training steps at rising bits: the paper's criterion.
-
-    gain(b) = mean(metric over the last `window` steps at b bits)
-            - mean(metric over the first `window` steps at b bits)
-
-    b passes if gain(b) > threshold. A metric that is not finite is NaN, its bits do not pass, and
-    the test moves on from them at that step.
-
-    >>> curve = RangeCurve(bits=(2, 2, 3, 3), metric=(0.1, 0.1, 0.1, 0.5), window=1, threshold=0.2)
-    >>> curve.steps, curve.gain(3), curve.passes(2), curve.first_passing
-    ((0, 1, 2, 3), 0.4, False, 3)
-    """
-
-    bits: tuple[int, ...]
-    metric: tuple[float, ...]
-    window: int
-    threshold: float
-    name: str = "metric"
-    criterion: ClassVar[str] = "paper"
-
-    def __post_init__(self) -> None:
-        if len(self.bits) != len(self.metric):
-            raise ValueError(
-                f"a curve needs as many bits ({len(self.bits)}) as metrics ({len(self.metric)})"
-            )
-        if list(self.bits) != sorted(self.bits):
-            raise ValueError("the bits of a curve must not fall: a range test only raises them")
-        if self.window < 1:
-            raise ValueError(f"window ({self.window}) must be at least 1")
-
-    @property
-    def num_steps(self) -> int:
-        """Optimizer steps of the test."""
-        return len(self.bits)
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        """0-based training steps of the test."""
-        return tuple(range(len(self.bits)))
-
-    @property
-    def precisions(self) -> tuple[int, ...]:
-        """The bits that were tested, rising."""
-        return tuple(dict.fromkeys(self.bits))
-
-    def metric_at(self, bits: int) -> tuple[float, ...]:
-        """The metric of every step at these bits."""
-        return tuple(m for b, m in zip(self.bits, self.metric, strict=True) if b == bits)
-
-    def start(self, bits: int) -> float:
-        """The mean over the first window at these bits; NaN if any metric was not finite."""
-        return self._mean(self.metric_at(bits)[: self.window], bits)
-
-    def end(self, bits: int) -> float:
-        """The mean over the last window at these bits; NaN if any metric was not finite."""
-        return self._mean(self.metric_at(bits)[-self.window :], bits)
-
-    def _mean(self, values: tuple[float, ...], bits: int) -> float:
-        is_finite = bool(values) and all(math.isfinite(m) for m in self.metric_at(bits))
-        return math.fsum(values) / len(values) if is_finite else math.nan
-
-    def gain(self, bits: int) -> float:
-        """How much training at these bits added to the metric; NaN if it diverged."""
-        return self.end(bits) - self.start(bits)
-
-    def passes(self, bits: int) -> bool:
-        """Whether the model learns at these bits."""
-        return self.gain(bits) > self.threshold
-
-    @property
-    def first_passing(self) -> int | None:
-        """The lower bound: the fewest bits that pass."""
-        return next((b for b in self.precisions if self.passes(b)), None)
-
-    @property
-    def upper_bound(self) -> int | None:
-        """The fewest bits from the lower bound on at which one more adds less than the threshold.
-
-        One more bit adds the rise of `end`, the mean over the last window.
-        """
-        low = self.first_passing
-        if low is None:
-            return None
-        candidates = [b for b in self.precisions if b >= low]
-        for bits, more in zip(candidates, candidates[1:], strict=False):
-            if not self.end(more) - self.end(bits) >= self.threshold:
-                return bits
-        return candidates[-1]
-
-    def window_means(self) -> tuple[float, ...]:
-        """The mean over the last `window` steps at the same bits, or fewer at first, by step.
-
-        >>> RangeCurve(bits=(2, 2, 3), metric=(1.0, 2.0, 4.0), window=2, threshold=1).window_means()
-        (1.0, 1.5, 4.0)
-        """
-        means: list[float] = []
-        for bits in self.precisions:
-            values = self.metric_at(bits)
-            for stop in range(1, len(values) + 1):
-                last = values[max(0, stop - self.window) : stop]
-                is_finite = all(math.isfinite(value) for value in last)
-                means.append(math.fsum(last) / len(last) if is_finite else math.nan)
-        return tuple(means)
-
-    def __str__(self) -> str:
-        rows = [
-            (str(bits), str(len(self.metric_at(bits))), *self._numbers(bits), self._verdict(bits))
-            for bits in self.precisions
-        ]
-        header = ("bits", "steps", "start", "end", "gain", f"gain > {self.threshold:g}")
-        return text_table(header, rows, right=(0, 1, 2, 3, 4))
-
-    def _numbers(self, bits: int) -> tuple[str, ...]:
-        digits = 2 if self.threshold >= 1 else 4
-        values = ((self.start(bits), ""), (self.end(bits), ""), (self.gain(bits), "+"))
-        return tuple("-" if math.isnan(v) else f"{v:{sign}.{digits}f}" for v, sign in values)
-
-    def _verdict(self, bits: int) -> str:
-        if math.isnan(self.gain(bits)):
-            return "no: NaN or infinity"
-        low = self.first_passing
-        if bits == low:
-            return "yes: lower bound"
-        return "no" if low is None or bits < low else "not needed"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a dict of JSON types, with None for NaN: the metrics, window means and gains."""
-        return {
-            "name": self.name,
-            "window": self.window,
-            "threshold": self.threshold,
-            "bits": list(self.bits),
-            "steps": list(self.steps),
-            "metric": [_plain(value) for value in self.metric],
-            "window_means": [_plain(value) for value in self.window_means()],
-            "gains": {str(bits): _plain(self.gain(bits)) for bits in self.precisions},
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> RangeCurve:
-        """Return the curve that `to_dict` describes."""
         return cls(
-            bits=tuple(data["bits"]),
-            metric=tuple(math.nan if value is None else value for value in data["metric"]),
-            window=data["window"],
-            threshold=data["threshold"],
+            settings=RangeTestConfig(**data["settings"]),
+            runs=tuple(runs),
             name=data["name"],
+            higher_is_better=data["higher_is_better"],
         )
 
 
 def _plain(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def _text(value: float, digits: int = 3) -> str:
+    return "-" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+# -- criteria -------------------------------------------------------------------------------------
+
+
+def judge_relative(curve: RangeCurve) -> tuple[int | None, dict[int, Verdict]]:
+    """The relative criterion: trainings of equal length from one start, at falling bits.
+
+    gain(b) = mean(loss over the first window at the most bits)
+            - mean(loss over the last window at b bits)
+
+    b passes if gain(b) >= share x gain(most bits). The lower bound is the fewest bits that pass
+    such that all higher ones pass too. Gains are means over the repeats. A verdict within two
+    standard errors is not clear: more repeats or steps may change it. Bits at which training
+    diverged fail.
+    """
+    if not curve.runs:
+        return None, {}
+    high, window = curve.precisions[-1], curve.window
+    tops = {run.repeat: run for run in curve.runs_at(high)}
+    verdicts = {}
+    for bits in curve.precisions:
+        runs = curve.runs_at(bits)
+        if not all(run.is_finite and tops[run.repeat].is_finite for run in runs):
+            verdicts[bits] = Verdict(passes=False)
+            continue
+        pairs = [(curve.losses(run), curve.losses(tops[run.repeat])) for run in runs]
+        gain, error = _difference(pairs, 0.0, window)
+        margin, margin_error = _difference(pairs, curve.settings.share, window)
+        top_gain, _ = _difference([(top, top) for _, top in pairs], 0.0, window)
+        share, share_error = math.nan, math.nan
+        if top_gain:
+            share = gain / top_gain
+            share_error = _difference(pairs, share, window)[1] / abs(top_gain)
+        verdicts[bits] = Verdict(
+            passes=margin >= 0,
+            is_clear=abs(margin) >= NOISE * margin_error,
+            start=fmean(curve.start(tops[run.repeat]) for run in runs),
+            end=fmean(map(curve.end, runs)),
+            gain=gain,
+            error=error,
+            share=share,
+            share_error=share_error,
+        )
+    low = None
+    for bits in reversed(curve.precisions):
+        if not verdicts[bits].passes:
+            break
+        low = bits
+    return low, verdicts
+
+
+def _difference(
+    pairs: Sequence[tuple[Sequence[float], Sequence[float]]], share: float, window: int
+) -> tuple[float, float]:
+    """The mean over repeats of gain(b) - share x gain(most bits), and its standard error.
+
+    pairs: the losses at b bits and at the most bits in each repeat. The standard error is the
+    larger of two estimates: from the losses within the windows, and from the spread over repeats.
+    """
+    values, variances = [], []
+    for own, top in pairs:
+        first = [(1 - share) * loss for loss in top[:window]]
+        # step by step, since precisions that saw the same batches vary together
+        last = [share * a - b for a, b in zip(top[-window:], own[-window:], strict=True)]
+        values.append(fmean(first) + fmean(last))
+        variances.append((variance(first) + variance(last)) / window)
+    within = math.sqrt(fmean(variances))
+    between = stdev(values) if len(values) > 1 else 0.0
+    return fmean(values), max(within, between) / math.sqrt(len(values))
+
+
+def judge_paper(curve: RangeCurve) -> tuple[int | None, dict[int, Verdict]]:
+    """The paper's criterion: one training at rising bits.
+
+    gain(b) = mean(metric over the last window at b bits)
+            - mean(metric over the first window at b bits)
+
+    b passes if gain(b) > threshold. The lower bound is the first b that passes. The gain of a loss
+    is its fall. Bits at which training diverged fail.
+    """
+    threshold = curve.settings.threshold
+    assert threshold is not None
+    verdicts = {}
+    for run in sorted(curve.runs, key=lambda run: run.bits):
+        if not run.is_finite:
+            verdicts[run.bits] = Verdict(passes=False)
+            continue
+        start, end = curve.start(run), curve.end(run)
+        gain = end - start if curve.higher_is_better else start - end
+        verdicts[run.bits] = Verdict(passes=gain > threshold, start=start, end=end, gain=gain)
+    low = next((bits for bits, verdict in verdicts.items() if verdict.passes), None)
+    return low, verdicts

@@ -89,10 +89,11 @@ def test_ids_stay_the_same_from_version_to_version():
 
 
 def test_the_range_test_counts_where_there_is_one():
-    config = tiny()
-    half = RangeTestConfig(share=0.5)
-    assert config_id(config) == config_id(replace(config, range_test=half))
-    auto = PrecisionConfig(forward="CR:auto-8:2", backward=8)
-    assert config_id(replace(config, precision=auto)) != config_id(
-        replace(config, precision=auto, range_test=half)
-    )
+    half, paper = RangeTestConfig(share=0.5), RangeTestConfig(threshold=20.0)
+    for settings in (half, paper):
+        assert config_id(replace(tiny(), range_test=settings)) == config_id(tiny())
+    searched = replace(tiny(), precision=PrecisionConfig(forward="CR:auto-8:2", backward=8))
+    ids = {config_id(replace(searched, range_test=each)) for each in (half, paper)}
+    assert len({config_id(searched), *ids}) == 3
+    named = replace(searched, range_test=replace(paper, criterion="paper"))
+    assert config_id(named) in ids

@@ -10,7 +10,7 @@ from typing import Any
 
 from bitcycle.cost import Cost, LayerCost
 from bitcycle.landscape import Landscape
-from bitcycle.range_curves import RangeCurve
+from bitcycle.range_curves import PrecisionRun, RangeCurve, RangeTestConfig
 from bitcycle.study.demo import DemoResult
 from bitcycle.study.results import write_failures
 from bitcycle.study.study import Method, Study, StudyRun
@@ -120,12 +120,15 @@ def write_folder(folder: Path, config: RunConfig, result: dict[str, Any] | None)
 
 def range_curve() -> RangeCurve:
     """2 bits learn nothing, 3 bits do."""
+    settings = RangeTestConfig(threshold=0.2, window=2)
     return RangeCurve(
-        bits=(2,) * 6 + (3,) * 6,
-        metric=(0.1,) * 6 + (0.1, 0.2, 0.3, 0.4, 0.5, 0.6),
-        window=2,
-        threshold=0.2,
+        settings=settings.complete(high=3, steps_per_precision=6),
+        runs=(
+            PrecisionRun(0, 2, (0.1,) * 6),
+            PrecisionRun(0, 3, (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)),
+        ),
         name="accuracy",
+        higher_is_better=True,
     )
 
 

@@ -54,8 +54,7 @@ OTHER = RunConfig(
         grad={"*": 6},
     ),
     range_test=RangeTestConfig(
-        criterion="paper", low=3, steps_per_precision=40, window=5, share=0.25, repeats=5,
-        threshold=2.5, reset=True,
+        criterion="paper", low=3, high=7, steps_per_precision=40, window=5, threshold=2.5,
     ),
     eval=EvalConfig(precision="w4a4", every=500),
     checkpoint=CheckpointConfig(every=1.0, keep=5),
@@ -82,8 +81,9 @@ def value_of(config, key):
 
 
 # there is no other quantizer yet, and a task decides about the names of model and data, a path and
-# a vocabulary
+# a vocabulary; share and repeats are for another criterion
 UNCHANGED = {"precision.quantizer", "task", "model.path", "data.vocabulary"}
+UNCHANGED |= {"range_test.share", "range_test.repeats"}
 
 
 def test_the_example_has_a_value_of_its_own_for_every_key():
@@ -291,23 +291,6 @@ def test_a_file_of_another_form_is_refused_and_one_without_a_form_is_not(tmp_pat
         path.write_text(f"form: {form}\nsteps: 100\n", encoding="utf-8")
         with pytest.raises(ValueError, match=rf"run\.yaml has form .*{FORM}"):
             read_config(path)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "criterion"),
-    [
-        (["--range_test.reset", "false"], "relative"),
-        (["--range_test.reset=false"], "relative"),
-        (["--range_test.threshold", "null"], "relative"),
-        (["--range_test.threshold=null"], "relative"),
-        (["--range_test.reset=true"], "paper"),
-        (["--range_test.reset", "True"], "paper"),
-        (["--range_test.threshold=0"], "paper"),
-    ],
-)
-def test_only_a_set_threshold_or_reset_selects_the_papers_criterion(arguments, criterion):
-    base = RunConfig(steps=10)
-    assert override(base, arguments).range_test.criterion == criterion
 
 
 @pytest.mark.parametrize(

@@ -113,8 +113,8 @@ def test_a_format_that_the_quantizer_does_not_take_stops_a_run_before_it(tmp_pat
         run(config)
 
 
-def test_a_range_test_of_formats_is_an_error_with_a_way_out(tmp_path):
-    with pytest.raises(ValueError, match=r"trains in stages:mxfp4@0.5,bf16.*precision.forward 8"):
+def test_a_range_test_of_formats_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="stages:mxfp4@0.5,bf16"):
         find_precision_range(small(tmp_path, precision=healing()))
 
 

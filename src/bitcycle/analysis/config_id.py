@@ -80,6 +80,7 @@ def _normalized(config: RunConfig) -> dict[str, Any]:
         _change(settings, name, _as_float)  # 1 and 1.0 are the same learning rate
     for keyword in PRECISION_KEYWORDS:
         _change(settings, f"precision.{keyword}", _as_text)  # 8 and "8" are one schedule
+    settings["range_test"]["criterion"] = "paper" if config.range_test.is_paper else None
     if config.precision.auto_high is None:  # no range test
         del settings["range_test"]
     if settings["model"]["path"] is not None:

@@ -12,8 +12,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from bitcycle.precision import ROLES, Bits, Precision, bits_text, check_bits, check_max_bits
-from bitcycle.range_curves import SHARE
+from bitcycle.precision import ROLES, Bits, Precision, bits_text, check_max_bits
+from bitcycle.range_curves import RangeTestConfig as RangeTestConfig
 from bitcycle.registry import unknown_name
 from bitcycle.schedules import Schedule, parse_schedule
 from bitcycle.schedules.base import default_backward
@@ -278,55 +278,6 @@ def _schedule_text(role: str, mapping: dict[str, int | str | None]) -> str:
             raise ValueError(f"precision.{role} {mapping} lacks {key}; keys: {', '.join(known)}")
     cycles = "" if mapping.get("cycles") is None else f":{mapping['cycles']}"
     return f"{mapping['name']}:{mapping['low']}-{mapping['high']}{cycles}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RangeTestConfig:
-    """The precision range test for `auto` in the forward schedule and for `bitcycle range-test`.
-
-    criterion: "relative" compares the drop of the loss at fewer bits with that at the most bits;
-    "paper" compares the gain of the metric with a threshold, as in CPT. By default it is relative,
-    and the paper's if threshold or reset is set. low: the fewest bits. steps_per_precision: by
-    default a length at which the test takes about 2 % of the run; for the paper's criterion a cycle
-    of the schedule divided by the number of precisions. window: steps per mean, by default a
-    quarter of those. share: of the drop at the most bits, which a precision must reach. repeats: at
-    most, with other batches and seeds. threshold: the gain above which a precision passes, by
-    default twice the accuracy of a random guess. reset: start every precision from the same
-    weights, which the relative criterion always does.
-    """
-
-    criterion: Literal["relative", "paper"] | None = None
-    low: int = 2
-    steps_per_precision: int | None = None
-    window: int | None = None
-    share: float = SHARE
-    repeats: int = 3
-    threshold: float | None = None
-    reset: bool = False
-
-    def __post_init__(self) -> None:
-        is_paper = self.threshold is not None or self.reset
-        if self.criterion is None:
-            object.__setattr__(self, "criterion", "paper" if is_paper else "relative")
-        _check_choice("range_test.criterion", self.criterion, ("relative", "paper"))
-        if is_paper and self.criterion == "relative":
-            given = "reset" if self.threshold is None else f"threshold ({self.threshold})"
-            raise ValueError(
-                f"range_test.{given} is a setting of the paper's criterion, and "
-                "range_test.criterion is relative: leave it out, or set the criterion to paper"
-            )
-        if not 0 < self.share <= 1:
-            raise ValueError(
-                f"range_test.share ({self.share}) must be greater than 0 and at most 1"
-            )
-        _check_positive("range_test.repeats", self.repeats)
-        if check_bits(self.low, "range_test.low") is None:
-            raise ValueError("range_test.low must be a number of bits, such as 2")
-        for name in ("steps_per_precision", "window"):
-            if (value := getattr(self, name)) is not None:
-                _check_positive(f"range_test.{name}", value)
-        if self.threshold is not None and not self.threshold >= 0:
-            raise ValueError(f"range_test.threshold ({self.threshold}) must be at least 0")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,7 +66,7 @@ def override(base: RunConfig, arguments: Sequence[str]) -> RunConfig:
 
     `--precision.forward.low auto` (or a number) changes the lower end of the forward schedule.
     """
-    return _build(base, _with_lists(_with_criterion(_with_low(base, list(arguments)))), None)
+    return _build(base, _with_lists(_with_low(base, list(arguments))), None)
 
 
 def _with_lists(arguments: list[str]) -> list[str]:
@@ -110,21 +110,6 @@ def _tuple_items(kind: Any) -> Any:
         if get_origin(each) is tuple:
             return get_args(each)[0]
     return None
-
-
-def _with_criterion(arguments: list[str]) -> list[str]:
-    """A threshold or reset of the range test selects the paper's criterion, unless one is given."""
-    values: dict[str, str] = {}
-    for word, following in zip(arguments, [*arguments[1:], ""], strict=False):
-        option, has_value, value = word.partition("=")
-        values[option] = (value if has_value else following).strip().lower()
-    is_paper = (
-        values.get("--range_test.threshold", "null") not in ("null", "none", "~", "")
-        or values.get("--range_test.reset") == "true"
-    )
-    if not is_paper or "--range_test.criterion" in values:
-        return arguments
-    return [*arguments, "--range_test.criterion", "paper"]
 
 
 def _with_low(base: RunConfig, arguments: list[str]) -> list[str]:

@@ -132,7 +132,8 @@ def test_range_tests_of_a_run_of_the_folder_next_to_it_and_of_the_study_are_foun
     beside = run.directory.with_name(f"{run.directory.name}-range-test")
     for folder, threshold in ((beside, 0.3), (tmp_path / "study", 0.9)):
         folder.mkdir()
-        report = {"name": BREAKOUT, "curve": replace(range_curve(), threshold=threshold).to_dict()}
+        settings = replace(range_curve().settings, threshold=threshold)
+        report = {"name": BREAKOUT, "curve": replace(range_curve(), settings=settings).to_dict()}
         (folder / "range-test.json").write_text(json.dumps(report), encoding="utf-8")
     cards = sections.range_test_cards(methods, tmp_path / "study")
     # two of one run have one title: the first is shown

@@ -16,7 +16,7 @@ from bitcycle.analysis.statistics import Summary, summarize_values
 from bitcycle.extras import MissingExtraError
 from bitcycle.landscape.result import FILE_NAME as LANDSCAPE_FILE
 from bitcycle.landscape.result import Landscape, Landscapes
-from bitcycle.range_curves import RangeCurve, RelativeCurve, curve_from_dict
+from bitcycle.range_curves import RangeCurve
 from bitcycle.report import plot
 from bitcycle.report.figures import layers, pareto, schedules
 from bitcycle.report.figures.curves import draw_curves, quantities
@@ -258,10 +258,10 @@ def layer_cards(methods: Sequence[MethodLog]) -> tuple[list[Card], list[str]]:
 
 def range_test_cards(methods: Sequence[MethodLog], folder: Path) -> list[Card]:
     """The range tests of runs with `auto`, and those in folders next to the runs."""
-    found: dict[str, RelativeCurve | RangeCurve] = {}
+    found: dict[str, RangeCurve] = {}
     for title, stored in _range_tests(methods, folder):
         try:
-            curve = curve_from_dict(stored["curve"])
+            curve = RangeCurve.from_dict(stored["curve"])
         except (KeyError, TypeError, ValueError):
             continue
         if curve not in found.values():

@@ -112,7 +112,7 @@ def with_range_test(
 ) -> Iterator[Method]:
     """The methods, and the last one again, its lower end found by a range test in the run.
 
-    steps_per_precision: None divides a cycle by the number of precisions.
+    steps_per_precision: None shares a cycle among the precisions.
     """
     config = methods[-1].config
     forward = f"CR:auto-{str(config.precision.forward).partition('-')[2]}"

@@ -1,0 +1,223 @@
+"""The settings of the range test, its curve, and the two criteria on known metrics."""
+
+import json
+import math
+from dataclasses import replace
+from statistics import fmean, stdev
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bitcycle.range_curves import PrecisionRun, RangeCurve, RangeTestConfig
+
+NAN = math.nan
+
+
+def relative(*runs, window=2, share=0.9, **changes):
+    """A curve of (repeat, bits, metric)."""
+    made = [PrecisionRun(*run) for run in runs]
+    settings = RangeTestConfig(share=share, window=window, low=1)
+    high, steps = max(run.bits for run in made), max(len(run.metric) for run in made)
+    settings = settings.complete(high=high, steps_per_precision=max(steps, 2 * window))
+    return RangeCurve(settings=settings, runs=tuple(made), **changes)
+
+
+def paper(metrics, *, window=2, threshold=20.0, **changes):
+    """A curve of rising bits: the metric of each."""
+    settings = RangeTestConfig(threshold=threshold, window=window, low=min(metrics))
+    settings = settings.complete(high=max(metrics), steps_per_precision=2 * window)
+    runs = tuple(PrecisionRun(0, bits, tuple(row)) for bits, row in metrics.items())
+    return RangeCurve(settings=settings, runs=runs, **{"higher_is_better": True, **changes})
+
+
+# -- relative criterion ---------------------------------------------------------------------------
+
+
+def test_bits_pass_with_a_share_of_the_gain_at_the_most_bits():
+    """L0 is 4, and 8 bits end at 2; a gain equal to the share passes."""
+    ends = {8: 2.0, 7: 2.1, 5: 2.6, 4: 3.0, 3: 3.1}
+    runs = [(0, bits, (4.0, 4.0, end, end)) for bits, end in ends.items()]
+    curve = relative(*runs, share=0.5)
+    gains = [curve.verdicts[bits].gain for bits in (8, 5, 4, 3)]
+    assert gains == pytest.approx([2.0, 1.4, 1.0, 0.9])
+    assert curve.verdicts[5].share == pytest.approx(0.7)
+    assert curve.lower_bound == 4
+    for share, low in ((0.9, 7), (0.75, 7), (0.7, 5), (1.0, 8), (0.1, 3)):
+        assert relative(*runs, share=share).lower_bound == low
+
+
+def test_one_start_is_used_for_all_precisions():
+    """Fewer bits that begin at a higher loss do not gain from that."""
+    curve = relative((0, 8, (4.0, 4.0, 2.0, 2.0)), (0, 2, (9.0, 9.0, 3.5, 3.5)))
+    assert curve.verdicts[2].gain == 0.5
+    assert curve.lower_bound == 8
+
+
+def test_bits_that_pass_below_bits_that_fail_are_no_bound():
+    rows = {8: 2.0, 6: 2.0, 5: 3.9, 4: 2.0}
+    curve = relative(*[(0, bits, (4.0, 4.0, end, end)) for bits, end in rows.items()])
+    assert curve.verdicts[4].passes
+    assert curve.lower_bound == 6
+
+
+def test_the_error_of_one_repeat_comes_from_its_windows():
+    """Losses of 1 and 3 have variance 2: over two steps 1, and nothing from the first window."""
+    top = relative((0, 8, (9.0, 9.0, 1.0, 3.0))).verdicts[8]
+    assert (top.gain, top.error) == (7.0, pytest.approx(1.0))
+
+
+def test_noise_that_all_bits_share_does_not_blur_the_comparison():
+    """The same hard batch raises both losses: differences step by step are constant."""
+    runs = (0, 8, (8.0, 8.0, 1.0, 3.0)), (0, 2, (8.0, 8.0, 1.5, 3.5))
+    assert relative(*runs, share=1.0).decision(2) == "fails"
+
+
+losses = st.lists(st.floats(0.1, 5.0), min_size=6, max_size=6).map(tuple)
+
+
+@given(
+    tops=st.lists(losses, min_size=1, max_size=3),
+    lows=st.lists(losses, min_size=1, max_size=3),
+    share=st.sampled_from([0.5, 0.9, 1.0]),
+)
+def test_the_relative_criterion_is_its_formula(tops, lows, share):
+    """Against a naive computation: margins of each repeat, their mean and standard error."""
+    pairs = list(zip(lows, tops, strict=False))
+    runs = [(r, 8, top) for r, top in enumerate(tops)]
+    runs += [(r, 3, low) for r, (low, _) in enumerate(pairs)]
+    curve = relative(*runs, window=3, share=share)
+    margins, variances = [], []
+    for low, top in pairs:
+        gain = fmean(top[:3]) - fmean(low[-3:])
+        margins.append(gain - share * (fmean(top[:3]) - fmean(top[-3:])))
+        last = [share * a - b for a, b in zip(top[-3:], low[-3:], strict=True)]
+        variances.append(((1 - share) ** 2 * stdev(top[:3]) ** 2 + stdev(last) ** 2) / 3)
+    between = stdev(margins) if len(margins) > 1 else 0.0
+    error = max(math.sqrt(fmean(variances)), between) / math.sqrt(len(margins))
+    margin = fmean(margins)
+    verdict = curve.verdicts[3]
+    if abs(margin) > 1e-9:
+        assert verdict.passes == (margin > 0)
+    if abs(abs(margin) - 2 * error) > 1e-9:
+        assert verdict.is_clear == (abs(margin) > 2 * error)
+    assert verdict.gain == pytest.approx(fmean(fmean(t[:3]) - fmean(b[-3:]) for b, t in pairs))
+
+
+def test_an_accuracy_gains_by_rising():
+    """From 4 to 9 at 8 bits: 6.5 is half of the way."""
+    rows = {8: 9.0, 7: 6.5, 6: 6.0}
+    runs = [(0, bits, (4.0, 4.0, end, end)) for bits, end in rows.items()]
+    curve = relative(*runs, share=0.5, higher_is_better=True, name="accuracy")
+    assert curve.lower_bound == 7
+    assert (curve.verdicts[7].gain, curve.verdicts[7].end) == (2.5, 6.5)
+
+
+def test_bits_that_diverge_fail_and_so_does_a_repeat_whose_top_diverged():
+    good, bad = (4.0, 4.0, 2.0, 2.0), (4.0, NAN)
+    curve = relative((0, 8, good), (0, 3, good), (0, 2, bad))
+    assert (curve.decision(2), curve.lower_bound) == ("fails", 3)
+    curve = relative((0, 8, good), (0, 3, good), (1, 8, bad), (1, 3, good))
+    assert (curve.decision(3), curve.lower_bound) == ("fails", None)
+
+
+# -- the paper's criterion ------------------------------------------------------------------------
+
+RISING = {2: (10, 12, 12, 10), 3: (10, 14, 50, 54), 4: (60, 64, 78, 82), 5: (80, 80, 84, 84)}
+
+
+def test_the_gain_is_the_last_window_minus_the_first_and_the_first_above_it_is_the_bound():
+    curve = paper(RISING)
+    assert [curve.verdicts[bits].gain for bits in (2, 3, 4, 5)] == [0, 40, 18, 4]
+    assert curve.lower_bound == 3
+
+
+def test_a_gain_equal_to_the_threshold_does_not_pass():
+    assert paper({2: (0.0, 20.0)}, window=1).lower_bound is None
+
+
+def test_the_gain_of_a_loss_is_its_fall():
+    curve = paper({2: (4.0, 4.0), 3: (4.0, 3.0)}, window=1, threshold=0.5, higher_is_better=False)
+    assert (curve.lower_bound, curve.verdicts[3].gain) == (3, 1.0)
+
+
+def test_nan_anywhere_at_a_precision_means_that_it_does_not_pass():
+    curve = paper({2: (0, NAN), 3: (0, 10, 50)}, window=1)
+    assert (curve.decision(2), curve.lower_bound) == ("fails", 3)
+    assert math.isnan(curve.verdicts[2].gain)
+
+
+# -- settings, files and text ---------------------------------------------------------------------
+
+
+def test_a_threshold_selects_the_papers_criterion():
+    assert not RangeTestConfig().is_paper
+    assert RangeTestConfig(threshold=0.5).is_paper
+    assert RangeTestConfig(criterion="paper").is_paper
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ({"criterion": "best"}, "best"),
+        ({"criterion": "relative", "threshold": 0.5}, r"threshold \(0\.5\)"),
+        ({"criterion": "paper", "share": 0.4}, r"share \(0\.4\)"),
+        ({"threshold": 0.5, "repeats": 5}, r"repeats \(5\)"),
+        ({"threshold": -1.0}, r"threshold \(-1\.0\)"),
+        ({"threshold": NAN}, r"threshold \(nan\)"),
+        ({"low": 0}, "low"),
+        ({"low": None}, "low"),
+        ({"low": "mxfp4"}, "mxfp4"),
+        ({"low": 8, "high": 2}, r"low \(8\).*high \(2\)"),
+        ({"share": 0.0}, r"share \(0\.0\)"),
+        ({"share": 1.5}, r"share \(1\.5\)"),
+        ({"repeats": 0}, r"repeats \(0\)"),
+        ({"window": 1}, r"window \(1\)"),
+        ({"window": 0, "threshold": 0.5}, r"window \(0\)"),
+        ({"steps_per_precision": 4, "window": 3}, r"\(4\).*window \(3\)"),
+        ({"steps_per_precision": 0}, r"steps_per_precision \(0\)"),
+    ],
+)
+def test_settings_that_make_no_test_are_errors(wrong, match):
+    with pytest.raises(ValueError, match=match):
+        RangeTestConfig(**wrong)
+
+
+def test_the_window_is_a_quarter_of_the_steps_unless_given():
+    for settings, window in (
+        (RangeTestConfig(), 5),
+        (RangeTestConfig(window=3), 3),
+        (RangeTestConfig(steps_per_precision=4), 2),  # at least two
+        (RangeTestConfig(steps_per_precision=4, criterion="paper"), 1),
+    ):
+        assert settings.complete(high=8, steps_per_precision=20).window == window
+
+
+CURVES = [
+    relative((0, 8, (4.0, 4.0, 2.0, 2.0)), (0, 3, (4.0, 4.0, 2.1, 2.1)), (0, 2, (4.0, NAN))),
+    paper({2: (0.1, NAN), 3: (0.1, 0.5)}, window=1, threshold=0.2, name="accuracy"),
+]
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_a_curve_survives_strict_json(curve):
+    data = json.loads(json.dumps(curve.to_dict(), allow_nan=False))
+    again = RangeCurve.from_dict(data)
+    assert again.to_dict() == curve.to_dict()
+    assert (again.settings, again.lower_bound) == (curve.settings, 3)
+    assert data["verdicts"]["2"]["gain"] is None
+    assert data["verdicts"]["3"]["passes"] is True
+
+
+def test_the_table_marks_the_lower_bound_and_what_is_within_noise_or_diverged():
+    rows = {8: (2.0, 2.0), 7: (2.1, 2.1), 6: (2.0, 2.8), 5: (3.9, 3.9), 4: (2.0, NAN)}
+    curve = relative(*[(0, bits, (4.0, 4.0, *last)) for bits, last in rows.items()], share=0.7)
+    answers = [line.split("  ")[-1].strip() for line in str(curve).splitlines()[2:]]
+    assert answers == ["no: NaN or infinity", "no", "yes: lower bound, within noise", "not needed",
+                       "not needed"]  # fmt: skip
+    assert "1.600 ± 0.400" in str(curve).splitlines()[4]
+
+
+def test_one_precision_has_one_run_per_repeat():
+    with pytest.raises(ValueError, match="one run"):
+        replace(CURVES[0], runs=CURVES[0].runs[:1] * 2)
