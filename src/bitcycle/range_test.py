@@ -98,8 +98,11 @@ def precision_range_test(
             f"metric ({metric!r}) must be 'loss', for a number that falls, or 'accuracy', for one "
             "that rises"
         )
-    if chance is not None:
-        threshold = _threshold(chance, threshold)
+    if chance is not None and threshold is not None:
+        raise ValueError(f"pass chance ({chance}) or threshold ({threshold}), not both")
+    if chance is not None and not 0 < chance < math.inf:
+        raise ValueError(f"chance ({chance}) must be greater than 0, such as 1 / num_classes")
+    threshold = threshold if chance is None else 2 * chance
     settings = RangeTestConfig(
         criterion=criterion, low=low, high=high, steps_per_precision=steps_per_precision,
         window=window, share=share, repeats=repeats, threshold=threshold,
@@ -119,14 +122,6 @@ def precision_range_test(
         rewind=rewind,
         progress=progress,
     )
-
-
-def _threshold(chance: float, threshold: float | None) -> float:
-    if threshold is not None:
-        raise ValueError(f"pass chance ({chance}) or threshold ({threshold}), not both")
-    if not 0 < chance < math.inf:
-        raise ValueError(f"chance ({chance}) must be greater than 0, such as 1 / num_classes")
-    return 2 * chance
 
 
 # -- the test -------------------------------------------------------------------------------------
@@ -157,11 +152,13 @@ def run_range_test(
             settings=settings, runs=tuple(runs), name=name, higher_is_better=higher_is_better
         )
 
-    order = _paper_order if settings.is_paper else _relative_order
+    order = _paper_order(low, high, curve)
+    if not settings.is_paper:
+        order = _relative_order(low, high, settings.repeats, curve)
     try:
         for bits in range(high, low - 1, -1):  # raises now if a layer cannot have these bits
             set_precision(model, precision_at(bits))  # type: ignore[arg-type]
-        for repeat, bits in order(low, high, settings.repeats, curve):
+        for repeat, bits in order:
             if not settings.is_paper:
                 start.restore()
                 _begin_repeat(repeat, rewind)
@@ -182,9 +179,7 @@ def run_range_test(
     return _make_result(curve())
 
 
-def _paper_order(
-    low: int, high: int, repeats: int, curve: Callable[[], RangeCurve]
-) -> Iterator[tuple[int, int]]:
+def _paper_order(low: int, high: int, curve: Callable[[], RangeCurve]) -> Iterator[tuple[int, int]]:
     """(repeat, bits) of every training: rising bits up to the first that pass."""
     for bits in range(low, high + 1):
         yield 0, bits

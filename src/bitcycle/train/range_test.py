@@ -9,13 +9,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from bitcycle.data import Batch
 from bitcycle.formats.catalogue import Format
 from bitcycle.model_precision import quantized_layers
 from bitcycle.precision import ROLES, Precision
@@ -244,35 +242,42 @@ def run_on_session(
     say(f"range test: {_summary(settings, metric)}")
     meter_before = session.meter.state_dict()
     session.wrapped.train()
-    assert settings.steps_per_precision is not None
-    with closing(_Batches(session, settings.steps_per_precision)) as batches:
+    batches = remaining_steps(session, is_endless=True)  # they depend on seed and step only
 
-        def train_step() -> float:
-            before_step()
-            session.window = {}
-            optimizer_step(session, batches.next(), checks_loss=False)
-            sums = reduce_sums(session.window, session.device, session.world_size)
-            metrics = task.metrics(sums)
-            return metrics[metric] if math.isfinite(metrics["loss"]) else math.nan
+    def rewind(repeat: int) -> None:
+        nonlocal batches
+        assert settings.steps_per_precision is not None
+        batches.close()
+        start = session.step + repeat * settings.steps_per_precision
+        batches = remaining_steps(session, start=start, is_endless=True)
 
-        try:
-            test: RangeTest | RangeTestError = run_range_test(
-                session.model,
-                train_step,
-                lambda bits: _precision_at(session, bits),
-                settings,
-                name=metric,
-                higher_is_better=metric != "loss",
-                restore=[session.optimizer, session.lr, task],
-                rewind=batches.rewind,
-                progress=say,
-            )
-        except RangeTestError as error:
-            test = error
-        finally:
-            bitops = session.meter.by_matmul()
-            session.window = {}
-            session.meter.load_state_dict(meter_before)
+    def train_step() -> float:
+        before_step()
+        session.window = {}
+        optimizer_step(session, next(batches), checks_loss=False)
+        sums = reduce_sums(session.window, session.device, session.world_size)
+        metrics = task.metrics(sums)
+        return metrics[metric] if math.isfinite(metrics["loss"]) else math.nan
+
+    try:
+        test: RangeTest | RangeTestError = run_range_test(
+            session.model,
+            train_step,
+            lambda bits: _precision_at(session, bits),
+            settings,
+            name=metric,
+            higher_is_better=metric != "loss",
+            restore=[session.optimizer, session.lr, task],
+            rewind=rewind,
+            progress=say,
+        )
+    except RangeTestError as error:
+        test = error
+    finally:
+        bitops = session.meter.by_matmul()
+        session.window = {}
+        session.meter.load_state_dict(meter_before)
+        batches.close()
     return test, bitops
 
 
@@ -282,26 +287,6 @@ def _summary(settings: RangeTestConfig, metric: str) -> str:
         rule = f"gain in {metric} > {settings.threshold:g}"
     steps = f"{settings.steps_per_precision} steps each, means over {settings.window}"
     return f"{settings.low} to {settings.high} bits, {steps}; passes with {rule}"
-
-
-class _Batches:
-    """The session's batches, which depend on seed and step only, from the first of a repeat on."""
-
-    def __init__(self, session: Session, steps_per_repeat: int) -> None:
-        self._session, self._steps_per_repeat = session, steps_per_repeat
-        self._steps = remaining_steps(session, is_endless=True)
-
-    def next(self) -> list[Batch]:
-        return next(self._steps)
-
-    def rewind(self, repeat: int) -> None:
-        """Continue with the first batch of a repeat."""
-        self.close()
-        start = self._session.step + repeat * self._steps_per_repeat
-        self._steps = remaining_steps(self._session, start=start, is_endless=True)
-
-    def close(self) -> None:
-        self._steps.close()
 
 
 def _precision_at(session: Session, bits: int) -> Precision | dict[str, Precision]:
