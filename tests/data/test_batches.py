@@ -114,17 +114,19 @@ def test_asked_for_it_training_batches_are_shuffled_but_not_augmented():
     assert torch.equal(batch.inputs, samples.normalize(samples.pixels[batch.indices]))
 
 
-def test_a_last_batch_too_small_for_all_processes_is_refused_at_once():
-    with pytest.raises(ValueError, match="last batch of an epoch has 1 of 8.*drop_last=True"):
+def test_a_batch_size_that_leaves_a_process_without_samples_is_refused_at_once():
+    with pytest.raises(ValueError, match="0"):
+        OnePass(images(7), batch_size=0)
+    with pytest.raises(ValueError, match="drop_last=True"):
         Batches(images(17), batch_size=8, seed=0, world_size=2)
     assert Batches(images(17), batch_size=8, seed=0, world_size=2, drop_last=True)
-    with pytest.raises(ValueError, match="3 samples make no whole batch of 8"):
+    with pytest.raises(ValueError, match="3 samples"):
         Batches(images(3), batch_size=8, seed=0, drop_last=True)
 
 
 @pytest.mark.parametrize(("step", "micro"), [(-1, 0), (0, 1), (0, -1)])
 def test_a_position_that_does_not_exist_is_refused(step, micro):
-    with pytest.raises(ValueError, match="must"):
+    with pytest.raises(ValueError, match=str(step or micro)):
         Batches(images(8), batch_size=4, seed=0).batch_at(step, micro)
 
 
@@ -145,11 +147,6 @@ def test_a_pass_sees_everything_once_in_order_and_ranks_divide_its_batches(
     by_step = {batch.step: batch for part in parts for batch in part}
     assert sum(len(part) for part in parts) == len(by_step) == len(whole)
     assert all(torch.equal(by_step[b.step].inputs, b.inputs) for b in whole)
-
-
-def test_a_pass_needs_a_batch_size():
-    with pytest.raises(ValueError, match=r"batch_size \(0\)"):
-        OnePass(images(7), batch_size=0)
 
 
 def test_samples_prepared_ahead_give_the_same_batches():
@@ -196,9 +193,9 @@ def test_slices_are_contiguous_complete_and_even(length, num_parts):
     [
         (2, 2, 8, 1, r"rank \(2\)"),
         (-1, 2, 8, 1, r"rank \(-1\)"),
-        (0, 0, 8, 1, "world_size is 0"),
+        (0, 0, 8, 1, "world_size"),
         (0, 1, 8, 0, r"num_micro \(0\)"),
-        (0, 4, 7, 2, r"batch_size \(7\).*4 x 2"),
+        (0, 4, 7, 2, r"batch_size \(7\)"),
     ],
 )
 def test_an_impossible_division_is_refused(rank, world_size, batch_size, num_micro, message):
@@ -256,20 +253,15 @@ def test_a_chosen_sample_is_augmented_as_it_is_in_the_whole_set():
 
 
 @pytest.mark.parametrize(
-    ("request_", "message"),
+    ("name", "amount"),
     [
-        ({"subset": 0}, "subset"),
-        ({"subset": 101}, r"1\.\.100"),
-        ({"subset": 1.5}, "fraction"),
-        ({"subset": 0.001}, "choose"),
-        ({"subset": True}, "not True"),
-        ({"validation": -3}, "validation"),
-        ({"validation": 100}, "leaves none"),
+        ("subset", 0), ("subset", 101), ("subset", 1.5), ("subset", 0.001), ("subset", True),
+        ("validation", -3), ("validation", 100),
     ],
-)
-def test_a_request_that_cannot_be_met_is_refused(request_, message):
-    with pytest.raises(ValueError, match=message):
-        select(random_images(), **request_)
+)  # fmt: skip
+def test_a_request_that_cannot_be_met_is_refused(name, amount):
+    with pytest.raises(ValueError, match=rf"{name}.*{amount}"):
+        select(random_images(), **{name: amount})
 
 
 @pytest.mark.parametrize("depth", [0, 1, 10])

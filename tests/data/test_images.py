@@ -70,9 +70,9 @@ def test_a_constant_channel_has_a_std_that_can_be_divided_by():
     [
         ({"pixels": torch.zeros(5, 3, 8, 8)}, "uint8"),
         ({"pixels": torch.zeros(5, 8, 8, dtype=torch.uint8)}, r"\(N, C, H, W\)"),
-        ({"targets": torch.zeros(4, dtype=torch.int64)}, "one int64 per image"),
-        ({"targets": torch.zeros(5)}, "one int64 per image"),
-        ({"mean": (0.5,)}, "one number per channel: 3"),
+        ({"targets": torch.zeros(4, dtype=torch.int64)}, r"\(4,\)"),
+        ({"targets": torch.zeros(5)}, "float32"),
+        ({"mean": (0.5,)}, "channel: 3"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(change, message):
@@ -144,7 +144,7 @@ def test_they_are_samples_that_loaders_take(samples):
 
 @pytest.mark.parametrize("shapes", [((3, 2), (4,)), ((), ()), ((3,), ())])
 def test_one_input_and_one_target_per_sample(shapes):
-    with pytest.raises(ValueError, match="one entry per sample"):
+    with pytest.raises(ValueError, match="sample"):
         Tensors(*(torch.zeros(shape) for shape in shapes))
 
 

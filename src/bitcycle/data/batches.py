@@ -255,15 +255,11 @@ class Batches(StepBatches):
         whole, tail = divmod(len(samples), batch_size)
         self.steps_per_epoch = whole if drop_last else whole + (tail > 0)
         if self.steps_per_epoch == 0:
-            raise ValueError(
-                f"{len(samples)} samples make no whole batch of {batch_size}: "
-                "use a smaller batch_size or drop_last=False"
-            )
+            raise ValueError(f"{len(samples)} samples make no whole batch of {batch_size}")
         if not drop_last and 0 < tail < world_size * num_micro:
             raise ValueError(
-                f"the last batch of an epoch has {tail} of {batch_size} samples, too few for "
-                f"{world_size} processes x {num_micro} micro-batches: use another batch_size, "
-                "or drop_last=True"
+                f"the last batch of an epoch has {tail} samples for {world_size} processes x "
+                f"{num_micro} micro-batches; drop_last=True leaves it out"
             )
         self._orders: dict[int, NDArray[np.int64]] = {}
 
@@ -349,7 +345,7 @@ def check_position(*, rank: int, world_size: int, batch_size: int, num_micro: in
     if batch_size < world_size * num_micro:
         raise ValueError(
             f"batch_size ({batch_size}) must be at least world_size x num_micro "
-            f"({world_size} x {num_micro}): every process needs a sample in every micro-batch"
+            f"({world_size} x {num_micro})"
         )
 
 

@@ -229,6 +229,5 @@ def _open(path: Path) -> Image:
         raise
     except Exception as error:
         raise ValueError(
-            f"{path}: the image does not decode ({type(error).__name__}: {error}); "
-            "fetch this file again or remove it"
+            f"{path}: the image does not decode ({type(error).__name__}: {error})"
         ) from None

@@ -188,9 +188,7 @@ def read_pairs(place: Place, path: Path) -> Iterator[LabelledPair]:
         cells = text.split("\t")
         if not num_needed <= len(cells) <= num_named:
             raise place.damaged(
-                path,
-                f"line {number} has {len(cells)} tab-separated column{'s' * (len(cells) != 1)}, "
-                f"line 1 names {num_named}: {_shortened(names)}",
+                path, f"line {number} has {len(cells)} tab-separated cells, line 1 {num_named}"
             )
         is_empty = False
         label = cells[wanted["label"]].strip()
@@ -225,9 +223,8 @@ def _find(place: Place, path: Path, names: list[str], role: str) -> int:
             return names.index(name)
     raise place.damaged(
         path,
-        f"line 1 names no column for the {role} ({' or '.join(COLUMNS[role])}); it is "
-        f"{_shortened(names)}. The first line must name the columns, with a tab between, such as "
-        "premise, hypothesis, label",
+        f"line 1 names no column for the {role} ({' or '.join(COLUMNS[role])}): "
+        f"{_shortened(names)}",
     )
 
 

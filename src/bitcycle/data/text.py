@@ -177,10 +177,7 @@ class Streams(StepBatches):
         _check_bptt(bptt)
         num_rows = (len(tokens) - 1) // batch_size
         if num_rows < 1:
-            raise ValueError(
-                f"{len(tokens)} words are too few for {batch_size} streams: "
-                "use a smaller batch_size"
-            )
+            raise ValueError(f"{len(tokens)} words are too few for {batch_size} streams")
         used = num_rows * batch_size
         self.bptt = bptt
         self._inputs = tokens[:used].view(batch_size, num_rows).t()  # (rows, columns)
@@ -269,9 +266,7 @@ class Blocks:
         if self.length < 1:
             raise ValueError(f"length ({self.length}) must be at least 1")
         if len(self) == 0:
-            raise ValueError(
-                f"{len(self.tokens)} words make no block of {self.length}: use a smaller length"
-            )
+            raise ValueError(f"{len(self.tokens)} words make no block of {self.length}")
 
     def __len__(self) -> int:
         num_targets = len(self.tokens) - 1

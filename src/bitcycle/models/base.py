@@ -113,7 +113,7 @@ def register_model(
             ):
                 raise ValueError(
                     f"option {parameter.name!r} of model {own_name!r} must be keyword-only and "
-                    "have a default, so that every model can be built by its name"
+                    "have a default"
                 )
         entry = ModelEntry(
             name=own_name,

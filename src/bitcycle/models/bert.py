@@ -145,7 +145,7 @@ def pretrained_tokenizer(path: str | Path) -> str:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or tokenizer.pad_token_id is None:
         lacks = "is not a fast one" if backend is None else "has no token to pad with"
-        raise ValueError(f"the tokenizer of {folder} {lacks}; choose an encoder such as BERT")
+        raise ValueError(f"the tokenizer of {folder} {lacks}")
     backend.enable_padding(
         pad_id=tokenizer.pad_token_id,
         pad_token=tokenizer.pad_token,
@@ -159,21 +159,18 @@ def pretrained_tokenizer(path: str | Path) -> str:
 def check_folder(path: str | Path) -> Path:
     """The folder as a path; FileNotFoundError if a file of the model is missing."""
     folder = Path(path).expanduser()
-    expected = (
-        "config.json, model.safetensors and tokenizer.json, as a model's page offers them for "
-        "download; nothing is downloaded here. Give its folder with --model.path"
-    )
+    expected = "config.json, model.safetensors and tokenizer.json"
     if not folder.is_dir():
-        raise FileNotFoundError(f"there is no model folder {folder}; it should have {expected}")
+        raise FileNotFoundError(f"model.path ({folder}) is no folder; expected: {expected}")
     if not (folder / "config.json").is_file():
-        raise FileNotFoundError(f"{folder} has no config.json; it should have {expected}")
+        raise FileNotFoundError(f"{folder} has no config.json; expected: {expected}")
     if not any(folder.glob("*.safetensors")):
         pickled = [file.name for file in sorted(folder.glob("*.bin"))]
-        why = f" ({pickled[0]} is a pickle, which can run code: not read)" if pickled else ""
-        raise FileNotFoundError(f"{folder} has no *.safetensors{why}; it should have {expected}")
+        why = f" (the pickle {pickled[0]} is not read)" if pickled else ""
+        raise FileNotFoundError(f"{folder} has no *.safetensors{why}; expected: {expected}")
     if not any((folder / name).is_file() for name in TOKENIZERS):
         raise FileNotFoundError(
-            f"{folder} has no tokenizer ({', '.join(TOKENIZERS)}); it should have {expected}"
+            f"{folder} has no tokenizer ({', '.join(TOKENIZERS)}); expected: {expected}"
         )
     return folder
 
@@ -183,8 +180,7 @@ def _check_sizes(folder: Path, config: Any, length: int, options: Mapping[str, A
         has = getattr(config, key, None)
         if option in options and has is not None and options[option] != has:
             raise ValueError(
-                f"model.options.{option} ({options[option]}) is not that of {folder}, which has "
-                f"{key} {has}: leave it out or set --model.options.{option} {has}"
+                f"model.options.{option} ({options[option]}) must be {has}, the {key} of {folder}"
             )
     longest = getattr(config, "max_position_embeddings", None)
     if longest is not None and length > longest:
@@ -203,8 +199,7 @@ def _check_loaded(folder: Path, prefix: str, info: Mapping[str, Any]) -> None:
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise ValueError(
-            f"the weights in {folder} lack or differ in {', '.join(wrong[:3])}{more}: they are not "
-            "those of its config.json"
+            f"the weights in {folder} do not fit its config.json: {', '.join(wrong[:3])}{more}"
         )
 
 

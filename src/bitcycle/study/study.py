@@ -116,7 +116,7 @@ class Study:
             if len(tasks) > 1:
                 raise ValueError(
                     f"group {group!r} of study {self.name!r} mixes the tasks "
-                    f"{', '.join(sorted(tasks))}, whose metrics do not compare"
+                    f"{', '.join(sorted(tasks))}"
                 )
 
     @property

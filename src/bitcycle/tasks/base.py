@@ -182,14 +182,10 @@ def check_names(kind: Kind, model: ModelConfig, data: DataConfig) -> None:
         fitting = [name for name, each in DATASETS.items() if each.kind == kind]
         raise _other_kind("dataset", data.name, info.kind, kind, fitting)
     if model.path is not None and kind != "pair":
-        raise ValueError(
-            f"model.path ({model.path}) is for the task pairs; {model.name!r} is built from its "
-            "options: leave it null"
-        )
+        raise ValueError(f"model.path ({model.path}) is for the task pairs, not for {model.name!r}")
     if data.vocabulary is not None and kind != "language":
         raise ValueError(
-            f"data.vocabulary ({data.vocabulary}) is for the task language; {data.name!r} is of "
-            f"kind {info.kind!r}: leave it null"
+            f"data.vocabulary ({data.vocabulary}) is for the task language, not for {data.name!r}"
         )
 
 

@@ -43,8 +43,8 @@ class LanguageModelling(Task):
         check_names("language", model, data)
         if data.subset is not None or data.validation is not None:
             raise ValueError(
-                f"data.subset ({data.subset}) and data.validation ({data.validation}) do not apply "
-                "to a text corpus, which has a validation split of its own: leave both null"
+                f"data.subset ({data.subset}) and data.validation ({data.validation}) must be "
+                "null: a corpus has splits of its own"
             )
 
     def build_model(self) -> nn.Module:

@@ -62,8 +62,8 @@ class NodeClassification(Task):
         check_names("graph", model, data)
         if data.subset is not None or data.validation is not None:
             raise ValueError(
-                f"data.subset ({data.subset}) and data.validation ({data.validation}) do not apply "
-                "to a graph, which has masks of its own: leave both null"
+                f"data.subset ({data.subset}) and data.validation ({data.validation}) must be "
+                "null: a graph has masks of its own"
             )
 
     @property
@@ -83,7 +83,7 @@ class NodeClassification(Task):
         if world_size > 1 or num_micro > 1:
             raise ValueError(
                 f"a full-batch graph cannot be divided over {world_size} processes x {num_micro} "
-                "micro-batches; run it in one process without accumulation"
+                "micro-batches"
             )
         return WholeGraph(self.graph, "train")
 

@@ -66,13 +66,12 @@ class PairClassification(SampleTask):
         if data.sequence_length > max_length:
             raise ValueError(
                 f"data.sequence_length ({data.sequence_length}) must be at most "
-                f"model.options.max_length ({max_length}), which you may leave out"
+                f"model.options.max_length ({max_length})"
             )
         vocab_size = model.options.get("vocab_size", MIN_VOCAB)
         if vocab_size < MIN_VOCAB:
             raise ValueError(
-                f"model.options.vocab_size ({vocab_size}) must be at least {MIN_VOCAB}: one "
-                "token per byte, and the special tokens"
+                f"model.options.vocab_size ({vocab_size}) must be at least {MIN_VOCAB}"
             )
 
     @property
@@ -113,7 +112,7 @@ class PairClassification(SampleTask):
         if num_classes < len(self.labels):
             raise ValueError(
                 f"model.options.num_classes ({num_classes}) must be at least {len(self.labels)}, "
-                f"the labels of {self.data_config.name}: leave it out"
+                f"the labels of {self.data_config.name}"
             )
         if config.path is not None:
             return load_pretrained(

@@ -48,16 +48,15 @@ class RayEngine(Engine):
             self._ray.init(log_to_driver=False, logging_level="ERROR", **options)
         except (ConnectionError, ValueError) as error:
             raise ConnectionError(
-                f"there is no Ray cluster at {address}: {error}; start one with `ray start --head`,"
-                " or leave --address out for a Ray on this machine"
+                f"there is no Ray cluster at {address}: {error}; `ray start --head` starts one"
             ) from None
 
     def _max_jobs(self, resources: dict[str, float], threads: int) -> int:
         processors = int(resources.get("CPU", 0))
         if processors < threads:
             raise ValueError(
-                f"a run has {threads} threads and the Ray cluster {processors} processors: no run "
-                f"would ever start; give --threads {max(1, processors)} or fewer"
+                f"threads ({threads}) must be at most {processors}, the processors of the Ray "
+                "cluster"
             )
         by_processors = processors // threads
         return min(by_processors, int(resources["GPU"])) if self._has_gpus else by_processors
