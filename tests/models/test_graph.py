@@ -67,29 +67,25 @@ def test_graphsage_adds_the_node_to_the_mean_of_its_neighbours():
     torch.testing.assert_close(model(x, edge_index), last.lin_l(a @ hidden) + last.lin_r(hidden))
 
 
-def test_a_node_is_reached_by_its_two_hop_neighbourhood_only():
-    for name in ("gcn", "graphsage"):
-        model = small(name)
-        x, edge_index = model.example_inputs(9)  # a ring
-        changed = x.clone()
-        changed[0] += 1.0
-        differs = (model(x, edge_index) != model(changed, edge_index)).any(dim=1)
-        assert differs.nonzero().flatten().tolist() == [0, 1, 2, 7, 8]
+@pytest.mark.parametrize("name", ["gcn", "graphsage"])
+def test_a_node_is_reached_by_its_two_hop_neighbourhood_only(name):
+    model = small(name)
+    x, edge_index = model.example_inputs(9)  # a ring
+    changed = x.clone()
+    changed[0] += 1.0
+    differs = (model(x, edge_index) != model(changed, edge_index)).any(dim=1)
+    assert differs.nonzero().flatten().tolist() == [0, 1, 2, 7, 8]
 
 
-def test_layers_are_geometrics_own():
-    for name in ("gcn", "graphsage"):
-        kind = {"gcn": geometric.GCNConv, "graphsage": geometric.SAGEConv}[name]
-        model = small(name, num_layers=4)
-        assert [type(conv) for conv in model.convs] == [kind] * 4
-        assert len(model.norms) == 3
-
-
-def test_one_layer_needs_no_norm():
-    for name in ("gcn", "graphsage"):
-        model = small(name, num_layers=1)
-        assert model(*model.example_inputs(4)).shape == (4, 3)
-        assert len(model.norms) == 0
+@pytest.mark.parametrize("num_layers", [1, 4])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("gcn", geometric.GCNConv), ("graphsage", geometric.SAGEConv)]
+)
+def test_layers_are_geometrics_own_with_norms_between(name, kind, num_layers):
+    model = small(name, num_layers=num_layers)
+    assert [type(conv) for conv in model.convs] == [kind] * num_layers
+    assert len(model.norms) == num_layers - 1
+    assert model(*model.example_inputs(4)).shape == (4, 3)
 
 
 def made_graph(num_nodes: int = 120, num_classes: int = 3, num_features: int = 12):

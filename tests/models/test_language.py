@@ -44,43 +44,12 @@ def test_two_halves_with_the_state_carried_over_equal_the_whole():
     torch.testing.assert_close(state, final)
 
 
-def test_a_later_token_does_not_change_earlier_logits_of_an_lstm():
-    model = small_lstm().eval()
-    (tokens,) = model.example_inputs(2)
-    changed = tokens.clone()
-    changed[:, 20] = (changed[:, 20] + 1) % 20
-    before, after = model(tokens)[0], model(changed)[0]
-    assert torch.equal(before[:, :20], after[:, :20])
-    assert not torch.allclose(before[:, 20:], after[:, 20:])
-
-
 def test_embedding_and_decoder_start_uniform_within_a_tenth():
     model = small_lstm(vocab_size=500)
     for weight in (model.embedding.weight, model.decoder.weight):
         assert 0.099 < weight.abs().max() <= 0.1
         assert weight.std().item() == pytest.approx(0.2 / 12**0.5, rel=0.03)
     assert torch.count_nonzero(model.decoder.bias) == 0
-
-
-def test_tied_weights_of_an_lstm_are_one_parameter():
-    model = small_lstm(tie=True)
-    assert model.decoder.weight is model.embedding.weight
-    assert num_parameters(small_lstm()) - num_parameters(model) == 20 * 8
-
-
-def test_tying_unequal_sizes_is_an_error():
-    with pytest.raises(ValueError, match=r"embedding_dim \(6\) equal to hidden_dim \(8\)"):
-        small_lstm(embedding_dim=6, tie=True)
-
-
-def test_dropout_acts_in_training_only_and_one_layer_gives_no_warning():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model = small_lstm(num_layers=1)
-    (tokens,) = model.example_inputs(2)
-    assert not torch.equal(model(tokens)[0], model(tokens)[0])
-    model.eval()
-    assert torch.equal(model(tokens)[0], model(tokens)[0])
 
 
 def small(**options):
@@ -95,16 +64,6 @@ def test_the_default_has_six_layers_of_512():
     ffn = 512 * 2048 + 2048 + 2048 * 512 + 512
     assert num_parameters(model.layers[0]) == attention + ffn + 4 * 512
     assert num_parameters(model) == 24_035_328  # 10000 x 512 + 6 x 3152384 + 1024
-
-
-def test_a_later_token_does_not_change_earlier_logits():
-    model = small().eval()
-    (tokens,) = model.example_inputs(2)
-    changed = tokens.clone()
-    changed[:, 40] = (changed[:, 40] + 1) % 20
-    before, after = model(tokens), model(changed)
-    assert torch.equal(before[:, :40], after[:, :40])
-    assert not torch.isclose(before[:, 40:], after[:, 40:]).all(dim=-1).any()
 
 
 def test_the_order_of_earlier_tokens_matters():
@@ -136,12 +95,6 @@ def test_both_attention_products_of_each_layer_have_a_name():
     ]
 
 
-def test_tied_weights_are_one_parameter():
-    model = small()
-    assert model.decoder.weight is model.embedding.weight
-    assert num_parameters(small(tie=False)) - num_parameters(model) == 20 * 16
-
-
 def test_logits_start_small_enough_for_a_loss_near_that_of_guessing():
     model = small(vocab_size=1000, dim=64, num_heads=4).eval()
     (tokens,) = model.example_inputs(4)
@@ -156,16 +109,38 @@ def test_positions_are_sines_and_cosines_of_falling_frequency():
     torch.testing.assert_close(codes, torch.cat([angles.sin(), angles.cos()], dim=1))
 
 
-def test_a_width_that_heads_or_sinusoids_cannot_share_is_an_error():
-    for dim, num_heads in ((18, 4), (15, 3)):
-        message = rf"dim \({dim}\) must be even and a multiple of num_heads \({num_heads}\)"
-        with pytest.raises(ValueError, match=message):
-            small(dim=dim, num_heads=num_heads)
+# -- both -----------------------------------------------------------------------------------------
 
 
-def test_dropout_acts_in_training_only():
-    model = small()
+def logits_of(model, tokens):
+    output = model(tokens)
+    return output[0] if isinstance(output, tuple) else output
+
+
+@pytest.mark.parametrize("build", [small_lstm, small])
+def test_a_later_token_does_not_change_earlier_logits(build):
+    model = build().eval()
     (tokens,) = model.example_inputs(2)
-    assert not torch.equal(model(tokens), model(tokens))
+    changed = tokens.clone()
+    changed[:, 20] = (changed[:, 20] + 1) % 20
+    before, after = logits_of(model, tokens), logits_of(model, changed)
+    assert torch.equal(before[:, :20], after[:, :20])
+    assert not torch.allclose(before[:, 20:], after[:, 20:])
+
+
+@pytest.mark.parametrize(("build", "dim"), [(small_lstm, 8), (small, 16)])
+def test_tied_weights_are_one_parameter(build, dim):
+    model = build(tie=True)
+    assert model.decoder.weight is model.embedding.weight
+    assert num_parameters(build(tie=False)) - num_parameters(model) == 20 * dim
+
+
+@pytest.mark.parametrize("build", [small_lstm, small])
+def test_dropout_acts_in_training_only_and_one_layer_gives_no_warning(build):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = build(num_layers=1)
+    (tokens,) = model.example_inputs(2)
+    assert not torch.equal(logits_of(model, tokens), logits_of(model, tokens))
     model.eval()
-    assert torch.equal(model(tokens), model(tokens))
+    assert torch.equal(logits_of(model, tokens), logits_of(model, tokens))

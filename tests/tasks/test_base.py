@@ -14,14 +14,8 @@ def test_the_built_in_tasks_are_found_by_name():
 
 
 def test_an_unknown_task_is_an_error_with_the_nearest_name():
-    with pytest.raises(ValueError, match="unknown task 'image'; .*did you mean 'images'"):
+    with pytest.raises(ValueError, match="'image'.*did you mean 'images'"):
         TASKS["image"]
-
-
-def test_a_task_says_what_it_is_measured_by():
-    for name in ("images", "language", "nodes"):
-        assert isinstance(TASKS[name].metric, str)
-        assert isinstance(TASKS[name].higher_is_better, bool)
 
 
 class Plain(Task):
@@ -79,64 +73,34 @@ def test_a_task_carries_no_state_unless_it_says_so(task):
     task.load_state_dict({})
 
 
-def test_a_count_below_one_is_an_error_that_names_it():
-    for name in ("batch_size", "eval_batch_size", "sequence_length"):
-        with pytest.raises(ValueError, match=rf"data\.{name} \(0\) must be at least 1"):
-            DataConfig(**{name: 0})
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch_size", 0), ("eval_batch_size", 0), ("sequence_length", 0), ("subset", 0),
+        ("subset", 1.5), ("validation", -3), ("validation", 0.0),
+        ("vocabulary", 2),  # <unk>, <eos> and a word are 3
+    ],
+)  # fmt: skip
+def test_an_amount_of_data_that_cannot_be_is_an_error(name, value):
+    with pytest.raises(ValueError, match=rf"data\.{name} \({value}\)"):
+        DataConfig(**{name: value})
 
 
-def test_an_amount_is_a_number_or_a_fraction():
-    for name in ("subset", "validation"):
-        for amount, rule in (
-            (0, "as a number must be at least 1"),
-            (-3, "as a number must be at least 1"),
-            (0.0, "as a fraction must be between 0 and 1"),
-            (1.5, "as a fraction must be between 0 and 1"),
-        ):
-            with pytest.raises(ValueError, match=rf"data\.{name} \({amount}\) {rule}"):
-                DataConfig(**{name: amount})
-
-
-def test_amounts_in_range_are_taken():
-    assert DataConfig(subset=100, validation=0.1).subset == 100
-
-
-def test_a_vocabulary_has_room_for_the_marks_and_a_word():
-    assert DataConfig(vocabulary=3).vocabulary == 3
-    with pytest.raises(ValueError, match=r"data.vocabulary \(2\) must be at least 3: <unk>, <eos>"):
-        DataConfig(vocabulary=2)
-
-
-def test_a_name_is_the_tasks_business():
-    assert ModelConfig(name="whatever", options={"depth": 3}).name == "whatever"
-    assert DataConfig(name="my-measurements").name == "my-measurements"
-
-
-def test_a_name_that_does_not_fit_is_an_error_that_lists_what_does():
-    for model, data, message in (
-        ({"name": "resnet2O"}, {}, "unknown model 'resnet2O'.*did you mean 'resnet20'"),
-        ({}, {"name": "cifar"}, "unknown dataset 'cifar'.*did you mean 'cifar10'"),
-        (
-            {"options": {"num_class": 3}},
-            {},
-            "unknown option of model 'digits_resnet' 'num_class'.*did you mean 'num_classes'",
-        ),
-        ({"name": "lstm_lm"}, {}, "model 'lstm_lm' is of kind 'language', .* 'image': digits_"),
-        ({}, {"name": "cora"}, "dataset 'cora' is of kind 'graph', .* 'image': cifar10"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            check_names("image", ModelConfig(**model), DataConfig(**data))
-
-
-def test_a_folder_of_a_model_is_refused_where_none_is_read():
-    with pytest.raises(ValueError, match=r"model\.path \(here\) is for the task pairs"):
-        check_names("image", ModelConfig(path="here"), DataConfig())
-
-
-def test_a_vocabulary_is_refused_where_there_are_no_words():
-    data = DataConfig(name="digits", vocabulary=100)
-    with pytest.raises(ValueError, match=r"data.vocabulary \(100\) is for the task language"):
-        check_names("image", ModelConfig(), data)
+@pytest.mark.parametrize(
+    ("model", "data", "message"),
+    [
+        ({"name": "resnet2O"}, {}, "'resnet2O'.*did you mean 'resnet20'"),
+        ({}, {"name": "cifar"}, "'cifar'.*did you mean 'cifar10'"),
+        ({"options": {"num_class": 3}}, {}, "'num_class'.*did you mean 'num_classes'"),
+        ({"name": "lstm_lm"}, {}, "'lstm_lm'.*'language'.*'image'"),
+        ({}, {"name": "cora"}, "'cora'.*'graph'.*'image'"),
+        ({"path": "here"}, {}, r"model\.path \(here\)"),
+        ({}, {"vocabulary": 100}, r"data\.vocabulary \(100\)"),
+    ],
+)
+def test_what_does_not_fit_the_task_is_an_error(model, data, message):
+    with pytest.raises(ValueError, match=message):
+        check_names("image", ModelConfig(**model), DataConfig(**data))
 
 
 def test_every_model_and_every_dataset_is_of_a_kind_that_some_task_takes():
@@ -156,16 +120,13 @@ def test_what_fits_passes_without_reading_anything():
         TASKS[task].check(ModelConfig(name=model), DataConfig(name=data, root="/nowhere"))
 
 
-def test_text_and_graphs_have_their_own_splits():
-    for task, model, data in (
-        ("language", "lstm_lm", "ptb"),
-        ("nodes", "gcn", "cora"),
-    ):
-        for name in ("subset", "validation"):
-            with pytest.raises(
-                ValueError, match=rf"data\.{name} \(0.1\).* do(es)? not apply to a (text|gra)"
-            ):
-                TASKS[task].check(ModelConfig(name=model), DataConfig(name=data, **{name: 0.1}))
+@pytest.mark.parametrize("name", ["subset", "validation"])
+@pytest.mark.parametrize(
+    ("task", "model", "data"), [("language", "lstm_lm", "ptb"), ("nodes", "gcn", "cora")]
+)
+def test_text_and_graphs_have_their_own_splits(task, model, data, name):
+    with pytest.raises(ValueError, match=rf"data\.{name} \(0.1\)"):
+        TASKS[task].check(ModelConfig(name=model), DataConfig(name=data, **{name: 0.1}))
 
 
 class Copy(SampleTask):
