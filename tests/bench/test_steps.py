@@ -221,7 +221,7 @@ def test_formats_are_written_forward_and_backward_and_choose_their_quantizer():
         assert (variant.bits_text, variant.quantizer) == (text, quantizer)
     assert Variant("auto", parse_bits("w=nvfp4,a=bf16")).bits_text == "w=nvfp4,a=bf16"
     assert Variant("auto", BITS).quantizer == "sbm"
-    with pytest.raises(ValueError, match="cannot read a precision from '8/8'"):
+    with pytest.raises(ValueError, match="'8/8'"):
         parse_bits("8/8")
 
 

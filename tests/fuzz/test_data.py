@@ -257,7 +257,7 @@ def test_a_pickle_that_would_run_something_runs_nothing(layouts, name, tmp_path)
     for path in root.rglob("*"):
         if path.is_file() and not path.name.endswith("index"):
             path.write_bytes(pickle.dumps({"data": Payload(created)}))
-    with pytest.raises(ValueError, match="nothing was executed"):
+    with pytest.raises(ValueError, match="executed"):
         load(LAYOUTS[name][0], root)
     assert not created.exists()
 

@@ -78,13 +78,13 @@ def test_notes_name_their_recipe_and_speak_of_costs_only_where_they_are_shown():
     ("words", "hint"),
     [
         (["citeser"], "did you mean citeseer?"),
-        (["ptb", "resnet18"], "each word occurs alone, so give fewer"),
+        (["ptb", "resnet18"], "each word occurs alone"),
         (["table8", "cpt"], "each word occurs alone"),  # a method, not a part of the title
-        (["xyzzy"], "a word is part of a name, a table"),
+        (["xyzzy"], "table"),
     ],
 )
 def test_nothing_found_is_an_error_with_a_hint(words, hint):
-    with pytest.raises(ValueError, match=f"no recipe contains {' and '.join(words)}") as error:
+    with pytest.raises(ValueError, match=" and ".join(words)) as error:
         find_recipes(words)
     assert hint in str(error.value)
 

@@ -16,12 +16,8 @@ from tests.train.small import lstm
 def test_runs_go_seed_by_seed_in_folders_named_after_their_settings():
     study = tiny_study(seeds=(0, 3))
     runs = list(study.runs("out"))
-    assert [(run.method.label, run.seed) for run in runs] == [
-        ("8", 0),
-        ("4", 0),
-        ("8", 3),
-        ("4", 3),
-    ]
+    order = [("8", 0), ("4", 0), ("8", 3), ("4", 3)]
+    assert [(run.method.label, run.seed) for run in runs] == order
     assert [run.config.run_name for run in runs[:3]] == [
         f"small-{config_id(tiny(8))}-seed0",
         f"small-{config_id(tiny(4))}-seed0",
@@ -33,11 +29,8 @@ def test_runs_go_seed_by_seed_in_folders_named_after_their_settings():
 def test_a_method_may_have_only_the_first_seeds():
     slow, fast = Method(label="8", config=tiny(8), num_seeds=1), Method(label="4", config=tiny(4))
     study = tiny_study(slow, fast, seeds=(5, 3))
-    assert [(run.method.label, run.seed) for run in study.runs("out")] == [
-        ("8", 5),
-        ("4", 5),
-        ("4", 3),
-    ]
+    order = [("8", 5), ("4", 5), ("4", 3)]
+    assert [(run.method.label, run.seed) for run in study.runs("out")] == order
     fewer = adjust(study, StudyOptions(seeds=(7,)))
     assert [(run.method.label, run.seed) for run in fewer.runs("out")] == [("8", 7), ("4", 7)]
 
@@ -52,16 +45,13 @@ def test_a_method_keeps_its_folder_when_others_are_added_and_gets_another_when_c
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"name": "a/b"}, "usable as a folder name"),
-        ({"methods": ()}, "has no methods"),
-        (
-            {"methods": (Method(label="8", config=tiny(8), num_seeds=0),)},
-            r"num_seeds \(0\) of method '8' .* must be at least 1",
-        ),
-        ({"seeds": ()}, "at least one, each once"),
-        ({"seeds": (1, 1)}, "at least one, each once"),
-        ({"methods": (Method(label="8", config=tiny()),) * 2}, "two methods of one name: 8"),
-        ({"baseline": "9"}, "'9' of study 'tiny' is none of its methods; methods: 4, 8"),
+        ({"name": "a/b"}, "'a/b'"),
+        ({"methods": ()}, "methods"),
+        ({"methods": (Method(label="8", config=tiny(8), num_seeds=0),)}, r"num_seeds \(0\).*'8'"),
+        ({"seeds": ()}, "seeds"),
+        ({"seeds": (1, 1)}, r"\(1, 1\)"),
+        ({"methods": (Method(label="8", config=tiny()),) * 2}, "8"),
+        ({"baseline": "9"}, "'9' .*4, 8"),
     ],
 )
 def test_a_study_that_cannot_be_is_an_error(changes, message):
@@ -71,7 +61,7 @@ def test_a_study_that_cannot_be_is_an_error(changes, message):
 
 def test_a_group_of_two_tasks_is_an_error(tmp_path):
     words = Method(label="words", config=lstm(tmp_path, tmp_path))
-    with pytest.raises(ValueError, match="mixes the tasks images, language"):
+    with pytest.raises(ValueError, match="images, language"):
         Study(name="x", description="", methods=(Method(label="8", config=tiny()), words))
 
 
@@ -102,7 +92,7 @@ def test_what_depends_on_each_methods_own_value_is_read_for_each():
 
 
 def test_a_mistake_in_an_override_is_an_error():
-    with pytest.raises(ValueError, match="unknown option '--step'; did you mean '--steps'"):
+    with pytest.raises(ValueError, match="'--step'; did you mean '--steps'"):
         override_all(CONFIGS, ["--step", "3"])
     with pytest.raises(ValueError, match="steps"):
         override_all(CONFIGS, ["--steps", "many"])
@@ -122,15 +112,12 @@ def test_threads_are_those_given_then_the_configurations_then_the_default():
     assert threads(threads=3, default_threads=4) == [3, 3]
 
 
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [("--seed", "--seeds 0 1 2"), ("--name=x", "names its runs"), ("--output", "cannot override")],
-)
-def test_what_the_study_sets_itself_is_no_override(word, message):
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize("word", ["--seed", "--name=x", "--output"])
+def test_what_the_study_sets_itself_is_no_override(word):
+    with pytest.raises(ValueError, match=word.partition("=")[0]):
         StudyOptions(overrides=(word, "3"))
 
 
 def test_no_threads_are_an_error():
-    with pytest.raises(ValueError, match="must be at least 1"):
-        replace(StudyOptions(), threads=0)
+    with pytest.raises(ValueError, match="0"):
+        StudyOptions(threads=0)

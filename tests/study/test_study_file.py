@@ -100,35 +100,29 @@ def test_a_method_may_have_fewer_seeds():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"metods": {}}, "unknown key 'metods'; did you mean 'methods'"),
-        ({"name": None}, "needs a name"),
-        ({"methods": None}, r"needs methods .* or a grid"),
-        ({"methods": ["a"]}, "methods must be a mapping"),
-        ({"base": 3}, "base must be a mapping"),
-        ({"methods": {"a": 3}}, "method 'a' must be a mapping, got 3"),
+        ({"metods": {}}, "'metods'; did you mean 'methods'"),
+        ({"name": None}, "name"),
+        ({"methods": None}, "methods .* grid"),
+        ({"methods": ["a"]}, "methods .* mapping"),
+        ({"base": 3}, "base .* 3"),
+        ({"methods": {"a": 3}}, "'a' .* 3"),
         ({"methods": {"a": "digits-flot32"}}, "'digits-flot32'; did you mean 'digits-float32'"),
         ({"methods": {"a": {"optimiser.lr": 1}}}, "'optimiser.* in method 'a'.*optimizer"),
         ({"methods": {"a": {"optimizer.lr": "fast"}}}, "method 'a': .*optimizer.lr"),
-        ({"methods": {"a": {"seed": 3}}}, "sets seed: .* list them under seeds"),
-        ({"base": {**BASE, "output": "x"}}, "sets output: .*--output"),
-        ({"grid": {"steps": 3}}, "grid.steps must be a list"),
-        ({"grid": {1: [3]}}, "a key of grid must be text, got 1"),
-        ({"notes": 3}, "notes must be text, got 3"),
-        (
-            {"methods": {"a": {"optimizer": 3}}},
-            "key 'optimizer' in method 'a' is a group of keys.*mean 'optimizer.name'",
-        ),
-        (
-            {"methods": {"a": {"num_seeds": 1.5}}},
-            r"num_seeds \(1.5\) of method 'a' must be a whole",
-        ),
-        ({"seeds": 0}, r"seeds \(0\) must be a number of seeds or a list"),
-        ({"methods": {"a": {"lr": 0.1}}}, "key 'lr' in method 'a' .*did you mean 'optimizer.lr'"),
-        ({"base": {}}, "method 'a': give exactly one of steps"),
-        ({"margin": "much"}, "margin .'much'. must be a number in units of the metric"),
-        ({"margin": -1}, "margin .-1.0. of study 'x' must be more than 0"),
-        ({"baseline": "c"}, "baseline 'c' of study 'x' is none of its methods; methods: a, b"),
-        ({"baseline": 8}, "baseline must be text, got 8; put quotes around it"),
+        ({"methods": {"a": {"seed": 3}}}, "seed: .* seeds"),
+        ({"base": {**BASE, "output": "x"}}, "output: .*--output"),
+        ({"grid": {"steps": 3}}, "grid.steps .* list"),
+        ({"grid": {1: [3]}}, "grid .* 1"),
+        ({"notes": 3}, "notes .* 3"),
+        ({"methods": {"a": {"optimizer": 3}}}, "'optimizer' in method 'a'.*'optimizer.name'"),
+        ({"methods": {"a": {"num_seeds": 1.5}}}, r"num_seeds \(1.5\) of method 'a'"),
+        ({"seeds": 0}, r"seeds \(0\)"),
+        ({"methods": {"a": {"lr": 0.1}}}, "'lr' in method 'a' .*did you mean 'optimizer.lr'"),
+        ({"base": {}}, "method 'a': .*steps"),
+        ({"margin": "much"}, "margin .'much'."),
+        ({"margin": -1}, "margin .-1.0."),
+        ({"baseline": "c"}, "'c' .*a, b"),
+        ({"baseline": 8}, "baseline .* 8"),
     ],
 )
 def test_a_wrong_entry_is_an_error_that_names_it(changes, message):
@@ -139,14 +133,14 @@ def test_a_wrong_entry_is_an_error_that_names_it(changes, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("- a", r"s\.yaml: a study must be a mapping"),
-        ("!!python/object/apply:os.getcwd []", "is not valid YAML"),
+        ("- a", "mapping"),
+        ("!!python/object/apply:os.getcwd []", "YAML"),
     ],
 )
 def test_a_file_that_is_no_study_is_an_error_with_its_path(text, message, tmp_path):
     path = tmp_path / "s.yaml"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf"s\.yaml.*{message}"):
         read_study_file(path)
 
 
@@ -160,7 +154,7 @@ def test_the_example_of_the_documentation_is_the_study_it_says(tmp_path):
 
 
 def test_a_file_that_is_not_there_and_an_unknown_name_are_errors():
-    with pytest.raises(ValueError, match=r"there is no file no\.yaml"):
+    with pytest.raises(ValueError, match=r"no\.yaml"):
         find_study("no.yaml")
-    with pytest.raises(ValueError, match="unknown study 'dmo'.*did you mean 'demo'"):
+    with pytest.raises(ValueError, match="'dmo'.*did you mean 'demo'"):
         find_study("dmo")
