@@ -126,7 +126,7 @@ def test_no_batch_is_an_error_and_keeps_the_ranges():
     model = bc.quantize_model(net())
     bc.calibrate(model, [randn(4, 2, 6, 6)])
     before = ranges(model)
-    with pytest.raises(ValueError, match="got no batch"):
+    with pytest.raises(ValueError, match="no batch"):
         bc.calibrate(model, [])
     assert all(torch.equal(before[name], value) for name, value in ranges(model).items())
 

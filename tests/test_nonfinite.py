@@ -23,9 +23,7 @@ def test_a_bad_input_names_the_first_layer_it_reached():
         model, bits = run()
         x = randn(4, 2, 6, 6)
         x[1, 0, 2, 3] = value
-        with pytest.raises(
-            bc.NonFiniteError, match=r"at step 0 in layer conv \(act\).*bits: w4a4e8"
-        ):
+        with pytest.raises(bc.NonFiniteError, match=r"step 0 .*conv \(act\).*w4a4e8"):
             step(model, bits, x)
 
 
@@ -33,13 +31,13 @@ def test_a_bad_weight_is_named_as_such():
     model, bits = run()
     with torch.no_grad():
         model.head[2].weight[0, 0] = float("inf")
-    with pytest.raises(bc.NonFiniteError, match=r"in layer head.2 \(weight\)"):
+    with pytest.raises(bc.NonFiniteError, match=r"head.2 \(weight\)"):
         step(model, bits)
 
 
 def test_a_bad_error_in_backward_names_the_last_layer_first():
     model, bits = run()
-    with pytest.raises(bc.NonFiniteError, match=r"in layer head.2 \(error\), layer head.0"):
+    with pytest.raises(bc.NonFiniteError, match=r"head.2 \(error\), layer head.0"):
         step(model, bits, factor=float("nan"))
 
 
@@ -61,7 +59,7 @@ def test_many_bad_operands_are_counted_not_listed():
 
 def test_it_can_be_a_warning():
     model, bits = run("warn")
-    with pytest.warns(bc.BitcycleWarning, match="NaN or infinity at step 0 in layer") as caught:
+    with pytest.warns(bc.BitcycleWarning, match="step 0") as caught:
         step(model, bits, factor=float("nan"))
     assert caught[0].filename == __file__
     assert bits.step_count == 1
@@ -75,7 +73,7 @@ def test_it_can_be_ignored():
 
 
 def test_an_unknown_action_is_an_error():
-    with pytest.raises(ValueError, match=r"unknown nonfinite action 'wran'.*did you mean 'warn'\?"):
+    with pytest.raises(ValueError, match="did you mean 'warn'"):
         run("wran")
 
 
@@ -90,7 +88,7 @@ def test_layers_with_bits_of_their_own_are_reported_briefly():
     model = bc.quantize_model(linears(4, 4, 4))
     bits = bc.PrecisionScheduler(model, forward={"0": 4, "1": 8}, total_steps=4)
     model(torch.full((2, 4), float("nan")))
-    with pytest.raises(bc.NonFiniteError, match=r"bits: w4a4e8 / w8a8e8 by layer"):
+    with pytest.raises(bc.NonFiniteError, match="w4a4e8 / w8a8e8"):
         bits.step()
 
 
@@ -98,5 +96,5 @@ def test_a_model_that_is_its_own_layer_has_a_name_in_the_message():
     model = bc.quantize_model(torch.nn.Linear(4, 4))
     bits = bc.PrecisionScheduler(model, forward=4, total_steps=4)
     model(torch.full((2, 4), float("nan")))
-    with pytest.raises(bc.NonFiniteError, match=r"in layer \(the model itself\) \(act\)"):
+    with pytest.raises(bc.NonFiniteError, match="the model itself"):
         bits.step()

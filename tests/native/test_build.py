@@ -34,7 +34,7 @@ def test_cxx_names_the_compiler_with_its_options(monkeypatch):
 
 def test_a_compiler_that_does_not_exist_is_named(monkeypatch):
     monkeypatch.setenv("CXX", "/nonexistent")
-    with pytest.raises(build.BuildError, match="CXX=/nonexistent: no such compiler"):
+    with pytest.raises(build.BuildError, match="/nonexistent"):
         build.find_compiler()
 
 

@@ -103,11 +103,6 @@ def test_codes_fit_a_byte_up_to_8_bits() -> None:
     assert ranges == {1: (0, 1), 2: (1, 3), 8: (1, 255), 9: None}
 
 
-def test_a_wrong_rounding_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown AbsMax error_rounding 'x'"):
-        AbsMax(error_rounding="x")  # type: ignore[arg-type]
-
-
 def test_check_values_of_pow2() -> None:
     x = torch.tensor([-0.9, 0.0, 0.2, 0.3, 0.6])
     rule = PowerOfTwo()

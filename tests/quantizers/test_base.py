@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bitcycle.formats.catalogue import FORMATS
-from bitcycle.quantizers import SBM
+from bitcycle.quantizers import SBM, WAGEUBN, AbsMax, DoReFa, SBMFull
 from bitcycle.quantizers.base import Quantized, make_quantizer, max_abs, round_to_grid, work_dtype
 
 
@@ -36,7 +36,7 @@ def test_scales_per_channel_broadcast() -> None:
 def test_a_float_tensor_has_no_codes() -> None:
     quantized = Quantized(values=torch.ones(2))
     assert torch.equal(quantized.dequantize(), torch.ones(2))
-    with pytest.raises(ValueError, match="no codes; give its role bits first"):
+    with pytest.raises(ValueError, match="no codes"):
         quantized.integer_codes()
 
 
@@ -47,34 +47,18 @@ def test_a_quantizer_is_made_from_its_name_or_taken_as_it_is() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"unknown quantizer 'smb'; did you mean 'sbm'"):
+    with pytest.raises(ValueError, match="did you mean 'sbm'"):
         make_quantizer("smb")
 
 
-def test_the_name_of_a_format_names_its_quantizer() -> None:
-    for name, use in (
-        ("mxfp8", "quantizer='mx' and give the format as bits, such as forward='mxfp8'"),
-        ("MXFP4_e2m1", "quantizer='mx' and give the format as bits, such as forward='mxfp4'"),
-        ("e4m3", "quantizer='fp8' and give the format as bits, such as forward='fp8'"),
-        ("bf16", "any quantizer and give the format as bits, such as forward='bf16'"),
-    ):
-        with pytest.raises(ValueError, match=f"'{name}' is a format, not a quantizer; use {use}"):
-            make_quantizer(name)
-    assert type(make_quantizer("nvfp4")).__name__ == "NVFP4"
-
-
-def test_a_format_without_a_rule_names_the_quantizer_in_python_and_in_a_run() -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"SBM rounds to integers, bf16, fp16, not to mxfp4; convert with quantizer='mx' "
-        r"\(in a run: --precision\.quantizer mx\)",
-    ):
+def test_a_format_without_a_rule_names_the_quantizer_that_has_one() -> None:
+    with pytest.raises(ValueError, match="mxfp4.*quantizer='mx'"):
         SBM().check_kind(FORMATS["mxfp4"])
 
 
 def test_what_is_neither_a_name_nor_an_object_is_refused() -> None:
     for wrong in (SBM, 8, None):
-        with pytest.raises(ValueError, match="a name or an object like bc.quantizers.SBM"):
+        with pytest.raises(ValueError, match="a quantizer is"):
             make_quantizer(wrong)  # type: ignore[arg-type]
 
 
@@ -99,3 +83,27 @@ def test_half_precision_is_rounded_in_float32_and_returned_as_it_came() -> None:
 def test_the_largest_magnitude_may_be_at_either_end() -> None:
     assert max_abs(torch.tensor(-3.0), torch.tensor(2.0)) == 3
     assert max_abs(torch.tensor(-1.0), torch.tensor(2.0)) == 2
+
+
+def test_wrong_options_are_refused() -> None:
+    for kind, options, named in (
+        (SBM, {"zero": "intger"}, "did you mean 'integer'"),
+        (SBM, {"error_rounding": "up"}, "'up'"),
+        (SBM, {"floor": -1e-8}, "-1e-08"),
+        (SBM, {"floor": float("nan")}, "nan"),
+        (SBM, {"grad_input_weight": "own"}, "'own'"),
+        (SBM, {"aggregation": "int8"}, "'int8'"),
+        (AbsMax, {"error_rounding": "x"}, "'x'"),
+        (DoReFa, {"error_rounding": "down"}, "'down'"),
+        (SBMFull, {"weight_range": "row"}, "'row'"),
+        (SBMFull, {"norm": "rang"}, "did you mean 'range'"),
+        (SBMFull, {"error_rounding": "up"}, "'up'"),
+        (SBMFull, {"first_last": "float"}, "did you mean 'float32'"),
+        (SBMFull, {"grad_weight_error": 24}, "24"),
+        (SBMFull, {"grad_weight_error": "16"}, "'16'"),
+        (WAGEUBN, {"total_steps": 0}, "total_steps"),
+        (WAGEUBN, {"error_form": "flags"}, "did you mean 'flag'"),
+        (WAGEUBN, {"norm": "range"}, "'range'"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            kind(**options)

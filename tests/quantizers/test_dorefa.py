@@ -140,8 +140,3 @@ def test_ranges_that_another_quantizer_observed_are_not_used() -> None:
     bc.set_precision(fresh, "w8a8")
     x = randn(4, 3)
     assert torch.equal(layer.eval()(x), fresh.eval()(x))
-
-
-def test_a_wrong_rounding_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown DoReFa error_rounding 'down'"):
-        DoReFa(error_rounding="down")  # type: ignore[arg-type]

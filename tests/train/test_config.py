@@ -37,7 +37,7 @@ from bitcycle.train.config_file import override
         (PrecisionConfig, {"kernel": "simulat"}, r"did you mean 'simulate'"),
         (PrecisionConfig, {"max_bits": 40}, r"precision\.max_bits"),
         (PrecisionConfig, {"max_bits": "nvfp4"}, r"precision\.max_bits must be None .* 'nvfp4'"),
-        (PrecisionConfig, {"quantizer": "mxfp8"}, r"'mxfp8' is a format, not a quantizer; use "),
+        (PrecisionConfig, {"quantizer": "mxfp8"}, "'mxfp8'"),
         (PrecisionConfig, {"forward": "CR:8-3"}, r"precision\.forward: .*low"),
         (PrecisionConfig, {"error": {"fc1": "CQ:3-8"}}, r"precision\.error: "),
         (PrecisionConfig, {"backward": 0}, r"precision\.backward: "),

@@ -89,11 +89,10 @@ def round_to(
     ):
         if value != usual and kind != only:
             raise ValueError(
-                f"{option}={value!r} is an option of {_NAMES[only]}, not of {name or 'fp32'}; "
-                "leave it out"
+                f"{option}={value!r} is an option of {_NAMES[only]}, not of {name or 'fp32'}"
             )
     if not x.is_floating_point():
-        raise ValueError(f"round_to needs a tensor of floats, got {x.dtype}; use x.float()")
+        raise ValueError(f"round_to needs a tensor of floats, got {x.dtype}")
     if is_float(bits) or x.numel() == 0:
         return x
     key: Tensor | None = None
@@ -131,10 +130,7 @@ def _check_choice(name: str, value: str, known: Sequence[str]) -> None:
 
 def _check_dim(x: Tensor, dim: int) -> int:
     if not -x.dim() <= dim < x.dim():
-        raise ValueError(
-            f"dim={dim} is not a dimension of a tensor of shape {tuple(x.shape)}; "
-            f"use {-x.dim()} to {x.dim() - 1}"
-        )
+        raise ValueError(f"dim={dim} is not a dimension of a tensor of shape {tuple(x.shape)}")
     return dim % x.dim()
 
 

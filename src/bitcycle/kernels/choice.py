@@ -71,7 +71,7 @@ class TableRow:
                 f"0, ratio ({self.ratio}) above 0"
             )
         if make_kernel(self.kernel).is_undecided:
-            raise ValueError("kernel 'auto' is what the table decides; name another")
+            raise ValueError("kernel 'auto' is what the table decides")
 
 
 def read_table(path: Path) -> tuple[TableRow, ...]:
@@ -81,10 +81,7 @@ def read_table(path: Path) -> tuple[TableRow, ...]:
         return tuple(_parse_rows(line for line in lines if line.strip() and line[:1] != "#"))
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise ValueError(
-            f"the table of kernels {path} cannot be read: {why}; measure one with "
-            f"`bitcycle bench --tune FILE`, or unset {TABLE_SWITCH}"
-        ) from None
+        raise ValueError(f"the table of kernels {path} cannot be read: {why}") from None
 
 
 def _parse_rows(lines: Iterable[str]) -> Iterable[TableRow]:
@@ -181,9 +178,7 @@ def recorded_kernel(name: str, *, has_library: bool) -> Kernel:
         return kernel
     if has_library:
         raise ValueError(
-            f"the run began with kernel {name!r} and cannot resume here: {missing_library()}. "
-            "Build the library, or start a new run with --precision.kernel simulate "
-            "(kernel='simulate')"
+            f"the run began with kernel {name!r} and cannot resume here: {missing_library()}"
         )
     return make_kernel("simulate")
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bitcycle.formats.catalogue import ALIASES, FORMATS, Format
+from bitcycle.formats.catalogue import Format
 from bitcycle.ops.affine import (
     Rule,
     grid_step,
@@ -63,7 +63,7 @@ class Quantized:
             return self.codes
         assert self.values is not None
         if self.scale is None or self.offset is None:
-            raise ValueError("a float32 tensor has no codes; give its role bits first")
+            raise ValueError("a float32 tensor has no codes")
         return torch.round((self.values - self.offset) / self.scale)
 
 
@@ -238,11 +238,8 @@ class Quantizer(ABC):
         kind = kind_of(bits)
         if kind is None or kind in self.kinds:
             return
-        own = sorted(self.kinds - {"integer", "float"})
-        rounds_to = ", ".join(["integers", "bf16", "fp16", *(f"{each} formats" for each in own)])
         raise ValueError(
-            f"{type(self).__name__} rounds to {rounds_to}, not to {bits}; convert with "
-            f"quantizer={kind!r} (in a run: --precision.quantizer {kind})"
+            f"{type(self).__name__} does not round to {bits}; convert with quantizer={kind!r}"
         )
 
 
@@ -257,22 +254,7 @@ def kind_of(bits: Bits) -> str | None:
     return "integer" if is_integer(bits) else None
 
 
-class _Quantizers(Registry[type[Quantizer]]):
-    """Types of quantizers by name; the name of a format that is none gets an error of its own."""
-
-    def __getitem__(self, name: str) -> type[Quantizer]:
-        lowered = name.strip().lower() if isinstance(name, str) else ""
-        format = FORMATS.get(ALIASES.get(lowered, lowered))
-        if format is None or name in self:
-            return super().__getitem__(name)
-        use = "any quantizer" if format.kind == "float" else f"quantizer={format.kind!r}"
-        raise ValueError(
-            f"{name!r} is a format, not a quantizer; use {use} and give the format as bits, such "
-            f"as forward={format.name!r}"
-        )
-
-
-QUANTIZERS: Registry[type[Quantizer]] = _Quantizers("quantizer", "bitcycle.quantizers")
+QUANTIZERS: Registry[type[Quantizer]] = Registry("quantizer", "bitcycle.quantizers")
 
 
 def make_quantizer(quantizer: str | Quantizer) -> Quantizer:
