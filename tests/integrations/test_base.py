@@ -23,12 +23,12 @@ def make_run(total: int = 4, **options) -> PrecisionRun:
 @pytest.mark.parametrize("trainer", [float("inf"), -1])
 def test_a_total_that_nobody_knows_is_an_error(trainer):
     assert agree_on_total(7, trainer, "max_steps") == 7
-    with pytest.raises(ValueError, match="set max_steps, or pass total_steps="):
+    with pytest.raises(ValueError, match="max_steps"):
         agree_on_total(None, trainer, "max_steps")
 
 
 def test_an_unknown_evaluation_precision_is_an_error_at_once():
-    with pytest.raises(ValueError, match="eval_precision must be 'high', .* got 'hihg'"):
+    with pytest.raises(ValueError, match="'hihg'"):
         Settings(forward=4, eval_precision="hihg")
 
 
@@ -50,7 +50,7 @@ def test_backward_has_the_default_of_the_scheduler():
     assert run.metrics() == {"bits/weight": 4, "bits/act": 4, "bits/error": 8, "bits/grad": 32}
     run = PrecisionRun(Settings(forward=4, backward=None), bc.quantize_model(linears(4, 8, 2)), 4)
     assert run.metrics()["bits/error"] == 32
-    with pytest.raises(ValueError, match="forward has 16 bits: .*give backward"):
+    with pytest.raises(ValueError, match="backward .*16"):
         PrecisionRun(Settings(forward=16), bc.quantize_model(linears(4, 8, 2)), 4)
 
 
@@ -85,7 +85,7 @@ def test_a_run_with_the_native_library_does_not_resume_without_it(monkeypatch):
     state = run.state_dict()
     state["kernels"]["0"], state["has_native_library"] = "native", True
     monkeypatch.setattr(choice, "instruction_set", lambda: None)
-    with pytest.raises(ValueError, match="the run began with kernel 'native'"):
+    with pytest.raises(ValueError, match="'native'"):
         run.resume_at(0, state)
 
 
@@ -101,12 +101,12 @@ def test_evaluation_started_twice_still_comes_back_to_the_training_bits():
 
 def test_evaluation_bits_that_a_layer_cannot_take_are_an_error_before_the_first_step():
     model = bc.quantize_model(linears(4, 8, 2), max_bits=5)
-    with pytest.raises(ValueError, match="max_bits=5 and cannot take w8a8"):
+    with pytest.raises(ValueError, match="max_bits=5 .*w8a8"):
         PrecisionRun(Settings(forward=4, backward=5, eval_precision="w8a8"), model, 4)
 
 
 def test_a_checkpoint_from_after_the_last_step_is_an_error():
-    with pytest.raises(ValueError, match="the checkpoint is of step 9, and this run has 4 steps"):
+    with pytest.raises(ValueError, match="step 9.*4 steps"):
         make_run().resume_at(9, None)
 
 

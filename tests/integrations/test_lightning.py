@@ -244,7 +244,7 @@ def test_a_checkpoint_without_the_callback_resumes_by_its_step(tmp_path):
     trainer(tmp_path, saver, max_epochs=1).fit(Module(), loader())
     module, bits = Module(), PrecisionCallback(**ROLES)
     run = trainer(tmp_path, bits, max_epochs=2)
-    with pytest.warns(bc.BitcycleWarning, match="resumed at step 6, and its checkpoint has no"):
+    with pytest.warns(bc.BitcycleWarning, match="step 6"):
         run.fit(module, loader(), ckpt_path=tmp_path / "last.ckpt")
     assert bits_of_training(module) == scheduled(12)[6:]
 
@@ -263,7 +263,7 @@ def test_fit_again_continues_with_the_longer_schedule(tmp_path):
     run = trainer(tmp_path, bits, max_epochs=1)
     run.fit(module, loader())
     run.fit_loop.max_epochs = 2
-    with pytest.warns(bc.BitcycleWarning, match="total_steps 6, this one has 12"):
+    with pytest.warns(bc.BitcycleWarning, match="total_steps 6"):
         run.fit(module, loader())
     assert bits_of_training(module) == scheduled(6) + scheduled(12)[6:]
 
@@ -275,7 +275,7 @@ class Endless(IterableDataset):
 
 def test_a_trainer_that_cannot_tell_the_total_needs_to_be_told(tmp_path):
     data, endless = DataLoader(Endless(), batch_size=4), dict(max_epochs=1)
-    with pytest.raises(ValueError, match=r"set max_steps or max_epochs, or pass total_steps="):
+    with pytest.raises(ValueError, match="max_epochs"):
         trainer(tmp_path, PrecisionCallback(**ROLES), **endless).fit(Module(), data)
     bits = PrecisionCallback(**ROLES, total_steps=6)
     trainer(tmp_path, bits, **endless).fit(Module(), data)
@@ -284,7 +284,7 @@ def test_a_trainer_that_cannot_tell_the_total_needs_to_be_told(tmp_path):
 
 def test_a_trainer_that_continues_after_the_total_is_an_error(tmp_path):
     bits = PrecisionCallback(**ROLES, total_steps=4)
-    with pytest.raises(ValueError, match="continues after the 4 optimizer steps.*max_steps=4"):
+    with pytest.raises(ValueError, match="4 optimizer steps"):
         trainer(tmp_path, bits, max_epochs=-1).fit(Module(), loader())
 
 
@@ -295,7 +295,7 @@ def test_an_accumulation_that_changes_needs_a_total(tmp_path):
         trainer(tmp_path, bits, accumulate, max_epochs=2).fit(Module(), loader())
         return bits.scheduler.finished
 
-    with pytest.raises(ValueError, match="or pass total_steps="):
+    with pytest.raises(ValueError, match="total_steps="):
         fit()
     assert fit(total_steps=9)  # 6 and 3
 
@@ -313,11 +313,10 @@ def test_nothing_left_to_train_leaves_the_checkpoint_to_evaluation(tmp_path):
 @pytest.mark.parametrize(
     ("callbacks", "converts", "message"),
     [
-        ([PrecisionCallback(**ROLES)], False, "convert it first: bitcycle.quantize_model"),
-        ([PrecisionCallback(**ROLES, total_steps=5)], True, "total_steps=5, but the trainer will "
-         "take 6"),
-        ([PrecisionCallback(**ROLES), PrecisionCallback(**ROLES)], True, "two PrecisionCallbacks"),
-        ([PrecisionCallback("plateau:3-5", 8)], True, "follows the loss of the training"),
+        ([PrecisionCallback(**ROLES)], False, "quantize_model"),
+        ([PrecisionCallback(**ROLES, total_steps=5)], True, "total_steps=5.*6"),
+        ([PrecisionCallback(**ROLES), PrecisionCallback(**ROLES)], True, "two"),
+        ([PrecisionCallback("plateau:3-5", 8)], True, "plateau"),
     ],
 )  # fmt: skip
 def test_mistakes_are_clear_errors_before_the_first_step(tmp_path, callbacks, converts, message):
@@ -346,9 +345,7 @@ class Several(Module):
         return [torch.optim.SGD(self.parameters(), lr=0.1) for _ in range(self.num_optimizers)]
 
 
-@pytest.mark.parametrize(
-    ("number", "message"), [(1, "took 2 optimizer steps"), (2, "2 optimizers: a precision")]
-)
+@pytest.mark.parametrize(("number", "message"), [(1, "2 optimizer steps"), (2, "2 optimizers")])
 def test_more_steps_than_one_per_batch_are_an_error(tmp_path, number, message):
     with pytest.raises(ValueError, match=message):
         trainer(tmp_path, PrecisionCallback(**ROLES), max_epochs=1).fit(Several(number), loader())
@@ -368,7 +365,7 @@ class Accumulating(Several):
 
 
 def test_fewer_steps_than_batches_need_a_total(tmp_path):
-    with pytest.raises(ValueError, match="took no optimizer step.*pass total_steps="):
+    with pytest.raises(ValueError, match="total_steps="):
         trainer(tmp_path, PrecisionCallback(**ROLES), max_epochs=2).fit(Accumulating(), loader())
     bits = PrecisionCallback(**ROLES, total_steps=6)
     trainer(tmp_path, bits, max_epochs=2).fit(Accumulating(), loader())

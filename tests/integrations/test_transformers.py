@@ -212,7 +212,7 @@ def test_a_checkpoint_without_the_callback_resumes_by_its_step(tmp_path):
     trainer(tmp_path, Net(), StopAt(5), save_strategy="steps", save_steps=5).train()
     model, bits = Net(), PrecisionCallback(**ROLES)
     run = trainer(tmp_path, model, bits, save_strategy="steps", save_steps=5)
-    with pytest.warns(bc.BitcycleWarning, match="resumed at step 5, and its checkpoint has no"):
+    with pytest.warns(bc.BitcycleWarning, match="step 5"):
         run.train(resume_from_checkpoint=True)
     assert bits_of(model, "train") == scheduled(12)[5:]
 
@@ -244,11 +244,10 @@ def test_bits_and_cost_reach_the_trainers_loggers(tmp_path):
 @pytest.mark.parametrize(
     ("callbacks", "converts", "message"),
     [
-        ([PrecisionCallback(**ROLES)], False, "convert it first: bitcycle.quantize_model"),
-        ([PrecisionCallback(**ROLES, total_steps=5)], True, "total_steps=5, but the trainer will "
-         "take 12"),
-        ([PrecisionCallback(**ROLES), PrecisionCallback(**ROLES)], True, "two PrecisionCallbacks"),
-        ([PrecisionCallback("plateau:3-5", 8)], True, "follows the loss of the training"),
+        ([PrecisionCallback(**ROLES)], False, "quantize_model"),
+        ([PrecisionCallback(**ROLES, total_steps=5)], True, "total_steps=5.*12"),
+        ([PrecisionCallback(**ROLES), PrecisionCallback(**ROLES)], True, "two"),
+        ([PrecisionCallback("plateau:3-5", 8)], True, "plateau"),
     ],
 )  # fmt: skip
 def test_mistakes_are_clear_errors_before_the_first_step(tmp_path, callbacks, converts, message):
@@ -259,7 +258,7 @@ def test_mistakes_are_clear_errors_before_the_first_step(tmp_path, callbacks, co
 
 
 def test_a_pattern_that_the_checkpoints_cannot_hold_is_an_error():
-    with pytest.raises(ValueError, match="checkpoints hold only text"):
+    with pytest.raises(ValueError, match="Linear"):
         PrecisionCallback({nn.Linear: 4}, 8)
 
 
@@ -271,7 +270,7 @@ def test_a_batch_that_cannot_be_traced_costs_the_cost_and_not_the_run(tmp_path):
             return super().forward(x, labels)
 
     bits = PrecisionCallback(**ROLES)
-    with pytest.warns(bc.BitcycleWarning, match=r"no cost is counted: .*only trains"):
+    with pytest.warns(bc.BitcycleWarning, match="only trains"):
         trainer(tmp_path, Odd(), bits).train()
     assert bits.scheduler.finished
 

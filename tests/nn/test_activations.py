@@ -349,7 +349,7 @@ def test_skip_and_only_hold_for_them_too(kind: type[nn.Module]) -> None:
     assert kinds(skip=["0"]) == [True, True]
     assert kinds(only=[nn.Linear]) == [False, False]
     assert kinds(only=[nn.Linear, "3"]) == [False, True]
-    with pytest.raises(ValueError, match=r"'relu' matches no layer; layers: 0, 2, 4$"):
+    with pytest.raises(ValueError, match="'relu'.*0, 2, 4$"):
         kinds(skip=["relu"])
     with pytest.raises(ValueError, match="nothing to convert"):
         kinds(only=[kind])

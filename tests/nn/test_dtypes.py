@@ -100,7 +100,7 @@ def test_an_operand_of_another_dtype_reaches_no_product():
     layer = bc.quantize_model(nn.Linear(4, 4), kernel="native")
     bc.set_precision(layer, "w4a4")
     geometry = bc.kernels.geometry.LinearGeometry()
-    with pytest.raises(RuntimeError, match="same dtype, but got torch.uint8 and torch.float32"):
+    with pytest.raises(RuntimeError, match="torch.uint8 and torch.float32"):
         layer.multiply(geometry, torch.ones(2, 4, dtype=torch.uint8), layer.weight)
 
 
@@ -134,5 +134,5 @@ def test_complex_layers_are_refused_at_low_bits():
     x = torch.ones(2, 4, dtype=torch.complex64)
     layer(x)  # float: torch computes it
     bc.set_precision(layer, 4)
-    with pytest.raises(TypeError, match="no grid for torch.complex64 at w4a4e4"):
+    with pytest.raises(TypeError, match="torch.complex64 at w4a4e4"):
         layer(x)

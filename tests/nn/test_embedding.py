@@ -153,5 +153,5 @@ def test_what_cannot_be_converted_is_an_error_with_the_reason():
         ({"sparse": True}, "sparse gradients"),
         ({"max_norm": 1.0}, "max_norm"),
     ):
-        with pytest.raises(ValueError, match=f"only: '0' cannot be converted: {reason}"):
+        with pytest.raises(ValueError, match=f"'0' .*{reason}"):
             bc.quantize_model(nn.Sequential(embedding(**options)), only=["0"])

@@ -249,11 +249,11 @@ def test_quantizers_of_integers_take_bf16_and_fp16(quantizer, kernel):
 def test_a_quantizer_without_a_rule_for_a_format_names_the_one_that_has():
     layer = bc.quantize_model(nn.Linear(4, 4), verbose=False)
     for name, quantizer in (("nvfp4", "nvfp4"), ("mxfp8", "mx"), ("fp8", "fp8")):
-        with pytest.raises(ValueError, match=rf"SBM rounds to .*quantizer='{quantizer}'"):
+        with pytest.raises(ValueError, match=f"quantizer='{quantizer}'"):
             bc.set_precision(layer, both_passes(name))
     assert str(bc.get_precision(layer)) == "fp32"
     layer = bc.quantize_model(nn.Linear(4, 4), "nvfp4", verbose=False)
-    with pytest.raises(ValueError, match="NVFP4 rounds to .*nvfp4 formats, not to mxfp4"):
+    with pytest.raises(ValueError, match="NVFP4.*mxfp4"):
         bc.set_precision(layer, "mxfp4")
 
 

@@ -60,8 +60,7 @@ class Settings:
                 if isinstance(schedule, Adaptive):
                     raise ValueError(
                         f"{schedule} follows the {' and the '.join(schedule.reads)} of the "
-                        "training, which trainers do not pass to callbacks; use a schedule of the "
-                        "step alone, or a loop of your own: PrecisionScheduler.step(metric=...)"
+                        "training, which trainers do not pass to callbacks"
                     )
         return PrecisionScheduler(model, **roles, total_steps=total_steps, nonfinite=self.nonfinite)
 
@@ -80,14 +79,13 @@ out, or change max_steps
     if not 1 <= trainer < float("inf"):
         if asked is None:
             raise ValueError(
-                "the trainer does not know how many optimizer steps it will take, and a precision "
-                f"schedule must: set {setting}, or pass total_steps="
+                "the trainer does not know how many optimizer steps it will take: set "
+                f"{setting}, or pass total_steps="
             )
         return asked
     if asked is not None and asked != trainer:
         raise ValueError(
-            f"total_steps={asked}, but the trainer will take {trainer:.0f} optimizer steps; leave "
-            f"total_steps out, or change {setting}"
+            f"total_steps={asked}, but the trainer will take {trainer:.0f} optimizer steps"
         )
     return int(trainer)
 
@@ -121,7 +119,7 @@ class PrecisionRun:
             total = self.scheduler.total_steps
             raise ValueError(
                 f"the trainer continues after the {total} optimizer steps of its schedule; "
-                f"pass total_steps= of the whole run, or end it there: max_steps={total}"
+                "pass total_steps= of the whole run"
             )
         if self.meter is not None:
             self.meter.step(self._num_samples or None)
@@ -207,7 +205,7 @@ class PrecisionRun:
         if step > self.scheduler.total_steps:
             raise ValueError(
                 f"the checkpoint is of step {step}, and this run has {self.scheduler.total_steps} "
-                "steps; use more steps, or an earlier checkpoint"
+                "steps"
             )
         if saved is None or saved["scheduler"]["step_count"] != step:
             if step != self.scheduler.step_count:

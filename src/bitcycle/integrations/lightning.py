@@ -72,10 +72,7 @@ class PrecisionCallback(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         if sum(isinstance(other, PrecisionCallback) for other in callbacks) > 1:
-            raise ValueError(
-                "two PrecisionCallbacks on one trainer would overwrite each other's bits; give "
-                "one of them dicts from layer patterns to schedules"
-            )
+            raise ValueError("two PrecisionCallbacks on one trainer")
         if stage == "fit" and self._run is not None:  # fit again: continue this run
             self._saved, self._run = self._run.state_dict(), None
 

@@ -209,9 +209,6 @@ def _move_to_front(callback: PrecisionCallback) -> None:
             return  # not called by a Trainer
         frame = frame.f_back
     if sum(isinstance(other, PrecisionCallback) for other in handler.callbacks) > 1:
-        raise ValueError(
-            "two PrecisionCallbacks on one trainer would overwrite each other's bits; give one of "
-            "them dicts from layer patterns to schedules"
-        )
+        raise ValueError("two PrecisionCallbacks on one trainer")
     handler.callbacks.remove(callback)
     handler.callbacks.insert(0, callback)  # later callbacks keep their positions

@@ -143,8 +143,8 @@ class LayerSettings:
         top = Precision(**roles).top or 0
         if self.is_asked_for and self.kernel.takes_codes and top > MAX_CODE_BITS:
             raise ValueError(
-                f"kernel {self.kernel.name!r} carries at most {MAX_CODE_BITS} bits and layer "
-                f"{self.name!r} cannot take {precision}; convert with kernel='auto' or 'simulate'"
+                f"layer {self.name!r} cannot take {precision}: kernel {self.kernel.name!r} carries "
+                f"at most {MAX_CODE_BITS} bits"
             )
         lowest = min((bits for bits in roles.values() if isinstance(bits, int)), default=32)
         if lowest < self.quantizer.min_bits:
@@ -155,7 +155,7 @@ class LayerSettings:
         if self.max_bits is not None and top > self.max_bits:
             raise ValueError(
                 f"layer {self.name!r} was converted with max_bits={self.max_bits} and cannot take "
-                f"{precision}; convert with a larger max_bits, or lower the bits"
+                f"{precision}"
             )
 
 
@@ -523,8 +523,7 @@ class QuantizedLayer(SwappedModule):
         self.shared.has_warned_unobserved = True
         warnings.warn(
             f"layer {self.settings.name!r} has never observed an activation range: evaluation uses "
-            "each batch's own range. Train with quantization on, or run bitcycle.calibrate(model, "
-            "batches); bitcycle.audit(model) lists the layers.",
+            "each batch's own range; train, or use bitcycle.calibrate(model, batches)",
             BitcycleWarning,
             stacklevel=5,
         )
