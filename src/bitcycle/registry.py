@@ -20,7 +20,7 @@ F = TypeVar("F")
 NUM_SHOWN = 5  # names that an error lists
 LISTINGS = {  # kind -> the command that lists all its names
     **{kind: f"bitcycle ls {kind}s" for kind in ("schedule", "quantizer", "model", "dataset")},
-    "recipe": "bitcycle ls recipes --all",
+    "recipe": "bitcycle ls recipes",
     "study": "bitcycle study ls",
 }
 

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from bitcycle.cli.ls import KINDS, recipe_text, table
+from bitcycle.cli.ls import KINDS, table
 from bitcycle.cli.main import main
 from bitcycle.data import DATASETS
 from bitcycle.models import MODELS
@@ -61,94 +61,38 @@ def test_datasets_come_with_the_files_that_are_expected(capsys):
 def test_recipes_come_with_what_was_published(capsys):
     rows = rows_of("recipes", capsys)
     assert list(rows) == [info.name for info in list_recipes()]
-    assert "72.35" in rows["cifar100-resnet74-cpt-3-8-8"]["published"]  # CPT, Table 2
-    assert rows["digits-cpt-3-8-8"]["scale"] == "small"
-
-
-def test_words_filter_recipes_in_both_forms(capsys):
-    assert main(["ls", "recipes", "table8", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert len(rows) == 7  # six cells and their base recipe
-    assert main(["ls", "recipes", "table 8"]) == 0
-    text = capsys.readouterr().out
-    assert all(row["name"] in text for row in rows)
-    assert "digits" not in text
-
-
-def titles(text):
-    return [line for line in text.splitlines() if line and not line.startswith(" ")]
-
-
-@pytest.mark.parametrize("width", [None, 100])
-def test_all_recipes_come_in_groups_that_fit_a_terminal(width):
-    text = recipe_text([], is_all=True, width=width)
-    assert max(map(len, text.splitlines())) <= 100
-    assert "..." not in text
-    about, small, with_files, table1, *_ = titles(text)
-    assert about.startswith("(base): ")
-    assert small.startswith("small: ")
-    assert with_files.startswith("small, own data: ")
-    assert table1.startswith("CPT Table 1: ")
+    assert rows["cifar100-resnet74-cpt-3-8-8"]["published"] == "72.35"  # CPT, Table 2
+    assert rows["digits-absmax-8-8"]["forward / backward"] == "8 / 8, absmax"
+    assert rows["digits-clr-8-8"]["note"] == "cyclic learning rate"
     for info in list_recipes():
-        assert f"  {info.name} " in text
-
-
-def test_a_narrow_terminal_cuts_lines_but_no_name():
-    text = recipe_text([], is_all=True, width=30)
-    assert all(re.search(rf"  {re.escape(i.name)}(\s|\.\.\.)", text) for i in list_recipes())
-
-
-def test_without_words_a_table_is_one_line_that_says_how_to_list_it(capsys):
-    assert main(["ls", "recipes"]) == 0
-    text = capsys.readouterr().out
-    lines = text.splitlines()
-    assert len(lines) <= 130
-    assert max(map(len, lines)) <= 100
-    for info in list_recipes():
-        is_shown = info.scale == "small" or info.cycles is not None
-        assert (f"  {info.name} " in text) == is_shown
-    rows = [line for line in lines if "bitcycle ls recipes " in line]
-    assert len(rows) == 10
-    for row in rows:
-        name, number, subject, command = re.split(" {2,}", row.strip())
-        assert main(command.split()[1:]) == 0
-        listed = capsys.readouterr().out
-        assert f"\n{name}: {subject}" in listed
-        assert sum(f"\n  {info.name} " in listed for info in list_recipes()) == int(number)
-    assert main(["ls", "recipes", "--all"]) == 0
-    assert capsys.readouterr().out.rstrip("\n") == recipe_text([], is_all=True)
-
-
-def test_only_recipes_take_all(capsys):
-    assert main(["ls", "models", "--all"]) == 2
-    assert "--all is for recipes" in capsys.readouterr().err
+        assert re.fullmatch(r"float32|\S+( \(.*\))? / \S+( \w+)?", info.bits)
 
 
 @pytest.mark.parametrize(
-    ("words", "command"),
+    ("words", "number"),
     [
-        ([], "train digits --precision.forward CR:3-8:8 --precision.backward 8"),
-        (["resnet8"], "train cifar10-resnet8 --precision.forward CR:3-8:8 --precision.backward 8"),
-        (["table4", "resnet34"], "train imagenet-resnet34 --precision.forward CR:8-32:32"),
-        (["xnli"], "train xnli-mbert --precision.forward CR:3-8:2 --precision.backward 8"),
-        (["resnet74", "dorefa", "8-8"], "train cifar10-resnet74-dorefa-8-8 --data.root DIR"),
+        (["table8", "STATIC"], 2),
+        (["fig.5", "110"], 4),
+        (["lstm_lm", "ptb"], 6),  # by its model
+        (["ogbn-arxiv"], 1),  # by its data
+        (["sage", "cora"], 4),
     ],
 )
-def test_the_last_lines_train_a_recipe_of_the_list(words, command):
-    text = recipe_text(words)
-    listed, _, example = text.partition("Train a recipe")
-    assert command in " ".join(example.replace("\\", "").split())
-    assert f"\n  {command.split()[1]} " in listed
-    assert ("(base): " in text) == ("--precision.forward" in command)
+def test_all_words_must_occur_in_name_table_model_or_data(words, number, capsys):
+    assert main(["ls", "recipes", *words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == number
+    assert main(["ls", "recipes", *words]) == 0
+    text = capsys.readouterr().out
+    assert all(row["name"] in text for row in rows)
 
 
-def test_bits_are_always_shown_and_other_settings_are_notes():
-    lines = {line.split()[0]: line for line in recipe_text(["digits"]).splitlines() if line}
-    assert lines["digits-absmax-8-8"].endswith("8 / 8, absmax")
-    assert lines["digits-cpt-3-8-8-start60"].endswith("delay@0.375(CR:3-8:8) / 8")
-    assert re.search(r"  8 / 8 +cyclic learning rate$", lines["digits-clr-8-8"])
-    for info in list_recipes():
-        assert re.fullmatch(r"float32|\S+( \(.*\))? / \S+( \w+)?", info.bits)
+@pytest.mark.parametrize(
+    ("words", "named"), [(["citeser"], "citeseer"), (["ptb", "resnet18"], "ptb and resnet18")]
+)
+def test_words_that_no_recipe_contains_are_an_error(words, named, capsys):
+    assert main(["ls", "recipes", *words]) == 2
+    assert named in capsys.readouterr().err
 
 
 def test_without_a_kind_the_kinds_are_listed(capsys):
@@ -159,11 +103,6 @@ def test_without_a_kind_the_kinds_are_listed(capsys):
     assert "WORD" not in captured.err.partition("required")[2]
     lines = captured.err.splitlines()[-len(KINDS.names()) :]
     assert [line.split()[0] for line in lines] == KINDS.names()
-
-
-def test_a_word_that_no_recipe_contains_is_an_error(capsys):
-    assert main(["ls", "recipes", "citeser"]) == 2
-    assert "did you mean citeseer?" in capsys.readouterr().err
 
 
 @pytest.fixture

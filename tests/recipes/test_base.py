@@ -12,7 +12,7 @@ from bitcycle.data import DATASETS
 from bitcycle.models import build_model
 from bitcycle.quantizers import QUANTIZERS
 from bitcycle.recipes import FAMILIES, Recipe, list_recipes, recipe
-from bitcycle.recipes.base import BUILT_IN, KEEP_ENDS, base_of, merge, with_bits
+from bitcycle.recipes.base import BUILT_IN, KEEP_ENDS, merge, with_bits
 from bitcycle.schedules.cycle import Cycle
 from bitcycle.train.config import RunConfig
 from bitcycle.train.config_file import override
@@ -75,7 +75,6 @@ def test_the_datasets_that_need_no_files_are_known_without_reading_their_list():
 @pytest.mark.parametrize("name", BASES)
 def test_a_base_recipe_is_float32(name):
     assert recipe(name).precision.is_float
-    assert base_of(f"{name}-cpt-3-8-8") == name
 
 
 @pytest.mark.parametrize(

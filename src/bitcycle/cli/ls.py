@@ -7,13 +7,10 @@ import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from bitcycle.registry import Registry
-
-if TYPE_CHECKING:
-    from bitcycle.recipes.listing import RecipeGroup
 
 Row = dict[str, str]
 KINDS: Registry[Callable[..., list[Row]]] = Registry("kind")
@@ -106,109 +103,21 @@ def datasets() -> list[Row]:
 
 @KINDS.register("recipes")
 def recipes(*words: str) -> list[Row]:
-    """Complete runs: small ones, and the papers' tables; words that follow filter them."""
-    from bitcycle.recipes.listing import find_recipes
+    """Complete runs; the words that follow filter by name, table, model and dataset."""
+    from bitcycle.recipes import find_recipes
 
-    infos = {info.name: info for group in find_recipes(words) for info in group.recipes}
     return [
         {
             "name": info.name,
-            "scale": info.scale,
-            "cell of": ", ".join(cell.removeprefix("CPT ") for cell in info.cells) or "-",
-            "published": ", ".join(f"{p.value:g}" for p in info.results) or "-",
-            "needs data": info.needs_data or "-",
-            "what": info.description,
-        }
-        for _, info in sorted(infos.items())
-    ]
-
-
-LINE = 98  # columns of an indented line, where the terminal's width is unknown
-ABOUT_BASE = "(base): float32 until --precision.forward gives it bits"
-
-
-def recipe_text(words: Sequence[str], *, is_all: bool = False, width: int | None = None) -> str:
-    """What `bitcycle ls recipes` prints: the groups between what to know and how to train one.
-
-    Without words, a paper's table is one line, unless `is_all` asks for every recipe.
-    """
-    from bitcycle.recipes.listing import example, find_bases, find_recipes
-
-    groups = find_recipes(words)
-    tables = [] if words or is_all else [group for group in groups if group.is_table]
-    if tables:
-        groups = [*(group for group in groups if not group.is_table), find_bases(tables)]
-    shown = [info for group in groups for info in group.recipes]
-    parts = [recipe_table(group, width=width) for group in groups]
-    if tables:
-        parts.append(overview(tables, width=width))
-    if any(info.cycles is not None for info in shown):
-        parts.insert(0, ABOUT_BASE)
-    command = example(shown)
-    if len(command) > LINE:
-        command = command.replace(" --precision", " \\\n    --precision", 1)
-    parts.append(f"Train a recipe (--print-config shows its settings):\n  {command}")
-    return "\n\n".join(parts)
-
-
-def recipe_table(group: RecipeGroup, *, width: int | None = None) -> str:
-    """The recipes of a group; what all have in common is in the title.
-
-    >>> from bitcycle.recipes.listing import find_recipes
-    >>> print(recipe_table(*find_recipes(["table8", "gradcycle-6-6-1"])))
-    CPT Table 8: cycled gradients (64,000 steps, cifar100)
-      name                                published  forward / backward
-      cifar100-resnet74-gradcycle-6-6-10  70.32 %    6 / CR:6-10:32
-      cifar100-resnet74-gradcycle-6-6-12  69.59 %    6 / CR:6-12:32
-      cifar100-resnet74-gradcycle-6-6-16  70.24 %    6 / CR:6-16:32
-    """
-    rows: list[Row] = [
-        {
-            "name": info.name,
             "length": info.length,
-            "data": info.needs_data or "built-in data",
-            "published": group.published(info),
-            "forward / backward": info.bits if info.cycles is None else "float32 (base)",
-            "note": group.note(info),
+            "data": info.needs_data or "built in",
+            "table": ", ".join(cell.removeprefix("CPT ") for cell in info.cells) or "-",
+            "published": ", ".join(dict.fromkeys(f"{p.value:g}" for p in info.results)) or "-",
+            "forward / backward": info.bits,
+            "note": "; ".join(info.notes),
         }
-        for info in group.recipes
+        for info in find_recipes(words)
     ]
-    common = [key for key in ("length", "data") if len({row[key] for row in rows}) == 1]
-    empty = [key for key in ("published", "note") if not any(row[key] for row in rows)]
-    title = group.title
-    if common:
-        title += f" ({', '.join(rows[0][key] for key in common)})"
-    for row in rows:
-        for key in (*common, *empty):
-            del row[key]
-    return block(title, rows, group.notes, width=width)
-
-
-def overview(tables: Sequence[RecipeGroup], *, width: int | None = None) -> str:
-    """One line for each table of a paper."""
-    rows = [
-        {
-            "table": group.name,
-            "recipes": f"{len(group.recipes):>7}",
-            "subject": group.subject,
-            "list them with": f"bitcycle ls recipes {group.words}",
-        }
-        for group in tables
-    ]
-    return block("the papers' tables; --all lists every recipe", rows, width=width)
-
-
-def block(
-    title: str, rows: list[Row], notes: Sequence[str] = (), *, width: int | None = None
-) -> str:
-    """A title and an indented table, cut to a width after its names, with notes below."""
-    lines = table(rows).splitlines()
-    if width is not None:  # two columns are the indent, three the dots
-        end = max(width - 5, *(len(next(iter(row.values()))) for row in rows))
-        lines = [line if len(line) <= end + 3 else f"{line[:end]}..." for line in lines]
-    for note in notes:
-        lines += textwrap.wrap(f"({note})", LINE if width is None else width - 2)
-    return "\n  ".join([title, *lines])
 
 
 def register(subparsers: Any) -> None:
@@ -227,11 +136,8 @@ def register(subparsers: Any) -> None:
         metavar="WORD",
         nargs="*",
         default=[],  # without one, argparse calls it required
-        help="for recipes: parts of a name, a table (table 2), a model or a dataset, all of which "
+        help="for recipes: parts of a name, a table (table2), a model or a dataset, all of which "
         "must occur; for runs: the folder they are in",
-    )
-    parser.add_argument(
-        "--all", action="store_true", help="for recipes: those of the papers' tables too"
     )
     parser.add_argument("--json", action="store_true", help="print a JSON list")
     parser.set_defaults(run=run, if_missing=f"give one of\n{listing}")
@@ -246,12 +152,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(
             f"only recipes and runs take words: {' '.join(words)!r} after {kind!r} means nothing"
         )
-    if arguments.all and kind != "recipes":
-        raise ValueError(f"--all is for recipes; {kind} are always listed completely")
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    if kind == "recipes" and not arguments.json:
-        print(recipe_text(words, is_all=arguments.all, width=width))
-        return 0
     rows = KINDS[kind](*words)
     if arguments.json:
         print(json.dumps(rows, indent=2))

@@ -25,8 +25,17 @@ from bitcycle.recipes.base import (
     FAMILIES,
     Recipe,
     RecipeInfo,
+    find_recipes,
     list_recipes,
     recipe,
 )
 
-__all__ = ["FAMILIES", "Published", "Recipe", "RecipeInfo", "list_recipes", "recipe"]
+__all__ = [
+    "FAMILIES",
+    "Published",
+    "Recipe",
+    "RecipeInfo",
+    "find_recipes",
+    "list_recipes",
+    "recipe",
+]

@@ -18,7 +18,6 @@ Scale = Literal["full", "small"]
 CPT_CYCLES = 32
 FEW_CYCLES = 8  # of the follow-up, and of short runs
 FOLLOW_UP = "follow-up"  # Better Schedules for Low Precision Training
-COST_NOTE = "published costs"  # how a note about costs begins
 BASE = "a base recipe: give it bits with --precision.forward"
 BUILT_IN = ("digits",)  # datasets that need no files
 ENDS = ("conv1", "fc")  # the first and the last layer of the residual nets
@@ -109,6 +108,30 @@ def list_recipes() -> list[RecipeInfo]:
         )
         for name, entry in sorted(_by_name().items())
     ]
+
+
+def find_recipes(words: Iterable[str]) -> list[RecipeInfo]:
+    """The recipes that contain all words in their name, table, model or dataset.
+
+    >>> [info.name for info in find_recipes(["table8", "static"])]
+    ['cifar100-resnet74-static-6-6', 'cifar100-resnet74-static-6-8']
+    """
+    wanted = [word.lower() for word in words]
+    infos = list_recipes()
+    texts = [
+        " ".join([i.name, i.model, i.dataset, *(c.replace(" ", "") for c in i.cells)]).lower()
+        for i in infos
+    ]
+    for word in wanted:
+        if not any(word in text for text in texts):
+            known = {part for text in texts for part in re.split(r"[\s-]", text)}
+            raise unknown_name("word", word, known)
+    found = [
+        i for i, text in zip(infos, texts, strict=True) if all(word in text for word in wanted)
+    ]
+    if not found:
+        raise ValueError(f"no recipe contains {' and '.join(wanted)}")
+    return found
 
 
 def describe(config: RunConfig) -> str:
@@ -235,16 +258,6 @@ def schedule_text(method: str, bits: BitRange, cycles: int = CPT_CYCLES) -> int 
         return f"ramp:{bits.low}-{bits.high}@0.5"
     name = "CR" if method == "cpt" else method
     return f"{name}:{bits.low}-{bits.high}:{cycles}"
-
-
-def base_of(name: str) -> str | None:
-    """The base recipe that a run's name begins with.
-
-    >>> base_of("digits-rt-v-3-8-8"), base_of("mine")
-    ('digits', None)
-    """
-    bases = [base for base, entry in _by_name().items() if entry.cycles is not None]
-    return max((base for base in bases if name.startswith(f"{base}-")), key=len, default=None)
 
 
 # -- collecting -----------------------------------------------------------------------------------

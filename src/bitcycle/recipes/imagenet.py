@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from bitcycle.published import read_table, values
 from bitcycle.recipes.base import (
-    COST_NOTE,
     CPT_CYCLES,
     FAMILIES,
     Recipe,
@@ -53,7 +52,7 @@ def table3() -> Iterator[Recipe]:
             config=with_bits(imagenet(row["model"]), method, row["precision_fw_bw"]),
             cells=(where,),
             published=values(row, where, "accuracy", "gbitops"),
-            notes=(f"{COST_NOTE} count 1/14 of the samples of 90 epochs",),
+            notes=("published costs count 1/14 of the samples of 90 epochs",),
         )
 
 
