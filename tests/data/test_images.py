@@ -127,12 +127,10 @@ def test_a_draw_depends_on_seed_epoch_and_index_and_on_nothing_else():
         assert not torch.equal(crops.tops, draw_crops(indices, other, padding=4).tops)
 
 
-@pytest.fixture
-def samples():
-    return Tensors(torch.arange(20.0).view(10, 2), torch.arange(10))
-
-
-def test_they_are_samples_that_loaders_take(samples):
+def test_tensors_are_samples_that_loaders_take_and_move():
+    samples = Tensors(torch.arange(20.0).view(10, 2), torch.arange(10))
+    moved = samples.to("meta")
+    assert moved.inputs.device.type == moved.targets.device.type == "meta"
     assert isinstance(samples, Samples)
     assert len(samples) == 10
     seen = [batch.targets for batch in OnePass(samples, batch_size=4)]
@@ -146,8 +144,3 @@ def test_they_are_samples_that_loaders_take(samples):
 def test_one_input_and_one_target_per_sample(shapes):
     with pytest.raises(ValueError, match="sample"):
         Tensors(*(torch.zeros(shape) for shape in shapes))
-
-
-def test_they_move_to_a_device(samples):
-    moved = samples.to("meta")
-    assert moved.inputs.device.type == moved.targets.device.type == "meta"

@@ -251,6 +251,7 @@ def test_training_blocks_leave_out_the_short_end():
     assert targets.tolist() == [[5, 6, 7, 8], [1, 2, 3, 4]]
     assert inputs.dtype == targets.dtype == torch.int64
     assert isinstance(blocks, Samples)
+    assert blocks.to("meta").tokens.device.type == "meta"
 
 
 def test_evaluation_blocks_are_filled_up_with_targets_that_do_not_count():
@@ -271,7 +272,3 @@ def test_blocks_are_shuffled_for_training():
 def test_impossible_lengths_are_refused(length):
     with pytest.raises(ValueError, match=str(length)):
         Blocks(tokens=WORDS, length=length)
-
-
-def test_blocks_move():
-    assert Blocks(tokens=WORDS, length=4).to("meta").tokens.device.type == "meta"

@@ -155,13 +155,6 @@ def test_normalization_is_that_of_a_slow_one(shape):
     )
 
 
-def test_a_filter_of_zeros_does_not_move():
-    weight = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
-    moved = filter_normalize(torch.ones(2, 2, dtype=torch.float64), weight)
-    assert moved[0].tolist() == [0.0, 0.0]
-    torch.testing.assert_close(moved[1].norm(), torch.tensor(5.0))
-
-
 def test_models_with_equal_names_and_shapes_share_their_gaussian_numbers():
     """Up to the norms of their own filters, whatever their weights and bits."""
     models = toys.net(seed=0), bc.quantize_model(toys.net(seed=1))
@@ -256,12 +249,6 @@ def test_bits_can_be_given_in_every_form(precision):
     assert bc.get_precision(model) == EIGHT
 
 
-def test_a_float_model_has_no_bits():
-    assert loss_landscape(toys.net(), loss_of, grid=3).precision == "fp32"
-    with pytest.raises(ValueError, match="no quantized layer"):
-        loss_landscape(toys.net(), loss_of, grid=3, precision="w8a8")
-
-
 @pytest.mark.parametrize(
     ("options", "part"),
     [
@@ -272,6 +259,7 @@ def test_a_float_model_has_no_bits():
         ({"ranges": "running"}, "running"),
         ({"loss_fn": lambda m: torch.ones(3)}, r"\(3,\)"),
         ({"model": nn.BatchNorm1d(3)}, "BatchNorm1d"),
+        ({"precision": "w8a8"}, "no quantized layer"),  # of a float model
     ],
 )
 def test_what_cannot_be_is_an_error_that_names_it(options, part):

@@ -45,17 +45,11 @@ def said(runs):
     return watcher, lines
 
 
-def test_the_first_line_says_what_there_is(said):
-    _, lines = said
-    assert lines == [
-        "tiny: 4 runs: 1 done, 1 failed before (--retry-failed tries them again), "
-        "1 to resume, 1 to start; 2 at a time"
-    ]
-
-
-def test_every_end_of_a_run_is_a_line_with_its_place(said, runs):
+def test_the_beginning_and_every_end_of_a_run_is_a_line_with_its_place(said, runs):
     watcher, lines = said
     _, [first, second] = runs
+    for part in ("4 runs", "1 done", "1 failed", "1 to resume", "1 to start", "2 at a time"):
+        assert part in lines[0]
     (Path(first.config.output) / first.config.run_name / "result.json").write_bytes(
         (next(Path(first.config.output).rglob("result.json"))).read_bytes()
     )
@@ -106,44 +100,26 @@ def test_lines_are_for_pipes(capsys):
 rich_console = pytest.importorskip("rich.console")
 
 
-@pytest.fixture
-def live(tmp_path):
-    console = rich_console.Console(file=io.StringIO(), width=100, force_terminal=True)
-    return Live(console), console.file
-
-
-def text_of(live, table):
-    console = rich_console.Console(file=io.StringIO(), width=100)
-    console.print(table)
-    return [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
-
-
-def test_the_table_has_the_whole_and_every_run_at_work(live, tmp_path):
-    watcher, _ = live
+def test_on_a_terminal_lines_stay_above_a_table_of_the_runs_at_work(tmp_path):
+    terminal = rich_console.Console(file=io.StringIO(), width=100, force_terminal=True)
     study = tiny_study()
     runs = list(study.runs(str(tmp_path)))
-    watcher.begin(read_study(study, tmp_path), runs, num_jobs=2)
+    with Live(terminal) as watcher:
+        watcher.begin(read_study(study, tmp_path), runs, num_jobs=2)
+        watcher.update(runs[:1])
+        watcher.say("[1/2] odd [text] stays")
+    assert "[1/2] odd [text] stays" in terminal.file.getvalue()
     found = RunProgress(step=2, total_steps=4, bits="3/8", metric="accuracy", value=50.0)
-    whole, first, second = text_of(
-        live,
-        watcher.table([(runs[0], found), (runs[1], RunProgress(total_steps=None))], 75.0),
-    )
+    at_work = [(runs[0], found), (runs[1], RunProgress(total_steps=None))]
+    console = rich_console.Console(file=io.StringIO(), width=100)
+    console.print(watcher.table(at_work, 75.0))
+    lines = console.file.getvalue().splitlines()
+    whole, first, second = (" ".join(line.split()) for line in lines)
     assert whole.startswith("0/2 runs")
     assert whole.endswith("left 1:15")
     assert first.startswith("8 seed 0")
     assert first.endswith("step 2/4 bits 3/8 accuracy 50.00")
     assert second.endswith("step 0 bits -")
-
-
-def test_lines_stay_above_and_the_table_goes(live, tmp_path):
-    watcher, file = live
-    study = tiny_study()
-    with watcher:
-        watcher.begin(read_study(study, tmp_path), list(study.runs(str(tmp_path))), num_jobs=2)
-        watcher.update(list(study.runs(str(tmp_path)))[:1])
-        watcher.say("[1/2] odd [text] stays")
-    assert "tiny: 2 runs: 2 to start; 2 at a time" in file.getvalue()
-    assert "[1/2] odd [text] stays" in file.getvalue()
 
 
 @pytest.fixture
@@ -153,14 +129,9 @@ def run(tmp_path):
 
 def line(step, **changes):
     bits = {"weight": 3, "act": 3, "error": 8, "grad": 8}
-    settings = {
-        "step": step,
-        "kind": "train",
-        "accuracy": 50.0 + step,
-        "bits": bits,
-        "seconds": step / 2,
-    }
-    return json.dumps({**settings, **changes})  # fmt: skip
+    settings = {"step": step, "kind": "train", "accuracy": 50.0 + step, "bits": bits,
+                "seconds": step / 2}  # fmt: skip
+    return json.dumps({**settings, **changes})
 
 
 def write(run, text):

@@ -201,11 +201,8 @@ def test_what_is_to_do_is_what_has_no_result(tmp_path):
 CIFAR = recipe("cifar10-resnet8-float32-small")
 
 
-def test_data_that_is_built_in_or_whose_folder_is_there_passes(tmp_path):
+def test_data_without_a_root_or_whose_folder_is_not_there_is_an_error(tmp_path):
     check_data([tiny(), replace(CIFAR, data=replace(CIFAR.data, root=str(tmp_path)))])
-
-
-def test_a_missing_root_and_a_folder_that_is_not_there_are_errors(tmp_path):
     with pytest.raises(ValueError, match="'cifar10'.*root"):
         check_data([tiny(), CIFAR])
     nowhere = replace(CIFAR, data=replace(CIFAR.data, root=str(tmp_path / "no")))
