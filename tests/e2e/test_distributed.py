@@ -247,7 +247,7 @@ def test_a_folder_that_is_taken_ends_all_processes_with_one_message(pair, tmp_pa
     assert code != 0
     assert out == ""
     assert err.count("bitcycle: error: ") == 1
-    assert err.count("does not overwrite it") == 1
+    assert err.count("is not empty") == 1
     assert "[process 1]" not in err
 
 
@@ -280,5 +280,5 @@ def test_run_raises_in_every_process(tmp_path):
     (tmp_path / "runs" / "dist-seed0" / "notes.txt").write_text("mine")
     run_script(tmp_path, CATCHING, write_config(tmp_path))
     texts = [(tmp_path / f"rank{rank}.txt").read_text() for rank in range(2)]
-    assert "does not overwrite it" in texts[0]
+    assert "is not empty" in texts[0]
     assert texts[0] == texts[1]

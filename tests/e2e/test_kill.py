@@ -76,7 +76,7 @@ def test_the_command_line_resumes_after_a_kill_with_resume_auto(tmp_path, uninte
 def test_a_run_belongs_to_one_process_which_others_do_not_disturb(tmp_path, uninterrupted):
     config = long(tmp_path / "runs")
     with waiting_in_step_50(config) as (first, go):
-        with pytest.raises(ValueError, match=rf"another process \(pid {first.pid}\); wait"):
+        with pytest.raises(ValueError, match=str(first.pid)):
             resume(folder_of(config))
         with process("resume", str(folder_of(config))) as second:
             _, err = second.communicate(timeout=120)

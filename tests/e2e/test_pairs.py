@@ -65,7 +65,7 @@ def test_a_run_is_resumed_and_evaluated_with_its_own_tokenizer(tmp_path, monkeyp
     assert metrics["accuracy"] == result.value
     assert set(metrics) == {"accuracy", "loss", "accuracy_de", "accuracy_en"}
     (folder_of(config) / "tokenizer.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match="tokenizer.json is not the JSON of a tokenizer"):
+    with pytest.raises(ValueError, match="tokenizer.json"):
         evaluate_run(folder_of(config))
 
 

@@ -44,7 +44,6 @@ def test_files_of_integers_refuse_a_format_and_say_what_to_do(tmp_path, options)
     suffix = {"onnx": ".onnx", "safetensors": ".safetensors"}[options["to"]]
     with pytest.raises(
         ValueError,
-        match=r"cannot express formats, only integers: 2 layers evaluate at formats, such "
-        r"as '0' at weight mxfp4, act mxfp8\. Export to safetensors without codes",
+        match="'0' at weight mxfp4, act mxfp8",
     ):
         export_model(at_format(), randn(3, 32), path=tmp_path / f"model{suffix}", **options)

@@ -55,7 +55,7 @@ def test_other_widths_are_clipped_and_carried_in_8_bits():
 
 
 def test_what_onnx_cannot_say_is_refused():
-    with pytest.raises(ValueError, match="layer '0' has 9 bits, and ONNX files"):
+    with pytest.raises(ValueError, match="'0' has 9 bits"):
         ways(REAL, "w9a8")
     x = torch.randn(2, 4, 5, 5)
     grouped = ready(nn.Sequential(nn.ConvTranspose2d(4, 6, 2, groups=2)), x)
@@ -66,7 +66,7 @@ def test_what_onnx_cannot_say_is_refused():
 def test_a_file_that_is_no_model_is_a_clear_error(tmp_path):
     path = tmp_path / "model.onnx"
     path.write_bytes(b"no model")
-    with pytest.raises(ValueError, match="ONNX Runtime cannot read"):
+    with pytest.raises(ValueError, match=r"\.onnx"):
         OnnxModel(path)
 
 
@@ -222,12 +222,12 @@ class Deciding(torch.nn.Module):
 
 def test_models_that_no_file_is_written_of_are_refused(tmp_path):
     x = torch.ones(2, 2)
-    with pytest.raises(ValueError, match="a model that returns one tensor"):
+    with pytest.raises(ValueError, match="one tensor"):
         export_model(Pair(), (x,), to="onnx", path=tmp_path / "m.onnx")
-    with pytest.raises(ValueError, match="torch.onnx cannot export this model"):
+    with pytest.raises(ValueError, match="cannot export"):
         export_model(Deciding(), (x,), to="onnx", path=tmp_path / "m.onnx")
-    with pytest.raises(ValueError, match=r"weight is torch.bfloat16; call model.float\(\)"):
+    with pytest.raises(ValueError, match="weight is torch.bfloat16"):
         export_model(torch.nn.Linear(2, 2).bfloat16(), (x,), to="onnx", path=tmp_path / "m.onnx")
-    with pytest.raises(ValueError, match=r"input 0 is torch.float64"):
+    with pytest.raises(ValueError, match="input 0 is torch.float64"):
         export_model(torch.nn.ReLU(), (x.double(),), to="onnx", path=tmp_path / "m.onnx")
     assert list(tmp_path.iterdir()) == []

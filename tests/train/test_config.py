@@ -16,67 +16,64 @@ from bitcycle.train.config import (
 )
 from bitcycle.train.config_file import override
 
+NAN = float("nan")
+# the error names the last key
+BAD_VALUES = {
+    OptimizerConfig: [
+        {"lr": 0.0}, {"lr": NAN}, {"momentum": 1.0}, {"weight_decay": -1e-4}, {"name": "sgdd"},
+    ],
+    LrConfig: [
+        {"milestones": (0.5, 1.5)}, {"policy": "cosin"}, {"policy": "plateau", "warmup": 5},
+        {"warmup": -1}, {"period_factor": 0}, {"gamma": 0.0},
+    ],
+    PrecisionConfig: [
+        {"quantizer_options": {"x": 1}}, {"max_bits": 40}, {"max_bits": "nvfp4"},
+        {"forward": "CR:8-3"}, {"forward": "CR:auto"}, {"forward": {"*": "CR:auto-8"}},
+        {"forward": {"name": "CR", "low": 3}}, {"error": {"fc1": "CQ:3-8"}}, {"backward": 0},
+        {"backward": "CR:auto-8"},
+    ],
+    EvalConfig: [{"precision": "hihg"}, {"every": 1.1}],
+    CheckpointConfig: [{"every": -0.1}, {"keep": 0}],
+    SwaConfig: [{"start": 2.0}, {"start": 0.5, "every": 0}],
+    TrackingConfig: [{"log_every": 0}],
+    DataConfig: [{"batch_size": 0}, {"validation": 1.5}],
+    RunConfig: [
+        {"steps": 0}, {"epochs": 0.0}, {"steps": 1, "epochs": 1.0}, {"steps": 1, "accumulate": 0},
+        {"steps": 1, "clip_norm": 0.0}, {"steps": 1, "autocast": "fp16"}, {"steps": 1, "seed": -1},
+        {"steps": 1, "threads": 0}, {"steps": 1, "name": "a/b"}, {"steps": 1, "name": ""},
+    ],
+}  # fmt: skip
+
 
 @pytest.mark.parametrize(
-    ("kind", "settings", "message"),
+    ("kind", "settings"), [(kind, each) for kind, rows in BAD_VALUES.items() for each in rows]
+)
+def test_a_bad_value_is_an_error_that_names_its_key(kind, settings):
+    with pytest.raises(ValueError, match=list(settings)[-1]):
+        kind(**settings)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "words"),
     [
-        (OptimizerConfig, {"name": "sgdd"}, r"optimizer\.name 'sgdd'.*did you mean 'sgd'"),
-        (OptimizerConfig, {"lr": 0.0}, r"optimizer\.lr \(0\.0\) must be greater than 0"),
-        (OptimizerConfig, {"lr": float("nan")}, r"optimizer\.lr \(nan\)"),
-        (OptimizerConfig, {"momentum": 1.0}, r"optimizer\.momentum \(1\.0\)"),
-        (OptimizerConfig, {"weight_decay": -1e-4}, r"optimizer\.weight_decay"),
-        (LrConfig, {"policy": "cosin"}, r"lr\.policy 'cosin'.*did you mean 'cosine'"),
-        (LrConfig, {"milestones": (0.5, 1.5)}, r"lr\.milestones \(1\.5\)"),
-        (LrConfig, {"warmup": -1}, r"lr\.warmup \(-1\)"),
-        (LrConfig, {"policy": "inverse_sqrt"}, r"needs lr\.warmup"),
-        (LrConfig, {"policy": "plateau", "warmup": 5}, r"lr\.warmup does not combine"),
-        (LrConfig, {"period_factor": 0}, r"lr\.period_factor \(0\)"),
-        (LrConfig, {"gamma": 0.0}, r"lr\.gamma \(0\.0\)"),
-        (PrecisionConfig, {"quantizer": "sbn"}, r"'sbn'.*did you mean 'sbm'"),
-        (PrecisionConfig, {"quantizer_options": {"x": 1}}, r"quantizer_options for 'sbm'.*'x'"),
-        (PrecisionConfig, {"kernel": "simulat"}, r"did you mean 'simulate'"),
-        (PrecisionConfig, {"max_bits": 40}, r"precision\.max_bits"),
-        (PrecisionConfig, {"max_bits": "nvfp4"}, r"precision\.max_bits must be None .* 'nvfp4'"),
-        (PrecisionConfig, {"quantizer": "mxfp8"}, "'mxfp8'"),
-        (PrecisionConfig, {"forward": "CR:8-3"}, r"precision\.forward: .*low"),
-        (PrecisionConfig, {"error": {"fc1": "CQ:3-8"}}, r"precision\.error: "),
-        (PrecisionConfig, {"backward": 0}, r"precision\.backward: "),
-        (PrecisionConfig, {"forward": "CR:auto"}, r"precision\.forward: .*as in CR:auto-8:32"),
-        (PrecisionConfig, {"backward": "CR:auto-8"}, r"precision\.backward.*auto is for one forw"),
-        (PrecisionConfig, {"forward": {"*": "CR:auto-8"}}, r"auto is for one forward schedule"),
-        (PrecisionConfig, {"forward": {"name": "CR", "lo": 3}}, r"did you mean 'low'"),
-        (PrecisionConfig, {"forward": {"name": "CR", "low": 3}}, r"forward .* lacks high"),
-        (EvalConfig, {"precision": "hihg"}, r"eval\.precision is high, scheduled, full or bits"),
-        (EvalConfig, {"every": 1.1}, r"eval\.every \(1\.1\)"),
-        (CheckpointConfig, {"every": -0.1}, r"checkpoint\.every"),
-        (CheckpointConfig, {"keep": 0}, r"checkpoint\.keep \(0\)"),
-        (SwaConfig, {"start": 2.0}, r"swa\.start \(2\.0\)"),
-        (SwaConfig, {"start": 0.5, "every": 0}, r"swa\.every \(0\)"),
-        (TrackingConfig, {"log_every": 0}, r"tracking\.log_every \(0\)"),
-        (RunConfig, {"model": ModelConfig(name="digits_mpl")}, r"did you mean 'digits_mlp'"),
-        (RunConfig, {"model": ModelConfig(name="digits_mlp", options={"widht": 3})},
-         r"did you mean 'width'"),
-        (RunConfig, {"model": ModelConfig(name="lstm_lm")}, r"'lstm_lm' is of kind 'language'"),
-        (RunConfig, {"data": DataConfig(name="digit")}, r"did you mean 'digits'"),
-        (RunConfig, {"data": DataConfig(name="ptb")}, r"'ptb' is of kind 'language'"),
-        (DataConfig, {"batch_size": 0}, r"data\.batch_size \(0\)"),
-        (DataConfig, {"validation": 1.5}, r"data\.validation \(1\.5\)"),
-        (RunConfig, {"steps": 1, "task": "image"}, r"did you mean 'images'"),
-        (RunConfig, {"steps": 1, "name": "a/b"}, r"name \('a/b'\) must be usable as a folder"),
-        (RunConfig, {"steps": 1, "name": ""}, r"name \(''\)"),
-        (RunConfig, {}, r"exactly one of steps \(None\) and epochs \(None\)"),
-        (RunConfig, {"steps": 1, "epochs": 1.0}, r"exactly one of steps"),
-        (RunConfig, {"steps": 0}, r"steps \(0\)"),
-        (RunConfig, {"epochs": 0.0}, r"epochs \(0\.0\)"),
-        (RunConfig, {"steps": 1, "accumulate": 0}, r"accumulate \(0\)"),
-        (RunConfig, {"steps": 1, "clip_norm": 0.0}, r"clip_norm \(0\.0\)"),
-        (RunConfig, {"steps": 1, "autocast": "fp16"}, r"autocast 'fp16'"),
-        (RunConfig, {"steps": 1, "seed": -1}, r"seed \(-1\)"),
-        (RunConfig, {"steps": 1, "threads": 0}, r"threads \(0\)"),
+        (OptimizerConfig, {"name": "sgdd"}, "'sgd'"),
+        (LrConfig, {"policy": "cosin"}, "'cosine'"),
+        (LrConfig, {"policy": "inverse_sqrt"}, "warmup"),
+        (PrecisionConfig, {"quantizer": "sbn"}, "'sbm'"),
+        (PrecisionConfig, {"quantizer": "mxfp8"}, "'mxfp8' is a format"),
+        (PrecisionConfig, {"kernel": "simulat"}, "'simulate'"),
+        (PrecisionConfig, {"forward": {"name": "CR", "lo": 3}}, "'low'"),
+        (RunConfig, {"steps": 1, "task": "image"}, "'images'"),
+        (RunConfig, {"data": DataConfig(name="digit")}, "'digits'"),
+        (RunConfig, {"data": DataConfig(name="ptb")}, "'language'"),
+        (RunConfig, {"model": ModelConfig(name="lstm_lm")}, "'language'"),
+        (RunConfig, {"model": ModelConfig(name="digits_mpl")}, "'digits_mlp'"),
+        (RunConfig, {"model": ModelConfig(name="digits_mlp", options={"widht": 3})}, "'width'"),
+        (RunConfig, {}, "steps .* epochs"),
     ],
-)  # fmt: skip
-def test_a_bad_value_is_an_error_that_names_it(kind, settings, message):
-    with pytest.raises(ValueError, match=message):
+)
+def test_a_wrong_name_is_an_error_with_the_likely_one(kind, settings, words):
+    with pytest.raises(ValueError, match=words):
         kind(**settings)
 
 
@@ -132,8 +129,7 @@ def test_backward_has_the_default_of_the_scheduler(settings, backward):
 
 @pytest.mark.parametrize("settings", [{"forward": 16}, {"weight": 4}, {"weight": {"fc1": 4}}])
 def test_bits_without_a_default_for_backward_need_it(settings):
-    message = "precision.backward"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="backward"):
         PrecisionConfig(**settings)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -136,8 +137,6 @@ def test_an_override_changes_its_key_alone(key):
 
 def test_steps_and_epochs_are_exchanged_on_the_command_line():
     assert override(BASE, ["--steps", "null", "--epochs", "2.5"]).epochs == 2.5
-    with pytest.raises(ValueError, match="exactly one of steps"):
-        override(BASE, ["--epochs", "2.5"])
 
 
 def test_a_task_is_chosen_together_with_its_model_and_data():
@@ -165,56 +164,51 @@ def test_a_list_on_the_command_line_is_a_name_or_names_with_commas():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "words"),
     [
-        (["--optimizer.lrr", "0.1"], r"--optimizer\.lrr.*did you mean '--optimizer\.lr'"),
-        (["--sede=3"], r"did you mean '--seed'"),
-        (["--lr", "0.1"], r"option '--lr' is a group.*did you mean '--optimizer\.lr'\?$"),
-        (["--lr=0.1"], r"option '--lr' is a group.*did you mean '--optimizer\.lr'\?$"),
-        (["--momentum", "0.1"], r"did you mean '--optimizer\.momentum'\?$"),
-        (["--optimizer", "adam"], r"option '--optimizer' is a group.*mean '--optimizer\.name'\?$"),
-        (["--every", "2"], r"mean '--eval\.every', '--checkpoint\.every' or '--swa\.every'\?$"),
-        (["--zzz", "2"], r"unknown option '--zzz'; --help lists .* --print-config` prints all"),
-        (["--optimizer.lr", "fast"], r"optimizer\.lr"),
-        (["--steps", "1.5"], r"steps"),
-        (["--precision.forward", "CR:8-3"], r"precision\.forward.*low"),
-        (["--model.name", "digits_mpl"], r"did you mean 'digits_mlp'"),
+        (["--optimizer.lrr", "0.1"], "'--optimizer.lr'"),
+        (["--sede=3"], "'--seed'"),
+        (["--lr", "0.1"], "'--optimizer.lr'"),
+        (["--lr=0.1"], "'--optimizer.lr'"),
+        (["--momentum", "0.1"], "'--optimizer.momentum'"),
+        (["--optimizer", "adam"], "'--optimizer.name'"),
+        (["--every", "2"], "'--eval.every', '--checkpoint.every' or '--swa.every'"),
+        (["--zzz", "2"], "'--zzz'"),
+        (["--optimizer.lr", "fast"], "optimizer.lr"),
+        (["--steps", "1.5"], "steps"),
+        (["--precision.forward", "CR:8-3"], "precision.forward"),
+        (["--precision.skip"], "'--precision.skip'"),
+        (["--precision.skip", "--seed", "3"], "'--precision.skip'"),
+        (["--epochs", "2.5"], "steps (100) and epochs (2.5)"),
     ],
 )
-def test_a_bad_override_names_the_key(arguments, message):
-    with pytest.raises(ValueError, match=message):
+def test_a_bad_override_names_the_key(arguments, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
         override(BASE, arguments)
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "words"),
     [
-        ({"steps": 3, "optimzer": {"lr": 1}}, r"key 'optimzer' in .*mean 'optimizer\.lr'"),
-        ({"steps": 3, "optimizer": {"lrr": 1}}, r"key 'optimizer\.lrr'.*mean 'optimizer\.lr'"),
-        ({"steps": 3, "lr": 0.1}, r"key 'lr' in .* is a group of keys.*mean 'optimizer\.lr'\?$"),
-        ({"steps": 3, "optimizer": {"lr": "fast"}}, r"optimizer\.lr"),
-        ({"steps": 3, "lr": {"milestones": 0.5}}, r"lr\.milestones"),
-        ([], r"must be a mapping"),
+        ({"steps": 3, "optimzer": {"lr": 1}}, "'optimzer'.*'optimizer.lr'"),
+        ({"steps": 3, "optimizer": {"lrr": 1}}, "'optimizer.lrr'.*'optimizer.lr'"),
+        ({"steps": 3, "lr": 0.1}, "'lr'.*'optimizer.lr'"),
+        ({"steps": 3, "optimizer": {"lr": "fast"}}, "optimizer.lr"),
+        ({"steps": 3, "lr": {"milestones": 0.5}}, "lr.milestones"),
+        ([], "list"),
     ],
 )
-def test_a_bad_setting_names_the_key(settings, message):
-    with pytest.raises(ValueError, match=message):
+def test_a_bad_setting_names_the_key(settings, words):
+    with pytest.raises(ValueError, match=words):
         from_dict(settings)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"steps: [1", "not valid YAML"),
-        (b"", "must be a mapping"),
-    ],
-)
-def test_a_file_that_is_no_configuration_is_an_error_that_names_it(tmp_path, content, message):
+@pytest.mark.parametrize("content", [b"steps: [1", b""])
+def test_a_file_that_is_no_configuration_is_an_error_that_names_it(tmp_path, content):
     path = tmp_path / "broken.yaml"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match=r"broken\.yaml"):
         read_config(path)
-    assert "broken.yaml" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +232,7 @@ def test_the_lower_end_of_the_forward_schedule_has_an_override_of_its_own(argume
 @pytest.mark.parametrize("forward", [8, "seq(CR:3-8:8@0.8, CR:4-8:2)", {"fc": 8}])
 def test_a_schedule_without_one_range_has_no_lower_end_to_override(forward):
     base = RunConfig(steps=100, precision=PrecisionConfig(forward=forward, backward=8))
-    with pytest.raises(ValueError, match="a schedule with one range.*set the whole"):
+    with pytest.raises(ValueError, match="one range"):
         override(base, ["--precision.forward.low", "auto"])
 
 
@@ -307,9 +301,3 @@ def test_a_file_of_another_form_is_refused_and_one_without_a_form_is_not(tmp_pat
 def test_a_pattern_with_brackets_or_commas_is_one_pattern(value, skip):
     assert override(RunConfig(steps=10), ["--precision.skip", value]).precision.skip == skip
     assert override(RunConfig(steps=10), [f"--precision.skip={value}"]).precision.skip == skip
-
-
-@pytest.mark.parametrize("rest", [[], ["--seed", "3"]])
-def test_a_list_option_without_a_value_is_an_error(rest):
-    with pytest.raises(ValueError, match=r"'--precision\.skip': expected one argument"):
-        override(RunConfig(steps=10), ["--precision.skip", *rest])

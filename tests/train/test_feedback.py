@@ -106,10 +106,10 @@ def test_the_cost_is_that_of_the_bits_the_run_came_to(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"forward": "plateau:3-8:on=validation"}, "no validation split; set data.validation"),
-        ({"forward": "noise:4,8", "backward": "fp32"}, "no error is ever rounded; give precision"),
-        ({"forward": "pfq:3,8:window=100"}, "window = 100 is beyond the 12 steps"),
-        ({"forward": "pfq:3,8:windo=100"}, "precision.forward: .*unknown setting 'windo'"),
+        ({"forward": "plateau:3-8:on=validation"}, "data.validation"),
+        ({"forward": "noise:4,8", "backward": "fp32"}, "precision.backward"),
+        ({"forward": "pfq:3,8:window=100"}, "window = 100"),
+        ({"forward": "pfq:3,8:windo=100"}, "'windo'"),
     ],
 )
 def test_a_schedule_that_would_wait_for_ever_is_an_error_before_step_0(tmp_path, changes, message):
@@ -120,7 +120,7 @@ def test_a_schedule_that_would_wait_for_ever_is_an_error_before_step_0(tmp_path,
 @pytest.mark.parametrize("every", [0, 1.0])
 def test_validation_that_is_measured_only_at_the_end_is_an_error(tmp_path, every):
     precision = PrecisionConfig(forward="plateau:3-8:on=validation", backward=6)
-    with pytest.raises(ValueError, match=r"eval.every .* does not measure before the end of 12"):
+    with pytest.raises(ValueError, match=rf"eval\.every is {every}"):
         build_session(
             small(tmp_path, data=DIGITS, precision=precision, eval=EvalConfig(every=every))
         )

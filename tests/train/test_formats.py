@@ -75,7 +75,7 @@ def test_float_weights_and_the_name_of_the_format_are_exported(finished, tmp_pat
     facts = json.loads((tmp_path / "m.json").read_text())
     assert set(facts["precision"].values()) == {"w=mxfp4,a=mxfp4"}
     for options in ({"to": "onnx"}, {"to": "safetensors", "codes": True}):
-        with pytest.raises(ValueError, match="cannot express formats, only integers: .* bf16"):
+        with pytest.raises(ValueError, match="bf16"):
             export_run(finished, **options)
 
 

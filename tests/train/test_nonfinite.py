@@ -44,21 +44,12 @@ def test_a_huge_learning_rate_is_an_error_and_not_a_result(tmp_path):
     assert "stopped: " in (folder_of(config) / "log.txt").read_text()
 
 
-def test_the_error_names_the_step_the_bits_and_the_layer(tmp_path, monkeypatch):
+@pytest.mark.parametrize("bits", ["fp32", "w7a7e6"])
+def test_the_error_names_the_step_the_bits_and_the_layer(tmp_path, monkeypatch, bits):
     poison_after(monkeypatch, 4)
-    config = small(tmp_path, precision=float32(), eval=EvalConfig(every=0))
-    with pytest.raises(NonFiniteError, match="at step 4") as caught:
-        run(config)
-    message = str(caught.value)
-    assert "the loss is nan" in message or "the loss is inf" in message
-    assert "(bits fp32), first in the output of 'fc2'" in message
-    assert "lower the learning rate" in message
-
-
-def test_quantized_layers_name_their_bits(tmp_path, monkeypatch):
-    poison_after(monkeypatch, 4)
-    config = small(tmp_path, eval=EvalConfig(every=0))
-    with pytest.raises(NonFiniteError, match=r"step 4 .*(bits|w6a6).*fc2|step 4 .*fc2.*w6a6"):
+    changes = {"precision": float32()} if bits == "fp32" else {}
+    config = small(tmp_path, eval=EvalConfig(every=0), **changes)
+    with pytest.raises(NonFiniteError, match=f"step 4 .*{bits}.*'fc2'"):
         run(config)
 
 
@@ -81,7 +72,7 @@ def test_a_checkpoint_is_never_written_of_weights_that_are_not_finite(tmp_path, 
         monkeypatch.setattr(loop, "_evaluate", lambda *_: None)
     with monkeypatch.context() as patch:
         poison_after(patch, step)
-        with pytest.raises(NonFiniteError, match=rf"fc2\.weight holds NaN.*after step {step} "):
+        with pytest.raises(NonFiniteError, match=rf"fc2\.weight .*step {step} "):
             run(config)
     assert Checkpoints(folder_of(config) / "checkpoints").load_newest()[0] == step - 1
 
@@ -91,7 +82,7 @@ def test_an_evaluation_that_is_not_finite_stops_the_run_too(tmp_path, monkeypatc
     poison_after(monkeypatch, 4)
     data = DataConfig(subset=160, batch_size=32, validation=40)
     config = small(tmp_path, precision=float32(), data=data, eval=EvalConfig(every=4))
-    with pytest.raises(NonFiniteError, match="the validation loss is .* at step 4"):
+    with pytest.raises(NonFiniteError, match="validation loss .*step 4"):
         run(config)
     assert not (folder_of(config) / "checkpoints" / "best").exists()
 

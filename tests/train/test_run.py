@@ -68,12 +68,9 @@ def test_resume_or_run_with_other_settings_is_an_error_that_names_the_keys(tmp_p
         precision=PrecisionConfig(forward={"fc1": 4}, backward=6),
         accumulate=2,
     )
-    with pytest.raises(ValueError, match="other settings") as caught:
+    changes = ("lr: was 0.05, is 0.7", 'forward: was 4, is {"fc1": 4}', "accumulate: was 1, is 2")
+    with pytest.raises(ValueError, match=".*".join(changes)):
         resume_or_run(changed)
-    assert (
-        '(optimizer.lr: was 0.05, is 0.7; precision.forward: was 4, is {"fc1": 4}; '
-        "accumulate: was 1, is 2)"
-    ) in str(caught.value)
 
 
 def test_a_default_for_backward_is_the_bits_it_stands_for_in_the_folder(tmp_path):
@@ -85,7 +82,7 @@ def test_a_default_for_backward_is_the_bits_it_stands_for_in_the_folder(tmp_path
         dataclasses.replace(config, precision=PrecisionConfig(forward=4, backward=8))
     )
     floats = PrecisionConfig(forward=4, backward="fp32")
-    with pytest.raises(ValueError, match=r"other settings \(precision.backward: was 8, is fp32\)"):
+    with pytest.raises(ValueError, match="backward: was 8, is fp32"):
         resume_or_run(dataclasses.replace(config, precision=floats))
 
 
@@ -100,8 +97,8 @@ def test_the_same_settings_in_other_words_are_the_same(tmp_path):
     [
         ({"precision": PrecisionConfig(forward={"fc9": 4})}, ValueError, "fc9"),
         ({"precision": PrecisionConfig(forward=8, max_bits=4)}, ValueError, "max_bits"),
-        ({"lr": LrConfig(policy="plateau")}, ValueError, r"set data\.validation"),
-        ({"swa": SwaConfig(start=13)}, ValueError, r"swa\.start \(13\) is beyond the run's 12"),
+        ({"lr": LrConfig(policy="plateau")}, ValueError, r"data\.validation"),
+        ({"swa": SwaConfig(start=13)}, ValueError, r"swa\.start \(13\)"),
         ({"data": DataConfig(name="cifar10", root="nowhere")}, (ValueError, OSError), "cifar10"),
     ],
 )
@@ -123,7 +120,7 @@ def test_a_folder_that_cannot_be_written_any_more_is_a_clear_error(tmp_path, mon
     original = Appender.add
     with monkeypatch.context() as patch:
         patch.setattr(Appender, "add", fail)
-        with pytest.raises(CheckpointError, match="cannot be written at step 8: .*and resume"):
+        with pytest.raises(CheckpointError, match="step 8"):
             run(config)
     assert Checkpoints(folder_of(config) / "checkpoints").steps() == [3, 6]
     assert resume(folder_of(config)).steps == 12
@@ -166,18 +163,12 @@ def test_a_signal_during_the_final_evaluation_is_obeyed_after_the_result_is_writ
 ALONE = SimpleNamespace(is_main=True, world_size=1)
 
 
-def test_the_main_process_acts():
+def test_the_main_process_acts_and_raises_what_it_raises():
     done = []
     on_main(ALONE, lambda: done.append(1))
     assert done == [1]
-
-
-def test_what_it_raises_is_raised():
-    def fail():
-        raise ValueError("taken")
-
-    with pytest.raises(ValueError, match="taken"):
-        on_main(ALONE, fail)
+    with pytest.raises(ZeroDivisionError):
+        on_main(ALONE, lambda: 1 / 0)
 
 
 @pytest.mark.parametrize("failure", [None, ValueError("taken")])

@@ -37,9 +37,7 @@ def test_a_folder_with_anything_in_it_is_not_touched(tmp_path, name):
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / name).write_text("mine")
-    with pytest.raises(
-        ValueError, match="not empty; bitcycle does not overwrite it.*--resume auto"
-    ):
+    with pytest.raises(ValueError, match="not empty"):
         RunDirectory(folder).create(small(tmp_path))
     assert [path.name for path in folder.iterdir()] == [name]
     assert (folder / name).read_text() == "mine"
@@ -74,7 +72,7 @@ def test_the_first_configuration_is_kept_until_env_json_is_lost(directory, tmp_p
 
 
 def test_a_folder_without_a_configuration_is_not_a_run(tmp_path):
-    with pytest.raises(ValueError, match=r"is not a run: it has no config\.yaml"):
+    with pytest.raises(ValueError, match=r"config\.yaml"):
         RunDirectory(tmp_path).read_config()
 
 
@@ -82,7 +80,7 @@ def test_a_run_is_held_by_one_at_a_time(directory):
     with directory.locked():
         held = (directory.path / ".lock").read_text()
         with (
-            pytest.raises(ValueError, match=rf"another process \(pid {held}\); wait or stop it"),
+            pytest.raises(ValueError, match=held),
             directory.locked(),
         ):
             pass

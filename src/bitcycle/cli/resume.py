@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 
@@ -34,12 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Resume the run and print its result."""
     from bitcycle.cli.train import print_result
     from bitcycle.native.allocator import keep_freed_memory
-    from bitcycle.recipes import list_recipes
     from bitcycle.train.run import resume
 
-    what = arguments.directory
-    if not Path(what).expanduser().exists() and what in {info.name for info in list_recipes()}:
-        raise ValueError(f"{what} is a recipe, not the folder of a run; bitcycle train {what}")
     keep_freed_memory()
     result = resume(
         arguments.directory,

@@ -178,8 +178,8 @@ def run_table(arguments: argparse.Namespace) -> int:
     result = read(arguments)
     if not result.count("done"):
         raise ValueError(
-            f"no run of {result.study.name} is finished in {arguments.output}; first run "
-            f"bitcycle study run {arguments.study}, or set the folder of its runs with --output"
+            f"no run of {result.study.name} is finished in {arguments.output}: bitcycle study run "
+            f"{arguments.study} trains them"
         )
     _show(result)
     return 0

@@ -80,26 +80,9 @@ def find_config(what: str | None) -> Any:
         return read_config(path)
     if path.suffix in (".yaml", ".yml"):
         raise ValueError(f"there is no file {what}; give a YAML file or a recipe's name")
-    try:
-        return recipe(what)
-    except ValueError as error:
-        raise ValueError(_other_kind(what, path) or str(error)) from None
-
-
-def _other_kind(what: str, path: Path) -> str:
-    """What a name that no recipe has stands for instead, and the command for that."""
-    from bitcycle.models import MODELS
-    from bitcycle.study.study import STUDIES
-
-    if what in STUDIES:
-        return f"{what} is a study, not a recipe; run it with bitcycle study run {what}"
-    if what in MODELS:
-        return f"{what} is a model, not a recipe; bitcycle ls recipes {what} lists recipes with it"
-    if path.is_dir() and not (path / "config.yaml").is_file():
-        return f"{what} is a folder without the config.yaml of a run; give a recipe or a YAML file"
-    if path.is_dir():
-        return f"{what} is a folder; bitcycle resume {what} continues the run in it"
-    return ""
+    if (path / "config.yaml").is_file():
+        raise ValueError(f"{what} is a run; continue it with bitcycle resume")
+    return recipe(what)
 
 
 def print_result(result: Any) -> None:

@@ -107,9 +107,8 @@ def _check_integers(model: nn.Module, what: str) -> None:
     if len(formats) > 1:
         found = f"{len(formats)} layers evaluate at formats, such as {shown} at {bits}"
     raise ValueError(
-        f"{what} cannot express formats, only integers: {found}. Export to safetensors without "
-        "codes, which has the float weights and the formats' names, or evaluate at integers or at "
-        "full precision"
+        f"{what} cannot express formats, only integers: {found}; export to safetensors without "
+        "codes"
     )
 
 

@@ -70,8 +70,7 @@ def _check_float32(frozen: Frozen, inputs: Sequence[Tensor]) -> None:
     for name, value in named:
         if value.is_floating_point() and value.dtype != torch.float32:
             raise ValueError(
-                f"ONNX export needs a float32 model: {name} is {value.dtype}; call "
-                "model.float() and give float32 inputs first"
+                f"ONNX export needs a float32 model and inputs: {name} is {value.dtype}"
             )
 
 
@@ -182,8 +181,7 @@ def _check_bits(product: FrozenProduct) -> None:
     for grid in (product.first, product.second):
         if grid is not None and grid.bits > MAX_BITS:
             raise ValueError(
-                f"layer {product.layer!r} has {grid.bits} bits, and ONNX files are written up to "
-                f"{MAX_BITS}; evaluate at fewer bits, or export to safetensors or torch"
+                f"layer {product.layer!r} has {grid.bits} bits; ONNX files have at most {MAX_BITS}"
             )
 
 
@@ -248,7 +246,7 @@ def _register_weight(layer: QuantizedLayer, product: FrozenProduct, grid: Grid) 
     if sum(size > 1 for size in grid.scale.shape) > 1:
         raise ValueError(
             f"layer {product.layer!r} has scales along two dimensions of its weight (a grouped "
-            "transposed convolution), which ONNX cannot represent; leave it float (skip=)"
+            "transposed convolution), which ONNX cannot represent"
         )
     codes = product.codes.to(torch.uint8)
     whole = torch.zeros_like(grid.scale) if zero is None else zero

@@ -49,7 +49,6 @@ class RunExport:
     precision: str
     step: int
     check: Check
-    is_float_run: bool = False
 
     def __str__(self) -> str:
         file, check = self.file, self.check
@@ -58,8 +57,6 @@ class RunExport:
             f"wrote {file.path}: {file.num_bytes:,} bytes, {share:.0%} of float32; "
             f"step {self.step} at {self.precision}"
         ]
-        if file.num_bytes > file.float_bytes:
-            lines.append(f"  larger than float32: {self._why_larger()}")
         lines += [f"  {count} {text}" for text, count in sorted(file.ways.items())]
         if file.to == "torch" and "=" in self.precision:
             lines.append("  float32 weights and activations: compared so with the run")
@@ -75,29 +72,6 @@ class RunExport:
             f"  {verdict} of {check.tolerance:.2g} on average and 1 % of the metric",
         ]
         return "\n".join(lines)
-
-    def _why_larger(self) -> str:
-        """Why the file is larger than the float32 weights, and the option that makes it small."""
-        file = self.file
-        if file.to == "onnx":
-            return "the graph takes more room than the weights of so small a model"
-        if "w" not in self.precision:
-            why = "the weights are float32, and their names and shapes come on top"
-            advice = "export quantized weights: --precision w8a8 --to safetensors --codes"
-            return why if self.is_float_run else f"{why}.\n  For integers {advice}"
-        if "=" in self.precision:
-            return "the weights are float32 (a format has no codes), and their names come on top"
-        if file.to == "torch":
-            return (
-                "a torch file holds the weights as float32, and their names on top.\n"
-                "  For integers: --to safetensors --codes"
-            )
-        if file.codes:
-            return "names, scales and offsets take more room than the weights of so small a model"
-        return (
-            "the weights are float32 on their grids, with scales and offsets on top.\n"
-            "  For integers add --codes"
-        )
 
 
 def export_run(
@@ -129,8 +103,7 @@ def export_run(
         restore(session, step, state)
         if not is_converted(session.model) and (codes or precision not in EVAL_NAMES):
             raise ValueError(
-                f"{directory.path} was trained in float32 and has no grids to export at; leave out "
-                "--precision and --codes, or train it with --precision.forward"
+                f"{directory.path} was trained in float32: leave out --precision and --codes"
             )
         bits = eval_precision(precision, session.scheduler)
         check_ranges_observed(session.model, bits)
@@ -143,7 +116,6 @@ def export_run(
         precision=describe_precision(session.model, bits),
         step=step,
         check=check,
-        is_float_run=not is_converted(session.model),
     )
 
 

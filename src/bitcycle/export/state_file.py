@@ -205,8 +205,8 @@ def weights_on_grids(frozen: Frozen) -> dict[str, WeightOnGrid]:
             continue
         if num_owners(frozen.model, parameter) > 1:
             raise ValueError(
-                f"weight {name!r} is shared by modules that may use different grids; "
-                "export to onnx, which stores both, or at full precision"
+                f"weight {name!r} is shared by modules that may use different grids; export to "
+                "onnx, which stores both"
             )
         found[name] = _join_parts(name, parameter, parts)
     return found

@@ -103,7 +103,7 @@ class Checkpoints:
             )
             raise CheckpointError(
                 f"the checkpoint of step {step} could not be written to {path.parent}: {error}; "
-                f"{last}. Make room (or fix the folder) and resume the run"
+                f"{last}"
             ) from error
 
     def remove_leftovers(self) -> None:
@@ -133,10 +133,7 @@ class Checkpoints:
                 return step, _load(path)
             problems.append(f"{path.name}: {problem}")
         if problems:
-            raise CheckpointError(
-                f"no usable checkpoint in {self.folder}: {'; '.join(problems)}; start a new run "
-                "in another folder, or restore these files"
-            )
+            raise CheckpointError(f"no usable checkpoint in {self.folder}: {'; '.join(problems)}")
         return None
 
     def load(self, step: int) -> dict[str, Any]:
@@ -145,8 +142,7 @@ class Checkpoints:
         problem = find_damage(path) if path.is_dir() else f"there are those of {self.steps()}"
         if problem is not None:
             raise CheckpointError(
-                f"no usable checkpoint of step {step} in {self.folder}: {problem}; train with a "
-                "larger checkpoint.keep, or restore its files"
+                f"no usable checkpoint of step {step} in {self.folder}: {problem}"
             )
         return _load(path)
 
@@ -229,8 +225,7 @@ def explain_load_errors(step: int) -> Iterator[None]:
     ) as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise CheckpointError(
-            f"the checkpoint of step {step} does not fit this run ({reason}); restore its files, "
-            "or start a new run in another folder"
+            f"the checkpoint of step {step} does not fit this run ({reason})"
         ) from error
 
 
@@ -240,7 +235,7 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         return {name: read_state(path, name) for name in sorted(names)}
     except ValueError as error:  # the checksums fit, so something else wrote it
-        raise CheckpointError(f"{error}; restore the files of {path}") from None
+        raise CheckpointError(str(error)) from None
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

@@ -196,8 +196,7 @@ class PrecisionConfig:
             is_whole_forward = role == "forward" and not isinstance(text, dict)
             if not is_whole_forward and any(auto_high(each) is not None for each in inner):
                 raise ValueError(
-                    f"precision.{role} ({text}): auto is for one forward schedule of all layers, "
-                    "such as precision.forward CR:auto-8:32; give a number here"
+                    f"precision.{role} ({text}): auto is for one forward schedule of all layers"
                 )
 
     def schedule_texts(self, auto: int | None = None) -> dict[str, ScheduleText]:
@@ -379,10 +378,7 @@ class RunConfig:
         if not self.name or any(c in self.name for c in "/\\\0\n") or self.name in (".", ".."):
             raise ValueError(f"name ({self.name!r}) must be usable as a folder name")
         if (self.steps is None) == (self.epochs is None):
-            raise ValueError(
-                f"give exactly one of steps ({self.steps}) and epochs ({self.epochs}); the other "
-                "is null"
-            )
+            raise ValueError(f"give exactly one of steps ({self.steps}) and epochs ({self.epochs})")
         if self.steps is not None and self.steps < 1:
             raise ValueError(f"steps ({self.steps}) must be at least 1")
         if self.epochs is not None:

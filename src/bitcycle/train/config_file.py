@@ -134,8 +134,8 @@ def _with_low(base: RunConfig, arguments: list[str]) -> list[str]:
     text, number = _RANGE.subn(lambda found: found["head"] + low, str(forward))
     if isinstance(forward, dict) or number != 1:
         raise ValueError(
-            f"option {_LOW!r} changes the lower end of a schedule with one range, such as "
-            f"CR:3-8:32; forward is {forward}: set the whole --precision.forward"
+            f"option {_LOW!r} needs a forward schedule with one range, such as CR:3-8:32, "
+            f"got {forward}"
         )
     return [*kept, "--precision.forward", text]
 
@@ -253,10 +253,7 @@ def _check_key(key: str, what: str, dashes: str = "") -> None:
         or _same_last_part(key)
         or difflib.get_close_matches(key, names, n=1, cutoff=0.5)
     )
-    all_keys = "`bitcycle train RECIPE --print-config` prints all keys"
-    if dashes:
-        all_keys = f"--help lists the options of the command, {all_keys} of the configuration"
-    hint = _did_you_mean(near, dashes) or all_keys
+    hint = _did_you_mean(near, dashes) or "bitcycle train RECIPE --print-config prints all keys"
     raise ValueError(f"unknown {what}; {hint}")
 
 

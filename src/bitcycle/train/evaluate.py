@@ -174,5 +174,5 @@ def check_ranges_observed(model: nn.Module, bits: Precision | dict[str, Precisio
     if unobserved and needs_ranges and describe_precision(model, bits) != "fp32":
         raise ValueError(
             f"activation ranges were never observed in {', '.join(unobserved[:3])}; evaluate with "
-            "--precision full, or train with quantization on"
+            "--precision full"
         )

@@ -64,17 +64,16 @@ def check_feedback(config: RunConfig, task: Task, bits: PrecisionScheduler, tota
     if "validation" in bits.reads:
         if not task.has_validation:
             raise ValueError(
-                "a precision schedule follows the validation metric (on=validation) and there is "
-                "no validation split; set data.validation, such as 0.1"
+                "a schedule with on=validation needs a validation split: set data.validation, "
+                "such as 0.1"
             )
         if not 0 < steps_of(config.eval.every, total) < total:
             raise ValueError(
-                f"a precision schedule follows the validation metric (on=validation), which "
-                f"eval.every {config.eval.every} does not measure before the end of {total} steps; "
-                "evaluate more often, such as every 0.05"
+                f"a schedule with on=validation needs an evaluation before the end of {total} "
+                f"steps, and eval.every is {config.eval.every}"
             )
     if "noise_norm" in bits.reads and not bits.rounds_errors:
         raise ValueError(
-            "a precision schedule follows the noise of rounded errors (noise:...), and no error is "
-            "ever rounded; give precision.backward bits, such as 8"
+            "a noise schedule follows the noise of rounded errors, and no error is rounded: set "
+            "precision.backward, such as 8"
         )

@@ -1,4 +1,4 @@
-"""Errors for NaN and infinity in a run: which step, bits and layer, and what to change.
+"""Errors for NaN and infinity in a run: which step, bits and layer.
 
 The failing batch is run again with hooks to find the first layer with a non-finite output.
 """
@@ -17,10 +17,6 @@ from bitcycle.patterns import named_modules
 
 if TYPE_CHECKING:
     from bitcycle.train.session import Session
-
-_ADVICE = (
-    "The last checkpoint is kept; lower the learning rate, raise the lowest bits, or set clip_norm"
-)
 
 
 def first_nonfinite_module(model: nn.Module, call: Any) -> str | None:
@@ -56,8 +52,8 @@ def check_finite(session: Session) -> None:
     for name, value in session.model.state_dict().items():
         if _is_nonfinite(value):
             raise NonFiniteError(
-                f"{name} holds NaN or infinity after step {session.step} (bits {_bits(session)}). "
-                f"This state is not saved. {_ADVICE}"
+                f"{name} holds NaN or infinity after step {session.step} (bits {_bits(session)}); "
+                "the last checkpoint is kept"
             )
 
 
@@ -76,5 +72,6 @@ def explain_loss(
         )
     place = f", first in the output of {where!r}" if where else ""
     return NonFiniteError(
-        f"the {name} is {loss} at step {session.step} (bits {_bits(session)}){place}. {_ADVICE}"
+        f"the {name} is {loss} at step {session.step} (bits {_bits(session)}){place}; the last "
+        "checkpoint is kept"
     )

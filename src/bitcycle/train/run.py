@@ -116,7 +116,7 @@ def resume_or_run(config: RunConfig, *, show: Show = "quiet") -> RunResult:
     if decisive := [change for change in changes if not is_free(change)]:
         raise ValueError(
             f"{directory.path} was started with other settings ({'; '.join(map(str, decisive))}); "
-            "use its own, or choose another --name or --output"
+            "choose another --name or --output"
         )
     return _resume(directory, config, show, writes_config=bool(changes))
 
@@ -138,7 +138,7 @@ def _execute(
             raise
         raise CheckpointError(
             f"{directory.path} cannot be written at step {session.step}: {error}; the last "
-            "checkpoint is intact. Make room (or fix the folder) and resume the run"
+            "checkpoint is intact"
         ) from error
 
 
@@ -242,7 +242,7 @@ def _check_same_step(step: int | None, session: Session, directory: RunDirectory
         found = ", ".join("none" if one is None else str(one) for one in steps)
         raise CheckpointError(
             f"the processes found checkpoints of different steps in {directory.path} ({found}, by "
-            "rank): all machines must see the same files; put --output on a shared filesystem"
+            "rank); --output must be on a shared filesystem"
         )
 
 

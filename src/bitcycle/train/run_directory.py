@@ -65,8 +65,8 @@ class RunDirectory:
         """Create the folder with configuration and environment. Raises if it holds another run."""
         if self.path.exists() and not self._is_free():
             raise ValueError(
-                f"{self.path} exists and is not empty; bitcycle does not overwrite it. Resume that "
-                "run with --resume auto, or choose another --name, --seed or --output"
+                f"{self.path} is not empty; resume the run with --resume auto, or choose another "
+                "--name, --seed or --output"
             )
         self.path.mkdir(parents=True, exist_ok=True)
         started = {**environment(), "config": to_dict(config)}

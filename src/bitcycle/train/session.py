@@ -295,8 +295,7 @@ def build_session(config: RunConfig, folder: Path | None = None) -> Session:
     lr = LearningRate(config.lr, optimizer, total_steps, higher_is_better=task.higher_is_better)
     if lr.waits_for_metric and not task.has_validation:
         raise ValueError(
-            "lr.policy 'plateau' follows the validation metric and there is no validation split; "
-            "set data.validation, such as 0.1"
+            "lr.policy 'plateau' needs a validation split: set data.validation, such as 0.1"
         )
     swa = None
     if config.swa.start is not None:
@@ -333,9 +332,7 @@ def _make_accelerator(config: RunConfig) -> Any:
     kind = accelerator.distributed_type.value
     if kind in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
         raise ValueError(
-            f"accelerate is configured for {kind}, and bitcycle's runs support DDP only: start the "
-            "run with torchrun, or remove that part of accelerate's configuration. A training loop "
-            "of your own may use FSDP2 (docs/scale.md)"
+            f"accelerate is configured for {kind}; runs support DDP only, such as with torchrun"
         )
     if accelerator.num_processes > 1:
         close_group_at_exit()
