@@ -7,7 +7,6 @@ import pytest
 from bitcycle.analysis.numbers import (
     bitops_text,
     difference_text,
-    p_sentence,
     p_text,
     three_digits,
     with_uncertainty,
@@ -48,10 +47,6 @@ def test_a_difference_without_an_interval_is_the_bare_number():
 )  # fmt: skip
 def test_p_values(p, text):
     assert p_text(p) == text
-
-
-def test_p_in_a_sentence():
-    assert (p_sentence(0.2), p_sentence(1e-9), p_sentence(None)) == ("p = 0.20", "p < 0.001", "")
 
 
 @pytest.mark.parametrize(

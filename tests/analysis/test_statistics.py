@@ -7,7 +7,6 @@ import pytest
 
 from bitcycle.analysis.statistics import (
     Difference,
-    brown_forsythe,
     num_seeds_for,
     num_seeds_to_decide,
     paired_difference,
@@ -137,32 +136,6 @@ def test_the_same_difference_in_every_seed_has_no_p_of_zero():
     found = paired_difference({seed: value + 100 / 360 for seed, value in base.items()}, base)
     assert found.mean == pytest.approx(100 / 360)
     assert found.low is found.p is found.is_beyond_noise is None
-
-
-# -- variance ---------------------------------------------------------------------------------
-
-
-def test_brown_forsythe_is_the_hand_computed_one():
-    # distances to the medians 2 and 20: (1, 0, 1) and (10, 0, 10); means 2/3 and 20/3
-    # between: 3 * (3^2 + 3^2) = 54, one degree; within: 2/3 + 200/3 = 67.333, four degrees
-    # F = 54 / 16.8333 = 3.2079
-    found = brown_forsythe([[1.0, 2.0, 3.0], [10.0, 20.0, 30.0]])
-    assert found.statistic == pytest.approx(3.2079, abs=1e-4)
-    assert found.p == pytest.approx(float(stats.f.sf(3.2079, 1, 4)), abs=1e-4)
-
-
-@pytest.mark.parametrize(
-    "groups",
-    [
-        [[1.0, 2.0, 3.0]],
-        [[1.0, 2.0], [1.0, 2.0, 3.0]],  # two distances to the median of a pair are always equal
-        [[1.0, 1.0, 1.0], [5.0, 5.0, 5.0]],
-        [[0.0, 0.0, 2.0, 2.0], [1.0, 1.0, 5.0, 5.0]],  # all distances 1, all distances 2
-        [[1.0, 2.0, math.inf], [1.0, 2.0, 3.0]],
-    ],
-)
-def test_too_little_to_judge_a_variance_by_is_no_test(groups):
-    assert brown_forsythe(groups) is None
 
 
 # -- rank correlation -------------------------------------------------------------------------

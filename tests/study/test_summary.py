@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from bitcycle.analysis.statistics import brown_forsythe
 from bitcycle.recipes import Published
 from bitcycle.study.study import Method
 from bitcycle.study.summary import (
@@ -17,7 +16,6 @@ from bitcycle.study.summary import (
     published_value,
     published_values,
     summarize,
-    variance_tests,
 )
 from bitcycle.tasks import DataConfig, ModelConfig
 from tests.study.made_up import config, method, study_result
@@ -175,22 +173,6 @@ def test_more_expensive_is_better_counts_as_positive_for_a_perplexity_too():
     group = suite([5.0, 4.0, 3.0, 2.0])
     assert cost_correlation(group).rho == -1
     assert cost_correlation(replace(group, higher_is_better=False)).rho == 1
-
-
-def test_deviations_are_tested_against_the_baseline():
-    wide, narrow = [1.0, 5.0, 9.0], [4.0, 5.0, 6.0]
-    result = study_result(
-        [
-            (method("static", 8), dict(enumerate(wide)), 2.0),
-            (method("CPT", "CR:3-8:8"), dict(enumerate(narrow)), 1.0),
-            (method("two seeds", 4), {0: 1.0, 1: 3.0}, 1.0),
-            (method("one seed", 5), {0: 1.0}, 1.0),
-        ],
-        baseline="static",
-    )
-    (cpt, test), (two, none) = variance_tests(summarize(result)[0])
-    assert (cpt.label, test) == ("CPT", brown_forsythe([narrow, wide]))
-    assert (two.label, none) == ("two seeds", None)
 
 
 # -- verdicts -------------------------------------------------------------------------------------

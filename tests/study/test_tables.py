@@ -14,7 +14,6 @@ from bitcycle.study.tables import (
     study_tables,
     to_csv,
     values_table,
-    variance_table,
     write_tables,
 )
 from tests.study.made_up import method, study_result
@@ -36,7 +35,7 @@ def result(output, **changes):
 @pytest.mark.parametrize(
     ("kind", "names"),
     [
-        ("comparison", ["paper", "values", "differences", "budgets", "variance"]),
+        ("comparison", ["paper", "values", "differences", "budgets"]),
         ("suite", ["paper", "values", "differences", "relation", "budgets"]),
         ("critical-periods", ["values", "differences"]),
     ],
@@ -56,7 +55,7 @@ def test_three_files_are_written_and_nothing_else(tmp_path):
     assert markdown.startswith("# made-up\n\nNumbers of no training.\n\n## ")
     assert "| CPT\\_3-8 | 93.0 ± 2.0 |" in markdown
     assert csv.count("\n") == 3
-    assert latex.count(r"\begin{table}") == latex.count(r"\end{table}") == 5
+    assert latex.count(r"\begin{table}") == latex.count(r"\end{table}") == 4
     assert r"CPT\_3-8 & 93.0 $\pm$ 2.0" in latex
 
 
@@ -197,12 +196,6 @@ def test_budgets_are_those_where_the_best_changes_and_the_baselines():
         ("1.26 TBitOPs", "0.630", "CPT", "93.0 ± 2.0"),
         ("2.00 TBitOPs", "1.00", "CPT", "93.0 ± 2.0"),
     )
-
-
-def test_the_spread_is_shown_with_that_of_the_baseline():
-    [row] = variance_table(groups()).rows
-    # distances (1, 0, 1) and (2, 0, 2): between 0.6667, within 3.3333 / 4: F = 0.80
-    assert row[:4] == ("CPT", "2.0", "1.0 (static)", "0.80")
 
 
 def test_the_caption_says_how_ours_differs_from_the_published_set_up():

@@ -102,18 +102,6 @@ def p_text(p: float | None) -> str:
     return f"{p:.3f}" if p < 0.0995 else f"{p:.2f}"
 
 
-def p_sentence(p: float | None) -> str:
-    """`p = 0.034` or `p < 0.001`; empty for None.
-
-    >>> p_sentence(0.034), p_sentence(0.0)
-    ('p = 0.034', 'p < 0.001')
-    """
-    if p is None:
-        return ""
-    text = p_text(p)
-    return f"p {text}" if text.startswith("<") else f"p = {text}"
-
-
 def correlation_text(correlation: Correlation) -> str:
     """A correlation with two decimals and its interval; "-" without one.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, fmean, median, stdev
+from statistics import NormalDist, fmean, stdev
 from types import ModuleType
 
 from bitcycle.extras import require
@@ -168,34 +168,7 @@ def holm(p_values: Sequence[float], level: float = LEVEL) -> list[bool]:
     return is_significant
 
 
-# -- variance and rank correlation ----------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class VarianceTest:
-    """Whether groups have equal variances (Brown-Forsythe). A small p says that they do not."""
-
-    statistic: float
-    p: float
-
-
-def brown_forsythe(groups: Sequence[Sequence[float]]) -> VarianceTest | None:
-    """Levene's test with the distances to the median of each group (Brown and Forsythe, 1974).
-
-    None for fewer than two groups, for a group of fewer than three values (the two distances of a
-    pair are always equal), and if the distances do not vary within any group.
-    """
-    if len(groups) < 2 or any(len(group) < 3 for group in groups):
-        return None
-    if not all(math.isfinite(value) for group in groups for value in group):
-        return None
-    scale = max(abs(value) for group in groups for value in group) or 1.0
-    groups = [[value / scale for value in group] for group in groups]  # squares do not overflow
-    distances = [[abs(value - median(group)) for value in group] for group in groups]
-    if all(_spread(group, scale=1.0) == 0 for group in distances):
-        return None
-    statistic, p = _stats().levene(*groups, center="median")
-    return VarianceTest(statistic=float(statistic), p=float(p))
+# -- rank correlation ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,5 +53,5 @@ def save(figure: Figure, path: str | Path) -> Path:
 def save_study(result: StudyResult) -> list[Path]:
     """Write picture.png and picture.svg to the study's folder."""
     result.folder.mkdir(parents=True, exist_ok=True)
-    figure = plot(result, spread=True)
+    figure = plot(result)
     return [save(figure, result.folder / f"picture.{kind}") for kind in ("png", "svg")]

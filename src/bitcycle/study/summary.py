@@ -16,8 +16,6 @@ from bitcycle.analysis.statistics import (
     Correlation,
     Difference,
     Summary,
-    VarianceTest,
-    brown_forsythe,
     num_seeds_to_decide,
     paired_difference,
     pareto_front,
@@ -254,22 +252,6 @@ def cost_correlation(group: GroupSummary) -> Correlation:
         if each.is_scheduled and each.summary is not None and each.bitops is not None
     ]
     return rank_correlation([cost for cost, _ in points], [quality for _, quality in points])
-
-
-def variance_tests(group: GroupSummary) -> list[tuple[MethodSummary, VarianceTest | None]]:
-    """Brown-Forsythe tests of every method with two seeds or more against the baseline.
-
-    A test is None below three seeds on either side. Empty if the baseline has fewer than two.
-    """
-    base = group.baseline_method
-    if base is None or base.summary is None or base.summary.std is None:
-        return []
-    base_values = list(base.result.values.values())
-    return [
-        (each, brown_forsythe([list(each.result.values.values()), base_values]))
-        for each in group.done
-        if each is not base and each.summary is not None and each.summary.std is not None
-    ]
 
 
 # -- published values -----------------------------------------------------------------------------

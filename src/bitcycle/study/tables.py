@@ -1,7 +1,7 @@
 """The tables of a study, and the files they are written to: table.md, table.csv, table.tex.
 
 `study_tables` makes them: first the published table's rows and columns (`paper_table`), then
-values, differences, correlation, budgets and spread. Terminal, Markdown and LaTeX show the same
+values, differences, correlation and budgets. Terminal, Markdown and LaTeX show the same
 tables. The CSV has unrounded numbers.
 """
 
@@ -20,7 +20,6 @@ from bitcycle.analysis.numbers import (
     bitops_text,
     correlation_text,
     cost_text,
-    decimals_for,
     difference_text,
     fixed,
     interval_text,
@@ -42,7 +41,6 @@ from bitcycle.study.summary import (
     published_value,
     published_values,
     summarize,
-    variance_tests,
 )
 from bitcycle.tables import Table, escape_markdown, to_latex, to_markdown, without_empty_columns
 
@@ -66,10 +64,6 @@ PUBLISHED = " Published: the difference of the published values."
 BUDGET = (
     "The best mean among the methods that cost no more than the budget; a line holds up to the "
     "next. Chosen among several, it is on the lucky side."
-)
-VARIANCE = (
-    "Brown-Forsythe: the distances to the group's median compared; it needs three seeds of each, "
-    "and sees little with fewer than ten."
 )
 RELATION = (
     "Spearman's correlation of training cost and mean final metric over the methods whose bits "
@@ -100,8 +94,6 @@ def _tables(result: StudyResult) -> Iterator[Table]:
     several = [group for group in groups if len({each.bitops for each in group.done}) > 1]
     if several and kind != "critical-periods":
         yield budget_table(several)
-    if kind == "comparison" and (spread := variance_table(groups)).rows:
-        yield spread
 
 
 def write_tables(result: StudyResult) -> list[Path]:
@@ -307,30 +299,6 @@ def budget_table(groups: Sequence[GroupSummary]) -> Table:
                 )
             previous = best
     return _table("budgets", "Best within a budget", rows, BUDGET)
-
-
-def variance_table(groups: Sequence[GroupSummary]) -> Table:
-    """Standard deviations of the methods and of the baseline, with a Brown-Forsythe test."""
-    rows: list[Cells] = [
-        {
-            "group": group.group,
-            "method": each.label,
-            ("deviation", "own"): _deviation(each),
-            ("deviation", "baseline's"): f"{_deviation(group.baseline_method)} ({group.baseline})",
-            ("test", "F"): "-" if test is None else fixed(test.statistic, 2),
-            ("test", "p"): "-" if test is None else p_text(test.p),
-        }
-        for group in groups
-        for each, test in variance_tests(group)
-    ]
-    return _table("variance", "Spread over seeds (Brown-Forsythe test)", rows, VARIANCE)
-
-
-def _deviation(method: MethodSummary | None) -> str:
-    assert method is not None
-    assert method.summary is not None
-    assert method.summary.std is not None
-    return fixed(method.summary.std, decimals_for(method.summary.std))
 
 
 # -- caption --------------------------------------------------------------------------------------

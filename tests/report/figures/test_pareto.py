@@ -10,7 +10,6 @@ from bitcycle.report.figures.pareto import (
     demo_panels,
     draw_panel,
     period_panel,
-    spread_points,
 )
 from bitcycle.schedules import parse_schedule
 from bitcycle.study.summary import summarize
@@ -106,14 +105,6 @@ def test_a_suite_tells_the_rank_correlation():
     assert "correlation" not in cost_panel(group_of(suite(4), baseline="S0")).note
 
 
-def test_the_spread_has_every_seed_and_p_against_the_baseline():
-    points, labels = zip(*spread_points(group_of()), strict=True)
-    assert [(point.x, len(point.values)) for point in points] == [(1, 3), (2, 3), (3, 2), (4, 1)]
-    assert labels[0] == "static"
-    assert labels[1].startswith("CPT\np = ")
-    assert labels[2:] == ("low", "float32")
-
-
 def test_critical_periods_stand_at_what_is_varied():
     panel = period_panel(group_of(PERIODS))
     assert [point.x for point in panel.points] == [30, 90]
@@ -173,17 +164,6 @@ def test_one_panel_has_the_means_the_front_and_what_costs_far_more_as_a_line():
 def test_rows_are_named_on_the_axis():
     [axes] = plot(study_result(suite(10), baseline="S0", kind="suite")).axes
     assert [tick.get_text() for tick in axes.get_yticklabels()] == [f"S{i}" for i in range(10)]
-
-
-@pytest.mark.parametrize(
-    ("kind", "num_seeds", "num_panels"),
-    [("comparison", 3, 2), ("comparison", 2, 1), ("critical-periods", 3, 1)],
-)
-def test_the_spread_is_drawn_if_seeds_suffice(kind, num_seeds, num_panels):
-    entries = [(m, {s: v for s, v in values.items() if s < num_seeds}, cost)
-               for m, values, cost in (PERIODS if kind != "comparison" else METHODS)]  # fmt: skip
-    figure = plot(study_result(entries, baseline="static", kind=kind), spread=True)
-    assert len(figure.axes) == num_panels
 
 
 def test_every_group_with_a_finished_run_has_a_panel():

@@ -1,10 +1,10 @@
-"""A study's result: final value against training cost, spread over seeds, critical periods."""
+"""A study's result: final value against training cost, critical periods."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
@@ -28,7 +28,6 @@ from bitcycle.study.summary import (
     cost_correlation,
     metric_title,
     summarize,
-    variance_tests,
 )
 
 if TYPE_CHECKING:
@@ -42,12 +41,11 @@ KINDS: dict[Kind, tuple[str, str, str]] = {  # colour, marker, what it means
     "static": ("#0072B2", "o", "static bits"),
     "float32": ("#000000", "s", "float32"),
 }
-_WIDTH, _HEIGHT, _ROW, _SPREAD = 7.6, 4.3, 0.27, 5.4  # inches
+_WIDTH, _HEIGHT, _ROW = 7.6, 4.3, 0.27  # inches
 _FAR = 4.0  # times the median cost: drawn as a line, because it would squeeze the others
 _LOG = 8.0  # costs this many times apart get a logarithmic axis
 _MANY = 8  # methods from which on few distinct costs make rows
 _CLOSE = 0.03  # costs that differ by less are one
-_MOST_BOXES = 12
 
 
 # -- data -----------------------------------------------------------------------------------------
@@ -233,18 +231,6 @@ def _log_ticks(costs: Sequence[float]) -> tuple[float, ...]:
     return tuple(float(f"{mark}e{power}") for power in powers for mark in marks)
 
 
-def spread_points(group: GroupSummary) -> list[tuple[Point, str]]:
-    """Every method at 1, 2, ..., with its name and p of equal variances against the baseline."""
-    tests = {each.label: test for each, test in variance_tests(group)}
-    found = []
-    for place, point in enumerate(_points(group), 1):
-        test = tests.get(point.method.label)
-        name = textwrap.fill(point.label, 12, break_long_words=False)
-        label = name if test is None else f"{name}\n{numbers.p_sentence(test.p)}"
-        found.append((replace(point, x=place), label))
-    return found
-
-
 def demo_panels(study: StudyResult) -> tuple[ValuePanel, BitsPanel]:
     """The demo: accuracy against cost, and the bits of the methods that are not float32."""
     [group] = summarize(study)
@@ -267,11 +253,8 @@ def demo_panels(study: StudyResult) -> tuple[ValuePanel, BitsPanel]:
 
 
 @draw.register(StudyResult)
-def draw_study(result: StudyResult, *, spread: bool = False) -> Figure:
-    """A panel per group: final value against cost, or against what a critical-periods study varies.
-
-    spread: adds a panel with the values of all seeds, if two methods have three or more.
-    """
+def draw_study(result: StudyResult) -> Figure:
+    """A panel per group: final value against cost, or what a critical-periods study varies."""
     groups = [group for group in summarize(result) if _points(group)]
     if not groups and result.count("done"):
         raise ValueError(
@@ -286,20 +269,16 @@ def draw_study(result: StudyResult, *, spread: bool = False) -> Figure:
     is_periods = result.study.kind == "critical-periods"
     is_suite = result.study.kind == "suite"
     panels = [period_panel(g) if is_periods else cost_panel(g, is_suite=is_suite) for g in groups]
-    has_spread = spread and not is_periods and _has_spread(groups)
     heights = [
-        0.9 + _ROW * len(panel.points) if panel.layout == "rows" and not has_spread else _HEIGHT
-        for panel in panels
+        0.9 + _ROW * len(panel.points) if panel.layout == "rows" else _HEIGHT for panel in panels
     ]
-    figure = style.new_figure(_WIDTH + _SPREAD * has_spread, 0.5 + sum(heights))
-    grid = figure.subplots(len(panels), 1 + has_spread, squeeze=False, height_ratios=heights)
-    for (axes, *more), panel, group in zip(grid, panels, groups, strict=True):
+    figure = style.new_figure(_WIDTH, 0.5 + sum(heights))
+    grid = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
+    for axes, panel in zip(grid, panels, strict=True):
         draw_values(axes, panel)
-        for other in more:
-            _draw_spread(other, spread_points(group), panel.y_title)
     _add_legend(figure, panels)
     figure.draw_without_rendering()  # labels are placed by the final layout
-    for (axes, *_), panel in zip(grid, panels, strict=True):
+    for axes, panel in zip(grid, panels, strict=True):
         _label_points(axes, panel)
     return figure
 
@@ -313,12 +292,6 @@ def draw_panel(panel: ValuePanel, width: float) -> Figure:
     figure.draw_without_rendering()
     _label_points(axes, panel)
     return figure
-
-
-def _has_spread(groups: Iterable[GroupSummary]) -> bool:
-    counts = [[len(each.result.values) for each in group.methods] for group in groups]
-    is_small = all(len(each) <= _MOST_BOXES for each in counts)
-    return is_small and any(sum(n >= 3 for n in each) >= 2 for each in counts)
 
 
 def draw_values(axes: Axes, panel: ValuePanel, *, by_method: bool = False) -> None:
@@ -429,26 +402,6 @@ def _add_legend(figure: Figure, panels: Sequence[ValuePanel]) -> None:
         handles=handles, loc="outside lower center", frameon=False, ncols=len(handles),
         fontsize=8.5, labelcolor=INK, handletextpad=0.4, columnspacing=1.4,
     )  # fmt: skip
-
-
-def _draw_spread(axes: Axes, found: Sequence[tuple[Point, str]], y_title: str) -> None:
-    for point, _ in found:
-        color = KINDS[point.kind][0]
-        if len(point.values) >= 3:
-            axes.boxplot(
-                [list(point.values.values())], positions=[point.x], widths=0.5, whis=(0, 100),
-                showfliers=False, patch_artist=True, medianprops={"color": INK},
-                boxprops={"facecolor": f"{color}30", "edgecolor": color},
-                whiskerprops={"color": GREY}, capprops={"color": GREY},
-            )  # fmt: skip
-        at = [point.x] * len(point.values)
-        axes.scatter(at, list(point.values.values()), s=14, color=color, zorder=3, linewidths=0)
-    note = "boxes: quartiles; p: Brown-Forsythe against the baseline"
-    style.style_axes(axes, y=y_title, title=f"Spread over seeds\n{note}")
-    axes.set_xticks([point.x for point, _ in found], [label for _, label in found])
-    axes.set_xlim(0.5, len(found) + 0.5)
-    axes.margins(y=0.12)
-    axes.tick_params(axis="x", labelsize=8)
 
 
 @draw.register(DemoResult)
