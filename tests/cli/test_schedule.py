@@ -72,14 +72,6 @@ def test_json_is_a_list_of_previews(capsys):
     assert second["relative_cost"] == 1.0
 
 
-def test_a_picture_is_written(tmp_path, capsys):
-    pytest.importorskip("matplotlib")
-    target = tmp_path / "bits.png"
-    assert main(["schedule", "CR:3-8:8", "--png", str(target)]) == 0
-    assert target.read_bytes().startswith(b"\x89PNG")
-    assert f"wrote {target}" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("extra", "message"),
     [

@@ -96,19 +96,3 @@ def test_search_finds_a_class_and_opens_its_entry(visit):
     entry.click()
     expect(page.locator("[id='bitcycle.PrecisionScheduler']")).to_be_in_viewport()
     assert page.complaints == []
-
-
-def test_the_theme_follows_the_system_and_the_button_changes_it(visit):
-    page = visit(color_scheme="dark")
-    scheme = page.locator("body")
-    expect(scheme).to_have_attribute("data-md-color-scheme", "slate")
-    page.locator("label[for^='__palette_']:visible").click()
-    expect(scheme).to_have_attribute("data-md-color-scheme", "default")
-    assert page.complaints == []
-
-
-@pytest.mark.parametrize("name", ["index.html", "api/bitcycle.html"])
-def test_a_phone_has_no_sideways_scrolling(visit, name):
-    page = visit(name, width=390, height=844, is_mobile=True, has_touch=True)
-    assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
-    assert page.complaints == []

@@ -34,30 +34,22 @@ def relinked(source, text, there):
     return pages.on_page_markdown(text, page=page, config=None, files=files)
 
 
-def test_links_out_of_docs_lead_to_copies_and_keep_their_anchors():
-    text = "[a](../../README.md#limits) [b](../../examples/x.py) [c](cpt.md) [d](https://x.y/z.md)"
-    there = {"project/README.md", "project/examples/x.py.md", "methods/cpt.md"}
-    assert relinked("methods/sbm.md", text, there) == (
-        "[a](../project/README.md#limits) [b](../project/examples/x.py.md) [c](cpt.md) "
-        "[d](https://x.y/z.md)"
-    )
-
-
-def test_links_into_docs_lead_to_its_pages():
-    there = {"export.md", "methods/README.md"}
-    text = "[a](docs/export.md), [b](docs/methods/README.md#quantizers), [c](#limits)"
-    assert relinked("project/README.md", text, there) == (
-        "[a](../export.md), [b](../methods/README.md#quantizers), [c](#limits)"
-    )
-
-
-def test_a_link_that_leads_nowhere_stays_for_the_builder_to_report():
-    assert relinked("start.md", "[a](../nothing.md)", set()) == "[a](../nothing.md)"
-
-
-def test_code_is_left_alone():
-    text = "```text\n[a](../README.md)\n```\n"
-    assert relinked("start.md", text, {"project/README.md"}) == text
+@pytest.mark.parametrize(
+    ("source", "text", "there", "expected"),
+    [
+        ("methods/sbm.md", "[a](../../README.md#limits) [b](../../examples/x.py)",
+         {"project/README.md", "project/examples/x.py.md"},
+         "[a](../project/README.md#limits) [b](../project/examples/x.py.md)"),
+        ("methods/sbm.md", "[c](cpt.md) [d](https://x.y/z.md)", {"methods/cpt.md"}, None),
+        ("project/README.md", "[a](docs/export.md), [b](docs/methods/README.md#quantizers)",
+         {"export.md", "methods/README.md"},
+         "[a](../export.md), [b](../methods/README.md#quantizers)"),
+        ("start.md", "[a](../nothing.md)", set(), None),  # the builder reports it
+        ("start.md", "```text\n[a](../README.md)\n```\n", {"project/README.md"}, None),
+    ],
+)  # fmt: skip
+def test_links_between_docs_and_the_project_lead_to_their_pages(source, text, there, expected):
+    assert relinked(source, text, there) == (text if expected is None else expected)
 
 
 def test_a_docstring_without_parameters_stays_as_it_is():

@@ -73,17 +73,16 @@ def test_a_study_killed_at_any_moment_and_rerun_ends_like_one_that_was_not(study
 
 
 @pytest.mark.slow
-def test_interrupted_a_study_says_how_to_go_on_and_does(study, tmp_path):
+def test_an_interrupted_study_leaves_checkpoints_and_goes_on(study, tmp_path):
     output = str(tmp_path / "runs")
     with process("study", "run", study, "--jobs", "2", "--output", output) as child:
         wait_until(lambda: num_lines(output) >= 8, child, seconds=300)
         child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=200)
+        child.communicate(timeout=200)
     assert child.returncode == 130
-    assert "the checkpoint is in" in out
-    assert "runs done; the running ones wrote a checkpoint. The same command resumes" in err
+    assert list(Path(output).glob("*/checkpoints/step-*"))
     status = run_command("status", study, "--output", output)
-    assert "interrupted, resumes from its checkpoint" in status.stdout
+    assert "interrupted" in status.stdout
     assert run_command("run", study, "--jobs", "2", "--output", output).returncode == 0
 
 

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 from torch import nn
 
 import bitcycle as bc
@@ -14,7 +13,6 @@ from bitcycle.tasks import TASKS, DataConfig, ModelConfig
 from bitcycle.train.evaluate import evaluate_run
 from tests.cli.runs import write_config
 from tests.data.pair_layouts import write_snli
-from tests.export.models import ready
 
 
 def trained(folder, **changes):
@@ -95,13 +93,6 @@ def test_a_bert_that_learned_evaluates_as_the_run_in_onnx(tmp_path):
 def task():
     data = DataConfig(name="digits", subset=60, batch_size=16, validation=20)
     return TASKS["images"](ModelConfig(name="digits_mlp", options={"width": 8}), data)
-
-
-def built(task, bits="w4a4"):
-    torch.manual_seed(0)
-    model = task.build_model()
-    (x,) = task.inputs(next(iter(task.eval_batches("train"))))
-    return ready(model, x, bits)
 
 
 def test_differences_are_those_of_the_outputs(task):

@@ -164,8 +164,8 @@ def test_sizes_are_those_of_the_files(tmp_path):
 @pytest.mark.parametrize(
     ("options", "name", "message"),
     [
-        ({"to": "tflite"}, "model.onnx", "unknown export 'tflite'"),
-        ({"to": "torch", "codes": True}, "model.pt", "option of safetensors, not of torch"),
+        ({"to": "tflite"}, "model.onnx", "'tflite'"),
+        ({"to": "torch", "codes": True}, "model.pt", "codes"),
         ({"to": "torch"}, "model.onnx", r"must end in \.pt"),
     ],
 )

@@ -67,15 +67,6 @@ def test_a_terminal_gets_a_bar_with_step_loss_metric_bits_saving_and_time(tmp_pa
     assert "resumed at step 40" in drawn
 
 
-def test_a_narrow_terminal_gets_the_numbers(tmp_path, monkeypatch):
-    terminal = make_terminal(monkeypatch)
-    monkeypatch.setenv("COLUMNS", "80")
-    show("bar", tmp_path / "log.txt")
-    drawn = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
-    last = re.split(r"[\r\n]+", drawn.strip())[-1]
-    assert re.search(r"50/200 loss 1\.2346.*bits w4a4e8g8  saved 43\.2% left \S+", last)
-
-
 @pytest.mark.parametrize("kind", ["auto", "bar", "quiet"])
 def test_the_log_has_every_line_with_its_time(tmp_path, capsys, kind):
     show(kind, tmp_path / "log.txt")
