@@ -37,7 +37,7 @@ def test_backward_has_a_default_that_the_output_names(capsys):
     out = capsys.readouterr().out
     assert "forward CR:3-8:8, backward 8; 64 samples" in out
     assert main(["cost", "resnet20", "--forward", "16"]) == 2
-    assert "16 bits" in capsys.readouterr().err
+    assert "forward 16" in capsys.readouterr().err
 
 
 def test_layers_json_and_conventions(capsys):
