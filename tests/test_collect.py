@@ -156,13 +156,3 @@ def test_a_compiled_model_has_the_same_statistics():
         other(x).square().sum().backward()
     assert statistics.rows() == expected.rows()
     assert len(expected.rows()) == 3
-
-
-def test_the_table_has_a_line_per_layer_and_role():
-    model = converted(linears(4, 4), "w4a4")
-    with bc.collect(model) as statistics:
-        model(randn(5, 4))
-    header, _, act, weight = str(statistics).splitlines()
-    assert " ".join(header.split()) == "layer role calls saturated SQNR dB norm noise norm"
-    assert act.split()[:4] == ["0", "act", "1", "0.00%"]
-    assert weight.split()[:3] == ["0", "weight", "1"]

@@ -31,18 +31,6 @@ def test_what_two_layers_keep_belongs_to_the_first() -> None:
     assert str(saved).splitlines()[-1].split() == ["all", "320"]
 
 
-def test_a_quantized_layer_keeps_what_its_kernel_keeps() -> None:
-    """simulate keeps float32 values on the grid: the input, and the weight for grad_input."""
-    model = bc.quantize_model(nn.Linear(64, 48), kernel="simulate")
-    bc.set_precision(model, "FW4/BW8")
-    x = torch.ones(5, 64, requires_grad=True)
-    scales = 2 * (1 + 48) * FLOAT  # at most a scale and an offset of the input and of every row
-    both, only_input = (5 * 64 + 64 * 48) * FLOAT, 5 * 64 * FLOAT
-    assert both <= measure_saved(model, x).num_bytes <= both + scales
-    x.requires_grad_(False)
-    assert only_input <= measure_saved(model, x).num_bytes <= only_input + scales
-
-
 def test_frozen_layers_below_keep_nothing() -> None:
     model = toys.linears(8, 8, 2)
     model[0].requires_grad_(False)

@@ -45,18 +45,6 @@ def test_the_usual_loop_ends_with_the_final_bits_still_set():
     assert bits_of(model) == ["w8a8e8g8"] * 2
 
 
-def test_step_0_is_applied_when_built():
-    model = bc.quantize_model(linears(4, 4))
-    scheduler(model, forward="stages:3@0.5,8")
-    assert bits_of(model) == ["w3a3e8g8"]
-
-
-def test_a_run_has_a_whole_positive_number_of_steps():
-    for total_steps in (0, -1, 1.5, None, "6"):
-        with pytest.raises((ValueError, TypeError), match="total_steps"):
-            scheduler(total_steps=total_steps, forward=4)
-
-
 def test_what_would_surprise_in_a_schedule_is_a_warning():
     model = bc.quantize_model(linears(4, 4))
     with pytest.warns(bc.BitcycleWarning, match="RR:3-8:8") as caught:
@@ -134,11 +122,6 @@ def test_a_float_layer_does_not_make_the_others_float():
     assert (highest["0"].weight, highest["0"].act) == (8, 8)
     assert highest["1"].weight is None
     assert str(scheduler(forward="stages:3@0.5,8").highest) == "w8a8e8"
-
-
-def test_the_bits_of_any_step_can_be_asked_for():
-    bits = scheduler(forward="stages:3@0.5,8")
-    assert [str(bits.precision_at(step)) for step in (2, 3, 6)] == ["w3a3e8", "w8a8e8", "w8a8e8"]
 
 
 def test_a_layer_that_was_converted_back_under_the_scheduler_is_an_error():
@@ -266,8 +249,6 @@ def test_a_role_that_some_layers_have_a_rule_for_is_shown():
     [
         ({"forward": "CR:3-8:1", "backward": 8}, "w4a4e8; forward=CR:3-8:1, backward=8"),
         ({"forward": 4}, "w4a4e8; forward=4, backward=8 by default"),
-        ({"forward": 4, "error": 6}, "w4a4e6; forward=4, error=6"),
-        ({"forward": 16, "backward": None}, "w16a16; forward=16, backward=fp32"),
         (
             {"forward": {nn.Linear: 4, "1": None}},
             "fp32 / w4a4e8 by layer; forward={Linear: 4, 1: fp32}, backward=8 / fp32 by default",

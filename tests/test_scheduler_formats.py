@@ -44,15 +44,6 @@ def test_a_ladder_is_a_schedule_of_a_role():
     assert (seen[0], seen[3]) == ("mxfp4", "bf16")
 
 
-def test_the_text_says_formats_and_where_it_is():
-    _, bits = make()
-    assert repr(bits) == (
-        "PrecisionScheduler(step 0 of 4: w=mxfp4,a=mxfp4,e=mxfp8; "
-        "forward=stages:mxfp4@0.5,bf16, backward=mxfp8)"
-    )
-    assert list(bits.preview()) == ["weight, act: stages:mxfp4@0.5,bf16", "error: mxfp8"]
-
-
 def test_formats_and_numbers_mix_and_tops_are_those_of_integers():
     model, bits = make(
         weight="stages:4@0.25,mxfp4@0.5,6@0.75,bf16", act=8, backward="bf16", total_steps=4

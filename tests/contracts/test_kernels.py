@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import bitcycle as bc
-from bitcycle.kernels import KERNELS, make_kernel
+from bitcycle.kernels import KERNELS
 from bitcycle.nn import LAYERS
 from tests import naive
 from tests.contracts.examples import EXAMPLES
@@ -16,10 +16,6 @@ OTHERS = ("torch.nn.modules.rnn.", "torch.nn.modules.activation.", "torch_geomet
 SINGLE = [name for name in LAYERS.names() if not name.startswith(OTHERS)]
 
 pytestmark = pytest.mark.parametrize("kernel", KERNELS.names())
-
-
-def test_it_knows_its_name(kernel):
-    assert make_kernel(kernel).name == kernel
 
 
 def test_its_three_products_are_the_float_products_of_the_quantized_operands(kernel):

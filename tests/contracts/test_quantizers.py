@@ -33,11 +33,6 @@ def test_it_has_rules_for_known_roles_and_at_least_weight_and_act(name):
     assert {"weight", "act"} <= make_quantizer(name).roles <= set(ROLES)
 
 
-def test_its_docstring_opens_with_the_line_that_ls_shows(name):
-    line = (type(make_quantizer(name)).__doc__ or "").strip().partition("\n")[0]
-    assert 10 < len(line) <= 100
-
-
 def test_its_integer_range_is_no_wider_than_its_bits(name):
     for bits in range(1, 17):
         ends = make_quantizer(name).integer_range(bits)

@@ -392,13 +392,6 @@ def test_bits_survive_a_second_conversion_of_parts_and_whole() -> None:
     assert not net[1][1].shared.has_bits
 
 
-def test_they_are_no_products() -> None:
-    net = bc.quantize_model(model(nn.ReLU()))
-    bc.set_precision(net, {"0": "w4", "2": "w8"})
-    assert [row.name for row in bc.audit(net).rows] == ["0", "2"]
-    assert list(bc.get_precision(net)) == ["0", "2"]
-
-
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
 def test_a_copy_has_a_state_of_its_own_that_its_layers_share(copied: Make) -> None:
     net = bc.quantize_model(model(nn.Dropout(0.2, inplace=True), KindOfReLU()))

@@ -1,7 +1,5 @@
 """The two products of an attention, and nn.MultiheadAttention with all its options."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -292,16 +290,6 @@ def test_evaluation_computes_what_training_does_at_the_same_ranges():
             trained = module(x, x, x, need_weights=need_weights)[0]
             with mode():
                 assert torch.equal(module.eval()(x, x, x, need_weights=need_weights)[0], trained)
-
-
-def test_without_bits_it_is_the_float_layer():
-    for training in (True, False):
-        float_module = layer(batch_first=True).train(training)
-        module = bc.quantize_model(copy.deepcopy(float_module))
-        x = randn(N, L, E)
-        with torch.no_grad():  # the float layer's fused path, in evaluation
-            for ours, theirs in zip(module(x, x, x), float_module(x, x, x), strict=True):
-                assert torch.equal(ours, theirs)
 
 
 def test_every_product_keeps_a_range_of_its_own():

@@ -192,12 +192,6 @@ def test_half_and_type_are_no_exception() -> None:
         assert layer.control.dtype == torch.int32
 
 
-def test_a_model_in_half_precision_computes_like_one_in_float32() -> None:
-    model, half = _model(), _model().to(torch.bfloat16)
-    expected = model(_input())
-    torch.testing.assert_close(half(_input().bfloat16()).float(), expected, rtol=0.05, atol=0.1)
-
-
 def test_a_meta_model_that_is_materialized_empty_has_its_bits_and_no_ranges() -> None:
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(4, 3), bc.MatMul())
@@ -243,14 +237,6 @@ def test_a_product_of_activations_on_meta_gets_real_buffers_from_either_state() 
         assert model[0].is_observed == ("0.act_range" in state)
 
 
-def test_a_converted_state_brings_its_ranges_back() -> None:
-    trained, model = _trained(), _model()
-    model.load_state_dict(trained.state_dict(), strict=True)
-    assert _ranges(model) == _ranges(trained)
-    assert all(layer.is_observed for layer in model)
-    assert torch.equal(model.eval()(_input()), trained.eval()(_input()))
-
-
 def test_a_state_saved_before_training_is_unobserved() -> None:
     model = _trained()
     model.load_state_dict(_model().state_dict(), strict=True)
@@ -274,13 +260,6 @@ def test_a_state_that_lacks_a_weight_is_still_refused() -> None:
     del state["2.weight"]
     with pytest.raises(RuntimeError, match=r"Missing key.*2\.weight"):
         _model().load_state_dict(state, strict=True)
-
-
-def test_bits_are_not_in_the_state() -> None:
-    assert sorted(_trained()[2].state_dict()) == ["act_range", "bias", "weight"]
-    model = _model("w8a8e8")
-    model.load_state_dict(_trained().state_dict())
-    assert bc.get_precision(model) == bc.Precision(weight=8, act=8, error=8)
 
 
 def test_a_copy_of_a_layer_compiled_in_place_uses_its_own_weights() -> None:

@@ -121,18 +121,6 @@ def test_layers_and_seeds_have_noise_of_their_own() -> None:
     assert len(set(bases)) == 4
 
 
-def test_conversion_back_leaves_no_trace() -> None:
-    layer = nn.Conv2d(3, 4, 3, padding_mode="circular", padding=1)
-    attributes, text = set(layer.__dict__), repr(layer)
-    convert(layer, "w4a4e4")(torch.randn(1, 3, 5, 5))
-    bc.unquantize_model(layer)
-    assert type(layer) is nn.Conv2d
-    assert set(layer.__dict__) == attributes
-    assert list(layer.state_dict()) == ["weight", "bias"]
-    assert layer._non_persistent_buffers_set == set()
-    assert repr(layer) == text
-
-
 def test_the_bits_of_a_forward_hold_for_its_backward() -> None:
     def gradient(later: str | None) -> Tensor:
         layer = convert(nn.Linear(4, 3, bias=False), "w3a3e3")

@@ -589,8 +589,3 @@ def test_joining_what_was_split_gives_the_rows_back() -> None:
             parts = steps.split(rows)
             assert [len(part) for part in parts] == list(counts[::-1] if is_reversed else counts)
             assert torch.equal(steps.join(parts), rows)
-
-
-def test_a_reversed_direction_starts_at_the_last_time_step() -> None:
-    first, last = TimeSteps((2, 1), is_reversed=True).split(torch.arange(3))
-    assert (first.tolist(), last.tolist()) == ([2], [0, 1])

@@ -98,11 +98,6 @@ def test_a_layer_multiplies_two_errors() -> None:
     torch.testing.assert_close(layer.weight.grad, e.t() @ x)
 
 
-def test_nearest_rounding_takes_no_noise() -> None:
-    assert SBMFull().has_stochastic_error
-    assert not SBMFull(error_rounding="nearest").has_stochastic_error
-
-
 def test_every_layer_is_quantized_and_batchnorms_follow_ranges_unless_declined() -> None:
     assert SBMFull().first_last == "quantized"
     assert SBMFull().norm_rule == "range"
