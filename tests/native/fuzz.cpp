@@ -402,13 +402,13 @@ void fuzz_encode(Random& r) {
   const Buffer<float> offset(r, channels), half(r, 1), values(r, total), decoded(r, total);
   const Buffer<int32_t> key(r, 2), levels(r, 1);
   const Buffer<uint8_t> codes(r, total);
-  const bool is_stochastic = r.once_in(2), is_signed = r.once_in(3);
+  const bool is_stochastic = r.once_in(2);
   const long num_threads = r.from(1, 3), rule = r.from(FROM_LOW, SYMMETRIC);
   const int32_t* noise = is_stochastic ? key.data() : nullptr;
   key[0] = int32_t(r.next()), key[1] = int32_t(r.next());
   levels[0] = (1 << r.from(2, 8)) - 1;
-  say("encode %ldx%ldx%ld, %d levels, rule %ld%s%s, %ld threads", outer, channels, inner, levels[0],
-      rule, is_stochastic ? ", stochastic" : "", is_signed ? ", signed" : "", num_threads);
+  say("encode %ldx%ldx%ld, %d levels, rule %ld%s, %ld threads", outer, channels, inner, levels[0],
+      rule, is_stochastic ? ", stochastic" : "", num_threads);
 
   RangeCall range{};
   range.x = x.data(), range.outer = outer, range.channels = channels, range.inner = inner;
@@ -431,23 +431,20 @@ void fuzz_encode(Random& r) {
   call.rule = rule, call.key = noise, call.num_threads = num_threads;
   call.finds_range = r.once_in(2);
   call.scale = scale.data(), call.offset = offset.data(), call.half = half.data();
-  call.form = is_signed ? SIGNED_CODES : CODES, call.out = codes.data();
+  call.form = CODES, call.out = codes.data();
   bitcycle_quantize(&call);
   if (half[0] != float(levels[0] + 1) / 2) fail(0, half[0], (levels[0] + 1) / 2, 0);
-  std::vector<float> of_signed(offset.data(), offset.data() + channels);
-  for (long c = 0; c < channels; ++c) of_signed[c] += scale[c] * half[0];
   DecodeCall decode{};
-  decode.codes = codes.data(), decode.is_signed = is_signed, decode.out = decoded.data();
+  decode.codes = codes.data(), decode.out = decoded.data();
   decode.outer = outer, decode.channels = channels, decode.inner = inner;
-  decode.scale = scale.data(), decode.offset = is_signed ? of_signed.data() : offset.data();
+  decode.scale = scale.data(), decode.offset = offset.data();
   decode.num_threads = num_threads;
   bitcycle_decode(&decode);
   call.form = VALUES, call.out = values.data();
   bitcycle_quantize(&call);
   for (long i = 0; i < total; ++i) {
-    const int code = is_signed ? int8_t(codes[i]) + int(half[0]) : codes[i];
     const double step = scale[channel(i)];
-    if (code > levels[0]) fail(i, code, levels[0], 0);
+    if (codes[i] > levels[0]) fail(i, codes[i], levels[0], 0);
     check(i, decoded[i], values[i], 0, 1e-3 * step + 1e-5);
     // half a step by rounding, half by noise, half where zero has moved the ends of the grid
     check(i, values[i], x[i], 0,
@@ -458,7 +455,7 @@ void fuzz_encode(Random& r) {
 void fuzz_packing(Random& r) {
   const long count = r.once_in(10) ? r.from(10000, 300000) : r.from(1, 300);
   const long num_threads = r.from(1, 3);
-  const bool is_constant = r.once_in(2), is_signed = r.once_in(2);
+  const bool is_constant = r.once_in(2);
   say("packing %ld, %ld threads", count, num_threads);
   const Buffer<float> x(r, count), g(r, is_constant ? 1 : count);
   const Buffer<float> kept(r, count), relu(r, count);
@@ -473,9 +470,9 @@ void fuzz_packing(Random& r) {
   }
 
   const Buffer<uint8_t> codes(r, count), packed(r, (count + 1) / 2), unpacked(r, count);
-  for (long i = 0; i < count; ++i) codes[i] = uint8_t(is_signed ? r.from(-8, 7) : r.from(0, 15));
+  for (long i = 0; i < count; ++i) codes[i] = uint8_t(r.from(0, 15));
   bitcycle_pack_nibbles(codes.data(), count, packed.data(), num_threads);
-  bitcycle_unpack_nibbles(packed.data(), count, is_signed, unpacked.data(), num_threads);
+  bitcycle_unpack_nibbles(packed.data(), count, unpacked.data(), num_threads);
   for (long i = 0; i < count; ++i) check(i, unpacked[i], codes[i], 0);
 }
 

@@ -158,7 +158,7 @@ void find_ranges(const float* x, Block block, float* low, float* high, long num_
 
 // -- rounding -------------------------------------------------------------------------------------
 
-enum Form { VALUES, CODES, SIGNED_CODES };  // float; uint8; int8, shifted down by (levels + 1) / 2
+enum Form { VALUES, CODES };  // float; uint8
 
 struct Run {
   const float* x;
@@ -187,7 +187,6 @@ BITCYCLE_INLINE void round_loop(const Run& run) {
   const float* __restrict offsets = run.offset;
   const float levels = run.levels, max_steps = run.max_steps;
   const float one_scale = *scales, one_offset = *offsets;
-  const float half = FORM == SIGNED_CODES ? (levels + 1) * 0.5f : 0.0f;
   const uint32_t first = run.first;
   const uint32_t k0 = HAS_NOISE ? run.key[0] : 0, k1 = HAS_NOISE ? run.key[1] : 0;
   float* __restrict values = static_cast<float*>(run.out);
@@ -208,18 +207,15 @@ BITCYCLE_INLINE void round_loop(const Run& run) {
     } else {
       u = u > 0.0f ? u : 0.0f;
       u = u < levels ? u : levels;
-      codes[i] = uint8_t(int32_t(std::nearbyint(u) - half));
+      codes[i] = uint8_t(int32_t(std::nearbyint(u)));
     }
   }
 }
 
 template <bool ONE_GRID, bool HAS_NOISE>
 BITCYCLE_INLINE void round_to_form(const Run& run, Form form) {
-  switch (form) {
-    case VALUES: return round_loop<ONE_GRID, HAS_NOISE, VALUES>(run);
-    case CODES: return round_loop<ONE_GRID, HAS_NOISE, CODES>(run);
-    default: return round_loop<ONE_GRID, HAS_NOISE, SIGNED_CODES>(run);
-  }
+  form == VALUES ? round_loop<ONE_GRID, HAS_NOISE, VALUES>(run)
+                 : round_loop<ONE_GRID, HAS_NOISE, CODES>(run);
 }
 
 BITCYCLE_INLINE void round_run_body(const Run& run, Form form, bool is_one_grid) {
@@ -265,33 +261,25 @@ void round_block(const float* x, Block block, const Grids& grids, const int32_t*
 
 // -- values of codes ------------------------------------------------------------------------------
 
-template <bool ONE_GRID, typename Code>
-BITCYCLE_INLINE void decode_loop(const Code* __restrict codes, long n, const float* __restrict scales,
-                                 const float* __restrict offsets, float* __restrict out) {
+template <bool ONE_GRID>
+BITCYCLE_INLINE void decode_loop(const uint8_t* __restrict codes, long n,
+                                 const float* __restrict scales, const float* __restrict offsets,
+                                 float* __restrict out) {
   const float one_scale = *scales, one_offset = *offsets;
   for (long i = 0; i < n; ++i)
     out[i] = float(codes[i]) * (ONE_GRID ? one_scale : scales[i]) +
              (ONE_GRID ? one_offset : offsets[i]);
 }
 
-template <typename Code>
-BITCYCLE_INLINE void decode_codes(const Code* codes, long n, const float* scales,
-                                  const float* offsets, bool is_one_grid, float* out) {
+BITCYCLE_INLINE void decode_run_body(const uint8_t* codes, long n, const float* scales,
+                                     const float* offsets, bool is_one_grid, float* out) {
   if (is_one_grid) return decode_loop<true>(codes, n, scales, offsets, out);
   decode_loop<false>(codes, n, scales, offsets, out);
 }
-
-BITCYCLE_INLINE void decode_run_body(const void* codes, bool is_signed, long n, const float* scales,
-                                     const float* offsets, bool is_one_grid, float* out) {
-  if (is_signed)
-    decode_codes(static_cast<const int8_t*>(codes), n, scales, offsets, is_one_grid, out);
-  else
-    decode_codes(static_cast<const uint8_t*>(codes), n, scales, offsets, is_one_grid, out);
-}
 BITCYCLE_FOR_EACH_ISA(decode_run,
-                      (const void* codes, bool is_signed, long n, const float* scales,
-                       const float* offsets, bool is_one_grid, float* out),
-                      (codes, is_signed, n, scales, offsets, is_one_grid, out))
+                      (const uint8_t* codes, long n, const float* scales, const float* offsets,
+                       bool is_one_grid, float* out),
+                      (codes, n, scales, offsets, is_one_grid, out))
 
 // -- grids ----------------------------------------------------------------------------------------
 
@@ -405,8 +393,8 @@ BITCYCLE_API void bitcycle_quantize(const QuantizeCall* call) {
 }
 
 struct DecodeCall {
-  const void* codes;  // uint8, or int8 if signed
-  int64_t is_signed, outer, channels, inner;
+  const uint8_t* codes;
+  int64_t outer, channels, inner;
   const float *scale, *offset;
   float* out;
   int64_t num_threads;
@@ -416,8 +404,7 @@ struct DecodeCall {
 BITCYCLE_API void bitcycle_decode(const DecodeCall* call) {
   for_each_run({call->outer, call->channels, call->inner}, call->num_threads,
                [&](long at, long n, long channel, bool is_one_grid) {
-                 decode_run(static_cast<const char*>(call->codes) + at, call->is_signed, n,
-                            call->scale + channel, call->offset + channel, is_one_grid,
-                            call->out + at);
+                 decode_run(call->codes + at, n, call->scale + channel, call->offset + channel,
+                            is_one_grid, call->out + at);
                });
 }

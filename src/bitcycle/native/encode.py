@@ -24,13 +24,13 @@ _PLAIN = (Tensor, nn.Parameter)
 _count_modes = torch._C._len_torch_dispatch_stack
 _is_transforming = torch._C._are_functorch_transforms_active
 _tracing_state = torch._C._get_tracing_state
-_FORMS = {torch.float32: 0, torch.uint8: 1, torch.int8: 2}
+_FORMS = {torch.float32: 0, torch.uint8: 1}
 
 # The structs of encode.cpp: ctypes takes longer for many arguments than for one.
 _RANGE = Struct("PqqqPPq").pack
 _ROUND = Struct("PqqqPPPPqPq").pack
 _QUANTIZE = Struct("PqqqqPPPdqPqPPPPq").pack
-_DECODE = Struct("PqqqqPPPq").pack
+_DECODE = Struct("PqqqPPPq").pack
 
 _STRUCT, _POINTER, _INTEGER = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS = {
@@ -41,7 +41,7 @@ _ARGUMENTS = {
     "pack_positive": (_POINTER, _INTEGER, _POINTER, _POINTER, _INTEGER),
     "keep_positive": (_POINTER, _POINTER, _INTEGER, _INTEGER, _POINTER, _INTEGER),
     "pack_nibbles": (_POINTER, _INTEGER, _POINTER, _INTEGER),
-    "unpack_nibbles": (_POINTER, _INTEGER, _INTEGER, _POINTER, _INTEGER),
+    "unpack_nibbles": (_POINTER, _INTEGER, _POINTER, _INTEGER),
     "noise_key": (_POINTER, _POINTER),
     "count_up": (_POINTER, _POINTER, _INTEGER, _POINTER),
     "flag_nonfinite": (_POINTER, _POINTER, _POINTER, _INTEGER),
@@ -175,7 +175,7 @@ def round_to_grid(
     key: Tensor | None,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Values (float32) or codes (uint8, int8) on the grid; key: for stochastic rounding."""
+    """Values (float32) or codes (uint8) on the grid; key: for stochastic rounding."""
     out = torch.empty_like(x, dtype=dtype)
     _call().round(
         _ROUND(
@@ -247,12 +247,11 @@ def quantize(
 
 
 def decode(codes: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
-    """The values code * scale + offset of uint8 or int8 codes."""
+    """The values code * scale + offset of uint8 codes."""
     out = torch.empty_like(codes, dtype=torch.float32)
     _call().decode(
         _DECODE(
             codes.data_ptr(),
-            codes.dtype is torch.int8,
             *_block(codes, scale),
             scale.data_ptr(),
             offset.data_ptr(),
@@ -320,7 +319,7 @@ def pack_nibbles(codes: Tensor) -> Tensor:
 
 
 def unpack_nibbles(packed: Tensor, out: Tensor) -> Tensor:
-    """Write the codes of `pack_nibbles` to `out`, uint8 or int8, in memory order."""
-    is_signed, threads = out.dtype is torch.int8, torch.get_num_threads()
-    _call().unpack_nibbles(packed.data_ptr(), out.numel(), is_signed, out.data_ptr(), threads)
+    """Write the codes of `pack_nibbles` to `out`, uint8, in memory order."""
+    threads = torch.get_num_threads()
+    _call().unpack_nibbles(packed.data_ptr(), out.numel(), out.data_ptr(), threads)
     return out

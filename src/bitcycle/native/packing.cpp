@@ -69,18 +69,14 @@ BITCYCLE_INLINE void pack_pairs_body(const uint8_t* __restrict codes, long n,
 }
 BITCYCLE_FOR_EACH_ISA(pack_pairs, (const uint8_t* codes, long n, uint8_t* out), (codes, n, out))
 
-BITCYCLE_INLINE void unpack_pairs_body(const uint8_t* __restrict packed, long n, bool is_signed,
+BITCYCLE_INLINE void unpack_pairs_body(const uint8_t* __restrict packed, long n,
                                        uint8_t* __restrict out) {
-  const uint8_t sign = is_signed ? 8 : 0;  // (v ^ 8) - 8 extends the sign of four bits
   for (long i = 0; i < n; ++i) {
-    const uint8_t low = packed[i] & 15, high = packed[i] >> 4;
-    out[2 * i] = uint8_t((low ^ sign) - sign);
-    out[2 * i + 1] = uint8_t((high ^ sign) - sign);
+    out[2 * i] = packed[i] & 15;
+    out[2 * i + 1] = packed[i] >> 4;
   }
 }
-BITCYCLE_FOR_EACH_ISA(unpack_pairs,
-                      (const uint8_t* packed, long n, bool is_signed, uint8_t* out),
-                      (packed, n, is_signed, out))
+BITCYCLE_FOR_EACH_ISA(unpack_pairs, (const uint8_t* packed, long n, uint8_t* out), (packed, n, out))
 
 }  // namespace
 }  // namespace bitcycle
@@ -128,16 +124,12 @@ BITCYCLE_API void bitcycle_pack_nibbles(const uint8_t* codes, int64_t count, uin
   if (count % 2) out[pairs] = codes[count - 1] & 15;
 }
 
-BITCYCLE_API void bitcycle_unpack_nibbles(const uint8_t* packed, int64_t count, int64_t is_signed,
-                                        uint8_t* out, int64_t num_threads) {
+BITCYCLE_API void bitcycle_unpack_nibbles(const uint8_t* packed, int64_t count, uint8_t* out,
+                                        int64_t num_threads) {
   const long pairs = count / 2;
   parallel_for((pairs + BYTES - 1) / BYTES, int(num_threads), [&](long task) {
     const long begin = task * BYTES;
-    unpack_pairs(packed + begin, std::min(BYTES, pairs - begin), is_signed, out + 2 * begin);
+    unpack_pairs(packed + begin, std::min(BYTES, pairs - begin), out + 2 * begin);
   });
-  if (count % 2) {
-    uint8_t last[2];
-    unpack_pairs(packed + pairs, 1, is_signed, last);
-    out[count - 1] = last[0];
-  }
+  if (count % 2) out[count - 1] = packed[pairs] & 15;
 }
