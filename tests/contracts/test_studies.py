@@ -94,7 +94,7 @@ def test_every_table_and_figure_of_cpt_with_runs_has_a_study_of_both_sizes():
 def test_every_study_is_documented_with_its_number_of_runs(studies):
     text = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text(encoding="utf-8")
     rows = [line.split(" | ") for line in text.splitlines() if re.match(r"\| \[?`", line)]
-    documented = {re.findall(r"`(.*)`", row[0])[0]: int(row[3]) for row in rows}
+    documented = {re.findall(r"`(.*)`", row[0])[0]: int(row[3]) for row in rows if len(row) == 7}
     assert documented == {
         name: sum(1 for _ in study.runs("runs")) for name, study in studies.items()
     }

@@ -73,8 +73,7 @@ def agree_on_total(asked: int | None, trainer: float, setting: str) -> int:
     >>> agree_on_total(50, 100, "max_steps")
     Traceback (most recent call last):
     ...
-    ValueError: total_steps=50, but the trainer will take 100 optimizer steps; leave total_steps \
-out, or change max_steps
+    ValueError: total_steps=50, but the trainer will take 100 optimizer steps
     """
     if not 1 <= trainer < float("inf"):
         if asked is None:
