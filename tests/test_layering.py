@@ -17,7 +17,7 @@ FOUNDATION = {
 }  # fmt: skip
 CORE = {
     "patterns", "model_precision", "convert", "scheduler", "audit", "collect", "calibrate",
-    "nonfinite", "cost", "range_test", "range_curves", "snapshot", "memory",
+    "nonfinite", "cost", "range_test", "range_criteria", "snapshot", "memory",
 }  # fmt: skip
 BELOW_CORE = {"native", "ops", "formats", "schedules", "quantizers", "kernels", "nn"}
 UP_TO_TRAIN = BELOW_CORE | CORE | {"models", "data", "tasks", "train"}
@@ -50,7 +50,7 @@ OURS: dict[str, set[str]] = {
         "kernels.base",
         "schedules",
         "cost",
-        "range_curves",
+        "range_criteria",
         "range_test",
         "landscape",
         "analysis",

@@ -15,8 +15,8 @@ from bitcycle.model_precision import get_precision as get_precision
 from bitcycle.model_precision import set_precision as set_precision
 from bitcycle.nonfinite import NonFiniteError as NonFiniteError
 from bitcycle.precision import Precision as Precision
-from bitcycle.range_test import RangeTest as RangeTest
-from bitcycle.range_test import RangeTestError as RangeTestError
+from bitcycle.range_criteria import RangeTest as RangeTest
+from bitcycle.range_criteria import RangeTestError as RangeTestError
 from bitcycle.range_test import precision_range_test as precision_range_test
 from bitcycle.scheduler import PrecisionScheduler as PrecisionScheduler
 from bitcycle.schedules import Anneal as Anneal

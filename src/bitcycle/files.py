@@ -6,7 +6,9 @@ The files that a later version reads again say their form, an integer.
 from __future__ import annotations
 
 import json
+import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +81,16 @@ class Appender:
 def write_json(path: Path, value: Any) -> None:
     """Write indented JSON with `write_text`."""
     write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def to_plain(value: Any) -> Any:
+    """A value for JSON: tuples as lists, NaN and infinity as texts, which `float` reads again.
+
+    >>> to_plain({"losses": (0.1, math.inf, math.nan)})
+    {'losses': [0.1, 'inf', 'nan']}
+    """
+    if isinstance(value, Mapping):
+        return {key: to_plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(part) for part in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

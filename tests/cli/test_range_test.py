@@ -6,7 +6,7 @@ from dataclasses import fields
 import pytest
 
 from bitcycle.cli.main import main
-from bitcycle.range_curves import RangeCurve, RangeTestConfig
+from bitcycle.range_criteria import RangeTest, RangeTestConfig
 from bitcycle.train.run_directory import machine
 from tests.cli.runs import write_config
 
@@ -19,13 +19,12 @@ def test_it_prints_the_table_the_bound_and_what_to_type_next(tmp_path, capsys):
     assert main(["range-test", str(path), *FAST, "--out", str(out), "--seed", "3"]) == 0
     shown = capsys.readouterr().out
     data = json.loads((out / "range-test.json").read_text())
-    curve = RangeCurve.from_dict(data["curve"])
-    assert str(curve) in shown
-    assert curve.precisions[0] == 2
-    assert (data["seed"], curve.settings.steps_per_precision) == (3, 8)
+    test = RangeTest.from_dict(data["test"])
+    assert str(test) in shown
+    assert min(test.verdicts) == 2
+    assert (data["seed"], test.settings.steps_per_precision) == (3, 8)
     assert (data["recipe"], data["overrides"]) == (str(path), ["--seed", "3"])
     assert data["machine"] == machine()
-    assert f"lower bound: {data['low']} bits\n" in shown
     assert data["forward"] == (f"CR:{data['low']}-4:2" if data["low"] < 4 else "4")
     assert f"bitcycle train {path} --seed 3 --precision.forward {data['forward']}\n" in shown
     assert f"cost:        {data['steps']} steps (" in shown
@@ -53,10 +52,10 @@ def test_by_default_it_is_the_relative_criterion_within_100_columns(tmp_path, ca
     shown = capsys.readouterr().out
     folder = tmp_path / "runs" / "tiny-seed0-range-test"
     data = json.loads((folder / "range-test.json").read_text())
-    curve = RangeCurve.from_dict(data["curve"])
-    assert (curve.settings.criterion, data["low"]) == ("relative", curve.lower_bound)
-    assert str(curve) in shown
-    assert (data["steps"], data["run_steps"]) == (curve.num_steps, 240)
+    test = RangeTest.from_dict(data["test"])
+    assert (test.settings.criterion, data["low"]) == ("relative", test.low)
+    assert str(test) in shown
+    assert (data["steps"], data["run_steps"]) == (test.num_steps, 240)
     assert max(map(len, shown.splitlines())) <= 100
     assert (folder / "range-test.png").stat().st_size > 10_000
 
@@ -82,7 +81,7 @@ def test_every_setting_is_an_option_and_options_win_over_keys(tmp_path):
         for word in (f"--{name.replace('_', '-')}", str(value))
     ]
     main(["range-test", str(path), *options, "--quiet", "--out", str(out), "--range_test.low=2"])
-    settings = json.loads((out / "range-test.json").read_text())["curve"]["settings"]
+    settings = json.loads((out / "range-test.json").read_text())["test"]["settings"]
     assert settings == {"criterion": "relative", **given, "threshold": None}
     assert settings.keys() == {field.name for field in fields(RangeTestConfig)}
 
@@ -92,7 +91,7 @@ def test_every_setting_is_an_option_and_options_win_over_keys(tmp_path):
     [
         ([], "give a recipe"),
         (["digits-float32"], "trains in float32"),
-        (["digits-cpt-3-8-8", "--low", "9"], "range_test.low (9)"),
+        (["digits-cpt-3-8-8", "--low", "9"], "low (9)"),
         (["digits-cpt-3-8-8", "--high", "1"], "low (2) must be <= high (1)"),
         (["digits-cpt-3-8-8", "--share", "0.2", "--threshold", "1"], "share (0.2)"),
         (["digits-cpt-3-8-8", "--range_test.criterion", "paper", "--share", "0.7"], "share (0.7)"),

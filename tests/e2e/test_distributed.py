@@ -233,7 +233,7 @@ def test_all_processes_find_the_same_lower_end(tmp_path):
         result_of(trained(tmp_path / str(number), num_processes=number, **changes))["range_test"]
         for number in (1, 2)
     ]
-    one, two = (each["test"]["curve"]["runs"][0]["metric"] for each in found)
+    one, two = (each["test"]["runs"][0]["metric"] for each in found)
     assert two[:3] == pytest.approx(one[:3], abs=1e-6)
     lows = [each["test"]["low"] for each in found]
     assert lows[0] == lows[1]

@@ -8,7 +8,7 @@ from bitcycle.report.figures import layers
 from bitcycle.report.page import write_page
 from bitcycle.study.results import read_study
 
-from .made_up import landscape, made_up_cost, range_curve, result_of, write_run, write_study
+from .made_up import landscape, made_up_cost, range_test, result_of, write_run, write_study
 
 
 @pytest.fixture
@@ -28,9 +28,8 @@ def page_file(tmp_path_factory):
     output = tmp_path_factory.mktemp("page") / "runs"
     made = write_study(output)
     result = read_study(made, output)
-    curve = {"test": {"low": 3, "high": 8, "curve": range_curve().to_dict()}}
     first = result.methods[1].runs[0]
-    stored = result_of(first.config, 93.0, 600, range_test=curve)
+    stored = result_of(first.config, 93.0, 600, range_test={"test": range_test().to_dict()})
     for path in sorted(first.directory.iterdir()):
         path.unlink()
     first.directory.rmdir()

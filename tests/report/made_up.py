@@ -10,7 +10,7 @@ from typing import Any
 
 from bitcycle.cost import Cost, LayerCost
 from bitcycle.landscape import Landscape
-from bitcycle.range_curves import PrecisionRun, RangeCurve, RangeTestConfig
+from bitcycle.range_criteria import PrecisionRun, RangeTest, RangeTestConfig
 from bitcycle.study.demo import DemoResult
 from bitcycle.study.results import write_failures
 from bitcycle.study.study import Method, Study, StudyRun
@@ -118,10 +118,10 @@ def write_folder(folder: Path, config: RunConfig, result: dict[str, Any] | None)
     return folder
 
 
-def range_curve() -> RangeCurve:
+def range_test() -> RangeTest:
     """2 bits learn nothing, 3 bits do."""
     settings = RangeTestConfig(threshold=0.2, window=2)
-    return RangeCurve(
+    return RangeTest(
         settings=settings.complete(high=3, steps_per_precision=6),
         runs=(
             PrecisionRun(0, 2, (0.1,) * 6),

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bitcycle.range_test import RangeTestError
+from bitcycle.range_criteria import RangeTestError
 from bitcycle.tasks import TASKS, DataConfig, ModelConfig
 from bitcycle.train import (
     EvalConfig,
@@ -107,26 +107,15 @@ def test_it_is_logged_in_metrics_log_and_checkpoint(whole):
     assert (line["step"], line["kind"], line["low"]) == (0, "range_test", test["test"]["low"])
     assert all(other["kind"] != "range_test" for other in others)
     log = (folder / "log.txt").read_text()
-    assert f"the lower end is {line['low']} bits, forward CR:{line['low']}-8:2" in log
-    steps = sum(len(each["metric"]) for each in test["test"]["curve"]["runs"])
-    assert f"took {steps} steps ({100 * steps / 12:.1f} % of the run's)" in log
+    steps = sum(len(each["metric"]) for each in test["test"]["runs"])
+    assert f"{steps} steps" in log
+    assert f"forward CR:{line['low']}-8:2" in log
     step, state = Checkpoints(folder / "checkpoints").load_newest()
     assert (step, state["run"]["range_test"]) == (12, test)
 
 
-def test_a_run_killed_during_the_test_ends_like_the_one_that_was_not(tmp_path, monkeypatch, whole):
-    config = replace(whole, output=str(tmp_path))
-    with monkeypatch.context() as patch:
-        kill_in_test(patch, 5 if whole.range_test.is_paper else 29)
-        with pytest.raises(Killed):
-            run(config)
-    torch.manual_seed(5)  # another process would not have this one's generators
-    resume(folder_of(config))
-    assert traces(folder_of(config)) == traces(folder_of(whole))
-
-
-@pytest.mark.parametrize("where", ["before its checkpoint", "step 5"])
-def test_a_run_killed_after_the_test_ends_like_the_one_that_was_not(
+@pytest.mark.parametrize("where", ["in the test", "before its checkpoint", "step 5"])
+def test_a_run_killed_in_or_after_the_test_ends_like_the_one_that_was_not(
     tmp_path, monkeypatch, whole, where
 ):
     config = replace(whole, output=str(tmp_path))
@@ -135,14 +124,16 @@ def test_a_run_killed_after_the_test_ends_like_the_one_that_was_not(
         raise Killed
 
     with monkeypatch.context() as patch:
-        if where == "before its checkpoint":
+        if where == "in the test":
+            kill_in_test(patch, 5 if whole.range_test.is_paper else 29)
+        elif where == "before its checkpoint":
             patch.setattr(range_test, "save_checkpoint", die)
         else:
-            kill_before_step(patch, int(where[-1]))
+            kill_before_step(patch, 5)
         with pytest.raises(Killed):
             run(config)
-    torch.manual_seed(1)
-    if where != "before its checkpoint":
+    torch.manual_seed(5)  # another process would not have this one's generators
+    if where == "step 5":
         monkeypatch.setattr(range_test, "optimizer_step", die)  # the test is not repeated
     resume_or_run(config)
     assert traces(folder_of(config)) == traces(folder_of(whole))
@@ -203,11 +194,11 @@ def test_a_signal_in_the_test_stops_the_run_which_can_be_resumed(tmp_path, monke
     assert traces(folder_of(config)) == traces(folder_of(whole))
 
 
-def test_a_model_that_cannot_learn_stops_the_run_with_the_curve(tmp_path):
+def test_a_model_that_cannot_learn_stops_the_run_with_the_table(tmp_path):
     config = auto(tmp_path, range_test=RangeTestConfig(steps_per_precision=4, threshold=99.0))
     with pytest.raises(RangeTestError, match="2 to 8 bits") as caught:
         run(config)
-    assert (caught.value.curve.name, caught.value.curve.num_steps) == ("accuracy", 28)
+    assert (caught.value.test.name, caught.value.test.num_steps) == ("accuracy", 28)
     assert not (folder_of(config) / "result.json").exists()
     assert "2 to 8 bits passes" in (folder_of(config) / "log.txt").read_text()
 
@@ -249,10 +240,10 @@ def test_training_that_diverges_in_the_test_is_no_gain(tmp_path, monkeypatch):
 
     monkeypatch.setattr(range_test, "optimizer_step", diverging)
     result = run(auto(tmp_path))
-    curve = result.range_test["test"]["curve"]
-    assert curve["verdicts"]["2"]["gain"] is None
-    assert len(curve["runs"][0]["metric"]) == 1
-    assert result.range_test["test"]["low"] >= 3
+    test = result.range_test["test"]
+    assert test["verdicts"]["2"]["gain"] == "nan"
+    assert len(test["runs"][0]["metric"]) == 1
+    assert test["low"] >= 3
     assert json.dumps(result.range_test, allow_nan=False)
 
 
@@ -326,17 +317,17 @@ def test_by_the_papers_criterion_a_language_model_needs_a_threshold(tmp_path):
 
 
 def test_it_starts_at_2_whatever_the_schedule_and_compares_with_its_top(tmp_path):
-    test, report = find_precision_range(configured(tmp_path, "CR:5-6:2"))
-    assert test.curve.precisions[0] == 2
-    assert (report["low"], report["high"]) == (test.low, 6)
+    test, _, report = find_precision_range(configured(tmp_path, "CR:5-6:2"))
+    assert min(test.verdicts) == 2
+    assert (report["low"], test.high) == (test.low, 6)
 
 
 def test_it_is_the_test_that_auto_would_run_and_leaves_nothing(tmp_path):
     before = torch.get_num_threads()
-    typed, report = find_precision_range(configured(tmp_path, threads=1))
+    typed, _, report = find_precision_range(configured(tmp_path, threads=1))
     assert files_below(tmp_path) == {}
     assert torch.get_num_threads() == before
-    auto, other = find_precision_range(configured(tmp_path, "CR:auto-8:2"))
+    auto, _, other = find_precision_range(configured(tmp_path, "CR:auto-8:2"))
     assert typed == auto
     assert report["forward"] == other["forward"] == f"CR:{auto.low}-8:2"
     assert (report["machine"], report["threads"]) == (machine(), 1)
@@ -344,13 +335,13 @@ def test_it_is_the_test_that_auto_would_run_and_leaves_nothing(tmp_path):
     assert json.dumps(report, allow_nan=False)
 
 
-def test_nothing_passed_is_a_report_with_the_curve_and_the_error(tmp_path):
+def test_nothing_passed_is_a_report_with_the_metrics_and_the_error(tmp_path):
     settings = RangeTestConfig(steps_per_precision=4, threshold=99.0, high=4)
-    error, report = find_precision_range(configured(tmp_path, range_test=settings))
+    test, error, report = find_precision_range(configured(tmp_path, range_test=settings))
     assert isinstance(error, RangeTestError)
     assert (report["low"], report["forward"]) == (None, None)
-    assert report["curve"] == error.curve.to_dict()
-    assert error.curve.precisions == (2, 3, 4)
+    assert report["test"] == test.to_dict()
+    assert list(test.verdicts) == [2, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -362,8 +353,8 @@ def test_nothing_passed_is_a_report_with_the_curve_and_the_error(tmp_path):
 )
 def test_a_language_model_is_judged_by_its_falling_loss(tmp_path, settings):
     made = lstm(tmp_path, write_words(tmp_path / "text"), range_test=settings)
-    test, _ = find_precision_range(made)
-    assert (test.curve.name, test.curve.higher_is_better) == ("loss", False)
+    test, _, _ = find_precision_range(made)
+    assert (test.name, test.higher_is_better) == ("loss", False)
     assert test.low in (2, 3, 4)
 
 
@@ -404,9 +395,9 @@ def test_every_precision_of_a_repeat_trains_on_the_same_batches(tmp_path, monkey
         return original(session, batches, **options)
 
     monkeypatch.setattr(range_test, "optimizer_step", recorded)
-    test, _ = find_precision_range(config)
+    test, _, _ = find_precision_range(config)
     position, by_repeat = 0, {0: [], 1: []}
-    for each in test.curve.runs:
+    for each in test.runs:
         by_repeat[each.repeat].append(drawn[position : position + len(each.metric)])
         position += len(each.metric)
     assert position == len(drawn)
@@ -422,8 +413,8 @@ def test_every_precision_of_a_repeat_trains_on_the_same_batches(tmp_path, monkey
 
 def test_at_the_same_bits_the_test_trains_like_a_static_run(tmp_path):
     """The first repeat at 8 bits has the losses of a run at 8 bits: batches, noise and dropout."""
-    test, _ = find_precision_range(configured(tmp_path, range_test=RELATIVE))
-    first = test.curve.runs[0]
+    test, _, _ = find_precision_range(configured(tmp_path, range_test=RELATIVE))
+    first = test.runs[0]
     assert (first.repeat, first.bits) == (0, 8)
     static = small(
         tmp_path, precision=PrecisionConfig(forward=8, backward=6),

@@ -7,11 +7,11 @@ import shlex
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 from bitcycle.cli.train import add_what, find_config
 from bitcycle.extras import MissingExtraError
-from bitcycle.range_curves import Criterion, RangeCurve, RangeTestConfig
+from bitcycle.range_criteria import Criterion, RangeTest, RangeTestConfig
 
 _EXAMPLES = """examples:
   bitcycle range-test digits-cpt-3-8-8
@@ -35,14 +35,14 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_what(parser)
-    kinds = get_type_hints(RangeTestConfig)
     for setting in fields(RangeTestConfig):
         option, text = f"--{setting.name.replace('_', '-')}", setting.metadata["help"]
         if setting.name == "criterion":
             parser.add_argument(option, choices=get_args(Criterion), help=text)
+        elif setting.name in ("share", "threshold"):
+            parser.add_argument(option, type=float, metavar="X", help=text)
         else:
-            kind = float if float in (kinds[setting.name], *get_args(kinds[setting.name])) else int
-            parser.add_argument(option, type=kind, metavar="X" if kind is float else "N", help=text)
+            parser.add_argument(option, type=int, metavar="N", help=text)
     parser.add_argument(
         "--out",
         metavar="DIR",
@@ -54,7 +54,6 @@ def register(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the test, print the table and the next command, write the figure and the numbers."""
-    from bitcycle.range_test import RangeTestError
     from bitcycle.train.config_file import check_overrides, override
     from bitcycle.train.range_test import cost_text, find_precision_range
 
@@ -68,21 +67,18 @@ def run(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.out).expanduser() if arguments.out else default
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--out {folder} is a file; give a folder")
-    test, report = find_precision_range(
-        config,
-        say=(lambda line: None) if arguments.quiet else lambda line: print(line, flush=True),
-    )
-    if report["low"] is not None:
-        print(f"\n{test.curve}\n\nlower bound: {report['low']} bits")
+    say = (lambda line: None) if arguments.quiet else (lambda line: print(line, flush=True))
+    test, error, report = find_precision_range(config, say=say)
+    if error is None:
         command = ["bitcycle", "train", arguments.what, *_other_overrides(arguments.overrides)]
+        print(f"\n{test}")
         print(f"next:        {shlex.join(command)} --precision.forward {report['forward']}")
     print(f"cost:        {cost_text(report['steps'], report['bitops'], report['run_steps'])}")
     source = {"recipe": arguments.what, "overrides": arguments.overrides}
-    _write(folder, {**report, **source}, test.curve)
-    if isinstance(test, RangeTestError):
-        print(f"bitcycle: {test}", file=sys.stderr)
-        return 1
-    return 0
+    _write(folder, {**report, **source}, test)
+    if error is not None:
+        print(f"bitcycle: {error}", file=sys.stderr)
+    return 0 if error is None else 1
 
 
 def _other_overrides(overrides: list[str]) -> list[str]:
@@ -95,7 +91,7 @@ def _other_overrides(overrides: list[str]) -> list[str]:
     return kept
 
 
-def _write(folder: Path, report: dict[str, Any], curve: RangeCurve) -> None:
+def _write(folder: Path, report: dict[str, Any], test: RangeTest) -> None:
     from bitcycle.files import write_json
     from bitcycle.report import plot
     from bitcycle.report.files import save
@@ -104,7 +100,6 @@ def _write(folder: Path, report: dict[str, Any], curve: RangeCurve) -> None:
     write_json(folder / "range-test.json", report)
     print(f"numbers:     {folder / 'range-test.json'}")
     try:
-        path = save(plot(curve), folder / "range-test.png")
-        print(f"picture:     {path}")
+        print(f"picture:     {save(plot(test), folder / 'range-test.png')}")
     except MissingExtraError as error:
         print(f"picture:     none, {error}")

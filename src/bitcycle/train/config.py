@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from bitcycle.precision import ROLES, Bits, Precision, bits_text, check_max_bits
-from bitcycle.range_curves import RangeTestConfig as RangeTestConfig
+from bitcycle.range_criteria import RangeTestConfig as RangeTestConfig
 from bitcycle.registry import unknown_name
 from bitcycle.schedules import Schedule, parse_schedule
 from bitcycle.schedules.base import default_backward

@@ -17,8 +17,8 @@ import torch
 from bitcycle.formats.catalogue import Format
 from bitcycle.model_precision import quantized_layers
 from bitcycle.precision import ROLES, Precision
-from bitcycle.range_curves import RangeTestConfig
-from bitcycle.range_test import RangeTest, RangeTestError, run_range_test
+from bitcycle.range_criteria import RangeTest, RangeTestConfig, RangeTestError
+from bitcycle.range_test import run_range_test
 from bitcycle.scheduler import INHERIT, resolve_schedules
 from bitcycle.schedules import Bits, Cycle, parse_schedule
 from bitcycle.schedules.base import order
@@ -34,7 +34,7 @@ from bitcycle.train.session import RangeTestOutcome, Session, build_session, pre
 from bitcycle.train.signals import Interrupted, StopRequest
 
 HIGH = 8  # highest precision to try if the forward schedule is float32
-SHORT_RUN = 3200  # steps below which 32 cycles are too many
+LONG_RUN = 3200  # steps from which on 32 cycles are suggested, not 8
 # relative criterion
 RUN_SHARE = 0.02  # of the run's steps, for the whole test
 FEWEST_STEPS, MOST_STEPS = 20, 100  # per precision, by default
@@ -48,27 +48,22 @@ FEWEST_PAPER_STEPS = 100
 
 def complete_settings(config: RunConfig, task: Task, total_steps: int) -> RangeTestConfig:
     """The run's `range_test` settings, with defaults from its schedule, task and length."""
-    asked = config.range_test
-    high = _highest(config) if asked.high is None else asked.high
+    high = config.range_test.high or _highest(config)
+    asked = replace(config.range_test, high=high)
     top = config.precision.auto_high
     if top is not None and high > top:
         raise ValueError(
             f"range_test.high ({high}) must be <= {top}, the top of {config.precision.forward}"
         )
-    if asked.low > high:
-        raise ValueError(f"range_test.low ({asked.low}) must be <= {high}, the most bits to test")
     number = high - asked.low + 1
+    threshold = None
     if asked.is_paper:
         steps = max(_cycle_steps(config, total_steps) // number, FEWEST_PAPER_STEPS)
+        threshold = _default_threshold(task) if asked.threshold is None else asked.threshold
     else:
         runs = number + TESTED_AGAIN * (asked.repeats - 1)
         steps = min(max(int(RUN_SHARE * total_steps / runs), FEWEST_STEPS), MOST_STEPS)
-    needs_threshold = asked.is_paper and asked.threshold is None
-    return asked.complete(
-        high=high,
-        steps_per_precision=steps,
-        threshold=_default_threshold(task) if needs_threshold else None,
-    )
+    return asked.complete(high=high, steps_per_precision=steps, threshold=threshold)
 
 
 def _highest(config: RunConfig) -> int:
@@ -104,12 +99,6 @@ def _default_threshold(task: Task) -> float:
     return 2 * task.chance if 3 * task.chance < 100 else (100 - task.chance) / 2
 
 
-def check_range_test(session: Session) -> None:
-    """Raise ValueError if the run needs a range test and its settings are not valid."""
-    if session.config.precision.auto_high is not None:
-        complete_settings(session.config, session.task, session.total_steps)
-
-
 # -- in a run -------------------------------------------------------------------------------------
 
 
@@ -129,31 +118,19 @@ def find_lower_bound(
                 signum, f"stopped in the range test; {directory.path} repeats it when resumed"
             )
 
-    test, bitops = run_on_session(session, say=reporter.say, before_step=stop)
-    if isinstance(test, RangeTestError):
-        raise test
+    test, error, bitops = run_on_session(session, say=reporter.say, before_step=stop)
+    if error is not None:
+        raise error
     session.set_lower_bound(RangeTestOutcome(test=test, bitops=bitops))
     session.seconds += time.monotonic() - began
     text = session.config.precision.schedule_texts(auto=test.low)["forward"]
-    for line in str(test.curve).splitlines():
+    for line in filter(None, str(test).splitlines()):
         reporter.say(f"range test  {line}")
-    cost = cost_text(test.curve.num_steps, sum(bitops.values()), session.total_steps)
-    reporter.say(f"range test: took {cost}")
-    reporter.say(f"range test: the lower end is {test.low} bits, forward {text}")
+    cost = cost_text(test.num_steps, sum(bitops.values()), session.total_steps)
+    reporter.say(f"range test: took {cost}; forward {text}")
     if session.is_main:
-        verdicts = test.curve.to_dict()["verdicts"]
-        directory.add_metrics(
-            {
-                "step": 0,
-                "kind": "range_test",
-                "criterion": test.curve.settings.criterion,
-                "low": test.low,
-                "high": test.high,
-                "forward": text,
-                "gains": {bits: verdict["gain"] for bits, verdict in verdicts.items()},
-                "bitops": session.bitops,
-            }
-        )
+        found = {"kind": "range_test", "low": test.low, "forward": text}
+        directory.add_metrics({"step": 0, **found, "bitops": session.bitops})
     keep = session.config.checkpoint.keep
     save_checkpoint(session, directory, Checkpoints(directory.checkpoints, keep=keep))
 
@@ -172,10 +149,10 @@ def cost_text(steps: int, bitops: int, run_steps: int) -> str:
 
 def find_precision_range(
     config: RunConfig, *, say: Callable[[str], object] = lambda line: None
-) -> tuple[RangeTest | RangeTestError, dict[str, Any]]:
+) -> tuple[RangeTest, RangeTestError | None, dict[str, Any]]:
     """Run a range test of a configuration's model on its data. Writes nothing.
 
-    Returns the test, or the error if no precision passed, and a report of JSON types.
+    Returns the test, the error if no precision passed, and a report of JSON types.
     """
     if config.precision.is_float:
         raise ValueError(
@@ -187,25 +164,27 @@ def find_precision_range(
     with preserve_torch_settings():
         session = build_session(config)
         say(f"{config.model.name} on {config.data.name}, seed {config.seed}")
-        test, bitops = run_on_session(session, say=say)
+        test, error, bitops = run_on_session(session, say=say)
         info = measurement_info(time.monotonic() - began, threads=torch.get_num_threads())
-    low, high = (test.low if isinstance(test, RangeTest) else None), test.curve.settings.high
-    assert high is not None
-    return test, {
-        "name": config.name,
-        "seed": config.seed,
-        "model": config.model.name,
-        "data": config.data.name,
-        "backward": config.precision.schedule_texts().get("backward"),
-        "low": low,
-        "high": high,
-        "forward": None if low is None else forward_text(config, low, high, session.total_steps),
-        "steps": test.curve.num_steps,
-        "run_steps": session.total_steps,
-        "bitops": sum(bitops.values()),
-        "curve": test.curve.to_dict(),
-        **info,
-    }
+    low = test.low if error is None else None
+    return (
+        test,
+        error,
+        {
+            "name": config.name,
+            "seed": config.seed,
+            "model": config.model.name,
+            "data": config.data.name,
+            "backward": config.precision.schedule_texts().get("backward"),
+            "low": low,
+            "forward": low and forward_text(config, low, test.high, session.total_steps),
+            "steps": test.num_steps,
+            "run_steps": session.total_steps,
+            "bitops": sum(bitops.values()),
+            "test": test.to_dict(),
+            **info,
+        },
+    )
 
 
 def forward_text(config: RunConfig, low: int, high: int, total_steps: int) -> str:
@@ -217,8 +196,7 @@ def forward_text(config: RunConfig, low: int, high: int, total_steps: int) -> st
         schedule = parse_schedule(forward)
         if isinstance(schedule, Cyclic):
             return str(replace(schedule, low=low, high=high))  # type: ignore[type-var]
-    cycles = 32 if total_steps >= SHORT_RUN else min(8, total_steps)
-    return str(Cycle(low, high, cycles=cycles))
+    return str(Cycle(low, high, cycles=32 if total_steps >= LONG_RUN else 8))
 
 
 # -- training -------------------------------------------------------------------------------------
@@ -229,17 +207,17 @@ def run_on_session(
     *,
     say: Callable[[str], object],
     before_step: Callable[[], object] = lambda: None,
-) -> tuple[RangeTest | RangeTestError, dict[str, int]]:
+) -> tuple[RangeTest, RangeTestError | None, dict[str, int]]:
     """Run the test on the session's first batches, then restore the session.
 
     By the relative criterion every precision of repeat r trains on the batches of the same steps,
-    those after the steps of repeat r - 1. Returns the test, or the error if no precision passed,
-    and the BitOPs it took.
+    those after the steps of repeat r - 1. Returns the test, the error if no precision passed, and
+    the BitOPs it took.
     """
     task = session.task
     settings = complete_settings(session.config, task, session.total_steps)
     metric = task.metric if settings.is_paper and task.higher_is_better else "loss"
-    say(f"range test: {_summary(settings, metric)}")
+    say(f"range test: {settings}")
     meter_before = session.meter.state_dict()
     session.wrapped.train()
     batches = remaining_steps(session, is_endless=True)  # they depend on seed and step only
@@ -259,8 +237,9 @@ def run_on_session(
         metrics = task.metrics(sums)
         return metrics[metric] if math.isfinite(metrics["loss"]) else math.nan
 
+    failure = None
     try:
-        test: RangeTest | RangeTestError = run_range_test(
+        test = run_range_test(
             session.model,
             train_step,
             lambda bits: _precision_at(session, bits),
@@ -272,21 +251,13 @@ def run_on_session(
             progress=say,
         )
     except RangeTestError as error:
-        test = error
+        test, failure = error.test, error
     finally:
         bitops = session.meter.by_matmul()
         session.window = {}
         session.meter.load_state_dict(meter_before)
         batches.close()
-    return test, bitops
-
-
-def _summary(settings: RangeTestConfig, metric: str) -> str:
-    rule = f"share >= {settings.share:g}"
-    if settings.is_paper:
-        rule = f"gain in {metric} > {settings.threshold:g}"
-    steps = f"{settings.steps_per_precision} steps each, means over {settings.window}"
-    return f"{settings.low} to {settings.high} bits, {steps}; passes with {rule}"
+    return test, failure, bitops
 
 
 def _precision_at(session: Session, bits: int) -> Precision | dict[str, Precision]:

@@ -27,7 +27,7 @@ from bitcycle.train.config_file import from_dict, to_dict
 from bitcycle.train.distributed import on_main
 from bitcycle.train.loop import save_checkpoint, train
 from bitcycle.train.progress import Reporter, Show, make_reporter
-from bitcycle.train.range_test import check_range_test, find_lower_bound
+from bitcycle.train.range_test import complete_settings, find_lower_bound
 from bitcycle.train.result import RunResult, make_result, result_json
 from bitcycle.train.run_directory import ResumeEvent, RunDirectory
 from bitcycle.train.session import Session, build_session, preserve_torch_settings
@@ -43,7 +43,8 @@ def run(config: RunConfig, *, show: Show = "quiet") -> RunResult:
         directory.create(config)  # raises before the data is read
     with preserve_torch_settings():
         session = build_session(config)
-        check_range_test(session)
+        if session.needs_range_test:
+            complete_settings(config, session.task, session.total_steps)  # raises
         on_main(session, lambda: directory.create(config))
         return _execute(session, directory, show)
 

@@ -29,7 +29,7 @@ from bitcycle.model_precision import kernel_state, restore_kernels
 from bitcycle.ops.noise import hash_ints
 from bitcycle.precision import Precision
 from bitcycle.quantizers import QUANTIZERS
-from bitcycle.range_test import RangeTest
+from bitcycle.range_criteria import RangeTest
 from bitcycle.scheduler import PrecisionScheduler
 from bitcycle.tasks import TASKS, Task, TrainBatches
 from bitcycle.train.checkpoint import join_state, split_state

@@ -4,10 +4,9 @@ import math
 
 import pytest
 
-from bitcycle.range_test import RangeTest
 from bitcycle.report import plot
-from bitcycle.report.figures.range_test import goal, switching_point, verdict, window_means
-from tests.test_range_curves import paper, relative
+from bitcycle.report.figures.range_test import goal, switching_point, window_means
+from tests.test_range_criteria import paper, relative
 
 PAPER = paper(
     {2: (10, 12, 11, 9, 10, 12), 3: (12, 14, 30, 45, 60, 62)}, threshold=20.0, name="accuracy"
@@ -27,10 +26,9 @@ def test_the_switching_point_is_where_the_mean_first_exceeds_start_plus_threshol
     run = PAPER.runs[1]
     assert goal(PAPER, run) == 33
     assert window_means(PAPER, run)[:4] == [12, 13, 22, 37.5]
-    assert switching_point(PAPER) == (3, 37.5)
-    assert switching_point(DIVERGED) is None
+    assert switching_point(PAPER, run) == 3
     falling = paper({2: (4.0, 3.9, 3.0)}, window=1, threshold=0.5, higher_is_better=False)
-    assert switching_point(falling) == (2, 3.0)
+    assert switching_point(falling, falling.runs[0]) == 2
 
 
 def test_the_goal_of_the_relative_criterion_is_the_share_of_the_gain_of_the_most_bits():
@@ -39,23 +37,15 @@ def test_the_goal_of_the_relative_criterion_is_the_share_of_the_gain_of_the_most
     assert math.isnan(goal(DIVERGED, DIVERGED.runs[1]))
 
 
-def test_the_verdict_names_the_bound_or_says_that_there_is_none():
-    assert "3 bits" in verdict(RELATIVE)
-    assert "no precision" in verdict(DIVERGED)
-
-
 TOP_DIVERGED = relative((0, 8, (4.0, math.nan)))
 
 
-@pytest.mark.parametrize(
-    "obj", [RELATIVE, RangeTest(low=3, high=8, curve=PAPER), DIVERGED, TOP_DIVERGED]
-)
-def test_it_is_drawn_with_a_line_per_precision(obj):
-    figure = plot(obj)
+@pytest.mark.parametrize("test", [RELATIVE, PAPER, DIVERGED, TOP_DIVERGED])
+def test_it_is_drawn_with_a_line_per_precision(test):
+    figure = plot(test)
     figure.draw_without_rendering()
-    curve = getattr(obj, "curve", obj)
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert {str(bits) for bits in curve.precisions} <= {label.split(":")[0] for label in labels}
+    assert {str(bits) for bits in test.verdicts} <= {label.split(":")[0] for label in labels}
 
 
 def test_long_curves_are_thinned():

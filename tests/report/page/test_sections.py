@@ -19,7 +19,7 @@ from tests.report.made_up import (
     SCRIPT,
     landscape,
     made_up_cost,
-    range_curve,
+    range_test,
     study,
     write_study,
 )
@@ -126,19 +126,19 @@ def test_what_cannot_be_priced_is_said_and_only_so_many_methods_are_priced(made,
 
 def test_range_tests_of_a_run_of_the_folder_next_to_it_and_of_the_study_are_found(made, tmp_path):
     run = made.methods[0].runs[0]
-    stored = {"test": {"low": 3, "curve": range_curve().to_dict()}}
+    stored = {"test": range_test().to_dict()}
     tested = replace(run, result=replace(run.result, range_test=stored))
     methods = method_logs(replace(made, methods=(replace(made.methods[0], runs=(tested,)),)))
     beside = run.directory.with_name(f"{run.directory.name}-range-test")
     for folder, threshold in ((beside, 0.3), (tmp_path / "study", 0.9)):
         folder.mkdir()
-        settings = replace(range_curve().settings, threshold=threshold)
-        report = {"name": BREAKOUT, "curve": replace(range_curve(), settings=settings).to_dict()}
+        settings = replace(range_test().settings, threshold=threshold)
+        report = {"name": BREAKOUT, "test": replace(range_test(), settings=settings).to_dict()}
         (folder / "range-test.json").write_text(json.dumps(report), encoding="utf-8")
     cards = sections.range_test_cards(methods, tmp_path / "study")
     # two of one run have one title: the first is shown
     assert [card.title for card in cards] == ["static 8/8, seed 0", BREAKOUT]
-    (tmp_path / "range-test.json").write_text('{"curve": {"bits": 3}}')
+    (tmp_path / "range-test.json").write_text('{"test": {"bits": 3}}')
     assert sections.range_test_cards(methods[1:], tmp_path) == []
 
 

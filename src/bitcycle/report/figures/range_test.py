@@ -7,8 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from bitcycle.extras import require
-from bitcycle.range_curves import PrecisionRun, RangeCurve
-from bitcycle.range_test import RangeTest
+from bitcycle.range_criteria import PrecisionRun, RangeTest
 from bitcycle.report import draw
 from bitcycle.report.figures import style
 from bitcycle.report.figures.style import DASHED, INK
@@ -21,55 +20,8 @@ MOST_POINTS = 300  # of one precision
 _MARK = "#d62728"
 
 
-def verdict(curve: RangeCurve) -> str:
-    """The result of a test in a few words."""
-    low = curve.lower_bound
-    return "no precision passes" if low is None else f"lower bound {low} bits"
-
-
-def goal(curve: RangeCurve, run: PrecisionRun) -> float:
-    """The metric that a run's last window must reach; NaN if training diverged."""
-    sign = 1 if curve.higher_is_better else -1
-    if not run.is_finite:
-        return math.nan
-    if curve.settings.is_paper:
-        assert curve.settings.threshold is not None
-        return curve.start(run) + sign * curve.settings.threshold
-    top = next(each for each in curve.runs if each.repeat == run.repeat)
-    if not top.is_finite:
-        return math.nan
-    start = curve.start(top)
-    return start + curve.settings.share * (curve.end(top) - start)
-
-
-def window_means(curve: RangeCurve, run: PrecisionRun) -> list[float]:
-    """The mean over the last window, or fewer steps at first, by step."""
-    window = curve.window
-    return [fmean(run.metric[max(0, i + 1 - window) : i + 1]) for i in range(len(run.metric))]
-
-
-def switching_point(curve: RangeCurve) -> tuple[int, float] | None:
-    """(step, mean) of the lower bound's run at which the mean of a window first passes."""
-    if curve.lower_bound is None:
-        return None
-    run = curve.runs_at(curve.lower_bound)[0]
-    means, needed = window_means(curve, run), goal(curve, run)
-    sign = 1 if curve.higher_is_better else -1
-    passing = (
-        step for step in range(curve.window - 1, len(means)) if sign * (means[step] - needed) > 0
-    )
-    step = next(passing, len(means) - 1)
-    return step, means[step]
-
-
 @draw.register(RangeTest)
 def draw_range_test(test: RangeTest) -> Figure:
-    """The curve of a test."""
-    return draw_range_curve(test.curve)
-
-
-@draw.register(RangeCurve)
-def draw_range_curve(curve: RangeCurve) -> Figure:
     """The metric over training steps, a line per precision: the first repeat.
 
     By the relative criterion all lines begin at one step, and the dashed goal is that of the last
@@ -78,50 +30,52 @@ def draw_range_curve(curve: RangeCurve) -> Figure:
     """
     figure = style.new_figure(7.0, 4.0)
     axes = figure.subplots()
-    is_paper = curve.settings.is_paper
+    is_paper = test.settings.is_paper
     palette = require("matplotlib", extra="report", purpose="pictures").colormaps["viridis"]
-    runs = [curve.runs_at(bits)[0] for bits in curve.precisions]
+    runs = [test.runs_at(bits)[0] for bits in test.verdicts]
     begin = 0
     for place, run in enumerate(runs):
-        color = palette(0.9 * place / max(1, len(runs) - 1))
-        _draw_run(axes, curve, run, begin, color)
+        _draw_run(axes, test, run, begin, palette(0.9 * place / max(1, len(runs) - 1)))
         if is_paper:
-            if run.bits == curve.lower_bound:
-                _draw_switching_point(axes, curve, begin)
             begin += len(run.metric)
     if not is_paper:
         top = runs[-1]
         axes.axhline(
-            goal(curve, top), color=INK, linestyle=DASHED, linewidth=1.0,
-            label=f"{curve.settings.share:g} of the gain\nat {top.bits} bits",
+            goal(test, top), color=INK, linestyle=DASHED, linewidth=1.0,
+            label=f"{test.settings.share:g} of the gain\nat {top.bits} bits",
         )  # fmt: skip
         length = len(top.metric)
-        axes.axvspan(length - curve.window, length - 1, color="#eeeeee", zorder=0.1)
+        axes.axvspan(length - test.window, length - 1, color="#eeeeee", zorder=0.1)
     x = "training step" if is_paper else "training step, from the same start"
-    style.style_axes(axes, x=x, y=f"{curve.name}, mean over {curve.window} steps", grid="y")
+    style.style_axes(axes, x=x, y=f"{test.name}, mean over {test.window} steps", grid="y")
     axes.locator_params(axis="x", integer=True)
-    axes.set_title(
-        f"Range test: {verdict(curve)}", loc="left", fontsize=10, color=INK, weight="bold"
-    )
+    found = "no precision passes" if test.low is None else f"lower bound {test.low} bits"
+    axes.set_title(f"Range test: {found}", loc="left", fontsize=10, color=INK, weight="bold")
     figure.legend(loc="outside right upper", frameon=False, fontsize=9, title="bits")
     return figure
 
 
-def _draw_run(axes: Axes, curve: RangeCurve, run: PrecisionRun, begin: int, color: object) -> None:
-    is_bound = run.bits == curve.lower_bound
+def _draw_run(axes: Axes, test: RangeTest, run: PrecisionRun, begin: int, color: object) -> None:
+    is_bound = run.bits == test.low
     steps = style.thin(range(len(run.metric)), MOST_POINTS)
-    x = [begin + step for step in steps]
-    means = window_means(curve, run)
-    label = f"{run.bits}: lower bound" if is_bound else str(run.bits)
+    x, means = [begin + step for step in steps], window_means(test, run)
     axes.plot(
-        x, [means[i] for i in steps], color=color, linewidth=3.0 if is_bound else 1.6, label=label
-    )
-    if curve.settings.is_paper:
+        x, [means[i] for i in steps], color=color, linewidth=3.0 if is_bound else 1.6,
+        label=f"{run.bits}: lower bound" if is_bound else str(run.bits),
+    )  # fmt: skip
+    if test.settings.is_paper:
         axes.plot(x, [run.metric[i] for i in steps], color=color, linewidth=0.8, alpha=0.35)
         axes.hlines(
-            goal(curve, run), x[0], x[-1], color=INK, linestyle=DASHED, linewidth=1.0,
+            goal(test, run), x[0], x[-1], color=INK, linestyle=DASHED, linewidth=1.0,
             label="needed" if is_bound else "",
         )  # fmt: skip
+        if is_bound:
+            step = switching_point(test, run)
+            axes.plot(
+                begin + step, means[step], marker="o", markersize=14, markerfacecolor="none",
+                linestyle="none", markeredgecolor=_MARK, markeredgewidth=1.8, zorder=5,
+                label="switching point",
+            )  # fmt: skip
     if not run.is_finite:
         axes.plot(
             x[-1], 0.04, marker="x", color=_MARK, linestyle="none", label="NaN or infinity",
@@ -129,11 +83,25 @@ def _draw_run(axes: Axes, curve: RangeCurve, run: PrecisionRun, begin: int, colo
         )  # fmt: skip
 
 
-def _draw_switching_point(axes: Axes, curve: RangeCurve, begin: int) -> None:
-    point = switching_point(curve)
-    assert point is not None
-    axes.plot(
-        begin + point[0], point[1], marker="o", markersize=14, markerfacecolor="none",
-        linestyle="none", markeredgecolor=_MARK, markeredgewidth=1.8, zorder=5,
-        label="switching point",
-    )  # fmt: skip
+def goal(test: RangeTest, run: PrecisionRun) -> float:
+    """The metric that the run's last window must reach: at the most bits, or by a threshold."""
+    if not run.is_finite:
+        return math.nan
+    if test.settings.threshold is None:
+        return test.start(run) + test.settings.share * (test.end(run) - test.start(run))
+    sign = 1 if test.higher_is_better else -1
+    return test.start(run) + sign * test.settings.threshold
+
+
+def window_means(test: RangeTest, run: PrecisionRun) -> list[float]:
+    """The mean over the last window, or fewer steps at first, by step."""
+    window = test.window
+    return [fmean(run.metric[max(0, i + 1 - window) : i + 1]) for i in range(len(run.metric))]
+
+
+def switching_point(test: RangeTest, run: PrecisionRun) -> int:
+    """The step at which the mean over a window first passes the goal."""
+    sign = 1 if test.higher_is_better else -1
+    means, needed = window_means(test, run), goal(test, run)
+    passing = (i for i in range(test.window - 1, len(means)) if sign * (means[i] - needed) > 0)
+    return next(passing, len(means) - 1)

@@ -16,7 +16,7 @@ from bitcycle.analysis.statistics import Summary, summarize_values
 from bitcycle.extras import MissingExtraError
 from bitcycle.landscape.result import FILE_NAME as LANDSCAPE_FILE
 from bitcycle.landscape.result import Landscape, Landscapes
-from bitcycle.range_curves import RangeCurve
+from bitcycle.range_criteria import RangeTest
 from bitcycle.report import plot
 from bitcycle.report.figures import layers, pareto, schedules
 from bitcycle.report.figures.curves import draw_curves, quantities
@@ -258,17 +258,16 @@ def layer_cards(methods: Sequence[MethodLog]) -> tuple[list[Card], list[str]]:
 
 def range_test_cards(methods: Sequence[MethodLog], folder: Path) -> list[Card]:
     """The range tests of runs with `auto`, and those in folders next to the runs."""
-    found: dict[str, RangeCurve] = {}
+    found: dict[str, RangeTest] = {}
     for title, stored in _range_tests(methods, folder):
         try:
-            curve = RangeCurve.from_dict(stored["curve"])
+            test = RangeTest.from_dict(stored["test"])
         except (KeyError, TypeError, ValueError):
             continue
-        if curve not in found.values():
-            found.setdefault(title, curve)
+        if test not in found.values():
+            found.setdefault(title, test)
     return [
-        Card(title, partial(plot, curve), f"range test of {title}")
-        for title, curve in found.items()
+        Card(title, partial(plot, test), f"range test of {title}") for title, test in found.items()
     ]
 
 
@@ -276,8 +275,8 @@ def _range_tests(methods: Sequence[MethodLog], folder: Path) -> Iterator[tuple[s
     for method in methods:
         for run in method.started:
             name = f"{method.title}, seed {run.seed}"
-            if run.result is not None and run.result.range_test is not None:
-                yield name, run.result.range_test.get("test")
+            if run.result is not None:
+                yield name, run.result.range_test
             sibling = run.directory.with_name(f"{run.directory.name}-range-test")
             yield name, read_object(sibling / "range-test.json")
     for path in sorted({folder / "range-test.json", *folder.glob("*-range-test/range-test.json")}):

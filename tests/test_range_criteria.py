@@ -1,34 +1,33 @@
-"""The settings of the range test, its curve, and the two criteria on known metrics."""
+"""The settings of the range test, its result, and the two criteria on known metrics."""
 
 import json
 import math
-from dataclasses import replace
 from statistics import fmean, stdev
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitcycle.range_curves import PrecisionRun, RangeCurve, RangeTestConfig
+from bitcycle.range_criteria import PrecisionRun, RangeTest, RangeTestConfig
 
 NAN = math.nan
 
 
 def relative(*runs, window=2, share=0.9, **changes):
-    """A curve of (repeat, bits, metric)."""
+    """A test of (repeat, bits, metric)."""
     made = [PrecisionRun(*run) for run in runs]
     settings = RangeTestConfig(share=share, window=window, low=1)
     high, steps = max(run.bits for run in made), max(len(run.metric) for run in made)
     settings = settings.complete(high=high, steps_per_precision=max(steps, 2 * window))
-    return RangeCurve(settings=settings, runs=tuple(made), **changes)
+    return RangeTest(settings=settings, runs=tuple(made), **changes)
 
 
 def paper(metrics, *, window=2, threshold=20.0, **changes):
-    """A curve of rising bits: the metric of each."""
+    """A test of rising bits: the metric of each."""
     settings = RangeTestConfig(threshold=threshold, window=window, low=min(metrics))
     settings = settings.complete(high=max(metrics), steps_per_precision=2 * window)
     runs = tuple(PrecisionRun(0, bits, tuple(row)) for bits, row in metrics.items())
-    return RangeCurve(settings=settings, runs=runs, **{"higher_is_better": True, **changes})
+    return RangeTest(settings=settings, runs=runs, **{"higher_is_better": True, **changes})
 
 
 # -- relative criterion ---------------------------------------------------------------------------
@@ -38,27 +37,27 @@ def test_bits_pass_with_a_share_of_the_gain_at_the_most_bits():
     """L0 is 4, and 8 bits end at 2; a gain equal to the share passes."""
     ends = {8: 2.0, 7: 2.1, 5: 2.6, 4: 3.0, 3: 3.1}
     runs = [(0, bits, (4.0, 4.0, end, end)) for bits, end in ends.items()]
-    curve = relative(*runs, share=0.5)
-    gains = [curve.verdicts[bits].gain for bits in (8, 5, 4, 3)]
+    test = relative(*runs, share=0.5)
+    gains = [test.verdicts[bits].gain for bits in (8, 5, 4, 3)]
     assert gains == pytest.approx([2.0, 1.4, 1.0, 0.9])
-    assert curve.verdicts[5].share == pytest.approx(0.7)
-    assert curve.lower_bound == 4
+    assert test.verdicts[5].share == pytest.approx(0.7)
+    assert test.low == 4
     for share, low in ((0.9, 7), (0.75, 7), (0.7, 5), (1.0, 8), (0.1, 3)):
-        assert relative(*runs, share=share).lower_bound == low
+        assert relative(*runs, share=share).low == low
 
 
 def test_one_start_is_used_for_all_precisions():
     """Fewer bits that begin at a higher loss do not gain from that."""
-    curve = relative((0, 8, (4.0, 4.0, 2.0, 2.0)), (0, 2, (9.0, 9.0, 3.5, 3.5)))
-    assert curve.verdicts[2].gain == 0.5
-    assert curve.lower_bound == 8
+    test = relative((0, 8, (4.0, 4.0, 2.0, 2.0)), (0, 2, (9.0, 9.0, 3.5, 3.5)))
+    assert test.verdicts[2].gain == 0.5
+    assert test.low == 8
 
 
 def test_bits_that_pass_below_bits_that_fail_are_no_bound():
     rows = {8: 2.0, 6: 2.0, 5: 3.9, 4: 2.0}
-    curve = relative(*[(0, bits, (4.0, 4.0, end, end)) for bits, end in rows.items()])
-    assert curve.verdicts[4].passes
-    assert curve.lower_bound == 6
+    test = relative(*[(0, bits, (4.0, 4.0, end, end)) for bits, end in rows.items()])
+    assert test.verdicts[4].passes
+    assert test.low == 6
 
 
 def test_the_error_of_one_repeat_comes_from_its_windows():
@@ -86,7 +85,7 @@ def test_the_relative_criterion_is_its_formula(tops, lows, share):
     pairs = list(zip(lows, tops, strict=False))
     runs = [(r, 8, top) for r, top in enumerate(tops)]
     runs += [(r, 3, low) for r, (low, _) in enumerate(pairs)]
-    curve = relative(*runs, window=3, share=share)
+    test = relative(*runs, window=3, share=share)
     margins, variances = [], []
     for low, top in pairs:
         gain = fmean(top[:3]) - fmean(low[-3:])
@@ -96,7 +95,7 @@ def test_the_relative_criterion_is_its_formula(tops, lows, share):
     between = stdev(margins) if len(margins) > 1 else 0.0
     error = max(math.sqrt(fmean(variances)), between) / math.sqrt(len(margins))
     margin = fmean(margins)
-    verdict = curve.verdicts[3]
+    verdict = test.verdicts[3]
     if abs(margin) > 1e-9:
         assert verdict.passes == (margin > 0)
     if abs(abs(margin) - 2 * error) > 1e-9:
@@ -108,17 +107,17 @@ def test_an_accuracy_gains_by_rising():
     """From 4 to 9 at 8 bits: 6.5 is half of the way."""
     rows = {8: 9.0, 7: 6.5, 6: 6.0}
     runs = [(0, bits, (4.0, 4.0, end, end)) for bits, end in rows.items()]
-    curve = relative(*runs, share=0.5, higher_is_better=True, name="accuracy")
-    assert curve.lower_bound == 7
-    assert (curve.verdicts[7].gain, curve.verdicts[7].end) == (2.5, 6.5)
+    test = relative(*runs, share=0.5, higher_is_better=True, name="accuracy")
+    assert test.low == 7
+    assert (test.verdicts[7].gain, test.verdicts[7].end) == (2.5, 6.5)
 
 
 def test_bits_that_diverge_fail_and_so_does_a_repeat_whose_top_diverged():
     good, bad = (4.0, 4.0, 2.0, 2.0), (4.0, NAN)
-    curve = relative((0, 8, good), (0, 3, good), (0, 2, bad))
-    assert (curve.decision(2), curve.lower_bound) == ("fails", 3)
-    curve = relative((0, 8, good), (0, 3, good), (1, 8, bad), (1, 3, good))
-    assert (curve.decision(3), curve.lower_bound) == ("fails", None)
+    test = relative((0, 8, good), (0, 3, good), (0, 2, bad))
+    assert (test.decision(2), test.low) == ("fails", 3)
+    test = relative((0, 8, good), (0, 3, good), (1, 8, bad), (1, 3, good))
+    assert (test.decision(3), test.low) == ("fails", None)
 
 
 # -- the paper's criterion ------------------------------------------------------------------------
@@ -127,24 +126,24 @@ RISING = {2: (10, 12, 12, 10), 3: (10, 14, 50, 54), 4: (60, 64, 78, 82), 5: (80,
 
 
 def test_the_gain_is_the_last_window_minus_the_first_and_the_first_above_it_is_the_bound():
-    curve = paper(RISING)
-    assert [curve.verdicts[bits].gain for bits in (2, 3, 4, 5)] == [0, 40, 18, 4]
-    assert curve.lower_bound == 3
+    test = paper(RISING)
+    assert [test.verdicts[bits].gain for bits in (2, 3, 4, 5)] == [0, 40, 18, 4]
+    assert test.low == 3
 
 
 def test_a_gain_equal_to_the_threshold_does_not_pass():
-    assert paper({2: (0.0, 20.0)}, window=1).lower_bound is None
+    assert paper({2: (0.0, 20.0)}, window=1).low is None
 
 
 def test_the_gain_of_a_loss_is_its_fall():
-    curve = paper({2: (4.0, 4.0), 3: (4.0, 3.0)}, window=1, threshold=0.5, higher_is_better=False)
-    assert (curve.lower_bound, curve.verdicts[3].gain) == (3, 1.0)
+    test = paper({2: (4.0, 4.0), 3: (4.0, 3.0)}, window=1, threshold=0.5, higher_is_better=False)
+    assert (test.low, test.verdicts[3].gain) == (3, 1.0)
 
 
 def test_nan_anywhere_at_a_precision_means_that_it_does_not_pass():
-    curve = paper({2: (0, NAN), 3: (0, 10, 50)}, window=1)
-    assert (curve.decision(2), curve.lower_bound) == ("fails", 3)
-    assert math.isnan(curve.verdicts[2].gain)
+    test = paper({2: (0, NAN), 3: (0, 10, 50)}, window=1)
+    assert (test.decision(2), test.low) == ("fails", 3)
+    assert math.isnan(test.verdicts[2].gain)
 
 
 # -- settings, files and text ---------------------------------------------------------------------
@@ -193,31 +192,26 @@ def test_the_window_is_a_quarter_of_the_steps_unless_given():
         assert settings.complete(high=8, steps_per_precision=20).window == window
 
 
-CURVES = [
+TESTS = [
     relative((0, 8, (4.0, 4.0, 2.0, 2.0)), (0, 3, (4.0, 4.0, 2.1, 2.1)), (0, 2, (4.0, NAN))),
     paper({2: (0.1, NAN), 3: (0.1, 0.5)}, window=1, threshold=0.2, name="accuracy"),
 ]
 
 
-@pytest.mark.parametrize("curve", CURVES)
-def test_a_curve_survives_strict_json(curve):
-    data = json.loads(json.dumps(curve.to_dict(), allow_nan=False))
-    again = RangeCurve.from_dict(data)
-    assert again.to_dict() == curve.to_dict()
-    assert (again.settings, again.lower_bound) == (curve.settings, 3)
-    assert data["verdicts"]["2"]["gain"] is None
+@pytest.mark.parametrize("test", TESTS)
+def test_a_test_survives_strict_json(test):
+    data = json.loads(json.dumps(test.to_dict(), allow_nan=False))
+    again = RangeTest.from_dict(data)
+    assert again.to_dict() == test.to_dict()
+    assert (again.settings, again.low) == (test.settings, 3)
+    assert data["verdicts"]["2"]["gain"] == "nan"
     assert data["verdicts"]["3"]["passes"] is True
 
 
 def test_the_table_marks_the_lower_bound_and_what_is_within_noise_or_diverged():
     rows = {8: (2.0, 2.0), 7: (2.1, 2.1), 6: (2.0, 2.8), 5: (3.9, 3.9), 4: (2.0, NAN)}
-    curve = relative(*[(0, bits, (4.0, 4.0, *last)) for bits, last in rows.items()], share=0.7)
-    answers = [line.split("  ")[-1].strip() for line in str(curve).splitlines()[2:]]
-    assert answers == ["no: NaN or infinity", "no", "yes: lower bound, within noise", "not needed",
-                       "not needed"]  # fmt: skip
-    assert "1.600 ± 0.400" in str(curve).splitlines()[4]
-
-
-def test_one_precision_has_one_run_per_repeat():
-    with pytest.raises(ValueError, match="one run"):
-        replace(CURVES[0], runs=CURVES[0].runs[:1] * 2)
+    test = relative(*[(0, bits, (4.0, 4.0, *last)) for bits, last in rows.items()], share=0.7)
+    answers = [line.split("  ")[-1].strip() for line in str(test).splitlines()[2:-2]]
+    assert answers == [
+        "no: NaN or infinity", "no", "yes: lower bound, within noise", "yes", "yes"
+    ]  # fmt: skip

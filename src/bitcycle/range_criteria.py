@@ -1,8 +1,7 @@
-"""The settings, the curve and the two criteria of the precision range test.
+"""The settings, the result and the two criteria of the precision range test.
 
-A criterion is a function of a curve. `judge_relative` compares what training gains at fewer bits
-with what it gains at the most bits. `judge_paper` compares it with a threshold, as in CPT
-(ICLR 2021). `range_test.py` trains.
+`judge_relative` compares what training gains at fewer bits with what it gains at the most bits.
+`judge_paper` compares it with a threshold, as in CPT (ICLR 2021). `range_test.py` trains.
 """
 
 from __future__ import annotations
@@ -14,7 +13,10 @@ from functools import cached_property
 from statistics import fmean, stdev, variance
 from typing import Any, Literal
 
+from bitcycle.files import to_plain
+from bitcycle.schedules import Schedule, schedule
 from bitcycle.schedules.base import check_range
+from bitcycle.schedules.cycle import DEFAULT_CYCLES
 from bitcycle.tables import text_table
 
 Criterion = Literal["relative", "paper"]
@@ -30,10 +32,9 @@ def _setting(default: Any, text: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class RangeTestConfig:
-    """The settings of a range test; None stands for the default that the text names.
+    """The settings of a range test: `range_test` of a run, and the options of the command.
 
-    They are `range_test` of a run, the options of `bitcycle range-test` and the parameters of
-    `precision_range_test`. The texts are the help of the command.
+    The texts are the help of the command. None stands for the default that the text names.
     """
 
     criterion: Criterion | None = _setting(
@@ -65,13 +66,10 @@ class RangeTestConfig:
         if self.criterion not in (None, "relative", "paper"):
             raise ValueError(f"criterion ({self.criterion!r}) must be 'relative' or 'paper'")
         if self.threshold is not None and not self.is_paper:
-            raise ValueError(
-                f"threshold ({self.threshold}) is for criterion paper, not for relative"
-            )
+            raise ValueError(f"threshold ({self.threshold}) is for criterion paper")
         if self.is_paper and (self.share, self.repeats) != (SHARE, REPEATS):
             raise ValueError(
-                f"share ({self.share}) and repeats ({self.repeats}) are for criterion relative, "
-                "not for paper"
+                f"share ({self.share}) and repeats ({self.repeats}) are for criterion relative"
             )
         check_range(self.low, self.low if self.high is None else self.high)
         if not 0 < self.share <= 1:
@@ -80,13 +78,13 @@ class RangeTestConfig:
             raise ValueError(f"repeats ({self.repeats}) must be at least 1")
         if self.threshold is not None and not 0 <= self.threshold < math.inf:
             raise ValueError(f"threshold ({self.threshold}) must be a number of at least 0")
-        if self.window is not None and self.window < self._least_window:
-            raise ValueError(f"window ({self.window}) must be at least {self._least_window} steps")
         window = self._least_window if self.window is None else self.window
-        if self.steps_per_precision is not None and self.steps_per_precision < 2 * window:
+        if window < self._least_window:
+            raise ValueError(f"window ({window}) must be at least {self._least_window} steps")
+        steps = self.steps_per_precision
+        if steps is not None and steps < 2 * window:
             raise ValueError(
-                f"steps_per_precision ({self.steps_per_precision}) must be at least 2 x window "
-                f"({window})"
+                f"steps_per_precision ({steps}) must be at least 2 x window ({window})"
             )
 
     @property
@@ -112,8 +110,13 @@ class RangeTestConfig:
             threshold=threshold if self.threshold is None else self.threshold,
         )
 
+    def __str__(self) -> str:
+        rule = f"gain > {self.threshold:g}" if self.is_paper else f"share >= {self.share:g}"
+        steps = f"{self.steps_per_precision} steps each, means over {self.window}"
+        return f"{self.low} to {self.high} bits, {steps}; passes with {rule}"
 
-# -- curves ---------------------------------------------------------------------------------------
+
+# -- results --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -150,36 +153,49 @@ class Verdict:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RangeCurve:
-    """The metric of every step of a test. settings: complete. name: of the metric.
+class RangeTest:
+    """The metric of every step of a range test, and what its criterion says about them.
 
     >>> runs = [PrecisionRun(0, 8, (4.0, 4.0, 2.0, 2.0)), PrecisionRun(0, 3, (4.0, 4.0, 2.5, 2.5)),
     ...         PrecisionRun(0, 2, (4.0, 4.0, 3.5, 3.5))]
     >>> settings = RangeTestConfig(share=0.5).complete(high=8, steps_per_precision=4)
-    >>> curve = RangeCurve(settings=settings, runs=tuple(runs))
-    >>> [curve.verdicts[bits].gain for bits in (8, 3, 2)], curve.lower_bound
+    >>> test = RangeTest(settings=settings, runs=tuple(runs))
+    >>> [test.verdicts[bits].gain for bits in (8, 3, 2)], test.low
     ([2.0, 1.5, 0.5], 3)
     """
 
-    settings: RangeTestConfig
+    settings: RangeTestConfig  # complete
     runs: tuple[PrecisionRun, ...]
-    name: str = "loss"
+    name: str = "loss"  # of the metric
     higher_is_better: bool = False
 
-    def __post_init__(self) -> None:
-        if len({(run.repeat, run.bits) for run in self.runs}) < len(self.runs):
-            raise ValueError("a curve has at most one run per repeat and precision")
+    @cached_property
+    def verdicts(self) -> dict[int, Verdict]:
+        """What the criterion says about each precision that was tested, at rising bits."""
+        return judge_paper(self) if self.settings.is_paper else judge_relative(self)
+
+    @property
+    def low(self) -> int | None:
+        """The lower bound: the fewest bits that pass; None if no precision does.
+
+        By the relative criterion all higher bits must pass too.
+        """
+        failing = [bits for bits, verdict in self.verdicts.items() if not verdict.passes]
+        above = 0 if self.settings.is_paper else max(failing, default=0)
+        passing = (bits for bits in self.verdicts if bits > above and bits not in failing)
+        return min(passing, default=None)
+
+    @property
+    def high(self) -> int:
+        """The most bits of the test."""
+        assert self.settings.high is not None
+        return self.settings.high
 
     @property
     def window(self) -> int:
         """Steps per mean."""
         assert self.settings.window is not None
         return self.settings.window
-
-    @property
-    def precisions(self) -> tuple[int, ...]:
-        """The bits that were tested, rising."""
-        return tuple(sorted({run.bits for run in self.runs}))
 
     @property
     def num_steps(self) -> int:
@@ -190,10 +206,6 @@ class RangeCurve:
         """The runs at these bits, one per repeat that tested them."""
         return tuple(run for run in self.runs if run.bits == bits)
 
-    def losses(self, run: PrecisionRun) -> list[float]:
-        """The metric of a run as numbers that fall when the model learns."""
-        return [-value if self.higher_is_better else value for value in run.metric]
-
     def start(self, run: PrecisionRun) -> float:
         """The mean metric of the first window."""
         return fmean(run.metric[: self.window])
@@ -202,20 +214,6 @@ class RangeCurve:
         """The mean metric of the last window."""
         return fmean(run.metric[-self.window :])
 
-    @cached_property
-    def _judgement(self) -> tuple[int | None, dict[int, Verdict]]:
-        return judge_paper(self) if self.settings.is_paper else judge_relative(self)
-
-    @property
-    def lower_bound(self) -> int | None:
-        """The lowest precision that passes by the criterion; None if no precision does."""
-        return self._judgement[0]
-
-    @property
-    def verdicts(self) -> dict[int, Verdict]:
-        """What the criterion says about each precision."""
-        return self._judgement[1]
-
     def decision(self, bits: int) -> Literal["passes", "fails", "open"]:
         """`open` if these bits were not tested or the verdict is within noise."""
         verdict = self.verdicts.get(bits)
@@ -223,61 +221,51 @@ class RangeCurve:
             return "open"
         return "passes" if verdict.passes else "fails"
 
-    def __str__(self) -> str:
-        settings, end = self.settings, f"end {self.name}"
-        if settings.is_paper:
-            header = ["bits", "start", end, "gain", f"gain > {settings.threshold:g}"]
-        else:
-            share = f"share of {self.precisions[-1]} bits'"
-            header = ["bits", "repeats", end, "gain", share, f"share >= {settings.share:g}"]
-        rows = []
-        for bits, found in self.verdicts.items():
-            numbers = [_text(found.start), _text(found.end), _text(found.gain)]
-            if not settings.is_paper:
-                numbers = [
-                    str(len(self.runs_at(bits))),
-                    _text(found.end),
-                    f"{_text(found.gain)} ± {_text(found.error)}",
-                    f"{_text(found.share, 2)} ± {_text(found.share_error, 2)}",
-                ]
-            rows.append([str(bits), *numbers, self._answer(bits)])
-        return text_table(header, rows, right=range(len(header) - 1))
+    def schedule(self, name: str = "CR", *, cycles: int = DEFAULT_CYCLES) -> Schedule:
+        """The named cyclic schedule from `low` to `high` bits."""
+        if self.low is None:
+            raise ValueError("no precision passed the range test")
+        return schedule(name, low=self.low, high=self.high, cycles=cycles)
 
-    def _answer(self, bits: int) -> str:
-        verdict, low = self.verdicts[bits], self.lower_bound
-        if math.isnan(verdict.gain):
-            return "no: NaN or infinity"
-        answer = "yes: lower bound" if bits == low else "no"
-        if low is not None and bits > low:
-            answer = "not needed"
-        return answer if verdict.is_clear else f"{answer}, within noise"
+    def __str__(self) -> str:
+        end = f"end {self.name}"
+        if self.settings.is_paper:
+            header = ["bits", "start", end, "gain", f"gain > {self.settings.threshold:g}"]
+        else:
+            share = f"share of {max(self.verdicts)} bits'"
+            header = ["bits", "repeats", end, "gain", share, f"share >= {self.settings.share:g}"]
+        table = text_table(header, map(self._row, self.verdicts), right=range(len(header) - 1))
+        bound = "none" if self.low is None else f"{self.low} bits"
+        return f"{table}\n\nlower bound: {bound}"
+
+    def _row(self, bits: int) -> list[str]:
+        found = self.verdicts[bits]
+        numbers = [_text(found.start), _text(found.end), _text(found.gain)]
+        if not self.settings.is_paper:
+            numbers = [
+                str(len(self.runs_at(bits))),
+                _text(found.end),
+                f"{_text(found.gain)} ± {_text(found.error)}",
+                f"{_text(found.share, 2)} ± {_text(found.share_error, 2)}",
+            ]
+        answer = "yes" if found.passes else "no"
+        if math.isnan(found.gain):
+            answer = "no: NaN or infinity"
+        elif bits == self.low:
+            answer = "yes: lower bound"
+        return [str(bits), *numbers, answer if found.is_clear else f"{answer}, within noise"]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a dict of JSON types, with None for NaN."""
+        """Return a dict of JSON types; NaN is the text nan."""
         verdicts = {str(bits): asdict(verdict) for bits, verdict in self.verdicts.items()}
-        return {
-            "settings": asdict(self.settings),
-            "name": self.name,
-            "higher_is_better": self.higher_is_better,
-            "runs": [
-                {"repeat": run.repeat, "bits": run.bits, "metric": [*map(_plain, run.metric)]}
-                for run in self.runs
-            ],
-            "verdicts": {
-                bits: {name: _plain(value) for name, value in verdict.items()}
-                for bits, verdict in verdicts.items()
-            },
-        }
+        bounds = {"low": self.low, "high": self.high}
+        return dict(to_plain({**bounds, **asdict(self), "verdicts": verdicts}))
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> RangeCurve:
-        """Return the curve that `to_dict` describes."""
+    def from_dict(cls, data: Mapping[str, Any]) -> RangeTest:
+        """Return the test that `to_dict` describes."""
         runs = (
-            PrecisionRun(
-                run["repeat"],
-                run["bits"],
-                tuple(math.nan if value is None else value for value in run["metric"]),
-            )
+            PrecisionRun(run["repeat"], run["bits"], tuple(map(float, run["metric"])))
             for run in data["runs"]
         )
         return cls(
@@ -288,62 +276,65 @@ class RangeCurve:
         )
 
 
-def _plain(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
 def _text(value: float, digits: int = 3) -> str:
     return "-" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+class RangeTestError(ArithmeticError):
+    """No precision passed; `test` has the metrics."""
+
+    def __init__(self, message: str, test: RangeTest) -> None:
+        super().__init__(message, test)  # both, since an exception is pickled with its args
+        self.test = test
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 # -- criteria -------------------------------------------------------------------------------------
 
 
-def judge_relative(curve: RangeCurve) -> tuple[int | None, dict[int, Verdict]]:
+def judge_relative(test: RangeTest) -> dict[int, Verdict]:
     """The relative criterion: trainings of equal length from one start, at falling bits.
 
     gain(b) = mean(loss over the first window at the most bits)
             - mean(loss over the last window at b bits)
 
-    b passes if gain(b) >= share x gain(most bits). The lower bound is the fewest bits that pass
-    such that all higher ones pass too. Gains are means over the repeats. A verdict within two
-    standard errors is not clear: more repeats or steps may change it. Bits at which training
-    diverged fail.
+    b passes if gain(b) >= share x gain(most bits). Gains are means over the repeats. A verdict
+    within two standard errors is not clear: more repeats or steps may change it. Bits at which
+    training diverged fail.
     """
-    if not curve.runs:
-        return None, {}
-    high, window = curve.precisions[-1], curve.window
-    tops = {run.repeat: run for run in curve.runs_at(high)}
+
+    def losses(run: PrecisionRun) -> list[float]:
+        return [-value if test.higher_is_better else value for value in run.metric]
+
+    precisions = sorted({run.bits for run in test.runs})
+    tops = {run.repeat: run for run in test.runs if run.bits == precisions[-1]}
     verdicts = {}
-    for bits in curve.precisions:
-        runs = curve.runs_at(bits)
-        if not all(run.is_finite and tops[run.repeat].is_finite for run in runs):
+    for bits in precisions:
+        pairs = [(run, tops[run.repeat]) for run in test.runs_at(bits)]
+        if not all(run.is_finite and top.is_finite for run, top in pairs):
             verdicts[bits] = Verdict(passes=False)
             continue
-        pairs = [(curve.losses(run), curve.losses(tops[run.repeat])) for run in runs]
-        gain, error = _difference(pairs, 0.0, window)
-        margin, margin_error = _difference(pairs, curve.settings.share, window)
-        top_gain, _ = _difference([(top, top) for _, top in pairs], 0.0, window)
+        pair_losses = [(losses(run), losses(top)) for run, top in pairs]
+        gain, error = _difference(pair_losses, 0.0, test.window)
+        margin, margin_error = _difference(pair_losses, test.settings.share, test.window)
+        top_gain, _ = _difference([(top, top) for _, top in pair_losses], 0.0, test.window)
         share, share_error = math.nan, math.nan
         if top_gain:
             share = gain / top_gain
-            share_error = _difference(pairs, share, window)[1] / abs(top_gain)
+            share_error = _difference(pair_losses, share, test.window)[1] / abs(top_gain)
         verdicts[bits] = Verdict(
             passes=margin >= 0,
             is_clear=abs(margin) >= NOISE * margin_error,
-            start=fmean(curve.start(tops[run.repeat]) for run in runs),
-            end=fmean(map(curve.end, runs)),
+            start=fmean(test.start(top) for _, top in pairs),
+            end=fmean(test.end(run) for run, _ in pairs),
             gain=gain,
             error=error,
             share=share,
             share_error=share_error,
         )
-    low = None
-    for bits in reversed(curve.precisions):
-        if not verdicts[bits].passes:
-            break
-        low = bits
-    return low, verdicts
+    return verdicts
 
 
 def _difference(
@@ -366,24 +357,23 @@ def _difference(
     return fmean(values), max(within, between) / math.sqrt(len(values))
 
 
-def judge_paper(curve: RangeCurve) -> tuple[int | None, dict[int, Verdict]]:
+def judge_paper(test: RangeTest) -> dict[int, Verdict]:
     """The paper's criterion: one training at rising bits.
 
     gain(b) = mean(metric over the last window at b bits)
             - mean(metric over the first window at b bits)
 
-    b passes if gain(b) > threshold. The lower bound is the first b that passes. The gain of a loss
-    is its fall. Bits at which training diverged fail.
+    b passes if gain(b) > threshold. The gain of a loss is its fall. Bits at which training diverged
+    fail.
     """
-    threshold = curve.settings.threshold
-    assert threshold is not None
+    assert test.settings.threshold is not None
     verdicts = {}
-    for run in sorted(curve.runs, key=lambda run: run.bits):
+    for run in sorted(test.runs, key=lambda run: run.bits):
         if not run.is_finite:
             verdicts[run.bits] = Verdict(passes=False)
             continue
-        start, end = curve.start(run), curve.end(run)
-        gain = end - start if curve.higher_is_better else start - end
-        verdicts[run.bits] = Verdict(passes=gain > threshold, start=start, end=end, gain=gain)
-    low = next((bits for bits, verdict in verdicts.items() if verdict.passes), None)
-    return low, verdicts
+        start, end = test.start(run), test.end(run)
+        gain = end - start if test.higher_is_better else start - end
+        passes = gain > test.settings.threshold
+        verdicts[run.bits] = Verdict(passes=passes, start=start, end=end, gain=gain)
+    return verdicts
