@@ -108,47 +108,35 @@ class Script:
 # -- which bits are trained -----------------------------------------------------------------------
 
 
-def test_it_goes_down_from_the_top_and_ends_at_the_first_bits_that_clearly_fail():
-    script = Script({8: 2.0, 7: 2.0, 6: 2.0, 5: 3.9, 4: 2.0, 3: 2.0, 2: 2.0}, repeats=1)
-    test = script.run()
-    assert (test.low, test.high) == (6, 8)
-    assert script.tested == [(0, 8), (0, 7), (0, 6), (0, 5)]
+ORDERS = {  # the ends, the most repeats, the lower bound, and the bits tested in each repeat
+    "down from the top, up to the first that clearly fail": (
+        {8: 2.0, 7: 2.0, 6: 2.0, 5: 3.9, 4: 2.0}, 1, 6, [[8, 7, 6, 5]]
+    ),
+    "divergence ends a repeat": (
+        {8: 2.0, 7: 2.0, 6: (math.nan, 2.0), 5: 2.0}, 1, 7, [[8, 7, 6]]
+    ),
+    "a decision within noise does not; 4 passes, 5 does not": (
+        {8: 2.0, 7: 2.0, 6: 2.0, 5: (2.0, 4.2), 4: 2.0}, 1, 6, [[8, 7, 6, 5, 4]]
+    ),
+    "a second repeat tests what decides, and no third is needed": (
+        {8: 2.0, 7: 2.0, 6: 2.0, 5: 2.5, 4: 3.9, 3: 2.0}, 3, 5, [[8, 7, 6, 5, 4], [8, 5, 4]]
+    ),
+    "a bound at the lowest bits": ({4: 2.0, 3: 2.0, 2: 2.0}, 3, 2, [[4, 3, 2], [4, 2]]),
+    "gains of 1.2, 0.7, 1.2 of a needed 1: the mean passes within noise": (
+        {4: 2.0, 3: [2.8, 3.3, 2.8], 2: 3.9}, 3, 3, [[4, 3, 2], [4, 3, 2], [4, 3]]
+    ),
+    "3 bits fail at first and pass on the mean of two: then 2 bits are tested": (
+        {4: 2.0, 3: [3.05, 2.0, 2.0], 2: 2.0}, 3, 2, [[4, 3], [4, 3, 2], [4, 3, 2]]
+    ),
+}  # fmt: skip
 
 
-def test_a_second_repeat_tests_what_decides_and_a_third_is_not_needed():
-    script = Script({8: 2.0, 7: 2.0, 6: 2.0, 5: 2.5, 4: 3.9, 3: 2.0, 2: 2.0})
-    assert script.run().low == 5
-    assert script.tested[5:] == [(1, 8), (1, 5), (1, 4)]
-    script = Script({4: 2.0, 3: 2.0, 2: 2.0})  # at the lowest bits: the two ends
-    assert script.run().low == 2
-    assert script.tested == [(0, 4), (0, 3), (0, 2), (1, 4), (1, 2)]
-
-
-def test_repeats_go_on_while_a_decision_is_within_noise():
-    """At 3 bits the gains are 1.2, 0.7, 1.2 of a needed 1: the mean passes within noise."""
-    script = Script({4: 2.0, 3: [2.8, 3.3, 2.8], 2: 3.9})
-    test = script.run()
-    assert [repeat for repeat, bits in script.tested if bits == 3] == [0, 1, 2]
-    assert (test.decision(3), test.low) == ("open", 3)
-
-
-def test_bits_below_an_open_decision_are_tested():
-    script = Script({8: 2.0, 7: 2.0, 6: 2.0, 5: (2.0, 4.2), 4: 2.0})
-    assert script.run().low == 6  # 4 passes, 5 does not
-    assert (0, 4) in script.tested
-
-
-def test_a_bound_that_moves_in_a_repeat_is_followed_to_fewer_bits():
-    """3 bits fail at first and pass clearly on the mean of two: then 2 bits are tested."""
-    script = Script({4: 2.0, 3: [3.05, 2.0, 2.0], 2: 2.0})
-    assert script.run().low == 2
-    assert (0, 2) not in script.tested
-
-
-def test_bits_that_diverge_end_the_test():
-    script = Script({8: 2.0, 7: 2.0, 6: (math.nan, 2.0), 5: 2.0})
-    assert script.run().low == 7
-    assert (0, 5) not in script.tested
+@pytest.mark.parametrize("case", ORDERS)
+def test_the_order_of_the_relative_criterion(case):
+    ends, repeats, low, expected = ORDERS[case]
+    script = Script(ends, repeats=repeats)
+    assert script.run().low == low
+    assert script.tested == [(repeat, bits) for repeat, row in enumerate(expected) for bits in row]
 
 
 def test_by_the_papers_criterion_bits_rise_to_the_first_that_pass():
@@ -279,7 +267,7 @@ def test_what_is_not_finite_counts_as_not_learning_and_ends_the_precision():
 
 
 def test_weights_that_turned_nan_are_not_carried_to_more_bits():
-    """The accuracy of a ruined model is finite: only its layers tell."""
+    """The accuracy of a ruined model is finite: only its weights tell."""
     loop, starts = Loop(), {}
 
     def train_step():
@@ -289,27 +277,12 @@ def test_weights_that_turned_nan_are_not_carried_to_more_bits():
         if bits == 2:
             with torch.no_grad():
                 loop.model[1].weight.fill_(math.nan)
-            loop.model(loop.images[:8])  # here it reaches a quantized layer
         return metric
 
     test = loop.test(train_step, high=4, chance=0.1)
     assert math.isnan(test.verdicts[2].gain)
     assert torch.equal(starts[3], starts[2])
     assert test.low == 3
-
-
-def test_weights_that_turn_nan_in_the_last_step_count_against_those_bits():
-    model, metrics = bc.quantize_model(nn.Linear(2, 2)), iter((0.1, 0.9, 0.1, 0.9))
-
-    def train_step():
-        metric = next(metrics)
-        if bc.get_precision(model).weight == 2 and metric == 0.9:
-            with torch.no_grad():
-                model.weight.fill_(math.nan)
-        return metric
-
-    settings = {"steps_per_precision": 2, "window": 1, "threshold": 0.2}
-    assert bc.precision_range_test(model, train_step, low=2, high=3, **settings).low == 3
 
 
 def test_a_skipped_step_whose_errors_overflowed_is_not_a_failure():

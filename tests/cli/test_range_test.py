@@ -45,7 +45,9 @@ def test_nothing_passed_is_an_error_and_the_files_are_written(tmp_path, capsys):
     assert (out / "range-test.png").exists()
 
 
-def test_by_default_it_is_the_relative_criterion_within_100_columns(tmp_path, capsys, monkeypatch):
+def test_by_default_it_is_the_relative_criterion_in_the_recipes_output(
+    tmp_path, capsys, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     write_config(tmp_path, output="runs", steps=240)
     assert main(["range-test", "tiny.yaml", "--steps-per-precision", "24"]) == 0
@@ -56,7 +58,6 @@ def test_by_default_it_is_the_relative_criterion_within_100_columns(tmp_path, ca
     assert (test.settings.criterion, data["low"]) == ("relative", test.low)
     assert str(test) in shown
     assert (data["steps"], data["run_steps"]) == (test.num_steps, 240)
-    assert max(map(len, shown.splitlines())) <= 100
     assert (folder / "range-test.png").stat().st_size > 10_000
 
 
