@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from bitcycle.landscape import Landscape, Landscapes, measure_sharpness
-from bitcycle.landscape.result import area_below, mean_rise, to_plain
+from bitcycle.files import to_plain
+from bitcycle.landscape import Landscape, Landscapes
+from bitcycle.landscape.result import area_below, mean_rise
 from bitcycle.landscape.surface import grid_values
 
 
@@ -16,8 +17,8 @@ def on(function, num=5, extent=1.0):
     return values, tuple(tuple(function(a, b) for b in values) for a in values)
 
 
-def make(function=lambda a, b: a * a + b * b, num=5, **changes):
-    alphas, losses = on(function, num)
+def make(function=lambda a, b: a * a + b * b, num=5, extent=1.0, **changes):
+    alphas, losses = on(function, num, extent)
     about = {"label": "bowl", "precision": "w8a8", "settings": {"seed": 1}, **changes}
     return Landscape(alphas=alphas, losses=losses, **about)
 
@@ -40,7 +41,7 @@ def test_the_file_is_plain_json_with_the_sharpness_in_it(tmp_path):
     assert data["losses"][4][4] == "nan"
     assert data["center"] == 1.0
     assert data["sharpness"]["level"] == 2.0
-    assert data["sharpness"]["rises"] == [*found.sharpness.rises[:2], "inf"]
+    assert data["sharpness"]["rises"] == [*found.sharpness().rises[:2], "inf"]
     again = Landscape.read(tmp_path / "landscape.json")
     assert again.to_dict() == found.to_dict()
     assert again.num_nonfinite == 1
@@ -114,7 +115,7 @@ def test_losses_that_are_not_finite_are_above_every_level(bad):
 
 
 def test_a_landscapes_own_numbers_have_radii_that_fit_and_a_level_of_1_above_the_centre():
-    found = measure_sharpness(*on(lambda a, b: 2 + abs(a), num=11))
+    found = make(lambda a, b: 2 + abs(a), num=11).sharpness()
     assert (found.radii, found.level) == ((0.25, 0.5, 1.0), 3.0)
     assert found.area == pytest.approx(4.0)
-    assert measure_sharpness(*on(lambda a, b: 0.0, 3, 0.1)).radii == (0.1,)
+    assert make(lambda a, b: 0.0, 3, 0.1).sharpness().radii == (0.1,)

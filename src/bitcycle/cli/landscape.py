@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitcycle.extras import MissingExtraError
-from bitcycle.train.progress import Bar, Reporter, make_reporter
+from bitcycle.train.progress import Bar, make_reporter
 
 if TYPE_CHECKING:
     from bitcycle.landscape import Landscape
@@ -25,6 +24,10 @@ _EXAMPLES = """examples:
 Any key of the configuration that may differ between machines can follow, such as --data.root or
 --threads.
 """
+_OPTIONS = (  # of `run_landscape`, as the command has them
+    "grid", "extent", "seed", "precision", "ranges", "samples", "checkpoint", "overrides",
+    "replace",
+)  # fmt: skip
 
 
 def register(subparsers: Any) -> None:
@@ -69,19 +72,18 @@ def run(arguments: argparse.Namespace) -> int:
     names = [RunDirectory(folder).read_config().run_name for folder in folders]
     if len(set(names)) < len(names):
         names = arguments.runs
-    if len({folder.resolve() for folder in folders}) < len(folders):
-        raise ValueError(f"a run is given twice: {', '.join(arguments.runs)}")
     files, picture = _outputs(folders, names, arguments.output)
-    options = {
-        name: getattr(arguments, name)
-        for name in ("grid", "extent", "seed", "precision", "ranges", "samples", "checkpoint",
-                     "overrides", "replace")
-    }  # fmt: skip
-    total = len(folders) * arguments.grid**2
+    options = {name: getattr(arguments, name) for name in _OPTIONS}
     found: list[Landscape] = []
+    total = len(folders) * arguments.grid**2
     with make_reporter("auto", log_file=None, title="landscape", total_steps=total) as reporter:
+
+        def progress(done: int, points: int) -> None:
+            reporter.advance(len(found) * points + done)
+            if not isinstance(reporter, Bar) and done and 10 * done % points < 10:
+                reporter.say(f"{names[len(found)]}: {done}/{points} points")
+
         for folder, name, file in zip(folders, names, files, strict=True):
-            progress = partial(_report, reporter, name, len(found))
             found.append(run_landscape(folder, label=name, file=file, progress=progress, **options))
     landscapes = Landscapes(tuple(found))
     print(f"\n{landscapes}\n")
@@ -102,10 +104,3 @@ def _outputs(folders: list[Path], names: list[str], output: Path | None) -> tupl
     output.mkdir(parents=True, exist_ok=True)
     plain = [name.strip("/").replace("/", "-") for name in names]
     return [output / f"{name}.landscape.json" for name in plain], output / "landscape.png"
-
-
-def _report(reporter: Reporter, name: str, num_before: int, done: int, points: int) -> None:
-    """Moves the bar, or prints a line at every tenth of the run's points."""
-    reporter.advance(num_before * points + done)
-    if not isinstance(reporter, Bar) and done and 10 * done % points < 10:
-        reporter.say(f"{name}: {done}/{points} points")

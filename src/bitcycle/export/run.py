@@ -22,8 +22,6 @@ from bitcycle.formats.catalogue import Format
 from bitcycle.model_precision import ModelPrecision, at_precision, get_precision, quantized_layers
 from bitcycle.precision import Precision, cost_bits
 from bitcycle.tasks import Split, Task
-from bitcycle.train.checkpoint import CheckpointError, Checkpoints
-from bitcycle.train.config_file import override
 from bitcycle.train.evaluate import (
     check_ranges_observed,
     describe_precision,
@@ -31,10 +29,10 @@ from bitcycle.train.evaluate import (
     evaluate,
     evaluation_mode,
     is_converted,
-    restore,
+    load_run,
 )
 from bitcycle.train.run_directory import RunDirectory
-from bitcycle.train.session import Session, build_session, preserve_torch_settings
+from bitcycle.train.session import Session
 
 METRIC_TOLERANCE = 0.01  # relative to the run's metric
 MAX_TOLERANCE_BITS = 12  # a float model differs only in the order of sums: by 2**-12
@@ -92,15 +90,7 @@ def export_run(
     directory = RunDirectory(run_dir)
     default = directory.path / "export" / f"model{SUFFIXES.get(to, '')}"
     path = check_target(to, output or default, codes)
-    config = override(directory.read_config(), overrides)
-    checkpoints = Checkpoints(directory.checkpoints)
-    loaded = checkpoints.load_newest() if checkpoint == "last" else checkpoints.load_best()
-    if loaded is None:
-        raise CheckpointError(f"{directory.path} has no {checkpoint} checkpoint to export")
-    step, state = loaded
-    with preserve_torch_settings():
-        session = build_session(config, directory.path)
-        restore(session, step, state)
+    with load_run(run_dir, checkpoint=checkpoint, overrides=overrides) as (session, step):
         if not is_converted(session.model) and (codes or precision not in EVAL_NAMES):
             raise ValueError(
                 f"{directory.path} was trained in float32: leave out --precision and --codes"
@@ -109,6 +99,7 @@ def export_run(
         check_ranges_observed(session.model, bits)
         session.model.cpu()
         session.task.to("cpu")
+        config = session.config
         source = {"run": config.name, "step": step, "model": config.model.name}
         file, check = _export(session, bits, to, path, codes, source)
     return RunExport(

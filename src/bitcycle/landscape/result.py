@@ -6,14 +6,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bitcycle.files import write_json
+from bitcycle.files import to_plain, write_json
 from bitcycle.tables import text_table
 
 FILE_NAME = "landscape.json"
@@ -21,7 +20,19 @@ NUM_ANGLES = 720
 RADII = (0.25, 0.5, 1.0)
 
 Floats = NDArray[np.float64]
-Losses = Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharpness:
+    """rises[k] is the mean rise at radii[k]; area is that below `level`.
+
+    A wider minimum has a smaller rise and a larger area.
+    """
+
+    radii: tuple[float, ...]
+    rises: tuple[float, ...]
+    level: float
+    area: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +57,7 @@ class Landscape:
     @property
     def center(self) -> float:
         """The loss at (0, 0): that of the model itself."""
-        return self.losses[len(self.alphas) // 2][len(self.alphas) // 2]
+        return self.slice()[len(self.alphas) // 2]
 
     @property
     def num_nonfinite(self) -> int:
@@ -57,14 +68,20 @@ class Landscape:
         """The losses along the first direction: over the alphas, at beta = 0."""
         return tuple(row[len(self.alphas) // 2] for row in self.losses)
 
-    @cached_property
-    def sharpness(self) -> Sharpness:
-        """Mean rise at radii 0.25, 0.5 and 1; area at most 1 above the centre."""
-        return measure_sharpness(self.alphas, self.losses)
+    def sharpness(self, level: float | None = None) -> Sharpness:
+        """Mean rise at radii 0.25, 0.5 and 1, if they fit the grid, and area below a level.
+
+        level: None for 1 above the centre.
+        """
+        level = self.center + 1.0 if level is None else level
+        radii = tuple(r for r in RADII if r <= self.alphas[-1]) or (self.alphas[-1],)
+        rises = tuple(mean_rise(self.alphas, self.losses, radius) for radius in radii)
+        area = area_below(self.alphas, self.losses, level)
+        return Sharpness(radii=radii, rises=rises, level=level, area=area)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; NaN and infinity are the texts nan, inf and -inf."""
-        numbers = {"center": self.center, "sharpness": asdict(self.sharpness)}
+        numbers = {"center": self.center, "sharpness": asdict(self.sharpness())}
         return dict(to_plain({**numbers, **asdict(self)}))
 
     @classmethod
@@ -104,17 +121,17 @@ class Landscapes:
     items: tuple[Landscape, ...]
 
     def __post_init__(self) -> None:
-        if len({item.alphas for item in self.items}) != 1:
-            grids = ", ".join(
-                f"{item.label}: {len(item.alphas)} to {item.alphas[-1]:g}" for item in self.items
+        grids = {(len(item.alphas), item.alphas[-1]) for item in self.items}
+        if len(grids) != 1:
+            raise ValueError(
+                f"landscapes must be one or more on the same grid, got {sorted(grids)}"
             )
-            raise ValueError(f"landscapes must be one or more on the same grid, got [{grids}]")
 
     def sharpness(self) -> list[Sharpness]:
         """The sharpness of each, all at one level: 1 above the highest finite centre."""
         centers = [item.center for item in self.items if math.isfinite(item.center)]
         level = max(centers, default=0.0) + 1.0
-        return [measure_sharpness(item.alphas, item.losses, level=level) for item in self.items]
+        return [item.sharpness(level) for item in self.items]
 
     def __str__(self) -> str:
         numbers = self.sharpness()
@@ -129,54 +146,10 @@ class Landscapes:
         return text_table(header, rows, right=range(2, len(header)))
 
 
-def to_plain(value: Any) -> Any:
-    """A value for JSON: tuples as lists, NaN and infinity as texts, which `float` reads again.
-
-    >>> to_plain({"losses": (0.1, math.inf, math.nan)})
-    {'losses': [0.1, 'inf', 'nan']}
-    """
-    if isinstance(value, Mapping):
-        return {key: to_plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_plain(part) for part in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
 # -- sharpness ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sharpness:
-    """rises[k] is the mean rise at radii[k]; area is that below `level`.
-
-    A wider minimum has a smaller rise and a larger area.
-    """
-
-    radii: tuple[float, ...]
-    rises: tuple[float, ...]
-    level: float
-    area: float
-
-
-def measure_sharpness(
-    alphas: Sequence[float], losses: Losses, *, level: float | None = None
-) -> Sharpness:
-    """The sharpness of the losses at (alphas[i], alphas[j]).
-
-    The radii are those of 0.25, 0.5 and 1 that fit the grid. level: None for 1 above the centre.
-    """
-    middle = len(alphas) // 2
-    level = losses[middle][middle] + 1.0 if level is None else level
-    radii = tuple(r for r in RADII if r <= alphas[-1]) or (alphas[-1],)
-    return Sharpness(
-        radii=radii,
-        rises=tuple(mean_rise(alphas, losses, radius) for radius in radii),
-        level=level,
-        area=area_below(alphas, losses, level),
-    )
-
-
-def mean_rise(alphas: Sequence[float], losses: Losses, radius: float) -> float:
+def mean_rise(alphas: Sequence[float], losses: Sequence[Sequence[float]], radius: float) -> float:
     """Mean of loss - loss(0, 0) on a circle, at 720 angles, with bilinear interpolation.
 
     It is infinite if the circle meets a loss that is not finite.
@@ -202,7 +175,7 @@ def _between(a: Floats, b: Floats, t: Floats) -> Floats:
         return np.where(t > 0, a * (1 - t) + b * t, a)
 
 
-def area_below(alphas: Sequence[float], losses: Losses, level: float) -> float:
+def area_below(alphas: Sequence[float], losses: Sequence[Sequence[float]], level: float) -> float:
     """The area of alpha x beta with a loss of at most `level`.
 
     Each cell is four triangles that meet in its middle, the mean of its corners, with linear

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from bitcycle.data import Batch
 from bitcycle.formats.catalogue import Format
 from bitcycle.model_precision import (
     at_precision,
@@ -41,35 +42,39 @@ def evaluate_run(
     overrides: settings that may differ on this machine, such as --data.root. Raises ValueError if
     activations would be quantized and their ranges were never observed in training.
     """
+    with load_run(run_dir, checkpoint=checkpoint, overrides=overrides) as (session, step):
+        if split == "validation" and not session.task.has_validation:
+            raise ValueError("the run has no validation split; evaluate test or train")
+        bits = eval_precision(precision, session.scheduler)
+        check_ranges_observed(session.model, bits)
+        return {
+            "run": str(Path(run_dir)),
+            "step": step,
+            "split": split,
+            "precision": describe_precision(session.model, bits),
+            "metrics": evaluate(session.task, session.model, split, bits, device=session.device),
+        }
+
+
+@contextmanager
+def load_run(
+    run_dir: str | Path, *, checkpoint: Literal["last", "best"], overrides: Sequence[str]
+) -> Iterator[tuple[Session, int]]:
+    """The session of a run with the weights and bits of a checkpoint, and the checkpoint's step.
+
+    After the `with` torch's settings are what they were.
+    """
     directory = RunDirectory(run_dir)
     config = override(directory.read_config(), overrides)
     checkpoints = Checkpoints(directory.checkpoints)
     loaded = checkpoints.load_newest() if checkpoint == "last" else checkpoints.load_best()
     if loaded is None:
-        raise CheckpointError(f"{directory.path} has no {checkpoint} checkpoint to evaluate")
+        raise CheckpointError(f"{directory.path} has no {checkpoint} checkpoint")
     step, state = loaded
     with preserve_torch_settings():
         session = build_session(config, directory.path)
-        bits, metrics = _evaluate(session, step, state, precision, split)
-    return {
-        "run": str(directory.path),
-        "step": step,
-        "split": split,
-        "precision": bits,
-        "metrics": metrics,
-    }
-
-
-def _evaluate(
-    session: Session, step: int, state: dict[str, Any], precision: str, split: Split
-) -> tuple[str, dict[str, float]]:
-    if split == "validation" and not session.task.has_validation:
-        raise ValueError("the run has no validation split; evaluate test or train")
-    restore(session, step, state)
-    bits = eval_precision(precision, session.scheduler)
-    check_ranges_observed(session.model, bits)
-    metrics = evaluate(session.task, session.model, split, bits, device=session.device)
-    return describe_precision(session.model, bits), metrics
+        restore(session, step, state)
+        yield session, step
 
 
 def restore(session: Session, step: int, state: Mapping[str, Any]) -> None:
@@ -97,14 +102,27 @@ def evaluate(
 ) -> dict[str, float]:
     """The metrics of a split. `model` is not wrapped; each rank evaluates its share of batches."""
     carried = task.state_dict()
+    batches = task.eval_batches(split, rank=rank, world_size=world_size)
+    with evaluation_mode(model, precision):
+        metrics = evaluate_batches(task, model, batches, device, world_size)
+    task.load_state_dict(carried)
+    return metrics
+
+
+def evaluate_batches(
+    task: Task,
+    model: nn.Module,
+    batches: Iterable[Batch],
+    device: torch.device,
+    world_size: int = 1,
+) -> dict[str, float]:
+    """The metrics of these batches, in the present mode and at the present bits of the model."""
     task.start_pass()
     totals: dict[str, torch.Tensor] = {}
-    with evaluation_mode(model, precision):
-        for batch in task.eval_batches(split, rank=rank, world_size=world_size):
-            _, sums = task.loss(model, batch.to(device))
-            for name, value in sums.items():
-                totals[name] = totals[name] + value if name in totals else value
-    task.load_state_dict(carried)
+    for batch in batches:
+        _, sums = task.loss(model, batch.to(device))
+        for name, value in sums.items():
+            totals[name] = totals[name] + value if name in totals else value
     return task.metrics(reduce_sums(totals, device, world_size))
 
 

@@ -27,29 +27,26 @@ _SHARE = 0.9  # of all losses that are below the highest level
 _SIZE = 3.5  # inches of a panel
 
 
-def make_levels(landscapes: Landscapes, top: float | None = None) -> list[float]:
+def make_levels(landscapes: Landscapes) -> list[float]:
     """Round levels common to all landscapes: geometric, or evenly spaced if the losses are alike.
 
-    top: the highest level; by default nine tenths of all losses are below it.
+    Nine tenths of all losses are below the highest level.
     """
     losses = np.concatenate([np.ravel(item.losses) for item in landscapes.items])
     losses = losses[np.isfinite(losses)]
     if losses.size == 0:
         raise ValueError("no loss is finite: nothing can be drawn")
-    low = float(losses.min())
-    high = float(np.quantile(losses, _SHARE)) if top is None else top
-    if top is not None and top <= low:
-        raise ValueError(f"top ({top:g}) must be above the lowest loss, {low:g}")
-    if low >= 0 and high > _GEOMETRIC * low:
-        lowest = max(low, high / 1000)
-        powers = range(math.floor(math.log10(lowest)), math.ceil(math.log10(high)) + 1)
-        numbers = [float(f"{step}e{power}") for power in powers for step in _STEPS]
-        inside = [x for x in numbers if lowest <= x <= high * 1.001]
-        return inside[-_MAX_LEVELS:] if len(inside) > 1 else [lowest, high]
+    low, high = float(losses.min()), float(np.quantile(losses, _SHARE))
     if high <= low:
         return [low, low + max(1e-6, abs(low) * 1e-6)]
-    ticker = require("matplotlib.ticker", extra="report", purpose="pictures")
-    return [float(x) for x in ticker.MaxNLocator(_MAX_LEVELS - 1).tick_values(low, high)]
+    if low < 0 or high <= _GEOMETRIC * low:
+        ticker = require("matplotlib.ticker", extra="report", purpose="pictures")
+        return [float(x) for x in ticker.MaxNLocator(_MAX_LEVELS - 1).tick_values(low, high)]
+    lowest = max(low, high / 1000)
+    powers = range(math.floor(math.log10(lowest)), math.ceil(math.log10(high)) + 1)
+    numbers = [float(f"{step}e{power}") for power in powers for step in _STEPS]
+    inside = [x for x in numbers if lowest <= x <= high * 1.001]
+    return inside[-_MAX_LEVELS:] if len(inside) > 1 else [lowest, high]
 
 
 @draw.register(Landscape)
@@ -60,26 +57,21 @@ def draw_landscape(landscape: Landscape, **options: Any) -> Figure:
 
 @draw.register(Landscapes)
 def draw_landscapes(
-    landscapes: Landscapes,
-    *,
-    kind: Kind = "contour",
-    top: float | None = None,
-    levels: Sequence[float] = (),
+    landscapes: Landscapes, *, kind: Kind = "contour", levels: Sequence[float] = ()
 ) -> Figure:
     """Contours side by side on the same levels, or all as a "slice" along the first direction.
 
-    top: the highest level. levels: all of them, instead of round ones.
+    levels: of the contours; round ones by default.
     """
     if kind not in get_args(Kind):
         raise ValueError(f"kind ({kind!r}) must be one of {', '.join(get_args(Kind))}")
     if kind == "slice":
         return _draw_slices(landscapes)
-    levels = levels or make_levels(landscapes, top)
+    levels = levels or make_levels(landscapes)
     number = len(landscapes.items)
     figure = style.new_figure(_SIZE * number + 1.1, _SIZE + 0.5)
-    for axes, item in zip(
-        figure.subplots(1, number, squeeze=False)[0], landscapes.items, strict=True
-    ):
+    panels = figure.subplots(1, number, squeeze=False)[0]
+    for axes, item in zip(panels, landscapes.items, strict=True):
         filled = _draw_contours(axes, item, levels)
     bar = figure.colorbar(filled, ax=figure.axes, shrink=0.8, ticks=levels, extend="both")
     bar.set_label("loss", color=INK)
@@ -115,9 +107,10 @@ def _short(label: str) -> str:
 
 def _describe(item: Landscape) -> str:
     """The numbers of a landscape in one line."""
-    radius, rise = item.sharpness.radii[-1], item.sharpness.rises[-1]
+    found = item.sharpness()
+    rise = f"rise {found.rises[-1]:.3g} at radius {found.radii[-1]:g}"
     bad = f", {item.num_nonfinite} not finite" if item.num_nonfinite else ""
-    return f"{item.precision}, loss {item.center:.3g}, rise {rise:.3g} at radius {radius:g}{bad}"
+    return f"{item.precision}, loss {item.center:.3g}, {rise}{bad}"
 
 
 def _draw_slices(landscapes: Landscapes) -> Figure:
