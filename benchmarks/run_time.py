@@ -249,7 +249,9 @@ def add_items(path: Path, items: Sequence[Mapping[str, Any]]) -> None:
     keys = ("network", "instruction_set", "is_limited_to_avx2", "threads")
     known = json.loads(path.read_text(encoding="utf-8"))["items"] if path.exists() else []
     merged = {tuple(item[key] for key in keys): item for item in (*known, *items)}
-    write_json(path, {"kind": "run-times", "items": [merged[key] for key in sorted(merged)]})
+    write_json(
+        path, {"kind": "run-times", "items": [merged[key] for key in sorted(merged, key=str)]}
+    )
 
 
 def legend(steps: int, warmup: int) -> str:

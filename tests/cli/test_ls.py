@@ -43,7 +43,9 @@ def test_rows_are_the_registered_names_with_what_they_are(capsys):
     ("words", "number"),
     [
         (["table8", "STATIC"], 2),
-        (["fig.5", "110"], 4),
+        (["fig5", "110"], 4),
+        (["Table 8", "static"], 2),
+        (["figure", "5", "110"], 4),
         (["lstm_lm", "ptb"], 6),  # by its model
         (["ogbn-arxiv"], 1),  # by its data
         (["sage", "cora"], 4),

@@ -192,7 +192,8 @@ BASE = {0: 90.0, 1: 91.0, 2: 92.0}
         ({0: 91.0, 1: 92.0, 2: 93.0}, None, "undecided"),  # the same in every seed: no interval
         (BASE, None, "equal"),
         ({0: 91.0}, None, "undecided"),
-        ({0: 91.0, 1: math.nan}, None, "undecided"),
+        ({0: 91.0, 1: math.nan}, None, "not finite"),
+        ({0: 190.0, 1: -8.0, 2: 92.1}, 1e-3, "undecided, more than 10,000 seeds"),
         ({}, None, ""),
     ],
 )

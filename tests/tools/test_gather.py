@@ -1,12 +1,14 @@
 """`python -m tools.results gather`: run folders become a data file, in parts and with failures."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from bitcycle.recipes import Published
 from bitcycle.study.results import read_study, write_failures
 from bitcycle.study.study_file import find_study
-from bitcycle.study.summary import summarize
+from bitcycle.study.summary import published_value, summarize
 from tests.study.made_up import result_of, write_run
 from tools.results.__main__ import main
 from tools.results.study_data import gather, merge, restore
@@ -73,6 +75,20 @@ def test_a_study_comes_back_from_its_data_without_the_runs(study, tmp_path):
     [first, *_] = data["methods"][0]["runs"]
     assert first["curve"] == [[6, 60.0], [12, 120.0]]
     assert data["machines"][first["machine"]] == {"processor": "machine of seed 0"}
+
+
+def test_published_values_and_the_margin_come_back_too(study, tmp_path):
+    cells = {"static": 90.0, "cycle": 91.5}
+    methods = tuple(
+        replace(
+            m, published=(Published(where="x", metric="accuracy", value=cells[m.label], unit="%"),)
+        )
+        for m in study.methods
+    )
+    study = replace(study, methods=methods, margin=0.25)
+    [group] = summarize(restore(gathered(study, tmp_path / "nowhere")))
+    assert group.margin == 0.25
+    assert {m.label: published_value(m.method, "accuracy") for m in group.methods} == cells
 
 
 def test_parts_of_a_study_are_added_by_configuration_and_seed(study, tmp_path):

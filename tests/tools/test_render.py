@@ -96,6 +96,9 @@ def test_a_picture_is_drawn_into_the_file_below_its_marker(folder, kind):
         ("<!-- table: made values | group -->\n<!-- end -->", "group"),
         ("<!-- table: made differences | against: static 9 -->\n<!-- end -->", "static 9"),
         ("<!-- table: speed ratios | column: auto 9/9 -->\n<!-- end -->", "auto 9/9"),
+        ("<!-- table: speed ratios | against: static 8 -->\n<!-- end -->", "against"),
+        ("<!-- table: made values | column: n -->\n<!-- end -->", "column"),
+        ("<!-- table: made values | against: a | against: b -->\n<!-- end -->", "a, b"),
         ("<!-- table: speed values -->\n<!-- end -->", "values"),
         ("<!-- table: made values -->\n| a |", "end"),
         ("<!-- table: made values -->\n<!-- picture: made result -->\n<!-- end -->", "end"),
@@ -121,6 +124,19 @@ def test_a_marker_that_cannot_be_filled_is_an_error_that_names_page_and_marker(
 
 
 # -- the committed pages --------------------------------------------------------------------------
+
+
+def test_the_tables_of_the_committed_pages_are_what_the_data_give():
+    files = render(default_pages(), DATA, has_pictures=False)
+    assert outdated(files) == [], "python -m tools.results render"
+
+
+def test_markers_in_a_block_of_code_are_text(folder):
+    marker = "<!-- table: made values -->\n<!-- end -->"
+    block = f"```text\n{marker}\n```\n"
+    found = rendered(folder, block + marker)
+    assert found == block + rendered(folder, marker)
+    assert found != block + marker
 
 
 @pytest.mark.slow  # draws every picture

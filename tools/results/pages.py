@@ -25,17 +25,19 @@ MARKER = re.compile(r"<!-- (\w+)(?:: (.*?))? -->")
 IMAGE = re.compile(r"\[?!\[[^\]]*\]\(([^)]+\.svg)\)")
 
 
-def render(pages: Iterable[Path], folder: Path) -> dict[Path, str]:
+def render(pages: Iterable[Path], folder: Path, *, has_pictures: bool = True) -> dict[Path, str]:
     """Path -> text of every page and of the pictures on it; writes nothing. folder: of the data."""
     files: dict[Path, str] = {}
     for page in pages:
         lines = iter(page.read_text(encoding="utf-8").split("\n"))
         with name_file_in_errors(page):
             kept: list[str] = []
+            is_code = False
             for line in lines:
                 kept.append(line)
+                is_code ^= line.startswith("```")
                 marker = MARKER.fullmatch(line)
-                if marker is None:
+                if marker is None or is_code:
                     continue
                 if marker[1] == "table":
                     kept += [_make(make_table, marker[2], folder), _skip_to_end(line, lines)]
@@ -44,7 +46,8 @@ def render(pages: Iterable[Path], folder: Path) -> dict[Path, str]:
                     image = IMAGE.match(kept[-1])
                     if image is None:
                         raise ValueError(f"{line} must stand above the line of an .svg picture")
-                    files[page.parent / image[1]] = _make(draw, marker[2], folder)
+                    if has_pictures:
+                        files[page.parent / image[1]] = _make(draw, marker[2], folder)
                 else:
                     raise ValueError(f"{line} is no marker; known: table, picture")
             files[page] = "\n".join(kept)

@@ -33,8 +33,9 @@ def draw(data: Data, kind: str, options: Options) -> str:
         raise ValueError(f"there is no picture {kind!r}; known: {', '.join(PICTURES)}")
     if data["kind"] != "study":
         raise ValueError(f"only studies have pictures, not {data['kind']}")
-    if unknown := sorted(set(options) - {"method"}):
-        raise ValueError(f"a picture has no option {unknown[0]!r}; known: method")
+    known = {"method"} if kind == "differences" else set()
+    if unknown := sorted(set(options) - known):
+        raise ValueError(f"the picture {kind} has no option {unknown[0]!r}")
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update({"svg.hashsalt": "bitcycle", "svg.fonttype": "path"})

@@ -16,6 +16,7 @@ from bitcycle.files import write_text
 from bitcycle.recipes import Published
 from bitcycle.study.results import MethodResult, RunStatus, State, StudyResult
 from bitcycle.study.study import Method, Study
+from bitcycle.study.summary import published_values
 from bitcycle.tasks import TASKS
 from bitcycle.train.config import RunConfig
 from bitcycle.train.config_file import from_dict, to_dict
@@ -46,6 +47,7 @@ def gather(result: StudyResult) -> dict[str, Any]:
             "at": method.at,
             "id": config_id(method.config),
             "settings": to_settings(method.config),
+            "published": _gather_published(method),
             "runs": [_gather_run(run, machines) for run in row.runs],
         }
         methods.append({key: value for key, value in entry.items() if value is not None})
@@ -56,11 +58,20 @@ def gather(result: StudyResult) -> dict[str, Any]:
         "question": study.kind,
         "scale": study.scale,
         "baseline": study.baseline,
+        "margin": study.margin,
         "seeds": list(study.seeds),
         "notes": list(study.notes),
         "machines": machines,
         "methods": methods,
     }
+
+
+def _gather_published(method: Method) -> dict[str, Any] | None:
+    """The published value of a method, if there is exactly one; group: what it belongs to."""
+    found = published_values(method, TASKS[method.config.task].metric)
+    if len(found) != 1:
+        return None
+    return {"value": found[0].value, "where": found[0].where, "group": method.group}
 
 
 def _gather_run(run: RunStatus, machines: list[dict[str, Any]]) -> dict[str, Any]:
@@ -192,6 +203,7 @@ def restore(data: Data, baseline: str | None = None) -> StudyResult:
         methods=tuple(methods),
         seeds=tuple(data["seeds"]),
         baseline=baseline,
+        margin=data.get("margin"),
         kind=data["question"],
         scale=data["scale"],
         notes=tuple(data["notes"]),

@@ -26,12 +26,14 @@ def make_table(data: Data, kind: str, options: Options) -> str:
     of ratios; the others are headings, and only the rows with one of their values are shown.
     """
     filters = dict(options)
-    [against], columns = filters.pop("against", [None]), filters.pop("column", ())
     if data["kind"] == "study":
-        tables = study_tables(restore(data, against))
+        against = filters.pop("against", [])
+        if len(against) > 1:
+            raise ValueError(f"a study is compared with one method, not {', '.join(against)}")
+        tables = study_tables(restore(data, *against))
         known = {table.name.removeprefix(f"{data['name']}-"): table for table in tables}
     else:
-        known = {"ratios": ratios_table(ratios_of(data, columns))}
+        known = {"ratios": ratios_table(ratios_of(data, filters.pop("column", ())))}
     if kind not in known:
         raise ValueError(f"there is no table {kind!r}; known: {', '.join(known)}")
     return markdown_rows(choose_rows(known[kind], filters))

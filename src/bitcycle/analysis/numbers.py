@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from decimal import ROUND_HALF_EVEN, Decimal
 
-from bitcycle.analysis.statistics import Correlation, Difference, Summary
+from bitcycle.analysis.statistics import MOST_SEEDS, Correlation, Difference, Summary
 
 DECIMALS = 2  # of a number whose uncertainty is not known
 _MOST_DECIMALS = 6
@@ -140,6 +140,15 @@ def bitops_text(bitops: float | None) -> str:
         if bitops >= 0.9995 * size:
             return f"{three_digits(bitops / size)} {prefix}BitOPs"
     return f"{bitops:g} BitOPs"
+
+
+def seeds_text(number: int) -> str:
+    """A number of seeds, of which more than `MOST_SEEDS` are not counted.
+
+    >>> seeds_text(7), seeds_text(10_000)
+    ('7', 'more than 10,000')
+    """
+    return f"more than {MOST_SEEDS:,}" if number >= MOST_SEEDS else f"{number:,}"
 
 
 def cost_text(relative: float | None) -> str:

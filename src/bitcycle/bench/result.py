@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from bitcycle.kernels.choice import MAX_CODE_BITS, missing_library
+from bitcycle.kernels.choice import missing_library
 from bitcycle.native.library import instruction_set
 from bitcycle.tables import text_table
 
@@ -265,7 +265,6 @@ class Processor:
     has_bf16: bool  # bfloat16 products are faster than float32
     has_amx: bool
     instruction_set: str | None  # of the native library; None without it
-    exact_bits: int  # of both operands, added, that multiply exactly as integers
     num_threads: int
     torch_version: str
 
@@ -290,7 +289,6 @@ def find_processor() -> Processor:
         has_bf16=_has_bf16(),
         has_amx=_has_feature("_is_amx_tile_supported"),
         instruction_set=instruction_set(),
-        exact_bits=0 if instruction_set() is None else 2 * MAX_CODE_BITS,
         num_threads=torch.get_num_threads(),
         torch_version=torch.__version__,
     )

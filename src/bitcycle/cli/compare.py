@@ -13,7 +13,8 @@ def register(subparsers: Any) -> None:
         "compare",
         help="compare the results and settings of runs",
         description="Compare runs, finished or not. Runs that differ only in the seed are one\n"
-        "method; the first finished one is the baseline.",
+        "method; the first finished one is the baseline"
+        " of the runs with its task and data.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(

@@ -57,11 +57,6 @@ class Format:
         return self.mantissa, self.min_exponent, bits
 
     @property
-    def bits_per_value(self) -> float:
-        """Bits of an element with its part of the block's scale, 8 bits."""
-        return self.bits + (8 / self.block if self.block else 0)
-
-    @property
     def values(self) -> tuple[float, ...]:
         """Every value of an element that is not negative."""
         found, step = {0.0}, 2.0 ** (self.min_exponent - self.mantissa)

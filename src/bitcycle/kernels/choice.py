@@ -163,7 +163,7 @@ def _no_code_for(device_type: str) -> str:
 
 
 def missing_library() -> str:
-    """What is missing where there is no native library, and the way out."""
+    """Why there is no native library."""
     return f"no native library ({missing_reason()})"
 
 

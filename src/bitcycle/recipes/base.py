@@ -47,7 +47,6 @@ class RecipeInfo:
     """What `bitcycle ls recipes` shows; `recipe(name)` returns the configuration."""
 
     name: str
-    description: str
     cells: tuple[str, ...]
     published: tuple[Published, ...]
     scale: Scale
@@ -93,9 +92,6 @@ def list_recipes() -> list[RecipeInfo]:
     return [
         RecipeInfo(
             name=name,
-            description="; ".join(
-                [describe(entry.config), *([BASE] if entry.cycles else []), *entry.notes]
-            ),
             cells=entry.cells,
             published=entry.published,
             scale=entry.scale,
@@ -103,7 +99,7 @@ def list_recipes() -> list[RecipeInfo]:
             model=entry.config.model.name,
             length=length_of(entry.config),
             bits=bits_of(entry.config),
-            notes=entry.notes,
+            notes=(*([BASE] if entry.cycles else []), *entry.notes),
             cycles=entry.cycles,
         )
         for name, entry in sorted(_by_name().items())
@@ -116,12 +112,13 @@ def find_recipes(words: Iterable[str]) -> list[RecipeInfo]:
     >>> [info.name for info in find_recipes(["table8", "static"])]
     ['cifar100-resnet74-static-6-6', 'cifar100-resnet74-static-6-8']
     """
-    wanted = [word.lower() for word in words]
+    text = re.sub(r"\b(table|fig)(?:ure)?\.? *(?=\d)", r"\1", " ".join(words).lower())
+    wanted = text.split()
     infos = list_recipes()
-    texts = [
-        " ".join([i.name, i.model, i.dataset, *(c.replace(" ", "") for c in i.cells)]).lower()
-        for i in infos
-    ]
+    texts = []
+    for info in infos:
+        cells = [re.sub(r"^CPT |[ .]", "", cell) for cell in info.cells]  # "table2", "fig5"
+        texts.append(" ".join([info.name, info.model, info.dataset, *cells]).lower())
     for word in wanted:
         if not any(word in text for text in texts):
             known = {part for text in texts for part in re.split(r"[\s-]", text)}
@@ -134,29 +131,10 @@ def find_recipes(words: Iterable[str]) -> list[RecipeInfo]:
     return found
 
 
-def describe(config: RunConfig) -> str:
-    """Model, data, bits and length in one line.
-
-    >>> describe(recipe("digits-static-3-8"))
-    'digits_resnet on digits, forward 3, backward 8, 240 steps'
-    """
-    precision = config.precision
-    bits = f"forward {precision.forward}, backward {precision.schedule_texts().get('backward')}"
-    parts = [
-        f"{config.model.name} on {config.data.name}",
-        "float32" if precision.is_float else bits,
-        length_of(config),
-    ]
-    if precision.quantizer != "sbm":
-        parts.insert(1, precision.quantizer)
-    return ", ".join(parts)
-
-
 def bits_of(config: RunConfig) -> str:
     """Forward and backward schedule in short, without options such as `window=8`.
 
-    Layers that have the same bits of their own in both passes, such as a head in bf16, are left
-    out; `describe` names them.
+    Layers that have the same bits of their own in both passes, such as a head in bf16, are left out.
 
     >>> bits_of(recipe("digits-cpt-3-8-8")), bits_of(recipe("digits-dorefa-8-8"))
     ('CR:3-8:8 / 8', '8 / 8, dorefa')

@@ -15,6 +15,7 @@ from typing import Any
 from bitcycle.analysis.config_id import IGNORED_SETTINGS, config_id
 from bitcycle.analysis.numbers import duration_text, summary_text
 from bitcycle.analysis.statistics import summarize_values
+from bitcycle.files import to_plain
 from bitcycle.study.results import MethodResult, RunStatus, StudyResult
 from bitcycle.study.study import Method, Study
 from bitcycle.study.summary import metric_title, summarize
@@ -144,12 +145,15 @@ def comparison_tables(result: StudyResult) -> tuple[Table, ...]:
 
 def comparison_json(result: StudyResult) -> dict[str, Any]:
     """The comparison with unrounded numbers, in JSON types."""
-    return {
-        "methods": method_rows(result),
-        "runs": run_rows(result),
-        "settings": {key: list(values) for key, values in differing_settings(result).items()},
-        "notes": list(result.study.notes),
-    }
+    found: dict[str, Any] = to_plain(
+        {
+            "methods": method_rows(result),
+            "runs": run_rows(result),
+            "settings": {key: list(values) for key, values in differing_settings(result).items()},
+            "notes": list(result.study.notes),
+        }
+    )
+    return found
 
 
 def run_rows(result: StudyResult) -> list[dict[str, Any]]:

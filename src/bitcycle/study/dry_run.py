@@ -11,6 +11,7 @@ from statistics import fmean, median
 from typing import Any
 
 from bitcycle.analysis.cost import estimate_cost
+from bitcycle.analysis.numbers import seeds_text
 from bitcycle.analysis.statistics import half_width, num_seeds_for
 from bitcycle.analysis.training_spec import spec_from_config
 from bitcycle.study.results import RunStatus, StudyResult, distinct_runs
@@ -157,7 +158,7 @@ class Power:
         return (
             self.group, str(self.num_seeds), _or_dash(self.std, ".2g"),
             "-" if half is None else f"{half:.2g}{unit}", _or_dash(self.margin, ".2g"),
-            _or_dash(needed, ","),
+            "-" if needed is None else seeds_text(needed),
         )  # fmt: skip
 
 

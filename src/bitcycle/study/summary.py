@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bitcycle.analysis.numbers import UNITS
+from bitcycle.analysis.numbers import UNITS, seeds_text
 from bitcycle.analysis.statistics import (
     Correlation,
     Difference,
@@ -116,11 +116,15 @@ class GroupSummary:
         """What the interval of the difference says; empty without a difference.
 
         better, worse: it excludes 0. equal: no seed differs. no different: it lies within the
-        margin. undecided: it does neither; with the number of seeds that would decide, if known.
+        margin. undecided: it does neither, or there is none, as for one seed and for a difference
+        that is the same in every seed; with the number of seeds that would decide, if known. not
+        finite: a run diverged.
         """
         difference = method.difference
         if difference is None:
             return ""
+        if not math.isfinite(difference.mean):
+            return "not finite"
         if difference.n > 1 and difference.mean == 0 and difference.low is None:
             return "equal"
         better = self.is_better(method)
@@ -129,7 +133,7 @@ class GroupSummary:
         if self.margin is not None and difference.is_within(self.margin):
             return "no different"
         needed = num_seeds_to_decide(difference, self.margin) if self.margin else None
-        return "undecided" if needed is None else f"undecided, {needed:,} seeds"
+        return "undecided" if needed is None else f"undecided, {seeds_text(needed)} seeds"
 
 
 def summarize(result: StudyResult) -> tuple[GroupSummary, ...]:

@@ -58,12 +58,13 @@ DIFFERENCES = (
     "Paired over the seeds that both methods have; p is of the paired t-test, not corrected for "
     "the number of methods. Verdict: better or worse if the interval excludes 0; no different if "
     "it lies within the margin; otherwise undecided, with the number of seeds that would decide. "
-    "After Holm: whether better or worse survives the correction for the number of rows."
+    "Not finite: a run diverged. After Holm: whether better or worse survives the correction for "
+    "the number of rows."
 )
 PUBLISHED = " Published: the difference of the published values."
 BUDGET = (
     "The best mean among the methods that cost no more than the budget; a line holds up to the "
-    "next. Chosen among several, it is on the lucky side."
+    "next. The best of several means is biased upwards."
 )
 RELATION = (
     "Spearman's correlation of training cost and mean final metric over the methods whose bits "
