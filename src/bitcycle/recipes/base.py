@@ -134,7 +134,7 @@ def find_recipes(words: Iterable[str]) -> list[RecipeInfo]:
 def bits_of(config: RunConfig) -> str:
     """Forward and backward schedule in short, without options such as `window=8`.
 
-    Layers that have the same bits of their own in both passes, such as a head in bf16, are left out.
+    Layers with the same bits of their own in both passes, such as a head in bf16, are left out.
 
     >>> bits_of(recipe("digits-cpt-3-8-8")), bits_of(recipe("digits-dorefa-8-8"))
     ('CR:3-8:8 / 8', '8 / 8, dorefa')
