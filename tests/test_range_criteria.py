@@ -34,9 +34,9 @@ def paper(metrics, *, window=2, threshold=20.0, **changes):
 
 
 def test_bits_pass_with_a_share_of_the_gain_at_the_most_bits():
-    """L0 is 4, and 8 bits end at 2; a gain equal to the share passes."""
+    """L0 is 4 for all, and 8 bits end at 2; a gain equal to the share passes."""
     ends = {8: 2.0, 7: 2.1, 5: 2.6, 4: 3.0, 3: 3.1}
-    runs = [(0, bits, (4.0, 4.0, end, end)) for bits, end in ends.items()]
+    runs = [(0, bits, (4.0 + 8 - bits, 4.0, end, end)) for bits, end in ends.items()]
     test = relative(*runs, share=0.5)
     gains = [test.verdicts[bits].gain for bits in (8, 5, 4, 3)]
     assert gains == pytest.approx([2.0, 1.4, 1.0, 0.9])
@@ -44,13 +44,6 @@ def test_bits_pass_with_a_share_of_the_gain_at_the_most_bits():
     assert test.low == 4
     for share, low in ((0.9, 7), (0.75, 7), (0.7, 5), (1.0, 8), (0.1, 3)):
         assert relative(*runs, share=share).low == low
-
-
-def test_one_start_is_used_for_all_precisions():
-    """Fewer bits that begin at a higher loss do not gain from that."""
-    test = relative((0, 8, (4.0, 4.0, 2.0, 2.0)), (0, 2, (9.0, 9.0, 3.5, 3.5)))
-    assert test.verdicts[2].gain == 0.5
-    assert test.low == 8
 
 
 def test_bits_that_pass_below_bits_that_fail_are_no_bound():
@@ -123,27 +116,22 @@ def test_bits_that_diverge_fail_and_so_does_a_repeat_whose_top_diverged():
 # -- the paper's criterion ------------------------------------------------------------------------
 
 RISING = {2: (10, 12, 12, 10), 3: (10, 14, 50, 54), 4: (60, 64, 78, 82), 5: (80, 80, 84, 84)}
+FALLING = {"window": 1, "threshold": 0.5, "higher_is_better": False}
 
 
-def test_the_gain_is_the_last_window_minus_the_first_and_the_first_above_it_is_the_bound():
-    test = paper(RISING)
-    assert [test.verdicts[bits].gain for bits in (2, 3, 4, 5)] == [0, 40, 18, 4]
-    assert test.low == 3
-
-
-def test_a_gain_equal_to_the_threshold_does_not_pass():
-    assert paper({2: (0.0, 20.0)}, window=1).low is None
-
-
-def test_the_gain_of_a_loss_is_its_fall():
-    test = paper({2: (4.0, 4.0), 3: (4.0, 3.0)}, window=1, threshold=0.5, higher_is_better=False)
-    assert (test.low, test.verdicts[3].gain) == (3, 1.0)
-
-
-def test_nan_anywhere_at_a_precision_means_that_it_does_not_pass():
-    test = paper({2: (0, NAN), 3: (0, 10, 50)}, window=1)
-    assert (test.decision(2), test.low) == ("fails", 3)
-    assert math.isnan(test.verdicts[2].gain)
+@pytest.mark.parametrize(
+    ("metrics", "options", "low", "gains"),
+    [
+        (RISING, {}, 3, [0, 40, 18, 4]),  # the last window minus the first
+        ({2: (0.0, 20.0)}, {"window": 1}, None, [20]),  # equal to the threshold
+        ({2: (4.0, 4.0), 3: (4.0, 3.0)}, FALLING, 3, [0, 1]),  # the gain of a loss is its fall
+        ({2: (0, NAN), 3: (0, 10, 50)}, {"window": 1}, 3, [NAN, 50]),
+    ],
+)
+def test_the_first_gain_above_the_threshold_is_the_bound(metrics, options, low, gains):
+    test = paper(metrics, **options)
+    assert test.low == low
+    assert [verdict.gain for verdict in test.verdicts.values()] == pytest.approx(gains, nan_ok=True)
 
 
 # -- settings, files and text ---------------------------------------------------------------------

@@ -62,29 +62,25 @@ def precision_range_test(
     gain(b) = L0 - mean(last `window` losses at b bits), L0 = mean(first `window` losses at `high`);
     lower bound = the fewest b with gain(b) >= share x gain(high), at which all higher bits pass.
 
-    train_step: one optimizer step of your own loop, without the PrecisionScheduler; returns the
-    training loss, or with metric="accuracy" a number that rises. Weights and activations have b
-    bits; the errors, which are the gradients with respect to a layer's output, have `backward`
-    bits. window: a quarter of the steps by default.
-
     Every precision starts from the same state: the model, everything in `restore` and the random
-    generators of torch, numpy and Python are restored to the bit. Other data that train_step draws
-    is not rewound. rewind: a function that rewinds it; it is called before every precision with the
-    number of the repeat, and with 0 after the test. The test is repeated with other random seeds,
-    twice at least and `repeats` times at most, until no decision is within two standard errors; a
-    repeat tests the bits again that decide. The test ends at the first bits that clearly fail. A
-    loss at `high` bits that does not fall by more than noise is a `RangeTestError`. A NaN (metric,
-    weights, or a `NonFiniteError`) means that the bits fail.
+    generators of torch, numpy and Python, which are also restored at the end and after an error. A
+    NaN (metric, weights, or a `NonFiniteError`) means that the bits fail, and the test ends at the
+    first bits that clearly fail. It is repeated with other random seeds, twice at least and
+    `repeats` times at most, until no decision is within two standard errors. Raises a
+    `RangeTestError` if the loss at `high` bits does not fall by more than noise.
 
-    A `threshold` selects the criterion of the CPT paper: training continues from low to high bits,
-    gain(b) = mean(last window at b bits) - mean(first window at b bits), and the test ends at the
-    first b with gain(b) > threshold, the lower bound. Its metric rises; with metric="loss" it
-    falls. chance: the accuracy of a random guess, for a threshold of 2 x chance. If no bits pass,
-    the test raises a `RangeTestError`.
-
-    progress: called with a line of text after every precision. Afterwards, also after an error,
-    everything is restored. Under torch.distributed every process takes part, and the metric is the
-    mean over them.
+    train_step: one optimizer step of your own loop, without the PrecisionScheduler; returns the
+    training loss, or with metric="accuracy" a number that rises. Under torch.distributed every
+    process takes part, and the metric is the mean over them.
+    window: a quarter of the steps by default.
+    rewind: rewinds data that train_step draws from elsewhere; called before every precision with
+    the number of the repeat, and with 0 after the test.
+    threshold: selects the criterion of the CPT paper. Training continues from low to high bits up
+    to the first b with mean(last window at b bits) - mean(first window at b bits) > threshold,
+    the lower bound. The metric rises; with metric="loss" it falls.
+    chance: the accuracy of a random guess, for a threshold of 2 x chance.
+    backward: the bits of the errors, which are the gradients with respect to a layer's output.
+    progress: called with a line of text after every precision.
     """
     error = parse_schedule(backward)
     if not isinstance(error, Static):
