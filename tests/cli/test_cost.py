@@ -134,6 +134,7 @@ def test_schedules_replace_the_roles_that_a_file_sets_by_themselves(capsys, tmp_
         ([*RUN, "--input-shape", "big"], "3x224x224"),
         ([*RUN, "--option", "num_class=3"], "unknown option of resnet20 'num_class'"),
         (["cost", "resnet20", "--paper"], "--paper"),
+        (["cost", "--paper", "--batch-size", "4"], "--paper"),
     ],
 )
 def test_a_mistake_is_said_and_exit_code_2(argv, message, capsys):

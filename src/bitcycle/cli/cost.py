@@ -131,8 +131,9 @@ def _check_options(arguments: argparse.Namespace) -> None:
     """Raise ValueError for options that exclude each other."""
     given = [name for name, value in vars(arguments).items() if value]
     if arguments.paper:
-        if {"what", "schedules", "budget", "by_layer", "memory", *_ROLES} & set(given):
-            raise ValueError("--paper takes no model, schedules or bits")
+        neutral = {"paper", "json", "debug", "run", "options", "convention"}
+        if set(given) - neutral or arguments.convention != "exact":
+            raise ValueError("--paper takes no other option but --json")
     elif arguments.what is None:
         raise ValueError(
             "give a model (bitcycle ls models) or a recipe before the options, or --paper"
