@@ -142,7 +142,11 @@ class Coverage:
         )
         rows = self._db.execute(query, (self._files.get(file, -1), line, line))
         found = {context.partition("|")[0] for (context,) in rows}
-        return sorted(test for test in found if test.startswith("tests/"))  # no doctests
+        own = Path(file).relative_to("src/bitcycle").with_suffix("").parts  # ("nn", "conv")
+        return sorted(
+            (test for test in found if test.startswith("tests/")),  # no doctests
+            key=lambda test: (-sum(part in test for part in own), test),  # the nearest first
+        )
 
 
 def run(root: Path, mutant: Mutant, tests: list[str], tree: Path) -> str:
