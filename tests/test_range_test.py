@@ -146,6 +146,7 @@ def test_by_the_papers_criterion_bits_rise_to_the_first_that_pass():
     assert (test.low, test.high) == (3, 4)
     falling = {2: (4.0, 4.0), 3: (4.0, 3.0)}
     assert scripted(falling, steps_per_precision=2, metric="loss").low == 3
+    assert scripted({2: flat, 3: rising}, criterion="paper").low == 3
 
 
 def test_weights_and_activations_have_the_bits_errors_those_of_backward():
@@ -355,6 +356,8 @@ def test_a_step_that_schedules_bits_itself_is_told_to_leave_that_out():
         ({"backward": "CR:3-8:2"}, r"backward \(CR:3-8:2\)"),
         ({"metric": "-loss"}, "-loss"),
         ({"rewind": print}, "rewind"),
+        ({"threshold": None, "criterion": "paper"}, "threshold"),
+        ({"criterion": "relative"}, r"threshold \(0\.2\)"),
         ({"share": 0.4}, r"share \(0\.4\)"),
     ],
 )

@@ -135,17 +135,18 @@ class Coverage:
         }
 
     def tests(self, file: str, line: int) -> list[str]:
-        """The ids of the tests that run a line."""
+        """The ids of the tests that run a line, the nearest first."""
         query = (
             "select distinct context.context from arc join context on context.id = context_id "
             "where file_id = ? and (abs(fromno) = ? or abs(tono) = ?) and context != ''"
         )
         rows = self._db.execute(query, (self._files.get(file, -1), line, line))
-        found = {context.partition("|")[0] for (context,) in rows}
+        # without parameters, which may hold anything
+        found = {context.partition("|")[0].partition("[")[0] for (context,) in rows}
         own = Path(file).relative_to("src/bitcycle").with_suffix("").parts  # ("nn", "conv")
         return sorted(
             (test for test in found if test.startswith("tests/")),  # no doctests
-            key=lambda test: (-sum(part in test for part in own), test),  # the nearest first
+            key=lambda test: (-sum(part in test for part in own), test),
         )
 
 
@@ -171,6 +172,8 @@ def run(root: Path, mutant: Mutant, tests: list[str], tree: Path) -> str:
         )
     if done.returncode == 0:
         return "lived"
+    if done.returncode < 0:
+        return "killed by a crash"
     said = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
     if not said:  # an id that is not there, a broken set-up: no answer
         raise RuntimeError(f"pytest ended with {done.returncode}: {done.stdout}{done.stderr}")

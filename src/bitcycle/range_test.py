@@ -26,6 +26,7 @@ from bitcycle.range_criteria import (
     NOISE,
     REPEATS,
     SHARE,
+    Criterion,
     PrecisionRun,
     RangeTest,
     RangeTestConfig,
@@ -49,6 +50,7 @@ def precision_range_test(
     steps_per_precision: int,
     window: int | None = None,
     metric: Literal["loss", "accuracy"] | None = None,
+    criterion: Criterion | None = None,
     share: float = SHARE,
     repeats: int = REPEATS,
     rewind: Callable[[int], object] | None = None,
@@ -75,9 +77,11 @@ def precision_range_test(
     window: a quarter of the steps by default.
     rewind: rewinds data that train_step draws from elsewhere; called before every precision with
     the number of the repeat, and with 0 after the test.
-    threshold: selects the criterion of the CPT paper. Training continues from low to high bits up
+    criterion: "relative", the rule above, or "paper", which a threshold selects too: the test of
+    CPT, which needs a threshold or chance. Training continues from low to high bits up
     to the first b with mean(last window at b bits) - mean(first window at b bits) > threshold,
     the lower bound. The metric rises; with metric="loss" it falls.
+    threshold: of that criterion.
     chance: the accuracy of a random guess, for a threshold of 2 x chance.
     backward: the bits of the errors, which are the gradients with respect to a layer's output.
     progress: called with a line of text after every precision.
@@ -94,9 +98,11 @@ def precision_range_test(
             raise ValueError(f"chance ({chance}) must be greater than 0, such as 1 / num_classes")
         threshold = 2 * chance
     settings = RangeTestConfig(
-        low=low, high=high, steps_per_precision=steps_per_precision, window=window, share=share,
-        repeats=repeats, threshold=threshold,
+        criterion=criterion, low=low, high=high, steps_per_precision=steps_per_precision,
+        window=window, share=share, repeats=repeats, threshold=threshold,
     )  # fmt: skip
+    if settings.is_paper and threshold is None:
+        raise ValueError("criterion 'paper' needs a threshold, or chance")
     if settings.is_paper and rewind is not None:
         raise ValueError("rewind has no effect with a threshold: training continues")
     return run_range_test(
