@@ -12,8 +12,8 @@ import bitcycle
 ROOT = Path(bitcycle.__file__).parent
 
 FOUNDATION = {
-    "precision", "registry", "matmul", "extras", "warnings", "version", "tables", "files", "lazy",
-    "published", "formats.catalogue",
+    "bits", "precision", "registry", "matmul", "extras", "warnings", "version", "tables", "files",
+    "lazy", "published", "formats.catalogue",
 }  # fmt: skip
 CORE = {
     "patterns", "model_precision", "convert", "scheduler", "audit", "collect", "calibrate",

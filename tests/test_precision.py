@@ -1,13 +1,16 @@
 """Precision: bits by role, and the texts that stand for them."""
 
+import json
 import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bitcycle.bits import Bits
 from bitcycle.formats import Format, list_formats, parse_format
-from bitcycle.precision import ROLES, Precision, check_bits, cost_bits, is_float
+from bitcycle.formats.catalogue import FORMATS
+from bitcycle.precision import ROLES, Precision
 
 bits = st.none() | st.integers(1, 32) | st.sampled_from(list_formats())
 precisions = st.builds(Precision, weight=bits, act=bits, error=bits, grad=bits)
@@ -87,14 +90,31 @@ def test_quantized_roles_are_those_below_24_bits(precision):
 
 
 def test_24_bits_and_more_are_float32_and_cost_32():
-    assert [is_float(b) for b in (1, 23, 24, 32, None)] == [False, False, True, True, True]
-    assert [cost_bits(b) for b in (1, 23, 24, 32, None)] == [1, 23, 32, 32, 32]
+    read = [Bits.of(b) for b in (1, 23, 24, 32, None)]
+    assert [b.is_float32 for b in read] == [False, False, True, True, True]
+    assert [b.cost_bits for b in read] == [1, 23, 32, 32, 32]
+    assert [b.grid_bits for b in read] == [1, 23, 0, 0, 0]
+    assert [b.levels for b in read] == [1, 2**23 - 1, 0, 0, 0]
+    assert [b.order for b in read] == [1, 23, 24, 32, 33]
 
 
-def test_checked_bits_come_back_unchanged():
-    assert [check_bits(b) for b in (None, 1, 32)] == [None, 1, 32]
-    with pytest.raises(ValueError, match="max_bits .*0"):
-        check_bits(0, "max_bits")
+def test_bits_are_read_from_what_users_write_and_from_json():
+    for written, plain, text, kind in (
+        (None, None, "fp32", None),
+        ("fp32", None, "fp32", None),
+        (8, 8, "8", "integer"),
+        ("int8", 8, "8", "integer"),
+        (32, 32, "32", None),
+        ("E4M3", FORMATS["fp8"], "fp8", "fp8"),
+        (FORMATS["bf16"], FORMATS["bf16"], "bf16", "float"),
+        ("mxint8", FORMATS["mxint8"], "mxint8", "mx"),
+    ):
+        bits = Bits.of(written)
+        assert (bits.plain, str(bits), bits.kind) == (plain, text, kind)
+        assert Bits.of(json.loads(json.dumps(bits.to_json()))) == bits == Bits.of(bits)
+    for wrong in (0, 33, 8.0, True, "8", b"8", []):
+        with pytest.raises(ValueError, match=re.escape(f"{wrong!r}")):
+            Bits.of(wrong)
 
 
 def test_formats_are_read_by_role_and_by_pass():
@@ -124,9 +144,10 @@ def test_a_wrong_format_is_named_with_a_guess():
 
 
 def test_a_format_counts_the_bits_of_its_elements_and_is_no_grid_of_integers():
-    assert [cost_bits(parse_format(name)) for name in ("nvfp4", "mxfp6", "fp8", "bf16")] == [
-        4, 6, 8, 16,
-    ]  # fmt: skip
-    assert not is_float(parse_format("bf16"))
+    read = [Bits.of(name) for name in ("nvfp4", "mxfp6", "fp8", "bf16")]
+    assert [b.cost_bits for b in read] == [b.order for b in read] == [4, 6, 8, 16]
+    assert [(b.is_float32, b.levels) for b in read] == [(False, 0)] * 4
+    assert read[0].numbers == parse_format("nvfp4").numbers
+    assert Bits.of(8).numbers == Bits.of(None).numbers == (0, 0, 0)
     assert Precision.parse("FWnvfp4/BW8").top == 8
     assert Precision.parse("FWnvfp4/BWnvfp4").top is None

@@ -32,7 +32,7 @@ from bitcycle.nn.embedding import LOOKUPS, QuantizedLookup
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nn.norm import QuantizedNorm
 from bitcycle.patterns import NamedModule, named_modules, unwrap
-from bitcycle.precision import ROLES, is_float
+from bitcycle.precision import ROLES
 from bitcycle.quantizers.base import Quantizer
 from bitcycle.snapshot import preserved
 from bitcycle.tables import text_table
@@ -291,8 +291,8 @@ def _row(candidate: Candidate, kept: dict[int, str]) -> AuditRow:
         is_converted=True,
         reason=layer.settings.kernel_reason,
         bits={
-            role: FLOAT if is_float(bits) or role not in quantizer.roles else str(bits)
-            for role, bits in layer.precision.items()
+            role: FLOAT if bits.is_float32 or role not in quantizer.roles else str(bits)
+            for role, bits in layer.precision.bits.items()
             if role in layer.own_roles
         },
         quantizer=type(quantizer).__name__,

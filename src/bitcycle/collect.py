@@ -10,11 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bitcycle.formats.catalogue import Format
+from bitcycle.bits import Bits, PlainBits
 from bitcycle.model_precision import get_precision, quantized_layers
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nonfinite import NonFiniteCheck
-from bitcycle.precision import Bits
 from bitcycle.quantizers.base import Quantized
 from bitcycle.tables import text_table
 
@@ -46,11 +45,11 @@ class _RoleSums:
         self.num_calls = self.num_elements = 0
         self.sums: Tensor | None = None  # saturated elements, signal power, noise power
 
-    def add(self, x: Tensor, quantized: Quantized, levels: Tensor, bits: Bits) -> None:
+    def add(self, x: Tensor, quantized: Quantized, levels: Tensor, bits: PlainBits) -> None:
         wide = x.detach().double()
         noise = quantized.dequantize().double() - wide
         saturated = torch.zeros((), dtype=torch.float64, device=x.device)
-        if isinstance(bits, Format):
+        if Bits.of(bits).is_format:
             saturated = torch.full_like(saturated, math.nan)
         elif quantized.scale is not None and quantized.offset is not None:
             scale, offset = quantized.scale.double(), quantized.offset.double()

@@ -9,17 +9,18 @@ from typing import Any
 
 from torch import nn
 
+from bitcycle.bits import Bits
 from bitcycle.formats.catalogue import Format
 from bitcycle.kernels.choice import recorded_kernel
 from bitcycle.native.library import instruction_set
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.patterns import NamedModule, Pattern, check_mapping, last_match, named_modules
-from bitcycle.precision import ROLES, Precision, check_bits
+from bitcycle.precision import ROLES, Precision
 
 PrecisionLike = Precision | str
 ModelPrecision = Precision | dict[str, Precision]  # of all layers, or by the layer's name
-Bits = int | Format
-Assignment = PrecisionLike | Bits | Mapping[Pattern, PrecisionLike | Bits]
+LayerBits = PrecisionLike | int | Format
+Assignment = LayerBits | Mapping[Pattern, LayerBits]
 
 
 def quantized_layers(model: nn.Module) -> list[tuple[NamedModule, QuantizedLayer]]:
@@ -74,12 +75,11 @@ def _resolve(
     return resolved
 
 
-def _read(precision: PrecisionLike | Bits) -> Precision:
+def _read(precision: LayerBits) -> Precision:
     """An int or a format gives its bits to every role."""
-    if isinstance(precision, int | Format):
-        check_bits(precision)
-        return Precision(**dict.fromkeys(ROLES, precision))
-    return Precision.parse(precision)
+    if precision is None or isinstance(precision, Precision | str):
+        return Precision.parse(precision)  # which refuses None
+    return Precision(**dict.fromkeys(ROLES, Bits.of(precision).plain))
 
 
 def get_precision(model: nn.Module) -> ModelPrecision:

@@ -10,17 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeGuard
+from functools import cached_property
 
-from bitcycle.formats.catalogue import NAME_PATTERN, Format, parse_format
-
-Bits = int | Format | None  # None is float32
+from bitcycle.bits import MAX_BITS, Bits, PlainBits, has_format, is_whole_bits
+from bitcycle.formats.catalogue import NAME_PATTERN, parse_format
 
 ROLES = ("weight", "act", "error", "grad")
 # the keyword whose schedule a role inherits
 PARENTS = {"weight": "forward", "act": "forward", "error": "backward", "grad": "backward"}
-FLOAT_BITS = 24  # a float32 mantissa: tensors at these bits or more stay float32
-MAX_BITS = 32
 
 _FORMS = (
     "accepted forms: 'FW4/BW8' (weight and act 4, error and grad 8), 'w4a4e8' (roles not named "
@@ -33,81 +30,17 @@ _SHORT = re.compile(r"(?:([waeg])(\d+))+", re.IGNORECASE)
 _NAMED = re.compile(r"[a-z]+\s*=[^,=]*(?:,\s*[a-z]+\s*=[^,=]*)*", re.IGNORECASE)
 
 
-def check_bits(bits: object, what: str = "bits") -> Bits:
-    """Return the bits if they are None, a whole number from 1 to 32 or a format; otherwise raise.
-
-    The name of a format becomes the format.
-
-    >>> check_bits(8), check_bits(None), check_bits("nvfp4")
-    (8, None, nvfp4)
-    """
-    if bits is None or isinstance(bits, Format):
-        return bits
-    if isinstance(bits, str) and not bits.isdigit():
-        try:
-            return parse_format(bits)
-        except ValueError as error:
-            raise ValueError(f"{what}: {error}") from None
-    if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= MAX_BITS:
-        raise ValueError(
-            f"{what} must be None (float32), a whole number from 1 to {MAX_BITS} or the name of a "
-            f"format, got {bits!r}"
-        )
-    return bits
-
-
 def check_max_bits(bits: object, what: str = "max_bits") -> int | None:
     """Return the limit if it is None or a whole number from 1 to 32; otherwise raise.
 
     >>> check_max_bits(8), check_max_bits(None)
     (8, None)
     """
-    if bits is None:
-        return None
-    if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= MAX_BITS:
+    if bits is not None and not is_whole_bits(bits):
         raise ValueError(
             f"{what} must be None (no limit) or a whole number from 1 to {MAX_BITS}, got {bits!r}"
         )
-    return bits
-
-
-def is_float(bits: Bits) -> bool:
-    """Whether a tensor at these bits stays float32: None, or 24 and more.
-
-    >>> is_float(None), is_float(24), is_float(23), is_float(check_bits("bf16"))
-    (True, True, False, False)
-    """
-    return bits is None or (isinstance(bits, int) and bits >= FLOAT_BITS)
-
-
-def is_integer(bits: Bits) -> TypeGuard[int]:
-    """Whether a tensor at these bits is on a grid of integers.
-
-    >>> is_integer(8), is_integer(24), is_integer(check_bits("mxint8"))
-    (True, False, False)
-    """
-    return isinstance(bits, int) and bits < FLOAT_BITS
-
-
-def cost_bits(bits: Bits) -> int:
-    """The bits that a cost counts: 32 for float32, those of an element for a format.
-
-    >>> cost_bits(8), cost_bits(24), cost_bits(None), cost_bits(check_bits("nvfp4"))
-    (8, 32, 32, 4)
-    """
-    if isinstance(bits, Format):
-        return bits.bits
-    return 32 if bits is None or bits >= FLOAT_BITS else bits
-
-
-def bits_text(bits: Bits) -> str:
-    """'8', 'nvfp4' or 'fp32'."""
-    return "fp32" if bits is None else str(bits)
-
-
-def order(bits: Bits) -> int:
-    """A sort key: the bits of an element, with float32 above every number."""
-    return 33 if bits is None else bits.bits if isinstance(bits, Format) else bits
+    return bits  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,16 +55,16 @@ class Precision:
     'w=nvfp4,a=nvfp4,e=bf16,g=bf16'
     """
 
-    weight: Bits = None
-    act: Bits = None
-    error: Bits = None
-    grad: Bits = None
+    weight: PlainBits = None
+    act: PlainBits = None
+    error: PlainBits = None
+    grad: PlainBits = None
 
     def __post_init__(self) -> None:
         for role, bits in self.items():
-            checked = check_bits(bits, f"{role} bits")
-            if checked is not bits:  # the name of a format
-                object.__setattr__(self, role, checked)
+            plain = Bits.of(bits, f"{role} bits").plain
+            if plain is not bits:  # the name of a format
+                object.__setattr__(self, role, plain)
 
     @classmethod
     def parse(cls, text: str | Precision) -> Precision:
@@ -142,11 +75,11 @@ class Precision:
             raise ValueError(f"cannot read a precision from {text!r}; {_FORMS}")
         compact = text.strip()
         if re.fullmatch(NAME_PATTERN, compact, re.IGNORECASE):
-            return cls(**dict.fromkeys(ROLES, parse_format(compact)))
+            return cls(**dict.fromkeys(ROLES, _read_bits(compact)))
         if _NAMED.fullmatch(compact):
             return cls(**_read_named(compact))
         if pair := _PAIR.fullmatch(compact):
-            forward, backward = _number(pair[1]), _number(pair[2] or pair[3])
+            forward, backward = _read_bits(pair[1]), _read_bits(pair[2] or pair[3])
             return cls(weight=forward, act=forward, error=backward, grad=backward)
         if _SHORT.fullmatch(compact):
             roles: dict[str, int] = {}
@@ -160,11 +93,16 @@ class Precision:
         hint = f"unknown role {stray[1]!r} (roles: w, a, e, g); " if stray else ""
         raise ValueError(f"cannot read a precision from {text!r}; {hint}{_FORMS}")
 
-    def items(self) -> Iterator[tuple[str, Bits]]:
+    def items(self) -> Iterator[tuple[str, PlainBits]]:
         """(role, bits) in the fixed order weight, act, error, grad."""
         return ((role, getattr(self, role)) for role in ROLES)
 
-    def replace(self, **bits: Bits) -> Precision:
+    @cached_property  # layers of equal bits share a precision
+    def bits(self) -> dict[str, Bits]:
+        """The bits by role, read."""
+        return {role: Bits.of(bits) for role, bits in self.items()}
+
+    def replace(self, **bits: PlainBits) -> Precision:
         """Return a copy with some roles changed."""
         unknown = sorted(set(bits) - set(ROLES))
         if unknown:
@@ -179,35 +117,34 @@ class Precision:
         >>> print(Precision.parse("FW8/BW8").in_force({"weight", "act", "error"}))
         w8a8e8
         """
-        rounded = {r: b for r, b in self.items() if r in roles and not is_float(b)}
-        return Precision(**rounded)
+        return Precision(**{r: getattr(self, r) for r in self.quantized_roles if r in roles})
 
     @property
     def quantized_roles(self) -> tuple[str, ...]:
         """The roles that are rounded: those with fewer than 24 bits, or with a format."""
-        return tuple(role for role, bits in self.items() if not is_float(bits))
+        return tuple(role for role, bits in self.bits.items() if not bits.is_float32)
 
     @property
     def top(self) -> int | None:
         """The most bits of any role on a grid of integers; None if there is none."""
-        return max((bits for _, bits in self.items() if is_integer(bits)), default=None)
+        return max(bits.grid_bits for bits in self.bits.values()) or None
 
     def __str__(self) -> str:
-        if any(isinstance(bits, Format) for _, bits in self.items()):
+        if has_format(bits for _, bits in self.items()):
             return ",".join(f"{role[0]}={bits}" for role, bits in self.items() if bits is not None)
         named = [f"{role[0]}{bits}" for role, bits in self.items() if bits is not None]
         return "".join(named) or "fp32"
 
 
-def _number(text: str | None) -> Bits:
+def _read_bits(text: str | None) -> PlainBits:
     if text is None:
         return None
     return int(text) if text.isdigit() else parse_format(text)
 
 
-def _read_named(text: str) -> dict[str, Bits]:
+def _read_named(text: str) -> dict[str, PlainBits]:
     """'w=nvfp4,e=8' by role."""
-    roles: dict[str, Bits] = {}
+    roles: dict[str, PlainBits] = {}
     for part in text.split(","):
         letter, value = (piece.strip() for piece in part.split("="))
         role = _LETTERS.get(letter.lower())
@@ -216,7 +153,7 @@ def _read_named(text: str) -> dict[str, Bits]:
         if role in roles:
             raise ValueError(f"{text!r} names {role} twice; {_FORMS}")
         try:
-            roles[role] = _number(value)
+            roles[role] = _read_bits(value)
         except ValueError as error:
             raise ValueError(f"{text!r}: {error}") from None
     return roles

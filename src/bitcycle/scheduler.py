@@ -15,16 +15,15 @@ from typing import Any, Final, Literal
 
 from torch import nn
 
-from bitcycle.formats.catalogue import Format
+from bitcycle.bits import Bits, PlainBits, order
 from bitcycle.model_precision import describe_bits, quantized_layers, rounded_roles
 from bitcycle.nn.layer import QuantizedLayer, advance_clocks
 from bitcycle.nonfinite import NonFiniteCheck
 from bitcycle.patterns import NamedModule, Pattern, check_mapping, last_match
-from bitcycle.precision import PARENTS, ROLES, Precision, is_float, is_integer, order
+from bitcycle.precision import PARENTS, ROLES, Precision
 from bitcycle.registry import unknown_name
 from bitcycle.schedules import (
     Adaptive,
-    Bits,
     Preview,
     Schedule,
     ScheduleLike,
@@ -170,7 +169,7 @@ class PrecisionScheduler:
     @property
     def top(self) -> Precision:
         """The most bits of each role on any layer: the precision of the static upper bound."""
-        tops: dict[str, Bits] = {}
+        tops: dict[str, PlainBits] = {}
         for role, schedules in zip(ROLES, zip(*self._groups, strict=True), strict=True):
             tops[role] = max((schedule.high for schedule in schedules), key=order)
         return Precision(**tops).in_force(self._roles)
@@ -225,7 +224,7 @@ class PrecisionScheduler:
         """Whether the errors of any layer are rounded at some step."""
         errors = [group[ROLES.index("error")] for group in self._groups]
         has_rule = "error" in self._roles
-        return has_rule and any(not is_float(schedule.low) for schedule in errors)
+        return has_rule and any(not Bits.of(schedule.low).is_float32 for schedule in errors)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -282,7 +281,7 @@ class PrecisionScheduler:
             ]
         )
 
-    def _combine(self, values: Sequence[Bits]) -> list[Precision]:
+    def _combine(self, values: Sequence[PlainBits]) -> list[Precision]:
         """The values of the distinct schedules -> the bits of each group of layers."""
         return [
             Precision(**{r: values[place] for r, place in zip(ROLES, places, strict=True)})
@@ -348,27 +347,27 @@ class PrecisionScheduler:
 
 def _most_bits(schedule: Schedule, total_steps: int) -> int:
     """The most bits on a grid of integers; 0 without one."""
-    if is_integer(schedule.high):
-        return schedule.high
+    if top := Bits.of(schedule.high).grid_bits:
+        return top
     # some steps are float32 or formats: only the list of all steps has the most bits of the others
-    return max((b for b in schedule.bit_widths(total_steps) if is_integer(b)), default=0)
+    return max(Bits.of(bits).grid_bits for bits in schedule.bit_widths(total_steps))
 
 
-def quantizer_for(bits: Iterable[Bits]) -> str:
+def quantizer_for(bits: Iterable[PlainBits]) -> str:
     """The name of the quantizer that rounds to all of these: that of a format's kind, or "sbm".
 
     >>> from bitcycle.formats.catalogue import FORMATS
     >>> quantizer_for([FORMATS["mxfp4"], FORMATS["bf16"], 8]), quantizer_for([8, None])
     ('mx', 'sbm')
     """
-    by_kind = {each.kind: each.name for each in bits if isinstance(each, Format)}
-    by_kind.pop("float", None)  # bf16 and fp16: every quantizer takes them
+    others = (None, "integer", "float")  # every quantizer takes them
+    by_kind = {b.kind: str(b) for b in map(Bits.of, bits) if b.kind not in others}
     if len(by_kind) > 1:
         raise ValueError(
             f"no quantizer rounds to {' and '.join(by_kind.values())}: they need the quantizers "
             f"{' and '.join(map(repr, by_kind))}"
         )
-    return next(iter(by_kind), "sbm")
+    return next(iter(by_kind), None) or "sbm"
 
 
 # -- keywords to schedules -------------------------------------------------------------------------
@@ -489,7 +488,7 @@ def _check_rules(layer: QuantizedLayer, schedules: RoleSchedules, named: set[str
     """Raise if a role has a schedule of its own and the layer's quantizer does not round it."""
     quantizer = layer.settings.quantizer
     for role, schedule in zip(ROLES, schedules, strict=True):
-        if role in named and role not in quantizer.roles and not is_float(schedule.low):
+        if role in named and role not in quantizer.roles and not Bits.of(schedule.low).is_float32:
             raise ValueError(
                 f"{role}={schedule} has no effect: {type(quantizer).__name__} (layer "
                 f"{layer.settings.name!r}) does not quantize {role}, only "
@@ -512,22 +511,22 @@ def _check_limits(
         _check_formats(layer, {r: bits_of[s] for r, s in zip(ROLES, own, strict=True)})
         for role, schedule in zip(ROLES, own, strict=True):
             for bits in bits_of[schedule]:
-                if not (layer.settings.is_limited or isinstance(bits, Format)):
+                if not (layer.settings.is_limited or Bits.of(bits).is_format):
                     continue
                 try:
                     layer.check_precision(Precision(**{role: bits}))
                 except ValueError as error:
-                    if role not in ("error", "grad") or isinstance(bits, Format):
+                    if role not in ("error", "grad") or Bits.of(bits).is_format:
                         raise
                     raise ValueError(
                         f"{error} (backward is {BACKWARD_BITS} bits unless it is given)"
                     ) from None
 
 
-def _check_formats(layer: QuantizedLayer, by_role: Mapping[str, Iterable[Bits]]) -> None:
+def _check_formats(layer: QuantizedLayer, by_role: Mapping[str, Iterable[PlainBits]]) -> None:
     """Raise if no quantizer could round to all formats of a layer."""
     quantizer = layer.settings.quantizer
     rounded = [bits for role, each in by_role.items() if role in quantizer.roles for bits in each]
-    kinds = {bits.kind for bits in rounded if isinstance(bits, Format)}
+    kinds = {Bits.of(bits).kind for bits in rounded if Bits.of(bits).is_format}
     if not kinds <= quantizer.kinds:
         quantizer_for(rounded)

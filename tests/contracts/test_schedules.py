@@ -7,8 +7,8 @@ import warnings
 import pytest
 
 import bitcycle as bc
+from bitcycle.bits import order
 from bitcycle.schedules import SCHEDULES, schedule_from_dict
-from bitcycle.schedules.base import order
 from tests.toys import linears
 
 STEPS = 64

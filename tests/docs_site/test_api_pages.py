@@ -9,7 +9,12 @@ from tests.test_public_api import GOLDEN, MODULES
 
 PAGES = Path(__file__).parents[2] / "docs" / "api"
 # not exported; their methods are those of public classes
-BASES = {"bitcycle.quantizers.blocks.BlockQuantizer", "bitcycle.schedules.cycle.Cyclic"}
+BASES = {
+    "bitcycle.bits.Bits",
+    "bitcycle.quantizers.blocks.BlockQuantizer",
+    "bitcycle.schedules.base.Ranged",
+    "bitcycle.schedules.cycle.Cyclic",
+}
 
 
 def names() -> list[tuple[str, str]]:

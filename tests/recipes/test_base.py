@@ -100,7 +100,7 @@ def test_a_base_recipe_with_a_cell_s_bits_as_options_is_the_run_of_that_cell(bas
 
 def test_a_base_recipe_takes_each_of_the_ten_schedules():
     base = recipe("arxiv-gcn")
-    for name in Cycle.named():
+    for name in Cycle.names():
         config = with_bits(base, name, "3-6/6", cycles=8)
         assert config.name == f"arxiv-gcn-{name.lower()}-3-6-6"
         assert (config.precision.forward, config.precision.backward) == (f"{name}:3-6:8", 6)

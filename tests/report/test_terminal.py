@@ -25,7 +25,7 @@ def test_a_long_run_is_this_chart():
 def test_formats_have_a_row_each_in_the_order_of_the_ladder():
     ladder = parse_schedule("LT:mxfp4,nvfp4,bf16:2")
     values = ladder.values(40)
-    assert chart(values, width=27, ink=ASCII, definition=ladder.named_bits()).splitlines() == [
+    assert chart(values, width=27, ink=ASCII, definition=ladder.levels).splitlines() == [
         " bf16 |###              :##",
         "nvfp4 |#######:     #######",
         "mxfp4 |####################",

@@ -1,17 +1,16 @@
-"""Random schedules for property tests, nested ones and ladders of formats included."""
+"""Random schedules for property tests, nested ones and walks over formats included."""
 
 from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from bitcycle.bits import order
 from bitcycle.formats.catalogue import FORMATS
-from bitcycle.precision import order
 from bitcycle.schedules import (
     PROFILES,
     Anneal,
     Cycle,
     Delay,
-    Ladder,
     Ramp,
     Sequence,
     Stages,
@@ -22,10 +21,8 @@ from bitcycle.schedules import (
 bits = st.integers(1, 32)
 formats = st.sampled_from(list(FORMATS.values()))
 any_bits = st.none() | bits | formats
-rungs = (
-    st.lists(any_bits, min_size=2, max_size=30)
-    .filter(lambda chosen: len(set(chosen)) > 1)
-    .map(lambda chosen: sorted(chosen, key=order))
+level_lists = st.lists(any_bits, min_size=2, max_size=30, unique=True).map(
+    lambda chosen: tuple(sorted(chosen, key=order))
 )
 ranges = st.tuples(bits, bits).map(sorted)
 cycles = st.integers(1, 64)
@@ -67,10 +64,11 @@ ranged = st.one_of(
     _build(Triangle, cycles=cycles),
     _build(Ramp, until=times),
 )
-ladders = st.builds(
-    lambda rungs, path: Ladder(rungs, replace(path, low=2, high=len(rungs) + 1)), rungs, ranged
-)
-leaves = st.one_of(st.builds(Static, any_bits), ranged, ladders, _pieces(any_bits).map(Stages))
+listed = st.builds(
+    lambda levels, schedule: replace(schedule, low=None, high=None, levels=levels),
+    level_lists, ranged,
+)  # fmt: skip
+leaves = st.one_of(st.builds(Static, any_bits), ranged, listed, _pieces(any_bits).map(Stages))
 schedules = st.recursive(
     leaves,
     lambda inner: st.builds(Delay, inner, times) | _pieces(inner).map(Sequence),

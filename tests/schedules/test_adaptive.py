@@ -10,9 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bitcycle.bits import order
 from bitcycle.schedules import PFQ, Adaptive, NoiseSwitch, Plateau, parse_schedule
-from bitcycle.schedules.adaptive import AdaptiveStates, add_to_window, check_levels, window_steps
-from bitcycle.schedules.base import order
+from bitcycle.schedules.adaptive import AdaptiveStates, add_to_window, window_steps
+from bitcycle.schedules.base import check_levels
 
 levels = st.lists(st.none() | st.integers(1, 32), min_size=2, max_size=6).map(
     lambda bits: tuple(sorted(bits, key=order))
@@ -108,7 +109,7 @@ def test_levels_are_checked():
         ((3, 33), "33"),
     ):
         with pytest.raises(ValueError, match=value):
-            check_levels(bits, "pfq")
+            check_levels(bits)
 
 
 def test_an_error_in_a_text_points_at_the_character():

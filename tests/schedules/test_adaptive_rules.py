@@ -145,7 +145,7 @@ def test_it_acts_when_torch_lowers_a_learning_rate(patience):
 
 def test_it_starts_at_low_and_stops_at_high():
     rule = Plateau(3, 5, window=1, patience=0)
-    assert rule.levels == (3, 4, 5)
+    assert list(rule.levels) == [3, 4, 5]
     assert turns(rule, [1.0] * 10) == [2, 3]
     assert Plateau(4, 4, window=1).notes(3) == []
 

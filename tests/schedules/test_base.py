@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bitcycle.bits import order
 from bitcycle.schedules import (
     SCHEDULES,
     Cycle,
     Delay,
     Ramp,
-    Schedule,
     Sequence,
     Stages,
     Static,
@@ -25,12 +25,12 @@ from bitcycle.schedules import (
     schedule_from_dict,
 )
 from bitcycle.schedules.base import (
+    Ranged,
     check_range,
     check_step,
     check_time,
     check_total,
     default_backward,
-    order,
     rint,
     to_spans,
     to_step,
@@ -162,34 +162,27 @@ def test_low_and_high_enclose_every_value(schedule):
 
 
 def test_one_registered_class_is_enough_for_text_json_and_listing(monkeypatch):
-    @dataclass(frozen=True, eq=False)
-    class Coin(Schedule):
+    @dataclass(frozen=True, eq=False, repr=False)
+    class Coin(Ranged):
         """Even steps low, odd steps high."""
 
-        low: int
-        high: int
+        every: int = 1
+        first: str = "low"
 
+        grammar: ClassVar[str] = ":levels@every[:first=]"
         forms: ClassVar[tuple[str, ...]] = ("coin:3-8",)
 
         def bits_at(self, step, total_steps):
-            return self.high if step % 2 else self.low
-
-        def text(self):
-            return f"coin:{self.low}-{self.high}"
-
-        def describe(self):
-            return "a coin"
-
-        @classmethod
-        def read(cls, head, reader):
-            reader.expect(":", "a range of bits")
-            return cls(*reader.bit_range())
+            return self.high if step // self.every % 2 else self.low
 
     monkeypatch.setitem(SCHEDULES._entries, "coin", Coin)
-    schedule = parse_schedule("seq(COIN:3-8@0.5, fp32)")
+    schedule = parse_schedule("seq((COIN:3-8)@0.5, fp32)")
     assert schedule.values(8) == [3, 8, 3, 8, None, None, None, None]
     assert parse_schedule(str(schedule)) == schedule
     assert schedule_from_dict(schedule.to_dict()) == schedule
+    assert str(parse_schedule("coin:4,bf16@2:first=low")) == "coin:4,bf16@2"
+    assert str(parse_schedule("coin:4-8:first=high")) == "coin:4-8@1:first=high"
+    assert parse_schedule("coin:4-8").describe() == "Even steps low, odd steps high"
     assert "coin" in [info.name for info in list_schedules()]
     with pytest.raises(ValueError, match="coin:3-8"):
         parse_schedule("coin:x")
@@ -218,9 +211,8 @@ def test_a_step_lies_inside_the_run():
 
 def test_a_bad_range_names_the_end_and_its_value():
     for low, high, named in (
-        (8, 3, "low.*8.*high.*3"), (0, 8, "low.*0"), (3, 33, "high.*33"), (3, None, "high.*None"),
+        (8, 3, "low.*8.*high.*3"), (0, 8, "low.*0"), (3, 33, "high.*33"), (3, None, "high.*fp32"),
         (True, 8, "low.*True"), (3.0, 8, "low.*3.0"), ("mxfp4", "bf16", "low.*mxfp4"),
-        (3, "int8", "high.*int8"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=named):
             check_range(low, high)

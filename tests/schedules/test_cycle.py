@@ -130,15 +130,15 @@ def test_short_legs_of_rex_end_below_the_top_and_say_so():
         one = schedule(name, low=3, high=8, cycles=8)
         assert one.values(500)[-1] == 7
         [note] = one.notes(500)
-        assert "ends at 7 bits" in note
+        assert "ends at 7" in note
 
 
 def test_a_top_that_is_never_reached_is_noted():
     [note] = schedule("RR", low=3, high=8, cycles=8).notes(640)
-    assert "never reaches 8 bits in 640 steps" in note
+    assert "never reaches 8 in 640 steps" in note
     assert "needs 91 steps in a cycle, here 80" in note
     [note] = schedule("ER", low=1, high=32, cycles=1).notes(TOTAL)  # at no length
-    assert "never reaches 32 bits" in note
+    assert "never reaches 32" in note
 
 
 def test_an_odd_number_of_triangular_cycles_ends_low_and_is_noted():
@@ -256,9 +256,9 @@ def test_both_end_at_low_by_design_without_a_note():
 
 def test_cycles_too_short_for_an_end_are_noted():
     [note] = Triangle(3, 8, cycles=10).notes(10)
-    assert "never reaches 8 bits in 10 steps" in note
+    assert "never reaches 8 in 10 steps" in note
     [note] = Anneal(3, 8, cycles=10).notes(10)
-    assert "never reaches 3 bits in 10 steps" in note
+    assert "never reaches 3 in 10 steps" in note
 
 
 def test_the_number_of_cycles_is_checked_and_32_by_default():
@@ -308,8 +308,8 @@ def test_each_bit_width_is_first_reached_at_the_published_phase():
     for name in FIRST_PHASES:
         cycle = Cycle(3, 8, profile=name)
         for bits, phase in zip(range(4, 9), FIRST_PHASES[name], strict=True):
-            assert cycle.bits_in(1, phase - 1e-5) == bits - 1
-            assert cycle.bits_in(1, phase + 1e-5) == bits
+            assert cycle.at_height(cycle.unit(1, phase - 1e-5)) == bits - 1
+            assert cycle.at_height(cycle.unit(1, phase + 1e-5)) == bits
 
 
 @settings(deadline=None)
@@ -335,8 +335,8 @@ def test_symmetric_profiles_say_so():
 def test_the_exponential_profile_reaches_the_top_up_to_27_bits_apart():
     assert PROFILES["exponential"].growth(1.0) == pytest.approx(0.98168, abs=5e-6)  # 1 - exp(-4)
     near, far = Cycle(1, 28, 1, "exponential"), Cycle(1, 29, 1, "exponential")
-    assert near.bits_in(1, 1.0) == 28
-    assert far.bits_in(1, 1.0) == 28
+    assert near.at_height(near.unit(1, 1.0)) == 28
+    assert far.at_height(far.unit(1, 1.0)) == 28
 
 
 def test_a_new_profile_brings_its_named_schedules(monkeypatch):

@@ -1,4 +1,4 @@
-"""Segments are the stretches of equal bits that the list of all values has."""
+"""Segments are the stretches of equal bits that the bits of all steps have."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from bitcycle.schedules import Bits, Schedule, parse_schedule
+from bitcycle.bits import PlainBits
+from bitcycle.schedules import Schedule, parse_schedule
 from bitcycle.schedules.segments import Segment, find_segments
 from tests.schedules.strategies import schedules
 
@@ -16,7 +17,7 @@ from tests.schedules.strategies import schedules
 def list_segments(schedule: Schedule, total_steps: int) -> list[Segment]:
     segments: list[Segment] = []
     start = 0
-    for bits, same in groupby(schedule.values(total_steps)):
+    for bits, same in groupby(schedule(step, total_steps) for step in range(total_steps)):
         stop = start + len(list(same))
         segments.append(Segment(start, stop, bits))
         start = stop
@@ -24,7 +25,7 @@ def list_segments(schedule: Schedule, total_steps: int) -> list[Segment]:
 
 
 @given(schedule=schedules, total_steps=st.integers(1, 200))
-def test_any_schedule_has_the_segments_that_its_values_have(
+def test_any_schedule_has_the_segments_that_its_steps_have(
     schedule: Schedule, total_steps: int
 ) -> None:
     try:
@@ -53,7 +54,7 @@ def test_few_evaluations_are_enough_for_a_long_run(monkeypatch: pytest.MonkeyPat
     schedule = parse_schedule("CT:3-8:2")
     rule, steps = type(schedule).bits_at, []
 
-    def bits_at(self: Schedule, step: int, total_steps: int) -> Bits:
+    def bits_at(self: Schedule, step: int, total_steps: int) -> PlainBits:
         steps.append(step)
         return rule(self, step, total_steps)
 

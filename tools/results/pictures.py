@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from bitcycle.analysis.numbers import POINTS
 from bitcycle.analysis.statistics import summarize_values
-from bitcycle.precision import cost_bits
+from bitcycle.bits import Bits
 from bitcycle.report import plot
 from bitcycle.report.figures.style import COLORS, INK, new_figure, style_axes
 from bitcycle.schedules import parse_schedule
@@ -120,7 +120,7 @@ def front(data: Data, options: Options) -> Figure:
     for label, color in zip(FRONT, COLORS, strict=False):
         schedule = parse_schedule(entries[label]["settings"]["precision"]["forward"])
         steps = _done(entries[label])[0]["steps"]
-        bits = [cost_bits(each) for each in schedule.values(steps)]
+        bits = [Bits.of(each).cost_bits for each in schedule.values(steps)]
         share = 100 * costs[label] / costs[FRONT[0]]
         look = {"color": color, "linewidth": 2.4, "label": f"{label}: {share:.0f} % of the BitOPs"}
         top.step(range(steps + 1), [*bits, bits[-1]], where="post", **look)

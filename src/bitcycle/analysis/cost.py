@@ -13,11 +13,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from bitcycle.analysis.training_spec import BATCH_SIZE, STEPS, TrainingSpec
+from bitcycle.bits import Bits, order
 from bitcycle.cost import CONVENTIONS, Cost, count_macs, measure_saved, training_cost
 from bitcycle.cost.bitops import LayerSchedules, cost_of_schedules, find_layer_schedules
 from bitcycle.model_precision import set_precision
 from bitcycle.nn.layer import QuantizedLayer
-from bitcycle.precision import ROLES, Precision, bits_text, order
+from bitcycle.precision import ROLES, Precision
 from bitcycle.published import BitRange, read_table
 from bitcycle.recipes.base import CPT_CYCLES
 from bitcycle.scheduler import PrecisionScheduler
@@ -182,7 +183,7 @@ def compare_schedules(
         spec=specs[0],
         convention=convention,
         unit=costs[0].unit,
-        reference=f"static {bits_text(highest.weight)}/{bits_text(highest.error)}",
+        reference=f"static {Bits.of(highest.weight)}/{Bits.of(highest.error)}",
         reference_bitops=reference,
         budget=budget,
         rows=tuple(sorted(rows, key=lambda row: row.bitops)),

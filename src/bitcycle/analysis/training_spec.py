@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bitcycle.bits import PlainBits
 from bitcycle.convert import find_candidates, quantize_model
 from bitcycle.data import DATASETS
 from bitcycle.models import MODELS, build_model
 from bitcycle.models.base import Model
-from bitcycle.precision import PARENTS, Bits
+from bitcycle.precision import PARENTS
 from bitcycle.quantizers import QUANTIZERS
 from bitcycle.recipes import list_recipes, recipe
 from bitcycle.registry import unknown_name
@@ -153,7 +154,7 @@ def find_spec(
     return replace(spec, options={**spec.options, **(options or {})})
 
 
-def _bits_of(roles: Mapping[str, str], total_steps: int) -> Iterator[Bits]:
+def _bits_of(roles: Mapping[str, str], total_steps: int) -> Iterator[PlainBits]:
     """The bits of schedules; those that cannot be read raise where they are checked."""
     for text in roles.values():
         try:

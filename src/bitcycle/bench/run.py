@@ -22,10 +22,10 @@ from bitcycle.bench.steps import (
     AUTO,
     AUTOCAST,
     FLOAT,
-    Bits,
     CycleBits,
     TrainStep,
     Variant,
+    VariantBits,
     all_kernels,
     is_ours,
     parse_bits,
@@ -51,7 +51,7 @@ class BenchConfig:
 
     workloads: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
-    bits: tuple[str | Bits, ...] = ()
+    bits: tuple[str | VariantBits, ...] = ()
     repeats: int = 10
     budget: float = 30.0
     is_quick: bool = False

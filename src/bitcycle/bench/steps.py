@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from bitcycle.audit import audit
 from bitcycle.bench.others import OTHERS, installed_others
 from bitcycle.bench.workloads import Workload
+from bitcycle.bits import Bits, has_format, order
 from bitcycle.convert import quantize_model
-from bitcycle.formats.catalogue import NAME_PATTERN, Format
+from bitcycle.formats.catalogue import NAME_PATTERN
 from bitcycle.kernels.base import KERNELS
 from bitcycle.memory import saved_bytes
-from bitcycle.precision import Precision, bits_text, check_bits
+from bitcycle.precision import Precision
 from bitcycle.scheduler import PrecisionScheduler, quantizer_for
 from bitcycle.schedules import Static
 from bitcycle.schedules.cycle import schedule
@@ -65,7 +66,7 @@ class CycleBits:
     def values(self) -> list[int]:
         """The forward bits of every step of the cycle."""
         cycle = schedule("CR", low=self.low, high=self.high, cycles=1)
-        return [cycle.bits_at(step, _CYCLE_STEPS) for step in range(_CYCLE_STEPS)]
+        return list(map(order, cycle.values(_CYCLE_STEPS)))
 
     def shares(self) -> dict[int, float]:
         """How often each width occurs in the cycle."""
@@ -73,10 +74,10 @@ class CycleBits:
         return {width: counts[width] / _CYCLE_STEPS for width in sorted(counts)}
 
 
-Bits = Precision | CycleBits
+VariantBits = Precision | CycleBits
 
 
-def parse_bits(text: str | Bits) -> Bits:
+def parse_bits(text: str | VariantBits) -> VariantBits:
     """Read the bits of a variant: those of `Precision.parse`, or a cycle such as 3-8/8.
 
     Formats may be written forward/backward, such as nvfp4/nvfp4.
@@ -91,7 +92,7 @@ def parse_bits(text: str | Bits) -> Bits:
     if isinstance(text, str) and (found := _CYCLE.fullmatch(text.strip())):
         low, high, backward = map(int, found.groups())
         for each in (low, high, backward):
-            check_bits(each)
+            Bits.of(each)
         schedule("CR", low=low, high=high, cycles=1)  # low <= high
         return CycleBits(low, high, backward)
     if isinstance(text, str) and _FORMATS.fullmatch(text.strip()) and not _is_number(text):
@@ -108,7 +109,7 @@ class Variant:
     """A kernel at some bits, or another way to train."""
 
     kernel: str
-    bits: Bits | None = None
+    bits: VariantBits | None = None
 
     def __str__(self) -> str:
         return f"{self.kernel} {self.bits_text}".strip()
@@ -134,10 +135,9 @@ class Variant:
 
 def _pair_text(bits: Precision) -> str | None:
     """'nvfp4/bf16' if a role has a format, and weights and activations have the same."""
-    has_format = any(isinstance(each, Format) for _, each in bits.items())
-    if not has_format or bits.weight != bits.act:
+    if not has_format(each for _, each in bits.items()) or bits.weight != bits.act:
         return None
-    return f"{bits_text(bits.weight)}/{bits_text(bits.error)}"
+    return f"{bits.bits['weight']}/{bits.bits['error']}"
 
 
 def is_ours(kernel: str) -> bool:
@@ -210,7 +210,7 @@ def _convert(workload: Workload, variant: Variant) -> nn.Module:
     return OTHERS[variant.kernel](model) if variant.kernel in OTHERS else model
 
 
-def _make_scheduler(model: nn.Module, bits: Bits | None) -> PrecisionScheduler | None:
+def _make_scheduler(model: nn.Module, bits: VariantBits | None) -> PrecisionScheduler | None:
     if bits is None:
         return None
     if isinstance(bits, CycleBits):

@@ -8,9 +8,10 @@ import shutil
 import sys
 from typing import Any, Literal
 
+from bitcycle.bits import PlainBits
 from bitcycle.report.files import check_path, save
 from bitcycle.report.terminal import MIN_WIDTH, Ink, chart, ink_for
-from bitcycle.schedules import Bits, Schedule, Static, parse_schedule
+from bitcycle.schedules import Schedule, Static, parse_schedule
 
 _EXAMPLES = """examples:
   bitcycle schedule CR:3-8:32
@@ -75,11 +76,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _draw(schedule: Schedule, total_steps: int, *, width: int, ink: Ink) -> str:
-    values, definition = schedule.values(total_steps), schedule.named_bits()
+    values, definition = schedule.values(total_steps), schedule.levels
     return chart(values, width=width, ink=ink, definition=definition)
 
 
-def _backward_bits(text: str) -> Bits | Literal["default"]:
+def _backward_bits(text: str) -> PlainBits | Literal["default"]:
     if text == "default":
         return "default"
     parsed = parse_schedule(text)

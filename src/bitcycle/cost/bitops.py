@@ -18,6 +18,7 @@ from typing import Any
 
 from torch import nn
 
+from bitcycle.bits import Bits, PlainBits
 from bitcycle.cost.conventions import (
     CONVENTIONS,
     LayerCost,
@@ -33,9 +34,9 @@ from bitcycle.kernels.base import MATMULS
 from bitcycle.model_precision import PrecisionLike, rounded_roles
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.patterns import named_modules
-from bitcycle.precision import PARENTS, ROLES, Precision, is_float
+from bitcycle.precision import PARENTS, ROLES, Precision
 from bitcycle.scheduler import INHERIT, RoleSchedule, RoleSchedules, resolve_schedules
-from bitcycle.schedules import Bits, Static, parse_schedule
+from bitcycle.schedules import Static, parse_schedule
 from bitcycle.schedules.base import check_count, default_backward
 from bitcycle.tables import text_table
 from bitcycle.warnings import BitcycleWarning
@@ -455,11 +456,11 @@ def _lowers_bits(value: RoleSchedule) -> bool:
         return False
     if isinstance(value, Mapping):
         return any(_lowers_bits(inner) for inner in value.values())
-    return not is_float(parse_schedule(value).low)  # type: ignore[arg-type]
+    return not Bits.of(parse_schedule(value).low).is_float32  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=64)  # the same for every layer, convention and batch size
-def _count_steps(schedules: RoleSchedules, total_steps: int) -> Counter[tuple[Bits, ...]]:
+def _count_steps(schedules: RoleSchedules, total_steps: int) -> Counter[tuple[PlainBits, ...]]:
     """The number of steps at each bits of weight, act and error."""
     operands = [schedules[ROLES.index(role)] for role in OPERANDS]
     values = {schedule: schedule.values(total_steps) for schedule in dict.fromkeys(operands)}

@@ -20,12 +20,13 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
+from bitcycle.bits import MAX_BITS, Bits, PlainBits, has_format
 from bitcycle.cost.count import OPERANDS
 from bitcycle.cost.trace import LayerMacs, Trace
 from bitcycle.formats.catalogue import Format
 from bitcycle.kernels.base import MATMULS
 from bitcycle.nn.layer import QuantizedLayer
-from bitcycle.precision import Bits, Precision, cost_bits, is_integer
+from bitcycle.precision import Precision
 from bitcycle.registry import Registry
 
 OperandBits = tuple[int | Format, ...]  # of weight, act and error; float32 is 32
@@ -95,7 +96,7 @@ def exact(trace: Trace, usages: Sequence[Usage]) -> tuple[LayerCost, ...]:
         macs: Counter[ProductBits] = Counter()  # times size
         for bits, (_, num_samples) in usage.items():
             error = grad_weight_error_bits(module, bits)
-            amounts = layer.at_bits(element_bits(bits), cost_bits(error))
+            amounts = layer.at_bits(element_bits(bits), Bits.of(error).cost_bits)
             for matmul, number in amounts.bitops.items():
                 totals[matmul] += number * num_samples
             if has_formats:
@@ -128,7 +129,7 @@ def operand_traffic(
     """
     sized = uniform = 0
     for bits, (num_steps, num_samples) in usage.items():
-        error = None if module is None else cost_bits(grad_weight_error_bits(module, bits))
+        error = None if module is None else Bits.of(grad_weight_error_bits(module, bits)).cost_bits
         amounts = layer.at_bits(element_bits(bits), error)
         sized += amounts.batch_reads * num_samples + amounts.weight_reads * num_steps * batch_size
         uniform += amounts.uniform_reads * num_steps
@@ -236,17 +237,18 @@ def operand_bits(module: nn.Module, precision: Precision) -> OperandBits:
     [(3, 4, 32), (32, 32, 32)]
     """
     if not isinstance(module, QuantizedLayer):
-        return (cost_bits(None),) * len(OPERANDS)
+        return (MAX_BITS,) * len(OPERANDS)
     quantizer = module.settings.quantizer
-    given = [getattr(precision, r) if r in quantizer.roles else None for r in OPERANDS]
+    given = [Bits.of(getattr(precision, r) if r in quantizer.roles else None) for r in OPERANDS]
     if module.is_between_activations:
         given = [quantizer.bits_between_activations(bits) for bits in given]
     return tuple(map(counted_bits, given))
 
 
-def counted_bits(bits: Bits) -> int | Format:
+def counted_bits(bits: PlainBits | Bits) -> int | Format:
     """A format as it is, and the number that a cost counts for other bits: 32 for float32."""
-    return bits if isinstance(bits, Format) else cost_bits(bits)
+    read = Bits.of(bits)
+    return read.plain if read.is_format else read.cost_bits  # type: ignore[return-value]
 
 
 def element_bits(bits: OperandBits) -> tuple[int, ...]:
@@ -256,12 +258,12 @@ def element_bits(bits: OperandBits) -> tuple[int, ...]:
     >>> element_bits((FORMATS["nvfp4"], FORMATS["bf16"], 8))
     (4, 16, 8)
     """
-    return tuple(cost_bits(each) for each in bits)
+    return tuple(Bits.of(each).cost_bits for each in bits)
 
 
 def use_formats(usages: Iterable[Usage]) -> bool:
     """Whether any operand has a format at some step."""
-    return any(isinstance(each, Format) for usage in usages for bits in usage for each in bits)
+    return has_format(each for usage in usages for bits in usage for each in bits)
 
 
 def grad_weight_error_bits(module: nn.Module, bits: OperandBits) -> int | Format:
@@ -275,9 +277,10 @@ def grad_weight_error_bits(module: nn.Module, bits: OperandBits) -> int | Format
     (32, 8)
     """
     error = bits[OPERANDS.index("error")]
-    if not isinstance(module, QuantizedLayer) or not is_integer(error):
+    grid_bits = Bits.of(error).grid_bits
+    if not isinstance(module, QuantizedLayer) or not grid_bits:
         return error
-    return cost_bits(module.settings.quantizer.grad_weight_bits(error))
+    return Bits.of(module.settings.quantizer.grad_weight_bits(grid_bits)).cost_bits
 
 
 def present_bits(module: nn.Module) -> OperandBits:

@@ -11,14 +11,14 @@ from typing import Any
 
 from torch import nn
 
+from bitcycle.bits import Bits, order
 from bitcycle.cost.bitops import Cost, make_cost
 from bitcycle.cost.conventions import OperandBits, present_bits
 from bitcycle.cost.count import OPERANDS
 from bitcycle.cost.trace import Trace, count_macs
-from bitcycle.formats.catalogue import FORMATS, Format
+from bitcycle.formats.catalogue import FORMATS
 from bitcycle.model_precision import PrecisionLike
 from bitcycle.nn.layer import QuantizedLayer
-from bitcycle.precision import cost_bits
 from bitcycle.registry import list_some
 from bitcycle.schedules.base import check_count
 
@@ -118,9 +118,7 @@ class CostMeter:
         """
         self._add_recent()
         tops = [
-            tuple(max(column, key=cost_bits) for column in zip(*usage, strict=True))
-            if usage
-            else bits
+            tuple(max(column, key=order) for column in zip(*usage, strict=True)) if usage else bits
             for usage, bits in zip(self._usages, self._bits, strict=True)
         ]
         return make_cost(
@@ -168,7 +166,10 @@ class CostMeter:
             "num_steps": self._num_steps,
             "num_samples": self._num_samples,
             "layers": {
-                layer.name: [[*map(_plain, bits), *counts] for bits, counts in usage.items()]
+                layer.name: [
+                    [*(Bits.of(each).to_json() for each in bits), *counts]
+                    for bits, counts in usage.items()
+                ]
                 for layer, usage in zip(self._trace.layers, self._usages, strict=True)
             },
         }
@@ -192,10 +193,6 @@ class CostMeter:
         ]
         self._num_steps, self._num_samples = int(state["num_steps"]), int(state["num_samples"])
         self._recent_steps = self._recent_samples = 0
-
-
-def _plain(bits: int | Format) -> int | str:
-    return bits.name if isinstance(bits, Format) else bits
 
 
 def _check_rows(name: str, rows: Any) -> None:

@@ -35,9 +35,7 @@ def published_rate(first: int | Format, second: int | Format, device: str) -> in
     (6, 2)
     >>> published_rate(nvfp4, 8, "GB300")
     """
-    rates = [
-        _RATES.get(each.name) if isinstance(each, Format) else None for each in (first, second)
-    ]
+    rates = [_RATES.get(str(each)) for each in (first, second)]
     place = DEVICES.index(device)
     found = [rate[place] for rate in rates if rate is not None]
     return min(found) if len(found) == 2 else None

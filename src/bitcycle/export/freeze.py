@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bitcycle.formats.catalogue import Format
 from bitcycle.model_precision import quantized_layers
 from bitcycle.nn.embedding import QuantizedLookup
 from bitcycle.nn.graph import PerNodeLayer
@@ -24,7 +23,6 @@ from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nn.norm import QuantizedNorm
 from bitcycle.nn.product import LEVELS
 from bitcycle.nn.recurrent import RecurrentLayer
-from bitcycle.precision import is_integer
 from bitcycle.quantizers.absmax import AbsMax
 from bitcycle.quantizers.base import Quantizer, Range
 from bitcycle.quantizers.sbm import SBM
@@ -211,7 +209,7 @@ def _act_grid(layer: QuantizedLayer, x: Tensor, row: int) -> Grid | None:
 
 def has_grid(layer: QuantizedLayer, role: str) -> bool:
     """Whether a role is rounded to a grid of integers; a format has none."""
-    return role in layer.quantized_roles and is_integer(getattr(layer.precision, role))
+    return role in layer.quantized_roles and layer.precision.bits[role].kind == "integer"
 
 
 def find_formats(model: nn.Module) -> dict[str, str]:
@@ -220,9 +218,10 @@ def find_formats(model: nn.Module) -> dict[str, str]:
         return {}
     found: dict[str, str] = {}
     for entry, layer in quantized_layers(model):
-        bits = {role: getattr(layer.precision, role) for role in ("weight", "act")}
-        rounded = {role: each for role, each in bits.items() if role in layer.quantized_roles}
-        formats = [f"{role} {each}" for role, each in rounded.items() if isinstance(each, Format)]
+        rounded = {
+            r: layer.precision.bits[r] for r in ("weight", "act") if r in layer.quantized_roles
+        }
+        formats = [f"{role} {each}" for role, each in rounded.items() if each.is_format]
         if formats:
             found[entry.name] = ", ".join(formats)
     return found

@@ -19,7 +19,6 @@ from bitcycle.export.state_file import (
     write_plain,
     write_safetensors,
 )
-from bitcycle.formats.catalogue import Format
 from bitcycle.model_precision import set_precision
 from bitcycle.precision import Precision
 from bitcycle.quantizers.base import QUANTIZERS
@@ -185,7 +184,7 @@ def _check_fit(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
 
 def _left_to_round(bits: Precision) -> Precision:
     """The bits of a loaded layer: weights are on their grids, but not on those of a format."""
-    return bits if isinstance(bits.weight, Format) else bits.replace(weight=None)
+    return bits if bits.bits["weight"].is_format else bits.replace(weight=None)
 
 
 def _convert_activations(model: nn.Module, about: dict[str, Any], path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from bitcycle.bits import Bits
 from bitcycle.export.model import (
     SUFFIXES,
     ExportedFile,
@@ -18,9 +19,8 @@ from bitcycle.export.model import (
     export_model,
     load_exported,
 )
-from bitcycle.formats.catalogue import Format
 from bitcycle.model_precision import ModelPrecision, at_precision, get_precision, quantized_layers
-from bitcycle.precision import Precision, cost_bits
+from bitcycle.precision import Precision
 from bitcycle.tasks import Split, Task
 from bitcycle.train.evaluate import (
     check_ranges_observed,
@@ -145,7 +145,7 @@ def _weights_only(model: nn.Module, bits: ModelPrecision) -> ModelPrecision:
 
 def _without_activations(bits: Precision) -> Precision:
     """Float32 activations, and float32 weights in place of a format."""
-    weight = None if isinstance(bits.weight, Format) else bits.weight
+    weight = None if bits.bits["weight"].is_format else bits.weight
     return bits.replace(act=None, weight=weight)
 
 
@@ -224,5 +224,5 @@ def _fewest_bits(model: nn.Module) -> int:
     if not is_converted(model):
         return MAX_TOLERANCE_BITS
     each = [layer.precision for _, layer in quantized_layers(model)]
-    bits = [cost_bits(b) for p in each for b in (p.weight, p.act) if b is not None]
+    bits = [Bits.of(b).cost_bits for p in each for b in (p.weight, p.act) if b is not None]
     return min([MAX_TOLERANCE_BITS, *bits])

@@ -25,13 +25,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from bitcycle.bits import Bits
 from bitcycle.formats.catalogue import Format
 from bitcycle.native import formats as native
 from bitcycle.native.formats import SIZE, padded_shape
 from bitcycle.ops.affine import grid_step, round_nearest, round_stochastic, value_range
 from bitcycle.ops.layout import in_layout_of, is_dense
 from bitcycle.ops.noise import element_index, hash_ints, noise_key, uniform
-from bitcycle.precision import check_bits, is_float
 
 _MAGNITUDE, _INFINITE, _FRACTION = 0x7FFFFFFF, 0x7F800000, 0x7FFFFF  # bits of a float32
 _LARGEST = torch.finfo(torch.float32).max
@@ -76,32 +76,29 @@ def round_to(
     >>> round_to(x, "int4")
     tensor([ 0.0533, -0.3000,  1.1133,  5.0000])
     """
-    bits = check_bits(format, "format")
+    bits = Bits.of(format, "format")
     _check_choice("rounding", rounding, ("nearest", "stochastic"))
     _check_choice("scale", scale, ("floor", "rceil"))
     _check_choice("granularity", granularity, ("tensor", "row", "block"))
-    kind = bits.kind if isinstance(bits, Format) else "integer"
-    name = bits if isinstance(bits, Format) or bits is None else f"int{bits}"
+    kind, name = bits.kind, f"int{bits}" if bits.kind == "integer" else str(bits)
     for option, value, usual, only in (
         ("scale", scale, "floor", "mx"),
         ("granularity", granularity, "tensor", "fp8"),
         ("tensor_scale", tensor_scale, True, "nvfp4"),
     ):
         if value != usual and kind != only:
-            raise ValueError(
-                f"{option}={value!r} is an option of {_NAMES[only]}, not of {name or 'fp32'}"
-            )
+            raise ValueError(f"{option}={value!r} is an option of {_NAMES[only]}, not of {name}")
     if not x.is_floating_point():
         raise ValueError(f"round_to needs a tensor of floats, got {x.dtype}")
-    if is_float(bits) or x.numel() == 0:
+    if bits.is_float32 or x.numel() == 0:
         return x
     key: Tensor | None = None
     if rounding == "stochastic":
         clock = torch.tensor([hash_ints(seed), 0, 0], dtype=torch.int32, device=x.device)
         key = noise_key(clock)
-    if not isinstance(bits, Format):
-        assert bits is not None
-        return _round_to_integers(x, bits, key)
+    assert kind is not None
+    if kind == "integer":
+        return _round_to_integers(x, bits.grid_bits, key)
     numbers = torch.tensor(bits.numbers, dtype=torch.int32, device=x.device)
     if kind == "float":
         return round_elements(x, numbers, key).to(x.dtype)
@@ -112,7 +109,12 @@ def round_to(
         blocks = tuple(128 if granularity == "block" else None for _ in dims)
     elif not dims:
         return round_to(
-            x[None], bits, rounding=rounding, scale=scale, tensor_scale=tensor_scale, seed=seed
+            x[None],
+            bits.plain,
+            rounding=rounding,
+            scale=scale,
+            tensor_scale=tensor_scale,
+            seed=seed,
         )[0]
     return round_blocks(
         x, numbers, kind=kind, dims=dims, blocks=blocks, scale=scale,

@@ -19,7 +19,7 @@ from bitcycle.model_precision import (
     restore_kernels,
     set_precision,
 )
-from bitcycle.precision import ROLES, Precision, cost_bits
+from bitcycle.precision import ROLES, Precision
 from bitcycle.scheduler import INHERIT, PrecisionScheduler, RoleSchedule, resolve_schedules
 from bitcycle.schedules import Adaptive
 from bitcycle.warnings import BitcycleWarning
@@ -130,7 +130,7 @@ class PrecisionRun:
         bits = self.scheduler.precision_at(max(self.scheduler.step_count - 1, 0))
         rows = [bits] if isinstance(bits, Precision) else list(bits.values())
         values = {
-            f"bits/{role}": sum(cost_bits(getattr(row, role)) for row in rows) / len(rows)
+            f"bits/{role}": sum(row.bits[role].cost_bits for row in rows) / len(rows)
             for role in ROLES
         }
         if self.meter is not None:

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from bitcycle.formats.catalogue import Format
+from bitcycle.bits import Bits
 from bitcycle.kernels.base import Kernel
 from bitcycle.kernels.choice import MAX_CODE_BITS, Recurrence, decide_kernel
 from bitcycle.kernels.geometry import Geometry
@@ -39,8 +39,8 @@ from bitcycle.nn.product import (
 from bitcycle.ops import state
 from bitcycle.ops.affine import value_range
 from bitcycle.ops.noise import hash_ints
-from bitcycle.precision import ROLES, Bits, Precision, is_integer
-from bitcycle.quantizers.base import Quantizer, Range, kind_of
+from bitcycle.precision import ROLES, Precision
+from bitcycle.quantizers.base import Quantizer, Range
 from bitcycle.warnings import BitcycleWarning
 
 MOMENTUM = 0.1  # of running ranges: 0.9 * old + 0.1 * new
@@ -95,11 +95,11 @@ class RoleFormats:
     def of(cls, given: Mapping[str, Bits], used: Mapping[str, Bits] | None = None) -> RoleFormats:
         """Of the bits by role; used: the bits that count in place of the given ones."""
         used = given if used is None else used
-        kinds = {role: kind_of(used.get(role)) for role in ROLES}
+        kinds = {role: used[role].kind if role in used else None for role in ROLES}
         return cls(
             tuple(role for role, kind in kinds.items() if kind not in (None, "float")),
             tuple(kinds.values()),
-            tuple((r, format_numbers(b)) for r, b in used.items() if b != given[r]),
+            tuple((r, b.numbers) for r, b in used.items() if b != given[r]),
         )
 
     def replace_numbers(self, control: Tensor) -> Tensor:
@@ -133,21 +133,21 @@ class LayerSettings:
 
     def check(self, precision: Precision) -> None:
         """Raise a ValueError if the layer cannot take these bits; skips roles without a rule."""
-        roles = {r: bits for r, bits in precision.items() if r in self.quantizer.roles}
-        for bits in roles.values():
+        rounded = [bits for role, bits in precision.bits.items() if role in self.quantizer.roles]
+        for bits in rounded:
             try:
                 self.quantizer.check_kind(bits)
             except ValueError as error:
                 message = f"layer {self.name!r} cannot take {precision}: {error}"
                 raise ValueError(message) from None
-        top = Precision(**roles).top or 0
+        on_grids = [bits.grid_bits for bits in rounded if bits.kind == "integer"]
+        top = max(on_grids, default=0)
         if self.is_asked_for and self.kernel.takes_codes and top > MAX_CODE_BITS:
             raise ValueError(
                 f"layer {self.name!r} cannot take {precision}: kernel {self.kernel.name!r} carries "
                 f"at most {MAX_CODE_BITS} bits"
             )
-        lowest = min((bits for bits in roles.values() if isinstance(bits, int)), default=32)
-        if lowest < self.quantizer.min_bits:
+        if on_grids and min(on_grids) < self.quantizer.min_bits:
             raise ValueError(
                 f"layer {self.name!r} cannot take {precision}: {type(self.quantizer).__name__} "
                 f"needs at least {self.quantizer.min_bits} bits"
@@ -240,13 +240,13 @@ class QuantizedLayer(SwappedModule):
         self.precision = precision
         rules = self.settings.quantizer.roles
         self.quantized_roles = tuple(r for r in precision.quantized_roles if r in rules)
-        given = {role: bits for role, bits in precision.items() if role in rules}
+        given = {role: bits for role, bits in precision.bits.items() if role in rules}
         rule = self.settings.quantizer.bits_between_activations
         self.role_formats = RoleFormats.of(given)
         self.between_activations = RoleFormats.of(given, {r: rule(b) for r, b in given.items()})
         if not self.is_scheduled:  # no scheduler: the most bits so far
-            bits = {r: b for r, b in precision.items() if is_integer(b)}
-            self.tops |= {role: max(self.tops.get(role, 0), b) for role, b in bits.items()}
+            bits = {role: each.grid_bits for role, each in precision.bits.items()}
+            self.tops |= {role: max(self.tops.get(role, 0), n) for role, n in bits.items()}
         self.code_tops = tuple(self.top_bits(role) for role in ROLES)
         self.shared.note_bits(self.settings.name, bool(self.quantized_roles))
         self._write_control()
@@ -272,7 +272,7 @@ class QuantizedLayer(SwappedModule):
         if not (self.is_between_activations and quantizer.scales_by_product):
             return given
         rule = quantizer.bits_between_activations
-        return Precision(**{role: rule(bits) for role, bits in given.items()})
+        return Precision(**{role: rule(bits).plain for role, bits in given.bits.items()})
 
     @property
     def bits_in_force(self) -> Precision:
@@ -289,8 +289,7 @@ class QuantizedLayer(SwappedModule):
 
         Kernels differ only between these, so that each new bit-width does not compile a new graph.
         """
-        bits = getattr(self.precision, role)
-        now = bits if is_integer(bits) else 0
+        now = self.precision.bits[role].grid_bits
         top = self.settings.max_bits or max(self.tops.get(role, 0), now)
         return next((bits for bits in TOPS if top <= bits), 32)
 
@@ -313,9 +312,9 @@ class QuantizedLayer(SwappedModule):
             self._write_control()
 
     def _write_control(self) -> None:
-        levels = [2**bits - 1 if is_integer(bits) else 0 for _, bits in self.precision.items()]
-        formats = [bits for _, bits in self.precision.items()]
-        numbers = [n for bits in formats for n in format_numbers(bits)]
+        roles = self.precision.bits.values()
+        levels = [bits.levels for bits in roles]
+        numbers = [n for bits in roles for n in bits.numbers]
         rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
         base = hash_ints(self.settings.seed, rank, zlib.crc32(self.settings.name.encode()))
         if not self.control.is_meta:
@@ -623,11 +622,6 @@ def float_products(kernel: Kernel, quantizer: Quantizer) -> list[str]:
     if rules.grad_weight_bits(MAX_CODE_BITS) != MAX_CODE_BITS:
         return ["grad_weight in float32: it reads a separate error"]
     return []
-
-
-def format_numbers(bits: Bits) -> tuple[int, int, int]:
-    """What the control tensor holds of a format; zeros for integers and float32."""
-    return bits.numbers if isinstance(bits, Format) else (0, 0, 0)
 
 
 def without_sync(quantizer: Quantizer) -> Quantizer:

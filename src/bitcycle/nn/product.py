@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bitcycle.bits import PlainBits
 from bitcycle.formats.rounding import hadamard, round_elements
 from bitcycle.kernels.base import Kernel, make_kernel
 from bitcycle.kernels.choice import MAX_CODE_BITS
@@ -30,7 +31,6 @@ from bitcycle.ops.affine import value_range
 from bitcycle.ops.layout import memory_layout
 from bitcycle.ops.noise import noise_key
 from bitcycle.ops.packing import pack_codes, unpack_codes
-from bitcycle.precision import Bits
 from bitcycle.quantizers.base import OperandView, Quantized, Quantizer, Range
 from bitcycle.quantizers.blocks import BlockQuantizer
 
@@ -68,7 +68,7 @@ class ProductSpec:
     input_keep: tuple[int, ...] = ()  # its input channels, for a separate grid in grad_input
     recorder: Recorder | None = None
     input_cache: InputCache | None = None  # shares the input's codes with neighbouring layers
-    act_bits: Bits = 0  # the bits of those codes
+    act_bits: PlainBits = 0  # the bits of those codes
 
     def kind(self, role: str) -> str | None:
         """The kind of a role's format; None for float32."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bitcycle.formats.catalogue import Format
+from bitcycle.bits import Bits
 from bitcycle.ops.affine import (
     Rule,
     grid_step,
@@ -23,7 +23,6 @@ from bitcycle.ops.affine import (
     value_range,
 )
 from bitcycle.ops.codes import decode, nearest_codes, stochastic_codes
-from bitcycle.precision import Bits, is_integer
 from bitcycle.registry import Registry, unknown_name
 
 
@@ -235,23 +234,12 @@ class Quantizer(ABC):
 
     def check_kind(self, bits: Bits) -> None:
         """Raise a ValueError if the quantizer has no rule for this format."""
-        kind = kind_of(bits)
+        kind = bits.kind
         if kind is None or kind in self.kinds:
             return
         raise ValueError(
             f"{type(self).__name__} does not round to {bits}; convert with quantizer={kind!r}"
         )
-
-
-def kind_of(bits: Bits) -> str | None:
-    """The kind of a format: "integer", "float" (bf16, fp16), "fp8", "mx", "nvfp4"; None: float32.
-
-    >>> kind_of(8), kind_of(None)
-    ('integer', None)
-    """
-    if isinstance(bits, Format):
-        return bits.kind
-    return "integer" if is_integer(bits) else None
 
 
 QUANTIZERS: Registry[type[Quantizer]] = Registry("quantizer", "bitcycle.quantizers")

@@ -18,24 +18,22 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bitcycle.formats.catalogue import FORMATS
+from bitcycle.bits import Bits
 from bitcycle.formats.rounding import round_blocks
 from bitcycle.ops.noise import hash_ints
-from bitcycle.precision import Bits
 from bitcycle.quantizers.base import (
     QUANTIZERS,
     OperandView,
     Quantized,
     Quantizer,
     Range,
-    kind_of,
     round_to_range,
     work_range,
 )
 
 HADAMARD_SIZE = 16
 FP8_BLOCK = 128
-BF16 = FORMATS["bf16"]
+BF16 = Bits.of("bf16")
 Blocks = tuple[tuple[int, ...], tuple[int, ...], tuple[int | None, ...]]
 
 
@@ -210,4 +208,4 @@ class NVFP4(BlockQuantizer):
 
     def bits_between_activations(self, bits: Bits) -> Bits:
         """bf16 for nvfp4, unless `attention` says otherwise."""
-        return BF16 if self.attention == "bf16" and kind_of(bits) == "nvfp4" else bits
+        return BF16 if self.attention == "bf16" and bits.kind == "nvfp4" else bits

@@ -8,9 +8,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from bitcycle.bits import PlainBits, order
 from bitcycle.formats.catalogue import FORMATS
-from bitcycle.precision import PARENTS, order
-from bitcycle.schedules import Bits, Schedule, parse_schedule
+from bitcycle.precision import PARENTS
+from bitcycle.schedules import Schedule, parse_schedule
 from bitcycle.schedules.segments import Segment, find_segments
 from bitcycle.study.results import MethodResult, RunStatus, StudyResult
 from bitcycle.train.config import RunConfig
@@ -96,7 +97,7 @@ class MethodLog(MethodResult):
         return []
 
 
-def _most_bits(bits: Any) -> Bits:
+def _most_bits(bits: Any) -> PlainBits:
     """The bits of a log line: a number, a format, None, or those of all layers (32 is float32)."""
     if isinstance(bits, list):
         known = [_read_bits(each) for each in bits if isinstance(each, int | str)]
@@ -105,7 +106,7 @@ def _most_bits(bits: Any) -> Bits:
     return _read_bits(bits)
 
 
-def _read_bits(bits: Any) -> Bits:
+def _read_bits(bits: Any) -> PlainBits:
     """The bits of one entry; None for float32, and for a name that this version does not know."""
     if isinstance(bits, str):
         return FORMATS.get(bits)

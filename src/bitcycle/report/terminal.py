@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bitcycle.formats.catalogue import Format
-from bitcycle.schedules.base import Bits, bits_text, order, sort_bits
+from bitcycle.bits import Bits, PlainBits, has_format, order
+from bitcycle.schedules.base import sort_bits
 
 MAX_ROWS = 12  # more bit-widths than this share rows
 MIN_WIDTH = 20
@@ -46,7 +46,11 @@ def ink_for(encoding: str | None) -> Ink:
 
 
 def chart(
-    values: list[Bits], *, width: int = 80, ink: Ink = BLOCKS, definition: Iterable[Bits] = ()
+    values: list[PlainBits],
+    *,
+    width: int = 80,
+    ink: Ink = BLOCKS,
+    definition: Iterable[PlainBits] = (),
 ) -> str:
     """The values as rows of text, at most `width` characters wide.
 
@@ -62,9 +66,9 @@ def chart(
     if width < MIN_WIDTH:
         raise ValueError(f"width must be at least {MIN_WIDTH} characters, got {width}")
     levels = sort_bits(values, definition)
-    if any(isinstance(bits, Format) for bits in levels):
+    if has_format(levels):
         places = {bits: place for place, bits in enumerate(levels)}
-        rows = [(bits_text(levels[place]), place) for place in _strided(0, len(levels) - 1)]
+        rows = [(str(Bits.of(levels[place])), place) for place in _strided(0, len(levels) - 1)]
     else:
         places = {bits: order(bits) for bits in levels}
         rows = _rows(levels)
@@ -83,7 +87,7 @@ def chart(
     return "\n".join(lines)
 
 
-def _rows(levels: list[Bits]) -> list[tuple[str, int]]:
+def _rows(levels: list[PlainBits]) -> list[tuple[str, int]]:
     """(label, fewest bits that fill the row), from the top; float32 has a row of its own."""
     whole = [bits for bits in levels if isinstance(bits, int)]
     rows = [("fp32", order(None))] if len(whole) < len(levels) else []

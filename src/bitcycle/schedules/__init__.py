@@ -4,7 +4,6 @@ base.py            Schedule, the registry, times and checks
 cycle.py           Cycle and its ten names, Anneal, Triangle
 simple.py          Static, Ramp, Stages
 compose.py         Delay, Sequence
-ladder.py          Ladder, AdaptiveLadder: schedules over a list of formats
 adaptive.py        Adaptive: bits that follow a metric of the training
 adaptive_rules.py  Plateau, PFQ, NoiseSwitch
 text.py            parse_schedule: schedules from text
@@ -16,7 +15,6 @@ from bitcycle.schedules.adaptive import Adaptive
 from bitcycle.schedules.adaptive_rules import PFQ, NoiseSwitch, Plateau
 from bitcycle.schedules.base import (
     SCHEDULES,
-    Bits,
     Schedule,
     ScheduleInfo,
     list_schedules,
@@ -24,7 +22,6 @@ from bitcycle.schedules.base import (
 )
 from bitcycle.schedules.compose import Delay, Sequence
 from bitcycle.schedules.cycle import PROFILES, Anneal, Cycle, Profile, Triangle, schedule
-from bitcycle.schedules.ladder import AdaptiveLadder, Ladder
 from bitcycle.schedules.preview import Preview
 from bitcycle.schedules.simple import Ramp, Stages, Static
 from bitcycle.schedules.text import ScheduleLike, parse_schedule
@@ -34,12 +31,9 @@ __all__ = [
     "PROFILES",
     "SCHEDULES",
     "Adaptive",
-    "AdaptiveLadder",
     "Anneal",
-    "Bits",
     "Cycle",
     "Delay",
-    "Ladder",
     "NoiseSwitch",
     "Plateau",
     "Preview",

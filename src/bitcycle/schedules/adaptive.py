@@ -19,17 +19,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from bitcycle.formats.catalogue import Format
-from bitcycle.precision import check_bits
-from bitcycle.schedules.base import (
-    Bits,
-    Schedule,
-    Time,
-    check_rising,
-    check_time,
-    levels_text,
-    to_step,
-)
+from bitcycle.bits import PlainBits
+from bitcycle.schedules.base import Schedule, Time, check_time, to_step
 
 State = dict[str, Any]  # JSON types only; "turns": the first step of every level but the lowest
 Metric = float | Mapping[str, float]
@@ -44,11 +35,6 @@ class Adaptive(Schedule):
     """
 
     is_adaptive: ClassVar[bool] = True
-
-    @property
-    @abstractmethod
-    def levels(self) -> tuple[Bits, ...]:
-        """The bits of each level, in order."""
 
     @property
     @abstractmethod
@@ -73,7 +59,7 @@ class Adaptive(Schedule):
         """The level of the state."""
         return len(state["turns"])
 
-    def bits_of(self, state: State, step: int) -> Bits:
+    def bits_of(self, state: State, step: int) -> PlainBits:
         """The bits of a step, up to the first after the state."""
         return self.levels[bisect_right(state["turns"], step)]
 
@@ -91,18 +77,15 @@ class Adaptive(Schedule):
             )
         return dict(state)
 
-    def bits_at(self, step: int, total_steps: int) -> Bits:
+    def bits_at(self, step: int, total_steps: int) -> PlainBits:
         if step == 0:
             return self.levels[0]
         raise ValueError(
             f"{self} follows the training: its bits after step 0 are not known before the run"
         )
 
-    def bit_widths(self, total_steps: int) -> set[Bits]:
+    def bit_widths(self, total_steps: int) -> set[PlainBits]:
         return set(self.levels)
-
-    def named_bits(self) -> tuple[Bits, ...]:
-        return self.levels
 
 
 # -- states ---------------------------------------------------------------------------------------
@@ -135,7 +118,7 @@ class AdaptiveStates:
         """The names of all metrics that any rule reads."""
         return frozenset(name for rule in self._states for name in rule.reads)
 
-    def bits_at(self, schedule: Adaptive, step: int) -> Bits:
+    def bits_at(self, schedule: Adaptive, step: int) -> PlainBits:
         """The bits of a step, up to the present one."""
         if step > self.num_steps:
             raise ValueError(
@@ -272,20 +255,6 @@ def note_short_run(schedule: Adaptive, earliest: int, total_steps: int) -> list[
 
 
 # -- checks and text of settings ------------------------------------------------------------------
-
-
-def check_levels(bits: object, what: str) -> tuple[Bits, ...]:
-    """Return two or more bits that do not fall, as a tuple; otherwise raise."""
-    if not isinstance(bits, list | tuple) or len(bits) < 2:
-        raise ValueError(f"{what} needs a list of at least two bits, such as 3, 8; got {bits!r}")
-    return check_rising((check_bits(one) for one in bits), f"the bits of {what}")
-
-
-def levels_words(levels: Iterable[Bits]) -> str:
-    """'3,4,8 bits', or 'mxfp4, 8, bf16' with formats."""
-    text = levels_text(levels)
-    has_formats = any(isinstance(bits, Format) for bits in levels)
-    return text.replace(",", ", ") if has_formats else f"{text} bits"
 
 
 def check_number(value: object, what: str, *, most: float | None = None) -> float:

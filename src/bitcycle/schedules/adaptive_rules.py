@@ -8,34 +8,29 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
+from bitcycle.bits import PlainBits
 from bitcycle.registry import unknown_name
 from bitcycle.schedules.adaptive import (
     NEW_WINDOW,
     Adaptive,
     State,
     add_to_window,
-    check_levels,
     check_number,
     check_window,
-    levels_words,
     note_short_run,
     window_steps,
 )
 from bitcycle.schedules.base import (
     SCHEDULES,
-    Bits,
     Ranged,
     Time,
     check_count,
-    check_range,
-    levels_text,
+    check_levels,
+    levels_words,
     pluralize,
 )
-
-if TYPE_CHECKING:
-    from bitcycle.schedules.text import Reader
 
 Source = Literal["loss", "validation"]
 SOURCES: tuple[Source, ...] = ("loss", "validation")  # of Plateau
@@ -47,20 +42,21 @@ MOMENTUM = 0.9  # of NoiseSwitch's means: 0.9 * old + 0.1 * new, from the first 
 
 
 @SCHEDULES.register("plateau")
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Plateau(Ranged, Adaptive):
-    """One more bit, from low to high, when a metric has stopped improving.
+    """The next level, from low to high, when a metric has stopped improving.
 
     M is the mean loss of `window` steps, or a validation metric for which lower is better. With the
     best M so far,
 
         improved = M < best - threshold * |best|        (the first M always is)
 
-    After more than `patience` values of M in a row without improvement, the bits rise by one and
-    the count restarts; the best is kept. The settings are those of torch's `ReduceLROnPlateau`.
+    After more than `patience` values of M in a row without improvement, the bits rise by one
+    level and the count restarts; the best is kept. The settings are those of torch's
+    `ReduceLROnPlateau`.
 
     on: "loss", of every step, or "validation", at every evaluation (window has no effect then).
-    window: steps, or a fraction of the run. `AdaptiveLadder` rises over formats instead.
+    window: steps, or a fraction of the run.
 
     >>> rule = Plateau(3, 5, window=1, patience=1)
     >>> state = rule.start()
@@ -70,17 +66,16 @@ class Plateau(Ranged, Adaptive):
     [4, 7]
     """
 
-    low: int
-    high: int
     window: Time = 0.00625
     patience: int = 4
     threshold: float = 0.01
     on: Source = "loss"
 
-    forms: ClassVar[tuple[str, ...]] = ("plateau:3-8:window=40",)
+    grammar: ClassVar[str] = ":levels:window=:patience=:threshold=[:on=]"
+    forms: ClassVar[tuple[str, ...]] = ("plateau:3-8:window=40", "plateau:4,8,fp32:window=40")
 
     def __post_init__(self) -> None:
-        check_range(self.low, self.high)
+        super().__post_init__()
         check_window(self.window)
         check_count(self.patience, "patience", least=0)
         if not isinstance(self.threshold, int | float) or not 0 <= self.threshold < 1:
@@ -88,10 +83,6 @@ class Plateau(Ranged, Adaptive):
         object.__setattr__(self, "threshold", float(self.threshold))
         if self.on not in SOURCES:
             raise unknown_name("metric to follow", self.on, SOURCES)
-
-    @property
-    def levels(self) -> tuple[Bits, ...]:
-        return tuple(range(self.low, self.high + 1))
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -123,55 +114,34 @@ class Plateau(Ranged, Adaptive):
         window_steps(self.window, total_steps)
 
     def notes_over(self, total_steps: int) -> list[str]:
-        if self.on != "loss" or self.low == self.high:
+        if self.on != "loss" or len(self.levels) == 1:
             return []
         # the first window always improves
-        num_windows = 1 + (self.patience + 1) * (self.high - self.low)
+        num_windows = 1 + (self.patience + 1) * (len(self.levels) - 1)
         return note_short_run(
             self, num_windows * window_steps(self.window, total_steps), total_steps
         )
 
-    def text(self) -> str:
-        pieces = [f"plateau:{self._range_text}", f"window={self.window!r}",
-                  f"patience={self.patience}", f"threshold={self.threshold!r}"]  # fmt: skip
-        return ":".join([*pieces, *([] if self.on == "loss" else [f"on={self.on}"])])
-
     def describe(self) -> str:
         what = "mean loss" if self.on == "loss" else "validation metric"
         times = "" if self.patience == 0 else f" {self.patience + 1} times in a row"
-        when = f"when the {what} did not improve{times}"
-        if self._rungs:
-            return f"rung by rung {self._range_words}, the next one {when}"
-        return f"{self.low} to {self.high} bits, one more {when}"
-
-    @classmethod
-    def read(cls, head: str, reader: Reader) -> Self:
-        reader.expect(":", "a range of bits or a ladder")
-        low, high = reader.bit_range()
-        return cls(low, high, **reader.settings(("window", "patience", "threshold", "on")))
+        rise = f"level by level {levels_words(self.levels)}"
+        return f"{rise}, the next when the {what} did not improve{times}"
 
 
-class _ListedLevels(Adaptive):
-    """A rule whose levels are the field `bits`, from the first to the last."""
+class _Listed(Adaptive):
+    """A rule whose levels are the field `bits`."""
 
-    bits: tuple[Bits, ...]
+    bits: tuple[PlainBits, ...]
 
     @property
-    def low(self) -> Bits:
-        return self.bits[0]
-
-    @property
-    def high(self) -> Bits:
-        return self.bits[-1]
-
-    @property
-    def levels(self) -> tuple[Bits, ...]:
+    def levels(self) -> tuple[PlainBits, ...]:
         return self.bits
 
 
 @SCHEDULES.register("pfq")
-@dataclass(frozen=True, eq=False)
-class PFQ(_ListedLevels):
+@dataclass(frozen=True, eq=False, repr=False)
+class PFQ(_Listed):
     """The next bits of a list whenever the training loss has settled (FracTrain).
 
     After every `window` steps, with L = the mean loss of the window,
@@ -193,15 +163,16 @@ class PFQ(_ListedLevels):
     [6]
     """
 
-    bits: tuple[Bits, ...]
+    bits: tuple[PlainBits, ...]
     window: Time = 0.00625
     eps: float = 0.05
     alpha: float = 0.3
 
+    grammar: ClassVar[str] = ":bits:window=:eps=:alpha="
     forms: ClassVar[tuple[str, ...]] = ("pfq:3,4,6,8:window=40",)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bits", check_levels(self.bits, "pfq"))
+        object.__setattr__(self, "bits", check_levels(self.bits))
         check_window(self.window)
         object.__setattr__(self, "eps", check_number(self.eps, "eps"))
         object.__setattr__(self, "alpha", check_number(self.alpha, "alpha", most=1))
@@ -241,25 +212,13 @@ class PFQ(_ListedLevels):
         least = NUM_CLOSE * window_steps(self.window, total_steps)
         return note_short_run(self, least * (len(self.bits) - 1), total_steps)
 
-    def text(self) -> str:
-        return (
-            f"pfq:{levels_text(self.bits)}:window={self.window!r}:eps={self.eps!r}"
-            f":alpha={self.alpha!r}"
-        )
-
     def describe(self) -> str:
-        return f"{levels_words(self.bits)}, the next ones whenever the loss has settled"
-
-    @classmethod
-    def read(cls, head: str, reader: Reader) -> Self:
-        reader.expect(":", "bits such as 3,4,6,8")
-        bits = reader.bits_list()
-        return cls(bits, **reader.settings(("window", "eps", "alpha")))
+        return f"level by level {levels_words(self.bits)}, the next whenever the loss has settled"
 
 
 @SCHEDULES.register("noise")
-@dataclass(frozen=True, eq=False)
-class NoiseSwitch(_ListedLevels):
+@dataclass(frozen=True, eq=False, repr=False)
+class NoiseSwitch(_Listed):
     """The next bits of a list when rounding noise exceeds the gradient; never back.
 
     Every `every` steps two norms over all layers are measured: of the errors (the gradients with
@@ -279,14 +238,15 @@ class NoiseSwitch(_ListedLevels):
     ([], 1.792)
     """
 
-    bits: tuple[Bits, ...]
+    bits: tuple[PlainBits, ...]
     every: int = 50
     factor: float = FACTOR
 
+    grammar: ClassVar[str] = ":bits:every=[:factor=]"
     forms: ClassVar[tuple[str, ...]] = ("noise:4,8:every=50",)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bits", check_levels(self.bits, "noise"))
+        object.__setattr__(self, "bits", check_levels(self.bits))
         check_count(self.every, "every")
         object.__setattr__(self, "factor", check_number(self.factor, "factor"))
 
@@ -315,22 +275,12 @@ class NoiseSwitch(_ListedLevels):
         # step 0 is the first that it measures
         return note_short_run(self, self.every * (len(self.bits) - 2) + 1, total_steps)
 
-    def text(self) -> str:
-        factor = "" if self.factor == FACTOR else f":factor={self.factor!r}"
-        return f"noise:{levels_text(self.bits)}:every={self.every}{factor}"
-
     def describe(self) -> str:
         return (
-            f"{levels_words(self.bits)}, the next ones when the gradient's norm is below "
+            f"level by level {levels_words(self.bits)}, the next when the gradient's norm is below "
             f"{self.factor:.4g} x that of its rounding noise, measured every "
             f"{pluralize(self.every, 'step')}"
         )
-
-    @classmethod
-    def read(cls, head: str, reader: Reader) -> Self:
-        reader.expect(":", "bits such as 4,8")
-        bits = reader.bits_list()
-        return cls(bits, **reader.settings(("every", "factor")))
 
 
 def _running(mean: float | None, value: float) -> float:

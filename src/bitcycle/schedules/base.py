@@ -2,11 +2,10 @@
 
 Bits are a number, a `Format` such as nvfp4, or None for float32.
 
-A new schedule type is a `@dataclass(frozen=True, eq=False)` below `Schedule` in any file of this
-package, registered in `SCHEDULES`. It defines `bits_at` (its rule), `text` and `read` (its text
-form), `describe`, and `forms` (examples of the text form). The parser, JSON and `list_schedules`
-find it in the registry. A schedule between two numbers of bits is below `Ranged`: then it also runs
-over a ladder of formats.
+A new schedule type is a frozen dataclass below `Schedule` in any file of this package, registered
+in `SCHEDULES`. It defines `bits_at`, its rule; `grammar`, its text form; and `forms`, examples of
+it. The parser, JSON and `list_schedules` find it in the registry. A schedule that walks over levels
+of bits, a range of numbers or a list of formats, is below `Ranged`.
 """
 
 from __future__ import annotations
@@ -17,23 +16,19 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bitcycle.formats.catalogue import Format
-from bitcycle.precision import Bits as Bits
-from bitcycle.precision import bits_text as bits_text
-from bitcycle.precision import check_bits, is_float
-from bitcycle.precision import order as order
+from bitcycle.bits import Bits, PlainBits, has_format, order
 from bitcycle.registry import Registry, unknown_name
+from bitcycle.schedules.segments import find_segments
 
 if TYPE_CHECKING:
     from bitcycle.schedules.preview import Preview
-    from bitcycle.schedules.text import Reader
 
 Time = int | float  # an int is a step, a float from 0.0 to 1.0 a fraction of the run
+Levels = range | tuple[PlainBits, ...]  # numbers of bits from low to high, or a list
 MAX_DEPTH = 32  # of schedules inside schedules
-MAX_RUNGS = 30  # of a ladder
-LADDER_FORM = "CR:mxfp4,mxfp8,bf16:8"  # the example that errors show
 BACKWARD_BITS = 8  # of errors and weight gradients, by default, and the most forward bits for that
 
 SCHEDULES: Registry[type[Schedule]] = Registry("schedule", "bitcycle.schedules")
@@ -42,52 +37,52 @@ SCHEDULES: Registry[type[Schedule]] = Registry("schedule", "bitcycle.schedules")
 class Schedule(ABC):
     """A pure function `(step, total_steps) -> bits`; bits can be a `Format`, and None is float32.
 
-    `low` and `high` are the least and the most bits in its definition. A format counts as the bits
-    of its elements. Float32 (None) is above every number: `high` is None if any part is float32,
-    `low` only if all parts are. A short run may not reach them; see `preview` and `notes`.
+    `low` and `high` are the least and the most bits of its `levels`. A format counts as the bits of
+    its elements. Float32 (None) is above every number: `high` is None if any part is float32, `low`
+    only if all parts are. A short run may not reach them; see `preview` and `notes`.
+
+    grammar: its text after the name. A field follows `:`, `@` or `(`, and `name=` is a setting;
+    one in brackets is left out at its default. `":levels@until"` reads ramp:3-8@0.5.
     """
 
+    grammar: ClassVar[str]
     forms: ClassVar[tuple[str, ...]]  # examples of the text form, which parse errors show
     is_open: ClassVar[bool] = False  # its text can end in @ or commas: seq needs parentheses
     is_adaptive: ClassVar[bool] = False  # follows a metric, not only the step: see `adaptive`
 
-    if TYPE_CHECKING:  # fields in some schedules, properties in others
+    @property
+    @abstractmethod
+    def levels(self) -> Levels:
+        """The bits that it can have, in the order of its definition."""
 
-        @property
-        def low(self) -> Bits:
-            """The least bits in its definition."""
+    @property
+    def low(self) -> PlainBits:
+        """The least bits; the first of several formats with as many."""
+        return min(self.levels, key=order)
 
-        @property
-        def high(self) -> Bits:
-            """The most bits in its definition."""
+    @property
+    def high(self) -> PlainBits:
+        """The most bits; the last of several formats with as many."""
+        return max(reversed(self.levels), key=order)
 
     @abstractmethod
-    def bits_at(self, step: int, total_steps: int) -> Bits:
+    def bits_at(self, step: int, total_steps: int) -> PlainBits:
         """Return the bits of a step; the arguments are already checked."""
 
-    @abstractmethod
-    def text(self) -> str:
-        """Return the text form, from which `parse_schedule` makes an equal schedule."""
+    def turns(self, total_steps: int) -> Iterable[int]:
+        """The steps, from 0 on, between which the bits only rise or only fall: by default all."""
+        return range(total_steps)
 
-    @classmethod
-    @abstractmethod
-    def read(cls, head: str, reader: Reader) -> Self:
-        """Read the rest of the text form after its name `head`."""
-
-    @abstractmethod
     def describe(self) -> str:
         """Return a description of one line."""
+        return _first_line(type(self))
 
     def check_span(self, total_steps: int) -> None:  # noqa: B027  (most schedules fit any length)
         """Raise a ValueError if a run of this many steps is too short for the schedule."""
 
-    def values_over(self, total_steps: int) -> list[Bits]:
-        """`values` for a length that is already checked."""
-        return [self.bits_at(step, total_steps) for step in range(total_steps)]
-
-    def bit_widths(self, total_steps: int) -> set[Bits]:
+    def bit_widths(self, total_steps: int) -> set[PlainBits]:
         """Return all bits that a run of this length can have at some step."""
-        return set(self.values(total_steps))
+        return {segment.bits for segment in find_segments(self, check_total(total_steps))}
 
     def notes_over(self, total_steps: int) -> list[str]:
         """`notes` for a length that is already checked."""
@@ -101,21 +96,15 @@ class Schedule(ABC):
         """Return the schedules directly inside this one."""
         return ()
 
-    def named_bits(self) -> tuple[Bits, ...]:
-        """Return the bits that its definition names, in order: for a range, both ends."""
-        inner = tuple(bits for part in self.parts() for bits in part.named_bits())
-        return inner or (self.low, self.high)
-
-    def __call__(self, step: int, total_steps: int) -> Bits:
+    def __call__(self, step: int, total_steps: int) -> PlainBits:
         total = check_total(total_steps)
         self.check_span(total)
         return self.bits_at(check_step(step, total), total)
 
-    def values(self, total_steps: int) -> list[Bits]:
+    def values(self, total_steps: int) -> list[PlainBits]:
         """Return the bits of every step, as calling the schedule at each step would."""
-        total = check_total(total_steps)
-        self.check_span(total)
-        return self.values_over(total)
+        segments = find_segments(self, check_total(total_steps))
+        return [bits for start, stop, bits in segments for _ in range(start, stop)]
 
     def notes(self, total_steps: int) -> list[str]:
         """Return warnings for a run of this length, such as bits that it never reaches."""
@@ -127,8 +116,8 @@ class Schedule(ABC):
         self,
         total_steps: int,
         *,
-        backward: Bits | Literal["default"] = "default",
-        forward: Bits | Literal["scheduled"] = "scheduled",
+        backward: PlainBits | Literal["default"] = "default",
+        forward: PlainBits | Literal["scheduled"] = "scheduled",
     ) -> Preview:
         """Return shares, switches, mean bits and cost over a run.
 
@@ -140,10 +129,14 @@ class Schedule(ABC):
 
         return Preview.of(self, total_steps, backward=backward, forward=forward)
 
+    def definition(self) -> dict[str, Any]:
+        """The fields that define it, by name."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]  # every subclass is a dataclass
+        return {field.name: getattr(self, field.name) for field in fields}
+
     def to_dict(self) -> dict[str, Any]:
         """Return a dict of JSON types; `schedule_from_dict` returns an equal schedule."""
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]  # every subclass is a dataclass
-        values = {field.name: _to_json(getattr(self, field.name)) for field in fields}
+        values = {name: _to_json(value) for name, value in self.definition().items()}
         return {"type": type(self).kind(), **values}
 
     @classmethod
@@ -152,13 +145,32 @@ class Schedule(ABC):
         return next(name for name, entry in SCHEDULES.items() if entry is cls)
 
     @classmethod
+    def names(cls) -> dict[str, dict[str, Any]]:
+        """The names that its text can begin with, and the fields that each stands for."""
+        return {cls.kind(): {}}
+
+    @property
+    def name(self) -> str:
+        """The name that its text begins with, such as CR."""
+        return next(
+            name
+            for name, fields in self.names().items()
+            if all(getattr(self, field) == value for field, value in fields.items())
+        )
+
+    @classmethod
     def infos(cls) -> list[ScheduleInfo]:
-        """The names that its text can begin with."""
-        summary = (cls.__doc__ or "").strip().splitlines()[0].rstrip(".")
-        return [ScheduleInfo(cls.kind(), None, cls.forms[0], summary)]
+        """What `list_schedules` says of each name."""
+        return [ScheduleInfo(name, None, cls.forms[0], _first_line(cls)) for name in cls.names()]
 
     def __str__(self) -> str:
-        return self.text()
+        from bitcycle.schedules.text import write
+
+        return write(self)
+
+    def __repr__(self) -> str:
+        fields = (f"{name}={value!r}" for name, value in self.definition().items())
+        return f"{type(self).__name__}({', '.join(fields)})"
 
     # compares repr: to Python 1 == 1.0, but as times these are step 1 and the end of the run
     def __eq__(self, other: object) -> bool:
@@ -168,43 +180,47 @@ class Schedule(ABC):
         return hash(repr(self))
 
 
-class Ranged(Schedule):
-    """The base class of schedules between two numbers of bits, `low` and `high`.
+def _first_line(schedule_type: type[Schedule]) -> str:
+    return (schedule_type.__doc__ or "").strip().splitlines()[0].rstrip(".")
 
-    In a `Ladder` the numbers are those of rungs, and texts have the rungs instead.
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ranged(Schedule):
+    """The base class of walks over levels: the numbers from `low` to `high`, or a list `levels`.
+
+    A list has numbers of bits and formats that do not fall, such as mxfp4, mxfp8, bf16.
     """
 
-    if TYPE_CHECKING:  # fields of every subclass
+    low: PlainBits = None
+    high: PlainBits = None
+    levels: Levels = dataclasses.field(default=(), kw_only=True)
 
-        @property
-        def low(self) -> int: ...
+    def __post_init__(self) -> None:
+        levels: Levels
+        if isinstance(self.levels, range) or self.levels == ():  # `replace` passes the old range
+            levels = check_range(self.low, self.high)
+        else:
+            levels = check_levels(self.levels)
+            given = {bits for bits in (self.low, self.high) if bits is not None}
+            if not given <= {levels[0], levels[-1]}:
+                raise ValueError(
+                    f"give low and high, or levels; got low={self.low!r}, high={self.high!r} and "
+                    f"the levels {levels_text(levels)}"
+                )
+        for name, value in (("low", levels[0]), ("high", levels[-1]), ("levels", levels)):
+            object.__setattr__(self, name, value)
 
-        @property
-        def high(self) -> int: ...
+    def at_height(self, height: float) -> PlainBits:
+        """The level at a height from 0 to 1.
 
-    # of the copy in a ladder; no field, because it changes texts but neither values nor JSON
-    _rungs: tuple[Bits, ...] | None = None
+        A range rounds the number of bits, rint(low + (high - low) height), and a list the index.
+        """
+        first = self.levels.start if isinstance(self.levels, range) else 0
+        return self.levels[rint(first + (len(self.levels) - 1) * height) - first]
 
-    @property
-    def _range_text(self) -> str:
-        """'3-8', or 'mxfp4,mxfp8,bf16' in a ladder."""
-        return f"{self.low}-{self.high}" if self._rungs is None else levels_text(self._rungs)
-
-    @property
-    def _range_words(self) -> str:
-        """'between 3 and 8 bits', or 'through mxfp4, mxfp8, bf16' in a ladder."""
-        if self._rungs is None:
-            return f"between {self.low} and {self.high} bits"
-        return f"through {', '.join(map(bits_text, self._rungs))}"
-
-    @property
-    def _suffix(self) -> str:
-        """What follows `_name_of`: ' bits', or nothing in a ladder."""
-        return " bits" if self._rungs is None else ""
-
-    def _name_of(self, number: int) -> str:
-        """'8', or the name of the rung in a ladder."""
-        return str(number) if self._rungs is None else bits_text(self._rungs[number - self.low])
+    def definition(self) -> dict[str, Any]:
+        derived = {"levels"} if isinstance(self.levels, range) else {"low", "high"}
+        return {name: value for name, value in super().definition().items() if name not in derived}
 
 
 def check_depth(parts: Iterable[Schedule]) -> None:
@@ -274,9 +290,9 @@ def _schedule_from_dict(data: object) -> Schedule:
 def _to_json(value: object) -> object:
     if isinstance(value, Schedule):
         return value.to_dict()
-    if isinstance(value, Format):
-        return value.name
-    return [_to_json(item) for item in value] if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return [_to_json(item) for item in value]
+    return value if isinstance(value, int | float | str) else Bits.of(value).to_json()
 
 
 def _from_json(value: object) -> object:
@@ -363,75 +379,58 @@ def time_text(time: Time) -> str:
 # -- bits -----------------------------------------------------------------------------------------
 
 
-def check_range(low: object, high: object) -> None:
-    """Raise unless low and high are whole numbers from 1 to 32 with low <= high."""
+def check_range(low: object, high: object) -> range:
+    """The numbers from low to high, both from 1 to 32; otherwise raise."""
+    ends = []
     for name, bits in (("low", low), ("high", high)):
-        check_bits(bits, name)
-        if not isinstance(bits, int):
-            raise ValueError(f"{name} must be a whole number of bits, got {bits!r}")
-    assert isinstance(low, int)
-    assert isinstance(high, int)
-    if low > high:
+        number = Bits.of(bits, name).plain
+        if not isinstance(number, int):
+            raise ValueError(f"{name} must be a whole number of bits, not {Bits.of(bits)}")
+        ends.append(number)
+    if ends[0] > ends[1]:
         raise ValueError(f"low ({low}) must be <= high ({high})")
+    return range(ends[0], ends[1] + 1)
 
 
-def check_rungs(rungs: object) -> tuple[Bits, ...]:
-    """Return the rungs of a ladder, 2 to 30 bits or formats that do not fall; otherwise raise.
+def check_levels(levels: object) -> tuple[PlainBits, ...]:
+    """Return two or more bits or formats that do not fall, as a tuple; otherwise raise.
 
-    Falling bits are an error, as in a range: `low` and `high` are the first and the last rung, and
-    profiles, delays and adaptive rules go up from the first.
-
-    >>> check_rungs(["mxfp4", 8, "bf16", "fp32"])
+    >>> check_levels(["mxfp4", 8, "bf16", "fp32"])
     (mxfp4, 8, bf16, None)
     """
-    if not isinstance(rungs, list | tuple) or not 2 <= len(rungs) <= MAX_RUNGS:
+    if not isinstance(levels, list | tuple) or len(levels) < 2:
         raise ValueError(
-            f"a ladder needs a list of 2 to {MAX_RUNGS} rungs, such as mxfp4,mxfp8,bf16; got "
-            f"{rungs!r:.200}"
+            f"levels are a list of at least two bits, such as mxfp4,mxfp8,bf16; got {levels!r:.200}"
         )
-    checked = check_rising([check_bits(rung, f"rung {n}") for n, rung in enumerate(rungs, 1)],
-                           "the rungs of a ladder")  # fmt: skip
-    if len(set(checked)) == 1:
-        raise ValueError(f"all rungs of the ladder are {bits_text(checked[0])}")
+    checked = tuple(Bits.of(bits, f"level {n}").plain for n, bits in enumerate(levels, 1))
+    if checked != tuple(sorted(checked, key=order)):
+        raise ValueError(f"levels must not fall, got {levels_text(checked)}")
+    if len(set(checked)) < len(list(groupby(checked))):
+        raise ValueError(f"levels must not return to one before, got {levels_text(checked)}")
     return checked
 
 
-def check_rising(bits: Iterable[Bits], what: str) -> tuple[Bits, ...]:
-    """Return bits that do not fall, as a tuple; otherwise raise."""
-    levels = tuple(bits)
-    if levels != tuple(sorted(levels, key=order)):
-        raise ValueError(f"{what} must not fall, got {levels_text(levels)}")
-    return levels
+def levels_text(levels: Iterable[PlainBits]) -> str:
+    """'3-8' for a range, '3,4,fp32' for a list."""
+    if isinstance(levels, range):
+        return f"{levels[0]}-{levels[-1]}"
+    return ",".join(str(Bits.of(bits)) for bits in levels)
 
 
-def levels_text(levels: Iterable[Bits]) -> str:
-    """'3,4,fp32'."""
-    return ",".join(bits_text(bits) for bits in levels)
+def levels_words(levels: Levels) -> str:
+    """'from 3 to 8 bits' for a range, 'through mxfp4, 8, bf16' for a list."""
+    if isinstance(levels, range):
+        return f"from {levels[0]} to {levels[-1]} bits"
+    return f"through {levels_text(levels).replace(',', ', ')}"
 
 
-def lowest(bits: Iterable[Bits]) -> Bits:
-    """The least bits; the first of several formats with as many."""
-    return min(bits, key=order)
-
-
-def highest(bits: Iterable[Bits]) -> Bits:
-    """The most bits; the last of several formats with as many.
-
-    >>> highest(check_rungs(["mxfp4", "bf16", "fp16"]))
-    fp16
-    """
-    return max(reversed(tuple(bits)), key=order)
-
-
-def sort_bits(bits: Iterable[Bits], definition: Iterable[Bits] = ()) -> list[Bits]:
+def sort_bits(bits: Iterable[PlainBits], definition: Iterable[PlainBits] = ()) -> list[PlainBits]:
     """Distinct bits from the least to the most; formats of equal bits as in the definition."""
-    places: dict[Bits, int] = {}
-    for each in definition:
-        places.setdefault(each, len(places))
-    return sorted(dict.fromkeys(bits), key=lambda b: (order(b), places.get(b, -1), bits_text(b)))
+    places = {each: place for place, each in enumerate(dict.fromkeys(definition))}
+    return sorted(set(bits), key=lambda b: (order(b), places.get(b, -1), str(b)))
 
 
-def default_backward(*forward: Schedule) -> Bits:
+def default_backward(*forward: Schedule) -> PlainBits:
     """The bits of errors and weight gradients where `backward` is not given.
 
     forward: the schedule of weights and activations, or one of each. 8 bits if they have at most 8,
@@ -445,20 +444,19 @@ def default_backward(*forward: Schedule) -> Bits:
     ...
     ValueError: backward has no default with forward 16; give backward, such as 8 or fp32
     """
-    if all(is_float(schedule.low) for schedule in forward):
+    levels = [bits for schedule in forward for bits in schedule.levels]
+    if all(Bits.of(schedule.low).is_float32 for schedule in forward):
         return None
-    named = [bits for schedule in forward for bits in schedule.named_bits()]
-    has_formats = any(isinstance(bits, Format) for bits in named)
-    if not has_formats and all(order(schedule.high) <= BACKWARD_BITS for schedule in forward):
+    if not has_format(levels) and max(map(order, levels)) <= BACKWARD_BITS:
         return BACKWARD_BITS
     found = " and ".join(dict.fromkeys(map(str, forward)))
     raise ValueError(
         f"backward has no default with forward {found}; give backward, such as "
-        f"{'bf16' if has_formats else '8 or fp32'}"
+        f"{'bf16' if has_format(levels) else '8 or fp32'}"
     )
 
 
-def why_default(backward: Bits) -> str:
+def why_default(backward: PlainBits) -> str:
     """Why `default_backward` chose these bits.
 
     >>> why_default(8), why_default(None)
@@ -467,11 +465,6 @@ def why_default(backward: Bits) -> str:
     if backward is None:
         return "the default with float32 forward"
     return f"the default up to {BACKWARD_BITS} bits forward"
-
-
-def bits_words(bits: Bits) -> str:
-    """'8 bits', 'nvfp4' or 'float32'."""
-    return "float32" if bits is None else f"{bits} bits" if isinstance(bits, int) else bits.name
 
 
 # -- numbers of steps -----------------------------------------------------------------------------

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import Any, ClassVar
 
+from bitcycle.bits import Bits, PlainBits
 from bitcycle.schedules.base import (
     SCHEDULES,
-    Bits,
+    Levels,
     Schedule,
-    ScheduleInfo,
     Time,
-    bits_text,
     check_depth,
     check_ends,
     check_time,
-    highest,
-    lowest,
     time_text,
     to_spans,
     to_step,
@@ -25,12 +22,9 @@ from bitcycle.schedules.base import (
 from bitcycle.schedules.simple import check_pairs
 from bitcycle.schedules.text import ScheduleLike, parse_schedule
 
-if TYPE_CHECKING:
-    from bitcycle.schedules.text import Reader
-
 
 @SCHEDULES.register("delay")
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Delay(Schedule):
     """The lowest bits until a point of the run, then a schedule over the rest (CPT, Table 7).
 
@@ -43,6 +37,7 @@ class Delay(Schedule):
     schedule: Schedule
     start: Time
 
+    grammar: ClassVar[str] = "@start(schedule)"
     forms: ClassVar[tuple[str, ...]] = ("delay@0.25(CR:3-8:32)",)
 
     def __init__(self, schedule: ScheduleLike, start: Time) -> None:
@@ -51,12 +46,8 @@ class Delay(Schedule):
         check_depth(self.parts())
 
     @property
-    def low(self) -> Bits:
-        return self.schedule.low
-
-    @property
-    def high(self) -> Bits:
-        return self.schedule.high
+    def levels(self) -> Levels:
+        return self.schedule.levels
 
     def parts(self) -> tuple[Schedule, ...]:
         return (self.schedule,)
@@ -68,16 +59,16 @@ class Delay(Schedule):
         if span := total_steps - self._first(total_steps):
             self.schedule.check_span(span)
 
-    def bits_at(self, step: int, total_steps: int) -> Bits:
+    def bits_at(self, step: int, total_steps: int) -> PlainBits:
         first = self._first(total_steps)
         if step < first:
-            return self.low
+            return self.schedule.low
         return self.schedule.bits_at(step - first, total_steps - first)
 
-    def values_over(self, total_steps: int) -> list[Bits]:
+    def turns(self, total_steps: int) -> list[int]:
         first = self._first(total_steps)
-        after = self.schedule.values_over(total_steps - first) if first < total_steps else []
-        return [self.low] * first + after
+        after = self.schedule.turns(total_steps - first) if first < total_steps else ()
+        return [0, *(first + turn for turn in after)]
 
     def notes_over(self, total_steps: int) -> list[str]:
         if span := total_steps - self._first(total_steps):
@@ -90,26 +81,13 @@ class Delay(Schedule):
         span = total_steps - self._first(total_steps)
         return self.schedule.count_cycles(span) if span else 0
 
-    def text(self) -> str:
-        return f"delay@{self.start!r}({self.schedule})"
-
     def describe(self) -> str:
-        return (
-            f"{bits_text(self.low)} until {time_text(self.start)}, then {self.schedule.describe()}"
-        )
-
-    @classmethod
-    def read(cls, head: str, reader: Reader) -> Self:
-        reader.expect("@", "where it starts")
-        start = reader.time("where it starts")
-        reader.expect("(", "the delayed schedule in parentheses")
-        inner = reader.schedule()
-        reader.expect(")", "the closing parenthesis")
-        return cls(inner, start)
+        start = f"{Bits.of(self.low)} until {time_text(self.start)}"
+        return f"{start}, then {self.schedule.describe()}"
 
 
 @SCHEDULES.register("sequence")
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Sequence(Schedule):
     """Schedules one after another, each until an end point.
 
@@ -123,46 +101,43 @@ class Sequence(Schedule):
 
     schedules: tuple[tuple[Schedule, Time], ...]
 
+    grammar: ClassVar[str] = "(schedules)"
     forms: ClassVar[tuple[str, ...]] = ("seq(CR:3-8:8@0.8, fp32)",)
 
     def __init__(self, schedules: Iterable[tuple[ScheduleLike, Time]]) -> None:
         pairs = check_pairs(schedules, "a sequence", "(schedule, end point)")
         pairs = tuple((parse_schedule(inner), end) for inner, end in pairs)
         object.__setattr__(self, "schedules", pairs)
-        check_ends(self._ends, "a sequence")
+        check_ends(tuple(end for _, end in pairs), "a sequence")
         check_depth(self.parts())
 
     @property
-    def _ends(self) -> tuple[Time, ...]:
-        return tuple(end for _, end in self.schedules)
-
-    @property
-    def low(self) -> Bits:
-        return lowest(part.low for part in self.parts())
-
-    @property
-    def high(self) -> Bits:
-        return highest(part.high for part in self.parts())
+    def levels(self) -> tuple[PlainBits, ...]:
+        return tuple(bits for part in self.parts() for bits in part.levels)
 
     def parts(self) -> tuple[Schedule, ...]:
         return tuple(inner for inner, _ in self.schedules)
 
     def _spans(self, total_steps: int) -> list[tuple[Schedule, int, int]]:
-        spans = to_spans(self._ends, total_steps, "a sequence")
+        """(part, first step, step after the last) of every part."""
+        spans = to_spans(tuple(end for _, end in self.schedules), total_steps, "a sequence")
         return [(part, *span) for part, span in zip(self.parts(), spans, strict=True)]
 
-    def check_span(self, total_steps: int) -> None:
-        for part, start, stop in self._spans(total_steps):
-            if start < stop:
-                part.check_span(stop - start)
+    def _used(self, total_steps: int) -> list[tuple[Schedule, int, int]]:
+        """The parts that have steps in a run of this length."""
+        return [one for one in self._spans(total_steps) if one[1] < one[2]]
 
-    def bits_at(self, step: int, total_steps: int) -> Bits:
+    def check_span(self, total_steps: int) -> None:
+        for part, start, stop in self._used(total_steps):
+            part.check_span(stop - start)
+
+    def bits_at(self, step: int, total_steps: int) -> PlainBits:
         part, start, stop = next(one for one in self._spans(total_steps) if step < one[2])
         return part.bits_at(step - start, stop - start)
 
-    def values_over(self, total_steps: int) -> list[Bits]:
-        spans = [one for one in self._spans(total_steps) if one[1] < one[2]]
-        return [bits for part, start, stop in spans for bits in part.values_over(stop - start)]
+    def turns(self, total_steps: int) -> list[int]:
+        used = self._used(total_steps)
+        return [start + turn for part, start, stop in used for turn in part.turns(stop - start)]
 
     def notes_over(self, total_steps: int) -> list[str]:
         notes = []
@@ -176,16 +151,8 @@ class Sequence(Schedule):
         return notes
 
     def count_cycles(self, total_steps: int) -> int:
-        spans = [one for one in self._spans(total_steps) if one[1] < one[2]]
-        return sum(part.count_cycles(stop - start) for part, start, stop in spans)
-
-    def text(self) -> str:
-        pieces = []
-        for part, end in self.schedules:
-            piece = f"({part})" if part.is_open else str(part)
-            pieces.append(f"{piece}@{end!r}")
-        pieces[-1] = pieces[-1].removesuffix("@1.0")
-        return f"seq({', '.join(pieces)})"
+        used = self._used(total_steps)
+        return sum(part.count_cycles(stop - start) for part, start, stop in used)
 
     def describe(self) -> str:
         *before, (last, _) = self.schedules
@@ -193,22 +160,5 @@ class Sequence(Schedule):
         return ", ".join([*pieces, f"({last.describe()}) to the end"])
 
     @classmethod
-    def infos(cls) -> list[ScheduleInfo]:
-        [info] = super().infos()
-        return [ScheduleInfo("seq", info.tier, info.form, info.summary)]
-
-    @classmethod
-    def read(cls, head: str, reader: Reader) -> Self:
-        reader.expect("(", "the schedules in parentheses")
-        parts: list[tuple[Schedule, Time]] = []
-        while True:
-            at = reader.position()
-            is_grouped = reader.is_next("(")
-            part = reader.schedule()
-            if part.is_open and not is_grouped:
-                reader.fail(at, f"inside seq, write it in parentheses, such as ({part})@0.5")
-            end = reader.time("where this part ends") if reader.accept("@") else 1.0
-            parts.append((part, end))
-            if not reader.accept(","):
-                reader.expect(")", "a comma or the closing parenthesis")
-                return cls(tuple(parts))
+    def names(cls) -> dict[str, dict[str, Any]]:
+        return {"seq": {}}

@@ -2,8 +2,7 @@
 
 A profile g(p) grows from 0 to 1 over a cycle. `Cycle` repeats it, or turns it into a triangle; the
 ten combinations have names (Better Schedules for Low Precision Training, 2024), and `schedule`
-returns them by name. `Anneal` and `Triangle` are the other shapes of CPT's Table 6. All of them run
-over a ladder of formats too; see `ladder`.
+returns them by name. `Anneal` and `Triangle` are the other shapes of CPT's Table 6.
 """
 
 from __future__ import annotations
@@ -11,25 +10,19 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, Self, overload
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
+from bitcycle.bits import Bits, PlainBits
 from bitcycle.registry import Registry, unknown_name
 from bitcycle.schedules.base import (
     SCHEDULES,
-    Bits,
     Ranged,
     ScheduleInfo,
     check_count,
-    check_range,
-    check_rungs,
+    levels_words,
     pluralize,
-    rint,
 )
-from bitcycle.schedules.ladder import FIRST, Ladder
-
-if TYPE_CHECKING:
-    from bitcycle.schedules.text import Reader
 
 DEFAULT_CYCLES = 32  # CPT, ICLR 2021
 
@@ -40,23 +33,22 @@ FORMS: tuple[Form, ...] = ("repeated", "triangular")
 REFLECTIONS: tuple[Reflection, ...] = ("horizontal", "vertical")
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Cyclic(Ranged):
-    """The base class: N cycles between two bit-widths, of the shape `unit`."""
+    """The base class: N cycles of the shape `unit` over levels."""
 
-    if TYPE_CHECKING:  # a field of every subclass
+    cycles: int = DEFAULT_CYCLES
 
-        @property
-        def cycles(self) -> int: ...
+    grammar: ClassVar[str] = ":levels:cycles"
+    # the equal parts of a cycle in which `unit` only rises or only falls; 0: it does neither
+    num_legs: ClassVar[int] = 0
 
     @abstractmethod
     def unit(self, k: int, p: float) -> float:
-        """Return the height in [0, 1] at phase p in [0, 1) of cycle k.
-
-        All even cycles have the same shape, and so have all odd cycles.
-        """
+        """Return the height in [0, 1] at phase p in [0, 1) of cycle k."""
 
     def __post_init__(self) -> None:
-        check_range(self.low, self.high)
+        super().__post_init__()
         check_count(self.cycles, "cycles")
 
     def check_span(self, total_steps: int) -> None:
@@ -65,64 +57,31 @@ class Cyclic(Ranged):
                 f"cycles ({self.cycles}) must be <= total_steps ({total_steps}) in {self}"
             )
 
-    def bits_at(self, step: int, total_steps: int) -> int:
+    def bits_at(self, step: int, total_steps: int) -> PlainBits:
         k, rest = divmod(step * self.cycles, total_steps)
-        return self.bits_in(k, rest / total_steps)
+        return self.at_height(self.unit(k, rest / total_steps))
 
-    def bits_in(self, k: int, p: float) -> int:
-        """Return the bits at phase p of cycle k."""
-        return rint(self.low + (self.high - self.low) * self.unit(k, p))
-
-    def values_over(self, total_steps: int) -> list[Bits]:
-        # after this many steps the phase repeats and k has grown by an even number
-        period = min(total_steps, 2 * (total_steps // math.gcd(total_steps, self.cycles)))
-        values: list[Bits] = [self.bits_at(step, total_steps) for step in range(period)]
-        return (values * (total_steps // period + 1))[:total_steps]
+    def turns(self, total_steps: int) -> Iterable[int]:
+        number = self.cycles * self.num_legs or total_steps
+        return [-(-leg * total_steps // number) for leg in range(number)]
 
     def count_cycles(self, total_steps: int) -> int:
         return self.cycles
 
     def notes_over(self, total_steps: int) -> list[str]:
-        numbers = set(self.values_over(total_steps))
-        reached = {self._name_of(number) for number in numbers if isinstance(number, int)}
-        missed = [name for name in self._ends if name not in reached]
+        reached = self.bit_widths(total_steps)
+        missed = [str(Bits.of(bits)) for bits in (self.high, self.low) if bits not in reached]
         if not missed:
             return []
         return [
-            f"{self} never reaches {' or '.join(missed)}{self._suffix} in {total_steps:,} steps: "
+            f"{self} never reaches {' or '.join(missed)} in {total_steps:,} steps: "
             f"{self.why_too_short(total_steps)}"
         ]
-
-    @property
-    def _ends(self) -> tuple[str, str]:
-        return self._name_of(self.high), self._name_of(self.low)
 
     def why_too_short(self, total_steps: int) -> str:
         """Why a run of this length misses an end, and the way out."""
         length = total_steps // self.cycles
         return f"a cycle of about {length:,} steps is too short; use fewer cycles or more steps"
-
-    @property
-    def head(self) -> str:
-        """The name that its text begins with."""
-        return type(self).kind()
-
-    def text(self) -> str:
-        return f"{self.head}:{self._range_text}:{self.cycles}"
-
-    @classmethod
-    def named(cls) -> dict[str, Self]:
-        """An example from 3 to 8 bits for every name of the class."""
-        example = cls(low=3, high=8)  # type: ignore[call-arg]
-        return {example.head: example}
-
-    @classmethod
-    def read(cls, head: str, reader: Reader) -> Self:
-        reader.expect(":", "a range of bits or a ladder")
-        low, high = reader.bit_range()
-        cycles = reader.whole("the number of cycles") if reader.accept(":") else DEFAULT_CYCLES
-        example = next(one for name, one in cls.named().items() if name.lower() == head.lower())
-        return replace(example, low=low, high=high, cycles=cycles)  # type: ignore[type-var]
 
 
 # -- profiles -------------------------------------------------------------------------------------
@@ -198,7 +157,7 @@ def rex(p: float) -> float:
 
 
 @SCHEDULES.register("cycle")
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Cycle(Cyclic):
     """Cycles of one profile: repeated growth, or triangular (down, up, down, up, ...).
 
@@ -212,14 +171,12 @@ class Cycle(Cyclic):
     'RT-V:3-8:2'
     """
 
-    low: int
-    high: int
-    cycles: int = DEFAULT_CYCLES
     profile: str = "cosine"
     form: Form = "repeated"
     reflect: Reflection = "horizontal"
 
-    forms: ClassVar[tuple[str, ...]] = ("CR:3-8:32",)
+    forms: ClassVar[tuple[str, ...]] = ("CR:3-8:32", "CR:4,8,fp32:8")
+    num_legs: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -239,26 +196,24 @@ class Cycle(Cyclic):
 
     def notes_over(self, total_steps: int) -> list[str]:
         notes = super().notes_over(total_steps)
-        last = self._name_of(self.bits_at(total_steps - 1, total_steps))
-        top, _ = self._ends
-        if self.form == "triangular" and self.cycles % 2 == 1 and self.low < self.high:
+        last = self.bits_at(total_steps - 1, total_steps)
+        ending = f"{self} ends at {Bits.of(last)}"
+        if self.form == "triangular" and self.cycles % 2 == 1 and self.low != self.high:
             notes.append(
-                f"{self} ends at {last}{self._suffix}: an odd number of triangular cycles "
-                f"({self.cycles}) ends on the way down; use an even number"
+                f"{ending}: an odd number of triangular cycles ({self.cycles}) ends on the way "
+                "down; use an even number"
             )
-        elif last != top and not notes:
+        elif last != self.high and not notes:
             notes.append(
-                f"{self} ends at {last}{self._suffix}, not at its top of {top}: "
+                f"{ending}, not at its top of {Bits.of(self.high)}: "
                 f"{self.why_too_short(total_steps)}"
             )
         return notes
 
     def why_too_short(self, total_steps: int) -> str:
-        top, bottom = self._ends
-        shape = f"the {self.profile} profile from {bottom} to {top}"
+        shape = f"the {self.profile} profile {levels_words(self.levels)}"
         if (needed := self.shortest_cycle()) is None:
-            way_out = "use fewer rungs" if self._rungs else "choose bits closer together"
-            return f"{shape} does not reach both ends at any length; {way_out}"
+            return f"{shape} does not reach both ends at any length; use fewer levels"
         return (
             f"{shape} needs {needed} steps in a cycle, here {total_steps // self.cycles}; "
             "use fewer cycles or more steps"
@@ -274,8 +229,9 @@ class Cycle(Cyclic):
         directions = (1,) if self.form == "repeated" else (0, 1)
 
         def is_enough(steps: int) -> bool:
-            last = (steps - 1) / steps
-            return all({self.bits_in(k, 0.0), self.bits_in(k, last)} == ends for k in directions)
+            phases = (0.0, (steps - 1) / steps)
+            heights = [[self.unit(k, p) for p in phases] for k in directions]
+            return all(set(map(self.at_height, both)) == ends for both in heights)
 
         short, enough = 0, 2**20
         if not is_enough(enough):
@@ -291,35 +247,27 @@ class Cycle(Cyclic):
         is_balanced = self.form == "triangular" and self.reflect == "vertical"
         return "medium" if is_balanced else PROFILES[self.profile].tier
 
-    @property
-    def head(self) -> str:
-        profile = PROFILES[self.profile]
-        if self.form == "repeated":
-            return f"{profile.letter}R"
-        mirror = "" if profile.is_symmetric else f"-{self.reflect[0].upper()}"
-        return f"{profile.letter}T{mirror}"
-
     def describe(self) -> str:
         cycles = pluralize(self.cycles, f"{self.form} {self.profile} cycle")
-        mirror = f", decay mirrored {self.reflect}ly" if "-" in self.head else ""
-        return f"{cycles} {self._range_words}{mirror}"
+        is_mirrored = self.form == "triangular" and not PROFILES[self.profile].is_symmetric
+        mirror = f", decay mirrored {self.reflect}ly" if is_mirrored else ""
+        return f"{cycles} {levels_words(self.levels)}{mirror}"
 
     @classmethod
-    def named(cls) -> dict[str, Self]:
-        examples = (
-            cls(3, 8, profile=profile, form=form, reflect=reflect)
-            for profile in PROFILES
-            for form in FORMS
-            for reflect in REFLECTIONS
-        )
-        return {example.head: example for example in examples}
+    def names(cls) -> dict[str, dict[str, Any]]:
+        found = {}
+        for key, profile in PROFILES.items():
+            found[f"{profile.letter}R"] = {"profile": key, "form": "repeated"}
+            for reflect in REFLECTIONS[:1] if profile.is_symmetric else REFLECTIONS:
+                mirror = "" if profile.is_symmetric else f"-{reflect[0].upper()}"
+                fields = {"profile": key, "form": "triangular", "reflect": reflect}
+                found[f"{profile.letter}T{mirror}"] = fields
+        return found
 
     @classmethod
     def infos(cls) -> list[ScheduleInfo]:
-        return [
-            ScheduleInfo(name, one.tier, str(one), one._summary)
-            for name, one in cls.named().items()
-        ]
+        named = {name: cls(3, 8, **fields) for name, fields in cls.names().items()}
+        return [ScheduleInfo(name, one.tier, str(one), one._summary) for name, one in named.items()]
 
     @property
     def _summary(self) -> str:
@@ -332,22 +280,14 @@ class Cycle(Cyclic):
         return f"Down and up in turn, {self.profile}: {profile.summary}{decay}"
 
 
-@overload
-def schedule(name: str, *, low: int, high: int, cycles: int = ...) -> Cycle: ...
-
-
-@overload
-def schedule(name: str, *, ladder: Iterable[Bits | str], cycles: int = ...) -> Ladder: ...
-
-
 def schedule(
     name: str,
     *,
     low: int | None = None,
     high: int | None = None,
-    ladder: Iterable[Bits | str] | None = None,
+    ladder: Iterable[PlainBits | str] | None = None,
     cycles: int = DEFAULT_CYCLES,
-) -> Cycle | Ladder:
+) -> Cycle:
     """Return one of LR, CR, ER, RR (repeated), LT, CT, ET-H, ET-V, RT-H, RT-V (triangular).
 
     CR is the CPT paper's schedule. Case does not matter. Give `low` and `high`, or a `ladder` of
@@ -358,27 +298,18 @@ def schedule(
     >>> str(schedule("CR", ladder=["mxfp4", "mxfp8", "bf16"], cycles=8))
     'CR:mxfp4,mxfp8,bf16:8'
     """
-    named = {key.lower(): example for key, example in Cycle.named().items()}
+    named = {key.lower(): fields for key, fields in Cycle.names().items()}
     if not isinstance(name, str) or name.lower() not in named:
-        raise unknown_name("named schedule", name, Cycle.named())
-    example = named[name.lower()]
-    if ladder is not None and low is None and high is None:
-        rungs = check_rungs(ladder if isinstance(ladder, str) else list(ladder))
-        numbers = {"low": FIRST, "high": FIRST + len(rungs) - 1}
-        return Ladder(rungs, replace(example, cycles=cycles, **numbers))  # type: ignore[arg-type]
-    if ladder is not None or low is None or high is None:
-        raise ValueError(
-            f"give low and high, or a ladder; got low={low!r}, high={high!r}, "
-            f"ladder={ladder!r:.200}"
-        )
-    return replace(example, low=low, high=high, cycles=cycles)
+        raise unknown_name("named schedule", name, Cycle.names())
+    levels: Any = tuple(ladder or ())
+    return Cycle(low, high, cycles, levels=levels, **named[name.lower()])
 
 
 # -- other shapes ---------------------------------------------------------------------------------
 
 
 @SCHEDULES.register("anneal")
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Anneal(Cyclic):
     """Cosine decay from high to low in every cycle (CPT, Table 6); ends at low.
 
@@ -388,22 +319,18 @@ class Anneal(Cyclic):
     [8, 8, 7, 6, 4, 3, 8, 8, 7, 6, 4, 3]
     """
 
-    low: int
-    high: int
-    cycles: int = DEFAULT_CYCLES
-
     forms: ClassVar[tuple[str, ...]] = ("anneal:3-8:32",)
+    num_legs: ClassVar[int] = 1
 
     def unit(self, k: int, p: float) -> float:
         return (1 + math.cos(math.pi * p)) / 2
 
     def describe(self) -> str:
-        top, bottom = self._ends
-        return f"{pluralize(self.cycles, 'cosine decay')} from {top} to {bottom}{self._suffix}"
+        return f"{pluralize(self.cycles, 'cosine decay')} {levels_words(self.levels)}"
 
 
 @SCHEDULES.register("triangle")
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Triangle(Cyclic):
     """Linear up and down inside every cycle (CPT, Table 6); starts and ends at low.
 
@@ -413,14 +340,11 @@ class Triangle(Cyclic):
     [3, 4, 5, 6, 7, 8, 7, 6, 5, 4]
     """
 
-    low: int
-    high: int
-    cycles: int = DEFAULT_CYCLES
-
     forms: ClassVar[tuple[str, ...]] = ("triangle:3-8:32",)
+    num_legs: ClassVar[int] = 2
 
     def unit(self, k: int, p: float) -> float:
         return 1 - abs(2 * p - 1)
 
     def describe(self) -> str:
-        return f"{pluralize(self.cycles, 'linear triangle')} {self._range_words}"
+        return f"{pluralize(self.cycles, 'linear triangle')} {levels_words(self.levels)}"

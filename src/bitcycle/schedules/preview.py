@@ -8,13 +8,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
-from bitcycle.formats.catalogue import Format
-from bitcycle.precision import check_bits, cost_bits
+from bitcycle.bits import Bits, PlainBits
 from bitcycle.schedules.base import (
     BACKWARD_BITS,
-    Bits,
     Schedule,
-    bits_text,
     check_total,
     default_backward,
     pluralize,
@@ -29,27 +26,27 @@ class Preview:
 
     >>> from bitcycle.schedules import Cycle
     >>> print(Cycle(3, 8, cycles=8, profile="rex").preview(640))
-    RR:3-8:8: 8 repeated rex cycles between 3 and 8 bits, over 640 steps
+    RR:3-8:8: 8 repeated rex cycles from 3 to 8 bits, over 640 steps
       bits  3: 53.8%  4: 27.5%  5: 10.0%  6: 5.0%  7: 3.8%
       mean  3.77 bits, 39 switches, 8 cycles
       cost  0.395 of static 8 (backward 8, the default up to 8 bits forward)
       end   at 7: never reaches its top of 8 (at most 7)
-      note  RR:3-8:8 never reaches 8 bits in 640 steps: the rex profile from 3 to 8 needs 91
+      note  RR:3-8:8 never reaches 8 in 640 steps: the rex profile from 3 to 8 bits needs 91
             steps in a cycle, here 80; use fewer cycles or more steps
     """
 
     schedule: Schedule
     total_steps: int
     # bits of the errors (gradients with respect to a layer's output), for the cost
-    backward: Bits | Literal["not given"]
-    steps_at: tuple[tuple[Bits, int], ...]  # (bits, number of steps), fewest bits first
+    backward: PlainBits | Literal["not given"]
+    steps_at: tuple[tuple[PlainBits, int], ...]  # (bits, number of steps), fewest bits first
     num_switches: int
     num_cycles: int
     mean_bits: float  # float32 counts as 32, a format as the bits of an element
     relative_cost: float | None  # mean of (q^2 + 2 q b) / (high^2 + 2 high b)
-    last: Bits
+    last: PlainBits
     notes: tuple[str, ...]
-    forward: Bits | Literal["scheduled"] = "scheduled"  # fixed bits if the errors are scheduled
+    forward: PlainBits | Literal["scheduled"] = "scheduled"  # else the errors are
     is_default_backward: bool = field(default=False, compare=False)
 
     @classmethod
@@ -58,8 +55,8 @@ class Preview:
         schedule: Schedule,
         total_steps: int,
         *,
-        backward: Bits | Literal["default"] = "default",
-        forward: Bits | Literal["scheduled"] = "scheduled",
+        backward: PlainBits | Literal["default"] = "default",
+        forward: PlainBits | Literal["scheduled"] = "scheduled",
     ) -> Preview:
         """Evaluate the schedule at every step; with `forward` bits it is the errors' schedule.
 
@@ -68,25 +65,23 @@ class Preview:
         total = check_total(total_steps)
         values = schedule.values(total)
         is_default = backward == "default" and forward == "scheduled"
-        b: Bits | Literal["not given"]
+        b: PlainBits | Literal["not given"]
         if is_default:
             try:
                 b = default_backward(schedule)
             except ValueError:
                 b = "not given"
         else:
-            b = BACKWARD_BITS if backward == "default" else check_bits(backward, "backward")
+            b = BACKWARD_BITS if backward == "default" else Bits.of(backward, "backward").plain
         if forward != "scheduled":
-            forward = check_bits(forward, "forward")
+            forward = Bits.of(forward, "forward").plain
         counts = Counter(values)
-        steps_at = tuple((q, counts[q]) for q in sort_bits(counts, schedule.named_bits()))
+        steps_at = tuple((q, counts[q]) for q in sort_bits(counts, schedule.levels))
 
-        def cost(bits: Bits) -> int:  # output costs q q, grad_input and grad_weight q b each
-            if forward == "scheduled":
-                assert b != "not given"
-                return cost_bits(bits) ** 2 + 2 * cost_bits(bits) * cost_bits(b)
-            q = cost_bits(forward)
-            return q**2 + 2 * q * cost_bits(bits)
+        def cost(bits: PlainBits) -> int:  # output costs q q, grad_input and grad_weight q e each
+            pair = (bits, b) if forward == "scheduled" else (forward, bits)
+            q, e = (Bits.of(each).cost_bits for each in pair)
+            return q**2 + 2 * q * e
 
         return cls(
             schedule=schedule,
@@ -96,7 +91,7 @@ class Preview:
             steps_at=steps_at,
             num_switches=sum(before != after for before, after in pairwise(values)),
             num_cycles=schedule.count_cycles(total),
-            mean_bits=sum(cost_bits(bits) * count for bits, count in steps_at) / total,
+            mean_bits=sum(Bits.of(bits).cost_bits * count for bits, count in steps_at) / total,
             relative_cost=None
             if b == "not given"
             else sum(cost(bits) * count for bits, count in steps_at)
@@ -107,7 +102,7 @@ class Preview:
         )
 
     @property
-    def shares(self) -> dict[Bits, float]:
+    def shares(self) -> dict[PlainBits, float]:
         """The share of steps at each bit-width."""
         return {bits: count / self.total_steps for bits, count in self.steps_at}
 
@@ -131,7 +126,7 @@ class Preview:
             "forward": _to_json(self.forward),
             "low": _to_json(self.schedule.low),
             "high": _to_json(self.schedule.high),
-            "steps_at": {bits_text(bits): count for bits, count in self.steps_at},
+            "steps_at": {str(Bits.of(bits)): count for bits, count in self.steps_at},
             "num_switches": self.num_switches,
             "num_cycles": self.num_cycles,
             "mean_bits": self.mean_bits,
@@ -147,7 +142,7 @@ class Preview:
 
     def text(self, width: int = 88) -> str:
         """Lines of at most `width` characters."""
-        shares = [f"{bits_text(bits)}:~{100 * s:.1f}%" for bits, s in self.shares.items()]
+        shares = [f"{Bits.of(bits)}:~{100 * s:.1f}%" for bits, s in self.shares.items()]
         changes = pluralize(self.num_switches, "switch")
         if self.num_cycles:
             changes += f", {pluralize(self.num_cycles, 'cycle')}"
@@ -172,25 +167,25 @@ class Preview:
                 default_backward(self.schedule)
             except ValueError as error:
                 return f"not counted: {error}"
-        top = bits_text(self.schedule.high)
+        top = Bits.of(self.schedule.high)
         return f"{self.relative_cost:.3f} of static {top} ({self._other_side()})"
 
     def _other_side(self) -> str:
         if self.forward == "scheduled":
             assert self.backward != "not given"
             why = f", {why_default(self.backward)}" if self.is_default_backward else ""
-            return f"backward {bits_text(self.backward)}{why}"
-        return f"forward {bits_text(self.forward)}"
+            return f"backward {Bits.of(self.backward)}{why}"
+        return f"forward {Bits.of(self.forward)}"
 
     def _ending(self) -> str:
-        top, last = bits_text(self.schedule.high), bits_text(self.last)
+        top, last = Bits.of(self.schedule.high), Bits.of(self.last)
         if self.ends_at_top:
             return f"at {last}, its top"
         if self.reaches_top:
             return f"at {last}: does not end at its top of {top}"
-        most = bits_text(self.steps_at[-1][0])
+        most = Bits.of(self.steps_at[-1][0])
         return f"at {last}: never reaches its top of {top} (at most {most})"
 
 
-def _to_json(bits: Bits | str) -> int | str | None:
-    return bits.name if isinstance(bits, Format) else bits
+def _to_json(bits: PlainBits | str) -> int | str | None:
+    return bits if isinstance(bits, str) else Bits.of(bits).to_json()

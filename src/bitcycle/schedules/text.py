@@ -1,34 +1,27 @@
 """Schedules as text: `parse_schedule` reads what `str(schedule)` writes.
 
-The parser finds the schedule type by the name at the start of the text, and the type reads the rest
-from a `Reader`.
+The `grammar` of a schedule type says which of its fields stand in the text, and the type of a field
+says how it is read. `str` and `parse_schedule` are the two directions of that.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Iterable
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any, NamedTuple, NoReturn, get_type_hints
 
+from bitcycle.bits import MAX_BITS, Bits, PlainBits
 from bitcycle.formats.catalogue import ALIASES, FORMATS, NAME_PATTERN, Format, parse_format
-from bitcycle.precision import MAX_BITS
 from bitcycle.registry import unknown_name
-from bitcycle.schedules.base import (
-    LADDER_FORM,
-    MAX_DEPTH,
-    SCHEDULES,
-    Bits,
-    Schedule,
-    bits_text,
-    check_rungs,
-)
-from bitcycle.schedules.ladder import FIRST, make_ladder
+from bitcycle.schedules.base import MAX_DEPTH, SCHEDULES, Levels, Schedule, Time, levels_text
 from bitcycle.schedules.simple import Static
 
+_PIECE = re.compile(r"(\[?)([:@(])([a-z]+)(=?)")
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:-[A-Za-z]+)*")
 _FORMAT = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _NAME = re.compile(r"[a-z]+")
-_SETTINGS = re.compile(r"(?::[A-Za-z0-9.=]+)*")  # cycles, and name=value
 _WHOLE = re.compile(r"[0-9]+")
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
 _AUTO = re.compile(r"(?<![A-Za-z0-9])auto(?=\s*-\s*([0-9]+))", re.IGNORECASE)
@@ -38,6 +31,62 @@ _ALL_FORMS = "all forms: bitcycle ls schedules"
 _FORMAT_FORM = "CR:mxfp4,bf16:8"
 
 ScheduleLike = Schedule | str | int | Format | None
+
+
+class Piece(NamedTuple):
+    """A field in the text of a schedule: `:cycles`, or `:window=` with its name."""
+
+    symbol: str
+    name: str
+    type: Any
+    default: Any  # MISSING if it must be there
+    has_name: bool
+    is_optional: bool  # not written at its default
+
+
+@cache
+def pieces_of(schedule_type: type[Schedule]) -> list[Piece]:
+    """The pieces of the grammar of a schedule type."""
+    hints = get_type_hints(schedule_type)
+    defaults = {f.name: f.default for f in dataclasses.fields(schedule_type)}  # type: ignore[arg-type]
+    defaults["levels"] = dataclasses.MISSING  # a text has them, or low and high
+    return [
+        Piece(symbol, name, hints[name], defaults[name], bool(equals), bool(bracket))
+        for bracket, symbol, name, equals in _PIECE.findall(schedule_type.grammar)
+    ]
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def write(schedule: Schedule) -> str:
+    """The text of a schedule."""
+    text = schedule.name
+    for piece in pieces_of(type(schedule)):
+        value = getattr(schedule, piece.name)
+        if not (piece.is_optional and value == piece.default):
+            name = f"{piece.name}=" if piece.has_name else ""
+            text += f"{piece.symbol}{name}{_write_value(value)}{')' if piece.symbol == '(' else ''}"
+    return text
+
+
+def _write_value(value: Any) -> str:
+    if not isinstance(value, range | tuple):
+        return repr(value) if isinstance(value, float) else str(value)
+    if isinstance(value, range) or not isinstance(value[0], tuple):
+        return levels_text(value)
+    *before, (last, _) = value
+    pieces = [*(f"{_write_part(part)}@{end!r}" for part, end in before), _write_part(last)]
+    return (", " if isinstance(last, Schedule) else ",").join(pieces)
+
+
+def _write_part(part: Any) -> str:
+    if isinstance(part, Schedule):
+        return f"({part})" if part.is_open else str(part)
+    return str(Bits.of(part))
+
+
+# -- reading --------------------------------------------------------------------------------------
 
 
 def parse_schedule(text: ScheduleLike) -> Schedule:
@@ -99,7 +148,6 @@ class Reader:
         self._at = 0
         self._depth = 0
         self._form = "CR:3-8:32"  # an example of the schedule that is read
-        self._rungs: tuple[Bits, ...] | None = None  # of the ladder that is read
 
     def whole_text(self) -> Schedule:
         """Read a schedule that is the whole text."""
@@ -119,10 +167,8 @@ class Reader:
                 result = self.schedule()
                 self.expect(")", "the closing parenthesis")
             else:
-                head = self._take(_WORD)
-                kind, before = self._type_of(head, at), self._form
-                self._form, self._rungs = _example(kind, head), None
-                result = self._on_ladder(kind.read(head, self))
+                before = self._form
+                result = self._named_schedule(at)
                 self._form = before
         except ScheduleTextError:
             raise
@@ -131,23 +177,45 @@ class Reader:
         self._depth -= 1
         return result
 
-    def _on_ladder(self, path: Schedule) -> Schedule:
-        """The ladder of a schedule whose range was a list of rungs; otherwise the schedule."""
-        rungs, self._rungs = self._rungs, None
-        return path if rungs is None else make_ladder(rungs, path)
-
-    def _type_of(self, head: str, at: int) -> type[Schedule]:
-        if not head:
-            if not re.match("[0-9]", self.text[at:]):
-                self.fail(at, "expected a schedule")
-            return Static
+    def _named_schedule(self, at: int) -> Schedule:
+        """Read a name, or the bits of a static schedule, and the pieces that follow."""
+        head = self._take(_WORD)
+        if not head and re.match("[0-9]", self.text[at:]):
+            self._form = Static.forms[0]
+            return Static(self.bits())
         if re.fullmatch(NAME_PATTERN, head, re.IGNORECASE):
-            return Static
-        heads = {info.name: entry for _, entry in SCHEDULES.items() for info in entry.infos()}
-        for name, schedule_type in heads.items():
-            if name.lower() == head.lower():
-                return schedule_type
-        return self.fail(at, str(unknown_name("schedule", head, [*heads, *FORMATS, *ALIASES])))
+            return Static(parse_format(head))
+        names = {name: entry for _, entry in SCHEDULES.items() for name in entry.names()}
+        found = [name for name in names if name.lower() == head.lower()]
+        if not found:
+            known = [*names, *FORMATS, *ALIASES]
+            what = str(unknown_name("schedule", head, known)) if head else "expected a schedule"
+            self.fail(at, what)
+        kind = names[found[0]]
+        forms = {info.name: info.form for info in kind.infos()}
+        self._form = forms.get(found[0], kind.forms[0])
+        return kind(**kind.names()[found[0]], **self._fields(kind))
+
+    def _fields(self, kind: type[Schedule]) -> dict[str, Any]:
+        """Read the pieces of a grammar."""
+        pieces = pieces_of(kind)
+        fields: dict[str, Any] = {}
+        for piece in pieces:
+            if piece.has_name:
+                break
+            if piece.default is dataclasses.MISSING:
+                self.expect(piece.symbol, piece.name)
+            elif not self.accept(piece.symbol):
+                continue
+            if piece.type == Levels:
+                fields |= self.levels()
+            else:
+                fields[piece.name] = _READERS[piece.type](self, piece.name)
+            if piece.symbol == "(":
+                self.expect(")", "the closing parenthesis")
+        if settings := [piece.name for piece in pieces if piece.has_name]:
+            fields |= self.settings(settings)
+        return fields
 
     def position(self) -> int:
         """The index of the next piece."""
@@ -178,7 +246,7 @@ class Reader:
             self.fail(at, f"expected {what}, a whole number")
         return int(digits)
 
-    def bits(self) -> Bits:
+    def bits(self) -> PlainBits:
         """Read a number of bits or the name of a format, fp32 included."""
         at = self.position()
         name = self._take(_FORMAT)
@@ -198,38 +266,35 @@ class Reader:
             self.fail(at, f"{_BITS_RULE}, got {number}")
         return number
 
-    def bit_range(self) -> tuple[int, int]:
-        """Read two numbers of bits, low-high, or the rungs of a ladder with commas between.
+    def levels(self) -> dict[str, Any]:
+        """Read two numbers of bits, low-high, or levels with commas between; by field."""
+        listed = self.bits_list()
+        if len(listed) > 1:
+            return {"levels": listed}
+        self.expect("-", f"a range such as 3-8; levels have commas, as in {_FORMAT_FORM}")
+        return {"low": listed[0], "high": self.bits()}
 
-        For a ladder these are the numbers of its first and last rung, and `schedule` makes the
-        ladder of the schedule that has them.
-        """
-        at = self.position()
-        low = self.bits()
-        if self.accept(","):
-            self._rungs = check_rungs((low, *self.bits_list()))
-            return FIRST, FIRST + len(self._rungs) - 1
-        if not self.is_next("-") and not isinstance(low, int):
-            self.fail(self.position(), "expected ',' (a ladder of formats has two rungs or more)")
-        self.expect("-", f"a range such as 3-8; a ladder has commas, as in {LADDER_FORM}")
-        high_at = self.position()
-        high = self.bits()
-        for where, bits in ((at, low), (high_at, high)):
-            if not isinstance(bits, int):
-                rungs = f"{bits_text(low)},{bits_text(high)}{self._take(_SETTINGS)}"
-                self.fail(where, f"expected a number of bits, got {bits_text(bits)}: a minus sign "
-                                 "is a range of whole numbers; list formats with commas, as in "
-                                 f"{self._form.partition(':')[0]}:{rungs}")  # fmt: skip
-        assert isinstance(low, int)
-        assert isinstance(high, int)
-        return low, high
-
-    def bits_list(self) -> tuple[Bits, ...]:
+    def bits_list(self) -> tuple[PlainBits, ...]:
         """Read numbers of bits or formats, separated by commas."""
         listed = [self.bits()]
         while self.accept(","):
             listed.append(self.bits())
         return tuple(listed)
+
+    def pairs(self, read: Callable[[], Any]) -> tuple[tuple[Any, Time], ...]:
+        """Read parts, each with the time at which it ends, separated by commas."""
+        listed: list[tuple[Any, Time]] = []
+        while not listed or self.accept(","):
+            listed.append((read(), self.time("the end") if self.accept("@") else 1.0))
+        return tuple(listed)
+
+    def part(self) -> Schedule:
+        """Read a schedule inside a sequence."""
+        at, is_grouped = self.position(), self.is_next("(")
+        part = self.schedule()
+        if part.is_open and not is_grouped:
+            self.fail(at, f"inside seq, write it in parentheses, such as ({part})@0.5")
+        return part
 
     def settings(self, known: Iterable[str]) -> dict[str, Any]:
         """Read settings :name=value; a value is a number or a word."""
@@ -276,12 +341,12 @@ class Reader:
         )
 
 
-def _example(kind: type[Schedule], head: str) -> str:
-    """A valid text of the schedule with this name.
-
-    >>> from bitcycle.schedules import Ramp, Static
-    >>> _example(Static, ""), _example(Ramp, "ramp")
-    ('8', 'ramp:3-8@0.5')
-    """
-    forms = {info.name.lower(): info.form for info in kind.infos()}
-    return forms.get(head.lower(), kind.forms[0])
+_READERS: dict[Any, Callable[[Reader, str], Any]] = {
+    int: Reader.whole,
+    Time: Reader.time,
+    PlainBits: lambda reader, _: reader.bits(),
+    tuple[PlainBits, ...]: lambda reader, _: reader.bits_list(),
+    tuple[tuple[PlainBits, Time], ...]: lambda reader, _: reader.pairs(reader.bits),
+    Schedule: lambda reader, _: reader.schedule(),
+    tuple[tuple[Schedule, Time], ...]: lambda reader, _: reader.pairs(reader.part),
+}

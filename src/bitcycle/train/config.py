@@ -12,7 +12,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from bitcycle.precision import ROLES, Bits, Precision, bits_text, check_max_bits
+from bitcycle.bits import Bits, PlainBits
+from bitcycle.precision import ROLES, Precision, check_max_bits
 from bitcycle.range_criteria import RangeTestConfig as RangeTestConfig
 from bitcycle.registry import unknown_name
 from bitcycle.schedules import Schedule, parse_schedule
@@ -263,8 +264,8 @@ class PrecisionConfig:
         )
 
 
-def _plain(bits: Bits) -> int | str:
-    return bits if isinstance(bits, int) else bits_text(bits)
+def _plain(bits: PlainBits) -> int | str:
+    return bits if isinstance(bits, int) else str(Bits.of(bits))
 
 
 def _schedule_text(role: str, mapping: dict[str, int | str | None]) -> str:

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from bitcycle.data import Batch
-from bitcycle.formats.catalogue import Format
 from bitcycle.model_precision import (
     at_precision,
     get_precision,
@@ -188,7 +187,7 @@ def check_ranges_observed(model: nn.Module, bits: Precision | dict[str, Precisio
     """Raise ValueError if activations are quantized and their ranges were never observed."""
     unobserved = layers_without_ranges(model)
     rows = [bits] if isinstance(bits, Precision) else bits.values()
-    needs_ranges = any(not isinstance(row.act, Format) for row in rows)  # formats have none
+    needs_ranges = not all(row.bits["act"].is_format for row in rows)  # formats have none
     if unobserved and needs_ranges and describe_precision(model, bits) != "fp32":
         raise ValueError(
             f"activation ranges were never observed in {', '.join(unobserved[:3])}; evaluate with "

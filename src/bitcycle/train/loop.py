@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from bitcycle.bits import Bits
 from bitcycle.data import Batch
-from bitcycle.formats.catalogue import Format
 from bitcycle.model_precision import describe_bits
-from bitcycle.precision import ROLES, Bits, Precision, check_bits, cost_bits, order
+from bitcycle.precision import ROLES, Precision
 from bitcycle.tasks import Split
 from bitcycle.train.checkpoint import Checkpoints
 from bitcycle.train.config import Time, steps_of
@@ -176,17 +176,13 @@ def bits_by_role(precision: Precision | dict[str, Precision]) -> dict[str, Any]:
     {'weight': 'nvfp4', 'act': 'nvfp4', 'error': 8, 'grad': None}
     """
     if isinstance(precision, Precision):
-        return {role: _plain(bits) for role, bits in precision.items()}
+        return {role: bits.to_json() for role, bits in precision.bits.items()}
     rows = list(precision.values())
-    distinct = {role: {getattr(row, role) or 32 for row in rows} for role in ROLES}
+    distinct = {role: {Bits.of(getattr(row, role) or 32) for row in rows} for role in ROLES}
     return {
-        role: [_plain(bits) for bits in sorted(values, key=lambda bits: (order(bits), str(bits)))]
+        role: [bits.to_json() for bits in sorted(values, key=lambda b: (b.order, str(b)))]
         for role, values in distinct.items()
     }
-
-
-def _plain(bits: Bits) -> int | str | None:
-    return bits.name if isinstance(bits, Format) else bits
 
 
 def _evaluate(
@@ -266,4 +262,4 @@ def _write_events(events: Any, prefix: str, step: int, line: dict[str, Any]) -> 
         if isinstance(bits, int):
             events.add_scalar(f"bits/{role}", bits, step)
         elif isinstance(bits, str):  # a format: the bits of an element
-            events.add_scalar(f"bits/{role}", cost_bits(check_bits(bits)), step)
+            events.add_scalar(f"bits/{role}", Bits.of(bits).cost_bits, step)

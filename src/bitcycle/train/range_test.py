@@ -14,14 +14,13 @@ from typing import Any
 
 import torch
 
-from bitcycle.formats.catalogue import Format
+from bitcycle.bits import Bits, order
 from bitcycle.model_precision import quantized_layers
 from bitcycle.precision import ROLES, Precision
 from bitcycle.range_criteria import RangeTest, RangeTestConfig, RangeTestError
 from bitcycle.range_test import run_range_test
 from bitcycle.scheduler import INHERIT, resolve_schedules
-from bitcycle.schedules import Bits, Cycle, parse_schedule
-from bitcycle.schedules.base import order
+from bitcycle.schedules import Cycle, parse_schedule
 from bitcycle.schedules.cycle import DEFAULT_CYCLES, Cyclic
 from bitcycle.tasks import Task
 from bitcycle.train.checkpoint import Checkpoints
@@ -74,13 +73,15 @@ def _highest(config: RunConfig) -> int:
     forward = precision.forward
     texts = list(forward.values()) if isinstance(forward, dict) else [forward]
     schedules = [schedule for schedule in map(parse_schedule, texts) if schedule.low is not None]
-    top: Bits = max((schedule.high for schedule in schedules), key=order, default=None)
-    if isinstance(top, Format):
+    top = max((schedule.high for schedule in schedules), key=order, default=None)
+    if top is None:
+        return HIGH
+    if not isinstance(top, int):
         raise ValueError(
             f"{config.name} trains in {forward}, and a range test lowers the bits of integers one "
             "by one; give --precision.forward 8 with a quantizer of integers"
         )
-    return HIGH if top is None else top
+    return top
 
 
 def _cycle_steps(config: RunConfig, total_steps: int) -> int:
@@ -195,7 +196,7 @@ def forward_text(config: RunConfig, low: int, high: int, total_steps: int) -> st
     if not isinstance(forward, dict):
         schedule = parse_schedule(forward)
         if isinstance(schedule, Cyclic):
-            return str(replace(schedule, low=low, high=high))  # type: ignore[type-var]
+            return str(replace(schedule, low=low, high=high, levels=()))
     return str(Cycle(low, high, cycles=32 if total_steps >= LONG_RUN else 8))
 
 
@@ -283,5 +284,5 @@ def _fixed(forward: ScheduleText, bits: int) -> ScheduleText:
     fixed: dict[str, int | str | None] = {}
     for pattern, text in forward.items():
         low = parse_schedule(text).low
-        fixed[pattern] = text if isinstance(low, Format) else None if low is None else bits
+        fixed[pattern] = text if Bits.of(low).is_format else None if low is None else bits
     return fixed

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from bitcycle.formats.catalogue import Format
+from bitcycle.bits import Bits, PlainBits, has_format
 from bitcycle.report import draw
 from bitcycle.report.figures import style
 from bitcycle.report.figures.style import DASHED, INK, Style
 from bitcycle.report.runs import MethodLog
-from bitcycle.schedules import Bits, Preview, Schedule
-from bitcycle.schedules.base import bits_text, sort_bits
+from bitcycle.schedules import Preview, Schedule
+from bitcycle.schedules.base import sort_bits
 from bitcycle.schedules.segments import Segment, find_segments
 
 if TYPE_CHECKING:
@@ -39,17 +39,16 @@ class BitsAxis:
     labels: tuple[str, ...]
     range: tuple[float, float]
     float_at: float
-    rows: tuple[Bits, ...] = ()
+    rows: tuple[PlainBits, ...] = ()
 
-    def height(self, bits: Bits) -> float:
+    def height(self, bits: PlainBits) -> float:
         """Where bits are drawn."""
         if self.rows:
             return self.rows.index(bits)
-        assert not isinstance(bits, Format)
-        return self.float_at if bits is None else bits
+        return self.float_at if bits is None else Bits.of(bits).order
 
     @property
-    def tick_bits(self) -> tuple[Bits, ...]:
+    def tick_bits(self) -> tuple[PlainBits, ...]:
         """The bits of every tick."""
         if self.rows:
             return tuple(self.rows[int(tick)] for tick in self.ticks)
@@ -83,7 +82,7 @@ class BitsPanel:
 
 
 def bits_axis(
-    values: Iterable[Bits], *, max_ticks: int = 9, definition: Iterable[Bits] = ()
+    values: Iterable[PlainBits], *, max_ticks: int = 9, definition: Iterable[PlainBits] = ()
 ) -> BitsAxis:
     """The axis of all these bits, with both ends among its ticks.
 
@@ -93,7 +92,7 @@ def bits_axis(
     ('3', '4', '5', '6', '7', '8', 'fp32')
     """
     found = list(values)
-    if any(isinstance(bits, Format) for bits in found):
+    if has_format(found):
         return _row_axis(sort_bits(found, definition), max_ticks)
     whole = [bits for bits in found if isinstance(bits, int)]
     low, high = min(whole, default=0), max(whole, default=0)
@@ -109,7 +108,7 @@ def bits_axis(
     return BitsAxis(ticks=tuple(ticks), labels=tuple(labels), range=ends, float_at=float_at)
 
 
-def _row_axis(rows: list[Bits], max_ticks: int) -> BitsAxis:
+def _row_axis(rows: list[PlainBits], max_ticks: int) -> BitsAxis:
     """A row per precision; if there are too many for a tick each, the ends and some between."""
     top = len(rows) - 1
     stride = max(1, math.ceil(top / (max_ticks - 1)))
@@ -118,7 +117,7 @@ def _row_axis(rows: list[Bits], max_ticks: int) -> BitsAxis:
         del ticks[1]  # too close to the lowest
     return BitsAxis(
         ticks=tuple(ticks),
-        labels=tuple(bits_text(rows[tick]) for tick in ticks),
+        labels=tuple(str(Bits.of(rows[tick])) for tick in ticks),
         range=(-0.6, top + 0.6),
         float_at=top,
         rows=tuple(rows),
@@ -129,11 +128,11 @@ def preview_panel(preview: Preview) -> BitsPanel:
     """One schedule, with its mean bits and cost."""
     found = find_segments(preview.schedule, preview.total_steps)
     low, high = preview.schedule.low, preview.schedule.high
-    named = preview.schedule.named_bits()
+    named = preview.schedule.levels
     scale = bits_axis([low, high, *(bits for _, _, bits in found)], definition=named)
     cost = f"mean {preview.mean_bits:.2f} bits"
     if preview.relative_cost is not None:
-        cost += f", cost {preview.relative_cost:.3f} of static {bits_text(high)}"
+        cost += f", cost {preview.relative_cost:.3f} of static {Bits.of(high)}"
     return BitsPanel(
         title=str(preview.schedule),
         note=cost,
@@ -179,7 +178,7 @@ def _method_panel(same: Sequence[MethodLog]) -> BitsPanel:
 
 @draw.register(Schedule)
 def draw_schedule(
-    schedule: Schedule, *, total_steps: int, backward: Bits | Literal["default"] = "default"
+    schedule: Schedule, *, total_steps: int, backward: PlainBits | Literal["default"] = "default"
 ) -> Figure:
     """The bits of one schedule at every step of a run."""
     return draw_previews([schedule.preview(total_steps, backward=backward)])

@@ -79,7 +79,8 @@ def label(config: RunConfig) -> str:
     if precision.is_float:
         return "float32"
     forward, backward = bits(precision.forward), bits(precision.backward)
-    kind = str(precision.forward).partition(":")[0]
+    assert not isinstance(precision.forward, dict)
+    kind = parse_schedule(precision.forward).name
     method = SCHEDULE_LABELS.get(kind, kind)
     if "-" not in forward:
         method = "gradients cycled" if "-" in backward else "static"

@@ -9,7 +9,7 @@ from bitcycle.recipes import recipe
 from bitcycle.recipes.base import FEW_CYCLES, with_bits
 from bitcycle.recipes.cifar import EPOCHS
 from bitcycle.recipes.imagenet import up_to_float32
-from bitcycle.schedules import parse_schedule
+from bitcycle.schedules import Delay, parse_schedule
 from bitcycle.study.catalogue.methods import (
     CIFAR10,
     DIGITS,
@@ -46,8 +46,9 @@ def rate(config: RunConfig) -> str:
 
 def start_epoch(config: RunConfig) -> int:
     """Where Table 7's cycles begin, of 160 epochs."""
-    text = str(config.precision.forward)
-    return round(float(text[6 : text.index("(")]) * EPOCHS) if text.startswith("delay@") else 0
+    assert not isinstance(config.precision.forward, dict)
+    schedule = parse_schedule(config.precision.forward)
+    return round(schedule.start * EPOCHS) if isinstance(schedule, Delay) else 0
 
 
 def cell_bits(config: RunConfig) -> str:
@@ -57,7 +58,8 @@ def cell_bits(config: RunConfig) -> str:
 
 def shape(config: RunConfig) -> str:
     """The schedule of Table 6."""
-    return SHAPES[str(config.precision.forward).partition(":")[0]]
+    assert not isinstance(config.precision.forward, dict)
+    return SHAPES[parse_schedule(config.precision.forward).name]
 
 
 def by_bits(methods: tuple[Method, ...]) -> tuple[Method, ...]:
