@@ -39,6 +39,13 @@ def test_the_picture(runs, capsys, tmp_path):
     assert path.stat().st_size > 5_000
 
 
+def test_the_name_of_the_picture_is_checked_before_anything_is_printed(runs, capsys):
+    assert main(["compare", *runs, "--output", "x.pdf"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "x.pdf" in err
+
+
 def test_a_folder_with_runs_stands_for_them(runs, capsys, tmp_path):
     assert main(["compare", str(tmp_path), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["runs"]) == 3

@@ -16,7 +16,7 @@ from bitcycle.study.results import write_failures
 from bitcycle.study.study import Method, Study, StudyRun
 from bitcycle.tasks import ModelConfig
 from bitcycle.train.config import PrecisionConfig, RunConfig, TrackingConfig
-from bitcycle.train.config_file import to_yaml
+from bitcycle.train.config_file import to_dict, to_yaml
 from tests.study.made_up import method, study_result
 
 SCRIPT = "<script>document.title='hurt'</script>"
@@ -102,7 +102,10 @@ def write_run(run: StudyRun, result: dict[str, Any] | None) -> Path:
 def write_folder(folder: Path, config: RunConfig, result: dict[str, Any] | None) -> Path:
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
-    environment = {"torch": "9.9", "processor": f"CPU {SCRIPT}", "command": ["bitcycle", "train"]}
+    environment = {
+        "torch": "9.9", "processor": f"CPU {SCRIPT}",
+        "command": ["bitcycle", "train"], "config": to_dict(config),
+    }  # fmt: skip
     (folder / "env.json").write_text(json.dumps(environment), encoding="utf-8")
     lines = []
     for step in range(4, STEPS + 1, 4):

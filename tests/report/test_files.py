@@ -10,8 +10,8 @@ from bitcycle.schedules import Cycle
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("bits.jpg", "must end in .png"),
-        ("bits", "must end in .png"),
+        ("bits.jpg", r"\.png or \.svg"),
+        ("bits", r"\.png or \.svg"),
         ("nowhere/bits.png", "does not exist; create it first"),
         ("folder.png", "is a directory; give a file name inside it"),
     ],
@@ -19,7 +19,7 @@ from bitcycle.schedules import Cycle
 def test_a_bad_path_is_refused_clearly(tmp_path, name, message):
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(ValueError, match=message):
-        check_path(tmp_path / name)
+        check_path(tmp_path / name, ".png", ".svg")
 
 
 def test_a_picture_is_written_whole(tmp_path):

@@ -15,6 +15,7 @@ from bitcycle.study.comparison import (
 from bitcycle.study.study import StudyRun
 from bitcycle.study.summary import summarize
 from bitcycle.tasks import DataConfig, ModelConfig
+from bitcycle.warnings import BitcycleWarning
 from tests.study.made_up import config, method, result_of, write_run
 
 
@@ -100,7 +101,8 @@ def test_a_damaged_result_is_a_failed_run_and_a_damaged_configuration_is_named(t
     (written(tmp_path, 8, 0, 90.0) / "result.json").write_text("{")
     damaged = written(tmp_path, 4, 0, 90.0)
     (damaged / "config.yaml").write_text("nmae: b\n")
-    result = collect_runs(find_runs(tmp_path))
+    with pytest.warns(BitcycleWarning, match=damaged.name):
+        result = collect_runs(find_runs(tmp_path))
     [only] = result.methods
     assert only.runs[0].state == "failed"
     assert "damaged" in only.runs[0].error

@@ -31,6 +31,7 @@ def register(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the tables, draw the figure."""
+    from bitcycle.report.files import check_path, save
     from bitcycle.study.comparison import (
         collect_runs,
         comparison_json,
@@ -39,6 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     from bitcycle.tables import print_tables
 
+    if arguments.output is not None:
+        check_path(arguments.output, ".png", ".svg")
     folders = [run for folder in arguments.runs for run in find_runs(folder)]
     result = collect_runs(folders, with_baseline=True)
     if arguments.json:
@@ -47,7 +50,6 @@ def run(arguments: argparse.Namespace) -> int:
         print_tables(comparison_tables(result))
     if arguments.output is not None:
         from bitcycle.report.figures.curves import draw_comparison
-        from bitcycle.report.files import save
 
         path = save(draw_comparison(result), arguments.output)
         if not arguments.json:

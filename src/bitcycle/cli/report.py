@@ -66,4 +66,4 @@ def _write(target: str, output: str | None, runs: str) -> Path:
             f"no run of {result.study.name} has started in {runs}; first run bitcycle study run "
             f"{target}, or set the folder of its runs with --runs"
         )
-    return write_page(result, output)
+    return write_page(result, output, source=target)

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         width = max(MIN_WIDTH, shutil.get_terminal_size().columns)
     if width < MIN_WIDTH:
         raise ValueError(f"--width must be at least {MIN_WIDTH}, got {width}")
-    target = None if arguments.png is None else check_path(arguments.png)
+    target = None if arguments.png is None else check_path(arguments.png, ".png")
     backward = _backward_bits(arguments.backward)
     schedules = [parse_schedule(text) for text in arguments.schedules]
     previews = [one.preview(arguments.steps, backward=backward) for one in schedules]

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from bitcycle.study.results import StudyResult
 
 
-def check_path(path: str | Path, suffix: str = ".png") -> Path:
-    """Return the path if a file with this suffix can be written there; else raise ValueError."""
+def check_path(path: str | Path, *suffixes: str) -> Path:
+    """Return the path if it has one of the suffixes and can be written; else raise ValueError."""
     target = Path(path).expanduser()
-    if target.suffix.lower() != suffix:
-        raise ValueError(f"{str(path)!r} must end in {suffix}, such as bits{suffix}")
+    if target.suffix.lower() not in suffixes:
+        raise ValueError(f"{str(path)!r} must end in {' or '.join(suffixes)}")
     if target.is_dir():
         raise ValueError(f"{str(path)!r} is a directory; give a file name inside it")
     if not target.parent.is_dir():
@@ -35,12 +35,11 @@ def save(figure: Figure, path: str | Path) -> Path:
     A failure leaves the old file untouched.
     """
     matplotlib = require("matplotlib", extra="report", purpose="pictures")
-    is_svg = Path(path).suffix.lower() == ".svg"
-    target = check_path(path, ".svg" if is_svg else ".png")
+    target = check_path(path, ".png", ".svg")
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with part.open("xb") as file, matplotlib.rc_context({"svg.hashsalt": "bitcycle"}):
-            if is_svg:
+            if target.suffix.lower() == ".svg":
                 figure.savefig(file, format="svg", metadata={"Date": None})
             else:
                 figure.savefig(file, format="png", dpi=200)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -26,6 +27,7 @@ from bitcycle.train.config import RunConfig
 from bitcycle.train.config_file import to_dict
 from bitcycle.train.result import RunResult
 from bitcycle.train.run_directory import RunDirectory
+from bitcycle.warnings import BitcycleWarning
 
 RUNS = (
     "Final: the last weights on the test split, at the bits of `at`; best: the weights with the "
@@ -53,8 +55,8 @@ def collect_runs(directories: Iterable[str | Path], *, with_baseline: bool = Fal
     """Treat run folders as a study: runs of one configuration are the seeds of a method.
 
     A run that repeats a configuration and a seed belongs to a method of its own. Folders count
-    once. The notes name those whose configuration cannot be read. with_baseline: the first method
-    with a finished run is the baseline.
+    once. Those whose configuration cannot be read are left out, with a warning and a note.
+    with_baseline: the first method with a finished run is the baseline.
     """
     runs, notes = [], []
     paths = list({Path(directory).resolve(): Path(directory) for directory in directories}.values())
@@ -65,6 +67,8 @@ def collect_runs(directories: Iterable[str | Path], *, with_baseline: bool = Fal
             notes.append(f"{path.name} is left out: {error}")
     if not runs:
         raise ValueError("there is no run to report: " + ("; ".join(notes) or "give at least one"))
+    for note in notes:
+        warnings.warn(note, BitcycleWarning, stacklevel=2)
     methods = _methods(runs)
     done = [each.method.label for each in methods if each.results]
     first = paths[0].resolve()
@@ -139,7 +143,7 @@ def comparison_tables(result: StudyResult) -> tuple[Table, ...]:
     """Values by configuration, differences to the baseline, every run, settings that differ."""
     groups = summarize(result)
     tables = (values_table(groups), differences_table(groups), runs_table(result),
-              _settings_table(result))  # fmt: skip
+              settings_table(result))  # fmt: skip
     return tuple(table for table in tables if table.rows)
 
 
@@ -171,7 +175,7 @@ def _run_row(run: RunStatus) -> dict[str, Any]:
         "directory": str(run.directory),
         "state": run.state,
         "error": run.error,
-        "steps": done.steps if done else max((line["step"] for line in run.metrics), default=0),
+        "steps": run.last_step,
         "metric": metric,
         "final": done.value if done else None,
         "best": done.best[metric] if done and done.best else None,
@@ -216,7 +220,8 @@ def _value(value: float | None) -> str:
     return "" if value is None else summary_text(summarize_values([value]))
 
 
-def _settings_table(result: StudyResult) -> Table:
+def settings_table(result: StudyResult) -> Table:
+    """A row per setting that differs, a column per method."""
     labels = [each.method.key for each in result.methods]
     cells = [
         {"setting": key, **dict(zip(labels, values, strict=True))}

@@ -45,9 +45,15 @@ class RunStatus(StudyRun):
     @property
     def num_steps(self) -> int:
         """The steps of the whole run if known, else those logged so far."""
+        planned = self.config.steps if self.result is None else None
+        return planned or self.last_step
+
+    @property
+    def last_step(self) -> int:
+        """The last step of a finished run, else the last in the log."""
         if self.result is not None:
             return self.result.steps
-        return self.config.steps or max((line["step"] for line in self.metrics), default=0)
+        return max((line["step"] for line in self.metrics), default=0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
@@ -182,13 +183,23 @@ def test_what_changed_when_a_run_was_resumed_is_told(made):
     assert "history" not in dict(sections.environments(method_logs(made)).rows)
 
 
-@pytest.mark.parametrize(("name", "file"), [("demo", "demo"), ("mine", "mine.yaml")])
-def test_the_command_of_a_study_has_the_options_of_its_last_run(made, name, file):
+@pytest.mark.parametrize(
+    ("name", "source", "word"), [("demo", None, "demo"), ("mine", "my file.yaml", "'my file.yaml'")]
+)
+def test_the_command_of_a_study_has_the_options_of_its_last_run(made, name, source, word):
     named = replace(made, study=replace(made.study, name=name))
-    assert sections.study_command(named) == f"bitcycle study run {file}"
+    begin = f"bitcycle study run {word} --output {made.output}"
+    assert sections.study_command(named, source) == begin
     options = StudyOptions(overrides=("--steps", "9"), seeds=(3, 4), default_threads=2)
     write_options(named.output, name, options)
-    assert sections.study_command(named).endswith(f"{file} --seeds 3 4 --threads 2 --steps 9")
+    command = sections.study_command(named, source)
+    assert command == f"{begin} --seeds 3 4 --threads 2 --steps 9"
+
+
+def test_the_command_has_no_default_folder_and_needs_the_file_of_an_own_study(made):
+    demo = replace(made, study=replace(made.study, name="demo"), output=Path("runs"))
+    assert sections.study_command(demo) == "bitcycle study run demo"
+    assert sections.study_command(made) is None
 
 
 def test_equal_environments_are_one_column_the_most_frequent_first(made):

@@ -85,10 +85,14 @@ def test_the_page_goes_to_its_path_or_to_the_folder_of_the_study(page_file, made
         write_page(made, made.output / "x.txt")
 
 
-def test_the_page_of_runs_tells_their_final_values(made, tmp_path, monkeypatch):
+def test_the_page_of_runs_has_their_values_and_the_settings_that_differ(
+    made, tmp_path, monkeypatch
+):
     monkeypatch.setattr(layers, "price_method", lambda method: made_up_cost())
     path = write_run_page(find_runs(made.output), tmp_path / "runs.html")
-    assert "91.0 ± 1.4" in Elements(path.read_text(encoding="utf-8")).text
+    text = Elements(path.read_text(encoding="utf-8")).text
+    assert "91.0 ± 1.4" in text
+    assert "precision.forward CR:3-8:4 3 8" in text
 
 
 def test_a_missing_package_is_an_error_that_names_the_extra(made, monkeypatch):

@@ -12,6 +12,7 @@ from bitcycle.report.figures import style
 from bitcycle.report.figures.schedules import BitsLine, bits_axis, draw_line
 from bitcycle.report.figures.style import INK, Style
 from bitcycle.report.runs import MethodLog, method_logs
+from bitcycle.schedules.segments import Segment
 from bitcycle.study.results import RunStatus, StudyResult
 from bitcycle.study.summary import metric_title
 
@@ -150,9 +151,18 @@ def _draw_points(axes: Axes, points: Points, look: Style, limit: int, **options:
     )  # fmt: skip
 
 
+def _trained_bits(method: MethodLog) -> tuple[Segment, ...]:
+    """The bits of the weights up to the last step of any run."""
+    last = max((run.last_step for run in method.runs), default=0)
+    planned = method.weight_bits()
+    return tuple(
+        Segment(start, min(end, last), bits) for start, end, bits in planned if start < last
+    )
+
+
 def _draw_bands(bands: Sequence[Axes], methods: Sequence[MethodLog]) -> None:
     """The bits of each method, all on one scale."""
-    lines = [BitsLine(label="", segments=tuple(method.weight_bits())) for method in methods]
+    lines = [BitsLine(label="", segments=_trained_bits(method)) for method in methods]
     scale = bits_axis((bits for each in lines for _, _, bits in each.segments), max_ticks=6)
     for number, (axes, line) in enumerate(zip(bands, lines, strict=True)):
         color = Style(number).color

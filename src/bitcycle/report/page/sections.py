@@ -38,6 +38,7 @@ MOST = {  # of a kind on one page
     "schedules": 24, "layers": 12, "range-tests": 12, "landscapes": 12, "runs": 40,
     "environments": 6,
 }  # fmt: skip
+NO_ENVIRONMENT = ("command", "config", "history")  # what else env.json holds, of one run each
 _WIDTH = 5.6  # inches: readable at half the width of the page, and on a phone
 _MOST_BANDS = 6  # methods whose bits are drawn below their curves
 _COST_NOTE = (
@@ -332,11 +333,16 @@ class Reproduction:
     changed: Sequence[str]
 
 
-def study_command(result: StudyResult) -> str:
-    """The command that ran the study last."""
+def study_command(result: StudyResult, source: str | None = None) -> str | None:
+    """The command that ran the study last; None if its file is unknown. source: name or file."""
     name = result.study.name
+    source = source or (name if name in STUDIES.names() else None)
+    if source is None:
+        return None
     options = read_options(result.output, name) or StudyOptions()
-    words = ["bitcycle", "study", "run", name if name in STUDIES.names() else f"{name}.yaml"]
+    words = ["bitcycle", "study", "run", source]
+    if result.output != Path("runs"):
+        words += ["--output", str(result.output)]
     if options.seeds is not None:
         words += ["--seeds", *map(str, options.seeds)]
     threads = options.threads or options.default_threads
@@ -410,7 +416,7 @@ def environments(methods: Sequence[MethodLog]) -> Environments | None:
     found: list[tuple[dict[str, Any], int]] = []
     for run in (run for method in methods for run in method.started):
         stored = RunDirectory(run.directory).read_environment()
-        own = {key: value for key, value in stored.items() if key not in ("command", "history")}
+        own = {key: value for key, value in stored.items() if key not in NO_ENVIRONMENT}
         known = next((i for i, (other, _) in enumerate(found) if other == own), None)
         if known is not None:
             found[known] = (own, found[known][1] + 1)

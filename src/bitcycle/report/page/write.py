@@ -17,7 +17,7 @@ from bitcycle.report.files import check_path
 from bitcycle.report.page import sections
 from bitcycle.report.page.svg import inline_svg
 from bitcycle.report.runs import method_logs
-from bitcycle.study.comparison import collect_runs
+from bitcycle.study.comparison import collect_runs, settings_table
 from bitcycle.study.results import StudyResult
 from bitcycle.study.summary import summarize
 from bitcycle.version import VERSION
@@ -27,13 +27,18 @@ _MOST_POINTS, _FEWEST_POINTS = 200, 20  # of a curve
 _ALL_POINTS = 20_000  # of all curves of a page
 
 
-def write_page(result: StudyResult, path: str | Path | None = None) -> Path:
-    """Write the page of a study; by default report.html in the study's folder."""
+def write_page(
+    result: StudyResult, path: str | Path | None = None, *, source: str | None = None
+) -> Path:
+    """Write the page of a study; by default report.html in the study's folder.
+
+    source: the study's name or file, for the command that repeats it.
+    """
     template = Template()  # first: without the extra nothing is computed
     if path is None:
         result.folder.mkdir(parents=True, exist_ok=True)
     target = check_path(path or result.folder / FILE_NAME, ".html")
-    command = sections.study_command(result)
+    command = sections.study_command(result, source)
     page = page_context(result, result.folder, command)
     write_text(target, template.render(page))
     return target
@@ -45,6 +50,7 @@ def write_run_page(directories: Iterable[str | Path], path: str | Path) -> Path:
     target = check_path(path, ".html")
     result = collect_runs(directories)
     page = page_context(result, target.parent, None)
+    page["settings"] = settings_table(result)
     write_text(target, template.render(page))
     return target
 
@@ -91,6 +97,7 @@ def page_context(result: StudyResult, folder: Path, command: str | None) -> dict
         "status": f"{total}: {', '.join(counts)}",
         "num_runs": result.num_runs,
         "unfinished": sections.unfinished_runs(result),
+        "settings": None,
         "groups": [sections.group_section(g, methods, limit=limit) for g in summarize(result)],
         "schedules": sections.schedule_cards(methods),
         "layers": layer_cards,
