@@ -28,17 +28,19 @@ def test_an_unknown_name_gets_the_likely_one_and_then_the_known_ones():
         ("rde", "'rde'; did you mean 'red'.*blue, red$"),
         ("RED", "did you mean 'red'"),
         ("xyz", "'xyz'; known: blue, red$"),
-        (["red"], "did you mean 'red'"),
+        (["red"], "known: blue, red$"),
     ):
         with pytest.raises(ValueError, match=named):
             filled("red", "blue")[name]
 
 
-def test_an_error_lists_at_most_five_names_the_nearest_first():
-    names = [f"resnet{depth}" for depth in (8, 20, 32, 38, 74, 110, 152, 164)]
-    text = str(unknown_name("model", "resnt8", names))
-    assert "did you mean 'resnet8'? known: resnet8, " in text
-    assert "and 3 more" in text
+def test_names_that_are_too_many_for_an_error_are_left_to_the_command_that_lists_them():
+    names = [f"resnet{depth}" for depth in range(8, 25)]
+    for name, guess in (("resnte8", "; did you mean 'resnet8'?"), ("bert", "")):
+        text = f"unknown model {name!r}{guess} (all: bitcycle ls models)"
+        assert str(unknown_name("model", name, names)) == text
+    assert ", ".join(sorted(names[1:])) in str(unknown_name("model", "bert", names[1:]))
+    assert str(unknown_name("layer", "bert", names)).endswith(" and 1 more")
     # of equally near names the one that begins alike
     assert "'resnet20'?" in str(unknown_name("model", "resnet21", ["resnet14", "resnet20"]))
     assert "(none)" in str(unknown_name("model", "resnet8", []))

@@ -17,49 +17,67 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 F = TypeVar("F")
 
-NUM_SHOWN = 5  # names that an error lists
+NUM_SHOWN = 16  # names that an error lists
+LIKENESS = 0.7  # of a name that may have been meant, from 0 to 1
 LISTINGS = {  # kind -> the command that lists all its names
-    **{kind: f"bitcycle ls {kind}s" for kind in ("schedule", "quantizer", "model", "dataset")},
+    "schedule": "bitcycle ls schedules",
+    "format": "bitcycle ls formats",
+    "quantizer": "bitcycle ls quantizers",
+    "model": "bitcycle ls models",
+    "dataset": "bitcycle ls datasets",
     "recipe": "bitcycle ls recipes",
+    "model or recipe": "bitcycle ls models, bitcycle ls recipes",
     "study": "bitcycle study ls",
 }
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> ValueError:
-    """The error for an unknown name: the likely one first, then at most five names.
+    """The error for an unknown name: the likely one, then all names or the command that lists them.
 
     >>> unknown_name("schedule", "cosin", ["anneal", "cosine"])
     ValueError("unknown schedule 'cosin'; did you mean 'cosine'? known: anneal, cosine")
     """
     names = sorted(known)
-    listing = f" (all: {LISTINGS[kind]})" if len(names) > NUM_SHOWN and kind in LISTINGS else ""
-    return ValueError(f"unknown {kind} {name!r}; {suggest(name, names)}{listing}")
+    if len(names) <= NUM_SHOWN or kind not in LISTINGS:
+        return ValueError(f"unknown {kind} {name!r}; {suggest(name, names)}")
+    likely = closest(name, names)
+    guess = f"; did you mean {likely!r}?" if likely else ""
+    return ValueError(f"unknown {kind} {name!r}{guess} (all: {LISTINGS[kind]})")
 
 
 def suggest(name: object, known: Sequence[str], title: str = "known") -> str:
-    """The end of an error for a wrong name: the likely one, then all names or the nearest five.
+    """The end of an error for a wrong name: the likely one, then the names.
 
     >>> suggest("layer2.con1", ["layer2.conv1", "fc"], "layers")
     "did you mean 'layer2.conv1'? layers: layer2.conv1, fc"
     """
+    likely = closest(name, known)
+    guess = f"did you mean {likely!r}? " if likely else ""
+    return f"{guess}{title}: {list_some(known)}"
+
+
+def closest(name: object, known: Iterable[str]) -> str | None:
+    """The name that may have been meant; of equally near ones that which begins alike.
+
+    >>> closest("resnet21", ["resnet14", "resnet20"]), closest("--reset", ["--threads"])
+    ('resnet20', None)
+    """
     lowered = str(name).lower()
 
-    def distance(candidate: str) -> tuple[float, int]:
-        likeness = difflib.SequenceMatcher(None, candidate.lower(), lowered).ratio()
-        return -likeness, -len(commonprefix([candidate.lower(), lowered]))
+    def likeness(candidate: str) -> tuple[float, int]:
+        ratio = difflib.SequenceMatcher(None, candidate.lower(), lowered).ratio()
+        return ratio, len(commonprefix([candidate.lower(), lowered]))
 
-    nearest = sorted(known, key=distance)
-    is_near = difflib.get_close_matches(lowered, [n.lower() for n in nearest[:1]])
-    guess = f"did you mean {nearest[0]!r}? " if is_near else ""
-    shown = known if len(known) <= NUM_SHOWN else nearest
-    return f"{guess}{title}: {list_some(shown)}"
+    best = max(known, key=likeness, default=None)
+    needed = LIKENESS if len(lowered) > 3 else 0.6  # two of three letters are enough
+    return best if best is not None and likeness(best)[0] >= needed else None
 
 
 def list_some(names: Sequence[str]) -> str:
-    """The first five names and the number of the others.
+    """The first names and the number of the others.
 
-    >>> list_some("abcdefg"), list_some([])
-    ('a, b, c, d, e and 2 more', '(none)')
+    >>> list_some("abc"), list_some([]), list_some("abcdefghijklmnopqr")
+    ('a, b, c', '(none)', 'a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p and 2 more')
     """
     more = f" and {len(names) - NUM_SHOWN} more" if len(names) > NUM_SHOWN else ""
     return (", ".join(names[:NUM_SHOWN]) or "(none)") + more

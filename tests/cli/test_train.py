@@ -163,6 +163,7 @@ def test_a_wrong_override_is_an_error_that_names_it_and_creates_nothing(
     ("changes", "words"),
     [
         ({"optimzer": {"lr": 0.1}}, "tiny.yaml; did you mean 'optimizer"),
+        ({"version": 2}, "tiny.yaml; bitcycle train RECIPE --print-config"),  # nothing is near
         ({"precision": {"quantizer_options": {"flor": 1}}}, "flor"),
     ],
 )

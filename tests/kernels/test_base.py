@@ -32,7 +32,7 @@ def test_only_simulate_takes_values() -> None:
 
 def test_an_unknown_kernel_lists_the_known_ones() -> None:
     for name in ("simulat", "bf16", "int8", "native/native/native"):
-        with pytest.raises(ValueError, match=rf"'{name}'.*native, simulate"):
+        with pytest.raises(ValueError, match=rf"'{name}'.*auto, native, simulate"):
             make_kernel(name)
     with pytest.raises(ValueError, match="did you mean 'simulate'"):
         make_kernel("simulat")

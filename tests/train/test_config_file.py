@@ -255,7 +255,7 @@ def test_plain_data_aliases_and_merged_keys_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("a: [1", "expected ',' or ']'"),
+        ("a: 1\nb: [1", "file.yaml, line 2: while parsing a flow sequence, expected ',' or ']'"),
         ("[" * 1_000, "nested too deeply"),
         ("a: &a [*a]", "Circular reference"),
         ("a: 2026-13-45", "month must be in 1..12"),

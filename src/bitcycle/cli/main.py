@@ -8,7 +8,6 @@ subcommands has them, by name, as its default `commands`.
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import os
 import pkgutil
@@ -22,7 +21,7 @@ from typing import Any, NoReturn
 
 import bitcycle.cli
 from bitcycle.extras import MissingExtraError
-from bitcycle.registry import suggest
+from bitcycle.registry import closest, suggest
 from bitcycle.version import VERSION
 from bitcycle.warnings import BitcycleWarning
 
@@ -179,8 +178,8 @@ def _fail_unknown(
 ) -> NoReturn:
     """Report arguments that the command does not take, with the nearest option of the first."""
     options = own_options(argv, commands)
-    near = difflib.get_close_matches(unknown[0].partition("=")[0], options, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    near = closest(unknown[0].partition("=")[0], options)
+    hint = f"; did you mean {near!r}?" if near else ""
     command = _find_command(argv, commands) or parser
     command.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
 

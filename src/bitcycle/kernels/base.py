@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bitcycle.quantizers.base import Quantized
-from bitcycle.registry import Registry
+from bitcycle.registry import Registry, unknown_name
 
 if TYPE_CHECKING:
     from bitcycle.kernels.geometry import ConvGeometry
@@ -78,4 +78,7 @@ def make_kernel(name: str) -> Kernel:
     """
     if name == AUTO:
         return replace(KERNELS["simulate"], name=AUTO)
-    return KERNELS[name]
+    try:
+        return KERNELS[name]
+    except ValueError:
+        raise unknown_name("kernel", name, [AUTO, *KERNELS]) from None

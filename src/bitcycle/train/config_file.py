@@ -18,12 +18,13 @@ from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 from bitcycle.extras import require
 from bitcycle.files import FORM, check_form
-from bitcycle.registry import NUM_SHOWN
+from bitcycle.registry import LIKENESS
 from bitcycle.train.config import RunConfig
 
 MAX_BYTES = 2**20
 _PURPOSE = "run configurations"
 _FREE = ("model.options", "precision.quantizer_options")  # keys with mappings of any content
+_MOST_GUESSES = 5
 _LOW = "--precision.forward.low"
 _UNION = re.compile(
     r"(?P<key>.*): Does not validate against any of the Union subtypes "
@@ -251,7 +252,7 @@ def _check_key(key: str, what: str, dashes: str = "") -> None:
     near = (
         difflib.get_close_matches(key, names, n=1, cutoff=0.8)
         or _same_last_part(key)
-        or difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+        or difflib.get_close_matches(key, names, n=1, cutoff=LIKENESS)
     )
     hint = _did_you_mean(near, dashes) or "bitcycle train RECIPE --print-config prints all keys"
     raise ValueError(f"unknown {what}; {hint}")
@@ -272,7 +273,7 @@ def _same_last_part(key: str) -> list[str]:
 
 
 def _did_you_mean(names: Sequence[str], dashes: str) -> str:
-    quoted = [f"'{dashes}{name}'" for name in names[:NUM_SHOWN]]
+    quoted = [f"'{dashes}{name}'" for name in names[:_MOST_GUESSES]]
     *first, last = quoted or [""]
     listed = f"{', '.join(first)} or {last}" if first else last
     return f"did you mean {listed}?" if names else ""
@@ -327,6 +328,9 @@ def read_yaml(path: Path, *, purpose: str) -> Any:
         raise ValueError(f"{path} is not a text file: {error}") from None
     except RecursionError:
         raise ValueError(f"{path} is not valid YAML: it is nested too deeply") from None
+    except yaml.MarkedYAMLError as error:
+        reason = ", ".join(filter(None, (error.context, error.problem)))
+        raise ValueError(f"{path}, line {error.problem_mark.line + 1}: {reason}") from None
     # a number, date or tag whose text does not fit it fails with whatever Python raises
     except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())
