@@ -67,10 +67,10 @@ class RangeTestConfig:
             raise ValueError(f"criterion ({self.criterion!r}) must be 'relative' or 'paper'")
         if self.threshold is not None and not self.is_paper:
             raise ValueError(f"threshold ({self.threshold}) is for criterion paper")
-        if self.is_paper and (self.share, self.repeats) != (SHARE, REPEATS):
-            raise ValueError(
-                f"share ({self.share}) and repeats ({self.repeats}) are for criterion relative"
-            )
+        if self.is_paper and self.share != SHARE:
+            raise ValueError(f"share ({self.share}) is for criterion relative")
+        if self.is_paper and self.repeats != REPEATS:
+            raise ValueError(f"repeats ({self.repeats}) is for criterion relative")
         check_range(self.low, self.low if self.high is None else self.high)
         if not 0 < self.share <= 1:
             raise ValueError(f"share ({self.share}) must be greater than 0 and at most 1")

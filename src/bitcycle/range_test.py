@@ -230,11 +230,10 @@ def _check_top(test: RangeTest) -> None:
         message = f"training diverges at {test.high} bits, which fewer bits are compared with"
         raise RangeTestError(message, test)
     if not top.gain > NOISE * top.error:
-        other = "loss" if test.higher_is_better else "accuracy"
         raise RangeTestError(
             f"the model learns no more than noise (two standard errors) at {test.high} bits: "
-            f"{test.name} {top.start:.4g} -> {top.end:.4g} ± {top.error:.2g}. Use more steps per "
-            f'precision, or metric="{other}" if that is what train_step returns',
+            f"{test.name} {top.start:.4g} -> {top.end:.4g} ± {top.error:.2g}; use more steps per "
+            "precision",
             test,
         )
 

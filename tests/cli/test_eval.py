@@ -1,6 +1,7 @@
 """bitcycle eval."""
 
 import json
+import shutil
 
 import pytest
 
@@ -46,3 +47,11 @@ def test_a_bad_value_is_an_error_that_names_it(options, code, part, finished, ca
     captured = capsys.readouterr()
     assert captured.out == ""
     assert part in captured.err
+
+
+def test_a_run_without_a_checkpoint_is_an_unusable_input(finished, tmp_path, capsys):
+    copy = shutil.copytree(finished, tmp_path / "copy")
+    shutil.rmtree(copy / "checkpoints")
+    for checkpoint in ("last", "best"):
+        assert main(["eval", str(copy), "--checkpoint", checkpoint]) == 2
+        assert f"{copy} has no checkpoint yet" in capsys.readouterr().err

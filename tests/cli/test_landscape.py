@@ -68,7 +68,7 @@ def test_the_centre_is_the_loss_that_eval_says(runs, tmp_path, capsys):
         (["--grid", "10"], "10"),
         (["--samples", "0"], "samples (0)"),
         (["--precision", "w99"], "99"),
-        (["--samples", "few"], "few"),
+        (["--samples", "few"], "'few' must be a number or all"),
         (["--quit"], "--quit"),
         (["--replac"], "did you mean '--replace'?"),
         (["--data.rot", "x"], "did you mean '--data.root'?"),

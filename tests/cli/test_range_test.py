@@ -94,7 +94,9 @@ def test_every_setting_is_an_option_and_options_win_over_keys(tmp_path):
         (["digits-float32"], "trains in float32"),
         (["digits-cpt-3-8-8", "--low", "9"], "low (9)"),
         (["digits-cpt-3-8-8", "--high", "1"], "low (2) must be <= high (1)"),
-        (["digits-cpt-3-8-8", "--share", "0.2", "--threshold", "1"], "share (0.2)"),
+        (["digits-cpt-3-8-8", "--share", "0.2", "--threshold", "1"], "share (0.2) is for"),
+        (["digits-cpt-3-8-8", "--repeats", "2", "--threshold", "1"], "repeats (2) is for"),
+        (["digits-cpt-3-8-8", "--reset", "1"], "--print-config"),  # no option is near
         (["digits-cpt-3-8-8", "--range_test.criterion", "paper", "--share", "0.7"], "share (0.7)"),
         (["digits-cpt-3-8-8", "--quit"], "did you mean '--quiet'?"),
         (["digits-cpt-3-8-8", "--lo", "2"], "did you mean '--low'?"),

@@ -9,7 +9,7 @@ from bitcycle.report import plot
 
 
 def test_what_has_no_picture_is_an_error_that_lists_what_has():
-    with pytest.raises(ValueError, match="no picture of a int; plot.. draws: .*Schedule"):
+    with pytest.raises(ValueError, match="no picture of int; plot.. draws: .*Schedule"):
         plot(3)
 
 

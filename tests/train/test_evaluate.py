@@ -11,7 +11,6 @@ import bitcycle as bc
 from bitcycle.precision import Precision
 from bitcycle.tasks import DataConfig, ModelConfig
 from bitcycle.train import EvalConfig, PrecisionConfig, run
-from bitcycle.train.checkpoint import CheckpointError
 from bitcycle.train.evaluate import (
     describe_precision,
     eval_precision,
@@ -182,5 +181,5 @@ def test_without_a_validation_split_it_cannot_be_asked_for(tmp_path):
     run(config)
     with pytest.raises(ValueError, match="validation"):
         evaluate_run(folder_of(config), split="validation")
-    with pytest.raises(CheckpointError, match="best"):
+    with pytest.raises(FileNotFoundError, match="best"):
         evaluate_run(folder_of(config), checkpoint="best")

@@ -56,7 +56,11 @@ def register(subparsers: Any) -> None:
 
 
 def number_or_all(text: str) -> int | None:
-    return None if text == "all" else int(text)
+    """argparse's type of --samples; None stands for all."""
+    try:
+        return None if text == "all" else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number or all") from None
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -189,12 +189,27 @@ def _read_rows(file: Path, settings: Mapping[str, Any], replace: bool) -> list[l
         stored = json.loads(file.read_text(encoding="utf-8"))
         old, rows = dict(stored["settings"]), [list(map(float, row)) for row in stored["losses"]]
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{file} is not a landscape ({type(error).__name__}: {error})") from None
+        if replace:
+            return []
+        raise ValueError(
+            f"{file} is not a landscape ({type(error).__name__}: {error}); --replace overwrites it"
+        ) from None
     changed = [name for name in {**settings, **old} if old.get(name) != settings.get(name)]
     if changed and not replace:
-        values = ", ".join(f"{name} {old.get(name)}, not {settings.get(name)}" for name in changed)
-        raise ValueError(f"{file} has another landscape ({values}); --replace overwrites it")
+        values = [_difference(name, old.get(name), settings.get(name)) for name in changed[:3]]
+        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        raise ValueError(
+            f"{file} has another landscape ({', '.join(values)}{more}); --replace overwrites it"
+        )
     return [] if changed else rows
+
+
+def _difference(name: str, old: object, new: object) -> str:
+    """A setting that differs; without the hash of weights and the bits of many layers."""
+    texts = [str(value) for value in (old, new)]
+    if name == "weights" or max(map(len, texts)) > 40:
+        return f"other {name}"
+    return f"{name} {texts[0]}, not {texts[1]}"
 
 
 # -- directions -----------------------------------------------------------------------------------

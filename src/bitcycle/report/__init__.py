@@ -28,5 +28,5 @@ def draw(obj: object, **options: Any) -> Figure:
     """The registry of pictures: `@draw.register(Type)` adds one. Call `plot`, which loads all."""
     known = sorted(t.__qualname__ for t in draw.registry if t is not object)
     raise ValueError(
-        f"there is no picture of a {type(obj).__qualname__}; plot() draws: {', '.join(known)}"
+        f"there is no picture of {type(obj).__qualname__}; plot() draws: {', '.join(known)}"
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from bitcycle.analysis.numbers import difference_text
+from bitcycle.analysis.numbers import difference_text, summary_text
 from bitcycle.recipes import recipe
 from bitcycle.study.engines import make_engine
 from bitcycle.study.progress import Lines, failures_text
@@ -44,20 +44,20 @@ class DemoResult:
     def __str__(self) -> str:
         rows = []
         for each in self.methods:
-            assert each.summary is not None
-            accuracy = f"{each.summary.mean:.2f} +- {each.summary.std or 0.0:.2f}"
             seconds = fmean(run.seconds for run in each.result.results.values())
-            rows.append((each.label, accuracy, difference_text(each.difference),
+            rows.append((each.label, summary_text(each.summary), difference_text(each.difference),
                          f"{each.relative_cost:.3f}", f"{seconds:.1f} s"))  # fmt: skip
         against = f"against {BASELINE}"
         header = ("bits", "test accuracy %", against, "training cost", "time per run")
-        seeds = _seeds(len(self.study.study.seeds))
+        num_seeds = len(self.study.study.seeds)
+        seeds = _seeds(num_seeds)
+        what = "mean ± standard deviation over" if num_seeds > 1 else "of"
         return (
             f"{text_table(header, rows, right=(1, 2, 3, 4))}\n\n"
             "bits      of weights and activations / of errors, the gradients with respect to "
             "outputs;\n          CPT (cyclic precision training) raises the first from 3 to 8, "
             "eight times in a run\n"
-            f"accuracy  mean +- standard deviation over {seeds} on 360 test images, where "
+            f"accuracy  {what} {seeds} on 360 test images, where "
             "one is 0.28\n          points; evaluated at the most bits of the schedule\n"
             "against   difference of the means with its 95 % interval, paired by seed\n"
             "cost      bit operations (BitOPs) of all training steps, static 8/8 = 1\n"

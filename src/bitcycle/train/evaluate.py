@@ -21,7 +21,7 @@ from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.precision import Precision
 from bitcycle.scheduler import PrecisionScheduler
 from bitcycle.tasks import Split, Task
-from bitcycle.train.checkpoint import CheckpointError, Checkpoints, explain_load_errors
+from bitcycle.train.checkpoint import Checkpoints, explain_load_errors
 from bitcycle.train.config_file import override
 from bitcycle.train.distributed import reduce_sums
 from bitcycle.train.run_directory import RunDirectory
@@ -68,7 +68,8 @@ def load_run(
     checkpoints = Checkpoints(directory.checkpoints)
     loaded = checkpoints.load_newest() if checkpoint == "last" else checkpoints.load_best()
     if loaded is None:
-        raise CheckpointError(f"{directory.path} has no {checkpoint} checkpoint")
+        kind = "best checkpoint" if checkpoints.steps() else "checkpoint yet"
+        raise FileNotFoundError(f"{directory.path} has no {kind}")
     step, state = loaded
     with preserve_torch_settings():
         session = build_session(config, directory.path)

@@ -64,10 +64,14 @@ def _draw_run(axes: Axes, test: RangeTest, run: PrecisionRun, begin: int, color:
         label=f"{run.bits}: lower bound" if is_bound else str(run.bits),
     )  # fmt: skip
     if test.settings.is_paper:
-        axes.plot(x, [run.metric[i] for i in steps], color=color, linewidth=0.8, alpha=0.35)
+        is_last = run.bits == max(test.verdicts)  # the thin lines have one entry in the legend
+        axes.plot(
+            x, [run.metric[i] for i in steps], color=color, linewidth=0.8, alpha=0.35,
+            label="each step" if is_last else "",
+        )  # fmt: skip
         axes.hlines(
             goal(test, run), x[0], x[-1], color=INK, linestyle=DASHED, linewidth=1.0,
-            label="needed" if is_bound else "",
+            label=f"start {'+' if test.higher_is_better else '-'} threshold" if is_last else "",
         )  # fmt: skip
         if is_bound:
             step = switching_point(test, run)
