@@ -1,6 +1,7 @@
 """Tables as plain text, Markdown, LaTeX, and on a terminal."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -131,6 +132,18 @@ def test_a_table_has_its_title_above_and_its_caption_below():
     assert lines[4].split() == ["a", "method", "of", "some", "words", "91.43", "±", "0.21", "92.57"]
     assert lines[5].split() == ["b", "[red]", "-", "1.00"]
     assert lines[-1] == "What it means."
+
+
+@pytest.mark.parametrize(("columns", "width"), [(None, 100), ("60", 60)])
+def test_a_pipe_has_a_hundred_columns_unless_the_environment_says_otherwise(
+    monkeypatch, capsys, columns, width
+):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    print_tables([replace(PRINTED, caption="word " * 100)])
+    longest = max(map(len, capsys.readouterr().out.splitlines()))
+    assert width - len("word ") <= longest <= width
 
 
 @pytest.mark.parametrize("width", [38, 20])

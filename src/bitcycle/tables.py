@@ -6,14 +6,17 @@ format.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # rich is not in the core installation; only `print_tables` needs it
     from rich.console import Console
     from rich.table import Table as RichTable
+
+PIPE_WIDTH = 100
 
 
 def text_table(
@@ -80,6 +83,12 @@ def without_empty_columns(table: Table) -> Table:
         rows=tuple(tuple(row[i] or "-" for i in keep) for row in table.rows),
         is_number=tuple(table.is_number[i] for i in keep),
     )
+
+
+def with_caption(table: Table, first: str, columns: Mapping[str, str]) -> Table:
+    """The table with a caption: `first`, and the sentences of those columns that it has."""
+    sentences = [columns[heading] for heading in table.headings if heading in columns]
+    return replace(table, caption=" ".join(filter(None, [first, *sentences])))
 
 
 def to_markdown(table: Table) -> str:
@@ -174,11 +183,17 @@ def _latex(text: str) -> str:
 
 
 def print_tables(tables: Sequence[Table], console: Console | None = None) -> None:
-    """Print tables with title and caption to the terminal; wide cells are wrapped."""
+    """Print tables with title and caption; cells that are too wide for the terminal are wrapped.
+
+    A pipe or file is taken to have `PIPE_WIDTH` columns, unless COLUMNS is set.
+    """
     from rich.console import Console
     from rich.text import Text
 
-    console = console or Console(highlight=False)
+    if console is None:
+        console = Console(highlight=False)
+        if not console.is_terminal and "COLUMNS" not in os.environ:
+            console.width = PIPE_WIDTH
     for table in tables:
         console.print(Text(table.title, style="bold"))
         console.print(_rich(table, console.width))

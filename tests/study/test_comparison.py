@@ -154,7 +154,9 @@ def test_the_tables_show_values_differences_runs_and_settings(tmp_path):
 
 def test_one_configuration_has_neither_differences_nor_settings(tmp_path):
     alone = collect_runs([written(tmp_path, 8, 0, 90.0)], with_baseline=True)
-    assert [table.name for table in comparison_tables(alone)] == ["values", "runs"]
+    values, runs = comparison_tables(alone)
+    assert (values.name, runs.name) == ("values", "runs")
+    assert "Best:" not in runs.caption
 
 
 def test_json_is_unrounded_and_plain(tmp_path):

@@ -186,14 +186,18 @@ BASE = {0: 90.0, 1: 91.0, 2: 92.0}
         ({0: 91.9, 1: 93.0, 2: 94.1}, None, "better"),  # 1.9 2.0 2.1: +- 4.3027 * 0.1 / sqrt(3)
         ({0: 88.1, 1: 89.0, 2: 89.9}, None, "worse"),
         ({0: 90.0, 1: 91.1, 2: 91.9}, None, "no different"),  # 0 0.1 -0.1: +- 0.25, within 1 point
-        ({0: 90.0, 1: 91.1, 2: 91.9}, 0.2, "undecided, 4 seeds"),  # 3.182 * 0.1 / sqrt(4) = 0.16
-        ({0: 91.0, 1: 93.0, 2: 95.0}, None, "undecided, 4 seeds"),  # 1 2 3: -0.5 to 4.5
+        (
+            {0: 90.0, 1: 91.1, 2: 91.9},
+            0.2,
+            "undecided, needs 4 seeds",
+        ),  # 3.182 * 0.1 / sqrt(4) = 0.16
+        ({0: 91.0, 1: 93.0, 2: 95.0}, None, "undecided, needs 4 seeds"),  # 1 2 3: -0.5 to 4.5
         ({0: 91.0, 1: 93.0, 2: 95.0}, 5.0, "no different"),
         ({0: 91.0, 1: 92.0, 2: 93.0}, None, "undecided"),  # the same in every seed: no interval
         (BASE, None, "equal"),
         ({0: 91.0}, None, "undecided"),
         ({0: 91.0, 1: math.nan}, None, "not finite"),
-        ({0: 190.0, 1: -8.0, 2: 92.1}, 1e-3, "undecided, more than 10,000 seeds"),
+        ({0: 190.0, 1: -8.0, 2: 92.1}, 1e-3, "undecided, needs more than 10,000 seeds"),
         ({}, None, ""),
     ],
 )
@@ -201,6 +205,8 @@ def test_a_verdict_follows_from_the_interval_and_the_margin(values, margin, verd
     entries = [(method("static", 8), BASE, 200.0), (method("CPT", "CR:3-8:8"), values, 126.0)]
     [group] = summarize(study_result(entries, baseline="static", margin=margin))
     assert [group.verdict(each) for each in group.methods] == ["", verdict]
+    given = {None: "1 point", 0.2: "0.2 points", 5.0: "5 points", 1e-3: "0.001 points"}
+    assert group.margin_text == given[margin]
 
 
 def test_a_smaller_perplexity_is_better_and_one_percent_of_the_baseline_matters():
@@ -218,3 +224,4 @@ def test_a_smaller_perplexity_is_better_and_one_percent_of_the_baseline_matters(
     ]  # fmt: skip
     [group] = summarize(study_result(entries, seeds=(0, 1), baseline="static"))
     assert [group.verdict(each) for each in group.methods] == ["", "no different", "better"]
+    assert group.margin_text == "1 % of the baseline"

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 
 import pytest
 
@@ -183,11 +184,26 @@ def test_differences_have_pairs_p_and_the_published_difference():
         "published",
     )  # fmt: skip
     assert table.rows == (
-        ("CPT", "static", "+2.0 (-0.5 to 4.5)", "3", "0.074", "undecided, 4 seeds", "+0.66"),
+        ("CPT", "static", "+2.0 (-0.5 to 4.5)", "3", "0.074", "undecided, needs 4 seeds", "+0.66"),
         ("low", "static", "-11.00", "1", "-", "undecided", "-"),
         ("later", "static", "-", "0", "-", "-", "-"),
     )
     assert differences_table(groups(baseline=None)).rows == ()
+
+
+def test_captions_explain_the_columns_and_verdicts_that_are_shown():
+    entries = [(method("static", 8), {0: 90.0}, 1.0), (method("CPT", "CR:3-8:8"), {0: 90.5}, 1.0)]
+    alone = summarize(study_result(entries, seeds=(0,), baseline="static", margin=0.5))
+    shown = differences_table(alone).caption
+    assert "margin (0.5 points)" in shown
+    assert not any(word in shown for word in ("Holm", "Not finite", "Published"))
+    assert "Cost:" in values_table(alone).caption
+    diverged = {0: 90.5, 1: math.nan}
+    worse = {seed: value - 9 + seed / 10 for seed, value in BASE.items()}
+    entries = [(method("static", 8), BASE, 1.0), (method("CPT", "CR:3-8:8"), diverged, 1.0),
+               (method("low", 3), worse, 1.0)]  # fmt: skip
+    shown = differences_table(summarize(study_result(entries, baseline="static"))).caption
+    assert all(word in shown for word in ("p is", "Holm", "Not finite", "margin (1 point)"))
 
 
 def test_budgets_are_those_where_the_best_changes_and_the_baselines():

@@ -8,7 +8,6 @@ from typing import Any
 
 from bitcycle.extras import MissingExtraError
 
-_WIDE = 160
 _OVERRIDES = (
     "Add any key of the configuration as an override for every method, such as "
     "--data.root ~/data --steps 100. A changed setting is a new run."
@@ -141,18 +140,13 @@ def _finish(result: Any) -> int:
 
 def _show(result: Any, *, is_short: bool = False) -> None:
     """Print the tables; write tables and figures. is_short: results and differences only."""
-    from rich.console import Console
-
     from bitcycle.study.tables import study_tables, write_tables
     from bitcycle.tables import print_tables
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = _WIDE  # a file has no width
     tables = study_tables(result)
     if is_short:
         tables = tuple(t for t in tables if t is tables[0] or t.name.endswith("-differences"))
-    print_tables(tables, console)
+    print_tables(tables)
     paths = write_tables(result)
     if result.count("done"):
         try:

@@ -21,7 +21,7 @@ from bitcycle.study.results import MethodResult, RunStatus, StudyResult
 from bitcycle.study.study import Method, Study
 from bitcycle.study.summary import metric_title, summarize
 from bitcycle.study.tables import differences_table, method_rows, values_table
-from bitcycle.tables import Table, without_empty_columns
+from bitcycle.tables import Table, with_caption, without_empty_columns
 from bitcycle.tasks import TASKS
 from bitcycle.train.config import RunConfig
 from bitcycle.train.config_file import to_dict
@@ -29,10 +29,11 @@ from bitcycle.train.result import RunResult
 from bitcycle.train.run_directory import RunDirectory
 from bitcycle.warnings import BitcycleWarning
 
-RUNS = (
-    "Final: the last weights on the test split, at the bits of `at`; best: the weights with the "
-    "best validation metric. Weights: the first digits of their SHA-256."
-)
+RUNS = {
+    "final": "Final: the last weights on the test split, at the bits of `at`.",
+    "best": "Best: the weights with the best validation metric.",
+    "weights": "Weights: the first digits of their SHA-256.",
+}
 
 # -- run folders ----------------------------------------------------------------------------------
 
@@ -207,8 +208,9 @@ def runs_table(result: StudyResult) -> Table:
         for row, config in zip(rows, configs, strict=True)
     ]
     title = f"Runs: {titles.pop()}" if len(titles) == 1 else "Runs"
-    notes = "".join(f" {note}." for note in result.study.notes)
-    return _table("runs", title, cells, ("seed", "steps", "final", "best", "time"), RUNS + notes)
+    notes = " ".join(f"{note}." for note in result.study.notes)
+    table = _table("runs", title, cells, ("seed", "steps", "final", "best", "time"))
+    return with_caption(table, notes, RUNS)
 
 
 def _steps(row: dict[str, Any], config: RunConfig) -> str:
@@ -235,7 +237,6 @@ def _table(
     title: str,
     cells: Sequence[dict[str, str]],
     numbers: Sequence[str] = (),
-    caption: str = "",
 ) -> Table:
     headings = tuple(cells[0]) if cells else ()
     return without_empty_columns(
@@ -245,7 +246,6 @@ def _table(
             columns=tuple(("", heading) for heading in headings),
             rows=tuple(tuple(row.values()) for row in cells),
             is_number=tuple(heading in numbers for heading in headings),
-            caption=caption,
         )
     )
 

@@ -75,7 +75,7 @@ class GroupSummary:
     """The methods of one group, in the study's order.
 
     baseline: its label; None without one. margin: the smallest difference that matters; None before
-    it is known.
+    it is known. margin_text: as captions write it, such as "1 point".
     """
 
     group: str
@@ -84,6 +84,7 @@ class GroupSummary:
     baseline: str | None
     methods: tuple[MethodSummary, ...]
     margin: float | None = None
+    margin_text: str = ""
 
     @property
     def baseline_method(self) -> MethodSummary | None:
@@ -133,7 +134,7 @@ class GroupSummary:
         if self.margin is not None and difference.is_within(self.margin):
             return "no different"
         needed = num_seeds_to_decide(difference, self.margin) if self.margin else None
-        return "undecided" if needed is None else f"undecided, {seeds_text(needed)} seeds"
+        return "undecided" if needed is None else f"undecided, needs {seeds_text(needed)} seeds"
 
 
 def summarize(result: StudyResult) -> tuple[GroupSummary, ...]:
@@ -145,6 +146,7 @@ def _summarize_group(result: StudyResult, group: str) -> GroupSummary:
     methods, base = result.of(group), result.baseline(group)
     higher_is_better = result.study.higher_is_better(group)
     summaries = [summarize_values(m.values.values()) if m.values else None for m in methods]
+    margin, margin_text = _margin(result, group)
     nan = math.nan  # on no front
     on_front = pareto_front(
         [nan if method.bitops is None else method.bitops for method in methods],
@@ -156,7 +158,8 @@ def _summarize_group(result: StudyResult, group: str) -> GroupSummary:
         metric=result.study.metric(group),
         higher_is_better=higher_is_better,
         baseline=None if base is None else base.method.label,
-        margin=_margin(result, group),
+        margin=margin,
+        margin_text=margin_text,
         methods=tuple(
             MethodSummary(
                 result=method,
@@ -174,15 +177,17 @@ def _summarize_group(result: StudyResult, group: str) -> GroupSummary:
     )
 
 
-def _margin(result: StudyResult, group: str) -> float | None:
-    """The study's margin; by default 1 point of accuracy, or 1 % of the baseline's mean."""
-    if result.study.margin is not None:
-        return result.study.margin
+def _margin(result: StudyResult, group: str) -> tuple[float | None, str]:
+    """The margin and its text; by default 1 point of accuracy, or 1 % of the baseline's mean."""
     metric, base = result.study.metric(group), result.baseline(group)
-    if metric in MARGINS:
-        return MARGINS[metric]
+    margin = result.study.margin or MARGINS.get(metric)
+    if margin is not None:
+        unit = f" point{'s' * (margin != 1)}" if metric in UNITS else ""
+        return margin, f"{margin:g}{unit}"
     values = [] if base is None else [abs(v) for v in base.values.values() if math.isfinite(v)]
-    return MARGIN_SHARE * sum(values) / len(values) if any(values) else None
+    if not any(values):
+        return None, ""
+    return MARGIN_SHARE * sum(values) / len(values), f"{100 * MARGIN_SHARE:g} % of the baseline"
 
 
 def _ratio(own: float | None, base: float | None) -> float | None:

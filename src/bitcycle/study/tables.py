@@ -42,26 +42,38 @@ from bitcycle.study.summary import (
     published_values,
     summarize,
 )
-from bitcycle.tables import Table, escape_markdown, to_latex, to_markdown, without_empty_columns
+from bitcycle.tables import (
+    Table,
+    escape_markdown,
+    to_latex,
+    to_markdown,
+    with_caption,
+    without_empty_columns,
+)
 
 T = TypeVar("T")
 Cells = Mapping[Any, str]  # of a row: heading, or (heading above, heading) -> text
 
 TEXT_COLUMNS = ("group", "method", "metric", "against", "best", "front", "on the Pareto front",
                 "verdict", "after Holm", "not done")  # fmt: skip
-VALUES = (
-    "Final values, never the best of a run: mean ± standard deviation over n seeds; the interval "
-    "is of the mean. Cost: training BitOPs, the baseline's = 1. Front: no other method is cheaper "
-    "and better."
+VALUES = "Final values, never the best of a run: mean ± standard deviation over n seeds."
+VALUES_COLUMNS = {
+    "95 % interval": "The interval is of the mean.",
+    "cost": "Cost: training BitOPs, the baseline's = 1.",
+    "front": "Front: no other method is cheaper and better.",
+}
+DIFFERENCES = "Paired over the seeds that both methods have."
+VERDICT = (
+    "Verdict: better or worse if the interval excludes 0; no different if it lies within the "
+    "margin{margin}; otherwise undecided, with the number of seeds that would decide."
 )
-DIFFERENCES = (
-    "Paired over the seeds that both methods have; p is of the paired t-test, not corrected for "
-    "the number of methods. Verdict: better or worse if the interval excludes 0; no different if "
-    "it lies within the margin; otherwise undecided, with the number of seeds that would decide. "
-    "Not finite: a run diverged. After Holm: whether better or worse survives the correction for "
-    "the number of rows."
-)
-PUBLISHED = " Published: the difference of the published values."
+DIFFERENCES_COLUMNS = {
+    "p": "p is of the paired t-test, not corrected for the number of methods.",
+    "after Holm": (
+        "After Holm: whether better or worse survives the correction for the number of rows."
+    ),
+    "published": "Published: the difference of the published values.",
+}
 BUDGET = (
     "The best mean among the methods that cost no more than the budget; a line holds up to the "
     "next. The best of several means is biased upwards."
@@ -84,7 +96,7 @@ def _tables(result: StudyResult) -> Iterator[Table]:
     groups, kind = summarize(result), result.study.kind
     values = values_table(groups)
     if kind == "critical-periods":  # its groups share no rows
-        yield replace(values, caption=f"{VALUES} {caption(result)}")
+        yield replace(values, caption=f"{values.caption} {caption(result)}")
     else:
         yield replace(paper_table(groups), caption=caption(result))
         yield values
@@ -223,7 +235,7 @@ def values_table(groups: Sequence[GroupSummary]) -> Table:
         for group in groups
         for each in group.methods
     ]
-    return _table("values", "Final values", rows, VALUES)
+    return with_caption(_table("values", "Final values", rows), VALUES, VALUES_COLUMNS)
 
 
 def differences_table(groups: Sequence[GroupSummary]) -> Table:
@@ -249,9 +261,19 @@ def differences_table(groups: Sequence[GroupSummary]) -> Table:
                     "published": _text(lambda number: fixed(number, 2, sign=True), published),
                 }
             )
+    verdict = _verdict_caption(groups)
     table = _table("differences", "Differences", rows)
-    more = PUBLISHED if "published" in table.headings else ""
-    return replace(table, caption=DIFFERENCES + more)
+    return with_caption(table, DIFFERENCES, {"verdict": verdict, **DIFFERENCES_COLUMNS})
+
+
+def _verdict_caption(groups: Sequence[GroupSummary]) -> str:
+    """How to read the verdicts, with the margin if the groups have the same."""
+    margins = {group.margin_text for group in groups if group.compared}
+    text = VERDICT.format(
+        margin=f" ({margins.pop()})" if len(margins) == 1 and all(margins) else ""
+    )
+    verdicts = {group.verdict(each) for group in groups for each in group.compared}
+    return f"{text} Not finite: a run diverged." if "not finite" in verdicts else text
 
 
 def _surviving(groups: Sequence[GroupSummary]) -> dict[tuple[str, str], str]:
