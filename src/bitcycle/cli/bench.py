@@ -105,7 +105,7 @@ def _bench(arguments: argparse.Namespace, is_kept: bool) -> int:
     print(f"\n{result}")
     if target is not None:
         info = measurement_info(result.seconds or 0.0, threads=result.processor.num_threads)
-        write_json(target, {**result.to_dict(), **info})
+        write_json(target, {"kind": "speed", **result.to_dict(), **info})
         print(f"\nwrote {target}")
     return 0
 
