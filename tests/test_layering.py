@@ -17,7 +17,7 @@ FOUNDATION = {
 }  # fmt: skip
 CORE = {
     "patterns", "model_precision", "convert", "scheduler", "audit", "collect", "calibrate",
-    "nonfinite", "cost", "range_test", "range_criteria", "snapshot", "memory",
+    "nonfinite", "cost", "range_test", "range_criteria", "snapshot", "memory", "parallel",
 }  # fmt: skip
 BELOW_CORE = {"native", "ops", "formats", "schedules", "quantizers", "kernels", "nn"}
 UP_TO_TRAIN = BELOW_CORE | CORE | {"models", "data", "tasks", "train"}

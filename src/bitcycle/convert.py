@@ -21,6 +21,7 @@ from bitcycle.kernels import Kernel, make_kernel, requested_kernel
 from bitcycle.kernels.choice import MAX_CODE_BITS
 from bitcycle.matmul import MatMul
 from bitcycle.nn.activations import MaskedModule, can_convert_activation, convert_activation
+from bitcycle.nn.attention import disable_fast_paths, enable_fast_paths
 from bitcycle.nn.class_swap import layer_class, qualified_name, registered_base, swap_class
 from bitcycle.nn.embedding import LOOKUPS, QuantizedLookup, is_lookup
 from bitcycle.nn.layer import (
@@ -32,6 +33,13 @@ from bitcycle.nn.layer import (
     float_products,
 )
 from bitcycle.nn.norm import QuantizedNorm, can_convert_norm, convert_norm
+from bitcycle.parallel import (
+    ignore_in_ddp,
+    is_fsdp,
+    is_sharded,
+    own_buffers,
+    refuse_sharded,
+)
 from bitcycle.patterns import (
     NamedModule,
     Pattern,
@@ -397,82 +405,3 @@ def _reason_against(entry: NamedModule) -> str | None:
     if taken:
         return f"it has an attribute {taken[0]!r} of its own, which conversion would overwrite"
     return None
-
-
-# -- FSDP, DDP and the fast paths of nn.Transformer ------------------------------------------------
-
-
-def refuse_sharded(model: nn.Module) -> None:
-    """Raise a ValueError for a model that fully_shard has changed: conversion swaps classes too."""
-    for name, parameter in model.named_parameters():
-        if is_sharded(parameter):
-            raise ValueError(
-                f"parameter {name!r} is sharded already (fully_shard, accelerator.prepare): "
-                "convert first, then shard"
-            )
-    for name, module in model.named_modules():
-        if is_fsdp(module):  # between forward and backward its weights are not sharded
-            raise ValueError(
-                f"module {name or '(the model itself)'!r} was passed to fully_shard: convert "
-                "first, then shard"
-            )
-
-
-def is_sharded(parameter: Tensor | None) -> bool:
-    """Whether this is a DTensor (FSDP2, tensor parallelism)."""
-    distributed = sys.modules.get("torch.distributed.tensor")  # imported wherever a DTensor exists
-    return distributed is not None and isinstance(parameter, distributed.DTensor)
-
-
-def is_fsdp(module: nn.Module) -> bool:
-    """Whether fully_shard (FSDP2) has replaced the module's class."""
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    return fsdp is not None and isinstance(module, getattr(fsdp, "FSDPModule", ()))
-
-
-def disable_fast_paths(model: nn.Module) -> None:
-    """Make nn.TransformerEncoderLayer call its layers in evaluation: its fast path skips them."""
-    for module in model.modules():
-        if not any(isinstance(child, QuantizedLayer) for child in module.modules()):
-            continue
-        if isinstance(module, nn.TransformerEncoderLayer) and module.activation_relu_or_gelu:
-            module._float_fast_path = module.activation_relu_or_gelu  # type: ignore[assignment]
-            module.activation_relu_or_gelu = 0
-        if isinstance(module, nn.TransformerEncoder) and getattr(
-            module, "use_nested_tensor", False
-        ):
-            module._float_fast_path = True  # type: ignore[assignment]
-            module.use_nested_tensor = False
-
-
-def enable_fast_paths(model: nn.Module) -> None:
-    """Undo `disable_fast_paths`."""
-    for module in model.modules():
-        saved = module.__dict__.pop("_float_fast_path", None)
-        if saved is None:
-            continue
-        if isinstance(module, nn.TransformerEncoderLayer):
-            module.activation_relu_or_gelu = saved
-        elif isinstance(module, nn.TransformerEncoder):
-            module.use_nested_tensor = saved
-
-
-def own_buffers(model: nn.Module) -> list[tuple[str, bool]]:
-    """(key, is saved) of every buffer that conversion adds, as in model.named_buffers()."""
-    return [
-        (f"{name}.{buffer}" if name else buffer, buffer == "act_range")
-        for name, module in model.named_modules(remove_duplicate=False)
-        if isinstance(module, QuantizedLayer)
-        for buffer in OWN_BUFFERS
-    ]
-
-
-def ignore_in_ddp(model: nn.Module) -> None:
-    """Exclude bits and clocks from DDP's buffer broadcast: every rank writes its own."""
-    model = unwrap(model)
-    ignored = list(getattr(model, "_ddp_params_and_buffers_to_ignore", []))
-    own = [key for key, is_saved in own_buffers(model) if not is_saved]
-    for key in (*own, *(f"_orig_mod.{key}" for key in own)):  # also as DDP(torch.compile(model))
-        if key not in ignored:
-            ignored.append(key)
-    model._ddp_params_and_buffers_to_ignore = ignored  # type: ignore[assignment]

@@ -236,3 +236,33 @@ def _each(function: Callable[[Tensor], Tensor], *inputs: Tensor) -> tuple[Tensor
     """Apply a function to each input, once per tensor, so that its codes are computed once."""
     results = {id(x): function(x) for x in inputs}
     return tuple(results[id(x)] for x in inputs)
+
+
+# -- the fast paths of nn.TransformerEncoder ------------------------------------------------------
+
+
+def disable_fast_paths(model: nn.Module) -> None:
+    """Make nn.TransformerEncoderLayer call its layers in evaluation: its fast path skips them."""
+    for module in model.modules():
+        if not any(isinstance(child, QuantizedLayer) for child in module.modules()):
+            continue
+        if isinstance(module, nn.TransformerEncoderLayer) and module.activation_relu_or_gelu:
+            module._float_fast_path = module.activation_relu_or_gelu  # type: ignore[assignment]
+            module.activation_relu_or_gelu = 0
+        if isinstance(module, nn.TransformerEncoder) and getattr(
+            module, "use_nested_tensor", False
+        ):
+            module._float_fast_path = True  # type: ignore[assignment]
+            module.use_nested_tensor = False
+
+
+def enable_fast_paths(model: nn.Module) -> None:
+    """Undo `disable_fast_paths`."""
+    for module in model.modules():
+        saved = module.__dict__.pop("_float_fast_path", None)
+        if saved is None:
+            continue
+        if isinstance(module, nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = saved
+        elif isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = saved
