@@ -24,15 +24,9 @@ from bitcycle.nn.activations import MaskedModule, can_convert_activation, conver
 from bitcycle.nn.attention import disable_fast_paths, enable_fast_paths
 from bitcycle.nn.class_swap import layer_class, qualified_name, registered_base, swap_class
 from bitcycle.nn.embedding import LOOKUPS, QuantizedLookup, is_lookup
-from bitcycle.nn.layer import (
-    OWN_ATTRIBUTES,
-    OWN_BUFFERS,
-    LayerSettings,
-    ModelState,
-    QuantizedLayer,
-    float_products,
-)
+from bitcycle.nn.layer import OWN_ATTRIBUTES, OWN_BUFFERS, QuantizedLayer
 from bitcycle.nn.norm import QuantizedNorm, can_convert_norm, convert_norm
+from bitcycle.nn.settings import LayerSettings, ModelState, float_products
 from bitcycle.parallel import (
     ignore_in_ddp,
     is_fsdp,

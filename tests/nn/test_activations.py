@@ -20,7 +20,7 @@ import bitcycle as bc
 from bitcycle.memory import saved_bytes
 from bitcycle.models import build_model
 from bitcycle.nn.activations import MaskedModule, convert_activation, masked_dropout
-from bitcycle.nn.layer import ModelState
+from bitcycle.nn.settings import ModelState
 from tests.toys import randn
 
 INF, NAN = float("inf"), float("nan")

@@ -14,7 +14,7 @@ import bitcycle as bc
 from bitcycle.nn import QuantizedLayer
 from bitcycle.nn.activations import MaskedModule, can_convert_activation, convert_activation
 from bitcycle.nn.class_swap import LAYERS, qualified_name, registered_base, swapped_class
-from bitcycle.nn.layer import ModelState
+from bitcycle.nn.settings import ModelState
 
 from .layers import convert
 

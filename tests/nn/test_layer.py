@@ -12,8 +12,9 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import bitcycle as bc
-from bitcycle.nn.layer import ModelState, advance_clocks, without_sync
+from bitcycle.nn.layer import advance_clocks
 from bitcycle.nn.product import CLOCK, NUMBERS
+from bitcycle.nn.settings import ModelState, without_sync
 from bitcycle.ops.noise import hash_ints
 from bitcycle.warnings import BitcycleWarning
 

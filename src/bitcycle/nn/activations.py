@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bitcycle.nn.class_swap import SwappedModule, qualified_name, swap_class
-from bitcycle.nn.layer import ModelState
+from bitcycle.nn.settings import ModelState
 from bitcycle.ops.layout import is_dense
 from bitcycle.ops.packing import keep_positive, pack_positive, relu_mask
 from bitcycle.registry import Registry

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from bitcycle.kernels.geometry import ConvGeometry
 from bitcycle.nn.class_swap import LAYERS
-from bitcycle.nn.layer import LayerSettings, QuantizedLayer, note_float32
+from bitcycle.nn.layer import QuantizedLayer
+from bitcycle.nn.settings import LayerSettings, note_float32
 
 if TYPE_CHECKING:  # the mixins below are only ever combined with these
     _ConvBase = nn.modules.conv._ConvNd

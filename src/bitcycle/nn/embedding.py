@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from bitcycle.kernels import make_kernel
 from bitcycle.kernels.geometry import LinearGeometry
-from bitcycle.nn.layer import OWN_ATTRIBUTES, OWN_BUFFERS, LayerSettings, QuantizedLayer
+from bitcycle.nn.layer import OWN_ATTRIBUTES, OWN_BUFFERS, QuantizedLayer
 from bitcycle.nn.product import LEVELS, ProductSpec, flag_nonfinite, round_straight_through
+from bitcycle.nn.settings import LayerSettings
 
 
 class QuantizedLookup(QuantizedLayer):

@@ -13,8 +13,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from bitcycle.kernels import make_kernel
-from bitcycle.nn.layer import LayerSettings, QuantizedLayer
+from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nn.product import flag_nonfinite
+from bitcycle.nn.settings import LayerSettings
 from bitcycle.quantizers.base import Range
 
 

@@ -1,8 +1,7 @@
 """The base of every converted layer: its bits, its running activation ranges and its noise.
 
 A converted layer is a float module whose class was swapped (`class_swap`). With bits, its products
-go through `multiply`; without, its forward pass is the float module's. `LayerSettings` says how it
-was converted, `ModelState` is what the layers of a model share.
+go through `multiply`; without, its forward pass is the float module's.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import warnings
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -18,8 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from bitcycle.bits import Bits
-from bitcycle.kernels.base import Kernel
-from bitcycle.kernels.choice import MAX_CODE_BITS, Recurrence, decide_kernel
+from bitcycle.kernels.choice import Recurrence, decide_kernel
 from bitcycle.kernels.geometry import Geometry
 from bitcycle.nn.class_swap import SwappedModule
 from bitcycle.nn.product import (
@@ -28,7 +26,6 @@ from bitcycle.nn.product import (
     LEVELS,
     NUMBERS,
     STEP,
-    InputCache,
     ProductSpec,
     Recorder,
     can_use_input_cache,
@@ -36,6 +33,7 @@ from bitcycle.nn.product import (
     flag_nonfinite,
     quantized_product,
 )
+from bitcycle.nn.settings import LayerSettings, ModelState, float_products, without_sync
 from bitcycle.ops import state
 from bitcycle.ops.affine import value_range
 from bitcycle.ops.noise import hash_ints
@@ -55,28 +53,6 @@ OWN_ATTRIBUTES = (
     "_written_version",
 )  # fmt: skip
 OWN_BUFFERS = ("control", "health", "act_range")
-
-
-@dataclass
-class ModelState:
-    """What the layers of one model share; a copy of the model has its own."""
-
-    step: int = 0  # the optimizer step, set by the scheduler; the noise depends on it
-    has_warned_unobserved: bool = False
-    is_calibrating: bool = False  # while `calibrate` runs, which observes in any mode, at any bits
-    takes_mean: bool = False  # then: ranges are means over all observations, not running averages
-    input_cache: InputCache = field(default_factory=InputCache, compare=False, repr=False)
-    layers_with_bits: frozenset[str] = frozenset()  # by name
-
-    @property
-    def has_bits(self) -> bool:
-        """Whether any layer has bits now."""
-        return bool(self.layers_with_bits)
-
-    def note_bits(self, name: str, has_bits: bool) -> None:
-        """Record whether the layer of this name has bits."""
-        others = self.layers_with_bits - {name}
-        self.layers_with_bits = others | {name} if has_bits else others
 
 
 @dataclass(frozen=True)
@@ -108,55 +84,6 @@ class RoleFormats:
         for role, numbers in self.replaced:
             control[NUMBERS[role]] = torch.tensor(numbers, dtype=torch.int32, device=control.device)
         return control
-
-
-@dataclass(frozen=True)
-class LayerSettings:
-    """How a layer was converted; the same until it is converted again."""
-
-    name: str
-    quantizer: Quantizer
-    kernel: Kernel
-    kernel_reason: str
-    max_bits: int | None  # the user's limit; None: no limit
-    seed: int = 0  # of the stochastic rounding
-
-    @property
-    def is_asked_for(self) -> bool:
-        """Whether the user chose the kernel."""
-        return self.kernel_reason.startswith("asked for")
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether `check` refuses some bits."""
-        return self.max_bits is not None or (self.is_asked_for and self.kernel.takes_codes)
-
-    def check(self, precision: Precision) -> None:
-        """Raise a ValueError if the layer cannot take these bits; skips roles without a rule."""
-        rounded = [bits for role, bits in precision.bits.items() if role in self.quantizer.roles]
-        for bits in rounded:
-            try:
-                self.quantizer.check_kind(bits)
-            except ValueError as error:
-                message = f"layer {self.name!r} cannot take {precision}: {error}"
-                raise ValueError(message) from None
-        on_grids = [bits.grid_bits for bits in rounded if bits.kind == "integer"]
-        top = max(on_grids, default=0)
-        if self.is_asked_for and self.kernel.takes_codes and top > MAX_CODE_BITS:
-            raise ValueError(
-                f"layer {self.name!r} cannot take {precision}: kernel {self.kernel.name!r} carries "
-                f"at most {MAX_CODE_BITS} bits"
-            )
-        if on_grids and min(on_grids) < self.quantizer.min_bits:
-            raise ValueError(
-                f"layer {self.name!r} cannot take {precision}: {type(self.quantizer).__name__} "
-                f"needs at least {self.quantizer.min_bits} bits"
-            )
-        if self.max_bits is not None and top > self.max_bits:
-            raise ValueError(
-                f"layer {self.name!r} was converted with max_bits={self.max_bits} and cannot take "
-                f"{precision}"
-            )
 
 
 class QuantizedLayer(SwappedModule):
@@ -602,33 +529,6 @@ def advance_clocks(layers: Iterable[QuantizedLayer], step: int) -> None:
             layer._write_control()  # overwritten, or counted by a compiled forward pass
         layer.control[STEP:].copy_(clocks[device])
         layer._written_version = version(layer.control)
-
-
-def note_float32(settings: LayerSettings, what: str) -> LayerSettings:
-    """The settings, with a reason that says what `native` multiplies in float32."""
-    if settings.kernel.name != "native" or not settings.is_asked_for:
-        return settings
-    reason = f"{settings.kernel_reason}; multiplies in float32: {what}"
-    return replace(settings, kernel_reason=reason)
-
-
-def float_products(kernel: Kernel, quantizer: Quantizer) -> list[str]:
-    """The products that this quantizer's grids leave to float32, and why."""
-    if kernel.name != "native":
-        return []
-    rules = without_sync(quantizer)
-    if rules.range_of("error", torch.zeros(2, 2))[0].numel() > 1:
-        return ["grad_weight of a convolution in float32: one scale per sample"]
-    if rules.grad_weight_bits(MAX_CODE_BITS) != MAX_CODE_BITS:
-        return ["grad_weight in float32: it reads a separate error"]
-    return []
-
-
-def without_sync(quantizer: Quantizer) -> Quantizer:
-    """The same quantizer with ranges of this process only."""
-    if not getattr(quantizer, "sync_ranges", False):
-        return quantizer
-    return replace(quantizer, sync_ranges=False)  # type: ignore[call-arg]
 
 
 def have_matching_dtypes(first: Tensor, *others: Tensor | None) -> bool:

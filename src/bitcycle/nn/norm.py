@@ -19,12 +19,11 @@ from bitcycle.nn.layer import (
     AUTOCAST_DTYPES,
     OWN_ATTRIBUTES,
     OWN_BUFFERS,
-    LayerSettings,
-    ModelState,
     QuantizedLayer,
     is_recomputing,
 )
 from bitcycle.nn.product import LEVELS
+from bitcycle.nn.settings import LayerSettings, ModelState
 from bitcycle.ops.affine import value_range
 from bitcycle.quantizers.base import max_abs
 from bitcycle.quantizers.wageubn import activation_error, fixed_point, halves

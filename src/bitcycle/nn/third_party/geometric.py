@@ -15,13 +15,13 @@ from torch_geometric.nn.dense.linear import Linear
 from bitcycle.kernels.geometry import LinearGeometry
 from bitcycle.nn.class_swap import LAYERS
 from bitcycle.nn.graph import PerNodeLayer
-from bitcycle.nn.layer import LayerSettings, ModelState
 from bitcycle.nn.product import (
     LEVELS,
     ProductSpec,
     round_error_straight_through,
     round_straight_through,
 )
+from bitcycle.nn.settings import LayerSettings, ModelState
 
 _GEOMETRY = LinearGeometry()
 
