@@ -134,7 +134,7 @@ def test_a_wrong_entry_is_an_error_that_names_it(changes, message):
     ("text", "message"),
     [
         ("- a", "mapping"),
-        ("!!python/object/apply:os.getcwd []", "YAML"),
+        ("!!python/object/apply:os.getcwd []", "getcwd"),
     ],
 )
 def test_a_file_that_is_no_study_is_an_error_with_its_path(text, message, tmp_path):
