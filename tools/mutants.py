@@ -31,8 +31,8 @@ PACKAGES = {  # name -> files and folders below src/bitcycle
     "ops": ("ops",),
     "nn": ("nn",),
     "kernels": ("kernels",),
-    "convert": ("convert.py", "convert.py", "patterns.py", "model_precision.py"),
-    "scheduler": ("scheduler.py", "scheduler.py"),
+    "convert": ("convert.py", "parallel.py", "patterns.py", "model_precision.py"),
+    "scheduler": ("scheduler.py",),
     "cost": ("cost",),
     "train": ("train",),
 }
