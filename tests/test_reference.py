@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 import bitcycle as bc
 from bitcycle.ops.layout import element_numbers
@@ -23,21 +23,6 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "cpt_in_one_file.py"
 @pytest.fixture(scope="module")
 def reference() -> SimpleNamespace:
     return SimpleNamespace(**runpy.run_path(str(EXAMPLE)))
-
-
-class PlainNet(nn.Module):
-    """The network of the example as a user of the library writes it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(1, 16, 3, stride=2, padding=1)
-        self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
-        self.hidden = nn.Linear(32 * 4 * 4, 64)
-        self.last = nn.Linear(64, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.conv2(self.conv1(x).relu()).relu()
-        return self.last(self.hidden(x.flatten(1)).relu())
 
 
 class LibraryNoise:
@@ -58,6 +43,12 @@ class LibraryNoise:
 
 def test_the_library_trains_as_the_reference_does(reference: SimpleNamespace) -> None:
     torch.manual_seed(0)
+
+    class PlainNet(reference.ConvNet):  # as a user of the library writes it
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.conv2(self.conv1(x).relu()).relu()
+            return self.last(self.hidden(x.flatten(1)).relu())
+
     model, own = reference.ConvNet().double(), PlainNet().double()
     own.load_state_dict(model.state_dict())
     images, targets, *_ = reference.load_images(num_test=360, dtype=torch.float64)

@@ -192,14 +192,16 @@ def _read_rows(file: Path, settings: Mapping[str, Any], replace: bool) -> list[l
         if replace:
             return []
         raise ValueError(
-            f"{file} is not a landscape ({type(error).__name__}: {error}); --replace overwrites it"
+            f"{file} is not a landscape ({type(error).__name__}: {error}); "
+            "replace=True (--replace) overwrites it"
         ) from None
     changed = [name for name in {**settings, **old} if old.get(name) != settings.get(name)]
     if changed and not replace:
         values = [_difference(name, old.get(name), settings.get(name)) for name in changed[:3]]
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise ValueError(
-            f"{file} has another landscape ({', '.join(values)}{more}); --replace overwrites it"
+            f"{file} has another landscape ({', '.join(values)}{more}); "
+            "replace=True (--replace) overwrites it"
         )
     return [] if changed else rows
 
