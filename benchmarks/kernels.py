@@ -98,12 +98,12 @@ def calls(shape: Shape, all_bits: list[int]) -> dict[tuple[str, str], Callable[[
 def _products(
     label: str, name: str, shape: Shape, a: Quantized, w: Quantized, e: Quantized
 ) -> dict[tuple[str, str], Callable[[], object]]:
-    kernel, geometry = make_kernel(name), shape.geometry
+    products = make_kernel(name).products(shape.geometry)
     a_shape, w_shape = torch.Size(shape.a), torch.Size(shape.w)
     functions = (
-        lambda: geometry.output(kernel, a, w, None),
-        lambda: geometry.grad_input(kernel, e, w, a_shape),
-        lambda: geometry.grad_weight(kernel, e, a, w_shape),
+        lambda: products.output(a, w, None),
+        lambda: products.grad_input(e, w, a_shape),
+        lambda: products.grad_weight(e, a, w_shape),
     )
     return {(matmul, label): call for matmul, call in zip(MATMULS, functions, strict=True)}
 

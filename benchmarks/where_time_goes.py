@@ -1,12 +1,13 @@
-"""Where a training step spends its time: encoding, the three products, and everything else.
+"""Where a training step spends its time: rounding, products, calls of the library, the rest.
 
     python benchmarks/where_time_goes.py [--workload NAME] [--kernels simulate native auto]
                                          [--bits FW8/BW8] [--steps 10] [--threads 2] [--quick]
 
-Stages are timed inside the converted layers, in the fastest of the steps. "library" is the part of
-the three products that is spent in products of the native library; those that fell back to float32
-are not in it. Kernels are measured one after the other: compare the stages of a line. Ratios
-between kernels are what `bitcycle bench` measures.
+Stages are timed inside the converted layers, in the fastest of the steps. Where the native library
+computes a direction of a layer as a whole, that is one stage: "library forward" or "library
+backward". Elsewhere operands are encoded, then multiplied; "time steps" are the products of a
+recurrence. A stage that no line has is not shown. Kernels are measured one after the other: compare
+the stages of a line. Ratios between kernels are what `bitcycle bench` measures.
 """
 
 from __future__ import annotations
@@ -23,22 +24,26 @@ import torch
 
 from bitcycle.bench.steps import FLOAT, TrainStep, Variant
 from bitcycle.bench.workloads import WORKLOADS
-from bitcycle.kernels import ConvGeometry, LinearGeometry, MatMulGeometry
-from bitcycle.kernels.base import MATMULS
-from bitcycle.native import products
+from bitcycle.kernels.base import MATMULS, Multiply
+from bitcycle.kernels.native import ConvProducts, LinearProducts, MatMulProducts, NativeKernel
+from bitcycle.kernels.simulate import FloatKernel, FloatProducts
 from bitcycle.native.allocator import keep_freed_memory
-from bitcycle.nn import product
+from bitcycle.native.layer import LayerProduct
+from bitcycle.nn import product, recurrent_product
 from bitcycle.precision import Precision
 from bitcycle.tables import text_table
 
 ENCODE = {
     "encode act": ("encode_input",),
-    "encode weight": ("encode_second", "encode_weight_for_grad_input"),
+    "encode weight": ("encode_second", "encode_for_grad_input", "round_for"),
     "encode error": ("encode_error",),
+    "encode for grad_weight": ("encode_for_grad_weight",),  # where each matmul rounds for itself
 }
-LIBRARY = ("gemm", "gemm_folded", "conv_output", "conv_grad_input", "conv_grad_weight")
-INSIDE = "library"
-GEOMETRIES = (LinearGeometry, MatMulGeometry, ConvGeometry)
+LIBRARY = {"library forward": ("forward",), "library backward": ("backward", "recompute")}
+PRODUCTS = (FloatProducts, LinearProducts, MatMulProducts, ConvProducts)
+TIME_STEPS = "time steps"
+STAGES = (*ENCODE, *MATMULS, TIME_STEPS, *LIBRARY)
+SHOWN = 5e-5  # seconds: less is 0.0
 
 
 class Clock:
@@ -64,14 +69,26 @@ class Clock:
 
         return call
 
+    def timed_steps(self, prepack: Callable[..., Multiply]) -> Callable[..., Multiply]:
+        """`Kernel.prepack`, with the products of time steps on the clock."""
+        return lambda *args: self.timed(TIME_STEPS, prepack(*args))
+
 
 @contextmanager
 def on_the_clock(clock: Clock) -> Iterator[None]:
     """Every stage of a converted layer's product, timed."""
-    places = [(stage, product, name) for stage, names in ENCODE.items() for name in names]
-    places += [(matmul, geometry, matmul) for geometry in GEOMETRIES for matmul in MATMULS]
-    places += [(INSIDE, products, name) for name in LIBRARY]
+    places: list[tuple[str, Any, str]] = [
+        (stage, owner, name)
+        for stages, owners in ((ENCODE, (product, recurrent_product)), (LIBRARY, (LayerProduct,)))
+        for stage, names in stages.items()
+        for name in names
+        for owner in owners
+    ]
+    places += [(matmul, owner, matmul) for owner in PRODUCTS for matmul in MATMULS]
     with ExitStack() as stack:
+        for kernel in (FloatKernel, NativeKernel):
+            steps = clock.timed_steps(kernel.prepack)
+            stack.enter_context(patch.object(kernel, "prepack", steps))
         for stage, owner, name in places:
             timed = clock.timed(stage, getattr(owner, name))
             stack.enter_context(patch.object(owner, name, timed))
@@ -115,15 +132,15 @@ def main() -> None:
             for kernel in arguments.kernels
             for bits in arguments.bits
         ]
-        rows = []
         steps = 1 if arguments.quick else arguments.steps
-        columns = [*ENCODE, *MATMULS]
-        for variant in variants:
-            total, seconds = measure(TrainStep(load, variant), steps)
+        found = [(str(each), *measure(TrainStep(load, each), steps)) for each in variants]
+        columns = [each for each in STAGES if any(s.get(each, 0) >= SHOWN for _, _, s in found)]
+        rows = []
+        for variant, total, seconds in found:
             inside = [seconds.get(stage, 0.0) for stage in columns]
-            cells = [*inside, total - sum(inside), seconds.get(INSIDE, 0.0)]
-            rows.append((str(variant), *(f"{1e3 * s:.1f}" for s in [total, *cells])))
-        header = ("kernel", "step", *columns, "else", INSIDE)
+            cells = [total, *inside, total - sum(seconds.values())]
+            rows.append((variant, *(f"{1e3 * s:.1f}" for s in cells)))
+        header = ("kernel", "step", *columns, "else")
         print(f"\n{name}: {load.size}; milliseconds, {arguments.threads} threads")
         print(text_table(header, rows, right=tuple(range(1, len(header)))), flush=True)
 

@@ -9,27 +9,41 @@ from torch import nn
 import bitcycle as bc
 from tests.toys import Attention, linears, net, randn
 
+# at float32, with separate functions, and inside a whole product of the library
+every_way = pytest.mark.parametrize(
+    ("kernel", "precision"), [("auto", "fp32"), ("simulate", "w8a8e8"), ("native", "w8a8e8")]
+)
+
+
+def converted(model, kernel="auto", precision="fp32"):
+    bc.quantize_model(model, kernel=kernel)
+    bc.set_precision(model, precision)
+    return model
+
 
 def ranges(model):
     return {name: buffer.clone() for name, buffer in model.named_buffers() if "act_range" in name}
 
 
-def test_the_range_is_the_mean_over_batches():
-    model = bc.quantize_model(nn.Linear(2, 1))
+@every_way
+def test_the_range_is_the_mean_over_batches(kernel, precision):
+    model = converted(nn.Linear(2, 1), kernel, precision)
     batches = [torch.tensor([[0.0, 1.0]]), torch.tensor([[-1.0, 2.0]]), torch.tensor([[-2.0, 6.0]])]
     assert bc.calibrate(model, batches) is model
     assert torch.allclose(model.act_range, torch.tensor([[3.0, -1.0, 4.0]]))
 
 
-def test_both_operands_of_a_product_are_observed():
-    model = bc.quantize_model(bc.MatMul())
+@every_way
+def test_both_operands_of_a_product_are_observed(kernel, precision):
+    model = converted(bc.MatMul(), kernel, precision)
     batch = {"a": torch.tensor([[1.0, 2.0]]), "b": torch.tensor([[-1.0], [4.0]])}
     bc.calibrate(model, [batch])
     assert model.act_range.tolist() == [[1.0, 1.0, 1.0], [1.0, -1.0, 5.0]]
 
 
-def test_without_reset_the_running_average_goes_on():
-    model = bc.quantize_model(nn.Linear(2, 1))
+@every_way
+def test_without_reset_the_running_average_goes_on(kernel, precision):
+    model = converted(nn.Linear(2, 1), kernel, precision)
     bc.calibrate(model, [torch.tensor([[0.0, 1.0]])])
     bc.calibrate(model, [torch.tensor([[-1.0, 2.0]])], reset=False)
     assert torch.allclose(model.act_range, torch.tensor([[2.0, -0.1, 1.2]]))  # 0.9 old + 0.1 new
@@ -57,9 +71,8 @@ def test_a_calibrated_float_checkpoint_is_evaluated_on_those_ranges_without_a_wa
 
 
 def test_ranges_are_those_of_the_present_bits():
-    for precision in ("fp32", "w3a3e8"):
-        model, x = bc.quantize_model(linears(4, 4, 4)), randn(8, 4)
-        bc.set_precision(model, precision)
+    for kernel, precision in (("auto", "fp32"), ("auto", "w3a3e8"), ("native", "w3a3e8")):
+        model, x = converted(linears(4, 4, 4), kernel, precision), randn(8, 4)
         bc.calibrate(model, [x])
         with torch.no_grad():
             hidden = model.eval()[0](x)
@@ -85,9 +98,9 @@ def test_several_arguments_go_in_as_a_tuple_inside_the_batch():
     assert bc.audit(model)[""].is_observed
 
 
-def test_modes_statistics_bits_and_random_numbers_are_untouched():
-    model = bc.quantize_model(net())
-    bc.set_precision(model, "w4a4e8")
+@pytest.mark.parametrize("kernel", ["auto", "native"])
+def test_modes_statistics_bits_and_random_numbers_are_untouched(kernel):
+    model = converted(net(), kernel, "w4a4e8")
     model.head.eval()
     modes = [module.training for module in model.modules()]
     before = copy.deepcopy(bc.float_state_dict(model))
@@ -101,15 +114,17 @@ def test_modes_statistics_bits_and_random_numbers_are_untouched():
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_an_exception_restores_modes_and_ranges():
+@every_way
+def test_an_exception_restores_modes_and_ranges(kernel, precision):
     for reset in (True, False):
-        model = bc.quantize_model(net())
+        model = converted(net(), kernel, precision)
         bc.calibrate(model, [randn(4, 2, 6, 6)])
         before = ranges(model)
         with pytest.raises(RuntimeError):
             bc.calibrate(model, [randn(4, 2, 6, 6, seed=2), randn(4, 7, 6, 6)], reset=reset)
         assert model.training
         assert all(torch.equal(before[name], value) for name, value in ranges(model).items())
+        bc.set_precision(model, "fp32")
         model(randn(4, 2, 6, 6))  # at full precision nothing is observed any more
         assert all(torch.equal(before[name], value) for name, value in ranges(model).items())
         assert bc.audit(model)["conv"].is_observed
@@ -132,7 +147,8 @@ def test_parts_that_were_converted_separately_are_all_observed():
     assert all(row.is_observed for row in bc.audit(model).rows)
 
 
-def test_a_layer_called_twice_in_a_batch_keeps_the_mean_over_its_calls():
+@every_way
+def test_a_layer_called_twice_in_a_batch_keeps_the_mean_over_its_calls(kernel, precision):
     class Twice(nn.Module):
         def __init__(self):
             super().__init__()
@@ -141,13 +157,14 @@ def test_a_layer_called_twice_in_a_batch_keeps_the_mean_over_its_calls():
         def forward(self, x):
             return self.linear(x) + self.linear(10 * x)
 
-    model = bc.quantize_model(Twice())
+    model = converted(Twice(), kernel, precision)
     bc.calibrate(model, [torch.tensor([[0.0, 1.0]])] * 3)
     assert torch.allclose(model.linear.act_range, torch.tensor([[6.0, 0.0, 5.5]]))
 
 
-def test_data_that_is_not_finite_is_an_error_and_leaves_the_ranges():
-    model = bc.quantize_model(nn.Sequential(nn.Linear(2, 1)))
+@every_way
+def test_data_that_is_not_finite_is_an_error_and_leaves_the_ranges(kernel, precision):
+    model = converted(nn.Sequential(nn.Linear(2, 1)), kernel, precision)
     bc.calibrate(model, [torch.tensor([[0.0, 1.0]])])
     before = model[0].act_range.clone()
     with pytest.raises(bc.NonFiniteError, match=r"layer 0 \(act\)"):

@@ -11,7 +11,7 @@ import bitcycle as bc
 from bitcycle.cost import measure_saved
 from bitcycle.memory import saved_bytes
 from bitcycle.models import build_model
-from bitcycle.nn.product import CONTROL_SIZE
+from bitcycle.nn.control import CONTROL_SIZE
 from tests import toys
 from tests.toys import Attention, linears, net, randn
 
@@ -129,14 +129,28 @@ def test_a_function_of_the_model_can_add_a_loss_and_exclude_its_tensors() -> Non
     assert without >= 5 * 3 * FLOAT  # log-probabilities
 
 
-def test_codes_take_their_share_of_the_float_operands() -> None:
+# behind the codes of a whole product: scale, offset, half and range; or scale and offset of each
+# of 32 channels, and half
+ACT_GRID = 5 * FLOAT
+WEIGHT_GRID = (2 * 32 + 1) * FLOAT
+
+
+@pytest.mark.parametrize("grids", ["shared", "per_input_channel"])
+def test_codes_take_their_share_of_the_float_operands(grids: str) -> None:
+    is_whole = grids == "shared"
     for bits in (8, 4):
-        model = bc.quantize_model(linears(64, 48, 32), kernel="native", max_bits=bits)
+        model = linears(64, 48, 32)
+        rules = bc.quantizers.SBM(grad_input_weight=grids)
+        bc.quantize_model(model, rules, kernel="native", max_bits=bits)
         bc.set_precision(model, f"w{bits}a{bits}e{bits}")
         saved = saved_bytes(model, randn(100, 64))
         elements = {"0": 100 * 64, "1": 100 * 48 + 48 * 32}  # the first needs no grad_input
-        assert saved.codes_by_layer == {name: n * bits // 8 for name, n in elements.items()}
-        codes = sum(elements.values()) * bits // 8
+        expected = {name: n * bits // 8 for name, n in elements.items()}
+        if is_whole:
+            expected["0"] += ACT_GRID
+            expected["1"] += ACT_GRID + WEIGHT_GRID
+        assert saved.codes_by_layer == expected
+        codes = sum(expected.values())
         assert str(saved).splitlines()[-1].split() == ["all", f"{saved.num_bytes:,}", f"{codes:,}"]
 
 
@@ -144,8 +158,8 @@ def test_both_operands_of_a_product_of_activations_are_codes() -> None:
     model = bc.quantize_model(Attention(), kernel="native")
     bc.set_precision(model, "w8a8e8")
     codes = saved_bytes(model, randn(2, 6, 4)).codes_by_layer
-    assert codes["scores"] == 2 * (2 * 6 * 4)
-    assert codes["mix"] == 2 * 6 * 6 + 2 * 6 * 4
+    assert codes["scores"] == 2 * (2 * 6 * 4 + ACT_GRID)
+    assert codes["mix"] == 2 * 6 * 6 + 2 * 6 * 4 + 2 * ACT_GRID
 
 
 def test_no_function_of_ours_hides_more_than_a_clock() -> None:

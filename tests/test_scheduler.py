@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import bitcycle as bc
-from bitcycle.nn.product import CLOCK
+from bitcycle.nn.control import CLOCK
 from tests.toys import linears, net, randn
 
 

@@ -289,7 +289,7 @@ def _row(candidate: Candidate, kept: dict[int, str]) -> AuditRow:
         name=candidate.name,
         type=layer.float_type.__name__,
         is_converted=True,
-        reason=layer.settings.kernel_reason,
+        reason=layer.kernel_reason,
         bits={
             role: FLOAT if bits.is_float32 or role not in quantizer.roles else str(bits)
             for role, bits in layer.precision.bits.items()
@@ -304,7 +304,7 @@ def _row(candidate: Candidate, kept: dict[int, str]) -> AuditRow:
         return replace(row, reason="looks rows of its weight up", multiplies=False)
     return replace(
         row,
-        kernel=layer.settings.kernel.name,
+        kernel=layer.kernel.name,
         is_observed=layer.is_observed if quantizer.observes and layer.num_act_inputs else None,
     )
 

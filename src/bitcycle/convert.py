@@ -195,7 +195,8 @@ def _convert(
         name = settings.name if settings.name.endswith(old) else old
         precision = module.precision
         module.set_precision(Precision())
-        module.settings, module.shared = module.adapt(replace(settings, name=name)), shared
+        module.change_settings(module.adapt(replace(settings, name=name)))
+        module.shared = shared
         module.set_precision(precision)
         return
     swap_class(module, LOOKUPS.get(type(module)) or layer_class(type(module)))

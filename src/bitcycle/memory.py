@@ -31,7 +31,7 @@ class SavedBytes:
     """Bytes of distinct storages, by the module that saved them first; `str()` is a table."""
 
     by_layer: dict[str, int]
-    codes_by_layer: dict[str, int]  # the part of them that is codes of a converted layer
+    codes_by_layer: dict[str, int]  # the part that is codes of a converted layer, with grids
     by_function: dict[str, int]  # further bytes, attributes of custom autograd functions' ctx
 
     @property

@@ -156,7 +156,7 @@ def at_precision(model: nn.Module, precision: Assignment) -> Iterator[nn.Module]
 def kernels_by_layer(model: nn.Module) -> dict[str, str]:
     """The name of each converted layer's kernel."""
     layers = [module for module in model.modules() if isinstance(module, QuantizedLayer)]
-    return {layer.settings.name: layer.settings.kernel.name for layer in layers}
+    return {layer.settings.name: layer.kernel.name for layer in layers}
 
 
 def kernel_state(model: nn.Module) -> dict[str, Any]:
@@ -174,9 +174,9 @@ def restore_kernels(model: nn.Module, state: Mapping[str, Any]) -> None:
     for layer in model.modules():
         if not isinstance(layer, QuantizedLayer):
             continue
-        name = state["kernels"].get(layer.settings.name, layer.settings.kernel.name)
+        name = state["kernels"].get(layer.settings.name, layer.kernel.name)
         kernel = recorded_kernel(name, has_library=has_library)
-        if kernel.name != layer.settings.kernel.name:
-            layer.settings = replace(
-                layer.settings, kernel=kernel, kernel_reason="as the run began"
+        if kernel.name != layer.kernel.name:
+            layer.change_settings(
+                replace(layer.settings, kernel=kernel, kernel_reason="as the run began")
             )

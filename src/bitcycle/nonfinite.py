@@ -1,6 +1,6 @@
 """Detect NaN and infinity in quantized tensors, once per optimizer step.
 
-Layers record them on the device (`nn.product.flag_nonfinite`), so that no step waits for it.
+Layers record them on the device (`ops.state.flag_nonfinite`), so that no step waits for it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from bitcycle.model_precision import (
     describe_bits,
     rounded_roles,
 )
+from bitcycle.nn.control import LEVELS
 from bitcycle.nn.layer import QuantizedLayer
-from bitcycle.nn.product import LEVELS
 from bitcycle.warnings import BitcycleWarning
 
 _Precision = ModelPrecision | Callable[[], ModelPrecision]

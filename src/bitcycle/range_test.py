@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 from bitcycle.model_precision import quantized_layers, set_precision
-from bitcycle.nn.layer import advance_clocks
+from bitcycle.nn.control import advance_clocks
 from bitcycle.nonfinite import NonFiniteError
 from bitcycle.ops.noise import hash_ints
 from bitcycle.precision import Precision

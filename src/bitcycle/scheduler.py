@@ -17,7 +17,8 @@ from torch import nn
 
 from bitcycle.bits import Bits, PlainBits, order
 from bitcycle.model_precision import describe_bits, quantized_layers, rounded_roles
-from bitcycle.nn.layer import QuantizedLayer, advance_clocks
+from bitcycle.nn.control import advance_clocks
+from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nonfinite import NonFiniteCheck
 from bitcycle.patterns import NamedModule, Pattern, check_mapping, last_match
 from bitcycle.precision import PARENTS, ROLES, Precision

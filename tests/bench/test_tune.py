@@ -89,7 +89,7 @@ def test_a_case_is_the_kind_and_size_that_a_layer_decides_by(monkeypatch):
         macs = geometry.macs(a.shape, w.shape) + (recurrence.macs if recurrence else 0)
         weights = w.numel() + (prod(recurrence.w_shape) if recurrence else 0)
         rows = macs // weights
-        seen.append((layer_kind(geometry, a, recurrence), macs, rows, max(tops[:2])))
+        seen.append((layer_kind(geometry, w, recurrence), macs, rows, max(tops[:2])))
         assert recurrence is None or isinstance(recurrence, Recurrence)
         return choice.make_kernel("simulate"), "auto"
 

@@ -45,8 +45,11 @@ def test_what_auto_comes_to_on_a_replica_is_not_kept_so_a_kernel_is_named():
     undecided, named = mlp(kernel="auto")[0], mlp(kernel="native")[0]
     for layer in (undecided, named):
         replica_of(layer)(inputs()[0])
-    assert undecided.settings.kernel.name == "auto"
-    assert named.settings.kernel.name == "native"
+    assert undecided.decision is None
+    assert undecided.kernel.name == "auto"
+    assert named.kernel.name == "native"
+    undecided(inputs()[0])  # not by what a replica left behind
+    assert undecided.decision.is_final
 
 
 def trained():

@@ -73,7 +73,7 @@ def test_the_state_is_json_and_brings_back_bits_cost_and_kernels():
     other = make_run()
     other.resume_at(3, state)
     assert other.scheduler.step_count == 3
-    assert other._model[0].settings.kernel.name == "simulate"
+    assert other._model[0].kernel.name == "simulate"
     assert other._model[0].precision == run._model[0].precision
     assert other.state_dict()["meter"] == state["meter"]  # also before there is a meter
     other.start_meter(randn(2, 4))

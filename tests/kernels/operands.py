@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bitcycle.kernels import native
+from bitcycle.kernels.base import MATMULS
 from bitcycle.kernels.geometry import ConvGeometry
-from bitcycle.kernels.simulate import FloatKernel
+from bitcycle.kernels.simulate import FloatProducts
 from bitcycle.native import products
 from bitcycle.quantizers import SBM
 from bitcycle.quantizers.base import Quantized
@@ -153,7 +154,7 @@ FUNCTIONS = ("gemm", "gemm_folded", "conv_output", "conv_grad_input", "conv_grad
 
 @contextmanager
 def counted() -> Iterator[Counter[str]]:
-    """Counts the float products that other kernels leave to float32, and the library's calls."""
+    """Counts the products that `native` leaves to float32, and the library's calls."""
     calls: Counter[str] = Counter()
 
     def spied(name: str, function: Any) -> Any:
@@ -163,13 +164,10 @@ def counted() -> Iterator[Counter[str]]:
 
         return spy
 
-    floats = {
-        name: staticmethod(spied("float", getattr(FloatKernel(), name)))
-        for name in ("gemm", "conv_output", "conv_grad_input", "conv_grad_weight")
-    }
-    spy = type("Spy", (FloatKernel,), floats)()
+    floats = {name: spied("float", getattr(FloatProducts, name)) for name in MATMULS}
     with ExitStack() as stack:
-        stack.enter_context(patch.object(native, "SIMULATE", spy))
+        spy = type("Spy", (FloatProducts,), floats)
+        stack.enter_context(patch.object(native, "FloatProducts", spy))
         for name in FUNCTIONS:
             stack.enter_context(patch.object(products, name, spied(name, getattr(products, name))))
         yield calls

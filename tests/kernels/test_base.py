@@ -44,8 +44,10 @@ def test_auto_is_a_kernel_that_simulates_until_it_is_decided() -> None:
     assert not make_kernel("simulate").is_undecided
     assert not auto.takes_codes
     a, w = (quantized(numbers((4, 3), "centred", seed), (4, 4)) for seed in (0, 1))
-    simulated = GEOMETRY.output(KERNELS["simulate"], a, w, None)
-    assert torch.equal(GEOMETRY.output(auto, a, w, None), simulated)
+    undecided, simulated = (
+        kernel.products(GEOMETRY).output(a, w, None) for kernel in (auto, KERNELS["simulate"])
+    )
+    assert torch.equal(undecided, simulated)
 
 
 def test_a_kernel_can_be_copied_with_its_model() -> None:
@@ -59,14 +61,15 @@ def test_a_kernel_can_be_copied_with_its_model() -> None:
 
 @pytest.mark.parametrize("kernel", NAMES)
 def test_nothing_to_multiply_gives_nothing_but_the_bias(kernel: str) -> None:
+    products = make_kernel(kernel).products(GEOMETRY)
     for m, k, n in ((0, 8, 4), (3, 8, 0), (3, 0, 4)):
         a, e = quantized(torch.zeros(m, k), (8, 8)), quantized(torch.zeros(m, n), (8, 8))
         w = quantized(torch.zeros(n, k), (8, 8))
-        output = GEOMETRY.output(make_kernel(kernel), a, w, torch.full((n,), 2.0))
+        output = products.output(a, w, torch.full((n,), 2.0))
         assert output.shape == (m, n)
         assert bool((output == 2).all())
-        grad_input = GEOMETRY.grad_input(make_kernel(kernel), e, w, torch.Size((m, k)))
-        grad_weight = GEOMETRY.grad_weight(make_kernel(kernel), e, a, torch.Size((n, k)))
+        grad_input = products.grad_input(e, w, torch.Size((m, k)))
+        grad_weight = products.grad_weight(e, a, torch.Size((n, k)))
         assert (grad_input.shape, grad_weight.shape) == ((m, k), (n, k))
         assert not grad_input.any()
         assert not grad_weight.any()
@@ -78,21 +81,21 @@ def test_constant_operands_multiply_exactly(kernel: str) -> None:
         # a constant has a step of 0 and codes that weigh nothing: its value is its offset
         a = quantized(torch.full((2, 4), value), (4, 4))
         w = quantized(torch.full((3, 4), -2.0), (4, 4), keep=(0,))
-        output = GEOMETRY.output(make_kernel(kernel), a, w, None)
+        output = make_kernel(kernel).products(GEOMETRY).output(a, w, None)
         assert output.flatten().tolist() == pytest.approx([-8 * value] * 6, rel=1e-7)
 
 
 @pytest.mark.parametrize("kernel", NAMES)
 def test_one_nan_in_an_operand_s_range_makes_the_products_nan(kernel: str) -> None:
-    x = numbers((6, 5), "centred", 0)
+    products, x = make_kernel(kernel).products(GEOMETRY), numbers((6, 5), "centred", 0)
     x[2, 3] = float("nan")
     w = quantized(numbers((3, 5), "above", 1), (4, 4), keep=(0,))
     bad = quantized(x, (4, 4))
-    assert GEOMETRY.output(make_kernel(kernel), bad, w, None).isnan().all()
+    assert products.output(bad, w, None).isnan().all()
     good = quantized(numbers((4, 6), "centred", 2), (4, 4))
     for keep in ((), (0,)):
         weight = quantized(x, (4, 4), keep=keep)
-        grad = GEOMETRY.grad_input(make_kernel(kernel), good, weight, torch.Size((4, 5)))
+        grad = products.grad_input(good, weight, torch.Size((4, 5)))
         assert grad.isnan().all()
 
 
@@ -105,6 +108,7 @@ def _operand(x: Tensor, role: str, kernel: str, keep: tuple[int, ...] = ()) -> Q
 @pytest.mark.parametrize("name", NAMES)
 def test_a_prepacked_weight_gives_the_products_of_the_kernel_itself(name: str) -> None:
     kernel = make_kernel(name)
+    products = kernel.products(GEOMETRY)
     for keep in ((0,), (1,), ()):
         for has_bias in (True, False):
             torch.manual_seed(0)
@@ -115,8 +119,8 @@ def test_a_prepacked_weight_gives_the_products_of_the_kernel_itself(name: str) -
             for num_rows in (4, 1, 6):  # sequences end, so later steps have other sizes
                 x = _operand(torch.randn(num_rows, 9) + 1, "act", name)
                 e = _operand(torch.randn(num_rows, 12), "act", name)
-                assert torch.equal(output(x), GEOMETRY.output(kernel, x, w, bias))
-                expected = GEOMETRY.grad_input(kernel, e, w, torch.Size((num_rows, 9)))
+                assert torch.equal(output(x), products.output(x, w, bias))
+                expected = products.grad_input(e, w, torch.Size((num_rows, 9)))
                 assert torch.equal(grad_input(e), expected)
 
 
@@ -128,7 +132,7 @@ def test_a_float_input_or_error_meets_the_values_of_the_weight(name: str) -> Non
     first, second, values = x.dequantize(), e.dequantize(), w.dequantize()
     torch.testing.assert_close(kernel.prepack(w)(x), first @ values.t())
     torch.testing.assert_close(kernel.prepack(transposed(w))(e), second @ values)
-    torch.testing.assert_close(GEOMETRY.output(kernel, x, w, None), first @ values.t())
-    torch.testing.assert_close(GEOMETRY.grad_input(kernel, e, w, first.shape), second @ values)
-    grad = GEOMETRY.grad_weight(kernel, e, x, values.shape)
-    torch.testing.assert_close(grad, second.t() @ first)
+    products = kernel.products(GEOMETRY)
+    torch.testing.assert_close(products.output(x, w, None), first @ values.t())
+    torch.testing.assert_close(products.grad_input(e, w, first.shape), second @ values)
+    torch.testing.assert_close(products.grad_weight(e, x, values.shape), second.t() @ first)

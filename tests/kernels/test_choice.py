@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -74,7 +75,7 @@ def test_a_kernel_asked_for_by_name_is_taken(name):
 def test_auto_waits_for_the_shapes():
     kernel, reason = requested_kernel("auto", device_type="cpu")
     assert kernel.is_undecided
-    assert reason == "auto: decided at the first training step with bits"
+    assert reason == "auto: decided when shapes are known"
 
 
 def test_native_without_the_library_multiplies_floats_and_warns(monkeypatch):
@@ -143,9 +144,8 @@ def test_few_rows_do_not_pay_for_the_weight(table):
     table(row(kernel="simulate"), row(macs_from=1 << 10, rows_from=100))
     w = torch.zeros(64, 64)
     assert decide(w=w, a=torch.zeros(100, 64))[0] == "native"
-    assert decide(w=w, a=torch.zeros(9, 11, 64)) == (
-        "simulate", "auto: 99 rows are too few to gain"
-    )  # fmt: skip
+    few = torch.zeros(9, 11, 64)
+    assert decide(w=w, a=few) == ("simulate", "auto: too few rows to gain")
     assert decide(w=w, a=torch.zeros(0, 64))[1] == "auto: too small to gain"
     table(row("convolution", rows_from=50), row("recurrent", rows_from=50))
     maps = torch.zeros(2, 8, 5, 5)
@@ -216,16 +216,22 @@ def test_auto_says_when_backward_multiplies_floats(table):
 
 
 def test_auto_simulates_on_another_device_without_rows_and_without_the_library(monkeypatch):
-    on_meta = [x.to("meta") for x in LARGE]
-    assert decide(LINEAR, *on_meta) == (
-        "simulate", "auto: the native library has no code for meta"
-    )  # fmt: skip
+    away = [SimpleNamespace(dtype=x.dtype, device=torch.device("cuda")) for x in LARGE]
+    assert decide(LINEAR, *away) == ("simulate", "auto: the native library has no code for cuda")
     monkeypatch.setattr(choice, "instruction_set", lambda: "portable")
     assert decide() == ("simulate", "auto: the table has no linear layers for portable")
     monkeypatch.setattr(choice, "instruction_set", lambda: None)
     found, reason = decide()
     assert found == "simulate"
     assert reason.startswith("auto: no native library (")
+
+
+def test_auto_decides_for_meta_tensors_as_on_the_cpu(table):
+    table(row(kernel="simulate"), row(macs_from=1 << 22))
+    for num_rows, name in ((256, "native"), (255, "simulate")):
+        a, w = LARGE[0][:num_rows], LARGE[1]
+        assert decide(LINEAR, a.to("meta"), w.to("meta")) == decide(LINEAR, a, w)
+        assert decide(LINEAR, a, w)[0] == name
 
 
 def test_a_class_without_rows_takes_those_of_the_class_it_extends(table, monkeypatch):
@@ -311,27 +317,57 @@ def test_a_missing_table_is_an_error(monkeypatch, tmp_path):
 # -- on a layer -----------------------------------------------------------------------------------
 
 
-def test_a_layer_decides_in_its_first_training_step_with_bits(monkeypatch):
-    asked = []
+@pytest.fixture
+def asked(monkeypatch):
+    """The rows of the input and the bits at each decision: `simulate` for a single row."""
+    found = []
 
     def decide(geometry, a, w, *, tops, recurrence):
-        asked.append(tops)
-        return KERNELS["native"], "auto: said so"
+        found.append((len(a), tops))
+        name = "simulate" if len(a) == 1 else "native"
+        return KERNELS[name], f"auto: {len(a)} rows"
 
     monkeypatch.setattr("bitcycle.nn.layer.decide_kernel", decide)
+    return found
+
+
+def test_a_layer_decides_in_its_first_training_step_with_bits(asked):
     layer, x = bc.quantize_model(nn.Linear(128, 128)), torch.randn(128, 128)
     layer(x)  # no bits
     bc.set_precision(layer, "w3a5e6")
+    layer(x[:0])  # shapes of nothing
     with pytest.warns(BitcycleWarning, match="never observed"):
-        layer.eval()(x)
-    layer.train()(x[:0])  # shapes of nothing
+        layer.eval()(x[:0])
     assert asked == []
+    assert layer.decision is None
     assert bc.audit(layer)[""].kernel == "auto"
-    layer(x)
-    layer(x)
-    assert asked == [(7, 4, 7)]  # act, weight, error: rounded up to what makes a difference
+    layer.train()(x)
+    layer(x[:1])
+    layer.eval()(x[:1])
+    # act, weight, error: rounded up to what makes a difference
+    assert asked == [(128, (7, 4, 7))]
+    assert layer.decision == ("native", "auto: 128 rows", True)
     found = bc.audit(layer)[""]
-    assert (found.kernel, found.reason) == ("native", "auto: said so")
+    assert (found.kernel, found.reason) == ("native", "auto: 128 rows")
+    assert (layer.kernel, layer.kernel_reason) == (KERNELS["native"], "auto: 128 rows")
+    assert layer.settings.kernel.is_undecided
+
+
+def test_an_evaluation_decides_until_training_does(asked):
+    layer, x = bc.quantize_model(nn.Linear(128, 128)), torch.randn(128, 128)
+    bc.set_precision(layer, "w3a5e6")
+    with pytest.warns(BitcycleWarning, match="never observed"):
+        layer.eval()(x[:1])
+    layer(x)  # the same kernel as before
+    assert asked == [(1, (7, 4, 7))]
+    assert layer.decision == ("simulate", "auto: 1 rows", False)
+    layer.train()(x[:0])  # shapes of nothing
+    assert layer.decision == ("simulate", "auto: 1 rows", False)
+    for is_training in (True, False, True):
+        layer.train(is_training)(x)
+        assert asked == [(1, (7, 4, 7)), (128, (7, 4, 7))]
+        assert layer.decision == ("native", "auto: 128 rows", True)
+        assert all(plan.kernel == KERNELS["native"] for plan in layer._plans.values())
 
 
 def test_a_small_layer_is_simulated_and_the_audit_says_why(table):

@@ -78,7 +78,7 @@ def cases(draw: st.DrawFn) -> Case:
         for n, p, d, k in zip(space, geometry.padding, geometry.dilation, kernel, strict=True)
     ]
     assume(all(reaches))
-    return Case(geometry, a_shape, w_shape, tuple(geometry.convolve(a, w).shape))
+    return Case(geometry, a_shape, w_shape, tuple(geometry.output(a, w, None).shape))
 
 
 @pytest.mark.parametrize("kernel", KERNEL_NAMES)
@@ -98,7 +98,7 @@ def test_the_output_is_that_of_the_codes(
         return oracle.products(x, y, None, zero).output
 
     with counted() as calls:
-        actual = case.geometry.output(KERNELS[kernel], a, w, bias)
+        actual = KERNELS[kernel].products(case.geometry).output(a, w, bias)
     assert_close(kernel, actual, conv, a, w, bias)
     assert_path(kernel, calls, case.path("conv_output"))
 
@@ -119,7 +119,7 @@ def test_grad_input_is_that_of_the_codes(
         return oracle.products(zero, y, None, x).grad_input
 
     with counted() as calls:
-        actual = case.geometry.grad_input(KERNELS[kernel], e, w, torch.Size(case.input))
+        actual = KERNELS[kernel].products(case.geometry).grad_input(e, w, torch.Size(case.input))
     is_turned = keep == (1,) and case.weight[1] > 1  # one scale per input channel
     assert_close(kernel, actual, conv, e, w, is_folded=not is_turned)
     is_exact = set(case.geometry.stride) == {1} and case.geometry.groups == 1
@@ -139,7 +139,7 @@ def test_grad_weight_is_that_of_the_codes(kernel, case, error, act, e_kind, a_ki
         return oracle.products(y, zero, None, x).grad_weight
 
     with counted() as calls:
-        actual = case.geometry.grad_weight(KERNELS[kernel], e, a, torch.Size(case.weight))
+        actual = KERNELS[kernel].products(case.geometry).grad_weight(e, a, torch.Size(case.weight))
     assert_close(kernel, actual, conv, e, a)
     assert_path(kernel, calls, case.path("conv_grad_weight"))
 
@@ -154,12 +154,12 @@ def test_a_transposed_convolution_is_float32(kernel: str, num_dims: int) -> None
     w = quantized(numbers((3, 4, *[3] * num_dims), "above", 1), (4, 4))
     e_shape = (2, 4, *(2 * n - 1 for n in space))
     e = quantized(numbers(e_shape, "below", 2), (4, 4))
-    kernels = KERNELS[kernel]
     with counted() as calls:
+        by_kernel = KERNELS[kernel].products(geometry)
         actual = [
-            geometry.output(kernels, a, w, None),
-            geometry.grad_input(kernels, e, w, torch.Size((2, 3, *space))),
-            geometry.grad_weight(kernels, e, a, torch.Size((3, 4, *[3] * num_dims))),
+            by_kernel.output(a, w, None),
+            by_kernel.grad_input(e, w, torch.Size((2, 3, *space))),
+            by_kernel.grad_weight(e, a, torch.Size((3, 4, *[3] * num_dims))),
         ]
     assert calls == ({"float": 3} if kernel == "native" else {})
     oracle = naive_conv(geometry)
@@ -178,11 +178,12 @@ def test_an_even_kernel_s_same_padding_is_the_value_0_at_the_end(kernel: str) ->
     geometry = ConvGeometry((1,), (0,), (1,), 1, end_padding=(1,))
     a = quantized(torch.full((1, 1, 4), 3.0), (4, 4))
     w = quantized(torch.full((1, 1, 2), 2.0), (4, 4), keep=(0,))
-    assert geometry.output(KERNELS[kernel], a, w, None).tolist() == [[[12.0, 12.0, 12.0, 6.0]]]
+    products = KERNELS[kernel].products(geometry)
+    assert products.output(a, w, None).tolist() == [[[12.0, 12.0, 12.0, 6.0]]]
     e = quantized(torch.ones(1, 1, 4), (4, 4))
-    grad = geometry.grad_input(KERNELS[kernel], e, w, torch.Size((1, 1, 4)))
+    grad = products.grad_input(e, w, torch.Size((1, 1, 4)))
     assert grad.tolist() == [[[2.0, 4.0, 4.0, 4.0]]]
-    grad = geometry.grad_weight(KERNELS[kernel], e, a, torch.Size((1, 1, 2)))
+    grad = products.grad_weight(e, a, torch.Size((1, 1, 2)))
     assert grad.tolist() == [[[12.0, 9.0]]]
 
 
@@ -194,7 +195,7 @@ def test_channels_last_codes_give_a_channels_last_result(kernel: str, product: s
     w = quantized(numbers((4, 4, 3, 3), "centred", 1), (4, 4))
     last = None if product == "output" else torch.Size((2, 4, 6, 5))
     with counted() as calls:
-        result = getattr(geometry, product)(KERNELS[kernel], x, w, last)
+        result = getattr(KERNELS[kernel].products(geometry), product)(x, w, last)
     assert not calls["float"]
     assert result.is_contiguous(memory_format=torch.channels_last)
 
@@ -204,9 +205,10 @@ def test_an_error_with_a_scale_per_sample_is_multiplied_from_codes() -> None:
     e = quantized(numbers((3, 5, 4, 6), "below", 0), (6, 8), keep=(0,))
     w = quantized(numbers((5, 4, 3, 3), "centred", 1), (6, 8), keep=(0,))
     a = quantized(numbers((3, 4, 7, 6), "centred", 2), (6, 8))
+    products = KERNELS["native"].products(geometry)
     with counted() as calls:
-        grad_input = geometry.grad_input(KERNELS["native"], e, w, torch.Size((3, 4, 7, 6)))
-        grad_weight = geometry.grad_weight(KERNELS["native"], e, a, torch.Size((5, 4, 3, 3)))
+        grad_input = products.grad_input(e, w, torch.Size((3, 4, 7, 6)))
+        grad_weight = products.grad_weight(e, a, torch.Size((5, 4, 3, 3)))
     assert calls == {"conv_grad_input": 1, "float": 1}
     oracle = naive_conv(geometry)
     expected = oracle.products(*(q.dequantize().double() for q in (a, w)), None, exact(e))
@@ -226,5 +228,5 @@ def test_contiguous_codes_give_a_contiguous_result(kernel: str, product: str) ->
         x = quantized(numbers((2, 4, *space), "centred", 0), (4, 4))
         w = quantized(numbers((4, 4, *[3] * num_dims), "centred", 1), (4, 4))
         last = None if product == "output" else torch.Size((2, 4, *space))
-        result = getattr(geometry, product)(KERNELS[kernel], x, w, last)
+        result = getattr(KERNELS[kernel].products(geometry), product)(x, w, last)
         assert result.is_contiguous()

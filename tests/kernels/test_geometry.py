@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -19,10 +21,20 @@ def _check(geometry: Geometry, reference: Tensor, a: Tensor, w: Tensor) -> None:
     e = torch.randn_like(reference)
     grad_a, grad_w = torch.autograd.grad(reference, (a, w), e)
     a, w = a.detach(), w.detach()
-    qa, qw, qe = (Quantized(values=x) for x in (a, w, e))
-    torch.testing.assert_close(geometry.output(SIMULATE, qa, qw, None), reference.detach())
-    torch.testing.assert_close(geometry.grad_input(SIMULATE, qe, qw, a.shape), grad_a)
-    torch.testing.assert_close(geometry.grad_weight(SIMULATE, qe, qa, w.shape), grad_w)
+
+    def multiply(products: Any, a: Any, w: Any, e: Any) -> list[Tensor]:
+        return [
+            products.output(a, w, None),
+            products.grad_input(e, w, a_shape),
+            products.grad_weight(e, a, w_shape),
+        ]
+
+    a_shape, w_shape = a.shape, w.shape
+    ours = multiply(geometry, a, w, e)
+    for each, theirs in zip(ours, (reference.detach(), grad_a, grad_w), strict=True):
+        torch.testing.assert_close(each, theirs)
+    simulated = multiply(SIMULATE.products(geometry), *(Quantized(values=x) for x in (a, w, e)))
+    assert all(map(torch.equal, simulated, ours))
 
 
 def _operands(*shapes: tuple[int, ...]) -> list[Tensor]:
@@ -92,8 +104,28 @@ def test_backward_products_are_channels_last_when_the_error_is(transposed: bool)
     torch.manual_seed(0)
     e = torch.randn(2, 4, 6, 6).to(memory_format=torch.channels_last)
     w = torch.randn(4, 4, 3, 3).to(memory_format=torch.channels_last)
-    grad = geometry.input_gradient(e, w, torch.Size([2, 4, 6, 6]))
+    grad = geometry.grad_input(e, w, torch.Size([2, 4, 6, 6]))
     assert grad.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_channels_have_a_range_each_where_grids_can_have_one() -> None:
+    """The dimensions of output channels, of input channels, and the view that has the former."""
+
+    def conv(groups: int, *, transposed: bool = False) -> ConvGeometry:
+        return ConvGeometry((1,), (0,), (1,), groups, transposed=transposed)
+
+    w_shape = torch.Size((6, 4, 3))
+    for geometry, second, outputs, inputs, view in (
+        (LinearGeometry(), "weight", (0,), (1,), (6, 4, 3)),
+        (MatMulGeometry(), "act", (), (), (6, 4, 3)),
+        (conv(1), "weight", (0,), (1,), (6, 4, 3)),
+        (conv(2), "weight", (0,), (), (6, 4, 3)),
+        (conv(1, transposed=True), "weight", (0, 2), (), (1, 6, 4, 3)),
+        (conv(2, transposed=True), "weight", (0, 2), (), (2, 3, 4, 3)),
+    ):
+        assert geometry.second == second
+        assert (geometry.channel_dims, geometry.input_channel_dims) == (outputs, inputs)
+        assert geometry.channel_view(w_shape) == view
 
 
 def test_a_geometry_is_a_value() -> None:
@@ -110,7 +142,7 @@ def test_the_multiply_accumulates_are_those_of_the_output() -> None:
     assert MatMulGeometry().macs(shape((5, 1, 2, 3)), shape((6, 3, 4))) == 5 * 6 * 2 * 3 * 4
     conv = ConvGeometry((2, 1), (1, 0), (1, 2), groups=2, end_padding=(0, 1))
     a, w = torch.empty(2, 4, 9, 8), torch.empty(6, 2, 3, 2)
-    output = conv.convolve(a, w)
+    output = conv.output(a, w, None)
     assert output.shape[2:] == conv.output_size(a.shape[2:], w.shape[2:])
     assert conv.macs(a.shape, w.shape) == output.numel() * 2 * 3 * 2
     turned = ConvGeometry((2,), (1,), (1,), 1, transposed=True)

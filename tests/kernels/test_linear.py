@@ -54,7 +54,7 @@ def test_the_output_is_that_of_the_codes(
     )  # fmt: skip
     bias = numbers((outer,), "centred", seed + 2) if has_bias else None
     with counted() as calls:
-        actual = GEOMETRY.output(KERNELS[kernel], a, w, bias)
+        actual = KERNELS[kernel].products(GEOMETRY).output(a, w, bias)
     assert_close(kernel, actual, output, a, w, bias)
     assert_path(kernel, calls, "gemm")
 
@@ -69,7 +69,7 @@ def test_grad_input_is_that_of_the_codes(
     e = quantized(numbers((*batch, outer), e_kind, seed), error, layout=layout)
     w = quantized(numbers((outer, inner), w_kind, seed + 1), weight, keep=keep, layout=layout)
     with counted() as calls:
-        actual = GEOMETRY.grad_input(KERNELS[kernel], e, w, torch.Size((*batch, inner)))
+        actual = KERNELS[kernel].products(GEOMETRY).grad_input(e, w, torch.Size((*batch, inner)))
     is_folded = keep == (0,) and outer > 1  # the scales lie on the summed axis
     assert_close(kernel, actual, grad_input, e, w, is_folded=is_folded)
     assert_path(kernel, calls, "gemm_folded" if is_folded else "gemm")
@@ -84,7 +84,7 @@ def test_grad_weight_is_that_of_the_codes(
     e = quantized(numbers((*batch, outer), e_kind, seed), error, layout=layout)
     a = quantized(numbers((*batch, inner), a_kind, seed + 1), act, layout=layout)
     with counted() as calls:
-        actual = GEOMETRY.grad_weight(KERNELS[kernel], e, a, torch.Size((outer, inner)))
+        actual = KERNELS[kernel].products(GEOMETRY).grad_weight(e, a, torch.Size((outer, inner)))
     assert_close(kernel, actual, grad_weight, e, a)
     assert_path(kernel, calls, "gemm")
 
@@ -103,13 +103,13 @@ def test_errors_with_a_scale_per_sample_are_multiplied_as_codes(
     w = quantized(numbers((outer, inner), "centred", seed + 2), (8, 8))
     assert e.scale is not None
     with counted() as calls:
-        actual = GEOMETRY.grad_weight(KERNELS[kernel], e, a, torch.Size((outer, inner)))
+        actual = KERNELS[kernel].products(GEOMETRY).grad_weight(e, a, torch.Size((outer, inner)))
     is_folded = e.scale.numel() > 1
     assert_close(kernel, actual, grad_weight, e, a, is_folded=is_folded)
     if 0 not in batch:
         assert_path(kernel, calls, "gemm_folded" if is_folded else "gemm")
     with counted() as calls:
-        actual = GEOMETRY.grad_input(KERNELS[kernel], e, w, torch.Size((*batch, inner)))
+        actual = KERNELS[kernel].products(GEOMETRY).grad_input(e, w, torch.Size((*batch, inner)))
     assert_close(kernel, actual, grad_input, e, w)
     if 0 not in batch:
         assert_path(kernel, calls, "gemm")

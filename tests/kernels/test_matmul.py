@@ -62,7 +62,7 @@ def test_it_is_that_of_the_codes(
         "grad_weight": (e, a, torch.Size(b_shape), grad_weight),
     }[product]
     with counted() as calls:
-        actual = getattr(GEOMETRY, product)(KERNELS[kernel], x, y, last)
+        actual = getattr(KERNELS[kernel].products(GEOMETRY), product)(x, y, last)
     assert_close(kernel, actual, reference, x, y)
     assert_path(kernel, calls, "gemm")
 
@@ -71,7 +71,7 @@ def test_a_batch_of_matrices_is_one_product_of_codes() -> None:
     a = quantized(numbers((2, 3, 4, 5), "centred", 0), (4, 4))
     b = quantized(numbers((3, 5, 6), "centred", 1), (4, 4))
     with counted() as calls:
-        GEOMETRY.output(KERNELS["native"], a, b, None)
+        KERNELS["native"].products(GEOMETRY).output(a, b, None)
     assert calls == {"gemm": 1}
 
 
@@ -79,6 +79,6 @@ def test_a_batch_whose_second_operand_has_scales_per_row_is_float32() -> None:
     a = quantized(numbers((2, 4, 5), "centred", 0), (4, 4))
     b = quantized(numbers((2, 5, 6), "centred", 1), (4, 4), keep=(1,))
     with counted() as calls:
-        output = GEOMETRY.output(KERNELS["native"], a, b, None)
+        output = KERNELS["native"].products(GEOMETRY).output(a, b, None)
     assert calls == {"float": 1}
     torch.testing.assert_close(output, a.dequantize() @ b.dequantize())

@@ -11,7 +11,7 @@ from bitcycle.quantizers.base import Quantized
 from .operands import numbers, quantized
 
 SIMULATE = KERNELS["simulate"]
-GEOMETRY = LinearGeometry()
+PRODUCTS = SIMULATE.products(LinearGeometry())
 
 
 def _codes(codes: list[list[int]], scale: float, offset: float) -> Quantized:
@@ -23,28 +23,28 @@ def _codes(codes: list[list[int]], scale: float, offset: float) -> Quantized:
 def test_the_output_is_the_product_of_the_values() -> None:
     a = _codes([[0, 1, 3]], 0.5, -1.0)  # -1, -.5, .5
     w = _codes([[2, 0, 1], [1, 1, 1]], 1.0, 0.0)
-    output = GEOMETRY.output(SIMULATE, a, w, torch.tensor([10.0, 0.0]))
+    output = PRODUCTS.output(a, w, torch.tensor([10.0, 0.0]))
     assert output.tolist() == [[10.0 - 2.0 + 0.5, -1.0]]
 
 
 def test_grad_input_is_error_times_weight() -> None:
     e = _codes([[1, 2]], 1.0, 0.0)
     w = _codes([[2, 0, 1], [1, 1, 1]], 1.0, 0.0)
-    grad = GEOMETRY.grad_input(SIMULATE, e, w, torch.Size([1, 3]))
+    grad = PRODUCTS.grad_input(e, w, torch.Size([1, 3]))
     assert grad.tolist() == [[4.0, 2.0, 3.0]]
 
 
 def test_grad_weight_is_error_times_act() -> None:
     e = _codes([[1, 2], [0, 1]], 1.0, 0.0)
     a = _codes([[0, 1, 3], [1, 1, 1]], 1.0, 0.0)
-    grad = GEOMETRY.grad_weight(SIMULATE, e, a, torch.Size([2, 3]))
+    grad = PRODUCTS.grad_weight(e, a, torch.Size([2, 3]))
     assert grad.tolist() == [[0.0, 1.0, 3.0], [1.0, 3.0, 7.0]]
 
 
 def test_operands_without_a_grid_are_multiplied_as_they_are() -> None:
     torch.manual_seed(0)
     a, w = torch.randn(4, 3), torch.randn(2, 3)
-    output = GEOMETRY.output(SIMULATE, Quantized(values=a), Quantized(values=w), None)
+    output = PRODUCTS.output(Quantized(values=a), Quantized(values=w), None)
     assert torch.equal(output, torch.nn.functional.linear(a, w))
 
 
@@ -53,37 +53,34 @@ def test_codes_meet_half_precision_values_in_float32(dtype: torch.dtype) -> None
     codes, bias = _codes([[0, 1, 3]], 0.1, -1.0), torch.tensor([0.5], dtype=dtype)
     w = torch.tensor([[1.0, -2.0, 0.5]], dtype=dtype)
     values = Quantized(values=w)
-    output = GEOMETRY.output(SIMULATE, codes, values, bias)
+    output = PRODUCTS.output(codes, values, bias)
     assert torch.equal(
         output, torch.nn.functional.linear(codes.dequantize(), w.float(), bias.float())
     )
-    grad = GEOMETRY.grad_weight(
-        SIMULATE, Quantized(values=bias.view(1, 1)), codes, torch.Size([1, 3])
-    )
+    grad = PRODUCTS.grad_weight(Quantized(values=bias.view(1, 1)), codes, torch.Size([1, 3]))
     assert torch.equal(grad, 0.5 * codes.dequantize())
 
 
 def test_values_of_two_dtypes_are_torch_s_error() -> None:
     a, w = Quantized(values=torch.ones(1, 3)), Quantized(values=torch.ones(2, 3).double())
     with pytest.raises(RuntimeError, match="same dtype"):
-        GEOMETRY.output(SIMULATE, a, w, None)
+        PRODUCTS.output(a, w, None)
 
 
 def test_products_of_codes_are_those_of_their_values_to_the_last_bit() -> None:
-    geometry = LinearGeometry()
     a = quantized(numbers((7, 5), "centred", 0), (5, 8))
     w = quantized(numbers((3, 5), "below", 1), (5, 8), keep=(0,))
     e = quantized(numbers((7, 3), "tiny", 2), (5, 8))
     values = [Quantized(values=q.dequantize()) for q in (a, w, e)]
     pairs = [
-        (geometry.output(SIMULATE, a, w, None), geometry.output(SIMULATE, *values[:2], None)),
+        (PRODUCTS.output(a, w, None), PRODUCTS.output(*values[:2], None)),
         (
-            geometry.grad_input(SIMULATE, e, w, torch.Size((7, 5))),
-            geometry.grad_input(SIMULATE, values[2], values[1], torch.Size((7, 5))),
+            PRODUCTS.grad_input(e, w, torch.Size((7, 5))),
+            PRODUCTS.grad_input(values[2], values[1], torch.Size((7, 5))),
         ),
         (
-            geometry.grad_weight(SIMULATE, e, a, torch.Size((3, 5))),
-            geometry.grad_weight(SIMULATE, values[2], values[0], torch.Size((3, 5))),
+            PRODUCTS.grad_weight(e, a, torch.Size((3, 5))),
+            PRODUCTS.grad_weight(values[2], values[0], torch.Size((3, 5))),
         ),
     ]
     assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
@@ -93,5 +90,5 @@ def test_channels_last_codes_give_a_channels_last_output() -> None:
     geometry = ConvGeometry((1, 1), (1, 1), (1, 1), 1)
     a = quantized(numbers((2, 8, 6, 5), "centred", 0), (4, 4), layout="channels_last")
     w = quantized(numbers((4, 8, 3, 3), "centred", 1), (4, 4), keep=(0,))
-    output = geometry.output(SIMULATE, a, w, None)
+    output = SIMULATE.products(geometry).output(a, w, None)
     assert output.is_contiguous(memory_format=torch.channels_last)

@@ -28,6 +28,7 @@
 #include "encode.cpp"  // no header: so a changed signature does not compile
 #include "formats.h"
 #include "gemm.h"
+#include "layer.h"
 #include "packing.cpp"
 
 extern "C" {
@@ -41,6 +42,9 @@ int bitcycle_conv_grad_weight(const bitcycle::Conv*);
 void bitcycle_round_elements(const bitcycle::ElementsCall*);
 void bitcycle_round_blocks(const bitcycle::BlocksCall*);
 void bitcycle_hadamard(const bitcycle::HadamardCall*);
+int bitcycle_forward(const bitcycle::ForwardCall*, const bitcycle::LayerShape*);
+int bitcycle_backward(const bitcycle::BackwardCall*, const bitcycle::LayerShape*);
+void bitcycle_noise_key(const int32_t*, int32_t*);
 const char* bitcycle_tiles(const char*);
 void __sanitizer_set_death_callback(void (*)()) __attribute__((weak));
 
@@ -403,7 +407,7 @@ void fuzz_encode(Random& r) {
   const Buffer<int32_t> key(r, 2), levels(r, 1);
   const Buffer<uint8_t> codes(r, total);
   const bool is_stochastic = r.once_in(2);
-  const long num_threads = r.from(1, 3), rule = r.from(FROM_LOW, SYMMETRIC);
+  const long num_threads = r.from(1, 3), rule = r.from(FROM_LOW, POWER);
   const int32_t* noise = is_stochastic ? key.data() : nullptr;
   key[0] = int32_t(r.next()), key[1] = int32_t(r.next());
   levels[0] = (1 << r.from(2, 8)) - 1;
@@ -442,6 +446,7 @@ void fuzz_encode(Random& r) {
   bitcycle_decode(&decode);
   call.form = VALUES, call.out = values.data();
   bitcycle_quantize(&call);
+  int exponent;
   for (long i = 0; i < total; ++i) {
     const double step = scale[channel(i)];
     if (codes[i] > levels[0]) fail(i, codes[i], levels[0], 0);
@@ -449,6 +454,7 @@ void fuzz_encode(Random& r) {
     // half a step by rounding, half by noise, half where zero has moved the ends of the grid
     check(i, values[i], x[i], 0,
           (0.5 + 0.5 * is_stochastic + 0.5 * (rule == WITH_ZERO)) * step * 1.001 + 1e-4);
+    if (rule == POWER && std::frexp(step, &exponent) != 0.5) fail(i, step, 0.5, 0);
   }
 }
 
@@ -601,11 +607,177 @@ void fuzz_formats(Random& r) {
   }
 }
 
+// ---- a layer's product in one call ---------------------------------------------------------------
+
+// Codes of a saved operand, and its grid behind them.
+struct SavedCodes {
+  Buffer<uint8_t> bytes;
+  long size, channels;
+  bool is_packed;
+  std::vector<float> grid;
+
+  SavedCodes(Random& r, long size, long channels, bool is_packed, bool has_range)
+      : bytes(r, start(size, is_packed) + 4 * (2 * channels + 1 + (has_range ? 2 : 0))),
+        size(size), channels(channels), is_packed(is_packed) {}
+  static long start(long size, bool is_packed) {
+    return ((is_packed ? (size + 1) / 2 : size) + 3) / 4 * 4;
+  }
+  void read() {
+    grid.resize(2 * channels + 1);
+    std::memcpy(grid.data(), bytes.data() + start(size, is_packed), 4 * grid.size());
+  }
+  int code(long i) const {
+    return is_packed ? bytes[i / 2] >> (i % 2 * 4) & 15 : bytes[i];
+  }
+  double value(long i, long c) const { return double(grid[c]) * code(i) + grid[channels + c]; }
+  double size_of(long c) const { return 256 * std::fabs(grid[c]) + std::fabs(grid[channels + c]); }
+};
+
+// Calls f(a, w, e, channel of w) with the elements of each product, as codes are kept.
+template <typename F>
+void for_each_term(const bitcycle::LayerShape& s, const bitcycle::Conv& c, const F& f) {
+  if (s.is_convolution)
+    return for_each_product(c, [&](long a, long w, long e, long o, long) { f(a, w, e, o); });
+  for (long b = 0; b < s.num_outer * s.num_inner; ++b)
+    for (long m = 0; m < s.M; ++m)
+      for (long n = 0; n < s.N; ++n)
+        for (long k = 0; k < s.K; ++k) {
+          const long outer = b / s.num_inner, inner = b % s.num_inner;
+          f(outer * s.a_outer + inner * s.a_inner + m * s.a_row + k * s.a_k,
+            outer * s.w_outer_step + inner * s.w_inner_step + n * s.w_row + k * s.w_k,
+            (b * s.M + m) * s.N + n, n);
+        }
+}
+
+void fuzz_layer(Random& r) {
+  bitcycle::LayerShape s{};
+  bitcycle::Conv c{};
+  const long kind = r.from(0, 2);  // linear, matmul, convolution
+  const bool has_channels = kind != 1 && r.once_in(2), a_is_last = r.once_in(2);
+  s.second = kind == 1, s.rule = r.from(FROM_LOW, POWER), s.is_stochastic = r.once_in(2);
+  s.a_is_packed = r.once_in(3), s.w_is_packed = r.once_in(3);
+  s.num_outer = s.num_inner = 1;
+  long outputs = 1;
+  if (kind == 2) {
+    s.is_convolution = 1;
+    c.groups = r.of({1, 1, 2}), c.C = c.groups * r.from(1, 20), c.O = c.groups * r.from(1, 20);
+    c.N = r.from(1, 3), c.H = r.from(3, 9), c.W = r.from(3, 9), c.kh = c.kw = r.of({1, 3});
+    c.stride_h = c.stride_w = r.of({1, 1, 2}), c.pad_h = c.pad_w = r.from(0, 1);
+    c.dilation_h = c.dilation_w = 1;
+    c.Ho = (c.H + 2 * c.pad_h - c.kh) / c.stride_h + 1;
+    c.Wo = (c.W + 2 * c.pad_w - c.kw) / c.stride_w + 1;
+    const long Cg = c.C / c.groups;
+    c.w_w = 1, c.w_h = c.kw, c.w_c = c.kh * c.kw, c.w_o = Cg * c.kh * c.kw;
+    s.images = c.N, s.H = c.H, s.W = c.W, s.C = c.C, s.Ho = c.Ho, s.Wo = c.Wo, s.O = c.O;
+    s.kh = c.kh, s.kw = c.kw, s.stride_h = c.stride_h, s.stride_w = c.stride_w;
+    s.pad_h = c.pad_h, s.pad_w = c.pad_w, s.dilation_h = s.dilation_w = 1, s.groups = c.groups;
+    s.w_o = s.grad_o = c.w_o, s.w_c = s.grad_c = c.w_c, s.w_h = s.grad_h = c.w_h;
+    s.w_w = s.grad_w = c.w_w;
+    s.a_size = c.N * c.H * c.W * c.C, s.w_size = c.O * c.w_o, s.e_size = c.N * c.Ho * c.Wo * c.O;
+    if (!a_is_last) {
+      s.a_images = s.e_images = c.N, s.a_channels = c.C, s.a_pixels = c.H * c.W;
+      s.e_channels = c.O, s.e_pixels = c.Ho * c.Wo;
+    }
+    outputs = c.O;
+  } else {
+    if (kind == 1) s.num_outer = r.from(1, 2), s.num_inner = r.from(1, 3);
+    s.M = r.from(1, 30), s.N = r.from(1, 40), s.K = r.from(1, 60), outputs = s.N;
+    const long batches = s.num_outer * s.num_inner;
+    s.a_row = s.K, s.a_k = 1, s.a_inner = s.M * s.K, s.a_outer = s.num_inner * s.a_inner;
+    const bool is_turned = kind == 1 || (!has_channels && r.once_in(2));
+    s.w_row = is_turned ? 1 : s.K, s.w_k = is_turned ? s.N : 1;
+    s.w_inner_step = s.N * s.K, s.w_outer_step = s.num_inner * s.w_inner_step;
+    s.a_size = batches * s.M * s.K, s.w_size = batches * s.N * s.K;
+    s.e_size = batches * s.M * s.N;
+  }
+  s.w_channels = has_channels ? outputs : 1, s.w_outer = 1, s.w_inner = s.w_size / s.w_channels;
+  const Buffer<float> a(r, s.a_size), w(r, s.w_size), e(r, s.e_size), out(r, s.e_size);
+  const Buffer<float> grad_a(r, s.a_size), grad_w(r, s.w_size), health(r, 4), ranges(r, 6);
+  for (const auto* x : {&a, &w, &e})
+    for (size_t i = 0; i < x->size(); ++i) (*x)[i] = float(r.from(-1000, 1000)) / 333.0f;
+  std::fill_n(health.data(), 4, 0.0f), std::fill_n(ranges.data(), 6, 0.0f);
+  const std::vector<float> bias = some(r, outputs);
+  SavedCodes a_saved(r, s.a_size, 1, s.a_is_packed, true);
+  SavedCodes w_saved(r, s.w_size, s.w_channels, s.w_is_packed, kind == 1);
+  const Buffer<int32_t> control(r, 19), copy(r, 19);
+  for (int i = 0; i < 19; ++i) control[i] = int32_t(r.next());
+  for (int role = 0; role < 3; ++role) control[role] = (1 << r.from(2, 8)) - 1;
+  if (s.w_is_packed) control[s.second] = 15;
+  if (s.a_is_packed) control[1] = 15;
+  const int32_t calls = control[18];
+  bitcycle::ForwardCall call{};
+  call.a = a.data(), call.w = w.data(), call.out = out.data(), call.control = control.data();
+  call.copy = copy.data(), call.counts_call = 1, call.health = health.data();
+  call.bias = kind == 1 ? nullptr : bias.data();
+  call.a_saved = a_saved.bytes.data(), call.w_saved = w_saved.bytes.data();
+  call.a_range = ranges.data(), call.w_range = kind == 1 ? ranges.data() + 3 : nullptr;
+  call.num_threads = r.from(1, 3);
+  bitcycle::BackwardCall back{};
+  back.e = e.data(), back.a_saved = call.a_saved, back.w_saved = call.w_saved;
+  back.control = copy.data(), back.health = health.data(), back.num_threads = call.num_threads;
+  back.grad_a = grad_a.data(), back.grad_w = grad_w.data();
+  say("layer kind %ld, %ld x %ld -> %ld elements, %ld channels, rule %ld, packed %ld %ld%s", kind,
+      long(s.a_size), long(s.w_size), long(s.e_size), long(s.w_channels), long(s.rule),
+      long(s.a_is_packed), long(s.w_is_packed), a_is_last ? ", channels last" : "");
+  on_each_instruction_set([&] {
+    control[18] = calls;
+    for (const auto* x : {&out, &grad_a, &grad_w})
+      std::fill_n(x->data(), x->size(), std::numeric_limits<float>::quiet_NaN());
+    if (bitcycle_forward(&call, &s) || bitcycle_backward(&back, &s)) fail(-1, 0, 0, 0);
+    if (copy[18] != int32_t(uint32_t(calls) + 1) || health[0] || health[1] || health[2])
+      fail(-1, copy[18], calls, 0);
+    a_saved.read(), w_saved.read();
+    // the error's codes, as the call made them
+    const Buffer<float> grid(r, 5);
+    const Buffer<uint8_t> codes(r, s.e_size);
+    int32_t key[2];
+    bitcycle_noise_key(copy.data() + 16, key);
+    QuantizeCall quantize{};
+    quantize.x = e.data(), quantize.outer = quantize.channels = 1, quantize.inner = s.e_size;
+    quantize.finds_range = 1, quantize.low = grid.data(), quantize.high = grid.data() + 1;
+    quantize.levels = copy.data() + 2, quantize.rule = s.rule, quantize.form = CODES;
+    quantize.key = s.is_stochastic ? key : nullptr, quantize.out = codes.data();
+    quantize.scale = grid.data() + 2, quantize.offset = grid.data() + 3;
+    quantize.half = grid.data() + 4, quantize.num_threads = 1;
+    bitcycle_quantize(&quantize);
+    std::vector<double> sums[3], sizes[3];
+    const long lengths[] = {s.e_size, s.a_size, s.w_size};
+    for (int i = 0; i < 3; ++i) sums[i].resize(lengths[i]), sizes[i].resize(lengths[i]);
+    const double e_size = 256 * std::fabs(grid[2]) + std::fabs(grid[3]);
+    for_each_term(s, c, [&](long i, long j, long k, long o) {
+      long at = k;
+      if (s.e_images) {  // codes are numbered as the error lies
+        const long pixels = c.Ho * c.Wo, pixel = k / c.O % pixels;
+        at = (k / c.O / pixels * c.O + k % c.O) * pixels + pixel;
+      }
+      const long channel = s.w_channels == 1 ? 0 : o;
+      const double x = a_saved.value(i, 0), y = w_saved.value(j, channel);
+      const double z = double(grid[2]) * codes[at] + grid[3];
+      const double x_size = a_saved.size_of(0), y_size = w_saved.size_of(channel);
+      sums[0][k] += x * y, sums[1][i] += z * y, sums[2][j] += z * x;
+      sizes[0][k] += x_size * y_size, sizes[1][i] += e_size * y_size;
+      sizes[2][j] += e_size * x_size;
+    });
+    for (long i = 0; i < s.e_size; ++i) {
+      const double b = call.bias ? bias[i % outputs] : 0.0;
+      check(i, out[i], sums[0][i] + b, sizes[0][i], 1e-5 * (sizes[0][i] + std::fabs(b)));
+    }
+    for (long i = 0; i < s.a_size; ++i)  // a fold to 16 bits
+      check(i, grad_a[i], sums[1][i], sizes[1][i], sizes[1][i] / 8192);
+    for (long i = 0; i < s.w_size; ++i) {
+      long at = i;  // the gradient of a second activation is contiguous (K, N), as that is
+      if (kind == 0 && s.w_row == 1) at = i % s.N * s.K + i / s.N;
+      check(i, grad_w[at], sums[2][i], sizes[2][i], 1e-5 * sizes[2][i]);
+    }
+  });
+}
+
 const std::pair<const char*, void (*)(Random&)> KINDS[] = {{"gemm", fuzz_gemm},
                                                            {"conv", fuzz_conv},
                                                            {"encode", fuzz_encode},
                                                            {"packing", fuzz_packing},
-                                                           {"formats", fuzz_formats}};
+                                                           {"formats", fuzz_formats},
+                                                           {"layer", fuzz_layer}};
 
 }  // namespace
 
@@ -642,7 +814,7 @@ int main(int count, char** arguments) {
   for (long i = only >= 0 ? only : 0; only >= 0 ? i == only : elapsed() < seconds; ++i) {
     Random random{seed * 0x9E3779B97F4A7C15u + uint64_t(i) * 0xD1B54A32D192ED03u};
     std::snprintf(current, sizeof current, "case %ld: ", i);
-    const auto [kind, run] = KINDS[random.from(0, 4)];
+    const auto [kind, run] = KINDS[random.from(0, 5)];
     run(random);
     ++cases[kind];
   }

@@ -75,7 +75,7 @@ def test_no_function_reads_or_writes_beside_its_operands(sanitizer, tmp_path):
     done = run([str(compile_fuzz(sanitizer, tmp_path)), "1", "5"])
     assert done.returncode == 0, done.stderr
     counts = dict(line.split() for line in done.stdout.splitlines())
-    assert set(counts) == {"gemm", "conv", "encode", "packing", "formats"}
+    assert set(counts) == {"gemm", "conv", "encode", "packing", "formats", "layer"}
 
 
 def main() -> int:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import bitcycle as bc
+from bitcycle.kernels import choice
+from bitcycle.kernels.choice import LAYERS, TOPS, TableRow, table_text
+from bitcycle.native import encode, formats, products
+from bitcycle.native import layer as native_layer
+from bitcycle.native.layer import LayerProduct
+from bitcycle.native.library import instruction_set, library
 from bitcycle.nn import QuantizedLayer
 from bitcycle.quantizers import SBM
 
@@ -15,15 +26,93 @@ from .. import naive
 
 
 def convert(
-    layer: nn.Module, precision: str | None = None, *, seed: int = 0, **rules: Any
+    layer: nn.Module,
+    precision: str | None = None,
+    *,
+    seed: int = 0,
+    kernel: str = "simulate",
+    **rules: Any,
 ) -> QuantizedLayer:
     """The layer converted with sbm and nearest error rounding (unless told otherwise)."""
     quantizer = SBM(**{"error_rounding": "nearest", **rules})
-    converted = bc.quantize_model(layer, quantizer, kernel="simulate", seed=seed)
+    converted = bc.quantize_model(layer, quantizer, kernel=kernel, seed=seed)
     assert isinstance(converted, QuantizedLayer)
     if precision is not None:
         bc.set_precision(converted, precision)
     return converted
+
+
+@contextmanager
+def encoded() -> Iterator[list[str]]:
+    """The roles that forward rounds, in order: by `SBM.encode`, or in a call of the library."""
+    roles: list[str] = []
+    encode, call = SBM.encode, LayerProduct._call_forward
+
+    def spy_encode(self: SBM, role: str, *args: Any, **kwargs: Any) -> Any:
+        roles.append(role)
+        return encode(self, role, *args, **kwargs)
+
+    def spy_call(self: LayerProduct, shape: Any, a: Any, w: Any, *args: Any) -> Tensor:
+        roles.extend(["act"] if a is not None else [])  # else the codes are another layer's
+        roles.extend([self.second] if w is not None else [])
+        return call(self, shape, a, w, *args)
+
+    with (
+        patch.object(SBM, "encode", spy_encode),
+        patch.object(LayerProduct, "_call_forward", spy_call),
+    ):
+        yield roles
+
+
+class _Function:
+    """A function of the library that notes its name when it is called."""
+
+    def __init__(self, name: str, calls: list[str]) -> None:
+        vars(self).update(name=name, calls=calls, function=getattr(library(), name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.function, name, value)  # argument types
+
+    def __call__(self, *args: Any) -> Any:
+        self.calls.append(self.name)
+        return self.function(*args)
+
+
+class _Library:
+    def __init__(self, calls: list[str]) -> None:
+        self._calls = calls
+
+    def __getattr__(self, name: str) -> _Function:
+        return _Function(name, self._calls)
+
+
+@contextmanager
+def library_calls() -> Iterator[list[str]]:
+    """The names of the library's functions that are called, in order."""
+    calls: list[str] = []
+    modules = (encode, formats, native_layer, products)
+    with ExitStack() as stack:
+        for cached in (encode._functions, formats._function, native_layer._functions):
+            cached.cache_clear()
+            stack.callback(cached.cache_clear)
+        for module in modules:
+            stack.enter_context(patch.object(module, "library", lambda: _Library(calls)))
+        yield calls
+
+
+def use_small_table(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let "auto" take native from 2^12 multiply-accumulates on, and never between activations."""
+    kernels = {0: "simulate", 1 << 12: "native"}
+    rows = [
+        TableRow(
+            processor=instruction_set() or "avx2", layer=layer, top=top, macs_from=macs,
+            rows_from=0, kernel="simulate" if layer == "matmul" else kernel, ratio=0.5,
+        )
+        for layer in LAYERS for top in TOPS for macs, kernel in kernels.items()
+    ]  # fmt: skip
+    path = folder / "table.csv"
+    path.write_text(table_text(rows))
+    monkeypatch.setenv(choice.TABLE_SWITCH, str(path))
 
 
 def describe(layer: nn.Module) -> naive.Conv:

@@ -8,10 +8,11 @@ from torch.utils.checkpoint import checkpoint
 import bitcycle as bc
 from bitcycle.kernels import native
 from bitcycle.memory import saved_bytes
-from bitcycle.nn import attention, product
+from bitcycle.nn import attention
 from bitcycle.nn.attention import NUM_RANGES, attend
-from bitcycle.nn.product import CALL
+from bitcycle.nn.control import CALL
 from tests import naive_attention
+from tests.nn.layers import encoded
 from tests.toys import randn
 
 
@@ -392,18 +393,13 @@ def test_both_attentions_of_a_decoder_layer_follow_their_bits():
     assert torch.allclose(module(x, memory), module.norm3(y), atol=1e-4)
 
 
+@pytest.mark.parametrize("grids", ["shared", "per_input_channel"])
 @pytest.mark.parametrize("batch_first", [True, False])
-def test_one_tensor_that_is_query_key_and_value_is_put_on_its_grid_once(batch_first, monkeypatch):
-    layer = bc.quantize_model(nn.MultiheadAttention(8, 2, batch_first=batch_first), kernel="native")
-    bc.set_precision(layer, "w8a8")
-    encoded = []
-    encode = product.encode_operand
-
-    def counting(plan, role, *rest):
-        encoded.append(role)
-        return encode(plan, role, *rest)
-
-    monkeypatch.setattr(product, "encode_operand", counting)
+def test_one_tensor_that_is_query_key_and_value_is_put_on_its_grid_once(batch_first, grids):
+    module = nn.MultiheadAttention(8, 2, batch_first=batch_first)
+    bc.quantize_model(module, bc.quantizers.SBM(grad_input_weight=grids), kernel="native")
+    bc.set_precision(module, "w8a8")
     x = torch.randn(3, 4, 8, requires_grad=True) * 1
-    layer(x, x, x, need_weights=False)
-    assert encoded.count("act") == 1 + 4 + 1  # the input, two attention products, their result
+    with encoded() as roles:
+        module(x, x, x, need_weights=False)
+    assert roles.count("act") == 1 + 4 + 1  # the input, two attention products, their result

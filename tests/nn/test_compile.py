@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
 from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
 
 import bitcycle as bc
-from bitcycle.nn.layer import advance_clocks
+from bitcycle.model_precision import kernel_state
+from bitcycle.native.library import library
+from bitcycle.nn.control import advance_clocks
 from bitcycle.quantizers import SBM
+
+from .layers import library_calls, use_small_table
 
 pytestmark = pytest.mark.slow  # half a minute each with a cold compiler
 
@@ -69,7 +77,7 @@ def _assert_equal(ours: list[Tensor], eager: list[Tensor]) -> None:
 
 def _train(
     kernel: str, *, top: int | None, grids: str = "shared", channels_last: bool, backend: str
-) -> None:
+) -> tuple[_Net, _Net]:
     # noise of channels-last errors: see the last test
     model, twin = _models(kernel, top, grids, "nearest" if channels_last else "stochastic")
     compiled = torch.compile(model, backend=backend)
@@ -92,6 +100,7 @@ def _train(
     assert not counters["graph_break"]
     for one, other in zip(model.buffers(), twin.buffers(), strict=True):
         torch.testing.assert_close(one, other)
+    return model, twin
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -106,6 +115,95 @@ def test_packed_codes_are_one_graph_too(kernel: str) -> None:
 
 def test_integer_products_for_all_three_are_one_graph() -> None:
     _train("native", top=7, grids="per_input_channel", channels_last=True, backend="aot_eager")
+
+
+needs_library = pytest.mark.skipif(library() is None, reason="no native library")
+
+
+@needs_library
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_auto_takes_native_for_large_layers_and_is_one_graph(
+    backend: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use_small_table(monkeypatch, tmp_path)
+    compiled, eager = _train("auto", top=None, channels_last=False, backend=backend)
+    names = {"conv": "native", "strided": "simulate", "fc": "simulate", "product": "simulate"}
+    for model in (compiled, eager):
+        decisions = {name: model.get_submodule(name).current_decision for name in names}
+        assert {name: decision.kernel for name, decision in decisions.items()} == names
+        assert all(decision.is_final for decision in decisions.values())
+        assert decisions["conv"].reason.startswith("auto: native, 0.50 of simulate's time")
+        assert decisions["fc"].reason == "auto: too small to gain"
+
+
+@needs_library
+def test_what_auto_comes_to_in_training_stays_for_other_batches_as_in_eager(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use_small_table(monkeypatch, tmp_path)
+    layer = bc.quantize_model(nn.Linear(32, 32), verbose=False)
+    bc.set_precision(layer, "w8a8e8")
+    twin = copy.deepcopy(layer)
+    compiled = torch.compile(layer, backend="aot_eager")
+    for is_training, rows in ((True, 64), (False, 2), (True, 2)):
+        for run, owner in ((compiled, layer), (twin, twin)):
+            owner.train(is_training)
+            run(torch.ones(rows, 32))
+            assert owner.current_decision.kernel == "native", (is_training, rows)
+            assert owner.current_decision.is_final
+            assert kernel_state(owner)["kernels"] == {"": "native"}
+
+
+@needs_library
+def test_an_attention_takes_the_kernel_of_its_first_product_as_in_eager(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use_small_table(monkeypatch, tmp_path)
+    module = nn.MultiheadAttention(32, 2, batch_first=True)
+    bc.set_precision(bc.quantize_model(module, verbose=False), "w8a8e8")
+    twin, x = copy.deepcopy(module), torch.randn(4, 16, 32)
+    counts = []
+    for run in (torch.compile(module, backend="aot_eager"), twin):
+        run(x, x, x, need_weights=False)
+        with library_calls() as calls:
+            run(x, x, x, need_weights=False)
+        counts.append(calls)
+    assert counts == [["bitcycle_forward"] * 6] * 2
+
+
+@needs_library
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_compiled_step_calls_the_library_once_for_each_layer_and_direction(backend: str) -> None:
+    model, _ = _models("native", None, "shared")
+    bc.set_precision(model, "w8a8e8")
+    compiled, x = torch.compile(model, backend=backend), torch.randn(2, 3, 8, 8)
+    _step(model, compiled, x, 0)
+    with library_calls() as calls:
+        _step(model, compiled, x, 1)
+    assert calls == ["bitcycle_forward"] * 4 + ["bitcycle_backward"] * 4
+
+
+@needs_library
+def test_the_graphs_of_a_layer_have_one_operator_of_ours_for_each_direction() -> None:
+    found: list[Counter[str]] = []
+
+    def listing(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+        targets = [
+            str(part)
+            for node in graph.graph.nodes
+            for part in (node.target, *node.args)
+            if isinstance(part, torch._ops.OpOverload)
+        ]
+        found.append(Counter(name for name in targets if name.startswith("bitcycle")))
+        return make_boxed_func(graph.forward)
+
+    model, _ = _models("native", None, "shared")
+    bc.set_precision(model, "w8a8e8")
+    compiled = torch.compile(model, backend=aot_autograd(fw_compiler=listing, bw_compiler=listing))
+    _step(model, compiled, torch.randn(2, 3, 8, 8), 0)
+    assert found == [
+        {"bitcycle.layer_forward.default": 4}, {"bitcycle.layer_backward.default": 4},
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("kernel", ["simulate", "native"])

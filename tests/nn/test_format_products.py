@@ -8,7 +8,7 @@ from torch import nn
 import bitcycle as bc
 from bitcycle.formats import round_to
 from bitcycle.formats.rounding import round_blocks
-from bitcycle.nn import product
+from bitcycle.nn import rounding
 from bitcycle.ops.noise import noise_key
 from bitcycle.quantizers import FP8, MX, NVFP4, SBM, blocks
 
@@ -317,7 +317,7 @@ def noise_keys(monkeypatch, model, *inputs):
         keys.append(tuple(clock.tolist()))
         return noise_key(clock)
 
-    monkeypatch.setattr(product, "noise_key", spy)
+    monkeypatch.setattr(rounding, "noise_key", spy)
     output = model(*inputs)
     (output[0] if isinstance(output, tuple) else output).sum().backward()
     return keys
@@ -405,7 +405,9 @@ def test_auto_waits_for_integers_before_it_chooses_a_kernel():
     bc.set_precision(layer, "bf16")
     x = torch.randn(64, 512)
     layer(x).sum().backward()
-    assert layer.settings.kernel.is_undecided
+    assert layer.decision is None
+    assert layer.kernel.is_undecided
     bc.set_precision(layer, "w8a8e8")
     layer(x).sum().backward()
-    assert not layer.settings.kernel.is_undecided
+    assert layer.decision.is_final
+    assert not layer.kernel.is_undecided

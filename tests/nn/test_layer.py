@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,14 +13,17 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import bitcycle as bc
-from bitcycle.nn.layer import advance_clocks
-from bitcycle.nn.product import CLOCK, NUMBERS
+from bitcycle.kernels.geometry import LinearGeometry
+from bitcycle.nn import QuantizedLayer
+from bitcycle.nn.control import CLOCK, NUMBERS, advance_clocks
 from bitcycle.nn.settings import ModelState, without_sync
 from bitcycle.ops.noise import hash_ints
 from bitcycle.warnings import BitcycleWarning
 
 from .. import naive
 from .layers import convert
+
+Linear = Callable[..., QuantizedLayer]
 
 
 class Writes(TorchDispatchMode):
@@ -37,8 +41,9 @@ class Writes(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _three_layers() -> nn.Module:
-    return bc.quantize_model(nn.Sequential(nn.Linear(4, 4), nn.Conv1d(4, 4, 1), bc.MatMul()))
+def _three_layers(kernel: str = "auto") -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Conv1d(4, 4, 1), bc.MatMul())
+    return bc.quantize_model(model, kernel=kernel)
 
 
 def test_set_precision_writes_one_tensor_per_changed_layer() -> None:
@@ -51,8 +56,9 @@ def test_set_precision_writes_one_tensor_per_changed_layer() -> None:
     assert writes.names == ["copy_"]
 
 
-def test_set_precision_writes_nothing_when_nothing_changed() -> None:
-    model = _three_layers()
+@pytest.mark.parametrize("kernel", ["auto", "native"])
+def test_set_precision_writes_nothing_when_nothing_changed(kernel: str) -> None:
+    model = _three_layers(kernel)
     bc.set_precision(model, "w4a4e8")
     model[0](torch.randn(2, 4)).sum().backward()  # a call advances the clock of the noise
     with Writes() as writes:
@@ -68,8 +74,9 @@ def test_set_precision_writes_again_what_something_else_overwrote() -> None:
     assert not layer.set_precision(layer.precision)
 
 
-def test_the_control_tensor_holds_level_counts_and_the_clock() -> None:
-    layer = convert(nn.Linear(4, 4), "w2a8e5")
+@pytest.mark.parametrize("kernel", ["simulate", "native"])
+def test_the_control_tensor_holds_level_counts_and_the_clock(kernel: str) -> None:
+    layer = convert(nn.Linear(4, 4), "w2a8e5", kernel=kernel)
     assert layer.control.dtype == torch.int32
     # levels 2^b - 1 of weight, act, error, grad; hash(seed, rank, layer); step; call
     assert layer.control[:4].tolist() == [3, 255, 31, 0]
@@ -98,8 +105,9 @@ def test_a_role_without_a_rule_takes_no_effect() -> None:
     assert layer.precision.grad == 8
 
 
-def test_evaluation_without_gradients_does_not_advance_the_noise() -> None:
-    layer = convert(nn.Linear(4, 4), "w4a4e4")
+@pytest.mark.parametrize("kernel", ["simulate", "native"])
+def test_evaluation_without_gradients_does_not_advance_the_noise(kernel: str) -> None:
+    layer = convert(nn.Linear(4, 4), "w4a4e4", kernel=kernel)
     layer(torch.randn(2, 4))
     before = layer.control.clone()
     with torch.no_grad():
@@ -107,8 +115,9 @@ def test_evaluation_without_gradients_does_not_advance_the_noise() -> None:
     assert torch.equal(layer.control, before)
 
 
-def test_a_new_step_resets_the_call_and_moves_the_noise() -> None:
-    layer = convert(nn.Linear(4, 4), "w4a4e4")
+@pytest.mark.parametrize("kernel", ["simulate", "native"])
+def test_a_new_step_resets_the_call_and_moves_the_noise(kernel: str) -> None:
+    layer = convert(nn.Linear(4, 4), "w4a4e4", kernel=kernel)
     layer(torch.randn(2, 4))
     advance_clocks([layer], 7)
     assert layer.control[CLOCK].tolist()[1:] == [7, 0]
@@ -122,9 +131,10 @@ def test_layers_and_seeds_have_noise_of_their_own() -> None:
     assert len(set(bases)) == 4
 
 
-def test_the_bits_of_a_forward_hold_for_its_backward() -> None:
+@pytest.mark.parametrize("kernel", ["simulate", "native"])
+def test_the_bits_of_a_forward_hold_for_its_backward(kernel: str) -> None:
     def gradient(later: str | None) -> Tensor:
-        layer = convert(nn.Linear(4, 3, bias=False), "w3a3e3")
+        layer = convert(nn.Linear(4, 3, bias=False), "w3a3e3", kernel=kernel)
         with torch.no_grad():
             layer.weight.copy_(torch.linspace(-1, 1, 12).view(3, 4))
         output = layer(torch.linspace(-1, 1, 8).view(2, 4))
@@ -174,20 +184,39 @@ def test_a_quantizer_without_sync_has_the_same_rules() -> None:
     assert without_sync(synced).range_of("act", x) == own.range_of("act", x)
 
 
+@pytest.fixture(params=["separate", "whole"])
+def linear(request: pytest.FixtureRequest) -> Linear:
+    """Makes a linear layer with act bits; in a whole product the library keeps its ranges.
+
+    Weights of one bit make it whole: exact where each row has two values.
+    """
+
+    def make(*sizes: int, bits: int = 4, error: str = "", **options: Any) -> QuantizedLayer:
+        precision = f"a{bits}{error}"
+        if request.param == "separate":
+            return convert(nn.Linear(*sizes, **options), precision)
+        layer = convert(nn.Linear(*sizes, **options), f"w1{precision}", kernel="native")
+        plan = layer.plan(LinearGeometry(), torch.ones(1, sizes[0]), layer.weight)
+        assert plan.whole is not None
+        return layer
+
+    return make
+
+
 def _batch(low: float, high: float) -> Tensor:
     return torch.linspace(low, high, 8).view(2, 4)
 
 
-def test_the_running_range_starts_at_the_first_batch() -> None:
-    layer = convert(nn.Linear(4, 3), "a4")
+def test_the_running_range_starts_at_the_first_batch(linear: Linear) -> None:
+    layer = linear(4, 3)
     assert layer.act_range.tolist() == [[0.0, 0.0, 0.0]]
     layer(_batch(-1.0, 2.0))
     assert layer.act_range.tolist() == [[1.0, -1.0, 3.0]]  # observations, minimum, range
     assert layer.is_observed
 
 
-def test_the_running_range_keeps_nine_tenths_and_takes_one_tenth() -> None:
-    layer = convert(nn.Linear(4, 3), "a4")
+def test_the_running_range_keeps_nine_tenths_and_takes_one_tenth(linear: Linear) -> None:
+    layer = linear(4, 3)
     layer(_batch(-1.0, 2.0))
     layer(_batch(0.0, 10.0))
     # minimum .9 * -1 + .1 * 0, range .9 * 3 + .1 * 10
@@ -196,8 +225,10 @@ def test_the_running_range_keeps_nine_tenths_and_takes_one_tenth() -> None:
     torch.testing.assert_close(layer.act_range, torch.tensor([[3.0, -0.71, 3.33]]))
 
 
-def test_training_rounds_on_the_batch_s_own_range_and_evaluation_on_the_running_one() -> None:
-    layer = convert(nn.Linear(4, 4, bias=False), "a3")
+def test_training_rounds_on_the_batch_s_own_range_and_evaluation_on_the_running_one(
+    linear: Linear,
+) -> None:
+    layer = linear(4, 4, bits=3, bias=False)
     with torch.no_grad():
         layer.weight.copy_(torch.eye(4))
     layer(_batch(0.0, 7.0))
@@ -206,8 +237,8 @@ def test_training_rounds_on_the_batch_s_own_range_and_evaluation_on_the_running_
     torch.testing.assert_close(layer.train()(narrow), narrow)  # step .1
 
 
-def test_evaluation_and_missing_act_bits_observe_nothing() -> None:
-    layer = convert(nn.Linear(4, 3), "a4")
+def test_evaluation_and_missing_act_bits_observe_nothing(linear: Linear) -> None:
+    layer = linear(4, 3)
     layer(_batch(-1.0, 2.0))
     before = layer.act_range.clone()
     layer.eval()(_batch(0.0, 10.0))
@@ -217,16 +248,19 @@ def test_evaluation_and_missing_act_bits_observe_nothing() -> None:
     assert torch.equal(layer.act_range, before)
 
 
-def test_an_empty_batch_is_not_observed() -> None:
-    layer = convert(nn.Linear(4, 3), "a4")
+def test_an_empty_batch_is_not_observed(linear: Linear) -> None:
+    layer = linear(4, 3)
     layer(torch.empty(0, 4))
     assert not layer.is_observed
     assert not layer.act_range.any()
 
 
-def test_unobserved_evaluation_uses_the_batch_s_own_range_with_one_warning_per_model() -> None:
+@pytest.mark.parametrize("kernel", ["auto", "native"])
+def test_unobserved_evaluation_uses_the_batch_s_own_range_with_one_warning_per_model(
+    kernel: str,
+) -> None:
     torch.manual_seed(0)
-    model = bc.quantize_model(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)))
+    model = bc.quantize_model(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)), kernel=kernel)
     bc.set_precision(model, "w4a4e4")
     model.eval()
     x = torch.randn(5, 4)
@@ -243,8 +277,8 @@ def test_unobserved_evaluation_uses_the_batch_s_own_range_with_one_warning_per_m
         model[1].bias.detach(), torch.zeros(5, 3),
     ).output  # fmt: skip
     torch.testing.assert_close(output, expected.float(), rtol=1e-4, atol=1e-5)
-    other = bc.quantize_model(nn.Linear(4, 3))
-    bc.set_precision(other, "a4")
+    other = bc.quantize_model(nn.Linear(4, 3), kernel=kernel)
+    bc.set_precision(other, "w4a4")
     with pytest.warns(BitcycleWarning, match="never observed"):
         other.eval()(x)  # another model has a warning of its own
 
@@ -256,8 +290,8 @@ def test_weight_bits_alone_need_no_range() -> None:
         layer(_batch(0.0, 1.0))
 
 
-def test_ranges_can_be_forgotten() -> None:
-    layer = convert(nn.Linear(4, 3), "a4")
+def test_ranges_can_be_forgotten(linear: Linear) -> None:
+    layer = linear(4, 3)
     layer(_batch(-1.0, 2.0))
     layer.reset_ranges()
     assert not layer.is_observed
@@ -287,9 +321,11 @@ def test_evaluation_of_a_half_precision_layer_reads_the_range_in_float32() -> No
     assert layer(x).item() == expected.item()
 
 
-def test_a_later_observation_does_not_disturb_an_earlier_evaluation_s_backward() -> None:
+def test_a_later_observation_does_not_disturb_an_earlier_evaluation_s_backward(
+    linear: Linear,
+) -> None:
     torch.manual_seed(0)
-    layer = convert(nn.Linear(4, 3), "w4a4e4")
+    layer = linear(4, 3, error="e4")
     layer(_batch(-1.0, 2.0))
     x = torch.randn(2, 4, requires_grad=True)
     output = layer.eval()(x)
@@ -299,17 +335,15 @@ def test_a_later_observation_does_not_disturb_an_earlier_evaluation_s_backward()
     assert torch.equal(x.grad, expected)
 
 
-def test_one_batch_that_is_not_finite_does_not_spoil_the_running_range() -> None:
-    layer = bc.quantize_model(nn.Linear(2, 2))
-    bc.set_precision(layer, "w8a8")
+def test_one_batch_that_is_not_finite_does_not_spoil_the_running_range(linear: Linear) -> None:
+    layer = linear(2, 2, bits=8)
     layer(torch.tensor([[0.0, 1.0]]))
     layer(torch.tensor([[0.0, float("inf")]]))
     assert layer.act_range.tolist() == [[1.0, 0.0, 1.0]]
 
 
-def test_ranges_written_by_an_average_count_as_observed() -> None:
-    model = bc.quantize_model(nn.Sequential(nn.Linear(2, 2)))
-    bc.set_precision(model, "w8a8")
+def test_ranges_written_by_an_average_count_as_observed(linear: Linear) -> None:
+    model = nn.Sequential(linear(2, 2, bits=8))
     average = AveragedModel(model)  # a copy made before anything was observed
     model(torch.tensor([[0.0, 1.0]]))
     assert not average.module[0].is_observed

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -17,18 +19,19 @@ from torch.utils.checkpoint import checkpoint
 import bitcycle as bc
 from bitcycle.kernels import make_kernel
 from bitcycle.kernels.geometry import LinearGeometry
-from bitcycle.nn.product import (
+from bitcycle.nn.control import (
     CLOCK,
     CONTROL_SIZE,
     LEVELS,
-    NUM_SAVED_TENSORS,
-    ProductSpec,
+    advance_clocks,
     control_for_product,
+)
+from bitcycle.nn.plan import make_plan
+from bitcycle.nn.product import NUM_SAVED_TENSORS, restore_operand, save_operand
+from bitcycle.nn.rounding import (
     differentiable_once,
-    restore_operand,
     round_error_straight_through,
     round_straight_through,
-    save_operand,
 )
 from bitcycle.ops.noise import noise_key
 from bitcycle.quantizers import SBM
@@ -57,24 +60,32 @@ def _linear_layer(precision: str = "w4a4e4", **rules: Any) -> bc.nn.QuantizedLay
     return convert(nn.Linear(4, 3), precision, **rules)
 
 
+KERNELS = ["simulate", "native"]
+
+
 def test_finite_operands_leave_the_health_at_zero() -> None:
-    layer = _linear_layer()
-    run(layer, torch.randn(2, 4))
-    run(layer.eval(), torch.randn(2, 4))
-    assert layer.health.tolist() == [0.0, 0.0, 0.0, 0.0]
+    for kernel in KERNELS:
+        layer = _linear_layer(kernel=kernel)
+        run(layer, torch.randn(2, 4))
+        run(layer.eval(), torch.randn(2, 4))
+        assert layer.health.tolist() == [0.0, 0.0, 0.0, 0.0]
 
 
+@pytest.mark.parametrize("watch", [NoHostRead, nullcontext])  # who watches gets separate products
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("role", SLOTS)
-def test_an_operand_that_is_not_finite_marks_its_role_for_good(role: str) -> None:
+def test_an_operand_that_is_not_finite_marks_its_role_for_good(
+    role: str, kernel: str, watch: Callable[[], Any]
+) -> None:
     for bad in (float("nan"), float("inf"), -float("inf")):
-        layer = _linear_layer()
+        layer = _linear_layer(kernel=kernel)
         x, e = torch.randn(2, 4), torch.randn(2, 3)
         if role == "weight":
             with torch.no_grad():
                 layer.weight[1, 2] = bad
         else:
             (x if role == "act" else e)[1, 2] = bad
-        with NoHostRead():
+        with watch():
             run(layer, x, e)
         sick = [not healthy for healthy in layer.health.isfinite().tolist()]
         assert sick[SLOTS[role]]
@@ -87,16 +98,17 @@ def test_an_operand_that_is_not_finite_marks_its_role_for_good(role: str) -> Non
 
 
 def test_a_model_can_be_converted_and_used_inside_inference_mode() -> None:
-    with torch.inference_mode():
-        layer = _linear_layer()
-        assert layer(torch.randn(2, 4)).shape == (2, 3)
-        bc.set_precision(layer, "w8a8e8")
-        assert layer.control[0] == 255
+    for kernel in KERNELS:
+        with torch.inference_mode():
+            layer = _linear_layer(kernel=kernel)
+            assert layer(torch.randn(2, 4)).shape == (2, 3)
+            bc.set_precision(layer, "w8a8e8")
+            assert layer.control[0] == 255
 
 
 def test_only_the_gradients_that_are_needed_are_computed() -> None:
-    for frozen in ("weight", "input", "bias"):
-        layer = _linear_layer()
+    for kernel, frozen in itertools.product(KERNELS, ("weight", "input", "bias")):
+        layer = _linear_layer(kernel=kernel)
         x = torch.randn(2, 4, requires_grad=frozen != "input")
         layer.weight.requires_grad_(frozen != "weight")
         layer.bias.requires_grad_(frozen != "bias")
@@ -197,15 +209,14 @@ def test_every_call_every_layer_and_every_step_has_noise_of_its_own() -> None:
         for layer in model:
             layer.weight.copy_(torch.eye(64))
     seen = [_rounded_error(model[0], e), _rounded_error(model[0], e), _rounded_error(model[1], e)]
-    bc.nn.layer.advance_clocks(model, 1)
+    advance_clocks(model, 1)
     seen.append(_rounded_error(model[0], e))
-    bc.nn.layer.advance_clocks(model, 0)
+    advance_clocks(model, 0)
     assert torch.equal(_rounded_error(model[0], e), seen[0])  # the same step, layer and call
     for i, first in enumerate(seen):
         assert all(not torch.equal(first, second) for second in seen[i + 1 :])
 
 
-KERNELS = ["simulate", "native"]
 MODULES = {
     "linear": (lambda: nn.Linear(12, 5), (6, 12)),
     "conv": (lambda: nn.Conv2d(6, 4, 3, padding=1), (2, 6, 5, 7)),
@@ -251,7 +262,7 @@ def test_roles_may_be_float32(kernel: str) -> None:
         layer, x = _converted(kind, kernel, str(bc.Precision(**roles)))
         e = _random_error(layer, x)
         expected = expected_products(layer, x, e, **roles)
-        _assert_close(run(layer, x, e), expected, _tolerance(layer.settings.kernel.name))
+        _assert_close(run(layer, x, e), expected, _tolerance(layer.kernel.name))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -316,7 +327,7 @@ def test_grad_input_can_read_the_weight_on_a_grid_per_input_channel(kernel: str)
             else:
                 other = describe(layer).products(a, columns, None, q)
             expected.grad_input = other.grad_input
-            _assert_close(result, expected, _tolerance(layer.settings.kernel.name))
+            _assert_close(result, expected, _tolerance(layer.kernel.name))
             shared, _ = _converted(kind, kernel, precision)
             is_other_grid = not torch.equal(run(shared, x, e).grad_input, result.grad_input)
             assert is_other_grid == (kind != "strided")
@@ -418,6 +429,31 @@ def test_batches_of_any_shape_are_multiplied() -> None:
                 assert not result.grad_weight.any()
 
 
+MISFITS = {
+    "features": (lambda: nn.Linear(4, 3), [(5, 7)]),
+    "channels": (lambda: nn.Conv2d(2, 4, 3, padding=1), [(4, 7, 6, 6)]),
+    "channels of groups": (lambda: nn.Conv2d(4, 4, 3, groups=2), [(4, 2, 6, 6)]),
+    "one dimension": (lambda: nn.Conv1d(2, 4, 3), [(4, 3, 6)]),
+    "a kernel larger than the map": (lambda: nn.Conv2d(2, 4, 3), [(2, 2, 2, 2)]),
+    "matrices": (bc.MatMul, [(3, 4), (5, 6)]),
+    "batches of matrices": (bc.MatMul, [(2, 3, 4), (2, 5, 6)]),
+    "a matrix for all batches": (bc.MatMul, [(2, 3, 4), (5, 6)]),
+}
+
+
+@pytest.mark.parametrize("grids", ["shared", "per_input_channel"])
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("what", MISFITS)
+def test_operands_that_do_not_fit_are_refused(what: str, kernel: str, grids: str) -> None:
+    make, shapes = MISFITS[what]
+    inputs = [torch.ones(shape) for shape in shapes]
+    layer = make()
+    with pytest.raises(RuntimeError):
+        layer(*inputs)
+    with pytest.raises(RuntimeError):
+        convert(layer, "w8a8e8", kernel=kernel, grad_input_weight=grids)(*inputs)
+
+
 def test_a_product_of_activations_is_multiplied_from_codes() -> None:
     torch.manual_seed(0)
     product = bc.quantize_model(bc.MatMul(), SBM(error_rounding="nearest"), kernel="native")
@@ -438,26 +474,34 @@ def test_a_copy_of_an_undecided_layer_decides_too() -> None:
     bc.set_precision(model, "w8a8e8")
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         other(torch.randn(2, 4))
-        assert other.settings.kernel.name == "simulate"
-        assert other.settings.kernel_reason == "auto: too small to gain"
+        assert other.kernel.name == "simulate"
+        assert other.kernel_reason == "auto: too small to gain"
 
 
 def test_an_evaluation_at_more_bits_leaves_no_trace() -> None:
     model = bc.quantize_model(nn.Linear(4, 4), kernel="native")
     bits = bc.PrecisionScheduler(model, forward=4, backward=7, total_steps=3)
-    before = model.kernel_tops()
+
+    def tops() -> tuple[int, ...]:
+        plan = model.plan(LinearGeometry(), torch.ones(2, 4), model.weight)
+        roundings = plan.output.second, plan.output.first, plan.grad_input.first, plan.grad
+        found = tuple(rounding.top for rounding in roundings)
+        assert found == model.code_tops
+        return found
+
+    before = tops()
     with bc.at_precision(model, "w8a8"):
-        assert model.kernel_tops() != before
-    assert model.kernel_tops() == before == (4, 4, 7, 7)
+        assert tops() != before
+    assert tops() == before == (4, 4, 7, 7)
     bits.step()
-    assert model.kernel_tops() == before
+    assert tops() == before
 
 
 def test_auto_goes_by_the_bits_a_schedule_reaches_and_not_by_those_it_begins_with() -> None:
     model = bc.quantize_model(nn.Linear(4, 4))
     bc.PrecisionScheduler(model, weight=7, act="stages:fp32@0.5,7", backward=8, total_steps=4)
     model(torch.randn(2, 4))
-    assert model.settings.kernel_reason == "auto: too small to gain"  # not: an operand is float32
+    assert model.kernel_reason == "auto: too small to gain"  # not: an operand is float32
 
 
 LAYOUTS = {
@@ -633,11 +677,11 @@ def test_parts_of_a_call_have_keys_of_their_own_and_leave_the_clock_alone() -> N
         assert torch.equal(part[CLOCK.start + 1 :], control[CLOCK.start + 1 :])
 
 
-SPEC = ProductSpec(
-    quantizer=SBM(error_rounding="nearest"),
-    kernel=make_kernel("simulate"),
-    geometry=LinearGeometry(),
-    roles=("act", "error"),
+PLAN = make_plan(
+    SBM(error_rounding="nearest"),
+    LinearGeometry(),
+    make_kernel("simulate"),
+    kinds=(None, "integer", "integer", None),
 )
 X = torch.tensor([[-1.0, -0.4, 0.1, 0.7, 2.0], [0.0, 5.0, 1.0, 2.0, 3.0]])
 
@@ -651,7 +695,7 @@ def control(**bits):
 
 def test_an_activation_is_on_its_grid_and_its_error_passes():
     x = X.clone().requires_grad_()
-    y = round_straight_through(SPEC, x, control(act=3), SPEC.quantizer.range_of("act", X, (0,)))
+    y = round_straight_through(PLAN, x, control(act=3), PLAN.quantizer.range_of("act", X, (0,)))
     assert torch.equal(y, naive.per_channel(X, 3))
     (grad,) = torch.autograd.grad(y, x, X)
     assert torch.equal(grad, X)
@@ -659,7 +703,7 @@ def test_an_activation_is_on_its_grid_and_its_error_passes():
 
 def test_a_tensor_passes_and_its_error_is_on_its_grid():
     x, health = X.clone().requires_grad_(), torch.zeros(4)
-    y = round_error_straight_through(SPEC, x, control(error=3), health)
+    y = round_error_straight_through(PLAN, x, control(error=3), health)
     assert torch.equal(y, X)
     (grad,) = torch.autograd.grad(y, x, X)
     assert torch.equal(grad, naive.per_tensor(X, 3))
@@ -668,5 +712,5 @@ def test_a_tensor_passes_and_its_error_is_on_its_grid():
 
 def test_an_error_that_is_not_finite_shows_in_the_health():
     x, health = X.clone().requires_grad_(), torch.zeros(4)
-    round_error_straight_through(SPEC, x, control(error=3), health).backward(X * torch.inf)
+    round_error_straight_through(PLAN, x, control(error=3), health).backward(X * torch.inf)
     assert health[LEVELS["error"]].isnan()

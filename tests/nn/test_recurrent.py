@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 import bitcycle as bc
 from bitcycle.kernels import make_kernel
 from bitcycle.kernels.choice import Recurrence
-from bitcycle.nn.layer import advance_clocks
+from bitcycle.nn.control import advance_clocks
 from bitcycle.nn.recurrent_product import Gates, GRUGates, LSTMGates, RNNGates, TimeSteps
 
 from .layers import convert
@@ -216,8 +216,8 @@ def test_auto_decides_one_kernel_for_all_products_in_the_first_training_step() -
     layer = bc.quantize_model(nn.LSTM(4, 6))
     bc.set_precision(layer, "w4a4e4")
     layer(torch.randn(5, 3, 4))
-    assert layer.settings.kernel.name == "simulate"
-    assert layer.settings.kernel_reason == "auto: too small to gain"
+    assert layer.kernel.name == "simulate"
+    assert layer.kernel_reason == "auto: too small to gain"
 
 
 def test_auto_weighs_the_products_of_every_time_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor, nn
 
+import bitcycle as bc
 from bitcycle.formats.catalogue import FORMATS
-from bitcycle.quantizers import SBM, WAGEUBN, AbsMax, DoReFa, SBMFull
+from bitcycle.quantizers import SBM, WAGEUBN, AbsMax, DoReFa, PowerOfTwo, Quantizer, SBMFull
 from bitcycle.quantizers.base import Quantized, make_quantizer, max_abs, round_to_grid, work_dtype
 
 
@@ -107,3 +111,38 @@ def test_wrong_options_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=named):
             kind(**options)
+
+
+RULES = ("prepare", "range_of", "encode", "quantize", "encode_error", "quantize_error")
+
+
+def with_own(kind: type[Quantizer], rule: str) -> type[Quantizer]:
+    """A subclass that halves the tensor before one of the rules."""
+    original = getattr(kind, rule)
+
+    def own(self: Quantizer, *args: Any, **options: Any) -> Any:
+        place = next(i for i, x in enumerate(args) if isinstance(x, Tensor))
+        return original(self, *args[:place], 0.5 * args[place], *args[place + 1 :], **options)
+
+    return type("Own", (kind,), {rule: own})
+
+
+def products(rules: Quantizer, kernel: str) -> list[Tensor]:
+    torch.manual_seed(0)
+    layer = bc.quantize_model(nn.Linear(12, 8), rules, kernel=kernel, verbose=False)
+    bc.set_precision(layer, "w8a8e8")
+    x = torch.rand(6, 12, requires_grad=True)
+    output = layer(x)
+    output.backward(torch.randn(6, 8))
+    return [output.detach(), x.grad, layer.weight.grad]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("kind", [SBM, AbsMax, PowerOfTwo, DoReFa, SBMFull])
+def test_a_rule_of_a_subclass_counts_in_every_kernel(kind: type[Quantizer], rule: str) -> None:
+    options = {"error_rounding": "nearest", "first_last": "quantized"}
+    rules = with_own(kind, rule)(**options)
+    expected, others = products(rules, "simulate"), products(kind(**options), "simulate")
+    assert not all(map(torch.equal, expected, others))
+    for ours, theirs in zip(products(rules, "native"), expected, strict=True):
+        assert (ours - theirs).norm() <= 1e-3 * theirs.norm()

@@ -16,12 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bitcycle.kernels.geometry import Geometry
 from bitcycle.model_precision import quantized_layers
+from bitcycle.nn.control import LEVELS
 from bitcycle.nn.embedding import QuantizedLookup
 from bitcycle.nn.graph import PerNodeLayer
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nn.norm import QuantizedNorm
-from bitcycle.nn.product import LEVELS
 from bitcycle.nn.recurrent import RecurrentLayer
 from bitcycle.quantizers.absmax import AbsMax
 from bitcycle.quantizers.base import Quantizer, Range
@@ -140,9 +141,11 @@ def freeze(model: nn.Module, inputs: Sequence[Any]) -> Frozen:
         _check_exportable(name, layer)
 
     def record(name: str, layer: QuantizedLayer) -> Callable[..., Tensor]:
-        def multiply(geometry: Any, a: Tensor, w: Tensor, bias: Any = None, **how: Any) -> Tensor:
-            frozen.products.append(_product(name, layer, a, w, **how))
-            return QuantizedLayer.multiply(layer, geometry, a, w, bias, **how)
+        def multiply(
+            geometry: Geometry, a: Tensor, w: Tensor, bias: Any = None, *, act_row: int = 0
+        ) -> Tensor:
+            frozen.products.append(_product(name, layer, geometry, a, w, act_row))
+            return QuantizedLayer.multiply(layer, geometry, a, w, bias, act_row=act_row)
 
         return multiply
 
@@ -175,26 +178,22 @@ def replaced_multiply(
 def _product(
     name: str,
     layer: QuantizedLayer,
+    geometry: Geometry,
     a: Tensor,
     w: Tensor,
-    *,
-    second: str = "weight",
-    second_keep: tuple[int, ...] = (),
-    second_view: tuple[int, ...] = (),
-    input_keep: tuple[int, ...] = (),
-    act_row: int = 0,
+    act_row: int,
 ) -> FrozenProduct:
     first = _act_grid(layer, a, act_row)
-    if second == "act":
+    if geometry.second == "act":
         return FrozenProduct(
             layer=name, row=act_row, first=first, second=_act_grid(layer, w, act_row + 1),
             weight=None,
         )  # fmt: skip
-    weight = w.view(second_view) if second_view else w
+    weight = w.view(geometry.channel_view(w.shape))
     grid = None
     if has_grid(layer, "weight"):
         quantizer = layer.settings.quantizer
-        within = quantizer.range_of("weight", weight, second_keep)
+        within = quantizer.range_of("weight", weight, geometry.channel_dims)
         grid = grid_of(quantizer, "weight", weight, layer.control[LEVELS["weight"]], within)
     return FrozenProduct(layer=name, row=act_row, first=first, second=grid, weight=weight)
 

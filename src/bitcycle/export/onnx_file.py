@@ -23,11 +23,10 @@ from bitcycle.export.freeze import Frozen, FrozenProduct, Grid
 from bitcycle.export.metadata import about, check_about
 from bitcycle.extras import require
 from bitcycle.files import write_bytes
-from bitcycle.kernels.simulate import SIMULATE
+from bitcycle.kernels.geometry import Geometry
 from bitcycle.model_precision import quantized_layers
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.ops.packing import pack_nibbles
-from bitcycle.quantizers.base import Quantized
 from bitcycle.train.evaluate import is_converted
 
 PURPOSE = "ONNX files"
@@ -199,7 +198,7 @@ def _multiplier(layer: QuantizedLayer, products: dict[int, FrozenProduct]) -> Ca
     }
 
     def multiply(
-        geometry: Any, a: Tensor, w: Tensor, bias: Any = None, *, act_row: int = 0, **how: Any
+        geometry: Geometry, a: Tensor, w: Tensor, bias: Any = None, *, act_row: int = 0
     ) -> Tensor:
         product, (first, second) = products[act_row], ends[act_row]
         if product.first is not None:
@@ -209,8 +208,7 @@ def _multiplier(layer: QuantizedLayer, products: dict[int, FrozenProduct]) -> Ca
                 w = _quantize_input(layer, f"second{act_row}", product.second, second, w)
             else:
                 w = _dequantize_weight(layer, act_row, product.second).view(w.shape)
-        output: Tensor = geometry.output(SIMULATE, Quantized(values=a), Quantized(values=w), bias)
-        return output
+        return geometry.output(a, w, bias)
 
     return multiply
 

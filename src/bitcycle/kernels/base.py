@@ -1,8 +1,9 @@
 """Kernels: what multiplies quantized tensors.
 
 A layer has three products: output, grad_input and grad_weight. A geometry (linear, convolution,
-...) writes each of them as a matrix product or a convolution of two `Quantized`; a kernel computes
-that.
+...) defines them on float tensors. A kernel has a function of quantized operands for each, which
+the plan of a layer holds. To add a kernel, add one file: what it can multiply, and how; the rest
+falls back to `simulate`.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from bitcycle.quantizers.base import Quantized
+from bitcycle.quantizers.base import GridRule, Quantized
 from bitcycle.registry import Registry, unknown_name
 
 if TYPE_CHECKING:
-    from bitcycle.kernels.geometry import ConvGeometry
+    from bitcycle.kernels.geometry import Geometry
+    from bitcycle.native.layer import LayerProduct
 
 MATMULS = ("output", "grad_input", "grad_weight")
 AUTO = "auto"
@@ -27,9 +29,22 @@ AUTO = "auto"
 Multiply = Callable[[Quantized], Tensor]
 
 
+class Products(Protocol):
+    """The three products of a geometry; the results are float."""
+
+    def output(self, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
+        """a x w (+ bias)."""
+
+    def grad_input(self, e: Quantized, w: Quantized, a_shape: torch.Size) -> Tensor:
+        """e x w: the error at the input."""
+
+    def grad_weight(self, e: Quantized, a: Quantized, w_shape: torch.Size) -> Tensor:
+        """e x a: the gradient of the second operand."""
+
+
 @dataclass(frozen=True)
 class Kernel(ABC):
-    """Multiplies two quantized operands; the result is float. Stateless."""
+    """Multiplies quantized operands. Stateless."""
 
     takes_codes: ClassVar[bool]  # operands of at most 8 bits should come as codes
 
@@ -41,37 +56,32 @@ class Kernel(ABC):
         return self.name == AUTO
 
     @abstractmethod
-    def gemm(self, x: Quantized, y: Quantized, bias: Tensor | None = None) -> Tensor:
-        """x (..., K), y (N, K) -> (..., N); or (..., M, K), (..., N, K) -> (..., M, N)."""
+    def products(self, geometry: Geometry) -> Products:
+        """The functions that multiply operands of this geometry."""
 
     @abstractmethod
     def prepack(self, y: Quantized, bias: Tensor | None = None) -> Multiply:
-        """x -> `gemm(x, y, bias)`, for many x (rows, K) with the same y (N, K)."""
+        """x -> x y^T (+ bias), for many x (rows, K) with the same y (N, K)."""
 
-    @abstractmethod
-    def conv_output(
-        self, geometry: ConvGeometry, a: Quantized, w: Quantized, bias: Tensor | None
-    ) -> Tensor:
-        """Input x weight (+ bias) of a convolution."""
+    def reason_against(self, geometry: Geometry) -> str | None:
+        """What of this geometry the kernel leaves to float32; None if it multiplies all of it."""
+        return None
 
-    @abstractmethod
-    def conv_grad_input(
-        self, geometry: ConvGeometry, e: Quantized, w: Quantized, a_shape: torch.Size
-    ) -> Tensor:
-        """Error x weight of a convolution."""
+    def whole_product(
+        self, geometry: Geometry, rule: GridRule, *, packs: tuple[bool, bool]
+    ) -> LayerProduct | None:
+        """The product with the rounding of its operands in one call per direction, if there is one.
 
-    @abstractmethod
-    def conv_grad_weight(
-        self, geometry: ConvGeometry, e: Quantized, a: Quantized, w_shape: torch.Size
-    ) -> Tensor:
-        """Error x input of a convolution."""
+        packs: whether the first and the second operand are kept two codes per byte.
+        """
+        return None
 
 
 KERNELS: Registry[Kernel] = Registry("kernel", "bitcycle.kernels")
 
 
 def make_kernel(name: str) -> Kernel:
-    """A kernel of the registry, or "auto", which multiplies as "simulate" until it is decided.
+    """A kernel of the registry, or "auto", which stands for one until it is decided.
 
     >>> make_kernel("native").takes_codes, make_kernel("auto").takes_codes
     (True, False)

@@ -20,9 +20,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bitcycle.kernels.base import AUTO, Kernel, make_kernel
+from bitcycle.kernels.base import AUTO, KERNELS, Kernel, make_kernel
 from bitcycle.kernels.geometry import ConvGeometry, Geometry, MatMulGeometry
-from bitcycle.kernels.native import reason_against
 from bitcycle.native.library import instruction_set, missing_reason, warn_missing
 from bitcycle.registry import unknown_name
 
@@ -150,7 +149,7 @@ def requested_kernel(name: str, *, device_type: str) -> tuple[Kernel, str]:
         warn_missing()
     if kernel.is_undecided:
         kernel_table()  # a damaged table is an error here, not in the first step
-        return kernel, "auto: decided at the first training step with bits"
+        return kernel, "auto: decided when shapes are known"
     if kernel.name == "native" and device_type != "cpu":
         return kernel, f"asked for; float32 products: {_no_code_for(device_type)}"
     if kernel.name == "native" and instruction_set() is None:
@@ -210,7 +209,8 @@ def decide_kernel(
 ) -> tuple[Kernel, str]:
     """What "auto" means for a product of these shapes; tops: bits of act, second operand, error.
 
-    recurrence: the product of the hidden state, which takes the same kernel.
+    recurrence: the product of the hidden state, which takes the same kernel. A compiler can trace
+    this: sizes are only compared, so that one graph serves all sizes between two rows of the table.
     """
     name, reason = _decide(geometry, a, w, tops, recurrence)
     return make_kernel(name), f"auto: {reason}"
@@ -223,43 +223,58 @@ def _decide(
         return "simulate", "float64"
     if tops[0] is None or tops[1] is None:
         return "simulate", "an operand is float32"
-    if max(tops[0], tops[1]) > MAX_CODE_BITS:
+    top = max(tops[0], tops[1])
+    if top > MAX_CODE_BITS:
         return "simulate", f"more than {MAX_CODE_BITS} bits"
-    if why := reason_against(geometry):
+    if why := KERNELS["native"].reason_against(geometry):
         return "simulate", f"{why} multiplies in float32"
     device = a.device.type
-    if device != "cpu":
+    if device not in ("cpu", "meta"):
         return "simulate", _no_code_for(device)
-    processor = instruction_set()
-    if processor is None:
-        return "simulate", missing_library()
-    layer, top = layer_kind(geometry, a, recurrence), max(tops[0], tops[1])
-    top = next(each for each in TOPS if each >= top)
+    processor, rows = _candidates(layer_kind(geometry, w, recurrence), top)
+    if not rows:
+        return "simulate", processor
     macs, num_weights = geometry.macs(a.shape, w.shape), w.numel()
     if recurrence is not None:
         macs, num_weights = macs + recurrence.macs, num_weights + prod(recurrence.w_shape)
-    rows = rows_for(kernel_table(), processor, layer, top)
+    kernel, reason, is_small, has_few_rows = "simulate", "", False, False
+    for macs_from, rows_from, name, text in rows:  # the largest size that is reached counts
+        is_large, has_rows = macs >= macs_from, macs >= rows_from * max(1, num_weights)
+        if is_large and has_rows:
+            kernel, reason = name, text
+        elif name != "simulate":
+            is_small, has_few_rows = True, has_few_rows or is_large
+    if kernel != "simulate":
+        return kernel, "; ".join([reason, *_float_gradients(tops[2])])
+    if has_few_rows:
+        return "simulate", "too few rows to gain"
+    fastest = f"simulate is fastest in the table for {processor}"
+    return "simulate", "too small to gain" if is_small else fastest
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _candidates(layer: str, top: int) -> tuple[str, tuple[tuple[int, int, str, str], ...]]:
+    """The processor, and (macs_from, rows_from, kernel, reason) by size; or why there is none."""
+    processor = instruction_set()
+    if processor is None:
+        return missing_library(), ()
+    rows = rows_for(kernel_table(), processor, layer, next(t for t in TOPS if t >= top))
     if not rows:
-        return "simulate", f"the table has no {layer} layers for {processor}"
-    num_rows = macs // max(1, num_weights)
-    reached = [row for row in rows if row.macs_from <= macs and row.rows_from <= num_rows]
-    if not reached or reached[-1].kernel == "simulate":
-        others = [row for row in rows if row.kernel != "simulate" and row not in reached]
-        if any(row.macs_from <= macs for row in others):
-            return "simulate", f"{num_rows} rows are too few to gain"
-        fastest = f"simulate is fastest in the table for {rows[0].processor}"
-        return "simulate", "too small to gain" if others else fastest
-    row = reached[-1]
-    reason = f"{row.kernel}, {row.ratio:.2f} of simulate's time in the table for {row.processor}"
-    return row.kernel, "; ".join([reason, *_float_gradients(tops[2])])
+        return f"the table has no {layer} layers for {processor}", ()
+    processor = rows[0].processor
+    reason = "{}, {:.2f} of simulate's time in the table for {}".format
+    return processor, tuple(
+        (row.macs_from, row.rows_from, row.kernel, reason(row.kernel, row.ratio, processor))
+        for row in rows
+    )
 
 
-def layer_kind(geometry: Geometry, a: Tensor, recurrence: Recurrence | None = None) -> str:
+def layer_kind(geometry: Geometry, w: Tensor, recurrence: Recurrence | None = None) -> str:
     """The kind of layer in the table."""
     if recurrence is not None:
         return "recurrent"
     if isinstance(geometry, ConvGeometry):
-        return "depthwise" if 1 < geometry.groups == a.shape[1] else "convolution"
+        return "depthwise" if geometry.groups > 1 and w.shape[1] == 1 else "convolution"
     return "matmul" if isinstance(geometry, MatMulGeometry) else "linear"
 
 

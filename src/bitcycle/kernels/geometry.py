@@ -1,7 +1,6 @@
-"""Geometries: the three products of every multiplying op, as products of two operands.
+"""Geometries: the three products of every multiplying op, as products of two float tensors.
 
-A geometry is the shape of an op (strides, padding, groups) without its operands. A kernel
-(`kernels.base`) multiplies.
+A geometry is the shape of an op (strides, padding, groups) without its operands.
 """
 
 from __future__ import annotations
@@ -9,28 +8,38 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bitcycle.kernels.base import Kernel
 from bitcycle.quantizers.base import OperandView, Quantized
 
 
 class Geometry(Protocol):
     """An op with two operands: `a` (the input) and `w` (the weight, or a second activation)."""
 
-    def output(self, kernel: Kernel, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
+    second: ClassVar[str]  # the role of w: weight or act
+
+    @property
+    def channel_dims(self) -> tuple[int, ...]:
+        """The output channels of w in `channel_view`, which get a range each."""
+
+    @property
+    def input_channel_dims(self) -> tuple[int, ...]:
+        """The input channels of w, if they can have a range each; else ()."""
+
+    def channel_view(self, w_shape: torch.Size) -> tuple[int, ...]:
+        """The shape in which w has its `channel_dims`."""
+
+    def output(self, a: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
         """a x w (+ bias)."""
 
-    def grad_input(self, kernel: Kernel, e: Quantized, w: Quantized, a_shape: torch.Size) -> Tensor:
+    def grad_input(self, e: Tensor, w: Tensor, a_shape: torch.Size) -> Tensor:
         """e x w: the error at the input."""
 
-    def grad_weight(
-        self, kernel: Kernel, e: Quantized, a: Quantized, w_shape: torch.Size
-    ) -> Tensor:
+    def grad_weight(self, e: Tensor, a: Tensor, w_shape: torch.Size) -> Tensor:
         """e x a: the gradient of the second operand."""
 
     def grad_bias(self, e: Tensor) -> Tensor:
@@ -43,25 +52,38 @@ class Geometry(Protocol):
         """The axis that a matmul sums over, in the operand "a", "w" or "e" (the error)."""
 
 
+def multiply_rows(x: Tensor, y: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x (..., K), y (N, K) -> x y^T (..., N); or (..., M, K), (..., N, K) -> (..., M, N)."""
+    if y.dim() == 2:
+        return F.linear(x, y, None if bias is None else bias.to(x.dtype))
+    return torch.matmul(x, y.transpose(-1, -2))
+
+
 @dataclass(frozen=True)
 class LinearGeometry:
     """output = a w^T: a (..., in), w (out, in)."""
 
-    def output(self, kernel: Kernel, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
+    second: ClassVar[str] = "weight"
+    channel_dims: ClassVar[tuple[int, ...]] = (0,)
+    input_channel_dims: ClassVar[tuple[int, ...]] = (1,)
+
+    def channel_view(self, w_shape: torch.Size) -> tuple[int, ...]:
+        """The weight itself."""
+        return tuple(w_shape)
+
+    def output(self, a: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
         """(..., in) x (out, in) -> (..., out)."""
-        return kernel.gemm(a, w, bias)
+        return multiply_rows(a, w, bias)
 
-    def grad_input(self, kernel: Kernel, e: Quantized, w: Quantized, a_shape: torch.Size) -> Tensor:
+    def grad_input(self, e: Tensor, w: Tensor, a_shape: torch.Size) -> Tensor:
         """(..., out) x (out, in) -> (..., in)."""
-        if e.scale is not None and e.scale.numel() > 1:  # one for each sample
-            return kernel.gemm(as_rows(e), transposed(w)).view(a_shape)
-        return kernel.gemm(e, transposed(w))
+        return multiply_rows(e, w.t())
 
-    def grad_weight(
-        self, kernel: Kernel, e: Quantized, a: Quantized, w_shape: torch.Size
-    ) -> Tensor:
+    def grad_weight(self, e: Tensor, a: Tensor, w_shape: torch.Size) -> Tensor:
         """(tokens, out)^T x (tokens, in) -> (out, in)."""
-        return kernel.gemm(transposed(as_rows(e)), transposed(as_rows(a)))
+        rows = math.prod(e.shape[:-1])
+        e, a = e.reshape(rows, e.shape[-1]), a.reshape(rows, a.shape[-1])
+        return multiply_rows(e.t(), a.t())
 
     def grad_bias(self, e: Tensor) -> Tensor:
         """(..., out) -> (out,)."""
@@ -86,19 +108,25 @@ class LinearGeometry:
 class MatMulGeometry:
     """output = a w for two activations with at least two dimensions, batches broadcast."""
 
-    def output(self, kernel: Kernel, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
+    second: ClassVar[str] = "act"
+    channel_dims: ClassVar[tuple[int, ...]] = ()
+    input_channel_dims: ClassVar[tuple[int, ...]] = ()
+
+    def channel_view(self, w_shape: torch.Size) -> tuple[int, ...]:
+        """The second operand itself."""
+        return tuple(w_shape)
+
+    def output(self, a: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
         """(..., M, K) x (..., K, N) -> (..., M, N)."""
-        return kernel.gemm(a, transposed(w))
+        return multiply_rows(a, w.transpose(-1, -2))
 
-    def grad_input(self, kernel: Kernel, e: Quantized, w: Quantized, a_shape: torch.Size) -> Tensor:
+    def grad_input(self, e: Tensor, w: Tensor, a_shape: torch.Size) -> Tensor:
         """(..., M, N) x (..., K, N)^T -> (..., M, K), summed over broadcast batches."""
-        return kernel.gemm(e, w).sum_to_size(a_shape)
+        return multiply_rows(e, w).sum_to_size(a_shape)
 
-    def grad_weight(
-        self, kernel: Kernel, e: Quantized, a: Quantized, w_shape: torch.Size
-    ) -> Tensor:
+    def grad_weight(self, e: Tensor, a: Tensor, w_shape: torch.Size) -> Tensor:
         """(..., M, K)^T x (..., M, N) -> (..., K, N), summed over broadcast batches."""
-        return kernel.gemm(transposed(a), transposed(e)).sum_to_size(w_shape)
+        return multiply_rows(a.transpose(-1, -2), e.transpose(-1, -2)).sum_to_size(w_shape)
 
     def grad_bias(self, e: Tensor) -> Tensor:
         """A product of activations has no bias."""
@@ -119,6 +147,7 @@ class MatMulGeometry:
 class ConvGeometry:
     """A (transposed) convolution of 1, 2 or 3 dimensions.
 
+    a (N, Cin, *space), w (Cout, Cin / groups, *k), or (Cin, Cout / groups, *k) if transposed.
     `end_padding` is what a "same" padding of an even kernel adds at the end of each dimension
     beyond the symmetric `padding`; it is zeros of the grid's value 0, like all padding.
     """
@@ -131,23 +160,27 @@ class ConvGeometry:
     output_padding: tuple[int, ...] = ()
     end_padding: tuple[int, ...] = ()
 
-    def output(self, kernel: Kernel, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
-        """(N, Cin, *space) x (Cout, Cin/groups, *k) -> (N, Cout, *space)."""
-        return kernel.conv_output(self, a, w, bias)
+    second: ClassVar[str] = "weight"
 
-    def grad_input(self, kernel: Kernel, e: Quantized, w: Quantized, a_shape: torch.Size) -> Tensor:
-        """(N, Cout, *space) x weight -> (N, Cin, *space)."""
-        return kernel.conv_grad_input(self, e, w, a_shape)
+    @property
+    def channel_dims(self) -> tuple[int, ...]:
+        """Output channels; of a transposed convolution (group, column) pairs."""
+        return (0, 2) if self.transposed else (0,)
 
-    def grad_weight(
-        self, kernel: Kernel, e: Quantized, a: Quantized, w_shape: torch.Size
-    ) -> Tensor:
-        """(N, Cout, *space) x (N, Cin, *space) -> weight."""
-        return kernel.conv_grad_weight(self, e, a, w_shape)
+    @property
+    def input_channel_dims(self) -> tuple[int, ...]:
+        """The second dimension, unless groups share it."""
+        return (1,) if self.groups == 1 and not self.transposed else ()
+
+    def channel_view(self, w_shape: torch.Size) -> tuple[int, ...]:
+        """The weight itself; transposed: (G, Cin / G, Cout / G, *k)."""
+        if not self.transposed:
+            return tuple(w_shape)
+        return (self.groups, w_shape[0] // self.groups, *w_shape[1:])
 
     def grad_bias(self, e: Tensor) -> Tensor:
         """(N, Cout, *space) -> (Cout,)."""
-        return e.sum([d for d in range(e.dim()) if d != 1])
+        return e.sum((0, *range(2, e.dim())))
 
     def macs(self, a_shape: torch.Size, w_shape: torch.Size) -> int:
         """Multiply-accumulates of the output."""
@@ -161,7 +194,7 @@ class ConvGeometry:
 
         The sum over a kernel's taps has no blocks of its own: blocks run inside the channels.
         """
-        if operand == "w":  # (Cout, Cin / groups, *k), or (Cin, Cout / groups, *k) if transposed
+        if operand == "w":
             grouped = (self.groups, shape[0] // self.groups, *shape[1:])
             is_first = (matmul == "grad_input") != self.transposed
             return OperandView(matmul, grouped, 1 if is_first else 2, grouped, (1, 2))
@@ -181,35 +214,33 @@ class ConvGeometry:
         sides = zip(space, kernel, self.stride, self.padding, ends, self.dilation, strict=True)
         return tuple((n + 2 * p + end - d * (k - 1) - 1) // s + 1 for n, k, s, p, end, d in sides)
 
-    # -- the same three of float tensors -----------------------------------------------------------
-
-    def convolve(self, a: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
-        """The output."""
+    def output(self, a: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+        """a x w (+ bias)."""
         return torch.convolution(
-            self._pad(a), w, bias, self.stride, self.padding, self.dilation, self.transposed,
-            self.output_padding or (0,) * self.num_dims, self.groups,
+            self._pad(a) if self.end_padding else a, w,
+            None if bias is None else bias.to(a.dtype), self.stride, self.padding, self.dilation,
+            self.transposed, self.output_padding or (0,) * len(self.stride), self.groups,
         )  # fmt: skip
 
-    def input_gradient(self, e: Tensor, w: Tensor, a_shape: torch.Size) -> Tensor:
+    def grad_input(self, e: Tensor, w: Tensor, a_shape: torch.Size) -> Tensor:
         """The error at the input."""
-        ends = self.end_padding or (0,) * self.num_dims
-        space = [n + end for n, end in zip(a_shape[2:], ends, strict=True)]
-        like_input = _empty_like_format((*a_shape[:2], *space), e)
+        padded = list(a_shape)
+        for dim, end in enumerate(self.end_padding, start=2):
+            padded[dim] += end
+        like_input = _empty_like_format(padded, e)
         grad = self._backward(e, like_input, w, (True, False, False))[0]
-        for dim, end in enumerate(ends, start=2):
-            if end:
-                grad = grad.narrow(dim, 0, grad.shape[dim] - end)
+        for dim in range(2, e.dim() if self.end_padding else 0):
+            grad = grad.narrow(dim, 0, a_shape[dim])
         return grad
 
-    def weight_gradient(self, e: Tensor, a: Tensor, w_shape: torch.Size) -> Tensor:
+    def grad_weight(self, e: Tensor, a: Tensor, w_shape: torch.Size) -> Tensor:
         """The gradient of the weight."""
         like_weight = _empty_like_format(w_shape, e)
-        return self._backward(e, self._pad(a), like_weight, (False, True, False))[1]
+        a = self._pad(a) if self.end_padding else a
+        return self._backward(e, a, like_weight, (False, True, False))[1]
 
     def _pad(self, a: Tensor) -> Tensor:
         """With the zeros that an even kernel's "same" padding adds at the ends."""
-        if not any(self.end_padding):
-            return a
         return F.pad(a, [n for end in reversed(self.end_padding) for n in (0, end)])
 
     def _backward(
@@ -217,7 +248,7 @@ class ConvGeometry:
     ) -> tuple[Tensor, Tensor, Tensor]:
         grads: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
             e, a, w, None, self.stride, self.padding, self.dilation, self.transposed,
-            self.output_padding or (0,) * self.num_dims, self.groups, mask,
+            self.output_padding or (0,) * len(self.stride), self.groups, mask,
         )  # fmt: skip
         return grads
 

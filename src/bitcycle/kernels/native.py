@@ -7,7 +7,8 @@ result by at most 2^-16 of (their largest value x the sum of the other operand's
 
 The library chooses its instructions by the bits of the step, which makes products of fewer bits
 faster where the processor has such instructions. What it does not compute (see
-`reason_against`) is a float32 product of the same values.
+`reason_against`) is a float32 product of the same values. Where the quantizer's grids follow a rule
+of the library, a direction of a layer is one call (`whole_product`).
 """
 
 from __future__ import annotations
@@ -18,14 +19,22 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bitcycle.kernels.base import KERNELS, Kernel, Multiply
-from bitcycle.kernels.geometry import ConvGeometry
-from bitcycle.kernels.simulate import SIMULATE
+from bitcycle.kernels.base import KERNELS, Kernel, Multiply, Products
+from bitcycle.kernels.geometry import (
+    ConvGeometry,
+    Geometry,
+    LinearGeometry,
+    MatMulGeometry,
+    as_rows,
+    transposed,
+)
+from bitcycle.kernels.simulate import SIMULATE, FloatProducts
 from bitcycle.native import products
+from bitcycle.native.layer import LayerProduct
 from bitcycle.native.library import library
 from bitcycle.native.products import Codes
 from bitcycle.ops.layout import memory_layout
-from bitcycle.quantizers.base import Quantized
+from bitcycle.quantizers.base import GridRule, Quantized
 
 Pair = tuple[int, int]
 
@@ -40,81 +49,176 @@ class NativeKernel(Kernel):
 
     name: str = "native"
 
-    def gemm(self, x: Quantized, y: Quantized, bias: Tensor | None = None) -> Tensor:
-        """x y^T (+ bias)."""
-        a, b = _codes(x), _codes(y)
-        if a is None or b is None:
-            return SIMULATE.gemm(x, y, bias)
-        if b.codes.dim() > 2:
-            return products.gemm(a, b) if _axes(a, b) == ("", "") else SIMULATE.gemm(x, y)
-        *leading, length = a.codes.shape
-        if len(leading) != 1 and a.scale.numel() == 1:
-            a = a._replace(codes=a.codes.reshape(-1, length))
-        result = _product(a, b, bias)
-        if result is None:
-            return SIMULATE.gemm(x, y, bias)
-        return result if len(leading) == 1 else result.view(*leading, b.codes.shape[0])
+    def products(self, geometry: Geometry) -> Products:
+        """Of codes."""
+        if self.reason_against(geometry) is not None:
+            return FloatProducts(geometry)
+        if isinstance(geometry, ConvGeometry):
+            return ConvProducts(geometry)
+        if isinstance(geometry, MatMulGeometry):
+            return MatMulProducts(geometry)
+        return LinearProducts(geometry)
 
     def prepack(self, y: Quantized, bias: Tensor | None = None) -> Multiply:
-        """`gemm` with y packed once."""
+        """With y packed once."""
         b = _codes(y)
         if b is None or _axis(b.scale) not in ("", "row", "k"):
             return SIMULATE.prepack(y, bias)
         return _Prepacked(y, b, bias)
 
-    def conv_output(
-        self, geometry: ConvGeometry, a: Quantized, w: Quantized, bias: Tensor | None
-    ) -> Tensor:
-        """Input x weight (+ bias)."""
-        x, y = _maps(geometry, a, w)
-        if x is None or y is None or x.scale.numel() > 1 or not _lies_on(y.scale, 0):
-            return SIMULATE.conv_output(geometry, a, w, bias)
-        conv = _pairs(geometry)
-        size = geometry.output_size(_numbers(a).shape[2:], _numbers(w).shape[2:])
-        output = products.conv_output(x, y, bias, (1, *size)[-2:], *conv)
-        return _in_layout_of(output, a, w)
+    def reason_against(self, geometry: Geometry) -> str | None:
+        """Transposed convolutions, and those of 3 dimensions."""
+        if not isinstance(geometry, ConvGeometry):
+            return None
+        if geometry.transposed:
+            return "a transposed convolution"
+        return "a convolution of 3 dimensions" if geometry.num_dims == 3 else None
 
-    def conv_grad_input(
-        self, geometry: ConvGeometry, e: Quantized, w: Quantized, a_shape: torch.Size
-    ) -> Tensor:
-        """Error x weight; the error may have a scale per sample."""
-        x, y = _maps(geometry, e, w)
-        if x is None or y is None:
-            return SIMULATE.conv_grad_input(geometry, e, w, a_shape)
-        size, pairs = (a_shape[1], *(1, *a_shape[2:])[-2:]), _pairs(geometry)
-        if _lies_on(y.scale, 0):
-            grad = products.conv_grad_input(x, y, size, *pairs)
-        elif _lies_on(y.scale, 1) and _is_invertible(geometry, x):
-            grad = _turned_convolution(x, y, size, *pairs)
-        else:
-            return SIMULATE.conv_grad_input(geometry, e, w, a_shape)
-        return _in_layout_of(grad, e)
-
-    def conv_grad_weight(
-        self, geometry: ConvGeometry, e: Quantized, a: Quantized, w_shape: torch.Size
-    ) -> Tensor:
-        """Error x input."""
-        x, y = _maps(geometry, e, a)
-        if x is None or y is None or x.scale.numel() > 1 or y.scale.numel() > 1:
-            return SIMULATE.conv_grad_weight(geometry, e, a, w_shape)
-        shape = (*w_shape[:2], *(1, *w_shape[2:])[-2:])
-        grad = products.conv_grad_weight(x, y, shape, *_pairs(geometry))
-        return grad if geometry.num_dims == 2 else grad.squeeze(2)
+    def whole_product(
+        self, geometry: Geometry, rule: GridRule, *, packs: tuple[bool, bool]
+    ) -> LayerProduct | None:
+        """Range, codes, product and what is saved, in one call per direction."""
+        if not HAS_LIBRARY or self.reason_against(geometry) is not None:
+            return None
+        if not isinstance(geometry, (ConvGeometry, LinearGeometry, MatMulGeometry)):
+            return None
+        return LayerProduct(
+            second=geometry.second,
+            window=_window(geometry) if isinstance(geometry, ConvGeometry) else (),
+            rule=rule.rule,
+            floor=rule.floor,
+            is_stochastic=rule.is_stochastic,
+            has_channels=rule.has_channels,
+            packs=packs,
+        )
 
 
 KERNELS.register("native")(NativeKernel())
 
 
-def reason_against(geometry: object) -> str | None:
-    """Why the library has no product of this geometry; None if it has."""
-    if not isinstance(geometry, ConvGeometry):
-        return None
-    if geometry.transposed:
-        return "a transposed convolution"
-    return "a convolution of 3 dimensions" if geometry.num_dims == 3 else None
+def _window(geometry: ConvGeometry) -> tuple[int, ...]:
+    """Stride, padding, end padding and dilation in two dimensions, and groups."""
+    stride, padding, dilation, groups = _pairs(geometry)
+    ends = geometry.end_padding or (0,) * geometry.num_dims
+    return *stride, *padding, *(0, *ends)[-2:], *dilation, groups, geometry.num_dims
+
+
+# -- the three products ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LinearProducts:
+    """a w^T: a (..., in), w (out, in)."""
+
+    geometry: Geometry
+
+    def output(self, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
+        """(..., in) x (out, in) -> (..., out)."""
+        output = _multiply_rows(a, w, bias)
+        return FloatProducts(self.geometry).output(a, w, bias) if output is None else output
+
+    def grad_input(self, e: Quantized, w: Quantized, a_shape: torch.Size) -> Tensor:
+        """(..., out) x (out, in) -> (..., in); the error may have a scale per sample."""
+        has_rows = e.scale is not None and e.scale.numel() > 1
+        grad = _multiply_rows(as_rows(e) if has_rows else e, transposed(w))
+        if grad is None:
+            return FloatProducts(self.geometry).grad_input(e, w, a_shape)
+        return grad.view(a_shape)
+
+    def grad_weight(self, e: Quantized, a: Quantized, w_shape: torch.Size) -> Tensor:
+        """(tokens, out)^T x (tokens, in) -> (out, in)."""
+        grad = _multiply_rows(transposed(as_rows(e)), transposed(as_rows(a)))
+        return FloatProducts(self.geometry).grad_weight(e, a, w_shape) if grad is None else grad
+
+
+@dataclass(frozen=True)
+class MatMulProducts:
+    """a w for two activations."""
+
+    geometry: Geometry
+
+    def output(self, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
+        """(..., M, K) x (..., K, N) -> (..., M, N)."""
+        output = _multiply_rows(a, transposed(w))
+        return FloatProducts(self.geometry).output(a, w, bias) if output is None else output
+
+    def grad_input(self, e: Quantized, w: Quantized, a_shape: torch.Size) -> Tensor:
+        """(..., M, N) x (..., K, N)^T -> (..., M, K), summed over broadcast batches."""
+        grad = _multiply_rows(e, w)
+        if grad is None:
+            return FloatProducts(self.geometry).grad_input(e, w, a_shape)
+        return grad.sum_to_size(a_shape)
+
+    def grad_weight(self, e: Quantized, a: Quantized, w_shape: torch.Size) -> Tensor:
+        """(..., M, K)^T x (..., M, N) -> (..., K, N), summed over broadcast batches."""
+        grad = _multiply_rows(transposed(a), transposed(e))
+        if grad is None:
+            return FloatProducts(self.geometry).grad_weight(e, a, w_shape)
+        return grad.sum_to_size(w_shape)
+
+
+@dataclass(frozen=True)
+class ConvProducts:
+    """A convolution of 1 or 2 dimensions."""
+
+    geometry: ConvGeometry
+
+    def output(self, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
+        """Input x weight (+ bias)."""
+        x, y = _maps(self.geometry, a, w)
+        if x is None or y is None or x.scale.numel() > 1 or not _lies_on(y.scale, 0):
+            return FloatProducts(self.geometry).output(a, w, bias)
+        a_shape, w_shape = _numbers(a).shape, _numbers(w).shape
+        size = self.geometry.output_size(a_shape[2:], w_shape[2:])
+        if a_shape[1] != w_shape[1] * self.geometry.groups or min(size) < 1:
+            return FloatProducts(self.geometry).output(a, w, bias)  # which torch refuses
+        output = products.conv_output(x, y, bias, (1, *size)[-2:], *_pairs(self.geometry))
+        return _in_layout_of(output, a, w)
+
+    def grad_input(self, e: Quantized, w: Quantized, a_shape: torch.Size) -> Tensor:
+        """Error x weight; the error may have a scale per sample."""
+        x, y = _maps(self.geometry, e, w)
+        if x is None or y is None:
+            return FloatProducts(self.geometry).grad_input(e, w, a_shape)
+        size, pairs = (a_shape[1], *(1, *a_shape[2:])[-2:]), _pairs(self.geometry)
+        if _lies_on(y.scale, 0):
+            grad = products.conv_grad_input(x, y, size, *pairs)
+        elif _lies_on(y.scale, 1) and _is_invertible(self.geometry, x):
+            grad = _turned_convolution(x, y, size, *pairs)
+        else:
+            return FloatProducts(self.geometry).grad_input(e, w, a_shape)
+        return _in_layout_of(grad, e)
+
+    def grad_weight(self, e: Quantized, a: Quantized, w_shape: torch.Size) -> Tensor:
+        """Error x input."""
+        x, y = _maps(self.geometry, e, a)
+        if x is None or y is None or x.scale.numel() > 1 or y.scale.numel() > 1:
+            return FloatProducts(self.geometry).grad_weight(e, a, w_shape)
+        shape = (*w_shape[:2], *(1, *w_shape[2:])[-2:])
+        grad = products.conv_grad_weight(x, y, shape, *_pairs(self.geometry))
+        return grad if self.geometry.num_dims == 2 else grad.squeeze(2)
 
 
 # -- products of matrices -------------------------------------------------------------------------
+
+
+def _multiply_rows(x: Quantized, y: Quantized, bias: Tensor | None = None) -> Tensor | None:
+    """x (..., K), y (N, K) -> x y^T (+ bias), or both with batches; None: not from these codes.
+
+    Nor from operands that do not fit, which torch then refuses.
+    """
+    a, b = _codes(x), _codes(y)
+    if a is None or b is None or a.codes.shape[-1] != b.codes.shape[-1]:
+        return None
+    if b.codes.dim() > 2:
+        return products.gemm(a, b) if _axes(a, b) == ("", "") else None
+    *leading, length = a.codes.shape
+    if len(leading) != 1 and a.scale.numel() == 1:
+        a = a._replace(codes=a.codes.reshape(-1, length))
+    result = _product(a, b, bias)
+    if result is None or len(leading) == 1:
+        return result
+    return result.view(*leading, b.codes.shape[0])
 
 
 def _product(a: Codes, b: Codes, bias: Tensor | None) -> Tensor | None:
@@ -197,7 +301,7 @@ def _maps(
     The first has one scale, or one for each of its maps.
     """
     a, b = _codes(x), _codes(y)
-    if a is None or b is None or reason_against(geometry) is not None or not _lies_on(a.scale, 0):
+    if a is None or b is None or not _lies_on(a.scale, 0):
         return None, None
     if geometry.num_dims == 1:
         a, b = (each._replace(codes=each.codes.unsqueeze(2)) for each in (a, b))

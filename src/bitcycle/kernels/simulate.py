@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from bitcycle.kernels.base import KERNELS, Kernel, Multiply
-from bitcycle.kernels.geometry import ConvGeometry, transposed
+from bitcycle.kernels.base import KERNELS, Kernel, Multiply, Products
+from bitcycle.kernels.geometry import Geometry, multiply_rows
 from bitcycle.quantizers.base import Quantized
 
 
@@ -25,56 +24,52 @@ class FloatKernel(Kernel):
 
     name: str = "simulate"
 
-    def gemm(self, x: Quantized, y: Quantized, bias: Tensor | None = None) -> Tensor:
-        """x y^T (+ bias)."""
-        first, second = _values(x, y)
-        if second.dim() == 2:
-            return F.linear(first, second, None if bias is None else bias.to(first.dtype))
-        return torch.matmul(first, second.transpose(-1, -2))
+    def products(self, geometry: Geometry) -> Products:
+        """The geometry's own, of values."""
+        return FloatProducts(geometry)
 
     def prepack(self, y: Quantized, bias: Tensor | None = None) -> Multiply:
-        """`gemm` with the values of y, multiplied out once."""
-        values = Quantized(values=_dequantize(y))
-        return lambda x: self.gemm(x, values, bias)
+        """With the values of y, multiplied out once."""
+        values = Quantized(values=y.dequantize())
 
-    def conv_output(
-        self, geometry: ConvGeometry, a: Quantized, w: Quantized, bias: Tensor | None
-    ) -> Tensor:
-        """Input x weight (+ bias)."""
-        x, y = _values(a, w)
-        return geometry.convolve(x, y, None if bias is None else bias.to(x.dtype))
+        def multiply(x: Quantized) -> Tensor:
+            first, second = as_floats(x, values)
+            return multiply_rows(first, second, bias)
 
-    def conv_grad_input(
-        self, geometry: ConvGeometry, e: Quantized, w: Quantized, a_shape: torch.Size
-    ) -> Tensor:
-        """Error x weight."""
-        return geometry.input_gradient(*_values(e, w), a_shape)
-
-    def conv_grad_weight(
-        self, geometry: ConvGeometry, e: Quantized, a: Quantized, w_shape: torch.Size
-    ) -> Tensor:
-        """Error x input."""
-        return geometry.weight_gradient(*_values(e, a), w_shape)
+        return multiply
 
 
-def _values(x: Quantized, y: Quantized) -> tuple[Tensor, Tensor]:
-    """Both as floats.
+@dataclass(frozen=True)
+class FloatProducts:
+    """The products of a geometry on the values of quantized operands."""
+
+    geometry: Geometry
+
+    def output(self, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
+        """a x w (+ bias)."""
+        return self.geometry.output(*as_floats(a, w), bias)
+
+    def grad_input(self, e: Quantized, w: Quantized, a_shape: torch.Size) -> Tensor:
+        """e x w."""
+        return self.geometry.grad_input(*as_floats(e, w), a_shape)
+
+    def grad_weight(self, e: Quantized, a: Quantized, w_shape: torch.Size) -> Tensor:
+        """e x a."""
+        return self.geometry.grad_weight(*as_floats(e, a), w_shape)
+
+
+def as_floats(x: Quantized, y: Quantized) -> tuple[Tensor, Tensor]:
+    """The values of both.
 
     Codes and the values of formats are float32, and so is what half-precision models multiply them
     by.
     """
-    first, second = _dequantize(x), _dequantize(y)
+    first = x.dequantize() if x.values is None else x.values
+    second = y.dequantize() if y.values is None else y.values
     if first.dtype == second.dtype or torch.float64 in (first.dtype, second.dtype):
         return first, second
     wide = torch.promote_types(first.dtype, second.dtype)
     return first.to(wide), second.to(wide)
-
-
-def _dequantize(q: Quantized) -> Tensor:
-    """The values; of transposed codes in memory order, which has the fast pass."""
-    if q.codes is not None and q.codes.dim() == 2 and not q.codes.is_contiguous():
-        return transposed(q).dequantize().t()
-    return q.dequantize()
 
 
 SIMULATE = KERNELS.register("simulate")(FloatKernel())

@@ -9,9 +9,10 @@
 // A tensor is a block of (outer, channels, inner) floats with one range or grid per channel; one
 // for the whole tensor is (1, 1, n), one per row (1, rows, length). Work is cut into chunks that do
 // not depend on the number of threads.
+#include "encode.h"
+
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <limits>
 #include <vector>
 
@@ -23,10 +24,6 @@ namespace {
 
 constexpr long CHUNK = 16384;  // elements of a task
 constexpr int LANES = 32;      // columns, or parts of a row, that a loop reduces at once
-
-struct Block {
-  long outer, channels, inner;
-};
 
 long divide_up(long n, long by) { return (n + by - 1) / by; }
 
@@ -128,6 +125,8 @@ void find_range_in_parts(const float* x, long n, float* low, float* high, long n
   join_ranges(lows.data(), highs.data(), parts, low, high);
 }
 
+}  // namespace
+
 void find_ranges(const float* x, Block block, float* low, float* high, long num_threads) {
   const long outer = block.outer, channels = block.channels, inner = block.inner;
   if (outer == 1 && channels == 1 && inner > CHUNK)
@@ -156,9 +155,9 @@ void find_ranges(const float* x, Block block, float* low, float* high, long num_
   });
 }
 
-// -- rounding -------------------------------------------------------------------------------------
+namespace {
 
-enum Form { VALUES, CODES };  // float; uint8
+// -- rounding -------------------------------------------------------------------------------------
 
 struct Run {
   const float* x;
@@ -283,13 +282,6 @@ BITCYCLE_FOR_EACH_ISA(decode_run,
 
 // -- grids ----------------------------------------------------------------------------------------
 
-// How a range becomes a grid.
-enum Rule {
-  FROM_LOW,       // the lowest value is on the grid
-  WITH_ZERO,      // the range includes 0, which is on the grid
-  SYMMETRIC       // around 0, without the lowest code unless there are only two
-};
-
 struct Grid {
   float scale, offset;
   bool has_steps;  // if not, every value is exactly the offset
@@ -298,12 +290,20 @@ struct Grid {
 // From 0 to the largest magnitude of a symmetric grid.
 float count_steps(float levels) { return levels == 1 ? 0.5f : (levels + 1) * 0.5f - 1; }
 
+// The smallest power of two that is not below x; 0 for 0.
+float power_above(float x) {
+  int exponent;
+  const float mantissa = std::frexp(x, &exponent);
+  const float power = x / (mantissa + float(mantissa == 0));
+  return mantissa == 0.5f ? power * 0.5f : power;
+}
+
 Grid make_grid(float low, float high, float levels, float floor, Rule rule) {
-  if (rule == SYMMETRIC) {
-    const float a = std::fabs(low), b = std::fabs(high), half = (levels + 1) * 0.5f;
-    const float bound = a != a || a > b ? a : b;
+  if (is_symmetric(rule)) {
+    const float half = (levels + 1) * 0.5f, bound = max_abs(low, high);
     const bool is_one_bit = levels == 1;
-    const float step = bound / count_steps(levels);
+    float step = bound / count_steps(levels);
+    if (rule == POWER) step = power_above(step);
     const float scale = step + float(step == 0);
     return {scale, -(is_one_bit ? step * 0.5f : scale * half), step != 0 || !is_one_bit};
   }
@@ -319,6 +319,22 @@ Grid make_grid(float low, float high, float levels, float floor, Rule rule) {
 }
 
 }  // namespace
+
+void round_to_grids(const float* x, Block block, const float* low, const float* high, float levels,
+                    float floor, Rule rule, const int32_t* key, Form form, void* out, float* scale,
+                    float* offset, long num_threads) {
+  float* scales = new_array<float>(SMALL, block.channels);
+  for (long c = 0; c < block.channels; ++c) {
+    const Grid grid = make_grid(low[c], high[c], levels, floor, rule);
+    scales[c] = grid.scale;
+    scale[c] = form == VALUES ? grid.scale : grid.scale * float(grid.has_steps);
+    if (offset) offset[c] = grid.offset;
+  }
+  const Grids grids{scales, offset ? offset : low, levels,
+                    is_symmetric(rule) ? count_steps(levels) : NO_LIMIT};
+  round_block(x, block, grids, key, form, out, num_threads);
+}
+
 }  // namespace bitcycle
 
 using namespace bitcycle;
@@ -377,19 +393,10 @@ BITCYCLE_API void bitcycle_quantize(const QuantizeCall* call) {
   const Block block{call->outer, call->channels, call->inner};
   if (call->finds_range) find_ranges(call->x, block, call->low, call->high, call->num_threads);
   const float levels = float(*call->levels);
-  const Rule rule = Rule(call->rule);
-  const Form form = Form(call->form);
-  float* scales = static_cast<float*>(workspace(SMALL, call->channels * sizeof(float)));
-  for (long c = 0; c < call->channels; ++c) {
-    const Grid grid = make_grid(call->low[c], call->high[c], levels, float(call->floor), rule);
-    scales[c] = grid.scale;
-    call->scale[c] = form == VALUES ? grid.scale : grid.scale * float(grid.has_steps);
-    if (call->offset) call->offset[c] = grid.offset;
-  }
   *call->half = (levels + 1) * 0.5f;
-  const Grids grids{scales, call->offset ? call->offset : call->low, levels,
-                    rule == SYMMETRIC ? count_steps(levels) : NO_LIMIT};
-  round_block(call->x, block, grids, call->key, form, call->out, call->num_threads);
+  round_to_grids(call->x, block, call->low, call->high, levels, float(call->floor),
+                 Rule(call->rule), call->key, Form(call->form), call->out, call->scale,
+                 call->offset, call->num_threads);
 }
 
 struct DecodeCall {

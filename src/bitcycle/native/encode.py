@@ -13,7 +13,7 @@ import functools
 from collections.abc import Callable
 from enum import IntEnum
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +55,7 @@ class Rule(IntEnum):
     FROM_LOW = 0  # the lowest value is on the grid
     WITH_ZERO = 1  # the range includes 0, which is on the grid
     SYMMETRIC = 2  # around 0, without the lowest code unless there are only two
+    POWER = 3  # the same with a step that is a power of two
 
 
 class _Functions:
@@ -89,10 +90,7 @@ def _functions() -> _Functions | None:
     return None if found is None else _Functions(found)
 
 
-def _call() -> _Functions:
-    functions = _functions()
-    assert functions is not None
-    return functions
+_call = cast(Callable[[], _Functions], _functions)  # where the library is known to be there
 
 
 def is_available(x: Tensor, *dtypes: torch.dtype) -> bool:
@@ -163,7 +161,9 @@ def _new_range(x: Tensor, keep: int | None) -> tuple[Tensor, Tensor]:
     if keep is None:
         low = torch.empty_like(_call().scalar)
     else:
-        low = x.new_empty([n if d == keep else 1 for d, n in enumerate(x.shape)])
+        shape = [1] * x.dim()
+        shape[keep] = x.shape[keep]
+        low = x.new_empty(shape)
     return low, torch.empty_like(low)
 
 

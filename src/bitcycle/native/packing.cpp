@@ -1,9 +1,11 @@
-// What the backward pass reads, packed: codes of 4 bits two per byte, signs 32 per word.
-//
-// Word m of a mask of M words has the bits of the elements m, m + M, m + 2M, ... in the order of
-// `ops/packing.py`, so that packing has no steps across lanes.
+// What the backward pass reads, packed: codes of 4 bits two per byte, signs 32 per word. Both in
+// memory order, the first in the lowest bits, as in `ops/packing.py`.
 #include <algorithm>
 #include <cstdint>
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#endif
 
 #include "isa.h"
 #include "parallel.h"
@@ -11,57 +13,86 @@
 namespace bitcycle {
 namespace {
 
-constexpr int PLANES = 32;
+constexpr int BITS = 32;       // of a word
 constexpr long WORDS = 512;    // of a task
 constexpr long BYTES = 16384;  // of a task
 
-int bit_of(int plane) { return 8 * (plane % 4) + plane / 4; }
+// ---- signs --------------------------------------------------------------------------------------
 
-// `n` bits of one plane into words that have none of it yet: 0 where x <= 0, else 1.
-BITCYCLE_INLINE void add_plane_body(const float* __restrict x, long n, uint32_t bit,
-                                    uint32_t* __restrict words) {
-  for (long m = 0; m < n; ++m) words[m] |= x[m] <= 0.0f ? 0u : bit;
+// The bits of n <= 32 elements: 0 where x <= 0, else 1 (also for a NaN); 1 behind the last.
+// out: max(x, 0), in which a NaN stays one, or null.
+uint32_t pack_word(const float* x, long n, float* out) {
+  uint32_t word = n < BITS ? ~0u << n : 0;
+  for (long i = 0; i < n; ++i) {
+    word |= uint32_t(!(x[i] <= 0.0f)) << i;
+    if (out) out[i] = x[i] < 0.0f ? 0.0f : x[i];
+  }
+  return word;
 }
-BITCYCLE_FOR_EACH_ISA(add_plane, (const float* x, long n, uint32_t bit, uint32_t* words),
-                      (x, n, bit, words))
 
-// The same of max(x, 0), which it writes to `out`; a NaN stays one.
-BITCYCLE_INLINE void relu_plane_body(const float* __restrict x, long n, uint32_t bit,
-                                     uint32_t* __restrict words, float* __restrict out) {
-  for (long m = 0; m < n; ++m) {
-    words[m] |= x[m] <= 0.0f ? 0u : bit;
-    out[m] = x[m] < 0.0f ? 0.0f : x[m];
+#if defined(__x86_64__) && defined(__GNUC__)
+__attribute__((target(BITCYCLE_AVX512))) void pack_words_avx512(const float* x, long num_words,
+                                                                uint32_t* words, float* out) {
+  const __m512 zero = _mm512_setzero_ps();
+  for (long m = 0; m < num_words; ++m, x += BITS) {
+    const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
+    words[m] = uint32_t(_mm512_cmp_ps_mask(a, zero, _CMP_NLE_UQ)) |
+               uint32_t(_mm512_cmp_ps_mask(b, zero, _CMP_NLE_UQ)) << 16;
+    if (!out) continue;
+    _mm512_storeu_ps(out, _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask(a, zero, _CMP_LT_OQ), zero));
+    _mm512_storeu_ps(out + 16,
+                     _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask(b, zero, _CMP_LT_OQ), zero));
+    out += BITS;
   }
 }
-BITCYCLE_FOR_EACH_ISA(relu_plane,
-                      (const float* x, long n, uint32_t bit, uint32_t* words, float* out),
-                      (x, n, bit, words, out))
 
-BITCYCLE_INLINE void keep_plane_body(const uint32_t* __restrict words, long n, uint32_t bit,
+__attribute__((target("avx2"))) void pack_words_avx2(const float* x, long num_words,
+                                                     uint32_t* words, float* out) {
+  const __m256 zero = _mm256_setzero_ps();
+  for (long m = 0; m < num_words; ++m, x += BITS) {
+    uint32_t word = 0;
+    for (int i = 0; i < BITS; i += 8) {
+      const __m256 a = _mm256_loadu_ps(x + i);
+      word |= uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(a, zero, _CMP_NLE_UQ))) << i;
+      if (out)
+        _mm256_storeu_ps(out + i, _mm256_andnot_ps(_mm256_cmp_ps(a, zero, _CMP_LT_OQ), a));
+    }
+    words[m] = word;
+    if (out) out += BITS;
+  }
+}
+#endif
+
+void pack_words(const float* x, long num_words, uint32_t* words, float* out) {
+#if defined(__x86_64__) && defined(__GNUC__)
+  if (isa() == Isa::AVX512) return pack_words_avx512(x, num_words, words, out);
+  if (isa() == Isa::AVX2) return pack_words_avx2(x, num_words, words, out);
+#endif
+  for (long m = 0; m < num_words; ++m)
+    words[m] = pack_word(x + m * BITS, BITS, out ? out + m * BITS : nullptr);
+}
+
+// g where the bit is 1, else 0; is_constant: g has one value for all.
+BITCYCLE_INLINE void keep_words_body(const uint32_t* __restrict words, long num_words,
                                      const float* __restrict g, bool is_constant,
                                      float* __restrict out) {
-  if (is_constant) {
-    const float value = *g;
-    for (long m = 0; m < n; ++m) out[m] = words[m] & bit ? value : 0.0f;
-    return;
+  for (long m = 0; m < num_words; ++m, out += BITS) {
+    const uint32_t word = words[m];
+    if (is_constant) {
+      const float value = *g;
+      for (int i = 0; i < BITS; ++i) out[i] = word >> i & 1 ? value : 0.0f;
+    } else {
+      for (int i = 0; i < BITS; ++i) out[i] = word >> i & 1 ? g[i] : 0.0f;
+      g += BITS;
+    }
   }
-  for (long m = 0; m < n; ++m) out[m] = words[m] & bit ? g[m] : 0.0f;
 }
-BITCYCLE_FOR_EACH_ISA(keep_plane,
-                      (const uint32_t* words, long n, uint32_t bit, const float* g,
-                       bool is_constant, float* out),
-                      (words, n, bit, g, is_constant, out))
+BITCYCLE_FOR_EACH_ISA(keep_words,
+                      (const uint32_t* words, long num_words, const float* g, bool is_constant,
+                       float* out),
+                      (words, num_words, g, is_constant, out))
 
-// Calls body(plane, begin, length, first element) for the part of each plane that a task covers;
-// the last plane may end early.
-template <typename Body>
-void for_each_plane(long task, long num_words, long count, const Body& body) {
-  const long begin = task * WORDS, length = std::min(WORDS, num_words - begin);
-  for (int plane = 0; plane < PLANES; ++plane) {
-    const long first = plane * num_words + begin;
-    body(plane, begin, std::clamp(count - first, 0L, length), first);
-  }
-}
+// ---- codes --------------------------------------------------------------------------------------
 
 BITCYCLE_INLINE void pack_pairs_body(const uint8_t* __restrict codes, long n,
                                      uint8_t* __restrict out) {
@@ -86,31 +117,26 @@ using namespace bitcycle;
 // (count + 31) / 32 words of x; the bits behind the last element are 1. out: max(x, 0), or null.
 BITCYCLE_API void bitcycle_pack_positive(const float* x, int64_t count, uint32_t* words, float* out,
                                        int64_t num_threads) {
-  const long num_words = (count + PLANES - 1) / PLANES;
-  parallel_for((num_words + WORDS - 1) / WORDS, int(num_threads), [&](long task) {
-    const long end = std::min(num_words, (task + 1) * WORDS);
-    std::fill(words + task * WORDS, words + end, 0u);
-    for_each_plane(task, num_words, count, [&](int plane, long begin, long n, long first) {
-      const uint32_t bit = 1u << bit_of(plane);
-      if (out)
-        relu_plane(x + first, n, bit, words + begin, out + first);
-      else
-        add_plane(x + first, n, bit, words + begin);
-      for (long m = begin + n; m < end; ++m) words[m] |= bit;
-    });
+  const long whole = count / BITS, rest = count % BITS;
+  parallel_for((whole + WORDS - 1) / WORDS, int(num_threads), [&](long task) {
+    const long begin = task * WORDS, at = begin * BITS;
+    pack_words(x + at, std::min(WORDS, whole - begin), words + begin, out ? out + at : nullptr);
   });
+  if (rest)
+    words[whole] = pack_word(x + whole * BITS, rest, out ? out + whole * BITS : nullptr);
 }
 
 // g where the bit is 1, else 0; is_constant: g has one value for all elements.
 BITCYCLE_API void bitcycle_keep_positive(const uint32_t* words, const float* g, int64_t is_constant,
                                        int64_t count, float* out, int64_t num_threads) {
-  const long num_words = (count + PLANES - 1) / PLANES;
-  parallel_for((num_words + WORDS - 1) / WORDS, int(num_threads), [&](long task) {
-    for_each_plane(task, num_words, count, [&](int plane, long begin, long n, long first) {
-      keep_plane(words + begin, n, 1u << bit_of(plane), is_constant ? g : g + first, is_constant,
-                 out + first);
-    });
+  const long whole = count / BITS;
+  parallel_for((whole + WORDS - 1) / WORDS, int(num_threads), [&](long task) {
+    const long begin = task * WORDS, at = begin * BITS;
+    keep_words(words + begin, std::min(WORDS, whole - begin), is_constant ? g : g + at, is_constant,
+               out + at);
   });
+  for (long i = whole * BITS; i < count; ++i)
+    out[i] = words[whole] >> (i % BITS) & 1 ? g[is_constant ? 0 : i] : 0.0f;
 }
 
 // (count + 1) / 2 bytes; the first of two codes is the low half.

@@ -17,7 +17,8 @@ from bitcycle.kernels.geometry import LinearGeometry, MatMulGeometry
 from bitcycle.nn.activations import masked_dropout
 from bitcycle.nn.class_swap import LAYERS
 from bitcycle.nn.layer import QuantizedLayer
-from bitcycle.nn.product import differentiable_once, product_node, recompute_output
+from bitcycle.nn.product import product_node, recompute_output
+from bitcycle.nn.rounding import differentiable_once
 
 NUM_RANGES = 4  # of `attend`: q, k, the attention weights, v
 _ATTENTION_ROW = 3  # of act_range in MultiheadAttention, after query, key and value
@@ -48,7 +49,7 @@ def attend(
     Where q and k are saved as codes, the attention weights are not saved for backward. They are
     recomputed from the codes, bit for bit.
     """
-    scores = layer.multiply(_MATMUL, q, k.transpose(-1, -2), second="act", act_row=act_row)
+    scores = layer.multiply(_MATMUL, q, k.transpose(-1, -2), act_row=act_row)
     softmax = _Softmax(scale, softcap, v.dtype)
     can_recompute = not torch.compiler.is_compiling() and product_node(scores) is not None
     if can_recompute:
@@ -57,7 +58,7 @@ def attend(
         weights = softmax(scores, mask)
     if dropout > 0.0:
         weights = masked_dropout(weights, dropout)
-    output = layer.multiply(_MATMUL, weights, v, second="act", act_row=act_row + 2)
+    output = layer.multiply(_MATMUL, weights, v, act_row=act_row + 2)
     return output, weights
 
 
@@ -190,9 +191,7 @@ class QuantizedMultiheadAttention(QuantizedLayer, nn.MultiheadAttention):
         return self._project(mixed, out.weight, out.bias, _OUTPUT_ROW), weights
 
     def _project(self, x: Tensor, weight: Tensor, bias: Tensor | None, row: int) -> Tensor:
-        return self.multiply(
-            _LINEAR, x, weight, bias, second_keep=(0,), input_keep=(1,), act_row=row
-        )
+        return self.multiply(_LINEAR, x, weight, bias, act_row=row)
 
     def _in_weights(self) -> tuple[Tensor, ...]:
         if self._qkv_same_embed_dim:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -21,10 +23,10 @@ else:
 
 def _same_padding(
     kernel: tuple[int, ...], dilation: tuple[int, ...]
-) -> tuple[list[int], list[int]]:
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """What padding="same" adds on both sides, and the one more it adds at the end."""
     totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
-    return [t // 2 for t in totals], [t % 2 for t in totals]
+    return tuple(t // 2 for t in totals), tuple(t % 2 for t in totals)
 
 
 class _QuantizedConv(QuantizedLayer, _ConvBase):
@@ -36,29 +38,41 @@ class _QuantizedConv(QuantizedLayer, _ConvBase):
         """(N, Cin, *space) -> (N, Cout, *space), or both without N."""
         if not self.quantizes(input, self.weight, self.bias):
             return super().forward(input)  # type: ignore[no-any-return]
-        num_dims = len(self.kernel_size)
-        is_single = input.dim() == num_dims + 1
+        find = _make_geometry if torch.compiler.is_compiling() else _find_geometry
+        padding = self.padding if isinstance(self.padding, str) else tuple(self.padding)
+        geometry = find(
+            tuple(self.kernel_size), tuple(self.stride), padding, tuple(self.dilation),
+            self.groups, self.padding_mode,
+        )  # fmt: skip
+        is_single = input.dim() == len(self.kernel_size) + 1
         x = input.unsqueeze(0) if is_single else input
-        padding: list[int] = [0] * num_dims
-        end_padding: list[int] = []
         if self.padding_mode != "zeros":
             x = F.pad(x, self._reversed_padding_repeated_twice, mode=self.padding_mode)
-        elif self.padding == "same":
-            padding, end_padding = _same_padding(self.kernel_size, self.dilation)
-        elif not isinstance(self.padding, str):
-            padding = list(self.padding)
-        geometry = ConvGeometry(
-            stride=self.stride,
-            padding=tuple(padding),
-            dilation=self.dilation,
-            groups=self.groups,
-            end_padding=tuple(end_padding),
-        )
-        output = self.multiply(
-            geometry, x, self.weight, self.bias,
-            second_keep=(0,), input_keep=(1,) if self.groups == 1 else (),
-        )  # fmt: skip
+        output = self.multiply(geometry, x, self.weight, self.bias)
         return output.squeeze(0) if is_single else output
+
+
+def _make_geometry(
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...] | str,
+    dilation: tuple[int, ...],
+    groups: int,
+    mode: str,
+) -> ConvGeometry:
+    """The geometry of a convolution with these attributes."""
+    none: tuple[int, ...] = (0,) * len(kernel)
+    ends: tuple[int, ...] = ()
+    if mode != "zeros":
+        padding = none  # the input is padded
+    elif padding == "same":
+        padding, ends = _same_padding(kernel, dilation)
+    elif isinstance(padding, str):
+        padding = none
+    return ConvGeometry(stride, tuple(padding), dilation, groups, end_padding=ends)
+
+
+_find_geometry = functools.cache(_make_geometry)  # one object for equal ones
 
 
 class _QuantizedConvTranspose(QuantizedLayer, _TransposedBase):
@@ -94,11 +108,7 @@ class _QuantizedConvTranspose(QuantizedLayer, _TransposedBase):
             transposed=True,
             output_padding=tuple(output_padding),
         )
-        # an output channel is a (group, column) pair: (G, Cin / G, Cout / G, *k)
-        view = (self.groups, -1, *self.weight.shape[1:])
-        output = self.multiply(
-            geometry, x, self.weight, self.bias, second_keep=(0, 2), second_view=view
-        )
+        output = self.multiply(geometry, x, self.weight, self.bias)
         return output.squeeze(0) if is_single else output
 
 

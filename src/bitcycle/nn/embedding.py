@@ -17,9 +17,12 @@ from torch import Tensor, nn
 
 from bitcycle.kernels import make_kernel
 from bitcycle.kernels.geometry import LinearGeometry
+from bitcycle.nn.control import LEVELS
 from bitcycle.nn.layer import OWN_ATTRIBUTES, OWN_BUFFERS, QuantizedLayer
-from bitcycle.nn.product import LEVELS, ProductSpec, flag_nonfinite, round_straight_through
+from bitcycle.nn.plan import make_plan
+from bitcycle.nn.rounding import round_straight_through
 from bitcycle.nn.settings import LayerSettings
+from bitcycle.ops.state import flag_nonfinite
 
 
 class QuantizedLookup(QuantizedLayer):
@@ -60,16 +63,10 @@ class QuantizedLookup(QuantizedLayer):
         if "weight" in self.grid_roles:
             weight = quantizer.prepare("weight", weight, control[LEVELS["weight"]])
         within = quantizer.range_of("weight", weight.detach(), (0,))
-        flag_nonfinite(self.health, "weight", within)
-        spec = ProductSpec(
-            quantizer=quantizer,
-            kernel=self.settings.kernel,
-            geometry=LinearGeometry(),  # unused: nothing is multiplied
-            roles=self.grid_roles,
-            kinds=self.kinds,
-            recorder=self.recorder,
-        )
-        return round_straight_through(spec, weight, control, within, "weight")
+        flag_nonfinite(self.health, LEVELS["weight"], *within)
+        # blocks as a linear layer has them that shares the weight; nothing is multiplied
+        plan = make_plan(quantizer, LinearGeometry(), self.settings.kernel, kinds=self.kinds)
+        return round_straight_through(plan, weight, control, within, "weight", self.recorder)
 
 
 class QuantizedEmbedding(QuantizedLookup, nn.Embedding):

@@ -13,9 +13,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from bitcycle.kernels import make_kernel
+from bitcycle.nn.control import LEVELS
 from bitcycle.nn.layer import QuantizedLayer
-from bitcycle.nn.product import flag_nonfinite
 from bitcycle.nn.settings import LayerSettings
+from bitcycle.ops.state import flag_nonfinite
 from bitcycle.quantizers.base import Range
 
 
@@ -35,7 +36,7 @@ class PerNodeLayer(QuantizedLayer):
         """The range of every node: the first `num_dims` dimensions number the nodes."""
         x = x.detach()
         within = self.settings.quantizer.range_of("act", x, tuple(range(num_dims)))
-        flag_nonfinite(self.health, "act", within)
+        flag_nonfinite(self.health, LEVELS["act"], *within)
         return within
 
     def activation_range(self, x: Tensor, index: int) -> Range | None:

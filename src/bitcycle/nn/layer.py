@@ -1,4 +1,4 @@
-"""The base of every converted layer: its bits, its running activation ranges and its noise.
+"""The base of every converted layer: its bits, its plans, and the products that execute them.
 
 A converted layer is a float module whose class was swapped (`class_swap`). With bits, its products
 go through `multiply`; without, its forward pass is the float module's.
@@ -6,87 +6,55 @@ go through `multiply`; without, its forward pass is the float module's.
 
 from __future__ import annotations
 
-import warnings
-import zlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from bitcycle.bits import Bits
+from bitcycle.kernels.base import Kernel, make_kernel
 from bitcycle.kernels.choice import Recurrence, decide_kernel
 from bitcycle.kernels.geometry import Geometry
+from bitcycle.native.layer import NONE, Flags, Given, can_call
 from bitcycle.nn.class_swap import SwappedModule
-from bitcycle.nn.product import (
-    CALL,
+from bitcycle.nn.control import (
     CONTROL_SIZE,
     LEVELS,
-    NUMBERS,
-    STEP,
-    ProductSpec,
-    Recorder,
-    can_use_input_cache,
     control_for_product,
-    flag_nonfinite,
-    quantized_product,
+    is_recomputing,
+    version,
 )
-from bitcycle.nn.settings import LayerSettings, ModelState, float_products, without_sync
-from bitcycle.ops import state
-from bitcycle.ops.affine import value_range
-from bitcycle.ops.noise import hash_ints
+from bitcycle.nn.input_cache import SharedCodes
+from bitcycle.nn.loading import OWN_BUFFERS as OWN_BUFFERS
+from bitcycle.nn.loading import OwnBuffers
+from bitcycle.nn.plan import NO_TOPS, LayerPlan, RoleFormats, make_plan
+from bitcycle.nn.product import quantized_product, whole_product
+from bitcycle.nn.rounding import Recorder
+from bitcycle.nn.settings import LayerSettings, ModelState, float_products
 from bitcycle.precision import ROLES, Precision
-from bitcycle.quantizers.base import Quantizer, Range
-from bitcycle.warnings import BitcycleWarning
+from bitcycle.quantizers.base import Quantizer
 
-MOMENTUM = 0.1  # of running ranges: 0.9 * old + 0.1 * new
 TOPS = (4, 7, 8)  # two codes per byte; exact in 16-bit sums; exact in 32-bit sums
-NO_TOPS = (32,) * len(ROLES)
 AUTOCAST_DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # it leaves float64 and integers
 
 # What conversion adds to a float module.
 OWN_ATTRIBUTES = (
     "settings", "shared", "precision", "quantized_roles", "role_formats", "between_activations",
-    "tops", "is_scheduled", "code_tops", "recorder", "_is_observed", "_range_version",
-    "_written_version",
+    "tops", "is_scheduled", "code_tops", "recorder", "decision", "_traced", "_traced_simulate",
+    "_tracing", "_plans", "_is_observed", "_range_version", "_written_version",
 )  # fmt: skip
-OWN_BUFFERS = ("control", "health", "act_range")
 
 
-@dataclass(frozen=True)
-class RoleFormats:
-    """The kinds of the roles' formats. Graphs depend on these, never on bits.
+class Decision(NamedTuple):
+    """What "auto" means for a layer; final once it was made in training."""
 
-    grid_roles: roles with a range or blocks: rounded, and not to bf16 or fp16. kinds: in the order
-    of ROLES; None is float32. replaced: numbers that differ from those of the control tensor.
-    """
-
-    grid_roles: tuple[str, ...] = ()
-    kinds: tuple[str | None, ...] = (None,) * len(ROLES)
-    replaced: tuple[tuple[str, tuple[int, int, int]], ...] = ()
-
-    @classmethod
-    def of(cls, given: Mapping[str, Bits], used: Mapping[str, Bits] | None = None) -> RoleFormats:
-        """Of the bits by role; used: the bits that count in place of the given ones."""
-        used = given if used is None else used
-        kinds = {role: used[role].kind if role in used else None for role in ROLES}
-        return cls(
-            tuple(role for role, kind in kinds.items() if kind not in (None, "float")),
-            tuple(kinds.values()),
-            tuple((r, b.numbers) for r, b in used.items() if b != given[r]),
-        )
-
-    def replace_numbers(self, control: Tensor) -> Tensor:
-        """A copy of the control tensor with the replaced numbers."""
-        control = control.clone()
-        for role, numbers in self.replaced:
-            control[NUMBERS[role]] = torch.tensor(numbers, dtype=torch.int32, device=control.device)
-        return control
+    kernel: str
+    reason: str
+    is_final: bool
 
 
-class QuantizedLayer(SwappedModule):
+class QuantizedLayer(OwnBuffers, SwappedModule):
     """Mixed in before a float module type; the float module's own attributes stay as they are.
 
     Conversion adds three buffers. `control` (not saved) holds what the arithmetic reads: the level
@@ -101,22 +69,18 @@ class QuantizedLayer(SwappedModule):
     aggregates: ClassVar[bool] = False  # sums along edges, without a weight (`aggregation`)
     replaced_methods: ClassVar[tuple[str, ...]] = ("forward",)  # of the float type
 
-    settings: LayerSettings
-    shared: ModelState
-    precision: Precision
-    quantized_roles: tuple[str, ...]
     role_formats: RoleFormats
     between_activations: RoleFormats  # for products of two activations
     tops: dict[str, int]  # the most bits each role was or will be given
     is_scheduled: bool  # a scheduler set `tops`: the bits of an evaluation do not count then
     code_tops: tuple[int, ...]  # `tops` as kernels and graphs see them: they never read the bits
     recorder: Recorder | None  # while `collect` runs
-    control: Tensor
-    health: Tensor
-    act_range: Tensor
-    _is_observed: bool
-    _range_version: int | None
-    _written_version: int
+    decision: Decision | None  # of "auto"
+    # Of traced graphs of training: one that found a faster kernel than `simulate`, one that did
+    # not (a last, small batch); and of the graph that is being traced.
+    _traced: Decision | None
+    _traced_simulate: Decision | None
+    _tracing: Decision | None
 
     # -- conversion -----------------------------------------------------------------------------
 
@@ -127,7 +91,9 @@ class QuantizedLayer(SwappedModule):
         self.precision, self.quantized_roles = Precision(), ()
         self.role_formats = self.between_activations = RoleFormats()
         self.tops, self.is_scheduled, self.code_tops = {}, False, NO_TOPS
-        self.recorder = None
+        self.recorder = self.decision = None
+        self._traced = self._traced_simulate = self._tracing = None
+        self._plans = {}
         self._is_observed, self._range_version = False, None
         zeros = torch.zeros(CONTROL_SIZE, dtype=torch.int32, device=device)
         self.register_buffer("control", zeros, persistent=False)
@@ -135,7 +101,7 @@ class QuantizedLayer(SwappedModule):
         self.register_buffer("health", health, persistent=False)
         ranges = torch.zeros(self.num_act_inputs, 3, dtype=torch.float32, device=device)
         self.register_buffer("act_range", ranges, persistent=self.num_act_inputs > 0)
-        self._write_control()
+        self.write_control()
 
     @classmethod
     def reason_against(cls, module: nn.Module) -> str | None:
@@ -146,6 +112,12 @@ class QuantizedLayer(SwappedModule):
     def adapt(cls, settings: LayerSettings) -> LayerSettings:
         """The settings that layers of this type use."""
         return settings
+
+    def change_settings(self, settings: LayerSettings) -> None:
+        """Take other settings; "auto" is decided anew."""
+        self.settings, self.decision = settings, None
+        self._traced = self._traced_simulate = None
+        self._plans.clear()
 
     def become_float(self) -> None:
         """Remove what `become_quantized` added and swap the class back."""
@@ -169,14 +141,17 @@ class QuantizedLayer(SwappedModule):
         self.quantized_roles = tuple(r for r in precision.quantized_roles if r in rules)
         given = {role: bits for role, bits in precision.bits.items() if role in rules}
         rule = self.settings.quantizer.bits_between_activations
-        self.role_formats = RoleFormats.of(given)
-        self.between_activations = RoleFormats.of(given, {r: rule(b) for r, b in given.items()})
+        formats = RoleFormats.of(given)
+        between = RoleFormats.of(given, {r: rule(b) for r, b in given.items()})
+        if (formats, between) != (self.role_formats, self.between_activations):
+            self.role_formats, self.between_activations = formats, between
+            self._plans.clear()
         if not self.is_scheduled:  # no scheduler: the most bits so far
             bits = {role: each.grid_bits for role, each in precision.bits.items()}
             self.tops |= {role: max(self.tops.get(role, 0), n) for role, n in bits.items()}
-        self.code_tops = tuple(self.top_bits(role) for role in ROLES)
+        self._set_code_tops()
         self.shared.note_bits(self.settings.name, bool(self.quantized_roles))
-        self._write_control()
+        self.write_control()
         return True
 
     @property
@@ -209,7 +184,13 @@ class QuantizedLayer(SwappedModule):
     def expect_bits(self, tops: Mapping[str, int]) -> None:
         """Set the most bits that roles will take; kernels and packing depend on them."""
         self.tops, self.is_scheduled = dict(tops), True
-        self.code_tops = tuple(self.top_bits(role) for role in ROLES)
+        self._set_code_tops()
+
+    def _set_code_tops(self) -> None:
+        tops = tuple(self.top_bits(role) for role in ROLES)
+        if tops != self.code_tops:
+            self.code_tops = tops
+            self._plans.clear()
 
     def top_bits(self, role: str) -> int:
         """`max_bits`, or the most bits this role has or will take, rounded up to one of `TOPS`.
@@ -219,12 +200,6 @@ class QuantizedLayer(SwappedModule):
         now = self.precision.bits[role].grid_bits
         top = self.settings.max_bits or max(self.tops.get(role, 0), now)
         return next((bits for bits in TOPS if top <= bits), 32)
-
-    def kernel_tops(self) -> tuple[int, ...]:
-        """The most bits of each role as the kernel sees them; no limit for a float kernel."""
-        if not self.settings.kernel.takes_codes:
-            return NO_TOPS
-        return self.code_tops
 
     def check_precision(self, precision: Precision) -> None:
         """Raise a ValueError if this layer cannot take these bits."""
@@ -236,19 +211,119 @@ class QuantizedLayer(SwappedModule):
             self.shared.note_bits(self.settings.name, False)
             self.settings = replace(self.settings, name=name)
             self.shared.note_bits(name, bool(self.quantized_roles))
-            self._write_control()
+            self.write_control()
 
-    def _write_control(self) -> None:
-        roles = self.precision.bits.values()
-        levels = [bits.levels for bits in roles]
-        numbers = [n for bits in roles for n in bits.numbers]
-        rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-        base = hash_ints(self.settings.seed, rank, zlib.crc32(self.settings.name.encode()))
-        if not self.control.is_meta:
-            values = torch.tensor([*levels, *numbers, base, self.shared.step], dtype=torch.int32)
-            self.control[:CALL].copy_(values, non_blocking=True)
-        # averaging (EMA with buffers) may overwrite the buffer: `next_control` then writes again
-        self._written_version = version(self.control)
+    # -- plans ----------------------------------------------------------------------------------
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel that was asked for, or what "auto" turned out to be."""
+        decision = self.current_decision
+        return self.settings.kernel if decision is None else make_kernel(decision.kernel)
+
+    @property
+    def kernel_reason(self) -> str:
+        """Why it has this kernel."""
+        decision = self.current_decision
+        return self.settings.kernel_reason if decision is None else decision.reason
+
+    @property
+    def current_decision(self) -> Decision | None:
+        """What "auto" was decided to be: in training, by a traced graph, or in evaluation."""
+        if self.decision is not None and self.decision.is_final:
+            return self.decision
+        return self._traced or self._traced_simulate or self.decision
+
+    def plan(
+        self,
+        geometry: Geometry,
+        a: Tensor,
+        w: Tensor,
+        *,
+        row: int = 0,
+        recurrence: Recurrence | None = None,
+    ) -> LayerPlan:
+        """What the present kinds of bits mean for a product of these operands.
+
+        It is kept until kinds or most bits change. row: the number of the product in the layer.
+        A traced forward pass makes its own, which costs nothing when the graph runs.
+        """
+        if torch.compiler.is_compiling():
+            return self._make_plan(geometry, a, w, row, recurrence)
+        key = row, a.dtype, self.training, self.shared.is_calibrating
+        kept = self._plans.get(key)
+        if kept is not None and (kept.geometry is geometry or kept.geometry == geometry):
+            plan: LayerPlan = kept
+            return plan
+        plan = self._make_plan(geometry, a, w, row, recurrence)
+        if a.numel():  # else "auto" is not decided
+            self._plans[key] = plan
+        return plan
+
+    def _make_plan(
+        self, geometry: Geometry, a: Tensor, w: Tensor, row: int, recurrence: Recurrence | None
+    ) -> LayerPlan:
+        kernel = self.settings.kernel
+        if kernel.is_undecided and torch.compiler.is_compiling():
+            kernel = self._trace_decision(geometry, a, w, row)
+        elif kernel.is_undecided:
+            kernel = self._decide_kernel(geometry, a, w, recurrence)
+        is_between = geometry.second == "act"
+        formats = self.between_activations if is_between else self.role_formats
+        return make_plan(
+            self.current_quantizer,
+            geometry,
+            kernel,
+            kinds=formats.kinds,
+            tops=self.code_tops,
+            dtype=a.dtype,
+        )
+
+    def _decide_kernel(
+        self, geometry: Geometry, a: Tensor, w: Tensor, recurrence: Recurrence | None
+    ) -> Kernel:
+        """Decide "auto" by the first shapes of training; until then by those of an evaluation."""
+        decision = self.decision
+        if decision is None or (self.training and not decision.is_final):
+            decision = self._decide(geometry, a, w, recurrence)
+            if decision is None:
+                return make_kernel("simulate")
+            if not a.is_meta:
+                self.decision = decision
+                self._plans.clear()  # those of an evaluation that decided otherwise
+        return make_kernel(decision.kernel)
+
+    def _trace_decision(self, geometry: Geometry, a: Tensor, w: Tensor, row: int) -> Kernel:
+        """The same while a graph is traced, by the shapes of its first product.
+
+        A graph depends on what it reads before it writes it, so the first product reads nothing:
+        the decision would trace the graph again.
+        """
+        if row > 0:
+            decision = self._tracing
+        else:
+            decision = self._tracing = self._decide(geometry, a, w, None)
+        name = "simulate" if decision is None else decision.kernel
+        if self.training and name == "simulate":
+            self._traced_simulate = decision
+        elif self.training:
+            self._traced = decision
+        return make_kernel(name)
+
+    def _decide(
+        self, geometry: Geometry, a: Tensor, w: Tensor, recurrence: Recurrence | None
+    ) -> Decision | None:
+        """None for an empty input, and while no role has integers: those may come later."""
+        first, second, error = [
+            self.code_tops[slot] if self.kinds[slot] == "integer" or self.tops.get(role) else None
+            for role, slot in ((role, LEVELS[role]) for role in ("act", geometry.second, "error"))
+        ]
+        if a.numel() == 0 or (first is None and second is None and error is None):
+            return None
+        tops = first, second, error
+        kernel, reason = decide_kernel(geometry, a, w, tops=tops, recurrence=recurrence)
+        reason = "; ".join([reason, *float_products(kernel, self.settings.quantizer)])
+        return Decision(kernel.name, reason, self.training)
 
     # -- forward --------------------------------------------------------------------------------
 
@@ -265,6 +340,12 @@ class QuantizedLayer(SwappedModule):
         """
         if not self.is_active:
             return False
+        dtype = first.dtype
+        if dtype is torch.float32:
+            for x in others:
+                if x is not None and x.dtype is not dtype:
+                    return have_matching_dtypes(first, *others)
+            return True
         if first.is_complex():
             raise TypeError(
                 f"layer {self.settings.name!r} has no grid for {first.dtype} at "
@@ -279,232 +360,102 @@ class QuantizedLayer(SwappedModule):
         w: Tensor,
         bias: Tensor | None = None,
         *,
-        second: str = "weight",
-        second_keep: tuple[int, ...] = (),
-        second_view: tuple[int, ...] = (),
-        input_keep: tuple[int, ...] = (),
         act_row: int = 0,
     ) -> Tensor:
         """a x w (+ bias) with both operands, the error and the weight gradient quantized.
 
-        second: the role of `w`, "weight" or "act". second_keep: its channel dimensions, which get a
-        range each. act_row: the row of `act_range` for `a`; a second activation has the next row.
-        Each product of a layer has its own rows and its own noise.
+        act_row: the row of `act_range` for `a`; a second activation has the next row. Each product
+        of a layer has its own rows and its own noise.
         """
-        quantizer = self.current_quantizer
         if a.dtype != w.dtype:
-            if not have_matching_dtypes(a, w):
-                raise RuntimeError(
-                    f"layer {self.settings.name!r}: both operands must have the same dtype, but "
-                    f"got {a.dtype} and {w.dtype}"
-                )
-            wide = torch.promote_types(a.dtype, w.dtype)  # grids are not bf16, operands may be
-            a, w, bias = a.to(wide), w.to(wide), None if bias is None else bias.to(wide)
+            a, w, bias = self._promote(a, w, bias)
+        plan = self.plan(geometry, a, w, row=act_row)
+        if plan.whole is not None and self.recorder is None and _can_call(plan, a, w, bias):
+            return self._multiply_whole(plan, a, w, bias, act_row)
+        second = geometry.second
+        control = self.next_control(is_first=act_row == 0)
+        control = control_for_product(control, act_row) if act_row else control
         formats = self.between_activations if second == "act" else self.role_formats
-        roles, kinds = formats.grid_roles, formats.kinds
-        control = control_for_product(self.next_control(is_first=act_row == 0), act_row)
         if formats.replaced:
             control = formats.replace_numbers(control)
-        if "act" in roles:
-            a = quantizer.prepare("act", a, control[LEVELS["act"]])
-        if second in roles:
-            w = quantizer.prepare(second, w, control[LEVELS[second]])
+        a, w = self._prepare(plan, a, w, control)
         a_range = self.activation_range(a, act_row)
         w_range = self.activation_range(w, act_row + 1) if second == "act" else None
-        is_undecided = self.settings.kernel.is_undecided
-        if is_undecided and self.training and not torch.compiler.is_compiling() and a.numel():
-            self._decide_kernel(geometry, a, w, second)
-        spec = ProductSpec(
-            quantizer=quantizer,
-            kernel=self.settings.kernel,
-            geometry=geometry,
-            roles=roles,
-            kinds=kinds,
-            tops=self.kernel_tops(),
-            second=second,
-            second_keep=second_keep,
-            second_view=second_view,
-            input_keep=input_keep,
-            recorder=self.recorder,
-            input_cache=self.shared.input_cache if self._shares_codes() else None,
-            act_bits=self.precision.act or 0 if self._shares_codes() else 0,
-        )
-        return quantized_product(spec, a, w, bias, control, self.health, a_range, w_range)
-
-    def _shares_codes(self) -> bool:
-        """Whether every layer that reads an input rounds it to the same range, the batch's."""
-        return can_use_input_cache() and self.training and self.recorder is None
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _decide_kernel(
-        self,
-        geometry: Geometry,
-        a: Tensor,
-        w: Tensor,
-        second: str,
-        recurrence: Recurrence | None = None,
-    ) -> None:
-        """Choose the kernel for "auto" once the shapes are known, in the first training step."""
-        kinds = zip(ROLES, self.kinds, strict=True)
-        roles = [role for role, kind in kinds if kind == "integer"]
-        first, other, error = (
-            self.top_bits(role) if role in roles or self.tops.get(role) else None
-            for role in ("act", second, "error")
-        )
-        if first is other is error is None:
-            return  # bf16 and fp16 are multiplied in float32; integers may come later
-        kernel, reason = decide_kernel(
-            geometry,
-            a.detach(),
-            w.detach(),
-            tops=(first, other, error),
-            recurrence=recurrence,
-        )
-        reason = "; ".join([reason, *float_products(kernel, self.settings.quantizer)])
-        self.settings = replace(self.settings, kernel=kernel, kernel_reason=reason)
-
-    def next_control(self, *, is_first: bool = True) -> Tensor:
-        """A copy of the control tensor for this call, with its own noise.
-
-        The first product counts the call. A forward pass that is recomputed (gradient
-        checkpointing) counts nothing, so that its noise repeats. Evaluation takes no noise and
-        leaves the count of the training around it.
-        """
-        if not torch.compiler.is_compiling() and version(self.control) != self._written_version:
-            self._write_control()  # averaged or broadcast: `precision` is what counts
-        may_train = self.training or torch.is_grad_enabled()
-        takes_noise = "error" in self.quantized_roles or "grad" in self.quantized_roles
-        if is_first and takes_noise and may_train and not is_recomputing():
-            control = state.count_up(self.control, CALL)
-            if not torch.compiler.is_compiling():
-                self._written_version = version(self.control)
-            return control
-        return self.control.clone()
-
-    # -- activation ranges ----------------------------------------------------------------------
-
-    def activation_range(self, x: Tensor, index: int) -> Range | None:
-        """The range of an activation: the batch's in training, the running one in evaluation."""
-        quantizer = self.settings.quantizer
-        is_calibrating = self.shared.is_calibrating
-        if "act" not in self.grid_roles and not is_calibrating:
-            if "act" in self.quantized_roles:  # bf16 or fp16
-                flag_nonfinite(self.health, "act", value_range(x.detach()))
-            return None
-        must_observe = (self.training or is_calibrating) and quantizer.observes
-        if not must_observe and quantizer.observes and self.is_observed:
-            row = self.act_range[index].clone()  # backward may read it after the next observation
-            return row[1], row[1] + row[2]
-        low, high = self._batch_range(x)
-        flag_nonfinite(self.health, "act", (low, high))
-        if must_observe and not is_recomputing() and x.numel() > 0:
-            self._observe(index, low, high)
-        elif not must_observe and quantizer.observes:
-            self._warn_unobserved()
-        return low, high
-
-    @property
-    def current_quantizer(self) -> Quantizer:
-        """The quantizer; in evaluation without synchronization, as other ranks may not evaluate."""
-        quantizer = self.settings.quantizer
-        must_sync = self.training or self.shared.is_calibrating
-        return quantizer if must_sync else without_sync(quantizer)
-
-    def _batch_range(self, x: Tensor) -> Range:
-        quantizer, cache = self.current_quantizer, self.shared.input_cache
-        if not can_use_input_cache():
-            return quantizer.range_of("act", x.detach())
-        within = cache.range_of(x, quantizer)
-        if within is None:
-            within = quantizer.range_of("act", x.detach())
-            cache.keep_range(x, quantizer, within)
-        return within
-
-    def _observe(self, index: int, low: Tensor, high: Tensor) -> None:
-        momentum = None if self.shared.takes_mean else MOMENTUM
-        state.observe(self.act_range, index, low, high, momentum)
-        self._is_observed = True
-        if not torch.compiler.is_compiling():
-            self._range_version = version(self.act_range)
-
-    @property
-    def is_observed(self) -> bool:
-        """Whether every activation input has a range.
-
-        Averaging (EMA, SWA), replication and loading write `act_range` directly, so it is read
-        again when its version changed.
-        """
-        if self.num_act_inputs == 0:
-            return True
-        if torch.compiler.is_compiling() or self.act_range.is_meta:
-            return self._is_observed
-        if version(self.act_range) != self._range_version:
-            self._is_observed = bool((self.act_range[:, 0] > 0).all())
-            self._range_version = version(self.act_range)
-        return self._is_observed
-
-    def _warn_unobserved(self) -> None:
-        if torch.compiler.is_compiling() or self.shared.has_warned_unobserved:
-            return
-        self.shared.has_warned_unobserved = True
-        warnings.warn(
-            f"layer {self.settings.name!r} has never observed an activation range: evaluation uses "
-            "each batch's own range; train, or use bitcycle.calibrate(model, batches)",
-            BitcycleWarning,
-            stacklevel=5,
+        shared = None
+        if self.training and self.recorder is None and not torch.compiler.is_compiling():
+            key = plan.quantizer, self.precision.act, plan.output.first.as_codes
+            shared = SharedCodes(self.shared.input_cache, key)
+        return quantized_product(
+            plan, a, w, bias, control, self.health, a_range, w_range, self.recorder, shared
         )
 
-    def reset_ranges(self) -> None:
-        """Forget every observed activation range."""
-        self._is_observed = False
-        if not self.act_range.is_meta:
-            self.act_range.zero_()
-        self._range_version = version(self.act_range)
+    def _multiply_whole(
+        self, plan: LayerPlan, a: Tensor, w: Tensor, bias: Tensor | None, act_row: int
+    ) -> Tensor:
+        """The same where the native library computes a direction as a whole."""
+        quantizer, rule, shared = plan.quantizer, plan.rule, None
+        assert plan.whole is not None
+        assert rule is not None
+        if torch.compiler.is_compiling():
+            control = self.next_control(is_first=act_row == 0)
+            control, counts = control_for_product(control, act_row), False
+        else:
+            self.renew_control()
+            control, counts = self.control, self.counts_call(is_first=act_row == 0)
+            # a weight's product has its input's codes in one order; that of activations has many
+            if self.training and a.grad_fn is not None and plan.geometry.second == "weight":
+                key = id(quantizer), self.precision.act, plan.output.first, bool(plan.whole.window)
+                shared = SharedCodes(self.shared.input_cache, key)
+        a_range = w_range = NONE
+        if rule.given:
+            a, w = self._prepare(plan, a, w, control)
+            a_range = self._given_range(plan, "act", a)
+            w_range = self._given_range(plan, plan.geometry.second, w)
+        observes = self.must_observe
+        evaluates = quantizer.observes and not observes and self.is_observed
+        if quantizer.observes and not (observes or evaluates):
+            self.warn_unobserved()
+        observes = observes and not is_recomputing()
+        if observes:
+            self.note_observation()
+        momentum = self.range_momentum or 0.0
+        flags = Flags(act_row, counts, observes, evaluates, momentum)
+        return whole_product(
+            plan, a, w, bias, control, self.health, self.act_range, a_range, w_range, flags, shared
+        )
 
-    # -- state ----------------------------------------------------------------------------------
+    def _given_range(self, plan: LayerPlan, role: str, x: Tensor) -> Given:
+        assert plan.rule is not None
+        if role not in plan.rule.given:
+            return NONE
+        if role == "act" and type(plan.quantizer).grid_range is Quantizer.grid_range:
+            return self.batch_range(x)  # which layers with the same input share
+        return plan.quantizer.grid_range(role, x.detach(), self.control[LEVELS[role]])
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        own = {name: getattr(self, name) for name in OWN_BUFFERS}
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, buffer in own.items():  # follow the device only: .half() would round the ranges
-            device = getattr(self, name).device
-            if buffer.is_meta and device.type != "meta":
-                self._buffers[name] = torch.zeros_like(buffer, device=device)
-                self._is_observed = False
-            else:
-                self._buffers[name] = buffer.to(device)
-        self._range_version = None  # a new tensor, or a state that was loaded into the old one
-        self._write_control()
-        return self
+    def _prepare(
+        self, plan: LayerPlan, a: Tensor, w: Tensor, control: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Both operands after the quantizer's differentiable functions."""
+        quantizer, (first, second) = plan.quantizer, plan.output
+        if type(quantizer).prepare is Quantizer.prepare:
+            return a, w
+        if first.kind not in (None, "float"):
+            a = quantizer.prepare("act", a, control[LEVELS["act"]])
+        if second.kind not in (None, "float"):
+            w = quantizer.prepare(second.role, w, control[LEVELS[second.role]])
+        return a, w
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        key = prefix + "act_range"
-        super()._load_from_state_dict(state_dict, prefix, *args)
-        if self.control.is_meta:  # load_state_dict(assign=True) onto a model made on meta
-            near = next(self.parameters(recurse=False), self.act_range)
-            is_unplaced = near is self.act_range and near.is_meta  # a MatMul, from a float state
-            device = torch.device("cpu") if is_unplaced else near.device
-            if device.type != "meta":
-                for name in OWN_BUFFERS:
-                    buffer = self._buffers[name]
-                    assert buffer is not None
-                    if buffer.is_meta:
-                        self._buffers[name] = torch.zeros_like(buffer, device=device)
-                self._write_control()
-        self._range_version = None
-        if key in state_dict:
-            return
-        strict, missing_keys = args[1], args[2]
-        if key in missing_keys:
-            missing_keys.remove(key)
-        weights = [prefix + name for name in self._parameters]
-        if any(name in state_dict for name in weights) or (strict and not weights):
-            self.reset_ranges()  # a float model's state: complete, and nothing was observed
-
-    def __setstate__(self, state: Any) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._written_version = version(self.control)  # a copy's counts from 0
-        self._range_version = None
+    def _promote(
+        self, a: Tensor, w: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The operands in one dtype: grids are not bf16, operands may be."""
+        if not have_matching_dtypes(a, w):
+            raise RuntimeError(
+                f"layer {self.settings.name!r}: both operands must have the same dtype, but "
+                f"got {a.dtype} and {w.dtype}"
+            )
+        wide = torch.promote_types(a.dtype, w.dtype)
+        return a.to(wide), w.to(wide), None if bias is None else bias.to(wide)
 
     def extra_repr(self) -> str:
         """The float module's, the precision and the quantizer."""
@@ -513,22 +464,14 @@ class QuantizedLayer(SwappedModule):
         return f"{inner}, {own}" if inner else own
 
 
-def advance_clocks(layers: Iterable[QuantizedLayer], step: int) -> None:
-    """Set the optimizer step of the layers' noise and restart their count of calls."""
-    clocks: dict[torch.device, Tensor] = {}
-    for layer in layers:
-        layer.shared.step = step
-        if layer.control.is_meta:
-            continue
-        device = layer.control.device
-        if device not in clocks:
-            # filled on the device: a copy from the host would wait for it
-            clocks[device] = torch.zeros(2, dtype=torch.int32, device=device)
-            clocks[device][0].fill_(step)
-        if version(layer.control) != layer._written_version:
-            layer._write_control()  # overwritten, or counted by a compiled forward pass
-        layer.control[STEP:].copy_(clocks[device])
-        layer._written_version = version(layer.control)
+def _can_call(plan: LayerPlan, a: Tensor, w: Tensor, bias: Tensor | None) -> bool:
+    """Whether the native library can read these operands, and has a call for their shapes."""
+    assert plan.whole is not None
+    if torch.compiler.is_compiling():
+        is_plain = a.dtype is torch.float32 and a.device.type == "cpu"
+    else:
+        is_plain = can_call(a, w, bias)
+    return is_plain and plan.whole.takes(a, w)
 
 
 def have_matching_dtypes(first: Tensor, *others: Tensor | None) -> bool:
@@ -544,15 +487,3 @@ def have_matching_dtypes(first: Tensor, *others: Tensor | None) -> bool:
     can_cast = all(dtype in AUTOCAST_DTYPES for dtype in dtypes)
     device = first.device.type
     return can_cast and device != "meta" and torch.is_autocast_enabled(device)
-
-
-def version(x: Tensor) -> int:
-    """How often the tensor was written to; -1 for inference tensors, which have no count."""
-    return -1 if x.is_inference() else x._version
-
-
-def is_recomputing() -> bool:
-    """Whether this forward pass runs inside a backward pass (gradient checkpointing)."""
-    if torch.compiler.is_compiling():
-        return False
-    return torch._C._current_graph_task_id() != -1

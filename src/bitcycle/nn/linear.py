@@ -22,9 +22,7 @@ class QuantizedLinear(QuantizedLayer, nn.Linear):
         """(..., in) -> (..., out); without bits exactly nn.Linear."""
         if not self.quantizes(input, self.weight, self.bias):
             return super().forward(input)
-        return self.multiply(
-            _LINEAR, input, self.weight, self.bias, second_keep=(0,), input_keep=(1,)
-        )
+        return self.multiply(_LINEAR, input, self.weight, self.bias)
 
 
 @LAYERS.register("bitcycle.matmul.MatMul")
@@ -42,6 +40,6 @@ class QuantizedMatMul(QuantizedLayer, MatMul):
         rows, columns = a.dim() == 1, b.dim() == 1
         a = a.unsqueeze(0) if rows else a
         b = b.unsqueeze(1) if columns else b
-        output = self.multiply(_MATMUL, a, b, second="act")
+        output = self.multiply(_MATMUL, a, b)
         output = output.squeeze(-1) if columns else output
         return output.squeeze(-1 if columns else -2) if rows else output

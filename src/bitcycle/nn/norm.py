@@ -15,14 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bitcycle.nn.class_swap import swap_class
+from bitcycle.nn.control import LEVELS, is_recomputing
 from bitcycle.nn.layer import (
     AUTOCAST_DTYPES,
     OWN_ATTRIBUTES,
     OWN_BUFFERS,
     QuantizedLayer,
-    is_recomputing,
 )
-from bitcycle.nn.product import LEVELS
 from bitcycle.nn.settings import LayerSettings, ModelState
 from bitcycle.ops.affine import value_range
 from bitcycle.quantizers.base import max_abs
@@ -205,7 +204,7 @@ class _RoundError(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, y: Tensor, levels: Tensor) -> Tensor:
         ctx.levels = levels
-        return y.view_as(y)
+        return y.clone()
 
     @staticmethod
     def backward(ctx: Any, e: Tensor) -> tuple[Tensor, None]:

@@ -22,8 +22,10 @@ from bitcycle.kernels.choice import Recurrence
 from bitcycle.kernels.geometry import LinearGeometry
 from bitcycle.nn.activations import masked_dropout
 from bitcycle.nn.class_swap import LAYERS
-from bitcycle.nn.layer import QuantizedLayer, is_recomputing
-from bitcycle.nn.product import LEVELS, ProductSpec, control_for_product, quantized_product
+from bitcycle.nn.control import LEVELS, control_for_product, is_recomputing
+from bitcycle.nn.layer import QuantizedLayer
+from bitcycle.nn.plan import LayerPlan
+from bitcycle.nn.product import quantized_product
 from bitcycle.nn.recurrent_product import (
     Gates,
     GRUGates,
@@ -61,21 +63,23 @@ class RecurrentLayer(QuantizedLayer):
         w_ih, w_hh, b_ih, b_hh, w_hr = weights
         x, h = _promote(x, w_ih), _promote(h, w_hh)
         c = c if c is None else _promote(c, w_hh)
-        spec, quantizer = self._spec(x, w_ih, w_hh, steps), self.settings.quantizer
-        if "act" in spec.roles:
+        plan, quantizer = self._step_plan(x, w_ih, w_hh, steps), self.settings.quantizer
+        if "act" in self.grid_roles:
             x = quantizer.prepare("act", x, control[LEVELS["act"]])
-        if "weight" in spec.roles:
+        if "weight" in self.grid_roles:
             levels = control[LEVELS["weight"]]
             w_ih, w_hh = (quantizer.prepare("weight", w, levels) for w in (w_ih, w_hh))
             w_hr = w_hr if w_hr is None else quantizer.prepare("weight", w_hr, levels)
         x_range = self.activation_range(x, first_row)
         from_x = quantized_product(
-            spec, x, w_ih, b_ih, control_for_product(control, first_row), self.health, x_range, None
-        )
+            plan, x, w_ih, b_ih, control_for_product(control, first_row), self.health, x_range,
+            None, self.recorder,
+        )  # fmt: skip
         h_row, p_row = first_row + 1, first_row + 2
         h_range, has_step_ranges = self._running_range(h_row)
         p_range = self._running_range(p_row)[0] if w_hr is not None else None
-        recurrence = RecurrenceSpec(spec, gates, steps, (h_row, p_row), has_step_ranges)
+        numbers = h_row, p_row
+        recurrence = RecurrenceSpec(plan, gates, steps, numbers, has_step_ranges, self.recorder)
         result = run_recurrence(
             recurrence, from_x, w_hh, b_hh, w_hr, h, c, control, self.health, h_range, p_range
         )
@@ -83,41 +87,25 @@ class RecurrentLayer(QuantizedLayer):
         self._observe_steps(p_row, result.p_extremes)
         return result
 
-    def _spec(self, x: Tensor, w_ih: Tensor, w_hh: Tensor, steps: TimeSteps) -> ProductSpec:
-        if self.settings.kernel.is_undecided and self.training and x.numel():
-            num_out, num_in = w_hh.shape
-            recurrence = Recurrence(max(steps.counts), len(steps.counts), (num_out, num_in))
-            self._decide_kernel(_GEOMETRY, x, w_ih, "weight", recurrence)
-        return ProductSpec(
-            quantizer=self.current_quantizer,
-            kernel=self.settings.kernel,
-            geometry=_GEOMETRY,
-            roles=self.grid_roles,
-            kinds=self.kinds,
-            tops=self.kernel_tops(),
-            second_keep=(0,),
-            input_keep=(1,),
-            recorder=self.recorder,
-        )
+    def _step_plan(self, x: Tensor, w_ih: Tensor, w_hh: Tensor, steps: TimeSteps) -> LayerPlan:
+        num_out, num_in = w_hh.shape
+        recurrence = Recurrence(max(steps.counts), len(steps.counts), (num_out, num_in))
+        return self.plan(_GEOMETRY, x, w_ih, recurrence=recurrence)
 
     def _running_range(self, row: int) -> tuple[Range | None, bool]:
         """The running range for all time steps, or None and whether each step has its own."""
         if "act" not in self.grid_roles and not self.shared.is_calibrating:
             return None, False
         is_fixed = not self.settings.quantizer.observes
-        if self._must_observe or is_fixed or not self.is_observed:
+        if self.must_observe or is_fixed or not self.is_observed:
             return None, True
         _, low, spread = self.act_range[row].clone().unbind(0)
         return (low, low + spread), False
 
-    @property
-    def _must_observe(self) -> bool:
-        return (self.training or self.shared.is_calibrating) and self.settings.quantizer.observes
-
     def _observe_steps(self, row: int, extremes: Tensor | None) -> None:
         """Move a running range, once per call, towards the extremes over all time steps."""
-        if extremes is not None and self._must_observe and not is_recomputing():
-            self._observe(row, extremes[0], extremes[1])
+        if extremes is not None and self.must_observe and not is_recomputing():
+            self.observe(row, extremes[0], extremes[1])
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         rebuild, args, state = super().__reduce_ex__(protocol)

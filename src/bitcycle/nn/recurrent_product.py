@@ -14,26 +14,28 @@ import torch
 from torch import Tensor
 
 from bitcycle.kernels.geometry import transposed
+from bitcycle.nn.control import CLOCK, LEVELS, control_for_product
+from bitcycle.nn.plan import LayerPlan
 from bitcycle.nn.product import (
-    CLOCK,
-    LEVELS,
     NUM_SAVED_TENSORS,
-    ProductSpec,
     SavedFormat,
     SavedTensors,
-    control_for_product,
-    differentiable_once,
-    encode_error,
-    encode_for_grad_weight,
-    encode_grad,
-    encode_operand,
-    encode_second,
-    encode_weight_for_grad_input,
-    flag_nonfinite,
     restore_operand,
     save_operand,
     without_autocast,
 )
+from bitcycle.nn.rounding import (
+    Recorder,
+    differentiable_once,
+    encode_error,
+    encode_for_grad_input,
+    encode_for_grad_weight,
+    encode_grad,
+    encode_input,
+    encode_second,
+    round_for,
+)
+from bitcycle.ops.state import flag_nonfinite
 from bitcycle.quantizers.base import Quantized, Range
 
 _TIME_NOISE = 0x1B873593  # odd: separates the noise of time steps
@@ -70,11 +72,12 @@ class TimeSteps:
 class RecurrenceSpec:
     """What a recurrence needs besides tensors."""
 
-    product: ProductSpec
+    plan: LayerPlan
     gates: Gates
     steps: TimeSteps
     product_numbers: tuple[int, int]  # of the hidden state's product and of the projection's
     has_step_ranges: bool  # each step takes its own range; else a running range, or none
+    recorder: Recorder | None = None
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,6 @@ class _Recurrence(torch.autograd.Function):
         spec: RecurrenceSpec,
     ) -> tuple[Tensor | None, ...]:
         needs_grad = any(ctx.needs_input_grad)
-        flags = {"needs_grad": needs_grad, "has_step_ranges": spec.has_step_ranges}
         h_range = (h_low, h_high) if h_low is not None and h_high is not None else None
         p_range = (p_low, p_high) if p_low is not None and p_high is not None else None
         gates, steps, (h_number, p_number) = spec.gates, spec.steps, spec.product_numbers
@@ -144,12 +146,12 @@ class _Recurrence(torch.autograd.Function):
         outputs: list[Tensor] = []
         with without_autocast(x):
             h_control = control_for_product(control, h_number)
-            hidden = StepProducts(spec.product, w, bias, h_control, health, h_range, **flags)
+            hidden = StepProducts(spec, w, bias, h_control, health, h_range, needs_grad)
             project = None
             if projection is not None:
                 p_control = control_for_product(control, p_number)
                 project = StepProducts(
-                    spec.product, projection, None, p_control, health, p_range, **flags
+                    spec, projection, None, p_control, health, p_range, needs_grad
                 )
             for from_x, *rows in zip(*map(steps.split, (x, *saved)), strict=True):
                 count = len(from_x)
@@ -165,7 +167,7 @@ class _Recurrence(torch.autograd.Function):
             ]
             for ends in extremes:
                 if ends is not None:
-                    flag_nonfinite(health, "act", (ends[0], ends[1]))
+                    flag_nonfinite(health, LEVELS["act"], ends[0], ends[1])
             if needs_grad:
                 tensors, ctx.formats = hidden.saved()
                 if project is not None:
@@ -241,7 +243,7 @@ def _restore_products(
 
     def make(tensors: SavedTensors, formats: Any, number: int) -> StepProductsBackward:
         control = control_for_product(ctx.control, number)
-        return StepProductsBackward(spec.product, tensors, formats, control, ctx.health, num_steps)
+        return StepProductsBackward(spec, tensors, formats, control, ctx.health, num_steps)
 
     h_number, p_number = spec.product_numbers
     hidden = make(tensors[:_NUM_SAVED], ctx.formats, h_number)
@@ -258,42 +260,43 @@ class StepProducts:
 
     def __init__(
         self,
-        spec: ProductSpec,
+        spec: RecurrenceSpec,
         w: Tensor,
         bias: Tensor | None,
         control: Tensor,
         health: Tensor,
         within: Range | None,
-        *,
         needs_grad: bool,
-        has_step_ranges: bool,
     ) -> None:
-        self._spec, self._control, self._within = spec, control, within
-        self._needs_grad, self._has_step_ranges = needs_grad, has_step_ranges
+        self._plan, self._recorder = plan, recorder = spec.plan, spec.recorder
+        self._control, self._within = control, within
+        self._needs_grad, self._has_step_ranges = needs_grad, spec.has_step_ranges
         self._dtype = w.dtype
-        weight = encode_second(spec, w, control, health, None)
-        self._multiply = spec.kernel.prepack(weight, bias)
-        self._for_grad_input = (
-            encode_weight_for_grad_input(spec, w, control, weight) if needs_grad else None
-        )
+        weight = encode_second(plan, w, control, health, None, recorder)
+        self._multiply = plan.kernel.prepack(weight, bias)
+        self._for_grad_input: Quantized | None = None
+        if needs_grad and plan.is_by_product:
+            how = plan.grad_input.second
+            self._for_grad_input = round_for(plan, "grad_input", how, w, control)
+        elif needs_grad:
+            self._for_grad_input = encode_for_grad_input(plan, w, control, weight)
         self._inputs: list[Quantized] = []
         self._unprepared: list[Tensor] = []  # inputs before `Quantizer.prepare`
         self._ranges: list[Range] = []
 
     def __call__(self, x: Tensor) -> Tensor:
         """x w^T + bias for the next time step; x (rows, in)."""
-        spec = self._spec
+        plan, within = self._plan, self._within
         levels = self._control[LEVELS["act"]]
-        prepared = spec.quantizer.prepare("act", x, levels) if "act" in spec.roles else x
-        within = self._within
+        has_grid = plan.output.first.kind not in (None, "float")
+        prepared = plan.quantizer.prepare("act", x, levels) if has_grid else x
         if within is None and self._has_step_ranges:
-            within = spec.quantizer.range_of("act", prepared)
+            within = plan.quantizer.range_of("act", prepared)
             if x.shape[0] > 0:
                 self._ranges.append(within)
-        view = spec.view("output", "a", prepared)
-        q = encode_operand(spec, "act", prepared, self._control, within, view)
+        q = encode_input(plan, prepared, self._control, within, self._recorder)
         if self._needs_grad:
-            self._inputs.append(Quantized(values=prepared) if spec.is_by_product else q)
+            self._inputs.append(Quantized(values=prepared) if plan.is_by_product else q)
             if prepared is not x:
                 self._unprepared.append(x)
         return self._multiply(q).to(self._dtype)
@@ -322,18 +325,19 @@ class StepProductsBackward:
 
     def __init__(
         self,
-        spec: ProductSpec,
+        spec: RecurrenceSpec,
         saved: SavedTensors,
         formats: tuple[SavedFormat, SavedFormat],
         control: Tensor,
         health: Tensor,
         num_steps: int,
     ) -> None:
-        self._spec, self._control, self._health = spec, control, health
+        self._plan, self._recorder = spec.plan, spec.recorder
+        self._control, self._health = control, health
         inputs, weight = saved[:NUM_SAVED_TENSORS], saved[NUM_SAVED_TENSORS:-1]
         self._inputs = restore_operand(inputs, formats[0])
         weight_operand = restore_operand(weight, formats[1])
-        self._multiply = spec.kernel.prepack(transposed(weight_operand))
+        self._multiply = spec.plan.kernel.prepack(transposed(weight_operand))
         self._unprepared = saved[-1]
         self._rows_left = 0 if self._unprepared is None else self._unprepared.shape[0]
         clocks = control.repeat(num_steps, 1)
@@ -344,7 +348,9 @@ class StepProductsBackward:
 
     def keep_error(self, e: Tensor) -> Quantized:
         """Round the error of the next earlier step and keep it for `grad_weight`."""
-        for_input, for_weight = encode_error(self._spec, e, self._controls.pop(), self._health)
+        for_input, for_weight = encode_error(
+            self._plan, e, self._controls.pop(), self._health, self._recorder
+        )
         self._errors.append(for_weight)
         return for_input
 
@@ -359,15 +365,15 @@ class StepProductsBackward:
         x = self._unprepared[self._rows_left : self._rows_left + grad.shape[0]].detach()
         with torch.enable_grad():
             levels = self._control[LEVELS["act"]]
-            prepared = self._spec.quantizer.prepare("act", x.requires_grad_(), levels)
+            prepared = self._plan.quantizer.prepare("act", x.requires_grad_(), levels)
         return torch.autograd.grad(prepared, x, grad)[0]
 
     def grad_weight(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
         """Over all steps in one product, with a scale per row where codes are multiplied."""
-        spec, errors = self._spec, _concatenate(self._errors[::-1])
-        errors, inputs = encode_for_grad_weight(spec, errors, self._inputs, self._control)
-        grad = spec.geometry.grad_weight(spec.kernel, errors, inputs, shape).to(dtype)
-        return encode_grad(spec, grad, self._control)
+        plan, errors = self._plan, _concatenate(self._errors[::-1])
+        errors, inputs = encode_for_grad_weight(plan, errors, self._inputs, self._control)
+        grad = plan.products.grad_weight(errors, inputs, shape).to(dtype)
+        return encode_grad(plan, grad, self._control)
 
 
 def _concatenate(parts: list[Quantized]) -> Quantized:

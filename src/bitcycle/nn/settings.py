@@ -8,7 +8,7 @@ import torch
 
 from bitcycle.kernels.base import Kernel
 from bitcycle.kernels.choice import MAX_CODE_BITS
-from bitcycle.nn.product import InputCache
+from bitcycle.nn.input_cache import InputCache
 from bitcycle.precision import Precision
 from bitcycle.quantizers.base import Quantizer
 

@@ -7,7 +7,7 @@ tensors: new bits change data, never a compiled graph.
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -109,20 +109,14 @@ def quantize_at_once(
         return None
     if key is not None and not is_numbered_in_memory_order(x):
         return None
-    if _is_range(within):
-        if not native.is_per_channel(x, *within):
-            return None
-        return native.quantize(as_dense(x), within, levels, rule, floor=floor, key=key, dtype=dtype)
-    if len(within) > 1 or x.numel() == 0:
+    has_range = len(within) == 2 and isinstance(within[0], Tensor)
+    if has_range and not native.is_per_channel(x, *cast(tuple[Tensor, Tensor], within)):
         return None
-    keep = within[0] if within else None
-    return native.quantize(as_dense(x), keep, levels, rule, floor=floor, key=key, dtype=dtype)
-
-
-def _is_range(
-    within: tuple[Tensor, Tensor] | tuple[int, ...],
-) -> TypeGuard[tuple[Tensor, Tensor]]:
-    return len(within) == 2 and isinstance(within[0], Tensor)
+    if not has_range and (len(within) > 1 or x.numel() == 0):
+        return None
+    ends_or_keep: Any = within if has_range else within[0] if within else None
+    x = x if x.is_contiguous() else as_dense(x)
+    return native.quantize(x, ends_or_keep, levels, rule, floor=floor, key=key, dtype=dtype)
 
 
 def _nearest(x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor) -> Tensor:

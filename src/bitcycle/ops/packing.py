@@ -1,7 +1,6 @@
 """Pack what the backward pass needs: 4-bit codes two per byte, signs 32 per int32.
 
-Word m of a mask of M words holds the bits of the elements m, m + M, m + 2M, ..., so that packing is
-elementwise.
+Both in memory order, the first element in the lowest bits.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from torch import Tensor
 from bitcycle.native import encode as native
 from bitcycle.ops.layout import as_dense, flat, is_dense, like
 
-PLANES = 32
+BITS = 32  # of a word
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of a float
 
 
@@ -82,8 +81,8 @@ def unpack_codes(packed: Tensor, shape: torch.Size, stride: tuple[int, ...]) -> 
 def pack_positive(x: Tensor) -> Tensor:
     """A bit mask of a tensor, in the order of `flat(x)`: 0 where it is <= 0, else 1 (also a NaN).
 
-    >>> pack_positive(torch.tensor([0.0, 1.0, -2.0, 3.0])).view(torch.uint8) & 1
-    tensor([0, 1, 0, 1], dtype=torch.uint8)
+    >>> pack_positive(torch.tensor([0.0, 1.0, -2.0, 3.0])).view(torch.uint8)[0] & 15
+    tensor(10, dtype=torch.uint8)
     """
     if native.is_available(x, torch.float32):
         return native.pack_positive(as_dense(x))
@@ -105,29 +104,17 @@ def relu_mask(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _pack_positive(x: Tensor) -> Tensor:
     blocked = x <= 0  # not x > 0: torch's ReLU passes the gradient of a NaN
-    if x.numel() % PLANES:
-        blocked = F.pad(blocked, (0, -x.numel() % PLANES))
-    if torch.compiler.is_compiling():
-        return ~_gather_planes(blocked)
-    planes = blocked.view(torch.uint8).view(8, blocked.numel() // 8)
-    gathered = planes[0]
-    for i in range(1, 8):
-        gathered = torch.add(gathered, planes[i], alpha=1 << i)
-    quarters = gathered.view(4, blocked.numel() // PLANES).to(torch.int32)
-    words = quarters[0]
-    for j in range(1, 4):
-        words = words | (quarters[j] << 8 * j)
-    return ~words
-
-
-def _gather_planes(blocked: Tensor) -> Tensor:
-    """The same bits in a form that compiles to one pass; uncompiled it is slower."""
-    planes = blocked.view(PLANES, blocked.numel() // PLANES).to(torch.int32)
-    words = planes[0]
-    for plane in range(1, PLANES):
-        i, j = divmod(plane, 4)
-        words = words | (planes[plane] << (8 * j + i))
-    return words
+    if x.numel() % BITS:
+        blocked = F.pad(blocked, (0, -x.numel() % BITS))
+    if torch.compiler.is_compiling():  # one pass; uncompiled it is slower
+        place = torch.arange(BITS, dtype=torch.int32, device=x.device)
+        bits = blocked.view(blocked.numel() // BITS, BITS).to(torch.int32) << place
+        return ~bits.sum(1, dtype=torch.int32)
+    eights = blocked.view(torch.uint8).view(blocked.numel() // 8, 8)
+    gathered = eights.new_zeros(len(eights))
+    for i in range(8):
+        gathered.add_(eights[:, i], alpha=1 << i)
+    return ~gathered.view(torch.int32)
 
 
 def keep_positive(words: Tensor, g: Tensor) -> Tensor:
@@ -143,13 +130,12 @@ def keep_positive(words: Tensor, g: Tensor) -> Tensor:
 
 
 def _keep_positive(words: Tensor, g: Tensor) -> Tensor:
-    plane = torch.arange(PLANES, dtype=torch.int32, device=g.device)
-    to_sign = PLANES - 1 - 8 * (plane % 4) - plane // 4
-    lifted = words << to_sign[:, None]  # (32, M): an element's bit is now a sign
+    place = torch.arange(BITS, dtype=torch.int32, device=g.device)
+    lifted = words[:, None] << (BITS - 1 - place)  # (M, 32): an element's bit is now a sign
     if torch.compiler.is_compiling():
-        padded = F.pad(g, (0, lifted.numel() - g.numel())) if g.numel() % PLANES else g
+        padded = F.pad(g, (0, lifted.numel() - g.numel())) if g.numel() % BITS else g
         return torch.where(lifted < 0, padded.view(lifted.shape), 0).view(-1)[: g.numel()]
     # uncompiled, torch.where takes ten times as long as these masks of all bits or none
-    masks = lifted.bitwise_right_shift_(PLANES - 1).view(-1)[: g.numel()]
+    masks = lifted.bitwise_right_shift_(BITS - 1).view(-1)[: g.numel()]
     masks = masks.to(_INTEGERS[g.element_size()])
     return masks.bitwise_and_(g.view(masks.dtype)).view(g.dtype)

@@ -17,6 +17,7 @@ from torch import Tensor
 from bitcycle.ops.affine import Rule
 from bitcycle.quantizers.base import (
     QUANTIZERS,
+    GridRule,
     Quantized,
     Quantizer,
     Range,
@@ -54,6 +55,19 @@ class AbsMax(Quantizer):
         """Whether errors are rounded stochastically."""
         return self.error_rounding == "stochastic"
 
+    @property
+    def rule(self) -> Rule | None:
+        """The native library's rule for the step; None for a subclass that has its own."""
+        return Rule.SYMMETRIC if type(self).step is AbsMax.step else None
+
+    @property
+    def grid_rule(self) -> GridRule | None:
+        """Symmetric; not for a subclass with rules of its own."""
+        rule = self.rule
+        if rule is None or not self.has_rules_of(AbsMax):
+            return None
+        return GridRule(rule=rule, is_stochastic=self.has_stochastic_error)
+
     def range_of(self, role: str, x: Tensor, keep: tuple[int, ...] = ()) -> Range:
         """-+max|x|: per channel for weights, of the whole tensor (or node) otherwise."""
         bound = max_abs(*work_range(x, keep))
@@ -74,8 +88,8 @@ class AbsMax(Quantizer):
     ) -> Quantized:
         """Round to the symmetric grid that `within` fits in."""
         key = key if role == "error" and self.has_stochastic_error else None
-        if type(self).step is AbsMax.step:
-            made = quantize_by_rule(x, within, levels, Rule.SYMMETRIC, key=key, as_codes=as_codes)
+        if self.rule is not None:
+            made = quantize_by_rule(x, within, levels, self.rule, key=key, as_codes=as_codes)
             if made is not None:
                 return made[0]
         dtype = work_dtype(x)

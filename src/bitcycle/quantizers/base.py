@@ -98,6 +98,25 @@ Range = tuple[Tensor, Tensor]  # lowest and highest value, broadcastable against
 
 
 @dataclass(frozen=True)
+class GridRule:
+    """How the native library makes all grids of a quantizer, to the last bit as `encode` does.
+
+    given: the roles whose range is not that of the tensor, so that `grid_range` computes it.
+    has_error: the rule holds for errors, too, which both backward products read alike.
+    """
+
+    rule: Rule
+    floor: float = 0.0  # the smallest step
+    has_channels: bool = True  # a weight has a range per output channel
+    given: frozenset[str] = frozenset()
+    has_error: bool = True
+    is_stochastic: bool = True  # the rounding of errors
+
+
+_RULES = ("prepare", "range_of", "encode", "quantize", "encode_error", "quantize_error")
+
+
+@dataclass(frozen=True)
 class Quantizer(ABC):
     """Rules that round the tensors of some roles; frozen, stateless, shared by all layers.
 
@@ -126,6 +145,19 @@ class Quantizer(ABC):
     def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
         if getattr(self, name) not in choices:
             raise unknown_name(f"{type(self).__name__} {name}", getattr(self, name), choices)
+
+    @property
+    def grid_rule(self) -> GridRule | None:
+        """The rule of the native library that makes the quantizer's grids; None for own code."""
+        return None
+
+    def has_rules_of(self, base: type[Quantizer]) -> bool:
+        """Whether a subclass rounds as `base` does."""
+        return all(getattr(type(self), name) is getattr(base, name) for name in _RULES)
+
+    def grid_range(self, role: str, x: Tensor, levels: Tensor) -> Range:
+        """The range of a role that `grid_rule` says is given."""
+        return self.range_of(role, x)
 
     @property
     def norm_rule(self) -> str | None:

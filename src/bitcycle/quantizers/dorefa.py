@@ -18,8 +18,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from bitcycle.ops.affine import Rule
 from bitcycle.quantizers.base import (
     QUANTIZERS,
+    GridRule,
     Quantized,
     Quantizer,
     Range,
@@ -92,13 +94,32 @@ class DoReFa(Quantizer):
         key: Tensor | None = None,
         as_codes: bool = False,
     ) -> Quantized:
-        """Round a prepared tensor to the grid of `within`; one bit of a weight is -+mean|w|."""
-        low, high = within
-        if role == "weight" and x.numel() > 0:
-            mean = x.abs().mean(dtype=work_dtype(x))
-            low, high = (torch.where(levels == 1, *ends) for ends in ((-mean, low), (mean, high)))
+        """Round a prepared tensor to the grid of `within`."""
+        within = self._one_bit_range(role, x, levels, within)
         key = key if role == "error" and self.has_stochastic_error else None
-        return round_to_range(x, (low, high), levels, key=key, as_codes=as_codes)
+        return round_to_range(x, within, levels, key=key, as_codes=as_codes)
+
+    def _one_bit_range(self, role: str, x: Tensor, levels: Tensor, within: Range) -> Range:
+        """-+mean|w| for a weight of one bit."""
+        if role != "weight" or x.numel() == 0:
+            return within
+        mean = x.abs().mean(dtype=work_dtype(x))
+        return (
+            torch.where(levels == 1, -mean, within[0]),
+            torch.where(levels == 1, mean, within[1]),
+        )
+
+    @property
+    def grid_rule(self) -> GridRule | None:
+        """From the lowest value of given ranges; errors have one per sample."""
+        if not self.has_rules_of(DoReFa):
+            return None
+        given = frozenset({"act", "weight"})
+        return GridRule(rule=Rule.FROM_LOW, has_channels=False, given=given, has_error=False)
+
+    def grid_range(self, role: str, x: Tensor, levels: Tensor) -> Range:
+        """The range with the one of a one-bit weight."""
+        return self._one_bit_range(role, x, levels, self.range_of(role, x))
 
     def integer_range(self, bits: int) -> tuple[int, int] | None:
         """0 .. 2^b - 1, up to 8 bits."""

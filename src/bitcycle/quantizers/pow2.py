@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bitcycle.ops.affine import power_above
+from bitcycle.ops.affine import Rule, power_above
 from bitcycle.quantizers.absmax import AbsMax
 from bitcycle.quantizers.base import QUANTIZERS
 
@@ -30,6 +30,11 @@ class PowerOfTwo(AbsMax):
     >>> rule.encode("act", x, torch.tensor(7), rule.range_of("act", x)).dequantize()
     tensor([-1.0000,  0.0000,  0.0000,  0.5000])
     """
+
+    @property
+    def rule(self) -> Rule | None:
+        """The native library's; None for a subclass that has its own."""
+        return Rule.POWER if type(self).step is PowerOfTwo.step else None
 
     def step(self, bound: Tensor, num_steps: Tensor) -> Tensor:
         """s = 2^ceil(log2(bound / num_steps)), exact."""

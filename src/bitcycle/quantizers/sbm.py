@@ -21,6 +21,7 @@ from torch import Tensor
 from bitcycle.ops.affine import Rule
 from bitcycle.quantizers.base import (
     QUANTIZERS,
+    GridRule,
     Quantized,
     Quantizer,
     Range,
@@ -74,6 +75,18 @@ class SBM(Quantizer):
         return self.error_rounding == "stochastic"
 
     @property
+    def grid_rule(self) -> GridRule | None:
+        """From the minimum, or with 0; ranges that processes share are given."""
+        if not self.has_rules_of(SBM):
+            return None
+        return GridRule(
+            rule=Rule.FROM_LOW if self.zero == "real" else Rule.WITH_ZERO,
+            floor=self.floor,
+            given=frozenset({"act", "error"} if self.sync_ranges else ()),
+            is_stochastic=self.has_stochastic_error,
+        )
+
+    @property
     def weight_grids(self) -> int:
         """2 if grad_input reads the weight on a separate grid."""
         return 1 if self.grad_input_weight == "shared" else 2
@@ -84,15 +97,15 @@ class SBM(Quantizer):
         In float32 for half-precision tensors, whose range may exceed their largest number.
         """
         low, high = work_range(x, keep)
-        if self._is_shared(role, keep):
+        if self.sync_ranges and self._is_shared(role, keep):
             ends = torch.stack([-low, high])
             dist.all_reduce(ends, op=dist.ReduceOp.MAX)
             low, high = -ends[0], ends[1]
         return low, high
 
     def _is_shared(self, role: str, keep: tuple[int, ...]) -> bool:
-        """Whether processes share this range; not one per node: ranks have different nodes."""
-        return self.sync_ranges and role != "weight" and not keep and _is_distributed()
+        """Whether sync_ranges concerns this range; not one per node: ranks have other nodes."""
+        return role != "weight" and not keep and _is_distributed()
 
     def quantize(
         self,
@@ -105,7 +118,7 @@ class SBM(Quantizer):
     ) -> tuple[Quantized, Range]:
         """`range_of` and `encode`, by one call of the native library where it can."""
         is_own = type(self).range_of is SBM.range_of and type(self).encode is SBM.encode
-        if is_own and not self._is_shared(role, keep):
+        if is_own and not (self.sync_ranges and self._is_shared(role, keep)):
             rule = Rule.FROM_LOW if self.zero == "real" else Rule.WITH_ZERO
             noise = key if role == "error" and self.has_stochastic_error else None
             made = quantize_by_rule(

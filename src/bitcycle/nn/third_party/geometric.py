@@ -14,13 +14,10 @@ from torch_geometric.nn.dense.linear import Linear
 
 from bitcycle.kernels.geometry import LinearGeometry
 from bitcycle.nn.class_swap import LAYERS
+from bitcycle.nn.control import LEVELS
 from bitcycle.nn.graph import PerNodeLayer
-from bitcycle.nn.product import (
-    LEVELS,
-    ProductSpec,
-    round_error_straight_through,
-    round_straight_through,
-)
+from bitcycle.nn.plan import LayerPlan, make_plan
+from bitcycle.nn.rounding import round_error_straight_through, round_straight_through
 from bitcycle.nn.settings import LayerSettings, ModelState
 
 _GEOMETRY = LinearGeometry()
@@ -38,9 +35,7 @@ class QuantizedGraphLinear(PerNodeLayer, Linear):  # type: ignore[misc]
         if not self.quantizes(x, self.weight, self.bias):
             output: Tensor = super().forward(x)
             return output
-        return self.multiply(
-            _GEOMETRY, x, self.weight, self.bias, second_keep=(0,), input_keep=(1,)
-        )
+        return self.multiply(_GEOMETRY, x, self.weight, self.bias)
 
 
 _FLOAT_PROPAGATE = MessagePassing.propagate  # supports explanations and decomposition
@@ -60,13 +55,13 @@ class Aggregation(PerNodeLayer, MessagePassing):  # type: ignore[misc]
         run = _FLOAT_PROPAGATE.__get__(self) if is_special else super().propagate
         if not self.is_active or _has_integers(kwargs.get("x")):  # the next product refuses those
             return run(edge_index, size=size, **kwargs)  # type: ignore[no-any-return]
-        control, spec = self.next_control(), self._spec()
+        control, plan = self.next_control(), self._rounding_plan()
         if "act" in self.quantized_roles:
-            kwargs["x"] = self._round_features(spec, kwargs.get("x"), control)
+            kwargs["x"] = self._round_features(plan, kwargs.get("x"), control)
         output: Tensor = run(edge_index, size=size, **kwargs)
         if "error" not in self.quantized_roles:
             return output
-        return round_error_straight_through(spec, output, control, self.health)
+        return round_error_straight_through(plan, output, control, self.health, self.recorder)
 
     # PyTorch Geometric replaces `propagate` by these for explanations, and back
     _orig_propagate = _jinja_propagate = propagate
@@ -74,12 +69,12 @@ class Aggregation(PerNodeLayer, MessagePassing):  # type: ignore[misc]
     def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
         """Do nothing: the float method replaces `propagate` when a copy is made or loaded."""
 
-    def _round_features(self, spec: ProductSpec, x: Any, control: Tensor) -> Any:
+    def _round_features(self, plan: LayerPlan, x: Any, control: Tensor) -> Any:
         """Round the features of source nodes; of a pair, the other one is not propagated."""
         if isinstance(x, (tuple, list)):
             source = 0 if self.flow == "source_to_target" else 1
             return tuple(
-                self._round_features(spec, part, control) if number == source else part
+                self._round_features(plan, part, control) if number == source else part
                 for number, part in enumerate(x)
             )
         if not isinstance(x, Tensor):
@@ -87,20 +82,14 @@ class Aggregation(PerNodeLayer, MessagePassing):  # type: ignore[misc]
                 f"layer {self.settings.name!r} ({self.float_type.__name__}) propagates no node "
                 "features 'x' that could be quantized; leave it out with skip="
             )
-        if "act" in spec.roles:
-            x = spec.quantizer.prepare("act", x, control[LEVELS["act"]])
+        if "act" in self.grid_roles:
+            x = plan.quantizer.prepare("act", x, control[LEVELS["act"]])
         within = self.node_range(x, self.node_dim % x.dim() + 1)
-        return round_straight_through(spec, x, control, within)
+        return round_straight_through(plan, x, control, within, recorder=self.recorder)
 
-    def _spec(self) -> ProductSpec:
-        return ProductSpec(
-            quantizer=self.settings.quantizer,
-            kernel=self.settings.kernel,
-            geometry=LinearGeometry(),  # unused: nothing is multiplied
-            roles=self.grid_roles,
-            kinds=self.kinds,
-            recorder=self.recorder,
-        )
+    def _rounding_plan(self) -> LayerPlan:
+        """A plan of which nothing is multiplied."""
+        return make_plan(self.settings.quantizer, _GEOMETRY, self.settings.kernel, kinds=self.kinds)
 
     def become_quantized(self, settings: LayerSettings, shared: ModelState) -> None:
         """Convert; this class's `propagate` replaces one that was set on the instance."""

@@ -33,7 +33,7 @@ class QuantizedConv1D(QuantizedLayer, Conv1D):
             output: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
             return output
         weight = self.weight.t()  # (out, in)
-        return self.multiply(_GEOMETRY, x, weight, self.bias, second_keep=(0,), input_keep=(1,))
+        return self.multiply(_GEOMETRY, x, weight, self.bias)
 
     def extra_repr(self) -> str:
         """The sizes, and the precision."""

@@ -1,0 +1,727 @@
+"""A layer's product by the native library, rounding included: one call for each direction.
+
+    forward    ranges, codes of both operands, the product; keeps the codes, running ranges,
+               flags of operands that are not finite, and the call's noise
+    backward   range and codes of the error, grad_input, grad_weight
+
+An operand is kept as one tensor of bytes: its codes (two per byte up to 4 bits), then its grid. The
+results are those of `kernels.native` and `quantizers` to the last bit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from bitcycle.native.encode import Rule
+from bitcycle.native.library import library
+
+_PLAIN = (Tensor, nn.Parameter)
+_count_modes = torch._C._len_torch_dispatch_stack
+_is_transforming = torch._C._are_functorch_transforms_active
+_tracing_state = torch._C._get_tracing_state
+
+# The structs of layer.h.
+_SHAPE = Struct("@4qd51q").pack
+_FORWARD = Struct("@8P2q7Pqdq").pack
+_BACKWARD = Struct("@9Pq").pack
+
+_MAX_SHAPES = 256  # that a product remembers
+_ROLES = {"weight": 0, "act": 1}  # slots of the control tensor
+CONTROL_SIZE = 19
+
+
+@functools.cache
+def _functions() -> tuple[Callable[[bytes, bytes], int], Callable[[bytes, bytes], int]]:
+    found = library()
+    assert found is not None
+    for function in (found.bitcycle_forward, found.bitcycle_backward):
+        function.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
+    return found.bitcycle_forward, found.bitcycle_backward
+
+
+def can_call(*tensors: Tensor | None) -> bool:
+    """Whether the library can read these tensors: plain float32 on the CPU, and nobody watches.
+
+    Under a dispatch mode or a function transform it cannot: they must see torch's operations.
+    """
+    if _count_modes() or _is_transforming() or _tracing_state() is not None:
+        return False
+    for x in tensors:
+        if x is not None and not (
+            x.dtype is torch.float32
+            and x.is_cpu
+            and type(x) in _PLAIN
+            and x.layout is torch.strided
+            and not x.is_neg()
+        ):
+            return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the shapes of two operands fix."""
+
+    numbers: bytes  # LayerShape
+    copies_a: bool  # an operand has gaps, or is not in the order that the product reads
+    copies_w: bool
+    a_bytes: int  # of the saved operands
+    w_bytes: int
+    output: tuple[int, ...]
+    grad_input: tuple[int, ...]
+    grad_weight: tuple[int, ...]
+    is_channels_last: bool  # of a convolution's output and of its error
+    a_codes: tuple[tuple[int, ...], tuple[int, ...]]  # shape and strides of the kept codes
+    w_codes: tuple[tuple[int, ...], tuple[int, ...]]
+    w_scales: tuple[int, ...]
+    is_turned: bool  # the codes of the input, to channels-last
+
+
+Strides = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+Given = tuple[Tensor | None, Tensor | None]  # a range that is not the tensor's own, or none
+NONE: Given = (None, None)
+
+
+class Flags(NamedTuple):
+    """What a forward call does besides multiplying.
+
+    row: of the input in the layer's running ranges, and the number of its product, for the noise.
+    counts: counts a call of the layer. observes, evaluates: moves the running ranges, or reads
+    them. momentum: of the running ranges; 0 takes the mean.
+    """
+
+    row: int = 0
+    counts: bool = False
+    observes: bool = False
+    evaluates: bool = False
+    momentum: float = 0.0
+
+
+class Result(NamedTuple):
+    """The output, and what backward reads: both operands (None: not needed), and the control."""
+
+    output: Tensor
+    a_saved: Tensor | None
+    w_saved: Tensor | None
+    control: Tensor
+
+
+@dataclass(frozen=True)
+class LayerProduct:
+    """One product of a layer, forward and backward.
+
+    second: the role of the second operand. window: of a convolution, stride, padding, further
+    padding at the ends, dilation (all in two dimensions), groups and the number of dimensions.
+    packs: whether the operands are kept two codes per byte.
+    """
+
+    second: str
+    window: tuple[int, ...]  # () for a product of matrices
+    rule: Rule
+    floor: float
+    is_stochastic: bool
+    has_channels: bool
+    packs: tuple[bool, bool]
+    _shapes: dict[Strides, Shape | None] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+
+    def takes(self, a: Tensor, w: Tensor) -> bool:
+        """Whether the library has a call for operands of these shapes and strides."""
+        if torch.compiler.is_compiling():
+            return _can_trace(self, a, w)
+        return self.shape(strides_of(a, w)) is not None
+
+    def shape(self, key: Strides) -> Shape | None:
+        """What is fixed for operands of these shapes and strides; None: there is no call."""
+        if key in self._shapes:
+            return self._shapes[key]
+        if len(self._shapes) >= _MAX_SHAPES:
+            self._shapes.clear()
+        self._shapes[key] = made = self._make_shape(*map(tuple, key))
+        return made
+
+    def forward(
+        self,
+        a: Tensor,
+        w: Tensor,
+        bias: Tensor | None,
+        control: Tensor,
+        health: Tensor,
+        ranges: Tensor,
+        flags: Flags,
+        given: tuple[Given, Given],
+        needs: tuple[bool, bool],
+        a_saved: Tensor | None = None,
+    ) -> Result:
+        """The product. needs: backward's, of the input and of the second operand.
+
+        a_saved: the input as another product has saved it. A traced call gets the control tensor
+        of its own, which counts already.
+        """
+        if torch.compiler.is_compiling():
+            return _trace_forward(self, a, w, bias, control, health, ranges, flags, given, needs)
+        shape = self.shape(strides_of(a, w))
+        assert shape is not None
+        first = a if a_saved is None else None
+        if needs[0] and a_saved is None:
+            a_saved = torch.empty(shape.a_bytes, dtype=torch.uint8)
+        w_saved = torch.empty(shape.w_bytes, dtype=torch.uint8) if needs[1] else None
+        copy = torch.empty_like(control)
+        output = self._call_forward(
+            shape, first, w, bias, a_saved, w_saved, (control, copy, health, ranges), flags, given
+        )
+        return Result(output, a_saved, w_saved, copy)
+
+    def recompute(self, key: Strides, a_saved: Tensor, w_saved: Tensor) -> Tensor:
+        """The output again, without a bias, from the saved operands."""
+        shape = self.shape(key)
+        assert shape is not None
+        nothing = (None, None, None, None)
+        return self._call_forward(
+            shape, None, None, None, a_saved, w_saved, nothing, Flags(), (NONE, NONE)
+        )
+
+    def _call_forward(
+        self,
+        shape: Shape,
+        a: Tensor | None,
+        w: Tensor | None,
+        bias: Tensor | None,
+        a_saved: Tensor | None,
+        w_saved: Tensor | None,
+        buffers: tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None],
+        flags: Flags,
+        given: tuple[Given, Given],
+    ) -> Tensor:
+        if a is not None and shape.copies_a:
+            a = a.contiguous()
+        if w is not None and shape.copies_w:
+            w = w.contiguous()
+        output = self._new_result(shape.output)
+        control, copy, health, ranges = buffers
+        (a_low, a_high), (w_low, w_high) = given
+        a_range = 0
+        if ranges is not None and (flags.observes or flags.evaluates):
+            a_range = ranges.data_ptr() + 12 * flags.row
+        arguments = _FORWARD(
+            0 if a is None else a.data_ptr(),
+            0 if w is None else w.data_ptr(),
+            0 if a_saved is None else a_saved.data_ptr(),
+            0 if w_saved is None else w_saved.data_ptr(),
+            0 if bias is None else bias.data_ptr(),
+            output.data_ptr(),
+            0 if control is None else control.data_ptr(),
+            0 if copy is None else copy.data_ptr(),
+            flags.row,
+            flags.counts,
+            0 if health is None else health.data_ptr(),
+            0 if a_low is None else a_low.data_ptr(),
+            0 if a_high is None else a_high.data_ptr(),
+            0 if w_low is None else w_low.data_ptr(),
+            0 if w_high is None else w_high.data_ptr(),
+            a_range,
+            a_range + 12 if a_range and self.second == "act" else 0,
+            flags.evaluates,
+            flags.momentum,
+            torch.get_num_threads(),
+        )
+        if _functions()[0](arguments, shape.numbers):
+            raise MemoryError("no memory for the operands of a product")
+        return self._in_layout(output, shape)
+
+    def backward(
+        self,
+        key: Strides,
+        e: Tensor,
+        saved: tuple[Tensor | None, Tensor | None],
+        control: Tensor,
+        health: Tensor | None,
+        needs: tuple[bool, bool],
+        given: Given = NONE,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """grad_input and grad_weight, as needed; e: in the layout of the output."""
+        if torch.compiler.is_compiling():
+            return _trace_backward(self, key, e, saved, control, needs, given)
+        shape = self.shape(key)
+        assert shape is not None
+        a_saved, w_saved = saved
+        grad_a = self._new_result(shape.grad_input) if needs[0] else None
+        grad_w = self._new_result(shape.grad_weight) if needs[1] else None
+        low, high = given
+        arguments = _BACKWARD(
+            e.data_ptr(),
+            0 if a_saved is None else a_saved.data_ptr(),
+            0 if w_saved is None else w_saved.data_ptr(),
+            control.data_ptr(),
+            0 if health is None else health.data_ptr(),
+            0 if grad_a is None else grad_a.data_ptr(),
+            0 if grad_w is None else grad_w.data_ptr(),
+            0 if low is None else low.data_ptr(),
+            0 if high is None else high.data_ptr(),
+            torch.get_num_threads(),
+        )
+        if _functions()[1](arguments, shape.numbers):
+            raise MemoryError("no memory for the operands of a product")
+        if not self.window:
+            return grad_a, grad_w
+        if grad_w is not None and self.window[-1] == 1:
+            grad_w = grad_w.squeeze(2)
+        return None if grad_a is None else self._in_layout(grad_a, shape), grad_w
+
+    def operands(
+        self, key: Strides, saved: tuple[Tensor | None, Tensor | None]
+    ) -> tuple[SavedOperand | None, SavedOperand | None]:
+        """The saved operands, for products that the library does not compute as a whole."""
+        shape = self.shape(key)
+        assert shape is not None
+        a_saved, w_saved = saved
+        first = second = None
+        if a_saved is not None:
+            first = SavedOperand(a_saved, *shape.a_codes, (), self.packs[0], shape.is_turned)
+        if w_saved is not None:
+            second = SavedOperand(w_saved, *shape.w_codes, shape.w_scales, self.packs[1])
+        return first, second
+
+    # -- shapes -----------------------------------------------------------------------------------
+
+    def _new_result(self, shape: tuple[int, ...]) -> Tensor:
+        if not self.window:
+            return torch.empty(shape, dtype=torch.float32)
+        return torch.empty(shape, dtype=torch.float32, memory_format=torch.channels_last)
+
+    def _in_layout(self, result: Tensor, shape: Shape) -> Tensor:
+        """As torch's convolutions: channels-last if an operand is, else contiguous."""
+        if not self.window or shape.is_channels_last:
+            return result
+        return (result.squeeze(2) if self.window[-1] == 1 else result).contiguous()
+
+    def _make_shape(self, *key: tuple[int, ...]) -> Shape | None:
+        a_shape, _, w_shape, _ = key
+        if 0 in a_shape or 0 in w_shape:
+            return None
+        if self.window:
+            return self._conv_shape(*key)
+        if self.second == "weight":
+            return self._linear_shape(*key)
+        return self._matmul_shape(*key)
+
+    def _linear_shape(
+        self,
+        a_shape: tuple[int, ...],
+        a_stride: tuple[int, ...],
+        w_shape: tuple[int, ...],
+        w_stride: tuple[int, ...],
+    ) -> Shape | None:
+        rows, (num_out, num_in) = math.prod(a_shape[:-1]), w_shape
+        if a_shape[-1] != num_in:
+            return None
+        copies_w = not _is_dense(w_shape, w_stride)
+        w_stride = _contiguous_strides(w_shape) if copies_w else w_stride
+        block = _block(w_shape, w_stride, self.has_channels)
+        steps = (1, 1, 0, 0, 0, 0, rows, num_out, num_in, num_in, 1, *w_stride)
+        return self._pack(
+            sizes=(rows * num_in, num_in * num_out, rows * num_out),
+            block=block,
+            copies=(not _is_contiguous(a_shape, a_stride), copies_w),
+            steps=steps,
+            results=((*a_shape[:-1], num_out), a_shape, w_shape),
+            codes=((a_shape, _contiguous_strides(a_shape)), (w_shape, w_stride)),
+            w_scales=(block[1], 1) if block[1] > 1 else (),
+        )
+
+    def _matmul_shape(
+        self,
+        a_shape: tuple[int, ...],
+        a_stride: tuple[int, ...],
+        w_shape: tuple[int, ...],
+        w_stride: tuple[int, ...],
+    ) -> Shape | None:
+        batch = a_shape[:-2]
+        if len(a_shape) < 2 or batch != w_shape[:-2] or len(batch) > 2:
+            return None  # batches broadcast, or have more axes than the library steps along
+        if a_shape[-1] != w_shape[-2]:
+            return None
+        copies = not _is_dense(a_shape, a_stride), not _is_dense(w_shape, w_stride)
+        a_stride = _contiguous_strides(a_shape) if copies[0] else a_stride
+        w_stride = _contiguous_strides(w_shape) if copies[1] else w_stride
+        none = (0,) * (2 - len(batch))
+        counts = (*(1,) * (2 - len(batch)), *batch)
+        (rows, length), columns = a_shape[-2:], w_shape[-1]
+        steps = (
+            *counts, *none, *a_stride[:-2], *none, *w_stride[:-2], rows, columns, length,
+            *a_stride[-2:], w_stride[-1], w_stride[-2],
+        )  # fmt: skip
+        return self._pack(
+            sizes=(math.prod(a_shape), math.prod(w_shape), math.prod(batch) * rows * columns),
+            block=(1, 1, math.prod(w_shape)),
+            copies=copies,
+            steps=steps,
+            results=((*batch, rows, columns), a_shape, w_shape),
+            codes=((a_shape, a_stride), (w_shape, w_stride)),
+        )
+
+    def _conv_shape(
+        self,
+        a_shape: tuple[int, ...],
+        a_stride: tuple[int, ...],
+        w_shape: tuple[int, ...],
+        w_stride: tuple[int, ...],
+    ) -> Shape | None:
+        *window, groups, num_dims = self.window
+        stride, padding, _, dilation = (tuple(window[i : i + 2]) for i in range(0, 8, 2))
+        if len(a_shape) != num_dims + 2 or a_shape[1] != w_shape[1] * groups:
+            return None
+        (num, num_in), size = a_shape[:2], (1, *a_shape[2:])[-2:]
+        (num_out, depth), kernel = w_shape[:2], (1, *w_shape[2:])[-2:]
+        out_size = (1, *_output_map(self.window, a_shape, w_shape)[2:])[-2:]
+        a_is_last = _is_channels_last(a_shape, a_stride)
+        is_contiguous = _is_contiguous(a_shape, a_stride)
+        if min(out_size) < 1 or not (is_contiguous or a_is_last):
+            return None
+        copies_w = not _is_dense(w_shape, w_stride)
+        w_is_last = _is_channels_last(w_shape, w_stride)
+        w_stride = _contiguous_strides(w_shape) if copies_w else w_stride
+        is_last = num_dims == 2 and any(
+            last and not contiguous
+            for last, contiguous in (
+                (a_is_last, is_contiguous),
+                (w_is_last, _is_contiguous(w_shape, w_stride)),
+            )
+        )
+        pixels, out_pixels = math.prod(size), math.prod(out_size)
+        block = _block(w_shape, w_stride, self.has_channels)
+        a_turn = (0, 0, 0) if a_is_last else (num, num_in, pixels)
+        e_is_last = is_last or num_out == 1 or out_pixels == 1
+        e_turn = (0, 0, 0) if e_is_last else (num, num_out, out_pixels)
+        maps = (
+            num, *size, num_in, *out_size, num_out, *kernel, *stride, *padding, *dilation, groups,
+            *w_stride[:2], *(0, *w_stride[2:])[-2:],
+            depth * kernel[0] * kernel[1], 1, kernel[1] * depth, depth,
+        )  # fmt: skip
+        last = _channels_last_strides((num, num_in, *size))
+        return self._pack(
+            sizes=(num * num_in * pixels, math.prod(w_shape), num * num_out * out_pixels),
+            block=block,
+            copies=(False, copies_w),
+            turns=(*a_turn, *e_turn),
+            maps=maps,
+            results=(
+                (num, num_out, *out_size), (num, num_in, *size), (num_out, depth, *kernel)
+            ),
+            is_channels_last=is_last,
+            codes=((a_shape, (*last[:2], *last[2:][-num_dims:])), (w_shape, w_stride)),
+            w_scales=(block[1], *(1,) * (len(w_shape) - 1)) if block[1] > 1 else (),
+        )  # fmt: skip
+
+    def _pack(
+        self,
+        *,
+        sizes: tuple[int, int, int],
+        block: tuple[int, int, int],
+        copies: tuple[bool, bool],
+        results: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
+        codes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...],
+        steps: tuple[int, ...] = (0,) * 13,
+        turns: tuple[int, ...] = (0,) * 6,
+        maps: tuple[int, ...] = (0,) * 24,
+        is_channels_last: bool = False,
+        w_scales: tuple[int, ...] = (),
+    ) -> Shape:
+        numbers = _SHAPE(
+            bool(self.window), _ROLES[self.second], self.rule, self.is_stochastic,
+            self.floor, *sizes, *block, *self.packs, *turns, *steps, *maps,
+        )  # fmt: skip
+        num_floats = 2 * block[1] + (1 if self.second == "weight" else 3)
+        return Shape(
+            numbers,
+            *copies,
+            _code_bytes(sizes[0], self.packs[0]) + 4 * 5,
+            _code_bytes(sizes[1], self.packs[1]) + 4 * num_floats,
+            *results,
+            is_channels_last=is_channels_last,
+            a_codes=codes[0],
+            w_codes=codes[1],
+            w_scales=w_scales,
+            is_turned=turns[0] > 0,
+        )
+
+
+def _code_bytes(count: int, is_packed: bool) -> int:
+    """Of codes, filled up to a multiple of 4."""
+    return (((count + 1) // 2 if is_packed else count) + 3) // 4 * 4
+
+
+def strides_of(a: Tensor, w: Tensor) -> Strides:
+    """What a call depends on besides the product itself."""
+    return a.shape, a.stride(), w.shape, w.stride()
+
+
+class SavedOperand(NamedTuple):
+    """A saved operand: bytes of codes (two per byte if packed) and their grid."""
+
+    saved: Tensor
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    scales: tuple[int, ...]  # the shape of scale and offset
+    is_packed: bool
+    is_turned: bool = False  # to channels-last, from a contiguous tensor
+
+    @property
+    def codes(self) -> Tensor:
+        """The codes in memory order, or two per byte."""
+        count = math.prod(self.shape)
+        return self.saved[: (count + 1) // 2 if self.is_packed else count]
+
+    def grid(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Scale, offset and half."""
+        floats = self.saved[_code_bytes(math.prod(self.shape), self.is_packed) :]
+        floats, n = floats.view(torch.float32), math.prod(self.scales)
+        return floats[:n].view(self.scales), floats[n : 2 * n].view(self.scales), floats[2 * n]
+
+
+# -- strides --------------------------------------------------------------------------------------
+
+
+def _contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """
+    >>> _contiguous_strides((2, 3, 4))
+    (12, 4, 1)
+    """
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))
+
+
+def _channels_last_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """
+    >>> _channels_last_strides((2, 3, 4, 5))
+    (60, 1, 15, 3)
+    """
+    outer, *inner, channels = _contiguous_strides((shape[0], *shape[2:], shape[1]))
+    return outer, channels, *inner
+
+
+def _is_contiguous(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    wanted = _contiguous_strides(shape)
+    return all(n == 1 or s == w for n, s, w in zip(shape, stride, wanted, strict=True))
+
+
+def _is_channels_last(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    wanted = _channels_last_strides(shape)
+    return all(n == 1 or s == w for n, s, w in zip(shape, stride, wanted, strict=True))
+
+
+def _is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether the elements are contiguous in memory in some order of dimensions."""
+    step = 1
+    for s, n in sorted(zip(stride, shape, strict=True)):
+        if n != 1 and s != step:
+            return False
+        step *= n
+    return True
+
+
+def _block(shape: Sequence[int], stride: Sequence[int], has_channels: bool) -> tuple[int, int, int]:
+    """The memory of a weight as (outer, output channels, inner)."""
+    size, channels = math.prod(shape), shape[0] if has_channels else 1
+    if channels == 1:
+        return 1, 1, size
+    return size // (channels * stride[0]), channels, stride[0]
+
+
+# -- operators for compiled graphs ----------------------------------------------------------------
+
+
+def _can_trace(product: LayerProduct, a: Tensor, w: Tensor) -> bool:
+    """`LayerProduct.takes` for traced operands."""
+    if a.numel() == 0 or w.numel() == 0:
+        return False
+    if product.window:
+        if a.dim() != w.dim() or a.shape[1] != w.shape[1] * product.window[-2]:
+            return False
+        is_last = a.dim() == 4 and a.is_contiguous(memory_format=torch.channels_last)
+        fits = all(n > 0 for n in _output_map(product.window, a.shape, w.shape))
+        return fits and (is_last or a.is_contiguous())
+    if product.second == "weight":
+        return a.shape[-1] == w.shape[1]
+    fits = a.dim() == w.dim() <= 4 and a.shape[-1] == w.shape[-2]
+    return fits and a.shape[:-2] == w.shape[:-2]
+
+
+def _trace_forward(
+    product: LayerProduct,
+    a: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    control: Tensor,
+    health: Tensor,
+    ranges: Tensor,
+    flags: Flags,
+    given: tuple[Given, Given],
+    needs: tuple[bool, bool],
+) -> Result:
+    (a_low, a_high), (w_low, w_high) = given
+    output, a_saved, w_saved = _forward_op(
+        a, w, bias, control, health, ranges, a_low, a_high, w_low, w_high,
+        _numbers(product), product.floor, flags.momentum,
+        [flags.row, int(flags.observes), int(flags.evaluates), int(needs[0]), int(needs[1])],
+    )  # fmt: skip
+    return Result(output, a_saved if needs[0] else None, w_saved if needs[1] else None, control)
+
+
+def _trace_backward(
+    product: LayerProduct,
+    key: Strides,
+    e: Tensor,
+    saved: tuple[Tensor | None, Tensor | None],
+    control: Tensor,
+    needs: tuple[bool, bool],
+    given: Given,
+) -> tuple[Tensor | None, Tensor | None]:
+    grad_a, grad_w = _backward_op(
+        e, *saved, control, *given, _numbers(product), product.floor, *map(list, key), list(needs)
+    )
+    return grad_a if needs[0] else None, grad_w if needs[1] else None
+
+
+def _numbers(product: LayerProduct) -> list[int]:
+    """All of a product but its floor."""
+    flags = (product.is_stochastic, product.has_channels, *product.packs)
+    return [_ROLES[product.second], int(product.rule), *map(int, flags), *product.window]
+
+
+@functools.lru_cache(maxsize=1024)
+def _product(numbers: tuple[int, ...], floor: float) -> LayerProduct:
+    role, rule, is_stochastic, has_channels, packs_a, packs_w, *window = numbers
+    return LayerProduct(
+        second=next(name for name, slot in _ROLES.items() if slot == role),
+        window=tuple(window),
+        rule=Rule(rule),
+        floor=floor,
+        is_stochastic=bool(is_stochastic),
+        has_channels=bool(has_channels),
+        packs=(bool(packs_a), bool(packs_w)),
+    )
+
+
+@torch.library.custom_op("bitcycle::layer_forward", mutates_args=("health", "ranges"))
+def _forward_op(
+    a: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    control: Tensor,
+    health: Tensor,
+    ranges: Tensor,
+    a_low: Tensor | None,
+    a_high: Tensor | None,
+    w_low: Tensor | None,
+    w_high: Tensor | None,
+    numbers: Sequence[int],
+    floor: float,
+    momentum: float,
+    flags: Sequence[int],
+) -> tuple[Tensor, Tensor, Tensor]:
+    row, observes, evaluates, needs_a, needs_w = flags
+    made = _product(tuple(numbers), floor).forward(
+        a, w, bias, control, health, ranges,
+        Flags(row, False, bool(observes), bool(evaluates), momentum),
+        ((a_low, a_high), (w_low, w_high)),
+        (bool(needs_a), bool(needs_w)),
+    )  # fmt: skip
+    nothing = a.new_empty(0, dtype=torch.uint8)
+    a_saved, w_saved = (nothing.clone() if x is None else x for x in made[1:3])
+    return made.output, a_saved, w_saved
+
+
+@_forward_op.register_fake
+def _(a: Tensor, w: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
+    numbers, (_, _, _, needs_a, needs_w) = others[-4], others[-1]
+    product = _product(tuple(numbers), 0.0)
+    is_last = False
+    shape: Sequence[int]
+    if product.window:
+        shape = _output_map(product.window, a.shape, w.shape)
+        is_last = a.dim() == 4 and any(
+            x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+            for x in (a, w)
+        )
+    elif product.second == "weight":
+        shape = (*a.shape[:-1], w.shape[0])
+    else:
+        shape = (*a.shape[:-1], w.shape[-1])
+    layout = torch.channels_last if is_last else torch.contiguous_format
+    output = torch.empty(shape, dtype=torch.float32, device=a.device, memory_format=layout)
+    channels = w.shape[0] if product.has_channels and product.second == "weight" else 1
+    num_floats = 2 * channels + (1 if product.second == "weight" else 3)
+    a_bytes = _code_bytes(a.numel(), product.packs[0]) + 4 * 5 if needs_a else 0
+    w_bytes = _code_bytes(w.numel(), product.packs[1]) + 4 * num_floats if needs_w else 0
+    a_saved, w_saved = (a.new_empty(n, dtype=torch.uint8) for n in (a_bytes, w_bytes))
+    return output, a_saved, w_saved
+
+
+@torch.library.custom_op("bitcycle::layer_backward", mutates_args=())
+def _backward_op(
+    e: Tensor,
+    a_saved: Tensor | None,
+    w_saved: Tensor | None,
+    control: Tensor,
+    low: Tensor | None,
+    high: Tensor | None,
+    numbers: Sequence[int],
+    floor: float,
+    a_shape: Sequence[int],
+    a_stride: Sequence[int],
+    w_shape: Sequence[int],
+    w_stride: Sequence[int],
+    needs: Sequence[bool],
+) -> tuple[Tensor, Tensor]:
+    key = tuple(a_shape), tuple(a_stride), tuple(w_shape), tuple(w_stride)
+    needs_a, needs_w = needs
+    grads = _product(tuple(numbers), floor).backward(
+        key, e, (a_saved, w_saved), control, None, (needs_a, needs_w), (low, high)
+    )
+    grad_a, grad_w = (e.new_empty(0) if grad is None else grad for grad in grads)
+    return grad_a, grad_w
+
+
+@_backward_op.register_fake
+def _(e: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    numbers, (a_shape, _, w_shape, _, (needs_a, needs_w)) = others[5], others[7:]
+    has_maps = e.dim() == 4 and bool(_product(tuple(numbers), 0.0).window)
+    is_last = has_maps and not e.is_contiguous()
+    layouts = (
+        torch.channels_last if is_last else torch.contiguous_format,
+        torch.channels_last if has_maps else torch.contiguous_format,
+    )
+    grad_a, grad_w = (
+        torch.empty(shape if is_needed else 0, dtype=e.dtype, device=e.device, memory_format=layout)
+        if is_needed
+        else e.new_empty(0)
+        for shape, is_needed, layout in zip(
+            (a_shape, w_shape), (needs_a, needs_w), layouts, strict=True
+        )
+    )
+    return grad_a, grad_w
+
+
+def _output_map(
+    window: Sequence[int], a_shape: Sequence[int], w_shape: Sequence[int]
+) -> tuple[int, ...]:
+    """The shape of a convolution's output."""
+    num_dims = window[-1]
+    stride, padding, ends, dilation = (window[i : i + 2][-num_dims:] for i in range(0, 8, 2))
+    sides = zip(a_shape[2:], padding, ends, dilation, w_shape[2:], stride, strict=True)
+    size = ((n + 2 * p + end - d * (k - 1) - 1) // s + 1 for n, p, end, d, k, s in sides)
+    return a_shape[0], w_shape[0], *size

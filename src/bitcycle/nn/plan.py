@@ -1,0 +1,169 @@
+"""The plan of a layer: what its bits mean for one of its products, worked out once.
+
+    output       a x w     how each operand is rounded and carried, and
+    grad_input   e x w     which function multiplies them
+    grad_weight  e x a
+
+A plan depends on the kinds of bits (integers, a kind of format, float32) and on the most bits that
+each role will take, never on the bits of the step: those are data. So one plan, and one compiled
+graph, serves a whole schedule. A forward pass only executes it (`nn.product`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bitcycle.bits import Bits
+from bitcycle.kernels.base import Kernel, Products
+from bitcycle.kernels.choice import MAX_CODE_BITS
+from bitcycle.kernels.geometry import Geometry
+from bitcycle.native.layer import LayerProduct
+from bitcycle.nn.control import LEVELS, NUMBERS
+from bitcycle.precision import ROLES
+from bitcycle.quantizers.base import GridRule, Quantizer
+
+NO_TOPS = (32,) * len(ROLES)
+PACKED_BITS = 4  # codes of at most these are saved two per byte
+
+
+@dataclass(frozen=True)
+class RoleFormats:
+    """The kinds of the roles' formats.
+
+    grid_roles: roles with a range or blocks: rounded, and not to bf16 or fp16. kinds: in the order
+    of ROLES; None is float32. replaced: numbers that differ from those of the control tensor.
+    """
+
+    grid_roles: tuple[str, ...] = ()
+    kinds: tuple[str | None, ...] = (None,) * len(ROLES)
+    replaced: tuple[tuple[str, tuple[int, int, int]], ...] = ()
+
+    @classmethod
+    def of(cls, given: Mapping[str, Bits], used: Mapping[str, Bits] | None = None) -> RoleFormats:
+        """Of the bits by role; used: the bits that count in place of the given ones."""
+        used = given if used is None else used
+        kinds = {role: used[role].kind if role in used else None for role in ROLES}
+        return cls(
+            tuple(role for role, kind in kinds.items() if kind not in (None, "float")),
+            tuple(kinds.values()),
+            tuple((r, b.numbers) for r, b in used.items() if b != given[r]),
+        )
+
+    def replace_numbers(self, control: Tensor) -> Tensor:
+        """A copy of the control tensor with the replaced numbers."""
+        control = control.clone()
+        for role, numbers in self.replaced:
+            control[NUMBERS[role]] = torch.tensor(numbers, dtype=torch.int32, device=control.device)
+        return control
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """How a matmul rounds one of its operands.
+
+    role: of the operand, whose level count or format the control tensor has. kind: of its format;
+    None leaves it float32. as_codes: it is multiplied as codes. top: the most bits of the codes.
+    keep: the dimensions of a weight that get a range each. matmul: where each matmul rounds the
+    operand for itself, from the unrounded tensor, the matmul; else "".
+    """
+
+    role: str
+    kind: str | None = None
+    as_codes: bool = False
+    top: int = 8
+    keep: tuple[int, ...] = ()
+    matmul: str = ""
+
+
+class Operands(NamedTuple):
+    """The two operands of a matmul."""
+
+    first: Rounding
+    second: Rounding
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """One product of a layer, forward and backward.
+
+    An operand that two matmuls round alike is rounded once and saved as it is then multiplied;
+    otherwise the unrounded tensor is saved. whole: the native library's call for a direction, if it
+    has one.
+    """
+
+    quantizer: Quantizer
+    geometry: Geometry
+    kernel: Kernel
+    products: Products
+    output: Operands  # a, w
+    grad_input: Operands  # e, w
+    grad_weight: Operands  # e, a
+    grad: Rounding
+    is_by_product: bool = False  # the three matmuls round their operands along different axes
+    rule: GridRule | None = None
+    whole: LayerProduct | None = None
+    is_backward_whole: bool = False
+
+    @property
+    def kinds(self) -> tuple[str | None, ...]:
+        """The kinds of a, w and e."""
+        return self.output.first.kind, self.output.second.kind, self.grad_input.first.kind
+
+
+def make_plan(
+    quantizer: Quantizer,
+    geometry: Geometry,
+    kernel: Kernel,
+    *,
+    kinds: tuple[str | None, ...],
+    tops: tuple[int, ...] = NO_TOPS,
+    dtype: torch.dtype = torch.float32,
+) -> LayerPlan:
+    """The plan for these kinds and most bits, in the order of ROLES."""
+    own_kinds = quantizer.kinds - {"integer", "float"}
+    is_by_product = quantizer.scales_by_product and any(kind in own_kinds for kind in kinds)
+    tops = tops if kernel.takes_codes else NO_TOPS
+
+    def rounding(role: str, matmul: str, keep: tuple[int, ...] = ()) -> Rounding:
+        slot = LEVELS[role]
+        kind, top = kinds[slot], tops[slot]
+        has_codes = kind == "integer" and top <= MAX_CODE_BITS and dtype != torch.float64
+        has_codes = has_codes and quantizer.integer_range(top) is not None
+        own = matmul if is_by_product else ""
+        return Rounding(role, kind, has_codes and not own, top, keep, own)
+
+    second, channels = geometry.second, geometry.channel_dims
+    a, w = rounding("act", "output"), rounding(second, "output", channels)
+    if len(channels) > 1:  # such scales do not broadcast against the weight
+        w = replace(w, as_codes=False)
+    w_in = replace(w, matmul="grad_input" if is_by_product else "")
+    if quantizer.weight_grids > 1 and geometry.input_channel_dims and w.kind == "integer":
+        w_in = replace(w_in, keep=geometry.input_channel_dims)
+    plan = LayerPlan(
+        quantizer,
+        geometry,
+        kernel,
+        kernel.products(geometry),
+        Operands(a, w),
+        Operands(rounding("error", "grad_input"), w_in),
+        Operands(rounding("error", "grad_weight"), rounding("act", "grad_weight")),
+        rounding("grad", ""),
+        is_by_product,
+    )
+    return _with_whole_product(plan) if a.as_codes and w.as_codes and w_in == w else plan
+
+
+def _with_whole_product(plan: LayerPlan) -> LayerPlan:
+    """The plan with the library's call for each direction that it can compute as a whole."""
+    rule, (a, w) = plan.quantizer.grid_rule, plan.output
+    if rule is None:
+        return plan
+    packs = a.top <= PACKED_BITS, w.top <= PACKED_BITS
+    whole = plan.kernel.whole_product(plan.geometry, rule, packs=packs)
+    has_error = rule.has_error and plan.grad_input.first.as_codes and plan.grad.kind is None
+    return replace(plan, rule=rule, whole=whole, is_backward_whole=whole is not None and has_error)

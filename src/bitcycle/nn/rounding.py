@@ -1,0 +1,339 @@
+"""How the operands of a product are rounded, as its plan says."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from bitcycle.formats.rounding import hadamard, round_elements
+from bitcycle.nn.control import CLOCK, LEVELS, NUMBERS, STEP
+from bitcycle.nn.input_cache import SharedCodes
+from bitcycle.nn.plan import LayerPlan, Rounding
+from bitcycle.ops.affine import value_range
+from bitcycle.ops.noise import noise_key
+from bitcycle.ops.state import flag_nonfinite
+from bitcycle.quantizers.base import OperandView, Quantized, Range
+from bitcycle.quantizers.blocks import BlockQuantizer
+
+_GRAD_WEIGHT_NOISE = 0x45D9F3B7  # odd: separates the noise of an error that is rounded twice
+
+
+class Recorder(Protocol):
+    """Receives every tensor that a layer rounds while `bitcycle.collect` runs."""
+
+    def record(self, role: str, x: Tensor, quantized: Quantized, levels: Tensor) -> None:
+        """`x` was rounded to `quantized`."""
+
+
+# -- the operands of output -----------------------------------------------------------------------
+
+
+def encode_input(
+    plan: LayerPlan,
+    a: Tensor,
+    control: Tensor,
+    within: Range | None,
+    recorder: Recorder | None = None,
+    shared: SharedCodes | None = None,
+) -> Quantized:
+    """The first operand, an activation; shared: where another layer may have left its codes."""
+    how = plan.output.first
+    shared = shared if how.kind == "integer" else None
+    found = None if shared is None else shared.cache.codes_of(a, shared.key)
+    if found is not None:
+        return found.with_top(how.top)
+    quantized = encode_operand(plan, how, "a", a, control, within)
+    if recorder is not None and how.kind is not None:
+        recorder.record("act", a, quantized, control[LEVELS["act"]])
+    if shared is not None:
+        shared.cache.keep_codes(a, shared.key, quantized)
+    return quantized
+
+
+def encode_second(
+    plan: LayerPlan,
+    w: Tensor,
+    control: Tensor,
+    health: Tensor,
+    within: Range | None,
+    recorder: Recorder | None = None,
+) -> Quantized:
+    """The second operand: a weight by its own range, or an activation by `within`."""
+    how = plan.output.second
+    if how.role == "weight" and how.kind == "integer":
+        quantized, found = _encode_weight(plan, how, w, control)
+        flag_nonfinite(health, LEVELS["weight"], *found)
+    else:
+        if how.role == "weight" and how.kind is not None:
+            flag_nonfinite(health, LEVELS["weight"], *value_range(w))
+        quantized = encode_operand(plan, how, "w", w, control, within)
+    if recorder is not None and how.kind is not None:
+        recorder.record(how.role, w, quantized, control[LEVELS[how.role]])
+    return quantized
+
+
+def encode_operand(
+    plan: LayerPlan,
+    how: Rounding,
+    operand: str,
+    x: Tensor,
+    control: Tensor,
+    within: Range | None,
+) -> Quantized:
+    """A weight or an activation; float32 passes. operand: "a" or "w", as the geometry has it."""
+    if how.kind is None:
+        return Quantized(values=x)
+    if how.kind != "integer":
+        view = plan.geometry.operand_view("output", operand, x.shape)
+        return _round_format(plan, how, x, control, view)
+    assert within is not None
+    codes: dict[str, Any] = {"as_codes": True} if how.as_codes else {}
+    quantized = plan.quantizer.encode(how.role, x, control[LEVELS[how.role]], within, **codes)
+    return quantized.with_top(how.top) if how.as_codes else quantized
+
+
+def _encode_weight(
+    plan: LayerPlan, how: Rounding, w: Tensor, control: Tensor
+) -> tuple[Quantized, Range]:
+    """The weight on the grid of its own range, and the range."""
+    codes: dict[str, Any] = {"as_codes": True} if how.as_codes else {}
+    view = w if len(how.keep) == 1 else w.view(plan.geometry.channel_view(w.shape))
+    quantized, within = plan.quantizer.quantize(
+        "weight", view, control[LEVELS["weight"]], how.keep, **codes
+    )
+    if view is not w:
+        assert quantized.values is not None
+        quantized = Quantized(values=quantized.values.view(w.shape))
+    return quantized.with_top(how.top) if how.as_codes else quantized, within
+
+
+def _round_format(
+    plan: LayerPlan,
+    how: Rounding,
+    x: Tensor,
+    control: Tensor,
+    view: OperandView,
+    key: Tensor | None = None,
+    signs: Tensor | None = None,
+) -> Quantized:
+    """Round to a format that is no grid of integers; the values are float32, or float64."""
+    numbers = control[NUMBERS[how.role]]
+    if how.kind == "float":
+        values = round_elements(x, numbers)
+    else:
+        assert isinstance(plan.quantizer, BlockQuantizer)
+        values = plan.quantizer.round_in_blocks(x, numbers, view, key, signs)
+    return Quantized(values=values.to(torch.promote_types(x.dtype, torch.float32)))
+
+
+# -- the operands of grad_input and grad_weight ---------------------------------------------------
+
+
+def encode_for_grad_input(
+    plan: LayerPlan, w: Tensor, control: Tensor, qw: Quantized
+) -> Quantized | None:
+    """The second operand of grad_input: that of output, or the weight on a grid of its own.
+
+    None: it is rounded in backward.
+    """
+    how = plan.grad_input.second
+    if how.matmul:
+        return None
+    return qw if how == plan.output.second else _encode_weight(plan, how, w, control)[0]
+
+
+def encode_error(
+    plan: LayerPlan,
+    e: Tensor,
+    control: Tensor,
+    health: Tensor,
+    recorder: Recorder | None = None,
+    *,
+    needs_input: bool = True,
+) -> tuple[Quantized, Quantized]:
+    """The error for grad_input and for grad_weight.
+
+    Both are the same object unless the quantizer rounds them differently. Where each matmul rounds
+    for itself, the second is the error itself. needs_input: whether grad_input is formed.
+    """
+    how, exact = plan.grad_input.first, Quantized(values=e)
+    if how.kind is None:
+        return exact, exact
+    if how.kind == "integer" and not plan.is_by_product:
+        key = noise_key(control[CLOCK]) if plan.quantizer.has_stochastic_error else None
+        codes = {"as_codes": True} if how.as_codes else {}
+        levels = control[LEVELS["error"]]
+        for_input, for_weight, within = plan.quantizer.quantize_error(e, levels, key, **codes)
+    else:
+        within = value_range(e)
+        is_needed = needs_input or recorder is not None or not plan.is_by_product
+        for_input = round_for(plan, "grad_input", how, e, control) if is_needed else exact
+        for_weight = exact if plan.is_by_product else for_input
+    if not torch.compiler.is_compiling():  # a compiled backward pass may not write to a buffer
+        flag_nonfinite(health, LEVELS["error"], *within)
+    if recorder is not None:
+        recorder.record("error", e, for_input, control[LEVELS["error"]])
+    return for_input, for_weight
+
+
+def encode_for_grad_weight(
+    plan: LayerPlan, e: Quantized, a: Quantized, control: Tensor
+) -> tuple[Quantized, Quantized]:
+    """The operands of grad_weight: as they are, or rounded now where each matmul does so.
+
+    Those transform the tokens of a linear layer by a Hadamard matrix first, if they have one: the
+    product stays the same, and outliers spread over a block.
+    """
+    if not plan.is_by_product:
+        return e, a
+    assert isinstance(plan.quantizer, BlockQuantizer)
+    assert e.values is not None
+    assert a.values is not None
+    signs = None
+    for_e, for_a = plan.grad_weight
+    view = plan.geometry.operand_view("grad_weight", "e", e.values.shape)
+    if "nvfp4" in (for_e.kind, for_a.kind) and view.is_tokens:
+        signs = plan.quantizer.hadamard_signs(e.values.device)
+    error = round_for(plan, "grad_weight", for_e, e.values, control, signs)
+    return error, round_for(plan, "grad_weight", for_a, a.values, control, signs)
+
+
+def round_for(
+    plan: LayerPlan,
+    matmul: str,
+    how: Rounding,
+    x: Tensor,
+    control: Tensor,
+    signs: Tensor | None = None,
+) -> Quantized:
+    """An operand of grad_input or grad_weight, from the unrounded tensor.
+
+    signs: of the Hadamard transform of its tokens.
+    """
+    operand = "e" if how.role == "error" else "w" if matmul == "grad_input" else "a"
+    view = plan.geometry.operand_view(matmul, operand, x.shape)
+    if signs is not None and how.kind != "nvfp4":
+        wide = torch.promote_types(x.dtype, torch.float32)
+        x, signs = hadamard(x.reshape(view.shape), view.dim, signs).to(wide), None
+        view = plan.geometry.operand_view(matmul, operand, x.shape)
+    if how.kind is None:
+        return Quantized(values=x)
+    key = None
+    if how.role == "error" and plan.quantizer.has_stochastic_error and how.kind != "float":
+        clock = control[CLOCK]
+        if matmul == "grad_weight":
+            clock = clock.clone()
+            clock[0] += torch.tensor(_GRAD_WEIGHT_NOISE, dtype=torch.int32)
+        key = noise_key(clock)
+    if how.kind == "integer":
+        within = plan.quantizer.range_of(how.role, x)
+        return plan.quantizer.encode(how.role, x, control[LEVELS[how.role]], within, key)
+    return _round_format(plan, how, x, control, view, key, signs)
+
+
+def encode_grad(plan: LayerPlan, grad: Tensor, control: Tensor) -> Tensor:
+    """Round a weight gradient, for rules that have the role grad."""
+    if plan.grad.kind is None or plan.geometry.second != "weight":
+        return grad
+    if plan.grad.kind == "float":
+        return round_elements(grad, control[NUMBERS["grad"]]).to(grad.dtype)
+    levels, key = control[LEVELS["grad"]], noise_key(control[CLOCK])
+    return plan.quantizer.encode_grad(grad, levels, key, control[STEP])
+
+
+# -- straight-through rounding, for layers without a product --------------------------------------
+
+
+def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Torch's `once_differentiable`, also for a constant incoming gradient.
+
+    Torch takes a constant as a sign that nothing can be differentiated and returns constants.
+    A gradient penalty, `grad(model(x).sum(), x, create_graph=True)`, would then silently train
+    nothing.
+    """
+    refusing = once_differentiable(backward)
+
+    @functools.wraps(backward)
+    def wrapper(ctx: Any, *grads: Any) -> Any:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph=True
+            grads = tuple(
+                g.detach().requires_grad_() if isinstance(g, torch.Tensor) else g for g in grads
+            )
+        return refusing(ctx, *grads)
+
+    return wrapper
+
+
+def round_straight_through(
+    plan: LayerPlan,
+    x: Tensor,
+    control: Tensor,
+    within: Range,
+    role: str = "act",
+    recorder: Recorder | None = None,
+) -> Tensor:
+    """The tensor rounded to the grid of `within`; the gradient is the identity's."""
+    values: Tensor = _StraightThrough.apply(x, control, *within, plan, role, recorder)  # type: ignore[no-untyped-call]
+    return values
+
+
+def round_error_straight_through(
+    plan: LayerPlan,
+    y: Tensor,
+    control: Tensor,
+    health: Tensor,
+    recorder: Recorder | None = None,
+) -> Tensor:
+    """The identity; its error is rounded in the backward pass."""
+    same: Tensor = _ErrorStraightThrough.apply(y, control, health, plan, recorder)  # type: ignore[no-untyped-call]
+    return same
+
+
+class _StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        control: Tensor,
+        low: Tensor,
+        high: Tensor,
+        plan: LayerPlan,
+        role: str,
+        recorder: Recorder | None,
+    ) -> Tensor:
+        # a weight as a linear layer reads it that shares it; else blocks along the last dimension
+        how = plan.output.second if role == "weight" else plan.output.first
+        operand = "w" if role == "weight" else "a"
+        quantized = encode_operand(plan, how, operand, x, control, (low, high))
+        if recorder is not None and how.kind is not None:
+            recorder.record(role, x, quantized, control[LEVELS[role]])
+        return quantized.dequantize().to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, e: Tensor) -> tuple[Tensor | None, ...]:
+        return e, None, None, None, None, None, None
+
+
+class _ErrorStraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        y: Tensor,
+        control: Tensor,
+        health: Tensor,
+        plan: LayerPlan,
+        recorder: Recorder | None,
+    ) -> Tensor:
+        ctx.plan, ctx.control, ctx.health, ctx.recorder = plan, control, health, recorder
+        return y.view_as(y)
+
+    @staticmethod
+    @differentiable_once
+    def backward(ctx: Any, e: Tensor) -> tuple[Tensor | None, ...]:
+        for_input, _ = encode_error(ctx.plan, e, ctx.control, ctx.health, ctx.recorder)
+        return for_input.dequantize().to(e.dtype), None, None, None, None
