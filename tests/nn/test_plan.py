@@ -18,7 +18,9 @@ from bitcycle.kernels.geometry import ConvGeometry, Geometry, LinearGeometry, Ma
 from bitcycle.kernels.simulate import FloatProducts
 from bitcycle.native.library import library
 from bitcycle.nn import QuantizedLayer
-from bitcycle.nn.plan import LayerPlan, Rounding, make_plan
+from bitcycle.nn.control import CONTROL_SIZE, LEVELS
+from bitcycle.nn.plan import LayerPlan, Operands, Rounding, make_plan
+from bitcycle.nn.product import quantized_product
 from bitcycle.quantizers import (
     FP8,
     MX,
@@ -31,6 +33,8 @@ from bitcycle.quantizers import (
     Quantizer,
     SBMFull,
 )
+
+from .. import naive
 
 needs_library = pytest.mark.skipif(library() is None, reason="no native library")
 
@@ -46,6 +50,11 @@ INTEGERS = ("integer", "integer", "integer", None)  # weight, act, error, grad
 BY_COLUMN = SBM(grad_input_weight="per_input_channel")
 
 
+def rounding(role: str, *how: Any, **options: Any) -> Rounding:
+    """A rounding by the role's own bits."""
+    return Rounding(role, LEVELS[role], *how, **options)
+
+
 def planned(quantizer: Quantizer, geometry: Geometry = LINEAR, **options: Any) -> LayerPlan:
     kernel = make_kernel(options.pop("kernel", "native"))
     given = {"kinds": INTEGERS, "tops": (4, 7, 8, 8), **options}
@@ -54,27 +63,27 @@ def planned(quantizer: Quantizer, geometry: Geometry = LINEAR, **options: Any) -
 
 # -- what a plan says -----------------------------------------------------------------------------
 
-ACT = Rounding(role="act", kind="integer", as_codes=True, top=7)
-WEIGHT = Rounding(role="weight", kind="integer", as_codes=True, top=4, keep=(0,))
-ERROR = Rounding(role="error", kind="integer", as_codes=True, top=8)
-SECOND_GRID = Rounding(role="weight", kind="integer", as_codes=True, top=4, keep=(1,))
+ACT = rounding(role="act", kind="integer", as_codes=True, top=7)
+WEIGHT = rounding(role="weight", kind="integer", as_codes=True, top=4, keep=(0,))
+ERROR = rounding(role="error", kind="integer", as_codes=True, top=8)
+SECOND_GRID = rounding(role="weight", kind="integer", as_codes=True, top=4, keep=(1,))
 
 # codes of no kind: float64, simulate, a quantizer without codes, more than 8 bits
-ACT_VALUES = Rounding(role="act", kind="integer", as_codes=False, top=7)
-WEIGHT_VALUES = Rounding(role="weight", kind="integer", as_codes=False, top=4, keep=(0,))
-ERROR_VALUES = Rounding(role="error", kind="integer", as_codes=False, top=8)
-ANY_ACT = Rounding(role="act", kind="integer", as_codes=False, top=32)
-ANY_WEIGHT = Rounding(role="weight", kind="integer", as_codes=False, top=32, keep=(0,))
-ANY_ERROR = Rounding(role="error", kind="integer", as_codes=False, top=32)
-TURNED_WEIGHT = Rounding(role="weight", kind="integer", as_codes=False, top=4, keep=(0, 2))
-NO_ERROR = Rounding(role="error", kind=None, as_codes=False, top=8)
+ACT_VALUES = rounding(role="act", kind="integer", as_codes=False, top=7)
+WEIGHT_VALUES = rounding(role="weight", kind="integer", as_codes=False, top=4, keep=(0,))
+ERROR_VALUES = rounding(role="error", kind="integer", as_codes=False, top=8)
+ANY_ACT = rounding(role="act", kind="integer", as_codes=False, top=32)
+ANY_WEIGHT = rounding(role="weight", kind="integer", as_codes=False, top=32, keep=(0,))
+ANY_ERROR = rounding(role="error", kind="integer", as_codes=False, top=32)
+TURNED_WEIGHT = rounding(role="weight", kind="integer", as_codes=False, top=4, keep=(0, 2))
+NO_ERROR = rounding(role="error", kind=None, as_codes=False, top=8)
 
 
 def in_blocks(role: str, kind: str, matmul: str) -> Rounding:
     """An operand that a matmul rounds for itself."""
     keep = (0,) if role == "weight" else ()
     top = {"weight": 4, "act": 7, "error": 8}[role]
-    return Rounding(role=role, kind=kind, as_codes=False, top=top, keep=keep, matmul=matmul)
+    return rounding(role=role, kind=kind, as_codes=False, top=top, keep=keep, matmul=matmul)
 
 
 # quantizer, geometry, options; then the operands of output, grad_input and grad_weight
@@ -165,7 +174,6 @@ def test_every_matmul_rounds_its_operands_as_the_table_says(name: str) -> None:
     quantizer, geometry, options, expected = TABLE[name]
     plan = planned(quantizer, geometry, **options)
     assert [tuple(plan.output), tuple(plan.grad_input), tuple(plan.grad_weight)] == expected
-    assert plan.is_by_product == any(rounding.matmul for pair in expected for rounding in pair)
     assert plan.grad.kind == options.get("kinds", INTEGERS)[3]
     assert (plan.quantizer, plan.geometry) == (quantizer, geometry)
 
@@ -185,6 +193,32 @@ def test_a_plan_says_nothing_of_the_bits_of_a_step() -> None:
         {"dtype": torch.float64}, {"kernel": "simulate"}, {"geometry": MATMUL},
     ):  # fmt: skip
         assert planned(SBM(), **options) != planned(SBM())
+
+
+def test_an_operand_can_have_other_bits_in_backward() -> None:
+    """Weight and input at 3 bits forward, at those of the error backward."""
+    quantizer, error = SBM(error_rounding="nearest"), LEVELS["error"]
+    plan = planned(quantizer, kernel="simulate")
+    e, w = plan.grad_input
+    plan = replace(
+        plan,
+        grad_input=Operands(e, replace(w, slot=error, matmul="grad_input")),
+        grad_weight=Operands(e, replace(plan.grad_weight.second, slot=error, matmul="grad_weight")),
+    )
+    torch.manual_seed(0)
+    x, weight, arriving = torch.randn(6, 5), torch.randn(4, 5), torch.randn(6, 4)
+    control = torch.zeros(CONTROL_SIZE, dtype=torch.int32)
+    control[:3] = torch.tensor([7, 7, 255])
+    leaves = x.clone().requires_grad_(), weight.clone().requires_grad_()
+    within = quantizer.range_of("act", x)
+    output = quantized_product(plan, *leaves, None, control, torch.zeros(4), within, None)
+    grads = torch.autograd.grad(output, leaves, arriving)
+    rounded = naive.per_tensor(arriving, 8)
+    torch.testing.assert_close(
+        output.detach(), naive.per_tensor(x, 3) @ naive.per_channel(weight, 3).t()
+    )
+    torch.testing.assert_close(grads[0], rounded @ naive.per_channel(weight, 8))
+    torch.testing.assert_close(grads[1], rounded.t() @ naive.per_tensor(x, 8))
 
 
 # -- whole products -------------------------------------------------------------------------------

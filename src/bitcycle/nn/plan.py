@@ -66,18 +66,24 @@ class RoleFormats:
 class Rounding:
     """How a matmul rounds one of its operands.
 
-    role: of the operand, whose level count or format the control tensor has. kind: of its format;
-    None leaves it float32. as_codes: it is multiplied as codes. top: the most bits of the codes.
-    keep: the dimensions of a weight that get a range each. matmul: where each matmul rounds the
-    operand for itself, from the unrounded tensor, the matmul; else "".
+    role: of the operand. slot: of its level count and format in the control tensor. kind: of its
+    format; None leaves it float32. as_codes: it is multiplied as codes. top: the most bits of the
+    codes. keep: the dimensions of a weight that get a range each. matmul: a matmul that rounds the
+    operand for itself, in backward from the unrounded tensor; else "".
     """
 
     role: str
+    slot: int
     kind: str | None = None
     as_codes: bool = False
     top: int = 8
     keep: tuple[int, ...] = ()
     matmul: str = ""
+
+    @property
+    def numbers(self) -> slice:
+        """The slots of the format's numbers in the control tensor."""
+        return slice(4 + 3 * self.slot, 7 + 3 * self.slot)
 
 
 class Operands(NamedTuple):
@@ -91,9 +97,8 @@ class Operands(NamedTuple):
 class LayerPlan:
     """One product of a layer, forward and backward.
 
-    An operand that two matmuls round alike is rounded once and saved as it is then multiplied;
-    otherwise the unrounded tensor is saved. whole: the native library's call for a direction, if it
-    has one.
+    An operand that two matmuls round alike is rounded once and saved as it is multiplied.
+    whole: the native library's call for a direction, if it has one.
     """
 
     quantizer: Quantizer
@@ -104,15 +109,9 @@ class LayerPlan:
     grad_input: Operands  # e, w
     grad_weight: Operands  # e, a
     grad: Rounding
-    is_by_product: bool = False  # the three matmuls round their operands along different axes
     rule: GridRule | None = None
     whole: LayerProduct | None = None
     is_backward_whole: bool = False
-
-    @property
-    def kinds(self) -> tuple[str | None, ...]:
-        """The kinds of a, w and e."""
-        return self.output.first.kind, self.output.second.kind, self.grad_input.first.kind
 
 
 def make_plan(
@@ -135,7 +134,7 @@ def make_plan(
         has_codes = kind == "integer" and top <= MAX_CODE_BITS and dtype != torch.float64
         has_codes = has_codes and quantizer.integer_range(top) is not None
         own = matmul if is_by_product else ""
-        return Rounding(role, kind, has_codes and not own, top, keep, own)
+        return Rounding(role, slot, kind, has_codes and not own, top, keep, own)
 
     second, channels = geometry.second, geometry.channel_dims
     a, w = rounding("act", "output"), rounding(second, "output", channels)
@@ -153,7 +152,6 @@ def make_plan(
         Operands(rounding("error", "grad_input"), w_in),
         Operands(rounding("error", "grad_weight"), rounding("act", "grad_weight")),
         rounding("grad", ""),
-        is_by_product,
     )
     return _with_whole_product(plan) if a.as_codes and w.as_codes and w_in == w else plan
 

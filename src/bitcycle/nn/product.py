@@ -30,7 +30,8 @@ from bitcycle.nn.rounding import (
     encode_grad,
     encode_input,
     encode_second,
-    round_for,
+    keep_input,
+    keep_second,
 )
 from bitcycle.ops.layout import memory_layout
 from bitcycle.ops.packing import pack_codes, unpack_codes
@@ -85,11 +86,10 @@ class _Product(torch.autograd.Function):
             qa = encode_input(plan, a, control, a_range, recorder, shared)
             qw = encode_second(plan, w, control, health, w_range, recorder)
             output = plan.products.output(qa, qw, bias).to(a.dtype)
-            for_grad_input = encode_for_grad_input(plan, w, control, qw) if needs_a else Quantized()
-            if plan.is_by_product:  # backward rounds them along other axes
-                qa, for_grad_input = Quantized(values=a), for_grad_input or Quantized(values=w)
-            a_tensors, a_format = save_operand(qa if needs_w else Quantized(), a, shared)
-            w_tensors, w_format = save_operand(for_grad_input or qw)
+            qa = keep_input(plan, a, qa) if needs_w else Quantized()
+            qw = keep_second(plan, w, qw, control) if needs_a else Quantized()
+            a_tensors, a_format = save_operand(qa, a, shared)
+            w_tensors, w_format = save_operand(qw)
         ctx.save_for_backward(*a_tensors, *w_tensors)
         ctx.plan, ctx.health, ctx.recorder, ctx.has_bias = plan, health, recorder, bias is not None
         ctx.control = control  # not saved: a checkpoint's second forward would bring a later clock
@@ -119,9 +119,7 @@ def multiply_error(
                 plan, e, control, ctx.health, ctx.recorder, needs_input=needs_a
             )
         if needs_a:
-            if plan.is_by_product:
-                assert qw.values is not None
-                qw = round_for(plan, "grad_input", plan.grad_input.second, qw.values, control)
+            qw = encode_for_grad_input(plan, qw, control)
             grad_a = plan.products.grad_input(e_in, qw, ctx.shapes[0]).to(ctx.dtypes[0])
         if needs_w:
             e_w, qa = encode_for_grad_weight(plan, e_w, qa, control)

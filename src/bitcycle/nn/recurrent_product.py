@@ -33,7 +33,8 @@ from bitcycle.nn.rounding import (
     encode_grad,
     encode_input,
     encode_second,
-    round_for,
+    keep_input,
+    keep_second,
 )
 from bitcycle.ops.state import flag_nonfinite
 from bitcycle.quantizers.base import Quantized, Range
@@ -275,11 +276,9 @@ class StepProducts:
         weight = encode_second(plan, w, control, health, None, recorder)
         self._multiply = plan.kernel.prepack(weight, bias)
         self._for_grad_input: Quantized | None = None
-        if needs_grad and plan.is_by_product:
-            how = plan.grad_input.second
-            self._for_grad_input = round_for(plan, "grad_input", how, w, control)
-        elif needs_grad:
-            self._for_grad_input = encode_for_grad_input(plan, w, control, weight)
+        if needs_grad:
+            kept = keep_second(plan, w, weight, control)
+            self._for_grad_input = encode_for_grad_input(plan, kept, control)
         self._inputs: list[Quantized] = []
         self._unprepared: list[Tensor] = []  # inputs before `Quantizer.prepare`
         self._ranges: list[Range] = []
@@ -296,7 +295,7 @@ class StepProducts:
                 self._ranges.append(within)
         q = encode_input(plan, prepared, self._control, within, self._recorder)
         if self._needs_grad:
-            self._inputs.append(Quantized(values=prepared) if plan.is_by_product else q)
+            self._inputs.append(keep_input(plan, prepared, q))
             if prepared is not x:
                 self._unprepared.append(x)
         return self._multiply(q).to(self._dtype)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bitcycle.formats.rounding import hadamard, round_elements
-from bitcycle.nn.control import CLOCK, LEVELS, NUMBERS, STEP
+from bitcycle.nn.control import CLOCK, LEVELS, STEP
 from bitcycle.nn.input_cache import SharedCodes
 from bitcycle.nn.plan import LayerPlan, Rounding
 from bitcycle.ops.affine import value_range
@@ -49,7 +49,7 @@ def encode_input(
         return found.with_top(how.top)
     quantized = encode_operand(plan, how, "a", a, control, within)
     if recorder is not None and how.kind is not None:
-        recorder.record("act", a, quantized, control[LEVELS["act"]])
+        recorder.record("act", a, quantized, control[how.slot])
     if shared is not None:
         shared.cache.keep_codes(a, shared.key, quantized)
     return quantized
@@ -73,7 +73,7 @@ def encode_second(
             flag_nonfinite(health, LEVELS["weight"], *value_range(w))
         quantized = encode_operand(plan, how, "w", w, control, within)
     if recorder is not None and how.kind is not None:
-        recorder.record(how.role, w, quantized, control[LEVELS[how.role]])
+        recorder.record(how.role, w, quantized, control[how.slot])
     return quantized
 
 
@@ -93,7 +93,7 @@ def encode_operand(
         return _round_format(plan, how, x, control, view)
     assert within is not None
     codes: dict[str, Any] = {"as_codes": True} if how.as_codes else {}
-    quantized = plan.quantizer.encode(how.role, x, control[LEVELS[how.role]], within, **codes)
+    quantized = plan.quantizer.encode(how.role, x, control[how.slot], within, **codes)
     return quantized.with_top(how.top) if how.as_codes else quantized
 
 
@@ -104,7 +104,7 @@ def _encode_weight(
     codes: dict[str, Any] = {"as_codes": True} if how.as_codes else {}
     view = w if len(how.keep) == 1 else w.view(plan.geometry.channel_view(w.shape))
     quantized, within = plan.quantizer.quantize(
-        "weight", view, control[LEVELS["weight"]], how.keep, **codes
+        "weight", view, control[how.slot], how.keep, **codes
     )
     if view is not w:
         assert quantized.values is not None
@@ -122,7 +122,7 @@ def _round_format(
     signs: Tensor | None = None,
 ) -> Quantized:
     """Round to a format that is no grid of integers; the values are float32, or float64."""
-    numbers = control[NUMBERS[how.role]]
+    numbers = control[how.numbers]
     if how.kind == "float":
         values = round_elements(x, numbers)
     else:
@@ -134,16 +134,16 @@ def _round_format(
 # -- the operands of grad_input and grad_weight ---------------------------------------------------
 
 
-def encode_for_grad_input(
-    plan: LayerPlan, w: Tensor, control: Tensor, qw: Quantized
-) -> Quantized | None:
-    """The second operand of grad_input: that of output, or the weight on a grid of its own.
+def keep_input(plan: LayerPlan, a: Tensor, qa: Quantized) -> Quantized:
+    """The input as it is saved: as output reads it, or unrounded if grad_weight rounds it."""
+    return Quantized(values=a) if plan.grad_weight.second.matmul else qa
 
-    None: it is rounded in backward.
-    """
+
+def keep_second(plan: LayerPlan, w: Tensor, qw: Quantized, control: Tensor) -> Quantized:
+    """The second operand as it is saved: as output reads it, on another grid, or unrounded."""
     how = plan.grad_input.second
     if how.matmul:
-        return None
+        return Quantized(values=w)
     return qw if how == plan.output.second else _encode_weight(plan, how, w, control)[0]
 
 
@@ -158,56 +158,62 @@ def encode_error(
 ) -> tuple[Quantized, Quantized]:
     """The error for grad_input and for grad_weight.
 
-    Both are the same object unless the quantizer rounds them differently. Where each matmul rounds
+    Both are the same object unless the quantizer rounds them differently. Where grad_weight rounds
     for itself, the second is the error itself. needs_input: whether grad_input is formed.
     """
     how, exact = plan.grad_input.first, Quantized(values=e)
     if how.kind is None:
         return exact, exact
-    if how.kind == "integer" and not plan.is_by_product:
+    if how.kind == "integer" and not how.matmul:
         key = noise_key(control[CLOCK]) if plan.quantizer.has_stochastic_error else None
         codes = {"as_codes": True} if how.as_codes else {}
-        levels = control[LEVELS["error"]]
+        levels = control[how.slot]
         for_input, for_weight, within = plan.quantizer.quantize_error(e, levels, key, **codes)
     else:
         within = value_range(e)
-        is_needed = needs_input or recorder is not None or not plan.is_by_product
-        for_input = round_for(plan, "grad_input", how, e, control) if is_needed else exact
-        for_weight = exact if plan.is_by_product else for_input
+        is_needed = needs_input or recorder is not None or not how.matmul
+        for_input = round_for(plan, "grad_input", how, exact, control) if is_needed else exact
+        for_weight = exact if how.matmul else for_input
     if not torch.compiler.is_compiling():  # a compiled backward pass may not write to a buffer
         flag_nonfinite(health, LEVELS["error"], *within)
     if recorder is not None:
-        recorder.record("error", e, for_input, control[LEVELS["error"]])
+        recorder.record("error", e, for_input, control[how.slot])
     return for_input, for_weight
+
+
+def encode_for_grad_input(plan: LayerPlan, w: Quantized, control: Tensor) -> Quantized:
+    """The second operand of grad_input: as it was saved, or rounded now."""
+    how = plan.grad_input.second
+    return round_for(plan, "grad_input", how, w, control) if how.matmul else w
 
 
 def encode_for_grad_weight(
     plan: LayerPlan, e: Quantized, a: Quantized, control: Tensor
 ) -> tuple[Quantized, Quantized]:
-    """The operands of grad_weight: as they are, or rounded now where each matmul does so.
+    """The operands of grad_weight: as they are, or rounded now.
 
-    Those transform the tokens of a linear layer by a Hadamard matrix first, if they have one: the
-    product stays the same, and outliers spread over a block.
+    nvfp4 transforms the tokens of a linear layer by a Hadamard matrix first: the product stays the
+    same, and outliers spread over a block.
     """
-    if not plan.is_by_product:
-        return e, a
-    assert isinstance(plan.quantizer, BlockQuantizer)
-    assert e.values is not None
-    assert a.values is not None
-    signs = None
     for_e, for_a = plan.grad_weight
-    view = plan.geometry.operand_view("grad_weight", "e", e.values.shape)
-    if "nvfp4" in (for_e.kind, for_a.kind) and view.is_tokens:
-        signs = plan.quantizer.hadamard_signs(e.values.device)
-    error = round_for(plan, "grad_weight", for_e, e.values, control, signs)
-    return error, round_for(plan, "grad_weight", for_a, a.values, control, signs)
+    signs = None
+    if "nvfp4" in (for_e.kind, for_a.kind):
+        assert isinstance(plan.quantizer, BlockQuantizer)
+        assert e.values is not None
+        if plan.geometry.operand_view("grad_weight", "e", e.values.shape).is_tokens:
+            signs = plan.quantizer.hadamard_signs(e.values.device)
+    if for_e.matmul:
+        e = round_for(plan, "grad_weight", for_e, e, control, signs)
+    if for_a.matmul:
+        a = round_for(plan, "grad_weight", for_a, a, control, signs)
+    return e, a
 
 
 def round_for(
     plan: LayerPlan,
     matmul: str,
     how: Rounding,
-    x: Tensor,
+    unrounded: Quantized,
     control: Tensor,
     signs: Tensor | None = None,
 ) -> Quantized:
@@ -215,6 +221,8 @@ def round_for(
 
     signs: of the Hadamard transform of its tokens.
     """
+    x = unrounded.values
+    assert x is not None
     operand = "e" if how.role == "error" else "w" if matmul == "grad_input" else "a"
     view = plan.geometry.operand_view(matmul, operand, x.shape)
     if signs is not None and how.kind != "nvfp4":
@@ -231,19 +239,20 @@ def round_for(
             clock[0] += torch.tensor(_GRAD_WEIGHT_NOISE, dtype=torch.int32)
         key = noise_key(clock)
     if how.kind == "integer":
-        within = plan.quantizer.range_of(how.role, x)
-        return plan.quantizer.encode(how.role, x, control[LEVELS[how.role]], within, key)
+        within = plan.quantizer.range_of(how.role, x, how.keep)
+        return plan.quantizer.encode(how.role, x, control[how.slot], within, key)
     return _round_format(plan, how, x, control, view, key, signs)
 
 
 def encode_grad(plan: LayerPlan, grad: Tensor, control: Tensor) -> Tensor:
     """Round a weight gradient, for rules that have the role grad."""
-    if plan.grad.kind is None or plan.geometry.second != "weight":
+    how = plan.grad
+    if how.kind is None or plan.geometry.second != "weight":
         return grad
-    if plan.grad.kind == "float":
-        return round_elements(grad, control[NUMBERS["grad"]]).to(grad.dtype)
-    levels, key = control[LEVELS["grad"]], noise_key(control[CLOCK])
-    return plan.quantizer.encode_grad(grad, levels, key, control[STEP])
+    if how.kind == "float":
+        return round_elements(grad, control[how.numbers]).to(grad.dtype)
+    key = noise_key(control[CLOCK])
+    return plan.quantizer.encode_grad(grad, control[how.slot], key, control[STEP])
 
 
 # -- straight-through rounding, for layers without a product --------------------------------------
@@ -311,7 +320,7 @@ class _StraightThrough(torch.autograd.Function):
         operand = "w" if role == "weight" else "a"
         quantized = encode_operand(plan, how, operand, x, control, (low, high))
         if recorder is not None and how.kind is not None:
-            recorder.record(role, x, quantized, control[LEVELS[role]])
+            recorder.record(role, x, quantized, control[how.slot])
         return quantized.dequantize().to(x.dtype)
 
     @staticmethod
