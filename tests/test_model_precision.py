@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import bitcycle as bc
+from bitcycle.model_precision import kernel_state, restore_kernels
 from tests.toys import linears, naive_linear, net, randn
 
 
@@ -116,3 +117,16 @@ def test_bits_set_inside_a_with_do_not_survive_it():
     with bc.at_precision(model, "w2"):
         bc.set_precision(model, "w5")
     assert bits_of(model) == ["fp32"] * 3
+
+
+def test_a_recorded_kernel_holds_after_an_evaluation_that_decided_the_same():
+    model = bc.quantize_model(nn.Linear(512, 512), verbose=False)
+    bc.set_precision(model, "w8a8e8")
+    large, small = torch.randn(64, 512), torch.randn(1, 512)
+    bc.calibrate(model.eval(), [large])
+    model(large)
+    decided = model.kernel.name
+    restore_kernels(model, {**kernel_state(model), "kernels": {"": decided}})
+    model.train()(small)  # too small to gain
+    assert model.kernel.name == decided
+    assert model.kernel_reason == "as the run began"

@@ -24,7 +24,8 @@ from bitcycle.nn.activations import MaskedModule, can_convert_activation, conver
 from bitcycle.nn.attention import disable_fast_paths, enable_fast_paths
 from bitcycle.nn.class_swap import layer_class, qualified_name, registered_base, swap_class
 from bitcycle.nn.embedding import LOOKUPS, QuantizedLookup, is_lookup
-from bitcycle.nn.layer import OWN_ATTRIBUTES, OWN_BUFFERS, QuantizedLayer
+from bitcycle.nn.layer import OWN_ATTRIBUTES, QuantizedLayer
+from bitcycle.nn.loading import OWN_BUFFERS
 from bitcycle.nn.norm import QuantizedNorm, can_convert_norm, convert_norm
 from bitcycle.nn.settings import LayerSettings, ModelState, float_products
 from bitcycle.parallel import (

@@ -174,9 +174,11 @@ def restore_kernels(model: nn.Module, state: Mapping[str, Any]) -> None:
     for layer in model.modules():
         if not isinstance(layer, QuantizedLayer):
             continue
-        name = state["kernels"].get(layer.settings.name, layer.kernel.name)
-        kernel = recorded_kernel(name, has_library=has_library)
-        if kernel.name != layer.kernel.name:
+        given = layer.settings.kernel.name  # not what "auto" is for now
+        kernel = recorded_kernel(
+            state["kernels"].get(layer.settings.name, given), has_library=has_library
+        )
+        if kernel.name != given:
             layer.change_settings(
                 replace(layer.settings, kernel=kernel, kernel_reason="as the run began")
             )

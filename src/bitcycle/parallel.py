@@ -6,7 +6,8 @@ import sys
 
 from torch import Tensor, nn
 
-from bitcycle.nn.layer import OWN_BUFFERS, QuantizedLayer
+from bitcycle.nn.layer import QuantizedLayer
+from bitcycle.nn.loading import OWN_BUFFERS
 from bitcycle.patterns import unwrap
 
 

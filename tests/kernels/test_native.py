@@ -110,7 +110,7 @@ def test_a_direction_is_one_call_where_the_library_has_the_product(
     assert rule is not None
 
     def whole(geometry: Geometry, kernel: Kernel = NATIVE) -> LayerProduct | None:
-        return kernel.whole_product(geometry, rule, packs=(True, False))
+        return kernel.layer_product(geometry, rule, packs=(True, False))
 
     has_call = (GEOMETRY, MatMulGeometry(), _conv(1), _conv(2))
     for geometry in has_call:

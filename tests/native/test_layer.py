@@ -71,7 +71,9 @@ def results(module: nn.Module, inputs: list[Tensor]) -> dict[str, Tensor]:
         leaves = [x.requires_grad_() for x in leaves]
         output = module(*leaves)
         torch.manual_seed(step)
-        error = torch.randn(output.shape).to(memory_format=torch.preserve_format)
+        error = torch.randn(output.shape)
+        if step and error.dim() == 4:  # errors come in any layout
+            error = error.contiguous(memory_format=LAST)
         module.zero_grad()
         output.backward(error)
         found[f"output {step}"] = output.detach()
@@ -153,12 +155,14 @@ def test_any_convolution_is_the_same(data: st.DataObject) -> None:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(number(0, 99)))
     if data.draw(st.booleans()):
         x = x.contiguous(memory_format=LAST)
-    bits = "".join(f"{role}{number(2, 8)}" for role in "wae")
+    roles = data.draw(st.sampled_from(["wae", "wa"]))  # a float32 error: backward is separate
+    bits = "".join(f"{role}{number(2, 8)}" for role in roles)
     rules = RULES[data.draw(st.sampled_from(sorted(RULES)))]
     assert_same(module, rules, bits, x)
 
 
 def test_what_the_library_cannot_read_takes_the_separate_way() -> None:
+    seen: list[bool] = []
     layer = layer_of(nn.Conv2d(3, 4, 3), SBM(), "w8a8e8", whole=True)
     turned = torch.randn(6, 3, 2, 6).permute(2, 1, 3, 0)  # neither layout
     plan = layer.plan(layer_geometry(layer), turned, layer.weight)
@@ -166,10 +170,14 @@ def test_what_the_library_cannot_read_takes_the_separate_way() -> None:
     assert not plan.whole.takes(turned, layer.weight)
     assert plan.whole.takes(turned.contiguous(), layer.weight)
     assert layer(turned).shape == (2, 4, 4, 4)
-    for other in (torch.randn(2).double(), torch.randn(2).to("meta"), torch.randn(2).to_sparse()):
-        assert not can_call(other)
-    with torch.utils._python_dispatch._disable_current_modes():
-        assert can_call(torch.randn(2), None)
+    x = torch.randn(2)
+    assert can_call(x, None)
+    for other in (x.double(), x.to("meta"), x.to_sparse(), torch._neg_view(x)):
+        assert not can_call(x, other)
+    with torch.utils.flop_counter.FlopCounterMode(display=False):
+        assert not can_call(x)
+    torch.func.vmap(lambda each: seen.append(can_call(each)) or each)(x)
+    assert seen == [False]
 
 
 def layer_geometry(layer: Any) -> Any:
@@ -182,6 +190,44 @@ def layer_geometry(layer: Any) -> Any:
     layer(torch.randn(1, layer.in_channels, 5, 5))
     del layer.multiply
     return seen[0]
+
+
+@pytest.mark.parametrize("kind", ["linear", "3x3"])
+def test_a_bias_with_gaps_counts_as_its_copy(kind: str) -> None:
+    make, shape = CASES[kind]
+    torch.manual_seed(0)
+    layer, x = layer_of(make(), SBM(), "w8a8e8", whole=True), torch.randn(shape)
+    bias = torch.randn(2 * len(layer.bias))[::2]
+    given = torch.func.functional_call(layer, {"bias": bias}, (x,))
+    assert torch.equal(given, torch.func.functional_call(layer, {"bias": bias.clone()}, (x,)))
+    for wrong in (bias[:2], bias[:0]):
+        with pytest.raises(RuntimeError):
+            torch.func.functional_call(layer, {"bias": wrong}, (x,))
+
+
+def test_another_default_device_does_not_concern_a_model_on_the_cpu() -> None:
+    layer, x = layer_of(nn.Linear(4, 3), SBM(), "w8a8e8", whole=True), torch.randn(5, 4)
+    expected = layer(x)
+    with torch.device("meta"):
+        output = layer(x.requires_grad_())
+        output.backward(torch.ones(5, 3, device="cpu"))
+    assert torch.equal(output, expected)
+    assert x.grad.device.type == "cpu"
+
+
+def test_nothing_is_kept_where_no_gradient_is_recorded() -> None:
+    layer, x = layer_of(nn.Linear(4, 3), SBM(), "w8a8e8", whole=True), torch.randn(5, 4)
+    made = []
+    forward = LayerProduct.forward
+
+    def spy(self: Any, *arguments: Any) -> Any:
+        made.append(forward(self, *arguments))
+        return made[-1]
+
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(LayerProduct, "forward", spy)
+        layer(x)
+    assert made[0].a_saved is made[0].w_saved is None
 
 
 def test_the_shapes_of_many_batches_are_not_kept_for_ever() -> None:

@@ -186,7 +186,7 @@ def test_codes_are_multiplied_as_codes_where_the_kernel_has_products_of_the_geom
         assert isinstance(planned(SBM(), geometry).products, FloatProducts)
 
 
-def test_a_plan_says_nothing_of_the_bits_of_a_step() -> None:
+def test_plans_are_equal_where_kinds_and_most_bits_are() -> None:
     assert planned(SBM()) == planned(SBM())
     for options in (
         {"tops": (7, 7, 8, 8)}, {"kinds": ("integer", "integer", None, None)},

@@ -27,12 +27,12 @@ from bitcycle.nn.control import (
     control_for_product,
 )
 from bitcycle.nn.plan import make_plan
-from bitcycle.nn.product import NUM_SAVED_TENSORS, restore_operand, save_operand
 from bitcycle.nn.rounding import (
     differentiable_once,
     round_error_straight_through,
     round_straight_through,
 )
+from bitcycle.nn.saved import NUM_SAVED_TENSORS, restore_operand, save_operand
 from bitcycle.ops.noise import noise_key
 from bitcycle.quantizers import SBM
 from bitcycle.quantizers.base import Quantized

@@ -67,7 +67,7 @@ class Kernel(ABC):
         """What of this geometry the kernel leaves to float32; None if it multiplies all of it."""
         return None
 
-    def whole_product(
+    def layer_product(
         self, geometry: Geometry, rule: GridRule, *, packs: tuple[bool, bool]
     ) -> LayerProduct | None:
         """The product with the rounding of its operands in one call per direction, if there is one.

@@ -30,6 +30,7 @@ TABLE_SWITCH = "BITCYCLE_KERNEL_TABLE"  # an environment variable: the file of a
 SHIPPED_TABLE = Path(__file__).with_name("choice.csv")
 
 LAYERS = ("linear", "matmul", "convolution", "depthwise", "recurrent")
+# two codes per byte; exact in 16-bit sums; exact in 32-bit sums
 TOPS = (4, 7, MAX_CODE_BITS)
 COLUMNS = ("processor", "layer", "top", "macs_from", "rows_from", "kernel", "ratio")
 # a class without rows takes those of the class it extends

@@ -8,7 +8,7 @@ result by at most 2^-16 of (their largest value x the sum of the other operand's
 The library chooses its instructions by the bits of the step, which makes products of fewer bits
 faster where the processor has such instructions. What it does not compute (see
 `reason_against`) is a float32 product of the same values. Where the quantizer's grids follow a rule
-of the library, a direction of a layer is one call (`whole_product`).
+of the library, a direction of a layer is one call (`layer_product`).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class NativeKernel(Kernel):
             return "a transposed convolution"
         return "a convolution of 3 dimensions" if geometry.num_dims == 3 else None
 
-    def whole_product(
+    def layer_product(
         self, geometry: Geometry, rule: GridRule, *, packs: tuple[bool, bool]
     ) -> LayerProduct | None:
         """Range, codes, product and what is saved, in one call per direction."""
@@ -170,7 +170,9 @@ class ConvProducts:
             return FloatProducts(self.geometry).output(a, w, bias)
         a_shape, w_shape = _numbers(a).shape, _numbers(w).shape
         size = self.geometry.output_size(a_shape[2:], w_shape[2:])
-        if a_shape[1] != w_shape[1] * self.geometry.groups or min(size) < 1:
+        groups = self.geometry.groups
+        fits = a_shape[1] == w_shape[1] * groups and w_shape[0] % groups == 0 and min(size) > 0
+        if not fits or (bias is not None and bias.shape != w_shape[:1]):
             return FloatProducts(self.geometry).output(a, w, bias)  # which torch refuses
         output = products.conv_output(x, y, bias, (1, *size)[-2:], *_pairs(self.geometry))
         return _in_layout_of(output, a, w)
@@ -209,6 +211,8 @@ def _multiply_rows(x: Quantized, y: Quantized, bias: Tensor | None = None) -> Te
     """
     a, b = _codes(x), _codes(y)
     if a is None or b is None or a.codes.shape[-1] != b.codes.shape[-1]:
+        return None
+    if bias is not None and bias.shape != b.codes.shape[:1]:
         return None
     if b.codes.dim() > 2:
         return products.gemm(a, b) if _axes(a, b) == ("", "") else None

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,7 @@ _BACKWARD = Struct("@9Pq").pack
 
 _MAX_SHAPES = 256  # that a product remembers
 _ROLES = {"weight": 0, "act": 1}  # slots of the control tensor
-CONTROL_SIZE = 19
+_UNKNOWN = object()
 
 
 @functools.cache
@@ -68,10 +68,10 @@ def can_call(*tensors: Tensor | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class CallShape:
     """What the shapes of two operands fix."""
 
-    numbers: bytes  # LayerShape
+    numbers: bytes  # LayerShape of layer.h
     copies_a: bool  # an operand has gaps, or is not in the order that the product reads
     copies_w: bool
     a_bytes: int  # of the saved operands
@@ -86,7 +86,7 @@ class Shape:
     is_turned: bool  # the codes of the input, to channels-last
 
 
-Strides = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+OperandLayout = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 Given = tuple[Tensor | None, Tensor | None]  # a range that is not the tensor's own, or none
 NONE: Given = (None, None)
 
@@ -96,7 +96,7 @@ class Flags(NamedTuple):
 
     row: of the input in the layer's running ranges, and the number of its product, for the noise.
     counts: counts a call of the layer. observes, evaluates: moves the running ranges, or reads
-    them. momentum: of the running ranges; 0 takes the mean.
+    them. momentum: of the running ranges; 0 takes the mean. saves: gradients are recorded.
     """
 
     row: int = 0
@@ -104,6 +104,7 @@ class Flags(NamedTuple):
     observes: bool = False
     evaluates: bool = False
     momentum: float = 0.0
+    saves: bool = True
 
 
 class Result(NamedTuple):
@@ -131,7 +132,7 @@ class LayerProduct:
     is_stochastic: bool
     has_channels: bool
     packs: tuple[bool, bool]
-    _shapes: dict[Strides, Shape | None] = field(
+    _shapes: dict[OperandLayout, CallShape | None] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
 
@@ -139,12 +140,13 @@ class LayerProduct:
         """Whether the library has a call for operands of these shapes and strides."""
         if torch.compiler.is_compiling():
             return _can_trace(self, a, w)
-        return self.shape(strides_of(a, w)) is not None
+        return self.shape(layout_of(a, w)) is not None
 
-    def shape(self, key: Strides) -> Shape | None:
+    def shape(self, key: OperandLayout) -> CallShape | None:
         """What is fixed for operands of these shapes and strides; None: there is no call."""
-        if key in self._shapes:
-            return self._shapes[key]
+        found = self._shapes.get(key, _UNKNOWN)
+        if found is not _UNKNOWN:
+            return cast(CallShape | None, found)
         if len(self._shapes) >= _MAX_SHAPES:
             self._shapes.clear()
         self._shapes[key] = made = self._make_shape(*map(tuple, key))
@@ -170,19 +172,21 @@ class LayerProduct:
         """
         if torch.compiler.is_compiling():
             return _trace_forward(self, a, w, bias, control, health, ranges, flags, given, needs)
-        shape = self.shape(strides_of(a, w))
+        shape = self.shape(layout_of(a, w))
         assert shape is not None
         first = a if a_saved is None else None
         if needs[0] and a_saved is None:
-            a_saved = torch.empty(shape.a_bytes, dtype=torch.uint8)
-        w_saved = torch.empty(shape.w_bytes, dtype=torch.uint8) if needs[1] else None
+            a_saved = torch.empty(shape.a_bytes, dtype=torch.uint8, device="cpu")
+        w_saved = None
+        if needs[1]:
+            w_saved = torch.empty(shape.w_bytes, dtype=torch.uint8, device="cpu")
         copy = torch.empty_like(control)
         output = self._call_forward(
             shape, first, w, bias, a_saved, w_saved, (control, copy, health, ranges), flags, given
         )
         return Result(output, a_saved, w_saved, copy)
 
-    def recompute(self, key: Strides, a_saved: Tensor, w_saved: Tensor) -> Tensor:
+    def recompute(self, key: OperandLayout, a_saved: Tensor, w_saved: Tensor) -> Tensor:
         """The output again, without a bias, from the saved operands."""
         shape = self.shape(key)
         assert shape is not None
@@ -193,7 +197,7 @@ class LayerProduct:
 
     def _call_forward(
         self,
-        shape: Shape,
+        shape: CallShape,
         a: Tensor | None,
         w: Tensor | None,
         bias: Tensor | None,
@@ -207,6 +211,7 @@ class LayerProduct:
             a = a.contiguous()
         if w is not None and shape.copies_w:
             w = w.contiguous()
+        bias = None if bias is None else bias.contiguous()
         output = self._new_result(shape.output)
         control, copy, health, ranges = buffers
         (a_low, a_high), (w_low, w_high) = given
@@ -241,7 +246,7 @@ class LayerProduct:
 
     def backward(
         self,
-        key: Strides,
+        key: OperandLayout,
         e: Tensor,
         saved: tuple[Tensor | None, Tensor | None],
         control: Tensor,
@@ -279,7 +284,7 @@ class LayerProduct:
         return None if grad_a is None else self._in_layout(grad_a, shape), grad_w
 
     def operands(
-        self, key: Strides, saved: tuple[Tensor | None, Tensor | None]
+        self, key: OperandLayout, saved: tuple[Tensor | None, Tensor | None]
     ) -> tuple[SavedOperand | None, SavedOperand | None]:
         """The saved operands, for products that the library does not compute as a whole."""
         shape = self.shape(key)
@@ -296,16 +301,17 @@ class LayerProduct:
 
     def _new_result(self, shape: tuple[int, ...]) -> Tensor:
         if not self.window:
-            return torch.empty(shape, dtype=torch.float32)
-        return torch.empty(shape, dtype=torch.float32, memory_format=torch.channels_last)
+            return torch.empty(shape, dtype=torch.float32, device="cpu")
+        layout = torch.channels_last
+        return torch.empty(shape, dtype=torch.float32, device="cpu", memory_format=layout)
 
-    def _in_layout(self, result: Tensor, shape: Shape) -> Tensor:
+    def _in_layout(self, result: Tensor, shape: CallShape) -> Tensor:
         """As torch's convolutions: channels-last if an operand is, else contiguous."""
         if not self.window or shape.is_channels_last:
             return result
         return (result.squeeze(2) if self.window[-1] == 1 else result).contiguous()
 
-    def _make_shape(self, *key: tuple[int, ...]) -> Shape | None:
+    def _make_shape(self, *key: tuple[int, ...]) -> CallShape | None:
         a_shape, _, w_shape, _ = key
         if 0 in a_shape or 0 in w_shape:
             return None
@@ -321,7 +327,7 @@ class LayerProduct:
         a_stride: tuple[int, ...],
         w_shape: tuple[int, ...],
         w_stride: tuple[int, ...],
-    ) -> Shape | None:
+    ) -> CallShape | None:
         rows, (num_out, num_in) = math.prod(a_shape[:-1]), w_shape
         if a_shape[-1] != num_in:
             return None
@@ -345,7 +351,7 @@ class LayerProduct:
         a_stride: tuple[int, ...],
         w_shape: tuple[int, ...],
         w_stride: tuple[int, ...],
-    ) -> Shape | None:
+    ) -> CallShape | None:
         batch = a_shape[:-2]
         if len(a_shape) < 2 or batch != w_shape[:-2] or len(batch) > 2:
             return None  # batches broadcast, or have more axes than the library steps along
@@ -376,10 +382,12 @@ class LayerProduct:
         a_stride: tuple[int, ...],
         w_shape: tuple[int, ...],
         w_stride: tuple[int, ...],
-    ) -> Shape | None:
+    ) -> CallShape | None:
         *window, groups, num_dims = self.window
         stride, padding, _, dilation = (tuple(window[i : i + 2]) for i in range(0, 8, 2))
         if len(a_shape) != num_dims + 2 or a_shape[1] != w_shape[1] * groups:
+            return None
+        if w_shape[0] % groups:
             return None
         (num, num_in), size = a_shape[:2], (1, *a_shape[2:])[-2:]
         (num_out, depth), kernel = w_shape[:2], (1, *w_shape[2:])[-2:]
@@ -409,6 +417,7 @@ class LayerProduct:
             depth * kernel[0] * kernel[1], 1, kernel[1] * depth, depth,
         )  # fmt: skip
         last = _channels_last_strides((num, num_in, *size))
+        turned = *last[:2], *last[2:][-num_dims:]
         return self._pack(
             sizes=(num * num_in * pixels, math.prod(w_shape), num * num_out * out_pixels),
             block=block,
@@ -419,7 +428,7 @@ class LayerProduct:
                 (num, num_out, *out_size), (num, num_in, *size), (num_out, depth, *kernel)
             ),
             is_channels_last=is_last,
-            codes=((a_shape, (*last[:2], *last[2:][-num_dims:])), (w_shape, w_stride)),
+            codes=((a_shape, a_stride if a_is_last else turned), (w_shape, w_stride)),
             w_scales=(block[1], *(1,) * (len(w_shape) - 1)) if block[1] > 1 else (),
         )  # fmt: skip
 
@@ -436,13 +445,13 @@ class LayerProduct:
         maps: tuple[int, ...] = (0,) * 24,
         is_channels_last: bool = False,
         w_scales: tuple[int, ...] = (),
-    ) -> Shape:
+    ) -> CallShape:
         numbers = _SHAPE(
             bool(self.window), _ROLES[self.second], self.rule, self.is_stochastic,
             self.floor, *sizes, *block, *self.packs, *turns, *steps, *maps,
         )  # fmt: skip
         num_floats = 2 * block[1] + (1 if self.second == "weight" else 3)
-        return Shape(
+        return CallShape(
             numbers,
             *copies,
             _code_bytes(sizes[0], self.packs[0]) + 4 * 5,
@@ -461,7 +470,7 @@ def _code_bytes(count: int, is_packed: bool) -> int:
     return (((count + 1) // 2 if is_packed else count) + 3) // 4 * 4
 
 
-def strides_of(a: Tensor, w: Tensor) -> Strides:
+def layout_of(a: Tensor, w: Tensor) -> OperandLayout:
     """What a call depends on besides the product itself."""
     return a.shape, a.stride(), w.shape, w.stride()
 
@@ -583,7 +592,7 @@ def _trace_forward(
 
 def _trace_backward(
     product: LayerProduct,
-    key: Strides,
+    key: OperandLayout,
     e: Tensor,
     saved: tuple[Tensor | None, Tensor | None],
     control: Tensor,

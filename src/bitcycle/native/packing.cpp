@@ -13,7 +13,7 @@
 namespace bitcycle {
 namespace {
 
-constexpr int BITS = 32;       // of a word
+constexpr int WORD_BITS = 32;       // of a word
 constexpr long WORDS = 512;    // of a task
 constexpr long BYTES = 16384;  // of a task
 
@@ -22,7 +22,7 @@ constexpr long BYTES = 16384;  // of a task
 // The bits of n <= 32 elements: 0 where x <= 0, else 1 (also for a NaN); 1 behind the last.
 // out: max(x, 0), in which a NaN stays one, or null.
 uint32_t pack_word(const float* x, long n, float* out) {
-  uint32_t word = n < BITS ? ~0u << n : 0;
+  uint32_t word = n < WORD_BITS ? ~0u << n : 0;
   for (long i = 0; i < n; ++i) {
     word |= uint32_t(!(x[i] <= 0.0f)) << i;
     if (out) out[i] = x[i] < 0.0f ? 0.0f : x[i];
@@ -34,7 +34,7 @@ uint32_t pack_word(const float* x, long n, float* out) {
 __attribute__((target(BITCYCLE_AVX512))) void pack_words_avx512(const float* x, long num_words,
                                                                 uint32_t* words, float* out) {
   const __m512 zero = _mm512_setzero_ps();
-  for (long m = 0; m < num_words; ++m, x += BITS) {
+  for (long m = 0; m < num_words; ++m, x += WORD_BITS) {
     const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
     words[m] = uint32_t(_mm512_cmp_ps_mask(a, zero, _CMP_NLE_UQ)) |
                uint32_t(_mm512_cmp_ps_mask(b, zero, _CMP_NLE_UQ)) << 16;
@@ -42,23 +42,23 @@ __attribute__((target(BITCYCLE_AVX512))) void pack_words_avx512(const float* x, 
     _mm512_storeu_ps(out, _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask(a, zero, _CMP_LT_OQ), zero));
     _mm512_storeu_ps(out + 16,
                      _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask(b, zero, _CMP_LT_OQ), zero));
-    out += BITS;
+    out += WORD_BITS;
   }
 }
 
 __attribute__((target("avx2"))) void pack_words_avx2(const float* x, long num_words,
                                                      uint32_t* words, float* out) {
   const __m256 zero = _mm256_setzero_ps();
-  for (long m = 0; m < num_words; ++m, x += BITS) {
+  for (long m = 0; m < num_words; ++m, x += WORD_BITS) {
     uint32_t word = 0;
-    for (int i = 0; i < BITS; i += 8) {
+    for (int i = 0; i < WORD_BITS; i += 8) {
       const __m256 a = _mm256_loadu_ps(x + i);
       word |= uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(a, zero, _CMP_NLE_UQ))) << i;
       if (out)
         _mm256_storeu_ps(out + i, _mm256_andnot_ps(_mm256_cmp_ps(a, zero, _CMP_LT_OQ), a));
     }
     words[m] = word;
-    if (out) out += BITS;
+    if (out) out += WORD_BITS;
   }
 }
 #endif
@@ -69,21 +69,21 @@ void pack_words(const float* x, long num_words, uint32_t* words, float* out) {
   if (isa() == Isa::AVX2) return pack_words_avx2(x, num_words, words, out);
 #endif
   for (long m = 0; m < num_words; ++m)
-    words[m] = pack_word(x + m * BITS, BITS, out ? out + m * BITS : nullptr);
+    words[m] = pack_word(x + m * WORD_BITS, WORD_BITS, out ? out + m * WORD_BITS : nullptr);
 }
 
 // g where the bit is 1, else 0; is_constant: g has one value for all.
 BITCYCLE_INLINE void keep_words_body(const uint32_t* __restrict words, long num_words,
                                      const float* __restrict g, bool is_constant,
                                      float* __restrict out) {
-  for (long m = 0; m < num_words; ++m, out += BITS) {
+  for (long m = 0; m < num_words; ++m, out += WORD_BITS) {
     const uint32_t word = words[m];
     if (is_constant) {
       const float value = *g;
-      for (int i = 0; i < BITS; ++i) out[i] = word >> i & 1 ? value : 0.0f;
+      for (int i = 0; i < WORD_BITS; ++i) out[i] = word >> i & 1 ? value : 0.0f;
     } else {
-      for (int i = 0; i < BITS; ++i) out[i] = word >> i & 1 ? g[i] : 0.0f;
-      g += BITS;
+      for (int i = 0; i < WORD_BITS; ++i) out[i] = word >> i & 1 ? g[i] : 0.0f;
+      g += WORD_BITS;
     }
   }
 }
@@ -117,26 +117,26 @@ using namespace bitcycle;
 // (count + 31) / 32 words of x; the bits behind the last element are 1. out: max(x, 0), or null.
 BITCYCLE_API void bitcycle_pack_positive(const float* x, int64_t count, uint32_t* words, float* out,
                                        int64_t num_threads) {
-  const long whole = count / BITS, rest = count % BITS;
+  const long whole = count / WORD_BITS, rest = count % WORD_BITS;
   parallel_for((whole + WORDS - 1) / WORDS, int(num_threads), [&](long task) {
-    const long begin = task * WORDS, at = begin * BITS;
+    const long begin = task * WORDS, at = begin * WORD_BITS;
     pack_words(x + at, std::min(WORDS, whole - begin), words + begin, out ? out + at : nullptr);
   });
   if (rest)
-    words[whole] = pack_word(x + whole * BITS, rest, out ? out + whole * BITS : nullptr);
+    words[whole] = pack_word(x + whole * WORD_BITS, rest, out ? out + whole * WORD_BITS : nullptr);
 }
 
 // g where the bit is 1, else 0; is_constant: g has one value for all elements.
 BITCYCLE_API void bitcycle_keep_positive(const uint32_t* words, const float* g, int64_t is_constant,
                                        int64_t count, float* out, int64_t num_threads) {
-  const long whole = count / BITS;
+  const long whole = count / WORD_BITS;
   parallel_for((whole + WORDS - 1) / WORDS, int(num_threads), [&](long task) {
-    const long begin = task * WORDS, at = begin * BITS;
+    const long begin = task * WORDS, at = begin * WORD_BITS;
     keep_words(words + begin, std::min(WORDS, whole - begin), is_constant ? g : g + at, is_constant,
                out + at);
   });
-  for (long i = whole * BITS; i < count; ++i)
-    out[i] = words[whole] >> (i % BITS) & 1 ? g[is_constant ? 0 : i] : 0.0f;
+  for (long i = whole * WORD_BITS; i < count; ++i)
+    out[i] = words[whole] >> (i % WORD_BITS) & 1 ? g[is_constant ? 0 : i] : 0.0f;
 }
 
 // (count + 1) / 2 bytes; the first of two codes is the low half.

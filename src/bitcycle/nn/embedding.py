@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from bitcycle.kernels import make_kernel
 from bitcycle.kernels.geometry import LinearGeometry
 from bitcycle.nn.control import LEVELS
-from bitcycle.nn.layer import OWN_ATTRIBUTES, OWN_BUFFERS, QuantizedLayer
+from bitcycle.nn.layer import OWN_ATTRIBUTES, QuantizedLayer
+from bitcycle.nn.loading import OWN_BUFFERS
 from bitcycle.nn.plan import make_plan
 from bitcycle.nn.rounding import round_straight_through
 from bitcycle.nn.settings import LayerSettings

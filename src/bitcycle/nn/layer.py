@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bitcycle.kernels.base import Kernel, make_kernel
-from bitcycle.kernels.choice import Recurrence, decide_kernel
+from bitcycle.kernels.choice import TOPS, Recurrence, decide_kernel
 from bitcycle.kernels.geometry import Geometry
 from bitcycle.native.layer import NONE, Flags, Given, can_call
 from bitcycle.nn.class_swap import SwappedModule
@@ -26,8 +26,7 @@ from bitcycle.nn.control import (
     version,
 )
 from bitcycle.nn.input_cache import SharedCodes
-from bitcycle.nn.loading import OWN_BUFFERS as OWN_BUFFERS
-from bitcycle.nn.loading import OwnBuffers
+from bitcycle.nn.loading import OWN_BUFFERS, OwnBuffers
 from bitcycle.nn.plan import NO_TOPS, LayerPlan, RoleFormats, make_plan
 from bitcycle.nn.product import quantized_product, whole_product
 from bitcycle.nn.rounding import Recorder
@@ -35,7 +34,6 @@ from bitcycle.nn.settings import LayerSettings, ModelState, float_products
 from bitcycle.precision import ROLES, Precision
 from bitcycle.quantizers.base import Quantizer
 
-TOPS = (4, 7, 8)  # two codes per byte; exact in 16-bit sums; exact in 32-bit sums
 AUTOCAST_DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # it leaves float64 and integers
 
 # What conversion adds to a float module.
@@ -338,7 +336,7 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
         Otherwise a layer calls the float module's forward, which refuses such operands with a
         message of its own. `MatMul` takes integers, and multiplies them exactly.
         """
-        if not self.is_active:
+        if not (self.quantized_roles or self.shared.is_calibrating):
             return False
         dtype = first.dtype
         if dtype is torch.float32:
@@ -378,7 +376,8 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
         formats = self.between_activations if second == "act" else self.role_formats
         if formats.replaced:
             control = formats.replace_numbers(control)
-        a, w = self._prepare(plan, a, w, control)
+        if type(plan.quantizer).prepare is not Quantizer.prepare:
+            a, w = self._prepare(plan, a, w, control)
         a_range = self.activation_range(a, act_row)
         w_range = self.activation_range(w, act_row + 1) if second == "act" else None
         shared = None
@@ -418,8 +417,8 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
         observes = observes and not is_recomputing()
         if observes:
             self.note_observation()
-        momentum = self.range_momentum or 0.0
-        flags = Flags(act_row, counts, observes, evaluates, momentum)
+        momentum, saves = self.range_momentum or 0.0, torch.is_grad_enabled()
+        flags = Flags(act_row, counts, observes, evaluates, momentum, saves)
         return whole_product(
             plan, a, w, bias, control, self.health, self.act_range, a_range, w_range, flags, shared
         )
@@ -437,8 +436,6 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
     ) -> tuple[Tensor, Tensor]:
         """Both operands after the quantizer's differentiable functions."""
         quantizer, (first, second) = plan.quantizer, plan.output
-        if type(quantizer).prepare is Quantizer.prepare:
-            return a, w
         if first.kind not in (None, "float"):
             a = quantizer.prepare("act", a, control[LEVELS["act"]])
         if second.kind not in (None, "float"):
@@ -467,6 +464,8 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
 def _can_call(plan: LayerPlan, a: Tensor, w: Tensor, bias: Tensor | None) -> bool:
     """Whether the native library can read these operands, and has a call for their shapes."""
     assert plan.whole is not None
+    if bias is not None and bias.shape != w.shape[:1]:
+        return False  # torch refuses it, or repeats it
     if torch.compiler.is_compiling():
         is_plain = a.dtype is torch.float32 and a.device.type == "cpu"
     else:

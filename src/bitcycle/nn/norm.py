@@ -16,12 +16,8 @@ from torch import Tensor, nn
 
 from bitcycle.nn.class_swap import swap_class
 from bitcycle.nn.control import LEVELS, is_recomputing
-from bitcycle.nn.layer import (
-    AUTOCAST_DTYPES,
-    OWN_ATTRIBUTES,
-    OWN_BUFFERS,
-    QuantizedLayer,
-)
+from bitcycle.nn.layer import AUTOCAST_DTYPES, OWN_ATTRIBUTES, QuantizedLayer
+from bitcycle.nn.loading import OWN_BUFFERS
 from bitcycle.nn.settings import LayerSettings, ModelState
 from bitcycle.ops.affine import value_range
 from bitcycle.quantizers.base import max_abs

@@ -162,6 +162,6 @@ def _with_whole_product(plan: LayerPlan) -> LayerPlan:
     if rule is None:
         return plan
     packs = a.top <= PACKED_BITS, w.top <= PACKED_BITS
-    whole = plan.kernel.whole_product(plan.geometry, rule, packs=packs)
+    whole = plan.kernel.layer_product(plan.geometry, rule, packs=packs)
     has_error = rule.has_error and plan.grad_input.first.as_codes and plan.grad.kind is None
     return replace(plan, rule=rule, whole=whole, is_backward_whole=whole is not None and has_error)

@@ -11,16 +11,14 @@ per byte. Where the native library has a call for a whole direction, that does a
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bitcycle.kernels.choice import MAX_CODE_BITS
-from bitcycle.native.layer import NONE, Flags, Given, SavedOperand, can_call, strides_of
+from bitcycle.native.layer import NONE, Flags, Given, can_call, layout_of
 from bitcycle.nn.input_cache import SharedCodes
-from bitcycle.nn.plan import PACKED_BITS, LayerPlan
+from bitcycle.nn.plan import LayerPlan
 from bitcycle.nn.rounding import (
     Recorder,
     differentiable_once,
@@ -33,8 +31,8 @@ from bitcycle.nn.rounding import (
     keep_input,
     keep_second,
 )
+from bitcycle.nn.saved import read_operands, restore_operands, save_operand
 from bitcycle.ops.layout import memory_layout
-from bitcycle.ops.packing import pack_codes, unpack_codes
 from bitcycle.quantizers.base import Quantized, Range
 
 
@@ -183,7 +181,8 @@ class _WholeProduct(torch.autograd.Function):
         flags: Flags,
         shared: SharedCodes | None,
     ) -> Tensor:
-        needs_a, needs_w = ctx.needs_input_grad[:2]
+        needs_a = flags.saves and ctx.needs_input_grad[0]
+        needs_w = flags.saves and ctx.needs_input_grad[1]
         assert plan.whole is not None
         found = None if shared is None else shared.cache.saved_of(a, shared.key)
         output, a_saved, w_saved, ctx.control = plan.whole.forward(
@@ -194,7 +193,7 @@ class _WholeProduct(torch.autograd.Function):
             shared.cache.keep_saved(a, shared.key, a_saved)
         ctx.save_for_backward(a_saved if needs_w else None, w_saved)
         ctx.plan, ctx.health, ctx.recorder, ctx.has_bias = plan, health, None, bias is not None
-        ctx.strides, ctx.layout = strides_of(a, w), memory_layout(output)
+        ctx.operands, ctx.layout = layout_of(a, w), memory_layout(output)
         ctx.shapes, ctx.dtypes = (a.shape, w.shape), (a.dtype, w.dtype)
         return output
 
@@ -203,39 +202,22 @@ class _WholeProduct(torch.autograd.Function):
     def backward(ctx: Any, e: Tensor) -> tuple[Tensor | None, ...]:
         saved = vars(ctx).pop("unpacked", None) or ctx.saved_tensors
         plan: LayerPlan = ctx.plan
+        assert plan.whole is not None
         if not (plan.is_backward_whole and (torch.compiler.is_compiling() or can_call(e))):
-            return *multiply_error(ctx, e, *_read_operands(ctx, saved)), *(None,) * 10
+            operands = read_operands(plan.whole, ctx.operands, saved)
+            return *multiply_error(ctx, e, *operands), *(None,) * 10
         needs_a, needs_w, needs_bias = ctx.needs_input_grad[:3]
         grad_a = grad_w = grad_bias = None
         e = e.contiguous(memory_format=ctx.layout)  # noise is numbered in the order of the output
-        assert plan.whole is not None
         assert plan.rule is not None
         if needs_a or needs_w:
             given = plan.quantizer.range_of("error", e) if "error" in plan.rule.given else NONE
             grad_a, grad_w = plan.whole.backward(
-                ctx.strides, e, saved, ctx.control, ctx.health, (needs_a, needs_w), given
+                ctx.operands, e, saved, ctx.control, ctx.health, (needs_a, needs_w), given
             )
         if needs_bias and ctx.has_bias:
             grad_bias = plan.geometry.grad_bias(e)
         return grad_a, grad_w, grad_bias, *(None,) * 10
-
-
-def _read_operands(ctx: Any, saved: tuple[Tensor | None, ...]) -> tuple[Quantized, ...]:
-    """The operands that a whole product saved."""
-    operands = ctx.plan.whole.operands(ctx.strides, saved)
-    return tuple(Quantized() if each is None else _read_operand(each) for each in operands)
-
-
-def _read_operand(saved: SavedOperand) -> Quantized:
-    shape, stride = torch.Size(saved.shape), saved.stride
-    if saved.is_packed:
-        codes = unpack_codes(saved.codes, shape, stride)
-    else:
-        codes = saved.codes.as_strided(shape, stride)
-    codes = codes.contiguous() if saved.is_turned else codes
-    scale, offset, half = saved.grid()
-    top = PACKED_BITS if saved.is_packed else MAX_CODE_BITS
-    return Quantized(scale, offset, codes=codes, half=half, top=top)
 
 
 # -- an output again ------------------------------------------------------------------------------
@@ -258,59 +240,10 @@ def recompute_output(node: Any) -> Tensor:
     """
     node.unpacked = saved = node.saved_tensors
     output: Tensor
-    if hasattr(node, "strides"):  # a whole product
-        output = node.plan.whole.recompute(node.strides, *saved)
+    if hasattr(node, "operands"):  # a whole product
+        output = node.plan.whole.recompute(node.operands, *saved)
         return output
     qa, qw = restore_operands(saved, node.formats)
     with without_autocast(node.control):
         output = node.plan.products.output(qa, qw, None)
     return output.to(node.dtypes[0])
-
-
-# -- operands saved for the backward pass ---------------------------------------------------------
-
-NUM_SAVED_TENSORS = 5  # of one operand
-SavedTensors = tuple[Tensor | None, ...]  # values, codes, scale, offset, half
-
-
-@dataclass(frozen=True)
-class SavedFormat:
-    """How `restore_operand` reads the tensors of a saved operand."""
-
-    top: int
-    shape: torch.Size | None = None  # of codes that were packed
-    stride: tuple[int, ...] = ()
-
-
-def save_operand(
-    q: Quantized, x: Tensor | None = None, shared: SharedCodes | None = None
-) -> tuple[SavedTensors, SavedFormat]:
-    """The tensors to pass to `save_for_backward`, and how to read them.
-
-    shared: where layers that read `x`, too, find its packed codes.
-    """
-    codes, saved_format = q.codes, SavedFormat(q.top)
-    if codes is not None and q.top <= PACKED_BITS:
-        saved_format = SavedFormat(q.top, codes.shape, codes.stride())
-        found = None if x is None or shared is None else shared.cache.saved_of(x, shared.key)
-        codes = pack_codes(codes) if found is None else found
-        if x is not None and shared is not None:
-            shared.cache.keep_saved(x, shared.key, codes)
-    return (q.values, codes, q.scale, q.offset, q.half), saved_format
-
-
-def restore_operand(tensors: SavedTensors, saved_format: SavedFormat) -> Quantized:
-    """The operand as it was before `save_operand`."""
-    values, codes, scale, offset, half = tensors
-    shape = saved_format.shape
-    if codes is not None and shape is not None:
-        codes = unpack_codes(codes, shape, saved_format.stride)
-    return Quantized(scale, offset, values, codes, half, saved_format.top)
-
-
-def restore_operands(
-    saved: SavedTensors, formats: tuple[SavedFormat, SavedFormat]
-) -> tuple[Quantized, Quantized]:
-    """Both operands of a product."""
-    a, w = saved[:NUM_SAVED_TENSORS], saved[NUM_SAVED_TENSORS:]
-    return restore_operand(a, formats[0]), restore_operand(w, formats[1])

@@ -16,14 +16,7 @@ from torch import Tensor
 from bitcycle.kernels.geometry import transposed
 from bitcycle.nn.control import CLOCK, LEVELS, control_for_product
 from bitcycle.nn.plan import LayerPlan
-from bitcycle.nn.product import (
-    NUM_SAVED_TENSORS,
-    SavedFormat,
-    SavedTensors,
-    restore_operand,
-    save_operand,
-    without_autocast,
-)
+from bitcycle.nn.product import without_autocast
 from bitcycle.nn.rounding import (
     Recorder,
     differentiable_once,
@@ -35,6 +28,13 @@ from bitcycle.nn.rounding import (
     encode_second,
     keep_input,
     keep_second,
+)
+from bitcycle.nn.saved import (
+    NUM_SAVED_TENSORS,
+    SavedFormat,
+    SavedTensors,
+    restore_operand,
+    save_operand,
 )
 from bitcycle.ops.state import flag_nonfinite
 from bitcycle.quantizers.base import Quantized, Range

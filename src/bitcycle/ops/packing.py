@@ -14,7 +14,7 @@ from torch import Tensor
 from bitcycle.native import encode as native
 from bitcycle.ops.layout import as_dense, flat, is_dense, like
 
-BITS = 32  # of a word
+WORD_BITS = 32  # of a word
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of a float
 
 
@@ -104,11 +104,11 @@ def relu_mask(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _pack_positive(x: Tensor) -> Tensor:
     blocked = x <= 0  # not x > 0: torch's ReLU passes the gradient of a NaN
-    if x.numel() % BITS:
-        blocked = F.pad(blocked, (0, -x.numel() % BITS))
+    if x.numel() % WORD_BITS:
+        blocked = F.pad(blocked, (0, -x.numel() % WORD_BITS))
     if torch.compiler.is_compiling():  # one pass; uncompiled it is slower
-        place = torch.arange(BITS, dtype=torch.int32, device=x.device)
-        bits = blocked.view(blocked.numel() // BITS, BITS).to(torch.int32) << place
+        place = torch.arange(WORD_BITS, dtype=torch.int32, device=x.device)
+        bits = blocked.view(blocked.numel() // WORD_BITS, WORD_BITS).to(torch.int32) << place
         return ~bits.sum(1, dtype=torch.int32)
     eights = blocked.view(torch.uint8).view(blocked.numel() // 8, 8)
     gathered = eights.new_zeros(len(eights))
@@ -130,12 +130,12 @@ def keep_positive(words: Tensor, g: Tensor) -> Tensor:
 
 
 def _keep_positive(words: Tensor, g: Tensor) -> Tensor:
-    place = torch.arange(BITS, dtype=torch.int32, device=g.device)
-    lifted = words[:, None] << (BITS - 1 - place)  # (M, 32): an element's bit is now a sign
+    place = torch.arange(WORD_BITS, dtype=torch.int32, device=g.device)
+    lifted = words[:, None] << (WORD_BITS - 1 - place)  # (M, 32): an element's bit is now a sign
     if torch.compiler.is_compiling():
-        padded = F.pad(g, (0, lifted.numel() - g.numel())) if g.numel() % BITS else g
+        padded = F.pad(g, (0, lifted.numel() - g.numel())) if g.numel() % WORD_BITS else g
         return torch.where(lifted < 0, padded.view(lifted.shape), 0).view(-1)[: g.numel()]
     # uncompiled, torch.where takes ten times as long as these masks of all bits or none
-    masks = lifted.bitwise_right_shift_(BITS - 1).view(-1)[: g.numel()]
+    masks = lifted.bitwise_right_shift_(WORD_BITS - 1).view(-1)[: g.numel()]
     masks = masks.to(_INTEGERS[g.element_size()])
     return masks.bitwise_and_(g.view(masks.dtype)).view(g.dtype)
