@@ -32,7 +32,7 @@ OURS: dict[str, set[str]] = {
     "schedules": set(),
     "quantizers": {"ops", "formats"},
     "kernels": {"quantizers.base", "ops", "native"},
-    "nn": {"ops", "formats", "quantizers", "kernels", "native.layer"},
+    "nn": {"ops", "formats", "quantizers", "kernels", "native.layer", "native.operators"},
     **{name: BELOW_CORE | CORE for name in CORE},
     "__init__": BELOW_CORE | CORE | {"train"},
     "models": set(),

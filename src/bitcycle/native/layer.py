@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,7 @@ _FORWARD = Struct("@8P2q7Pqdq").pack
 _BACKWARD = Struct("@9Pq").pack
 
 _MAX_SHAPES = 256  # that a product remembers
-_ROLES = {"weight": 0, "act": 1}  # slots of the control tensor
+ROLES = {"weight": 0, "act": 1}  # slots of the control tensor
 _UNKNOWN = object()
 
 
@@ -138,8 +138,6 @@ class LayerProduct:
 
     def takes(self, a: Tensor, w: Tensor) -> bool:
         """Whether the library has a call for operands of these shapes and strides."""
-        if torch.compiler.is_compiling():
-            return _can_trace(self, a, w)
         return self.shape(layout_of(a, w)) is not None
 
     def shape(self, key: OperandLayout) -> CallShape | None:
@@ -167,11 +165,8 @@ class LayerProduct:
     ) -> Result:
         """The product. needs: backward's, of the input and of the second operand.
 
-        a_saved: the input as another product has saved it. A traced call gets the control tensor
-        of its own, which counts already.
+        a_saved: the input as another product has saved it.
         """
-        if torch.compiler.is_compiling():
-            return _trace_forward(self, a, w, bias, control, health, ranges, flags, given, needs)
         shape = self.shape(layout_of(a, w))
         assert shape is not None
         first = a if a_saved is None else None
@@ -255,8 +250,6 @@ class LayerProduct:
         given: Given = NONE,
     ) -> tuple[Tensor | None, Tensor | None]:
         """grad_input and grad_weight, as needed; e: in the layout of the output."""
-        if torch.compiler.is_compiling():
-            return _trace_backward(self, key, e, saved, control, needs, given)
         shape = self.shape(key)
         assert shape is not None
         a_saved, w_saved = saved
@@ -391,7 +384,7 @@ class LayerProduct:
             return None
         (num, num_in), size = a_shape[:2], (1, *a_shape[2:])[-2:]
         (num_out, depth), kernel = w_shape[:2], (1, *w_shape[2:])[-2:]
-        out_size = (1, *_output_map(self.window, a_shape, w_shape)[2:])[-2:]
+        out_size = (1, *output_map(self.window, a_shape, w_shape)[2:])[-2:]
         a_is_last = _is_channels_last(a_shape, a_stride)
         is_contiguous = _is_contiguous(a_shape, a_stride)
         if min(out_size) < 1 or not (is_contiguous or a_is_last):
@@ -447,15 +440,15 @@ class LayerProduct:
         w_scales: tuple[int, ...] = (),
     ) -> CallShape:
         numbers = _SHAPE(
-            bool(self.window), _ROLES[self.second], self.rule, self.is_stochastic,
+            bool(self.window), ROLES[self.second], self.rule, self.is_stochastic,
             self.floor, *sizes, *block, *self.packs, *turns, *steps, *maps,
         )  # fmt: skip
         num_floats = 2 * block[1] + (1 if self.second == "weight" else 3)
         return CallShape(
             numbers,
             *copies,
-            _code_bytes(sizes[0], self.packs[0]) + 4 * 5,
-            _code_bytes(sizes[1], self.packs[1]) + 4 * num_floats,
+            code_bytes(sizes[0], self.packs[0]) + 4 * 5,
+            code_bytes(sizes[1], self.packs[1]) + 4 * num_floats,
             *results,
             is_channels_last=is_channels_last,
             a_codes=codes[0],
@@ -465,7 +458,7 @@ class LayerProduct:
         )
 
 
-def _code_bytes(count: int, is_packed: bool) -> int:
+def code_bytes(count: int, is_packed: bool) -> int:
     """Of codes, filled up to a multiple of 4."""
     return (((count + 1) // 2 if is_packed else count) + 3) // 4 * 4
 
@@ -493,7 +486,7 @@ class SavedOperand(NamedTuple):
 
     def grid(self) -> tuple[Tensor, Tensor, Tensor]:
         """Scale, offset and half."""
-        floats = self.saved[_code_bytes(math.prod(self.shape), self.is_packed) :]
+        floats = self.saved[code_bytes(math.prod(self.shape), self.is_packed) :]
         floats, n = floats.view(torch.float32), math.prod(self.scales)
         return floats[:n].view(self.scales), floats[n : 2 * n].view(self.scales), floats[2 * n]
 
@@ -550,182 +543,7 @@ def _block(shape: Sequence[int], stride: Sequence[int], has_channels: bool) -> t
     return size // (channels * stride[0]), channels, stride[0]
 
 
-# -- operators for compiled graphs ----------------------------------------------------------------
-
-
-def _can_trace(product: LayerProduct, a: Tensor, w: Tensor) -> bool:
-    """`LayerProduct.takes` for traced operands."""
-    if a.numel() == 0 or w.numel() == 0:
-        return False
-    if product.window:
-        if a.dim() != w.dim() or a.shape[1] != w.shape[1] * product.window[-2]:
-            return False
-        is_last = a.dim() == 4 and a.is_contiguous(memory_format=torch.channels_last)
-        fits = all(n > 0 for n in _output_map(product.window, a.shape, w.shape))
-        return fits and (is_last or a.is_contiguous())
-    if product.second == "weight":
-        return a.shape[-1] == w.shape[1]
-    fits = a.dim() == w.dim() <= 4 and a.shape[-1] == w.shape[-2]
-    return fits and a.shape[:-2] == w.shape[:-2]
-
-
-def _trace_forward(
-    product: LayerProduct,
-    a: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    control: Tensor,
-    health: Tensor,
-    ranges: Tensor,
-    flags: Flags,
-    given: tuple[Given, Given],
-    needs: tuple[bool, bool],
-) -> Result:
-    (a_low, a_high), (w_low, w_high) = given
-    output, a_saved, w_saved = _forward_op(
-        a, w, bias, control, health, ranges, a_low, a_high, w_low, w_high,
-        _numbers(product), product.floor, flags.momentum,
-        [flags.row, int(flags.observes), int(flags.evaluates), int(needs[0]), int(needs[1])],
-    )  # fmt: skip
-    return Result(output, a_saved if needs[0] else None, w_saved if needs[1] else None, control)
-
-
-def _trace_backward(
-    product: LayerProduct,
-    key: OperandLayout,
-    e: Tensor,
-    saved: tuple[Tensor | None, Tensor | None],
-    control: Tensor,
-    needs: tuple[bool, bool],
-    given: Given,
-) -> tuple[Tensor | None, Tensor | None]:
-    grad_a, grad_w = _backward_op(
-        e, *saved, control, *given, _numbers(product), product.floor, *map(list, key), list(needs)
-    )
-    return grad_a if needs[0] else None, grad_w if needs[1] else None
-
-
-def _numbers(product: LayerProduct) -> list[int]:
-    """All of a product but its floor."""
-    flags = (product.is_stochastic, product.has_channels, *product.packs)
-    return [_ROLES[product.second], int(product.rule), *map(int, flags), *product.window]
-
-
-@functools.lru_cache(maxsize=1024)
-def _product(numbers: tuple[int, ...], floor: float) -> LayerProduct:
-    role, rule, is_stochastic, has_channels, packs_a, packs_w, *window = numbers
-    return LayerProduct(
-        second=next(name for name, slot in _ROLES.items() if slot == role),
-        window=tuple(window),
-        rule=Rule(rule),
-        floor=floor,
-        is_stochastic=bool(is_stochastic),
-        has_channels=bool(has_channels),
-        packs=(bool(packs_a), bool(packs_w)),
-    )
-
-
-@torch.library.custom_op("bitcycle::layer_forward", mutates_args=("health", "ranges"))
-def _forward_op(
-    a: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    control: Tensor,
-    health: Tensor,
-    ranges: Tensor,
-    a_low: Tensor | None,
-    a_high: Tensor | None,
-    w_low: Tensor | None,
-    w_high: Tensor | None,
-    numbers: Sequence[int],
-    floor: float,
-    momentum: float,
-    flags: Sequence[int],
-) -> tuple[Tensor, Tensor, Tensor]:
-    row, observes, evaluates, needs_a, needs_w = flags
-    made = _product(tuple(numbers), floor).forward(
-        a, w, bias, control, health, ranges,
-        Flags(row, False, bool(observes), bool(evaluates), momentum),
-        ((a_low, a_high), (w_low, w_high)),
-        (bool(needs_a), bool(needs_w)),
-    )  # fmt: skip
-    nothing = a.new_empty(0, dtype=torch.uint8)
-    a_saved, w_saved = (nothing.clone() if x is None else x for x in made[1:3])
-    return made.output, a_saved, w_saved
-
-
-@_forward_op.register_fake
-def _(a: Tensor, w: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
-    numbers, (_, _, _, needs_a, needs_w) = others[-4], others[-1]
-    product = _product(tuple(numbers), 0.0)
-    is_last = False
-    shape: Sequence[int]
-    if product.window:
-        shape = _output_map(product.window, a.shape, w.shape)
-        is_last = a.dim() == 4 and any(
-            x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
-            for x in (a, w)
-        )
-    elif product.second == "weight":
-        shape = (*a.shape[:-1], w.shape[0])
-    else:
-        shape = (*a.shape[:-1], w.shape[-1])
-    layout = torch.channels_last if is_last else torch.contiguous_format
-    output = torch.empty(shape, dtype=torch.float32, device=a.device, memory_format=layout)
-    channels = w.shape[0] if product.has_channels and product.second == "weight" else 1
-    num_floats = 2 * channels + (1 if product.second == "weight" else 3)
-    a_bytes = _code_bytes(a.numel(), product.packs[0]) + 4 * 5 if needs_a else 0
-    w_bytes = _code_bytes(w.numel(), product.packs[1]) + 4 * num_floats if needs_w else 0
-    a_saved, w_saved = (a.new_empty(n, dtype=torch.uint8) for n in (a_bytes, w_bytes))
-    return output, a_saved, w_saved
-
-
-@torch.library.custom_op("bitcycle::layer_backward", mutates_args=())
-def _backward_op(
-    e: Tensor,
-    a_saved: Tensor | None,
-    w_saved: Tensor | None,
-    control: Tensor,
-    low: Tensor | None,
-    high: Tensor | None,
-    numbers: Sequence[int],
-    floor: float,
-    a_shape: Sequence[int],
-    a_stride: Sequence[int],
-    w_shape: Sequence[int],
-    w_stride: Sequence[int],
-    needs: Sequence[bool],
-) -> tuple[Tensor, Tensor]:
-    key = tuple(a_shape), tuple(a_stride), tuple(w_shape), tuple(w_stride)
-    needs_a, needs_w = needs
-    grads = _product(tuple(numbers), floor).backward(
-        key, e, (a_saved, w_saved), control, None, (needs_a, needs_w), (low, high)
-    )
-    grad_a, grad_w = (e.new_empty(0) if grad is None else grad for grad in grads)
-    return grad_a, grad_w
-
-
-@_backward_op.register_fake
-def _(e: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-    numbers, (a_shape, _, w_shape, _, (needs_a, needs_w)) = others[5], others[7:]
-    has_maps = e.dim() == 4 and bool(_product(tuple(numbers), 0.0).window)
-    is_last = has_maps and not e.is_contiguous()
-    layouts = (
-        torch.channels_last if is_last else torch.contiguous_format,
-        torch.channels_last if has_maps else torch.contiguous_format,
-    )
-    grad_a, grad_w = (
-        torch.empty(shape if is_needed else 0, dtype=e.dtype, device=e.device, memory_format=layout)
-        if is_needed
-        else e.new_empty(0)
-        for shape, is_needed, layout in zip(
-            (a_shape, w_shape), (needs_a, needs_w), layouts, strict=True
-        )
-    )
-    return grad_a, grad_w
-
-
-def _output_map(
+def output_map(
     window: Sequence[int], a_shape: Sequence[int], w_shape: Sequence[int]
 ) -> tuple[int, ...]:
     """The shape of a convolution's output."""

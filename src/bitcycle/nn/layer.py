@@ -17,6 +17,7 @@ from bitcycle.kernels.base import Kernel, make_kernel
 from bitcycle.kernels.choice import TOPS, Recurrence, decide_kernel
 from bitcycle.kernels.geometry import Geometry
 from bitcycle.native.layer import NONE, Flags, Given, can_call
+from bitcycle.native.operators import can_trace
 from bitcycle.nn.class_swap import SwappedModule
 from bitcycle.nn.control import (
     CONTROL_SIZE,
@@ -468,9 +469,8 @@ def _can_call(plan: LayerPlan, a: Tensor, w: Tensor, bias: Tensor | None) -> boo
         return False  # torch refuses it, or repeats it
     if torch.compiler.is_compiling():
         is_plain = a.dtype is torch.float32 and a.device.type == "cpu"
-    else:
-        is_plain = can_call(a, w, bias)
-    return is_plain and plan.whole.takes(a, w)
+        return is_plain and can_trace(plan.whole, a, w)
+    return can_call(a, w, bias) and plan.whole.takes(a, w)
 
 
 def have_matching_dtypes(first: Tensor, *others: Tensor | None) -> bool:

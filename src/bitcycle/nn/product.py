@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bitcycle.native.layer import NONE, Flags, Given, can_call, layout_of
+from bitcycle.native.layer import NONE, Flags, Given, LayerProduct, can_call, layout_of
+from bitcycle.native.operators import trace_backward, trace_forward
 from bitcycle.nn.input_cache import SharedCodes
 from bitcycle.nn.plan import LayerPlan
 from bitcycle.nn.rounding import (
@@ -185,10 +186,11 @@ class _WholeProduct(torch.autograd.Function):
         needs_w = flags.saves and ctx.needs_input_grad[1]
         assert plan.whole is not None
         found = None if shared is None else shared.cache.saved_of(a, shared.key)
-        output, a_saved, w_saved, ctx.control = plan.whole.forward(
-            a, w, bias, control, health, ranges, flags, ((a_low, a_high), (w_low, w_high)),
-            (needs_w, needs_a), found,
-        )  # fmt: skip
+        run = trace_forward if torch.compiler.is_compiling() else LayerProduct.forward
+        given, needs = ((a_low, a_high), (w_low, w_high)), (needs_w, needs_a)
+        output, a_saved, w_saved, ctx.control = run(
+            plan.whole, a, w, bias, control, health, ranges, flags, given, needs, found
+        )
         if shared is not None and found is None and a_saved is not None:
             shared.cache.keep_saved(a, shared.key, a_saved)
         ctx.save_for_backward(a_saved if needs_w else None, w_saved)
@@ -212,8 +214,10 @@ class _WholeProduct(torch.autograd.Function):
         assert plan.rule is not None
         if needs_a or needs_w:
             given = plan.quantizer.range_of("error", e) if "error" in plan.rule.given else NONE
-            grad_a, grad_w = plan.whole.backward(
-                ctx.operands, e, saved, ctx.control, ctx.health, (needs_a, needs_w), given
+            run = trace_backward if torch.compiler.is_compiling() else LayerProduct.backward
+            needs = needs_a, needs_w
+            grad_a, grad_w = run(
+                plan.whole, ctx.operands, e, saved, ctx.control, ctx.health, needs, given
             )
         if needs_bias and ctx.has_bias:
             grad_bias = plan.geometry.grad_bias(e)
