@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import bitcycle as bc
 from bitcycle.kernels.geometry import LinearGeometry
 from bitcycle.nn import QuantizedLayer
-from bitcycle.nn.control import CLOCK, NUMBERS, advance_clocks
+from bitcycle.nn.control import CLOCK, LEVELS, advance_clocks, number_slots
 from bitcycle.nn.settings import ModelState, without_sync
 from bitcycle.ops.noise import hash_ints
 from bitcycle.warnings import BitcycleWarning
@@ -88,9 +88,9 @@ def test_the_control_tensor_holds_level_counts_and_the_clock(kernel: str) -> Non
 def test_the_control_tensor_holds_the_numbers_of_formats() -> None:
     layer = convert(nn.Linear(4, 4), "w=bf16,e=fp16")
     assert layer.control[:4].tolist() == [0, 0, 0, 0]
-    assert layer.control[NUMBERS["weight"]].tolist() == [7, -126, 0x7F7F0000]
-    assert layer.control[NUMBERS["act"]].tolist() == [0, 0, 0]
-    assert layer.control[NUMBERS["error"]].tolist() == [10, -14, 0x477FE000]
+    assert layer.control[number_slots(LEVELS["weight"])].tolist() == [7, -126, 0x7F7F0000]
+    assert layer.control[number_slots(LEVELS["act"])].tolist() == [0, 0, 0]
+    assert layer.control[number_slots(LEVELS["error"])].tolist() == [10, -14, 0x477FE000]
 
 
 def test_bits_of_24_and_more_are_no_bits() -> None:

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from bitcycle.native.library import library
 
-_PLAIN = (Tensor, nn.Parameter)
-_count_modes = torch._C._len_torch_dispatch_stack
-_is_transforming = torch._C._are_functorch_transforms_active
-_tracing_state = torch._C._get_tracing_state
+PLAIN = (Tensor, nn.Parameter)
+count_modes = torch._C._len_torch_dispatch_stack
+is_transforming = torch._C._are_functorch_transforms_active
+tracing_state = torch._C._get_tracing_state
 _FORMS = {torch.float32: 0, torch.uint8: 1}
 
 # The structs of encode.cpp: ctypes takes longer for many arguments than for one.
@@ -103,14 +103,14 @@ def is_available(x: Tensor, *dtypes: torch.dtype) -> bool:
         return False
     return (
         x.dtype in dtypes
-        and type(x) in _PLAIN
+        and type(x) in PLAIN
         and x.is_cpu
         and x.layout is torch.strided
         and not (x.requires_grad and torch.is_grad_enabled())
         and not x.is_neg()
-        and not _count_modes()
-        and not _is_transforming()
-        and _tracing_state() is None
+        and not count_modes()
+        and not is_transforming()
+        and tracing_state() is None
     )
 
 

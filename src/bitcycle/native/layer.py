@@ -19,15 +19,10 @@ from struct import Struct
 from typing import NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from bitcycle.native.encode import Rule
+from bitcycle.native.encode import PLAIN, Rule, count_modes, is_transforming, tracing_state
 from bitcycle.native.library import library
-
-_PLAIN = (Tensor, nn.Parameter)
-_count_modes = torch._C._len_torch_dispatch_stack
-_is_transforming = torch._C._are_functorch_transforms_active
-_tracing_state = torch._C._get_tracing_state
 
 # The structs of layer.h.
 _SHAPE = Struct("@4qd51q").pack
@@ -53,13 +48,13 @@ def can_call(*tensors: Tensor | None) -> bool:
 
     Under a dispatch mode or a function transform it cannot: they must see torch's operations.
     """
-    if _count_modes() or _is_transforming() or _tracing_state() is not None:
+    if count_modes() or is_transforming() or tracing_state() is not None:
         return False
     for x in tensors:
         if x is not None and not (
             x.dtype is torch.float32
             and x.is_cpu
-            and type(x) in _PLAIN
+            and type(x) in PLAIN
             and x.layout is torch.strided
             and not x.is_neg()
         ):

@@ -19,11 +19,15 @@ from bitcycle.ops.noise import hash_ints
 from bitcycle.precision import Precision
 
 LEVELS = {"weight": 0, "act": 1, "error": 2, "grad": 3}
-NUMBERS = {role: slice(4 + 3 * slot, 7 + 3 * slot) for role, slot in LEVELS.items()}
 CLOCK = slice(16, 19)
 STEP, CALL = 17, 18
 CONTROL_SIZE = 19
 _PRODUCT_NOISE = 0x5BD1E995  # odd: separates the noise of a layer's products
+
+
+def number_slots(slot: int) -> slice:
+    """The slots of the numbers of a format whose level count has this slot."""
+    return slice(4 + 3 * slot, 7 + 3 * slot)
 
 
 def control_for_product(control: Tensor, index: int) -> Tensor:

@@ -23,7 +23,7 @@ from bitcycle.kernels.base import Kernel, Products
 from bitcycle.kernels.choice import MAX_CODE_BITS
 from bitcycle.kernels.geometry import Geometry
 from bitcycle.native.layer import LayerProduct
-from bitcycle.nn.control import LEVELS, NUMBERS
+from bitcycle.nn.control import LEVELS, number_slots
 from bitcycle.precision import ROLES
 from bitcycle.quantizers.base import GridRule, Quantizer
 
@@ -58,7 +58,8 @@ class RoleFormats:
         """A copy of the control tensor with the replaced numbers."""
         control = control.clone()
         for role, numbers in self.replaced:
-            control[NUMBERS[role]] = torch.tensor(numbers, dtype=torch.int32, device=control.device)
+            slots = number_slots(LEVELS[role])
+            control[slots] = torch.tensor(numbers, dtype=torch.int32, device=control.device)
         return control
 
 
@@ -83,7 +84,7 @@ class Rounding:
     @property
     def numbers(self) -> slice:
         """The slots of the format's numbers in the control tensor."""
-        return slice(4 + 3 * self.slot, 7 + 3 * self.slot)
+        return number_slots(self.slot)
 
 
 class Operands(NamedTuple):
