@@ -17,8 +17,8 @@ import time
 import torch
 import torch.nn.functional as F
 
-from bitcycle.data import Batches, ImageArrays, Samples, load_images
-from bitcycle.models import build_model
+from bitcycle_lab.data import Batches, ImageArrays, Samples, load_images
+from bitcycle_lab.models import build_model
 
 TARGET = 0.05
 

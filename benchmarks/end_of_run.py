@@ -28,25 +28,25 @@ import torch
 from torch import nn
 
 import bitcycle as bc
-from bitcycle.analysis.numbers import difference_text, fixed, interval_text
-from bitcycle.analysis.statistics import paired_difference, summarize_values
-from bitcycle.data import Batch
 from bitcycle.files import write_json
 from bitcycle.model_precision import at_precision
 from bitcycle.native.allocator import keep_freed_memory
 from bitcycle.schedules import parse_schedule
 from bitcycle.schedules.cycle import Cyclic
-from bitcycle.study.results import RunStatus, open_study, read_study
 from bitcycle.tables import text_table
-from bitcycle.train.checkpoint import Checkpoints
-from bitcycle.train.config import RunConfig
-from bitcycle.train.config_file import override
-from bitcycle.train.evaluate import eval_precision, evaluate, evaluation_mode, is_converted
-from bitcycle.train.loop import remaining_steps, train_step
-from bitcycle.train.result import RunResult, weights_digest
-from bitcycle.train.run_directory import RunDirectory, measurement_info
-from bitcycle.train.session import Session, build_session, preserve_torch_settings
 from bitcycle.warnings import BitcycleWarning
+from bitcycle_lab.data import Batch
+from bitcycle_lab.study.numbers import difference_text, fixed, interval_text
+from bitcycle_lab.study.results import RunStatus, open_study, read_study
+from bitcycle_lab.study.statistics import paired_difference, summarize_values
+from bitcycle_lab.train.checkpoint import Checkpoints
+from bitcycle_lab.train.config import RunConfig
+from bitcycle_lab.train.config_file import override
+from bitcycle_lab.train.evaluate import eval_precision, evaluate, evaluation_mode, is_converted
+from bitcycle_lab.train.loop import remaining_steps, train_step
+from bitcycle_lab.train.result import RunResult, weights_digest
+from bitcycle_lab.train.run_directory import RunDirectory, measurement_info
+from bitcycle_lab.train.session import Session, build_session, preserve_torch_settings
 
 STUDY, STEPS = "lengths", 8_000
 CYCLIC = "CPT 3-8/8, N = 32"  # whose last cycles are trained at the highest bits instead

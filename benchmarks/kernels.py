@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import torch
 
-from bitcycle.bench import find_processor, time_interleaved
 from bitcycle.kernels import ConvGeometry, Geometry, LinearGeometry, MatMulGeometry, make_kernel
 from bitcycle.kernels.base import MATMULS
 from bitcycle.native.allocator import keep_freed_memory
 from bitcycle.quantizers.base import Quantized
 from bitcycle.tables import text_table
+from bitcycle_lab.bench import find_processor, time_interleaved
 
 ERROR_BITS = 8
 

@@ -26,8 +26,8 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # children are forked: no threads before that
 
-from bitcycle.tasks import DataConfig, ModelConfig
-from bitcycle.train import (
+from bitcycle_lab.tasks import DataConfig, ModelConfig
+from bitcycle_lab.train import (
     CheckpointConfig,
     EvalConfig,
     LrConfig,
@@ -38,9 +38,9 @@ from bitcycle.train import (
     TrackingConfig,
     checkpoint,
 )
-from bitcycle.train.checkpoint import Checkpoints
-from bitcycle.train.run import resume_or_run
-from bitcycle.train.session import build_session, preserve_torch_settings
+from bitcycle_lab.train.checkpoint import Checkpoints
+from bitcycle_lab.train.run import resume_or_run
+from bitcycle_lab.train.session import build_session, preserve_torch_settings
 
 
 def convnet(output: Path, steps: int) -> RunConfig:

@@ -32,26 +32,26 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bitcycle.analysis.numbers import duration_text, fixed
-from bitcycle.analysis.statistics import Summary, summarize_values
-from bitcycle.bench.result import Timing
 from bitcycle.files import write_json
 from bitcycle.native.allocator import keep_freed_memory
 from bitcycle.native.library import SWITCH, describe, instruction_set
-from bitcycle.published import display_name
-from bitcycle.recipes.base import as_float32, bits_of
 from bitcycle.schedules import parse_schedule
 from bitcycle.schedules.base import pluralize
 from bitcycle.schedules.cycle import Cycle, Cyclic
-from bitcycle.study.catalogue.methods import label
-from bitcycle.study.study import Study, StudyOptions, adjust
-from bitcycle.study.study_file import find_study
 from bitcycle.tables import text_table
-from bitcycle.train.config import RunConfig, ScheduleText
-from bitcycle.train.loop import remaining_steps, train_step
-from bitcycle.train.result import weights_digest
-from bitcycle.train.run_directory import measurement_info
-from bitcycle.train.session import Session, build_session
+from bitcycle_lab.bench.result import Timing
+from bitcycle_lab.published import display_name
+from bitcycle_lab.recipes.base import as_float32, bits_of
+from bitcycle_lab.study.catalogue.methods import label
+from bitcycle_lab.study.numbers import duration_text, fixed
+from bitcycle_lab.study.statistics import Summary, summarize_values
+from bitcycle_lab.study.study import Study, StudyOptions, adjust
+from bitcycle_lab.study.study_file import find_study
+from bitcycle_lab.train.config import RunConfig, ScheduleText
+from bitcycle_lab.train.loop import remaining_steps, train_step
+from bitcycle_lab.train.result import weights_digest
+from bitcycle_lab.train.run_directory import measurement_info
+from bitcycle_lab.train.session import Session, build_session
 
 BASE, FLOAT = "static 8/8", "float32"
 STEPS_PER_CYCLE = 25  # at least: fewer steps would change the shares of the bits

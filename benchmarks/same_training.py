@@ -13,12 +13,12 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from bitcycle.recipes import recipe
 from bitcycle.tables import text_table
-from bitcycle.train.config import TrackingConfig
-from bitcycle.train.result import RunResult
-from bitcycle.train.run import run
-from bitcycle.train.run_directory import RunDirectory
+from bitcycle_lab.recipes import recipe
+from bitcycle_lab.train.config import TrackingConfig
+from bitcycle_lab.train.result import RunResult
+from bitcycle_lab.train.run import run
+from bitcycle_lab.train.run_directory import RunDirectory
 
 NAME = "cifar10-resnet8-cpt-3-8-8-small"
 SEEDS = (0, 1, 2)

@@ -24,10 +24,10 @@ from torch import Tensor, nn
 import bitcycle as bc
 from bitcycle.files import write_json
 from bitcycle.memory import SavedBytes, saved_bytes
-from bitcycle.models import build_model
-from bitcycle.models.transformer_lm import DecoderLayer
 from bitcycle.tables import text_table
-from bitcycle.train.run_directory import measurement_info
+from bitcycle_lab.models import build_model
+from bitcycle_lab.models.transformer_lm import DecoderLayer
+from bitcycle_lab.train.run_directory import measurement_info
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ import argparse
 
 import torch
 
-from bitcycle.bench import BenchConfig, BenchResult, run_bench
-from bitcycle.bench.steps import AUTO
 from bitcycle.native.allocator import keep_freed_memory
 from bitcycle.tables import text_table
+from bitcycle_lab.bench import BenchConfig, BenchResult, run_bench
+from bitcycle_lab.bench.steps import AUTO
 
 BITS = {"w8a8e8": "FW8/BW8", "3-8/8": "3-8/8", "w4a4e8": "FW4/BW8"}
 # The most time of a step at a format, whose products are simulated: on any processor.

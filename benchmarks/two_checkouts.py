@@ -31,10 +31,10 @@ def measure(workload: str, kernels: list[str], bits: str, threads: int) -> dict[
     import torch
     import torch.nn.functional as F
 
-    from bitcycle.bench.steps import FLOAT, TrainStep, Variant, is_ours, parse_bits
-    from bitcycle.bench.workloads import WORKLOADS, Workload
-    from bitcycle.models import build_model
     from bitcycle.native.allocator import keep_freed_memory
+    from bitcycle_lab.bench.steps import FLOAT, TrainStep, Variant, is_ours, parse_bits
+    from bitcycle_lab.bench.workloads import WORKLOADS, Workload
+    from bitcycle_lab.models import build_model
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)

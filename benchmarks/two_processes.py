@@ -26,7 +26,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import bitcycle as bc
-from bitcycle.models import build_model
+from bitcycle_lab.models import build_model
 
 WARM_UP = 3
 

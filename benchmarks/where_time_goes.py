@@ -22,8 +22,6 @@ from unittest.mock import patch
 
 import torch
 
-from bitcycle.bench.steps import FLOAT, TrainStep, Variant
-from bitcycle.bench.workloads import WORKLOADS
 from bitcycle.kernels.base import MATMULS, Multiply
 from bitcycle.kernels.native import ConvProducts, LinearProducts, MatMulProducts, NativeKernel
 from bitcycle.kernels.simulate import FloatKernel, FloatProducts
@@ -32,6 +30,8 @@ from bitcycle.native.layer import LayerProduct
 from bitcycle.nn import product, recurrent_product
 from bitcycle.precision import Precision
 from bitcycle.tables import text_table
+from bitcycle_lab.bench.steps import FLOAT, TrainStep, Variant
+from bitcycle_lab.bench.workloads import WORKLOADS
 
 ENCODE = {
     "encode act": ("encode_input",),

@@ -1,6 +1,6 @@
 """Your own task in one file: regression, with its own data, model, loss and metric.
 
-A task defines data, model, loss and metric. `bitcycle.train.run` adds bits, checkpoints, logs and
+A task defines data, model, loss and metric. `bitcycle_lab.run` adds bits, checkpoints, logs and
 cost. The task interprets the names in `ModelConfig` and `DataConfig`; `check` may reject some.
 """
 
@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from sklearn.datasets import load_diabetes
 from torch import Tensor, nn
 
-from bitcycle.data import Batch, Tensors, select
-from bitcycle.tasks import TASKS, DataConfig, ModelConfig, SampleTask, Sums
-from bitcycle.train import OptimizerConfig, PrecisionConfig, RunConfig, run
+from bitcycle_lab.data import Batch, Tensors, select
+from bitcycle_lab.tasks import TASKS, DataConfig, ModelConfig, SampleTask, Sums
+from bitcycle_lab.train import OptimizerConfig, PrecisionConfig, RunConfig, run
 
 NUM_TEST = 90
 

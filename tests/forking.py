@@ -22,7 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 IMPORTED = (
-    "torch._dynamo", "bitcycle.cli.main", "sklearn.datasets", "accelerate", "jsonargparse",
+    "torch._dynamo", "bitcycle_lab.cli.main", "sklearn.datasets", "accelerate", "jsonargparse",
     "rich.console",
 )  # fmt: skip
 Done = subprocess.CompletedProcess[str]
@@ -112,7 +112,7 @@ def _start(job: dict[str, Any]) -> None:
         sys.argv, sys.path[0] = [job["script"]], str(Path(job["script"]).parent)
         runpy.run_path(job["script"], run_name="__main__")
         return
-    from bitcycle.cli.main import main
+    from bitcycle_lab.cli.main import main
 
     sys.argv = ["bitcycle", *job["command"]]
     sys.exit(main(job["command"]))

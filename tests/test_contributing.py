@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 import bitcycle as bc
-from bitcycle.recipes import recipe
-from bitcycle.train import CheckpointConfig
+import bitcycle_lab as lab
+from bitcycle_lab.recipes import recipe
+from bitcycle_lab.train import CheckpointConfig
 from tests.test_layering import imports_of, part_of
 
 PACKAGE = Path(bc.__file__).parent
@@ -119,6 +120,6 @@ def test_the_run_passes_the_stations_of_its_walk_after_the_command(tmp_path):
     config = replace(
         recipe("digits-static-8-8"), steps=8, output=str(tmp_path), checkpoint=checkpoint
     )
-    calls = entered(lambda: bc.run(config))
+    calls = entered(lambda: lab.run(config))
     for file, name in stations("run")[1:]:
         assert (file, name) in calls, f"{name} of {file} was not called"

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import bitcycle
-import bitcycle.study
-import bitcycle.tasks
-import bitcycle.train
+import bitcycle_lab.study
+import bitcycle_lab.tasks
+import bitcycle_lab.train
 from tests.test_layering import OTHERS
 
 EXTRAS = sorted({*OTHERS, "torchvision", "scipy", "pandas", "docstring_parser"})
-LAZY = (bitcycle, bitcycle.study, bitcycle.tasks, bitcycle.train)
+LAZY = (bitcycle, bitcycle_lab.study, bitcycle_lab.tasks, bitcycle_lab.train)
 
 
 def run(code):
@@ -30,7 +30,7 @@ def run(code):
 
 COMMANDS = """
 import json, sys
-from bitcycle.cli.main import main
+from bitcycle_lab.cli.main import main
 import bitcycle
 codes = [main(words) for words in (
     ["--help"], ["--version"], ["train", "--help"], ["schedule", "CR:3-8:8"],
@@ -75,9 +75,9 @@ def test_layers_of_other_packages_are_listed_without_importing_them():
     """And a function with the name of its file is the function, imported in whatever order."""
     code = """
 import contextlib, io, json, sys
-import bitcycle.audit, bitcycle.train.run
+import bitcycle.audit, bitcycle_lab.train.run
 import bitcycle as bc
-from bitcycle.cli.main import main
+from bitcycle_lab.cli.main import main
 with contextlib.redirect_stdout(io.StringIO()) as shown:
     main(["ls", "layers"])
 found = {name.split(".")[0] for name in sys.modules} & {"transformers", "torch_geometric"}
@@ -91,7 +91,7 @@ print(json.dumps([sorted(found), shown.getvalue(), are_functions]))
 
 
 def test_a_lazy_package_can_be_pickled_as_cloudpickle_does():
-    assert pickle.loads(pickle.dumps(bitcycle.train)) is bitcycle.train
+    assert pickle.loads(pickle.dumps(bitcycle_lab.train)) is bitcycle_lab.train
 
 
 @pytest.mark.parametrize("package", LAZY, ids=lambda package: package.__name__)

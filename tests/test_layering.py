@@ -1,6 +1,6 @@
 """Who may import whom: the table of the design, read from the source with `ast`.
 
-A new folder or file below src/bitcycle needs a row here before anything passes.
+A new folder or file of either package needs a row here before anything passes.
 """
 
 import ast
@@ -8,24 +8,26 @@ import sys
 from pathlib import Path
 
 import bitcycle
+import bitcycle_lab
 
-ROOT = Path(bitcycle.__file__).parent
+ROOTS = {name: Path(package.__file__).parent for name, package in
+         (("bitcycle", bitcycle), ("bitcycle_lab", bitcycle_lab))}  # fmt: skip
+TESTS = Path(__file__).parent
 
-FOUNDATION = {
+HELPERS = {
     "bits", "precision", "registry", "matmul", "extras", "warnings", "version", "tables", "files",
-    "lazy", "published", "formats.catalogue",
+    "lazy", "formats.catalogue",
 }  # fmt: skip
-CORE = {
+MODEL = {
     "patterns", "model_precision", "convert", "scheduler", "audit", "collect", "calibrate",
     "nonfinite", "cost", "range_test", "range_criteria", "snapshot", "memory", "parallel",
 }  # fmt: skip
-BELOW_CORE = {"native", "ops", "formats", "schedules", "quantizers", "kernels", "nn"}
-UP_TO_TRAIN = BELOW_CORE | CORE | {"models", "data", "tasks", "train"}
-UP_TO_ANALYSIS = UP_TO_TRAIN | {"recipes", "analysis"}
+LAYERS = {"native", "ops", "formats", "schedules", "quantizers", "kernels", "nn"}
+LIBRARY = HELPERS | LAYERS | MODEL | {"export", "integrations"}
 
-# folder or file -> what of ours it may import, beside itself and the foundation
-OURS: dict[str, set[str]] = {
-    **{name: set() for name in FOUNDATION},
+# folder or file of the library -> what of the library it may import, beside itself and the helpers
+IN_LIBRARY: dict[str, set[str]] = {
+    **{name: set() for name in HELPERS},
     "formats": {"ops", "native"},
     "native": set(),
     "ops": {"native"},
@@ -33,48 +35,54 @@ OURS: dict[str, set[str]] = {
     "quantizers": {"ops", "formats"},
     "kernels": {"quantizers.base", "ops", "native"},
     "nn": {"ops", "formats", "quantizers", "kernels", "native.layer", "native.operators"},
-    **{name: BELOW_CORE | CORE for name in CORE},
-    "__init__": BELOW_CORE | CORE | {"train"},
+    **{name: LAYERS | MODEL for name in MODEL},
+    "export": LAYERS | MODEL,
+    "integrations": LAYERS | MODEL,
+    "__init__": LAYERS | MODEL,
+    "__main__": set(),
+}
+
+# folder or file of the laboratory -> what of the laboratory it may import, beside itself
+IN_LABORATORY: dict[str, set[str]] = {
+    "published": set(),
     "models": set(),
     "data": set(),
     "tasks": {"models", "data"},
-    "train": UP_TO_TRAIN,
-    "recipes": UP_TO_TRAIN,
-    "analysis": UP_TO_ANALYSIS,
-    "landscape": UP_TO_TRAIN,
-    "export": UP_TO_TRAIN,
-    "bench": BELOW_CORE | CORE | {"models"},
-    "study": UP_TO_ANALYSIS,
-    "report": {
-        "formats",
-        "kernels.base",
-        "schedules",
-        "cost",
-        "range_criteria",
-        "range_test",
-        "landscape",
-        "analysis",
-        "study",
-        "train",
+    "train": {"models", "data", "tasks"},
+    "recipes": {"published", "tasks", "train"},
+    "cost": {"published", "models", "data", "tasks", "train", "recipes"},
+    "study": {"published", "data", "tasks", "train", "recipes", "cost"},
+    "landscape": {"data", "tasks", "train"},
+    "export": {"tasks", "train"},
+    "bench": {"models"},
+    "report": {"published", "train", "cost", "study", "landscape"},
+    "cli": {
+        "published", "models", "data", "tasks", "train", "recipes", "cost", "study", "landscape",
+        "export", "bench", "report",
     },
-    "integrations": BELOW_CORE | CORE,
-    "__main__": {"cli"},
-    "cli": UP_TO_ANALYSIS | {"study", "landscape", "export", "bench", "report", "integrations"},
+    "__init__": {"train", "recipes"},
+}  # fmt: skip
+OF_LIBRARY: dict[str, set[str]] = {  # what of the library: everything, where nothing is said
+    "published": set(),
+    "models": {"matmul", "registry", "extras"},
+    "data": HELPERS,
+    "tasks": HELPERS,
 }
+TABLES = {"bitcycle": IN_LIBRARY, "bitcycle_lab": IN_LABORATORY}
 
 # packages outside the core installation, and where each may be used
 OTHERS: dict[str, set[str]] = {
     "matplotlib": {"report"},
     "jinja2": {"report"},
     "sklearn": {"data"},
-    "scipy": {"analysis"},
+    "scipy": {"study"},
     "PIL": {"data"},
     "torch_geometric": {"models", "nn"},
     "accelerate": {"train"},
     "safetensors": {"train", "export"},
     "tensorboard": {"train"},
     "jsonargparse": {"train", "cli"},
-    "yaml": {"train", "study", "cli"},
+    "yaml": {"train", "recipes", "study", "cli"},
     "rich": {"train", "tables", "study", "cli"},
     "shtab": {"cli"},
     "onnx": {"export"},
@@ -90,10 +98,24 @@ OTHERS: dict[str, set[str]] = {
 }
 
 
-def part_of(path: Path) -> str:
-    """The folder below src/bitcycle, or the file's own name."""
-    first = path.relative_to(ROOT).parts[0]
-    return first.removesuffix(".pyi").removesuffix(".py")
+def package_and_part(path: Path) -> tuple[str, str]:
+    """The package of a source file, and its folder or own name in it."""
+    [package] = [name for name, root in ROOTS.items() if path.is_relative_to(root)]
+    first = path.relative_to(ROOTS[package]).parts[0]
+    return package, first.removesuffix(".pyi").removesuffix(".py")
+
+
+def sources(package: str) -> list[Path]:
+    """Every file of a package; stubs have the lazy imports."""
+    root = ROOTS[package]
+    return sorted([*root.rglob("*.py"), *root.rglob("*.pyi")])
+
+
+def imports_of_file(path: Path) -> set[str]:
+    """Full names of everything that a source file imports."""
+    [root] = [root for root in ROOTS.values() if path.is_relative_to(root)]
+    package = ".".join([root.name, *path.relative_to(root).parts[:-1]])
+    return imports_of(ast.parse(path.read_text(encoding="utf-8")), package)
 
 
 def imports_of(tree: ast.AST, package: str) -> set[str]:
@@ -117,54 +139,74 @@ def _called(node: ast.Call) -> str:
     return getattr(node.func, "id", getattr(node.func, "attr", ""))
 
 
-def may_import(part: str, name: str) -> bool:
-    """Whether a file of this part may import what has this full name."""
+def may_import(package: str, part: str, name: str) -> bool:
+    """Whether a file of this part of the package may import what has this full name."""
     top, *below = name.split(".")
-    if top == "bitcycle":
-        if not below:
-            return part == "cli"  # nobody imports the whole from inside
-        is_name_of_package = not _is_ours(below[0])  # `from bitcycle import quantize_model`
-        if is_name_of_package:
-            return part in ("cli", "report", "integrations", "recipes", "study", "landscape")
-        allowed = OURS[part] | FOUNDATION | {part}
-        return below[0] in allowed or ".".join(below[:2]) in allowed
     if top in sys.stdlib_module_names or top in ("torch", "numpy"):
         return True
-    return part in OTHERS.get(top, set())
+    if top not in ROOTS:
+        return part in OTHERS.get(top, set())
+    if package == "bitcycle" and top == "bitcycle_lab":
+        return (part, name) == ("__main__", "bitcycle_lab.cli.main.main")  # for torchrun
+    is_whole = not below or not _is_part(top, below[0])  # `import bitcycle as bc`, or a name of it
+    if is_whole:
+        return package == "bitcycle_lab" and part not in OF_LIBRARY
+    if package == top == "bitcycle":
+        allowed = IN_LIBRARY[part] | HELPERS | {part}
+    elif top == "bitcycle":
+        allowed = OF_LIBRARY.get(part, LIBRARY)
+    else:
+        allowed = IN_LABORATORY[part] | {part}
+    return below[0] in allowed or ".".join(below[:2]) in allowed
 
 
-def _is_ours(name: str) -> bool:
-    return (ROOT / name).is_dir() or (ROOT / f"{name}.py").exists()
+def _is_part(package: str, name: str) -> bool:
+    root = ROOTS[package]
+    return (root / name).is_dir() or (root / f"{name}.py").exists()
 
 
 def test_every_file_imports_only_what_its_layer_may():
     forbidden = []
-    for path in sorted([*ROOT.rglob("*.py"), *ROOT.rglob("*.pyi")]):  # stubs: lazy imports
-        part, inside = part_of(path), path.relative_to(ROOT)
-        assert part in OURS, f"{part} has no row in the table of this file: add one"
-        package = ".".join(["bitcycle", *inside.parts[:-1]])
-        names = imports_of(ast.parse(path.read_text(encoding="utf-8")), package)
-        forbidden += [f"{inside}: {name}" for name in sorted(names) if not may_import(part, name)]
+    for path in [*sources("bitcycle"), *sources("bitcycle_lab")]:
+        package, part = package_and_part(path)
+        assert part in TABLES[package], f"{package}/{part} has no row in the tables of this file"
+        names = sorted(imports_of_file(path))
+        forbidden += [
+            f"{path.relative_to(ROOTS[package].parent)}: {name}"
+            for name in names
+            if not may_import(package, part, name)
+        ]
     assert forbidden == []
+
+
+def test_the_tests_of_the_library_do_not_import_the_laboratory():
+    wrong = []
+    for path in sorted((TESTS / "bitcycle").rglob("*.py")):
+        names = imports_of(ast.parse(path.read_text(encoding="utf-8")), "tests.bitcycle")
+        is_lab = any(n.startswith(("bitcycle_lab", "tests.bitcycle_lab")) for n in names)
+        wrong += [str(path.relative_to(TESTS))] if is_lab else []
+    assert wrong == []
 
 
 def test_the_rules_mean_what_the_design_says():
     expected = {
-        ("schedules", "bitcycle.precision.Precision"): True,
-        ("schedules", "bitcycle.ops.noise"): False,
-        ("kernels", "bitcycle.quantizers.base.Quantized"): True,
-        ("kernels", "bitcycle.quantizers.sbm.SBM"): False,
-        ("nn", "bitcycle.native.layer.LayerProduct"): True,
-        ("nn", "bitcycle.native.products.gemm"): False,
-        ("models", "bitcycle.convert.quantize_model"): False,
-        ("convert", "bitcycle.train"): False,
-        ("train", "bitcycle.recipes"): False,
-        ("study", "bitcycle.recipes"): True,
-        ("convert", "bitcycle"): False,
-        ("nn", "matplotlib.pyplot"): False,
-        ("report", "matplotlib.pyplot"): True,
-        ("data", "pandas"): False,
-        ("convert", "numpy"): True,
+        ("bitcycle", "schedules", "bitcycle.precision.Precision"): True,
+        ("bitcycle", "schedules", "bitcycle.ops.noise"): False,
+        ("bitcycle", "kernels", "bitcycle.quantizers.base.Quantized"): True,
+        ("bitcycle", "kernels", "bitcycle.quantizers.sbm.SBM"): False,
+        ("bitcycle", "nn", "bitcycle.native.layer.LayerProduct"): True,
+        ("bitcycle", "nn", "bitcycle.native.products.gemm"): False,
+        ("bitcycle", "convert", "bitcycle_lab.train"): False,
+        ("bitcycle", "__main__", "bitcycle_lab.cli.main.main"): True,
+        ("bitcycle", "convert", "bitcycle"): False,
+        ("bitcycle", "nn", "matplotlib.pyplot"): False,
+        ("bitcycle", "convert", "numpy"): True,
+        ("bitcycle_lab", "models", "bitcycle.convert.quantize_model"): False,
+        ("bitcycle_lab", "train", "bitcycle.convert.quantize_model"): True,
+        ("bitcycle_lab", "train", "bitcycle_lab.recipes"): False,
+        ("bitcycle_lab", "study", "bitcycle_lab.recipes"): True,
+        ("bitcycle_lab", "report", "matplotlib.pyplot"): True,
+        ("bitcycle_lab", "data", "pandas"): False,
     }
     assert {rule: may_import(*rule) for rule in expected} == expected
 

@@ -19,18 +19,21 @@ MODULES = (
     "bitcycle.formats",
     "bitcycle.integrations.lightning",
     "bitcycle.integrations.transformers",
-    "bitcycle.landscape",
     "bitcycle.memory",
     "bitcycle.quantizers",
-    "bitcycle.report",
     "bitcycle.schedules",
-    "bitcycle.study",
+    "bitcycle_lab",
+    "bitcycle_lab.export",
+    "bitcycle_lab.landscape",
+    "bitcycle_lab.report",
+    "bitcycle_lab.study",
 )
 ONLY = {  # modules without a list of their own
     "bitcycle.integrations.lightning": ["PrecisionCallback"],
     "bitcycle.integrations.transformers": ["PrecisionCallback"],
     "bitcycle.memory": ["saved_bytes"],
-    "bitcycle.report": ["plot"],
+    "bitcycle_lab.export": ["Check", "RunExport", "export_run"],
+    "bitcycle_lab.report": ["plot"],
 }
 
 

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXECUTED = ("python", "console")
 SHOWN = ("", "text", "diff", "yaml", "json", "toml", "make", "bibtex")
-LONG_IMPORTS = ("lightning", "transformers", "torch_geometric", "bitcycle.landscape")
+LONG_IMPORTS = ("lightning", "transformers", "torch_geometric", "bitcycle_lab.landscape")
 LONG = ("study run", "landscape", "range-test", "export", "report", "cost --paper")
 TIMEOUT = 300  # seconds for one command, or for all blocks of one file
 

@@ -30,9 +30,5 @@ from bitcycle.schedules import Triangle as Triangle
 from bitcycle.schedules import list_schedules as list_schedules
 from bitcycle.schedules import parse_schedule as parse_schedule
 from bitcycle.schedules import schedule as schedule
-from bitcycle.train import RunConfig as RunConfig
-from bitcycle.train import RunResult as RunResult
-from bitcycle.train import resume as resume
-from bitcycle.train import run as run
 from bitcycle.version import __version__ as __version__
 from bitcycle.warnings import BitcycleWarning as BitcycleWarning

@@ -2,6 +2,6 @@
 
 import sys
 
-from bitcycle.cli.main import main
+from bitcycle_lab.cli.main import main
 
 sys.exit(main())

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bitcycle.calibrate import call_model
 from bitcycle.convert import Candidate, find_candidates, find_ends, is_within, keeps_aggregation
-from bitcycle.model_precision import at_precision
+from bitcycle.model_precision import at_precision, is_converted
 from bitcycle.native.library import describe
 from bitcycle.nn.embedding import LOOKUPS, QuantizedLookup
 from bitcycle.nn.layer import QuantizedLayer
@@ -660,7 +660,7 @@ def _evaluation(model: nn.Module) -> Iterator[None]:
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        if any(isinstance(module, QuantizedLayer) for module in model.modules()):
+        if is_converted(model):
             with at_precision(model, "fp32"):
                 yield
         else:

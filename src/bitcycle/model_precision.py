@@ -23,6 +23,11 @@ LayerBits = PrecisionLike | int | Format
 Assignment = LayerBits | Mapping[Pattern, LayerBits]
 
 
+def is_converted(model: nn.Module) -> bool:
+    """Whether the model has a quantized layer."""
+    return any(isinstance(module, QuantizedLayer) for module in model.modules())
+
+
 def quantized_layers(model: nn.Module) -> list[tuple[NamedModule, QuantizedLayer]]:
     """Every converted layer with its names; a ValueError if there is none."""
     layers = [

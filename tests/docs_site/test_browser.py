@@ -10,7 +10,7 @@ import threading
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-from tests.report.page.test_browser import FLAGS
+from tests.bitcycle_lab.report.page.test_browser import FLAGS
 
 pytestmark = pytest.mark.slow
 

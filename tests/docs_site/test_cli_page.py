@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from bitcycle.cli.main import build_parser
+from bitcycle_lab.cli.main import build_parser
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 HEAD = """\

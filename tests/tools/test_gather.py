@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from bitcycle.recipes import Published
-from bitcycle.study.results import read_study, write_failures
-from bitcycle.study.study_file import find_study
-from bitcycle.study.summary import published_value, summarize
-from tests.study.made_up import result_of, write_run
+from bitcycle_lab.recipes import Published
+from bitcycle_lab.study.results import read_study, write_failures
+from bitcycle_lab.study.study_file import find_study
+from bitcycle_lab.study.summary import published_value, summarize
+from tests.bitcycle_lab.study.made_up import result_of, write_run
 from tools.results.__main__ import main
 from tools.results.study_data import gather, merge, restore
 

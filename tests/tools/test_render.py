@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from tests.study.made_up import method, study_result, write_runs
+from tests.bitcycle_lab.study.made_up import method, study_result, write_runs
 from tools.results.__main__ import DATA, default_pages, main
 from tools.results.pages import outdated, render
 from tools.results.study_data import gather, to_json

@@ -18,9 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from bitcycle.files import write_text
-from bitcycle.study.results import open_study, read_options, read_study
-from bitcycle.study.study import StudyOptions
-from bitcycle.study.study_file import find_study
+from bitcycle_lab.study.results import open_study, read_options, read_study
+from bitcycle_lab.study.study import StudyOptions
+from bitcycle_lab.study.study_file import find_study
 from tools.results.pages import outdated, render
 from tools.results.study_data import add, gather
 

@@ -11,13 +11,13 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bitcycle.analysis.numbers import POINTS
-from bitcycle.analysis.statistics import summarize_values
 from bitcycle.bits import Bits
-from bitcycle.report import plot
-from bitcycle.report.figures.style import COLORS, INK, new_figure, style_axes
 from bitcycle.schedules import parse_schedule
-from bitcycle.study.summary import summarize
+from bitcycle_lab.report import plot
+from bitcycle_lab.report.figures.style import COLORS, INK, new_figure, style_axes
+from bitcycle_lab.study.numbers import POINTS
+from bitcycle_lab.study.statistics import summarize_values
+from bitcycle_lab.study.summary import summarize
 from tools.results.study_data import Data, restore
 from tools.results.tables import Options
 

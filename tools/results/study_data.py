@@ -11,17 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from bitcycle.analysis.config_id import config_id
 from bitcycle.files import write_text
-from bitcycle.recipes import Published
-from bitcycle.study.results import MethodResult, RunStatus, State, StudyResult
-from bitcycle.study.study import Method, Study
-from bitcycle.study.summary import published_values
-from bitcycle.tasks import TASKS
-from bitcycle.train.config import RunConfig
-from bitcycle.train.config_file import from_dict, to_dict
-from bitcycle.train.result import RunResult
-from bitcycle.train.run_directory import MACHINE, RunDirectory
+from bitcycle_lab.recipes import Published
+from bitcycle_lab.study.results import MethodResult, RunStatus, State, StudyResult
+from bitcycle_lab.study.study import Method, Study
+from bitcycle_lab.study.summary import published_values
+from bitcycle_lab.tasks import TASKS
+from bitcycle_lab.train.config import RunConfig
+from bitcycle_lab.train.config_file import from_dict, to_dict
+from bitcycle_lab.train.config_id import config_id
+from bitcycle_lab.train.result import RunResult
+from bitcycle_lab.train.run_directory import MACHINE, RunDirectory
 
 Data = Mapping[str, Any]
 

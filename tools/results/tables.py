@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from bitcycle.analysis.numbers import fixed
-from bitcycle.analysis.statistics import Summary, summarize_values
-from bitcycle.study.tables import study_tables
 from bitcycle.tables import Table, markdown_rows, without_empty_columns
+from bitcycle_lab.study.numbers import fixed
+from bitcycle_lab.study.statistics import Summary, summarize_values
+from bitcycle_lab.study.tables import study_tables
 from tools.results.study_data import Data, restore
 
 BASE, FLOAT = "static 8/8", "float32"
@@ -21,8 +21,8 @@ Ratios = dict[str, dict[str, Summary]]  # by column and row of a table
 def make_table(data: Data, kind: str, options: Options) -> str:
     """A Markdown table.
 
-    kind: of a study one of `bitcycle.study.tables`, such as values or differences; "ratios" of a
-    measurement. options: `against` is the method that a study is compared with, `column` a column
+    kind: of a study one of `bitcycle_lab.study.tables`, such as values or differences; "ratios" of
+    a measurement. options: `against` is the method that a study is compared with, `column` a column
     of ratios; the others are headings, and only the rows with one of their values are shown.
     """
     filters = dict(options)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from bitcycle.kernels.geometry import Geometry
-from bitcycle.model_precision import quantized_layers
+from bitcycle.model_precision import is_converted, quantized_layers
 from bitcycle.nn.control import LEVELS
 from bitcycle.nn.embedding import QuantizedLookup
 from bitcycle.nn.graph import PerNodeLayer
@@ -27,7 +27,6 @@ from bitcycle.nn.recurrent import RecurrentLayer
 from bitcycle.quantizers.absmax import AbsMax
 from bitcycle.quantizers.base import Quantizer, Range
 from bitcycle.quantizers.sbm import SBM
-from bitcycle.train.evaluate import is_converted
 
 EXPORTABLE = (SBM, AbsMax)  # quantizers with plain affine grids; pow2 is an absmax
 

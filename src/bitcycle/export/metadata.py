@@ -9,9 +9,8 @@ from typing import Any
 from torch import nn
 
 from bitcycle.files import FORM, check_form
-from bitcycle.model_precision import quantized_layers
+from bitcycle.model_precision import is_converted, quantized_layers
 from bitcycle.quantizers.base import QUANTIZERS, Quantizer
-from bitcycle.train.evaluate import is_converted
 from bitcycle.version import VERSION
 
 

@@ -24,10 +24,9 @@ from bitcycle.export.metadata import about, check_about
 from bitcycle.extras import require
 from bitcycle.files import write_bytes
 from bitcycle.kernels.geometry import Geometry
-from bitcycle.model_precision import quantized_layers
+from bitcycle.model_precision import is_converted, quantized_layers
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.ops.packing import pack_nibbles
-from bitcycle.train.evaluate import is_converted
 
 PURPOSE = "ONNX files"
 OPSET = 21  # the first with 4-bit integers

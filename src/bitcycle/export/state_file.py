@@ -23,9 +23,8 @@ from bitcycle.export.freeze import Frozen, FrozenProduct, Grid
 from bitcycle.export.metadata import about, check_about
 from bitcycle.extras import require
 from bitcycle.files import write_bytes, write_text
-from bitcycle.model_precision import quantized_layers
+from bitcycle.model_precision import is_converted, quantized_layers
 from bitcycle.ops.packing import pack_nibbles, unpack_nibbles
-from bitcycle.train.evaluate import is_converted
 
 PURPOSE = "safetensors files"
 

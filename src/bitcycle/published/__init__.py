@@ -1,5 +1,0 @@
-"""The papers' tables as CSV files, the only copy of published numbers, and their reader."""
-
-from bitcycle.published.tables import BitRange, Published, display_name, read_table, values
-
-__all__ = ["BitRange", "Published", "display_name", "read_table", "values"]

@@ -1,5 +1,0 @@
-"""The report page: one HTML file with every chart, table and setting, which opens from disk."""
-
-from bitcycle.report.page.write import write_page, write_run_page
-
-__all__ = ["write_page", "write_run_page"]

@@ -1,0 +1,305 @@
+"""Measure the table from which kernel="auto" chooses, on this machine.
+
+For every kind of layer, a ladder of sizes and the bits that tables distinguish, forward and
+backward of one converted layer are timed with each kernel, in turn. Along the sizes the kernels are
+chosen that take the least time, where
+
+- a kernel that keeps codes for backward, a quarter of the memory, may be slower than `simulate` by
+  `TOLERANCE`;
+- another kernel than at the size before must gain `SWITCH` over all sizes together, so that noise
+  makes no rows.
+
+Sizes with the same kernel become one row, with the geometric mean of their ratios. A second ladder,
+of one weight and more and more rows, gives the rows from which a kernel of codes pays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import exp, fsum, log
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bitcycle.convert import quantize_model
+from bitcycle.files import write_text
+from bitcycle.kernels.choice import (
+    LAYERS,
+    TABLE_SWITCH,
+    TOPS,
+    TableRow,
+    missing_library,
+    read_table,
+    table_text,
+)
+from bitcycle.matmul import MatMul
+from bitcycle.model_precision import set_precision
+from bitcycle.native.library import instruction_set
+from bitcycle_lab.bench.result import find_processor, time_interleaved
+
+SIMULATE = "simulate"
+KERNELS = (SIMULATE, "native")
+TOLERANCE, SWITCH = 1.05, 1.2
+BACKWARD_BITS = 8
+REPEATS, BUDGET = 30, 0.5  # of each kernel, size and bits; seconds
+QUICK_SIZES = 2  # per kind of layer, one repeat, 8 bits
+
+
+@dataclass(frozen=True)
+class TuneCase:
+    """One float layer and its inputs.
+
+    macs: multiply-accumulates of its output product. rows: those that each weight meets.
+    """
+
+    layer: str  # kind
+    macs: int
+    rows: int
+    build: Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]
+
+
+# -- layers ---------------------------------------------------------------------------------------
+
+
+def cases() -> list[TuneCase]:
+    """Every kind of layer at sizes that networks have, the smallest first."""
+    made = {
+        "linear": [
+            _linear(*each)
+            for each in ((16, 32, 32), (64, 32, 32), (64, 64, 64), (128, 128, 64), (128, 128, 256),
+                         (256, 256, 256), (512, 256, 512), (1024, 512, 512), (2048, 1024, 1024))
+        ],
+        "matmul": [  # attention: heads, tokens, width of a head
+            _heads(*each)
+            for each in ((2, 16, 32), (4, 32, 16), (4, 64, 16), (8, 64, 32), (16, 128, 32),
+                         (32, 128, 64), (64, 256, 64), (64, 512, 64))
+        ],
+        "convolution": [  # batch, channels, side
+            _conv(*each)
+            for each in ((1, 4, 8), (1, 8, 8), (2, 16, 8), (8, 16, 8), (8, 16, 16), (32, 16, 16),
+                         (64, 16, 32), (8, 64, 28), (64, 64, 16), (8, 64, 56), (64, 64, 32))
+        ],
+        "depthwise": [
+            _conv(*each, is_depthwise=True)
+            for each in ((1, 16, 8), (1, 32, 16), (4, 32, 16), (8, 32, 32), (8, 64, 56),
+                         (16, 96, 56))
+        ],
+        "recurrent": [  # units, batch, steps
+            _lstm(*each)
+            for each in ((16, 2, 4), (32, 2, 8), (32, 4, 16), (64, 8, 16), (128, 8, 16),
+                         (256, 16, 16), (650, 20, 35))
+        ],
+    }  # fmt: skip
+    return [case for layer in LAYERS for case in sorted(made[layer], key=lambda case: case.macs)]
+
+
+def row_cases() -> list[TuneCase]:
+    """Layers whose weight waits to be used, with more and more rows."""
+    tokens = (8, 32, 64, 128, 256, 512, 2048)
+    maps = ((1, 4), (4, 4), (8, 4), (16, 4), (32, 4), (32, 8), (128, 8))  # batch, side
+    linear = [_linear(num, 512, 512) for num in tokens]
+    return linear + [_conv(batch, 128, side) for batch, side in maps]
+
+
+def _linear(tokens: int, inputs: int, outputs: int) -> TuneCase:
+    return TuneCase(
+        "linear",
+        tokens * inputs * outputs,
+        tokens,
+        lambda: (nn.Linear(inputs, outputs), (torch.randn(tokens, inputs),)),
+    )
+
+
+def _heads(heads: int, tokens: int, width: int) -> TuneCase:
+    def build() -> tuple[nn.Module, tuple[Tensor, ...]]:
+        return MatMul(), (torch.randn(heads, tokens, width), torch.randn(heads, width, tokens))
+
+    return TuneCase("matmul", heads * tokens * tokens * width, tokens, build)
+
+
+def _conv(batch: int, channels: int, side: int, *, is_depthwise: bool = False) -> TuneCase:
+    groups = channels if is_depthwise else 1
+
+    def build() -> tuple[nn.Module, tuple[Tensor, ...]]:
+        conv = nn.Conv2d(channels, channels, 3, padding=1, groups=groups, bias=False)
+        maps = torch.randn(batch, channels, side, side)
+        last = torch.channels_last
+        return conv.to(memory_format=last), (maps.contiguous(memory_format=last),)  # type: ignore[call-overload]
+
+    kind, rows = "depthwise" if is_depthwise else "convolution", batch * side * side
+    return TuneCase(kind, rows * 9 * channels * channels // groups, rows, build)
+
+
+def _lstm(units: int, batch: int, steps: int) -> TuneCase:
+    rows = batch * steps
+    return TuneCase(
+        "recurrent",
+        2 * rows * 4 * units * units,  # of the input and of the hidden state
+        rows,
+        lambda: (nn.LSTM(units, units), (torch.randn(steps, batch, units),)),
+    )
+
+
+# -- measuring ------------------------------------------------------------------------------------
+
+
+class LayerStep:
+    """Forward and backward of one converted layer, with gradients of the input."""
+
+    def __init__(self, case: TuneCase, kernel: str, top: int) -> None:
+        torch.manual_seed(0)
+        layer, self._inputs = case.build()
+        self._model = quantize_model(nn.Sequential(layer), kernel=kernel, verbose=False).train()
+        set_precision(self._model, f"w{top}a{top}e{BACKWARD_BITS}")
+        self._error: Tensor | None = None
+
+    def __call__(self) -> None:
+        """One step; the inputs are new tensors, whose codes no cache has."""
+        inputs = (x.detach().requires_grad_() for x in self._inputs)
+        output: Any = self._model[0](*inputs)  # type: ignore[index]
+        output = output[0] if isinstance(output, tuple) else output
+        if self._error is None:
+            self._error = torch.randn_like(output)
+        output.backward(self._error)
+        self._model.zero_grad()
+
+
+def time_case(
+    case: TuneCase, top: int, kernels: Sequence[str], *, repeats: int = REPEATS
+) -> dict[str, float]:
+    """The fastest seconds of each kernel, in turn."""
+    steps = {kernel: LayerStep(case, kernel, top) for kernel in kernels}
+    timings = time_interleaved(steps, repeats=repeats, budget=BUDGET)
+    return {kernel: timing.fastest for kernel, timing in timings.items()}
+
+
+def choose_kernels(ratios: Sequence[dict[str, float]]) -> list[str]:
+    """The kernel for each size, from the times relative to `simulate`'s, the smallest size first.
+
+    >>> choose_kernels([{"simulate": 1.0, "native": each} for each in (2.0, 1.04, 1.06, 0.5)])
+    ['simulate', 'native', 'native', 'native']
+    """
+    kernels = list(ratios[0])
+    best: dict[str, tuple[float, list[str]]] = {kernel: (0.0, []) for kernel in kernels}
+    for at_size in ratios:  # the cheapest way to each kernel: of log(ratio) and switches
+        cost = {kernel: log(at_size[kernel]) for kernel in kernels}
+        cost[SIMULATE] += log(TOLERANCE)
+        best = {
+            kernel: min(
+                (
+                    total + cost[kernel] + (log(SWITCH) if path and path[-1] != kernel else 0.0),
+                    [*path, kernel],
+                )
+                for total, path in best.values()
+            )
+            for kernel in kernels
+        }
+    return min(best.values())[1]
+
+
+def find_rows_from(ratios: dict[int, dict[str, float]]) -> int:
+    """The rows from which `simulate` is not the fastest, from the ratios by rows.
+
+    >>> ratios = {8: 3.0, 32: 1.5, 128: 0.8, 512: 0.5}
+    >>> find_rows_from({rows: {"simulate": 1.0, "native": r} for rows, r in ratios.items()})
+    128
+    """
+    if not ratios:
+        return 0
+    rows, chosen = list(ratios), choose_kernels(list(ratios.values()))
+    if SIMULATE not in chosen:
+        return 0
+    last = len(chosen) - 1 - chosen[::-1].index(SIMULATE)
+    return rows[last + 1] if last + 1 < len(rows) else 2 * rows[-1]
+
+
+def make_rows(
+    processor: str,
+    layer: str,
+    top: int,
+    ratios: dict[int, dict[str, float]],
+    rows_from: int = 0,
+) -> list[TableRow]:
+    """The rows of one kind of layer and bits, from its ratios by size; the first begins at 0."""
+    chosen = choose_kernels(list(ratios.values()))
+    rows: list[TableRow] = []
+    for kernel, group in groupby(zip(chosen, ratios, strict=True), key=lambda pair: pair[0]):
+        sizes = [size for _, size in group]
+        mean = exp(fsum(log(ratios[size][kernel]) for size in sizes) / len(sizes))
+        rows.append(
+            TableRow(
+                processor=processor,
+                layer=layer,
+                top=top,
+                macs_from=sizes[0] if rows else 0,
+                rows_from=0 if kernel == SIMULATE else rows_from,
+                kernel=kernel,
+                ratio=round(mean, 2),
+            )
+        )
+    return rows
+
+
+def count_cases(*, is_quick: bool = False) -> int:
+    """The number of measurements of `measure_table`."""
+    return sum(1 for _ in _plan(is_quick))
+
+
+def _plan(is_quick: bool) -> Iterator[tuple[str, TuneCase, int]]:
+    for ladder, of_ladder in (("macs", cases()), ("rows", row_cases())):
+        for layer in LAYERS:
+            own = [case for case in of_ladder if case.layer == layer]
+            for top in TOPS[-1:] if is_quick else TOPS:
+                for case in own[:QUICK_SIZES] if is_quick else own:
+                    yield ladder, case, top
+
+
+def measure_table(
+    *,
+    is_quick: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+    advance: Callable[[int], None] = lambda done: None,
+) -> list[TableRow]:
+    """The rows of this processor; `advance` is called with the number of measurements done."""
+    processor = instruction_set()
+    if processor is None:
+        raise ValueError(f"there is nothing to choose here: {missing_library()}")
+    found: dict[tuple[str, str, int], dict[int, dict[str, float]]] = {}
+    with torch.random.fork_rng([]), torch.enable_grad():
+        for done, (ladder, case, top) in enumerate(_plan(is_quick), start=1):
+            seconds = time_case(case, top, KERNELS, repeats=1 if is_quick else REPEATS)
+            ratios = {kernel: s / seconds[SIMULATE] for kernel, s in seconds.items()}
+            size = case.macs if ladder == "macs" else case.rows
+            found.setdefault((ladder, case.layer, top), {})[size] = ratios
+            times = ", ".join(f"{kernel} {1e3 * s:.2f}" for kernel, s in seconds.items())
+            size_text = f"{case.macs:,} multiply-accumulates, {case.rows:,} rows"
+            say(f"{case.layer}, {size_text}, {top} bits: {times} ms")
+            advance(done)
+    rows: list[TableRow] = []
+    for (ladder, layer, top), by_size in found.items():
+        if ladder == "macs":
+            rows_from = find_rows_from(found.get(("rows", layer, top), {}))
+            rows += make_rows(processor, layer, top, by_size, rows_from)
+    return rows
+
+
+def write_table(path: Path, rows: Sequence[TableRow]) -> None:
+    """Write the rows; rows of other processors that the file has already are kept."""
+    processor, own = find_processor(), rows[0].processor
+    kept = [row for row in (read_table(path) if path.exists() else ()) if row.processor != own]
+    others = tuple(f"# {name}: " for name in {row.processor for row in kept})
+    lines = path.read_text(encoding="utf-8").splitlines() if kept else []
+    threads = f"{processor.num_threads} thread{'' if processor.num_threads == 1 else 's'}"
+    comments = [
+        'What kernel="auto" takes, by processor, kind of layer, most bits of its act and weight,',
+        "multiply-accumulates of its output product, and rows (tokens, pixels) that each weight",
+        "meets. ratio: time of forward and backward, of simulate's. Made by `bitcycle bench --tune",
+        f"FILE`; {TABLE_SWITCH}=FILE uses it, with any number of threads.",
+        *(line.removeprefix("# ") for line in lines if line.startswith(others)),
+        f"{own}: {processor.name}, measured with {threads}, torch {processor.torch_version}",
+    ]
+    write_text(path, table_text([*kept, *rows], comments))

@@ -1,0 +1,61 @@
+"""`bitcycle demo`: a small study on real data, in a minute and without a download."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from bitcycle.extras import MissingExtraError
+
+
+def register(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "demo", help="compare static 8-bit training with CPT on digits, in a minute"
+    )
+    parser.add_argument(
+        "--output",
+        default="runs/demo",
+        metavar="DIR",
+        help="folder of the runs (default: runs/demo)",
+    )
+    parser.add_argument("--seeds", type=int, default=3, help="runs per method (default 3)")
+    parser.add_argument(
+        "--jobs", type=int, default=2, help="parallel runs, one thread each (default 2)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train, print the table and the next commands, draw the figure and the page."""
+    from bitcycle_lab.study.demo import run_demo
+
+    output = Path(arguments.output)
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"--output {output} is a file; give a folder")
+    result = run_demo(
+        output,
+        num_seeds=arguments.seeds,
+        num_jobs=arguments.jobs,
+        say=lambda line: print(line, flush=True),
+    )
+    print(f"\n{result}\n")  # the table: DemoResult.__str__
+    print("next:    bitcycle train digits-cpt-3-8-8 --seed 7      one of these runs, with progress")
+    print("         bitcycle schedule CR:3-8:8 --steps 240        the bits it trains with")
+    print("         bitcycle study ls                             the papers' tables by name")
+    print(f"\nruns:    {output}")
+    try:
+        _draw(result, output)
+    except MissingExtraError as error:
+        print(f"page:    none, {error}")
+    return 0
+
+
+def _draw(result: Any, output: Path) -> None:
+    from bitcycle_lab.report import plot
+    from bitcycle_lab.report.files import save
+    from bitcycle_lab.report.page import write_page
+
+    print(f"picture: {save(plot(result), output / 'demo.png')}")
+    print(f"page:    {write_page(result.study, output / 'demo.html')}")

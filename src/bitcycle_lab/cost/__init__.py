@@ -1,0 +1,1 @@
+"""`bitcycle cost`: the cost of a run before it, of several schedules, and as published."""

@@ -1,0 +1,260 @@
+"""`TrainingSpec`: the model, precision and length of a training run, from a name, without data.
+
+`find_spec` finds it for a model, a recipe or a YAML file. `bitcycle cost` builds the model from it,
+without values where shapes are enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bitcycle.bits import PlainBits
+from bitcycle.convert import find_candidates, quantize_model
+from bitcycle.precision import PARENTS
+from bitcycle.quantizers import QUANTIZERS
+from bitcycle.registry import unknown_name
+from bitcycle.scheduler import quantizer_for
+from bitcycle.schedules import parse_schedule
+from bitcycle.schedules.base import check_count
+from bitcycle_lab.data import DATASETS
+from bitcycle_lab.models import MODELS, build_model
+from bitcycle_lab.models.base import Model
+from bitcycle_lab.recipes import list_recipes, recipe
+from bitcycle_lab.tasks.base import model_kind
+from bitcycle_lab.train.config import PrecisionConfig, RunConfig
+from bitcycle_lab.train.config_file import read_config
+
+STEPS, BATCH_SIZE = 64_000, 128  # of the CPT paper's runs on CIFAR
+NUM_SAMPLES = {"imagenet": 1_281_167, "xnli": 392_702}  # of datasets whose recipes count epochs
+NUM_NODES = {"citeseer": 3_327, "cora": 2_708, "ogbn-arxiv": 169_343, "pubmed": 19_717}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSpec:
+    """A training run to count: the model by name, its precision, and the length of the run.
+
+    batch_size: the samples of an optimizer step: images, sequences or, for a graph, nodes.
+    input_shape: the shape of one sample, by default that of the model's own example.
+    """
+
+    model: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    precision: PrecisionConfig
+    total_steps: int = STEPS
+    batch_size: int = BATCH_SIZE
+    input_shape: tuple[int, ...] | None = None
+    device: str = "meta"  # shapes are enough to count
+
+    def __post_init__(self) -> None:
+        check_count(self.total_steps, "total_steps")
+        check_count(self.batch_size, "batch_size")
+
+    def build(self, *, needs_conversion: bool = True) -> nn.Module:
+        """Build and convert the model; on the meta device unless a graph needs its edges."""
+        with torch.device(self._device):
+            model = build_model(self.model, **self.options)
+        precision = self.precision
+        can_convert = any(candidate.reason is None for candidate in find_candidates(model))
+        if precision.is_float or not (can_convert or needs_conversion):
+            return model
+        rules = QUANTIZERS[precision.quantizer](**precision.quantizer_options)
+        return quantize_model(
+            model,
+            rules,
+            skip=precision.skip,
+            only=precision.only,
+            kernel=precision.kernel,
+            max_bits=precision.max_bits,
+            verbose=False,
+        )
+
+    def shown_bits(self) -> dict[str, Any]:
+        """The schedules by keyword, without those that are float32 or round nothing."""
+        roles = self.precision.rounded_roles
+        used = {*roles, *(PARENTS[role] for role in roles)}
+        texts = self.precision.schedule_texts().items()
+        return {keyword: text for keyword, text in texts if text != "fp32" and keyword in used}
+
+    def inputs(self, model: nn.Module, batch_size: int) -> tuple[Tensor, ...]:
+        """Example inputs for the model."""
+        assert isinstance(model, Model)
+        example = model.example_inputs(batch_size, device=self._device)
+        if self.input_shape is None:
+            return example
+        if self.is_graph:
+            raise ValueError(f"{self.model} takes a graph, which has no input shape")
+        if len(self.input_shape) != example[0].dim() - 1:
+            raise ValueError(
+                f"input shape {_by(self.input_shape)} does not fit {self.model}: a sample is "
+                f"{_by(example[0].shape[1:])} in its example"
+            )
+        shape = (batch_size, *self.input_shape)
+        return (torch.zeros(shape, dtype=example[0].dtype, device=self._device),)
+
+    @property
+    def is_graph(self) -> bool:
+        """Whether the model takes nodes and edges."""
+        return model_kind(MODELS[self.model]) == "graph"
+
+    @property
+    def example_size(self) -> int:
+        """The samples of a batch that is traced: enough to count, since costs grow with them."""
+        return 16 if self.is_graph else 1
+
+    @property
+    def _device(self) -> str:
+        return "cpu" if self.is_graph else self.device
+
+
+def find_spec(
+    name: str,
+    *,
+    roles: Mapping[str, str],
+    options: Mapping[str, Any] | None = None,
+    skip: Sequence[str] | None = None,
+    quantizer: str | None = None,
+    total_steps: int | None = None,
+    batch_size: int | None = None,
+    input_shape: tuple[int, ...] | None = None,
+) -> TrainingSpec:
+    """The spec of a model, a recipe or a YAML file; the other arguments override it.
+
+    quantizer: by default the recipe's; for a model "sbm", or the one that its formats need.
+
+    >>> find_spec("resnet74", roles={"forward": "CR:3-8:32", "backward": "8"}).total_steps
+    64000
+    """
+    changes: dict[str, Any] = {
+        "total_steps": total_steps, "batch_size": batch_size, "input_shape": input_shape,
+    }  # fmt: skip
+    changes = {key: value for key, value in changes.items() if value is not None}
+    if name in MODELS:
+        if not roles:
+            raise ValueError(f"{name} is a model and has no bits: give --forward")
+        by_default = quantizer_for(_bits_of(roles, total_steps or STEPS))
+        precision = PrecisionConfig(
+            quantizer=quantizer or by_default,
+            **{"skip": tuple(skip or ()), **roles},  # type: ignore[arg-type]
+        )
+        return TrainingSpec(model=name, options=options or {}, precision=precision, **changes)
+    config = _find_config(name)
+    precision_changes: dict[str, Any] = dict(roles)
+    if quantizer is not None:
+        precision_changes["quantizer"] = quantizer
+    if skip is not None:
+        precision_changes["skip"] = tuple(skip)
+    spec = spec_from_config(config, total_steps)
+    spec = replace(spec, precision=replace(spec.precision, **precision_changes), **changes)
+    return replace(spec, options={**spec.options, **(options or {})})
+
+
+def _bits_of(roles: Mapping[str, str], total_steps: int) -> Iterator[PlainBits]:
+    """The bits of schedules; those that cannot be read raise where they are checked."""
+    for text in roles.values():
+        try:
+            yield from parse_schedule(text).bit_widths(total_steps)
+        except ValueError:
+            continue
+
+
+def _find_config(name: str) -> RunConfig:
+    """The configuration of a recipe or of a YAML file."""
+    path = Path(name).expanduser()
+    if path.is_file():
+        return read_config(path)
+    if path.suffix in (".yaml", ".yml"):
+        raise ValueError(f"there is no file {name}")
+    recipes = [info.name for info in list_recipes()]
+    if name in recipes:
+        return recipe(name)
+    raise unknown_name("model or recipe", name, [*MODELS, *recipes])
+
+
+def spec_from_config(config: RunConfig, total_steps: int | None = None) -> TrainingSpec:
+    """The spec of a run's configuration; the sizes of its dataset are known without the data."""
+    data, entry = config.data, MODELS[config.model.name]
+    info = DATASETS[data.name]
+    sizes: dict[str, Any] = {"num_classes": info.num_classes}
+    shape: tuple[int, ...] | None = None
+    batch_size = data.batch_size
+    if info.kind == "language":
+        sizes = {"vocab_size": min(info.num_classes, data.vocabulary or info.num_classes)}
+        shape = (data.sequence_length,)
+    elif info.kind == "pair":
+        sizes["max_length"] = data.sequence_length
+        shape = (data.sequence_length,)
+    elif info.kind == "graph":
+        sizes["in_features"] = info.input_shape[0]
+        batch_size = NUM_NODES.get(data.name, batch_size)
+    else:
+        shape = info.input_shape
+        if "in_channels" in entry.options:
+            sizes["in_channels"] = shape[0]
+    return TrainingSpec(
+        model=config.model.name,
+        options={**sizes, **config.model.options},
+        precision=config.precision,
+        total_steps=total_steps or _num_steps(config),
+        batch_size=batch_size,
+        input_shape=shape,
+    )
+
+
+def _num_steps(config: RunConfig) -> int:
+    if config.steps is not None:
+        return config.steps
+    num_samples = NUM_SAMPLES.get(config.data.name)
+    if num_samples is None:
+        raise ValueError(
+            f"{config.name} runs for {config.epochs:g} epochs of data of unknown size: give "
+            "--total-steps"
+        )
+    return round((config.epochs or 0) * -(-num_samples // config.data.batch_size))
+
+
+def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
+    """Read a model's options from texts such as "num_classes=100".
+
+    >>> parse_options(["num_classes=100", "dropout=0.5", "tie=false"])
+    {'num_classes': 100, 'dropout': 0.5, 'tie': False}
+    """
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not (key and equals and text):
+            raise ValueError(f"{pair!r} is not NAME=VALUE, such as num_classes=100")
+        options[key] = _value(key, text)
+    return options
+
+
+def _value(key: str, text: str) -> int | float | bool:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    raise ValueError(f"{key}={text}: a model's option is a number, true or false")
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """Read the shape of one sample from "3x224x224" or "3,224,224".
+
+    >>> parse_shape("3x224x224"), parse_shape("35")
+    ((3, 224, 224), (35,))
+    """
+    parts = text.replace(",", "x").split("x")
+    if not all(part.strip().isdigit() and int(part) > 0 for part in parts):
+        raise ValueError(f"input shape {text!r} must be sizes with x between, such as 3x224x224")
+    return tuple(int(part) for part in parts)
+
+
+def _by(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "nothing"

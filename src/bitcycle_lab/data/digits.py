@@ -1,0 +1,41 @@
+"""scikit-learn's handwritten digits, which need no download."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from bitcycle.extras import require
+from bitcycle_lab.data.base import ImageSplits, Place, dataset
+from bitcycle_lab.data.counter import Purpose, permutation
+from bitcycle_lab.data.images import make_splits
+
+NUM_TEST = 360
+MAX_VALUE = 16.0
+
+
+@dataset(
+    name="digits",
+    kind="image",
+    description="1,797 8x8 handwritten digits that come inside scikit-learn (UCI, Alpaydin and "
+    "Kaynak 1998): 1,437 for training, a fixed 360 for the test",
+    num_classes=10,
+    input_shape=(1, 8, 8),
+    layout="nothing on disk: the images are inside the scikit-learn package",
+    source='pip install "bitcycle[train]"',
+    needs_root=False,
+)
+def load_digits(place: Place) -> ImageSplits:
+    """Load the digits; the split is fixed."""
+    sklearn_datasets = require("sklearn.datasets", extra="train", purpose="the digits")
+    bunch = sklearn_datasets.load_digits()
+    pixels = torch.from_numpy(bunch.images.astype(np.uint8)).unsqueeze(1)  # (N, 1, 8, 8), 0..16
+    targets = torch.from_numpy(bunch.target.astype(np.int64))
+    order = torch.from_numpy(permutation(len(pixels), seed=0, purpose=Purpose.SPLIT))
+    test, train = order[:NUM_TEST].sort().values, order[NUM_TEST:].sort().values
+    return make_splits(
+        (pixels[train], targets[train]),
+        (pixels[test], targets[test]),
+        num_classes=place.info.num_classes,
+        max_value=MAX_VALUE,
+    )

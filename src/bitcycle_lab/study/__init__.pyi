@@ -1,0 +1,10 @@
+from bitcycle_lab.study.engines import make_engine as make_engine
+from bitcycle_lab.study.results import StudyResult as StudyResult
+from bitcycle_lab.study.results import read_study as read_study
+from bitcycle_lab.study.runner import run_study as run_study
+from bitcycle_lab.study.study import Method as Method
+from bitcycle_lab.study.study import Study as Study
+from bitcycle_lab.study.study_file import find_study as find_study
+from bitcycle_lab.study.summary import summarize as summarize
+from bitcycle_lab.study.tables import study_tables as study_tables
+from bitcycle_lab.study.tables import write_tables as write_tables

@@ -1,0 +1,12 @@
+from bitcycle_lab.train.config import CheckpointConfig as CheckpointConfig
+from bitcycle_lab.train.config import EvalConfig as EvalConfig
+from bitcycle_lab.train.config import LrConfig as LrConfig
+from bitcycle_lab.train.config import OptimizerConfig as OptimizerConfig
+from bitcycle_lab.train.config import PrecisionConfig as PrecisionConfig
+from bitcycle_lab.train.config import RangeTestConfig as RangeTestConfig
+from bitcycle_lab.train.config import RunConfig as RunConfig
+from bitcycle_lab.train.config import SwaConfig as SwaConfig
+from bitcycle_lab.train.config import TrackingConfig as TrackingConfig
+from bitcycle_lab.train.result import RunResult as RunResult
+from bitcycle_lab.train.run import resume as resume
+from bitcycle_lab.train.run import run as run

@@ -1,0 +1,277 @@
+"""The folder of a run: its files, its lock, its metrics, and the list of runs below a folder.
+
+config.yaml is the whole configuration, env.json the environment, metrics.jsonl a line per log or
+evaluation, checkpoints/ the state to resume from, result.json the outcome, events/ TensorBoard's.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bitcycle.files import Appender, write_json, write_text
+from bitcycle.version import VERSION
+from bitcycle_lab.train.checkpoint import Checkpoints
+from bitcycle_lab.train.config import RunConfig
+from bitcycle_lab.train.config_changes import Change
+from bitcycle_lab.train.config_file import from_dict, read_config, to_dict, to_yaml
+
+MACHINE = ("bitcycle", "torch", "python", "processor", "cpu_capability", "device", "num_cpus")
+
+
+@dataclass(frozen=True)
+class ResumeEvent:
+    """The settings that changed when a run was resumed at a step, and warnings, as about data."""
+
+    step: int
+    changes: tuple[Change, ...]
+    warnings: tuple[str, ...]
+
+
+class RunDirectory:
+    """The files of one run: config.yaml, env.json, metrics.jsonl, checkpoints/, result.json, ..."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config_file = self.path / "config.yaml"
+        self.metrics_file = self.path / "metrics.jsonl"
+        self.result_file = self.path / "result.json"
+        self.log_file = self.path / "log.txt"
+        self.checkpoints = self.path / "checkpoints"
+        self.events = self.path / "events"
+        self._metrics: Appender | None = None
+
+    @property
+    def exists(self) -> bool:
+        """Whether the folder holds a run."""
+        return self.config_file.exists()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has written its result."""
+        return self.result_file.exists()
+
+    def create(self, config: RunConfig) -> None:
+        """Create the folder with configuration and environment. Raises if it holds another run."""
+        if self.path.exists() and not self._is_free():
+            raise ValueError(
+                f"{self.path} is not empty; resume the run with --resume auto, or choose another "
+                "--name, --seed or --output"
+            )
+        self.path.mkdir(parents=True, exist_ok=True)
+        started = {**environment(), "config": to_dict(config)}
+        write_json(self.path / "env.json", started)
+        self.write_config(config)  # last: it makes the folder a run
+
+    def write_config(self, config: RunConfig) -> None:
+        """Write config.yaml."""
+        write_text(self.config_file, to_yaml(config))
+
+    def write_missing(self, files: Mapping[str, str]) -> None:
+        """Write files of the run's task that do not exist yet."""
+        for name, text in files.items():
+            if not (self.path / name).exists():
+                write_text(self.path / name, text)
+
+    def _is_free(self) -> bool:
+        """Whether the folder is empty, apart from leftovers of a process killed in `create`."""
+        return self.path.is_dir() and all(
+            entry.name == "env.json" or _is_leftover(entry) for entry in self.path.iterdir()
+        )
+
+    def remove_leftovers(self) -> None:
+        """Delete the incomplete files of a killed process."""
+        for entry in self.path.iterdir():
+            if _is_leftover(entry):
+                entry.unlink()
+
+    def read_config(self) -> RunConfig:
+        """The configuration in config.yaml."""
+        if not self.exists:
+            raise ValueError(f"{self.path} is not a run: it has no config.yaml")
+        return read_config(self.config_file, default_form=None)
+
+    def read_first_config(self) -> RunConfig | None:
+        """The configuration of `create`, from env.json; None if that is lost."""
+        settings = self.read_environment().get("config")
+        if settings is None:
+            return None
+        return from_dict(settings, source=f"the configuration in {self.path / 'env.json'}")
+
+    def read_environment(self) -> dict[str, Any]:
+        """The environment the run started in; empty if env.json is lost."""
+        try:
+            found = json.loads((self.path / "env.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def add_history(self, event: ResumeEvent) -> None:
+        """Append to `history` in env.json."""
+        found = self.read_environment()
+        entry = {
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "resumed_at": event.step,
+            "changes": {change.key: [change.was, change.now] for change in event.changes},
+            "warnings": list(event.warnings),
+        }
+        history = found["history"] if isinstance(found.get("history"), list) else []
+        write_json(self.path / "env.json", {**found, "history": [*history, entry]})
+
+    def read_history(self) -> list[ResumeEvent]:
+        """What changed when the run was resumed; entries that cannot be read are left out."""
+        entries = self.read_environment().get("history")
+        found = []
+        for entry in entries if isinstance(entries, list) else []:
+            try:
+                changes = [Change(key, was, now) for key, (was, now) in entry["changes"].items()]
+                warnings = tuple(map(str, entry["warnings"]))
+                found.append(ResumeEvent(int(entry["resumed_at"]), tuple(changes), warnings))
+            except (LookupError, TypeError, ValueError, AttributeError):
+                continue
+        return found
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock the run for this process. Raises ValueError if another process has it."""
+        with (self.path / ".lock").open("a+", encoding="utf-8") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                handle.seek(0)
+                owner = handle.read().strip() or "unknown"
+                raise ValueError(
+                    f"{self.path} is in use by another process (pid {owner}); wait or stop it"
+                ) from None
+            handle.truncate(0)
+            handle.write(str(os.getpid()))
+            handle.flush()
+            yield
+
+    def continue_metrics(self, step: int) -> None:
+        """Open metrics.jsonl for appending and remove the lines after `step`."""
+        kept = [line for line in self.read_metrics() if line["step"] <= step]
+        write_text(self.metrics_file, "".join(json.dumps(line) + "\n" for line in kept))
+        self._metrics = Appender(self.metrics_file)
+
+    def add_metrics(self, line: dict[str, Any]) -> None:
+        """Append one line to metrics.jsonl."""
+        assert self._metrics is not None
+        self._metrics.add(json.dumps(line))
+
+    def sync_metrics(self) -> None:
+        """Flush metrics.jsonl to disk, before a checkpoint that relies on its lines."""
+        assert self._metrics is not None
+        self._metrics.sync()
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """The complete lines of metrics.jsonl; those cut by a kill or a full disk are skipped."""
+        if not self.metrics_file.exists():
+            return []
+        lines = []
+        for text in self.metrics_file.read_text(encoding="utf-8", errors="replace").split("\n"):
+            try:
+                line = json.loads(text)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(line, dict) and isinstance(line.get("step"), int):
+                lines.append(line)
+        return lines
+
+    def close(self) -> None:
+        """Close metrics.jsonl."""
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
+
+
+def _is_leftover(path: Path) -> bool:
+    return path.name.startswith(".") and path.name.endswith(".tmp")
+
+
+def list_runs(root: str | Path) -> list[dict[str, str]]:
+    """The state, step and result of every run below a folder, at any depth."""
+    folders = sorted(path.parent for path in Path(root).rglob("config.yaml"))
+    return [_summarize(RunDirectory(folder)) for folder in folders]
+
+
+def _summarize(directory: RunDirectory) -> dict[str, str]:
+    row = {"run": str(directory.path), "state": "not finished", "step": "0", "result": "-"}
+    steps = Checkpoints(directory.checkpoints).steps()
+    if steps:
+        row["step"] = str(steps[-1])
+    try:
+        result = json.loads(directory.result_file.read_text(encoding="utf-8"))
+        value = result["final"][result["metric"]]
+        row["state"], row["step"] = "finished", str(result["steps"])
+        row["result"] = f"{result['metric']} {value:.2f} at {result['eval_precision']}"
+    except FileNotFoundError:
+        pass
+    except (ValueError, KeyError, TypeError):
+        row["state"] = "result.json is damaged"
+    return row
+
+
+def environment() -> dict[str, Any]:
+    """Versions, processor, device, git revision and command of this process."""
+    import torch
+
+    cuda = torch.cuda.is_available()
+    return {
+        "bitcycle": VERSION,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "device": torch.cuda.get_device_name() if cuda else "cpu",
+        "num_threads": torch.get_num_threads(),
+        "num_cpus": os.cpu_count(),
+        "git_revision": _git_revision(),
+        "command": sys.argv,
+    }
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor()
+
+
+def _git_revision() -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def machine() -> dict[str, Any]:
+    """Processor and versions, without anything that names this machine.
+
+    >>> list(machine()) == list(MACHINE)
+    True
+    """
+    found = environment()
+    return {key: found[key] for key in MACHINE}
+
+
+def measurement_info(seconds: float, *, threads: int) -> dict[str, Any]:
+    """Machine, threads and wall-clock seconds, for files of measurements."""
+    return {"machine": machine(), "threads": threads, "seconds": round(seconds, 3)}
