@@ -7,7 +7,7 @@ ALL := .venv/.all
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all lint bench docs library clean
+.PHONY: demo test test-all lint bench docs dist library clean
 
 demo: $(DEMO)
 	$(BIN)/bitcycle demo
@@ -29,6 +29,15 @@ bench: $(ALL)
 docs: $(ALL)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict >/dev/null
 	@echo site/index.html
+
+# The sdist and a wheel of Linux. auditwheel tags it with the oldest glibc that it runs on, which is
+# the one that its compiler is from: an older system makes a wheel for more systems.
+dist: $(ALL)
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist dist/*-linux_*.whl
+	rm dist/*-linux_*.whl
+	@ls dist/*
 
 # Seconds after a change of the C++ sources, otherwise nothing; all works without it, too.
 library:

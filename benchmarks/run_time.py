@@ -41,13 +41,12 @@ from bitcycle.schedules.cycle import Cycle, Cyclic
 from bitcycle.tables import text_table
 from bitcycle_lab.bench.result import Timing
 from bitcycle_lab.published import display_name
-from bitcycle_lab.recipes.base import as_float32, bits_of
-from bitcycle_lab.study.catalogue.methods import label
+from bitcycle_lab.recipes.recipe import bits_of
 from bitcycle_lab.study.numbers import duration_text, fixed
 from bitcycle_lab.study.statistics import Summary, summarize_values
 from bitcycle_lab.study.study import Study, StudyOptions, adjust
 from bitcycle_lab.study.study_file import find_study
-from bitcycle_lab.train.config import RunConfig, ScheduleText
+from bitcycle_lab.train.config import PrecisionConfig, RunConfig, ScheduleText
 from bitcycle_lab.train.loop import remaining_steps, train_step
 from bitcycle_lab.train.result import weights_digest
 from bitcycle_lab.train.run_directory import measurement_info
@@ -108,12 +107,14 @@ def choose_methods(study: Study, steps: int) -> dict[str, list[TimedMethod]]:
     for method in study.methods:
         config = method.config
         network = f"{display_name(config.model.name)} on {display_name(config.data.name)}"
-        networks.setdefault(network, {}).setdefault(label(config), config)
+        label = method.label.partition(", ")[0]  # without the number of cycles
+        networks.setdefault(network, {}).setdefault(label, config)
     for network, found in networks.items():
         if BASE not in found:
             raise ValueError(f"study {study.name!r} has no {BASE} of {network} to compare with")
         others = {name: config for name, config in found.items() if name != FLOAT}
-        networks[network] = {FLOAT: found.get(FLOAT, as_float32(found[BASE])), **others}
+        float32 = replace(found[BASE], precision=PrecisionConfig())
+        networks[network] = {FLOAT: found.get(FLOAT, float32), **others}
     return {
         network: [TimedMethod(name, shorten(config, steps)) for name, config in found.items()]
         for network, found in networks.items()

@@ -153,11 +153,6 @@ class Registry(Generic[T]):
         self._load()
         return sorted({*self._entries, *self._elsewhere})
 
-    def is_imported(self, name: str) -> bool:
-        """Whether the object's module is imported; False for `elsewhere` before a lookup."""
-        self._load()
-        return name in self._entries
-
     def items(self) -> list[tuple[str, T]]:
         """Every (name, object), sorted by name."""
         return [(name, self[name]) for name in self.names()]

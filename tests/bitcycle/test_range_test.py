@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.datasets import load_digits
 from torch import nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR
 
 import bitcycle as bc
 from bitcycle.range_criteria import RangeTest
-from bitcycle_lab.data import load_images
 from tests.bitcycle.test_snapshot import assert_same, everything
 from tests.bitcycle.toys import net, randn
 
@@ -26,8 +26,9 @@ class Loop:
 
     def __init__(self, *, seed=0, shuffled=False, lr=0.1):
         torch.manual_seed(seed)
-        data = load_images("digits").train
-        self.images, self.labels = data.fetch(range(len(data)), None)
+        digits = load_digits()
+        self.images = torch.tensor(digits.data, dtype=torch.float32) / 16
+        self.labels = torch.tensor(digits.target)
         if shuffled:
             self.labels = self.labels[torch.randperm(len(self.labels))]
         self.model = bc.quantize_model(

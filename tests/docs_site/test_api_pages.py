@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.test_public_api import GOLDEN, MODULES
+from tests.test_public_api import GOLDEN, MODULES, public
 
 PAGES = Path(__file__).parents[2] / "docs" / "api"
 # not exported; their methods are those of public classes
@@ -47,6 +47,14 @@ def test_nothing_else_is_and_nothing_twice():
     others = {e for e in entries() if not any(is_entry_of(e, m, n) for m, n in names())}
     assert others == BASES
     assert len(entries()) == len(set(entries()))
+
+
+def test_a_function_with_the_name_of_its_file_is_documented_by_its_full_path():
+    """A shorter path would document everything in the file."""
+    homes = {f"{thing.__module__}.{name.split('.')[-1]}" for name, thing in public()
+             if name.split(".")[-1] == getattr(thing, "__module__", "").split(".")[-1]}  # fmt: skip
+    assert "bitcycle.audit.audit" in homes
+    assert homes <= set(entries())
 
 
 def test_the_overview_links_to_the_page_of_every_module():

@@ -33,7 +33,7 @@ def write_safetensors(
     frozen: Frozen, path: Path, source: dict[str, Any], *, codes: bool = False
 ) -> None:
     """Write a safetensors file and the JSON of its grids; codes: store integer weights."""
-    safetensors = require("safetensors.torch", extra="train", purpose=PURPOSE)
+    safetensors = require("safetensors.torch", extra="export", purpose=PURPOSE)
     weights = weights_on_grids(frozen)
     tensors = state_on_grids(frozen)
     for name, weight in weights.items():
@@ -60,8 +60,8 @@ def write_safetensors(
 
 def read_safetensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The metadata with the grids, and the state: float weights and `act_range`s."""
-    safetensors = require("safetensors.torch", extra="train", purpose=PURPOSE)
-    damage = require("safetensors", extra="train", purpose=PURPOSE).SafetensorError
+    safetensors = require("safetensors.torch", extra="export", purpose=PURPOSE)
+    damage = require("safetensors", extra="export", purpose=PURPOSE).SafetensorError
     if not json_of(path).is_file():
         raise FileNotFoundError(f"{json_of(path)} does not exist; {path.name} needs its grids")
     try:

@@ -22,6 +22,8 @@ FOLDER = Path(__file__).resolve().parent
 NAME = "libbitcycle.so"  # on every system: ctypes loads a file of any name
 NOTE = "not_built.txt"  # in place of the library: why there is none
 COMPILERS = ("c++", "g++", "clang++")
+# without these options pip keeps the installed version, or the wheel of it in its cache
+REINSTALL = "pip install --force-reinstall --no-deps --no-cache-dir --no-binary bitcycle bitcycle"
 FLAGS = (
     "-std=c++17", "-O3", "-g0", "-fPIC", "-pthread", "-fvisibility=hidden", "-fno-math-errno",
     "-fno-trapping-math",
@@ -45,6 +47,13 @@ def fingerprint(folder: Path = FOLDER) -> str:
     for path in sorted([*folder.glob("*.h"), *find_sources(folder)]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return f"{version} {digest.hexdigest()[:16]}"
+
+
+def how_to_build() -> str:
+    """The command that builds the library: in a checkout, or of an installed package."""
+    if find_sources():
+        return "run python -m bitcycle.native.build"
+    return f"run {REINSTALL} (in a checkout: pip install .)"
 
 
 def find_compiler() -> list[str]:
@@ -124,7 +133,7 @@ def build(folder: Path = FOLDER) -> str | None:
 def main() -> int:
     """Build beside the sources."""
     if not find_sources():
-        print("bitcycle: no sources here; run pip install again", file=sys.stderr)
+        print(f"bitcycle: no sources here; {how_to_build()}", file=sys.stderr)
         return 1
     reason = build()
     if reason:

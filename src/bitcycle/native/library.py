@@ -66,7 +66,7 @@ def describe() -> str:
 def warn_missing() -> None:
     """Warn, once per process, that products run without the library; not if that was asked for."""
     if library() is None and os.environ.get(SWITCH) != "0":
-        message = f"quantized products run in plain torch, and slower: {missing_reason()}"
+        message = f"without its native library bitcycle is slower than float32: {missing_reason()}"
         warnings.warn(message, BitcycleWarning, stacklevel=2)
 
 
@@ -81,9 +81,9 @@ def _open() -> ctypes.CDLL | str:
     try:
         found = ctypes.CDLL(str(FILE))
     except OSError as error:
-        return f"it cannot be loaded: {error}; run pip install again"
+        return f"it cannot be loaded: {error}; {build.how_to_build()}"
     if not _is_current(found):
-        return f"{FILE.name} was built from other sources; run python -m bitcycle.native.build"
+        return f"{FILE.name} was built from other sources; {build.how_to_build()}"
     found.bitcycle_tiles.restype = ctypes.c_char_p
     if name and found.bitcycle_tiles(name.encode()) is None:
         known = [other for other in INSTRUCTION_SETS if found.bitcycle_tiles(other.encode())]
@@ -100,7 +100,7 @@ def _not_built() -> str:
     reason = note.read_text(encoding="utf-8").strip() if note.exists() else "it was not built"
     if sys.platform == "win32":
         return reason
-    return f"{reason}; install a C++17 compiler (Debian: g++) and run pip install again"
+    return f"{reason}; install a C++17 compiler (Debian: g++) and {build.how_to_build()}"
 
 
 def _is_current(found: ctypes.CDLL) -> bool:

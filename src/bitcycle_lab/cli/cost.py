@@ -7,7 +7,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bitcycle_lab.cost.run import RunCost, ScheduleComparison
+    from bitcycle_lab.cost.run import RunCost
+    from bitcycle_lab.cost.schedules import ScheduleComparison
     from bitcycle_lab.cost.spec import TrainingSpec
 
 
@@ -113,7 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check_options(arguments)
     result: Any
     if arguments.paper:
-        from bitcycle_lab.cost.run import compare_with_paper
+        from bitcycle_lab.cost.paper import compare_with_paper
 
         result = compare_with_paper()
     elif arguments.schedules:
@@ -160,7 +161,7 @@ def _estimate_cost(arguments: argparse.Namespace) -> RunCost:
 
 def _compare_schedules(arguments: argparse.Namespace) -> ScheduleComparison:
     from bitcycle.schedules import parse_schedule
-    from bitcycle_lab.cost.run import compare_schedules, parse_share
+    from bitcycle_lab.cost.schedules import compare_schedules, parse_share
 
     budget = None if arguments.budget is None else parse_share(arguments.budget)
     # as schedules write themselves, so that two spellings of one schedule are one row

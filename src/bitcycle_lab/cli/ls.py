@@ -11,9 +11,40 @@ from collections.abc import Callable
 from typing import Any
 
 from bitcycle.registry import Registry
+from bitcycle_lab.registered import Entry, read_entries
+from bitcycle_lab.tasks.config import model_kind
 
 Row = dict[str, str]
+Describe = Callable[[str, Any], Entry]
 KINDS: Registry[Callable[..., list[Row]]] = Registry("kind")
+
+
+def entries(package: str, registry: str, decorator: str, describe: Describe) -> list[Entry]:
+    """What a registry holds, without importing torch: what the package's files register.
+
+    User code that registers more has imported the package. `describe` says what its source would.
+    """
+    found = read_entries(package, decorator)
+    module = sys.modules.get(package)
+    if module is not None:
+        added = getattr(module, registry)
+        found = found | {n: describe(n, added[n]) for n in added.names() if n not in found}
+    return [found[name] for name in sorted(found)]
+
+
+def describe_item(name: str, item: object) -> Entry:
+    """The entry of a registered class or function."""
+    return Entry(name=name, summary=first_line(item))
+
+
+def describe_model(name: str, entry: Any) -> Entry:
+    """The entry of a `ModelEntry`."""
+    return Entry(name=name, summary=entry.description, parameters=tuple(entry.options))
+
+
+def describe_dataset(name: str, info: Any) -> Entry:
+    """The entry of a `DatasetInfo`."""
+    return Entry(name=name, arguments=vars(info))
 
 
 @KINDS.register("schedules")
@@ -48,25 +79,20 @@ def formats() -> list[Row]:
 @KINDS.register("quantizers")
 def quantizers() -> list[Row]:
     """Rules that turn tensors into codes."""
-    from bitcycle.quantizers import QUANTIZERS
-
-    return [{"name": name, "what": first_line(entry)} for name, entry in QUANTIZERS.items()]
+    found = entries("bitcycle.quantizers", "QUANTIZERS", "QUANTIZERS.register", describe_item)
+    return [{"name": each.name, "what": _what(each)} for each in found]
 
 
 @KINDS.register("layers")
 def layers() -> list[Row]:
     """Module types that can be converted, and what they become."""
-    from bitcycle.nn import LAYERS
-
     return [
         {
-            "float type": name,
-            "converted": f"Quantized{name.rpartition('.')[2]}",
-            "what": first_line(LAYERS[name])
-            if LAYERS.is_imported(name)
-            else f"Imported when a model of {name.partition('.')[0]} is converted",
+            "float type": each.name,
+            "converted": f"Quantized{each.name.rpartition('.')[2]}",
+            "what": _what(each),
         }
-        for name in LAYERS
+        for each in entries("bitcycle.nn", "LAYERS", "LAYERS.register", describe_item)
     ]
 
 
@@ -81,23 +107,24 @@ def runs(folder: str = "runs") -> list[Row]:
 @KINDS.register("models")
 def models() -> list[Row]:
     """Networks to train, and the kind of data they take."""
-    from bitcycle_lab.models import MODELS
-    from bitcycle_lab.tasks.base import model_kind
-
+    found = entries("bitcycle_lab.models", "MODELS", "register_model", describe_model)
     return [
-        {"name": name, "kind": model_kind(entry), "what": entry.description.rstrip(".")}
-        for name, entry in MODELS.items()
+        {"name": each.name, "kind": model_kind(each.parameters), "what": _what(each)}
+        for each in found
     ]
 
 
 @KINDS.register("datasets")
 def datasets() -> list[Row]:
     """Data to train on, and the files expected below its root."""
-    from bitcycle_lab.data import DATASETS
-
+    found = entries("bitcycle_lab.data", "DATASETS", "dataset", describe_dataset)
     return [
-        {"name": name, "kind": info.kind, "what": f"{info.description}; files: {info.layout}"}
-        for name, info in DATASETS.items()
+        {
+            "name": each.name,
+            "kind": each.arguments["kind"],
+            "what": f"{each.arguments['description']}; files: {each.arguments['layout']}",
+        }
+        for each in found
     ]
 
 
@@ -184,6 +211,10 @@ def table(rows: list[Row], *, width: int | None = None) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+def _what(entry: Entry) -> str:
+    return entry.summary.rstrip(".")
+
+
 def first_line(entry: object) -> str:
-    """The first line of an entry's docstring."""
+    """The first line of an object's docstring."""
     return (getattr(entry, "__doc__", None) or "").strip().partition("\n")[0].rstrip(".")

@@ -160,10 +160,12 @@ def _show(result: Any, *, is_short: bool = False) -> None:
 
 
 def run_status(arguments: argparse.Namespace) -> int:
-    """Print the state of the runs; changes nothing."""
+    """Print the state of the runs; changes nothing, and looks up no model: training does."""
     from bitcycle_lab.study.progress import status_text
+    from bitcycle_lab.train.config import unchecked_names
 
-    print(status_text(read(arguments)))
+    with unchecked_names():
+        print(status_text(read(arguments)))
     return 0
 
 
@@ -184,7 +186,7 @@ def run_ls(arguments: argparse.Namespace) -> int:
     import json
 
     from bitcycle_lab.cli.ls import table
-    from bitcycle_lab.study.study import list_studies
+    from bitcycle_lab.study.study_file import list_studies
 
     rows = list_studies()
     print(json.dumps(rows, indent=2) if arguments.json else table(rows))

@@ -26,7 +26,7 @@ from bitcycle_lab.data import DATASETS
 from bitcycle_lab.models import MODELS, build_model
 from bitcycle_lab.models.base import Model
 from bitcycle_lab.recipes import list_recipes, recipe
-from bitcycle_lab.tasks.base import model_kind
+from bitcycle_lab.tasks.config import model_kind
 from bitcycle_lab.train.config import PrecisionConfig, RunConfig
 from bitcycle_lab.train.config_file import read_config
 
@@ -100,7 +100,7 @@ class TrainingSpec:
     @property
     def is_graph(self) -> bool:
         """Whether the model takes nodes and edges."""
-        return model_kind(MODELS[self.model]) == "graph"
+        return model_kind(MODELS[self.model].options) == "graph"
 
     @property
     def example_size(self) -> int:

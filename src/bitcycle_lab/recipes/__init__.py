@@ -10,32 +10,29 @@ Change a recipe by editing a copy: `dataclasses.replace(config, seed=1)`. A base
 `arxiv-gcn`, trains in float32 until it is given bits, and keeps the layers float32 that its paper
 does:
 
->>> from bitcycle_lab.recipes.base import with_bits
->>> with_bits(recipe("arxiv-gcn"), "RT-V", "3-8/8", cycles=8).precision.forward
+>>> with_bits("arxiv-gcn", "RT-V 3-8/8").precision.forward
 'RT-V:3-8:8'
 
-To add recipes, add a file to this folder and a test to `tests/bitcycle_lab/recipes`. Write a function that
-yields `Recipe` objects and decorate it with `@FAMILIES.register("name")`. A recipe is found by the
-name of its configuration. A recipe that is a cell of several tables is yielded once for each, with
-equal configurations; its published values are merged.
+To add recipes, add them to a YAML file of this folder; `base.py` has its keys. `cells.py` makes the
+cells of the published tables.
 """
 
 from bitcycle_lab.published import Published
-from bitcycle_lab.recipes.base import (
-    FAMILIES,
-    Recipe,
+from bitcycle_lab.recipes.recipe import (
     RecipeInfo,
     find_recipes,
     list_recipes,
     recipe,
+    recipe_names,
+    with_bits,
 )
 
 __all__ = [
-    "FAMILIES",
     "Published",
-    "Recipe",
     "RecipeInfo",
     "find_recipes",
     "list_recipes",
     "recipe",
+    "recipe_names",
+    "with_bits",
 ]

@@ -20,9 +20,9 @@ from bitcycle_lab.study.numbers import duration_text, summary_text
 from bitcycle_lab.study.results import MethodResult, RunStatus, StudyResult
 from bitcycle_lab.study.statistics import summarize_values
 from bitcycle_lab.study.study import Method, Study
-from bitcycle_lab.study.summary import metric_title, summarize
+from bitcycle_lab.study.summary import metric_title, study_notes, summarize
 from bitcycle_lab.study.tables import differences_table, method_rows, values_table
-from bitcycle_lab.tasks import TASKS
+from bitcycle_lab.tasks.config import task_metric
 from bitcycle_lab.train.config import RunConfig
 from bitcycle_lab.train.config_file import to_dict
 from bitcycle_lab.train.config_id import IGNORED_SETTINGS, config_id
@@ -155,7 +155,7 @@ def comparison_json(result: StudyResult) -> dict[str, Any]:
             "methods": method_rows(result),
             "runs": run_rows(result),
             "settings": {key: list(values) for key, values in differing_settings(result).items()},
-            "notes": list(result.study.notes),
+            "notes": list(study_notes(result)),
         }
     )
     return found
@@ -167,7 +167,7 @@ def run_rows(result: StudyResult) -> list[dict[str, Any]]:
 
 
 def _run_row(run: RunStatus) -> dict[str, Any]:
-    done, metric = run.result, TASKS[run.config.task].metric
+    done, metric = run.result, task_metric(run.config.task).name
     trained = [line for line in run.metrics if line.get("kind") == "train"]
     last = trained[-1] if trained else {}
     return {
@@ -208,7 +208,7 @@ def runs_table(result: StudyResult) -> Table:
         for row, config in zip(rows, configs, strict=True)
     ]
     title = f"Runs: {titles.pop()}" if len(titles) == 1 else "Runs"
-    notes = " ".join(f"{note}." for note in result.study.notes)
+    notes = " ".join(f"{note}." for note in study_notes(result))
     table = _table("runs", title, cells, ("seed", "steps", "final", "best", "time"))
     return with_caption(table, notes, RUNS)
 

@@ -6,27 +6,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 from bitcycle.tables import text_table
-from bitcycle_lab.recipes import recipe
 from bitcycle_lab.study.engines import make_engine
+from bitcycle_lab.study.kernels import kernels_text
 from bitcycle_lab.study.numbers import difference_text, summary_text
 from bitcycle_lab.study.progress import Lines, failures_text
 from bitcycle_lab.study.results import StudyResult, write_options
 from bitcycle_lab.study.runner import run_study
-from bitcycle_lab.study.study import Method, Study, StudyOptions
+from bitcycle_lab.study.study import StudyOptions
+from bitcycle_lab.study.study_file import find_study
 from bitcycle_lab.study.summary import MethodSummary, summarize
-
-METHODS = {
-    "float32": "digits-float32",
-    "static 8/8": "digits-static-8-8",
-    "CPT 3-8/8": "digits-cpt-3-8-8",
-    "static 3/8": "digits-static-3-8",
-}
-BASELINE = "static 8/8"
 
 
 @dataclass(frozen=True)
@@ -47,7 +40,7 @@ class DemoResult:
             seconds = fmean(run.seconds for run in each.result.results.values())
             rows.append((each.label, summary_text(each.summary), difference_text(each.difference),
                          f"{each.relative_cost:.3f}", f"{seconds:.1f} s"))  # fmt: skip
-        against = f"against {BASELINE}"
+        against = f"against {self.study.study.baseline}"
         header = ("bits", "test accuracy %", against, "training cost", "time per run")
         num_seeds = len(self.study.study.seeds)
         seeds = _seeds(num_seeds)
@@ -61,25 +54,20 @@ class DemoResult:
             "one is 0.28\n          points; evaluated at the most bits of the schedule\n"
             "against   difference of the means with its 95 % interval, paired by seed\n"
             "cost      bit operations (BitOPs) of all training steps, static 8/8 = 1\n"
-            "time      low precision is simulated in float32 here, which takes longer, not less"
+            f"time      {self._kernels()}"
         )
+
+    def _kernels(self) -> str:
+        runs = [run for each in self.methods for run in each.result.results.values()]
+        kernels = kernels_text(*runs)
+        if kernels == "simulate":
+            return "with the kernel simulate: low precision in float32 takes longer, not less"
+        plural = "s" if " and " in kernels else ""
+        return f"with the kernel{plural} {kernels}, chosen by processor, bits and shape"
 
 
 def _seeds(number: int) -> str:
     return f"{number} seed{'s' if number > 1 else ''}"
-
-
-def demo_study(num_seeds: int = 3) -> Study:
-    """The study of the demo: four methods that differ only in bits."""
-    return Study(
-        name="demo",
-        description="Static 8-bit against cycled precision: a small residual net on 8x8 images of "
-        "digits, a minute on two cores",
-        methods=tuple(Method(label=label, config=recipe(name)) for label, name in METHODS.items()),
-        seeds=tuple(range(num_seeds)),
-        baseline=BASELINE,
-        scale="small",
-    )
 
 
 def run_demo(
@@ -88,9 +76,9 @@ def run_demo(
     """Train the runs that have no result below `output`, and return all results."""
     if num_seeds < 1 or num_jobs < 1:
         raise ValueError(f"seeds ({num_seeds}) and jobs ({num_jobs}) must be at least 1")
-    study = demo_study(num_seeds)
+    study = replace(find_study("demo"), seeds=tuple(range(num_seeds)))
     say(
-        f"training a small residual net on 8x8 images of digits: {len(METHODS)} methods x "
+        f"training a small residual net on 8x8 images of digits: {len(study.methods)} methods x "
         f"{_seeds(num_seeds)}"
     )
     write_options(output, study.name, StudyOptions(seeds=study.seeds))

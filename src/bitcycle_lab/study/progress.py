@@ -22,7 +22,7 @@ from bitcycle.tables import text_table
 from bitcycle_lab.study.engines.base import is_locked, log_file
 from bitcycle_lab.study.results import MethodResult, RunStatus, StudyResult, distinct_runs
 from bitcycle_lab.study.study import StudyRun, run_directory
-from bitcycle_lab.tasks import TASKS
+from bitcycle_lab.tasks.config import task_metric
 from bitcycle_lab.train.progress import Show, duration
 from bitcycle_lab.train.result import RunResult
 
@@ -61,7 +61,7 @@ class RunProgress:
 
 def read_progress(run: StudyRun) -> RunProgress:
     """The progress of a run that may be training, or may have no folder yet."""
-    metric = TASKS[run.config.task].metric
+    metric = task_metric(run.config.task).name
     line = _last_line(run_directory(run.config).metrics_file)
     if line is None:
         return RunProgress(total_steps=run.config.steps, metric=metric)

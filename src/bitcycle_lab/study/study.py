@@ -1,20 +1,20 @@
 """A study: methods, seeds, and a baseline to compare the methods with.
 
-A study holds configurations and no results; `bitcycle_lab.study.results` reads those. The catalogue
-registers the studies that come with the package in `STUDIES`; `study_file` reads one from YAML.
+A study holds configurations and no results; `bitcycle_lab.study.results` reads those. `study_file`
+reads a study from YAML; `catalogue` has those that come with the package.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from bitcycle.registry import Registry, suggest
-from bitcycle_lab.recipes import Published
-from bitcycle_lab.tasks import TASKS
+from bitcycle.registry import suggest
+from bitcycle_lab.published import Published
+from bitcycle_lab.tasks.config import task_metric
 from bitcycle_lab.train.config import RunConfig
 from bitcycle_lab.train.config_file import check_overrides, option_names, override
 from bitcycle_lab.train.config_id import config_id
@@ -130,11 +130,16 @@ class Study:
 
     def metric(self, group: str) -> str:
         """The metric of the group's task, such as accuracy."""
-        return TASKS[self.of(group)[0].config.task].metric
+        return task_metric(self.of(group)[0].config.task).name
 
     def higher_is_better(self, group: str) -> bool:
         """Whether a higher value of that metric is better."""
-        return TASKS[self.of(group)[0].config.task].higher_is_better
+        return task_metric(self.of(group)[0].config.task).higher_is_better
+
+    @property
+    def num_runs(self) -> int:
+        """Methods x seeds, less where a method has fewer seeds."""
+        return sum(min(m.num_seeds or len(self.seeds), len(self.seeds)) for m in self.methods)
 
     def runs(self, output: str) -> Iterator[StudyRun]:
         """Every run, seed by seed, so that all methods have one result before any has two.
@@ -149,24 +154,6 @@ class Study:
                     continue
                 config = replace(method.config, name=name, seed=seed, output=output)
                 yield StudyRun(method=method, config=config)
-
-
-STUDIES: Registry[Callable[[], Study]] = Registry("study", "bitcycle_lab.study.catalogue")
-
-
-def list_studies() -> list[dict[str, str]]:
-    """The studies that come with the package, as rows of `bitcycle study ls`."""
-    return [
-        {
-            "name": name,
-            "scale": study.scale,
-            "methods x seeds": f"{len(study.methods)} x {len(study.seeds)}",
-            "runs": str(len(list(study.runs("runs")))),
-            "what": study.description,
-        }
-        for name, make in STUDIES.items()
-        for study in [make()]
-    ]
 
 
 # -- options of a command line --------------------------------------------------------------------

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from bitcycle.schedules import parse_schedule
 from bitcycle_lab.recipes import Published
+from bitcycle_lab.study.kernels import kernel_notes
 from bitcycle_lab.study.numbers import UNITS, seeds_text
 from bitcycle_lab.study.results import MethodResult, StudyResult
 from bitcycle_lab.study.statistics import (
@@ -192,6 +193,11 @@ def _margin(result: StudyResult, group: str) -> tuple[float | None, str]:
 
 def _ratio(own: float | None, base: float | None) -> float | None:
     return None if own is None or not base else own / base
+
+
+def study_notes(result: StudyResult) -> tuple[str, ...]:
+    """The notes of the study, and where its runs had different kernels; without full stops."""
+    return (*result.study.notes, *kernel_notes(result))
 
 
 def has_changing_bits(config: RunConfig) -> bool:

@@ -48,6 +48,7 @@ from bitcycle_lab.study.summary import (
     published_relative_cost,
     published_value,
     published_values,
+    study_notes,
     summarize,
 )
 
@@ -334,7 +335,7 @@ def caption(result: StudyResult) -> str:
     if sources:
         warning = "" if result.study.scale == "full" else ", a larger set-up: compare differences"
         parts.append(f"Published: {sources}{warning}")
-    parts += result.study.notes
+    parts += study_notes(result)
     unfinished = _states(
         result, {"failed": "failed", "started": "started and not finished", "missing": "missing"}
     )

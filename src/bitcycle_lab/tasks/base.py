@@ -18,8 +18,7 @@ from bitcycle.registry import Registry, list_some, unknown_name
 from bitcycle_lab.data import DATASETS, Batch, Batches, OnePass, Samples
 from bitcycle_lab.data.base import Kind
 from bitcycle_lab.models import MODELS
-from bitcycle_lab.models.base import ModelEntry
-from bitcycle_lab.tasks.config import DataConfig, ModelConfig
+from bitcycle_lab.tasks.config import DataConfig, ModelConfig, model_kind
 
 Split = Literal["train", "validation", "test"]
 Sums = dict[str, Tensor]  # added over batches and ranks; has "loss" and "count"
@@ -175,9 +174,9 @@ def check_names(kind: Kind, model: ModelConfig, data: DataConfig) -> None:
     for option in model.options:
         if option not in entry.options:
             raise unknown_name(f"option of model {model.name!r}", option, entry.options)
-    if model_kind(entry) != kind:
-        fitting = [name for name, each in MODELS.items() if model_kind(each) == kind]
-        raise _other_kind("model", model.name, model_kind(entry), kind, fitting)
+    if model_kind(entry.options) != kind:
+        fitting = [name for name, each in MODELS.items() if model_kind(each.options) == kind]
+        raise _other_kind("model", model.name, model_kind(entry.options), kind, fitting)
     if info.kind != kind:
         fitting = [name for name, each in DATASETS.items() if each.kind == kind]
         raise _other_kind("dataset", data.name, info.kind, kind, fitting)
@@ -189,18 +188,7 @@ def check_names(kind: Kind, model: ModelConfig, data: DataConfig) -> None:
         )
 
 
-def model_kind(entry: ModelEntry) -> Kind:
-    """The kind of data a model takes, from the names of its options.
-
-    >>> [model_kind(MODELS[name]) for name in ("resnet20", "lstm_lm", "gcn", "bert")]
-    ['image', 'language', 'graph', 'pair']
-    """
-    if "vocab_size" in entry.options:
-        return "pair" if "num_classes" in entry.options else "language"
-    return "graph" if "in_features" in entry.options else "image"
-
-
-def _other_kind(what: str, name: str, has: Kind, needs: Kind, fitting: list[str]) -> ValueError:
+def _other_kind(what: str, name: str, has: str, needs: str, fitting: list[str]) -> ValueError:
     return ValueError(
         f"{what} {name!r} is of kind {has!r}, the task takes kind {needs!r}: {list_some(fitting)}"
     )

@@ -1,4 +1,4 @@
-"""The model and the data of a run's configuration.
+"""The model and the data of a run's configuration, and what a task is known for without torch.
 
 The task checks the names (`Task.check`). The built-in tasks take those of `bitcycle ls models` and
 `bitcycle ls datasets`; a task of your own may take any.
@@ -6,8 +6,11 @@ The task checks the names (`Task.check`). The built-in tasks take those of `bitc
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+from bitcycle_lab.registered import read_entries
 
 Features = Literal["raw", "row_normalized", "standardized"]
 MIN_VOCABULARY = 3
@@ -63,3 +66,37 @@ class DataConfig:
                 f"data.vocabulary ({self.vocabulary}) must be at least {MIN_VOCABULARY}: "
                 "<unk>, <eos> and a word"
             )
+
+
+def model_kind(options: Iterable[str]) -> str:
+    """The kind of data that a model takes, from the names of its builder's options.
+
+    >>> model_kind(["num_classes", "width"]), model_kind(["vocab_size", "dropout"])
+    ('image', 'language')
+    """
+    names = set(options)
+    if "vocab_size" in names:
+        return "pair" if "num_classes" in names else "language"
+    return "graph" if "in_features" in names else "image"
+
+
+class Metric(NamedTuple):
+    """A metric by name, such as accuracy, and its direction."""
+
+    name: str
+    higher_is_better: bool
+
+
+def task_metric(task: str) -> Metric:
+    """The metric of a task.
+
+    >>> task_metric("language")
+    Metric(name='perplexity', higher_is_better=False)
+    """
+    entry = read_entries("bitcycle_lab.tasks", "TASKS.register").get(task)
+    if entry is not None:
+        return Metric(entry.attributes["metric"], entry.attributes["higher_is_better"])
+    from bitcycle_lab.tasks.base import TASKS
+
+    kind = TASKS[task]  # a task of user code, or an error
+    return Metric(kind.metric, kind.higher_is_better)

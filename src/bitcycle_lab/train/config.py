@@ -33,7 +33,8 @@ def unchecked_names() -> Iterator[None]:
     """Build configurations without looking their names up in the registries.
 
     The files of tasks, models, datasets, quantizers and kernels import torch, which a list of
-    recipes does not need. Call `RunConfig.check_names` before such a configuration is used.
+    recipes and the state of a study do not need. Before such a configuration is used, call
+    `RunConfig.check_names` outside the `with` block; inside it does nothing.
     """
     token = _ARE_NAMES_CHECKED.set(False)
     try:
@@ -152,8 +153,7 @@ class PrecisionConfig:
     grad: ScheduleText = "inherit"
 
     def __post_init__(self) -> None:
-        if _ARE_NAMES_CHECKED.get():
-            self.check_names()
+        self.check_names()
         check_max_bits(self.max_bits, "precision.max_bits")
         for role, text in self._given_texts().items():
             if isinstance(text, dict) and "name" in text:
@@ -174,6 +174,8 @@ class PrecisionConfig:
 
     def check_names(self) -> None:
         """Raise ValueError for an unknown quantizer, option of a quantizer, or kernel."""
+        if not _ARE_NAMES_CHECKED.get():
+            return
         from bitcycle.kernels import make_kernel
         from bitcycle.quantizers import QUANTIZERS
 
@@ -374,8 +376,7 @@ class RunConfig:
     output: str = "runs"
 
     def __post_init__(self) -> None:
-        if _ARE_NAMES_CHECKED.get():
-            self._check_task()
+        self._check_task()
         if not self.name or any(c in self.name for c in "/\\\0\n") or self.name in (".", ".."):
             raise ValueError(f"name ({self.name!r}) must be usable as a folder name")
         if (self.steps is None) == (self.epochs is None):
@@ -404,6 +405,8 @@ class RunConfig:
         self.precision.check_names()
 
     def _check_task(self) -> None:
+        if not _ARE_NAMES_CHECKED.get():
+            return
         from bitcycle_lab.tasks import TASKS
 
         TASKS[self.task].check(self.model, self.data)

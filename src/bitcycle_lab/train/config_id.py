@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from bitcycle.precision import ROLES
-from bitcycle_lab.train.config import RunConfig
+from bitcycle_lab.train.config import RunConfig, unchecked_names
 from bitcycle_lab.train.config_file import to_dict
 
 IGNORED_SETTINGS = (
@@ -51,8 +51,9 @@ def config_id(config: RunConfig) -> str:
 @functools.cache
 def _defaults() -> dict[str, Any]:
     """The defaults that ids leave out."""
-    default = RunConfig(steps=1)
-    settings = _normalized(default)
+    with unchecked_names():  # the names of the defaults exist; looking them up imports torch
+        default = RunConfig(steps=1)
+        settings = _normalized(default)
     del settings["steps"]
     settings["range_test"] = to_dict(default)["range_test"]
     return settings

@@ -26,10 +26,11 @@ from bitcycle_lab.train.config_changes import (
 )
 from bitcycle_lab.train.config_file import from_dict, to_dict
 from bitcycle_lab.train.distributed import on_main
+from bitcycle_lab.train.final_evaluation import make_result
 from bitcycle_lab.train.loop import save_checkpoint, train
 from bitcycle_lab.train.progress import Reporter, Show, make_reporter
 from bitcycle_lab.train.range_test import complete_settings, find_lower_bound
-from bitcycle_lab.train.result import RunResult, make_result, result_json
+from bitcycle_lab.train.result import RunResult, result_json
 from bitcycle_lab.train.run_directory import ResumeEvent, RunDirectory
 from bitcycle_lab.train.session import Session, build_session, preserve_torch_settings
 from bitcycle_lab.train.signals import Interrupted, StopRequest

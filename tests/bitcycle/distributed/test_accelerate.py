@@ -144,24 +144,3 @@ def test_accelerates_sparing_load_knows_no_buffers(tmp_path):
     """Its own limit, which docs/scale.md names: ranges are buffers, as BatchNorm's statistics."""
     for said in run_together(load_sparingly, 2, tmp_path, has_group=False):
         assert "device_mesh" in said
-
-
-def run_under_fsdp(folder: str) -> str:
-    """A run of ours where Accelerate is configured for FSDP."""
-    from bitcycle_lab.train import run
-    from bitcycle_lab.train.config_file import from_dict
-
-    make_accelerator("fsdp2")
-    config = from_dict({"model": {"name": "digits_mlp"}, "steps": 2, "output": folder})
-    try:
-        run(config)
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
-@pytest.mark.slow
-def test_a_run_of_ours_refuses_fsdp_with_the_way_out(tmp_path):
-    for said in run_together(run_under_fsdp, 2, tmp_path, has_group=False, folder=str(tmp_path)):
-        assert "accelerate is configured for FSDP" in said
-        assert "torchrun" in said

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import bitcycle as bc
+from bitcycle.kernels import choice
 from bitcycle.native import build
 from bitcycle.native import library as native
 from bitcycle.warnings import BitcycleWarning
@@ -82,10 +84,21 @@ def test_switched_off_it_is_missing_without_a_warning(fresh):
 def test_a_library_that_was_not_built_is_explained_and_warned_of_once(fresh, tmp_path):
     fresh.setattr(native, "FILE", tmp_path / build.NAME)
     (tmp_path / build.NOTE).write_text("no C++ compiler found\n")
-    way_out = "install a C++17 compiler (Debian: g++) and run pip install again"
+    way_out = "install a C++17 compiler (Debian: g++) and run python -m bitcycle.native.build"
     reason = f"no C++ compiler found; {way_out}"
     assert native.missing_reason() == reason
-    assert warnings_of(3) == [f"quantized products run in plain torch, and slower: {reason}"]
+    assert warnings_of(3) == [
+        f"without its native library bitcycle is slower than float32: {reason}"
+    ]
+
+
+def test_two_conversions_without_the_library_warn_once(fresh, tmp_path):
+    fresh.setattr(native, "FILE", tmp_path / build.NAME)
+    fresh.setattr(choice, "warn_missing", native.warn_missing)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    with pytest.warns(BitcycleWarning) as caught:
+        [bc.quantize_model(part, verbose=False) for part in model]
+    assert ["slower than float32" in str(w.message) for w in caught] == [True]
 
 
 def test_without_a_note_it_was_not_built(fresh, tmp_path):
@@ -98,7 +111,7 @@ def test_a_damaged_file_is_refused(fresh, tmp_path):
     (tmp_path / build.NAME).write_bytes(b"no library")
     assert native.library() is None
     assert native.missing_reason().startswith("it cannot be loaded: ")
-    assert native.missing_reason().endswith("; run pip install again")
+    assert native.missing_reason().endswith("; run python -m bitcycle.native.build")
 
 
 @is_built

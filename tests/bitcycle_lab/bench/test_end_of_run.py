@@ -8,8 +8,7 @@ import torch
 
 from benchmarks import end_of_run as benchmark
 from bitcycle.model_precision import at_precision
-from bitcycle_lab.recipes import recipe
-from bitcycle_lab.recipes.base import with_bits
+from bitcycle_lab.recipes import with_bits
 from bitcycle_lab.study.results import RunStatus
 from bitcycle_lab.study.study import Method
 from bitcycle_lab.train.config import CheckpointConfig, EvalConfig, TrackingConfig
@@ -22,7 +21,7 @@ from bitcycle_lab.train.run_directory import RunDirectory
 def trained(tmp_path_factory):
     """Four cycles of six steps: (configuration, folder, result)."""
     config = replace(
-        with_bits(recipe("digits"), "cpt", "3-8/8", 4),
+        with_bits("digits", "CPT 3-8/8", cycles=4),
         steps=24,
         eval=EvalConfig(every=0.25),
         checkpoint=CheckpointConfig(every=0.25, keep=4),

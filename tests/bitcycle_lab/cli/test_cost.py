@@ -148,8 +148,8 @@ def test_a_mistake_is_said_and_exit_code_2(argv, message, capsys):
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_the_paper_is_compared(as_json, capsys, monkeypatch):
-    """The numbers are tested in tests/bitcycle_lab/cost/test_run.py; here one network is enough."""
-    import bitcycle_lab.cost.run as paper_cost
+    """One network: tests/bitcycle_lab/cost/test_paper.py tests the numbers of all."""
+    import bitcycle_lab.cost.paper as paper_cost
 
     monkeypatch.setattr(paper_cost, "_TABLES", {"Table 2": paper_cost._TABLES["Table 2"]})
     monkeypatch.setattr(paper_cost, "_latencies", lambda counted: iter(()))

@@ -2,15 +2,17 @@
 
 import json
 import shutil
+from dataclasses import MISSING, fields, replace
 
 import pytest
 
-from bitcycle.quantizers import QUANTIZERS
+from bitcycle.quantizers import QUANTIZERS, AbsMax
 from bitcycle_lab.cli.ls import KINDS
 from bitcycle_lab.cli.main import main
-from bitcycle_lab.data import DATASETS
+from bitcycle_lab.data import DATASETS, DatasetInfo
 from bitcycle_lab.models import MODELS
 from bitcycle_lab.recipes import list_recipes
+from bitcycle_lab.registered import read_entries
 from tests.bitcycle_lab.cli.runs import write_config
 
 
@@ -37,6 +39,40 @@ def test_rows_are_the_registered_names_with_what_they_are(capsys):
     assert rows["recipes"]["digits-absmax-8-8"]["forward / backward"] == "8 / 8, absmax"
     nvfp4 = rows["formats"]["nvfp4"]
     assert (nvfp4["element"], nvfp4["block"], nvfp4["largest"]) == ("e2m1", "16", "6")
+
+
+def test_the_source_of_a_package_says_what_importing_it_registers():
+    models = read_entries("bitcycle_lab.models", "register_model")
+    assert list(models) == MODELS.names()
+    for name, entry in MODELS.items():
+        assert models[name].summary == entry.description
+        assert models[name].parameters == tuple(entry.options)
+
+    datasets = read_entries("bitcycle_lab.data", "dataset")
+    assert list(datasets) == DATASETS.names()
+    defaults = {each.name: each.default for each in fields(DatasetInfo)}
+    defaults = {name: value for name, value in defaults.items() if value is not MISSING}
+    for name, info in DATASETS.items():
+        assert {**defaults, **datasets[name].arguments, "load": info.load} == vars(info)
+
+
+def test_what_user_code_registers_is_listed_too(monkeypatch, capsys):
+    class Mine(AbsMax):
+        """A rule of mine."""
+
+    added = {
+        "quantizers": (QUANTIZERS, Mine),
+        "models": (MODELS, replace(MODELS["lstm_lm"], description="A net of mine.")),
+        "datasets": (DATASETS, replace(DATASETS["cora"], description="A graph of mine")),
+    }
+    kinds = {"models": "language", "datasets": "graph"}
+    for kind, (registry, item) in added.items():
+        monkeypatch.setitem(registry._entries, "mine", item)
+        assert main(["ls", kind, "--json"]) == 0
+        rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+        assert list(rows) == registry.names()
+        assert "of mine" in rows["mine"]["what"]
+        assert rows["mine"].get("kind") == kinds.get(kind)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from bitcycle_lab.cli import report
 from bitcycle_lab.cli.main import main
 from bitcycle_lab.report.figures import layers
-from bitcycle_lab.study.study import STUDIES
+from bitcycle_lab.study.study_file import study_names
 from tests.bitcycle_lab.report.made_up import made_up_cost, study, write_study
 
 
@@ -52,7 +52,7 @@ def test_what_is_no_run_and_no_study_is_an_error(tmp_path, capsys):
 
 
 def test_a_study_that_has_not_begun_names_the_command(tmp_path, capsys):
-    assert "demo" in STUDIES.names()
+    assert "demo" in study_names()
     assert main(["report", "demo", "--runs", str(tmp_path)]) == 2
     assert "bitcycle study run demo" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -11,7 +11,7 @@ import pytest
 
 from bitcycle_lab.export import export_run
 from bitcycle_lab.recipes import recipe
-from bitcycle_lab.study.study import STUDIES
+from bitcycle_lab.study.study_file import find_study
 from bitcycle_lab.train import CheckpointConfig, EvalConfig, TrackingConfig, resume, run
 from tests.bitcycle_lab.e2e.commands import ENVIRONMENT
 from tests.bitcycle_lab.train.small import Killed, folder_of, kill_before_step, metrics_of, traces
@@ -111,6 +111,6 @@ def test_the_study_of_formats_trains_every_method_and_compares_them_with_bf16(ro
     assert done.returncode == 0, done.stderr
     with (tmp_path / "studies" / "formats-small" / "table.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    labels = [method.label for method in STUDIES["formats-small"]().methods]
+    labels = [method.label for method in find_study("formats-small").methods]
     assert [row["method"] for row in rows] == labels
     assert {row["baseline"] for row in rows} == {"bf16"}

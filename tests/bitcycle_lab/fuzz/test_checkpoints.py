@@ -19,9 +19,9 @@ from safetensors.torch import load_file, save_file
 from bitcycle_lab.train.checkpoint import file_digest, manifest_digest
 from tests.bitcycle_lab.cli.runs import write_config
 from tests.bitcycle_lab.train.small import files_below
+from tests.damage import Damage, damages, json_values, little_memory, paths_in, replaced
 
 from .commands import Outcome, assert_graceful, run
-from .damage import Damage, damages, json_values, little_memory, paths_in, replaced
 
 quick = settings(
     max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)

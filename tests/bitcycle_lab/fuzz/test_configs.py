@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from tests.bitcycle_lab.cli.runs import TINY
 from tests.bitcycle_lab.train.small import files_below
+from tests.damage import damages, json_values, little_memory, paths_in, replaced
 
 from .commands import assert_graceful, run
-from .damage import damages, json_values, little_memory, paths_in, replaced
 
 STUDY: dict[str, Any] = {
     "name": "study",

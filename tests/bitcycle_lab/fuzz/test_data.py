@@ -32,8 +32,7 @@ from tests.bitcycle_lab.data.layouts import (
     write_text,
 )
 from tests.bitcycle_lab.data.pair_layouts import write_snli, write_xnli
-
-from .damage import Damage, damages, little_memory
+from tests.damage import Damage, damages, little_memory
 
 NODES, FEATURES = 6, 128
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from bitcycle_lab.train.config_file import option_names
 from tests.bitcycle_lab.cli.runs import TINY
+from tests.damage import little_memory
 
 from .commands import assert_graceful, run
-from .damage import little_memory
 
 values = st.sampled_from(
     [-1, 0, 1, 2, 7, -0.5, 0.0, 0.25, 1.0, 3.5, 1e-30, 1e30, float("nan"), float("inf"), None, True,

@@ -108,6 +108,34 @@ def study_result(
     )
 
 
+Kernel = tuple[str, str | None]  # "native" or "native simulate", and the instruction set
+
+
+def kernel_study(kernels: Mapping[str, Sequence[Kernel]], **changes: Any) -> StudyResult:
+    """A study whose runs had these kernels: method, or group: method -> kernel by seed.
+
+    "native simulate" is the kernel of the first layer and of the two others; "" is float32.
+    """
+    entries = []
+    for key in kernels:
+        group, _, label = key.rpartition(": ")
+        entries.append((method(label, group=group), {0: 97.0, 1: 98.0, 2: 99.0}, 1e9))
+    result = study_result(entries, **changes)
+    methods = [
+        replace(each, runs=tuple(map(_with_kernel, each.runs, kernels[each.method.key])))
+        for each in result.methods
+    ]
+    return replace(result, methods=tuple(methods))
+
+
+def _with_kernel(run: RunStatus, kernel: Kernel) -> RunStatus:
+    names, instruction_set = kernel[0].split(), kernel[1]
+    layers = dict(zip(("conv", "fc1", "fc2"), [*names[:1], *names[-1:] * 2], strict=False))
+    assert run.result is not None
+    result = replace(run.result, kernels=layers, instruction_set=instruction_set)
+    return replace(run, result=result)
+
+
 def write_runs(result: StudyResult) -> None:
     """The folders that such runs would have left."""
     for row in result.methods:

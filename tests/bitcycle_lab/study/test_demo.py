@@ -5,27 +5,36 @@ from dataclasses import replace
 import pytest
 
 import bitcycle_lab.study.demo as demo
-from bitcycle_lab.recipes import recipe
-from bitcycle_lab.study.demo import BASELINE, METHODS, demo_study, run_demo
+from bitcycle_lab.study.demo import DemoResult, run_demo
 from bitcycle_lab.study.engines.local import LocalEngine
 from bitcycle_lab.study.results import open_study
+from bitcycle_lab.study.study_file import find_study
 from bitcycle_lab.train import EvalConfig, SwaConfig, TrackingConfig
+from tests.bitcycle_lab.study.made_up import kernel_study
 from tests.bitcycle_lab.study.small_studies import Here
 
+METHODS = ["float32", "static 8/8", "CPT 3-8/8", "static 3/8"]
+BASELINE = "static 8/8"
 
-def short_recipe(name):
-    """The demo's own recipe with few steps, and cycles that fit into them."""
-    config = recipe(name)
-    precision = config.precision
+
+def short_study(name):
+    """The demo's own study with few steps, and cycles that fit into them."""
+    study = find_study(name)
+    return replace(study, methods=tuple(map(shorten, study.methods)))
+
+
+def shorten(method):
+    precision = method.config.precision
     if isinstance(precision.forward, str) and precision.forward.startswith("CR"):
         precision = replace(precision, forward="CR:3-8:1")
-    return replace(
-        config,
+    config = replace(
+        method.config,
         steps=8,
         precision=precision,
         eval=EvalConfig(every=0),
         tracking=TrackingConfig(log_every=8, tensorboard=False),
     )
+    return replace(method, config=config)
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +42,14 @@ def finished(tmp_path_factory):
     """Folder, result and lines of a short demo with one seed."""
     output, said = tmp_path_factory.mktemp("demo"), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo, "recipe", short_recipe)
+        patch.setattr(demo, "find_study", short_study)
         patch.setattr(demo, "make_engine", lambda name, num_jobs: Here())
         result = run_demo(output, num_seeds=1, say=said.append)
     return output, result, said
 
 
 def test_it_compares_four_methods_that_differ_in_nothing_but_bits():
-    study = demo_study()
+    study = find_study("demo")
     assert (study.seeds, study.baseline) == ((0, 1, 2), BASELINE)
     configs = {method.label: method.config for method in study.methods}
     first = next(iter(configs.values()))
@@ -59,7 +68,7 @@ def test_it_compares_four_methods_that_differ_in_nothing_but_bits():
 def test_every_method_has_a_row_with_its_cost(finished):
     _, result, _ = finished
     rows = {row.label: row for row in result.methods}
-    assert list(rows) == list(METHODS)
+    assert list(rows) == METHODS
     assert rows[BASELINE].relative_cost == 1.0
     costs = [rows[m].relative_cost for m in ("static 3/8", "CPT 3-8/8", BASELINE, "float32")]
     assert costs == sorted(costs)
@@ -78,8 +87,23 @@ def test_the_table_has_a_line_per_method_and_says_what_it_means(finished):
         assert row.difference is None or f"{row.difference.mean:+.2f}" in line
     assert "±" not in text  # one seed has no deviation
     assert "of 1 seed on 360 test images" in text
-    assert "simulated in float32" in text
     assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("kernel", "line"),
+    [
+        (("simulate", None), "with the kernel simulate: low precision in float32 takes longer"),
+        (("native", "avx512_vnni"), "with the kernel native avx512_vnni, "),
+        (("native simulate", "avx2"), "with the kernels native avx2 and simulate, "),
+    ],
+)
+def test_the_table_names_the_kernels_that_ran(kernel, line):
+    names = {name: [kernel] * 3 for name in METHODS if name != "float32"}
+    made = kernel_study({"float32": [("", kernel[1])] * 3, **names}, baseline=BASELINE)
+    last = str(DemoResult(made)).splitlines()[-1]
+    assert last.startswith(f"time      {line}")
+    assert len(last) <= 100
 
 
 def test_progress_is_said_run_by_run(finished):
@@ -94,7 +118,7 @@ def test_a_second_call_trains_nothing_and_says_the_same(finished, monkeypatch):
     output, result, _ = finished
     runs = list(output.glob("digits-*/*"))
     before = {path: path.stat().st_mtime_ns for path in runs}
-    monkeypatch.setattr(demo, "recipe", short_recipe)
+    monkeypatch.setattr(demo, "find_study", short_study)
     monkeypatch.setattr(LocalEngine, "start", None)  # no process is started
     assert run_demo(output, num_seeds=1, say=lambda line: None) == result
     assert {path: path.stat().st_mtime_ns for path in runs} == before
@@ -103,15 +127,18 @@ def test_a_second_call_trains_nothing_and_says_the_same(finished, monkeypatch):
 def test_it_is_a_study_like_others(finished, monkeypatch):
     output, result, _ = finished
     assert result.study.count("done") == 4
-    monkeypatch.setattr(demo, "recipe", short_recipe)
+    monkeypatch.setattr(demo, "find_study", short_study)
     assert open_study("demo", output).seeds == (0,)
 
 
 def test_a_run_that_crashes_is_an_error_with_its_message(tmp_path, monkeypatch):
     def broken(name):
-        return replace(short_recipe(name), swa=SwaConfig(start=100))
+        study = short_study(name)
+        swa = SwaConfig(start=100)
+        methods = [replace(m, config=replace(m.config, swa=swa)) for m in study.methods]
+        return replace(study, methods=tuple(methods))
 
-    monkeypatch.setattr(demo, "recipe", broken)
+    monkeypatch.setattr(demo, "find_study", broken)
     monkeypatch.setattr(demo, "make_engine", lambda name, num_jobs: Here())
     with pytest.raises(ChildProcessError, match="float32 seed 0: ValueError: swa.start") as caught:
         run_demo(tmp_path, num_seeds=1, say=lambda line: None)

@@ -6,7 +6,8 @@ import torch
 from bitcycle_lab.data import DATASETS, Batch, Tensors
 from bitcycle_lab.models import MODELS
 from bitcycle_lab.tasks import TASKS, DataConfig, ModelConfig, SampleTask, Task
-from bitcycle_lab.tasks.base import check_names, model_kind
+from bitcycle_lab.tasks.base import check_names
+from bitcycle_lab.tasks.config import model_kind
 
 
 def test_the_built_in_tasks_are_found_by_name():
@@ -105,7 +106,7 @@ def test_what_does_not_fit_the_task_is_an_error(model, data, message):
 
 def test_every_model_and_every_dataset_is_of_a_kind_that_some_task_takes():
     kinds = {"image", "language", "graph", "pair"}
-    assert {model_kind(entry) for _, entry in MODELS.items()} == kinds
+    assert {model_kind(entry.options) for _, entry in MODELS.items()} == kinds
     assert {info.kind for _, info in DATASETS.items()} == kinds
 
 

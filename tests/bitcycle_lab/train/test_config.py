@@ -13,6 +13,7 @@ from bitcycle_lab.train.config import (
     SwaConfig,
     TrackingConfig,
     steps_of,
+    unchecked_names,
 )
 from bitcycle_lab.train.config_file import override
 
@@ -162,3 +163,27 @@ def test_auto_is_filled_in_when_the_lower_end_is_known():
     assert precision.schedule_texts(auto=3)["forward"] == "delay@0.25(CR:3-8:4)"
     assert not precision.is_float
     assert PrecisionConfig(forward="CR:3-8:4").auto_high is None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"task": "imags"},
+        {"model": ModelConfig(name="resnet21")},
+        {"data": DataConfig(name="cifar11")},
+    ],
+)
+def test_names_are_looked_up_later_where_that_is_asked_for(settings):
+    with unchecked_names():
+        config = RunConfig(steps=10, **settings)
+        config.check_names()
+    with pytest.raises(ValueError, match="did you mean"):
+        config.check_names()
+
+
+def test_names_of_precision_are_looked_up_later_where_that_is_asked_for():
+    with unchecked_names():
+        config = RunConfig(steps=10, precision=PrecisionConfig(quantizer="smb"))
+        config.check_names()
+    with pytest.raises(ValueError, match="'sbm'"):
+        config.check_names()

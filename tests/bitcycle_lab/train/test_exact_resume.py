@@ -14,6 +14,7 @@ from bitcycle_lab.train import (
     LrConfig,
     OptimizerConfig,
     PrecisionConfig,
+    RunResult,
     SwaConfig,
     resume,
     run,
@@ -125,6 +126,7 @@ def test_what_auto_decided_is_restored_and_not_decided_again(tmp_path, monkeypat
     monkeypatch.setattr(choice, "_decide", lambda *shapes: ("simulate", "that"))
     resumed = resume(folder_of(broken))
     assert set(resumed.kernels.values()) == {"native"}
+    assert resumed.kernels == RunResult.read(folder_of(whole)).kernels
     assert traces(folder_of(broken)) == traces(folder_of(whole))
 
 

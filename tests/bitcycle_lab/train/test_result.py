@@ -10,12 +10,15 @@ import torch
 from torch import nn
 
 import bitcycle as bc
+from bitcycle.kernels import choice
+from bitcycle.native.library import instruction_set
 from bitcycle.warnings import BitcycleWarning
 from bitcycle_lab.tasks import DataConfig, ModelConfig
 from bitcycle_lab.train import EvalConfig, RunResult, SwaConfig, loop, resume, run
 from bitcycle_lab.train.checkpoint import read_state
+from bitcycle_lab.train.final_evaluation import refresh_statistics
 from bitcycle_lab.train.loop import train_step
-from bitcycle_lab.train.result import refresh_statistics, weights_digest
+from bitcycle_lab.train.result import weights_digest
 from bitcycle_lab.train.session import build_session, preserve_torch_settings
 from tests.bitcycle_lab.data.layouts import planetoid_parts, write_planetoid
 from tests.bitcycle_lab.train.small import (
@@ -151,6 +154,22 @@ def test_the_cost_is_that_of_the_schedule(tmp_path):
     assert result.cost["static_top"] == "w8a8e6"
     assert 0 < result.cost["relative_to_static_top"] < 1
     assert sum(result.cost["by_matmul"].values()) == result.cost["bitops"]
+
+
+def test_the_result_has_the_kernel_that_auto_chose_for_each_layer(tmp_path, monkeypatch):
+    def decide(geometry, a, w, *rest):
+        return ("native" if w.shape[0] == 10 else "simulate", "by the number of classes")
+
+    monkeypatch.setattr(choice, "_decide", decide)
+    config = small(tmp_path)
+    assert config.precision.kernel == "auto"
+    result = run(config)
+    assert result.kernels == {"fc1": "simulate", "fc2": "simulate", "fc3": "native"}
+    assert result.instruction_set == instruction_set()
+    stored = json.loads((folder_of(config) / "result.json").read_text())
+    assert stored["kernels"] == result.kernels
+    assert stored["instruction_set"] == result.instruction_set
+    assert RunResult.read(folder_of(config)) == result
 
 
 def test_a_result_is_read_back_from_wherever_the_folder_was_moved(tmp_path):

@@ -24,7 +24,8 @@ from bitcycle_lab.study import numbers
 from bitcycle_lab.study.numbers import duration_text
 from bitcycle_lab.study.results import RunStatus, State, StudyResult, read_options
 from bitcycle_lab.study.statistics import Summary, summarize_values
-from bitcycle_lab.study.study import STUDIES, StudyOptions
+from bitcycle_lab.study.study import StudyOptions
+from bitcycle_lab.study.study_file import study_names
 from bitcycle_lab.study.summary import GroupSummary, MethodSummary, metric_title
 from bitcycle_lab.train.config_changes import is_free
 from bitcycle_lab.train.config_file import to_yaml
@@ -336,7 +337,7 @@ class Reproduction:
 def study_command(result: StudyResult, source: str | None = None) -> str | None:
     """The command that ran the study last; None if its file is unknown. source: name or file."""
     name = result.study.name
-    source = source or (name if name in STUDIES.names() else None)
+    source = source or (name if name in study_names() else None)
     if source is None:
         return None
     options = read_options(result.output, name) or StudyOptions()

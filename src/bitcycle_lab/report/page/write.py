@@ -20,7 +20,7 @@ from bitcycle_lab.report.page.svg import inline_svg
 from bitcycle_lab.report.runs import method_logs
 from bitcycle_lab.study.comparison import collect_runs, settings_table
 from bitcycle_lab.study.results import StudyResult
-from bitcycle_lab.study.summary import summarize
+from bitcycle_lab.study.summary import study_notes, summarize
 
 FILE_NAME = "report.html"
 _MOST_POINTS, _FEWEST_POINTS = 200, 20  # of a curve
@@ -94,6 +94,7 @@ def page_context(result: StudyResult, folder: Path, command: str | None) -> dict
     total = f"{counted([len(result.methods)], 'method')}, {counted([result.num_runs], 'run')}"
     return {
         "study": result.study,
+        "notes": study_notes(result),
         "status": f"{total}: {', '.join(counts)}",
         "num_runs": result.num_runs,
         "unfinished": sections.unfinished_runs(result),

@@ -17,7 +17,6 @@ from bitcycle.registry import unknown_name
 from bitcycle_lab.study.study import run_directory
 from bitcycle_lab.train.config import RunConfig
 from bitcycle_lab.train.result import RunResult
-from bitcycle_lab.train.run import resume_or_run
 from bitcycle_lab.train.run_directory import RunDirectory
 from bitcycle_lab.train.signals import Interrupted
 
@@ -153,6 +152,8 @@ def _train_run(config: RunConfig) -> RunOutcome:
 
 def train_or_resume(config: RunConfig) -> RunResult:
     """Start a run or resume it, also when its output, tracking or data folder has moved."""
+    from bitcycle_lab.train.run import resume_or_run  # here: a study's status needs no torch
+
     directory = run_directory(config)
     if directory.is_finished:
         return RunResult.read(directory.path)

@@ -174,7 +174,7 @@ def test_a_long_message_is_shortened(config, monkeypatch):
     def fail(config):
         raise ValueError("x" * 10_000 + "\n" + "y")
 
-    monkeypatch.setattr("bitcycle_lab.study.engines.base.resume_or_run", fail)
+    monkeypatch.setattr("bitcycle_lab.study.engines.base.train_or_resume", fail)
     message = train_run(config).message
     assert len(message) < 2200
     assert "\n" not in message
