@@ -58,8 +58,8 @@ IN_LABORATORY: dict[str, set[str]] = {
     "bench": {"models"},
     "report": {"published", "train", "cost", "study", "landscape"},
     "cli": {
-        "registered", "published", "models", "data", "tasks", "train", "recipes", "cost", "study", "landscape",
-        "export", "bench", "report",
+        "registered", "published", "models", "data", "tasks", "train", "recipes", "cost", "study",
+        "landscape", "export", "bench", "report",
     },
     "__init__": {"train", "recipes"},
 }  # fmt: skip
