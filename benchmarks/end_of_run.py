@@ -36,15 +36,16 @@ from bitcycle.schedules.cycle import Cyclic
 from bitcycle.tables import text_table
 from bitcycle.warnings import BitcycleWarning
 from bitcycle_lab.data import Batch
-from bitcycle_lab.study.numbers import difference_text, fixed, interval_text
+from bitcycle_lab.study.number_text import difference_text, fixed, interval_text
 from bitcycle_lab.study.results import RunStatus, open_study, read_study
 from bitcycle_lab.study.statistics import paired_difference, summarize_values
 from bitcycle_lab.train.checkpoint import Checkpoints
 from bitcycle_lab.train.config import RunConfig
 from bitcycle_lab.train.config_file import override
 from bitcycle_lab.train.evaluate import eval_precision, evaluate, evaluation_mode, is_converted
+from bitcycle_lab.train.final_evaluation import weights_digest
 from bitcycle_lab.train.loop import remaining_steps, train_step
-from bitcycle_lab.train.result import RunResult, weights_digest
+from bitcycle_lab.train.result import RunResult
 from bitcycle_lab.train.run_directory import RunDirectory, measurement_info
 from bitcycle_lab.train.session import Session, build_session, preserve_torch_settings
 

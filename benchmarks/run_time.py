@@ -42,13 +42,13 @@ from bitcycle.tables import text_table
 from bitcycle_lab.bench.result import Timing
 from bitcycle_lab.published import display_name
 from bitcycle_lab.recipes.recipe import bits_of
-from bitcycle_lab.study.numbers import duration_text, fixed
+from bitcycle_lab.study.number_text import duration_text, fixed
 from bitcycle_lab.study.statistics import Summary, summarize_values
 from bitcycle_lab.study.study import Study, StudyOptions, adjust
 from bitcycle_lab.study.study_file import find_study
 from bitcycle_lab.train.config import PrecisionConfig, RunConfig, ScheduleText
+from bitcycle_lab.train.final_evaluation import weights_digest
 from bitcycle_lab.train.loop import remaining_steps, train_step
-from bitcycle_lab.train.result import weights_digest
 from bitcycle_lab.train.run_directory import measurement_info
 from bitcycle_lab.train.session import Session, build_session
 

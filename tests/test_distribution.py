@@ -276,12 +276,9 @@ def test_without_a_compiler_an_sdist_works_and_the_warning_has_the_command_that_
     assert library.startswith(f"native library: missing ({reason}; ")
     assert environment.bitcycle("--version") == f"bitcycle {VERSION}\n"
 
-    command = shlex.split(
-        re.search(r"and run pip (.*) \(in a checkout: pip install \.\)", warning)[1]
-    )
+    command = shlex.split(re.search(r"and run pip (.*) SOURCE, ", warning)[1])
     # 0: pip reads "no" from it, and so that setuptools need not be downloaded
-    local = {"PIP_FIND_LINKS": str(sdist.parent), "PIP_NO_BUILD_ISOLATION": "0"}
-    environment.pip(*command, has_compiler=True, **local)
+    environment.pip(*command, str(sdist), has_compiler=True, PIP_NO_BUILD_ISOLATION="0")
     warnings, library = environment.train()
     assert warnings == []
     assert "missing" not in library

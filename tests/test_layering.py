@@ -44,11 +44,11 @@ IN_LIBRARY: dict[str, set[str]] = {
 
 # folder or file of the laboratory -> what of the laboratory it may import, beside itself
 IN_LABORATORY: dict[str, set[str]] = {
-    "registered": set(),
+    "listing": set(),
     "published": set(),
     "models": set(),
     "data": set(),
-    "tasks": {"registered", "models", "data"},
+    "tasks": {"listing", "models", "data"},
     "train": {"models", "data", "tasks"},
     "recipes": {"published", "tasks", "train"},
     "cost": {"published", "models", "data", "tasks", "train", "recipes"},
@@ -58,13 +58,13 @@ IN_LABORATORY: dict[str, set[str]] = {
     "bench": {"models"},
     "report": {"published", "train", "cost", "study", "landscape"},
     "cli": {
-        "registered", "published", "models", "data", "tasks", "train", "recipes", "cost", "study",
+        "listing", "published", "models", "data", "tasks", "train", "recipes", "cost", "study",
         "landscape", "export", "bench", "report",
     },
     "__init__": {"train", "recipes"},
 }  # fmt: skip
 OF_LIBRARY: dict[str, set[str]] = {  # what of the library: everything, where nothing is said
-    "registered": set(),
+    "listing": set(),
     "published": set(),
     "models": {"matmul", "registry", "extras"},
     "data": HELPERS,

@@ -6,7 +6,7 @@
 A mutant changes one operator, comparison, condition or number of one file. The coverage database
 of a suite says which tests run the changed line; only those are run, until one fails:
 
-    pytest -m "not slow" --cov=bitcycle --cov-branch --cov-context=test
+    pytest -m "not slow" --cov=bitcycle --cov=bitcycle_lab --cov-branch --cov-context=test
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-PACKAGES = {  # name -> files and folders below src/bitcycle
-    "schedules": ("schedules",),
-    "quantizers": ("quantizers",),
-    "ops": ("ops",),
-    "nn": ("nn",),
-    "kernels": ("kernels",),
-    "convert": ("convert.py", "parallel.py", "patterns.py", "model_precision.py"),
-    "scheduler": ("scheduler.py",),
-    "cost": ("cost",),
-    "train": ("train",),
+PACKAGES = {  # name -> files and folders below src
+    "schedules": ("bitcycle/schedules",),
+    "quantizers": ("bitcycle/quantizers",),
+    "ops": ("bitcycle/ops",),
+    "nn": ("bitcycle/nn",),
+    "kernels": ("bitcycle/kernels",),
+    "convert": tuple(
+        f"bitcycle/{name}.py" for name in ("convert", "parallel", "patterns", "model_precision")
+    ),
+    "scheduler": ("bitcycle/scheduler.py",),
+    "cost": ("bitcycle/cost",),
+    "train": ("bitcycle_lab/train",),
+    "recipes": ("bitcycle_lab/recipes", "bitcycle_lab/study/study_file.py"),
 }
 OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult,
@@ -98,7 +101,7 @@ def draw(
     """`count` random mutants of lines that some test runs."""
     found: list[Mutant] = []
     for name in PACKAGES[package]:
-        path = root / "src" / "bitcycle" / name
+        path = root / "src" / name
         if not path.exists():
             continue
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
@@ -143,7 +146,7 @@ class Coverage:
         rows = self._db.execute(query, (self._files.get(file, -1), line, line))
         # without parameters, which may hold anything
         found = {context.partition("|")[0].partition("[")[0] for (context,) in rows}
-        own = Path(file).relative_to("src/bitcycle").with_suffix("").parts  # ("nn", "conv")
+        own = Path(file).relative_to("src").with_suffix("").parts  # ("bitcycle", "nn", "conv")
         return sorted(
             (test for test in found if test.startswith("tests/")),  # no doctests
             key=lambda test: (-sum(part in test for part in own), test),

@@ -15,7 +15,7 @@ from bitcycle.bits import Bits
 from bitcycle.schedules import parse_schedule
 from bitcycle_lab.report import plot
 from bitcycle_lab.report.figures.style import COLORS, INK, new_figure, style_axes
-from bitcycle_lab.study.numbers import POINTS
+from bitcycle_lab.study.number_text import POINTS
 from bitcycle_lab.study.statistics import summarize_values
 from bitcycle_lab.study.summary import summarize
 from tools.results.study_data import Data, restore

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from bitcycle.tables import Table, markdown_rows, without_empty_columns
-from bitcycle_lab.study.numbers import fixed
+from bitcycle_lab.study.number_text import fixed
 from bitcycle_lab.study.statistics import Summary, summarize_values
 from bitcycle_lab.study.tables import study_tables
 from tools.results.study_data import Data, restore

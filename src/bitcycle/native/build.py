@@ -23,7 +23,7 @@ NAME = "libbitcycle.so"  # on every system: ctypes loads a file of any name
 NOTE = "not_built.txt"  # in place of the library: why there is none
 COMPILERS = ("c++", "g++", "clang++")
 # without these options pip keeps the installed version, or the wheel of it in its cache
-REINSTALL = "pip install --force-reinstall --no-deps --no-cache-dir --no-binary bitcycle bitcycle"
+REINSTALL = "pip install --force-reinstall --no-deps --no-cache-dir"
 FLAGS = (
     "-std=c++17", "-O3", "-g0", "-fPIC", "-pthread", "-fvisibility=hidden", "-fno-math-errno",
     "-fno-trapping-math",
@@ -53,7 +53,7 @@ def how_to_build() -> str:
     """The command that builds the library: in a checkout, or of an installed package."""
     if find_sources():
         return "run python -m bitcycle.native.build"
-    return f"run {REINSTALL} (in a checkout: pip install .)"
+    return f"run {REINSTALL} SOURCE, the checkout or the sdist of bitcycle"
 
 
 def find_compiler() -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bitcycle.registry import Registry
-from bitcycle_lab.registered import Entry, read_entries
+from bitcycle_lab.listing import Entry, read_entries
 from bitcycle_lab.tasks.config import model_kind
 
 Row = dict[str, str]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 _EXAMPLES = """examples:
@@ -53,11 +52,14 @@ def add_what(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Train the run, or resume it."""
     from bitcycle.native.allocator import keep_freed_memory
+    from bitcycle_lab.recipes import find_config
     from bitcycle_lab.train.config_file import check_overrides, override, to_yaml
     from bitcycle_lab.train.run import resume_or_run
     from bitcycle_lab.train.run import run as start_run
 
     check_overrides(arguments.overrides, arguments.options)
+    if arguments.what is None:
+        raise ValueError("give a recipe (bitcycle ls recipes) or a YAML file to train")
     config = override(find_config(arguments.what), arguments.overrides)
     if arguments.print_config:
         print(to_yaml(config), end="")
@@ -66,23 +68,6 @@ def run(arguments: argparse.Namespace) -> int:
     start = resume_or_run if arguments.resume == "auto" else start_run
     print_result(start(config, show="quiet" if arguments.quiet else "auto"))
     return 0
-
-
-def find_config(what: str | None) -> Any:
-    """The configuration of a recipe or of a YAML file."""
-    from bitcycle_lab.recipes import recipe
-    from bitcycle_lab.train.config_file import read_config
-
-    if what is None:
-        raise ValueError("give a recipe (bitcycle ls recipes) or a YAML file to train")
-    path = Path(what).expanduser()
-    if path.is_file():
-        return read_config(path)
-    if path.suffix in (".yaml", ".yml"):
-        raise ValueError(f"there is no file {what}; give a YAML file or a recipe's name")
-    if (path / "config.yaml").is_file():
-        raise ValueError(f"{what} is a run; continue it with bitcycle resume")
-    return recipe(what)
 
 
 def print_result(result: Any) -> None:

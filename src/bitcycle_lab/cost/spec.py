@@ -25,10 +25,9 @@ from bitcycle.schedules.base import check_count
 from bitcycle_lab.data import DATASETS
 from bitcycle_lab.models import MODELS, build_model
 from bitcycle_lab.models.base import Model
-from bitcycle_lab.recipes import list_recipes, recipe
+from bitcycle_lab.recipes import find_config, recipe_names
 from bitcycle_lab.tasks.config import model_kind
 from bitcycle_lab.train.config import PrecisionConfig, RunConfig
-from bitcycle_lab.train.config_file import read_config
 
 STEPS, BATCH_SIZE = 64_000, 128  # of the CPT paper's runs on CIFAR
 NUM_SAMPLES = {"imagenet": 1_281_167, "xnli": 392_702}  # of datasets whose recipes count epochs
@@ -143,7 +142,9 @@ def find_spec(
             **{"skip": tuple(skip or ()), **roles},  # type: ignore[arg-type]
         )
         return TrainingSpec(model=name, options=options or {}, precision=precision, **changes)
-    config = _find_config(name)
+    if name not in recipe_names() and not Path(name).expanduser().suffix:
+        raise unknown_name("model or recipe", name, [*MODELS, *recipe_names()])
+    config = find_config(name)
     precision_changes: dict[str, Any] = dict(roles)
     if quantizer is not None:
         precision_changes["quantizer"] = quantizer
@@ -161,19 +162,6 @@ def _bits_of(roles: Mapping[str, str], total_steps: int) -> Iterator[PlainBits]:
             yield from parse_schedule(text).bit_widths(total_steps)
         except ValueError:
             continue
-
-
-def _find_config(name: str) -> RunConfig:
-    """The configuration of a recipe or of a YAML file."""
-    path = Path(name).expanduser()
-    if path.is_file():
-        return read_config(path)
-    if path.suffix in (".yaml", ".yml"):
-        raise ValueError(f"there is no file {name}")
-    recipes = [info.name for info in list_recipes()]
-    if name in recipes:
-        return recipe(name)
-    raise unknown_name("model or recipe", name, [*MODELS, *recipes])
 
 
 def spec_from_config(config: RunConfig, total_steps: int | None = None) -> TrainingSpec:

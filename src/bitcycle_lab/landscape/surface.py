@@ -41,7 +41,7 @@ from bitcycle_lab.train.evaluate import (
     evaluation_mode,
     load_run,
 )
-from bitcycle_lab.train.result import weights_digest
+from bitcycle_lab.train.final_evaluation import weights_digest
 from bitcycle_lab.train.run_directory import RunDirectory
 
 EPSILON = 1e-10

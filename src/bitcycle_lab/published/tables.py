@@ -33,10 +33,12 @@ _DISPLAY_NAMES = {  # of networks and data, in the CSV files and in configuratio
     "transformer_lm": "Transformer",
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
+    "citeseer": "CiteSeer",
     "cora": "Cora",
     "imagenet": "ImageNet",
     "ogbn-arxiv": "OGBN-Arxiv",
     "ptb": "PTB",
+    "pubmed": "PubMed",
     "snli": "SNLI",
     "wikitext-2": "WikiText-2",
     "wikitext-103": "WikiText-103",
@@ -120,15 +122,3 @@ class BitRange(NamedTuple):
         forward, _, backward = cell.partition("/")
         low, _, high = forward.partition("-")
         return cls(int(low), int(high or low), int(backward))
-
-    @property
-    def name(self) -> str:
-        """The part of a recipe's name.
-
-        >>> BitRange.parse("3-8/8").name, BitRange.parse("6/8").name
-        ('3-8-8', '6-8')
-        """
-        parts = [self.low, self.backward]
-        if self.low != self.high:
-            parts.insert(1, self.high)
-        return "-".join(map(str, parts))

@@ -20,6 +20,7 @@ cells of the published tables.
 from bitcycle_lab.published import Published
 from bitcycle_lab.recipes.recipe import (
     RecipeInfo,
+    find_config,
     find_recipes,
     list_recipes,
     recipe,
@@ -30,6 +31,7 @@ from bitcycle_lab.recipes.recipe import (
 __all__ = [
     "Published",
     "RecipeInfo",
+    "find_config",
     "find_recipes",
     "list_recipes",
     "recipe",

@@ -1,6 +1,7 @@
 """Base recipes: one configuration per network and dataset, read from the YAML files of this folder.
 
-A file has settings that all its recipes share, and recipes by name. A recipe has
+A file has settings that all its recipes share (`shared`), and `recipes` by name; its other keys are
+defaults of its recipes. A recipe has
 
     config     its settings, nested or dotted; missing ones have their defaults
     cycles     the number of cycles that its paper, or its length, calls for
@@ -22,14 +23,13 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal
 
-from bitcycle.extras import require
 from bitcycle.registry import unknown_name
 from bitcycle_lab.published import display_name
+from bitcycle_lab.train.config_file import read_yaml
 
 Scale = Literal["full", "small"]
 Settings = dict[str, Any]
 DEFAULTS = object()  # in changes, in place of a group: its settings have their defaults
-_SHARED = ("shared", "cycles", "recipes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,19 +72,17 @@ def find_base(name: str) -> Base:
 @functools.cache
 def read_bases() -> dict[str, Base]:
     """Every base recipe by name."""
-    yaml = require("yaml", extra="train", purpose="recipes")
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster where it is built
     found: dict[str, Base] = {}
     for file in sorted(resources.files(__package__).iterdir(), key=lambda file: file.name):
         if not file.name.endswith(".yaml"):
             continue
-        content = yaml.load(file.read_text(encoding="utf-8"), Loader=loader)
-        shared = {"name": None, **content.get("shared", {})}
-        common = {key: value for key, value in content.items() if key not in _SHARED[::2]}
-        for name, entry in content["recipes"].items():
+        with resources.as_file(file) as path:
+            defaults = read_yaml(path, purpose="recipes")
+        shared, recipes = defaults.pop("shared", {}), defaults.pop("recipes")
+        for name, entry in recipes.items():
             if name in found:
                 raise ValueError(f"recipe {name!r} of {file.name} is defined twice")
-            options = {**common, **entry, "name": name}
+            options = {**defaults, **entry, "name": name}
             options["config"] = change({**shared, "name": name}, options["config"])
             for key in ("runs", "cells", "notes"):
                 options[key] = tuple(options.get(key, ()))
@@ -115,7 +113,9 @@ def change(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
 def _put(settings: Settings, key: str, value: Any) -> None:
     *outer, last = key.split(".")
     for part in outer:
-        inner = settings.get(part)
-        settings[part] = dict(inner) if isinstance(inner, Mapping) else {}
+        inner = settings.get(part, {})
+        if not isinstance(inner, Mapping):
+            raise ValueError(f"{key}: {part} is {inner!r}, not a group of settings")
+        settings[part] = dict(inner)
         settings = settings[part]
     settings[last] = value

@@ -7,24 +7,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from bitcycle_lab.published import Published, read_table, values
-from bitcycle_lab.recipes.base import DEFAULTS, Base, find_base
+from bitcycle_lab.recipes.base import DEFAULTS, Base, Settings, change, find_base
 from bitcycle_lab.recipes.notation import Notation
 
 Row = dict[str, str]
 EPOCHS = 160  # of a run on CIFAR, as the tables count
-SHAPES = {"cosine": "CPT", "triangle": "triangle", "anneal": "anneal"}
 SHAPE_LABELS = {"anneal": "cosine annealing"}
-QUANTIZER_LABELS = {"dorefa": "DoReFa", "wageubn": "WAGEUBN"}  # as Table 2 prints them
+METHODS = {"sbm": "static", "cpt": "CPT", "dorefa": "DoReFa", "wageubn": "WAGEUBN"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One result of a published table, as changes to a base recipe.
+    """One result of a published table: a base recipe with other settings.
 
     label and group: how a study of the table names the method and what it is compared within.
     place: (row, column) of the table.
@@ -32,7 +31,7 @@ class Cell:
 
     base: Base
     suffix: str  # of the recipe's name, after the base's
-    changes: Mapping[str, Any]
+    config: Settings
     label: str
     group: str
     place: tuple[str, str]
@@ -64,7 +63,7 @@ def cells_of(where: str, *, network: str | None = None, on: str | None = None) -
             dataset = name.partition("-")[0]
             own = [c for c in columns if not c.startswith("cifar") or c.startswith(f"{dataset}_")]
             published = () if on else values(row, where, *own)
-            yield replace(cell, published=published, notes=(*cell.notes, *NOTES.get(where, ())))
+            yield replace(cell, published=published, notes=(*cell.base.notes, *cell.notes))
 
 
 def _cell(base: Base, text: str) -> Cell:
@@ -74,17 +73,11 @@ def _cell(base: Base, text: str) -> Cell:
     return Cell(
         base=base,
         suffix=notation.name,
-        changes=notation.settings(cycles=base.cycles, steps=base.steps),
+        config=notation.change(base.config, cycles=base.cycles),
         label=text,
         group=f"{network}, {data}",
         place=(f"{network}, {text}", data),
     )
-
-
-def _text_of(row: Row) -> str:
-    """Method and bits of a row of Tables 2, 3, 5 and of Fig. 5."""
-    method = {"sbm": "static", "cpt": "CPT"}.get(row["method"]) or QUANTIZER_LABELS[row["method"]]
-    return f"{method} {row['precision_fw_bw']}"
 
 
 def _table1(row: Row, base: Base) -> Cell:
@@ -108,12 +101,18 @@ def _table1(row: Row, base: Base) -> Cell:
     return Cell(
         base=base,
         suffix=f"stage1-{bits}-lr{rate}",
-        changes=changes,
+        config=change(base.config, changes),
         label=label,
         group=f"{network}, {data}, lr {rate}",
         place=(f"{network}, {label}", f"lr {rate}"),
         notes=notes,
     )
+
+
+def _table3(row: Row, base: Base) -> Cell:
+    """CPT against static bits, with its costs."""
+    notes = ("published costs count 1/14 of the samples of 90 epochs",)
+    return replace(_by_method(row, base), notes=notes)
 
 
 def _table4(row: Row, base: Base) -> Cell:
@@ -124,7 +123,7 @@ def _table4(row: Row, base: Base) -> Cell:
 def _table6(row: Row, base: Base) -> Cell:
     """Cosine cycles against triangles and cosine annealing."""
     shape, bits = row["schedule"], row["precision_fw_bw"]
-    cell = _cell(base, f"{SHAPES[shape]} {bits}")
+    cell = _cell(base, f"{'CPT' if shape == 'cosine' else shape} {bits}")
     label = SHAPE_LABELS.get(shape, shape)
     return _within(cell, bits, label, place=(label, f"{base.shown[0]}, {bits}"))
 
@@ -137,14 +136,15 @@ def _table7(row: Row, base: Base) -> Cell:
     cell = _within(cell, bits, f"from epoch {epoch}", place=place)
     if not epoch:
         return cell
-    changes = dict(cell.changes)
-    changes["precision.forward"] = f"delay@{epoch / EPOCHS}({changes['precision.forward']})"
+    forward = cell.config["precision"]["forward"]
+    changes = {"precision.forward": f"delay@{epoch / EPOCHS}({forward})"}
     notes = ["the table's caption says CIFAR-10, its text and values CIFAR-100"]
     if epoch == EPOCHS:
         changes["eval.precision"] = "scheduled"
         notes.append("start160 never cycles: evaluated at the lowest bits, which it trained with")
     suffix = f"{cell.suffix}-start{epoch}"
-    return replace(cell, suffix=suffix, changes=changes, notes=tuple(notes))
+    config = change(cell.config, changes)
+    return replace(cell, suffix=suffix, config=config, notes=tuple(notes))
 
 
 def _table8(row: Row, base: Base) -> Cell:
@@ -161,7 +161,8 @@ def _within(cell: Cell, bits: str, label: str, *, place: tuple[str, str]) -> Cel
 
 
 def _by_method(row: Row, base: Base) -> Cell:
-    return _cell(base, _text_of(row))
+    """Tables 2, 3, 5 and Fig. 5."""
+    return _cell(base, f"{METHODS[row['method']]} {row['precision_fw_bw']}")
 
 
 def _cifar(row: Row) -> list[str]:
@@ -192,7 +193,7 @@ TABLES: dict[
         _by_method,
         ("cifar10_accuracy", "cifar100_accuracy", "gbitops", "latency_hours_zc706"),
     ),
-    "CPT Table 3": ("table3_imagenet", _imagenet, _by_method, ("accuracy", "gbitops")),
+    "CPT Table 3": ("table3_imagenet", _imagenet, _table3, ("accuracy", "gbitops")),
     "CPT Table 4": ("table4_imagenet_full_precision", _imagenet, _table4, ("accuracy",)),
     "CPT Table 5": ("table5_language", _language, _by_method, ("perplexity", "gbitops")),
     "CPT Table 6": ("table6_schedule_shapes", _cifar, _table6, ("accuracy",)),
@@ -200,4 +201,3 @@ TABLES: dict[
     "CPT Table 8": ("table8_gradient_cycling", _cifar, _table8, ("accuracy",)),
     "CPT Fig. 5": ("figure5_cost", _cifar, _by_method, ("gbitops",)),
 }
-NOTES = {"CPT Table 3": ("published costs count 1/14 of the samples of 90 epochs",)}

@@ -15,11 +15,12 @@ A text has a quantizer unless it is SBM, a method, and the bits forward/backward
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from bitcycle.registry import unknown_name
-from bitcycle_lab.recipes.base import DEFAULTS
+from bitcycle_lab.recipes.base import DEFAULTS, Settings, change
 
 FLOAT32 = "float32"
 STATIC = "static"
@@ -34,7 +35,6 @@ QUANTIZERS = {
 CYCLES = ("LR", "LT", "CR", "CT", "RR", "RT-V", "RT-H", "ER", "ET-V", "ET-H", "triangle", "anneal")
 METHODS = (STATIC, "CPT", "progressive", CYCLED_ERRORS, *CYCLES)
 KEEPS_ENDS = ("dorefa", "wageubn")  # their authors keep the first and the last layer float32
-ENDS = ["conv1", "fc"]  # of the residual nets
 _TEXT = re.compile(
     rf"(?:(?P<quantizer>{'|'.join(QUANTIZERS)})(?= |$))? ?(?P<method>.*?) ?"
     r"(?P<forward>\d+(?:-\d+)?)/(?P<backward>\d+(?:-\d+)?)"
@@ -66,6 +66,8 @@ class Notation:
             raise ValueError(f"{text!r} is no method with bits, such as 'CPT 3-8/8'")
         quantizer = QUANTIZERS.get(found["quantizer"] or "", "sbm")
         method = found["method"] or (STATIC if quantizer != "sbm" else "")
+        if not method:
+            raise ValueError(f"{text!r} has no method; static bits are 'static {text}'")
         if method not in METHODS:
             raise unknown_name("method", method, METHODS)
         notation = cls(method, found["forward"], found["backward"], quantizer)
@@ -92,27 +94,37 @@ class Notation:
             words.append(self.method.lower())
         return "-".join([*words, self.forward, *([] if self.backward == "32" else [self.backward])])
 
-    def settings(self, *, cycles: int, steps: int | None) -> dict[str, Any]:
-        """The changes to a float32 configuration, by dotted keys. steps: of the run.
+    @property
+    def is_cycled(self) -> bool:
+        """Whether its bits depend on a number of cycles."""
+        return self.method in ("CPT", CYCLED_ERRORS, *CYCLES)
 
-        >>> Notation.parse("CPT 3-8/8").settings(cycles=32, steps=64_000)
-        {'precision.forward': 'CR:3-8:32', 'precision.backward': 8}
+    def change(self, settings: Mapping[str, Any], *, cycles: int | None) -> Settings:
+        """The settings of a float32 run with this method. cycles: needed if it is cycled.
+
+        >>> changed = Notation.parse("CPT 3-8/8").change({"steps": 9}, cycles=32)
+        >>> changed["precision"]
+        {'forward': 'CR:3-8:32', 'backward': 8}
         """
         if self.method == FLOAT32:
-            return {"precision": DEFAULTS}
-        changes: dict[str, Any] = {
-            "precision.forward": self._schedule(self.forward, cycles),
-            "precision.backward": self._schedule(self.backward, cycles),
+            return change(settings, {"precision": DEFAULTS})
+        given = settings.get("precision", {})
+        own: Settings = {
+            "forward": self._schedule(self.forward, cycles),
+            "backward": self._schedule(self.backward, cycles),
         }
         if self.quantizer != "sbm":
-            changes["precision.quantizer"] = self.quantizer
-        if self.quantizer in KEEPS_ENDS:
-            changes["precision.skip"] = ENDS
+            own["quantizer"] = self.quantizer
+        skip = given.get("skip", [])
+        if self.quantizer in KEEPS_ENDS and "fc" in skip and "conv1" not in skip:
+            own["skip"] = ["conv1", *skip]  # both ends of a residual net, as the quantizer has it
         if self.quantizer == "wageubn":  # its gradients get coarser over the run
-            changes["precision.quantizer_options"] = {"total_steps": steps}
-        return changes
+            if "steps" not in settings:
+                raise ValueError("WAGEUBN needs the length of the run: give steps, not epochs")
+            own["quantizer_options"] = {"total_steps": settings["steps"]}
+        return change(settings, {"precision": own})
 
-    def _schedule(self, bits: str, cycles: int) -> int | str:
+    def _schedule(self, bits: str, cycles: int | None) -> int | str:
         if "-" not in bits:
             return "fp32" if bits == "32" else int(bits)
         if self.method == "progressive":

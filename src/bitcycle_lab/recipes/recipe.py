@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from bitcycle.registry import unknown_name
 from bitcycle_lab.published import Published
-from bitcycle_lab.recipes.base import Base, Scale, Settings, change, find_base, read_bases
+from bitcycle_lab.recipes.base import Scale, Settings, change, find_base, read_bases
 from bitcycle_lab.recipes.cells import TABLES, cells_of
 from bitcycle_lab.recipes.notation import Notation
 from bitcycle_lab.train.config import RunConfig, ScheduleText, unchecked_names
-from bitcycle_lab.train.config_file import build_config
+from bitcycle_lab.train.config_file import build_config, read_config
 
 BASE = "a base recipe: give it bits with --precision.forward"
 BUILT_IN = ("digits",)  # datasets that need no files
@@ -41,7 +41,7 @@ class Recipe:
     def build(self) -> RunConfig:
         """The configuration, whose names are not yet looked up."""
         with unchecked_names():
-            return build_config(copy.deepcopy(self.settings))
+            return build_config(self.settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,31 +91,55 @@ def find_recipe(name: str) -> Recipe:
     return known[name]
 
 
+def find_config(name: str) -> RunConfig:
+    """The configuration of a recipe or of a YAML file."""
+    path = Path(name).expanduser()
+    if path.is_file():
+        return read_config(path)
+    if path.suffix in (".yaml", ".yml"):
+        raise ValueError(f"there is no file {name}; give a YAML file or a recipe's name")
+    if (path / "config.yaml").is_file():
+        raise ValueError(f"{name} is a run; continue it with bitcycle resume")
+    return recipe(name)
+
+
 def recipe_names() -> list[str]:
     """The name of every recipe."""
     return sorted(_by_name())
 
 
 def with_bits(base: str, text: str, *, cycles: int | None = None) -> RunConfig:
-    """A base recipe with a method in the papers' notation.
+    """A base recipe with a method in the papers' notation; cycles: by default the recipe's.
 
     >>> config = with_bits("cifar100-resnet74", "CPT 4-8/8")
     >>> config.name, config.precision.forward, config.precision.backward
     ('cifar100-resnet74-cpt-4-8-8', 'CR:4-8:32', 8)
     """
-    config = Recipe(settings=settings_with_bits(find_base(base), text, cycles=cycles)).build()
+    found = find_base(base)
+    settings = settings_with_bits(found.config, text, cycles=cycles, usual_cycles=found.cycles)
+    config = Recipe(settings=settings).build()
     config.check_names()
     return config
 
 
 def settings_with_bits(
-    base: Base, text: str, *, cycles: int | None = None, settings: Settings | None = None
+    settings: Settings, text: str, *, cycles: int | None = None, usual_cycles: int | None = None
 ) -> Settings:
-    """The settings of a base recipe, or those given, with a method in the papers' notation."""
-    settings = base.config if settings is None else settings
+    """The settings of a float32 run with a method in the papers' notation, and its name.
+
+    cycles: in place of the usual number; it becomes part of the name.
+    """
     notation = Notation.parse(text)
-    changes = notation.settings(cycles=cycles or base.cycles, steps=settings.get("steps"))
-    return {**change(settings, changes), "name": f"{base.name}-{notation.name}"}
+    if cycles is not None and not notation.is_cycled:
+        raise ValueError(f"{text!r} has no cycles, got cycles {cycles}")
+    if notation.is_cycled and cycles is None and usual_cycles is None:
+        raise ValueError(f"{text!r} needs a number of cycles: give cycles, or a base recipe")
+    if cycles is not None and cycles < 1:
+        raise ValueError(f"cycles ({cycles}) must be at least 1")
+    number = "" if cycles in (None, usual_cycles) else f"-n{cycles}"
+    name = f"{settings.get('name', 'run')}-{notation.name}{number}"
+    changed = notation.change(settings, cycles=usual_cycles if cycles is None else cycles)
+    return {**changed, "name": name}
 
 
 def list_recipes() -> list[RecipeInfo]:
@@ -220,7 +244,7 @@ def _of_files() -> Iterator[tuple[str, Recipe]]:
             Recipe(settings=base.config, cells=base.cells, cycles=base.cycles, **options),
         )
         for text in base.runs:
-            settings = settings_with_bits(base, text)
+            settings = settings_with_bits(base.config, text, usual_cycles=base.cycles)
             settings["name"] += base.suffix
             yield settings["name"], Recipe(settings=settings, **options)
         for suffix, changes in base.variants.items():
@@ -228,7 +252,8 @@ def _of_files() -> Iterator[tuple[str, Recipe]]:
             notes = (*base.notes, *own.pop("notes", ()))
             settings = base.config
             if "bits" in own:
-                settings = settings_with_bits(base, own.pop("bits"))
+                bits = own.pop("bits")
+                settings = settings_with_bits(base.config, bits, usual_cycles=base.cycles)
             settings = {**change(settings, own), "name": f"{base.name}-{suffix}"}
             yield settings["name"], Recipe(settings=settings, scale=base.scale, notes=notes)
 
@@ -237,14 +262,13 @@ def _of_tables() -> Iterator[tuple[str, Recipe]]:
     """The cells of the published tables."""
     for where in TABLES:
         for cell in cells_of(where):
-            settings = {**change(cell.base.config, cell.changes), "name": cell.name}
             yield (
                 cell.name,
                 Recipe(
-                    settings=settings,
+                    settings={**cell.config, "name": cell.name},
                     cells=(where,),
                     published=cell.published,
-                    notes=(*cell.base.notes, *cell.notes),
+                    notes=cell.notes,
                 ),
             )
 

@@ -16,7 +16,7 @@ from typing import Any
 from bitcycle.files import to_plain
 from bitcycle.tables import Table, with_caption, without_empty_columns
 from bitcycle.warnings import BitcycleWarning
-from bitcycle_lab.study.numbers import duration_text, summary_text
+from bitcycle_lab.study.number_text import duration_text, summary_text
 from bitcycle_lab.study.results import MethodResult, RunStatus, StudyResult
 from bitcycle_lab.study.statistics import summarize_values
 from bitcycle_lab.study.study import Method, Study

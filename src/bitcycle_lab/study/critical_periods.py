@@ -32,26 +32,30 @@ class Periods:
     starts: tuple[int, ...]
 
     @classmethod
-    def from_dict(cls, settings: Mapping[str, Any], what: str) -> Periods:
+    def from_dict(cls, settings: Mapping[str, Any]) -> Periods:
         """Read an entry of a study file."""
         known = [field.name for field in fields(cls)]
         for key in settings:
             if key not in known:
                 raise unknown_name("key", key, known)
-        values = {key: settings.get(key) for key in known}
-        for key in ("low", "window"):
-            if type(values[key]) is not int:
-                raise ValueError(f"{what}: {key} ({values[key]!r}) must be a whole number")
-        for key in ("deficits", "starts"):
+        values: dict[str, Any] = {key: settings.get(key) for key in known}
+        if not isinstance(values["base"], str):
+            raise ValueError(f"base ({values['base']!r}) must be the name of a base recipe")
+        for key, least, most in (("low", 1, 8), ("window", 1, None)):
+            if type(values[key]) is not int or not least <= values[key] <= (most or values[key]):
+                limit = f"{least} to {most}" if most else f"at least {least}"
+                raise ValueError(f"{key} ({values[key]!r}) must be a whole number, {limit}")
+        for key, least in (("deficits", 1), ("starts", 0)):
             steps = values[key]
-            if not isinstance(steps, list) or not all(type(step) is int for step in steps):
-                raise ValueError(f"{what}: {key} ({steps!r}) must be a list of steps")
+            if not isinstance(steps, list) or not all(type(s) is int and s >= least for s in steps):
+                raise ValueError(f"{key} ({steps!r}) must be a list of steps, {least} or more")
             values[key] = tuple(steps)
-        return cls(**values)  # type: ignore[arg-type]
+        return cls(**values)
 
     def methods(self, config: RunConfig) -> Iterator[Method]:
         """A's, then B's, each a group with its own baseline. config: the base at static bits."""
-        assert config.steps is not None
+        if config.steps is None:
+            raise ValueError(f"{self.base} has a length in epochs; critical periods need steps")
         where = f"{display_name(config.model.name)}, {display_name(config.data.name)}"
         rate = "decaying" if config.lr.policy == "cosine" else "held"
         for deficit in (0, *self.deficits):

@@ -13,7 +13,7 @@ from statistics import fmean
 from bitcycle.tables import text_table
 from bitcycle_lab.study.engines import make_engine
 from bitcycle_lab.study.kernels import kernels_text
-from bitcycle_lab.study.numbers import difference_text, summary_text
+from bitcycle_lab.study.number_text import difference_text, summary_text
 from bitcycle_lab.study.progress import Lines, failures_text
 from bitcycle_lab.study.results import StudyResult, write_options
 from bitcycle_lab.study.runner import run_study

@@ -14,7 +14,7 @@ from bitcycle.tables import text_table
 from bitcycle.warnings import BitcycleWarning
 from bitcycle_lab.cost.run import estimate_cost
 from bitcycle_lab.cost.spec import spec_from_config
-from bitcycle_lab.study.numbers import seeds_text
+from bitcycle_lab.study.number_text import seeds_text
 from bitcycle_lab.study.results import RunStatus, StudyResult, distinct_runs
 from bitcycle_lab.study.statistics import half_width, num_seeds_for
 from bitcycle_lab.study.study import Method

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from bitcycle.registry import suggest
 from bitcycle_lab.published import Published
+from bitcycle_lab.recipes.base import Scale
 from bitcycle_lab.tasks.config import task_metric
 from bitcycle_lab.train.config import RunConfig
 from bitcycle_lab.train.config_file import check_overrides, option_names, override
@@ -21,7 +22,6 @@ from bitcycle_lab.train.config_id import config_id
 from bitcycle_lab.train.run_directory import RunDirectory
 
 Kind = Literal["comparison", "suite", "critical-periods"]
-Scale = Literal["full", "small"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,32 +10,37 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from bitcycle.registry import unknown_name
+from bitcycle_lab.published import Published
 from bitcycle_lab.recipes import recipe_names
-from bitcycle_lab.recipes.base import change, read_bases
-from bitcycle_lab.recipes.cells import TABLES, cells_of
+from bitcycle_lab.recipes.base import Scale, change, find_base
+from bitcycle_lab.recipes.cells import TABLES, Cell, cells_of
 from bitcycle_lab.recipes.notation import FLOAT32, Notation
-from bitcycle_lab.recipes.recipe import find_recipe
+from bitcycle_lab.recipes.recipe import find_recipe, settings_with_bits
 from bitcycle_lab.study.critical_periods import Periods
-from bitcycle_lab.study.study import Method, Study
+from bitcycle_lab.study.study import Kind, Method, Study
 from bitcycle_lab.train.config import RunConfig, unchecked_names
 from bitcycle_lab.train.config_file import build_config, from_dict, read_yaml
+from bitcycle_lab.train.config_id import config_id
 
-SECTION = ("base", "group", "methods", "grid", "cycles", "settings")  # of a file or of a group
-KEYS = ("name", "description", "baseline", "margin", "seeds", "notes", *SECTION, "groups", "table",
-        "network", "periods", "published", "kind", "scale")  # fmt: skip
-KINDS = ("comparison", "suite", "critical-periods")
-SCALES = ("full", "small")
+HEAD = ("name", "description", "baseline", "margin", "seeds", "notes", "kind", "scale", "published")
+SECTION = ("base", "group", "methods", "grid", "cycles", "settings")
+FORMS = {  # what a file may hold besides its head
+    "table": ("table", "network", "base", "settings"),
+    "periods": ("periods", "settings"),
+    "groups": ("groups", *SECTION),
+}
 DEFAULT_SEEDS = 3
 MOST = 5_000  # methods x points of the grid, and seeds: a larger number is a typing error
 
-Build = Callable[[Mapping[str, Any], str], RunConfig]  # plain settings, and who has them
+Build = Callable[[Mapping[str, Any], str], RunConfig]  # of plain settings; the text names them
 
 
 def find_study(name_or_path: str) -> Study:
@@ -52,8 +57,9 @@ def find_study(name_or_path: str) -> Study:
     if path.suffix in (".yaml", ".yml"):
         raise ValueError(f"there is no file {name_or_path}; give a YAML file or a study's name")
     if name_or_path in study_names():
-        with unchecked_names():  # a test checks those of the package
-            return _read_shipped(name_or_path)
+        file = resources.files(__package__).joinpath("catalogue", f"{name_or_path}.yaml")
+        with resources.as_file(file) as path, unchecked_names():  # a test checks their names
+            return _read(path, lambda plain, _: build_config(plain))
     if name_or_path in recipe_names():
         raise ValueError(
             f"{name_or_path} is a recipe, not a study; train it with bitcycle train {name_or_path}"
@@ -81,93 +87,121 @@ def list_studies() -> list[dict[str, str]]:
     ]
 
 
-def _read_shipped(name: str) -> Study:
-    file = resources.files(__package__).joinpath("catalogue", f"{name}.yaml")
-    with resources.as_file(file) as path:
-        settings = read_yaml(path, purpose="studies")
-    return _build({"name": name, **settings}, lambda plain, _: build_config(plain))
-
-
 def read_study_file(path: str | Path) -> Study:
-    """Read a study from a YAML file; errors name the file."""
-    return study_from_dict(read_yaml(Path(path), purpose="study files"), source=str(path))
+    """Read a study from a YAML file; errors name the file. Its name is the file's, by default."""
+    return _read(Path(path), lambda plain, what: from_dict(plain, source=what))
 
 
-def study_from_dict(settings: Any, *, source: str = "study") -> Study:
+def _read(path: Path, build: Build) -> Study:
+    settings = read_yaml(path, purpose="study files")
+    if isinstance(settings, Mapping):
+        settings = {"name": path.stem, **settings}
+    return study_from_dict(settings, source=str(path), build=build)
+
+
+def study_from_dict(settings: Any, *, source: str = "study", build: Build | None = None) -> Study:
     """Build a study from the contents of a file. source: named in errors."""
+    build = build or (lambda plain, what: from_dict(plain, source=what))
     try:
-        return _build(
-            _mapping("a study", settings), lambda plain, what: from_dict(plain, source=what)
-        )
-    except ValueError as error:
+        return _make_study(_mapping("a study", settings), build)
+    except (ValueError, OverflowError) as error:
         raise ValueError(f"{source}: {error}") from None
 
 
-def _build(settings: Mapping[str, Any], build: Build) -> Study:
-    """build: makes a configuration of plain settings."""
-    _check_keys(settings, KEYS)
-    if not isinstance(settings.get("name"), str):
-        raise ValueError("a study needs a name (text)")
-    study = Study(
-        name=settings["name"],
+def _make_study(settings: Mapping[str, Any], build: Build) -> Study:
+    form = next((form for form in FORMS if form in settings), None)
+    _check_keys(settings, (*HEAD, *(FORMS[form] if form else (*SECTION, *FORMS))))
+    _check_not_set(_settings(settings), "settings")
+    notes = _texts("notes", settings.get("notes") or [])
+    if form == "table":
+        cells = list(_cells(settings))
+        methods = _of_table(cells, _settings(settings), build)
+        notes += tuple(dict.fromkeys(note for cell in cells for note in cell.notes))
+    elif form == "periods":
+        methods = _of_periods(settings, build)
+    elif form == "groups":
+        methods = _of_groups(settings, build)
+    else:
+        methods = _of_section(settings, build)
+    where = _texts("published", settings.get("published") or [])
+    for table in where:
+        if table not in TABLES:
+            raise unknown_name("published table", table, TABLES)
+    return Study(
+        name=_text("name", settings.get("name")),
         description=_text("description", settings.get("description", "")),
-        methods=tuple(_all_methods(settings, build)),
+        methods=tuple(_with_published(method, where) for method in methods),
         seeds=_seeds(settings.get("seeds", DEFAULT_SEEDS)),
         baseline=_optional_text("baseline", settings.get("baseline")),
-        kind=_choice("kind", settings.get("kind", KINDS[0]), KINDS),
-        scale=_choice("scale", settings.get("scale", SCALES[0]), SCALES),
-        notes=_notes(settings.get("notes") or []),
+        kind=_choice("kind", settings.get("kind", "comparison"), get_args(Kind)),
+        scale=_choice("scale", settings.get("scale", "full"), get_args(Scale)),
+        notes=notes,
         margin=_margin(settings.get("margin")),
     )
-    where = _notes(settings.get("published") or [])
-    return replace(study, methods=tuple(_with_published(m, where) for m in study.methods))
 
 
 def _with_published(method: Method, where: tuple[str, ...]) -> Method:
-    """The method with what these tables and figures print of the recipe of its name."""
-    if not where or method.config.name not in recipe_names():
+    """The method with what these tables print of it, if it is a recipe."""
+    name = method.config.name
+    if not where or name not in recipe_names():
         return method
-    published = find_recipe(method.config.name).published
-    return replace(method, published=tuple(p for p in published if p.where in where))
+    entry = find_recipe(name)
+    if config_id(entry.build()) != config_id(method.config):
+        return method  # it has other settings than the published run
+    published: tuple[Published, ...] = tuple(p for p in entry.published if p.where in where)
+    return replace(method, published=published)
 
 
-def _all_methods(settings: Mapping[str, Any], build: Build) -> Iterator[Method]:
-    """Of a published table, of critical periods, of several groups, or of the file itself."""
-    if "table" in settings:
-        yield from _of_table(settings, build)
-    elif "periods" in settings:
-        for number, entry in enumerate(_list("periods", settings["periods"])):
-            what = f"entry {number + 1} of periods"
-            periods = Periods.from_dict(_mapping(what, entry), what)
-            base = change(_recipe_settings(periods.base), _changes("settings", settings))
-            normal = _with_bits(base, "static 8/8", periods.base)
-            yield from periods.methods(build(normal, what))
-    elif "groups" in settings:
-        shared = {key: settings[key] for key in SECTION if key in settings}
-        for number, entry in enumerate(_list("groups", settings["groups"])):
-            group = _mapping(f"group {number + 1}", entry)
-            _check_keys(group, SECTION)
-            both = {**_changes("settings", shared), **_changes("settings", group)}
-            yield from _of_section({**shared, **group, "settings": both}, build)
-    else:
-        yield from _of_section(settings, build)
+# -- the forms of a file --------------------------------------------------------------------------
 
 
-def _of_table(settings: Mapping[str, Any], build: Build) -> Iterator[Method]:
-    """The cells of a published table; on another base recipe they have no published values."""
-    where = settings["table"]
+def _cells(settings: Mapping[str, Any]) -> Iterator[Cell]:
+    """The cells of a published table, perhaps of one network, perhaps on another base recipe."""
+    where = _text("table", settings["table"])
     if where not in TABLES:
         raise unknown_name("table", where, TABLES)
-    on = _optional_text("base", settings.get("base"))
-    for cell in cells_of(where, network=settings.get("network"), on=on):
-        plain = change(cell.base.config, {**cell.changes, **_changes("settings", settings)})
+    network, on = (_optional_text(key, settings.get(key)) for key in ("network", "base"))
+    networks = {cell.base.name for cell in cells_of(where)}
+    if network is not None and network not in networks:
+        raise unknown_name(f"network of {where}", network, sorted(networks))
+    yield from cells_of(where, network=network, on=on)
+
+
+def _of_table(cells: Iterable[Cell], settings: Mapping[str, Any], build: Build) -> Iterator[Method]:
+    for cell in cells:
+        plain = {**change(cell.config, settings), "name": cell.name}
+        is_published = bool(cell.published) and not settings
         yield Method(
             label=cell.label,
-            config=build({**plain, "name": cell.name}, f"method {cell.label!r}"),
+            config=build(plain, f"method {cell.label!r}"),
             group=cell.group,
-            place=None if on else cell.place,
-            published=cell.published,
+            place=cell.place if is_published else None,
+            published=cell.published if is_published else (),
         )
+
+
+def _of_periods(settings: Mapping[str, Any], build: Build) -> Iterator[Method]:
+    for number, entry in enumerate(_list("periods", settings["periods"]), start=1):
+        what = f"entry {number} of periods"
+        with _naming(what):
+            periods = Periods.from_dict(_mapping("it", entry))
+            base = find_base(periods.base)
+            plain = settings_with_bits(change(base.config, _settings(settings)), "static 8/8")
+            methods = list(periods.methods(build(plain, what)))
+        yield from methods
+
+
+def _of_groups(settings: Mapping[str, Any], build: Build) -> Iterator[Method]:
+    """Parts of a file, which have the keys of the file where they have none of their own."""
+    shared = {key: settings[key] for key in SECTION if key in settings}
+    for number, entry in enumerate(_list("groups", settings["groups"]), start=1):
+        with _naming(f"group {number}"):
+            group = _mapping("it", entry)
+            _check_keys(group, SECTION)
+            _check_not_set(_settings(group), "settings")
+            both = change(_settings(shared), _settings(group))
+            methods = list(_of_section({**shared, **group, "settings": both}, build))
+        yield from methods
 
 
 def _of_section(settings: Mapping[str, Any], build: Build) -> Iterator[Method]:
@@ -179,49 +213,59 @@ def _of_section(settings: Mapping[str, Any], build: Build) -> Iterator[Method]:
     if not isinstance(bases, list):
         yield from _of_base(settings, bases, title or "", build)
         return
-    for name in bases:
-        base = read_bases().get(_text("an entry of base", name))
-        if base is None:
-            raise unknown_name("base recipe", name, read_bases())
-        where = ", ".join([*base.shown, *([title] if title else [])])
-        yield from _of_base(settings, name, where, build)
+    found = [find_base(_text("an entry of base", name)) for name in _list("base", bases)]
+    shown = Counter(base.shown for base in found)
+    for base in found:
+        where = base.shown if shown[base.shown] == 1 else (base.name,)
+        yield from _of_base(settings, base.name, ", ".join([*where, *filter(None, [title])]), build)
 
 
 def _of_base(settings: Mapping[str, Any], base: Any, title: str, build: Build) -> Iterator[Method]:
     points = list(_points(_mapping("grid", settings.get("grid") or {})))
-    changes, cycles = _changes("settings", settings), settings.get("cycles")
-    methods = settings.get("methods")
-    if not methods:
+    shared, cycles = _settings(settings), _cycles(settings.get("cycles"))
+    if not settings.get("methods"):
         for label, point in points:
-            config = _config(label, base, changes, point, build)
+            config = _config(label, base, shared, point, cycles, build)
             yield Method(label=label, config=config, group=title)
         return
-    if isinstance(methods, list):  # of labels in the papers' notation
-        methods = {_text("an entry of methods", label): label for label in methods}
-    methods = _mapping("methods", methods)
+    methods = _methods(settings["methods"])
     if len(points) * len(methods) > MOST:
         raise ValueError(
             f"{len(methods):,} methods at {len(points):,} points of the grid; at most {MOST:,}"
         )
     for (point_text, point), (label, entry) in itertools.product(points, methods.items()):
-        own = _entry(str(label), entry)
+        own = _entry(label, entry)
         own_base = own.pop("base", base)
         num_seeds = _whole_number(f"num_seeds of method {label!r}", own.pop("num_seeds", None))
         group = _optional_text(f"group of method {label!r}", own.pop("group", title))
-        own_cycles = {"cycles": cycles} if cycles is not None and "bits" in own else {}
         yield Method(
-            label=str(label),
-            config=_config(str(label), own_base, changes, {**own_cycles, **own, **point}, build),
+            label=label,
+            config=_config(label, own_base, shared, {**own, **point}, cycles, build),
             group=", ".join(part for part in (group, point_text) if part),
             num_seeds=num_seeds,
         )
 
 
+def _methods(value: Any) -> dict[str, Any]:
+    """The methods by label; a list has labels that are methods in the papers' notation."""
+    if isinstance(value, list):
+        texts = [_text("an entry of methods", label) for label in value]
+        twice = [text for text, number in Counter(texts).items() if number > 1]
+        if twice:
+            raise ValueError(f"methods has {twice[0]!r} twice")
+        return dict(zip(texts, texts, strict=True))
+    return {_text("a label of methods", k): v for k, v in _mapping("methods", value).items()}
+
+
 def _entry(label: str, entry: Any) -> dict[str, Any]:
     """What a method says: changes, a method in the papers' notation, or the name of a recipe."""
+    if isinstance(entry, str) and (entry == FLOAT32 or "/" in entry):
+        return {"bits": entry}
     if isinstance(entry, str):
-        is_notation = entry == FLOAT32 or "/" in entry
-        entry = {"bits": entry} if is_notation else {"base": entry}
+        if entry not in recipe_names():
+            what = f"method {label!r}: recipe, or method with bits such as 'CPT 3-8/8',"
+            raise unknown_name(what, entry, recipe_names())
+        return {"base": entry}
     return dict(_mapping(f"method {label!r}", entry or {}))
 
 
@@ -243,50 +287,78 @@ def _points(grid: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         yield text, dict(zip(grid, values, strict=True))
 
 
+# -- one configuration ----------------------------------------------------------------------------
+
+
 def _config(
-    label: str, base: Any, shared: Mapping[str, Any], own: Mapping[str, Any], build: Build
+    label: str,
+    base: Any,
+    shared: Mapping[str, Any],
+    own: Mapping[str, Any],
+    cycles: int | None,
+    build: Build,
 ) -> RunConfig:
-    """The base, a recipe's name or settings, with the shared changes, the bits, its own changes."""
+    """A base with the shared changes and its own; bits come before changes of the precision.
+
+    cycles: of the file, for methods in the papers' notation.
+    """
     what = f"method {label!r}"
     own = dict(own)
-    bits, cycles = own.pop("bits", None), own.pop("cycles", None)
-    is_recipe = isinstance(base, str)
-    settings = _recipe_settings(base) if is_recipe else change({}, _mapping("base", base))
-    settings = change(settings, shared)
-    for key in ("seed", "output"):
-        if key in own or key in shared or (key in settings and not is_recipe):
-            way_out = "list them under seeds" if key == "seed" else "it is an option, --output"
-            raise ValueError(f"{what} sets {key}: a study has it for all its runs, {way_out}")
-    try:
+    bits, own_cycles = own.pop("bits", None), own.pop("cycles", None)
+    with _naming(what):
+        _check_not_set(own, "it")
+        if bits is None and own_cycles is not None:
+            raise ValueError(f"cycles ({own_cycles!r}) are those of bits, such as 'CPT 3-8/8'")
+        if isinstance(base, str):
+            settings = find_recipe(base).settings
+        else:
+            settings = change({}, _mapping("base (a recipe's name, or settings)", base))
+            _check_not_set(settings, "base")
+        settings = change(settings, shared)
+        later = {key: own.pop(key) for key in list(own) if str(key).startswith("precision")}
+        settings = change(settings, own)
         if bits is not None:
-            cycles = _whole_number("cycles", cycles)
-            settings = _with_bits(settings, _text("bits", bits), base, cycles)
-        return build(change(settings, own), what)
-    except ValueError as error:  # raised by a rule that does not know the method
-        message = str(error)
-        raise ValueError(message if what in message else f"{what}: {message}") from None
+            settings = _put_bits(settings, _text("bits", bits), base, _cycles(own_cycles), cycles)
+        return build(change(settings, later), what)
 
 
-def _recipe_settings(name: str) -> dict[str, Any]:
-    return find_recipe(name).settings
-
-
-def _with_bits(
-    settings: Mapping[str, Any], bits: str, base: Any, cycles: int | None = None
+def _put_bits(
+    settings: dict[str, Any], bits: str, base: Any, own_cycles: int | None, cycles: int | None
 ) -> dict[str, Any]:
-    """Settings with a method in the papers' notation; cycles: None for those of the base recipe."""
-    notation = Notation.parse(bits)
-    known = read_bases().get(base) if isinstance(base, str) else None
-    usual = None if known is None else known.cycles
-    if cycles is None and usual is None and "-" in f"{notation.forward}{notation.backward}":
-        raise ValueError(
-            f"{bits!r} needs a number of cycles: give cycles, or a base recipe as base"
-        )
-    changes = notation.settings(cycles=cycles or usual or 1, steps=settings.get("steps"))
-    name = f"{settings.get('name', 'run')}-{notation.name}"
-    if cycles not in (None, usual):
-        name += f"-n{cycles}"
-    return {**change(settings, changes), "name": name}
+    usual = None
+    if isinstance(base, str):
+        usual = find_base(base).cycles  # other recipes have bits, and settings for them
+    elif {"forward", "backward", "quantizer"} & set(settings.get("precision") or {}):
+        raise ValueError("base has bits; give bits in one place")
+    if own_cycles is None and Notation.parse(bits).is_cycled:
+        own_cycles = cycles
+    return settings_with_bits(settings, bits, cycles=own_cycles, usual_cycles=usual)
+
+
+class _naming:
+    """Errors raised inside begin with who raised them."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if isinstance(error, ValueError) and self.what not in str(error):
+            raise ValueError(f"{self.what}: {error}") from None
+
+
+def _check_not_set(settings: Mapping[str, Any], what: str) -> None:
+    for key, way_out in (
+        ("seed", "list them under seeds"),
+        ("output", "it is an option, --output"),
+    ):
+        if key in settings:
+            raise ValueError(f"{what} sets {key}: a study has it for all its runs, {way_out}")
+
+
+# -- values ---------------------------------------------------------------------------------------
 
 
 def _check_keys(settings: Mapping[str, Any], keys: tuple[str, ...]) -> None:
@@ -295,8 +367,8 @@ def _check_keys(settings: Mapping[str, Any], keys: tuple[str, ...]) -> None:
             raise unknown_name("key", key, keys)
 
 
-def _changes(key: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _mapping(key, settings.get(key) or {})
+def _settings(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _mapping("settings", settings.get("settings") or {})
 
 
 def _seeds(value: Any) -> tuple[int, ...]:
@@ -307,6 +379,13 @@ def _seeds(value: Any) -> tuple[int, ...]:
     if isinstance(value, int) and value > MOST:
         raise ValueError(f"seeds ({value}) must be at most {MOST:,}")
     raise ValueError(f"seeds ({value!r}) must be a number of seeds or a list such as [0, 1, 2]")
+
+
+def _cycles(value: Any) -> int | None:
+    cycles = _whole_number("cycles", value)
+    if cycles is not None and cycles < 1:
+        raise ValueError(f"cycles ({cycles}) must be at least 1")
+    return cycles
 
 
 def _whole_number(what: str, value: Any) -> int | None:
@@ -329,15 +408,15 @@ def _choice(key: str, value: Any, choices: tuple[str, ...]) -> Any:
     return value
 
 
-def _notes(value: Any) -> tuple[str, ...]:
+def _texts(what: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, list):
-        return tuple(_text("a note", note) for note in value)
-    return (_text("notes", value),)
+        return tuple(_text(f"an entry of {what}", text) for text in value)
+    return (_text(what, value),)
 
 
 def _list(what: str, value: Any) -> list[Any]:
     if not isinstance(value, list) or not value:
-        raise ValueError(f"{what} must be a list, got {value!r}")
+        raise ValueError(f"{what} must be a list of at least one, got {value!r}")
     return value
 
 
@@ -348,9 +427,11 @@ def _mapping(what: str, value: Any) -> Mapping[str, Any]:
 
 
 def _text(what: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{what} must be text, got {value!r}; put quotes around it")
-    return value
+    if isinstance(value, str):
+        return value
+    is_scalar = value is not None and not isinstance(value, list | Mapping)
+    hint = "; put quotes around it" if is_scalar else ""
+    raise ValueError(f"{what} must be text, got {value!r}{hint}")
 
 
 def _optional_text(what: str, value: Any) -> str | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from bitcycle.schedules import parse_schedule
 from bitcycle_lab.recipes import Published
 from bitcycle_lab.study.kernels import kernel_notes
-from bitcycle_lab.study.numbers import UNITS, seeds_text
+from bitcycle_lab.study.number_text import UNITS, seeds_text
 from bitcycle_lab.study.results import MethodResult, StudyResult
 from bitcycle_lab.study.statistics import (
     Correlation,

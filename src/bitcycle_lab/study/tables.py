@@ -24,7 +24,7 @@ from bitcycle.tables import (
     with_caption,
     without_empty_columns,
 )
-from bitcycle_lab.study.numbers import (
+from bitcycle_lab.study.number_text import (
     DECIMALS,
     bitops_text,
     correlation_text,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from bitcycle_lab.registered import read_entries
+from bitcycle_lab.listing import read_entries
 
 Features = Literal["raw", "row_normalized", "standardized"]
 MIN_VOCABULARY = 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -24,7 +25,7 @@ from bitcycle.warnings import BitcycleWarning
 from bitcycle_lab.train.checkpoint import CheckpointError, Checkpoints
 from bitcycle_lab.train.distributed import broadcast_buffers
 from bitcycle_lab.train.evaluate import describe_precision, eval_precision, evaluate
-from bitcycle_lab.train.result import RunResult, weights_digest
+from bitcycle_lab.train.result import RunResult
 from bitcycle_lab.train.run_directory import RunDirectory
 from bitcycle_lab.train.session import Session
 
@@ -134,3 +135,16 @@ class _Unpacking(nn.Module):
     def forward(self, inputs: tuple[torch.Tensor, ...]) -> Any:
         """The model's own."""
         return self.model(*inputs)
+
+
+def weights_digest(model: nn.Module) -> str:
+    """SHA-256 over every tensor of the state dict; equal only for bit-equal models."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        if not value.numel():
+            continue
+        digest.update(name.encode())
+        digest.update(
+            value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        )
+    return digest.hexdigest()

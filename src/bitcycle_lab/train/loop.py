@@ -23,9 +23,9 @@ from bitcycle_lab.tasks import Split
 from bitcycle_lab.train.checkpoint import Checkpoints
 from bitcycle_lab.train.config import Time, steps_of
 from bitcycle_lab.train.distributed import broadcast_buffers, on_main, reduce_sums
+from bitcycle_lab.train.divergence import check_finite, explain_loss
 from bitcycle_lab.train.evaluate import describe_precision, eval_precision, evaluate
 from bitcycle_lab.train.feedback import collect_noise, read_feedback, record_validation
-from bitcycle_lab.train.nonfinite import check_finite, explain_loss
 from bitcycle_lab.train.progress import Reporter, Status
 from bitcycle_lab.train.run_directory import RunDirectory
 from bitcycle_lab.train.session import Best, Session, swa_start

@@ -5,16 +5,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bitcycle_lab.train.run_directory import RunDirectory
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,18 +68,3 @@ def result_json(result: RunResult) -> dict[str, Any]:
     plain = asdict(result)
     del plain["directory"]
     return plain
-
-
-def weights_digest(model: nn.Module) -> str:
-    """SHA-256 over every tensor of the state dict; equal only for bit-equal models."""
-    import torch  # here: a study reads results without it
-
-    digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        if not value.numel():
-            continue
-        digest.update(name.encode())
-        digest.update(
-            value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-        )
-    return digest.hexdigest()

@@ -50,7 +50,7 @@ def test_a_library_of_these_sources_is_not_built_again(monkeypatch, tmp_path):
 def test_the_command_that_builds_is_of_a_checkout_or_of_an_installation(monkeypatch, capsys):
     assert build.how_to_build() == "run python -m bitcycle.native.build"
     monkeypatch.setattr(build, "find_sources", list)
-    command = "pip install --force-reinstall --no-deps --no-cache-dir --no-binary bitcycle bitcycle"
-    assert build.how_to_build() == f"run {command} (in a checkout: pip install .)"
+    command = "pip install --force-reinstall --no-deps --no-cache-dir SOURCE"
+    assert build.how_to_build().startswith(f"run {command}, ")
     assert build.main() == 1
     assert command in capsys.readouterr().err

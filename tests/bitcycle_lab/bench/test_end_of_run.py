@@ -12,7 +12,8 @@ from bitcycle_lab.recipes import with_bits
 from bitcycle_lab.study.results import RunStatus
 from bitcycle_lab.study.study import Method
 from bitcycle_lab.train.config import CheckpointConfig, EvalConfig, TrackingConfig
-from bitcycle_lab.train.result import RunResult, weights_digest
+from bitcycle_lab.train.final_evaluation import weights_digest
+from bitcycle_lab.train.result import RunResult
 from bitcycle_lab.train.run import run
 from bitcycle_lab.train.run_directory import RunDirectory
 

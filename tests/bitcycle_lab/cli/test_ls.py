@@ -10,9 +10,9 @@ from bitcycle.quantizers import QUANTIZERS, AbsMax
 from bitcycle_lab.cli.ls import KINDS
 from bitcycle_lab.cli.main import main
 from bitcycle_lab.data import DATASETS, DatasetInfo
+from bitcycle_lab.listing import read_entries
 from bitcycle_lab.models import MODELS
 from bitcycle_lab.recipes import list_recipes
-from bitcycle_lab.registered import read_entries
 from tests.bitcycle_lab.cli.runs import write_config
 
 

@@ -162,7 +162,7 @@ import bitcycle as bc
 import bitcycle_lab.train.loop as loop
 from bitcycle_lab.train import run
 from bitcycle_lab.train.config_file import read_config
-from bitcycle_lab.train.result import weights_digest
+from bitcycle_lab.train.final_evaluation import weights_digest
 
 seen, models, train_step = [], [], loop.train_step
 

@@ -1,9 +1,10 @@
 """Base recipes as data: what their files may hold, and how changes are applied."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitcycle_lab.recipes.base import DEFAULTS, change, find_base, read_bases
+from bitcycle_lab.recipes.base import DEFAULTS, change, find_base
 
 KEYS = st.sampled_from(["a", "b", "c"])
 SETTINGS = st.dictionaries(KEYS, st.dictionaries(KEYS, st.integers(), min_size=1))
@@ -14,11 +15,6 @@ def test_a_base_recipe_has_the_settings_that_its_file_shares():
     assert base.config["optimizer"] == find_base("cifar10-resnet74").config["optimizer"]
     assert base.config["data"] == {"batch_size": 128, "name": "cifar100"}
     assert (base.cycles, base.scale, base.steps) == (32, "full", 64_000)
-
-
-def test_no_base_recipe_has_bits():
-    for base in read_bases().values():
-        assert {"forward", "backward"} & set(base.config.get("precision", {})) == set(), base.name
 
 
 @given(SETTINGS, SETTINGS)
@@ -39,3 +35,9 @@ def test_a_group_goes_back_to_its_defaults():
     assert change({"precision": {"skip": ["fc"]}, "steps": 9}, {"precision": DEFAULTS}) == {
         "steps": 9
     }
+
+
+@pytest.mark.parametrize("changes", [{"precision": 3, "precision.skip": []}, {"steps.x": 1}])
+def test_a_value_in_place_of_a_group_is_an_error(changes):
+    with pytest.raises(ValueError, match="not a group"):
+        change({"steps": 9}, changes)

@@ -25,21 +25,21 @@ from bitcycle_lab.recipes.notation import CYCLES, QUANTIZERS, Notation
 )
 def test_a_text_is_a_name_and_settings(text, name, forward, backward, quantizer):
     notation = Notation.parse(text)
-    settings = notation.settings(cycles=4, steps=100)
+    precision = notation.change({"steps": 100}, cycles=4)["precision"]
     assert notation.name == name
-    assert (settings["precision.forward"], settings["precision.backward"]) == (forward, backward)
-    assert settings.get("precision.quantizer", "sbm") == quantizer
+    assert (precision["forward"], precision["backward"]) == (forward, backward)
+    assert precision.get("quantizer", "sbm") == quantizer
 
 
 @pytest.mark.parametrize(
     ("text", "named"),
     [
         ("CTP 3-8/8", "'CTP'"),
-        ("CPT 8/8", "'forward'|forward bits of 'CPT' must be a range"),
+        ("CPT 8/8", "forward bits of 'CPT' must be a range"),
         ("static 3-8/8", "forward bits of 'static' must be one number"),
         ("CPT 3-8/6-8", "backward bits of 'CPT' must be one number"),
         ("gradients cycled 6/8", "backward bits of 'gradients cycled' must be a range"),
-        ("8/8", "''"),
+        ("8/8", "'static 8/8'"),
         ("CPT", "'CPT' is no method with bits"),
     ],
 )
@@ -62,7 +62,25 @@ def test_every_schedule_of_cycles_can_be_written():
 )
 def test_the_schedule_has_the_bits_that_are_written(quantizer, method, low, more, backward):
     text = f"{quantizer} {method} {low}-{low + more}/{backward}".strip()
-    settings = Notation.parse(text).settings(cycles=2, steps=100)
-    schedule = parse_schedule(settings["precision.forward"])
+    precision = Notation.parse(text).change({"steps": 100}, cycles=2)["precision"]
+    schedule = parse_schedule(precision["forward"])
     assert (schedule.low, schedule.high) == (low, low + more)
-    assert settings["precision.backward"] == backward
+    assert precision["backward"] == backward
+
+
+def test_a_quantizer_that_keeps_the_ends_float_names_them_where_they_are():
+    for skip, expected in (
+        (["fc"], ["conv1", "fc"]),
+        (["conv1", "*.downsample.*", "fc"], ["conv1", "*.downsample.*", "fc"]),
+        ([], []),
+    ):
+        changed = Notation.parse("DoReFa 8/8").change({"precision": {"skip": skip}}, cycles=None)
+        assert changed["precision"].get("skip", []) == expected
+
+
+def test_a_rule_that_follows_the_length_of_the_run_needs_it():
+    wageubn = Notation.parse("WAGEUBN 8/8")
+    options = wageubn.change({"steps": 60}, cycles=None)["precision"]["quantizer_options"]
+    assert options == {"total_steps": 60}
+    with pytest.raises(ValueError, match="steps"):
+        wageubn.change({"epochs": 2}, cycles=None)

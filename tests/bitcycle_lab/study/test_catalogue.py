@@ -10,8 +10,10 @@ from bitcycle.quantizers import QUANTIZERS
 from bitcycle.schedules import parse_schedule
 from bitcycle_lab.data import DATASETS
 from bitcycle_lab.published import read_table
+from bitcycle_lab.recipes import recipe
 from bitcycle_lab.recipes.notation import CYCLES
-from bitcycle_lab.study.study_file import find_study, study_names
+from bitcycle_lab.study import study_file
+from bitcycle_lab.study.study_file import find_study, read_study_file, study_names
 from bitcycle_lab.train.config_id import config_id
 
 NAMES = study_names()
@@ -46,6 +48,17 @@ def test_every_name_in_a_study_is_known(studies):
     for name in NAMES:
         for method in studies[name].methods:
             method.config.check_names()
+
+
+def test_a_study_of_the_package_is_read_as_a_file_of_a_user_would_be(studies):
+    folder = Path(study_file.__file__).parent / "catalogue"
+    for name in NAMES:
+        assert read_study_file(folder / f"{name}.yaml") == studies[name]
+
+
+def test_a_caller_who_changes_a_study_does_not_change_a_recipe():
+    find_study("table5").methods[0].config.model.options["dropout"] = 0.99
+    assert recipe("wikitext103-transformer").model.options["dropout"] == 0.1
 
 
 def test_kernels_are_chosen_by_the_processor(studies):
@@ -218,10 +231,9 @@ def test_a_small_table_has_the_methods_of_resnet_74_on_digits(table):
         one, other = method.config, large[key].config
         assert (one.optimizer, one.lr, one.steps) == (other.optimizer, other.lr, 240)
         assert one.precision.skip == other.precision.skip
-        assert str(one.precision.forward).replace(":8", ":32") in (
-            str(other.precision.forward),
-            str(other.precision.forward).replace(":8", ":32"),
-        )
+        for role in ("forward", "backward"):
+            small_text = str(getattr(one.precision, role))
+            assert re.sub(r":8$", ":32", small_text) == str(getattr(other.precision, role))
 
 
 # -- figures and suites --

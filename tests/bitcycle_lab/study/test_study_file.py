@@ -1,11 +1,13 @@
 """Studies as YAML files."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bitcycle_lab.recipes import recipe
+from bitcycle_lab.study import study_file
 from bitcycle_lab.study.study_file import find_study, read_study_file, study_from_dict
 from bitcycle_lab.train.config_file import from_dict
 
@@ -101,9 +103,25 @@ def test_a_method_may_have_fewer_seeds():
     ("changes", "message"),
     [
         ({"metods": {}}, "'metods'; did you mean 'methods'"),
-        ({"name": None}, "name"),
+        ({"name": 3}, "name .* 3"),
         ({"methods": None}, "methods .* grid"),
-        ({"methods": ["a"]}, "unknown recipe 'a'"),
+        ({"methods": ["a"]}, "method 'a': recipe, or method with bits .* 'a'"),
+        ({"methods": ["CPT 3-8/8", "CPT 3-8/8"]}, "'CPT 3-8/8' twice"),
+        ({"methods": {True: {}}}, "a label of methods .* True"),
+        ({"methods": {"a": {"cycles": 3}}}, r"'a': cycles \(3\)"),
+        ({"methods": {"a": {"bits": "static 8/8", "cycles": 3}}}, "'static 8/8' has no cycles"),
+        ({"methods": {"a": {"bits": "CPT 3-8/8", "cycles": 0}}}, r"cycles \(0\)"),
+        ({"cycles": "eight"}, "cycles .'eight'"),
+        ({"base": "digits-dorefa-8-8", "methods": ["static 8/8"]}, "base recipe 'digits-dorefa"),
+        ({"base": {**BASE, "precision": {"forward": 4}}, "methods": ["static 8/8"]}, "has bits"),
+        ({"base": []}, "base .* at least one"),
+        ({"base": None}, "base .*recipe's name.* None"),
+        ({"table": "CPT Table 2"}, "key 'methods'"),
+        ({"network": "x"}, "key 'network'|unknown key"),
+        ({"settings": {"seed": 1}}, "settings sets seed"),
+        ({"settings": {"precision": 3}, "methods": {"a": {"precision.skip": ["fc"]}}}, "a group"),
+        ({"published": ["CPT Table 99"]}, "'CPT Table 99'"),
+        ({"published": 3}, "published .* 3"),
         ({"methods": 3}, "methods .* mapping"),
         ({"methods": ["CTP 3-8/8"]}, "'CTP'; did you mean 'C"),
         ({"methods": ["CPT 3-8/8"]}, "needs a number of cycles"),
@@ -111,9 +129,7 @@ def test_a_method_may_have_fewer_seeds():
         ({"base": ["digits-float32"]}, "base recipe 'digits-float32'"),
         ({"settings": 3}, "settings .* 3"),
         ({"groups": 3}, "groups .* 3"),
-        ({"groups": [{"method": {}}]}, "'method'; did you mean 'methods'"),
-        ({"table": "CPT Table 9"}, "'CPT Table 9'"),
-        ({"periods": [{"base": "digits", "low": "x"}]}, r"entry 1 of periods: low \('x'\)"),
+        ({"groups": [{"method": {}}]}, "group 1: .*'method'; did you mean 'methods'"),
         ({"kind": "contest"}, "kind 'contest'"),
         ({"base": 3}, "base .* 3"),
         ({"methods": {"a": 3}}, "'a' .* 3"),
@@ -153,6 +169,102 @@ def test_a_file_that_is_no_study_is_an_error_with_its_path(text, message, tmp_pa
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=rf"s\.yaml.*{message}"):
         read_study_file(path)
+
+
+PERIODS = {"base": "digits", "low": 2, "deficits": [60], "window": 60, "starts": [0]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"table": "CPT Table 9"}, "'CPT Table 9'"),
+        ({"table": ["CPT Table 2"]}, "table must be text"),
+        ({"table": "CPT Table 8", "network": "resnet74"}, "'resnet74'.*cifar100-resnet74"),
+        ({"table": "CPT Table 8", "base": "digit"}, "'digit'; did you mean 'digits'"),
+        ({"periods": [{**PERIODS, "low": "x"}]}, r"entry 1 of periods: low \('x'\)"),
+        ({"periods": [{**PERIODS, "low": 9}]}, r"low \(9\)"),
+        ({"periods": [{**PERIODS, "deficits": [-1]}]}, r"deficits \(\[-1\]\)"),
+        ({"periods": [{**PERIODS, "base": None}]}, r"base \(None\)"),
+        ({"periods": [{**PERIODS, "starts": [900]}]}, "entry 1 of periods: .*step 900"),
+        ({"periods": [{**PERIODS, "base": "ptb-lstm"}]}, "ptb-lstm has a length in epochs"),
+        ({"periods": [{**PERIODS, "lows": 2}]}, "'lows'; did you mean 'low'"),
+    ],
+)
+def test_a_wrong_table_or_period_is_an_error_that_names_it(settings, message):
+    with pytest.raises(ValueError, match=f"^study: .*{message}"):
+        study_from_dict({"name": "x", **settings})
+
+
+def test_a_list_of_bases_is_a_group_of_each():
+    found = study(base=["cora-gcn", "cora-sage"], methods=["float32", "CPT 3-8/8"])
+    assert found.groups == ("GCN, Cora", "GraphSAGE, Cora")
+    by_key = configs(found)
+    assert by_key["GraphSAGE, Cora: CPT 3-8/8"] == recipe("cora-sage-cpt-3-8-8")
+    assert by_key["GCN, Cora: float32"] == recipe("cora-gcn-float32")
+    alike = study(base=["ptb-lstm", "ptb-lstm800"], methods=["static 8/8"])
+    assert alike.groups == ("ptb-lstm", "ptb-lstm800")
+
+
+def test_bits_come_after_the_settings_and_before_changes_of_the_precision():
+    found = configs(
+        study(
+            base="digits",
+            cycles=4,
+            settings={"steps": 60, "precision.skip": ["fc", "conv1"]},
+            methods={
+                "cycled": "CPT 3-8/8",
+                "more": {"bits": "CPT 3-8/8", "cycles": 8, "steps": 64},
+                "static": "static 8/8",
+                "long": {"bits": "WAGEUBN 8/8", "steps": 90},
+                "kept": {"bits": "static 8/8", "precision.max_bits": 8},
+            },
+        )
+    )
+    forward = {label: config.precision.forward for label, config in found.items()}
+    assert (forward["cycled"], forward["more"], forward["static"]) == ("CR:3-8:4", "CR:3-8:8", 8)
+    assert {label: c.steps for label, c in found.items()} == {
+        "cycled": 60, "more": 64, "static": 60, "long": 90, "kept": 60,
+    }  # fmt: skip
+    assert found["long"].precision.quantizer_options == {"total_steps": 90}
+    assert found["kept"].precision.max_bits == 8
+    assert {c.precision.skip for c in found.values()} == {("fc", "conv1")}
+    assert found["cycled"].name == "digits-cpt-3-8-8-n4"
+    assert found["static"].name == "digits-static-8-8"
+
+
+def test_groups_have_the_settings_of_the_file_and_their_own():
+    parts = [{"group": "one"}, {"group": "two", "settings": {"eval": {"precision": "full"}}}]
+    shared = {"eval": {"every": 0}, "threads": 2}
+    found = configs(study(settings=shared, methods={"a": {}}, groups=parts))
+    assert [c.eval.every for c in found.values()] == [0, 0]
+    assert [c.eval.precision for c in found.values()] == ["high", "full"]
+    assert [c.threads for c in found.values()] == [2, 2]
+
+
+def test_a_table_with_other_settings_is_not_the_published_one():
+    plain = study_from_dict({"name": "x", "table": "CPT Table 1"})
+    other = study_from_dict({"name": "x", "table": "CPT Table 1", "settings": {"lr.gamma": 0.2}})
+    assert all(method.published for method in plain.methods)
+    assert not any(method.published for method in other.methods)
+    for one, two in zip(plain.methods, other.methods, strict=True):
+        assert two.config == replace(one.config, lr=replace(one.config.lr, gamma=0.2))
+
+
+def test_published_values_are_those_of_the_same_settings():
+    def values(**changes):
+        found = study(
+            base=["cifar100-resnet164"], methods=["CPT 3-8/8"], published=["CPT Table 2"], **changes
+        )
+        return [p.value for method in found.methods for p in method.published]
+
+    assert values() == [72.9, 3.8e8, 80.5]
+    assert values(settings={"steps": 100}) == []
+
+
+def test_a_file_has_the_name_of_its_study_unless_it_says_another(tmp_path):
+    shipped = Path(study_file.__file__).parent / "catalogue" / "fig8.yaml"
+    (tmp_path / "mine.yaml").write_text(shipped.read_text())
+    assert read_study_file(tmp_path / "mine.yaml").name == "mine"
 
 
 def test_the_example_of_the_documentation_is_the_study_it_says(tmp_path):

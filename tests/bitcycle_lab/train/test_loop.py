@@ -17,8 +17,8 @@ from bitcycle_lab.train import (
     PrecisionConfig,
     TrackingConfig,
 )
+from bitcycle_lab.train.final_evaluation import weights_digest
 from bitcycle_lab.train.loop import bits_by_role
-from bitcycle_lab.train.result import weights_digest
 from bitcycle_lab.train.run import run
 from bitcycle_lab.train.session import preserve_torch_settings
 from tests.bitcycle_lab.train.small import convnet, float32, folder_of, metrics_of, small

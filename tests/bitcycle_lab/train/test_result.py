@@ -16,9 +16,8 @@ from bitcycle.warnings import BitcycleWarning
 from bitcycle_lab.tasks import DataConfig, ModelConfig
 from bitcycle_lab.train import EvalConfig, RunResult, SwaConfig, loop, resume, run
 from bitcycle_lab.train.checkpoint import read_state
-from bitcycle_lab.train.final_evaluation import refresh_statistics
+from bitcycle_lab.train.final_evaluation import refresh_statistics, weights_digest
 from bitcycle_lab.train.loop import train_step
-from bitcycle_lab.train.result import weights_digest
 from bitcycle_lab.train.session import build_session, preserve_torch_settings
 from tests.bitcycle_lab.data.layouts import planetoid_parts, write_planetoid
 from tests.bitcycle_lab.train.small import (

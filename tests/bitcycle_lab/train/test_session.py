@@ -14,8 +14,8 @@ from bitcycle.warnings import BitcycleWarning
 from bitcycle_lab.train import PrecisionConfig, SwaConfig, TrackingConfig
 from bitcycle_lab.train import session as module
 from bitcycle_lab.train.checkpoint import read_state, write_state
+from bitcycle_lab.train.final_evaluation import weights_digest
 from bitcycle_lab.train.loop import remaining_steps, train_step
-from bitcycle_lab.train.result import weights_digest
 from bitcycle_lab.train.session import (
     build_session,
     preserve_torch_settings,

@@ -13,7 +13,7 @@ from bitcycle_lab.report import draw
 from bitcycle_lab.report.figures import style
 from bitcycle_lab.report.figures.style import Style
 from bitcycle_lab.report.runs import MethodLog
-from bitcycle_lab.study.numbers import PREFIXES
+from bitcycle_lab.study.number_text import PREFIXES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,7 +18,7 @@ from bitcycle_lab.report.figures.layers import cost_unit
 from bitcycle_lab.report.figures.schedules import BitsLine, BitsPanel, bits_axis, draw_bits
 from bitcycle_lab.report.figures.style import DASHED, DOTTED, GREY, INK, Style
 from bitcycle_lab.report.runs import method_logs
-from bitcycle_lab.study import numbers
+from bitcycle_lab.study import number_text as numbers
 from bitcycle_lab.study.demo import DemoResult
 from bitcycle_lab.study.results import StudyResult
 from bitcycle_lab.study.statistics import Summary

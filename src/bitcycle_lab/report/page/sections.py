@@ -20,8 +20,8 @@ from bitcycle_lab.report.figures.curves import draw_curves, quantities
 from bitcycle_lab.report.figures.landscape import make_levels
 from bitcycle_lab.report.figures.style import Style
 from bitcycle_lab.report.runs import MethodLog, read_object
-from bitcycle_lab.study import numbers
-from bitcycle_lab.study.numbers import duration_text
+from bitcycle_lab.study import number_text as numbers
+from bitcycle_lab.study.number_text import duration_text
 from bitcycle_lab.study.results import RunStatus, State, StudyResult, read_options
 from bitcycle_lab.study.statistics import Summary, summarize_values
 from bitcycle_lab.study.study import StudyOptions

@@ -18,7 +18,7 @@ from bitcycle_lab.train import (
     run,
 )
 from bitcycle_lab.train.checkpoint import Checkpoints
-from bitcycle_lab.train.nonfinite import first_nonfinite_module
+from bitcycle_lab.train.divergence import first_nonfinite_module
 from tests.bitcycle_lab.train.small import float32, folder_of, small
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bitcycle_lab.study.numbers import (
+from bitcycle_lab.study.number_text import (
     bitops_text,
     difference_text,
     p_text,

@@ -5,7 +5,7 @@ from importlib import import_module
 
 import pytest
 
-from bitcycle_lab.registered import Entry, read_entries
+from bitcycle_lab.listing import Entry, read_entries
 
 
 @pytest.fixture
