@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from bitcycle.extras import MissingExtraError
 from bitcycle.range_criteria import Criterion, RangeTest, RangeTestConfig
-from bitcycle_lab.cli.train import add_what, find_config
+from bitcycle_lab.cli.train import add_what, named_config
 
 _EXAMPLES = """examples:
   bitcycle range-test digits-cpt-3-8-8
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bitcycle_lab.train.range_test import cost_text, find_precision_range
 
     check_overrides(arguments.overrides, arguments.options)
-    config = override(find_config(arguments.what), arguments.overrides)
+    config = override(named_config(arguments.what), arguments.overrides)
     given = {field.name: getattr(arguments, field.name) for field in fields(RangeTestConfig)}
     given = {name: value for name, value in given.items() if value is not None}
     config = replace(config, range_test=replace(config.range_test, **given))

@@ -38,7 +38,7 @@ def register(subparsers: Any) -> None:
 
 
 def add_what(parser: argparse.ArgumentParser) -> None:
-    """Add the recipe or file, which `find_config` requires.
+    """Add the recipe or file, which `named_config` requires.
 
     argparse must not: in `--quite digits`, "digits" is the value of an unknown option, and the
     error to report is the option.
@@ -52,15 +52,12 @@ def add_what(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Train the run, or resume it."""
     from bitcycle.native.allocator import keep_freed_memory
-    from bitcycle_lab.recipes import find_config
     from bitcycle_lab.train.config_file import check_overrides, override, to_yaml
     from bitcycle_lab.train.run import resume_or_run
     from bitcycle_lab.train.run import run as start_run
 
     check_overrides(arguments.overrides, arguments.options)
-    if arguments.what is None:
-        raise ValueError("give a recipe (bitcycle ls recipes) or a YAML file to train")
-    config = override(find_config(arguments.what), arguments.overrides)
+    config = override(named_config(arguments.what), arguments.overrides)
     if arguments.print_config:
         print(to_yaml(config), end="")
         return 0
@@ -68,6 +65,15 @@ def run(arguments: argparse.Namespace) -> int:
     start = resume_or_run if arguments.resume == "auto" else start_run
     print_result(start(config, show="quiet" if arguments.quiet else "auto"))
     return 0
+
+
+def named_config(what: str | None) -> Any:
+    """The configuration of a recipe or of a YAML file."""
+    from bitcycle_lab.recipes import find_config
+
+    if what is None:
+        raise ValueError("give a recipe (bitcycle ls recipes) or a YAML file to train")
+    return find_config(what)
 
 
 def print_result(result: Any) -> None:

@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from bitcycle.registry import unknown_name
 from bitcycle_lab.published import display_name
-from bitcycle_lab.train.config_file import read_yaml
+from bitcycle_lab.train.config_file import read_own_yaml
 
 Scale = Literal["full", "small"]
 Settings = dict[str, Any]
@@ -76,8 +76,7 @@ def read_bases() -> dict[str, Base]:
     for file in sorted(resources.files(__package__).iterdir(), key=lambda file: file.name):
         if not file.name.endswith(".yaml"):
             continue
-        with resources.as_file(file) as path:
-            defaults = read_yaml(path, purpose="recipes")
+        defaults = read_own_yaml(file)
         shared, recipes = defaults.pop("shared", {}), defaults.pop("recipes")
         for name, entry in recipes.items():
             if name in found:

@@ -27,7 +27,7 @@ from bitcycle_lab.recipes.recipe import find_recipe, settings_with_bits
 from bitcycle_lab.study.critical_periods import Periods
 from bitcycle_lab.study.study import Kind, Method, Study
 from bitcycle_lab.train.config import RunConfig, unchecked_names
-from bitcycle_lab.train.config_file import build_config, from_dict, read_yaml
+from bitcycle_lab.train.config_file import build_config, from_dict, read_own_yaml, read_yaml
 from bitcycle_lab.train.config_id import config_id
 
 HEAD = ("name", "description", "baseline", "margin", "seeds", "notes", "kind", "scale", "published")
@@ -58,8 +58,9 @@ def find_study(name_or_path: str) -> Study:
         raise ValueError(f"there is no file {name_or_path}; give a YAML file or a study's name")
     if name_or_path in study_names():
         file = resources.files(__package__).joinpath("catalogue", f"{name_or_path}.yaml")
-        with resources.as_file(file) as path, unchecked_names():  # a test checks their names
-            return _read(path, lambda plain, _: build_config(plain))
+        settings = {"name": name_or_path, **read_own_yaml(file)}
+        with unchecked_names():  # a test checks them
+            return _make_study(settings, lambda plain, _: build_config(plain))
     if name_or_path in recipe_names():
         raise ValueError(
             f"{name_or_path} is a recipe, not a study; train it with bitcycle train {name_or_path}"
@@ -89,21 +90,18 @@ def list_studies() -> list[dict[str, str]]:
 
 def read_study_file(path: str | Path) -> Study:
     """Read a study from a YAML file; errors name the file. Its name is the file's, by default."""
-    return _read(Path(path), lambda plain, what: from_dict(plain, source=what))
-
-
-def _read(path: Path, build: Build) -> Study:
-    settings = read_yaml(path, purpose="study files")
+    settings = read_yaml(Path(path), purpose="study files")
     if isinstance(settings, Mapping):
-        settings = {"name": path.stem, **settings}
-    return study_from_dict(settings, source=str(path), build=build)
+        settings = {"name": Path(path).stem, **settings}
+    return study_from_dict(settings, source=str(path))
 
 
-def study_from_dict(settings: Any, *, source: str = "study", build: Build | None = None) -> Study:
+def study_from_dict(settings: Any, *, source: str = "study") -> Study:
     """Build a study from the contents of a file. source: named in errors."""
-    build = build or (lambda plain, what: from_dict(plain, source=what))
     try:
-        return _make_study(_mapping("a study", settings), build)
+        return _make_study(
+            _mapping("a study", settings), lambda plain, what: from_dict(plain, source=what)
+        )
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{source}: {error}") from None
 

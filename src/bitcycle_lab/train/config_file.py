@@ -14,6 +14,7 @@ import functools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
@@ -344,12 +345,11 @@ def _types_by_key(kind: type = RunConfig, prefix: str = "") -> dict[str, Any]:
 def read_yaml(path: Path, *, purpose: str) -> Any:
     """The plain data of a YAML file. Raises a ValueError that names the file."""
     yaml = require("yaml", extra="train", purpose=purpose)
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # several times faster where it is built
     size = path.stat().st_size
     if size > MAX_BYTES:
         raise ValueError(f"{path} has {size:,} bytes; at most {MAX_BYTES:,}")
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
         json.dumps(content, default=str, skipkeys=True)  # raises for a value that contains itself
         return content
     except UnicodeDecodeError as error:
@@ -363,3 +363,10 @@ def read_yaml(path: Path, *, purpose: str) -> Any:
     except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path} is not valid YAML: {reason}") from None
+
+
+def read_own_yaml(file: Traversable) -> Any:
+    """The plain data of a YAML file of this package, by the faster parser where it is built."""
+    yaml = require("yaml", extra="train", purpose="recipes and studies")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load(file.read_text(encoding="utf-8"), Loader=loader)
