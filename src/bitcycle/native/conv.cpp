@@ -90,7 +90,7 @@ struct Correlation {
   long step_h, step_w;
   std::vector<long> taps_h, taps_w;  // ascending, may be negative
   long rows, columns;                // results of an image
-  float* out;
+  Results out;
   long out_image, out_row, out_pixel;
   Arithmetic how;
   int shift;                         // subtracted from words
@@ -160,7 +160,7 @@ class Correlator {
   }
 
   void plan_tasks() {
-    const long out_row = c_.columns * c_.O * 4, tasks = 2 * c_.num_threads;
+    const long out_row = c_.columns * c_.O * c_.out.element_bytes(), tasks = 2 * c_.num_threads;
     const long map_row = width_ * c_.C * c_.how.code_bytes();
     const long by_copy = (COPY_BYTES / map_row - height(1)) / c_.step_h;
     const long at_least = divide_up(2 * ROWS, c_.columns);
@@ -194,6 +194,7 @@ class Correlator {
     Rows rows = new_rows((part.last - part.first) * part.num_rows() * c_.columns);
     rows.taps = offsets_.data(), rows.num_taps = long(offsets_.size());
     rows.num_steps = round_up(c_.run(), 4) / c_.how.group(), rows.row_step = 4;
+    rows.is_half = c_.out.is_half;
     const float *constants = constants_.values(), *scale = c_.scale.data();
     if (c_.image_scale) scale_terms(part.first, scale, constants);
     for (long g = 0; g < c_.groups; ++g) {
@@ -238,15 +239,16 @@ class Correlator {
   void point(const Part& part, const char* source, long image_bytes, const float* constants,
              long group, Rows& rows) const {
     const long first = group * c_.group_columns();
+    const long out_bytes = c_.out_pixel * c_.out.element_bytes();
     long p = 0;
     for (long n = part.first; n < part.last; ++n)
       for (long i = part.i0; i < part.i1; ++i) {
         const char* at = source + (n - part.first) * image_bytes +
                          (i - part.i0) * c_.step_h * row_bytes_;
-        float* out = c_.out + n * c_.out_image + i * c_.out_row + first;
+        char* out = c_.out.at(n * c_.out_image + i * c_.out_row + first);
         for (long j = 0; j < c_.columns; ++j) {
           rows.at[p + j] = at + j * c_.step_w * pixel_bytes_;
-          rows.out[p + j] = out + j * c_.out_pixel;
+          rows.out[p + j] = out + j * out_bytes;
           rows.constants[p + j] = constants + constants_.at(i, j) + first;
         }
         p += c_.columns;
@@ -384,7 +386,7 @@ void conv_output(const Conv& c) {
   for (long h = 0; h < c.kh; ++h) k.taps_h.push_back(h * c.dilation_h - c.pad_h);
   for (long w = 0; w < c.kw; ++w) k.taps_w.push_back(w * c.dilation_w - c.pad_w);
   k.rows = c.Ho, k.columns = c.Wo;
-  k.out = c.out, k.out_image = c.Ho * c.Wo * c.O, k.out_row = c.Wo * c.O, k.out_pixel = c.O;
+  k.out = c.results(), k.out_image = c.Ho * c.Wo * c.O, k.out_row = c.Wo * c.O, k.out_pixel = c.O;
   k.how = choose_bytes_or_words(*c.a_half, *c.w_half), k.shift = 0;
   k.groups = c.groups, k.O = c.O, k.bias = c.bias, k.num_threads = c.num_threads;
   if (c.kh == 1 && c.kw == 1 && !c.pad_h && !c.pad_w) {  // only the pixels that are read
@@ -467,9 +469,11 @@ void conv_grad_input(const Conv& c) {
     columns.push_back(find_phase(p, c.kw, c.stride_w, c.pad_w, c.dilation_w));
   for (const auto* axis : {&rows, &columns})
     for (const PhaseTaps& taps : *axis) has_gaps |= taps.tap.empty();
+  const Results out = c.results();
   if (has_gaps)
-    parallel_for(c.N, int(c.num_threads),
-                 [&](long n) { std::memset(c.out + n * out_image, 0, out_image * 4); });
+    parallel_for(c.N, int(c.num_threads), [&](long n) {
+      std::memset(out.at(n * out_image), 0, out_image * out.element_bytes());
+    });
   for (long ph = 0; ph < long(rows.size()); ++ph)
     for (long pw = 0; pw < long(columns.size()); ++pw) {
       if (rows[ph].tap.empty() || columns[pw].tap.empty()) continue;
@@ -479,7 +483,7 @@ void conv_grad_input(const Conv& c) {
       k.step_h = k.step_w = 1;
       k.taps_h = rows[ph].offset, k.taps_w = columns[pw].offset;
       k.rows = divide_up(c.H - ph, c.stride_h), k.columns = divide_up(c.W - pw, c.stride_w);
-      k.out = c.out + (ph * c.W + pw) * c.C;
+      k.out = out.from((ph * c.W + pw) * c.C);
       k.out_image = out_image, k.out_row = c.stride_h * c.W * c.C, k.out_pixel = c.stride_w * c.C;
       k.groups = c.groups, k.O = c.C, k.num_threads = c.num_threads;
       if (c.w_scales == 1 && c.e_scales <= 1) {

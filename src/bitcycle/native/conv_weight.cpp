@@ -364,7 +364,7 @@ class WeightGradient {
           int64_t e_sum = 0;
           for (long k = 0; k < num_chunks_; ++k) e_sum += e_sums[(k * num_taps + tap) * c_.O + o];
           const double of_error = se * oa * double(e_sum);
-          float* out = c_.out + o * c_.w_o + h * c_.w_h + w * c_.w_w;
+          float* out = static_cast<float*>(c_.out) + o * c_.w_o + h * c_.w_h + w * c_.w_w;
           const double* input = of_input.data() + tap * c_.C + g * channels_;
           const Total* total =
               totals + g * num_totals_ + (h * tile_rows_ + o % rows_) * width + column(w, 0);

@@ -52,17 +52,28 @@ BITCYCLE_INLINE void sum_window_body(const Window& t, float* __restrict sums) {
 BITCYCLE_FOR_EACH_ISA(sum_window, (const Window& t, float* sums), (t, sums))
 
 // out = scale * sums + (offset * constants + bias)
+template <typename T>
+BITCYCLE_INLINE void finish_window_as(const float* sums, float scale, float offset,
+                                      const float* constants, const float* bias, long n,
+                                      T* __restrict out) {
+  if (bias)
+    for (long c = 0; c < n; ++c)
+      store(scale * sums[c] + (offset * constants[c] + bias[c]), out[c]);
+  else
+    for (long c = 0; c < n; ++c) store(scale * sums[c] + offset * constants[c], out[c]);
+}
+
 BITCYCLE_INLINE void finish_window_body(const float* sums, float scale, float offset,
                                         const float* constants, const float* bias, long n,
-                                        float* __restrict out) {
-  if (bias)
-    for (long c = 0; c < n; ++c) out[c] = scale * sums[c] + (offset * constants[c] + bias[c]);
+                                        Results out) {
+  if (out.is_half)
+    finish_window_as(sums, scale, offset, constants, bias, n, static_cast<BFloat16*>(out.data));
   else
-    for (long c = 0; c < n; ++c) out[c] = scale * sums[c] + offset * constants[c];
+    finish_window_as(sums, scale, offset, constants, bias, n, static_cast<float*>(out.data));
 }
 BITCYCLE_FOR_EACH_ISA(finish_window,
                       (const float* sums, float scale, float offset, const float* constants,
-                       const float* bias, long n, float* out),
+                       const float* bias, long n, Results out),
                       (sums, scale, offset, constants, bias, n, out))
 
 struct Correlation {
@@ -72,7 +83,7 @@ struct Correlation {
   std::vector<float> kernel;  // values, [tap_h][tap_w][C]
   const float *scale, *offset, *bias;
   long num_scales;            // one, or one for each image
-  float* out;
+  Results out;
   long out_image, out_row, out_pixel;
   long num_threads;
 };
@@ -100,7 +111,7 @@ void correlate(const Correlation& c) {
         }
       sum_window(window, sums);
       finish_window(sums, c.scale[s], c.offset[s], constants.values() + constants.at(i, j), c.bias,
-                    c.C, c.out + image * c.out_image + i * c.out_row + j * c.out_pixel);
+                    c.C, c.out.from(image * c.out_image + i * c.out_row + j * c.out_pixel));
     }
   });
 }
@@ -168,7 +179,7 @@ void depthwise_output(const Conv& c) {
   for (long t = 0; t < c.kh; ++t) tap_h.push_back(t), taps_h.push_back(t * c.dilation_h - c.pad_h);
   for (long t = 0; t < c.kw; ++t) tap_w.push_back(t), taps_w.push_back(t * c.dilation_w - c.pad_w);
   correlate({c.a, c.N, c.C, {taps_h, c.stride_h, c.H, c.Ho}, {taps_w, c.stride_w, c.W, c.Wo},
-             kernel_values(c, tap_h, tap_w), c.a_scale, c.a_offset, c.bias, 1, c.out,
+             kernel_values(c, tap_h, tap_w), c.a_scale, c.a_offset, c.bias, 1, c.results(),
              c.Ho * c.Wo * c.C, c.Wo * c.C, c.C, c.num_threads});
 }
 
@@ -180,7 +191,7 @@ void depthwise_grad_input(const Conv& c) {
       correlate({c.e, c.N, c.C, {h.offset, 1, c.Ho, (c.H - ph + c.stride_h - 1) / c.stride_h},
                  {w.offset, 1, c.Wo, (c.W - pw + c.stride_w - 1) / c.stride_w},
                  kernel_values(c, h.tap, w.tap), c.e_scale, c.e_offset, nullptr, c.e_scales,
-                 c.out + (ph * c.W + pw) * c.C, c.H * c.W * c.C, c.stride_h * c.W * c.C,
+                 c.results().from((ph * c.W + pw) * c.C), c.H * c.W * c.C, c.stride_h * c.W * c.C,
                  c.stride_w * c.C, c.num_threads});
     }
 }
@@ -212,8 +223,9 @@ void depthwise_grad_weight(const Conv& c) {
     const Range on_w = on_map(w * c.dilation_w - c.pad_w, c.stride_w, c.W, c.Wo);
     const double pixels = double(c.N) * double(on_h.count() * on_w.count());
     const uint64_t* sums = memory.data() + t * c.C;
+    float* out = static_cast<float*>(c.out) + h * c.w_h + w * c.w_w;
     for (long n = 0; n < c.C; ++n)
-      c.out[n * c.w_o + h * c.w_h + w * c.w_w] =
+      out[n * c.w_o] =
           float(se * sa * double(sums[n]) + se * oa * double(sums[size + n]) +
                 oe * sa * double(sums[2 * size + n]) + oe * oa * pixels);
   }

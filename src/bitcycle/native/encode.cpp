@@ -67,75 +67,87 @@ BITCYCLE_INLINE void include(Extremes& e, int lane, float v) {
   e.is_nan[lane] |= uint32_t(v != v);
 }
 
-BITCYCLE_INLINE void store(const Extremes& e, int lane, float* low, float* high) {
+BITCYCLE_INLINE void write_range(const Extremes& e, int lane, float* low, float* high) {
   constexpr float NaN = std::numeric_limits<float>::quiet_NaN();
   *low = e.is_nan[lane] ? NaN : e.low[lane];
   *high = e.is_nan[lane] ? NaN : e.high[lane];
 }
 
-BITCYCLE_INLINE void find_range_body(const float* x, long n, float* low, float* high) {
+template <typename T>
+BITCYCLE_INLINE void find_range_of(const T* x, long n, float* low, float* high) {
   Extremes e;
   start(e);
   long i = 0;
   for (; i + LANES <= n; i += LANES)
-    for (int l = 0; l < LANES; ++l) include(e, l, x[i + l]);
-  for (; i < n; ++i) include(e, 0, x[i]);
+    for (int l = 0; l < LANES; ++l) include(e, l, load(x[i + l]));
+  for (; i < n; ++i) include(e, 0, load(x[i]));
   for (int width = LANES / 2; width > 0; width /= 2)
     for (int l = 0; l < width; ++l) {
       e.low[l] = e.low[l + width] < e.low[l] ? e.low[l + width] : e.low[l];
       e.high[l] = e.high[l + width] > e.high[l] ? e.high[l + width] : e.high[l];
       e.is_nan[l] |= e.is_nan[l + width];
     }
-  store(e, 0, low, high);
+  write_range(e, 0, low, high);
 }
-BITCYCLE_FOR_EACH_ISA(find_range, (const float* x, long n, float* low, float* high),
-                      (x, n, low, high))
+
+BITCYCLE_INLINE void find_range_body(Floats x, long n, float* low, float* high) {
+  x.is_half ? find_range_of(x.at<BFloat16>(), n, low, high)
+            : find_range_of(x.at<float>(), n, low, high);
+}
+BITCYCLE_FOR_EACH_ISA(find_range, (Floats x, long n, float* low, float* high), (x, n, low, high))
 
 // The ranges of `count` <= LANES columns.
-BITCYCLE_INLINE void find_column_ranges_body(const float* x, long rows, long stride, int count,
-                                             float* low, float* high) {
+template <typename T>
+BITCYCLE_INLINE void find_column_ranges_of(const T* x, long rows, long stride, int count,
+                                           float* low, float* high) {
   Extremes e;
   start(e);
   for (long r = 0; r < rows; ++r) {
-    const float* row = x + r * stride;
+    const T* row = x + r * stride;
     if (count == LANES)
-      for (int l = 0; l < LANES; ++l) include(e, l, row[l]);
+      for (int l = 0; l < LANES; ++l) include(e, l, load(row[l]));
     else
-      for (int l = 0; l < count; ++l) include(e, l, row[l]);
+      for (int l = 0; l < count; ++l) include(e, l, load(row[l]));
   }
-  for (int l = 0; l < count; ++l) store(e, l, low + l, high + l);
+  for (int l = 0; l < count; ++l) write_range(e, l, low + l, high + l);
+}
+
+BITCYCLE_INLINE void find_column_ranges_body(Floats x, long rows, long stride, int count,
+                                             float* low, float* high) {
+  x.is_half ? find_column_ranges_of(x.at<BFloat16>(), rows, stride, count, low, high)
+            : find_column_ranges_of(x.at<float>(), rows, stride, count, low, high);
 }
 BITCYCLE_FOR_EACH_ISA(find_column_ranges,
-                      (const float* x, long rows, long stride, int count, float* low, float* high),
+                      (Floats x, long rows, long stride, int count, float* low, float* high),
                       (x, rows, stride, count, low, high))
 
 // One range from several: NaN if one of them is.
 void join_ranges(const float* lows, const float* highs, long n, float* low, float* high) {
   float other;
-  find_range(lows, n, low, &other);
-  find_range(highs, n, &other, high);
+  find_range({lows, false}, n, low, &other);
+  find_range({highs, false}, n, &other, high);
 }
 
-void find_range_in_parts(const float* x, long n, float* low, float* high, long num_threads) {
+void find_range_in_parts(Floats x, long n, float* low, float* high, long num_threads) {
   const long parts = divide_up(n, CHUNK);
   std::vector<float> lows(parts), highs(parts);
   for_each_part(1, n, num_threads, [&](long, long begin, long length) {
-    find_range(x + begin, length, &lows[begin / CHUNK], &highs[begin / CHUNK]);
+    find_range(x.from(begin), length, &lows[begin / CHUNK], &highs[begin / CHUNK]);
   });
   join_ranges(lows.data(), highs.data(), parts, low, high);
 }
 
 }  // namespace
 
-void find_ranges(const float* x, Block block, float* low, float* high, long num_threads) {
+void find_ranges(Floats x, Block block, float* low, float* high, long num_threads) {
   const long outer = block.outer, channels = block.channels, inner = block.inner;
   if (outer == 1 && channels == 1 && inner > CHUNK)
     return find_range_in_parts(x, inner, low, high, num_threads);
   if (inner == 1 && channels > 1) {
     parallel_for(divide_up(channels, LANES), int(num_threads), [&](long task) {
       const long begin = task * LANES;
-      find_column_ranges(x + begin, outer, channels, int(std::min<long>(LANES, channels - begin)),
-                         low + begin, high + begin);
+      find_column_ranges(x.from(begin), outer, channels,
+                         int(std::min<long>(LANES, channels - begin)), low + begin, high + begin);
     });
     return;
   }
@@ -143,13 +155,14 @@ void find_ranges(const float* x, Block block, float* low, float* high, long num_
   parallel_for(divide_up(channels, each), int(num_threads), [&](long task) {
     const long end = std::min<long>(channels, (task + 1) * each);
     if (outer == 1) {
-      for (long c = task * each; c < end; ++c) find_range(x + c * inner, inner, low + c, high + c);
+      for (long c = task * each; c < end; ++c)
+        find_range(x.from(c * inner), inner, low + c, high + c);
       return;
     }
     std::vector<float> lows(outer), highs(outer);
     for (long c = task * each; c < end; ++c) {
       for (long o = 0; o < outer; ++o)
-        find_range(x + (o * channels + c) * inner, inner, &lows[o], &highs[o]);
+        find_range(x.from((o * channels + c) * inner), inner, &lows[o], &highs[o]);
       join_ranges(lows.data(), highs.data(), outer, low + c, high + c);
     }
   });
@@ -160,7 +173,7 @@ namespace {
 // -- rounding -------------------------------------------------------------------------------------
 
 struct Run {
-  const float* x;
+  Floats x;
   long n;
   const float *scale, *offset;  // of all elements, or of each
   float levels;
@@ -180,10 +193,10 @@ BITCYCLE_INLINE float noise(uint32_t number, uint32_t k0, uint32_t k1) {
   return (float(int32_t(mix(number, k0, k1)) >> 8) + 0.5f) * 0x1p-24f;
 }
 
-template <bool ONE_GRID, bool HAS_NOISE, Form FORM>
+template <bool ONE_GRID, bool HAS_NOISE, Form FORM, typename T>
 BITCYCLE_INLINE void round_loop(const Run& run) {
-  const float *__restrict x = run.x, *__restrict scales = run.scale;
-  const float* __restrict offsets = run.offset;
+  const T* __restrict x = run.x.at<T>();
+  const float *__restrict scales = run.scale, *__restrict offsets = run.offset;
   const float levels = run.levels, max_steps = run.max_steps;
   const float one_scale = *scales, one_offset = *offsets;
   const uint32_t first = run.first;
@@ -195,7 +208,8 @@ BITCYCLE_INLINE void round_loop(const Run& run) {
     const float scale = ONE_GRID ? one_scale : scales[i];
     const float offset = ONE_GRID ? one_offset : offsets[i];
     const float limit = scale * max_steps;
-    float u = x[i] < -limit ? -limit : x[i];
+    float u = load(x[i]);
+    u = u < -limit ? -limit : u;
     u = u > limit ? limit : u;
     u = (u - offset) / scale;
     if (HAS_NOISE) u += noise(first + uint32_t(i), k0, k1);
@@ -211,10 +225,16 @@ BITCYCLE_INLINE void round_loop(const Run& run) {
   }
 }
 
+template <bool ONE_GRID, bool HAS_NOISE, Form FORM>
+BITCYCLE_INLINE void round_elements(const Run& run) {
+  run.x.is_half ? round_loop<ONE_GRID, HAS_NOISE, FORM, BFloat16>(run)
+                : round_loop<ONE_GRID, HAS_NOISE, FORM, float>(run);
+}
+
 template <bool ONE_GRID, bool HAS_NOISE>
 BITCYCLE_INLINE void round_to_form(const Run& run, Form form) {
-  form == VALUES ? round_loop<ONE_GRID, HAS_NOISE, VALUES>(run)
-                 : round_loop<ONE_GRID, HAS_NOISE, CODES>(run);
+  form == VALUES ? round_elements<ONE_GRID, HAS_NOISE, VALUES>(run)
+                 : round_elements<ONE_GRID, HAS_NOISE, CODES>(run);
 }
 
 BITCYCLE_INLINE void round_run_body(const Run& run, Form form, bool is_one_grid) {
@@ -248,11 +268,11 @@ void for_each_run(Block block, long num_threads, const Body& body) {
                   });
 }
 
-void round_block(const float* x, Block block, const Grids& grids, const int32_t* key, Form form,
+void round_block(Floats x, Block block, const Grids& grids, const int32_t* key, Form form,
                  void* out, long num_threads) {
   const long size = form == VALUES ? sizeof(float) : 1;
   for_each_run(block, num_threads, [&](long at, long n, long channel, bool is_one_grid) {
-    round_run({x + at, n, grids.scale + channel, grids.offset + channel, grids.levels,
+    round_run({x.from(at), n, grids.scale + channel, grids.offset + channel, grids.levels,
                grids.max_steps, key, uint32_t(at), static_cast<char*>(out) + at * size},
               form, is_one_grid);
   });
@@ -320,7 +340,7 @@ Grid make_grid(float low, float high, float levels, float floor, Rule rule) {
 
 }  // namespace
 
-void round_to_grids(const float* x, Block block, const float* low, const float* high, float levels,
+void round_to_grids(Floats x, Block block, const float* low, const float* high, float levels,
                     float floor, Rule rule, const int32_t* key, Form form, void* out, float* scale,
                     float* offset, long num_threads) {
   float* scales = new_array<float>(SMALL, block.channels);
@@ -342,37 +362,39 @@ using namespace bitcycle;
 // Arguments come in one struct of fields of 8 bytes each: ctypes spends 0.1 us on every argument.
 
 struct RangeCall {
-  const float* x;
+  const void* x;
   int64_t outer, channels, inner;
   float *low, *high;
   int64_t num_threads;
+  int64_t x_is_half;  // bfloat16
 };
 
 // The lowest and highest value of each channel; NaN where it has one.
 BITCYCLE_API void bitcycle_range(const RangeCall* call) {
-  find_ranges(call->x, {call->outer, call->channels, call->inner}, call->low, call->high,
-              call->num_threads);
+  find_ranges({call->x, call->x_is_half != 0}, {call->outer, call->channels, call->inner},
+              call->low, call->high, call->num_threads);
 }
 
 struct RoundCall {
-  const float* x;
+  const void* x;
   int64_t outer, channels, inner;
   const float *scale, *offset, *levels;
   const int32_t* key;  // two words for stochastic rounding, or null
   int64_t form;
   void* out;
   int64_t num_threads;
+  int64_t x_is_half;
 };
 
 // Values or codes on given grids.
 BITCYCLE_API void bitcycle_round(const RoundCall* call) {
-  round_block(call->x, {call->outer, call->channels, call->inner},
+  round_block({call->x, call->x_is_half != 0}, {call->outer, call->channels, call->inner},
               {call->scale, call->offset, *call->levels, NO_LIMIT}, call->key, Form(call->form),
               call->out, call->num_threads);
 }
 
 struct QuantizeCall {
-  const float* x;
+  const void* x;
   int64_t outer, channels, inner;
   int64_t finds_range;  // writes low and high first
   float *low, *high;
@@ -386,17 +408,19 @@ struct QuantizeCall {
   float* offset;  // null if it is the lowest value
   float* half;    // (levels + 1) / 2
   int64_t num_threads;
+  int64_t x_is_half;
 };
 
 // The grids of ranges, which are given or found, and values or codes on them.
 BITCYCLE_API void bitcycle_quantize(const QuantizeCall* call) {
   const Block block{call->outer, call->channels, call->inner};
-  if (call->finds_range) find_ranges(call->x, block, call->low, call->high, call->num_threads);
+  const Floats x{call->x, call->x_is_half != 0};
+  if (call->finds_range) find_ranges(x, block, call->low, call->high, call->num_threads);
   const float levels = float(*call->levels);
   *call->half = (levels + 1) * 0.5f;
-  round_to_grids(call->x, block, call->low, call->high, levels, float(call->floor),
-                 Rule(call->rule), call->key, Form(call->form), call->out, call->scale,
-                 call->offset, call->num_threads);
+  round_to_grids(x, block, call->low, call->high, levels, float(call->floor), Rule(call->rule),
+                 call->key, Form(call->form), call->out, call->scale, call->offset,
+                 call->num_threads);
 }
 
 struct DecodeCall {

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "floats.h"
+
 namespace bitcycle {
 
 // A tensor's memory, with one range or grid for each channel.
@@ -28,11 +30,11 @@ inline float max_abs(float low, float high) {  // NaN if one of them is
 }
 
 // The lowest and highest value of each channel; NaN where it has one.
-void find_ranges(const float* x, Block block, float* low, float* high, long num_threads);
+void find_ranges(Floats x, Block block, float* low, float* high, long num_threads);
 
 // The grids of ranges, and values or codes on them. key: two words for stochastic rounding, or
 // null. scale: 0 where codes mean the offset. offset: null if it is the lowest value.
-void round_to_grids(const float* x, Block block, const float* low, const float* high, float levels,
+void round_to_grids(Floats x, Block block, const float* low, const float* high, float levels,
                     float floor, Rule rule, const int32_t* key, Form form, void* out, float* scale,
                     float* offset, long num_threads);
 

@@ -3,7 +3,8 @@
 Each function is one call into C++ and equal to the last bit to the function of the same purpose in
 `bitcycle.ops`, which decides whether to call it. Tensors are dense (contiguous in memory in some
 order of dimensions) and results have the layout of the input. A scale or range has one value, or
-one for each index of a single dimension.
+one for each index of a single dimension. A bfloat16 tensor has the ranges, codes and values of the
+same numbers in float32; these are float32 too.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ count_modes = torch._C._len_torch_dispatch_stack
 is_transforming = torch._C._are_functorch_transforms_active
 tracing_state = torch._C._get_tracing_state
 _FORMS = {torch.float32: 0, torch.uint8: 1}
+FLOATS = (torch.float32, torch.bfloat16)  # that the library reads
 
 # The structs of encode.cpp: ctypes takes longer for many arguments than for one.
-_RANGE = Struct("PqqqPPq").pack
-_ROUND = Struct("PqqqPPPPqPq").pack
-_QUANTIZE = Struct("PqqqqPPPdqPqPPPPq").pack
+_RANGE = Struct("PqqqPPqq").pack
+_ROUND = Struct("PqqqPPPPqPqq").pack
+_QUANTIZE = Struct("PqqqqPPPdqPqPPPPqq").pack
 _DECODE = Struct("PqqqPPPq").pack
 
 _STRUCT, _POINTER, _INTEGER = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64
@@ -151,7 +153,12 @@ def value_range(x: Tensor, keep: int | None = None) -> tuple[Tensor, Tensor]:
     low, high = _new_range(x, keep)
     _call().range(
         _RANGE(
-            x.data_ptr(), *_block(x, low), low.data_ptr(), high.data_ptr(), torch.get_num_threads()
+            x.data_ptr(),
+            *_block(x, low),
+            low.data_ptr(),
+            high.data_ptr(),
+            torch.get_num_threads(),
+            x.dtype is torch.bfloat16,
         )
     )
     return low, high
@@ -163,7 +170,7 @@ def _new_range(x: Tensor, keep: int | None) -> tuple[Tensor, Tensor]:
     else:
         shape = [1] * x.dim()
         shape[keep] = x.shape[keep]
-        low = x.new_empty(shape)
+        low = x.new_empty(shape, dtype=torch.float32)
     return low, torch.empty_like(low)
 
 
@@ -188,6 +195,7 @@ def round_to_grid(
             _FORMS[dtype],
             out.data_ptr(),
             torch.get_num_threads(),
+            x.dtype is torch.bfloat16,
         )
     )
     return out
@@ -241,6 +249,7 @@ def quantize(
             0 if offset is low else offset.data_ptr(),
             half.data_ptr(),
             torch.get_num_threads(),
+            x.dtype is torch.bfloat16,
         )
     )
     return OnGrid(out, scale, offset, half, low, high)

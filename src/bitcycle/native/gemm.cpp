@@ -1,4 +1,5 @@
-// Products of two matrices of codes: out = values(A) values(B)^T + bias, in float32.
+// Products of two matrices of codes: out = values(A) values(B)^T + bias, in float32, which may be
+// rounded to bfloat16 at last.
 //
 //   value(A) = a_scale * a + a_offset               a in 0..a_levels, unsigned bytes
 //   value(B) = b_scale[n] * b + b_offset[n]         b likewise; one scale, or one per column n
@@ -280,16 +281,16 @@ Terms find_folded_terms(const Gemm& g, const Second& second) {
 
 // Rows [m0, m1) times the columns from `first` on.
 void multiply_block(const Gemm& g, const Arithmetic& how, const First& whole, const Second& second,
-                    const Terms& terms, float* out, long m0, long m1, long first, long count) {
+                    const Terms& terms, Results out, long m0, long m1, long first, long count) {
   static const long NO_OFFSET = 0;
   First part = whole;
   part.x += m0 * part.row;
   Rows rows = new_rows(m1 - m0);
-  rows.taps = &NO_OFFSET, rows.num_taps = 1;
+  rows.taps = &NO_OFFSET, rows.num_taps = 1, rows.is_half = out.is_half;
   part.load(rows, m1 == g.M);
   for (long r = 0; r < rows.count; ++r) {
     rows.constants[r] = terms.constant + first;
-    rows.out[r] = out + (m0 + r) * g.N + first;
+    rows.out[r] = out.at((m0 + r) * g.N + first);
   }
   multiply(how, rows,
            {second.panels + first / COLUMNS * second.panel_bytes, second.panel_bytes, count,
@@ -298,12 +299,13 @@ void multiply_block(const Gemm& g, const Arithmetic& how, const First& whole, co
 
 // Rows that are multiplied with all columns before the next ones are loaded.
 long rows_of_block(const Gemm& g, const Arithmetic& how) {
-  const long by_first = ROWS_BYTES / (g.K * how.code_bytes()), by_out = OUT_BYTES / (4 * g.N);
+  const long by_first = ROWS_BYTES / (g.K * how.code_bytes());
+  const long by_out = OUT_BYTES / (g.results().element_bytes() * g.N);
   return std::max<long>(4, std::min(by_first, std::max<long>(by_out, 48)) / ROWS) * ROWS;
 }
 
 void multiply_alone(const Gemm& g, const Arithmetic& how, const First& first, const Second& second,
-                    const Terms& terms, float* out) {
+                    const Terms& terms, Results out) {
   const long block = rows_of_block(g, how);
   for (long m = 0; m < g.M; m += block)
     multiply_block(g, how, first, second, terms, out, m, std::min<long>(g.M, m + block), 0, g.N);
@@ -311,7 +313,7 @@ void multiply_alone(const Gemm& g, const Arithmetic& how, const First& first, co
 
 // Blocks of rows; where these are few, blocks of columns too.
 void multiply_together(const Gemm& g, const Arithmetic& how, const First& first,
-                       const Second& second, const Terms& terms, float* out) {
+                       const Second& second, const Terms& terms, Results out) {
   const long wanted = g.num_threads == 1 ? 1 : 2 * g.num_threads;
   const long share = g.M < 48 * g.num_threads ? g.M : divide_up(g.M, g.num_threads);
   const long rows = std::min(rows_of_block(g, how), round_up(share, ROWS));
@@ -355,7 +357,8 @@ void gemm(const Gemm& g) {
                   is_alone ? 1 : g.num_threads);
     }
     const Terms terms = find_terms(g, b.sums);
-    (is_alone ? multiply_alone : multiply_together)(g, how, a, b, terms, g.out + i * g.M * g.N);
+    (is_alone ? multiply_alone : multiply_together)(g, how, a, b, terms,
+                                                    g.results().from(i * g.M * g.N));
   };
   if (num_batches < g.num_threads || g.num_threads == 1)
     for (long i = 0; i < num_batches; ++i) batch(i, false);
@@ -373,7 +376,7 @@ void gemm_folded(const Gemm& g) {
   const Second second =
       lay_out(g, how, g.packed ? g.packed : workspace(SECOND, second_bytes(g, how)));
   if (!g.packed) fold_second(g, second);
-  multiply_together(g, how, first, second, find_folded_terms(g, second), g.out);
+  multiply_together(g, how, first, second, find_folded_terms(g, second), g.results());
 }
 
 }  // namespace bitcycle

@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 
+#include "floats.h"
+
 namespace bitcycle {
 
 // out = values(A) values(B)^T + bias: (M, K) x (N, K)^T, for a grid of batches.
@@ -9,7 +11,7 @@ struct Gemm {
   const float *a_scale, *a_offset, *a_half;
   const float *b_scale, *b_offset, *b_half;
   const float* bias;  // or null
-  float* out;         // contiguous
+  void* out;          // contiguous
   void* packed;       // B as `pack` wrote it, or null
   int64_t num_outer, num_inner;  // batches: (images, heads) of a transposed view
   int64_t a_outer, a_inner, b_outer, b_inner;
@@ -17,6 +19,9 @@ struct Gemm {
   int64_t a_row, a_k, b_row, b_k;
   int64_t a_scales, b_scales;  // 1, N (of B), or K in a folded product
   int64_t num_threads;
+  int64_t out_is_half;  // bfloat16
+
+  Results results() const { return {out, out_is_half != 0}; }
 };
 
 void gemm(const Gemm& g);

@@ -106,7 +106,7 @@ void turn(const uint8_t* x, const Layout& layout, uint8_t* out, long num_threads
 
 // A float operand and where its codes go.
 struct Operand {
-  const float* x;  // null: the codes are there
+  Floats x;  // null: the codes are there
   Block block;
   Saved saved;
   bool is_packed;
@@ -135,7 +135,7 @@ void find_range(const Operand& o, const Rounding& how) {
 const uint8_t* encode(const Operand& o, const Rounding& how) {
   const long size = o.size();
   uint8_t* codes = o.is_packed ? new_array<uint8_t>(o.unpacked, size) : o.saved.bytes;
-  if (!o.x) {
+  if (!o.x.data) {
     if (o.is_packed) bitcycle_unpack_nibbles(o.saved.bytes, size, codes, how.num_threads);
     return codes;
   }
@@ -159,7 +159,7 @@ void set_range(const ForwardCall& call, const Operand& o, const Rounding& how, f
   }
   if (low)
     for (long c = 0; c < o.block.channels; ++c) o.saved.low[c] = low[c], o.saved.high[c] = high[c];
-  else if (o.x)
+  else if (o.x.data)
     find_range(o, how);
   if (call.health)
     bitcycle_flag_nonfinite(call.health + role, o.saved.low, o.saved.high, o.block.channels);
@@ -173,16 +173,17 @@ struct Factor {
   const Saved* grid;
 };
 
-Gemm matrices(const LayerShape& s, Factor x, Factor y, float* out, long num_threads) {
+Gemm matrices(const LayerShape& s, Factor x, Factor y, Results out, long num_threads) {
   Gemm g{};
   g.a = x.codes, g.a_scale = x.grid->scale, g.a_offset = x.grid->offset, g.a_half = x.grid->half;
   g.b = y.codes, g.b_scale = y.grid->scale, g.b_offset = y.grid->offset, g.b_half = y.grid->half;
-  g.out = out, g.num_outer = s.num_outer, g.num_inner = s.num_inner;
+  g.out = out.data, g.out_is_half = out.is_half;
+  g.num_outer = s.num_outer, g.num_inner = s.num_inner;
   g.a_scales = g.b_scales = 1, g.num_threads = num_threads;
   return g;
 }
 
-void multiply_output(const LayerShape& s, Factor a, Factor w, const float* bias, float* out,
+void multiply_output(const LayerShape& s, Factor a, Factor w, const float* bias, Results out,
                      long num_threads) {
   Gemm g = matrices(s, a, w, out, num_threads);
   g.bias = bias, g.b_scales = s.w_channels;
@@ -197,7 +198,7 @@ void set_error_strides(const LayerShape& s, int64_t& outer, int64_t& inner) {
   outer = s.num_inner * s.M * s.N, inner = s.M * s.N;
 }
 
-void multiply_grad_input(const LayerShape& s, Factor e, Factor w, float* out, long num_threads) {
+void multiply_grad_input(const LayerShape& s, Factor e, Factor w, Results out, long num_threads) {
   Gemm g = matrices(s, e, w, out, num_threads);
   g.M = s.M, g.N = s.K, g.K = s.N, g.a_row = s.N, g.a_k = 1, g.b_row = s.w_k, g.b_k = s.w_row;
   set_error_strides(s, g.a_outer, g.a_inner);
@@ -206,7 +207,7 @@ void multiply_grad_input(const LayerShape& s, Factor e, Factor w, float* out, lo
 }
 
 // A weight (N, K) has the gradient e^T a; a second activation, (K, N) in memory, a^T e.
-void multiply_grad_weight(const LayerShape& s, Factor e, Factor a, float* out, long num_threads) {
+void multiply_grad_weight(const LayerShape& s, Factor e, Factor a, Results out, long num_threads) {
   const bool is_weight = s.second == WEIGHT;
   Gemm g = matrices(s, is_weight ? e : a, is_weight ? a : e, out, num_threads);
   g.K = s.M;
@@ -220,13 +221,14 @@ void multiply_grad_weight(const LayerShape& s, Factor e, Factor a, float* out, l
   gemm(g);
 }
 
-Conv convolution(const LayerShape& s, float* out, long num_threads) {
+Conv convolution(const LayerShape& s, Results out, long num_threads) {
   Conv c{};
   c.N = s.images, c.H = s.H, c.W = s.W, c.C = s.C, c.Ho = s.Ho, c.Wo = s.Wo, c.O = s.O;
   c.kh = s.kh, c.kw = s.kw, c.stride_h = s.stride_h, c.stride_w = s.stride_w;
   c.pad_h = s.pad_h, c.pad_w = s.pad_w, c.dilation_h = s.dilation_h, c.dilation_w = s.dilation_w;
   c.groups = s.groups, c.w_o = s.w_o, c.w_c = s.w_c, c.w_h = s.w_h, c.w_w = s.w_w;
-  c.w_scales = s.w_channels, c.e_scales = 1, c.out = out, c.num_threads = num_threads;
+  c.w_scales = s.w_channels, c.e_scales = 1, c.num_threads = num_threads;
+  c.out = out.data, c.out_is_half = out.is_half;
   return c;
 }
 
@@ -244,15 +246,16 @@ void set_error(Conv& c, Factor e) {
 
 // ---- directions ---------------------------------------------------------------------------------
 
-Operand first_operand(const LayerShape& s, const float* a, uint8_t* saved) {
+Operand first_operand(const LayerShape& s, const void* a, uint8_t* saved) {
   const bool is_packed = s.a_is_packed;
-  return {a, {1, 1, s.a_size}, lay_out(saved, FIRST_OPERAND, s.a_size, is_packed, 1), is_packed,
+  return {{a, s.a_is_half != 0}, {1, 1, s.a_size},
+          lay_out(saved, FIRST_OPERAND, s.a_size, is_packed, 1), is_packed,
           {s.a_images, s.a_channels, s.a_pixels}, FIRST_CODES};
 }
 
-Operand second_operand(const LayerShape& s, const float* w, uint8_t* saved) {
+Operand second_operand(const LayerShape& s, const void* w, uint8_t* saved) {
   const bool is_packed = s.w_is_packed;
-  Operand o{w, {s.w_outer, s.w_channels, s.w_inner},
+  Operand o{{w, s.w_is_half != 0}, {s.w_outer, s.w_channels, s.w_inner},
             lay_out(saved, SECOND_OPERAND, s.w_size, is_packed, s.w_channels), is_packed, {},
             SECOND_CODES};
   if (s.second == WEIGHT) {  // the range of a weight is not kept
@@ -280,9 +283,9 @@ void forward(const ForwardCall& call, const LayerShape& s) {
   const int role = int(s.second);
   if (call.control) set_range(call, w, rounding(role), call.w_range, call.w_low, call.w_high, role);
   const Factor second{encode(w, rounding(role)), &w.saved};
-  if (!s.is_convolution)
-    return multiply_output(s, first, second, call.bias, call.out, num_threads);
-  Conv c = convolution(s, call.out, num_threads);
+  const Results out{call.out, s.out_is_half != 0};
+  if (!s.is_convolution) return multiply_output(s, first, second, call.bias, out, num_threads);
+  Conv c = convolution(s, out, num_threads);
   set_input(c, first), set_weight(c, second), c.bias = call.bias;
   conv_output(c);
 }
@@ -293,8 +296,9 @@ void backward(const BackwardCall& call, const LayerShape& s) {
   if (s.is_stochastic) bitcycle_noise_key(call.control + CLOCK, key);
   const Rounding how{Rule(s.rule), float(s.floor), float(call.control[ERROR]),
                      s.is_stochastic ? key : nullptr, num_threads};
-  const Operand e{call.e, {1, 1, s.e_size}, lay_out(nullptr, ERROR_OPERAND, s.e_size, false, 1),
-                  false, {s.e_images, s.e_channels, s.e_pixels}, FIRST_CODES};
+  const Operand e{{call.e, s.out_is_half != 0}, {1, 1, s.e_size},
+                  lay_out(nullptr, ERROR_OPERAND, s.e_size, false, 1), false,
+                  {s.e_images, s.e_channels, s.e_pixels}, FIRST_CODES};
   if (call.e_low)
     *e.saved.low = *call.e_low, *e.saved.high = *call.e_high;
   else
@@ -305,24 +309,26 @@ void backward(const BackwardCall& call, const LayerShape& s) {
   if (call.grad_a) {
     const Operand w = second_operand(s, nullptr, call.w_saved);
     const Factor second{encode(w, how), &w.saved};
+    const Results out{call.grad_a, s.a_is_half != 0};
     if (s.is_convolution) {
-      Conv c = convolution(s, call.grad_a, num_threads);
+      Conv c = convolution(s, out, num_threads);
       set_error(c, error), set_weight(c, second);
       conv_grad_input(c);
     } else {
-      multiply_grad_input(s, error, second, call.grad_a, num_threads);
+      multiply_grad_input(s, error, second, out, num_threads);
     }
   }
   if (!call.grad_w) return;
   const Operand a = first_operand(s, nullptr, call.a_saved);
   const Factor first{encode(a, how), &a.saved};
+  const Results out{call.grad_w, s.second != WEIGHT && s.w_is_half};
   if (s.is_convolution) {
-    Conv c = convolution(s, call.grad_w, num_threads);
+    Conv c = convolution(s, out, num_threads);
     c.w_o = s.grad_o, c.w_c = s.grad_c, c.w_h = s.grad_h, c.w_w = s.grad_w;
     set_input(c, first), set_error(c, error);
     conv_grad_weight(c);
   } else {
-    multiply_grad_weight(s, error, first, call.grad_w, num_threads);
+    multiply_grad_weight(s, error, first, out, num_threads);
   }
 }
 

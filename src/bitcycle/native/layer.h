@@ -24,16 +24,19 @@ struct LayerShape {
   int64_t images, H, W, C, Ho, Wo, O;
   int64_t kh, kw, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups;
   int64_t w_o, w_c, w_h, w_w, grad_o, grad_c, grad_h, grad_w;
+  // bfloat16, else float32: a and its gradient; w and, if it is an activation, its gradient (that of
+  // a weight is float32); the output and the error.
+  int64_t a_is_half, w_is_half, out_is_half;
 };
 
 // A saved operand is its codes and, from the next multiple of 4 bytes on, floats: scale and offset
 // of each channel, half, and of an activation its lowest and highest value.
 
 struct ForwardCall {
-  const float *a, *w;  // null: saved already
+  const void *a, *w;  // null: saved already
   uint8_t *a_saved, *w_saved;  // or null, if backward does not need them
   const float* bias;           // or null
-  float* out;                  // contiguous; of a convolution channels-last
+  void* out;                   // contiguous; of a convolution channels-last
   int32_t* control;
   int32_t* copy;        // of the control tensor, for backward; or null
   int64_t product;      // the number of this product in the call, for its noise
@@ -47,11 +50,11 @@ struct ForwardCall {
 };
 
 struct BackwardCall {
-  const float* e;  // in the layout of the output
+  const void* e;  // in the layout of the output
   uint8_t *a_saved, *w_saved;
   const int32_t* control;
   float* health;          // or null
-  float *grad_a, *grad_w;  // or null
+  void *grad_a, *grad_w;  // or null
   const float *e_low, *e_high;  // a given range, or null
   int64_t num_threads;
 };

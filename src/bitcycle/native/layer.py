@@ -6,6 +6,9 @@
 
 An operand is kept as one tensor of bytes: its codes (two per byte up to 4 bits), then its grid. The
 results are those of `kernels.native` and `quantizers` to the last bit.
+
+Operands and results are float32 or bfloat16, each for itself. A bfloat16 operand has the grid and
+codes of the same numbers in float32; a bfloat16 result is the float32 one, rounded to the nearest.
 """
 
 from __future__ import annotations
@@ -21,11 +24,18 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from bitcycle.native.encode import PLAIN, Rule, count_modes, is_transforming, tracing_state
+from bitcycle.native.encode import (
+    FLOATS,
+    PLAIN,
+    Rule,
+    count_modes,
+    is_transforming,
+    tracing_state,
+)
 from bitcycle.native.library import library
 
 # The structs of layer.h.
-_SHAPE = Struct("@4qd51q").pack
+_SHAPE = Struct("@4qd54q").pack
 _FORWARD = Struct("@8P2q7Pqdq").pack
 _BACKWARD = Struct("@9Pq").pack
 
@@ -44,7 +54,7 @@ def _functions() -> tuple[Callable[[bytes, bytes], int], Callable[[bytes, bytes]
 
 
 def can_call(*tensors: Tensor | None) -> bool:
-    """Whether the library can read these tensors: plain float32 on the CPU, and nobody watches.
+    """Whether the library can read these tensors: plain float32 or bfloat16 on the CPU.
 
     Under a dispatch mode or a function transform it cannot: they must see torch's operations.
     """
@@ -52,7 +62,7 @@ def can_call(*tensors: Tensor | None) -> bool:
         return False
     for x in tensors:
         if x is not None and not (
-            x.dtype is torch.float32
+            x.dtype in FLOATS
             and x.is_cpu
             and type(x) in PLAIN
             and x.layout is torch.strided
@@ -64,7 +74,7 @@ def can_call(*tensors: Tensor | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CallShape:
-    """What the shapes of two operands fix."""
+    """What the shapes and dtypes of two operands and of the output fix."""
 
     numbers: bytes  # LayerShape of layer.h
     copies_a: bool  # an operand has gaps, or is not in the order that the product reads
@@ -79,9 +89,23 @@ class CallShape:
     w_codes: tuple[tuple[int, ...], tuple[int, ...]]
     w_scales: tuple[int, ...]
     is_turned: bool  # the codes of the input, to channels-last
+    out_dtype: torch.dtype
+    grad_a_dtype: torch.dtype
+    grad_w_dtype: torch.dtype
 
 
-OperandLayout = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+class OperandLayout(NamedTuple):
+    """What a call depends on besides the product itself."""
+
+    a_shape: tuple[int, ...]
+    a_stride: tuple[int, ...]
+    w_shape: tuple[int, ...]
+    w_stride: tuple[int, ...]
+    a_dtype: torch.dtype
+    w_dtype: torch.dtype
+    out_dtype: torch.dtype  # of the output, and of the error
+
+
 Given = tuple[Tensor | None, Tensor | None]  # a range that is not the tensor's own, or none
 NONE: Given = (None, None)
 
@@ -131,18 +155,18 @@ class LayerProduct:
         default_factory=dict, init=False, compare=False, repr=False
     )
 
-    def takes(self, a: Tensor, w: Tensor) -> bool:
+    def takes(self, a: Tensor, w: Tensor, out_dtype: torch.dtype = torch.float32) -> bool:
         """Whether the library has a call for operands of these shapes and strides."""
-        return self.shape(layout_of(a, w)) is not None
+        return self.shape(layout_of(a, w, out_dtype)) is not None
 
     def shape(self, key: OperandLayout) -> CallShape | None:
-        """What is fixed for operands of these shapes and strides; None: there is no call."""
+        """What is fixed for operands of this layout; None: there is no call."""
         found = self._shapes.get(key, _UNKNOWN)
         if found is not _UNKNOWN:
             return cast(CallShape | None, found)
         if len(self._shapes) >= _MAX_SHAPES:
             self._shapes.clear()
-        self._shapes[key] = made = self._make_shape(*map(tuple, key))
+        self._shapes[key] = made = self._make_shape(key)
         return made
 
     def forward(
@@ -157,12 +181,13 @@ class LayerProduct:
         given: tuple[Given, Given],
         needs: tuple[bool, bool],
         a_saved: Tensor | None = None,
+        out_dtype: torch.dtype = torch.float32,
     ) -> Result:
         """The product. needs: backward's, of the input and of the second operand.
 
-        a_saved: the input as another product has saved it.
+        a_saved: the input as another product has saved it. out_dtype: float32 or bfloat16.
         """
-        shape = self.shape(layout_of(a, w))
+        shape = self.shape(layout_of(a, w, out_dtype))
         assert shape is not None
         first = a if a_saved is None else None
         if needs[0] and a_saved is None:
@@ -201,10 +226,10 @@ class LayerProduct:
             a = a.contiguous()
         if w is not None and shape.copies_w:
             w = w.contiguous()
-        bias = None if bias is None else bias.contiguous()
-        output = self._new_result(shape.output)
+        bias = None if bias is None else bias.float().contiguous()
+        output = self._new_result(shape.output, shape.out_dtype)
         control, copy, health, ranges = buffers
-        (a_low, a_high), (w_low, w_high) = given
+        a_low, a_high, w_low, w_high = _as_float32(*given[0], *given[1])
         a_range = 0
         if ranges is not None and (flags.observes or flags.evaluates):
             a_range = ranges.data_ptr() + 12 * flags.row
@@ -244,13 +269,17 @@ class LayerProduct:
         needs: tuple[bool, bool],
         given: Given = NONE,
     ) -> tuple[Tensor | None, Tensor | None]:
-        """grad_input and grad_weight, as needed; e: in the layout of the output."""
+        """grad_input and grad_weight, as needed; e: in the layout and dtype of the output.
+
+        A gradient has the dtype of its operand, but that of a weight is float32.
+        """
         shape = self.shape(key)
         assert shape is not None
+        assert e.dtype is shape.out_dtype
         a_saved, w_saved = saved
-        grad_a = self._new_result(shape.grad_input) if needs[0] else None
-        grad_w = self._new_result(shape.grad_weight) if needs[1] else None
-        low, high = given
+        grad_a = self._new_result(shape.grad_input, shape.grad_a_dtype) if needs[0] else None
+        grad_w = self._new_result(shape.grad_weight, shape.grad_w_dtype) if needs[1] else None
+        low, high = _as_float32(*given)
         arguments = _BACKWARD(
             e.data_ptr(),
             0 if a_saved is None else a_saved.data_ptr(),
@@ -287,11 +316,10 @@ class LayerProduct:
 
     # -- shapes -----------------------------------------------------------------------------------
 
-    def _new_result(self, shape: tuple[int, ...]) -> Tensor:
+    def _new_result(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         if not self.window:
-            return torch.empty(shape, dtype=torch.float32, device="cpu")
-        layout = torch.channels_last
-        return torch.empty(shape, dtype=torch.float32, device="cpu", memory_format=layout)
+            return torch.empty(shape, dtype=dtype, device="cpu")
+        return torch.empty(shape, dtype=dtype, device="cpu", memory_format=torch.channels_last)
 
     def _in_layout(self, result: Tensor, shape: CallShape) -> Tensor:
         """As torch's convolutions: channels-last if an operand is, else contiguous."""
@@ -299,23 +327,17 @@ class LayerProduct:
             return result
         return (result.squeeze(2) if self.window[-1] == 1 else result).contiguous()
 
-    def _make_shape(self, *key: tuple[int, ...]) -> CallShape | None:
-        a_shape, _, w_shape, _ = key
-        if 0 in a_shape or 0 in w_shape:
+    def _make_shape(self, key: OperandLayout) -> CallShape | None:
+        if 0 in key.a_shape or 0 in key.w_shape:
             return None
         if self.window:
-            return self._conv_shape(*key)
+            return self._conv_shape(key)
         if self.second == "weight":
-            return self._linear_shape(*key)
-        return self._matmul_shape(*key)
+            return self._linear_shape(key)
+        return self._matmul_shape(key)
 
-    def _linear_shape(
-        self,
-        a_shape: tuple[int, ...],
-        a_stride: tuple[int, ...],
-        w_shape: tuple[int, ...],
-        w_stride: tuple[int, ...],
-    ) -> CallShape | None:
+    def _linear_shape(self, key: OperandLayout) -> CallShape | None:
+        a_shape, a_stride, w_shape, w_stride = map(tuple, key[:4])
         rows, (num_out, num_in) = math.prod(a_shape[:-1]), w_shape
         if a_shape[-1] != num_in:
             return None
@@ -324,6 +346,7 @@ class LayerProduct:
         block = _block(w_shape, w_stride, self.has_channels)
         steps = (1, 1, 0, 0, 0, 0, rows, num_out, num_in, num_in, 1, *w_stride)
         return self._pack(
+            dtypes=key[4:],
             sizes=(rows * num_in, num_in * num_out, rows * num_out),
             block=block,
             copies=(not _is_contiguous(a_shape, a_stride), copies_w),
@@ -333,13 +356,8 @@ class LayerProduct:
             w_scales=(block[1], 1) if block[1] > 1 else (),
         )
 
-    def _matmul_shape(
-        self,
-        a_shape: tuple[int, ...],
-        a_stride: tuple[int, ...],
-        w_shape: tuple[int, ...],
-        w_stride: tuple[int, ...],
-    ) -> CallShape | None:
+    def _matmul_shape(self, key: OperandLayout) -> CallShape | None:
+        a_shape, a_stride, w_shape, w_stride = map(tuple, key[:4])
         batch = a_shape[:-2]
         if len(a_shape) < 2 or batch != w_shape[:-2] or len(batch) > 2:
             return None  # batches broadcast, or have more axes than the library steps along
@@ -356,6 +374,7 @@ class LayerProduct:
             *a_stride[-2:], w_stride[-1], w_stride[-2],
         )  # fmt: skip
         return self._pack(
+            dtypes=key[4:],
             sizes=(math.prod(a_shape), math.prod(w_shape), math.prod(batch) * rows * columns),
             block=(1, 1, math.prod(w_shape)),
             copies=copies,
@@ -364,13 +383,8 @@ class LayerProduct:
             codes=((a_shape, a_stride), (w_shape, w_stride)),
         )
 
-    def _conv_shape(
-        self,
-        a_shape: tuple[int, ...],
-        a_stride: tuple[int, ...],
-        w_shape: tuple[int, ...],
-        w_stride: tuple[int, ...],
-    ) -> CallShape | None:
+    def _conv_shape(self, key: OperandLayout) -> CallShape | None:
+        a_shape, a_stride, w_shape, w_stride = map(tuple, key[:4])
         *window, groups, num_dims = self.window
         stride, padding, _, dilation = (tuple(window[i : i + 2]) for i in range(0, 8, 2))
         if len(a_shape) != num_dims + 2 or a_shape[1] != w_shape[1] * groups:
@@ -407,6 +421,7 @@ class LayerProduct:
         last = _channels_last_strides((num, num_in, *size))
         turned = *last[:2], *last[2:][-num_dims:]
         return self._pack(
+            dtypes=key[4:],
             sizes=(num * num_in * pixels, math.prod(w_shape), num * num_out * out_pixels),
             block=block,
             copies=(False, copies_w),
@@ -423,6 +438,7 @@ class LayerProduct:
     def _pack(
         self,
         *,
+        dtypes: tuple[torch.dtype, torch.dtype, torch.dtype],
         sizes: tuple[int, int, int],
         block: tuple[int, int, int],
         copies: tuple[bool, bool],
@@ -437,7 +453,9 @@ class LayerProduct:
         numbers = _SHAPE(
             bool(self.window), ROLES[self.second], self.rule, self.is_stochastic,
             self.floor, *sizes, *block, *self.packs, *turns, *steps, *maps,
+            *(dtype is torch.bfloat16 for dtype in dtypes),
         )  # fmt: skip
+        a_dtype, w_dtype, out_dtype = dtypes
         num_floats = 2 * block[1] + (1 if self.second == "weight" else 3)
         return CallShape(
             numbers,
@@ -450,6 +468,9 @@ class LayerProduct:
             w_codes=codes[1],
             w_scales=w_scales,
             is_turned=turns[0] > 0,
+            out_dtype=out_dtype,
+            grad_a_dtype=a_dtype,
+            grad_w_dtype=torch.float32 if self.second == "weight" else w_dtype,
         )
 
 
@@ -458,9 +479,14 @@ def code_bytes(count: int, is_packed: bool) -> int:
     return (((count + 1) // 2 if is_packed else count) + 3) // 4 * 4
 
 
-def layout_of(a: Tensor, w: Tensor) -> OperandLayout:
-    """What a call depends on besides the product itself."""
-    return a.shape, a.stride(), w.shape, w.stride()
+def layout_of(a: Tensor, w: Tensor, out_dtype: torch.dtype) -> OperandLayout:
+    """The layout of two operands and the dtype of their product."""
+    return OperandLayout(a.shape, a.stride(), w.shape, w.stride(), a.dtype, w.dtype, out_dtype)
+
+
+def _as_float32(*ends: Tensor | None) -> list[Tensor | None]:
+    """Ends of given ranges, which may have the dtype of their tensor."""
+    return [None if end is None else end.float() for end in ends]
 
 
 class SavedOperand(NamedTuple):

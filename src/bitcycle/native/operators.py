@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bitcycle.native.encode import Rule
+from bitcycle.native.encode import FLOATS, Rule
 from bitcycle.native.layer import (
     ROLES,
     Flags,
@@ -27,7 +27,7 @@ from bitcycle.native.layer import (
 
 def can_trace(product: LayerProduct, a: Tensor, w: Tensor) -> bool:
     """`LayerProduct.takes` for traced operands."""
-    if a.numel() == 0 or w.numel() == 0:
+    if a.dtype not in FLOATS or w.dtype not in FLOATS or a.numel() == 0 or w.numel() == 0:
         return False
     if product.window:
         if a.dim() != w.dim() or a.shape[1] != w.shape[1] * product.window[-2]:
@@ -53,6 +53,7 @@ def trace_forward(
     given: tuple[Given, Given],
     needs: tuple[bool, bool],
     a_saved: Tensor | None = None,
+    out_dtype: torch.dtype = torch.float32,
 ) -> Result:
     """`LayerProduct.forward`, traced.
 
@@ -64,6 +65,7 @@ def trace_forward(
         a, w, bias, control, health, ranges, a_low, a_high, w_low, w_high,
         _numbers(product), product.floor, flags.momentum,
         [flags.row, int(flags.observes), int(flags.evaluates), int(needs[0]), int(needs[1])],
+        out_dtype,
     )  # fmt: skip
     return Result(output, first if needs[0] else None, second if needs[1] else None, control)
 
@@ -80,8 +82,9 @@ def trace_backward(
 ) -> tuple[Tensor | None, Tensor | None]:
     """`LayerProduct.backward`, traced; a compiled backward pass may not write to `health`."""
     grad_a, grad_w = _backward_op(
-        e, *saved, control, *given, _numbers(product), product.floor, *map(list, key), list(needs)
-    )
+        e, *saved, control, *given, _numbers(product), product.floor, *map(list, key[:4]),
+        *key[4:6], list(needs),
+    )  # fmt: skip
     return grad_a if needs[0] else None, grad_w if needs[1] else None
 
 
@@ -121,6 +124,7 @@ def _forward_op(
     floor: float,
     momentum: float,
     flags: Sequence[int],
+    out_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
     row, observes, evaluates, needs_a, needs_w = flags
     made = _product(tuple(numbers), floor).forward(
@@ -128,6 +132,7 @@ def _forward_op(
         Flags(row, False, bool(observes), bool(evaluates), momentum),
         ((a_low, a_high), (w_low, w_high)),
         (bool(needs_a), bool(needs_w)),
+        out_dtype=out_dtype,
     )  # fmt: skip
     nothing = a.new_empty(0, dtype=torch.uint8)
     a_saved, w_saved = (nothing.clone() if x is None else x for x in made[1:3])
@@ -136,7 +141,7 @@ def _forward_op(
 
 @_forward_op.register_fake
 def _(a: Tensor, w: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
-    numbers, (_, _, _, needs_a, needs_w) = others[-4], others[-1]
+    numbers, (_, _, _, needs_a, needs_w), out_dtype = others[-5], others[-2], others[-1]
     product = _product(tuple(numbers), 0.0)
     is_last = False
     shape: Sequence[int]
@@ -151,7 +156,7 @@ def _(a: Tensor, w: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
     else:
         shape = (*a.shape[:-1], w.shape[-1])
     layout = torch.channels_last if is_last else torch.contiguous_format
-    output = torch.empty(shape, dtype=torch.float32, device=a.device, memory_format=layout)
+    output = torch.empty(shape, dtype=out_dtype, device=a.device, memory_format=layout)
     channels = w.shape[0] if product.has_channels and product.second == "weight" else 1
     num_floats = 2 * channels + (1 if product.second == "weight" else 3)
     a_bytes = code_bytes(a.numel(), product.packs[0]) + 4 * 5 if needs_a else 0
@@ -174,9 +179,12 @@ def _backward_op(
     a_stride: Sequence[int],
     w_shape: Sequence[int],
     w_stride: Sequence[int],
+    a_dtype: torch.dtype,
+    w_dtype: torch.dtype,
     needs: Sequence[bool],
 ) -> tuple[Tensor, Tensor]:
-    key = tuple(a_shape), tuple(a_stride), tuple(w_shape), tuple(w_stride)
+    shapes = tuple(a_shape), tuple(a_stride), tuple(w_shape), tuple(w_stride)
+    key = OperandLayout(*shapes, a_dtype, w_dtype, e.dtype)
     needs_a, needs_w = needs
     grads = _product(tuple(numbers), floor).backward(
         key, e, (a_saved, w_saved), control, None, (needs_a, needs_w), (low, high)
@@ -187,19 +195,21 @@ def _backward_op(
 
 @_backward_op.register_fake
 def _(e: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-    numbers, (a_shape, _, w_shape, _, (needs_a, needs_w)) = others[5], others[7:]
-    has_maps = e.dim() == 4 and bool(_product(tuple(numbers), 0.0).window)
+    a_shape, _, w_shape, _, a_dtype, w_dtype, needs = others[7:]
+    product = _product(tuple(others[5]), 0.0)
+    has_maps = e.dim() == 4 and bool(product.window)
     is_last = has_maps and not e.is_contiguous()
     layouts = (
         torch.channels_last if is_last else torch.contiguous_format,
         torch.channels_last if has_maps else torch.contiguous_format,
     )
+    dtypes = a_dtype, torch.float32 if product.second == "weight" else w_dtype
     grad_a, grad_w = (
-        torch.empty(shape if is_needed else 0, dtype=e.dtype, device=e.device, memory_format=layout)
+        torch.empty(shape, dtype=dtype, device=e.device, memory_format=layout)
         if is_needed
         else e.new_empty(0)
-        for shape, is_needed, layout in zip(
-            (a_shape, w_shape), (needs_a, needs_w), layouts, strict=True
+        for shape, is_needed, dtype, layout in zip(
+            (a_shape, w_shape), needs, dtypes, layouts, strict=True
         )
     )
     return grad_a, grad_w

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "floats.h"
 #include "isa.h"
 #include "parallel.h"
 
@@ -42,26 +43,33 @@ BITCYCLE_INLINE void sum_in_parts(const Arithmetic& how, Tile tile, int num_pane
     }
 }
 
-// Sums are int32_t, or double where they were added in parts.
-template <typename Sum>
-BITCYCLE_INLINE void finish(const Sum* sums, int width, const Rows& rows, long row,
-                            const Columns& columns, long at) {
+// Sums are int32_t, or double where they were added in parts; T: float or BFloat16.
+template <typename T, typename Sum>
+BITCYCLE_INLINE void finish_as(const Sum* sums, int width, const Rows& rows, long row,
+                               const Columns& columns, long at) {
   const int num_rows = int(std::min<long>(ROWS, rows.count - row));
   const int num = int(std::min<long>(width, columns.count - at));
   const float* scale = columns.scale + at;
   const float* slope = columns.slope ? columns.slope + at : nullptr;
   for (int r = 0; r < num_rows; ++r) {
     const float* constant = rows.constants[row + r] + at;
-    float* out = rows.out[row + r] + at;
+    T* out = static_cast<T*>(rows.out[row + r]) + at;
     const Sum* s = sums + r * width;
     if (slope) {
       const float sum = rows.sums[row + r];
       for (int c = 0; c < num; ++c)
-        out[c] = float(s[c]) * scale[c] + (sum * slope[c] + constant[c]);
+        store(float(s[c]) * scale[c] + (sum * slope[c] + constant[c]), out[c]);
     } else {
-      for (int c = 0; c < num; ++c) out[c] = float(s[c]) * scale[c] + constant[c];
+      for (int c = 0; c < num; ++c) store(float(s[c]) * scale[c] + constant[c], out[c]);
     }
   }
+}
+
+template <typename Sum>
+BITCYCLE_INLINE void finish(const Sum* sums, int width, const Rows& rows, long row,
+                            const Columns& columns, long at) {
+  rows.is_half ? finish_as<BFloat16>(sums, width, rows, row, columns, at)
+               : finish_as<float>(sums, width, rows, row, columns, at);
 }
 
 BITCYCLE_INLINE void multiply_all_body(const Arithmetic& how, const Rows& rows,
@@ -116,7 +124,7 @@ Rows new_rows(long count) {
   Rows rows{};
   rows.at = reinterpret_cast<const void**>(memory);
   rows.constants = reinterpret_cast<const float**>(memory + 8 * padded);
-  rows.out = reinterpret_cast<float**>(memory + 16 * padded);
+  rows.out = reinterpret_cast<void**>(memory + 16 * padded);
   rows.sums = reinterpret_cast<float*>(memory + 24 * padded);
   rows.count = count;
   return rows;

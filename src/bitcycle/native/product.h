@@ -26,7 +26,8 @@ struct Rows {
   const void** at;
   float* sums;              // of each row's codes; unused without a slope
   const float** constants;  // of each row: one for every column
-  float** out;
+  void** out;
+  bool is_half;  // of the results: bfloat16
   long count;
   const long* taps;
   long num_taps, num_steps, row_step;

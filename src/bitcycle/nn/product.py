@@ -189,13 +189,13 @@ class _WholeProduct(torch.autograd.Function):
         run = trace_forward if torch.compiler.is_compiling() else LayerProduct.forward
         given, needs = ((a_low, a_high), (w_low, w_high)), (needs_w, needs_a)
         output, a_saved, w_saved, ctx.control = run(
-            plan.whole, a, w, bias, control, health, ranges, flags, given, needs, found
+            plan.whole, a, w, bias, control, health, ranges, flags, given, needs, found, a.dtype
         )
         if shared is not None and found is None and a_saved is not None:
             shared.cache.keep_saved(a, shared.key, a_saved)
         ctx.save_for_backward(a_saved if needs_w else None, w_saved)
         ctx.plan, ctx.health, ctx.recorder, ctx.has_bias = plan, health, None, bias is not None
-        ctx.operands, ctx.layout = layout_of(a, w), memory_layout(output)
+        ctx.operands, ctx.layout = layout_of(a, w, a.dtype), memory_layout(output)
         ctx.shapes, ctx.dtypes = (a.shape, w.shape), (a.dtype, w.dtype)
         return output
 

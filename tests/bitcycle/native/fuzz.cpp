@@ -115,6 +115,38 @@ class Buffer {
   Guarded memory_;
 };
 
+// float32 elements, or bfloat16, the upper half of each.
+class FloatBuffer {
+ public:
+  FloatBuffer(Random& random, size_t n, bool is_half)
+      : is_half(is_half), n_(n), size_(is_half ? 2 : 4),
+        memory_(n * size_, !random.once_in(4), size_) {}
+  void* data() const { return memory_.at(); }
+  float operator[](size_t i) const {
+    uint32_t bits = 0;
+    std::memcpy(reinterpret_cast<char*>(&bits) + 4 - size_, at(i), size_);
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+  }
+  void set(size_t i, float value) const {  // its upper half, not rounded
+    std::memcpy(at(i), reinterpret_cast<const char*>(&value) + 4 - size_, size_);
+  }
+  void fill(float value) const {
+    for (size_t i = 0; i < n_; ++i) set(i, value);
+  }
+  size_t size() const { return n_; }
+  double allowed(double value) const {  // what rounding may change of it
+    return is_half ? std::fabs(value) / 256 : 0;
+  }
+  const bool is_half;
+
+ private:
+  char* at(size_t i) const { return static_cast<char*>(memory_.at()) + i * size_; }
+  size_t n_, size_;
+  Guarded memory_;
+};
+
 // ---- a case ------------------------------------------------------------------------------------
 
 char current[1024];
@@ -224,7 +256,7 @@ void fuzz_gemm(Random& r) {
   const Operand a(r, sa.size, a_scales, !is_folded), b(r, sb.size, b_scales, !is_folded);
   const std::vector<float> bias = some(r, N);
   const long total = outer * inner * M * N;
-  const Buffer<float> out(r, total);
+  const FloatBuffer out(r, total, r.once_in(3));
   const bool has_bias = r.once_in(2),
              is_packed = outer * inner == 1 && a_scales == 1 && r.once_in(3);
   const Buffer<double> packed(r, (N + 15) / 16 * 16 * (3 + (K + 3) / 4));  // as in products.py
@@ -232,12 +264,13 @@ void fuzz_gemm(Random& r) {
       "scales",
       is_folded ? "_folded" : "", is_packed ? " packed" : "", outer, inner, M, N, K, sa.row, sa.k,
       sb.row, sb.k, a.bits, b.bits, a_scales);
+  if (out.is_half) say(" to bfloat16");
   bitcycle::Gemm g{};
   g.a = a.codes.data(), g.b = b.codes.data();
   g.a_scale = a.scale.data(), g.a_offset = a.offset.data(), g.a_half = a.half.data();
   g.b_scale = b.scale.data(), g.b_offset = b.offset.data(), g.b_half = b.half.data();
   g.bias = has_bias ? bias.data() : nullptr;
-  g.out = out.data();
+  g.out = out.data(), g.out_is_half = out.is_half;
   g.packed = is_packed ? packed.data() : nullptr;
   g.num_outer = outer, g.num_inner = inner;
   g.a_outer = sa.outer, g.a_inner = sa.inner, g.b_outer = sb.outer, g.b_inner = sb.inner;
@@ -268,11 +301,12 @@ void fuzz_gemm(Random& r) {
         expected[at] = {sum, size, is_folded ? 1.01 * fold + 1e-6 : 0};
       }
   on_each_instruction_set([&] {
-    std::fill_n(out.data(), total, std::numeric_limits<float>::quiet_NaN());
+    out.fill(std::numeric_limits<float>::quiet_NaN());
     if (is_packed && (is_folded ? bitcycle_pack_folded(&g) : bitcycle_pack(&g))) fail(-1, 0, 0, 0);
     if (is_folded ? bitcycle_gemm_folded(&g) : bitcycle_gemm(&g)) fail(-1, 0, 0, 0);
     for (long i = 0; i < total; ++i)
-      check(i, out[i], expected[i].sum, expected[i].size, expected[i].allowed);
+      check(i, out[i], expected[i].sum, expected[i].size,
+            expected[i].allowed + out.allowed(expected[i].sum));
   });
 }
 
@@ -362,25 +396,29 @@ void fuzz_conv(Random& r) {
     grad_input[at] += ev * wv, errors[at] += std::fabs(ev), error_sizes[at] += e.size(image);
     grad_weight[wt] += e.value(et, 0) * av, grad_weight_size[wt] += e.size(0) * a.size(0);
   });
-  const Buffer<float> out(r, num_e), to_input(r, num_a), to_weight(r, num_w);
+  const bool is_half = r.once_in(3);
+  const FloatBuffer out(r, num_e, is_half), to_input(r, num_a, is_half);
+  const Buffer<float> to_weight(r, num_w);
+  if (is_half) say(" to bfloat16");
   const float nan = std::numeric_limits<float>::quiet_NaN();
   on_each_instruction_set([&] {
     const size_t used = std::strlen(current);
     say(" output");
-    std::fill_n(out.data(), num_e, nan);
-    c.out = out.data(), c.bias = has_bias ? bias.data() : nullptr;
+    out.fill(nan);
+    c.out = out.data(), c.out_is_half = is_half, c.bias = has_bias ? bias.data() : nullptr;
     if (bitcycle_conv_output(&c)) fail(-1, 0, 0, 0);
-    for (long i = 0; i < num_e; ++i) check(i, out[i], output[i], output_size[i]);
+    for (long i = 0; i < num_e; ++i)
+      check(i, out[i], output[i], output_size[i], out.allowed(output[i]));
     current[used] = 0, say(" grad_input");
-    std::fill_n(to_input.data(), num_a, nan);
+    to_input.fill(nan);
     c.out = to_input.data(), c.bias = nullptr, c.e_scales = e_scales;
     if (bitcycle_conv_grad_input(&c)) fail(-1, 0, 0, 0);
     for (long i = 0; i < num_a; ++i)
       check(i, to_input[i], grad_input[i], error_sizes[i] * largest[i % c.C],
-            1.01 / 65536 * largest[i % c.C] * errors[i] + 1e-6);
+            1.01 / 65536 * largest[i % c.C] * errors[i] + 1e-6 + to_input.allowed(grad_input[i]));
     current[used] = 0, say(" grad_weight");
     std::fill_n(to_weight.data(), num_w, nan);
-    c.out = to_weight.data(), c.e_scales = 1;
+    c.out = to_weight.data(), c.out_is_half = 0, c.e_scales = 1;
     if (bitcycle_conv_grad_weight(&c)) fail(-1, 0, 0, 0);
     for (long i = 0; i < num_w; ++i)
       check(i, to_weight[i], grad_weight[i], grad_weight_size[i], e_scales == 1 ? 0 : 1e-9);
@@ -396,11 +434,11 @@ void fuzz_encode(Random& r) {
   const long inner = r.of({1L, r.from(1, 200), r.from(1, 200), r.from(15000, 40000)});
   const long rows = outer * channels, total = rows * inner > 200000 ? 0 : rows * inner;
   if (!total) return;
-  const Buffer<float> x(r, total);
+  const FloatBuffer x(r, total, r.once_in(3));
   const bool has_nan = r.once_in(20), is_constant = r.once_in(20);
   for (long i = 0; i < total; ++i)
-    x[i] = is_constant ? 1.5f : float(r.from(-100000, 100000)) / 1234.0f;
-  if (has_nan) x[r.from(0, total - 1)] = std::numeric_limits<float>::quiet_NaN();
+    x.set(i, is_constant ? 1.5f : float(r.from(-100000, 100000)) / 1234.0f);
+  if (has_nan) x.set(r.from(0, total - 1), std::numeric_limits<float>::quiet_NaN());
   const auto channel = [&](long i) { return i / inner % channels; };
   const Buffer<float> low(r, channels), high(r, channels), scale(r, channels);
   const Buffer<float> offset(r, channels), half(r, 1), values(r, total), decoded(r, total);
@@ -411,12 +449,14 @@ void fuzz_encode(Random& r) {
   const int32_t* noise = is_stochastic ? key.data() : nullptr;
   key[0] = int32_t(r.next()), key[1] = int32_t(r.next());
   levels[0] = (1 << r.from(2, 8)) - 1;
-  say("encode %ldx%ldx%ld, %d levels, rule %ld%s, %ld threads", outer, channels, inner, levels[0],
-      rule, is_stochastic ? ", stochastic" : "", num_threads);
+  say("encode %ldx%ldx%ld%s, %d levels, rule %ld%s, %ld threads", outer, channels, inner,
+      x.is_half ? " bfloat16" : "", levels[0], rule, is_stochastic ? ", stochastic" : "",
+      num_threads);
 
   RangeCall range{};
   range.x = x.data(), range.outer = outer, range.channels = channels, range.inner = inner;
   range.low = low.data(), range.high = high.data(), range.num_threads = num_threads;
+  range.x_is_half = x.is_half;
   bitcycle_range(&range);
   for (long c = 0; c < channels; ++c) {
     float least = std::numeric_limits<float>::infinity(), most = -least;
@@ -433,7 +473,7 @@ void fuzz_encode(Random& r) {
   call.x = x.data(), call.outer = outer, call.channels = channels, call.inner = inner;
   call.low = low.data(), call.high = high.data(), call.levels = levels.data();
   call.rule = rule, call.key = noise, call.num_threads = num_threads;
-  call.finds_range = r.once_in(2);
+  call.finds_range = r.once_in(2), call.x_is_half = x.is_half;
   call.scale = scale.data(), call.offset = offset.data(), call.half = half.data();
   call.form = CODES, call.out = codes.data();
   bitcycle_quantize(&call);
@@ -691,10 +731,14 @@ void fuzz_layer(Random& r) {
     s.e_size = batches * s.M * s.N;
   }
   s.w_channels = has_channels ? outputs : 1, s.w_outer = 1, s.w_inner = s.w_size / s.w_channels;
-  const Buffer<float> a(r, s.a_size), w(r, s.w_size), e(r, s.e_size), out(r, s.e_size);
-  const Buffer<float> grad_a(r, s.a_size), grad_w(r, s.w_size), health(r, 4), ranges(r, 6);
+  s.a_is_half = r.once_in(2), s.w_is_half = r.once_in(2), s.out_is_half = r.once_in(2);
+  const FloatBuffer a(r, s.a_size, s.a_is_half), w(r, s.w_size, s.w_is_half);
+  const FloatBuffer e(r, s.e_size, s.out_is_half), out(r, s.e_size, s.out_is_half);
+  const FloatBuffer grad_a(r, s.a_size, s.a_is_half);
+  const FloatBuffer grad_w(r, s.w_size, kind == 1 && s.w_is_half);
+  const Buffer<float> health(r, 4), ranges(r, 6);
   for (const auto* x : {&a, &w, &e})
-    for (size_t i = 0; i < x->size(); ++i) (*x)[i] = float(r.from(-1000, 1000)) / 333.0f;
+    for (size_t i = 0; i < x->size(); ++i) x->set(i, float(r.from(-1000, 1000)) / 333.0f);
   std::fill_n(health.data(), 4, 0.0f), std::fill_n(ranges.data(), 6, 0.0f);
   const std::vector<float> bias = some(r, outputs);
   SavedCodes a_saved(r, s.a_size, 1, s.a_is_packed, true);
@@ -716,13 +760,15 @@ void fuzz_layer(Random& r) {
   back.e = e.data(), back.a_saved = call.a_saved, back.w_saved = call.w_saved;
   back.control = copy.data(), back.health = health.data(), back.num_threads = call.num_threads;
   back.grad_a = grad_a.data(), back.grad_w = grad_w.data();
-  say("layer kind %ld, %ld x %ld -> %ld elements, %ld channels, rule %ld, packed %ld %ld%s", kind,
-      long(s.a_size), long(s.w_size), long(s.e_size), long(s.w_channels), long(s.rule),
-      long(s.a_is_packed), long(s.w_is_packed), a_is_last ? ", channels last" : "");
+  say("layer kind %ld, %ld x %ld -> %ld elements, %ld channels, rule %ld, packed %ld %ld, half %ld "
+      "%ld %ld%s",
+      kind, long(s.a_size), long(s.w_size), long(s.e_size), long(s.w_channels), long(s.rule),
+      long(s.a_is_packed), long(s.w_is_packed), long(s.a_is_half), long(s.w_is_half),
+      long(s.out_is_half), a_is_last ? ", channels last" : "");
   on_each_instruction_set([&] {
     control[18] = calls;
     for (const auto* x : {&out, &grad_a, &grad_w})
-      std::fill_n(x->data(), x->size(), std::numeric_limits<float>::quiet_NaN());
+      x->fill(std::numeric_limits<float>::quiet_NaN());
     if (bitcycle_forward(&call, &s) || bitcycle_backward(&back, &s)) fail(-1, 0, 0, 0);
     if (copy[18] != int32_t(uint32_t(calls) + 1) || health[0] || health[1] || health[2])
       fail(-1, copy[18], calls, 0);
@@ -739,6 +785,7 @@ void fuzz_layer(Random& r) {
     quantize.key = s.is_stochastic ? key : nullptr, quantize.out = codes.data();
     quantize.scale = grid.data() + 2, quantize.offset = grid.data() + 3;
     quantize.half = grid.data() + 4, quantize.num_threads = 1;
+    quantize.x_is_half = e.is_half;
     bitcycle_quantize(&quantize);
     std::vector<double> sums[3], sizes[3];
     const long lengths[] = {s.e_size, s.a_size, s.w_size};
@@ -760,14 +807,17 @@ void fuzz_layer(Random& r) {
     });
     for (long i = 0; i < s.e_size; ++i) {
       const double b = call.bias ? bias[i % outputs] : 0.0;
-      check(i, out[i], sums[0][i] + b, sizes[0][i], 1e-5 * (sizes[0][i] + std::fabs(b)));
+      check(i, out[i], sums[0][i] + b, sizes[0][i],
+            1e-5 * (sizes[0][i] + std::fabs(b)) + out.allowed(sums[0][i] + b));
     }
     for (long i = 0; i < s.a_size; ++i)  // a fold to 16 bits
-      check(i, grad_a[i], sums[1][i], sizes[1][i], sizes[1][i] / 8192);
+      check(i, grad_a[i], sums[1][i], sizes[1][i],
+            sizes[1][i] / 8192 + grad_a.allowed(sums[1][i]));
     for (long i = 0; i < s.w_size; ++i) {
       long at = i;  // the gradient of a second activation is contiguous (K, N), as that is
       if (kind == 0 && s.w_row == 1) at = i % s.N * s.K + i / s.N;
-      check(i, grad_w[at], sums[2][i], sizes[2][i], 1e-5 * sizes[2][i]);
+      check(i, grad_w[at], sums[2][i], sizes[2][i],
+            1e-5 * sizes[2][i] + grad_w.allowed(sums[2][i]));
     }
   });
 }

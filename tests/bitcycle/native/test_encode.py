@@ -121,6 +121,38 @@ def test_values_and_codes(x: Tensor, keep: int | None, bits: int) -> None:
         assert nearest.stride() == stochastic.stride() == values.stride() == x.stride()
 
 
+@properties
+@given(
+    x=tensors(),
+    keep=st.sampled_from((None, 0, 1, 3)),
+    bits=st.sampled_from((1, 2, 4, 7, 8)),
+    rule=st.sampled_from(list(affine.Rule)),
+    key=st.sampled_from((None, KEY)),
+    dtype=st.sampled_from((torch.float32, torch.uint8)),
+)
+def test_bfloat16_has_the_ranges_codes_and_values_of_float32(
+    x: Tensor,
+    keep: int | None,
+    bits: int,
+    rule: affine.Rule,
+    key: Tensor | None,
+    dtype: torch.dtype,
+) -> None:
+    x = as_dense(x).to(torch.bfloat16)
+    levels = torch.tensor(2**bits - 1, dtype=torch.int32)
+
+    def everything(x: Tensor) -> list[Tensor]:
+        low, high = encode.value_range(x, keep)
+        grid = affine.grid_step(low, high, levels.float()), low, levels.float()
+        own = encode.quantize(x, keep, levels, rule, key=key, dtype=dtype)
+        given = encode.quantize(x, (low, high), levels, rule, key=key, dtype=dtype)
+        return [low, high, encode.round_to_grid(x, *grid, key, dtype), *own, *given]
+
+    for ours, expected in zip(everything(x), everything(x.float()), strict=True):
+        assert same_bits(ours, expected)
+        assert ours.stride() == expected.stride()
+
+
 RULES: list[Quantizer] = [
     SBM(),
     SBM(zero="integer"),

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import bitcycle as bc
-from bitcycle.native.layer import LayerProduct, can_call
-from bitcycle.native.library import library
+from bitcycle.native.encode import Rule
+from bitcycle.native.layer import NONE, Flags, LayerProduct, can_call, code_bytes, layout_of
+from bitcycle.native.library import INSTRUCTION_SETS, library
 from bitcycle.ops.layout import memory_layout
 from bitcycle.quantizers import SBM, AbsMax, DoReFa, PowerOfTwo
 
@@ -171,10 +177,10 @@ def test_what_the_library_cannot_read_takes_the_separate_way() -> None:
     assert plan.whole.takes(turned.contiguous(), layer.weight)
     assert layer(turned).shape == (2, 4, 4, 4)
     x = torch.randn(2)
-    assert can_call(x, None)
-    for other in (x.double(), x.to("meta"), x.to_sparse(), torch._neg_view(x)):
+    assert can_call(x, None, x.bfloat16())
+    for other in (x.double(), x.half(), x.to("meta"), x.to_sparse(), torch._neg_view(x)):
         assert not can_call(x, other)
-    with torch.utils.flop_counter.FlopCounterMode(display=False):
+    with FlopCounterMode(display=False):
         assert not can_call(x)
     torch.func.vmap(lambda each: seen.append(can_call(each)) or each)(x)
     assert seen == [False]
@@ -238,3 +244,210 @@ def test_the_shapes_of_many_batches_are_not_kept_for_ever() -> None:
     (plan,) = layer._plans.values()
     product: LayerProduct = plan.whole
     assert 0 < len(product._shapes) <= 256
+
+
+# -- bfloat16 -------------------------------------------------------------------------------------
+
+HALF, SINGLE = torch.bfloat16, torch.float32
+DTYPES = list(itertools.product((HALF, SINGLE), repeat=3))  # of the input, the second, the output
+
+
+class Case(NamedTuple):
+    """Operands of a product; window: of a convolution, as `LayerProduct` has it."""
+
+    a: Tensor
+    w: Tensor
+    window: tuple[int, ...] = ()
+    second: str = "weight"
+
+
+def window(stride: int = 1, pad: int = 0, dilation: int = 1, groups: int = 1, dims: int = 2) -> Any:
+    high = (stride, pad, dilation) if dims == 2 else (1, 0, 1)
+    return high[0], stride, high[1], pad, 0, 0, high[2], dilation, groups, dims
+
+
+def half_cases() -> dict[str, Case]:
+    torch.manual_seed(0)
+    randn = torch.randn
+    wide, last = randn(2, 20, 9, 8), randn(2, 20, 9, 8).contiguous(memory_format=LAST)
+    w_last = randn(18, 20, 3, 3).contiguous(memory_format=LAST)
+    return {
+        "linear": Case(randn(37, 53), randn(41, 53)),
+        "tokens": Case(randn(3, 5, 16), randn(33, 16)),
+        "one output": Case(randn(4, 9), randn(1, 9)),
+        "gaps": Case(randn(6, 20)[:, ::2], randn(14, 10)[::2]),
+        "turned weight": Case(randn(6, 20), randn(20, 7).t()),
+        "3x3": Case(wide, randn(18, 20, 3, 3), window(pad=1)),
+        "3x3 last": Case(last, randn(18, 20, 3, 3), window(pad=1)),
+        "weight last": Case(wide, w_last, window(pad=1)),
+        "strided": Case(wide, randn(18, 20, 3, 3), window(stride=2, pad=1)),
+        "strided last": Case(last, randn(18, 20, 1, 1), window(stride=2)),  # grad_input has gaps
+        "dilated": Case(last, randn(3, 20, 3, 2), window(dilation=2, pad=2)),
+        "groups": Case(wide, randn(12, 5, 3, 3), window(groups=4)),
+        "groups last": Case(last, randn(36, 10, 3, 3), window(groups=2, stride=3, pad=1)),
+        "depthwise": Case(wide, randn(20, 1, 3, 3), window(groups=20, pad=1)),
+        "depthwise last": Case(last, randn(20, 1, 3, 3), window(groups=20, stride=2)),
+        "one channel": Case(randn(2, 1, 5, 4), randn(1, 1, 3, 3), window(pad=1)),
+        "1-d": Case(randn(2, 6, 11), randn(10, 6, 3), window(stride=2, pad=1, dims=1)),
+        "matmul": Case(randn(5, 7), randn(7, 40), second="act"),
+        "batches": Case(
+            randn(2, 5, 3, 17).transpose(1, 2), randn(2, 3, 4, 17).transpose(2, 3), second="act"
+        ),
+        "a long sum": Case(randn(2, 140_000), randn(3, 140_000)),  # in parts, beyond 32 bits
+    }  # fmt: skip
+
+
+def product_of(case: Case, bits: int, *, rule: Rule = Rule.FROM_LOW) -> LayerProduct:
+    return LayerProduct(
+        second=case.second, window=case.window, rule=rule, floor=0.0, is_stochastic=True,
+        has_channels=case.second == "weight", packs=(bits <= 4, bits <= 4),
+    )  # fmt: skip
+
+
+def control_of(bits: int) -> Tensor:
+    """The control tensor of these bits, with a clock."""
+    control = torch.arange(100, 119, dtype=torch.int32)
+    control[:3] = 2**bits - 1
+    return control
+
+
+def run_both(
+    product: LayerProduct, a: Tensor, w: Tensor, bits: int, dtype: torch.dtype, bias: Tensor | None
+) -> dict[str, Any]:
+    """All that a call of each direction makes; the error is random, in the output's dtype."""
+    health, ranges, control = torch.zeros(4), torch.zeros(2, 3), control_of(bits)
+    flags, key = Flags(counts=True, observes=True), layout_of(a, w, dtype)
+    made = product.forward(
+        a, w, bias, control, health, ranges, flags, (NONE, NONE), (True, True), out_dtype=dtype
+    )
+    assert made.a_saved is not None
+    assert made.w_saved is not None
+    saved = made.a_saved, made.w_saved
+    again = product.recompute(key, *saved) if bias is None else None
+    e = torch.randn(made.output.shape, generator=torch.Generator().manual_seed(1)).to(HALF)
+    e = torch.empty_like(made.output).copy_(e)  # the same numbers for each dtype, and the layout
+    grads = product.backward(key, e, saved, made.control, health, (True, True))
+    results = {
+        "output": made.output, "again": again, "grad_a": grads[0], "grad_w": grads[1],
+        "health": health, "ranges": ranges, "control": made.control,
+    }  # fmt: skip
+    for name, operand in zip("aw", product.operands(key, saved), strict=True):
+        assert operand is not None
+        start = code_bytes(math.prod(operand.shape), operand.is_packed)  # behind unused bytes
+        results |= {f"codes of {name}": operand.codes}
+        results |= {f"grid of {name}": operand.saved[start:].view(SINGLE)}
+    return results
+
+
+def assert_same_bits(ours: Tensor, expected: Tensor, name: str = "") -> None:
+    """Equal in dtype, layout and bits, but for those of a NaN."""
+    assert ours.dtype is expected.dtype, name
+    assert ours.stride() == expected.stride(), name
+    size = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[ours.element_size()]
+    if ours.is_floating_point():
+        assert torch.equal(ours.isnan(), expected.isnan()), name
+        ours, expected = (x.masked_fill(x.isnan(), 0.0) for x in (ours, expected))
+    assert torch.equal(ours.view(size), expected.view(size)), name
+
+
+def assert_rounded(case: Case, bits: int, dtypes: Any, **options: Any) -> None:
+    """A call with these dtypes makes what that with float32 copies does, rounded by torch."""
+    product, (a_dtype, w_dtype, out_dtype) = product_of(case, bits, **options), dtypes
+    a, w = case.a.to(a_dtype), case.w.to(w_dtype)
+    bias = None if case.second == "act" or bits == 8 else torch.randn(w.shape[0])
+    ours = run_both(product, a, w, bits, out_dtype, bias)
+    theirs = run_both(product, a.float(), w.float(), bits, SINGLE, bias)
+    grad_w_dtype = w_dtype if case.second == "act" else SINGLE
+    rounded = {"output": out_dtype, "again": out_dtype, "grad_a": a_dtype, "grad_w": grad_w_dtype}
+    for name, expected in theirs.items():
+        if expected is not None:
+            dtype = rounded.get(name, expected.dtype)
+            assert_same_bits(ours[name], expected.to(dtype), f"{name} of {dtypes} {bits} bits")
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    former = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(former)
+
+
+@pytest.fixture(params=INSTRUCTION_SETS)
+def tiles(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each instruction set of this processor in turn."""
+    found = library()
+    best = found.bitcycle_tiles(None)
+    if found.bitcycle_tiles(request.param.encode()) is None:
+        pytest.skip("this processor has no such instructions")
+    yield
+    found.bitcycle_tiles(best)
+
+
+@pytest.mark.parametrize("kind", half_cases())
+def test_bfloat16_operands_and_results_are_float32_ones_rounded(kind: str) -> None:
+    case = half_cases()[kind]
+    for count, bits, dtypes in itertools.product((1, 2), (8, 4), DTYPES):
+        with threads(count):
+            assert_rounded(case, bits, dtypes)
+
+
+@pytest.mark.parametrize("rule", Rule)
+def test_so_they_are_on_every_kind_of_grid(rule: Rule) -> None:
+    cases = half_cases()
+    for kind, bits in itertools.product(("linear", "3x3", "batches"), (8, 5, 2)):
+        assert_rounded(cases[kind], bits, (HALF, HALF, HALF), rule=rule)
+
+
+@pytest.mark.parametrize("factor", [float("nan"), float("inf"), 1e-40, 1e38])
+def test_so_are_numbers_that_are_not_finite_tiny_or_huge(factor: float) -> None:
+    for kind in ("linear", "3x3", "depthwise last", "batches"):
+        case = half_cases()[kind]
+        a = case.a.clone()
+        (a if math.isfinite(factor) else a[0]).mul_(factor)
+        for dtypes in ((HALF, HALF, HALF), (HALF, SINGLE, HALF)):
+            assert_rounded(case._replace(a=a), 8, dtypes)
+
+
+@pytest.mark.usefixtures("tiles")
+@pytest.mark.parametrize("kind", ["linear", "1x1", "depthwise"])
+def test_every_result_is_rounded_as_torch_does(kind: str) -> None:
+    # all upper halves of a float32, with the lower halves between which rounding changes
+    lower = torch.tensor([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
+    bits = (torch.arange(1 << 16)[:, None] << 16 | lower).flatten()
+    numbers = (bits - (bits >> 31 << 32)).to(torch.int32).view(SINGLE)
+    count = len(numbers)
+    case = {
+        "linear": Case(torch.zeros(1, 1), torch.zeros(count, 1)),
+        "1x1": Case(torch.zeros(1, 1, 1, 1), torch.zeros(count, 1, 1, 1), window()),
+        "depthwise": Case(
+            torch.zeros(1, count, 1, 1), torch.zeros(count, 1, 1, 1), window(groups=count)
+        ),
+    }[kind]
+    # zeros times zeros: the output is the bias
+    product, control = product_of(case, 8), control_of(8)
+    health, ranges, flags = torch.zeros(4), torch.zeros(2, 3), Flags(saves=False)
+    plain, ours = (
+        product.forward(
+            case.a, case.w, numbers, control, health, ranges, flags, (NONE, NONE), (False, False),
+            out_dtype=dtype,
+        ).output.flatten()
+        for dtype in (SINGLE, HALF)
+    )  # fmt: skip
+    assert torch.equal(plain.nan_to_num(5.0), numbers.nan_to_num(5.0))
+    assert_same_bits(ours, plain.to(HALF))
+
+
+def test_results_of_bfloat16_depend_on_no_instruction_set() -> None:
+    found, case = library(), half_cases()["3x3 last"]
+    best = found.bitcycle_tiles(None)
+    made = []
+    for name in INSTRUCTION_SETS:
+        if found.bitcycle_tiles(name.encode()) is not None:
+            made.append(run_both(product_of(case, 8), case.a.to(HALF), case.w, 8, HALF, None))
+    found.bitcycle_tiles(best)
+    for other in made[1:]:
+        for name, expected in made[0].items():
+            assert_same_bits(other[name], expected, name)
