@@ -43,7 +43,7 @@ class Geometry(Protocol):
         """e x a: the gradient of the second operand."""
 
     def grad_bias(self, e: Tensor) -> Tensor:
-        """The error summed over everything but the output channels."""
+        """The error summed over everything but the output channels, in float32."""
 
     def macs(self, a_shape: torch.Size, w_shape: torch.Size) -> int:
         """Multiply-accumulates of the output."""
@@ -87,7 +87,8 @@ class LinearGeometry:
 
     def grad_bias(self, e: Tensor) -> Tensor:
         """(..., out) -> (out,)."""
-        return e.reshape(math.prod(e.shape[:-1]), e.shape[-1]).sum(0)
+        rows = e.reshape(math.prod(e.shape[:-1]), e.shape[-1])
+        return rows.sum(0, dtype=torch.promote_types(e.dtype, torch.float32))
 
     def macs(self, a_shape: torch.Size, w_shape: torch.Size) -> int:
         """Multiply-accumulates of the output."""
@@ -180,7 +181,8 @@ class ConvGeometry:
 
     def grad_bias(self, e: Tensor) -> Tensor:
         """(N, Cout, *space) -> (Cout,)."""
-        return e.sum((0, *range(2, e.dim())))
+        wide = torch.promote_types(e.dtype, torch.float32)
+        return e.sum((0, *range(2, e.dim())), dtype=wide)
 
     def macs(self, a_shape: torch.Size, w_shape: torch.Size) -> int:
         """Multiply-accumulates of the output."""

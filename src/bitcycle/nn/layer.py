@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from bitcycle.kernels.base import Kernel, make_kernel
 from bitcycle.kernels.choice import TOPS, Recurrence, decide_kernel
 from bitcycle.kernels.geometry import Geometry
+from bitcycle.native.encode import FLOATS
 from bitcycle.native.layer import NONE, Flags, Given, can_call
 from bitcycle.native.operators import can_trace
 from bitcycle.nn.class_swap import SwappedModule
@@ -30,7 +31,7 @@ from bitcycle.nn.input_cache import SharedCodes
 from bitcycle.nn.loading import OWN_BUFFERS, OwnBuffers
 from bitcycle.nn.plan import NO_TOPS, LayerPlan, RoleFormats, make_plan
 from bitcycle.nn.product import quantized_product, whole_product
-from bitcycle.nn.rounding import Recorder
+from bitcycle.nn.rounding import Recorder, widen
 from bitcycle.nn.settings import LayerSettings, ModelState, float_products
 from bitcycle.precision import ROLES, Precision
 from bitcycle.quantizers.base import Quantizer
@@ -366,11 +367,12 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
         act_row: the row of `act_range` for `a`; a second activation has the next row. Each product
         of a layer has its own rows and its own noise.
         """
-        if a.dtype != w.dtype:
-            a, w, bias = self._promote(a, w, bias)
+        dtype = a.dtype if a.dtype is w.dtype is torch.float32 else self._check_dtypes(a, w)
+        if is_autocast(a):
+            dtype = torch.get_autocast_dtype(a.device.type)
         plan = self.plan(geometry, a, w, row=act_row)
-        if plan.whole is not None and self.recorder is None and _can_call(plan, a, w, bias):
-            return self._multiply_whole(plan, a, w, bias, act_row)
+        if plan.whole is not None and self.recorder is None and _can_call(plan, a, w, bias, dtype):
+            return self._multiply_whole(plan, a, w, bias, act_row, dtype)
         second = geometry.second
         control = self.next_control(is_first=act_row == 0)
         control = control_for_product(control, act_row) if act_row else control
@@ -386,11 +388,18 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
             key = plan.quantizer, self.precision.act, plan.output.first.as_codes
             shared = SharedCodes(self.shared.input_cache, key)
         return quantized_product(
-            plan, a, w, bias, control, self.health, a_range, w_range, self.recorder, shared
-        )
+            plan, a, w, bias, control, self.health, a_range, w_range, self.recorder, shared,
+            dtype=dtype,
+        )  # fmt: skip
 
     def _multiply_whole(
-        self, plan: LayerPlan, a: Tensor, w: Tensor, bias: Tensor | None, act_row: int
+        self,
+        plan: LayerPlan,
+        a: Tensor,
+        w: Tensor,
+        bias: Tensor | None,
+        act_row: int,
+        dtype: torch.dtype,
     ) -> Tensor:
         """The same where the native library computes a direction as a whole."""
         quantizer, rule, shared = plan.quantizer, plan.rule, None
@@ -421,8 +430,9 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
         momentum, saves = self.range_momentum or 0.0, torch.is_grad_enabled()
         flags = Flags(act_row, counts, observes, evaluates, momentum, saves)
         return whole_product(
-            plan, a, w, bias, control, self.health, self.act_range, a_range, w_range, flags, shared
-        )
+            plan, a, w, bias, control, self.health, self.act_range, a_range, w_range, flags, shared,
+            dtype=dtype,
+        )  # fmt: skip
 
     def _given_range(self, plan: LayerPlan, role: str, x: Tensor) -> Given:
         assert plan.rule is not None
@@ -437,23 +447,21 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
     ) -> tuple[Tensor, Tensor]:
         """Both operands after the quantizer's differentiable functions."""
         quantizer, (first, second) = plan.quantizer, plan.output
+        a, w = widen(a), widen(w)
         if first.kind not in (None, "float"):
             a = quantizer.prepare("act", a, control[LEVELS["act"]])
         if second.kind not in (None, "float"):
             w = quantizer.prepare(second.role, w, control[LEVELS[second.role]])
         return a, w
 
-    def _promote(
-        self, a: Tensor, w: Tensor, bias: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The operands in one dtype: grids are not bf16, operands may be."""
+    def _check_dtypes(self, a: Tensor, w: Tensor) -> torch.dtype:
+        """The dtype of the product; operands of half precision have grids in float32."""
         if not have_matching_dtypes(a, w):
             raise RuntimeError(
                 f"layer {self.settings.name!r}: both operands must have the same dtype, but "
                 f"got {a.dtype} and {w.dtype}"
             )
-        wide = torch.promote_types(a.dtype, w.dtype)
-        return a.to(wide), w.to(wide), None if bias is None else bias.to(wide)
+        return torch.promote_types(a.dtype, w.dtype)
 
     def extra_repr(self) -> str:
         """The float module's, the precision and the quantizer."""
@@ -462,15 +470,18 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
         return f"{inner}, {own}" if inner else own
 
 
-def _can_call(plan: LayerPlan, a: Tensor, w: Tensor, bias: Tensor | None) -> bool:
+def _can_call(
+    plan: LayerPlan, a: Tensor, w: Tensor, bias: Tensor | None, dtype: torch.dtype
+) -> bool:
     """Whether the native library can read these operands, and has a call for their shapes."""
     assert plan.whole is not None
+    if dtype not in FLOATS:
+        return False
     if bias is not None and bias.shape != w.shape[:1]:
         return False  # torch refuses it, or repeats it
     if torch.compiler.is_compiling():
-        is_plain = a.dtype is torch.float32 and a.device.type == "cpu"
-        return is_plain and can_trace(plan.whole, a, w)
-    return can_call(a, w, bias) and plan.whole.takes(a, w)
+        return a.device.type == "cpu" and can_trace(plan.whole, a, w)
+    return can_call(a, w, bias) and plan.whole.takes(a, w, dtype)
 
 
 def have_matching_dtypes(first: Tensor, *others: Tensor | None) -> bool:
@@ -483,6 +494,12 @@ def have_matching_dtypes(first: Tensor, *others: Tensor | None) -> bool:
     dtypes = [x.dtype for x in (first, *others) if x is not None]
     if all(dtype == first.dtype for dtype in dtypes):
         return first.is_floating_point()
-    can_cast = all(dtype in AUTOCAST_DTYPES for dtype in dtypes)
-    device = first.device.type
-    return can_cast and device != "meta" and torch.is_autocast_enabled(device)
+    return all(dtype in AUTOCAST_DTYPES for dtype in dtypes) and is_autocast(first)
+
+
+def is_autocast(x: Tensor) -> bool:
+    """Whether autocast is on for this tensor, whose products then have autocast's dtype."""
+    device = x.device.type
+    if device == "meta" or x.dtype not in AUTOCAST_DTYPES:
+        return False
+    return torch.is_autocast_enabled(device)

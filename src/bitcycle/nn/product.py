@@ -48,15 +48,18 @@ def quantized_product(
     w_range: Range | None,
     recorder: Recorder | None = None,
     shared: SharedCodes | None = None,
+    *,
+    dtype: torch.dtype,
 ) -> Tensor:
     """a x w (+ bias) on the grids of the plan, with quantized backward products.
 
+    Operands may have half precision; grids and sums are float32. dtype: of the output.
     a_range, w_range: of activations, whose running ranges the layer keeps; the range of a weight is
     computed here. `health` turns NaN when an operand is not finite.
     """
     output: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
         a, w, bias, control, health, *(a_range or (None, None)), *(w_range or (None, None)),
-        plan, recorder, shared,
+        plan, recorder, shared, dtype,
     )  # fmt: skip
     return output
 
@@ -77,6 +80,7 @@ class _Product(torch.autograd.Function):
         plan: LayerPlan,
         recorder: Recorder | None,
         shared: SharedCodes | None,
+        dtype: torch.dtype,
     ) -> Tensor:
         a_range = (a_low, a_high) if a_low is not None and a_high is not None else None
         w_range = (w_low, w_high) if w_low is not None and w_high is not None else None
@@ -84,7 +88,7 @@ class _Product(torch.autograd.Function):
         with without_autocast(a):
             qa = encode_input(plan, a, control, a_range, recorder, shared)
             qw = encode_second(plan, w, control, health, w_range, recorder)
-            output = plan.products.output(qa, qw, bias).to(a.dtype)
+            output = plan.products.output(qa, qw, bias).to(dtype)
             qa = keep_input(plan, a, qa) if needs_w else Quantized()
             qw = keep_second(plan, w, qw, control) if needs_a else Quantized()
             a_tensors, a_format = save_operand(qa, a, shared)
@@ -93,14 +97,14 @@ class _Product(torch.autograd.Function):
         ctx.plan, ctx.health, ctx.recorder, ctx.has_bias = plan, health, recorder, bias is not None
         ctx.control = control  # not saved: a checkpoint's second forward would bring a later clock
         ctx.formats, ctx.layout = (a_format, w_format), memory_layout(output)
-        ctx.shapes, ctx.dtypes = (a.shape, w.shape), (a.dtype, w.dtype)
+        ctx.shapes, ctx.dtypes = (a.shape, w.shape), (a.dtype, w.dtype, dtype)
         return output
 
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, e: Tensor) -> tuple[Tensor | None, ...]:
         saved = vars(ctx).pop("unpacked", None) or ctx.saved_tensors
-        return *multiply_error(ctx, e, *restore_operands(saved, ctx.formats)), *(None,) * 9
+        return *multiply_error(ctx, e, *restore_operands(saved, ctx.formats)), *(None,) * 10
 
 
 def multiply_error(
@@ -124,7 +128,6 @@ def multiply_error(
             e_w, qa = encode_for_grad_weight(plan, e_w, qa, control)
             grad_w = plan.products.grad_weight(e_w, qa, ctx.shapes[1]).to(ctx.dtypes[1])
             grad_w = encode_grad(plan, grad_w, control)
-        # the bias is float32: so is its gradient
         grad_bias = plan.geometry.grad_bias(e) if needs_bias and ctx.has_bias else None
     return grad_a, grad_w, grad_bias
 
@@ -152,6 +155,8 @@ def whole_product(
     w_range: Given,
     flags: Flags,
     shared: SharedCodes | None = None,
+    *,
+    dtype: torch.dtype,
 ) -> Tensor:
     """`quantized_product` where the plan's `whole` takes the operands.
 
@@ -159,7 +164,7 @@ def whole_product(
     a_range, w_range: given ranges, or (None, None). ranges: the layer's running ones.
     """
     output: Tensor = _WholeProduct.apply(  # type: ignore[no-untyped-call]
-        a, w, bias, control, health, ranges, *a_range, *w_range, plan, flags, shared
+        a, w, bias, control, health, ranges, *a_range, *w_range, plan, flags, shared, dtype
     )
     return output
 
@@ -181,6 +186,7 @@ class _WholeProduct(torch.autograd.Function):
         plan: LayerPlan,
         flags: Flags,
         shared: SharedCodes | None,
+        dtype: torch.dtype,
     ) -> Tensor:
         needs_a = flags.saves and ctx.needs_input_grad[0]
         needs_w = flags.saves and ctx.needs_input_grad[1]
@@ -189,14 +195,14 @@ class _WholeProduct(torch.autograd.Function):
         run = trace_forward if torch.compiler.is_compiling() else LayerProduct.forward
         given, needs = ((a_low, a_high), (w_low, w_high)), (needs_w, needs_a)
         output, a_saved, w_saved, ctx.control = run(
-            plan.whole, a, w, bias, control, health, ranges, flags, given, needs, found, a.dtype
+            plan.whole, a, w, bias, control, health, ranges, flags, given, needs, found, dtype
         )
         if shared is not None and found is None and a_saved is not None:
             shared.cache.keep_saved(a, shared.key, a_saved)
         ctx.save_for_backward(a_saved if needs_w else None, w_saved)
         ctx.plan, ctx.health, ctx.recorder, ctx.has_bias = plan, health, None, bias is not None
-        ctx.operands, ctx.layout = layout_of(a, w, a.dtype), memory_layout(output)
-        ctx.shapes, ctx.dtypes = (a.shape, w.shape), (a.dtype, w.dtype)
+        ctx.operands, ctx.layout = layout_of(a, w, dtype), memory_layout(output)
+        ctx.shapes, ctx.dtypes = (a.shape, w.shape), (a.dtype, w.dtype, dtype)
         return output
 
     @staticmethod
@@ -207,7 +213,7 @@ class _WholeProduct(torch.autograd.Function):
         assert plan.whole is not None
         if not (plan.is_backward_whole and (torch.compiler.is_compiling() or can_call(e))):
             operands = read_operands(plan.whole, ctx.operands, saved)
-            return *multiply_error(ctx, e, *operands), *(None,) * 10
+            return *multiply_error(ctx, e, *operands), *(None,) * 11
         needs_a, needs_w, needs_bias = ctx.needs_input_grad[:3]
         grad_a = grad_w = grad_bias = None
         e = e.contiguous(memory_format=ctx.layout)  # noise is numbered in the order of the output
@@ -219,9 +225,10 @@ class _WholeProduct(torch.autograd.Function):
             grad_a, grad_w = run(
                 plan.whole, ctx.operands, e, saved, ctx.control, ctx.health, needs, given
             )
+            grad_w = None if grad_w is None else grad_w.to(ctx.dtypes[1])
         if needs_bias and ctx.has_bias:
             grad_bias = plan.geometry.grad_bias(e)
-        return grad_a, grad_w, grad_bias, *(None,) * 10
+        return grad_a, grad_w, grad_bias, *(None,) * 11
 
 
 # -- an output again ------------------------------------------------------------------------------
@@ -250,4 +257,4 @@ def recompute_output(node: Any) -> Tensor:
     qa, qw = restore_operands(saved, node.formats)
     with without_autocast(node.control):
         output = node.plan.products.output(qa, qw, None)
-    return output.to(node.dtypes[0])
+    return output.to(node.dtypes[2])

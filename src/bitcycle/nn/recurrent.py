@@ -23,7 +23,7 @@ from bitcycle.kernels.geometry import LinearGeometry
 from bitcycle.nn.activations import masked_dropout
 from bitcycle.nn.class_swap import LAYERS
 from bitcycle.nn.control import LEVELS, control_for_product, is_recomputing
-from bitcycle.nn.layer import QuantizedLayer
+from bitcycle.nn.layer import QuantizedLayer, is_autocast
 from bitcycle.nn.plan import LayerPlan
 from bitcycle.nn.product import quantized_product
 from bitcycle.nn.recurrent_product import (
@@ -36,9 +36,11 @@ from bitcycle.nn.recurrent_product import (
     TimeSteps,
     run_recurrence,
 )
+from bitcycle.nn.rounding import widen
 from bitcycle.quantizers.base import Range
 
 _GEOMETRY = LinearGeometry()
+UNCAST = (nn.GRU, nn.GRUCell, nn.LSTMCell)  # to which autocast on a CPU does nothing
 
 
 class RecurrentLayer(QuantizedLayer):
@@ -60,9 +62,8 @@ class RecurrentLayer(QuantizedLayer):
         weights: weight_ih, weight_hh, bias_ih, bias_hh, weight_hr. first_row: the first of its rows
         in `act_range`, which also numbers its products for the noise.
         """
-        w_ih, w_hh, b_ih, b_hh, w_hr = weights
-        x, h = _promote(x, w_ih), _promote(h, w_hh)
-        c = c if c is None else _promote(c, w_hh)
+        w_ih, w_hh, b_ih, b_hh, w_hr = (w if w is None else widen(w) for w in weights)
+        x, h, c = widen(x), widen(h), c if c is None else widen(c)
         plan, quantizer = self._step_plan(x, w_ih, w_hh, steps), self.settings.quantizer
         if "act" in self.grid_roles:
             x = quantizer.prepare("act", x, control[LEVELS["act"]])
@@ -73,7 +74,7 @@ class RecurrentLayer(QuantizedLayer):
         x_range = self.activation_range(x, first_row)
         from_x = quantized_product(
             plan, x, w_ih, b_ih, control_for_product(control, first_row), self.health, x_range,
-            None, self.recorder,
+            None, self.recorder, dtype=x.dtype,
         )  # fmt: skip
         h_row, p_row = first_row + 1, first_row + 2
         h_range, has_step_ranges = self._running_range(h_row)
@@ -86,6 +87,13 @@ class RecurrentLayer(QuantizedLayer):
         self._observe_steps(h_row, result.h_extremes)
         self._observe_steps(p_row, result.p_extremes)
         return result
+
+    def result_dtype(self, x: Tensor) -> torch.dtype:
+        """What the float layer returns: the input's dtype, or autocast's where it casts."""
+        device = x.device.type
+        if not is_autocast(x) or (device == "cpu" and isinstance(self, UNCAST)):
+            return x.dtype
+        return torch.get_autocast_dtype(device)
 
     def _step_plan(self, x: Tensor, w_ih: Tensor, w_hh: Tensor, steps: TimeSteps) -> LayerPlan:
         num_out, num_in = w_hh.shape
@@ -113,9 +121,13 @@ class RecurrentLayer(QuantizedLayer):
         return rebuild, args, state
 
 
-def _promote(x: Tensor, w: Tensor) -> Tensor:
-    """The tensor in the weight's precision: under autocast it may be bfloat16."""
-    return x.to(torch.promote_types(x.dtype, w.dtype))
+def _to(result: Any, dtype: torch.dtype) -> Any:
+    """An output and states in this dtype."""
+    if isinstance(result, Tensor):
+        return result.to(dtype)
+    if isinstance(result, PackedSequence):
+        return result._replace(data=result.data.to(dtype))
+    return tuple(_to(part, dtype) for part in result)
 
 
 States = tuple[Tensor, Tensor | None]  # h and, of an LSTM, c: (layers * directions, N, size)
@@ -153,7 +165,7 @@ class _RecurrentStack(RecurrentLayer, nn.RNNBase):
         states = (hx,) if hx is None or isinstance(hx, Tensor) else hx
         if not self.quantizes(data, *states, self._weights(0, 0)[0]):
             return super().forward(input, hx)
-        return self._quantized_forward(input, hx)
+        return _to(self._quantized_forward(input, hx), self.result_dtype(data))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _quantized_forward(self, input: Tensor | PackedSequence, hx: Any) -> Any:
@@ -274,7 +286,7 @@ class _RecurrentCell(RecurrentLayer, nn.RNNCellBase):
         h = hx if hx is None or isinstance(hx, Tensor) else hx[0]  # a cell state is not multiplied
         if not self.quantizes(input, h, self.weight_ih):
             return super().forward(input, hx)
-        return self._quantized_forward(input, hx)
+        return _to(self._quantized_forward(input, hx), self.result_dtype(input))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _quantized_forward(self, input: Tensor, hx: Any) -> Any:

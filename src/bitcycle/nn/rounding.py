@@ -20,6 +20,7 @@ from bitcycle.ops.state import flag_nonfinite
 from bitcycle.quantizers.base import OperandView, Quantized, Range
 from bitcycle.quantizers.blocks import BlockQuantizer
 
+HALVES = (torch.bfloat16, torch.float16)
 _GRAD_WEIGHT_NOISE = 0x45D9F3B7  # odd: separates the noise of an error that is rounded twice
 
 
@@ -28,6 +29,11 @@ class Recorder(Protocol):
 
     def record(self, role: str, x: Tensor, quantized: Quantized, levels: Tensor) -> None:
         """`x` was rounded to `quantized`."""
+
+
+def widen(x: Tensor) -> Tensor:
+    """A half-precision tensor in float32, which grids are in; others as they are."""
+    return x.float() if x.dtype in HALVES else x
 
 
 # -- the operands of output -----------------------------------------------------------------------
@@ -88,6 +94,7 @@ def encode_operand(
     """A weight or an activation; float32 passes. operand: "a" or "w", as the geometry has it."""
     if how.kind is None:
         return Quantized(values=x)
+    x = x.float() if x.dtype in HALVES else x
     if how.kind != "integer":
         view = plan.geometry.operand_view("output", operand, x.shape)
         return _round_format(plan, how, x, control, view)
@@ -102,6 +109,7 @@ def _encode_weight(
 ) -> tuple[Quantized, Range]:
     """The weight on the grid of its own range, and the range."""
     codes: dict[str, Any] = {"as_codes": True} if how.as_codes else {}
+    w = w.float() if w.dtype in HALVES else w
     view = w if len(how.keep) == 1 else w.view(plan.geometry.channel_view(w.shape))
     quantized, within = plan.quantizer.quantize(
         "weight", view, control[how.slot], how.keep, **codes
@@ -164,6 +172,7 @@ def encode_error(
     how, exact = plan.grad_input.first, Quantized(values=e)
     if how.kind is None:
         return exact, exact
+    e = e.float() if e.dtype in HALVES else e
     if how.kind == "integer" and not how.matmul:
         key = noise_key(control[CLOCK]) if plan.quantizer.has_stochastic_error else None
         codes = {"as_codes": True} if how.as_codes else {}
@@ -238,6 +247,7 @@ def round_for(
             clock = clock.clone()
             clock[0] += torch.tensor(_GRAD_WEIGHT_NOISE, dtype=torch.int32)
         key = noise_key(clock)
+    x = widen(x)
     if how.kind == "integer":
         within = plan.quantizer.range_of(how.role, x, how.keep)
         return plan.quantizer.encode(how.role, x, control[how.slot], within, key)

@@ -47,6 +47,27 @@ def test_every_kernel_refuses_what_the_float_layer_refuses_and_with_its_message(
                     assert found == expected, (dtype, is_on, kernel)
 
 
+def dtypes(result: Any) -> Any:
+    """The dtypes of an output and of states."""
+    if isinstance(result, torch.Tensor):
+        return result.dtype
+    return tuple(map(dtypes, result)) if isinstance(result, tuple) else None
+
+
+@pytest.mark.parametrize("layer", LAYERS.names())
+def test_inside_autocast_a_layer_returns_the_dtypes_of_its_float_layer(layer):
+    example = EXAMPLES[layer]
+    for dtype in (torch.float32, torch.bfloat16):
+        inputs = map_floats(lambda x, dtype=dtype: x.detach().to(dtype), example.tensors())
+        with autocast(True):
+            expected = dtypes(example.module()(*inputs))
+            for kernel in KERNELS_TO_TRY:
+                module = bc.quantize_model(example.module(), RULES, kernel=kernel, verbose=False)
+                for precision in ("w4a4e8", "w8a8e8", "fp32"):  # as a schedule may
+                    bc.set_precision(module, precision)
+                    assert dtypes(module(*inputs)) == expected, (dtype, kernel, precision)
+
+
 def test_an_image_of_bytes_is_refused_at_any_bits():
     """Kernels that carry codes took it, and cast the output back to bytes."""
     image = torch.randint(0, 256, (2, 3, 5, 5), dtype=torch.uint8)

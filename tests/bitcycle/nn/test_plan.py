@@ -211,7 +211,9 @@ def test_an_operand_can_have_other_bits_in_backward() -> None:
     control[:3] = torch.tensor([7, 7, 255])
     leaves = x.clone().requires_grad_(), weight.clone().requires_grad_()
     within = quantizer.range_of("act", x)
-    output = quantized_product(plan, *leaves, None, control, torch.zeros(4), within, None)
+    output = quantized_product(
+        plan, *leaves, None, control, torch.zeros(4), within, None, dtype=torch.float32
+    )
     grads = torch.autograd.grad(output, leaves, arriving)
     rounded = naive.per_tensor(arriving, 8)
     torch.testing.assert_close(

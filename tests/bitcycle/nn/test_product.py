@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import bitcycle as bc
 from bitcycle.kernels import make_kernel
 from bitcycle.kernels.geometry import LinearGeometry
+from bitcycle.memory import saved_bytes
 from bitcycle.nn.control import (
     CLOCK,
     CONTROL_SIZE,
@@ -123,13 +124,13 @@ def test_an_ambient_autocast_does_not_lower_the_grids() -> None:
         for dtype in (torch.float32, torch.bfloat16):
             torch.manual_seed(0)
             x = torch.randn(5, 4).to(dtype)
-            e = torch.randn(5, 3)
+            e = torch.randn(5, 3).bfloat16()
             if kind == "linear":
                 layer = _linear_layer("w8a8e8")
-                expected = expected_products(layer, x.float(), e, weight=8, act=8, error=8)
+                expected = expected_products(layer, x.float(), e.float(), weight=8, act=8, error=8)
                 with torch.autocast("cpu", torch.bfloat16):
                     result = run(layer, x, e)
-                ours = [result.output, result.grad_weight]
+                output, gradient = result.output, result.grad_weight
                 theirs = [expected.output, expected.grad_weight]
             else:
                 product = convert(bc.MatMul(), "a8e8")
@@ -140,10 +141,11 @@ def test_an_ambient_autocast_does_not_lower_the_grids() -> None:
                 grids = [naive.per_tensor(t.detach().float(), 8) for t in (x, b, e)]
                 exact = naive.matmul(*grids)
                 assert b.grad is not None
-                ours, theirs = [output.detach(), b.grad], [exact.output, exact.grad_weight]
-            for one, other in zip(ours, theirs, strict=True):
-                assert one.dtype == torch.float32
-                torch.testing.assert_close(one, other.float(), rtol=1e-5, atol=1e-5)
+                gradient, theirs = b.grad, [exact.output, exact.grad_weight]
+            assert (output.dtype, gradient.dtype) == (torch.bfloat16, torch.float32)
+            rounded = output.detach().float(), gradient
+            for one, other, tolerance in zip(rounded, theirs, (2**-8, 1e-5), strict=True):
+                torch.testing.assert_close(one, other.float(), rtol=tolerance, atol=1e-5)
 
 
 def test_autocast_takes_half_precision_weights_with_a_float32_input() -> None:
@@ -390,15 +392,57 @@ def test_gradient_checkpointing_changes_nothing(kernel: str) -> None:
                 assert torch.equal(ours, theirs)
 
 
-def test_autocast_changes_no_bit_of_any_kernel() -> None:
+@pytest.mark.parametrize("kind", ["linear", "conv"])
+@pytest.mark.parametrize("precision", ["w8a8e8", "w4a4e8", "w8a8", "w8e8", "a8e8"])
+def test_autocast_rounds_the_results_of_every_kernel_and_nothing_else(kind, precision) -> None:
+    """Codes and sums are those of the same numbers in float32, and weight gradients too."""
+    for kernel in KERNELS:
+        for dtype in (torch.float32, torch.bfloat16):
+            layer, x = _converted(kind, kernel, precision)
+            x = x.bfloat16().to(dtype)
+            e = _random_error(layer, x.float()).bfloat16()
+            twin = copy.deepcopy(layer)
+            expected = run(twin, x.float(), e.float())
+            with torch.autocast("cpu", torch.bfloat16):
+                result = run(layer, x, e)
+            assert torch.equal(result.output, expected.output.bfloat16())
+            assert torch.equal(result.grad_input, expected.grad_input.to(dtype))
+            assert torch.equal(result.grad_weight, expected.grad_weight)
+            assert torch.equal(layer.act_range, twin.act_range)
+
+
+def test_a_float16_autocast_is_honoured_too() -> None:
     for kernel in KERNELS:
         layer, x = _converted("linear", kernel, "w8a8e8")
-        e = _random_error(layer, x)
-        expected = run(copy.deepcopy(layer), x, e)
-        with torch.autocast("cpu", torch.bfloat16):
-            result = run(layer, x, e)
+        expected = copy.deepcopy(layer)(x.half().float()).half()
+        with torch.autocast("cpu", torch.float16):
+            assert torch.equal(layer(x.half()), expected)
+
+
+def test_a_bfloat16_model_has_the_codes_of_its_numbers_in_float32() -> None:
+    for kernel in KERNELS:
+        layer, x = _converted("linear", kernel, "w8a8e8")
+        layer.bfloat16()
+        twin, x = copy.deepcopy(layer).float(), x.bfloat16()
+        e = _random_error(twin, x.float()).bfloat16()
+        expected, result = run(twin, x.float(), e.float()), run(layer, x, e)
         for name in ("output", "grad_input", "grad_weight"):
-            assert torch.equal(getattr(result, name), getattr(expected, name))
+            assert torch.equal(getattr(result, name), getattr(expected, name).bfloat16()), name
+        assert layer.act_range.dtype == torch.float32
+
+
+def test_inside_autocast_no_more_is_kept_than_autocast_keeps() -> None:
+    x = torch.randn(64, 128, requires_grad=True)
+
+    def kept(model: nn.Module) -> int:
+        with torch.autocast("cpu", torch.bfloat16):
+            return saved_bytes(model, x).num_bytes
+
+    for bits in ("w8a8e8", "w8", "a8e8"):
+        model = nn.Sequential(nn.Linear(128, 96), nn.Linear(96, 64))
+        own = bc.quantize_model(copy.deepcopy(model), kernel="native", verbose=False)
+        bc.set_precision(own, bits)
+        assert kept(own) <= 1.05 * kept(model) + 2**12
 
 
 def test_channels_last_inputs_stay_channels_last() -> None:
