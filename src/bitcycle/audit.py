@@ -110,6 +110,7 @@ class Audit:
     shared_modules: tuple[tuple[str, ...], ...] = ()  # the names of modules that have several
     has_run: bool = False  # with example inputs: functional products were looked for
     is_verbose: bool = False
+    autocast: str | None = None  # the dtype of an autocast that was on, such as "bfloat16"
 
     @property
     def converted_rows(self) -> tuple[AuditRow, ...]:
@@ -165,6 +166,11 @@ class Audit:
                     "no bits are set yet (set_precision, PrecisionScheduler): converted layers run "
                     "in float32"
                 )
+            if self.autocast is not None:
+                yield (
+                    f"inside autocast converted layers take and return {self.autocast}; grids, sums "
+                    "and weight gradients are float32"
+                )
             yield describe()
         yield self._count()
         if not self.has_run:
@@ -214,7 +220,16 @@ def audit(model: nn.Module, example_inputs: Any = None, *, verbose: bool = False
         shared_modules=tuple(_shared_modules(entries)),
         has_run=example_inputs is not None,
         is_verbose=verbose,
+        autocast=_autocast(model),
     )
+
+
+def _autocast(model: nn.Module) -> str | None:
+    """The dtype of an autocast that is on for the model's device."""
+    device = next((p.device.type for p in model.parameters()), "cpu")
+    if device == "meta" or not torch.is_autocast_enabled(device):
+        return None
+    return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
 
 
 # -- the rows of modules ---------------------------------------------------------------------------

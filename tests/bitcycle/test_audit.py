@@ -473,3 +473,16 @@ def test_modes_come_back_after_an_error() -> None:
         pass
     assert model.training
     assert model[0].training
+
+
+def test_an_audit_inside_autocast_names_its_dtype():
+    model = bc.quantize_model(nn.Sequential(nn.Linear(4, 4)), verbose=False)
+    bc.set_precision(model, 8)
+    assert bc.audit(model).autocast is None
+    assert "autocast" not in str(bc.audit(model))
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = bc.audit(model, torch.ones(2, 4))
+    assert inside.autocast == "bfloat16"
+    assert "inside autocast converted layers take and return bfloat16" in " ".join(
+        str(inside).split()
+    )

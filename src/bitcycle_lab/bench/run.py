@@ -25,6 +25,7 @@ from bitcycle_lab.bench.steps import (
     AUTO,
     AUTOCAST,
     FLOAT,
+    INSIDE,
     CycleBits,
     TrainStep,
     Variant,
@@ -44,8 +45,9 @@ _MAY_FAIL = (AUTOCAST, *OTHERS)  # such as an LSTM in bfloat16 on some processor
 class BenchConfig:
     """What to time; empty workloads mean all.
 
-    Without kernels: float32, bf16-autocast, simulate, auto and other packages. Without bits: 2 to 8
-    bits forward and a cycle from 3 to 8 with 8 bits backward; `simulate` at 8 bits alone.
+    Without kernels: float32, bf16-autocast, simulate, auto, auto inside autocast, other packages.
+    Without bits: 2 to 8 bits forward and a cycle from 3 to 8 with 8 bits backward; `simulate` and
+    auto inside autocast at 8 bits alone.
     budget: seconds per variant and workload; a slow variant gets fewer repeats.
     """
 
@@ -74,11 +76,12 @@ class BenchConfig:
 
     def variants(self) -> list[Variant]:
         """All variants, float32 first."""
-        default = (AUTOCAST, "simulate", AUTO, *installed_others())
+        default = (AUTOCAST, "simulate", AUTO, INSIDE, *installed_others())
         chosen = self.kernels or default
         found = [Variant(FLOAT)]
         for kernel in (name for name in all_kernels() if name in chosen and name != FLOAT):
-            bits = self.bits or ((_SIMULATED_BITS,) if kernel == "simulate" else DEFAULT_BITS)
+            is_alone = kernel in ("simulate", INSIDE)
+            bits = self.bits or ((_SIMULATED_BITS,) if is_alone else DEFAULT_BITS)
             own = [Variant(kernel, parse_bits(each)) for each in bits]
             found += own if is_ours(kernel) else [Variant(kernel)]
         return found

@@ -25,6 +25,7 @@ from bitcycle_lab.bench.others import OTHERS, installed_others
 from bitcycle_lab.bench.workloads import Workload
 
 FLOAT, AUTOCAST, AUTO = "float32", "bf16-autocast", "auto"
+INSIDE = "auto-in-autocast"  # `auto` inside bf16 autocast
 _TOTAL_STEPS = 100_000  # more than any benchmark takes; the bits are constant
 _CYCLE_STEPS = 10_000  # of a cycle whose steps are timed by width
 _CYCLE = re.compile(r"(\d+)-(\d+)/(\d+)")
@@ -38,7 +39,7 @@ def all_kernels() -> list[str]:
     ['float32', 'bf16-autocast', 'simulate', 'native', 'auto']
     """
     ours = sorted(KERNELS, key=lambda name: name != "simulate")
-    return [FLOAT, AUTOCAST, *ours, AUTO, *installed_others()]
+    return [FLOAT, AUTOCAST, *ours, AUTO, INSIDE, *installed_others()]
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def _pair_text(bits: Precision) -> str | None:
 
 def is_ours(kernel: str) -> bool:
     """Whether a kernel takes bits."""
-    return kernel == AUTO or kernel in KERNELS
+    return kernel in (AUTO, INSIDE) or kernel in KERNELS
 
 
 class TrainStep:
@@ -197,15 +198,15 @@ class TrainStep:
         return self._workload.loss(self.model(*inputs))
 
     def _autocast(self) -> torch.autocast:
-        is_on = self._variant.kernel == AUTOCAST
+        is_on = self._variant.kernel in (AUTOCAST, INSIDE)
         return torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_on)
 
 
 def _convert(workload: Workload, variant: Variant) -> nn.Module:
     if variant.bits is not None:
-        return quantize_model(
-            copy.deepcopy(workload.model), variant.quantizer, kernel=variant.kernel, verbose=False
-        )
+        kernel = AUTO if variant.kernel == INSIDE else variant.kernel
+        model = copy.deepcopy(workload.model)
+        return quantize_model(model, variant.quantizer, kernel=kernel, verbose=False)
     model = copy.deepcopy(workload.float_model or workload.model)
     return OTHERS[variant.kernel](model) if variant.kernel in OTHERS else model
 

@@ -73,6 +73,36 @@ def _resnet(width: int, is_quick: bool) -> Workload:
     )
 
 
+@_register("mobilenetv2")
+def mobilenetv2(is_quick: bool) -> Workload:
+    """CIFAR MobileNetV2: depthwise and 1x1 convolutions."""
+    return _images("mobilenetv2", "MobileNetV2", (2, 8) if is_quick else (64, 32), (64, 32))
+
+
+@_register("digits")
+def digits(is_quick: bool) -> Workload:
+    """The small network of the demo."""
+    return _images("digits_resnet", "small ResNet-8", (8, 8) if is_quick else (64, 8), (64, 8), 1)
+
+
+def _images(
+    name: str, shown: str, chosen: tuple[int, int], full: tuple[int, int], channels: int = 3
+) -> Workload:
+    def describe(batch: int, side: int) -> str:
+        return f"{shown}, batch {batch}, {side}x{side}"
+
+    batch, side = chosen
+    images = torch.randn(batch, channels, side, side)
+    target = torch.randint(10, (batch,))
+    return Workload(
+        model=_channels_last(build_model(name)),
+        inputs=(images.contiguous(memory_format=torch.channels_last),),
+        loss=lambda logits: F.cross_entropy(logits, target),
+        size=describe(*chosen),
+        full_size=describe(*full),
+    )
+
+
 def _channels_last(model: nn.Module) -> nn.Module:
     """The memory format in which convolutions are fastest on a CPU."""
     result: nn.Module = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -33,13 +33,13 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--workload", action="append", default=[], metavar="NAME",
-        help="resnet20-w16, resnet20-w64, bottleneck, transformer-d512, transformer-d1024, lstm, "
-        "gcn (default: all); may be repeated",
+        help="resnet20-w16, resnet20-w64, mobilenetv2, digits, bottleneck, transformer-d512, "
+        "transformer-d1024, lstm, gcn (default: all); may be repeated",
     )  # fmt: skip
     parser.add_argument(
         "--kernels", nargs="+", default=[], metavar="NAME",
-        help="in addition to float32: bf16-autocast, simulate, native, auto, and "
-        "torchao, brevitas, qpytorch if installed (default: bf16-autocast, simulate, auto and what "
+        help="in addition to float32: bf16-autocast, simulate, native, auto, auto-in-autocast, and "
+        "torchao, brevitas, qpytorch if installed (default: all but native, and what "
         "is installed)",
     )  # fmt: skip
     parser.add_argument(

@@ -348,7 +348,7 @@ class RunConfig:
     """The whole configuration of one run.
 
     Give exactly one of steps (optimizer steps) and epochs. accumulate: micro-batches per step.
-    autocast: "bf16" for the float parts. threads: of torch; results are repeatable for a fixed
+    autocast: "bf16" between and in the layers. threads: of torch; results are repeatable for a fixed
     number. output: the folder that holds the run's folder.
     """
 
