@@ -168,8 +168,8 @@ class Audit:
                 )
             if self.autocast is not None:
                 yield (
-                    f"inside autocast converted layers take and return {self.autocast}; grids, sums "
-                    "and weight gradients are float32"
+                    f"inside autocast converted layers take and return {self.autocast}; grids, "
+                    "sums and weight gradients are float32"
                 )
             yield describe()
         yield self._count()

@@ -62,7 +62,9 @@ class RecurrentLayer(QuantizedLayer):
         weights: weight_ih, weight_hh, bias_ih, bias_hh, weight_hr. first_row: the first of its rows
         in `act_range`, which also numbers its products for the noise.
         """
-        w_ih, w_hh, b_ih, b_hh, w_hr = (w if w is None else widen(w) for w in weights)
+        w_ih, w_hh, *biases = weights
+        w_ih, w_hh = widen(w_ih), widen(w_hh)
+        b_ih, b_hh, w_hr = (w if w is None else widen(w) for w in biases)
         x, h, c = widen(x), widen(h), c if c is None else widen(c)
         plan, quantizer = self._step_plan(x, w_ih, w_hh, steps), self.settings.quantizer
         if "act" in self.grid_roles:

@@ -348,8 +348,8 @@ class RunConfig:
     """The whole configuration of one run.
 
     Give exactly one of steps (optimizer steps) and epochs. accumulate: micro-batches per step.
-    autocast: "bf16" between and in the layers. threads: of torch; results are repeatable for a fixed
-    number. output: the folder that holds the run's folder.
+    autocast: "bf16" in and between the layers. threads: of torch; results are repeatable for a
+    fixed number. output: the folder that holds the run's folder.
     """
 
     name: str = "run"
