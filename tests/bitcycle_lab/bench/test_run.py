@@ -32,7 +32,8 @@ def test_time_is_shown_against_bits_and_for_a_cycle():
     widths = [f"w{bits}a{bits}e8" for bits in range(2, 9)]
     texts = [str(variant) for variant in BenchConfig().variants()]
     ours = ["simulate w8a8e8", *(f"auto {bits}" for bits in (*widths, "3-8/8"))]
-    assert texts == ["float32", "bf16-autocast", *ours, *installed_others()]
+    inside = "auto-in-autocast w8a8e8"
+    assert texts == ["float32", "bf16-autocast", *ours, inside, *installed_others()]
     config = BenchConfig(kernels=("native",))
     assert [each.bits_text for each in config.variants()] == ["", *widths, "3-8/8"]
     assert config.count_steps() == len(WORKLOADS) * (1 + 7 + 6) * (2 + 10)
