@@ -28,11 +28,12 @@ tracing_state = torch._C._get_tracing_state
 _FORMS = {torch.float32: 0, torch.uint8: 1}
 FLOATS = (torch.float32, torch.bfloat16)  # that the library reads
 
-# The structs of encode.cpp: ctypes takes longer for many arguments than for one.
+# The structs of encode.cpp and packing.cpp: ctypes takes longer for many arguments than for one.
 _RANGE = Struct("PqqqPPqq").pack
 _ROUND = Struct("PqqqPPPPqPqq").pack
 _QUANTIZE = Struct("PqqqqPPPdqPqPPPPqq").pack
 _DECODE = Struct("PqqqPPPq").pack
+_MASK = Struct("PPPPdqqq").pack
 
 _STRUCT, _POINTER, _INTEGER = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS = {
@@ -40,8 +41,9 @@ _ARGUMENTS = {
     "round": (_STRUCT,),
     "quantize": (_STRUCT,),
     "decode": (_STRUCT,),
-    "pack_positive": (_POINTER, _INTEGER, _POINTER, _POINTER, _INTEGER),
-    "keep_positive": (_POINTER, _POINTER, _INTEGER, _INTEGER, _POINTER, _INTEGER),
+    "pack_positive": (_STRUCT,),
+    "keep_positive": (_STRUCT,),
+    "dropout": (_STRUCT,),
     "pack_nibbles": (_POINTER, _INTEGER, _POINTER, _INTEGER),
     "unpack_nibbles": (_POINTER, _INTEGER, _POINTER, _INTEGER),
     "noise_key": (_POINTER, _POINTER),
@@ -69,6 +71,7 @@ class _Functions:
     decode: Callable[..., None]
     pack_positive: Callable[..., None]
     keep_positive: Callable[..., None]
+    dropout: Callable[..., None]
     pack_nibbles: Callable[..., None]
     unpack_nibbles: Callable[..., None]
     noise_key: Callable[..., None]
@@ -299,24 +302,54 @@ def observe(rows: Tensor, place: int, low: Tensor, high: Tensor, momentum: float
     _call().observe(at, low.data_ptr(), high.data_ptr(), momentum)
 
 
-def pack_positive(x: Tensor, *, output: Tensor | None = None) -> Tensor:
-    """The bit mask of a float32 tensor in memory order; output: gets max(x, 0), in that layout."""
-    count = x.numel()
-    words = x.new_empty((count + 31) // 32, dtype=torch.int32)
-    out = None if output is None else output.data_ptr()
-    _call().pack_positive(x.data_ptr(), count, words.data_ptr(), out, torch.get_num_threads())
+def pack_positive(x: Tensor, output: Tensor | None = None) -> Tensor:
+    """The bit mask of a tensor of `FLOATS`, in memory order.
+
+    output: gets max(x, 0); in the layout of `x`, or `x` itself.
+    """
+    words = _new_words(x)
+    _call().pack_positive(_mask_call(x, 0 if output is None else output.data_ptr(), words))
     return words
 
 
-def keep_positive(words: Tensor, g: Tensor) -> Tensor:
-    """`g` (float32, dense or one expanded value) where the bit is 1, else 0; in memory order."""
-    is_constant = g.dim() == 1 and g.stride(0) == 0
-    out = g.new_empty(g.shape) if is_constant else torch.empty_like(g)
-    threads = torch.get_num_threads()
-    _call().keep_positive(
-        words.data_ptr(), g.data_ptr(), is_constant, g.numel(), out.data_ptr(), threads
+def keep_positive(words: Tensor, g: Tensor, output: Tensor) -> Tensor:
+    """Write `g` where the bit is 1, else 0; output: in the layout of `g`, or `g` itself."""
+    _call().keep_positive(_mask_call(g, output.data_ptr(), words))
+    return output
+
+
+def drop(x: Tensor, drawn: Tensor, factor: float, output: Tensor) -> Tensor:
+    """Write x * factor where uint8 draws are 1, else x * 0; return their bit mask.
+
+    output: in the layout of `x` and `drawn`, or `x` itself.
+    """
+    words = _new_words(x)
+    _call().dropout(_mask_call(x, output.data_ptr(), words, drawn.data_ptr(), factor))
+    return words
+
+
+def drop_again(words: Tensor, g: Tensor, factor: float) -> Tensor:
+    """`drop` with the draws of a mask."""
+    output = torch.empty_like(g)
+    _call().dropout(_mask_call(g, output.data_ptr(), words, 0, factor))
+    return output
+
+
+def _new_words(x: Tensor) -> Tensor:
+    return x.new_empty((x.numel() + 31) // 32, dtype=torch.int32)
+
+
+def _mask_call(x: Tensor, output: int, words: Tensor, drawn: int = 0, factor: float = 0.0) -> bytes:
+    return _MASK(
+        x.data_ptr(),
+        output,
+        words.data_ptr(),
+        drawn,
+        factor,
+        x.dtype is torch.bfloat16,
+        x.numel(),
+        torch.get_num_threads(),
     )
-    return out
 
 
 def pack_nibbles(codes: Tensor) -> Tensor:

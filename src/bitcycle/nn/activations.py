@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bitcycle.native.encode import PLAIN
 from bitcycle.nn.class_swap import SwappedModule, qualified_name, swap_class
 from bitcycle.nn.settings import ModelState
-from bitcycle.ops.layout import is_dense
-from bitcycle.ops.packing import keep_positive, pack_positive, relu_mask
+from bitcycle.ops.packing import drop_again, dropout_mask, keep_positive, relu_mask
 from bitcycle.registry import Registry
 
 
@@ -65,10 +65,13 @@ def _registered_base(kind: type[nn.Module]) -> type[nn.Module] | None:
 
 def needs_gradient(x: Tensor) -> bool:
     """Whether `x` is an ordinary strided tensor that requires a gradient."""
-    if not (torch.is_grad_enabled() and x.requires_grad):
-        return False
-    is_strided = x.layout is torch.strided and not x.is_nested
-    return is_strided and type(x) in (Tensor, nn.Parameter)
+    return (
+        x.requires_grad
+        and torch.is_grad_enabled()
+        and type(x) in PLAIN
+        and x.layout is torch.strided
+        and not x.is_nested
+    )
 
 
 @MASKED_MODULES.register("torch.nn.modules.activation.ReLU")
@@ -79,16 +82,10 @@ class MaskedReLU(MaskedModule, nn.ReLU):
         """max(x, 0); exactly nn.ReLU without bits, without gradients, or for special tensors."""
         if not self.saves_mask(input):
             return super().forward(input)
-        if not self.inplace:
-            return _masked_relu(input, False)
-        if torch.compiler.is_compiling():  # compiled functions cannot return what they overwrite
-            return input.copy_(_masked_relu(input, False))
-        return _masked_relu(input, True)
-
-
-def _masked_relu(x: Tensor, inplace: bool) -> Tensor:
-    output: Tensor = _ReLU.apply(x, inplace)  # type: ignore[no-untyped-call]
-    return output
+        # compiled functions cannot return what they overwrite
+        copies = self.inplace and torch.compiler.is_compiling()
+        output: Tensor = _ReLU.apply(input, self.inplace and not copies)  # type: ignore[no-untyped-call]
+        return input.copy_(output) if copies else output
 
 
 class _ReLU(torch.autograd.Function):
@@ -96,12 +93,8 @@ class _ReLU(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, inplace: bool) -> Tensor:
         if inplace:
             ctx.mark_dirty(x)
-            output = x.relu_()
-            words = pack_positive(output)
-        else:
-            output, words = relu_mask(x)
+        output, words, ctx.stride = relu_mask(x, inplace=inplace)
         ctx.save_for_backward(words)
-        ctx.stride = None if torch.compiler.is_compiling() else _dense_stride(output)
         return output
 
     @staticmethod
@@ -111,7 +104,7 @@ class _ReLU(torch.autograd.Function):
             return keep_positive(words, g.reshape(-1)).view(g.shape), None
         if torch.is_grad_enabled():  # create_graph=True
             return _ReLUBackward.apply(g, words, ctx.stride), None  # type: ignore[no-untyped-call]
-        return keep_positive(words, _with_stride(g, ctx.stride)), None
+        return _relu_gradient(words, g, ctx.stride), None
 
 
 class _ReLUBackward(torch.autograd.Function):
@@ -121,22 +114,19 @@ class _ReLUBackward(torch.autograd.Function):
     def forward(ctx: Any, g: Tensor, words: Tensor, stride: tuple[int, ...]) -> Tensor:
         ctx.save_for_backward(words)
         ctx.stride = stride
-        return keep_positive(words, _with_stride(g, stride))
+        return _relu_gradient(words, g, stride)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
         return _ReLUBackward.apply(g, *ctx.saved_tensors, ctx.stride), None, None  # type: ignore[no-untyped-call]
 
 
-def _with_stride(g: Tensor, stride: tuple[int, ...]) -> Tensor:
+def _relu_gradient(words: Tensor, g: Tensor, stride: tuple[int, ...]) -> Tensor:
+    """`g` where the bit is 1, in the layout of the output that the bits are of."""
     if g.stride() == stride:
-        return g
-    return torch.empty_strided(g.shape, stride, dtype=g.dtype, device=g.device).copy_(g)
-
-
-def _dense_stride(x: Tensor) -> tuple[int, ...]:
-    """The stride of a dense tensor whose elements lie in the order of `flat(x)`."""
-    return x.stride() if is_dense(x) else torch.empty(x.shape, device="meta").stride()
+        return keep_positive(words, g)
+    turned = torch.empty_strided(g.shape, stride, dtype=g.dtype, device=g.device).copy_(g)
+    return keep_positive(words, turned, inplace=True)
 
 
 @MASKED_MODULES.register("torch.nn.modules.dropout.Dropout")
@@ -180,18 +170,20 @@ def _dropout(x: Tensor, p: float, inplace: bool) -> Tensor:
 class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float, inplace: bool) -> Tensor:
-        # the steps of torch's own CPU dropout: another layout or order would draw other numbers
-        noise = torch.empty_like(x).bernoulli_(1 - p).div_(1 - p)
-        ctx.save_for_backward(pack_positive(noise))
-        ctx.p, ctx.stride = p, noise.stride()
         if inplace:
             ctx.mark_dirty(x)
-            return x.mul_(noise)
-        return x * noise
+        output, words, ctx.stride = dropout_mask(x, p, inplace=inplace)
+        ctx.save_for_backward(words)
+        ctx.p = p
+        return output
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
-        return _DropoutBackward.apply(g, *ctx.saved_tensors, ctx.p, ctx.stride), None, None  # type: ignore[no-untyped-call]
+        (words,) = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True
+            grad = _DropoutBackward.apply(g, words, ctx.p, ctx.stride)  # type: ignore[no-untyped-call]
+            return grad, None, None
+        return drop_again(words, ctx.stride, g, ctx.p), None, None
 
 
 class _DropoutBackward(torch.autograd.Function):
@@ -201,9 +193,7 @@ class _DropoutBackward(torch.autograd.Function):
     def forward(ctx: Any, g: Tensor, words: Tensor, p: float, stride: tuple[int, ...]) -> Tensor:
         ctx.save_for_backward(words)
         ctx.p, ctx.stride = p, stride
-        scale = torch.ones((), dtype=g.dtype).div_(1 - p)
-        noise = keep_positive(words, scale.expand(g.numel())).as_strided(g.shape, stride)
-        return g * noise  # a product: the gradient of 0 may be -0 or NaN
+        return drop_again(words, stride, g, p)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None, None]:

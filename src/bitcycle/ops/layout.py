@@ -72,6 +72,15 @@ def flat(x: Tensor) -> Tensor:
     return ordered.view(-1) if ordered.is_contiguous() else x.contiguous().view(-1)
 
 
+def flat_stride(x: Tensor) -> tuple[int, ...]:
+    """The stride of a dense tensor of this shape whose elements lie in the order of `flat(x)`.
+
+    >>> flat_stride(torch.empty(2, 6)[:, ::2]), flat_stride(torch.empty(3, 2).t())
+    ((3, 1), (1, 2))
+    """
+    return x.stride() if is_dense(x) else torch.empty(x.shape, device="meta").stride()
+
+
 def rows(x: Tensor) -> Tensor:
     """(rows, everything else); a view if each row is contiguous."""
     x = x if has_outer_rows(x) else x.contiguous()

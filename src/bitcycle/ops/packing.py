@@ -1,18 +1,20 @@
-"""Pack what the backward pass needs: 4-bit codes two per byte, signs 32 per int32.
+"""Pack what the backward pass needs: 4-bit codes two per byte, masks of one bit 32 per int32.
 
 Both in memory order, the first element in the lowest bits.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from bitcycle.native import encode as native
-from bitcycle.ops.layout import as_dense, flat, is_dense, like
+from bitcycle.ops.layout import as_dense, flat, flat_stride, is_dense, like
 
 WORD_BITS = 32  # of a word
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of a float
@@ -84,22 +86,34 @@ def pack_positive(x: Tensor) -> Tensor:
     >>> pack_positive(torch.tensor([0.0, 1.0, -2.0, 3.0])).view(torch.uint8)[0] & 15
     tensor(10, dtype=torch.uint8)
     """
-    if native.is_available(x, torch.float32):
+    if native.is_available(x, *native.FLOATS):
         return native.pack_positive(as_dense(x))
     return _pack_positive(flat(x))
 
 
-def relu_mask(x: Tensor) -> tuple[Tensor, Tensor]:
-    """max(x, 0) and its `pack_positive`; row-major in a compiled graph.
+class Masked(NamedTuple):
+    """The output of a ReLU or a dropout, and its bit mask."""
 
-    >>> relu_mask(torch.tensor([-1.0, 2.0]))[0]
+    output: Tensor
+    words: Tensor  # 32 bits each, in the memory order of a tensor with this stride
+    stride: tuple[int, ...] | None  # None: row-major, of a compiled graph
+
+
+def relu_mask(x: Tensor, *, inplace: bool = False) -> Masked:
+    """max(x, 0) and its `pack_positive`.
+
+    inplace: overwrites `x`, which autograd learns from the caller's `mark_dirty`.
+
+    >>> relu_mask(torch.tensor([-1.0, 2.0])).output
     tensor([0., 2.])
     """
-    if native.is_available(x, torch.float32) and is_dense(x):
-        output = torch.empty_like(x)
-        return output, native.pack_positive(x, output=output)
-    output = x.relu()
-    return output, pack_positive(output.reshape(-1) if torch.compiler.is_compiling() else output)
+    if native.is_available(x, *native.FLOATS) and is_dense(x):
+        output = x if inplace else torch.empty_like(x)
+        return Masked(output, native.pack_positive(x, output), x.stride())
+    output = x.relu_() if inplace else x.relu()
+    if torch.compiler.is_compiling():
+        return Masked(output, pack_positive(output.reshape(-1)), None)
+    return Masked(output, pack_positive(output), flat_stride(output))
 
 
 def _pack_positive(x: Tensor) -> Tensor:
@@ -117,15 +131,17 @@ def _pack_positive(x: Tensor) -> Tensor:
     return ~gathered.view(torch.int32)
 
 
-def keep_positive(words: Tensor, g: Tensor) -> Tensor:
+def keep_positive(words: Tensor, g: Tensor, *, inplace: bool = False) -> Tensor:
     """`g` where the bit in the order of `flat(g)` is 1; else 0.0, even if `g` is infinite or NaN.
+
+    inplace: `g` is not needed any more, and may be overwritten.
 
     >>> keep_positive(pack_positive(torch.tensor([1.0, 0.0, 3.0])), torch.tensor([4.0, 5.0, 6.0]))
     tensor([4., 0., 6.])
     """
-    if native.is_available(g, torch.float32):
-        is_constant = g.dim() == 1 and g.stride(0) == 0
-        return native.keep_positive(words, g if is_constant else as_dense(g))
+    if native.is_available(g, *native.FLOATS):
+        g = as_dense(g)
+        return native.keep_positive(words, g, g if inplace else torch.empty_like(g))
     return like(_keep_positive(words, flat(g)), g)
 
 
@@ -139,3 +155,44 @@ def _keep_positive(words: Tensor, g: Tensor) -> Tensor:
     masks = lifted.bitwise_right_shift_(WORD_BITS - 1).view(-1)[: g.numel()]
     masks = masks.to(_INTEGERS[g.element_size()])
     return masks.bitwise_and_(g.view(masks.dtype)).view(g.dtype)
+
+
+def dropout_mask(x: Tensor, p: float, *, inplace: bool = False) -> Masked:
+    """`F.dropout(x, p)` of a CPU tensor for 0 < p < 1, and a mask of 1 where `x` was kept.
+
+    inplace: as in `relu_mask`.
+
+    >>> _ = torch.manual_seed(0)
+    >>> dropout_mask(torch.ones(8), 0.5).output.unique()
+    tensor([0., 2.])
+    """
+    if native.is_available(x, *native.FLOATS) and is_dense(x):
+        # bytes: torch draws the same for them as for floats
+        drawn = torch.empty_like(x, dtype=torch.uint8).bernoulli_(1 - p)
+        output = x if inplace else torch.empty_like(x)
+        words = native.drop(x, drawn, _kept_factor(p, x.dtype), output)
+        return Masked(output, words, x.stride())
+    # the steps of torch's own CPU dropout: another layout or order would draw other numbers
+    noise = torch.empty_like(x).bernoulli_(1 - p).div_(1 - p)
+    return Masked(x.mul_(noise) if inplace else x * noise, pack_positive(noise), noise.stride())
+
+
+def drop_again(words: Tensor, stride: tuple[int, ...], g: Tensor, p: float) -> Tensor:
+    """The dropout that a mask is of, on another tensor.
+
+    >>> _ = torch.manual_seed(0)
+    >>> output, words, stride = dropout_mask(torch.ones(8), 0.5)
+    >>> torch.equal(drop_again(words, stride, torch.ones(8), 0.5), output)
+    True
+    """
+    if native.is_available(g, *native.FLOATS) and g.stride() == stride:
+        return native.drop_again(words, g, _kept_factor(p, g.dtype))
+    factor = torch.ones((), dtype=g.dtype, device=g.device).div_(1 - p)
+    noise = keep_positive(words, factor.expand(g.numel())).as_strided(g.shape, stride)
+    return g * noise  # a product: the gradient of 0 may be -0 or NaN
+
+
+@functools.lru_cache(maxsize=256)
+def _kept_factor(p: float, dtype: torch.dtype) -> float:
+    """1 / (1 - p) in torch's arithmetic of the dtype."""
+    return torch.ones((), dtype=dtype, device="cpu").div_(1 - p).item()

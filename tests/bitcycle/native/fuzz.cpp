@@ -498,22 +498,71 @@ void fuzz_encode(Random& r) {
   }
 }
 
+uint16_t upper_half(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  return uint16_t(bits >> 16);
+}
+
+float as_float(float x) { return x; }
+float as_float(uint16_t x) {
+  const uint32_t bits = uint32_t(x) << 16;
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
+void from_float(float x, float& out) { out = x; }
+void from_float(float x, uint16_t& out) { out = upper_half(x); }
+
+// T: float, or uint16_t with the bits of a bfloat16. The numbers are whole and exact in both.
+template <typename T>
+void fuzz_masks(Random& r, long count, long num_threads) {
+  const Buffer<T> x(r, count), g(r, count), relu(r, count), kept(r, count), dropped(r, count);
+  const Buffer<uint32_t> words(r, (count + 31) / 32), drawn_words(r, (count + 31) / 32);
+  const Buffer<uint8_t> drawn(r, count);
+  for (long i = 0; i < count; ++i) {
+    from_float(float(r.from(-2, 2)), x[i]);
+    from_float(float(r.from(1, 9)), g[i]);
+    drawn[i] = uint8_t(r.from(0, 1));
+  }
+  const std::vector<T> before(x.data(), x.data() + count);
+  MaskCall call{};
+  call.is_bfloat16 = sizeof(T) == 2, call.count = count, call.num_threads = num_threads;
+  call.words = words.data();
+  const bool is_inplace = r.once_in(2), has_output = !r.once_in(4);
+  call.x = x.data(), call.out = is_inplace ? x.data() : relu.data();
+  if (!has_output) call.out = nullptr;
+  bitcycle_pack_positive(&call);
+  for (long i = 0; i < count && has_output; ++i)
+    check(i, as_float(static_cast<T*>(call.out)[i]), std::max(as_float(before[i]), 0.0f), 0);
+  call.x = g.data(), call.out = kept.data();
+  bitcycle_keep_positive(&call);
+  for (long i = 0; i < count; ++i)
+    check(i, as_float(kept[i]), as_float(before[i]) > 0 ? as_float(g[i]) : 0.0, 0);
+  call.words = drawn_words.data(), call.drawn = drawn.data(), call.factor = 2;
+  call.out = dropped.data();
+  bitcycle_dropout(&call);
+  call.drawn = nullptr;
+  if (is_inplace) call.out = g.data();
+  bitcycle_dropout(&call);  // the same again, from the words
+  for (long i = 0; i < count; ++i) {
+    const float value = as_float(dropped[i]);
+    if (value != as_float(static_cast<T*>(call.out)[i])) fail(i, value, 0, 0);
+    if (!is_inplace) check(i, value, drawn[i] ? 2 * as_float(g[i]) : 0.0, 0);
+    if ((value != 0) != drawn[i]) fail(i, value, drawn[i], 0);
+  }
+}
+
 void fuzz_packing(Random& r) {
   const long count = r.once_in(10) ? r.from(10000, 300000) : r.from(1, 300);
   const long num_threads = r.from(1, 3);
-  const bool is_constant = r.once_in(2);
-  say("packing %ld, %ld threads", count, num_threads);
-  const Buffer<float> x(r, count), g(r, is_constant ? 1 : count);
-  const Buffer<float> kept(r, count), relu(r, count);
-  const Buffer<uint32_t> words(r, (count + 31) / 32);
-  for (long i = 0; i < count; ++i) x[i] = float(r.from(-2, 2));
-  for (size_t i = 0; i < g.size(); ++i) g[i] = float(r.from(1, 9));
-  bitcycle_pack_positive(x.data(), count, words.data(), relu.data(), num_threads);
-  bitcycle_keep_positive(words.data(), g.data(), is_constant, count, kept.data(), num_threads);
-  for (long i = 0; i < count; ++i) {
-    check(i, relu[i], std::max(x[i], 0.0f), 0);
-    check(i, kept[i], x[i] > 0 ? double(g[is_constant ? 0 : i]) : 0.0, 0);
-  }
+  const bool is_bfloat16 = r.once_in(2);
+  say("packing %ld%s, %ld threads", count, is_bfloat16 ? " bfloat16" : "", num_threads);
+  on_each_instruction_set([&] {
+    is_bfloat16 ? fuzz_masks<uint16_t>(r, count, num_threads)
+                : fuzz_masks<float>(r, count, num_threads);
+  });
 
   const Buffer<uint8_t> codes(r, count), packed(r, (count + 1) / 2), unpacked(r, count);
   for (long i = 0; i < count; ++i) codes[i] = uint8_t(r.from(0, 15));

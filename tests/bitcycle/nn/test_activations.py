@@ -157,15 +157,27 @@ def test_in_place_overwrites_its_input_and_returns_it(make: Make) -> None:
         assert (x == 0).any()
     with pytest.raises(RuntimeError, match="leaf Variable"):
         masked(make(True))(randn(4).requires_grad_())
-    grads = []
-    for module in (masked(make(True)), make(True)):  # on a view
-        torch.manual_seed(0)
-        leaf = randn(4, 8).requires_grad_()
-        base = leaf * 1
-        module(base[:, :4])
-        base.square().sum().backward()
-        grads.append(leaf.grad)
-    assert torch.equal(*grads)
+    for part in (lambda x: x[:, :4], lambda x: x[:, ::2].t(), lambda x: x[1:], lambda x: x.t()):
+        grads = []
+        for module in (masked(make(True)), make(True)):  # on a view
+            torch.manual_seed(0)
+            leaf = randn(4, 8).requires_grad_()
+            base = leaf * 1
+            module(part(base))
+            base.square().sum().backward()
+            grads.append(leaf.grad)
+        assert torch.equal(*grads)
+
+
+@either
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_overwriting_what_another_operation_keeps_is_an_error(
+    make: Make, dtype: torch.dtype
+) -> None:
+    kept = randn(40).to(dtype).requires_grad_().exp()
+    output = masked(make(True))(kept)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.sum().backward()
 
 
 @either

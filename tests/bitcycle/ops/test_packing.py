@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from bitcycle.native import encode
+from bitcycle.native.library import INSTRUCTION_SETS, library
+from bitcycle.ops import packing
+from bitcycle.ops.layout import flat
 from bitcycle.ops.packing import (
+    drop_again,
+    dropout_mask,
     keep_positive,
     pack_codes,
     pack_nibbles,
@@ -101,13 +111,144 @@ def test_a_relu_and_its_mask_are_torchs_in_every_layout(
         monkeypatch.setattr(encode, "_functions", lambda: None)
     x = torch.cat([SPECIAL, randn(2 * 3 * 5 * 7 - len(SPECIAL))]).view(2, 3, 5, 7)
     for turned in (x, x.to(memory_format=torch.channels_last), x.transpose(1, 3), x[..., ::2]):
-        output, words = relu_mask(turned)
+        output, words, stride = relu_mask(turned)
         assert same_bits(output, turned.relu())
         assert torch.equal(words, pack_positive(output))
         g = torch.empty_like(output).copy_(randn(*output.shape, seed=1))
         kept = keep_positive(words, g)
         assert same_bits(kept, torch.ops.aten.threshold_backward(g, output, 0))
         assert kept.stride() == g.stride()
+
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "row-major": lambda x: x,
+    "channels-last": lambda x: x.contiguous(memory_format=torch.channels_last),
+    "permuted": lambda x: x.permute(2, 0, 3, 1),
+    "with gaps": lambda x: x[..., ::2],
+    "with gaps, permuted": lambda x: x[..., ::2].permute(3, 1, 0, 2),
+}
+tensors = {
+    "shape": st.tuples(*[st.integers(0, 9)] * 4),
+    "layout": st.sampled_from(sorted(LAYOUTS)),
+    "dtype": st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.float64]),
+    "seed": st.integers(0, 99),
+}
+
+
+def some(shape: tuple[int, ...], layout: str, dtype: torch.dtype, seed: int) -> Tensor:
+    """Numbers of any size and sign, among them special ones."""
+    numbers = randn(*shape, seed=seed)
+    is_special = randn(*shape, seed=seed + 1) > 0.7
+    special = SPECIAL[torch.arange(numbers.numel()).add(seed) % len(SPECIAL)].view(shape)
+    return LAYOUTS[layout](torch.where(is_special, special, numbers).to(dtype))
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@properties
+@given(**tensors, inplace=st.booleans(), num_threads=st.integers(1, 2))
+def test_a_relu_and_its_gradient_are_torchs_to_the_bit(
+    shape: tuple[int, ...],
+    layout: str,
+    dtype: torch.dtype,
+    seed: int,
+    inplace: bool,
+    num_threads: int,
+) -> None:
+    x, g = some(shape, layout, dtype, seed), some(shape, layout, dtype, seed + 200)
+    expected = x.relu()
+    with threads(num_threads):
+        output, words, stride = relu_mask(x, inplace=inplace)
+        assert stride is not None
+        assert (output is x) == inplace
+        assert same_bits(output, expected)
+        assert torch.equal(words, packing._pack_positive(torch.relu(flat(output))))
+        turned = torch.empty_strided(g.shape, stride, dtype=dtype).copy_(g)
+        expected = torch.ops.aten.threshold_backward(turned, expected, 0)
+        assert same_bits(keep_positive(words, turned), expected)
+        assert same_bits(keep_positive(words, turned, inplace=True), expected)
+
+
+@properties
+@given(**tensors, inplace=st.booleans(), num_threads=st.integers(1, 2), p=st.floats(0.01, 0.99))
+def test_a_dropout_draws_and_gives_what_torchs_does(
+    shape: tuple[int, ...],
+    layout: str,
+    dtype: torch.dtype,
+    seed: int,
+    inplace: bool,
+    num_threads: int,
+    p: float,
+) -> None:
+    x, g = some(shape, layout, dtype, seed), some(shape, layout, dtype, seed + 200)
+    if x.numel() == 0:
+        return
+    with threads(num_threads):
+        torch.manual_seed(seed)
+        expected = F.dropout(x, p)
+        state = torch.get_rng_state()
+        torch.manual_seed(seed)
+        noise = F.dropout(torch.ones_like(x), p)
+        torch.manual_seed(seed)
+        output, words, stride = dropout_mask(x, p, inplace=inplace)
+        assert stride is not None
+        assert torch.equal(torch.get_rng_state(), state)
+        assert (output is x) == inplace
+        assert same_bits(output, expected)
+        assert torch.equal(words, packing._pack_positive(flat(noise)))
+        for error in (g, torch.empty_strided(g.shape, stride, dtype=dtype).copy_(g)):
+            assert same_bits(drop_again(words, stride, error, p), error * noise)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_masks_depend_on_no_instruction_set_and_no_number_of_threads(dtype: torch.dtype) -> None:
+    found = library()
+    if found is None:
+        pytest.skip("no native library")
+    x, g = some((7, 11, 61, 37), "row-major", dtype, 1), randn(7, 11, 61, 37, seed=2).to(dtype)
+
+    def everything() -> list[Tensor]:
+        relu = relu_mask(x)
+        torch.manual_seed(0)
+        dropped = dropout_mask(x, 0.3)
+        made = [
+            relu.output, relu.words, keep_positive(relu.words, g),
+            dropped.output, dropped.words, drop_again(dropped.words, x.stride(), g, 0.3),
+        ]  # fmt: skip
+        return [each.view(-1).view(torch.uint8) for each in made]
+
+    best, first = found.bitcycle_tiles(None), everything()
+    for name in INSTRUCTION_SETS:
+        if found.bitcycle_tiles(name.encode()) is not None:
+            for num_threads in (1, 2, 3):
+                with threads(num_threads):
+                    assert all(map(torch.equal, first, everything()))
+    assert found.bitcycle_tiles(best) == best
+
+
+def test_every_bfloat16_has_torchs_relu_and_products() -> None:
+    x = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(torch.bfloat16)
+    for size in (2**16, 31):  # in vectors, and one by one
+        for part in x.split(size):
+            output, words, stride = relu_mask(part)
+            assert same_bits(output, part.relu())
+            ones = torch.ones_like(part)
+            assert same_bits(
+                keep_positive(words, ones), torch.ops.aten.threshold_backward(ones, part, 0)
+            )
+    for p in (0.1, 0.5, 0.77):
+        torch.manual_seed(0)
+        output, words, stride = dropout_mask(x, p)
+        torch.manual_seed(0)
+        assert same_bits(output, F.dropout(x, p))
 
 
 @pytest.mark.parametrize("way", ["native", "plain"])
