@@ -25,7 +25,7 @@ void conv_output(const Conv& c);
 void conv_grad_input(const Conv& c);
 void conv_grad_weight(const Conv& c);
 
-// The same for a kernel of one channel each (depthwise.cpp).
+// The same for a kernel of one channel each (depthwise.cpp, depthwise_weight.cpp).
 void depthwise_output(const Conv& c);
 void depthwise_grad_input(const Conv& c);
 void depthwise_grad_weight(const Conv& c);
