@@ -194,6 +194,7 @@ class Correlator {
     Rows rows = new_rows((part.last - part.first) * part.num_rows() * c_.columns);
     rows.taps = offsets_.data(), rows.num_taps = long(offsets_.size());
     rows.num_steps = round_up(c_.run(), 4) / c_.how.group(), rows.row_step = 4;
+    rows.is_streamed = c_.N * c_.rows * c_.columns * c_.O * 4 >= STREAM_BYTES;
     const float *constants = constants_.values(), *scale = c_.scale.data();
     if (c_.image_scale) scale_terms(part.first, scale, constants);
     for (long g = 0; g < c_.groups; ++g) {
