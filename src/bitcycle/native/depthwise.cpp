@@ -16,6 +16,7 @@
 #include "conv.h"
 #include "isa.h"
 #include "parallel.h"
+#include "product.h"
 
 namespace bitcycle {
 namespace {
@@ -32,6 +33,7 @@ struct Span {
   float scale;
   const float* constants;
   float* out;
+  bool is_streamed;  // past the cache
 };
 
 // Channels from `first` on.
@@ -89,6 +91,13 @@ AVX512_CODE inline __m512 values_avx512(__m128i codes) {
   return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(codes));
 }
 
+AVX512_CODE inline void store_avx512(bool is_streamed, float* out, __m512 x) {
+  if (is_streamed && reinterpret_cast<uintptr_t>(out) % 64 == 0)
+    _mm512_stream_ps(out, x);
+  else
+    _mm512_storeu_ps(out, x);
+}
+
 // RESULTS results of 16 * BLOCKS channels.
 template <int RESULTS, int BLOCKS>
 AVX512_CODE inline void correlate_whole_avx512(const Span& s, long r, long c) {
@@ -107,9 +116,9 @@ AVX512_CODE inline void correlate_whole_avx512(const Span& s, long r, long c) {
   }
   for (int i = 0; i < RESULTS; ++i)
     for (int b = 0; b < BLOCKS; ++b)
-      _mm512_storeu_ps(s.out + (r + i) * s.out_step + c + 16 * b,
-                       _mm512_add_ps(_mm512_mul_ps(_mm512_set1_ps(s.scale), sums[i][b]),
-                                     _mm512_loadu_ps(s.constants + c + 16 * b)));
+      store_avx512(s.is_streamed, s.out + (r + i) * s.out_step + c + 16 * b,
+                   _mm512_add_ps(_mm512_mul_ps(_mm512_set1_ps(s.scale), sums[i][b]),
+                                 _mm512_loadu_ps(s.constants + c + 16 * b)));
 }
 
 AVX512_CODE inline void correlate_rest_avx512(const Span& s, long r, long c) {
@@ -140,6 +149,7 @@ AVX512_CODE void correlate_avx512(const Span& s) {
   for (; r + 4 <= s.num_results; r += 4) correlate_few_avx512<4, 1>(s, r);
   for (; r + 2 <= s.num_results; r += 2) correlate_few_avx512<2, 2>(s, r);
   for (; r < s.num_results; ++r) correlate_few_avx512<1, 4>(s, r);
+  if (s.is_streamed) _mm_sfence();  // other threads see the results
 }
 
 void correlate_span(const Span& s) {
@@ -197,6 +207,7 @@ void correlate(const Correlation& c) {
   const long row = c.w.size * c.C, num_w = long(c.w.taps.size());
   const long max_taps = long(c.h.taps.size()) * num_w;
   const std::vector<Stretch> stretches = find_stretches(c.w);
+  const bool is_streamed = c.N * c.h.count * c.w.count * c.C * 4 >= STREAM_BYTES;
   std::vector<float> shared(c.num_scales > 1 ? 0 : constants.size());
   for (long at = 0; at < long(shared.size()); at += c.C)
     add_bias(constants.values() + at, *c.offset, c.bias, c.C, shared.data() + at);
@@ -221,7 +232,8 @@ void correlate(const Correlation& c) {
       correlate_span({c.map + (image * c.h.size + i * c.h.step) * row + part.first * c.w.step * c.C,
                       taps, kernel, num_taps, c.C, part.last - part.first, c.w.step * c.C,
                       c.out_pixel, c.scale[s], terms,
-                      c.out + image * c.out_image + i * c.out_row + part.first * c.out_pixel});
+                      c.out + image * c.out_image + i * c.out_row + part.first * c.out_pixel,
+                      is_streamed});
     }
   });
 }
