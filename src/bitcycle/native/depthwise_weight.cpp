@@ -187,13 +187,15 @@ struct TapSums {
 };
 
 // The sums of BLOCK channels, from `first` on. Where that would be too many, they begin with
-// `num_known` that another block has, or there are fewer.
+// `num_known` that another block has. Of fewer channels, codes of the next pixels are read as well,
+// and their sums left out.
 class BlockSums {
  public:
   BlockSums(const Conv& c, long at)
       : c_(c), how_(products()), first_(std::max(0L, std::min<long>(at, c.C - BLOCK))),
         num_known_(at - first_), channels_(std::min<long>(BLOCK, c.C)),
-        size_(c.kh * c.kw * BLOCK), row_(c.kw * BLOCK) {
+        size_(c.kh * c.kw * BLOCK), row_(c.kw * BLOCK), a_end_(c.a + c.N * c.H * c.W * c.C),
+        e_end_(c.e + c.N * c.Ho * c.Wo * c.C) {
     products_ = new_array<int32_t>(SUMS, 3 * size_ + row_);
     errors_ = products_ + size_, inputs_ = errors_ + size_, of_row_ = inputs_ + size_;
     std::memset(products_, 0, 3 * size_ * sizeof(int32_t));
@@ -245,7 +247,7 @@ class BlockSums {
     const long last = std::max(first, std::min(width, c_.W - x0));
     uint8_t* copy = new_array<uint8_t>(SECOND, width * BLOCK);
     std::memset(copy, 0, first * BLOCK);
-    copy_pixels(row + (x0 + first) * c_.C, last - first, copy + first * BLOCK);
+    copy_pixels(row + (x0 + first) * c_.C, last - first, a_end_, copy + first * BLOCK);
     std::memset(copy + last * BLOCK, 0, (width - last) * BLOCK);
     std::memset(of_row_, 0, row_ * sizeof(int32_t));
     if (c_.stride_w == 1)
@@ -257,12 +259,13 @@ class BlockSums {
     return copy;
   }
 
+  // `num` pixels, which may be more than the segment has.
   RowPair load_errors(long r, const Range& j, long num) {
     const uint8_t* e = c_.e + (r * c_.Wo + j.first) * c_.C + first_;
     long pixel = c_.C;
-    if (channels_ < BLOCK || num > j.count()) {
+    if (num > j.count() || count_whole(e, num, e_end_) < num) {
       uint8_t* copy = new_array<uint8_t>(FIRST, num * BLOCK);
-      copy_pixels(e, j.count(), copy);
+      copy_pixels(e, j.count(), e_end_, copy);
       std::memset(copy + j.count() * BLOCK, how_.zero, (num - j.count()) * BLOCK);
       e = copy, pixel = BLOCK;
     }
@@ -271,15 +274,9 @@ class BlockSums {
 
   void add_errors(long r, const Range& j, const TapSums& out) {
     count(j.count(), out);
-    const uint8_t* e = c_.e + (r * c_.Wo + j.first) * c_.C + first_;
+    const RowPair row = load_errors(r, j, j.count());
     std::memset(of_row_, 0, row_ * sizeof(int32_t));
-    if (channels_ < BLOCK) {
-      uint8_t* copy = new_array<uint8_t>(FIRST, j.count() * BLOCK);
-      copy_pixels(e, j.count(), copy);
-      sum_shared(copy, BLOCK, j.first, j, 0);
-    } else {
-      sum_shared(e, c_.C, j.first, j, 0);
-    }
+    sum_shared(row.e, row.e_pixel, j.first, j, 0);
     for (long h = 0; h < c_.kh; ++h) {
       const long y = r % c_.Ho * c_.stride_h + h * c_.dilation_h - c_.pad_h;
       if (y >= 0 && y < c_.H) add_all(of_row_, row_, errors_ + h * row_);
@@ -317,14 +314,20 @@ class BlockSums {
     }
   }
 
-  void copy_pixels(const uint8_t* x, long num, uint8_t* out) const {
-    if (channels_ == BLOCK)  // of a known size: no call
-      for (long p = 0; p < num; ++p) std::memcpy(out + p * BLOCK, x + p * c_.C, BLOCK);
-    else
-      for (long p = 0; p < num; ++p) {
-        std::memcpy(out + p * BLOCK, x + p * c_.C, channels_);
-        std::memset(out + p * BLOCK + channels_, 0, BLOCK - channels_);
-      }
+  // Of the pixels from x on, those with BLOCK codes before the end.
+  long count_whole(const uint8_t* x, long num, const uint8_t* end) const {
+    const long spare = end - x - BLOCK;
+    return spare < 0 ? 0 : std::min(num, spare / c_.C + 1);
+  }
+
+  void copy_pixels(const uint8_t* x, long num, const uint8_t* end, uint8_t* out) const {
+    const long whole = count_whole(x, num, end);
+    for (long p = 0; p < whole; ++p)  // of a known size: no call
+      std::memcpy(out + p * BLOCK, x + p * c_.C, BLOCK);
+    for (long p = whole; p < num; ++p) {
+      std::memcpy(out + p * BLOCK, x + p * c_.C, channels_);
+      std::memset(out + p * BLOCK + channels_, 0, BLOCK - channels_);
+    }
   }
 
   void count(long num_pixels, const TapSums& out) {
@@ -348,6 +351,7 @@ class BlockSums {
   const Products& how_;
   const long first_, num_known_, channels_;
   const long size_, row_;  // of all taps, and of those of a row of the kernel
+  const uint8_t *a_end_, *e_end_;
   int32_t *products_, *errors_, *inputs_, *of_row_;
   long num_pixels_ = 0;  // that these have, at most
 };
