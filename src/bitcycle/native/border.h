@@ -78,6 +78,8 @@ class BorderConstants {
   long at(long i, long j) const {  // where the constants of a result are among the values
     return at_row_[i] + at_column_[j];
   }
+  long at_row(long i) const { return at_row_[i]; }
+  long at_column(long j) const { return at_column_[j]; }
 
  private:
   struct Sets {

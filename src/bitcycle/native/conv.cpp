@@ -195,6 +195,7 @@ class Correlator {
     rows.taps = offsets_.data(), rows.num_taps = long(offsets_.size());
     rows.num_steps = round_up(c_.run(), 4) / c_.how.group(), rows.row_step = 4;
     rows.is_half = c_.out.is_half;
+    rows.is_streamed = c_.N * c_.rows * c_.columns * c_.O * 4 >= STREAM_BYTES;
     const float *constants = constants_.values(), *scale = c_.scale.data();
     if (c_.image_scale) scale_terms(part.first, scale, constants);
     for (long g = 0; g < c_.groups; ++g) {
@@ -246,11 +247,11 @@ class Correlator {
         const char* at = source + (n - part.first) * image_bytes +
                          (i - part.i0) * c_.step_h * row_bytes_;
         char* out = c_.out.at(n * c_.out_image + i * c_.out_row + first);
-        for (long j = 0; j < c_.columns; ++j) {
-          rows.at[p + j] = at + j * c_.step_w * pixel_bytes_;
-          rows.out[p + j] = out + j * out_bytes;
-          rows.constants[p + j] = constants + constants_.at(i, j) + first;
-        }
+        const float* row = constants + constants_.at_row(i) + first;
+        const long step = c_.step_w * pixel_bytes_;
+        for (long j = 0; j < c_.columns; ++j) rows.at[p + j] = at + j * step;
+        for (long j = 0; j < c_.columns; ++j) rows.out[p + j] = out + j * out_bytes;
+        for (long j = 0; j < c_.columns; ++j) rows.constants[p + j] = row + constants_.at_column(j);
         p += c_.columns;
       }
     for (; p < round_up(rows.count, ROWS); ++p) rows.at[p] = rows.at[0];
@@ -377,8 +378,9 @@ void pack_kernel(Correlation& k, int half, const Grid& map, const Kernel& kernel
 
 }  // namespace
 
-void conv_output(const Conv& c) {
-  if (c.is_depthwise()) return depthwise_output(c);
+void conv_output(const Conv& conv) {
+  if (conv.is_depthwise()) return depthwise_output(conv);
+  const Conv c = with_joined_rows(conv);
   Correlation k{};
   k.map = c.a, k.N = c.N, k.H = c.H, k.W = c.W, k.C = c.C;
   k.image = c.H * c.W * c.C, k.row = c.W * c.C, k.pixel = c.C;
@@ -455,8 +457,9 @@ void fold_kernel(const Conv& c, Correlation& k, const PhaseTaps& rows, const Pha
 
 // Inputs whose distance is a multiple of the stride have the same taps: one correlation for each
 // phase of the stride.
-void conv_grad_input(const Conv& c) {
-  if (c.is_depthwise()) return depthwise_grad_input(c);
+void conv_grad_input(const Conv& conv) {
+  if (conv.is_depthwise()) return depthwise_grad_input(conv);
+  const Conv c = with_joined_rows(conv);
   std::vector<float> image_offset;
   if (c.e_scales > 1)
     for (long n = 0; n < c.N; ++n) image_offset.push_back(c.e_offset[n] + *c.e_half * c.e_scale[n]);

@@ -25,11 +25,24 @@ struct Conv {
   bool is_depthwise() const { return groups > 1 && groups == C && groups == O; }
 };
 
+// A kernel of one tap knows no rows: the same with several of them joined, so that loops over a row
+// are long. Maps of 4x4 pixels become 1x16.
+inline Conv with_joined_rows(Conv c) {
+  const bool is_product = c.kh * c.kw == 1 && c.stride_h * c.stride_w == 1 && c.Ho == c.H &&
+                          c.Wo == c.W && !c.pad_h && !c.pad_w;
+  if (!is_product) return c;
+  long num = 1;
+  for (long n = 2; n <= c.H && n * c.W <= 256; ++n)
+    if (c.H % n == 0) num = n;
+  c.H /= num, c.Ho /= num, c.W *= num, c.Wo *= num;
+  return c;
+}
+
 void conv_output(const Conv& c);
 void conv_grad_input(const Conv& c);
 void conv_grad_weight(const Conv& c);
 
-// The same for a kernel of one channel each (depthwise.cpp).
+// The same for a kernel of one channel each (depthwise.cpp, depthwise_weight.cpp).
 void depthwise_output(const Conv& c);
 void depthwise_grad_input(const Conv& c);
 void depthwise_grad_weight(const Conv& c);

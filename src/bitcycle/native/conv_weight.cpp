@@ -178,9 +178,10 @@ class WeightGradient {
   // ---- operands ----
 
   // The channels of a group in a row of a map, between borders; pixels that are read beyond it have
-  // the code `fill` as well.
+  // the code `fill` as well. A row is not copied where nothing else is read.
   static const uint8_t* copy_row(const uint8_t* row, long width, long pixel, long channels,
                                  long pad, long num_pixels, int fill) {
+    if (!pad && num_pixels <= width && channels == pixel && channels % COLUMNS == 0) return row;
     uint8_t* copy = new_array<uint8_t>(SMALL, num_pixels * channels);
     const long first = std::min(num_pixels, pad), last = std::min(num_pixels, pad + width);
     std::memset(copy, fill, first * channels);
@@ -377,7 +378,7 @@ class WeightGradient {
     });
   }
 
-  const Conv& c_;
+  const Conv c_;
   const Arithmetic how_;
   const int half_;
   const long channels_, rows_, tile_rows_;  // of a group; the error has one more row of ones
@@ -394,7 +395,7 @@ class WeightGradient {
 
 void conv_grad_weight(const Conv& c) {
   if (c.is_depthwise()) return depthwise_grad_weight(c);
-  WeightGradient(c).run();
+  WeightGradient(with_joined_rows(c)).run();
 }
 
 }  // namespace bitcycle

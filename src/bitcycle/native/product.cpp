@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#endif
+
 #include "floats.h"
 #include "isa.h"
 #include "parallel.h"
@@ -72,9 +76,50 @@ BITCYCLE_INLINE void finish(const Sum* sums, int width, const Rows& rows, long r
                : finish_as<float>(sums, width, rows, row, columns, at);
 }
 
+// The sums of a tile to results. Those of a large tensor go to memory past the cache, which would
+// only read what they overwrite.
+using FinishTile = void (*)(const int32_t* sums, int width, const Rows& rows, long row,
+                            const Columns& columns, long at);
+
+#if defined(__x86_64__) && defined(__GNUC__)
+__attribute__((target("avx512f"))) void finish_avx512(const int32_t* sums, int width,
+                                                      const Rows& rows, long row,
+                                                      const Columns& columns, long at) {
+  const int num_rows = int(std::min<long>(ROWS, rows.count - row));
+  for (int c = 0; c < width && at + c < columns.count; c += COLUMNS) {
+    const long num = std::min<long>(COLUMNS, columns.count - at - c);
+    const __mmask16 lanes = __mmask16((1u << num) - 1);
+    const __m512 scale = _mm512_maskz_loadu_ps(lanes, columns.scale + at + c);
+    const __m512 slope = columns.slope ? _mm512_maskz_loadu_ps(lanes, columns.slope + at + c)
+                                       : _mm512_setzero_ps();
+    for (int r = 0; r < num_rows; ++r) {
+      __m512 terms = _mm512_maskz_loadu_ps(lanes, rows.constants[row + r] + at + c);
+      if (columns.slope)
+        terms = _mm512_add_ps(_mm512_mul_ps(_mm512_set1_ps(rows.sums[row + r]), slope), terms);
+      const __m512 sum = _mm512_cvtepi32_ps(_mm512_loadu_si512(sums + r * width + c));
+      float* out = static_cast<float*>(rows.out[row + r]) + at + c;
+      const __m512 result = _mm512_add_ps(_mm512_mul_ps(sum, scale), terms);
+      if (rows.is_streamed && num == COLUMNS && reinterpret_cast<uintptr_t>(out) % 64 == 0)
+        _mm512_stream_ps(out, result);
+      else
+        _mm512_mask_storeu_ps(out, lanes, result);
+    }
+  }
+}
+
+FinishTile find_finish(const Rows& rows) {
+  return isa() == Isa::AVX512 && !rows.is_half ? finish_avx512 : finish<int32_t>;
+}
+void end_stream() { _mm_sfence(); }  // other threads see the results
+#else
+FinishTile find_finish(const Rows&) { return finish<int32_t>; }
+void end_stream() {}
+#endif
+
 BITCYCLE_INLINE void multiply_all_body(const Arithmetic& how, const Rows& rows,
                                        const Columns& columns) {
   const int max_panels = tiles().max_panels;
+  const FinishTile finish_tile = find_finish(rows);
   const bool fits = rows.num_taps * rows.num_steps <= how.max_steps;
   alignas(64) int32_t sums[ROWS * MAX_WIDTH];
   Tile tile;
@@ -89,7 +134,7 @@ BITCYCLE_INLINE void multiply_all_body(const Arithmetic& how, const Rows& rows,
         tile.panels[p] = columns.panels + (at / COLUMNS + p) * columns.panel_bytes;
       if (fits) {
         run(how, tile, num_panels);
-        finish(sums, width, rows, row, columns, at);
+        finish_tile(sums, width, rows, row, columns, at);
       } else {
         alignas(64) double totals[ROWS * MAX_WIDTH];
         sum_in_parts(how, tile, num_panels, totals);
@@ -98,6 +143,7 @@ BITCYCLE_INLINE void multiply_all_body(const Arithmetic& how, const Rows& rows,
     }
     at += width;
   }
+  if (rows.is_streamed) end_stream();
 }
 BITCYCLE_FOR_EACH_ISA(multiply_all,
                       (const Arithmetic& how, const Rows& rows, const Columns& columns),

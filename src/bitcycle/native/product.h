@@ -31,7 +31,10 @@ struct Rows {
   long count;
   const long* taps;
   long num_taps, num_steps, row_step;
+  bool is_streamed;         // results are many: they need not stay in the cache
 };
+
+constexpr long STREAM_BYTES = 2 << 20;  // of results from which they are
 
 struct Columns {
   const char* panels;

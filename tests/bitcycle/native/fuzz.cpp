@@ -336,7 +336,7 @@ void fuzz_conv(Random& r) {
   bitcycle::Conv c{};
   c.groups = r.of({1, 1, 2, 3});
   const bool is_depthwise = r.once_in(6);
-  if (is_depthwise) c.groups = r.from(1, 40);
+  if (is_depthwise) c.groups = r.once_in(3) ? r.from(60, 150) : r.from(1, 40);
   const long Cg = is_depthwise ? 1 : r.once_in(8) ? r.from(20, 40) : r.from(1, 18);
   const long Og = is_depthwise ? r.from(1, 2) : r.once_in(8) ? r.from(20, 40) : r.from(1, 18);
   c.N = r.from(1, 3), c.C = c.groups * Cg, c.O = c.groups * Og;
