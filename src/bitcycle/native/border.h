@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "product.h"
+
 namespace bitcycle {
 
 struct Range {
@@ -55,7 +57,7 @@ class BorderConstants {
   BorderConstants(const Axis& h, const Axis& w, const std::vector<float>& of_tap, const float* bias,
                   long channels)
       : rows_(h), columns_(w) {
-    values_.resize(rows_.sets.size() * columns_.sets.size() * channels);
+    values_.resize(with_spare(long(rows_.sets.size() * columns_.sets.size()) * channels));
     float* out = values_.data();
     for (const Range& rows : rows_.sets)
       for (const Range& columns : columns_.sets) {

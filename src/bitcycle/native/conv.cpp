@@ -347,7 +347,8 @@ template <typename GridOf>
 void pack_kernel(Correlation& k, int half, const Grid& map, const Kernel& kernel,
                  const GridOf& grid_of) {
   const long num_w = long(k.taps_w.size()), length = round_up(k.run(), 4);
-  k.scale.resize(k.O), k.slope.resize(k.O), k.constants.resize(k.taps_h.size() * num_w * k.O);
+  k.scale.resize(with_spare(k.O)), k.slope.resize(with_spare(k.O));
+  k.constants.resize(k.taps_h.size() * num_w * k.O);
   char* panels = new_array<char>(SECOND, k.groups * k.group_panels() * k.kernel_bytes());
   k.panels = panels;
   for_each_panel(k, [&](long panel, long group, long first, long num) {
@@ -433,7 +434,7 @@ void fold_kernel(const Conv& c, Correlation& k, const PhaseTaps& rows, const Pha
   const double oe = has_images ? 1.0 : double(*c.e_offset) + double(*c.e_half) * se;
   char* panels = new_array<char>(SECOND, k.groups * k.group_panels() * k.kernel_bytes());
   k.panels = panels;
-  k.scale.resize(c.C), k.constants.resize(k.taps_h.size() * k.taps_w.size() * c.C);
+  k.scale.resize(with_spare(c.C)), k.constants.resize(k.taps_h.size() * k.taps_w.size() * c.C);
   const Kernel kernel = turned_kernel(c, rows, columns);
   for_each_panel(k, [&](long panel, long group, long first, long num) {
     const Codes codes = gather(k, kernel, group, first, num, 0);

@@ -214,7 +214,7 @@ void correlate(const Correlation& c) {
   const std::vector<Stretch> stretches = find_stretches(c.w);
   const bool is_streamed = c.N * c.h.count * c.w.count * c.C * 4 >= STREAM_BYTES;
   std::vector<float> shared(c.num_scales > 1 ? 0 : constants.size());
-  for (long at = 0; at < long(shared.size()); at += c.C)
+  for (long at = 0; at + c.C <= long(shared.size()); at += c.C)
     add_bias(constants.values() + at, *c.offset, c.bias, c.C, shared.data() + at);
   parallel_for(c.N * c.h.count, int(c.num_threads), [&](long task) {
     const long image = task / c.h.count, i = task % c.h.count, s = c.num_scales > 1 ? image : 0;

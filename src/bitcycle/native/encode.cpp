@@ -48,17 +48,15 @@ void for_each_part(long rows, long length, long num_threads, const Body& body) {
 
 // -- ranges ---------------------------------------------------------------------------------------
 
+constexpr float INF = std::numeric_limits<float>::infinity();
+
 struct Extremes {
   float low[LANES], high[LANES];
   uint32_t is_nan[LANES];
 };
 
-BITCYCLE_INLINE void start(Extremes& e) {
-  for (int l = 0; l < LANES; ++l) {
-    e.low[l] = std::numeric_limits<float>::infinity();
-    e.high[l] = -std::numeric_limits<float>::infinity();
-    e.is_nan[l] = 0;
-  }
+BITCYCLE_INLINE void start(Extremes& e, int lane) {
+  e.low[lane] = INF, e.high[lane] = -INF, e.is_nan[lane] = 0;
 }
 
 BITCYCLE_INLINE void include(Extremes& e, int lane, float v) {
@@ -67,55 +65,90 @@ BITCYCLE_INLINE void include(Extremes& e, int lane, float v) {
   e.is_nan[lane] |= uint32_t(v != v);
 }
 
-BITCYCLE_INLINE void write_range(const Extremes& e, int lane, float* low, float* high) {
-  constexpr float NaN = std::numeric_limits<float>::quiet_NaN();
-  *low = e.is_nan[lane] ? NaN : e.low[lane];
-  *high = e.is_nan[lane] ? NaN : e.high[lane];
+BITCYCLE_INLINE void join(Extremes& e, int lane, int other) {
+  e.low[lane] = e.low[other] < e.low[lane] ? e.low[other] : e.low[lane];
+  e.high[lane] = e.high[other] > e.high[lane] ? e.high[other] : e.high[lane];
+  e.is_nan[lane] |= e.is_nan[other];
 }
 
-template <typename T>
+// Of zeros with both signs, 0.
+BITCYCLE_INLINE void write_range(const Extremes& e, int lane, float* low, float* high) {
+  constexpr float NaN = std::numeric_limits<float>::quiet_NaN();
+  *low = e.is_nan[lane] ? NaN : e.low[lane] + 0.0f;
+  *high = e.is_nan[lane] ? NaN : e.high[lane] + 0.0f;
+}
+
+// The same of bfloat16, as integers in the order of the values: a NaN is beyond the infinities.
+struct HalfExtremes {
+  int16_t low[LANES], high[LANES];
+};
+
+constexpr int16_t HALF_INF = 0x7F80;
+BITCYCLE_INLINE int16_t turn_negative(int16_t x) { return int16_t(x ^ (x >> 15 & 0x7FFF)); }
+
+BITCYCLE_INLINE void start(HalfExtremes& e, int lane) {
+  e.low[lane] = HALF_INF, e.high[lane] = ~HALF_INF;
+}
+
+BITCYCLE_INLINE void include(HalfExtremes& e, int lane, BFloat16 v) {
+  const int16_t x = turn_negative(int16_t(v.bits));
+  e.low[lane] = std::min(e.low[lane], x);
+  e.high[lane] = std::max(e.high[lane], x);
+}
+
+BITCYCLE_INLINE void join(HalfExtremes& e, int lane, int other) {
+  e.low[lane] = std::min(e.low[lane], e.low[other]);
+  e.high[lane] = std::max(e.high[lane], e.high[other]);
+}
+
+BITCYCLE_INLINE void write_range(const HalfExtremes& e, int lane, float* low, float* high) {
+  const bool is_nan = e.low[lane] < int16_t(~HALF_INF) || e.high[lane] > HALF_INF;
+  Extremes found;
+  found.low[0] = load(BFloat16{uint16_t(turn_negative(e.low[lane]))});
+  found.high[0] = load(BFloat16{uint16_t(turn_negative(e.high[lane]))});
+  found.is_nan[0] = is_nan;
+  write_range(found, 0, low, high);
+}
+
+template <typename E, typename T>
 BITCYCLE_INLINE void find_range_of(const T* x, long n, float* low, float* high) {
-  Extremes e;
-  start(e);
+  E e;
+  for (int l = 0; l < LANES; ++l) start(e, l);
   long i = 0;
   for (; i + LANES <= n; i += LANES)
-    for (int l = 0; l < LANES; ++l) include(e, l, load(x[i + l]));
-  for (; i < n; ++i) include(e, 0, load(x[i]));
+    for (int l = 0; l < LANES; ++l) include(e, l, x[i + l]);
+  for (; i < n; ++i) include(e, 0, x[i]);
   for (int width = LANES / 2; width > 0; width /= 2)
-    for (int l = 0; l < width; ++l) {
-      e.low[l] = e.low[l + width] < e.low[l] ? e.low[l + width] : e.low[l];
-      e.high[l] = e.high[l + width] > e.high[l] ? e.high[l + width] : e.high[l];
-      e.is_nan[l] |= e.is_nan[l + width];
-    }
+    for (int l = 0; l < width; ++l) join(e, l, l + width);
   write_range(e, 0, low, high);
 }
 
 BITCYCLE_INLINE void find_range_body(Floats x, long n, float* low, float* high) {
-  x.is_half ? find_range_of(x.at<BFloat16>(), n, low, high)
-            : find_range_of(x.at<float>(), n, low, high);
+  x.is_half ? find_range_of<HalfExtremes>(x.at<BFloat16>(), n, low, high)
+            : find_range_of<Extremes>(x.at<float>(), n, low, high);
 }
 BITCYCLE_FOR_EACH_ISA(find_range, (Floats x, long n, float* low, float* high), (x, n, low, high))
 
 // The ranges of `count` <= LANES columns.
-template <typename T>
+template <typename E, typename T>
 BITCYCLE_INLINE void find_column_ranges_of(const T* x, long rows, long stride, int count,
                                            float* low, float* high) {
-  Extremes e;
-  start(e);
+  E e;
+  for (int l = 0; l < LANES; ++l) start(e, l);
   for (long r = 0; r < rows; ++r) {
     const T* row = x + r * stride;
     if (count == LANES)
-      for (int l = 0; l < LANES; ++l) include(e, l, load(row[l]));
+      for (int l = 0; l < LANES; ++l) include(e, l, row[l]);
     else
-      for (int l = 0; l < count; ++l) include(e, l, load(row[l]));
+      for (int l = 0; l < count; ++l) include(e, l, row[l]);
   }
   for (int l = 0; l < count; ++l) write_range(e, l, low + l, high + l);
 }
 
 BITCYCLE_INLINE void find_column_ranges_body(Floats x, long rows, long stride, int count,
                                              float* low, float* high) {
-  x.is_half ? find_column_ranges_of(x.at<BFloat16>(), rows, stride, count, low, high)
-            : find_column_ranges_of(x.at<float>(), rows, stride, count, low, high);
+  x.is_half ? find_column_ranges_of<HalfExtremes>(x.at<BFloat16>(), rows, stride, count, low, high)
+            : find_column_ranges_of<Extremes>(x.at<float>(), rows, stride, count, low, high);
 }
 BITCYCLE_FOR_EACH_ISA(find_column_ranges,
                       (Floats x, long rows, long stride, int count, float* low, float* high),
@@ -250,7 +283,7 @@ struct Grids {
   const float *scale, *offset;  // of each channel
   float levels, max_steps;
 };
-constexpr float NO_LIMIT = std::numeric_limits<float>::infinity();
+constexpr float NO_LIMIT = INF;
 
 // Calls body(begin, length, channel, is_one_grid) for runs that cover the block: of one channel, or
 // with an element of each channel from that on.

@@ -247,7 +247,7 @@ struct Terms {
 };
 
 Terms new_terms(long N) {
-  float* memory = new_array<float>(SCALES, 3 * N);
+  float* memory = new_array<float>(SCALES, with_spare(3 * N));
   return {memory, memory + N, memory + 2 * N};
 }
 

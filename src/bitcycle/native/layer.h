@@ -24,8 +24,8 @@ struct LayerShape {
   int64_t images, H, W, C, Ho, Wo, O;
   int64_t kh, kw, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups;
   int64_t w_o, w_c, w_h, w_w, grad_o, grad_c, grad_h, grad_w;
-  // bfloat16, else float32: a and its gradient; w and, if it is an activation, its gradient (that of
-  // a weight is float32); the output and the error.
+  // bfloat16, else float32: a and its gradient; w and, unless w is a weight, its gradient; the
+  // output and the error.
   int64_t a_is_half, w_is_half, out_is_half;
 };
 

@@ -229,7 +229,7 @@ class LayerProduct:
         bias = None if bias is None else bias.float().contiguous()
         output = self._new_result(shape.output, shape.out_dtype)
         control, copy, health, ranges = buffers
-        a_low, a_high, w_low, w_high = _as_float32(*given[0], *given[1])
+        (a_low, a_high), (w_low, w_high) = _as_float32(given[0]), _as_float32(given[1])
         a_range = 0
         if ranges is not None and (flags.observes or flags.evaluates):
             a_range = ranges.data_ptr() + 12 * flags.row
@@ -279,7 +279,7 @@ class LayerProduct:
         a_saved, w_saved = saved
         grad_a = self._new_result(shape.grad_input, shape.grad_a_dtype) if needs[0] else None
         grad_w = self._new_result(shape.grad_weight, shape.grad_w_dtype) if needs[1] else None
-        low, high = _as_float32(*given)
+        low, high = _as_float32(given)
         arguments = _BACKWARD(
             e.data_ptr(),
             0 if a_saved is None else a_saved.data_ptr(),
@@ -484,9 +484,10 @@ def layout_of(a: Tensor, w: Tensor, out_dtype: torch.dtype) -> OperandLayout:
     return OperandLayout(a.shape, a.stride(), w.shape, w.stride(), a.dtype, w.dtype, out_dtype)
 
 
-def _as_float32(*ends: Tensor | None) -> list[Tensor | None]:
-    """Ends of given ranges, which may have the dtype of their tensor."""
-    return [None if end is None else end.float() for end in ends]
+def _as_float32(given: Given) -> Given:
+    """A given range, which may have the dtype of its tensor."""
+    low, high = given
+    return given if low is None or high is None else (low.float(), high.float())
 
 
 class SavedOperand(NamedTuple):

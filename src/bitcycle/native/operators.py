@@ -197,19 +197,17 @@ def _backward_op(
 def _(e: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
     a_shape, _, w_shape, _, a_dtype, w_dtype, needs = others[7:]
     product = _product(tuple(others[5]), 0.0)
-    has_maps = e.dim() == 4 and bool(product.window)
-    is_last = has_maps and not e.is_contiguous()
-    layouts = (
-        torch.channels_last if is_last else torch.contiguous_format,
-        torch.channels_last if has_maps else torch.contiguous_format,
-    )
-    dtypes = a_dtype, torch.float32 if product.second == "weight" else w_dtype
-    grad_a, grad_w = (
-        torch.empty(shape, dtype=dtype, device=e.device, memory_format=layout)
-        if is_needed
-        else e.new_empty(0)
-        for shape, is_needed, dtype, layout in zip(
-            (a_shape, w_shape), needs, dtypes, layouts, strict=True
-        )
-    )
+    is_last = bool(product.window) and e.dim() == 4 and not e.is_contiguous()
+    layout = torch.channels_last if is_last else torch.contiguous_format
+    grad_a, grad_w = e.new_empty(0), e.new_empty(0)
+    if needs[0]:
+        grad_a = torch.empty(a_shape, dtype=a_dtype, device=e.device, memory_format=layout)
+    if needs[1] and product.window:
+        shape = (*w_shape[:2], *(1, *w_shape[2:])[-2:])  # maps, also of one dimension
+        last = torch.channels_last
+        grad_w = torch.empty(shape, dtype=torch.float32, device=e.device, memory_format=last)
+        grad_w = grad_w.squeeze(2) if e.dim() == 3 else grad_w
+    elif needs[1]:
+        dtype = torch.float32 if product.second == "weight" else w_dtype
+        grad_w = torch.empty(w_shape, dtype=dtype, device=e.device)
     return grad_a, grad_w

@@ -8,6 +8,7 @@
 #include <immintrin.h>
 #endif
 
+#include "floats.h"
 #include "isa.h"
 #include "parallel.h"
 
@@ -30,10 +31,6 @@ struct MaskCall {
   int64_t is_bfloat16, count, num_threads;
 };
 
-struct BFloat16 {  // the upper half of a float32
-  uint16_t bits;
-};
-
 inline bool is_positive(float x) { return !(x <= 0.0f); }  // also a NaN
 inline float relu(float x) { return x < 0.0f ? 0.0f : x; }
 
@@ -44,17 +41,11 @@ inline BFloat16 relu(BFloat16 x) { return x.bits > 0x8000 && x.bits <= 0xFF80 ? 
 inline float keep(float x, bool is_kept) { return is_kept ? x : 0.0f; }
 inline BFloat16 keep(BFloat16 x, bool is_kept) { return {uint16_t(x.bits & -uint16_t(is_kept))}; }
 
-// Rounded to nearest, as torch does.
-inline float multiply(float x, float factor) { return x * factor; }
-inline BFloat16 multiply(BFloat16 x, float factor) {
-  const uint32_t wide = uint32_t(x.bits) << 16;
-  float value;
-  std::memcpy(&value, &wide, 4);
-  value *= factor;
-  uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-  return {uint16_t(value != value ? 0x7FC0 : rounded)};
+template <typename T>
+BITCYCLE_INLINE T multiply(T x, float factor) {
+  T out;
+  store(load(x) * factor, out);
+  return out;
 }
 
 // The bits of n <= 32 elements: 0 where x <= 0, else 1 (also for a NaN); 1 behind the last.

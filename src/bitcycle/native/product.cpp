@@ -47,26 +47,62 @@ BITCYCLE_INLINE void sum_in_parts(const Arithmetic& how, Tile tile, int num_pane
     }
 }
 
+// The terms of a row's results.
+struct RowTerms {
+  const float *scale, *slope, *constant;
+  float sum;
+  RowTerms from(int c) const { return {scale + c, slope + c, constant + c, sum}; }
+};
+
+template <int NUM, bool HAS_SLOPE, typename Sum, typename T>
+BITCYCLE_INLINE void finish_columns(const Sum* __restrict sums, const RowTerms& terms,
+                                    T* __restrict out) {
+  const float *__restrict scale = terms.scale, *__restrict slope = terms.slope;
+  const float *__restrict constant = terms.constant, sum = terms.sum;
+#pragma GCC unroll 1  // before it becomes vectors: gcc 12 leaves 16 scalar steps otherwise
+  for (int c = 0; c < NUM; ++c)
+    store(float(sums[c]) * scale[c] + (HAS_SLOPE ? sum * slope[c] + constant[c] : constant[c]),
+          out[c]);
+}
+
+// Fewer than COLUMNS results, by copies of fixed sizes.
+template <typename T>
+BITCYCLE_INLINE void copy_results(const T* from, int num, T* to) {
+  auto copy = [&](int n) {
+    if (num & n) std::memcpy(to, from, n * sizeof(T)), from += n, to += n;
+  };
+  copy(8), copy(4), copy(2), copy(1);
+}
+
 // Sums are int32_t, or double where they were added in parts; T: float or BFloat16.
+template <bool HAS_SLOPE, typename T, typename Sum>
+BITCYCLE_INLINE void finish_rows(const Sum* sums, int width, const Rows& rows, long row,
+                                 const Columns& columns, long at) {
+  const int num_rows = int(std::min<long>(ROWS, rows.count - row));
+  const int num = int(std::min<long>(width, columns.count - at));
+  for (int r = 0; r < num_rows; ++r) {
+    T* out = static_cast<T*>(rows.out[row + r]) + at;
+    const Sum* s = sums + r * width;
+    const RowTerms terms{columns.scale + at, HAS_SLOPE ? columns.slope + at : columns.scale + at,
+                         rows.constants[row + r] + at, HAS_SLOPE ? rows.sums[row + r] : 0.0f};
+    if (num == MAX_WIDTH) {
+      finish_columns<MAX_WIDTH, HAS_SLOPE>(s, terms, out);
+      continue;
+    }
+    const int whole = num / COLUMNS * COLUMNS;  // 0 or COLUMNS
+    if (whole) finish_columns<COLUMNS, HAS_SLOPE>(s, terms, out);
+    if (whole == num) continue;
+    T last[COLUMNS];
+    finish_columns<COLUMNS, HAS_SLOPE>(s + whole, terms.from(whole), last);
+    copy_results(last, num - whole, out + whole);
+  }
+}
+
 template <typename T, typename Sum>
 BITCYCLE_INLINE void finish_as(const Sum* sums, int width, const Rows& rows, long row,
                                const Columns& columns, long at) {
-  const int num_rows = int(std::min<long>(ROWS, rows.count - row));
-  const int num = int(std::min<long>(width, columns.count - at));
-  const float* scale = columns.scale + at;
-  const float* slope = columns.slope ? columns.slope + at : nullptr;
-  for (int r = 0; r < num_rows; ++r) {
-    const float* constant = rows.constants[row + r] + at;
-    T* out = static_cast<T*>(rows.out[row + r]) + at;
-    const Sum* s = sums + r * width;
-    if (slope) {
-      const float sum = rows.sums[row + r];
-      for (int c = 0; c < num; ++c)
-        store(float(s[c]) * scale[c] + (sum * slope[c] + constant[c]), out[c]);
-    } else {
-      for (int c = 0; c < num; ++c) store(float(s[c]) * scale[c] + constant[c], out[c]);
-    }
-  }
+  columns.slope ? finish_rows<true, T>(sums, width, rows, row, columns, at)
+                : finish_rows<false, T>(sums, width, rows, row, columns, at);
 }
 
 template <typename Sum>

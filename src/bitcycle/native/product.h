@@ -36,6 +36,7 @@ struct Rows {
 
 constexpr long STREAM_BYTES = 2 << 20;  // of results from which they are
 
+// Constants, scale and slope can be read up to a multiple of COLUMNS: see `with_spare`.
 struct Columns {
   const char* panels;
   long panel_bytes;
@@ -48,6 +49,9 @@ void multiply(const Arithmetic& how, const Rows& rows, const Columns& columns);
 
 // Arrays for `count` rows, in the workspace of the calling thread.
 Rows new_rows(long count);
+
+// The size of an array of columns' numbers.
+constexpr long with_spare(long num_columns) { return num_columns + COLUMNS - 1; }
 
 inline long round_up(long n, long to) { return (n + to - 1) / to * to; }
 inline long divide_up(long n, long by) { return (n + by - 1) / by; }

@@ -15,12 +15,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import bitcycle as bc
 from bitcycle.native.encode import Rule
 from bitcycle.native.layer import NONE, Flags, LayerProduct, can_call, code_bytes, layout_of
 from bitcycle.native.library import INSTRUCTION_SETS, library
+from bitcycle.native.operators import can_trace, trace_backward, trace_forward
 from bitcycle.ops.layout import memory_layout
 from bitcycle.quantizers import SBM, AbsMax, DoReFa, PowerOfTwo
 
@@ -451,3 +453,35 @@ def test_results_of_bfloat16_depend_on_no_instruction_set() -> None:
     for other in made[1:]:
         for name, expected in made[0].items():
             assert_same_bits(other[name], expected, name)
+
+
+@pytest.mark.parametrize("kind", ["gaps", "3x3", "3x3 last", "1-d", "batches"])
+def test_the_operators_of_graphs_know_dtypes_and_layouts(kind: str) -> None:
+    case = half_cases()[kind]
+
+    def run(a: Tensor, w: Tensor, dtype: torch.dtype) -> list[Tensor]:
+        product, control = product_of(case, 8), torch.full((19,), 255, dtype=torch.int32)
+        assert can_trace(product, a, w)
+        made = trace_forward(
+            product, a, w, None, control, torch.zeros(4), torch.zeros(2, 3), Flags(), (NONE, NONE),
+            (True, True), None, dtype,
+        )  # fmt: skip
+        key, needs = layout_of(a, w, dtype), (True, True)
+        e = torch.ones_like(made.output)
+        saved = made.a_saved, made.w_saved
+        grads = trace_backward(product, key, e, saved, control, None, needs, NONE)
+        assert made.a_saved is not None
+        assert made.w_saved is not None
+        return [made.output, made.a_saved, made.w_saved, *(g for g in grads if g is not None)]
+
+    for a_dtype, w_dtype, out_dtype in DTYPES:
+        a, w = case.a.to(a_dtype), case.w.to(w_dtype)
+        made = run(a, w, out_dtype)
+        with FakeTensorMode() as mode:
+            fakes = run(mode.from_tensor(a), mode.from_tensor(w), out_dtype)
+        for real, fake in zip(made, fakes, strict=True):
+            assert (real.dtype, real.shape) == (fake.dtype, fake.shape)
+            assert real.stride() == fake.stride()
+        dtypes = [made[i].dtype for i in (0, 3, 4)]
+        assert dtypes == [out_dtype, a_dtype, SINGLE if case.second == "weight" else w_dtype]
+    assert not can_trace(product_of(case, 8), case.a.half(), case.w)
