@@ -156,8 +156,8 @@ class LayerProduct:
     )
 
     def takes(self, a: Tensor, w: Tensor, out_dtype: torch.dtype = torch.float32) -> bool:
-        """Whether the library has a call for operands of these shapes and strides."""
-        return self.shape(layout_of(a, w, out_dtype)) is not None
+        """Whether the library has a call for these operands, and a result of this dtype."""
+        return out_dtype in FLOATS and self.shape(layout_of(a, w, out_dtype)) is not None
 
     def shape(self, key: OperandLayout) -> CallShape | None:
         """What is fixed for operands of this layout; None: there is no call."""

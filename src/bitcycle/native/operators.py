@@ -25,9 +25,11 @@ from bitcycle.native.layer import (
 )
 
 
-def can_trace(product: LayerProduct, a: Tensor, w: Tensor) -> bool:
+def can_trace(product: LayerProduct, a: Tensor, w: Tensor, out_dtype: torch.dtype) -> bool:
     """`LayerProduct.takes` for traced operands."""
-    if a.dtype not in FLOATS or w.dtype not in FLOATS or a.numel() == 0 or w.numel() == 0:
+    if not all(dtype in FLOATS for dtype in (a.dtype, w.dtype, out_dtype)):
+        return False
+    if a.numel() == 0 or w.numel() == 0:
         return False
     if product.window:
         if a.dim() != w.dim() or a.shape[1] != w.shape[1] * product.window[-2]:

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from bitcycle.kernels.base import Kernel, make_kernel
 from bitcycle.kernels.choice import TOPS, Recurrence, decide_kernel
 from bitcycle.kernels.geometry import Geometry
-from bitcycle.native.encode import FLOATS
 from bitcycle.native.layer import NONE, Flags, Given, can_call
 from bitcycle.native.operators import can_trace
 from bitcycle.nn.class_swap import SwappedModule
@@ -475,12 +474,10 @@ def _can_call(
 ) -> bool:
     """Whether the native library can read these operands, and has a call for their shapes."""
     assert plan.whole is not None
-    if dtype not in FLOATS:
-        return False
     if bias is not None and bias.shape != w.shape[:1]:
         return False  # torch refuses it, or repeats it
     if torch.compiler.is_compiling():
-        return a.device.type == "cpu" and can_trace(plan.whole, a, w)
+        return a.device.type == "cpu" and can_trace(plan.whole, a, w, dtype)
     return can_call(a, w, bias) and plan.whole.takes(a, w, dtype)
 
 

@@ -461,7 +461,7 @@ def test_the_operators_of_graphs_know_dtypes_and_layouts(kind: str) -> None:
 
     def run(a: Tensor, w: Tensor, dtype: torch.dtype) -> list[Tensor]:
         product, control = product_of(case, 8), torch.full((19,), 255, dtype=torch.int32)
-        assert can_trace(product, a, w)
+        assert can_trace(product, a, w, dtype)
         made = trace_forward(
             product, a, w, None, control, torch.zeros(4), torch.zeros(2, 3), Flags(), (NONE, NONE),
             (True, True), None, dtype,
@@ -484,4 +484,5 @@ def test_the_operators_of_graphs_know_dtypes_and_layouts(kind: str) -> None:
             assert real.stride() == fake.stride()
         dtypes = [made[i].dtype for i in (0, 3, 4)]
         assert dtypes == [out_dtype, a_dtype, SINGLE if case.second == "weight" else w_dtype]
-    assert not can_trace(product_of(case, 8), case.a.half(), case.w)
+    assert not can_trace(product_of(case, 8), case.a.half(), case.w, torch.float32)
+    assert not can_trace(product_of(case, 8), case.a, case.w, torch.float16)
