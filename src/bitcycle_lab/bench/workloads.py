@@ -76,7 +76,7 @@ def _resnet(width: int, is_quick: bool) -> Workload:
 @_register("mobilenetv2")
 def mobilenetv2(is_quick: bool) -> Workload:
     """CIFAR MobileNetV2: depthwise and 1x1 convolutions."""
-    return _images("mobilenetv2", "MobileNetV2", (2, 8) if is_quick else (64, 32), (64, 32))
+    return _images("mobilenetv2", "MobileNetV2", (8, 16) if is_quick else (64, 32), (64, 32))
 
 
 @_register("digits")
