@@ -17,6 +17,7 @@
 
 #include "border.h"
 #include "isa.h"
+#include "layout.h"
 #include "panels.h"
 #include "parallel.h"
 #include "product.h"
@@ -92,6 +93,7 @@ struct Correlation {
   long rows, columns;                // results of an image
   Results out;
   long out_image, out_row, out_pixel;
+  long out_plane;                    // of a result channel; 1: channels are side by side
   Arithmetic how;
   int shift;                         // subtracted from words
   long groups, O;                    // O: result channels
@@ -195,18 +197,35 @@ class Correlator {
     rows.taps = offsets_.data(), rows.num_taps = long(offsets_.size());
     rows.num_steps = round_up(c_.run(), 4) / c_.how.group(), rows.row_step = 4;
     rows.is_half = c_.out.is_half;
-    rows.is_streamed = c_.N * c_.rows * c_.columns * c_.O * 4 >= STREAM_BYTES;
+    rows.is_streamed =
+        c_.out_plane == 1 && c_.N * c_.rows * c_.columns * c_.O * 4 >= STREAM_BYTES;
+    Results results = c_.out;
+    if (c_.out_plane > 1)
+      results.data = new_array<char>(RESULTS, rows.count * c_.O * results.element_bytes());
     const float *constants = constants_.values(), *scale = c_.scale.data();
     if (c_.image_scale) scale_terms(part.first, scale, constants);
     for (long g = 0; g < c_.groups; ++g) {
       const long channel = g * c_.channels() * (is_copied_ ? c_.how.code_bytes() : 1);
-      point(part, source + channel, image_bytes, constants, g, rows);
+      point(part, source + channel, image_bytes, constants, g, results, rows);
       if (!c_.slope.empty()) sum_windows(part, g, rows);
       const long n = g * c_.group_columns();
       multiply(c_.how, rows,
                {c_.panels + g * c_.group_panels() * c_.kernel_bytes(), c_.kernel_bytes(),
                 c_.group_columns(), scale + n, c_.slope.empty() ? nullptr : c_.slope.data() + n});
     }
+    if (c_.out_plane > 1) turn(part, results);
+  }
+
+  // The results of a task, which are in the cache, to planes of a channel each.
+  void turn(const Part& part, Results results) const {
+    const bool is_one_run = c_.out_pixel == 1 && c_.out_row == c_.columns;
+    const long run = is_one_run ? part.num_rows() * c_.columns : c_.columns;
+    for (long n = part.first; n < part.last; ++n)
+      for (long i = part.i0; i < part.i1; i += run / c_.columns) {
+        turn_pixels(results.data, run, c_.O,
+                    {c_.out.from(n * c_.out_image + i * c_.out_row), c_.out_plane, c_.out_pixel});
+        results = results.from(run * c_.O);
+      }
   }
 
   // Columns of a copied row that lie on the map.
@@ -238,15 +257,17 @@ class Correlator {
   }
 
   void point(const Part& part, const char* source, long image_bytes, const float* constants,
-             long group, Rows& rows) const {
+             long group, Results results, Rows& rows) const {
     const long first = group * c_.group_columns();
-    const long out_bytes = c_.out_pixel * c_.out.element_bytes();
+    const bool is_turned = c_.out_plane > 1;
+    const long out_bytes = (is_turned ? c_.O : c_.out_pixel) * results.element_bytes();
     long p = 0;
     for (long n = part.first; n < part.last; ++n)
       for (long i = part.i0; i < part.i1; ++i) {
         const char* at = source + (n - part.first) * image_bytes +
                          (i - part.i0) * c_.step_h * row_bytes_;
-        char* out = c_.out.at(n * c_.out_image + i * c_.out_row + first);
+        char* out = results.at(
+            first + (is_turned ? p * c_.O : n * c_.out_image + i * c_.out_row));
         const float* row = constants + constants_.at_row(i) + first;
         const long step = c_.step_w * pixel_bytes_;
         for (long j = 0; j < c_.columns; ++j) rows.at[p + j] = at + j * step;
@@ -377,10 +398,36 @@ void pack_kernel(Correlation& k, int half, const Grid& map, const Kernel& kernel
   });
 }
 
+// Results fill maps of this size, of k.O channels.
+void set_results(Correlation& k, Results out, long height, long width, bool is_contiguous) {
+  k.out = out, k.out_image = height * width * k.O;
+  k.out_plane = is_contiguous && k.O > 1 ? height * width : 1;
+  k.out_pixel = k.out_plane > 1 ? 1 : k.O, k.out_row = width * k.out_pixel;
+}
+
+// A depthwise convolution, whose results are channels-last: a few images at a time, so that they
+// are still in the cache when they are turned.
+void run_depthwise(const Conv& conv, long height, long width, void (*function)(const Conv&)) {
+  if (!conv.out_is_contiguous) return function(conv);
+  const long image = height * width * conv.C, size = conv.results().element_bytes();
+  const long images = std::max(2 * conv.num_threads, OUT_BYTES / (image * size));
+  for (long n = 0; n < conv.N; n += images) {
+    Conv c = conv;
+    c.N = std::min(images, conv.N - n);
+    if (c.a) c.a += n * c.H * c.W * c.C;
+    if (c.e) c.e += n * c.Ho * c.Wo * c.O;
+    if (c.e_scales > 1) c.e_scale += n, c.e_offset += n, c.e_scales = c.N;
+    c.out = new_array<char>(RESULTS, c.N * image * size);
+    function(c);
+    turn_results(c.results(), {c.N, c.C, height * width}, conv.results().from(n * image),
+                 c.num_threads);
+  }
+}
+
 }  // namespace
 
 void conv_output(const Conv& conv) {
-  if (conv.is_depthwise()) return depthwise_output(conv);
+  if (conv.is_depthwise()) return run_depthwise(conv, conv.Ho, conv.Wo, depthwise_output);
   const Conv c = with_joined_rows(conv);
   Correlation k{};
   k.map = c.a, k.N = c.N, k.H = c.H, k.W = c.W, k.C = c.C;
@@ -389,9 +436,9 @@ void conv_output(const Conv& conv) {
   for (long h = 0; h < c.kh; ++h) k.taps_h.push_back(h * c.dilation_h - c.pad_h);
   for (long w = 0; w < c.kw; ++w) k.taps_w.push_back(w * c.dilation_w - c.pad_w);
   k.rows = c.Ho, k.columns = c.Wo;
-  k.out = c.results(), k.out_image = c.Ho * c.Wo * c.O, k.out_row = c.Wo * c.O, k.out_pixel = c.O;
-  k.how = choose_bytes_or_words(*c.a_half, *c.w_half), k.shift = 0;
   k.groups = c.groups, k.O = c.O, k.bias = c.bias, k.num_threads = c.num_threads;
+  set_results(k, c.results(), c.Ho, c.Wo, c.out_is_contiguous);
+  k.how = choose_bytes_or_words(*c.a_half, *c.w_half), k.shift = 0;
   if (c.kh == 1 && c.kw == 1 && !c.pad_h && !c.pad_w) {  // only the pixels that are read
     k.row *= k.step_h, k.pixel *= k.step_w, k.step_h = k.step_w = 1;
     k.H = divide_up(c.H, c.stride_h), k.W = divide_up(c.W, c.stride_w);
@@ -459,7 +506,7 @@ void fold_kernel(const Conv& c, Correlation& k, const PhaseTaps& rows, const Pha
 // Inputs whose distance is a multiple of the stride have the same taps: one correlation for each
 // phase of the stride.
 void conv_grad_input(const Conv& conv) {
-  if (conv.is_depthwise()) return depthwise_grad_input(conv);
+  if (conv.is_depthwise()) return run_depthwise(conv, conv.H, conv.W, depthwise_grad_input);
   const Conv c = with_joined_rows(conv);
   std::vector<float> image_offset;
   if (c.e_scales > 1)
@@ -487,9 +534,10 @@ void conv_grad_input(const Conv& conv) {
       k.step_h = k.step_w = 1;
       k.taps_h = rows[ph].offset, k.taps_w = columns[pw].offset;
       k.rows = divide_up(c.H - ph, c.stride_h), k.columns = divide_up(c.W - pw, c.stride_w);
-      k.out = out.from((ph * c.W + pw) * c.C);
-      k.out_image = out_image, k.out_row = c.stride_h * c.W * c.C, k.out_pixel = c.stride_w * c.C;
       k.groups = c.groups, k.O = c.C, k.num_threads = c.num_threads;
+      set_results(k, out, c.H, c.W, c.out_is_contiguous);
+      k.out = out.from(ph * k.out_row + pw * k.out_pixel);
+      k.out_row *= c.stride_h, k.out_pixel *= c.stride_w;
       if (c.w_scales == 1 && c.e_scales <= 1) {
         k.how = choose_bytes_or_words(*c.e_half, *c.w_half);
         pack_kernel(k, int(*c.w_half), {*c.e_scale, *c.e_offset},

@@ -12,14 +12,15 @@ struct Conv {
   const float *w_scale, *w_offset, *w_half;
   const float *e_scale, *e_offset, *e_half;
   const float* bias;  // or null
-  void* out;          // channels-last; grad_weight: (O, C / groups, kh, kw) with the strides below
+  void* out;          // maps; grad_weight: (O, C / groups, kh, kw) with the strides below
   int64_t N, H, W, C, Ho, Wo, O;
   int64_t kh, kw, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups;
   int64_t w_o, w_c, w_h, w_w;  // strides of the weight
   int64_t w_scales;            // O, or 1 for one scale
   int64_t e_scales;            // N in grad_input, or 1 for one scale
   int64_t num_threads;
-  int64_t out_is_half;  // bfloat16; not of grad_weight
+  int64_t out_is_half;        // bfloat16; not of grad_weight
+  int64_t out_is_contiguous;  // maps are contiguous, else channels-last
 
   Results results() const { return {out, out_is_half != 0}; }
   bool is_depthwise() const { return groups > 1 && groups == C && groups == O; }

@@ -5,14 +5,11 @@
 #include <algorithm>
 #include <cstring>
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
 #include "conv.h"
 #include "encode.h"
 #include "gemm.h"
 #include "isa.h"
+#include "layout.h"
 #include "parallel.h"
 
 extern "C" {
@@ -51,66 +48,13 @@ Saved lay_out(uint8_t* memory, Slot slot, long size, bool is_packed, long channe
   return {memory, scale, offset, half, half + 1, half + 1 + channels};
 }
 
-// Codes of maps (channels, pixels) as (pixels, channels).
-void turn_map(const uint8_t* x, long channels, long pixels, uint8_t* out) {
-  long p = 0;
-#if defined(__SSE2__)
-  for (; p + 16 <= pixels; p += 16) {
-    long c = 0;
-    for (; c + 8 <= channels; c += 8) {
-      __m128i r[8], s[8];
-      for (int i = 0; i < 8; ++i)
-        r[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x + (c + i) * pixels + p));
-      for (int i = 0; i < 4; ++i) {
-        s[2 * i] = _mm_unpacklo_epi8(r[2 * i], r[2 * i + 1]);
-        s[2 * i + 1] = _mm_unpackhi_epi8(r[2 * i], r[2 * i + 1]);
-      }
-      for (int i = 0; i < 2; ++i)
-        for (int half = 0; half < 2; ++half) {
-          r[4 * i + 2 * half] = _mm_unpacklo_epi16(s[4 * i + half], s[4 * i + 2 + half]);
-          r[4 * i + 2 * half + 1] = _mm_unpackhi_epi16(s[4 * i + half], s[4 * i + 2 + half]);
-        }
-      for (int i = 0; i < 4; ++i) {  // r[i]: four pixels of the first four channels
-        const __m128i low = _mm_unpacklo_epi32(r[i], r[4 + i]);
-        const __m128i high = _mm_unpackhi_epi32(r[i], r[4 + i]);
-        uint8_t* to = out + (p + 4 * i) * channels + c;
-        _mm_storel_epi64(reinterpret_cast<__m128i*>(to), low);
-        _mm_storel_epi64(reinterpret_cast<__m128i*>(to + channels), _mm_unpackhi_epi64(low, low));
-        _mm_storel_epi64(reinterpret_cast<__m128i*>(to + 2 * channels), high);
-        _mm_storel_epi64(reinterpret_cast<__m128i*>(to + 3 * channels),
-                         _mm_unpackhi_epi64(high, high));
-      }
-    }
-    for (; c < channels; ++c)
-      for (long i = p; i < p + 16; ++i) out[i * channels + c] = x[c * pixels + i];
-  }
-#endif
-  for (; p < pixels; ++p)
-    for (long c = 0; c < channels; ++c) out[p * channels + c] = x[c * pixels + p];
-}
-
-// Turned to channels-last, or as they are where `images` is 0.
-struct Layout {
-  int64_t images, channels, pixels;
-};
-
-void turn(const uint8_t* x, const Layout& layout, uint8_t* out, long num_threads) {
-  const auto [images, channels, pixels] = layout;
-  const long each = std::max<long>(1, 16384 / (channels * pixels));
-  const long num_tasks = (images + each - 1) / each;
-  parallel_for(num_tasks, int(num_threads), [&, num = images, c = channels, p = pixels](long task) {
-    for (long n = task * each; n < std::min<long>(num, (task + 1) * each); ++n)
-      turn_map(x + n * c * p, c, p, out + n * c * p);
-  });
-}
-
 // A float operand and where its codes go.
 struct Operand {
   Floats x;  // null: the codes are there
   Block block;
   Saved saved;
   bool is_packed;
-  Layout layout;
+  Maps maps;  // to be turned to channels-last; of no images: as they are
   Slot unpacked;  // the workspace of codes that are kept two per byte
   long size() const { return block.outer * block.channels * block.inner; }
 };
@@ -139,11 +83,11 @@ const uint8_t* encode(const Operand& o, const Rounding& how) {
     if (o.is_packed) bitcycle_unpack_nibbles(o.saved.bytes, size, codes, how.num_threads);
     return codes;
   }
-  uint8_t* rounded = o.layout.images ? new_array<uint8_t>(TURNED, size) : codes;
+  uint8_t* rounded = o.maps.images ? new_array<uint8_t>(TURNED, size) : codes;
   *o.saved.half = (how.levels + 1) * 0.5f;
   round_to_grids(o.x, o.block, o.saved.low, o.saved.high, how.levels, how.floor, how.rule, how.key,
                  CODES, rounded, o.saved.scale, o.saved.offset, how.num_threads);
-  if (o.layout.images) turn(rounded, o.layout, codes, how.num_threads);
+  if (o.maps.images) turn_codes(rounded, o.maps, codes, how.num_threads);
   if (o.is_packed) bitcycle_pack_nibbles(codes, size, o.saved.bytes, how.num_threads);
   return codes;
 }
@@ -221,14 +165,14 @@ void multiply_grad_weight(const LayerShape& s, Factor e, Factor a, Results out, 
   gemm(g);
 }
 
-Conv convolution(const LayerShape& s, Results out, long num_threads) {
+Conv convolution(const LayerShape& s, Results out, bool is_contiguous, long num_threads) {
   Conv c{};
   c.N = s.images, c.H = s.H, c.W = s.W, c.C = s.C, c.Ho = s.Ho, c.Wo = s.Wo, c.O = s.O;
   c.kh = s.kh, c.kw = s.kw, c.stride_h = s.stride_h, c.stride_w = s.stride_w;
   c.pad_h = s.pad_h, c.pad_w = s.pad_w, c.dilation_h = s.dilation_h, c.dilation_w = s.dilation_w;
   c.groups = s.groups, c.w_o = s.w_o, c.w_c = s.w_c, c.w_h = s.w_h, c.w_w = s.w_w;
   c.w_scales = s.w_channels, c.e_scales = 1, c.num_threads = num_threads;
-  c.out = out.data, c.out_is_half = out.is_half;
+  c.out = out.data, c.out_is_half = out.is_half, c.out_is_contiguous = is_contiguous;
   return c;
 }
 
@@ -285,7 +229,7 @@ void forward(const ForwardCall& call, const LayerShape& s) {
   const Factor second{encode(w, rounding(role)), &w.saved};
   const Results out{call.out, s.out_is_half != 0};
   if (!s.is_convolution) return multiply_output(s, first, second, call.bias, out, num_threads);
-  Conv c = convolution(s, out, num_threads);
+  Conv c = convolution(s, out, s.out_is_contiguous, num_threads);
   set_input(c, first), set_weight(c, second), c.bias = call.bias;
   conv_output(c);
 }
@@ -311,7 +255,7 @@ void backward(const BackwardCall& call, const LayerShape& s) {
     const Factor second{encode(w, how), &w.saved};
     const Results out{call.grad_a, s.a_is_half != 0};
     if (s.is_convolution) {
-      Conv c = convolution(s, out, num_threads);
+      Conv c = convolution(s, out, s.out_is_contiguous, num_threads);
       set_error(c, error), set_weight(c, second);
       conv_grad_input(c);
     } else {
@@ -323,7 +267,7 @@ void backward(const BackwardCall& call, const LayerShape& s) {
   const Factor first{encode(a, how), &a.saved};
   const Results out{call.grad_w, s.second != WEIGHT && s.w_is_half};
   if (s.is_convolution) {
-    Conv c = convolution(s, out, num_threads);
+    Conv c = convolution(s, out, false, num_threads);
     c.w_o = s.grad_o, c.w_c = s.grad_c, c.w_h = s.grad_h, c.w_w = s.grad_w;
     set_input(c, first), set_error(c, error);
     conv_grad_weight(c);

@@ -27,6 +27,8 @@ struct LayerShape {
   // bfloat16, else float32: a and its gradient; w and, unless w is a weight, its gradient; the
   // output and the error.
   int64_t a_is_half, w_is_half, out_is_half;
+  // A convolution's output and its input's gradient: contiguous, else channels-last.
+  int64_t out_is_contiguous;
 };
 
 // A saved operand is its codes and, from the next multiple of 4 bytes on, floats: scale and offset
@@ -36,7 +38,7 @@ struct ForwardCall {
   const void *a, *w;  // null: saved already
   uint8_t *a_saved, *w_saved;  // or null, if backward does not need them
   const float* bias;           // or null
-  void* out;                   // contiguous; of a convolution channels-last
+  void* out;
   int32_t* control;
   int32_t* copy;        // of the control tensor, for backward; or null
   int64_t product;      // the number of this product in the call, for its noise

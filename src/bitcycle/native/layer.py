@@ -35,7 +35,7 @@ from bitcycle.native.encode import (
 from bitcycle.native.library import library
 
 # The structs of layer.h.
-_SHAPE = Struct("@4qd54q").pack
+_SHAPE = Struct("@4qd55q").pack
 _FORWARD = Struct("@8P2q7Pqdq").pack
 _BACKWARD = Struct("@9Pq").pack
 
@@ -84,7 +84,7 @@ class CallShape:
     output: tuple[int, ...]
     grad_input: tuple[int, ...]
     grad_weight: tuple[int, ...]
-    is_channels_last: bool  # of a convolution's output and of its error
+    is_channels_last: bool  # of a convolution's output, its error, its input's gradient
     a_codes: tuple[tuple[int, ...], tuple[int, ...]]  # shape and strides of the kept codes
     w_codes: tuple[tuple[int, ...], tuple[int, ...]]
     w_scales: tuple[int, ...]
@@ -227,7 +227,7 @@ class LayerProduct:
         if w is not None and shape.copies_w:
             w = w.contiguous()
         bias = None if bias is None else bias.float().contiguous()
-        output = self._new_result(shape.output, shape.out_dtype)
+        output = self._new_map(shape.output, shape.out_dtype, shape)
         control, copy, health, ranges = buffers
         (a_low, a_high), (w_low, w_high) = _as_float32(given[0]), _as_float32(given[1])
         a_range = 0
@@ -257,7 +257,7 @@ class LayerProduct:
         )
         if _functions()[0](arguments, shape.numbers):
             raise MemoryError("no memory for the operands of a product")
-        return self._in_layout(output, shape)
+        return output
 
     def backward(
         self,
@@ -277,8 +277,8 @@ class LayerProduct:
         assert shape is not None
         assert e.dtype is shape.out_dtype
         a_saved, w_saved = saved
-        grad_a = self._new_result(shape.grad_input, shape.grad_a_dtype) if needs[0] else None
-        grad_w = self._new_result(shape.grad_weight, shape.grad_w_dtype) if needs[1] else None
+        grad_a = self._new_map(shape.grad_input, shape.grad_a_dtype, shape) if needs[0] else None
+        grad_w = self._new_weight(shape.grad_weight, shape.grad_w_dtype) if needs[1] else None
         low, high = _as_float32(given)
         arguments = _BACKWARD(
             e.data_ptr(),
@@ -294,11 +294,9 @@ class LayerProduct:
         )
         if _functions()[1](arguments, shape.numbers):
             raise MemoryError("no memory for the operands of a product")
-        if not self.window:
-            return grad_a, grad_w
-        if grad_w is not None and self.window[-1] == 1:
+        if grad_w is not None and self.window and self.window[-1] == 1:
             grad_w = grad_w.squeeze(2)
-        return None if grad_a is None else self._in_layout(grad_a, shape), grad_w
+        return grad_a, grad_w
 
     def operands(
         self, key: OperandLayout, saved: tuple[Tensor | None, Tensor | None]
@@ -316,16 +314,16 @@ class LayerProduct:
 
     # -- shapes -----------------------------------------------------------------------------------
 
-    def _new_result(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    def _new_map(self, shape: tuple[int, ...], dtype: torch.dtype, call: CallShape) -> Tensor:
+        """As torch's convolutions: channels-last if an operand is, else contiguous."""
+        if call.is_channels_last:
+            return torch.empty(shape, dtype=dtype, device="cpu", memory_format=torch.channels_last)
+        return torch.empty(shape, dtype=dtype, device="cpu")
+
+    def _new_weight(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         if not self.window:
             return torch.empty(shape, dtype=dtype, device="cpu")
         return torch.empty(shape, dtype=dtype, device="cpu", memory_format=torch.channels_last)
-
-    def _in_layout(self, result: Tensor, shape: CallShape) -> Tensor:
-        """As torch's convolutions: channels-last if an operand is, else contiguous."""
-        if not self.window or shape.is_channels_last:
-            return result
-        return (result.squeeze(2) if self.window[-1] == 1 else result).contiguous()
 
     def _make_shape(self, key: OperandLayout) -> CallShape | None:
         if 0 in key.a_shape or 0 in key.w_shape:
@@ -428,7 +426,7 @@ class LayerProduct:
             turns=(*a_turn, *e_turn),
             maps=maps,
             results=(
-                (num, num_out, *out_size), (num, num_in, *size), (num_out, depth, *kernel)
+                (num, num_out, *out_size[-num_dims:]), a_shape, (num_out, depth, *kernel)
             ),
             is_channels_last=is_last,
             codes=((a_shape, a_stride if a_is_last else turned), (w_shape, w_stride)),
@@ -453,7 +451,7 @@ class LayerProduct:
         numbers = _SHAPE(
             bool(self.window), ROLES[self.second], self.rule, self.is_stochastic,
             self.floor, *sizes, *block, *self.packs, *turns, *steps, *maps,
-            *(dtype is torch.bfloat16 for dtype in dtypes),
+            *(dtype is torch.bfloat16 for dtype in dtypes), not is_channels_last,
         )  # fmt: skip
         a_dtype, w_dtype, out_dtype = dtypes
         num_floats = 2 * block[1] + (1 if self.second == "weight" else 3)

@@ -118,6 +118,24 @@ using FinishTile = void (*)(const int32_t* sums, int width, const Rows& rows, lo
                             const Columns& columns, long at);
 
 #if defined(__x86_64__) && defined(__GNUC__)
+// As `store` of a BFloat16.
+__attribute__((target("avx512f"))) inline void store_lanes(__m512 value, __mmask16 lanes,
+                                                           BFloat16* out) {
+  const __m512i bits = _mm512_castps_si512(value);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  __m512i half = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
+  half = _mm512_mask_mov_epi32(_mm512_srli_epi32(half, 16),
+                               _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q),
+                               _mm512_set1_epi32(0x7FC0));
+  _mm512_mask_cvtepi32_storeu_epi16(out, lanes, half);
+}
+
+__attribute__((target("avx512f"))) inline void store_lanes(__m512 value, __mmask16 lanes,
+                                                           float* out) {
+  _mm512_mask_storeu_ps(out, lanes, value);
+}
+
+template <typename T>
 __attribute__((target("avx512f"))) void finish_avx512(const int32_t* sums, int width,
                                                       const Rows& rows, long row,
                                                       const Columns& columns, long at) {
@@ -133,18 +151,20 @@ __attribute__((target("avx512f"))) void finish_avx512(const int32_t* sums, int w
       if (columns.slope)
         terms = _mm512_add_ps(_mm512_mul_ps(_mm512_set1_ps(rows.sums[row + r]), slope), terms);
       const __m512 sum = _mm512_cvtepi32_ps(_mm512_loadu_si512(sums + r * width + c));
-      float* out = static_cast<float*>(rows.out[row + r]) + at + c;
+      T* out = static_cast<T*>(rows.out[row + r]) + at + c;
       const __m512 result = _mm512_add_ps(_mm512_mul_ps(sum, scale), terms);
-      if (rows.is_streamed && num == COLUMNS && reinterpret_cast<uintptr_t>(out) % 64 == 0)
-        _mm512_stream_ps(out, result);
+      if (sizeof(T) == 4 && rows.is_streamed && num == COLUMNS &&
+          reinterpret_cast<uintptr_t>(out) % 64 == 0)
+        _mm512_stream_ps(reinterpret_cast<float*>(out), result);
       else
-        _mm512_mask_storeu_ps(out, lanes, result);
+        store_lanes(result, lanes, out);
     }
   }
 }
 
 FinishTile find_finish(const Rows& rows) {
-  return isa() == Isa::AVX512 && !rows.is_half ? finish_avx512 : finish<int32_t>;
+  if (isa() != Isa::AVX512) return finish<int32_t>;
+  return rows.is_half ? finish_avx512<BFloat16> : finish_avx512<float>;
 }
 void end_stream() { _mm_sfence(); }  // other threads see the results
 #else

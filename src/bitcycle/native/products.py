@@ -139,11 +139,11 @@ def conv_grad_weight(
 # ---- calls of the library ----------------------------------------------------------------------
 #
 # Arguments are a C struct of pointers, then of 64-bit numbers: `Gemm` of gemm.h, `Conv` of conv.h.
-# The last number stays 0: results are float32.
+# The last numbers stay 0: results are float32, maps channels-last.
 
 _GEMM = struct.Struct("@11P16q8x")
 _NO_GRID = (1, 1, 0, 0, 0, 0)
-_CONV = struct.Struct("@14P23q8x")
+_CONV = struct.Struct("@14P23q16x")
 
 
 def _call(name: str, arguments: bytes) -> None:

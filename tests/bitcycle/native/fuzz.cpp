@@ -332,6 +332,11 @@ void for_each_product(const bitcycle::Conv& c, const F& f) {
           }
 }
 
+// Where an element of a channels-last map is in a contiguous one.
+long in_planes(long i, long channels, long pixels) {
+  return (i / channels / pixels * channels + i % channels) * pixels + i / channels % pixels;
+}
+
 void fuzz_conv(Random& r) {
   bitcycle::Conv c{};
   c.groups = r.of({1, 1, 2, 3});
@@ -399,7 +404,12 @@ void fuzz_conv(Random& r) {
   const bool is_half = r.once_in(3);
   const FloatBuffer out(r, num_e, is_half), to_input(r, num_a, is_half);
   const Buffer<float> to_weight(r, num_w);
+  c.out_is_contiguous = r.once_in(2);
+  auto at_in = [&](long i, long channels, long pixels) {
+    return c.out_is_contiguous ? in_planes(i, channels, pixels) : i;
+  };
   if (is_half) say(" to bfloat16");
+  if (c.out_is_contiguous) say(" in planes");
   const float nan = std::numeric_limits<float>::quiet_NaN();
   on_each_instruction_set([&] {
     const size_t used = std::strlen(current);
@@ -408,13 +418,13 @@ void fuzz_conv(Random& r) {
     c.out = out.data(), c.out_is_half = is_half, c.bias = has_bias ? bias.data() : nullptr;
     if (bitcycle_conv_output(&c)) fail(-1, 0, 0, 0);
     for (long i = 0; i < num_e; ++i)
-      check(i, out[i], output[i], output_size[i], out.allowed(output[i]));
+      check(i, out[at_in(i, c.O, c.Ho * c.Wo)], output[i], output_size[i], out.allowed(output[i]));
     current[used] = 0, say(" grad_input");
     to_input.fill(nan);
     c.out = to_input.data(), c.bias = nullptr, c.e_scales = e_scales;
     if (bitcycle_conv_grad_input(&c)) fail(-1, 0, 0, 0);
     for (long i = 0; i < num_a; ++i)
-      check(i, to_input[i], grad_input[i], error_sizes[i] * largest[i % c.C],
+      check(i, to_input[at_in(i, c.C, c.H * c.W)], grad_input[i], error_sizes[i] * largest[i % c.C],
             1.01 / 65536 * largest[i % c.C] * errors[i] + 1e-6 + to_input.allowed(grad_input[i]));
     current[used] = 0, say(" grad_weight");
     std::fill_n(to_weight.data(), num_w, nan);
@@ -765,7 +775,7 @@ void fuzz_layer(Random& r) {
     s.a_size = c.N * c.H * c.W * c.C, s.w_size = c.O * c.w_o, s.e_size = c.N * c.Ho * c.Wo * c.O;
     if (!a_is_last) {
       s.a_images = s.e_images = c.N, s.a_channels = c.C, s.a_pixels = c.H * c.W;
-      s.e_channels = c.O, s.e_pixels = c.Ho * c.Wo;
+      s.e_channels = c.O, s.e_pixels = c.Ho * c.Wo, s.out_is_contiguous = 1;
     }
     outputs = c.O;
   } else {
@@ -842,10 +852,7 @@ void fuzz_layer(Random& r) {
     const double e_size = 256 * std::fabs(grid[2]) + std::fabs(grid[3]);
     for_each_term(s, c, [&](long i, long j, long k, long o) {
       long at = k;
-      if (s.e_images) {  // codes are numbered as the error lies
-        const long pixels = c.Ho * c.Wo, pixel = k / c.O % pixels;
-        at = (k / c.O / pixels * c.O + k % c.O) * pixels + pixel;
-      }
+      if (s.e_images) at = in_planes(k, c.O, c.Ho * c.Wo);  // codes are numbered as the error lies
       const long channel = s.w_channels == 1 ? 0 : o;
       const double x = a_saved.value(i, 0), y = w_saved.value(j, channel);
       const double z = double(grid[2]) * codes[at] + grid[3];
@@ -856,12 +863,15 @@ void fuzz_layer(Random& r) {
     });
     for (long i = 0; i < s.e_size; ++i) {
       const double b = call.bias ? bias[i % outputs] : 0.0;
-      check(i, out[i], sums[0][i] + b, sizes[0][i],
+      const long at = s.out_is_contiguous ? in_planes(i, c.O, c.Ho * c.Wo) : i;
+      check(i, out[at], sums[0][i] + b, sizes[0][i],
             1e-5 * (sizes[0][i] + std::fabs(b)) + out.allowed(sums[0][i] + b));
     }
-    for (long i = 0; i < s.a_size; ++i)  // a fold to 16 bits
-      check(i, grad_a[i], sums[1][i], sizes[1][i],
+    for (long i = 0; i < s.a_size; ++i) {  // a fold to 16 bits
+      const long at = s.out_is_contiguous ? in_planes(i, c.C, c.H * c.W) : i;
+      check(i, grad_a[at], sums[1][i], sizes[1][i],
             sizes[1][i] / 8192 + grad_a.allowed(sums[1][i]));
+    }
     for (long i = 0; i < s.w_size; ++i) {
       long at = i;  // the gradient of a second activation is contiguous (K, N), as that is
       if (kind == 0 && s.w_row == 1) at = i % s.N * s.K + i / s.N;
