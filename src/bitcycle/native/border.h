@@ -51,20 +51,21 @@ inline PhaseTaps find_phase(long phase, long size, long stride, long pad, long d
 
 // Constants of a result, for every channel: the sum over the taps that lie on the map, and a bias.
 // There are few sets of such taps and many results.
+template <typename T>
 class BorderConstants {
  public:
   // of_tap: [tap_h][tap_w][channels]; bias may be null
-  BorderConstants(const Axis& h, const Axis& w, const std::vector<float>& of_tap, const float* bias,
+  BorderConstants(const Axis& h, const Axis& w, const std::vector<T>& of_tap, const float* bias,
                   long channels)
       : rows_(h), columns_(w) {
     values_.resize(with_spare(long(rows_.sets.size() * columns_.sets.size()) * channels));
-    float* out = values_.data();
+    T* out = values_.data();
     for (const Range& rows : rows_.sets)
       for (const Range& columns : columns_.sets) {
         if (bias) std::copy_n(bias, channels, out);
         for (long y = rows.first; y < rows.last; ++y)
           for (long x = columns.first; x < columns.last; ++x) {
-            const float* add = of_tap.data() + (y * long(w.taps.size()) + x) * channels;
+            const T* add = of_tap.data() + (y * long(w.taps.size()) + x) * channels;
             for (long n = 0; n < channels; ++n) out[n] += add[n];
           }
         out += channels;
@@ -76,7 +77,7 @@ class BorderConstants {
 
   bool has_border() const { return has_border_; }
   long size() const { return long(values_.size()); }
-  const float* values() const { return values_.data(); }
+  const T* values() const { return values_.data(); }
   long at(long i, long j) const {  // where the constants of a result are among the values
     return at_row_[i] + at_column_[j];
   }
@@ -102,7 +103,7 @@ class BorderConstants {
 
   Sets rows_, columns_;
   std::vector<long> at_row_, at_column_;
-  std::vector<float> values_;
+  std::vector<T> values_;
   bool has_border_;
 };
 

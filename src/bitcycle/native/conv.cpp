@@ -98,12 +98,14 @@ struct Correlation {
   int shift;                         // subtracted from words
   long groups, O;                    // O: result channels
   const float *image_scale, *image_offset;  // or null: of each image, besides the terms below
+  float map_offset;                         // of all images otherwise, in a folded product
   long num_threads;
 
   // the kernel, filled by `pack_kernel`
   const char* panels = nullptr;      // [group][panel]
   std::vector<float> scale, slope;   // of result channels; slope is empty if it is not needed
   std::vector<float> constants;      // [tap_h][tap_w][O]: what a tap on the map adds
+  std::vector<double> totals, units;  // or instead: sums of its folded values, and their units
   const float* bias = nullptr;
 
   long channels() const { return C / groups; }
@@ -127,6 +129,13 @@ class Correlator {
   explicit Correlator(const Correlation& c)
       : c_(c), constants_({c.taps_h, c.step_h, c.H, c.rows}, {c.taps_w, c.step_w, c.W, c.columns},
                           c.constants, c.bias, c.O) {
+    if (!c.totals.empty()) {
+      const BorderConstants totals({c.taps_h, c.step_h, c.H, c.rows},
+                                   {c.taps_w, c.step_w, c.W, c.columns}, c.totals, nullptr, c.O);
+      totals_.assign(totals.values(), totals.values() + totals.size());
+      folded_.resize(totals_.size());
+      set_folded(c.scale.data(), c.map_offset, folded_.data());
+    }
     const long code = c.how.code_bytes();
     low_h_ = c.taps_h.front(), low_w_ = c.taps_w.front();
     width_ = (c.columns - 1) * c.step_w + c.taps_w.back() - low_w_ + 1;
@@ -202,7 +211,8 @@ class Correlator {
     Results results = c_.out;
     if (c_.out_plane > 1)
       results.data = new_array<char>(RESULTS, rows.count * c_.O * results.element_bytes());
-    const float *constants = constants_.values(), *scale = c_.scale.data();
+    const float* constants = folded_.empty() ? constants_.values() : folded_.data();
+    const float* scale = c_.scale.data();
     if (c_.image_scale) scale_terms(part.first, scale, constants);
     for (long g = 0; g < c_.groups; ++g) {
       const long channel = g * c_.channels() * (is_copied_ ? c_.how.code_bytes() : 1);
@@ -308,16 +318,24 @@ class Correlator {
     }
   }
 
+  // The constants of a folded product for scales of result channels and an offset of the map.
+  void set_folded(const float* scale, double offset, float* out) const {
+    for (long i = 0; i < long(totals_.size()); ++i)
+      out[i] = folded_constant(float(c_.shift), totals_[i], scale[i % c_.O],
+                               offset * c_.units[i % c_.O]);
+  }
+
   void scale_terms(long image, const float*& scale, const float*& constants) const {
-    float* scaled = new_array<float>(SCALES, c_.O + constants_.size());
+    float* scaled = new_array<float>(SCALES, with_spare(c_.O) + long(totals_.size()));
     for (long n = 0; n < c_.O; ++n) scaled[n] = c_.image_scale[image] * scale[n];
-    for (long n = 0; n < constants_.size(); ++n)
-      scaled[c_.O + n] = c_.image_offset[image] * constants[n];
-    scale = scaled, constants = scaled + c_.O;
+    set_folded(scaled, c_.image_offset[image], scaled + with_spare(c_.O));
+    scale = scaled, constants = scaled + with_spare(c_.O);
   }
 
   const Correlation& c_;
-  const BorderConstants constants_;
+  const BorderConstants<float> constants_;
+  std::vector<double> totals_;  // of a folded product
+  std::vector<float> folded_;
   long low_h_, low_w_, width_;
   bool is_copied_;
   long pixel_bytes_, row_bytes_;
@@ -476,12 +494,13 @@ void fold_kernel(const Conv& c, Correlation& k, const PhaseTaps& rows, const Pha
           grids[2 * g * K + k.k_of(h, w, o)] = c.w_scale[s];
           grids[(2 * g + 1) * K + k.k_of(h, w, o)] = c.w_offset[s];
         }
-  const bool has_images = c.e_scales > 1;
-  const double se = has_images ? 1.0 : *c.e_scale;
-  const double oe = has_images ? 1.0 : double(*c.e_offset) + double(*c.e_half) * se;
+  const double se = c.e_scales > 1 ? 1.0 : *c.e_scale;
+  const long num_taps = long(k.taps_h.size() * k.taps_w.size());
+  k.map_offset = *c.e_offset;
   char* panels = new_array<char>(SECOND, k.groups * k.group_panels() * k.kernel_bytes());
   k.panels = panels;
-  k.scale.resize(with_spare(c.C)), k.constants.resize(k.taps_h.size() * k.taps_w.size() * c.C);
+  k.scale.resize(with_spare(c.C)), k.units.resize(c.C);
+  k.constants.resize(num_taps * c.C), k.totals.resize(num_taps * c.C);
   const Kernel kernel = turned_kernel(c, rows, columns);
   for_each_panel(k, [&](long panel, long group, long first, long num) {
     const Codes codes = gather(k, kernel, group, first, num, 0);
@@ -489,28 +508,23 @@ void fold_kernel(const Conv& c, Correlation& k, const PhaseTaps& rows, const Pha
     const Fold fold = find_units(codes, scale, scale + K);
     pack_folded(fold, panels + panel * k.kernel_bytes());
     const long at = group * k.group_columns() + first;
-    for (long n = 0; n < num; ++n) k.scale[at + n] = float(se * fold.unit[n]);
+    for (long n = 0; n < num; ++n)
+      k.units[at + n] = fold.unit[n], k.scale[at + n] = float(se * fold.unit[n]);
     for (long h = 0; h < long(rows.tap.size()); ++h)
       for (long w = 0; w < long(columns.tap.size()); ++w) {
         int64_t sums[COLUMNS] = {};
         add_folded(fold, k.k_of(h, w, 0), k.channels(), sums);
         for (long n = 0; n < num; ++n)
-          k.constants[(h * long(columns.tap.size()) + w) * c.C + at + n] =
-              float(oe * fold.unit[n] * double(sums[n]));
+          k.totals[(h * long(columns.tap.size()) + w) * c.C + at + n] = double(sums[n]);
       }
   });
 }
 
-}  // namespace
-
 // Inputs whose distance is a multiple of the stride have the same taps: one correlation for each
 // phase of the stride.
-void conv_grad_input(const Conv& conv) {
+void multiply_grad_input(const Conv& conv) {
   if (conv.is_depthwise()) return run_depthwise(conv, conv.H, conv.W, depthwise_grad_input);
   const Conv c = with_joined_rows(conv);
-  std::vector<float> image_offset;
-  if (c.e_scales > 1)
-    for (long n = 0; n < c.N; ++n) image_offset.push_back(c.e_offset[n] + *c.e_half * c.e_scale[n]);
   const long out_image = c.H * c.W * c.C;
   std::vector<PhaseTaps> rows, columns;
   bool has_gaps = false;
@@ -545,11 +559,22 @@ void conv_grad_input(const Conv& conv) {
                     [&](long) { return Grid{*c.w_scale, *c.w_offset}; });
       } else {
         k.how = folded(*c.e_half), k.shift = int(*c.e_half);
-        if (c.e_scales > 1) k.image_scale = c.e_scale, k.image_offset = image_offset.data();
+        if (c.e_scales > 1) k.image_scale = c.e_scale, k.image_offset = c.e_offset;
         fold_kernel(c, k, rows[ph], columns[pw]);
       }
       Correlator(k).run();
     }
+}
+
+}  // namespace
+
+void conv_grad_input(const Conv& conv) {
+  Conv c = conv;
+  const long count = c.N * c.H * c.W * c.C;
+  Raised(c.e_scale, c.e_offset, c.e_scales).run(c.results(), count, [&](Results out) {
+    c.out = out.data, c.out_is_half = out.is_half;
+    multiply_grad_input(c);
+  });
 }
 
 }  // namespace bitcycle

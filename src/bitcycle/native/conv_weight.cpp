@@ -393,9 +393,13 @@ class WeightGradient {
 
 }  // namespace
 
-void conv_grad_weight(const Conv& c) {
-  if (c.is_depthwise()) return depthwise_grad_weight(c);
-  WeightGradient(with_joined_rows(c)).run();
+void conv_grad_weight(const Conv& conv) {
+  Conv c = conv;
+  const long count = c.O * (c.C / c.groups) * c.kh * c.kw;
+  Raised(c.e_scale, c.e_offset, 1).run({c.out, false}, count, [&](Results out) {
+    c.out = out.data;
+    c.is_depthwise() ? depthwise_grad_weight(c) : WeightGradient(with_joined_rows(c)).run();
+  });
 }
 
 }  // namespace bitcycle

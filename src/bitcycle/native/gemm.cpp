@@ -15,7 +15,8 @@
 //
 //   value(B)[k][n] ~ unit[n] f[k][n]      sum = a_scale unit[n] (A'.F)  +  a_offset' unit[n] sum(F)
 //
-// Where A has a scale for each k as well, f takes it in, and the second term is summed from values.
+// Where A has a scale for each k as well, f takes it in, and what A's offsets add is summed from
+// values.
 #include "gemm.h"
 
 #include <algorithm>
@@ -84,12 +85,12 @@ uint8_t* copy_panels(const Gemm& g, long panel) {
 
 void fold_second(const Gemm& g, const Second& second) {
   const float *scale = g.b_scale, *offset = g.b_offset;
-  double* weight = nullptr;  // what a column's value is multiplied with besides a's code
+  double* weight = nullptr;  // what a column's value is multiplied with besides a's scaled code
   if (g.a_scales > 1) {
     weight = new_array<double>(SUMS, g.K * 2);
     float* scaled = reinterpret_cast<float*>(weight + g.K);
     for (long k = 0; k < g.K; ++k) {
-      weight[k] = double(g.a_offset[k]) + double(*g.a_half) * g.a_scale[k];
+      weight[k] = g.a_offset[k];
       scaled[k] = g.a_scale[k] * g.b_scale[k];
       scaled[g.K + k] = g.a_scale[k] * g.b_offset[k];
     }
@@ -109,8 +110,7 @@ void fold_second(const Gemm& g, const Second& second) {
       std::fill_n(second.constants + p * COLUMNS, COLUMNS, 0.0);
       if (weight)
         add_values(rows, g.b_scale, g.b_offset, weight, second.constants + p * COLUMNS);
-      else
-        add_folded(fold, 0, g.K, second.sums + p * COLUMNS);
+      add_folded(fold, 0, g.K, second.sums + p * COLUMNS);
     }
   });
 }
@@ -267,13 +267,13 @@ Terms find_terms(const Gemm& g, const int64_t* sums) {
 
 Terms find_folded_terms(const Gemm& g, const Second& second) {
   Terms terms = new_terms(g.N);
-  const double sa = *g.a_scale, oa = double(*g.a_offset) + double(*g.a_half) * sa;
+  const double sa = g.a_scales > 1 ? 1.0 : *g.a_scale, oa = g.a_scales > 1 ? 0.0 : *g.a_offset;
   for (long n = 0; n < g.N; ++n) {
     const double unit = second.units[n];
-    const double constant =
-        g.a_scales > 1 ? second.constants[n] : oa * unit * double(second.sums[n]);
-    terms.scale[n] = g.a_scales > 1 ? float(unit) : float(sa * unit);
-    terms.constant[n] = float(constant + (g.bias ? g.bias[n] : 0.0f));
+    terms.scale[n] = float(sa * unit);
+    terms.constant[n] =
+        folded_constant(*g.a_half, double(second.sums[n]), terms.scale[n], oa * unit) +
+        float(second.constants[n]) + (g.bias ? g.bias[n] : 0.0f);
   }
   terms.slope = nullptr;
   return terms;
@@ -335,7 +335,9 @@ void pack(const Gemm& g) {
   pack_second(g, how, g.b, lay_out(g, how, g.packed), g.num_threads);
 }
 
-void gemm(const Gemm& g) {
+namespace {
+
+void multiply_batches(const Gemm& g) {
   const Arithmetic how = choose_bytes_or_words(*g.a_half, *g.b_half);
   const First first{g.a, g.a_row, g.a_k, g.K, 0, how.is_words, true};
   const long num_batches = g.num_outer * g.num_inner;
@@ -366,17 +368,41 @@ void gemm(const Gemm& g) {
     parallel_for(num_batches, int(g.num_threads), [&](long i) { batch(i, true); });
 }
 
-void pack_folded(const Gemm& g) {
-  fold_second(g, lay_out(g, folded(128), g.packed));
-}
-
-void gemm_folded(const Gemm& g) {
+void multiply_folded(const Gemm& g) {
   const Arithmetic how = folded(*g.a_half);
   const First first{g.a, g.a_row, g.a_k, g.K, int(*g.a_half), true, false};
   const Second second =
       lay_out(g, how, g.packed ? g.packed : workspace(SECOND, second_bytes(g, how)));
   if (!g.packed) fold_second(g, second);
   multiply_together(g, how, first, second, find_folded_terms(g, second), g.results());
+}
+
+// With the first operand raised if its values are tiny, or else the second one, unless that was
+// packed as it is.
+void in_range(void (*function)(const Gemm&), Gemm g) {
+  auto multiply = [&](Results out) {
+    g.out = out.data, g.out_is_half = out.is_half;
+    function(g);
+  };
+  const long count = g.num_outer * g.num_inner * g.M * g.N;
+  const Results out = g.results();
+  const Raised a(g.a_scale, g.a_offset, g.a_scales);
+  std::vector<float> bias;
+  if (a.is_raised() && g.bias) {
+    for (long n = 0; n < g.N; ++n) bias.push_back(g.bias[n] * 0x1p96f);
+    g.bias = bias.data();
+  }
+  if (a.is_raised() || g.packed || g.bias) return a.run(out, count, multiply);
+  Raised(g.b_scale, g.b_offset, g.b_scales).run(out, count, multiply);
+}
+
+}  // namespace
+
+void gemm(const Gemm& g) { in_range(multiply_batches, g); }
+void gemm_folded(const Gemm& g) { in_range(multiply_folded, g); }
+
+void pack_folded(const Gemm& g) {
+  fold_second(g, lay_out(g, folded(128), g.packed));
 }
 
 }  // namespace bitcycle

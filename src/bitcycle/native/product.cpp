@@ -220,6 +220,16 @@ void multiply(const Arithmetic& how, const Rows& rows, const Columns& columns) {
   multiply_all(how, rows, columns);
 }
 
+void Raised::lower(const std::vector<float>& results, Results out) {
+  for (size_t i = 0; i < results.size(); ++i) {
+    const float value = results[i] * 0x1p-96f;
+    if (out.is_half)
+      store(value, static_cast<BFloat16*>(out.data)[i]);
+    else
+      store(value, static_cast<float*>(out.data)[i]);
+  }
+}
+
 Rows new_rows(long count) {
   const long padded = round_up(count, ROWS);
   char* memory = static_cast<char*>(workspace(ROW_ARRAYS, padded * 28));

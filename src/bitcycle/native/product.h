@@ -1,7 +1,11 @@
 // Rows of codes times packed columns: the part that all products share.
 #pragma once
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <vector>
 
+#include "floats.h"
 #include "tiles.h"
 
 namespace bitcycle {
@@ -46,6 +50,42 @@ struct Columns {
 
 // out[r][c] = scale[c] * (row . column) + (sums[r] * slope[c] + constants[r][c])
 void multiply(const Arithmetic& how, const Rows& rows, const Columns& columns);
+
+// What offsets add to a product of centred codes whose other operand was folded; total: the sum of
+// folded values, scale: of the product of codes. Where all codes are 0 and so is the offset, the
+// result is exactly 0: half * total * scale is rounded as the product itself.
+inline float folded_constant(float half, double total, float scale, double offset) {
+  return float(half * total) * scale + float(offset * total);
+}
+
+// Scales and offsets so small that their products would lose digits: a copy of them, times 2^96.
+class Raised {
+ public:
+  Raised(const float*& scale, const float*& offset, long count) {
+    float largest = 0;
+    for (long i = 0; i < count; ++i)
+      largest = std::max(largest, std::max(std::fabs(scale[i]), std::fabs(offset[i])));
+    if (largest == 0 || largest >= 0x1p-64f) return;
+    copy_.assign(scale, scale + count);
+    copy_.insert(copy_.end(), offset, offset + count);
+    for (float& x : copy_) x *= 0x1p96f;
+    scale = copy_.data(), offset = scale + count;
+  }
+  bool is_raised() const { return !copy_.empty(); }
+
+  // Calls multiply(results), and brings `count` raised results to where they belong, rounded once.
+  template <typename Multiply>
+  void run(Results out, long count, const Multiply& multiply) const {
+    if (!is_raised()) return multiply(out);
+    std::vector<float> results(count);
+    multiply(Results{results.data(), false});
+    lower(results, out);
+  }
+
+ private:
+  static void lower(const std::vector<float>& results, Results out);
+  std::vector<float> copy_;
+};
 
 // Arrays for `count` rows, in the workspace of the calling thread.
 Rows new_rows(long count);

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
+import bitcycle as bc
 from bitcycle.kernels import (
     KERNELS,
     ConvGeometry,
@@ -17,7 +19,7 @@ from bitcycle.kernels import (
     native,
 )
 from bitcycle.native.layer import LayerProduct
-from bitcycle.quantizers import SBM
+from bitcycle.quantizers import SBM, DoReFa, Quantizer
 
 from .. import naive
 from .operands import counted, exact, naive_conv, numbers, quantized
@@ -158,3 +160,44 @@ def test_a_grid_of_another_shape_is_broadcast() -> None:
     with counted() as calls:
         PRODUCTS.output(a, replace(w, half=None), None)
     assert calls == {"float": 1}
+
+
+@pytest.mark.parametrize("quantizer", [SBM(), DoReFa(first_last="quantized")])
+@pytest.mark.parametrize("kind", ["linear", "convolution"])
+def test_a_weight_whose_input_is_always_zero_has_no_gradient(
+    quantizer: Quantizer, kind: str
+) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(20, 9) if kind == "linear" else nn.Conv2d(20, 9, 3, padding=1)
+    bc.quantize_model(layer, quantizer, kernel="native")
+    bc.set_precision(layer, "FW8/BW8")
+    x = torch.rand((37, 20) if kind == "linear" else (5, 20, 7, 6))
+    x[:, 3] = 0
+    layer(x).square().sum().backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad[:, 3].count_nonzero() == 0
+    assert layer.weight.grad[:, 4].count_nonzero() > 0
+
+
+@pytest.mark.parametrize("kind", ["linear", "convolution", "depthwise"])
+@pytest.mark.parametrize("size", [1e-30, 1e-36, 1e-38])
+def test_gradients_of_tiny_errors_keep_their_digits(kind: str, size: float) -> None:
+    layers = {
+        "linear": lambda: nn.Linear(16, 8),
+        "convolution": lambda: nn.Conv2d(16, 8, 3),
+        "depthwise": lambda: nn.Conv2d(16, 16, 3, groups=16),
+    }
+    torch.manual_seed(1)
+    found, x = {}, torch.randn((32, 16) if kind == "linear" else (4, 16, 6, 6))
+    for kernel in ("simulate", "native"):
+        torch.manual_seed(0)
+        layer = bc.quantize_model(layers[kind](), kernel=kernel)
+        bc.set_precision(layer, "FW8/BW8")
+        given = x.clone().requires_grad_()
+        output = layer(given)
+        output.backward(
+            size * torch.randn(output.shape, generator=torch.Generator().manual_seed(2))
+        )
+        found[kernel] = given.grad.double(), layer.weight.grad.double()
+    for expected, actual in zip(found["simulate"], found["native"], strict=True):
+        assert (actual - expected).norm() < 1e-4 * expected.norm()
