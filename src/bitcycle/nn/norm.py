@@ -40,6 +40,7 @@ class QuantizedNorm(QuantizedLayer, _NormBase):
     """Mixed in before a BatchNorm type; subclasses define `normalize`."""
 
     num_act_inputs: ClassVar[int] = 0
+    multiplies: ClassVar[bool] = False
     rule: ClassVar[str]
     own_roles: ClassVar[tuple[str, ...]] = ()  # the roles whose bits the rule uses
 

@@ -78,7 +78,10 @@ class TrainingSpec:
         roles = self.precision.rounded_roles
         used = {*roles, *(PARENTS[role] for role in roles)}
         texts = self.precision.schedule_texts().items()
-        return {keyword: text for keyword, text in texts if text != "fp32" and keyword in used}
+        shown = {keyword: text for keyword, text in texts if text != "fp32" and keyword in used}
+        if shown and self.precision.backward_operands == "backward":
+            shown["backward_operands"] = "backward"
+        return shown
 
     def inputs(self, model: nn.Module, batch_size: int) -> tuple[Tensor, ...]:
         """Example inputs for the model."""
