@@ -311,15 +311,13 @@ def _row(candidate: Candidate, kept: dict[int, str]) -> AuditRow:
         quantizer=type(quantizer).__name__,
         roles_without_rule=tuple(r for r in layer.own_roles if r not in quantizer.roles),
     )
+    if quantizer.observes and layer.num_act_inputs:
+        row = replace(row, is_observed=layer.is_observed)
     if isinstance(layer, QuantizedNorm):
         return replace(row, reason=f"normalizes by the rule {layer.rule!r}", multiplies=False)
     if isinstance(layer, QuantizedLookup):
         return replace(row, reason="looks rows of its weight up", multiplies=False)
-    return replace(
-        row,
-        kernel=layer.kernel.name,
-        is_observed=layer.is_observed if quantizer.observes and layer.num_act_inputs else None,
-    )
+    return replace(row, kernel=layer.kernel.name)
 
 
 def _bits_by_role(layer: QuantizedLayer) -> dict[str, str]:
