@@ -60,7 +60,7 @@ def check_backward_operands(value: object) -> BackwardOperands:
             "all products) or 'backward' (backward products read them at the error's), got "
             f"{value!r}"
         )
-    return value  # type: ignore[return-value]
+    return value
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -118,7 +118,7 @@ class Precision:
                 if role in roles:
                     raise ValueError(f"{text!r} names {role} twice; {_FORMS}")
                 roles[role] = int(digits)
-            return cls(**roles)
+            return cls().replace(**roles)
         stray = re.match(r"(?:[waeg]\d+)*((?![waeg])[a-z])\d", compact.lower())
         hint = f"unknown role {stray[1]!r} (roles: w, a, e, g); " if stray else ""
         raise ValueError(f"cannot read a precision from {text!r}; {hint}{_FORMS}")

@@ -553,7 +553,7 @@ def _check_limits(
                 if not (layer.settings.is_limited or Bits.of(bits).is_format):
                     continue
                 try:
-                    layer.check_precision(Precision(**{role: bits}))
+                    layer.check_precision(Precision().replace(**{role: bits}))
                 except ValueError as error:
                     if role not in ("error", "grad") or Bits.of(bits).is_format:
                         raise

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from torch import nn
 
@@ -246,8 +246,8 @@ def operand_bits(module: nn.Module, precision: Precision) -> OperandBits:
     given = {r: Bits.of(getattr(precision, r) if r in quantizer.roles else None) for r in OPERANDS}
     if module.is_between_activations:
         given = {r: quantizer.bits_between_activations(bits) for r, bits in given.items()}
-    own = Precision(**{r: b.plain for r, b in given.items()})
-    return scheduled_bits(replace(own, backward_operands=precision.backward_operands))
+    own = {role: bits.plain for role, bits in given.items()}
+    return scheduled_bits(Precision(**own, backward_operands=precision.backward_operands))
 
 
 def scheduled_bits(precision: Precision) -> OperandBits:

@@ -179,7 +179,7 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
             return given
         rule = quantizer.bits_between_activations
         between = {role: rule(bits).plain for role, bits in given.bits.items()}
-        return replace(given, **between).in_force(self.own_roles)
+        return given.replace(**between).in_force(self.own_roles)
 
     @property
     def bits_in_force(self) -> Precision:
