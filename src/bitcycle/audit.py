@@ -32,7 +32,7 @@ from bitcycle.nn.embedding import LOOKUPS, QuantizedLookup
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nn.norm import QuantizedNorm
 from bitcycle.patterns import NamedModule, named_modules, unwrap
-from bitcycle.precision import ROLES
+from bitcycle.precision import FORWARD_OPERANDS, ROLES
 from bitcycle.quantizers.base import Quantizer
 from bitcycle.snapshot import preserved
 from bitcycle.tables import text_table
@@ -63,7 +63,9 @@ class AuditRow:
     type: str
     is_converted: bool
     reason: str  # why it stays float; for a converted layer, why this kernel
-    bits: dict[str, str]  # in force, by the roles that the layer has: a number, or "fp32"
+    # in force, by the roles of the layer: a number, a format or "fp32"; "bf16/nvfp4" where the
+    # backward products read the operand in nvfp4 (`backward_operands`)
+    bits: dict[str, str]
     quantizer: str = ""
     kernel: str = ""
     is_observed: bool | None = None  # None: keeps no running activation range
@@ -305,23 +307,27 @@ def _row(candidate: Candidate, kept: dict[int, str]) -> AuditRow:
         type=layer.float_type.__name__,
         is_converted=True,
         reason=layer.kernel_reason,
-        bits={
-            role: FLOAT if bits.is_float32 or role not in quantizer.roles else str(bits)
-            for role, bits in layer.precision.bits.items()
-            if role in layer.own_roles
-        },
+        bits=_bits_by_role(layer),
         quantizer=type(quantizer).__name__,
         roles_without_rule=tuple(r for r in layer.own_roles if r not in quantizer.roles),
     )
+    if quantizer.observes and layer.num_act_inputs:
+        row = replace(row, is_observed=layer.is_observed)
     if isinstance(layer, QuantizedNorm):
         return replace(row, reason=f"normalizes by the rule {layer.rule!r}", multiplies=False)
     if isinstance(layer, QuantizedLookup):
         return replace(row, reason="looks rows of its weight up", multiplies=False)
-    return replace(
-        row,
-        kernel=layer.kernel.name,
-        is_observed=layer.is_observed if quantizer.observes and layer.num_act_inputs else None,
-    )
+    return replace(row, kernel=layer.kernel.name)
+
+
+def _bits_by_role(layer: QuantizedLayer) -> dict[str, str]:
+    """The bits in force; "bf16/nvfp4" where the backward products read an operand in nvfp4."""
+    now = layer.bits_in_force
+    texts = {role: str(bits) for role, bits in now.bits.items() if role in layer.own_roles}
+    if now.has_backward_operands:
+        operands = [role for role in FORWARD_OPERANDS if role in texts]
+        texts |= {role: f"{texts[role]}/{now.bits['error']}" for role in operands}
+    return texts
 
 
 def _tied_weights(entries: list[NamedModule], rows: dict[int, AuditRow]) -> Iterator[TiedWeight]:

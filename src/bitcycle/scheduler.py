@@ -21,7 +21,15 @@ from bitcycle.nn.control import advance_clocks
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nonfinite import NonFiniteCheck
 from bitcycle.patterns import NamedModule, Pattern, check_mapping, last_match
-from bitcycle.precision import PARENTS, ROLES, Precision
+from bitcycle.precision import (
+    FORWARD_OPERANDS,
+    PARENTS,
+    ROLES,
+    BackwardOperands,
+    Precision,
+    check_backward_operands,
+    refuse_grid,
+)
 from bitcycle.registry import unknown_name
 from bitcycle.schedules import (
     Adaptive,
@@ -60,6 +68,11 @@ class PrecisionScheduler:
     and float32 on layers where both are float32; for other bits and for formats it must be given.
     Forward is float32 where it is not given.
 
+    backward_operands: the bits of weights and activations in the backward products, grad_input and
+    grad_weight. "forward": those that the forward product reads. "backward": those of the errors,
+    so that a switch of `forward` leaves both backward products as they are; for formats and
+    float32 only.
+
     The call of `step` after the last optimizer step keeps the final bits; one more raises.
 
     nonfinite: what `step` does if a NaN or infinity reached a quantized tensor since the last call:
@@ -90,6 +103,7 @@ class PrecisionScheduler:
         error: RoleSchedule = INHERIT,
         grad: RoleSchedule = INHERIT,
         total_steps: int,
+        backward_operands: BackwardOperands = "forward",
         nonfinite: Literal["raise", "warn", "ignore"] = "raise",
     ) -> None:
         by_keyword: dict[str, RoleSchedule] = {
@@ -103,7 +117,8 @@ class PrecisionScheduler:
         self._nonfinite = nonfinite
         self._layers = [layer for _, layer in layers]
         self._names = [entry.name for entry, _ in layers]
-        resolved = resolve_schedules(layers, by_keyword, self.total_steps)
+        resolved = resolve_schedules(layers, by_keyword, self.total_steps, backward_operands)
+        self._backward_operands = backward_operands
         self._keywords = _describe_keywords(layers, by_keyword, resolved)
         self._roles = rounded_roles(self._layers)
         self._groups = list(dict.fromkeys(resolved))  # of layers with the same schedules
@@ -165,15 +180,14 @@ class PrecisionScheduler:
         The top has the most bits per element: bf16 is above mxfp8.
         """
         highs = [[schedule.high for schedule in group] for group in self._groups]
-        return self._by_layer([Precision(**dict(zip(ROLES, row, strict=True))) for row in highs])
+        return self._by_layer([self._precision(row) for row in highs])
 
     @property
     def top(self) -> Precision:
         """The most bits of each role on any layer: the precision of the static upper bound."""
-        tops: dict[str, PlainBits] = {}
-        for role, schedules in zip(ROLES, zip(*self._groups, strict=True), strict=True):
-            tops[role] = max((schedule.high for schedule in schedules), key=order)
-        return Precision(**tops).in_force(self._roles)
+        by_role = zip(*self._groups, strict=True)
+        tops = [max((s.high for s in schedules), key=order) for schedules in by_role]
+        return self._precision(tops).in_force(self._roles)
 
     def history(self) -> list[tuple[int, Precision | dict[str, Precision]]]:
         """(first step, bits) of every segment of equal bits so far."""
@@ -191,14 +205,19 @@ class PrecisionScheduler:
     def preview(self) -> dict[str, Preview]:
         """The preview of every distinct schedule, by its roles ('weight, act') and text."""
         previews: dict[str, Preview] = {}
+        operands = self._backward_operands
         for weight, act, error, grad in self._groups:
             forward, backward = {"weight": weight, "act": act}, {"error": error, "grad": grad}
             for schedule, roles in self._roles_by_schedule(forward):
                 errors = error.high if "error" in self._roles else None
-                preview = schedule.preview(self.total_steps, backward=errors)
+                preview = Preview.of(
+                    schedule, self.total_steps, backward=errors, backward_operands=operands
+                )
                 previews.setdefault(f"{roles}: {schedule}", preview)
             for schedule, roles in self._roles_by_schedule(backward):
-                preview = schedule.preview(self.total_steps, forward=weight.high)
+                preview = Preview.of(
+                    schedule, self.total_steps, forward=weight.high, backward_operands=operands
+                )
                 previews.setdefault(f"{roles}: {schedule}", preview)
         return previews
 
@@ -211,7 +230,10 @@ class PrecisionScheduler:
 
     def __repr__(self) -> str:
         place = f"step {self._step_count} of {self.total_steps}"
-        return f"{type(self).__name__}({place}: {describe_bits(self.precision)}; {self._keywords})"
+        keywords = self._keywords
+        if self._backward_operands == "backward":
+            keywords += ", backward_operands='backward'"
+        return f"{type(self).__name__}({place}: {describe_bits(self.precision)}; {keywords})"
 
     # -- stepping -------------------------------------------------------------------------------
 
@@ -284,10 +306,11 @@ class PrecisionScheduler:
 
     def _combine(self, values: Sequence[PlainBits]) -> list[Precision]:
         """The values of the distinct schedules -> the bits of each group of layers."""
-        return [
-            Precision(**{r: values[place] for r, place in zip(ROLES, places, strict=True)})
-            for places in self._places
-        ]
+        return [self._precision([values[place] for place in places]) for places in self._places]
+
+    def _precision(self, by_role: Sequence[PlainBits]) -> Precision:
+        bits = dict(zip(ROLES, by_role, strict=True))
+        return Precision(**bits, backward_operands=self._backward_operands)
 
     # -- state ----------------------------------------------------------------------------------
 
@@ -340,6 +363,8 @@ class PrecisionScheduler:
             " ".join(f"{role}={schedule}" for role, schedule in zip(ROLES, group, strict=True))
             for group in self._groups
         ]
+        if self._backward_operands == "backward":
+            texts = [f"{text} backward_operands=backward" for text in texts]
         if len(texts) == 1:
             return texts[0]
         by_layer = zip(self._names, self._group_of, strict=True)
@@ -378,12 +403,14 @@ def resolve_schedules(
     layers: list[tuple[NamedModule, QuantizedLayer]],
     by_keyword: Mapping[str, RoleSchedule],
     total_steps: int,
+    backward_operands: BackwardOperands = "forward",
 ) -> list[RoleSchedules]:
     """The schedule of each role of each layer, from the six keywords of a `PrecisionScheduler`.
 
     Where backward is not given, `default_backward` chooses it from the layer's forward schedules.
     Raises a ValueError if a keyword has no effect, or if a layer cannot have the bits of some step.
     """
+    check_backward_operands(backward_operands)
     if all(isinstance(value, _Inherit) for value in by_keyword.values()):
         raise ValueError(
             "no role has a schedule: pass forward=, backward=, weight=, act=, error= or grad="
@@ -400,8 +427,19 @@ def resolve_schedules(
         schedules = (weight, act, given["error"] or default, given["grad"] or default)
         _check_rules(layer, schedules, {role for role in ROLES if own[role] is not None})
         resolved.append(schedules)
+    if backward_operands == "backward":
+        for operands in dict.fromkeys(resolved):
+            refuse_grids(operands, total_steps)
     _check_limits([layer for _, layer in layers], resolved, total_steps)
     return resolved
+
+
+def refuse_grids(schedules: RoleSchedules, total_steps: int) -> None:
+    """Raise if an operand has an integer grid at some step: see `refuse_grid`."""
+    for role, schedule in zip(ROLES, schedules, strict=True):
+        if role in (*FORWARD_OPERANDS, "error"):
+            for bits in schedule.bit_widths(total_steps):
+                refuse_grid(f"{role}={schedule}", bits)
 
 
 def _default_schedule(
@@ -515,7 +553,7 @@ def _check_limits(
                 if not (layer.settings.is_limited or Bits.of(bits).is_format):
                     continue
                 try:
-                    layer.check_precision(Precision(**{role: bits}))
+                    layer.check_precision(Precision().replace(**{role: bits}))
                 except ValueError as error:
                     if role not in ("error", "grad") or Bits.of(bits).is_format:
                         raise

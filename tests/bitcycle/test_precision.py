@@ -151,3 +151,61 @@ def test_a_format_counts_the_bits_of_its_elements_and_is_no_grid_of_integers():
     assert Bits.of(8).numbers == Bits.of(None).numbers == (0, 0, 0)
     assert Precision.parse("FWnvfp4/BW8").top == 8
     assert Precision.parse("FWnvfp4/BWnvfp4").top is None
+
+
+# -- backward operands ----------------------------------------------------------------------------
+
+formats = st.none() | st.integers(24, 32) | st.sampled_from(list_formats())
+with_backward_operands = st.builds(
+    Precision,
+    weight=formats, act=formats, error=formats, grad=bits, backward_operands=st.just("backward"),
+)  # fmt: skip
+
+
+@given(with_backward_operands)
+def test_the_text_of_backward_operands_round_trips_through_json(precision):
+    again = Precision.parse(json.loads(json.dumps(str(precision))))
+    assert again == precision
+    assert again.backward_operands == "backward"
+
+
+def test_the_text_shows_what_each_pass_reads():
+    for text, weight, act, error in (
+        ("w=bf16/nvfp4,a=bf16/nvfp4,e=nvfp4", "bf16", "bf16", "nvfp4"),
+        ("w=nvfp4/fp32,a=nvfp4/fp32", "nvfp4", "nvfp4", None),
+        ("w=fp32/mxfp8,a=bf16/mxfp8,e=mxfp8", None, "bf16", "mxfp8"),
+    ):
+        precision = Precision(weight=weight, act=act, error=error, backward_operands="backward")
+        assert str(precision) == text
+        assert Precision.parse(text) == precision
+        assert precision.in_backward("weight") == precision.in_backward("act") == precision.error
+    plain = Precision(weight="bf16", error="nvfp4")
+    assert plain.in_backward("weight") == FORMATS["bf16"]
+    assert "backward_operands" not in repr(plain)
+    assert "backward_operands='backward'" in repr(precision)
+    assert plain != Precision(weight="bf16", error="nvfp4", backward_operands="backward")
+
+
+def test_a_text_whose_backward_bits_are_not_the_error_s_is_an_error():
+    for text in (
+        "w=bf16/mxfp8,a=bf16/mxfp8,e=mxfp4",  # another format than the error
+        "w=bf16/mxfp8,a=bf16,e=mxfp8",  # one operand only
+        "w=bf16/mxfp8,a=bf16/mxfp4,e=mxfp8",
+        "w=bf16,a=bf16,e=bf16/mxfp8",  # an error is read in backward only
+        "w=8/4,a=8/4,e=4",  # grids
+    ):
+        with pytest.raises(ValueError, match="backward|error"):
+            Precision.parse(text)
+    with pytest.raises(ValueError, match="'both'"):
+        Precision(backward_operands="both")
+
+
+def test_backward_operands_are_in_force_only_where_they_change_an_operand():
+    roles = {"weight", "act", "error"}
+    healed = Precision.parse("w=bf16/nvfp4,a=bf16/nvfp4,e=nvfp4,g=8")
+    assert str(healed.in_force(roles)) == "w=bf16/nvfp4,a=bf16/nvfp4,e=nvfp4"
+    same = Precision.parse("w=nvfp4/nvfp4,a=nvfp4/nvfp4,e=nvfp4")
+    assert str(same.in_force(roles)) == "w=nvfp4,a=nvfp4,e=nvfp4"
+    # errors without a rule are float32, and so are the operands of the backward products
+    assert str(healed.in_force({"weight", "act"})) == "w=bf16/fp32,a=bf16/fp32"
+    assert str(Precision(backward_operands="backward").in_force(roles)) == "fp32"

@@ -153,3 +153,100 @@ def test_a_range_test_takes_numbers_of_bits_only():
     for bounds in ({"low": "mxfp4", "high": 8}, {"low": 4, "high": BF16}):
         with pytest.raises(ValueError, match="mxfp4|bf16"):
             bc.precision_range_test(model, lambda: 0.0, restore=[], steps_per_precision=8, **bounds)
+
+
+# -- backward operands ----------------------------------------------------------------------------
+
+OWN = {**HEALING, "backward": "mxfp4", "backward_operands": "backward"}
+STAYS, HEALED = "w=mxfp4,a=mxfp4,e=mxfp4", "w=bf16/mxfp4,a=bf16/mxfp4,e=mxfp4"
+
+
+def test_backward_operands_follow_the_backward_schedule():
+    model, bits = make(**OWN)
+    seen = []
+    for _ in range(4):
+        seen.append(str(bc.get_precision(model)))
+        bits.step()
+    assert seen == [STAYS] * 2 + [HEALED] * 2
+    assert str(bits.highest) == str(bits.top) == str(bits.precision) == HEALED
+    assert [(step, str(row)) for step, row in bits.history()] == [(0, STAYS), (2, HEALED)]
+    assert "backward_operands='backward'" in repr(bits)
+
+
+def test_the_default_is_that_of_cpt():
+    _, bits = make(forward="stages:mxfp4@0.5,bf16", backward="mxfp4")
+    assert str(bits.precision_at(3)) == "w=bf16,a=bf16,e=mxfp4"
+    assert "backward_operands" not in repr(bits)
+    assert "backward_operands" not in json.dumps(bits.state_dict())
+
+
+def test_a_resumed_state_has_the_backward_operands_and_another_setting_is_noticed():
+    model, bits = make(**OWN)
+    for _ in range(3):
+        bits.step()
+    state = json.loads(json.dumps(bits.state_dict()))
+    model, other = make(**OWN)
+    other.load_state_dict(state)
+    assert str(bc.get_precision(model)) == HEALED
+    _, shared = make(**{**OWN, "backward_operands": "forward"})
+    with pytest.warns(bc.BitcycleWarning, match="backward_operands"):
+        shared.load_state_dict(state)
+
+
+def test_at_precision_and_set_precision_take_and_restore_backward_operands():
+    model, bits = make(**OWN)
+    with bc.at_precision(model, HEALED):
+        assert str(bc.get_precision(model)) == HEALED
+        bc.set_precision(model, bc.get_precision(model))
+        assert str(bc.get_precision(model)) == HEALED
+    assert str(bc.get_precision(model)) == STAYS
+    bc.set_precision(model, {"*": "bf16", "1": HEALED})
+    assert {name: str(p) for name, p in bc.get_precision(model).items()} == {
+        "0": "w=bf16,a=bf16,e=bf16", "1": HEALED, "2": "w=bf16,a=bf16,e=bf16",
+    }  # fmt: skip
+
+
+def test_layer_patterns_and_roles_go_with_backward_operands():
+    model, bits = make(
+        forward={"*": "stages:mxfp4@0.5,bf16", "2": "bf16"}, backward={"*": "mxfp4", "2": "bf16"},
+        backward_operands="backward",
+    )  # fmt: skip
+    found = {name: str(each) for name, each in bits.precision_at(3).items()}
+    assert found == {"0": HEALED, "1": HEALED, "2": "w=bf16,a=bf16,e=bf16"}
+    _, bits = make(weight="mxfp8", act="bf16", error="mxfp4", backward_operands="backward")
+    assert str(bits.precision) == "w=mxfp8/mxfp4,a=bf16/mxfp4,e=mxfp4"
+
+
+@pytest.mark.parametrize(
+    "roles",
+    [
+        {"forward": 8, "backward": "bf16"},
+        {"forward": "bf16", "backward": 8},
+        {"forward": "stages:bf16@0.5,8", "backward": "bf16"},  # at some step
+        {"forward": {"*": "bf16", "1": "CR:3-8:1"}, "backward": "bf16"},  # on some layer
+    ],
+)
+def test_an_integer_grid_at_any_step_is_an_error_when_built(roles):
+    with pytest.raises(ValueError, match="8|CR:3-8:1"):
+        make(**roles, backward_operands="backward")
+    with pytest.raises(ValueError, match="'both'"):
+        make(**HEALING, backward_operands="both")
+
+
+def test_the_preview_counts_backward_products_at_backward_bits():
+    _, bits = make(**OWN)
+    forward = bits.preview()["weight, act: stages:mxfp4@0.5,bf16"]
+    # output: (4 x 4 + 16 x 16) / 2; the two backward products: 4 x 4 each; at the top 16 x 16
+    assert forward.relative_cost == (136 + 32) / (256 + 32)
+
+
+def test_the_audit_shows_what_each_pass_reads():
+    model, bits = make(**OWN)
+    assert bc.audit(model).rows[0].precision == STAYS
+    bits.step()
+    bits.step()
+    row = bc.audit(model).rows[0]
+    assert {role: row.bits[role] for role in ("weight", "act", "error")} == {
+        "weight": "bf16/mxfp4", "act": "bf16/mxfp4", "error": "mxfp4",
+    }  # fmt: skip
+    assert HEALED in str(bc.audit(model))

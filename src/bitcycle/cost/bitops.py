@@ -24,8 +24,8 @@ from bitcycle.cost.conventions import (
     LayerCost,
     OperandBits,
     Usage,
-    counted_bits,
     operand_bits,
+    scheduled_bits,
 )
 from bitcycle.cost.count import OPERANDS
 from bitcycle.cost.throughput import DEVICES, Throughput, legend, speedup_cells
@@ -34,8 +34,20 @@ from bitcycle.kernels.base import MATMULS
 from bitcycle.model_precision import PrecisionLike, rounded_roles
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.patterns import named_modules
-from bitcycle.precision import PARENTS, ROLES, Precision
-from bitcycle.scheduler import INHERIT, RoleSchedule, RoleSchedules, resolve_schedules
+from bitcycle.precision import (
+    PARENTS,
+    ROLES,
+    BackwardOperands,
+    Precision,
+    check_backward_operands,
+)
+from bitcycle.scheduler import (
+    INHERIT,
+    RoleSchedule,
+    RoleSchedules,
+    refuse_grids,
+    resolve_schedules,
+)
 from bitcycle.schedules import Static, parse_schedule
 from bitcycle.schedules.base import check_count, default_backward
 from bitcycle.tables import text_table
@@ -57,10 +69,12 @@ def training_cost(
     batch_size: int | None = None,
     convention: str = "exact",
     baseline: PrecisionLike | None = None,
+    backward_operands: BackwardOperands = "forward",
 ) -> Cost:
     """Count the cost of training a model with the schedules of a `PrecisionScheduler`.
 
-    Where backward is not given it has the scheduler's default.
+    Where backward is not given it has the scheduler's default. backward_operands: the scheduler's;
+    each of the three matmuls counts the bits that its operands have in it.
 
     example_inputs, batch_size: one batch, see `count_macs`. samples_per_step: the batch size of the
     run, by default that of the example. convention: "exact", or a published one
@@ -89,7 +103,11 @@ def training_cost(
     if samples_per_step is not None:
         check_count(samples_per_step, "samples_per_step")
     schedules = find_layer_schedules(
-        model, by_keyword, total_steps, needs_conversion=needs_conversion
+        model,
+        by_keyword,
+        total_steps,
+        needs_conversion=needs_conversion,
+        backward_operands=backward_operands,
     )
     trace = count_macs(model, example_inputs, batch_size=batch_size)
     return cost_of_schedules(
@@ -371,12 +389,17 @@ class LayerSchedules:
     others: RoleSchedules
     bits_of: BitsOf  # the bits of a layer's operands at a precision
     roles: frozenset[str] = frozenset(OPERANDS)  # those that some quantizer has a rule for
+    backward_operands: BackwardOperands = "forward"
 
     @property
     def tops(self) -> tuple[Precision, ...]:
         """Every role in force at the top of its schedule; one precision unless layers differ."""
         schedules = dict.fromkeys(self.by_layer.values() or [self.others])
-        return tuple(dict.fromkeys(_top(each).in_force(self.roles) for each in schedules))
+        return tuple(dict.fromkeys(self._top(each).in_force(self.roles) for each in schedules))
+
+    def _top(self, schedules: RoleSchedules) -> Precision:
+        highs = {role: s.high for role, s in zip(ROLES, schedules, strict=True)}
+        return Precision(**highs, backward_operands=self.backward_operands)
 
     def usages(
         self, modules: Sequence[nn.Module], total_steps: int, samples_per_step: int
@@ -387,10 +410,11 @@ class LayerSchedules:
         for module, schedules in by_module:
             num_steps: Counter[OperandBits] = Counter()
             for bits, count in _count_steps(schedules, total_steps).items():
-                precision = Precision(**dict(zip(OPERANDS, bits, strict=True)))
+                by_role = dict(zip(OPERANDS, bits, strict=True))
+                precision = Precision(**by_role, backward_operands=self.backward_operands)
                 num_steps[self.bits_of(module, precision)] += count
             usages.append({bits: (n, n * samples_per_step) for bits, n in num_steps.items()})
-        return usages, [self.bits_of(module, _top(schedules)) for module, schedules in by_module]
+        return usages, [self.bits_of(module, self._top(each)) for module, each in by_module]
 
 
 def find_layer_schedules(
@@ -399,6 +423,7 @@ def find_layer_schedules(
     total_steps: int,
     *,
     needs_conversion: bool = True,
+    backward_operands: BackwardOperands = "forward",
 ) -> LayerSchedules:
     """The schedules of every layer from the keywords of a `PrecisionScheduler`, with its checks.
 
@@ -408,12 +433,16 @@ def find_layer_schedules(
     float32 = (parse_schedule("fp32"),) * len(ROLES)
     layers = [(e, e.module) for e in named_modules(model) if isinstance(e.module, QuantizedLayer)]
     if layers:
-        schedules = resolve_schedules(layers, by_keyword, total_steps)
+        schedules = resolve_schedules(layers, by_keyword, total_steps, backward_operands)
         by_layer = {id(layer): own for (_, layer), own in zip(layers, schedules, strict=True)}
         roles = rounded_roles(layer for _, layer in layers)
-        return LayerSchedules(by_layer, float32, operand_bits, roles)
+        return LayerSchedules(by_layer, float32, operand_bits, roles, backward_operands)
+    check_backward_operands(backward_operands)
     if not needs_conversion:
-        return LayerSchedules({}, _float_model_schedules(by_keyword), _scheduled_bits)
+        others = _float_model_schedules(by_keyword)
+        if backward_operands == "backward":
+            refuse_grids(others, total_steps)
+        return LayerSchedules({}, others, _scheduled_bits, backward_operands=backward_operands)
     if any(_lowers_bits(value) for value in by_keyword.values()):
         warnings.warn(
             "the model has no quantized layer, so every layer counts at 32 bits; convert it first "
@@ -444,11 +473,7 @@ def _float_model_schedules(by_keyword: Mapping[str, RoleSchedule]) -> RoleSchedu
 
 
 def _scheduled_bits(module: nn.Module, precision: Precision) -> OperandBits:
-    return tuple(counted_bits(getattr(precision, role)) for role in OPERANDS)
-
-
-def _top(schedules: RoleSchedules) -> Precision:
-    return Precision(**{role: s.high for role, s in zip(ROLES, schedules, strict=True)})
+    return scheduled_bits(precision)
 
 
 def _lowers_bits(value: RoleSchedule) -> bool:

@@ -26,10 +26,12 @@ from bitcycle.cost.trace import LayerMacs, Trace
 from bitcycle.formats.catalogue import Format
 from bitcycle.kernels.base import MATMULS
 from bitcycle.nn.layer import QuantizedLayer
-from bitcycle.precision import Precision
+from bitcycle.precision import FORWARD_OPERANDS, Precision
 from bitcycle.registry import Registry
 
-OperandBits = tuple[int | Format, ...]  # of weight, act and error; float32 is 32
+# of weight, act and error, and where the backward products read other ones of weight and act, these
+# two; float32 is 32
+OperandBits = tuple[int | Format, ...]
 Usage = Mapping[OperandBits, tuple[int, int]]  # bits of a layer -> number of steps, of samples
 ProductBits = tuple[str, int | Format, int | Format]  # a matmul, and the bits of its two operands
 
@@ -174,20 +176,22 @@ def _count_whole_model(
     if not trace.layers:
         return ()
     usage = _common_usage(trace, usages)
-    # sums over samples of w a, w e and a e, which are q^2, q b and q b
+    # sums over samples of a w, e w and e a, which are q^2, q b and q b
     sums = {"output": 0, "grad_input": 0, "grad_weight": 0}
     samples: Counter[ProductBits] = Counter()
-    for bits, (_, num_samples) in usage.items():
-        w, a, e = element_bits(bits)
-        sums["output"] += w * a * num_samples
-        sums["grad_input"] += w * e * num_samples
-        sums["grad_weight"] += a * e * num_samples
-        weight, act, error = bits
-        if use_formats(usages):
-            samples["output", act, weight] += num_samples
-            samples["grad_input", error, weight] += num_samples
-            samples["grad_weight", error, act] += num_samples
-    uniform = sum(2 * sum(element_bits(bits)) * num_steps for bits, (num_steps, _) in usage.items())
+    uniform = 0
+    for bits, (num_steps, num_samples) in usage.items():
+        weight, act, error, back_weight, back_act = with_backward(bits)
+        for matmul, first, second in (
+            ("output", act, weight),
+            ("grad_input", error, back_weight),
+            ("grad_weight", error, back_act),
+        ):
+            one, other = element_bits((first, second))
+            sums[matmul] += one * other * num_samples
+            uniform += (one + other) * num_steps
+            if use_formats(usages):
+                samples[matmul, first, second] += num_samples
 
     def row(name: str, kind: str, forward: int, traffic: int, uniform: int) -> LayerCost:
         whole = {m: divide(forward * n, trace.batch_size * unit_bitops) for m, n in sums.items()}
@@ -239,10 +243,31 @@ def operand_bits(module: nn.Module, precision: Precision) -> OperandBits:
     if not isinstance(module, QuantizedLayer):
         return (MAX_BITS,) * len(OPERANDS)
     quantizer = module.settings.quantizer
-    given = [Bits.of(getattr(precision, r) if r in quantizer.roles else None) for r in OPERANDS]
+    given = {r: Bits.of(getattr(precision, r) if r in quantizer.roles else None) for r in OPERANDS}
     if module.is_between_activations:
-        given = [quantizer.bits_between_activations(bits) for bits in given]
-    return tuple(map(counted_bits, given))
+        given = {r: quantizer.bits_between_activations(bits) for r, bits in given.items()}
+    own = {role: bits.plain for role, bits in given.items()}
+    return scheduled_bits(Precision(**own, backward_operands=precision.backward_operands))
+
+
+def scheduled_bits(precision: Precision) -> OperandBits:
+    """The bits of the operands at a precision, whatever a layer's quantizer rounds.
+
+    >>> scheduled_bits(Precision.parse("w=bf16/nvfp4,a=bf16/nvfp4,e=nvfp4"))
+    (bf16, bf16, nvfp4, nvfp4, nvfp4)
+    """
+    forward = tuple(counted_bits(getattr(precision, role)) for role in OPERANDS)
+    backward = tuple(counted_bits(precision.in_backward(role)) for role in FORWARD_OPERANDS)
+    return forward if backward == forward[: len(backward)] else (*forward, *backward)
+
+
+def with_backward(bits: OperandBits) -> OperandBits:
+    """The bits with those of weight and act in the backward products, if they were left out.
+
+    >>> with_backward((4, 5, 8))
+    (4, 5, 8, 4, 5)
+    """
+    return bits if len(bits) > len(OPERANDS) else (*bits, *bits[: len(FORWARD_OPERANDS)])
 
 
 def counted_bits(bits: PlainBits | Bits) -> int | Format:

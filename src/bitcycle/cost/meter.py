@@ -13,14 +13,17 @@ from torch import nn
 
 from bitcycle.bits import Bits, order
 from bitcycle.cost.bitops import Cost, make_cost
-from bitcycle.cost.conventions import OperandBits, present_bits
+from bitcycle.cost.conventions import OperandBits, present_bits, with_backward
 from bitcycle.cost.count import OPERANDS
 from bitcycle.cost.trace import Trace, count_macs
 from bitcycle.formats.catalogue import FORMATS
 from bitcycle.model_precision import PrecisionLike
 from bitcycle.nn.layer import QuantizedLayer
+from bitcycle.precision import FORWARD_OPERANDS
 from bitcycle.registry import list_some
 from bitcycle.schedules.base import check_count
+
+_ROW_LENGTHS = (len(OPERANDS) + 2, len(OPERANDS) + len(FORWARD_OPERANDS) + 2)  # of a saved row
 
 
 class CostMeter:
@@ -118,7 +121,8 @@ class CostMeter:
         """
         self._add_recent()
         tops = [
-            tuple(max(column, key=order) for column in zip(*usage, strict=True)) if usage else bits
+            tuple(max(column, key=order) for column in zip(*map(with_backward, usage), strict=True))
+            or bits
             for usage, bits in zip(self._usages, self._bits, strict=True)
         ]
         return make_cost(
@@ -159,7 +163,8 @@ class CostMeter:
     def state_dict(self) -> dict[str, Any]:
         """Return a dict of JSON types.
 
-        A layer has rows of weight, act and error bits, steps and samples. A format is its name.
+        A layer has rows of weight, act and error bits, those of weight and act in the backward
+        products where they differ, steps and samples. A format is its name.
         """
         self._add_recent()
         return {
@@ -197,7 +202,7 @@ class CostMeter:
 
 def _check_rows(name: str, rows: Any) -> None:
     for row in rows:
-        is_row = isinstance(row, list | tuple) and len(row) == len(OPERANDS) + 2
+        is_row = isinstance(row, list | tuple) and len(row) in _ROW_LENGTHS
         if not is_row or not all(_is_count(each) for each in _without_formats(row)):
             raise ValueError(
                 f"the saved meter has {row!r} for layer {name!r}, not the bits of {OPERANDS}, the "
@@ -207,7 +212,7 @@ def _check_rows(name: str, rows: Any) -> None:
 
 def _without_formats(row: Any) -> list[Any]:
     """The entries of a row but for bits that are the name of a format."""
-    bits, counts = row[: len(OPERANDS)], row[len(OPERANDS) :]
+    bits, counts = row[:-2], row[-2:]
     return [*(each for each in bits if not isinstance(each, str) or each not in FORMATS), *counts]
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -37,9 +37,11 @@ from bitcycle.kernels.base import MATMULS
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nn.third_party import find_layer
 from bitcycle.patterns import named_modules, unwrap
+from bitcycle.precision import FORWARD_OPERANDS
 from bitcycle.schedules.base import check_count
 from bitcycle.snapshot import preserved
 
+_Bits = TypeVar("_Bits", int, int | Format)
 _NORMS = {"batch": nn.modules.batchnorm._BatchNorm, "layer": nn.LayerNorm}
 
 
@@ -112,20 +114,17 @@ class LayerMacs:
     def at_bits(self, bits: tuple[int, ...], grad_weight_error: int | None = None) -> Amounts:
         """BitOPs and operand bits at bits of weight, act and error; cached.
 
-        grad_weight_error: the bits of the error in grad_weight, by default those in grad_input.
+        bits: two more are those of weight and act in the backward products. grad_weight_error: the
+        bits of the error in grad_weight, by default those in grad_input.
         """
-        key = (*bits, bits[-1] if grad_weight_error is None else grad_weight_error)
+        key = (*bits, bits[2] if grad_weight_error is None else grad_weight_error)
         if key not in self._known:
             self._known[key] = self._add_up(key)
         return self._known[key]
 
     def _add_up(self, bits: tuple[int, ...]) -> Amounts:
-        by_role = {**dict(zip(OPERANDS, bits[:-1], strict=True)), FIXED: 32, ONES: 1}
-        in_grad_weight = {**by_role, "error": bits[-1]}
-        pairs = [
-            (product, in_grad_weight if product.matmul == "grad_weight" else by_role)
-            for product in self.products
-        ]
+        by_matmul = _by_matmul(bits[:-1], bits[-1])
+        pairs = [(product, by_matmul[product.matmul]) for product in self.products]
         bitops = dict.fromkeys(MATMULS, 0)
         for product, at in pairs:
             bitops[product.matmul] += product.bitops(at)
@@ -140,16 +139,11 @@ class LayerMacs:
     def macs_at(
         self, bits: Sequence[int | Format], grad_weight_error: int | Format
     ) -> dict[tuple[str, int | Format, int | Format], int]:
-        """MACs by matmul and the bits of its two operands, at bits of weight, act and error.
-
-        grad_weight_error: the bits of the error in grad_weight.
-        """
-        by_role = {**dict(zip(OPERANDS, bits, strict=True)), FIXED: 32, ONES: 1}
+        """MACs by matmul and the bits of its two operands, at bits as `at_bits` takes them."""
+        by_matmul = _by_matmul(bits, grad_weight_error)
         found: dict[tuple[str, int | Format, int | Format], int] = {}
         for product in self.products:
-            at = by_role
-            if product.matmul == "grad_weight":
-                at = {**by_role, "error": grad_weight_error}
+            at = by_matmul[product.matmul]
             first, second = product.roles
             key = product.matmul, at[first], at[second]
             found[key] = found.get(key, 0) + product.macs
@@ -179,6 +173,15 @@ class LayerMacs:
     def is_aggregation(self) -> bool:
         """Whether the layer sums over the edges of a graph."""
         return any(role in product.roles for product in self.products for role in (FIXED, ONES))
+
+
+def _by_matmul(bits: Sequence[_Bits], grad_weight_error: _Bits) -> dict[str, dict[str, _Bits]]:
+    """The bits of each role in each matmul; bits: as `LayerMacs.at_bits`."""
+    forward: dict[str, _Bits] = dict(zip(OPERANDS, bits, strict=False))
+    forward |= {FIXED: 32, ONES: 1}
+    backward = {**forward, **dict(zip(FORWARD_OPERANDS, bits[len(OPERANDS) :], strict=False))}
+    grad_weight = {**backward, "error": grad_weight_error}
+    return {"output": forward, "grad_input": backward, "grad_weight": grad_weight}
 
 
 class Amounts(NamedTuple):

@@ -19,7 +19,7 @@ from bitcycle.model_precision import (
     restore_kernels,
     set_precision,
 )
-from bitcycle.precision import ROLES, Precision
+from bitcycle.precision import ROLES, BackwardOperands, Precision
 from bitcycle.scheduler import INHERIT, PrecisionScheduler, RoleSchedule, resolve_schedules
 from bitcycle.schedules import Adaptive
 from bitcycle.warnings import BitcycleWarning
@@ -41,6 +41,7 @@ class Settings:
     eval_precision: str = "high"
     example_inputs: Any = None
     nonfinite: Nonfinite = "raise"
+    backward_operands: BackwardOperands = "forward"
 
     def __post_init__(self) -> None:
         if self.eval_precision not in ("high", "full", "scheduled"):
@@ -62,7 +63,13 @@ class Settings:
                         f"{schedule} follows the {' and the '.join(schedule.reads)} of the "
                         "training, which trainers do not pass to callbacks"
                     )
-        return PrecisionScheduler(model, **roles, total_steps=total_steps, nonfinite=self.nonfinite)
+        return PrecisionScheduler(
+            model,
+            **roles,
+            total_steps=total_steps,
+            backward_operands=self.backward_operands,
+            nonfinite=self.nonfinite,
+        )
 
 
 def agree_on_total(asked: int | None, trainer: float, setting: str) -> int:

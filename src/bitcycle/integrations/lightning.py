@@ -7,6 +7,7 @@ from typing import Any
 from bitcycle.extras import require
 from bitcycle.integrations.base import Nonfinite, PrecisionRun, Settings, agree_on_total
 from bitcycle.model_precision import quantized_layers
+from bitcycle.precision import BackwardOperands
 from bitcycle.scheduler import INHERIT, PrecisionScheduler, RoleSchedule
 
 require("lightning.pytorch", extra="lightning", purpose="Lightning callbacks")
@@ -32,7 +33,7 @@ class PrecisionCallback(Callback):
     "high" (the highest of each layer), "full", "scheduled", or bits such as "w8a8".
     example_inputs: arguments of the LightningModule's `forward`, to count cost; by default its
     `example_input_array`. Without either, cost is not logged.
-    nonfinite: as in `PrecisionScheduler`.
+    nonfinite, backward_operands: as in `PrecisionScheduler`.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class PrecisionCallback(Callback):
         eval_precision: str = "high",
         example_inputs: Any = None,
         nonfinite: Nonfinite = "raise",
+        backward_operands: BackwardOperands = "forward",
     ) -> None:
         self._settings = Settings(
             forward=forward,
@@ -60,6 +62,7 @@ class PrecisionCallback(Callback):
             eval_precision=eval_precision,
             example_inputs=example_inputs,
             nonfinite=nonfinite,
+            backward_operands=backward_operands,
         )
         self._run: PrecisionRun | None = None
         self._saved: dict[str, Any] | None = None

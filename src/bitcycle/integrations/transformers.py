@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from bitcycle.extras import require
 from bitcycle.integrations.base import Nonfinite, PrecisionRun, Settings, agree_on_total
+from bitcycle.precision import BackwardOperands
 from bitcycle.scheduler import INHERIT, PrecisionScheduler, RoleSchedule
 from bitcycle.schedules import parse_schedule
 from bitcycle.warnings import BitcycleWarning
@@ -37,7 +38,7 @@ class PrecisionCallback(TrainerCallback, ExportableState):
     eval_precision: the bits of the model in evaluation mode and after `train`: "high" (the highest
     of each layer), "full", "scheduled", or bits such as "w8a8".
     example_inputs: keyword arguments of the model, to count cost; by default the first batch.
-    nonfinite: as in `PrecisionScheduler`.
+    nonfinite, backward_operands: as in `PrecisionScheduler`.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class PrecisionCallback(TrainerCallback, ExportableState):
         eval_precision: str = "high",
         example_inputs: Any = None,
         nonfinite: Nonfinite = "raise",
+        backward_operands: BackwardOperands = "forward",
     ) -> None:
         roles = {
             "forward": forward, "backward": backward,
@@ -63,6 +65,7 @@ class PrecisionCallback(TrainerCallback, ExportableState):
             "total_steps": total_steps,
             "eval_precision": eval_precision,
             "nonfinite": nonfinite,
+            "backward_operands": backward_operands,
         }
         self._settings = Settings(**self._args, example_inputs=example_inputs)
         self._run: PrecisionRun | None = None

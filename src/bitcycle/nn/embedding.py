@@ -31,6 +31,7 @@ class QuantizedLookup(QuantizedLayer):
 
     num_act_inputs: ClassVar[int] = 0
     own_roles: ClassVar[tuple[str, ...]] = ("weight",)
+    multiplies: ClassVar[bool] = False
     weight: Tensor
 
     @classmethod

@@ -66,6 +66,7 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
     own_roles: ClassVar[tuple[str, ...]] = ROLES  # the roles that this type of layer has
     is_between_activations: ClassVar[bool] = False  # multiplies activations only
     aggregates: ClassVar[bool] = False  # sums along edges, without a weight (`aggregation`)
+    multiplies: ClassVar[bool] = True  # False: has no products, such as a BatchNorm
     replaced_methods: ClassVar[tuple[str, ...]] = ("forward",)  # of the float type
 
     role_formats: RoleFormats
@@ -140,8 +141,10 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
         self.quantized_roles = tuple(r for r in precision.quantized_roles if r in rules)
         given = {role: bits for role, bits in precision.bits.items() if role in rules}
         rule = self.settings.quantizer.bits_between_activations
-        formats = RoleFormats.of(given)
-        between = RoleFormats.of(given, {r: rule(b) for r, b in given.items()})
+        own = precision.has_backward_operands
+        formats = RoleFormats.of(given, has_backward_operands=own)
+        used = {r: rule(b) for r, b in given.items()}
+        between = RoleFormats.of(given, used, has_backward_operands=own)
         if (formats, between) != (self.role_formats, self.between_activations):
             self.role_formats, self.between_activations = formats, between
             self._plans.clear()
@@ -169,11 +172,14 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
         Products of two activations may have other bits (`Quantizer.bits_between_activations`).
         """
         quantizer = self.settings.quantizer
+        if not self.multiplies or self.aggregates:  # no backward product reads an operand again
+            precision = replace(precision, backward_operands="forward")
         given = precision.in_force([role for role in self.own_roles if role in quantizer.roles])
         if not (self.is_between_activations and quantizer.scales_by_product):
             return given
         rule = quantizer.bits_between_activations
-        return Precision(**{role: rule(bits).plain for role, bits in given.bits.items()})
+        between = {role: rule(bits).plain for role, bits in given.bits.items()}
+        return given.replace(**between).in_force(self.own_roles)
 
     @property
     def bits_in_force(self) -> Precision:
@@ -276,6 +282,7 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
             kinds=formats.kinds,
             tops=self.code_tops,
             dtype=a.dtype,
+            has_backward_operands=formats.has_backward_operands,
         )
 
     def _decide_kernel(
@@ -465,7 +472,8 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
     def extra_repr(self) -> str:
         """The float module's, the precision and the quantizer."""
         inner = super().extra_repr()
-        own = f"precision={self.bits_in_force}, quantizer={type(self.settings.quantizer).__name__}"
+        bits = self.bits_in_force.text(self.own_roles)
+        own = f"precision={bits}, quantizer={type(self.settings.quantizer).__name__}"
         return f"{inner}, {own}" if inner else own
 
 

@@ -2,7 +2,8 @@
 
 nn.BatchNorm1d, 2d and 3d are converted when the quantizer names a rule (`Quantizer.norm_rule`);
 subclasses stay float. Without bits a converted BatchNorm is exactly the float module. The state
-dict is a float BatchNorm's: `running_var` always holds a variance.
+dict is a float BatchNorm's, and for Range BN the running range of its input: `running_var` always
+holds a variance.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bitcycle.kernels.geometry import LinearGeometry
 from bitcycle.nn.class_swap import swap_class
 from bitcycle.nn.control import LEVELS, is_recomputing
 from bitcycle.nn.layer import AUTOCAST_DTYPES, OWN_ATTRIBUTES, QuantizedLayer
 from bitcycle.nn.loading import OWN_BUFFERS
+from bitcycle.nn.plan import make_plan
+from bitcycle.nn.rounding import round_error_straight_through, round_straight_through
 from bitcycle.nn.settings import LayerSettings, ModelState
 from bitcycle.ops.affine import value_range
-from bitcycle.quantizers.base import max_abs
+from bitcycle.quantizers.base import Range, max_abs
 from bitcycle.quantizers.wageubn import activation_error, fixed_point, halves
 from bitcycle.registry import Registry
 
@@ -40,25 +44,18 @@ class QuantizedNorm(QuantizedLayer, _NormBase):
     """Mixed in before a BatchNorm type; subclasses define `normalize`."""
 
     num_act_inputs: ClassVar[int] = 0
+    multiplies: ClassVar[bool] = False
     rule: ClassVar[str]
     own_roles: ClassVar[tuple[str, ...]] = ()  # the roles whose bits the rule uses
 
-    def become_quantized(self, settings: LayerSettings, shared: ModelState) -> None:
-        """Add the layer's buffers; a BatchNorm keeps no activation range, so none is saved."""
-        super().become_quantized(settings, shared)
-        self._non_persistent_buffers_set.add("act_range")
-
-    def become_float(self) -> None:
-        """Make this a float BatchNorm again; its statistics stay."""
-        self._non_persistent_buffers_set.discard("act_range")
-        super().become_float()
-
     def forward(self, input: Tensor) -> Tensor:
         """(N, C, *) -> (N, C, *); without bits exactly the float module."""
+        wide = input if input.dtype == torch.float64 else input.to(torch.float32)
         if not (self.grid_roles and self._takes(input)):
+            if self.num_act_inputs and self.shared.is_calibrating:
+                self.activation_range(wide, 0)
             return super().forward(input)
         self._check_input_dim(input)  # type: ignore[no-untyped-call]
-        wide = input if input.dtype == torch.float64 else input.to(torch.float32)
         with torch.autocast(device_type=input.device.type, enabled=False):
             return self.normalize(wide, self.next_control()).to(input.dtype)
 
@@ -209,26 +206,54 @@ class _RoundError(torch.autograd.Function):
 
 @NORMS.register("range")
 class RangeNorm(QuantizedNorm):
-    """A BatchNorm whose deviation is estimated from ranges (Range BN, Banner et al.)."""
+    """A BatchNorm whose deviation is estimated from ranges (Range BN, Banner et al.).
+
+        y = Q(gamma) (Q(x) - mean) Q(1 / (scale + eps)) + Q(beta)
+
+    Q(x) and Q(1 / ...) have the bits of act, Q(gamma) and Q(beta) those of weight: grids of the
+    quantizer, the input's with a running range for evaluation, the others over all channels. The
+    error is rounded as grad_input reads it. Rounding is passed straight through.
+    """
 
     name_prefix = "Range"
     rule = "range"
+    num_act_inputs = 1
+    own_roles = ("weight", "act", "error")
 
     def normalize(self, x: Tensor, control: Tensor) -> Tensor:
-        """gamma * (x - mean) / (scale + eps) + beta."""
-        if self.uses_batch_statistics:
-            F._verify_batch_size(list(x.shape))  # type: ignore[attr-defined]
-            mean, scale = x.mean([d for d in range(x.dim()) if d != 1]), range_scale(x)
-            self._update_statistics(mean.detach(), scale.detach())
-        else:
+        """Round the input, normalize by ranges; the statistics are those of the rounded input."""
+        plan = make_plan(
+            self.settings.quantizer, LinearGeometry(), self.settings.kernel, kinds=self.kinds
+        )
+
+        def rounded(role: str, x: Tensor, within: Range | None = None) -> Tensor:
+            if role not in self.grid_roles:
+                return x
+            within = within or plan.quantizer.range_of(role, x.detach())
+            return round_straight_through(plan, x, control, within, role, self.recorder)
+
+        x = rounded("act", x, self.activation_range(x, 0))
+        mean, scale = self._statistics(x)
+        shape = [1, -1] + [1] * (x.dim() - 2)
+        factor = rounded("act", 1 / (scale + self.eps))
+        y = (x - mean.view(shape)) * factor.view(shape)
+        if self.affine:
+            gamma, beta = rounded("weight", self.weight), rounded("weight", self.bias)
+            y = y * gamma.view(shape) + beta.view(shape)
+        if "error" in self.grid_roles:
+            y = round_error_straight_through(plan, y, control, self.health, self.recorder)
+        return y
+
+    def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and estimated deviation of each channel: the batch's, or the running ones."""
+        if not self.uses_batch_statistics:
             assert self.running_mean is not None
             assert self.running_var is not None
-            mean, scale = self.running_mean, self.running_var.sqrt()
-        shape = [1, -1] + [1] * (x.dim() - 2)
-        y = (x - mean.view(shape)) / (scale + self.eps).view(shape)
-        if self.affine:
-            y = y * self.weight.view(shape) + self.bias.view(shape)
-        return y
+            return self.running_mean, self.running_var.sqrt()
+        F._verify_batch_size(list(x.shape))  # type: ignore[attr-defined]
+        mean, scale = x.mean([d for d in range(x.dim()) if d != 1]), range_scale(x)
+        self._update_statistics(mean.detach(), scale.detach())
+        return mean, scale
 
     def _update_statistics(self, mean: Tensor, scale: Tensor) -> None:
         if (weight := self.count_batch(RANGE_MOMENTUM)) is None:

@@ -37,14 +37,22 @@ class RoleFormats:
 
     grid_roles: roles with a range or blocks: rounded, and not to bf16 or fp16. kinds: in the order
     of ROLES; None is float32. replaced: numbers that differ from those of the control tensor.
+    has_backward_operands: backward products read weight and act in the format of the error.
     """
 
     grid_roles: tuple[str, ...] = ()
     kinds: tuple[str | None, ...] = (None,) * len(ROLES)
     replaced: tuple[tuple[str, tuple[int, int, int]], ...] = ()
+    has_backward_operands: bool = False
 
     @classmethod
-    def of(cls, given: Mapping[str, Bits], used: Mapping[str, Bits] | None = None) -> RoleFormats:
+    def of(
+        cls,
+        given: Mapping[str, Bits],
+        used: Mapping[str, Bits] | None = None,
+        *,
+        has_backward_operands: bool = False,
+    ) -> RoleFormats:
         """Of the bits by role; used: the bits that count in place of the given ones."""
         used = given if used is None else used
         kinds = {role: used[role].kind if role in used else None for role in ROLES}
@@ -52,6 +60,7 @@ class RoleFormats:
             tuple(role for role, kind in kinds.items() if kind not in (None, "float")),
             tuple(kinds.values()),
             tuple((r, b.numbers) for r, b in used.items() if b != given[r]),
+            has_backward_operands,
         )
 
     def replace_numbers(self, control: Tensor) -> Tensor:
@@ -123,13 +132,21 @@ def make_plan(
     kinds: tuple[str | None, ...],
     tops: tuple[int, ...] = NO_TOPS,
     dtype: torch.dtype = torch.float32,
+    has_backward_operands: bool = False,
 ) -> LayerPlan:
-    """The plan for these kinds and most bits, in the order of ROLES."""
+    """The plan for these kinds and most bits, in the order of ROLES.
+
+    has_backward_operands: both backward products round weight and act for themselves, to the format
+    in the error's slot.
+    """
     own_kinds = quantizer.kinds - {"integer", "float"}
     is_by_product = quantizer.scales_by_product and any(kind in own_kinds for kind in kinds)
     tops = tops if kernel.takes_codes else NO_TOPS
 
     def rounding(role: str, matmul: str, keep: tuple[int, ...] = ()) -> Rounding:
+        if has_backward_operands and matmul in ("grad_input", "grad_weight") and role != "error":
+            slot = LEVELS["error"]
+            return Rounding(role, slot, kinds[slot], keep=keep, matmul=matmul)
         slot = LEVELS[role]
         kind, top = kinds[slot], tops[slot]
         has_codes = kind == "integer" and top <= MAX_CODE_BITS and dtype != torch.float64
@@ -142,6 +159,8 @@ def make_plan(
     if len(channels) > 1:  # such scales do not broadcast against the weight
         w = replace(w, as_codes=False)
     w_in = replace(w, matmul="grad_input" if is_by_product else "")
+    if has_backward_operands:
+        w_in = rounding(second, "grad_input", channels)
     if quantizer.weight_grids > 1 and geometry.input_channel_dims and w.kind == "integer":
         w_in = replace(w_in, keep=geometry.input_channel_dims)
     plan = LayerPlan(

@@ -239,8 +239,11 @@ def product_node(output: Tensor) -> Any | None:
     if type(output.grad_fn) not in (_Product._backward_cls, _WholeProduct._backward_cls):
         return None
     node: Any = output.grad_fn
+    plan: LayerPlan = node.plan
     saves_both = all(node.needs_input_grad[:2]) and not node.has_bias
-    return node if saves_both and node.plan.kernel.takes_codes else None
+    # an operand that a backward product rounds for itself is saved unrounded
+    is_rounded = not (plan.grad_input.second.matmul or plan.grad_weight.second.matmul)
+    return node if saves_both and is_rounded and plan.kernel.takes_codes else None
 
 
 def recompute_output(node: Any) -> Tensor:

@@ -16,8 +16,6 @@ from bitcycle.ops.state import flag_nonfinite
 from bitcycle.quantizers.base import Quantizer, Range
 from bitcycle.warnings import BitcycleWarning
 
-MOMENTUM = 0.1  # of running ranges: 0.9 * old + 0.1 * new
-
 
 class ActivationRanges(nn.Module):
     """Mixed into layers; `act_range` has a row [observations, minimum, range] per input."""
@@ -51,7 +49,7 @@ class ActivationRanges(nn.Module):
     @property
     def range_momentum(self) -> float | None:
         """The weight of a new range; None while `calibrate` takes the mean."""
-        return None if self.shared.takes_mean else MOMENTUM
+        return None if self.shared.takes_mean else self.settings.quantizer.range_momentum
 
     def activation_range(self, x: Tensor, index: int) -> Range | None:
         """The range of an activation: the batch's in training, the running one in evaluation."""

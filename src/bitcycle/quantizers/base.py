@@ -133,6 +133,7 @@ class Quantizer(ABC):
     kinds: ClassVar[frozenset[str]] = frozenset({"integer", "float"})  # the formats it rounds to
     scales_by_product: ClassVar[bool] = False  # an operand is rounded for each matmul: see `blocks`
     observes: ClassVar[bool] = True  # act ranges come from data; layers keep running ranges
+    range_momentum: ClassVar[float] = 0.1  # the weight of a new range in the running one
     min_bits: ClassVar[int] = 1
 
     first_last: Literal["quantized", "float32"] = field(default="quantized", kw_only=True)

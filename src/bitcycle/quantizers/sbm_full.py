@@ -3,10 +3,11 @@
     levels = 2^b - 1,  s = (max - min) / levels,  u = (x - min) / s
     q = rint(clamp(u, 0, levels)),  x^ = q * s + min
 
-weight: one range per tensor. act: the means over samples of each sample's minimum and maximum.
-error: two versions (gradient bifurcation); grad_input reads it rounded stochastically, grad_weight
-unrounded. BatchNorms become Range BN (`bitcycle.nn.norm`). `sbm`, CPT's simplification, differs in
-all four.
+weight: one range per tensor. act: the means over samples of each sample's minimum and maximum; the
+running ones are 0.1 old + 0.9 new, as in the authors' code. error: two versions (gradient
+bifurcation); grad_input reads it rounded stochastically, grad_weight unrounded. BatchNorms become
+Range BN on the same grids (`bitcycle.nn.norm`). `sbm`, CPT's simplification, differs in all of it.
+`docs/methods/sbm_full.md` says what is the paper's, the authors' code's and ours.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class SBMFull(Quantizer):
     norm: Literal["range", "batch"] = "range"
 
     roles: ClassVar[frozenset[str]] = frozenset({"weight", "act", "error"})
+    range_momentum: ClassVar[float] = 0.9
 
     def __post_init__(self) -> None:
         super().__post_init__()

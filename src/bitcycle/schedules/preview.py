@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from bitcycle.bits import Bits, PlainBits
+from bitcycle.precision import BackwardOperands
 from bitcycle.schedules.base import (
     BACKWARD_BITS,
     Schedule,
@@ -43,7 +44,8 @@ class Preview:
     num_switches: int
     num_cycles: int
     mean_bits: float  # float32 counts as 32, a format as the bits of an element
-    relative_cost: float | None  # mean of (q^2 + 2 q b) / (high^2 + 2 high b)
+    # mean of (q^2 + 2 q b) / (high^2 + 2 high b); 2 b^2 where backward products read operands at b
+    relative_cost: float | None
     last: PlainBits
     notes: tuple[str, ...]
     forward: PlainBits | Literal["scheduled"] = "scheduled"  # else the errors are
@@ -57,10 +59,12 @@ class Preview:
         *,
         backward: PlainBits | Literal["default"] = "default",
         forward: PlainBits | Literal["scheduled"] = "scheduled",
+        backward_operands: BackwardOperands = "forward",
     ) -> Preview:
         """Evaluate the schedule at every step; with `forward` bits it is the errors' schedule.
 
-        If backward is not given and has no default, the cost is not counted.
+        If backward is not given and has no default, the cost is not counted. backward_operands: as
+        in `PrecisionScheduler`.
         """
         total = check_total(total_steps)
         values = schedule.values(total)
@@ -81,7 +85,7 @@ class Preview:
         def cost(bits: PlainBits) -> int:  # output costs q q, grad_input and grad_weight q e each
             pair = (bits, b) if forward == "scheduled" else (forward, bits)
             q, e = (Bits.of(each).cost_bits for each in pair)
-            return q**2 + 2 * q * e
+            return q**2 + 2 * e * (e if backward_operands == "backward" else q)
 
         return cls(
             schedule=schedule,

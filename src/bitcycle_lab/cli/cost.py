@@ -65,6 +65,12 @@ def register(subparsers: Any) -> None:
         "the recipe's; 8 up to 8 bits forward, fp32 with fp32; formats need one); several with "
         "--schedules",
     )
+    parser.add_argument(
+        "--backward-operands",
+        choices=("forward", "backward"),
+        help="the bits of weights and activations in the backward products: those of --forward "
+        "(default: the recipe's, or this), or with formats those of --backward",
+    )
     for role in ("weight", "act", "error", "grad"):
         parser.add_argument(f"--{role}", metavar="SCHEDULE", help=f"bits of the role {role} alone")
     parser.add_argument(
@@ -180,6 +186,8 @@ def _compare_schedules(arguments: argparse.Namespace) -> ScheduleComparison:
 def _find_spec(arguments: argparse.Namespace, roles: dict[str, str]) -> TrainingSpec:
     from bitcycle_lab.cost.spec import find_spec, parse_options, parse_shape
 
+    if arguments.backward_operands is not None:
+        roles = {**roles, "backward_operands": arguments.backward_operands}
     shape = arguments.input_shape
     return find_spec(
         arguments.what,

@@ -26,6 +26,7 @@ def estimate_cost(
         total_steps=spec.total_steps,
         samples_per_step=spec.batch_size,
         convention=convention,
+        backward_operands=spec.precision.backward_operands,
     )
     saved, kernel = _measure_saved(spec) if measures_memory else (None, None)
     return RunCost(
@@ -54,7 +55,12 @@ def _measure_saved(spec: TrainingSpec) -> tuple[int, str | None]:
     model = spec.build(needs_conversion=False)
     if is_converted(model):
         roles: dict[str, Any] = spec.precision.schedule_texts()
-        scheduler = PrecisionScheduler(model, **roles, total_steps=spec.total_steps)
+        scheduler = PrecisionScheduler(
+            model,
+            **roles,
+            total_steps=spec.total_steps,
+            backward_operands=spec.precision.backward_operands,
+        )
         set_precision(model, scheduler.top)
     small, large = 2, 4
     if spec.is_graph:

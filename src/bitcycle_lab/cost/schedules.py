@@ -10,7 +10,7 @@ from typing import Any
 from bitcycle.bits import Bits, order
 from bitcycle.cost import CONVENTIONS, Cost, count_macs
 from bitcycle.cost.bitops import LayerSchedules, cost_of_schedules, find_layer_schedules
-from bitcycle.precision import ROLES, Precision
+from bitcycle.precision import ROLES, BackwardOperands, Precision
 from bitcycle.schedules import parse_schedule
 from bitcycle.tables import text_table
 from bitcycle_lab.cost.run import notes_of
@@ -25,10 +25,19 @@ class TracedModel:
         self.model = spec.build(needs_conversion=needs_conversion)
         self.trace = count_macs(self.model, spec.inputs(self.model, spec.example_size))
 
-    def schedules(self, roles: Mapping[str, Any], total_steps: int) -> LayerSchedules:
+    def schedules(
+        self,
+        roles: Mapping[str, Any],
+        total_steps: int,
+        backward_operands: BackwardOperands = "forward",
+    ) -> LayerSchedules:
         """The schedule of every role of every layer."""
         return find_layer_schedules(
-            self.model, roles, total_steps, needs_conversion=self.needs_conversion
+            self.model,
+            roles,
+            total_steps,
+            needs_conversion=self.needs_conversion,
+            backward_operands=backward_operands,
         )
 
 
@@ -47,8 +56,9 @@ def compare_schedules(
         key = None if spec.precision.is_float else spec.precision.quantizer
         if key not in models:
             models[key] = TracedModel(spec, needs_conversion=needs_conversion)
-        roles = spec.precision.schedule_texts()
-        runs.append((models[key].trace, models[key].schedules(roles, spec.total_steps)))
+        roles, operands = spec.precision.schedule_texts(), spec.precision.backward_operands
+        traced = models[key]
+        runs.append((traced.trace, traced.schedules(roles, spec.total_steps, operands)))
     highest = _highest([top for _, schedules in runs for top in schedules.tops])
     costs = [
         cost_of_schedules(

@@ -78,7 +78,10 @@ class TrainingSpec:
         roles = self.precision.rounded_roles
         used = {*roles, *(PARENTS[role] for role in roles)}
         texts = self.precision.schedule_texts().items()
-        return {keyword: text for keyword, text in texts if text != "fp32" and keyword in used}
+        shown = {keyword: text for keyword, text in texts if text != "fp32" and keyword in used}
+        if shown and self.precision.backward_operands == "backward":
+            shown["backward_operands"] = "backward"
+        return shown
 
     def inputs(self, model: nn.Module, batch_size: int) -> tuple[Tensor, ...]:
         """Example inputs for the model."""
@@ -124,7 +127,8 @@ def find_spec(
 ) -> TrainingSpec:
     """The spec of a model, a recipe or a YAML file; the other arguments override it.
 
-    quantizer: by default the recipe's; for a model "sbm", or the one that its formats need.
+    roles: keywords of `PrecisionConfig`: schedules and backward_operands. quantizer: by default the
+    recipe's; for a model "sbm", or the one that its formats need.
 
     >>> find_spec("resnet74", roles={"forward": "CR:3-8:32", "backward": "8"}).total_steps
     64000
@@ -157,7 +161,9 @@ def find_spec(
 
 def _bits_of(roles: Mapping[str, str], total_steps: int) -> Iterator[PlainBits]:
     """The bits of schedules; those that cannot be read raise where they are checked."""
-    for text in roles.values():
+    for keyword, text in roles.items():
+        if keyword == "backward_operands":
+            continue
         try:
             yield from parse_schedule(text).bit_widths(total_steps)
         except ValueError:

@@ -199,6 +199,8 @@ def bits_of(config: RunConfig) -> str:
     ('CR:3-8:8 (conv1 8) / 8', 'plateau:3-8 / 8')
     >>> bits_of(recipe("wikitext2-transformer-nvfp4-heal"))
     'stages:nvfp4@0.82,bf16 / nvfp4'
+    >>> bits_of(recipe("wikitext2-transformer-nvfp4-heal-forward"))
+    'stages:nvfp4@0.82,bf16 / nvfp4 (its operands too)'
     >>> bits_of(recipe("wikitext2-transformer-nvfp4-heal-both"))
     'stages:nvfp4@0.82,bf16 / same'
     """
@@ -214,7 +216,10 @@ def bits_of(config: RunConfig) -> str:
             forward, backward = forward.get("*"), backward.get("*")
     texts = _in_short(forward), _in_short(backward)
     is_schedule = ":" in texts[0]
-    return f"{texts[0]} / {'same' if is_schedule and len(set(texts)) == 1 else texts[1]}{quantizer}"
+    other = "same" if is_schedule and len(set(texts)) == 1 else texts[1]
+    if precision.backward_operands == "backward":
+        other = f"{other} (its operands too)"
+    return f"{texts[0]} / {other}{quantizer}"
 
 
 def _in_short(schedule: ScheduleText) -> str:

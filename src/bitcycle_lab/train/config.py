@@ -13,7 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from bitcycle.bits import Bits, PlainBits
-from bitcycle.precision import ROLES, Precision, check_max_bits
+from bitcycle.precision import (
+    ROLES,
+    BackwardOperands,
+    Precision,
+    check_backward_operands,
+    check_max_bits,
+)
 from bitcycle.range_criteria import RangeTestConfig as RangeTestConfig
 from bitcycle.registry import unknown_name
 from bitcycle.schedules import Schedule, parse_schedule
@@ -136,7 +142,8 @@ class PrecisionConfig:
     most 8 bits and float32 where it is float32; for other bits and for formats backward must be
     given. A cyclic schedule may also be a mapping: {name: CR, low: 3, high: 8, cycles: 32}. With
     `auto` as the lower end of forward (CR:auto-8:32, or low: auto) the run begins with a precision
-    range test.
+    range test. backward_operands "backward": both backward products read weights and activations at
+    the bits of the errors, not of forward; for formats and float32 only.
     """
 
     quantizer: str = "sbm"
@@ -151,10 +158,12 @@ class PrecisionConfig:
     act: ScheduleText = "inherit"
     error: ScheduleText = "inherit"
     grad: ScheduleText = "inherit"
+    backward_operands: BackwardOperands = "forward"
 
     def __post_init__(self) -> None:
         self.check_names()
         check_max_bits(self.max_bits, "precision.max_bits")
+        check_backward_operands(self.backward_operands)
         for role, text in self._given_texts().items():
             if isinstance(text, dict) and "name" in text:
                 object.__setattr__(self, role, _schedule_text(role, text))

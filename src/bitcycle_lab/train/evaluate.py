@@ -166,11 +166,15 @@ def describe_precision(model: nn.Module, precision: Precision | dict[str, Precis
         return "fp32"
     if isinstance(precision, Precision):
         roles = rounded_roles(layer for _, layer in quantized_layers(model))
-        return str(precision.replace(error=None, grad=None).in_force(roles))
+        return str(_forward_bits(precision).in_force(roles))
     with at_precision(model, precision):  # type: ignore[arg-type]
         actual = get_precision(model)
     values = [actual] if isinstance(actual, Precision) else actual.values()
-    return " / ".join(sorted({str(p.replace(error=None, grad=None)) for p in values}))
+    return " / ".join(sorted({str(_forward_bits(each)) for each in values}))
+
+
+def _forward_bits(precision: Precision) -> Precision:
+    return Precision(weight=precision.weight, act=precision.act)
 
 
 def layers_without_ranges(model: nn.Module) -> list[str]:

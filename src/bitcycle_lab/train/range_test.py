@@ -274,8 +274,10 @@ def _precision_at(session: Session, bits: int) -> Precision | dict[str, Precisio
     layers = quantized_layers(session.model)
     total = session.total_steps
     schedules = resolve_schedules(layers, {key: texts.get(key, INHERIT) for key in keywords}, total)
-    by_layer = {
-        entry.name: Precision(**{r: s(0, total) for r, s in zip(ROLES, by_role, strict=True)})
+    by_layer = {  # integers, so the backward products have forward's operands
+        entry.name: Precision().replace(
+            **{r: s(0, total) for r, s in zip(ROLES, by_role, strict=True)}
+        )
         for (entry, _), by_role in zip(layers, schedules, strict=True)
     }
     distinct = set(by_layer.values())

@@ -363,7 +363,12 @@ def make_scheduler(
     with warnings.catch_warnings():
         if is_guess:  # the bits may change, and with them the reason to warn
             warnings.simplefilter("ignore", BitcycleWarning)
-        return PrecisionScheduler(model, **roles, total_steps=total_steps)
+        return PrecisionScheduler(
+            model,
+            **roles,
+            total_steps=total_steps,
+            backward_operands=config.precision.backward_operands,
+        )
 
 
 def swa_start(session: Session) -> int | None:

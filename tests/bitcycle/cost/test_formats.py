@@ -200,3 +200,82 @@ def test_a_published_convention_refuses_attention_that_is_bf16_where_the_model_i
         bitops(NVFP4(attention="nvfp4"), {"*": "nvfp4", "scores": "bf16"})
     assert bitops("nvfp4", convention="exact") > 0
     assert bitops(NVFP4(attention="nvfp4")) > 0
+
+
+# -- backward operands ----------------------------------------------------------------------------
+
+OWN = {"forward": "stages:mxfp4@0.5,bf16", "backward": "mxfp4", "total_steps": 100}
+
+
+@pytest.mark.parametrize(
+    ("operands", "grad_input", "grad_weight"),
+    [
+        # bf16 weights and activations for half of the steps: (4 + 16) / 2 x 4
+        ("forward", 16 * 40, 48 * 40),
+        ("backward", 16 * 16, 48 * 16),
+    ],
+)
+def test_each_matmul_counts_the_bits_that_its_operands_have(operands, grad_input, grad_weight):
+    found = bc.training_cost(model(), X, **OWN, backward_operands=operands)
+    assert found.by_matmul() == {
+        "output": 48 * 100 * (16 + 256) // 2,
+        "grad_input": 100 * grad_input,
+        "grad_weight": 100 * grad_weight,
+    }
+
+
+def test_throughput_and_traffic_follow_the_operands_of_each_matmul():
+    found = bc.training_cost(model(), X, **OWN, backward_operands="backward")
+    by_product = {key: macs for layer in found.layers[1:] for key, macs in layer.macs.items()}
+    assert by_product == {  # 16 MACs, 50 steps of each
+        ("output", MXFP4, MXFP4): 800, ("output", BF16, BF16): 800,
+        ("grad_input", MXFP4, MXFP4): 1600, ("grad_weight", MXFP4, MXFP4): 1600,
+    }  # fmt: skip
+    # a step: output reads 2 operands, the two layers have 3 backward products with 2 each
+    assert found.uniform_traffic == 50 * (4 * 4 + 4 * 16) + 100 * 6 * 4
+    assert found.baseline.startswith("static w=bf16/mxfp4,a=bf16/mxfp4,e=mxfp4")
+
+
+def test_the_published_conventions_count_both_backward_products_at_backward_bits():
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))  # not converted
+    for each in (net, model()):
+        found = bc.training_cost(
+            each, X, **OWN, backward_operands="backward", convention="paper"
+        ).by_matmul()
+        assert found == {
+            "output": 48 * 50 * (16 + 256), "grad_input": 48 * 1600, "grad_weight": 48 * 1600,
+        }  # fmt: skip
+    with pytest.raises(ValueError, match="8"):
+        bc.training_cost(
+            net, X, forward=8, backward=8, total_steps=4, backward_operands="backward",
+            convention="paper",
+        )  # fmt: skip
+
+
+def test_a_meter_counts_the_same_and_its_state_round_trips():
+    net = model()
+    bits = bc.PrecisionScheduler(net, **OWN, backward_operands="backward")
+    meter = CostMeter(net, X)
+    for step in range(100):
+        if step == 70:
+            state = json.loads(json.dumps(meter.state_dict()))
+            assert state["layers"]["2"] == [
+                ["mxfp4", "mxfp4", "mxfp4", 50, 50],
+                ["bf16", "bf16", "mxfp4", "mxfp4", "mxfp4", 20, 20],
+            ]
+            meter = CostMeter(net, X)
+            meter.load_state_dict(state)
+        meter.step()
+        bits.step()
+    before = bc.training_cost(net, X, **OWN, backward_operands="backward")
+    assert meter.by_matmul() == before.by_matmul()
+    assert meter.cost().relative == before.relative  # tops: bf16 in output only
+
+
+def test_attention_of_nvfp4_stays_in_bf16_whatever_backward_reads():
+    net = nn.ModuleList([bc.MatMul(), nn.Linear(4, 4)])
+    bc.quantize_model(net, NVFP4(), verbose=False)
+    precision = bc.Precision.parse("w=bf16/nvfp4,a=bf16/nvfp4,e=nvfp4")
+    bf16, nvfp4 = FORMATS["bf16"], FORMATS["nvfp4"]
+    assert operand_bits(net[0], precision) == (bf16, bf16, bf16)
+    assert operand_bits(net[1], precision) == (bf16, bf16, nvfp4, nvfp4, nvfp4)

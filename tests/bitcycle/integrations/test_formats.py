@@ -43,3 +43,9 @@ def test_an_evaluation_can_have_a_format():
     assert str(run.eval_bits) == "w=mxfp4,a=mxfp4"
     with pytest.raises(ValueError, match="nvfp4"):
         make_run(eval_precision="w=nvfp4,a=nvfp4")
+
+
+def test_backward_operands_reach_the_scheduler():
+    run = make_run(backward_operands="backward")
+    assert str(run.scheduler.precision_at(3)) == "w=bf16/mxfp8,a=bf16/mxfp8,e=mxfp8"
+    assert str(make_run().scheduler.precision_at(3)) == "w=bf16,a=bf16,e=mxfp8"

@@ -40,8 +40,10 @@ def test_outputs_and_gradients_are_finite(rule: str) -> None:
         for bits in (2, 4, 8):
             for training in (True, False):
                 model = Normed(kind)
-                norm = convert(model, RULES[rule], f"FW{bits}/BW8").train(training)
+                norm = convert(model, RULES[rule], f"FW{bits}/BW8")
                 x = randn(*INPUTS[kind]).requires_grad_()
+                model(x)  # Range BN observes the range of its input
+                norm.train(training)
                 output = model(x)
                 assert output.shape == x.shape
                 grads = torch.autograd.grad(
@@ -55,8 +57,8 @@ def test_the_state_is_a_float_batchnorm_s(rule: str) -> None:
     model = Normed()
     convert(model, RULES[rule])
     model(randn(*INPUTS[nn.BatchNorm2d]))
-    keys = set(model.state_dict()) - {"linear.act_range"}
-    assert keys == set(Normed().state_dict())
+    ranges = {"linear.act_range"} | ({"norm.act_range"} if rule == "range" else set())
+    assert set(model.state_dict()) == set(Normed().state_dict()) | ranges
     fresh = Normed()
     fresh.load_state_dict(bc.float_state_dict(model), strict=True)
     again = Normed()
@@ -153,7 +155,7 @@ def test_a_wrong_number_of_dimensions_is_an_error_as_in_torch(rule: str) -> None
 def test_statistics_can_be_estimated_anew(rule: str) -> None:
     """`update_bn` sets momentum=None and expects the plain mean over its batches."""
     model = Normed()
-    norm = convert(model, RULES[rule])
+    norm = convert(model, RULES[rule], "w8e8")  # no rounding of the input
     batches = [randn(*INPUTS[nn.BatchNorm2d], seed=seed) + seed for seed in range(3)]
     update_bn(batches, model)
     expected = torch.stack([x.mean((0, 2, 3)) for x in batches]).mean(0)
@@ -288,9 +290,9 @@ def test_the_scale_is_the_mean_range_of_16_chunks_in_order() -> None:
         assert range_scale(x)[c].item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_output_and_its_gradient_are_the_formula_s() -> None:
+def test_the_output_and_its_gradient_are_the_formula_s_at_fine_grids() -> None:
     model = Normed()
-    norm = convert(model)
+    norm = convert(model, precision="w20")  # only gamma and beta, on 20 bits
     x = randn(4, 3, 4, 2).requires_grad_()
     e = randn(4, 3, 4, 2, seed=2)
     shape = (1, 3, 1, 1)
@@ -303,9 +305,103 @@ def test_the_output_and_its_gradient_are_the_formula_s() -> None:
     torch.testing.assert_close(torch.autograd.grad(output, x, e), theirs)
 
 
-def test_running_statistics_move_by_nine_tenths_and_are_what_evaluation_uses() -> None:
+def on_grid(x: torch.Tensor, bits: int, low: float, high: float) -> torch.Tensor:
+    step = (high - low) / (2**bits - 1)
+    return torch.round((x.clamp(low, high) - low) / step) * step + low
+
+
+def over_all(x: torch.Tensor, bits: int) -> torch.Tensor:
+    return on_grid(x, bits, x.min().item(), x.max().item())
+
+
+@pytest.mark.parametrize("bits", [3, 8])
+def test_input_deviation_and_parameters_are_on_grids_and_the_error_too(bits: int) -> None:
+    rules = SBMFull(error_rounding="nearest")
+    model = Normed()
+    norm = convert(model, rules, f"FW{bits}/BW4")
+    x, e = (3 * randn(4, 3, 4, 2) + 2).requires_grad_(), randn(4, 3, 4, 2, seed=2)
+    samples = x.detach().flatten(1)
+    low, high = float(samples.amin(1).mean()), float(samples.amax(1).mean())
+    leaf = on_grid(x.detach(), bits, low, high).requires_grad_()
+    factor = 1 / (range_scale(leaf) + 1e-5)
+    factor = factor + (over_all(factor, bits) - factor).detach()  # straight through
+    gamma, beta = over_all(norm.weight.detach(), bits), over_all(norm.bias.detach(), bits)
+    plain = (leaf - leaf.mean((0, 2, 3), keepdim=True)) * factor.view(SHAPE)
+    expected = gamma.view(SHAPE) * plain + beta.view(SHAPE)
+    output = model(x)
+    torch.testing.assert_close(output, expected, rtol=1e-4, atol=1e-4)
+    found = torch.autograd.grad(output, [x, norm.weight, norm.bias], e)
+    rounded = over_all(e, 4)
+    (theirs,) = torch.autograd.grad(expected, leaf, rounded)
+    torch.testing.assert_close(found[0], theirs, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        found[1], (rounded * plain.detach()).sum((0, 2, 3)), rtol=1e-4, atol=1e-4
+    )
+    torch.testing.assert_close(found[2], rounded.sum((0, 2, 3)), rtol=1e-4, atol=1e-4)
+
+
+def test_bits_of_a_role_round_only_its_part_of_range_bn() -> None:
+    x = randn(4, 3, 4, 2)
+    outputs = {}
+    for text in ("w20", "w2", "a2", "e2"):
+        model = Normed()
+        convert(model, precision=text)
+        outputs[text] = model(x).detach()
+    assert not torch.allclose(outputs["w2"], outputs["w20"], atol=1e-2)
+    assert not torch.allclose(outputs["a2"], outputs["w20"], atol=1e-2)
+    torch.testing.assert_close(outputs["e2"], outputs["w20"])  # errors are of the backward pass
+
+
+def test_the_error_of_range_bn_is_rounded_stochastically_without_bias() -> None:
+    model = Normed(affine=False)
+    convert(model, precision="e3")
+    x, e = randn(4, 3, 4, 2), randn(4, 3, 4, 2, seed=2)
+    reference = x.clone().requires_grad_()
+    scale = range_scale(reference).view(SHAPE) + 1e-5
+    ((reference - reference.mean((0, 2, 3), keepdim=True)) / scale).backward(e)
+    found = []
+    for _ in range(400):
+        leaf = x.clone().requires_grad_()
+        model(leaf).backward(e)
+        found.append(leaf.grad)
+    stack = torch.stack(found)
+    assert not torch.equal(stack[0], stack[1])
+    # six standard errors; the mean of 400 unbiased values is off by 0.8 of one on average
+    spread = stack.std(0) / 20
+    assert ((stack.mean(0) - reference.grad).abs() < 6 * spread + 1e-6).float().mean() > 0.98
+
+
+def test_range_bn_evaluates_with_the_running_range_of_its_input() -> None:
+    """0.1 old + 0.9 new, from the first batch on: an outlier is clipped in evaluation."""
     model = Normed()
     norm = convert(model)
+    batches = [randn(4, 3, 4, 2, seed=seed) * (1 + seed) for seed in range(2)]
+    for x in batches:
+        model(x)
+    lows = [x.flatten(1).amin(1).mean() for x in batches]
+    highs = [x.flatten(1).amax(1).mean() for x in batches]
+    low = 0.1 * lows[0] + 0.9 * lows[1]
+    spread = 0.1 * (highs[0] - lows[0]) + 0.9 * (highs[1] - lows[1])
+    torch.testing.assert_close(norm.act_range[0], torch.stack([torch.tensor(2.0), low, spread]))
+    model.eval()
+    y = randn(4, 3, 4, 2, seed=5)
+    far, further = y.clone(), y.clone()
+    far[0, 0, 0, 0], further[0, 0, 0, 0] = 50.0, 500.0
+    assert torch.equal(model(far), model(further))
+
+
+def test_calibration_observes_the_input_of_range_bn_at_any_bits() -> None:
+    for text in ("fp32", "FW8/BW8"):
+        model = bc.quantize_model(net(), SBMFull(), kernel="simulate", verbose=False)
+        bc.set_precision(model, text)
+        assert bc.audit(model)["norm"].is_observed is False
+        bc.calibrate(model, [randn(4, 2, 6, 6)])
+        assert bc.audit(model)["norm"].is_observed
+
+
+def test_running_statistics_move_by_nine_tenths_and_are_what_evaluation_uses() -> None:
+    model = Normed()
+    norm = convert(model, precision="w20")
     x = 3 * randn(4, 3, 4, 2) + 2
     model(x)
     mean, scale = 0.9 * x.mean((0, 2, 3)), 0.1 + 0.9 * range_scale(x)

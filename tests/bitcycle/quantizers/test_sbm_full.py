@@ -40,6 +40,15 @@ def test_an_activation_has_the_mean_of_its_samples_ranges() -> None:
     assert [end.item() for end in SBMFull().range_of("act", X)] == [-1.0, 2.0]  # no samples
 
 
+def test_running_ranges_are_a_tenth_old_and_nine_tenths_new_as_in_the_authors_code() -> None:
+    layer = bc.quantize_model(nn.Linear(5, 2), "sbm_full", verbose=False)
+    bc.set_precision(layer, "w8a8")
+    layer(X.view(1, 5))
+    layer(3 * X.view(1, 5))
+    observed, low, spread = layer.act_range[0].tolist()
+    assert (observed, round(low, 5), round(spread, 5)) == (2, -2.8, 8.4)  # 0.1 x 3 + 0.9 x 9
+
+
 def test_an_error_has_the_range_of_the_whole_tensor() -> None:
     e = torch.stack([X, 3 * X])
     assert [end.item() for end in SBMFull().range_of("error", e)] == [-3.0, 6.0]

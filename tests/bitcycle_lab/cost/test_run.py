@@ -57,3 +57,22 @@ def test_a_graph_net_is_priced_by_the_follow_up_and_says_what_its_graph_was() ->
     assert estimate_cost(spec, convention="followup").cost.bitops == 5_592_383_232_000
     floats = estimate_cost(find_spec("gcn", roles={"forward": "fp32"}, batch_size=16))
     assert "example graph of two edges per node" in floats.text()
+
+
+def test_a_recipe_s_backward_operands_count_and_are_shown() -> None:
+    names = ("nvfp4-heal-forward", "nvfp4-heal", "nvfp4-heal-both")
+    own, shared, both = (
+        estimate_cost(find_spec(f"wikitext2-transformer-{name}", roles={}, total_steps=50))
+        for name in names
+    )
+    by_matmul = [each.cost.by_matmul() for each in (own, shared, both)]
+    assert by_matmul[0]["output"] == by_matmul[1]["output"] == by_matmul[2]["output"]
+    for matmul in ("grad_input", "grad_weight"):
+        assert by_matmul[0][matmul] < by_matmul[1][matmul] < by_matmul[2][matmul]
+    assert own.to_dict()["precision"]["backward_operands"] == "backward"
+    assert "backward_operands" not in shared.to_dict()["precision"]
+    roles = {"backward_operands": "backward"}
+    changed = estimate_cost(
+        find_spec("wikitext2-transformer-nvfp4-heal", roles=roles, total_steps=50)
+    )
+    assert changed.cost == own.cost

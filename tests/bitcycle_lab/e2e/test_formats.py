@@ -54,8 +54,8 @@ def bits_of(config, role):
     return [line["bits"][role] for line in lines]
 
 
-def test_healing_as_published_changes_the_forward_pass_for_the_last_steps(root, tmp_path):
-    config = short("nvfp4-heal", root, tmp_path)
+def test_healing_as_published_changes_the_forward_product_for_the_last_steps(root, tmp_path):
+    config = short("nvfp4-heal-forward", root, tmp_path)
     run(config)
     switch = round(0.82 * STEPS)
     mixed = ["nvfp4", "bf16"]  # the head and the last layers are in bf16
@@ -63,11 +63,17 @@ def test_healing_as_published_changes_the_forward_pass_for_the_last_steps(root, 
     assert bits_of(config, "error") == [mixed] * STEPS
     result = json.loads((folder_of(config) / "result.json").read_text())
     assert result["eval_precision"] == "w=bf16,a=bf16"
+    shared = short("nvfp4-heal", root, tmp_path / "shared")
+    run(shared)
+    other = json.loads((folder_of(shared) / "result.json").read_text())
+    assert result["cost"]["bitops"] < other["cost"]["bitops"]  # backward products stay in nvfp4
+    assert result["weights_sha256"] != other["weights_sha256"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "step"), [("nvfp4-heal-both", 5), ("nvfp4-heal-both", 11), ("mx-cpt", 5), ("fp8", 11)]
+    ("name", "step"),
+    [("nvfp4-heal-both", 5), ("nvfp4-heal-forward", 11), ("mx-cpt", 5), ("fp8", 11)],
 )
 def test_a_run_killed_within_a_schedule_of_formats_resumes_to_the_bit(
     name, step, root, tmp_path, monkeypatch

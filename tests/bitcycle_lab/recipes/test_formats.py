@@ -17,6 +17,7 @@ EXPECTED = {
     "mx-cpt": ("CR:mxfp4,mxfp8,bf16:8", "mxfp8", "mx"),
     "nvfp4": ("nvfp4", "nvfp4", "nvfp4"),
     "nvfp4-heal": ("stages:nvfp4@0.82,bf16", "nvfp4", "nvfp4"),
+    "nvfp4-heal-forward": ("stages:nvfp4@0.82,bf16", "nvfp4", "nvfp4"),
     "nvfp4-heal-both": ("stages:nvfp4@0.82,bf16", "stages:nvfp4@0.82,bf16", "nvfp4"),
 }
 LEFT_IN_BF16 = {"decoder", "layers.1.fc1", "layers.1.fc2"}
@@ -29,8 +30,9 @@ def converted(config):
     rules = bc.quantizers.QUANTIZERS[precision.quantizer](**precision.quantizer_options)
     bc.quantize_model(model, rules, skip=precision.skip, kernel=precision.kernel)
     return model, bc.PrecisionScheduler(
-        model, total_steps=config.steps, **precision.schedule_texts()
-    )
+        model, total_steps=config.steps, **precision.schedule_texts(),
+        backward_operands=precision.backward_operands,
+    )  # fmt: skip
 
 
 def in_force(model):
@@ -63,8 +65,16 @@ def test_nvfp4_leaves_the_head_and_a_sixth_of_the_other_layers_in_bf16(name):
     assert len(bits) - 1 == 12  # layers without the head: 2 of 12 are in bf16, published 15 %
 
 
-@pytest.mark.parametrize(("name", "error"), [("nvfp4-heal", "nvfp4"), ("nvfp4-heal-both", "bf16")])
-def test_healing_is_the_last_18_percent(name, error):
+@pytest.mark.parametrize(
+    ("name", "healed"),
+    [
+        # published: output in bf16, grad_input and grad_weight in nvfp4
+        ("nvfp4-heal-forward", "w=bf16/nvfp4,a=bf16/nvfp4,e=nvfp4"),
+        ("nvfp4-heal", "w=bf16,a=bf16,e=nvfp4"),
+        ("nvfp4-heal-both", "w=bf16,a=bf16,e=bf16"),
+    ],
+)
+def test_healing_is_the_last_18_percent(name, healed):
     config = recipe(f"{BASE}-{name}")
     _, bits = converted(config)
     switch = 328  # 0.82 x 400
@@ -74,7 +84,7 @@ def test_healing_is_the_last_18_percent(name, error):
         found = bits.precision_at(step)  # one precision where all layers agree
         return str(found["layers.0.fc1"] if isinstance(found, dict) else found)
 
-    nvfp4, healed = "w=nvfp4,a=nvfp4,e=nvfp4", f"w=bf16,a=bf16,e={error}"
+    nvfp4 = "w=nvfp4,a=nvfp4,e=nvfp4"
     assert [at(step) for step in (0, switch - 1, switch, 399)] == [nvfp4, nvfp4, healed, healed]
 
 
@@ -95,3 +105,5 @@ def test_the_list_shows_formats():
     assert INFOS[f"{BASE}-mx-cpt"].bits == "CR:mxfp4,mxfp8,bf16:8 / mxfp8"
     assert INFOS[f"{BASE}-fp8"].bits == "e4m3 / e5m2"
     assert INFOS[f"{BASE}-nvfp4-heal"].bits == "stages:nvfp4@0.82,bf16 / nvfp4"
+    shown = INFOS[f"{BASE}-nvfp4-heal-forward"].bits
+    assert shown == "stages:nvfp4@0.82,bf16 / nvfp4 (its operands too)"
