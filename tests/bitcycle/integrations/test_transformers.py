@@ -233,12 +233,12 @@ def test_bits_and_cost_reach_the_trainers_loggers(tmp_path):
     run.train()
     for lines in (listener.logs, run.state.log_history):
         rows = [line for line in lines if "loss" in line]
-        shown = [f"w{row['bits/weight']:.0f}a{row['bits/act']:.0f}e8" for row in rows]
+        shown = [f"w{row['bits/forward']:.0f}a{row['bits/forward']:.0f}e8" for row in rows]
         assert shown == scheduled(12)
         inputs = dict(x=randn(4, 4), labels=torch.arange(4) % 3)
         cost = training_cost(model, inputs, **ROLES, total_steps=12)
         assert rows[-1]["cost/bitops"] == cost.bitops
-        assert rows[-1]["cost/relative"] == pytest.approx(cost.relative)
+        assert rows[-1]["cost/saved"] == pytest.approx(cost.saving)
 
 
 @pytest.mark.parametrize(
@@ -328,11 +328,11 @@ def test_a_causal_lm_is_healed_and_says_so_in_the_log(tmp_path):
     run.train()
     lines = run.state.log_history[:-1]
     switch = 9  # 0.82 x 11
-    assert len({line["bits/weight"] for line in lines[:switch]}) == 1
-    assert lines[0]["bits/weight"] < 8  # a mean: lm_head and the last mlp have 16
-    assert {line["bits/weight"] for line in lines[switch:]} == {16}
-    assert len({line["bits/error"] for line in lines}) == 1
-    assert lines[-1]["cost/relative"] < 1
+    assert {line["bits/forward/*"] for line in lines[:switch]} == {4}
+    assert 4 < lines[0]["bits/forward"] < 8  # a mean: lm_head and the last mlp have 16
+    assert {line["bits/forward"] for line in lines[switch:]} == {16}
+    assert len({line["bits/backward"] for line in lines}) == 1
+    assert 0 < lines[-1]["cost/saved"] < 1
     assert run.evaluate()["eval_loss"] > 0
     assert str(bc.get_precision(run.model.lm_head)) == "w=bf16,a=bf16,e=bf16"
 
