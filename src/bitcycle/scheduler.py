@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from torch import nn
 
@@ -37,9 +37,6 @@ from bitcycle.schedules.adaptive import AdaptiveStates, Metric
 from bitcycle.schedules.base import BACKWARD_BITS, check_total, default_backward
 from bitcycle.warnings import BitcycleWarning
 
-if TYPE_CHECKING:
-    from bitcycle.cost import CostMeter
-
 
 class _Inherit:
     def __repr__(self) -> str:
@@ -49,6 +46,13 @@ class _Inherit:
 INHERIT: Final = _Inherit()  # weight and act take `forward`, error and grad take `backward`
 RoleSchedule = ScheduleLike | Mapping[Pattern, ScheduleLike] | _Inherit  # what a keyword takes
 RoleSchedules = tuple[Schedule, ...]  # of one layer, in the order of ROLES
+
+
+class Meter(Protocol):
+    """A `CostMeter`: counts the cost so far, relative to that at other bits."""
+
+    def cost(self, baseline: Precision | dict[str, Precision]) -> Any:
+        """The `Cost` so far."""
 
 
 class PrecisionScheduler:
@@ -195,9 +199,7 @@ class PrecisionScheduler:
         changes = (next(segment) for _, segment in groupby(every, key=lambda item: item[1]))
         return [(step, self._by_layer(self._combine(row))) for step, row in changes]
 
-    def metrics(
-        self, meter: CostMeter | None = None, *, step: int | None = None
-    ) -> dict[str, float]:
+    def metrics(self, meter: Meter | None = None, *, step: int | None = None) -> dict[str, float]:
         """The bits of this step as numbers to log; call it before `step`.
 
         `bits/forward` and `bits/backward` are means over layers and over the roles that are

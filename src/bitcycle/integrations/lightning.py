@@ -152,12 +152,13 @@ class PrecisionCallback(Callback):
                 "PrecisionScheduler in your training_step instead"
             )
 
-    def _mean_loss(self, trainer: Trainer) -> Tensor | None:
+    def _mean_loss(self, trainer: Trainer) -> float | None:
         """The loss of an optimizer step, the same in all processes, if a schedule follows it."""
         losses, self._losses = self._losses, []
         if not losses:
             return None
-        return trainer.strategy.reduce(torch.stack(losses).mean(), reduce_op="mean")
+        mean = trainer.strategy.reduce(torch.stack(losses).mean(), reduce_op="mean")
+        return float(mean)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._run is not None:  # None: nothing was left to train

@@ -54,7 +54,7 @@ class PrecisionCallback(TrainerCallback, ExportableState):
         example_inputs: Any = None,
         nonfinite: Nonfinite = "raise",
     ) -> None:
-        roles = {
+        roles: dict[str, Any] = {
             "forward": forward, "backward": backward,
             "weight": weight, "act": act, "error": error, "grad": grad,
         }  # fmt: skip

@@ -268,7 +268,7 @@ def checked_bits(schedule: Schedule, step: int, total_steps: int) -> PlainBits:
     bits: Any = schedule.bits_at(step, total_steps)
     if type(bits) is int and 1 <= bits <= MAX_BITS:
         return bits  # mostly: a run can have a million steps
-    if isinstance(bits, Integral) and not isinstance(bits, int):
+    if not isinstance(bits, int) and isinstance(bits, Integral):
         bits = int(bits)  # of numpy
     try:
         return Bits.of(bits).plain

@@ -217,6 +217,29 @@ def test_a_checkpoint_without_the_callback_resumes_by_its_step(tmp_path):
     assert bits_of(model, "train") == scheduled(12)[5:]
 
 
+def rise(step, total):
+    return 3 + 3 * step // total
+
+
+def test_a_function_is_a_schedule_that_resumes_and_is_not_restored_from_text(tmp_path):
+    options = dict(save_strategy="steps", save_steps=5)
+    whole, cut = Net(), Net()
+    trainer(tmp_path, whole, PrecisionCallback(rise, 8), **options).train()
+    assert bits_of(whole, "train") == [f"w{rise(s, 12)}a{rise(s, 12)}e8" for s in range(12)]
+    trainer(tmp_path, cut, PrecisionCallback(rise, 8)).train(
+        resume_from_checkpoint=str(tmp_path / "checkpoint-5")
+    )
+    assert bits_of(cut, "train") == bits_of(whole, "train")[5:]
+    for resumed, options, named in (
+        (PrecisionCallback(lambda step, total: 4, 8), {}, "weight and act"),
+        (PrecisionCallback(rise, 8), dict(restore_callback_states_from_checkpoint=True), "Python"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            trainer(tmp_path, Net(), resumed, **options).train(
+                resume_from_checkpoint=str(tmp_path / "checkpoint-5")
+            )
+
+
 class Listener(TrainerCallback):
     """Stands for a logger, which a Trainer puts before the callbacks it is given."""
 
