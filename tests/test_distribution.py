@@ -225,7 +225,7 @@ with warnings.catch_warnings(record=True) as caught:
     losses = []
     for _ in range(2):
         model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8))
-        bc.quantize_model(model, verbose=False)
+        bc.quantize_model(model)
         bc.set_precision(model, "FW8/BW8")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(2):

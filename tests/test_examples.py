@@ -66,8 +66,8 @@ def test_the_own_quantizer_learns():
 def test_a_hugging_face_model_learns_in_nvfp4_and_heals():
     output = output_of("transformers_nvfp4.py")
     assert float(re.search(r"test loss (\d+\.\d+)", output)[1]) < 0.3  # of one word: 3.47
-    weights = [float(bits) for bits in re.findall(r"'bits/weight': '(\d+\.?\d*)'", output)]
-    errors = [float(bits) for bits in re.findall(r"'bits/error': '(\d+\.?\d*)'", output)]
+    weights = [float(bits) for bits in re.findall(r"'bits/forward': '(\d+\.?\d*)'", output)]
+    errors = [float(bits) for bits in re.findall(r"'bits/backward': '(\d+\.?\d*)'", output)]
     assert weights[0] < 8  # a mean over layers: the head and the last block are in bf16
     assert weights[-1] == 16
     assert set(errors) == {weights[0]}

@@ -56,7 +56,7 @@ def test_the_library_trains_as_the_reference_does(reference: SimpleNamespace) ->
     torch.manual_seed(1)
     expected = reference.train(model, images, targets, LibraryNoise(), steps=STEPS)
 
-    bc.quantize_model(own, skip=["last"], kernel="simulate", verbose=False)
+    bc.quantize_model(own, skip=["last"], kernel="simulate")
     optimizer = torch.optim.SGD(own.parameters(), lr=0.1, momentum=0.9)
     bits = bc.PrecisionScheduler(own, forward="CR:4-8:8", backward=8, total_steps=STEPS)
     torch.manual_seed(1)

@@ -6,13 +6,11 @@ and hooks stay valid. A converted model starts at full precision, bit-identical 
 
 from __future__ import annotations
 
-import os
-import sys
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
@@ -48,6 +46,8 @@ from bitcycle.patterns import (
 from bitcycle.precision import Precision, check_max_bits
 from bitcycle.quantizers.base import Quantizer, make_quantizer
 
+_LOG = logging.getLogger("bitcycle")
+
 # Types that multiply, besides those with a registered layer; the audit lists all of them.
 _MULTIPLYING = (
     nn.Linear, nn.modules.conv._ConvNd, nn.Bilinear, nn.RNNBase, nn.RNNCellBase,
@@ -73,7 +73,6 @@ def quantize_model(
     kernel: str = "auto",
     max_bits: int | None = None,
     seed: int = 0,
-    verbose: bool = True,
 ) -> nn.Module:
     """Convert every layer that has a quantized version, in place; returns the same model.
 
@@ -87,7 +86,9 @@ def quantize_model(
     kernel: "auto", or the name of one kernel for all layers.
     max_bits: the most bits that layers will take; more is an error.
     seed: of the stochastic rounding.
-    verbose: print to standard error, in one line and on rank 0, how many modules were converted.
+
+    Logs how many modules were converted (`logging.getLogger("bitcycle")`, level INFO); `bc.audit`
+    lists them.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> model = quantize_model(model, skip=["2"])
@@ -150,27 +151,16 @@ def quantize_model(
         convert_activation(entry.module, shared)
     disable_fast_paths(model)
     ignore_in_ddp(model)
-    if verbose and _is_first_rank():
-        print(f"bitcycle: {_summarize(candidates)}", file=sys.stderr)
+    _LOG.info(_summarize(candidates))
     return model
 
 
 def _summarize(candidates: list[Candidate]) -> str:
-    """How many of these modules are converted, and where to read more."""
+    """How many of these modules are converted."""
     num_converted = sum(isinstance(c.module, QuantizedLayer) for c in candidates)
+    num_left = len(candidates) - num_converted
     text = f"{num_converted} of {len(candidates)} modules with products converted"
-    if num_converted < len(candidates):
-        num_left = len(candidates) - num_converted
-        return f"{text}, {num_left} left float32: print(bc.audit(model))"
-    return f"{text} (functional products: bc.audit(model, inputs))"
-
-
-def _is_first_rank() -> bool:
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank() == 0
-    # before init_process_group: as torchrun, Slurm and Lightning's own launcher number processes
-    known = (os.environ.get(name) for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"))
-    return next(filter(None, known), "0") == "0"
+    return f"{text}, {num_left} left float32" if num_left else text
 
 
 def _select_embeddings(

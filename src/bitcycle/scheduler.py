@@ -8,10 +8,12 @@ this file. The state is the number of steps, and the state of adaptive schedules
 
 from __future__ import annotations
 
+import hashlib
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import groupby
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from torch import nn
 
@@ -54,15 +56,22 @@ RoleSchedule = ScheduleLike | Mapping[Pattern, ScheduleLike] | _Inherit  # what 
 RoleSchedules = tuple[Schedule, ...]  # of one layer, in the order of ROLES
 
 
+class Meter(Protocol):
+    """A `CostMeter`: counts the cost so far, relative to that at other bits."""
+
+    def cost(self, baseline: Precision | dict[str, Precision]) -> Any:
+        """The `Cost` so far."""
+
+
 class PrecisionScheduler:
     """Set the bits of a converted model at every step of a run of `total_steps` optimizer steps.
 
     forward: the schedule of weights and activations. backward: that of the errors (the gradients
     with respect to a layer's output, which the backward pass multiplies) and of the weight
     gradients. weight, act, error and grad: the schedule of one role, in place of its parent's. Each
-    takes a schedule, its text, an int, a format such as "nvfp4", None (float32), or a dict from
-    layer patterns to those. A later pattern overrides an earlier one, and layers that no pattern
-    matches inherit.
+    takes a schedule, its text, an int, a format such as "nvfp4", None (float32), a list of bits
+    (equal stages), a function of the step and `total_steps`, or a dict from layer patterns to
+    those. A later pattern overrides an earlier one, and layers that no pattern matches inherit.
 
     Where backward is not given it is 8 bits on layers whose weights and activations have at most 8,
     and float32 on layers where both are float32; for other bits and for formats it must be given.
@@ -73,7 +82,8 @@ class PrecisionScheduler:
     so that a switch of `forward` leaves both backward products as they are; for formats and
     float32 only.
 
-    The call of `step` after the last optimizer step keeps the final bits; one more raises.
+    The call of `step` after the last optimizer step keeps the final bits. One more warns, and all
+    further ones keep them too.
 
     nonfinite: what `step` does if a NaN or infinity reached a quantized tensor since the last call:
     "raise" (with the names of the layers), "warn" or "ignore" (for a GradScaler, which skips such
@@ -121,6 +131,7 @@ class PrecisionScheduler:
         self._backward_operands = backward_operands
         self._keywords = _describe_keywords(layers, by_keyword, resolved)
         self._roles = rounded_roles(self._layers)
+        self._logged = _find_logged(layers, by_keyword, self._roles)
         self._groups = list(dict.fromkeys(resolved))  # of layers with the same schedules
         numbers = {schedules: number for number, schedules in enumerate(self._groups)}
         self._group_of = [numbers[schedules] for schedules in resolved]  # by layer
@@ -202,6 +213,34 @@ class PrecisionScheduler:
         changes = (next(segment) for _, segment in groupby(every, key=lambda item: item[1]))
         return [(step, self._by_layer(self._combine(row))) for step, row in changes]
 
+    def metrics(self, meter: Meter | None = None, *, step: int | None = None) -> dict[str, float]:
+        """The bits of this step as numbers to log; call it before `step`.
+
+        `bits/forward` and `bits/backward` are means over layers and over the roles that are
+        rounded. Keywords that were given for one role or by pattern add `bits/act` or
+        `bits/forward/PATTERN`. Float32 counts as 32, and a format as the bits of an element.
+        meter: adds `cost/bitops` so far and `cost/saved`, the share that the bits save of the same
+        steps with each layer at its `highest`. step: another step than this one.
+
+        >>> from bitcycle.convert import quantize_model
+        >>> model = quantize_model(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)))
+        >>> forward = {"*": 4, "1": "bf16"}
+        >>> bits = PrecisionScheduler(model, forward=forward, backward=8, total_steps=6)
+        >>> bits.metrics()
+        {'bits/forward': 10.0, 'bits/backward': 8.0, 'bits/forward/*': 4.0, 'bits/forward/1': 16.0}
+        """
+        bits = self._bits_at(self._step_count if step is None else step)
+        bits = [each.in_force(self._roles) for each in bits]
+        values = {
+            key: sum(bits[self._group_of[layer]].bits[role].cost_bits for layer, role in places)
+            / len(places)
+            for key, places in self._logged.items()
+        }
+        if meter is not None:
+            cost = meter.cost(self.highest)
+            values |= {"cost/bitops": float(cost.bitops), "cost/saved": cost.saving}
+        return values
+
     def preview(self) -> dict[str, Preview]:
         """The preview of every distinct schedule, by its roles ('weight, act') and text."""
         previews: dict[str, Preview] = {}
@@ -213,12 +252,12 @@ class PrecisionScheduler:
                 preview = Preview.of(
                     schedule, self.total_steps, backward=errors, backward_operands=operands
                 )
-                previews.setdefault(f"{roles}: {schedule}", preview)
+                _add_preview(previews, f"{roles}: {schedule}", preview)
             for schedule, roles in self._roles_by_schedule(backward):
                 preview = Preview.of(
                     schedule, self.total_steps, forward=weight.high, backward_operands=operands
                 )
-                previews.setdefault(f"{roles}: {schedule}", preview)
+                _add_preview(previews, f"{roles}: {schedule}", preview)
         return previews
 
     def _roles_by_schedule(self, schedules: Mapping[str, Schedule]) -> list[tuple[Schedule, str]]:
@@ -263,12 +302,17 @@ class PrecisionScheduler:
         metric: a number, or a dict of numbers by name, for adaptive schedules (`needs`). Other
         schedules ignore it. It must be the same in all processes.
         """
-        if self.finished:
-            raise RuntimeError(f"all total_steps={self.total_steps} steps of the schedule are done")
+        if self._step_count == self.total_steps:
+            warnings.warn(
+                f"step {self._step_count + 1} of total_steps={self.total_steps}: the schedule is "
+                "over, and the final bits stay; to schedule all steps, pass their number",
+                BitcycleWarning,
+                stacklevel=2,
+            )
         self._check_converted()
         if self._nonfinite != "ignore":
             self._health.check(self._step_count, lambda: self.precision, action=self._nonfinite)
-        if self._adaptive:
+        if self._adaptive and not self.finished:
             self._adaptive.update(self._step_count, metric)
         self._step_count += 1
         self._apply(self._step_count)
@@ -315,7 +359,8 @@ class PrecisionScheduler:
     # -- state ----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The step count, total_steps and schedules (to notice a mismatch), and adaptive states.
+        """The step count, the adaptive states, and to notice a mismatch total_steps, the schedules
+        and a digest of the bits of all steps.
 
         Only numbers and text under fixed keys, so `torch.distributed.checkpoint` can save the
         scheduler as it is (`Stateful`).
@@ -324,6 +369,7 @@ class PrecisionScheduler:
             "step_count": self._step_count,
             "total_steps": self.total_steps,
             "schedules": self._describe_schedules(),
+            "digest": self._digest,
         }
         if self._adaptive:
             state["adaptive"] = self._adaptive.state_dict()
@@ -336,23 +382,63 @@ class PrecisionScheduler:
                 f"not a PrecisionScheduler state, which has a step_count: {state!r:.200}"
             )
         step = state["step_count"]
-        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= self.total_steps:
+        is_same_run = state.get("total_steps") == self.total_steps
+        is_count = isinstance(step, int) and not isinstance(step, bool) and step >= 0
+        if not is_count or (step > self.total_steps and not is_same_run):
             raise ValueError(
                 f"step_count must be a whole number from 0 to total_steps ({self.total_steps}), "
                 f"got {step!r}"
             )
-        expected = {"total_steps": self.total_steps, "schedules": self._describe_schedules()}
-        for key, own in expected.items():
-            if key in state and state[key] != own:
-                warnings.warn(
-                    f"the saved scheduler had {key} {state[key]!r}, this one has {own!r}: the bits "
-                    "from here on differ from those of the saved run",
-                    BitcycleWarning,
-                    stacklevel=2,
-                )
+        if difference := self._difference_from(state):
+            warnings.warn(
+                f"the saved scheduler had {difference}: the bits from here on differ from those of "
+                "the saved run",
+                BitcycleWarning,
+                stacklevel=2,
+            )
         self._adaptive.load_state_dict(state.get("adaptive"), step)
         self._step_count = step
         self._apply(step)
+
+    def _difference_from(self, state: Mapping[str, Any]) -> str:
+        """How the schedules of a saved state differ from these; '' if their bits do not.
+
+        Raises if they differ and have no text that says how.
+        """
+        if state.get("total_steps", self.total_steps) != self.total_steps:
+            return f"total_steps {state['total_steps']!r}, this one has {self.total_steps}"
+        if state.get("digest", self._digest) == self._digest:
+            return ""
+        saved, own = state.get("schedules", ""), self._describe_schedules()
+        if "<" not in f"{saved}{own}":
+            return f"schedules {saved!r}, this one has {own!r}"
+        before, now = (str(text).split() for text in (state["digest"], self._digest))
+        pairs = zip(ROLES, before, now, strict=False)
+        roles = [role for role, old, new in pairs if old != new]
+        raise ValueError(
+            f"the schedule of {' and '.join(roles) or 'a role'} has other bits than in the saved "
+            f"run: there {saved!r:.200}, here {own!r:.200}. Pass the functions and schedules of "
+            "that run, or change to these on purpose: load_state_dict({'step_count': "
+            f"{min(state['step_count'], self.total_steps)}}})"
+        )
+
+    @cached_property
+    def _digest(self) -> str:
+        """A hash by role of the bits of all steps on all layers; adaptive schedules by their text.
+
+        A text, not a dict: a distributed checkpoint would look for each of its keys.
+        """
+        known = {
+            schedule: str(schedule) if schedule.is_adaptive else schedule.digest(self.total_steps)
+            for schedule in self._schedules
+        }
+        words = []
+        for place, role in enumerate(ROLES):
+            by_layer = [known[self._groups[group][place]] for group in self._group_of]
+            if len(set(by_layer)) == 1:
+                by_layer = by_layer[:1]
+            words.append(f"{role}={hashlib.sha256(' '.join(by_layer).encode()).hexdigest()[:16]}")
+        return " ".join(words)
 
     def _describe_schedules(self) -> str:
         """The schedules of the roles in one text, by layer where they differ.
@@ -369,6 +455,13 @@ class PrecisionScheduler:
             return texts[0]
         by_layer = zip(self._names, self._group_of, strict=True)
         return "; ".join(f"{name}: {texts[group]}" for name, group in by_layer)
+
+
+def _add_preview(previews: dict[str, Preview], key: str, preview: Preview) -> None:
+    """Add it unless it is there; functions of one line of code have the same text."""
+    same = [each for each in previews if each == key or each.startswith(f"{key} (")]
+    if all(previews[each].schedule != preview.schedule for each in same):
+        previews[f"{key} ({len(same) + 1})" if same else key] = preview
 
 
 def _most_bits(schedule: Schedule, total_steps: int) -> int:
@@ -416,6 +509,10 @@ def resolve_schedules(
             "no role has a schedule: pass forward=, backward=, weight=, act=, error= or grad="
         )
     parsed = {keyword: _parse(value, layers, keyword) for keyword, value in by_keyword.items()}
+    parsed = {  # of a function the bits of all steps
+        keyword: {pattern: schedule.over(total_steps) for pattern, schedule in each.items()}
+        for keyword, each in parsed.items()
+    }
     _check_use(layers, parsed)
     float32 = parse_schedule("fp32")
     resolved: list[RoleSchedules] = []
@@ -482,11 +579,37 @@ def _describe_keywords(
 def _in_short(schedules: Mapping[Pattern, Schedule]) -> str:
     if list(schedules) == ["*"]:
         return str(schedules["*"])
-    named = [
-        f"{pattern if isinstance(pattern, str) else pattern.__name__}: {schedule}"
-        for pattern, schedule in schedules.items()
-    ]
+    named = [f"{_pattern_text(pattern)}: {schedule}" for pattern, schedule in schedules.items()]
     return f"{{{', '.join(named)}}}"
+
+
+def _pattern_text(pattern: Pattern) -> str:
+    return pattern if isinstance(pattern, str) else pattern.__name__
+
+
+def _find_logged(
+    layers: list[tuple[NamedModule, QuantizedLayer]],
+    by_keyword: Mapping[str, RoleSchedule],
+    rounded: Collection[str],
+) -> dict[str, list[tuple[int, str]]]:
+    """The keys of `metrics`: the (layer, role) pairs of each pass, keyword and pattern."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for keyword in ("forward", "backward"):
+        own = [role for role in ROLES if PARENTS[role] == keyword]
+        roles = [role for role in own if role in rounded] or own
+        found[f"bits/{keyword}"] = [(n, role) for n in range(len(layers)) for role in roles]
+    parsed = {keyword: _parse(value, layers, keyword) for keyword, value in by_keyword.items()}
+    for number, (entry, _) in enumerate(layers):
+        for role in (role for role in ROLES if role in rounded):
+            for keyword in (role, PARENTS[role]):
+                patterns = {pattern: pattern for pattern in parsed[keyword]}
+                if (pattern := last_match(patterns, entry)) is None:
+                    continue
+                by_pattern = "" if list(patterns) == ["*"] else f"/{_pattern_text(pattern)}"
+                if by_pattern or keyword == role:  # the means of a pass are there already
+                    found.setdefault(f"bits/{keyword}{by_pattern}", []).append((number, role))
+                break
+    return found
 
 
 def _given(

@@ -476,7 +476,7 @@ def test_modes_come_back_after_an_error() -> None:
 
 
 def test_an_audit_inside_autocast_names_its_dtype():
-    model = bc.quantize_model(nn.Sequential(nn.Linear(4, 4)), verbose=False)
+    model = bc.quantize_model(nn.Sequential(nn.Linear(4, 4)))
     bc.set_precision(model, 8)
     assert bc.audit(model).autocast is None
     assert "autocast" not in str(bc.audit(model))

@@ -2,6 +2,9 @@
 
 import copy
 import io
+import logging
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -688,27 +691,23 @@ def test_averaging_buffers_does_not_average_bits():
     assert torch.allclose(average.eval()(x), naive_linear(x, model[0], 4), atol=1e-6)
 
 
-# -- one line about what was converted -------------------------------------------------------------
+# -- the log ---------------------------------------------------------------------------------------
 
 
-def test_one_line_on_standard_error_says_how_many_modules_were_converted(capsys):
-    bc.quantize_model(net())
-    bc.quantize_model(net(), skip=["head"])
-    model = bc.quantize_model(net(), only=["conv"])
-    bc.quantize_model(model, only=["head.0"])  # converted earlier counts
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    counts = ["3 of 3", "1 of 3", "1 of 3", "2 of 3"]
-    for line, count in zip(captured.err.splitlines(), counts, strict=True):
-        assert line.startswith(f"bitcycle: {count} modules")
-
-
-def test_other_ranks_and_programs_that_ask_for_it_are_silent(capsys, monkeypatch):
-    bc.quantize_model(net(), verbose=False)
-    for name in ("LOCAL_RANK", "SLURM_PROCID", "RANK"):  # the last one counts most
-        monkeypatch.setenv(name, "1")
+def test_the_log_says_how_many_modules_were_converted_and_nothing_is_printed(caplog, capfd):
+    with caplog.at_level(logging.INFO, logger="bitcycle"):
         bc.quantize_model(net())
-    assert capsys.readouterr().err == ""
-    monkeypatch.setenv("RANK", "0")
-    bc.quantize_model(net())
-    assert capsys.readouterr().err.count("\n") == 1
+        bc.quantize_model(net(), skip=["head"])
+        model = bc.quantize_model(net(), only=["conv"])
+        bc.quantize_model(model, only=["head.0"])  # converted earlier counts
+    counts = ["3 of 3", "1 of 3", "1 of 3", "2 of 3"]
+    for record, count in zip(caplog.records, counts, strict=True):
+        assert (record.name, record.levelname) == ("bitcycle", "INFO")
+        assert record.getMessage().startswith(f"{count} modules")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_program_that_sets_up_no_logging_stays_silent(capfd):
+    code = "import bitcycle as bc; from torch import nn; bc.quantize_model(nn.Linear(2, 2))"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert capfd.readouterr() == ("", "")

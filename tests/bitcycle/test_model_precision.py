@@ -120,7 +120,7 @@ def test_bits_set_inside_a_with_do_not_survive_it():
 
 
 def test_a_recorded_kernel_holds_after_an_evaluation_that_decided_the_same():
-    model = bc.quantize_model(nn.Linear(512, 512), verbose=False)
+    model = bc.quantize_model(nn.Linear(512, 512))
     bc.set_precision(model, "w8a8e8")
     large, small = torch.randn(64, 512), torch.randn(1, 512)
     bc.calibrate(model.eval(), [large])

@@ -40,9 +40,38 @@ def test_the_usual_loop_ends_with_the_final_bits_still_set():
     assert bits.finished
     assert bits.step_count == 12
     assert bits_of(model) == ["w8a8e8g8"] * 2
-    with pytest.raises(RuntimeError, match="12"):
+
+
+def test_a_step_too_many_warns_once_and_holds_the_final_bits():
+    model = bc.quantize_model(linears(4, 4))
+    bits = scheduler(model, total_steps=2, forward="stages:4@0.5,8", nonfinite="raise")
+    bits.step()
+    bits.step()
+    with pytest.warns(bc.BitcycleWarning, match="total_steps=2") as caught:
         bits.step()
-    assert bits_of(model) == ["w8a8e8g8"] * 2
+    bits.step()  # a second warning would be an error
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert (bits.step_count, bits.finished) == (4, True)
+    assert bits_of(model) == ["w8a8e8g8"]
+    assert model[0].control[CLOCK][1] == 4  # steps beyond the end have noise of their own
+    assert [(s, str(p)) for s, p in bits.history()] == [(0, "w4a4e8"), (1, "w8a8e8")]
+
+
+def test_a_run_that_went_on_resumes_where_it_was_and_warns_no_more():
+    def make():
+        return scheduler(forward="plateau:3-5:window=1:patience=0", backward=8)
+
+    first, second = make(), make()
+    for _ in range(6):
+        first.step(1.0)
+    with pytest.warns(bc.BitcycleWarning, match="total_steps=6"):
+        first.step()  # without a loss: nothing follows it any more
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert second.step_count == 7
+    assert second.precision == first.precision
+    second.step()
+    assert second.step_count == 8
 
 
 def test_what_would_surprise_in_a_schedule_is_a_warning():
@@ -517,7 +546,7 @@ def test_the_equality_is_not_empty_bits_steps_and_seeds_all_matter():
 
 
 def test_bits_by_default_above_the_limit_of_a_layer_are_named_as_such():
-    model = bc.quantize_model(nn.Linear(4, 4), max_bits=4, verbose=False)
+    model = bc.quantize_model(nn.Linear(4, 4), max_bits=4)
     with pytest.raises(ValueError, match="e8"):
         bc.PrecisionScheduler(model, forward=4, total_steps=3)
     assert str(bc.PrecisionScheduler(model, forward=4, backward=4, total_steps=3).top) == "w4a4e4"

@@ -154,13 +154,16 @@ def make_cost(
     num_steps: int,
     num_samples: int,
     convention: str,
-    baseline: PrecisionLike | None,
+    baseline: PrecisionLike | Mapping[str, Precision] | None,
     default_baseline: str,
     bits_of: BitsOf = operand_bits,
 ) -> Cost:
     """The cost of usages, and of the same steps at `baseline`, by default at `tops`."""
     count = CONVENTIONS[convention]
-    if baseline is not None:
+    if isinstance(baseline, Mapping):
+        tops = [bits_of(module, _precision_of(module, baseline)) for module in trace.modules]
+        baseline, default_baseline = None, "each layer at its given bits"
+    elif baseline is not None:
         precision = Precision.parse(baseline)
         roles = rounded_roles(m for m in trace.modules if isinstance(m, QuantizedLayer))
         shown = precision.in_force(roles or OPERANDS)
@@ -175,6 +178,10 @@ def make_cost(
         num_samples=num_samples,
         uncounted=trace.uncounted,
     )
+
+
+def _precision_of(module: nn.Module, by_layer: Mapping[str, Precision]) -> Precision:
+    return by_layer[module.settings.name] if isinstance(module, QuantizedLayer) else Precision()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -439,11 +446,11 @@ def find_layer_schedules(
         return LayerSchedules(by_layer, float32, operand_bits, roles, backward_operands)
     check_backward_operands(backward_operands)
     if not needs_conversion:
-        others = _float_model_schedules(by_keyword)
+        others = _float_model_schedules(by_keyword, total_steps)
         if backward_operands == "backward":
             refuse_grids(others, total_steps)
         return LayerSchedules({}, others, _scheduled_bits, backward_operands=backward_operands)
-    if any(_lowers_bits(value) for value in by_keyword.values()):
+    if any(_lowers_bits(value, total_steps) for value in by_keyword.values()):
         warnings.warn(
             "the model has no quantized layer, so every layer counts at 32 bits; convert it first "
             "with quantize_model",
@@ -453,7 +460,9 @@ def find_layer_schedules(
     return LayerSchedules({}, float32, operand_bits)
 
 
-def _float_model_schedules(by_keyword: Mapping[str, RoleSchedule]) -> RoleSchedules:
+def _float_model_schedules(
+    by_keyword: Mapping[str, RoleSchedule], total_steps: int
+) -> RoleSchedules:
     """The schedules of all layers of a float model, which has none for patterns to match."""
     for keyword, value in by_keyword.items():
         if isinstance(value, Mapping):
@@ -462,7 +471,7 @@ def _float_model_schedules(by_keyword: Mapping[str, RoleSchedule]) -> RoleSchedu
             )
     values = [by_keyword[PARENTS[role] if by_keyword[role] is INHERIT else role] for role in ROLES]
     weight, act, error, grad = (
-        None if value is INHERIT else parse_schedule(value)  # type: ignore[arg-type]
+        None if value is INHERIT else parse_schedule(value).over(total_steps)  # type: ignore[arg-type]
         for value in values
     )
     float32 = parse_schedule("fp32")
@@ -476,12 +485,13 @@ def _scheduled_bits(module: nn.Module, precision: Precision) -> OperandBits:
     return scheduled_bits(precision)
 
 
-def _lowers_bits(value: RoleSchedule) -> bool:
+def _lowers_bits(value: RoleSchedule, total_steps: int) -> bool:
     if value is INHERIT:
         return False
     if isinstance(value, Mapping):
-        return any(_lowers_bits(inner) for inner in value.values())
-    return not Bits.of(parse_schedule(value).low).is_float32  # type: ignore[arg-type]
+        return any(_lowers_bits(inner, total_steps) for inner in value.values())
+    schedule = parse_schedule(value).over(total_steps)  # type: ignore[arg-type]
+    return not Bits.of(schedule.low).is_float32
 
 
 @lru_cache(maxsize=64)  # the same for every layer, convention and batch size

@@ -19,7 +19,7 @@ from bitcycle.cost.trace import Trace, count_macs
 from bitcycle.formats.catalogue import FORMATS
 from bitcycle.model_precision import PrecisionLike
 from bitcycle.nn.layer import QuantizedLayer
-from bitcycle.precision import FORWARD_OPERANDS
+from bitcycle.precision import FORWARD_OPERANDS, Precision
 from bitcycle.registry import list_some
 from bitcycle.schedules.base import check_count
 
@@ -113,11 +113,16 @@ class CostMeter:
         """The names of products that are not counted."""
         return self._trace.uncounted
 
-    def cost(self, baseline: PrecisionLike | None = None, *, convention: str = "exact") -> Cost:
+    def cost(
+        self,
+        baseline: PrecisionLike | Mapping[str, Precision] | None = None,
+        *,
+        convention: str = "exact",
+    ) -> Cost:
         """The cost so far.
 
         baseline: what `relative` compares with, by default every role of every layer at the most
-        bits so far.
+        bits so far. `PrecisionScheduler.highest` is one, also by layer.
         """
         self._add_recent()
         tops = [

@@ -198,5 +198,5 @@ def _convert_activations(model: nn.Module, about: dict[str, Any], path: Path) ->
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); export the run again") from None
     chosen = None if names == [""] else names
-    quantize_model(model, quantizer, only=chosen, kernel="simulate", verbose=False)
+    quantize_model(model, quantizer, only=chosen, kernel="simulate")
     set_precision(model, bits[""] if names == [""] else bits)

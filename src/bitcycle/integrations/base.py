@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from bitcycle.model_precision import (
 from bitcycle.precision import ROLES, BackwardOperands, Precision
 from bitcycle.scheduler import INHERIT, PrecisionScheduler, RoleSchedule, resolve_schedules
 from bitcycle.schedules import Adaptive
+from bitcycle.schedules.adaptive import Metric
 from bitcycle.warnings import BitcycleWarning
 
 Nonfinite = Literal["raise", "warn", "ignore"]
@@ -53,15 +54,18 @@ class Settings:
                     f"got {self.eval_precision!r}: {error}"
                 ) from None
 
-    def make_scheduler(self, model: nn.Module, total_steps: int) -> PrecisionScheduler:
-        """The scheduler of a run; ValueError for adaptive schedules."""
+    def make_scheduler(
+        self, model: nn.Module, total_steps: int, measured: Collection[str] = ()
+    ) -> PrecisionScheduler:
+        """The scheduler of a run; ValueError if a schedule follows a metric not in `measured`."""
         roles = {name: getattr(self, name) for name in ("forward", "backward", *ROLES)}
         for by_role in resolve_schedules(quantized_layers(model), roles, total_steps):
             for schedule in by_role:
-                if isinstance(schedule, Adaptive):
+                if isinstance(schedule, Adaptive) and not set(schedule.reads) <= set(measured):
                     raise ValueError(
                         f"{schedule} follows the {' and the '.join(schedule.reads)} of the "
-                        "training, which trainers do not pass to callbacks"
+                        "training, which this trainer does not pass to callbacks; step a "
+                        "PrecisionScheduler in a loop of your own"
                     )
         return PrecisionScheduler(
             model,
@@ -97,10 +101,19 @@ def agree_on_total(asked: int | None, trainer: float, setting: str) -> int:
 
 
 class PrecisionRun:
-    """The precision scheduler and the cost meter of one run; call `step` per optimizer step."""
+    """The precision scheduler and the cost meter of one run; call `step` per optimizer step.
 
-    def __init__(self, settings: Settings, model: nn.Module, total_steps: int) -> None:
-        self.scheduler = settings.make_scheduler(model, total_steps)
+    measured: the names of the metrics that the trainer will pass to `step`.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        model: nn.Module,
+        total_steps: int,
+        measured: Collection[str] = (),
+    ) -> None:
+        self.scheduler = settings.make_scheduler(model, total_steps, measured)
         self.meter: CostMeter | None = None
         self._settings, self._model = settings, model
         self._check_eval_bits()
@@ -119,31 +132,16 @@ class PrecisionRun:
         sizes = (x.shape[0] for x in tree_leaves(batch) if isinstance(x, Tensor) and x.dim() > 0)
         self._num_samples += next(sizes, 0) * num_processes
 
-    def step(self) -> None:
+    def step(self, metric: Metric | None = None) -> None:
         """Advance bits and cost after an optimizer step."""
-        if self.scheduler.finished:
-            total = self.scheduler.total_steps
-            raise ValueError(
-                f"the trainer continues after the {total} optimizer steps of its schedule; "
-                "pass total_steps= of the whole run"
-            )
         if self.meter is not None:
             self.meter.step(self._num_samples or None)
         self._num_samples = 0
-        self.scheduler.step()
+        self.scheduler.step(metric)
 
     def metrics(self) -> dict[str, float]:
-        """The bits of the last step by role (mean over layers), and the cost so far."""
-        bits = self.scheduler.precision_at(max(self.scheduler.step_count - 1, 0))
-        rows = [bits] if isinstance(bits, Precision) else list(bits.values())
-        values = {
-            f"bits/{role}": sum(row.bits[role].cost_bits for row in rows) / len(rows)
-            for role in ROLES
-        }
-        if self.meter is not None:
-            cost = self.meter.cost(self.scheduler.top)
-            values |= {"cost/bitops": float(cost.bitops), "cost/relative": cost.relative}
-        return values
+        """`PrecisionScheduler.metrics` of the last step."""
+        return self.scheduler.metrics(self.meter, step=max(self.scheduler.step_count - 1, 0))
 
     @property
     def eval_bits(self) -> Precision | dict[str, Precision]:
@@ -208,11 +206,6 @@ class PrecisionRun:
 
         Without it, bits and noise are still exact: they are functions of the step.
         """
-        if step > self.scheduler.total_steps:
-            raise ValueError(
-                f"the checkpoint is of step {step}, and this run has {self.scheduler.total_steps} "
-                "steps"
-            )
         if saved is None or saved["scheduler"]["step_count"] != step:
             if step != self.scheduler.step_count:
                 self.scheduler.load_state_dict({"step_count": step})

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from bitcycle.extras import require
 from bitcycle.integrations.base import Nonfinite, PrecisionRun, Settings, agree_on_total
 from bitcycle.model_precision import quantized_layers
@@ -18,6 +21,7 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler  # noqa: E
 # in the trainer's checkpoints; with `state_dict`, Lightning would raise its own error about keys
 # for two callbacks before ours
 _KEY = "bitcycle"
+_MEASURED = ("loss",)  # the metrics that schedules can follow
 
 
 class PrecisionCallback(Callback):
@@ -25,7 +29,8 @@ class PrecisionCallback(Callback):
 
     Convert the model first, in the LightningModule's `__init__` or before `fit`. The roles are
     those of `PrecisionScheduler`, with its default for backward, and with the names of layers as
-    seen from the LightningModule.
+    seen from the LightningModule. A schedule can follow the loss that `training_step` returns: the
+    mean over the micro-batches and processes of an optimizer step.
 
     total_steps: only for a trainer that does not know its steps (`max_epochs=-1`, a dataset without
     length, a GradientAccumulationScheduler, manual optimization with fewer steps than batches).
@@ -66,6 +71,7 @@ class PrecisionCallback(Callback):
         )
         self._run: PrecisionRun | None = None
         self._saved: dict[str, Any] | None = None
+        self._losses: list[Tensor] = []  # of the micro-batches since the last optimizer step
 
     @property
     def scheduler(self) -> PrecisionScheduler | None:
@@ -95,7 +101,8 @@ class PrecisionCallback(Callback):
             self._trainer_steps(trainer, pl_module),
             "max_steps or max_epochs",
         )
-        run = self._run = PrecisionRun(self._settings, pl_module, total)
+        run = self._run = PrecisionRun(self._settings, pl_module, total, _MEASURED)
+        self._losses = []
         example = self._settings.example_inputs
         example = pl_module.example_input_array if example is None else example
         if example is not None:
@@ -121,6 +128,10 @@ class PrecisionCallback(Callback):
     ) -> None:
         run = self._running()
         run.add_samples(batch, trainer.world_size)
+        if run.scheduler.reads and outputs and outputs.get("loss") is not None:
+            # Lightning has divided it by the number of micro-batches
+            number = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
+            self._losses.append(outputs["loss"].detach() * number)
         if (
             trainer.global_step == run.scheduler.step_count
         ):  # a micro-batch of gradient accumulation
@@ -130,7 +141,10 @@ class PrecisionCallback(Callback):
                     "batch; pass total_steps="
                 )
             return
-        run.step()
+        loss = self._mean_loss(trainer)
+        if loss is None and run.scheduler.needs:
+            raise ValueError("a schedule follows the loss, and training_step returned none")
+        run.step(loss)
         every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and trainer.global_step % every == 0:
             pl_module.log_dict(run.metrics(), batch_size=1)
@@ -140,6 +154,14 @@ class PrecisionCallback(Callback):
                 "optimizer steps, PrecisionCallback follows one per batch; step a "
                 "PrecisionScheduler in your training_step instead"
             )
+
+    def _mean_loss(self, trainer: Trainer) -> float | None:
+        """The loss of an optimizer step, the same in all processes, if a schedule follows it."""
+        losses, self._losses = self._losses, []
+        if not losses:
+            return None
+        mean = trainer.strategy.reduce(torch.stack(losses).mean(), reduce_op="mean")
+        return float(mean)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._run is not None:  # None: nothing was left to train
@@ -152,7 +174,7 @@ class PrecisionCallback(Callback):
     def _start_evaluation(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._run is None and self._saved is not None:  # a checkpoint without a fit before
             total = self._saved["scheduler"]["total_steps"]
-            self._run = PrecisionRun(self._settings, pl_module, total)
+            self._run = PrecisionRun(self._settings, pl_module, total, _MEASURED)
             self._run.resume_at(self._saved["scheduler"]["step_count"], self._saved)
         if self._run is not None:
             self._run.start_evaluation()

@@ -56,18 +56,18 @@ class PrecisionCallback(TrainerCallback, ExportableState):
         nonfinite: Nonfinite = "raise",
         backward_operands: BackwardOperands = "forward",
     ) -> None:
-        roles = {
+        roles: dict[str, Any] = {
             "forward": forward, "backward": backward,
             "weight": weight, "act": act, "error": error, "grad": grad,
         }  # fmt: skip
-        self._args: dict[str, Any] = {
-            **{name: _as_text(value) for name, value in roles.items() if value is not INHERIT},
-            "total_steps": total_steps,
-            "eval_precision": eval_precision,
-            "nonfinite": nonfinite,
+        given = {name: value for name, value in roles.items() if value is not INHERIT}
+        others: dict[str, Any] = {
+            "total_steps": total_steps, "eval_precision": eval_precision, "nonfinite": nonfinite,
             "backward_operands": backward_operands,
-        }
-        self._settings = Settings(**self._args, example_inputs=example_inputs)
+        }  # fmt: skip
+        # for `restore_callback_states_from_checkpoint`, which cannot restore functions
+        self._args = {**{name: _as_text(value) for name, value in given.items()}, **others}
+        self._settings = Settings(**given, **others, example_inputs=example_inputs)
         self._run: PrecisionRun | None = None
         self._model: nn.Module | None = None  # while it trains
         self._hook: RemovableHandle | None = None

@@ -3,6 +3,7 @@
 base.py            Schedule, the registry, times and checks
 cycle.py           Cycle and its ten names, Anneal, Triangle
 simple.py          Static, Ramp, Stages
+function.py        schedules that are evaluated: Python functions, classes with bits_at alone
 compose.py         Delay, Sequence
 adaptive.py        Adaptive: bits that follow a metric of the training
 adaptive_rules.py  Plateau, PFQ, NoiseSwitch

@@ -2,26 +2,30 @@
 
 Bits are a number, a `Format` such as nvfp4, or None for float32.
 
-A new schedule type is a frozen dataclass below `Schedule` in any file of this package, registered
-in `SCHEDULES`. It defines `bits_at`, its rule; `grammar`, its text form; and `forms`, examples of
-it. The parser, JSON and `list_schedules` find it in the registry. A schedule that walks over levels
-of bits, a range of numbers or a list of formats, is below `Ranged`.
+A class below `Schedule` with `bits_at`, its rule, is a schedule; the bits of a run are learnt by
+evaluating its steps (`schedules/function.py`). A schedule with a text form is a frozen dataclass in
+any file of this package, registered in `SCHEDULES`. It also defines `grammar`, its text form, and
+`forms`, examples of it. The parser, JSON and `list_schedules` find it in the registry. A schedule
+that walks over levels of bits, a range of numbers or a list of formats, is below `Ranged`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import inspect
 import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bitcycle.bits import Bits, PlainBits, has_format, order
+from bitcycle.bits import MAX_BITS, Bits, PlainBits, has_format, order
 from bitcycle.registry import Registry, unknown_name
-from bitcycle.schedules.segments import find_segments
+from bitcycle.schedules.segments import Segment, find_segments
 
 if TYPE_CHECKING:
     from bitcycle.schedules.preview import Preview
@@ -34,8 +38,32 @@ BACKWARD_BITS = 8  # of errors and weight gradients, by default, and the most fo
 SCHEDULES: Registry[type[Schedule]] = Registry("schedule", "bitcycle.schedules")
 
 
+if TYPE_CHECKING:
+    derived = property
+else:
+
+    class derived:  # noqa: N801
+        """A property that an attribute of an instance or a field of a dataclass can replace."""
+
+        def __init__(self, function):
+            self.function, self.__doc__ = function, function.__doc__
+
+        def __get__(self, instance, owner):
+            if instance is None:
+                raise AttributeError("known for an instance only")  # no default of a dataclass
+            return self.function(instance)
+
+
 class Schedule(ABC):
     """A pure function `(step, total_steps) -> bits`; bits can be a `Format`, and None is float32.
+
+    A subclass needs `bits_at` alone:
+
+    >>> class Alternate(Schedule):
+    ...     def bits_at(self, step, total_steps):
+    ...         return 8 if step % 2 else 4
+    >>> Alternate().values(5)
+    [4, 8, 4, 8, 4]
 
     `low` and `high` are the least and the most bits of its `levels`. A format counts as the bits of
     its elements. Float32 (None) is above every number: `high` is None if any part is float32, `low`
@@ -50,17 +78,23 @@ class Schedule(ABC):
     is_open: ClassVar[bool] = False  # its text can end in @ or commas: seq needs parentheses
     is_adaptive: ClassVar[bool] = False  # follows a metric, not only the step: see `adaptive`
 
-    @property
-    @abstractmethod
+    def __init_subclass__(cls) -> None:
+        if "bits_at" in vars(cls) and "turns" not in vars(cls):
+            cls.turns = Schedule.turns  # type: ignore[method-assign]  # another rule turns elsewhere
+
+    @derived
     def levels(self) -> Levels:
         """The bits that it can have, in the order of its definition."""
+        raise ValueError(
+            f"the bits of {self} are known for a number of steps: schedule.over(total_steps).levels"
+        )
 
-    @property
+    @derived
     def low(self) -> PlainBits:
         """The least bits; the first of several formats with as many."""
         return min(self.levels, key=order)
 
-    @property
+    @derived
     def high(self) -> PlainBits:
         """The most bits; the last of several formats with as many."""
         return max(reversed(self.levels), key=order)
@@ -68,6 +102,35 @@ class Schedule(ABC):
     @abstractmethod
     def bits_at(self, step: int, total_steps: int) -> PlainBits:
         """Return the bits of a step; the arguments are already checked."""
+
+    @property
+    def has_levels(self) -> bool:
+        """Whether its definition names its levels; otherwise a run must be evaluated."""
+        levels = inspect.getattr_static(type(self), "levels")
+        named = levels is not inspect.getattr_static(Schedule, "levels")
+        return named and all(part.has_levels for part in self.parts())
+
+    def over(self, total_steps: int) -> Schedule:
+        """This schedule with the `levels` of a run of this length; itself if it has levels."""
+        if self.has_levels:
+            return self
+        from bitcycle.schedules.function import Tabulated
+
+        return Tabulated(self, check_total(total_steps))
+
+    def segments(self, total_steps: int) -> list[Segment]:
+        """The stretches of equal bits of a run, in order."""
+        total = check_total(total_steps)
+        if self.has_levels:
+            return find_segments(self, total)
+        return self.over(total).segments(total)
+
+    def digest(self, total_steps: int) -> str:
+        """A hash of the bits of all steps of a run; runs with the same bits have the same."""
+        segments = self.segments(total_steps)
+        names = {bits: str(Bits.of(bits)) for bits in {segment.bits for segment in segments}}
+        rows = (f"{stop}:{names[bits]}" for _, stop, bits in segments)
+        return hashlib.sha256(";".join(rows).encode()).hexdigest()[:16]
 
     def turns(self, total_steps: int) -> Iterable[int]:
         """The steps, from 0 on, between which the bits only rise or only fall: by default all."""
@@ -82,7 +145,7 @@ class Schedule(ABC):
 
     def bit_widths(self, total_steps: int) -> set[PlainBits]:
         """Return all bits that a run of this length can have at some step."""
-        return {segment.bits for segment in find_segments(self, check_total(total_steps))}
+        return {segment.bits for segment in self.segments(total_steps)}
 
     def notes_over(self, total_steps: int) -> list[str]:
         """`notes` for a length that is already checked."""
@@ -99,11 +162,11 @@ class Schedule(ABC):
     def __call__(self, step: int, total_steps: int) -> PlainBits:
         total = check_total(total_steps)
         self.check_span(total)
-        return self.bits_at(check_step(step, total), total)
+        return checked_bits(self, check_step(step, total), total)
 
     def values(self, total_steps: int) -> list[PlainBits]:
         """Return the bits of every step, as calling the schedule at each step would."""
-        segments = find_segments(self, check_total(total_steps))
+        segments = self.segments(total_steps)
         return [bits for start, stop, bits in segments for _ in range(start, stop)]
 
     def notes(self, total_steps: int) -> list[str]:
@@ -130,26 +193,39 @@ class Schedule(ABC):
         return Preview.of(self, total_steps, backward=backward, forward=forward)
 
     def definition(self) -> dict[str, Any]:
-        """The fields that define it, by name."""
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]  # every subclass is a dataclass
+        """The fields that define it, by name; all attributes if it is no dataclass itself."""
+        if "__dataclass_fields__" not in vars(type(self)):
+            return dict(vars(self))
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
         return {field.name: getattr(self, field.name) for field in fields}
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dict of JSON types; `schedule_from_dict` returns an equal schedule."""
-        values = {name: _to_json(value) for name, value in self.definition().items()}
-        return {"type": type(self).kind(), **values}
+        kind = type(self).kind()
+        return {"type": kind, **{n: _to_json(value) for n, value in self.definition().items()}}
 
     @classmethod
     def kind(cls) -> str:
-        """The name it is registered under."""
-        return next(name for name, entry in SCHEDULES.items() if entry is cls)
+        """The name it is registered under; ValueError without one."""
+        for name, entry in SCHEDULES.items():
+            if entry is cls:
+                return name
+        raise ValueError(
+            f"{cls.__name__} has no text form, which files of settings need: register it with "
+            "@SCHEDULES.register(name), or use a schedule that has one (bitcycle ls schedules)"
+        )
+
+    @classmethod
+    def has_text(cls) -> bool:
+        """Whether it is registered, so that `parse_schedule` reads its `str`."""
+        return any(entry is cls for _, entry in SCHEDULES.items())
 
     @classmethod
     def names(cls) -> dict[str, dict[str, Any]]:
         """The names that its text can begin with, and the fields that each stands for."""
         return {cls.kind(): {}}
 
-    @property
+    @derived
     def name(self) -> str:
         """The name that its text begins with, such as CR."""
         return next(
@@ -164,6 +240,8 @@ class Schedule(ABC):
         return [ScheduleInfo(name, None, cls.forms[0], _first_line(cls)) for name in cls.names()]
 
     def __str__(self) -> str:
+        if not self.has_text():
+            return f"<{self!r}>"  # which `parse_schedule` refuses
         from bitcycle.schedules.text import write
 
         return write(self)
@@ -181,7 +259,22 @@ class Schedule(ABC):
 
 
 def _first_line(schedule_type: type[Schedule]) -> str:
-    return (schedule_type.__doc__ or "").strip().splitlines()[0].rstrip(".")
+    text = (schedule_type.__doc__ or "").strip() or schedule_type.__name__
+    return text.splitlines()[0].rstrip(".")
+
+
+def checked_bits(schedule: Schedule, step: int, total_steps: int) -> PlainBits:
+    """The bits of a step as plain bits; otherwise raise."""
+    bits: Any = schedule.bits_at(step, total_steps)
+    if type(bits) is int and 1 <= bits <= MAX_BITS:
+        return bits  # mostly: a run can have a million steps
+    if not isinstance(bits, int) and isinstance(bits, Integral):
+        bits = int(bits)  # of numpy
+    try:
+        return Bits.of(bits).plain
+    except ValueError as error:
+        way_out = "; round() makes it whole" if isinstance(bits, float) else ""
+        raise ValueError(f"step {step} of {schedule}: {error}{way_out}") from None
 
 
 @dataclass(frozen=True, eq=False, repr=False)

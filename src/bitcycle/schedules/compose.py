@@ -43,6 +43,7 @@ class Delay(Schedule):
     def __init__(self, schedule: ScheduleLike, start: Time) -> None:
         object.__setattr__(self, "schedule", parse_schedule(schedule))
         object.__setattr__(self, "start", check_time(start, "start"))
+        object.__setattr__(self, "_lows", {})  # of a schedule without levels, by steps
         check_depth(self.parts())
 
     @property
@@ -62,8 +63,17 @@ class Delay(Schedule):
     def bits_at(self, step: int, total_steps: int) -> PlainBits:
         first = self._first(total_steps)
         if step < first:
-            return self.schedule.low
+            return self._low_over(total_steps - first)
         return self.schedule.bits_at(step - first, total_steps - first)
+
+    def _low_over(self, span: int) -> PlainBits:
+        """The lowest bits of the schedule over the steps that are left to it."""
+        if self.schedule.has_levels:
+            return self.schedule.low
+        lows: dict[int, PlainBits] = vars(self)["_lows"]
+        if span not in lows:
+            lows[span] = self.schedule.over(max(1, span)).low
+        return lows[span]
 
     def turns(self, total_steps: int) -> list[int]:
         first = self._first(total_steps)
@@ -82,7 +92,8 @@ class Delay(Schedule):
         return self.schedule.count_cycles(span) if span else 0
 
     def describe(self) -> str:
-        start = f"{Bits.of(self.low)} until {time_text(self.start)}"
+        low = Bits.of(self.low) if self.has_levels else "its lowest bits"
+        start = f"{low} until {time_text(self.start)}"
         return f"{start}, then {self.schedule.describe()}"
 
 

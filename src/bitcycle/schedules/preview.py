@@ -67,6 +67,7 @@ class Preview:
         in `PrecisionScheduler`.
         """
         total = check_total(total_steps)
+        schedule = schedule.over(total)
         values = schedule.values(total)
         is_default = backward == "default" and forward == "scheduled"
         b: PlainBits | Literal["not given"]
@@ -124,7 +125,7 @@ class Preview:
         """Return a dict of JSON types; the keys of `steps_at` are texts such as '8' or 'fp32'."""
         return {
             "schedule": str(self.schedule),
-            "definition": self.schedule.to_dict(),
+            "definition": self._definition(),
             "total_steps": self.total_steps,
             "backward": _to_json(self.backward) if self.forward == "scheduled" else "scheduled",
             "forward": _to_json(self.forward),
@@ -140,6 +141,13 @@ class Preview:
             "ends_at_top": self.ends_at_top,
             "notes": list(self.notes),
         }
+
+    def _definition(self) -> dict[str, Any] | None:
+        """The fields of the schedule; None without a JSON form, as of a Python function."""
+        try:
+            return self.schedule.to_dict()
+        except ValueError:
+            return None
 
     def __str__(self) -> str:
         return self.text()

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, NamedTuple, NoReturn, get_type_hints
 
 from bitcycle.bits import MAX_BITS, Bits, PlainBits
 from bitcycle.formats.catalogue import ALIASES, FORMATS, NAME_PATTERN, Format, parse_format
+from bitcycle.precision import PARENTS, Precision
 from bitcycle.registry import unknown_name
 from bitcycle.schedules.base import MAX_DEPTH, SCHEDULES, Levels, Schedule, Time, levels_text
-from bitcycle.schedules.simple import Static
+from bitcycle.schedules.function import Function, StepFunction
+from bitcycle.schedules.simple import Stages, Static
 
 _PIECE = re.compile(r"(\[?)([:@(])([a-z]+)(=?)")
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:-[A-Za-z]+)*")
@@ -30,7 +32,8 @@ _BITS_RULE = f"bits must be a format, fp32 or a whole number from 1 to {MAX_BITS
 _ALL_FORMS = "all forms: bitcycle ls schedules"
 _FORMAT_FORM = "CR:mxfp4,bf16:8"
 
-ScheduleLike = Schedule | str | int | Format | None
+# a list has the bits of equal stages
+ScheduleLike = Schedule | str | int | Format | Sequence[PlainBits | str] | StepFunction | None
 
 
 class Piece(NamedTuple):
@@ -92,8 +95,13 @@ def _write_part(part: Any) -> str:
 def parse_schedule(text: ScheduleLike) -> Schedule:
     """Return a schedule from its text, an int or a format (static bits) or None (float32).
 
-    A schedule is returned unchanged.
+    A list has the bits of equal stages. A function takes the step and the number of steps of the
+    run and returns bits. A schedule is returned unchanged.
 
+    >>> str(parse_schedule([4, 5, 6, 8])), parse_schedule([4, 8]).values(6)
+    ('stages:4@0.25,5@0.5,6@0.75,8', [4, 4, 4, 8, 8, 8])
+    >>> parse_schedule(lambda step, total: 8 if step % 2 else 4).values(4)
+    [4, 8, 4, 8]
     >>> parse_schedule("delay@0.25(CR:3-8:8)").values(8)
     Traceback (most recent call last):
     ...
@@ -107,12 +115,25 @@ def parse_schedule(text: ScheduleLike) -> Schedule:
         return text
     if isinstance(text, str):
         return Reader(text).whole_text()
+    if isinstance(text, list | tuple):
+        return _equal_stages(text)
+    if callable(text):
+        return Function(text)
     try:
-        return Static(text)
+        return Static(text)  # type: ignore[arg-type]
     except ValueError:
         raise ValueError(
             f"{_BITS_RULE}, got {text!r}; a schedule is text such as CR:3-8:32 ({_ALL_FORMS})"
         ) from None
+
+
+def _equal_stages(bits: Sequence[Any]) -> Stages:
+    if not bits or any(isinstance(each, list | tuple) for each in bits):
+        raise ValueError(
+            f"a list has the bits of equal stages, such as [4, 6, 8], got {bits!r:.200}; with an "
+            "end for each stage: Stages([(4, 0.25), (8, 1.0)])"
+        )
+    return Stages([(each, number / len(bits)) for number, each in enumerate(bits, 1)])
 
 
 def auto_high(text: object) -> int | None:
@@ -188,13 +209,28 @@ class Reader:
         names = {name: entry for _, entry in SCHEDULES.items() for name in entry.names()}
         found = [name for name in names if name.lower() == head.lower()]
         if not found:
-            known = [*names, *FORMATS, *ALIASES]
-            what = str(unknown_name("schedule", head, known)) if head else "expected a schedule"
-            self.fail(at, what)
+            self.fail(at, self._why_unknown(at, head, names))
         kind = names[found[0]]
         forms = {info.name: info.form for info in kind.infos()}
         self._form = forms.get(found[0], kind.forms[0])
         return kind(**kind.names()[found[0]], **self._fields(kind))
+
+    def _why_unknown(self, at: int, head: str, names: dict[str, type[Schedule]]) -> str:
+        """Why no schedule begins here, with what was probably meant."""
+        if self.is_next("<"):
+            return (
+                "this stands for a schedule written in Python, which has no text form; pass the "
+                "function or the object itself"
+            )
+        if hint := _precision_hint(self.text[at:]):
+            return hint
+        words = {name: {kind.kind(), *kind.names()[name].values()} for name, kind in names.items()}
+        if named := [name for name in names if head.lower() in words[name]]:
+            listed = ", ".join(named)
+            return f"the {head.lower()} schedules are {listed}, such as {named[0]}:3-8:32"
+        if not head:
+            return "expected a schedule"
+        return str(unknown_name("schedule", head, [*names, *FORMATS, *ALIASES]))
 
     def _fields(self, kind: type[Schedule]) -> dict[str, Any]:
         """Read the pieces of a grammar."""
@@ -339,6 +375,21 @@ class Reader:
             f"    {shown}\n    {' ' * (at - start)}^\n"
             f"a valid form: {self._form} ({others}formats: {_FORMAT_FORM})"
         )
+
+
+def _precision_hint(text: str) -> str:
+    """How to pass a precision such as FW8/BW8, which has bits of several roles; '' for others."""
+    try:
+        by_role = {role: str(bits) for role, bits in Precision.parse(text).bits.items()}
+    except ValueError:
+        return ""
+    words: dict[str, str] = {}
+    for role, bits in by_role.items():
+        siblings = {other for each, other in by_role.items() if PARENTS[each] == PARENTS[role]}
+        if bits != "fp32":
+            words[PARENTS[role] if len(siblings) == 1 else role] = bits
+    way = ", ".join(f"{k}={v if v.isdigit() else repr(v)}" for k, v in words.items())
+    return f"{text.strip()!r} is a precision; a schedule has the bits of one keyword: {way}"
 
 
 _READERS: dict[Any, Callable[[Reader, str], Any]] = {

@@ -153,7 +153,7 @@ class LayerStep:
     def __init__(self, case: TuneCase, kernel: str, top: int) -> None:
         torch.manual_seed(0)
         layer, self._inputs = case.build()
-        self._model = quantize_model(nn.Sequential(layer), kernel=kernel, verbose=False).train()
+        self._model = quantize_model(nn.Sequential(layer), kernel=kernel).train()
         set_precision(self._model, f"w{top}a{top}e{BACKWARD_BITS}")
         self._error: Tensor | None = None
 

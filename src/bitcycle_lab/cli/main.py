@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import os
 import pkgutil
 import re
@@ -41,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _fail_unknown(unknown, argv, parser, commands)
         arguments.overrides = overrides
         arguments.options = own_options(argv, commands)
-        with _plain_warnings(), _only_first_prints():
+        is_quiet = getattr(arguments, "quiet", False)
+        with _plain_warnings(), _shown_log(is_quiet=is_quiet), _only_first_prints():
             code: int = arguments.run(arguments)
         sys.stdout.flush()  # raises for a closed pipe here, not at interpreter exit
         return code
@@ -114,6 +116,27 @@ def _plain_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.showwarning = show
         yield
+
+
+@contextmanager
+def _shown_log(*, is_quiet: bool) -> Iterator[None]:
+    """Print the library's log to standard error, equal lines once: a benchmark converts often."""
+    log, shown = logging.getLogger("bitcycle"), set()
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if _is_first() and (text := record.getMessage()) not in shown:
+                shown.add(text)
+                print(f"bitcycle: {text}", file=sys.stderr)
+
+    handler, level = Lines(), log.level
+    log.addHandler(handler)
+    log.setLevel(logging.WARNING if is_quiet else logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
 
 
 _CHOICE = re.compile(

@@ -70,7 +70,6 @@ class TrainingSpec:
             only=precision.only,
             kernel=precision.kernel,
             max_bits=precision.max_bits,
-            verbose=False,
         )
 
     def shown_bits(self) -> dict[str, Any]:

@@ -349,7 +349,6 @@ def _convert(model: nn.Module, config: RunConfig) -> None:
         kernel=precision.kernel,
         max_bits=precision.max_bits,
         seed=config.seed,
-        verbose=False,  # the runner reports what stays float32
     )
 
 

@@ -33,23 +33,24 @@ def test_an_unknown_evaluation_precision_is_an_error_at_once():
 
 
 def test_metrics_are_those_of_the_step_that_was_taken():
-    run = make_run(forward={"*": 4, "1": None}, backward=8)
+    run = make_run(forward={"*": "stages:4@0.25,8", "1": None}, backward=8)
     run.start_meter(randn(2, 4))
     run.add_samples([randn(3, 4), torch.zeros(3)])
     run.step()
-    metrics = run.metrics()
-    assert {name: metrics[name] for name in metrics if name.startswith("bits")} == {
-        "bits/weight": 18, "bits/act": 18, "bits/error": 8, "bits/grad": 32,
+    # 3 samples; 0: 32 MACs x (4 x 4 + 8 x 4), at the top 8 x 8 + 8 x 8;
+    # 1: 16 MACs x (32 x 32 + 2 x 8 x 32)
+    cost, most = 3 * (32 * 48 + 16 * 1536), 3 * (32 * 128 + 16 * 1536)
+    assert run.metrics() == {
+        "bits/forward": 18, "bits/backward": 8, "bits/forward/*": 4, "bits/forward/1": 32,
+        "cost/bitops": cost, "cost/saved": pytest.approx(1 - cost / most),
     }  # fmt: skip
-    # 3 samples; 0: 32 MACs x (4 x 4 + 8 x 4); 1: 16 MACs x (32 x 32 + 2 x 8 x 32)
-    assert metrics["cost/bitops"] == 3 * (32 * 48 + 16 * 1536)
 
 
 def test_backward_has_the_default_of_the_scheduler():
     run = PrecisionRun(Settings(forward=4), bc.quantize_model(linears(4, 8, 2)), 4)
-    assert run.metrics() == {"bits/weight": 4, "bits/act": 4, "bits/error": 8, "bits/grad": 32}
+    assert run.metrics() == {"bits/forward": 4, "bits/backward": 8}
     run = PrecisionRun(Settings(forward=4, backward=None), bc.quantize_model(linears(4, 8, 2)), 4)
-    assert run.metrics()["bits/error"] == 32
+    assert run.metrics()["bits/backward"] == 32
     with pytest.raises(ValueError, match="backward .*16"):
         PrecisionRun(Settings(forward=16), bc.quantize_model(linears(4, 8, 2)), 4)
 
@@ -106,7 +107,7 @@ def test_evaluation_bits_that_a_layer_cannot_take_are_an_error_before_the_first_
 
 
 def test_a_checkpoint_from_after_the_last_step_is_an_error():
-    with pytest.raises(ValueError, match="step 9.*4 steps"):
+    with pytest.raises(ValueError, match="4.*got 9"):
         make_run().resume_at(9, None)
 
 

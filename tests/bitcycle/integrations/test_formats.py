@@ -21,9 +21,9 @@ def test_the_metrics_are_the_bits_of_elements():
     for _ in range(4):
         run.step()
         metrics = run.metrics()
-        seen.append((metrics["bits/weight"], metrics["bits/act"], metrics["bits/error"]))
-    assert seen == [(4, 4, 8)] * 2 + [(16, 16, 8)] * 2
-    assert 0 < metrics["cost/relative"] < 1
+        seen.append((metrics["bits/forward"], metrics["bits/backward"]))
+    assert seen == [(4, 8)] * 2 + [(16, 8)] * 2
+    assert 0 < metrics["cost/saved"] < 1
 
 
 def test_a_state_goes_through_json():

@@ -231,12 +231,11 @@ def test_bits_and_cost_reach_the_trainers_logger(tmp_path):
     trainer(tmp_path, bits, max_epochs=2, logger=logger).fit(module, loader())
     with open(tmp_path / "lightning_logs" / "version_0" / "metrics.csv") as file:
         rows = list(csv.DictReader(file))
-    assert [f"w{float(r['bits/weight']):.0f}a{float(r['bits/act']):.0f}e8" for r in rows] == (
-        scheduled(12)
-    )
+    logged = [float(row["bits/forward"]) for row in rows]
+    assert [f"w{bits:.0f}a{bits:.0f}e8" for bits in logged] == scheduled(12)
     cost = training_cost(module, randn(4, 4), **ROLES, total_steps=12)
     assert float(rows[-1]["cost/bitops"]) == pytest.approx(cost.bitops)
-    assert float(rows[-1]["cost/relative"]) == pytest.approx(cost.relative)
+    assert float(rows[-1]["cost/saved"]) == pytest.approx(cost.saving)
 
 
 def test_a_checkpoint_without_the_callback_resumes_by_its_step(tmp_path):
@@ -282,10 +281,88 @@ def test_a_trainer_that_cannot_tell_the_total_needs_to_be_told(tmp_path):
     assert bits.scheduler.finished
 
 
-def test_a_trainer_that_continues_after_the_total_is_an_error(tmp_path):
-    bits = PrecisionCallback(**ROLES, total_steps=4)
-    with pytest.raises(ValueError, match="4 optimizer steps"):
-        trainer(tmp_path, bits, max_epochs=-1).fit(Module(), loader())
+def test_a_trainer_that_continues_after_the_total_keeps_the_final_bits(tmp_path):
+    module, bits = Module(), PrecisionCallback(**ROLES, total_steps=4)
+    run = trainer(tmp_path, bits, StopAfter(1), max_epochs=-1)
+    with pytest.warns(bc.BitcycleWarning, match="total_steps=4") as caught:
+        run.fit(module, loader())
+    assert [w.category for w in caught].count(bc.BitcycleWarning) == 1
+    assert bits_of_training(module) == scheduled(4) + ["w5a5e8"] * 8
+    assert bits.scheduler.step_count == 12
+
+
+# -- schedules that follow the loss ---------------------------------------------------------------
+
+PLATEAU = "plateau:3-5:window=1:patience=1:threshold=0.01"
+
+
+class Told(Module):
+    """Has the losses that a list says, whatever it computes; manual: steps by itself."""
+
+    def __init__(self, losses: list[float], *, is_manual: bool = False) -> None:
+        super().__init__()
+        self.losses, self.automatic_optimization = losses, not is_manual
+
+    def training_step(self, batch, index):
+        loss = super().training_step(batch, index)
+        told = loss - loss.detach() + self.losses[len(bits_of_training(self)) - 1]
+        if self.automatic_optimization:
+            return told
+        self.optimizers().zero_grad()
+        self.manual_backward(told)
+        self.optimizers().step()
+        return {"loss": told}
+
+
+def followed(losses: list[float]) -> list[str]:
+    """The bits of a plain loop that is told the same losses."""
+    model = bc.quantize_model(nn.Linear(2, 2))
+    bits = bc.PrecisionScheduler(model, forward=PLATEAU, backward=8, total_steps=len(losses))
+    seen = []
+    for loss in losses:
+        seen.append(str(bits.precision))
+        bits.step(loss)
+    return seen
+
+
+@pytest.mark.parametrize("is_manual", [False, True])
+def test_a_schedule_follows_the_loss_that_the_training_step_returns(tmp_path, is_manual):
+    losses = [3.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    module = Told(losses, is_manual=is_manual)
+    trainer(tmp_path, PrecisionCallback(PLATEAU, 8), max_epochs=2).fit(module, loader())
+    assert bits_of_training(module) == followed(losses)
+    assert len(set(bits_of_training(module))) == 3
+
+
+def test_it_follows_the_mean_loss_of_the_micro_batches(tmp_path):
+    steps = [3.0, 2.0, 2.0, 2.0, 1.0, 1.0]
+    micro = [loss + offset for loss in steps for offset in (0.5, -0.5)]
+    module = Told(micro)
+    run = trainer(tmp_path, PrecisionCallback(PLATEAU, 8), max_epochs=2, accumulate_grad_batches=2)
+    run.fit(module, loader())
+    assert bits_of_training(module)[::2] == followed(steps)
+
+
+def test_a_run_that_follows_the_loss_resumes_with_what_it_has_seen(tmp_path):
+    losses = [3.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    saver = ModelCheckpoint(tmp_path, save_last=True, every_n_epochs=1)
+    first = Told(losses)
+    run = trainer(tmp_path, PrecisionCallback(PLATEAU, 8), saver, StopAfter(0), max_epochs=2)
+    run.fit(first, loader())
+    second = Told(losses[6:])
+    run = trainer(tmp_path, PrecisionCallback(PLATEAU, 8), max_epochs=2)
+    run.fit(second, loader(), ckpt_path=tmp_path / "last.ckpt")
+    assert bits_of_training(first) + bits_of_training(second) == followed(losses)
+
+
+def test_a_schedule_without_its_loss_is_an_error(tmp_path):
+    class Silent(Told):
+        def training_step(self, batch, index):
+            super().training_step(batch, index)
+
+    run = trainer(tmp_path, PrecisionCallback(PLATEAU, 8), max_epochs=1)
+    with pytest.raises(ValueError, match="training_step"):
+        run.fit(Silent([1.0] * 6, is_manual=True), loader())
 
 
 def test_an_accumulation_that_changes_needs_a_total(tmp_path):
@@ -316,7 +393,7 @@ def test_nothing_left_to_train_leaves_the_checkpoint_to_evaluation(tmp_path):
         ([PrecisionCallback(**ROLES)], False, "quantize_model"),
         ([PrecisionCallback(**ROLES, total_steps=5)], True, "total_steps=5.*6"),
         ([PrecisionCallback(**ROLES), PrecisionCallback(**ROLES)], True, "two"),
-        ([PrecisionCallback("plateau:3-5", 8)], True, "plateau"),
+        ([PrecisionCallback("noise:4,8", 8)], True, "noise_norm"),
     ],
 )  # fmt: skip
 def test_mistakes_are_clear_errors_before_the_first_step(tmp_path, callbacks, converts, message):
@@ -396,9 +473,9 @@ def test_healing_trains_validates_and_logs_like_any_schedule(tmp_path):
         ["w=nvfp4,a=nvfp4,e=nvfp4"] * switch + ["w=bf16,a=bf16,e=nvfp4"] * (11 - switch)
     )
     assert {each for kind, each in module.seen if kind == "val"} == {"w=bf16,a=bf16,e=nvfp4"}
-    assert run.callback_metrics["bits/weight"] == 16
-    assert run.callback_metrics["bits/error"] == 4
-    assert run.callback_metrics["cost/relative"] < 1
+    assert run.callback_metrics["bits/forward"] == 16
+    assert run.callback_metrics["bits/backward"] == 4
+    assert 0 < run.callback_metrics["cost/saved"] < 1
 
 
 def test_a_run_resumed_within_healing_ends_to_the_bit_as_one_without_a_break(tmp_path):

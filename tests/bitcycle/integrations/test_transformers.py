@@ -217,6 +217,29 @@ def test_a_checkpoint_without_the_callback_resumes_by_its_step(tmp_path):
     assert bits_of(model, "train") == scheduled(12)[5:]
 
 
+def rise(step, total):
+    return 3 + 3 * step // total
+
+
+def test_a_function_is_a_schedule_that_resumes_and_is_not_restored_from_text(tmp_path):
+    options = dict(save_strategy="steps", save_steps=5)
+    whole, cut = Net(), Net()
+    trainer(tmp_path, whole, PrecisionCallback(rise, 8), **options).train()
+    assert bits_of(whole, "train") == [f"w{rise(s, 12)}a{rise(s, 12)}e8" for s in range(12)]
+    trainer(tmp_path, cut, PrecisionCallback(rise, 8)).train(
+        resume_from_checkpoint=str(tmp_path / "checkpoint-5")
+    )
+    assert bits_of(cut, "train") == bits_of(whole, "train")[5:]
+    for resumed, options, named in (
+        (PrecisionCallback(lambda step, total: 4, 8), {}, "weight and act"),
+        (PrecisionCallback(rise, 8), dict(restore_callback_states_from_checkpoint=True), "Python"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            trainer(tmp_path, Net(), resumed, **options).train(
+                resume_from_checkpoint=str(tmp_path / "checkpoint-5")
+            )
+
+
 class Listener(TrainerCallback):
     """Stands for a logger, which a Trainer puts before the callbacks it is given."""
 
@@ -233,12 +256,12 @@ def test_bits_and_cost_reach_the_trainers_loggers(tmp_path):
     run.train()
     for lines in (listener.logs, run.state.log_history):
         rows = [line for line in lines if "loss" in line]
-        shown = [f"w{row['bits/weight']:.0f}a{row['bits/act']:.0f}e8" for row in rows]
+        shown = [f"w{row['bits/forward']:.0f}a{row['bits/forward']:.0f}e8" for row in rows]
         assert shown == scheduled(12)
         inputs = dict(x=randn(4, 4), labels=torch.arange(4) % 3)
         cost = training_cost(model, inputs, **ROLES, total_steps=12)
         assert rows[-1]["cost/bitops"] == cost.bitops
-        assert rows[-1]["cost/relative"] == pytest.approx(cost.relative)
+        assert rows[-1]["cost/saved"] == pytest.approx(cost.saving)
 
 
 @pytest.mark.parametrize(
@@ -328,11 +351,11 @@ def test_a_causal_lm_is_healed_and_says_so_in_the_log(tmp_path):
     run.train()
     lines = run.state.log_history[:-1]
     switch = 9  # 0.82 x 11
-    assert len({line["bits/weight"] for line in lines[:switch]}) == 1
-    assert lines[0]["bits/weight"] < 8  # a mean: lm_head and the last mlp have 16
-    assert {line["bits/weight"] for line in lines[switch:]} == {16}
-    assert len({line["bits/error"] for line in lines}) == 1
-    assert lines[-1]["cost/relative"] < 1
+    assert {line["bits/forward/*"] for line in lines[:switch]} == {4}
+    assert 4 < lines[0]["bits/forward"] < 8  # a mean: lm_head and the last mlp have 16
+    assert {line["bits/forward"] for line in lines[switch:]} == {16}
+    assert len({line["bits/backward"] for line in lines}) == 1
+    assert 0 < lines[-1]["cost/saved"] < 1
     assert run.evaluate()["eval_loss"] > 0
     assert str(bc.get_precision(run.model.lm_head)) == "w=bf16,a=bf16,e=bf16"
 

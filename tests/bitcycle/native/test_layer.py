@@ -53,7 +53,7 @@ class Product(nn.Module):
 
 def layer_of(module: nn.Module, rules: Any, bits: str, whole: bool) -> nn.Module:
     """A converted copy, with or without whole products; both have the same noise."""
-    made = bc.quantize_model(copy.deepcopy(module), rules, kernel="native", verbose=False)
+    made = bc.quantize_model(copy.deepcopy(module), rules, kernel="native")
     bc.set_precision(made, bits)
     if not whole:
         for layer in made.modules():

@@ -97,7 +97,7 @@ def test_two_conversions_without_the_library_warn_once(fresh, tmp_path):
     fresh.setattr(choice, "warn_missing", native.warn_missing)
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     with pytest.warns(BitcycleWarning) as caught:
-        [bc.quantize_model(part, verbose=False) for part in model]
+        [bc.quantize_model(part) for part in model]
     assert ["slower than float32" in str(w.message) for w in caught] == [True]
 
 

@@ -49,7 +49,7 @@ def warm_layer(kind: str, kernel: str, quantizer: Any = "sbm") -> tuple[nn.Modul
     """A layer after two steps of training, and an input."""
     make, shape = LAYERS[kind]
     torch.manual_seed(0)
-    made = bc.quantize_model(make(), quantizer, kernel=kernel, verbose=False)
+    made = bc.quantize_model(make(), quantizer, kernel=kernel)
     bc.set_precision(made, "w8a8e8")
     x = torch.randn(shape, requires_grad=True)
     for _ in range(2):

@@ -141,7 +141,7 @@ def test_what_auto_comes_to_in_training_stays_for_other_batches_as_in_eager(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     use_small_table(monkeypatch, tmp_path)
-    layer = bc.quantize_model(nn.Linear(32, 32), verbose=False)
+    layer = bc.quantize_model(nn.Linear(32, 32))
     bc.set_precision(layer, "w8a8e8")
     twin = copy.deepcopy(layer)
     compiled = torch.compile(layer, backend="aot_eager")
@@ -160,7 +160,7 @@ def test_an_attention_takes_the_kernel_of_its_first_product_as_in_eager(
 ) -> None:
     use_small_table(monkeypatch, tmp_path)
     module = nn.MultiheadAttention(32, 2, batch_first=True)
-    bc.set_precision(bc.quantize_model(module, verbose=False), "w8a8e8")
+    bc.set_precision(bc.quantize_model(module), "w8a8e8")
     twin, x = copy.deepcopy(module), torch.randn(4, 16, 32)
     counts = []
     for run in (torch.compile(module, backend="aot_eager"), twin):

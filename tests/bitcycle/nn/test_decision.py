@@ -26,7 +26,7 @@ def _table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def convert(module: nn.Module, kernel: str = "auto", precision: str = "w8a8e8") -> nn.Module:
-    bc.quantize_model(module, kernel=kernel, verbose=False)
+    bc.quantize_model(module, kernel=kernel)
     bc.set_precision(module, precision)
     return module
 

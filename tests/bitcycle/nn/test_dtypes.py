@@ -62,7 +62,7 @@ def test_inside_autocast_a_layer_returns_the_dtypes_of_its_float_layer(layer):
         with autocast(True):
             expected = dtypes(example.module()(*inputs))
             for kernel in KERNELS_TO_TRY:
-                module = bc.quantize_model(example.module(), RULES, kernel=kernel, verbose=False)
+                module = bc.quantize_model(example.module(), RULES, kernel=kernel)
                 for precision in ("w4a4e8", "w8a8e8", "fp32"):  # as a schedule may
                     bc.set_precision(module, precision)
                     assert dtypes(module(*inputs)) == expected, (dtype, kernel, precision)
@@ -144,14 +144,14 @@ def test_a_bias_or_mask_of_another_type_is_refused_as_the_float_layer_refuses_it
     for module, call in calls:
         with pytest.raises(RuntimeError) as refused:
             call(module)
-        bc.set_precision(bc.quantize_model(module, kernel="native", verbose=False), 8)
+        bc.set_precision(bc.quantize_model(module, kernel="native"), 8)
         with pytest.raises(RuntimeError) as own:
             call(module)
         assert str(own.value) == str(refused.value)
 
 
 def test_complex_layers_are_refused_at_low_bits():
-    layer = bc.quantize_model(nn.Linear(4, 4).to(torch.complex64), verbose=False)
+    layer = bc.quantize_model(nn.Linear(4, 4).to(torch.complex64))
     x = torch.ones(2, 4, dtype=torch.complex64)
     layer(x)  # float: torch computes it
     bc.set_precision(layer, 4)

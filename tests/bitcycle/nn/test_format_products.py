@@ -26,7 +26,7 @@ rules = pytest.mark.parametrize("rule", RULES)
 
 
 def converted(layer, quantizer, precision):
-    bc.quantize_model(layer, quantizer, verbose=False)
+    bc.quantize_model(layer, quantizer)
     bc.set_precision(layer, precision)
     return layer
 
@@ -225,7 +225,7 @@ def test_quantizers_of_integers_take_bf16_and_fp16(quantizer, kernel):
     layer, x = nn.Linear(24, 16), torch.randn(9, 24)
     options = {"first_last": "quantized"}
     rule = bc.quantizers.QUANTIZERS[quantizer](**options)
-    bc.quantize_model(layer, rule, kernel=kernel, verbose=False)
+    bc.quantize_model(layer, rule, kernel=kernel)
     for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
         layer.zero_grad()
         bc.set_precision(layer, name)
@@ -247,12 +247,12 @@ def test_quantizers_of_integers_take_bf16_and_fp16(quantizer, kernel):
 
 
 def test_a_quantizer_without_a_rule_for_a_format_names_the_one_that_has():
-    layer = bc.quantize_model(nn.Linear(4, 4), verbose=False)
+    layer = bc.quantize_model(nn.Linear(4, 4))
     for name, quantizer in (("nvfp4", "nvfp4"), ("mxfp8", "mx"), ("fp8", "fp8")):
         with pytest.raises(ValueError, match=f"quantizer='{quantizer}'"):
             bc.set_precision(layer, both_passes(name))
     assert str(bc.get_precision(layer)) == "fp32"
-    layer = bc.quantize_model(nn.Linear(4, 4), "nvfp4", verbose=False)
+    layer = bc.quantize_model(nn.Linear(4, 4), "nvfp4")
     with pytest.raises(ValueError, match="NVFP4.*mxfp4"):
         bc.set_precision(layer, "mxfp4")
 
@@ -381,7 +381,7 @@ def test_a_tied_embedding_reads_the_values_of_its_decoder(quantizer, name):
     embedding, decoder = nn.Embedding(40, 48), nn.Linear(48, 40, bias=False)
     decoder.weight = embedding.weight
     model = nn.Sequential(embedding, decoder)
-    bc.quantize_model(model, quantizer, only=["0", "1"], verbose=False)
+    bc.quantize_model(model, quantizer, only=["0", "1"])
     bc.set_precision(model, f"w={name}")
     rows = model[0](torch.arange(40))
     assert_same(model[1](torch.eye(48)).T, rows)
@@ -401,7 +401,7 @@ def test_an_input_without_gradient_is_not_rounded_for(monkeypatch):
 
 
 def test_auto_waits_for_integers_before_it_chooses_a_kernel():
-    layer = bc.quantize_model(nn.Linear(512, 512), verbose=False)
+    layer = bc.quantize_model(nn.Linear(512, 512))
     bc.set_precision(layer, "bf16")
     x = torch.randn(64, 512)
     layer(x).sum().backward()

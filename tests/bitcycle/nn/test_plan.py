@@ -294,7 +294,7 @@ def test_codes_of_at_most_4_bits_are_kept_two_per_byte() -> None:
 
 def a_layer(kernel: str = "native", precision: str = "w4a4e4", **options: Any) -> QuantizedLayer:
     torch.manual_seed(0)
-    layer = bc.quantize_model(nn.Linear(6, 5), SBM(**options), kernel=kernel, verbose=False)
+    layer = bc.quantize_model(nn.Linear(6, 5), SBM(**options), kernel=kernel)
     assert isinstance(layer, QuantizedLayer)
     bc.set_precision(layer, precision)
     return layer
@@ -356,7 +356,7 @@ def test_every_dtype_has_a_plan_of_its_own() -> None:
 
 
 def test_every_product_of_a_layer_has_a_plan_of_its_own() -> None:
-    module = bc.quantize_model(nn.MultiheadAttention(8, 2), kernel="native", verbose=False)
+    module = bc.quantize_model(nn.MultiheadAttention(8, 2), kernel="native")
     bc.set_precision(module, "w8a8e8")
     x = torch.randn(3, 2, 8)
     module(x, x, x)
@@ -390,7 +390,7 @@ def test_a_convolution_that_is_changed_after_conversion_computes_what_it_says(
     original, before = nn.Conv2d(3, 4, 3), copy.deepcopy(x)
 
     def converted(module: nn.Module) -> nn.Module:
-        bc.quantize_model(module, SBM(error_rounding="nearest"), kernel=kernel, verbose=False)
+        bc.quantize_model(module, SBM(error_rounding="nearest"), kernel=kernel)
         bc.set_precision(module, "w8a8e8")
         return module
 
@@ -422,7 +422,7 @@ COPIES = {
 @pytest.mark.parametrize("kernel", ["simulate", "native", "auto"])
 def test_a_copy_of_a_layer_has_plans_of_its_own(kernel: str, make_copy: Any) -> None:
     for make, shape in ((nn.Linear(6, 5), (3, 6)), (nn.Conv2d(3, 4, 3), (2, 3, 5, 5))):
-        layer = bc.quantize_model(make, kernel=kernel, verbose=False)
+        layer = bc.quantize_model(make, kernel=kernel)
         bc.set_precision(layer, "w4a4e4")
         x = torch.randn(shape)
         layer(x).sum().backward()

@@ -440,7 +440,7 @@ def test_inside_autocast_no_more_is_kept_than_autocast_keeps() -> None:
 
     for bits in ("w8a8e8", "w8", "a8e8"):
         model = nn.Sequential(nn.Linear(128, 96), nn.Linear(96, 64))
-        own = bc.quantize_model(copy.deepcopy(model), kernel="native", verbose=False)
+        own = bc.quantize_model(copy.deepcopy(model), kernel="native")
         bc.set_precision(own, bits)
         assert kept(own) <= 1.05 * kept(model) + 2**12
 

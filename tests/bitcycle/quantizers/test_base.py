@@ -129,7 +129,7 @@ def with_own(kind: type[Quantizer], rule: str) -> type[Quantizer]:
 
 def products(rules: Quantizer, kernel: str) -> list[Tensor]:
     torch.manual_seed(0)
-    layer = bc.quantize_model(nn.Linear(12, 8), rules, kernel=kernel, verbose=False)
+    layer = bc.quantize_model(nn.Linear(12, 8), rules, kernel=kernel)
     bc.set_precision(layer, "w8a8e8")
     x = torch.rand(6, 12, requires_grad=True)
     output = layer(x)

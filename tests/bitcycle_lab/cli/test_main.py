@@ -1,5 +1,6 @@
 """The command line as a whole: discovery, errors, exit codes."""
 
+import logging
 import subprocess
 import sys
 
@@ -33,6 +34,26 @@ def test_a_misspelt_command_or_option_gets_the_likely_one(argv, message, capsys)
 def test_the_version_is_printed(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"bitcycle {VERSION}\n"
+
+
+def test_the_log_of_the_library_is_shown_equal_lines_once(monkeypatch, capsys):
+    log = logging.getLogger("bitcycle")
+
+    def run(arguments):
+        for text in ("3 of 3 converted", "3 of 3 converted", "1 of 3 converted"):
+            log.info(text)
+        return 0
+
+    monkeypatch.setattr(bitcycle_lab.cli.ls, "run", run)
+    expected = "bitcycle: 3 of 3 converted\nbitcycle: 1 of 3 converted\n"
+    for _ in range(2):  # the handler of the first command is gone
+        assert main(["ls", "schedules"]) == 0
+        assert capsys.readouterr().err == expected
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert main(["ls", "schedules"]) == 0
+    assert capsys.readouterr().err == ""
+    log.info("after the command")
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("argv", [[], ["fly"], ["schedule", "8", "--steps", "many"]])
