@@ -1,14 +1,15 @@
 // Products of two matrices of codes: out = values(A) values(B)^T + bias, in float32, which may be
 // rounded to bfloat16 at last.
 //
-//   value(A) = a_scale * a + a_offset               a in 0..a_levels, unsigned bytes
+//   value(A) = a_scale[m] * a + a_offset[m]         a in 0..a_levels, unsigned bytes; one, or per row
 //   value(B) = b_scale[n] * b + b_offset[n]         b likewise; one scale, or one per column n
 //
 // With b' = b - half (signed) and o'[n] = b_offset[n] + half * b_scale[n] the sum over k is
 //
 //   a_scale b_scale[n] (A.B')  +  a_scale o'[n] sum(A)  +  a_offset (b_scale[n] sum(B') + K o'[n])
 //
-// whole-number sums, exact, and three terms: per row, per column, and of both.
+// whole-number sums, exact, and three terms: per row, per column, and of both. Tiles multiply by the
+// scales of columns; where A has one per row, its scale and offset come last (`scale_rows`).
 //
 // A folded product has a scale for each k, the axis that is summed over. B's values are rounded
 // once more, to 16-bit numbers f with one unit per column, and multiplied with a' = a - half:
@@ -265,6 +266,54 @@ Terms find_terms(const Gemm& g, const int64_t* sums) {
   return terms;
 }
 
+// Of a product whose rows are scaled at last: as if a_scale were 1 and a_offset 0. `row_slope` is
+// what a row's offset is multiplied with.
+struct RowScaling {
+  Terms terms;
+  float* row_slope;
+};
+
+RowScaling find_terms_of_rows(const Gemm& g, const int64_t* sums) {
+  float* memory = new_array<float>(SCALES, with_spare(4 * g.N));
+  const Terms terms{memory, memory + g.N, memory + 2 * g.N};
+  float* row_slope = memory + 3 * g.N;
+  const float half = *g.b_half;
+  for (long n = 0; n < g.N; ++n) {
+    const long s = g.b_scales == 1 ? 0 : n;
+    const float sb = g.b_scale[s], ob = g.b_offset[s] + half * sb;
+    terms.scale[n] = sb, terms.slope[n] = ob, terms.constant[n] = 0.0f;
+    row_slope[n] = sb * float(sums[n]) + float(g.K) * ob;
+  }
+  return {terms, row_slope};
+}
+
+template <bool HAS_BIAS, typename T>
+BITCYCLE_INLINE void scale_loop(const float* x, long n, float scale, float offset,
+                                const float* slope, const float* bias, T* out) {
+#pragma GCC ivdep  // out may be x itself
+  for (long i = 0; i < n; ++i) {
+    const float term = offset * slope[i] + (HAS_BIAS ? bias[i] : 0.0f);
+    store(x[i] * scale + term, out[i]);
+  }
+}
+
+template <typename T>
+BITCYCLE_INLINE void scale_as(const float* x, long n, float scale, float offset,
+                              const float* slope, const float* bias, T* out) {
+  bias ? scale_loop<true>(x, n, scale, offset, slope, bias, out)
+       : scale_loop<false>(x, n, scale, offset, slope, bias, out);
+}
+
+BITCYCLE_INLINE void scale_row_body(const float* x, long n, float scale, float offset,
+                                    const float* slope, const float* bias, Results out) {
+  out.is_half ? scale_as(x, n, scale, offset, slope, bias, static_cast<BFloat16*>(out.data))
+              : scale_as(x, n, scale, offset, slope, bias, static_cast<float*>(out.data));
+}
+BITCYCLE_FOR_EACH_ISA(scale_row,
+                      (const float* x, long n, float scale, float offset, const float* slope,
+                       const float* bias, Results out),
+                      (x, n, scale, offset, slope, bias, out))
+
 Terms find_folded_terms(const Gemm& g, const Second& second) {
   Terms terms = new_terms(g.N);
   const double sa = *g.a_scale, oa = double(*g.a_offset) + double(*g.a_half) * sa;
@@ -311,9 +360,20 @@ void multiply_alone(const Gemm& g, const Arithmetic& how, const First& first, co
     multiply_block(g, how, first, second, terms, out, m, std::min<long>(g.M, m + block), 0, g.N);
 }
 
-// Blocks of rows; where these are few, blocks of columns too.
+// Results of rows [m0, m1) and columns from `first` on, to their scales and their place.
+void scale_rows(const Gemm& g, Results unscaled, const float* row_slope, long m0, long m1,
+                long first, long count) {
+  for (long m = m0; m < m1; ++m) {
+    const long at = m * g.N + first;
+    scale_row(reinterpret_cast<const float*>(unscaled.at(at)), count, g.a_scale[m], g.a_offset[m],
+              row_slope + first, g.bias ? g.bias + first : nullptr, g.results().from(at));
+  }
+}
+
+// Blocks of rows; where these are few, blocks of columns too. row_slope: for `scale_rows`, or null.
 void multiply_together(const Gemm& g, const Arithmetic& how, const First& first,
-                       const Second& second, const Terms& terms, Results out) {
+                       const Second& second, const Terms& terms, Results out,
+                       const float* row_slope = nullptr) {
   const long wanted = g.num_threads == 1 ? 1 : 2 * g.num_threads;
   const long share = g.M < 48 * g.num_threads ? g.M : divide_up(g.M, g.num_threads);
   const long rows = std::min(rows_of_block(g, how), round_up(share, ROWS));
@@ -323,9 +383,22 @@ void multiply_together(const Gemm& g, const Arithmetic& how, const First& first,
   const long num_parts = divide_up(g.N, width);
   parallel_for(num_rows * num_parts, int(g.num_threads), [&](long task) {
     const long m = task / num_parts * rows, n = task % num_parts * width;
-    multiply_block(g, how, first, second, terms, out, m, std::min<long>(g.M, m + rows), n,
-                   std::min<long>(g.N - n, width));
+    const long end = std::min<long>(g.M, m + rows), count = std::min<long>(g.N - n, width);
+    multiply_block(g, how, first, second, terms, out, m, end, n, count);
+    if (row_slope) scale_rows(g, out, row_slope, m, end, n, count);
   });
+}
+
+// One scale for each row of A, without batches.
+void gemm_of_rows(const Gemm& g) {
+  const Arithmetic how = choose_bytes_or_words(*g.a_half, *g.b_half);
+  const First first{g.a, g.a_row, g.a_k, g.K, 0, how.is_words, true};
+  const Second second = lay_out(g, how, workspace(SECOND, second_bytes(g, how)));
+  pack_second(g, how, g.b, second, g.num_threads);
+  const auto [terms, row_slope] = find_terms_of_rows(g, second.sums);
+  const Results unscaled =
+      g.out_is_half ? Results{new_array<float>(RESULTS, g.M * g.N), false} : g.results();
+  multiply_together(g, how, first, second, terms, unscaled, row_slope);
 }
 
 }  // namespace
@@ -336,6 +409,7 @@ void pack(const Gemm& g) {
 }
 
 void gemm(const Gemm& g) {
+  if (g.a_scales > 1) return gemm_of_rows(g);
   const Arithmetic how = choose_bytes_or_words(*g.a_half, *g.b_half);
   const First first{g.a, g.a_row, g.a_k, g.K, 0, how.is_words, true};
   const long num_batches = g.num_outer * g.num_inner;
@@ -357,8 +431,9 @@ void gemm(const Gemm& g) {
                   is_alone ? 1 : g.num_threads);
     }
     const Terms terms = find_terms(g, b.sums);
-    (is_alone ? multiply_alone : multiply_together)(g, how, a, b, terms,
-                                                    g.results().from(i * g.M * g.N));
+    const Results out = g.results().from(i * g.M * g.N);
+    is_alone ? multiply_alone(g, how, a, b, terms, out)
+             : multiply_together(g, how, a, b, terms, out);
   };
   if (num_batches < g.num_threads || g.num_threads == 1)
     for (long i = 0; i < num_batches; ++i) batch(i, false);

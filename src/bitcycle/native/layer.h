@@ -27,10 +27,11 @@ struct LayerShape {
   // bfloat16, else float32: a and its gradient; w and, unless w is a weight, its gradient; the
   // output and the error.
   int64_t a_is_half, w_is_half, out_is_half;
+  int64_t a_rows;  // of a product of matrices with a weight: ranges of a; 1, or M
 };
 
 // A saved operand is its codes and, from the next multiple of 4 bytes on, floats: scale and offset
-// of each channel, half, and of an activation its lowest and highest value.
+// of each channel (of a: of each row that has a range), half, and of an activation its lowest and highest value.
 
 struct ForwardCall {
   const void *a, *w;  // null: saved already

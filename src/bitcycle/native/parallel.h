@@ -63,6 +63,7 @@ void parallel_for(long num_tasks, int num_threads, const Body& body) {
 enum Slot {
   FIRST, SECOND, SUMS, SCALES, ROW_ARRAYS, SMALL,  // of products
   FIRST_OPERAND, SECOND_OPERAND, ERROR_OPERAND, FIRST_CODES, SECOND_CODES, RANGES, TURNED,
+  RESULTS,  // that are not yet in their place or form
   NUM_SLOTS
 };
 void* workspace(int slot, size_t bytes);
