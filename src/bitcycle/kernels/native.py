@@ -137,7 +137,8 @@ class LinearProducts:
     def grad_weight(self, e: Quantized, a: Quantized, w_shape: torch.Size) -> Tensor:
         """(tokens, out)^T x (tokens, in) -> (out, in)."""
         first, second = transposed(as_rows(e)), transposed(as_rows(a))
-        grad = _fold_into_error(first, second) if _has_rows(a) else _multiply_rows(first, second)
+        multiply = _fold_into_error if _has_rows(a) and not _has_rows(e) else _multiply_rows
+        grad = multiply(first, second)
         return FloatProducts(self.geometry).grad_weight(e, a, w_shape) if grad is None else grad
 
 
@@ -251,12 +252,12 @@ def _product(a: Codes, b: Codes, bias: Tensor | None) -> Tensor | None:
 def _fold_into_error(e: Quantized, a: Quantized) -> Tensor | None:
     """e (out, tokens), a (in, tokens) with a scale per token -> e a^T; None: not from these codes.
 
-    The error, which has fewer columns as a rule, is what is rounded to 16 bits.
+    The error, which is smaller as a rule, is what is rounded to 16 bits.
     """
     x, y = _codes(a), _codes(e)
-    if x is None or y is None or _axis(x.scale) != "k" or _axis(y.scale) not in ("", "k"):
+    if x is None or y is None or _axis(x.scale) != "k":
         return None
-    return products.gemm_folded(_flat(x), _flat(y)).t().contiguous()
+    return products.gemm_folded(_flat(x), y).t().contiguous()
 
 
 class _Prepacked:

@@ -471,7 +471,7 @@ BITCYCLE_API void bitcycle_quantize(const QuantizeCall* call) {
   const Floats x{call->x, call->x_is_half != 0};
   const float levels = float(*call->levels);
   *call->half = (levels + 1) * 0.5f;
-  if (call->finds_range && block.outer == 1 && block.channels > 1 && !call->key)
+  if (call->finds_range && !call->key && block.outer == 1 && block.channels > 1 && block.inner > 1)
     return quantize_rows(x, block, levels, float(call->floor), Rule(call->rule), Form(call->form),
                          call->out, call->low, call->high, call->scale, call->offset,
                          call->num_threads);

@@ -1,15 +1,17 @@
 // Products of two matrices of codes: out = values(A) values(B)^T + bias, in float32, which may be
 // rounded to bfloat16 at last.
 //
-//   value(A) = a_scale[m] * a + a_offset[m]         a in 0..a_levels, unsigned bytes; one, or per row
-//   value(B) = b_scale[n] * b + b_offset[n]         b likewise; one scale, or one per column n
+//   value(A) = a_scale[m] * a + a_offset[m]         a in 0..a_levels, unsigned bytes
+//   value(B) = b_scale[n] * b + b_offset[n]         b likewise
+//
+// with one scale, or one per row m and one per column n.
 //
 // With b' = b - half (signed) and o'[n] = b_offset[n] + half * b_scale[n] the sum over k is
 //
 //   a_scale b_scale[n] (A.B')  +  a_scale o'[n] sum(A)  +  a_offset (b_scale[n] sum(B') + K o'[n])
 //
-// whole-number sums, exact, and three terms: per row, per column, and of both. Tiles multiply by the
-// scales of columns; where A has one per row, its scale and offset come last (`scale_rows`).
+// whole-number sums, exact, and three terms: per row, per column, and of both. Tiles multiply by
+// the scales of columns; where A has one per row, its scale and offset come last (`scale_rows`).
 //
 // A folded product has a scale for each k, the axis that is summed over. B's values are rounded
 // once more, to 16-bit numbers f with one unit per column, and multiplied with a' = a - half:
@@ -135,21 +137,44 @@ BITCYCLE_INLINE void widen_row_body(const uint8_t* x, long n, int shift, int16_t
 BITCYCLE_FOR_EACH_ISA(widen_row, (const uint8_t* x, long n, int shift, int16_t* out),
                       (x, n, shift, out))
 
-// Four rows of bytes as one of groups, or two as one of words.
-BITCYCLE_INLINE void join_four_body(const uint8_t* const* x, long n, uint32_t* out) {
-  const uint8_t *a = x[0], *b = x[1], *c = x[2], *d = x[3];
-  for (long i = 0; i < n; ++i)
-    out[i] = uint32_t(a[i]) | uint32_t(b[i]) << 8 | uint32_t(c[i]) << 16 | uint32_t(d[i]) << 24;
+// Four rows of bytes as one of groups, or two as one of words, 16 columns at a time.
+template <bool IS_WORDS>
+BITCYCLE_INLINE void join_columns(const uint8_t* const* x, long at, long num, int shift,
+                                  uint32_t* __restrict out) {
+  const uint8_t *a = x[0] + at, *b = x[1] + at;
+  const uint8_t *c = IS_WORDS ? a : x[2] + at, *d = IS_WORDS ? a : x[3] + at;
+  for (long i = 0; i < num; ++i)
+    out[at + i] = IS_WORDS ? (uint32_t(a[i] - shift) & 0xFFFF) | uint32_t(b[i] - shift) << 16
+                           : uint32_t(a[i]) | uint32_t(b[i]) << 8 | uint32_t(c[i]) << 16 |
+                                 uint32_t(d[i]) << 24;
 }
-BITCYCLE_FOR_EACH_ISA(join_four, (const uint8_t* const* x, long n, uint32_t* out), (x, n, out))
 
-BITCYCLE_INLINE void join_two_body(const uint8_t* const* x, long n, int shift, uint32_t* out) {
-  const uint8_t *a = x[0], *b = x[1];
-  for (long i = 0; i < n; ++i)
-    out[i] = (uint32_t(a[i] - shift) & 0xFFFF) | uint32_t(b[i] - shift) << 16;
+// x[k * step + r] for r < n; the group of step s is in out[s * n ...]. none: stands for k >= K.
+template <bool IS_WORDS>
+BITCYCLE_INLINE void join_all(const uint8_t* x, long step, long K, long n, int shift,
+                              const uint8_t* none, uint32_t* out) {
+  constexpr long GROUP = IS_WORDS ? 2 : 4;
+  for (long k = 0; k < round_up(K, 4); k += GROUP, out += n) {
+    const uint8_t* from[GROUP];
+    for (long i = 0; i < GROUP; ++i) from[i] = k + i < K ? x + (k + i) * step : none;
+    long at = 0;
+    for (; at + 16 <= n; at += 16) join_columns<IS_WORDS>(from, at, 16, shift, out);
+    if (at < n && n >= 16)
+      join_columns<IS_WORDS>(from, n - 16, 16, shift, out);  // some of them again
+    else
+      join_columns<IS_WORDS>(from, at, n - at, shift, out);
+  }
 }
-BITCYCLE_FOR_EACH_ISA(join_two, (const uint8_t* const* x, long n, int shift, uint32_t* out),
-                      (x, n, shift, out))
+
+BITCYCLE_INLINE void join_rows_body(const uint8_t* x, long step, long K, long n, int shift,
+                                    bool is_words, const uint8_t* none, uint32_t* out) {
+  is_words ? join_all<true>(x, step, K, n, shift, none, out)
+           : join_all<false>(x, step, K, n, shift, none, out);
+}
+BITCYCLE_FOR_EACH_ISA(join_rows,
+                      (const uint8_t* x, long step, long K, long n, int shift, bool is_words,
+                       const uint8_t* none, uint32_t* out),
+                      (x, step, K, n, shift, is_words, none, out))
 
 BITCYCLE_INLINE void add_row_body(const uint8_t* x, long n, uint32_t* sums) {
   for (long i = 0; i < n; ++i) sums[i] += x[i];
@@ -209,18 +234,11 @@ struct First {
   }
 
   void join(Rows& rows) const {
-    const long n = rows.count, group = is_words ? 2 : 4;
+    const long n = rows.count;
     uint32_t* out = new_array<uint32_t>(FIRST, rows.num_steps * n);
     uint8_t* none = new_array<uint8_t>(SMALL, n);  // rows behind the last k
     std::memset(none, shift, n);
-    for (long s = 0; s < rows.num_steps; ++s) {
-      const uint8_t* from[4];
-      for (long i = 0; i < group; ++i) from[i] = s * group + i < K ? x + (s * group + i) * k : none;
-      if (is_words)
-        join_two(from, n, shift, out + s * n);
-      else
-        join_four(from, n, out + s * n);
-    }
+    join_rows(x, k, K, n, shift, is_words, none, out);
     rows.row_step = 4 * n;
     for (long r = 0; r < n; ++r) rows.at[r] = out + r;
     if (needs_sums) sum_joined(rows);

@@ -31,7 +31,7 @@ struct LayerShape {
 };
 
 // A saved operand is its codes and, from the next multiple of 4 bytes on, floats: scale and offset
-// of each channel (of a: of each row that has a range), half, and of an activation its lowest and highest value.
+// of each channel (of a: of each row), half, and of an activation the lowest and highest values.
 
 struct ForwardCall {
   const void *a, *w;  // null: saved already

@@ -322,7 +322,9 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
         if a.numel() == 0 or (first is None and second is None and error is None):
             return None
         tops = first, second, error
-        kernel, reason = decide_kernel(geometry, a, w, tops=tops, recurrence=recurrence)
+        kernel, reason = decide_kernel(
+            geometry, a, w, tops=tops, recurrence=recurrence, has_rows=self.has_row_ranges
+        )
         reason = "; ".join([reason, *float_products(kernel, self.settings.quantizer)])
         return Decision(kernel.name, reason, self.training)
 
