@@ -3,7 +3,8 @@
 The result differs from float32 products of the same values only by float32 rounding. A scale on
 the summed axis, such as the weight's per output channel in grad_input, is folded: the values that
 it belongs to are rounded once more, to 16 bits with one scale per result channel, which moves a
-result by at most 2^-16 of (their largest value x the sum of the other operand's magnitudes).
+result by at most 2^-16 of (their largest value x the sum of the other operand's magnitudes). The
+scales of an input's rows are folded into the error in grad_weight.
 
 The library chooses its instructions by the bits of the step, which makes products of fewer bits
 faster where the processor has such instructions. What it does not compute (see
