@@ -68,11 +68,17 @@ class Kernel(ABC):
         return None
 
     def layer_product(
-        self, geometry: Geometry, rule: GridRule, *, packs: tuple[bool, bool]
+        self,
+        geometry: Geometry,
+        rule: GridRule,
+        *,
+        packs: tuple[bool, bool],
+        has_rows: bool = False,
     ) -> LayerProduct | None:
         """The product with the rounding of its operands in one call per direction, if there is one.
 
-        packs: whether the first and the second operand are kept two codes per byte.
+        packs: whether the first and the second operand are kept two codes per byte. has_rows: the
+        first has a range for each row.
         """
         return None
 

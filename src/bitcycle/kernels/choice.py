@@ -29,7 +29,8 @@ MAX_CODE_BITS = 8
 TABLE_SWITCH = "BITCYCLE_KERNEL_TABLE"  # an environment variable: the file of a user's table
 SHIPPED_TABLE = Path(__file__).with_name("choice.csv")
 
-LAYERS = ("linear", "matmul", "convolution", "depthwise", "recurrent")
+# node: a linear layer whose input has a scale for each row, such as the nodes of a graph
+LAYERS = ("linear", "node", "matmul", "convolution", "depthwise", "recurrent")
 # two codes per byte; exact in 16-bit sums; exact in 32-bit sums
 TOPS = (4, 7, MAX_CODE_BITS)
 COLUMNS = ("processor", "layer", "top", "macs_from", "rows_from", "kernel", "ratio")
@@ -207,18 +208,25 @@ def decide_kernel(
     *,
     tops: Tops,
     recurrence: Recurrence | None = None,
+    has_rows: bool = False,
 ) -> tuple[Kernel, str]:
     """What "auto" means for a product of these shapes; tops: bits of act, second operand, error.
 
-    recurrence: the product of the hidden state, which takes the same kernel. A compiler can trace
-    this: sizes are only compared, so that one graph serves all sizes between two rows of the table.
+    recurrence: the product of the hidden state, which takes the same kernel. has_rows: the first
+    operand has a scale for each row. A compiler can trace this: sizes are only compared, so that
+    one graph serves all sizes between two rows of the table.
     """
-    name, reason = _decide(geometry, a, w, tops, recurrence)
+    name, reason = _decide(geometry, a, w, tops, recurrence, has_rows)
     return make_kernel(name), f"auto: {reason}"
 
 
 def _decide(
-    geometry: Geometry, a: Tensor, w: Tensor, tops: Tops, recurrence: Recurrence | None
+    geometry: Geometry,
+    a: Tensor,
+    w: Tensor,
+    tops: Tops,
+    recurrence: Recurrence | None,
+    has_rows: bool,
 ) -> tuple[str, str]:
     if a.dtype == torch.float64 or w.dtype == torch.float64:
         return "simulate", "float64"
@@ -232,7 +240,7 @@ def _decide(
     device = a.device.type
     if device not in ("cpu", "meta"):
         return "simulate", _no_code_for(device)
-    processor, rows = _candidates(layer_kind(geometry, w, recurrence), top)
+    processor, rows = _candidates(layer_kind(geometry, w, recurrence, has_rows), top)
     if not rows:
         return "simulate", processor
     macs, num_weights = geometry.macs(a.shape, w.shape), w.numel()
@@ -270,8 +278,12 @@ def _candidates(layer: str, top: int) -> tuple[str, tuple[tuple[int, int, str, s
     )
 
 
-def layer_kind(geometry: Geometry, w: Tensor, recurrence: Recurrence | None = None) -> str:
+def layer_kind(
+    geometry: Geometry, w: Tensor, recurrence: Recurrence | None = None, has_rows: bool = False
+) -> str:
     """The kind of layer in the table."""
+    if has_rows:
+        return "node"
     if recurrence is not None:
         return "recurrent"
     if isinstance(geometry, ConvGeometry):

@@ -3,7 +3,8 @@
 The result differs from float32 products of the same values only by float32 rounding. A scale on
 the summed axis, such as the weight's per output channel in grad_input, is folded: the values that
 it belongs to are rounded once more, to 16 bits with one scale per result channel, which moves a
-result by at most 2^-16 of (their largest value x the sum of the other operand's magnitudes).
+result by at most 2^-16 of (their largest value x the sum of the other operand's magnitudes). The
+scales of an input's rows are folded into the error in grad_weight.
 
 The library chooses its instructions by the bits of the step, which makes products of fewer bits
 faster where the processor has such instructions. What it does not compute (see
@@ -75,10 +76,17 @@ class NativeKernel(Kernel):
         return "a convolution of 3 dimensions" if geometry.num_dims == 3 else None
 
     def layer_product(
-        self, geometry: Geometry, rule: GridRule, *, packs: tuple[bool, bool]
+        self,
+        geometry: Geometry,
+        rule: GridRule,
+        *,
+        packs: tuple[bool, bool],
+        has_rows: bool = False,
     ) -> LayerProduct | None:
         """Range, codes, product and what is saved, in one call per direction."""
         if not HAS_LIBRARY or self.reason_against(geometry) is not None:
+            return None
+        if has_rows and (rule.given or not isinstance(geometry, LinearGeometry)):
             return None
         if not isinstance(geometry, (ConvGeometry, LinearGeometry, MatMulGeometry)):
             return None
@@ -90,6 +98,7 @@ class NativeKernel(Kernel):
             is_stochastic=rule.is_stochastic,
             has_channels=rule.has_channels,
             packs=packs,
+            has_rows=has_rows,
         )
 
 
@@ -113,21 +122,24 @@ class LinearProducts:
     geometry: Geometry
 
     def output(self, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
-        """(..., in) x (out, in) -> (..., out)."""
-        output = _multiply_rows(a, w, bias)
-        return FloatProducts(self.geometry).output(a, w, bias) if output is None else output
+        """(..., in) x (out, in) -> (..., out); the input may have a scale per row."""
+        output = _multiply_rows(as_rows(a) if _has_rows(a) else a, w, bias)
+        if output is None:
+            return FloatProducts(self.geometry).output(a, w, bias)
+        return output.view(*_numbers(a).shape[:-1], output.shape[-1])
 
     def grad_input(self, e: Quantized, w: Quantized, a_shape: torch.Size) -> Tensor:
         """(..., out) x (out, in) -> (..., in); the error may have a scale per sample."""
-        has_rows = e.scale is not None and e.scale.numel() > 1
-        grad = _multiply_rows(as_rows(e) if has_rows else e, transposed(w))
+        grad = _multiply_rows(as_rows(e) if _has_rows(e) else e, transposed(w))
         if grad is None:
             return FloatProducts(self.geometry).grad_input(e, w, a_shape)
         return grad.view(a_shape)
 
     def grad_weight(self, e: Quantized, a: Quantized, w_shape: torch.Size) -> Tensor:
         """(tokens, out)^T x (tokens, in) -> (out, in)."""
-        grad = _multiply_rows(transposed(as_rows(e)), transposed(as_rows(a)))
+        first, second = transposed(as_rows(e)), transposed(as_rows(a))
+        multiply = _fold_into_error if _has_rows(a) and not _has_rows(e) else _multiply_rows
+        grad = multiply(first, second)
         return FloatProducts(self.geometry).grad_weight(e, a, w_shape) if grad is None else grad
 
 
@@ -228,17 +240,25 @@ def _multiply_rows(x: Quantized, y: Quantized, bias: Tensor | None = None) -> Te
 def _product(a: Codes, b: Codes, bias: Tensor | None) -> Tensor | None:
     """(M, K) x (N, K)^T (+ bias); None if the scales lie on axes that no product has."""
     axes = _axes(a, b)
-    if axes in (("", ""), ("", "row")):
+    if axes in (("", ""), ("", "row"), ("row", ""), ("row", "row")):
         return products.gemm(a, b, bias)
     if axes in (("", "k"), ("k", "k")):
         return products.gemm_folded(_flat(a), _flat(b), bias)
-    if axes == ("row", ""):  # a scale per sample: the operands exchange their places
-        result = products.gemm(b, a).t().contiguous()
-    elif axes == ("k", ""):
+    if axes == ("k", ""):
         result = products.gemm_folded(b, _flat(a)).t().contiguous()
-    else:
+        return result if bias is None else result + bias
+    return None
+
+
+def _fold_into_error(e: Quantized, a: Quantized) -> Tensor | None:
+    """e (out, tokens), a (in, tokens) with a scale per token -> e a^T; None: not from these codes.
+
+    The error, which is smaller as a rule, is what is rounded to 16 bits.
+    """
+    x, y = _codes(a), _codes(e)
+    if x is None or y is None or _axis(x.scale) != "k":
         return None
-    return result if bias is None else result + bias
+    return products.gemm_folded(_flat(x), y).t().contiguous()
 
 
 class _Prepacked:
@@ -278,6 +298,11 @@ def _axis(scale: Tensor) -> str:
 
 
 # -- operands -------------------------------------------------------------------------------------
+
+
+def _has_rows(q: Quantized) -> bool:
+    """Whether there are several scales: of an activation or an error, along its rows."""
+    return q.scale is not None and q.scale.numel() > 1
 
 
 def _codes(q: Quantized) -> Codes | None:

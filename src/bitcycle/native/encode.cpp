@@ -388,6 +388,27 @@ void round_to_grids(Floats x, Block block, const float* low, const float* high, 
   round_block(x, block, grids, key, form, out, num_threads);
 }
 
+void quantize_rows(Floats x, Block block, float levels, float floor, Rule rule, Form form,
+                   void* out, float* low, float* high, float* scale, float* offset,
+                   long num_threads) {
+  const long rows = block.channels, length = block.inner;
+  const long size = form == VALUES ? sizeof(float) : 1;
+  const float max_steps = is_symmetric(rule) ? count_steps(levels) : NO_LIMIT;
+  const long each = std::max(1L, CHUNK / std::max(1L, length));
+  parallel_for(divide_up(rows, each), int(num_threads), [&](long task) {
+    for (long r = task * each; r < std::min(rows, (task + 1) * each); ++r) {
+      const Floats row = x.from(r * length);
+      find_range(row, length, low + r, high + r);
+      const Grid grid = make_grid(low[r], high[r], levels, floor, rule);
+      scale[r] = form == VALUES ? grid.scale : grid.scale * float(grid.has_steps);
+      if (offset) offset[r] = grid.offset;
+      round_run({row, length, &grid.scale, &grid.offset, levels, max_steps, nullptr, 0,
+                 static_cast<char*>(out) + r * length * size},
+                form, true);
+    }
+  });
+}
+
 }  // namespace bitcycle
 
 using namespace bitcycle;
@@ -448,9 +469,13 @@ struct QuantizeCall {
 BITCYCLE_API void bitcycle_quantize(const QuantizeCall* call) {
   const Block block{call->outer, call->channels, call->inner};
   const Floats x{call->x, call->x_is_half != 0};
-  if (call->finds_range) find_ranges(x, block, call->low, call->high, call->num_threads);
   const float levels = float(*call->levels);
   *call->half = (levels + 1) * 0.5f;
+  if (call->finds_range && !call->key && block.outer == 1 && block.channels > 1 && block.inner > 1)
+    return quantize_rows(x, block, levels, float(call->floor), Rule(call->rule), Form(call->form),
+                         call->out, call->low, call->high, call->scale, call->offset,
+                         call->num_threads);
+  if (call->finds_range) find_ranges(x, block, call->low, call->high, call->num_threads);
   round_to_grids(x, block, call->low, call->high, levels, float(call->floor), Rule(call->rule),
                  call->key, Form(call->form), call->out, call->scale, call->offset,
                  call->num_threads);

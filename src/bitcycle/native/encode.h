@@ -32,6 +32,12 @@ inline float max_abs(float low, float high) {  // NaN if one of them is
 // The lowest and highest value of each channel; NaN where it has one.
 void find_ranges(Floats x, Block block, float* low, float* high, long num_threads);
 
+// Ranges, grids, and values or codes of the rows of (1, rows, length), in one pass over memory.
+// Arguments as below, but low and high are written.
+void quantize_rows(Floats x, Block block, float levels, float floor, Rule rule, Form form,
+                   void* out, float* low, float* high, float* scale, float* offset,
+                   long num_threads);
+
 // The grids of ranges, and values or codes on them. key: two words for stochastic rounding, or
 // null. scale: 0 where codes mean the offset. offset: null if it is the lowest value.
 void round_to_grids(Floats x, Block block, const float* low, const float* high, float levels,

@@ -1,14 +1,17 @@
 // Products of two matrices of codes: out = values(A) values(B)^T + bias, in float32, which may be
 // rounded to bfloat16 at last.
 //
-//   value(A) = a_scale * a + a_offset               a in 0..a_levels, unsigned bytes
-//   value(B) = b_scale[n] * b + b_offset[n]         b likewise; one scale, or one per column n
+//   value(A) = a_scale[m] * a + a_offset[m]         a in 0..a_levels, unsigned bytes
+//   value(B) = b_scale[n] * b + b_offset[n]         b likewise
+//
+// with one scale, or one per row m and one per column n.
 //
 // With b' = b - half (signed) and o'[n] = b_offset[n] + half * b_scale[n] the sum over k is
 //
 //   a_scale b_scale[n] (A.B')  +  a_scale o'[n] sum(A)  +  a_offset (b_scale[n] sum(B') + K o'[n])
 //
-// whole-number sums, exact, and three terms: per row, per column, and of both.
+// whole-number sums, exact, and three terms: per row, per column, and of both. Tiles multiply by
+// the scales of columns; where A has one per row, its scale and offset come last (`scale_rows`).
 //
 // A folded product has a scale for each k, the axis that is summed over. B's values are rounded
 // once more, to 16-bit numbers f with one unit per column, and multiplied with a' = a - half:
@@ -134,21 +137,44 @@ BITCYCLE_INLINE void widen_row_body(const uint8_t* x, long n, int shift, int16_t
 BITCYCLE_FOR_EACH_ISA(widen_row, (const uint8_t* x, long n, int shift, int16_t* out),
                       (x, n, shift, out))
 
-// Four rows of bytes as one of groups, or two as one of words.
-BITCYCLE_INLINE void join_four_body(const uint8_t* const* x, long n, uint32_t* out) {
-  const uint8_t *a = x[0], *b = x[1], *c = x[2], *d = x[3];
-  for (long i = 0; i < n; ++i)
-    out[i] = uint32_t(a[i]) | uint32_t(b[i]) << 8 | uint32_t(c[i]) << 16 | uint32_t(d[i]) << 24;
+// Four rows of bytes as one of groups, or two as one of words, 16 columns at a time.
+template <bool IS_WORDS>
+BITCYCLE_INLINE void join_columns(const uint8_t* const* x, long at, long num, int shift,
+                                  uint32_t* __restrict out) {
+  const uint8_t *a = x[0] + at, *b = x[1] + at;
+  const uint8_t *c = IS_WORDS ? a : x[2] + at, *d = IS_WORDS ? a : x[3] + at;
+  for (long i = 0; i < num; ++i)
+    out[at + i] = IS_WORDS ? (uint32_t(a[i] - shift) & 0xFFFF) | uint32_t(b[i] - shift) << 16
+                           : uint32_t(a[i]) | uint32_t(b[i]) << 8 | uint32_t(c[i]) << 16 |
+                                 uint32_t(d[i]) << 24;
 }
-BITCYCLE_FOR_EACH_ISA(join_four, (const uint8_t* const* x, long n, uint32_t* out), (x, n, out))
 
-BITCYCLE_INLINE void join_two_body(const uint8_t* const* x, long n, int shift, uint32_t* out) {
-  const uint8_t *a = x[0], *b = x[1];
-  for (long i = 0; i < n; ++i)
-    out[i] = (uint32_t(a[i] - shift) & 0xFFFF) | uint32_t(b[i] - shift) << 16;
+// x[k * step + r] for r < n; the group of step s is in out[s * n ...]. none: stands for k >= K.
+template <bool IS_WORDS>
+BITCYCLE_INLINE void join_all(const uint8_t* x, long step, long K, long n, int shift,
+                              const uint8_t* none, uint32_t* out) {
+  constexpr long GROUP = IS_WORDS ? 2 : 4;
+  for (long k = 0; k < round_up(K, 4); k += GROUP, out += n) {
+    const uint8_t* from[GROUP];
+    for (long i = 0; i < GROUP; ++i) from[i] = k + i < K ? x + (k + i) * step : none;
+    long at = 0;
+    for (; at + 16 <= n; at += 16) join_columns<IS_WORDS>(from, at, 16, shift, out);
+    if (at < n && n >= 16)
+      join_columns<IS_WORDS>(from, n - 16, 16, shift, out);  // some of them again
+    else
+      join_columns<IS_WORDS>(from, at, n - at, shift, out);
+  }
 }
-BITCYCLE_FOR_EACH_ISA(join_two, (const uint8_t* const* x, long n, int shift, uint32_t* out),
-                      (x, n, shift, out))
+
+BITCYCLE_INLINE void join_rows_body(const uint8_t* x, long step, long K, long n, int shift,
+                                    bool is_words, const uint8_t* none, uint32_t* out) {
+  is_words ? join_all<true>(x, step, K, n, shift, none, out)
+           : join_all<false>(x, step, K, n, shift, none, out);
+}
+BITCYCLE_FOR_EACH_ISA(join_rows,
+                      (const uint8_t* x, long step, long K, long n, int shift, bool is_words,
+                       const uint8_t* none, uint32_t* out),
+                      (x, step, K, n, shift, is_words, none, out))
 
 BITCYCLE_INLINE void add_row_body(const uint8_t* x, long n, uint32_t* sums) {
   for (long i = 0; i < n; ++i) sums[i] += x[i];
@@ -208,18 +234,11 @@ struct First {
   }
 
   void join(Rows& rows) const {
-    const long n = rows.count, group = is_words ? 2 : 4;
+    const long n = rows.count;
     uint32_t* out = new_array<uint32_t>(FIRST, rows.num_steps * n);
     uint8_t* none = new_array<uint8_t>(SMALL, n);  // rows behind the last k
     std::memset(none, shift, n);
-    for (long s = 0; s < rows.num_steps; ++s) {
-      const uint8_t* from[4];
-      for (long i = 0; i < group; ++i) from[i] = s * group + i < K ? x + (s * group + i) * k : none;
-      if (is_words)
-        join_two(from, n, shift, out + s * n);
-      else
-        join_four(from, n, out + s * n);
-    }
+    join_rows(x, k, K, n, shift, is_words, none, out);
     rows.row_step = 4 * n;
     for (long r = 0; r < n; ++r) rows.at[r] = out + r;
     if (needs_sums) sum_joined(rows);
@@ -264,6 +283,54 @@ Terms find_terms(const Gemm& g, const int64_t* sums) {
   }
   return terms;
 }
+
+// Of a product whose rows are scaled at last: as if a_scale were 1 and a_offset 0. `row_slope` is
+// what a row's offset is multiplied with.
+struct RowScaling {
+  Terms terms;
+  float* row_slope;
+};
+
+RowScaling find_terms_of_rows(const Gemm& g, const int64_t* sums) {
+  float* memory = new_array<float>(SCALES, with_spare(4 * g.N));
+  const Terms terms{memory, memory + g.N, memory + 2 * g.N};
+  float* row_slope = memory + 3 * g.N;
+  const float half = *g.b_half;
+  for (long n = 0; n < g.N; ++n) {
+    const long s = g.b_scales == 1 ? 0 : n;
+    const float sb = g.b_scale[s], ob = g.b_offset[s] + half * sb;
+    terms.scale[n] = sb, terms.slope[n] = ob, terms.constant[n] = 0.0f;
+    row_slope[n] = sb * float(sums[n]) + float(g.K) * ob;
+  }
+  return {terms, row_slope};
+}
+
+template <bool HAS_BIAS, typename T>
+BITCYCLE_INLINE void scale_loop(const float* x, long n, float scale, float offset,
+                                const float* slope, const float* bias, T* out) {
+#pragma GCC ivdep  // out may be x itself
+  for (long i = 0; i < n; ++i) {
+    const float term = offset * slope[i] + (HAS_BIAS ? bias[i] : 0.0f);
+    store(x[i] * scale + term, out[i]);
+  }
+}
+
+template <typename T>
+BITCYCLE_INLINE void scale_as(const float* x, long n, float scale, float offset,
+                              const float* slope, const float* bias, T* out) {
+  bias ? scale_loop<true>(x, n, scale, offset, slope, bias, out)
+       : scale_loop<false>(x, n, scale, offset, slope, bias, out);
+}
+
+BITCYCLE_INLINE void scale_row_body(const float* x, long n, float scale, float offset,
+                                    const float* slope, const float* bias, Results out) {
+  out.is_half ? scale_as(x, n, scale, offset, slope, bias, static_cast<BFloat16*>(out.data))
+              : scale_as(x, n, scale, offset, slope, bias, static_cast<float*>(out.data));
+}
+BITCYCLE_FOR_EACH_ISA(scale_row,
+                      (const float* x, long n, float scale, float offset, const float* slope,
+                       const float* bias, Results out),
+                      (x, n, scale, offset, slope, bias, out))
 
 Terms find_folded_terms(const Gemm& g, const Second& second) {
   Terms terms = new_terms(g.N);
@@ -311,9 +378,20 @@ void multiply_alone(const Gemm& g, const Arithmetic& how, const First& first, co
     multiply_block(g, how, first, second, terms, out, m, std::min<long>(g.M, m + block), 0, g.N);
 }
 
-// Blocks of rows; where these are few, blocks of columns too.
+// Results of rows [m0, m1) and columns from `first` on, to their scales and their place.
+void scale_rows(const Gemm& g, Results unscaled, const float* row_slope, long m0, long m1,
+                long first, long count) {
+  for (long m = m0; m < m1; ++m) {
+    const long at = m * g.N + first;
+    scale_row(reinterpret_cast<const float*>(unscaled.at(at)), count, g.a_scale[m], g.a_offset[m],
+              row_slope + first, g.bias ? g.bias + first : nullptr, g.results().from(at));
+  }
+}
+
+// Blocks of rows; where these are few, blocks of columns too. row_slope: for `scale_rows`, or null.
 void multiply_together(const Gemm& g, const Arithmetic& how, const First& first,
-                       const Second& second, const Terms& terms, Results out) {
+                       const Second& second, const Terms& terms, Results out,
+                       const float* row_slope = nullptr) {
   const long wanted = g.num_threads == 1 ? 1 : 2 * g.num_threads;
   const long share = g.M < 48 * g.num_threads ? g.M : divide_up(g.M, g.num_threads);
   const long rows = std::min(rows_of_block(g, how), round_up(share, ROWS));
@@ -323,9 +401,22 @@ void multiply_together(const Gemm& g, const Arithmetic& how, const First& first,
   const long num_parts = divide_up(g.N, width);
   parallel_for(num_rows * num_parts, int(g.num_threads), [&](long task) {
     const long m = task / num_parts * rows, n = task % num_parts * width;
-    multiply_block(g, how, first, second, terms, out, m, std::min<long>(g.M, m + rows), n,
-                   std::min<long>(g.N - n, width));
+    const long end = std::min<long>(g.M, m + rows), count = std::min<long>(g.N - n, width);
+    multiply_block(g, how, first, second, terms, out, m, end, n, count);
+    if (row_slope) scale_rows(g, out, row_slope, m, end, n, count);
   });
+}
+
+// One scale for each row of A, without batches.
+void gemm_of_rows(const Gemm& g) {
+  const Arithmetic how = choose_bytes_or_words(*g.a_half, *g.b_half);
+  const First first{g.a, g.a_row, g.a_k, g.K, 0, how.is_words, true};
+  const Second second = lay_out(g, how, workspace(SECOND, second_bytes(g, how)));
+  pack_second(g, how, g.b, second, g.num_threads);
+  const auto [terms, row_slope] = find_terms_of_rows(g, second.sums);
+  const Results unscaled =
+      g.out_is_half ? Results{new_array<float>(RESULTS, g.M * g.N), false} : g.results();
+  multiply_together(g, how, first, second, terms, unscaled, row_slope);
 }
 
 }  // namespace
@@ -338,6 +429,7 @@ void pack(const Gemm& g) {
 namespace {
 
 void multiply_batches(const Gemm& g) {
+  if (g.a_scales > 1) return gemm_of_rows(g);
   const Arithmetic how = choose_bytes_or_words(*g.a_half, *g.b_half);
   const First first{g.a, g.a_row, g.a_k, g.K, 0, how.is_words, true};
   const long num_batches = g.num_outer * g.num_inner;
@@ -359,8 +451,9 @@ void multiply_batches(const Gemm& g) {
                   is_alone ? 1 : g.num_threads);
     }
     const Terms terms = find_terms(g, b.sums);
-    (is_alone ? multiply_alone : multiply_together)(g, how, a, b, terms,
-                                                    g.results().from(i * g.M * g.N));
+    const Results out = g.results().from(i * g.M * g.N);
+    is_alone ? multiply_alone(g, how, a, b, terms, out)
+             : multiply_together(g, how, a, b, terms, out);
   };
   if (num_batches < g.num_threads || g.num_threads == 1)
     for (long i = 0; i < num_batches; ++i) batch(i, false);

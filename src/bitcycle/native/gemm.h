@@ -17,7 +17,7 @@ struct Gemm {
   int64_t a_outer, a_inner, b_outer, b_inner;
   int64_t M, N, K;
   int64_t a_row, a_k, b_row, b_k;
-  int64_t a_scales, b_scales;  // 1, N (of B), or K in a folded product
+  int64_t a_scales, b_scales;  // 1, M (of A, without batches), N (of B), or K in a folded product
   int64_t num_threads;
   int64_t out_is_half;  // bfloat16
 

@@ -56,6 +56,7 @@ struct Operand {
   bool is_packed;
   Maps maps;  // to be turned to channels-last; of no images: as they are
   Slot unpacked;  // the workspace of codes that are kept two per byte
+  bool has_rows;  // (1, rows, length), rounded to the nearest: ranges are found with the codes
   long size() const { return block.outer * block.channels * block.inner; }
 };
 
@@ -75,7 +76,7 @@ void find_range(const Operand& o, const Rounding& how) {
   }
 }
 
-// The codes as products read them; the range of a float operand is known.
+// The codes as products read them; the range of a float operand is known, but of rows.
 const uint8_t* encode(const Operand& o, const Rounding& how) {
   const long size = o.size();
   uint8_t* codes = o.is_packed ? new_array<uint8_t>(o.unpacked, size) : o.saved.bytes;
@@ -85,8 +86,12 @@ const uint8_t* encode(const Operand& o, const Rounding& how) {
   }
   uint8_t* rounded = o.maps.images ? new_array<uint8_t>(TURNED, size) : codes;
   *o.saved.half = (how.levels + 1) * 0.5f;
-  round_to_grids(o.x, o.block, o.saved.low, o.saved.high, how.levels, how.floor, how.rule, how.key,
-                 CODES, rounded, o.saved.scale, o.saved.offset, how.num_threads);
+  if (o.has_rows)
+    quantize_rows(o.x, o.block, how.levels, how.floor, how.rule, CODES, rounded, o.saved.low,
+                  o.saved.high, o.saved.scale, o.saved.offset, how.num_threads);
+  else
+    round_to_grids(o.x, o.block, o.saved.low, o.saved.high, how.levels, how.floor, how.rule,
+                   how.key, CODES, rounded, o.saved.scale, o.saved.offset, how.num_threads);
   if (o.maps.images) turn_codes(rounded, o.maps, codes, how.num_threads);
   if (o.is_packed) bitcycle_pack_nibbles(codes, size, o.saved.bytes, how.num_threads);
   return codes;
@@ -130,7 +135,7 @@ Gemm matrices(const LayerShape& s, Factor x, Factor y, Results out, long num_thr
 void multiply_output(const LayerShape& s, Factor a, Factor w, const float* bias, Results out,
                      long num_threads) {
   Gemm g = matrices(s, a, w, out, num_threads);
-  g.bias = bias, g.b_scales = s.w_channels;
+  g.bias = bias, g.a_scales = s.a_rows, g.b_scales = s.w_channels;
   g.M = s.M, g.N = s.N, g.K = s.K, g.a_row = s.a_row, g.a_k = s.a_k, g.b_row = s.w_row;
   g.b_k = s.w_k, g.a_outer = s.a_outer, g.a_inner = s.a_inner, g.b_outer = s.w_outer_step;
   g.b_inner = s.w_inner_step;
@@ -150,8 +155,35 @@ void multiply_grad_input(const LayerShape& s, Factor e, Factor w, Results out, l
   s.w_channels > 1 ? gemm_folded(g) : gemm(g);
 }
 
+// x (rows, columns) as (columns, rows).
+void transpose(const float* x, long rows, long columns, float* out, long num_threads) {
+  constexpr long SIDE = 16;
+  parallel_for((columns + SIDE - 1) / SIDE, int(num_threads), [&](long task) {
+    const long first = task * SIDE, last = std::min(columns, first + SIDE);
+    for (long r = 0; r < rows; r += SIDE)
+      for (long c = first; c < last; ++c)
+        for (long i = r; i < std::min(rows, r + SIDE); ++i)
+          out[c * rows + i] = x[i * columns + c];
+  });
+}
+
+// The scales of a's rows lie on the summed axis and are folded into the error: (a^T e)^T.
+void multiply_grad_weight_of_rows(const LayerShape& s, Factor e, Factor a, Results out,
+                                  long num_threads) {
+  float* turned = new_array<float>(RESULTS, s.N * s.K);
+  Gemm g = matrices(s, a, e, {turned, false}, num_threads);
+  float* grid = new_array<float>(RANGES, 2 * s.M);
+  std::fill_n(grid, s.M, *e.grid->scale), std::fill_n(grid + s.M, s.M, *e.grid->offset);
+  g.b_scale = grid, g.b_offset = grid + s.M;
+  g.M = s.K, g.N = s.N, g.K = s.M, g.a_row = s.a_k, g.a_k = s.a_row, g.b_row = 1, g.b_k = s.N;
+  g.a_scales = g.b_scales = s.M;
+  gemm_folded(g);
+  transpose(turned, s.K, s.N, static_cast<float*>(out.data), num_threads);
+}
+
 // A weight (N, K) has the gradient e^T a; a second activation, (K, N) in memory, a^T e.
 void multiply_grad_weight(const LayerShape& s, Factor e, Factor a, Results out, long num_threads) {
+  if (s.a_rows > 1) return multiply_grad_weight_of_rows(s, e, a, out, num_threads);
   const bool is_weight = s.second == WEIGHT;
   Gemm g = matrices(s, is_weight ? e : a, is_weight ? a : e, out, num_threads);
   g.K = s.M;
@@ -192,16 +224,16 @@ void set_error(Conv& c, Factor e) {
 
 Operand first_operand(const LayerShape& s, const void* a, uint8_t* saved) {
   const bool is_packed = s.a_is_packed;
-  return {{a, s.a_is_half != 0}, {1, 1, s.a_size},
-          lay_out(saved, FIRST_OPERAND, s.a_size, is_packed, 1), is_packed,
-          {s.a_images, s.a_channels, s.a_pixels}, FIRST_CODES};
+  return {{a, s.a_is_half != 0}, {1, s.a_rows, s.a_size / s.a_rows},
+          lay_out(saved, FIRST_OPERAND, s.a_size, is_packed, s.a_rows), is_packed,
+          {s.a_images, s.a_channels, s.a_pixels}, FIRST_CODES, s.a_rows > 1};
 }
 
 Operand second_operand(const LayerShape& s, const void* w, uint8_t* saved) {
   const bool is_packed = s.w_is_packed;
   Operand o{{w, s.w_is_half != 0}, {s.w_outer, s.w_channels, s.w_inner},
             lay_out(saved, SECOND_OPERAND, s.w_size, is_packed, s.w_channels), is_packed, {},
-            SECOND_CODES};
+            SECOND_CODES, false};
   if (s.second == WEIGHT) {  // the range of a weight is not kept
     o.saved.low = new_array<float>(RANGES, 2 * s.w_channels);
     o.saved.high = o.saved.low + s.w_channels;
@@ -221,8 +253,11 @@ void forward(const ForwardCall& call, const LayerShape& s) {
     return Rounding{Rule(s.rule), float(s.floor), levels, nullptr, num_threads};
   };
   const Operand a = first_operand(s, call.a, call.a_saved);
-  if (call.control) set_range(call, a, rounding(ACT), call.a_range, call.a_low, call.a_high, ACT);
+  if (call.control && !a.has_rows)
+    set_range(call, a, rounding(ACT), call.a_range, call.a_low, call.a_high, ACT);
   const Factor first{encode(a, rounding(ACT)), &a.saved};
+  if (a.has_rows && call.health)
+    bitcycle_flag_nonfinite(call.health + ACT, a.saved.low, a.saved.high, s.a_rows);
   const Operand w = second_operand(s, call.w, call.w_saved);
   const int role = int(s.second);
   if (call.control) set_range(call, w, rounding(role), call.w_range, call.w_low, call.w_high, role);
@@ -242,7 +277,7 @@ void backward(const BackwardCall& call, const LayerShape& s) {
                      s.is_stochastic ? key : nullptr, num_threads};
   const Operand e{{call.e, s.out_is_half != 0}, {1, 1, s.e_size},
                   lay_out(nullptr, ERROR_OPERAND, s.e_size, false, 1), false,
-                  {s.e_images, s.e_channels, s.e_pixels}, FIRST_CODES};
+                  {s.e_images, s.e_channels, s.e_pixels}, FIRST_CODES, false};
   if (call.e_low)
     *e.saved.low = *call.e_low, *e.saved.high = *call.e_high;
   else

@@ -29,10 +29,11 @@ struct LayerShape {
   int64_t a_is_half, w_is_half, out_is_half;
   // A convolution's output and its input's gradient: contiguous, else channels-last.
   int64_t out_is_contiguous;
+  int64_t a_rows;  // of a product of matrices with a weight: ranges of a; 1, or M
 };
 
 // A saved operand is its codes and, from the next multiple of 4 bytes on, floats: scale and offset
-// of each channel, half, and of an activation its lowest and highest value.
+// of each channel (of a: of each row), half, and of an activation the lowest and highest values.
 
 struct ForwardCall {
   const void *a, *w;  // null: saved already

@@ -35,7 +35,7 @@ from bitcycle.native.encode import (
 from bitcycle.native.library import library
 
 # The structs of layer.h.
-_SHAPE = Struct("@4qd55q").pack
+_SHAPE = Struct("@4qd56q").pack
 _FORWARD = Struct("@8P2q7Pqdq").pack
 _BACKWARD = Struct("@9Pq").pack
 
@@ -87,6 +87,7 @@ class CallShape:
     is_channels_last: bool  # of a convolution's output, its error, its input's gradient
     a_codes: tuple[tuple[int, ...], tuple[int, ...]]  # shape and strides of the kept codes
     w_codes: tuple[tuple[int, ...], tuple[int, ...]]
+    a_scales: tuple[int, ...]  # the shape of scale and offset
     w_scales: tuple[int, ...]
     is_turned: bool  # the codes of the input, to channels-last
     out_dtype: torch.dtype
@@ -141,7 +142,8 @@ class LayerProduct:
 
     second: the role of the second operand. window: of a convolution, stride, padding, further
     padding at the ends, dilation (all in two dimensions), groups and the number of dimensions.
-    packs: whether the operands are kept two codes per byte.
+    packs: whether the operands are kept two codes per byte. has_rows: the first operand has a range
+    for each row, its own at every call; only with a weight, and without given or running ranges.
     """
 
     second: str
@@ -151,6 +153,7 @@ class LayerProduct:
     is_stochastic: bool
     has_channels: bool
     packs: tuple[bool, bool]
+    has_rows: bool = False
     _shapes: dict[OperandLayout, CallShape | None] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
@@ -307,7 +310,9 @@ class LayerProduct:
         a_saved, w_saved = saved
         first = second = None
         if a_saved is not None:
-            first = SavedOperand(a_saved, *shape.a_codes, (), self.packs[0], shape.is_turned)
+            first = SavedOperand(
+                a_saved, *shape.a_codes, shape.a_scales, self.packs[0], shape.is_turned
+            )
         if w_saved is not None:
             second = SavedOperand(w_saved, *shape.w_codes, shape.w_scales, self.packs[1])
         return first, second
@@ -351,6 +356,7 @@ class LayerProduct:
             steps=steps,
             results=((*a_shape[:-1], num_out), a_shape, w_shape),
             codes=((a_shape, _contiguous_strides(a_shape)), (w_shape, w_stride)),
+            a_scales=(*a_shape[:-1], 1) if self.has_rows and rows > 1 else (),
             w_scales=(block[1], 1) if block[1] > 1 else (),
         )
 
@@ -446,24 +452,27 @@ class LayerProduct:
         turns: tuple[int, ...] = (0,) * 6,
         maps: tuple[int, ...] = (0,) * 24,
         is_channels_last: bool = False,
+        a_scales: tuple[int, ...] = (),
         w_scales: tuple[int, ...] = (),
     ) -> CallShape:
+        a_rows = math.prod(a_scales)
         numbers = _SHAPE(
             bool(self.window), ROLES[self.second], self.rule, self.is_stochastic,
             self.floor, *sizes, *block, *self.packs, *turns, *steps, *maps,
-            *(dtype is torch.bfloat16 for dtype in dtypes), not is_channels_last,
+            *(dtype is torch.bfloat16 for dtype in dtypes), not is_channels_last, a_rows,
         )  # fmt: skip
         a_dtype, w_dtype, out_dtype = dtypes
         num_floats = 2 * block[1] + (1 if self.second == "weight" else 3)
         return CallShape(
             numbers,
             *copies,
-            code_bytes(sizes[0], self.packs[0]) + 4 * 5,
+            code_bytes(sizes[0], self.packs[0]) + 4 * (4 * a_rows + 1),
             code_bytes(sizes[1], self.packs[1]) + 4 * num_floats,
             *results,
             is_channels_last=is_channels_last,
             a_codes=codes[0],
             w_codes=codes[1],
+            a_scales=a_scales,
             w_scales=w_scales,
             is_turned=turns[0] > 0,
             out_dtype=out_dtype,

@@ -6,6 +6,7 @@ They run `native.layer.LayerProduct`; a graph has all that describes one as numb
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -92,13 +93,13 @@ def trace_backward(
 
 def _numbers(product: LayerProduct) -> list[int]:
     """All of a product but its floor."""
-    flags = (product.is_stochastic, product.has_channels, *product.packs)
+    flags = (product.is_stochastic, product.has_channels, product.has_rows, *product.packs)
     return [ROLES[product.second], int(product.rule), *map(int, flags), *product.window]
 
 
 @functools.lru_cache(maxsize=1024)
 def _product(numbers: tuple[int, ...], floor: float) -> LayerProduct:
-    role, rule, is_stochastic, has_channels, packs_a, packs_w, *window = numbers
+    role, rule, is_stochastic, has_channels, has_rows, packs_a, packs_w, *window = numbers
     return LayerProduct(
         second=next(name for name, slot in ROLES.items() if slot == role),
         window=tuple(window),
@@ -107,6 +108,7 @@ def _product(numbers: tuple[int, ...], floor: float) -> LayerProduct:
         is_stochastic=bool(is_stochastic),
         has_channels=bool(has_channels),
         packs=(bool(packs_a), bool(packs_w)),
+        has_rows=bool(has_rows),
     )
 
 
@@ -161,7 +163,8 @@ def _(a: Tensor, w: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
     output = torch.empty(shape, dtype=out_dtype, device=a.device, memory_format=layout)
     channels = w.shape[0] if product.has_channels and product.second == "weight" else 1
     num_floats = 2 * channels + (1 if product.second == "weight" else 3)
-    a_bytes = code_bytes(a.numel(), product.packs[0]) + 4 * 5 if needs_a else 0
+    a_rows = math.prod(a.shape[:-1]) if product.has_rows else 1
+    a_bytes = code_bytes(a.numel(), product.packs[0]) + 4 * (4 * a_rows + 1) if needs_a else 0
     w_bytes = code_bytes(w.numel(), product.packs[1]) + 4 * num_floats if needs_w else 0
     a_saved, w_saved = (a.new_empty(n, dtype=torch.uint8) for n in (a_bytes, w_bytes))
     return output, a_saved, w_saved

@@ -62,7 +62,8 @@ void parallel_for(long num_tasks, int num_threads, const Body& body) {
 // Memory of the calling thread, kept for its next call; aligned to 64 bytes, with 64 to spare.
 enum Slot {
   FIRST, SECOND, SUMS, SCALES, ROW_ARRAYS, SMALL,  // of products
-  FIRST_OPERAND, SECOND_OPERAND, ERROR_OPERAND, FIRST_CODES, SECOND_CODES, RANGES, TURNED, RESULTS,
+  FIRST_OPERAND, SECOND_OPERAND, ERROR_OPERAND, FIRST_CODES, SECOND_CODES, RANGES, TURNED,
+  RESULTS,  // that are not yet in their place or form
   NUM_SLOTS
 };
 void* workspace(int slot, size_t bytes);

@@ -44,8 +44,8 @@ class Codes(NamedTuple):
 def gemm(x: Codes, y: Codes, bias: Tensor | None = None, *, packed: Tensor | None = None) -> Tensor:
     """Multiply (..., M, K) with the transpose of (..., N, K).
 
-    `x` has one scale, `y` one or N. Codes may have any strides, and batches broadcast. `packed` is
-    what `pack` made of `y`.
+    `x` has one scale, or M if there are no batches; `y` has one or N. Codes may have any strides,
+    and batches broadcast. `packed` is what `pack` made of `y`, for an `x` with one scale.
     """
     if torch.compiler.is_compiling():
         return _gemm_op(*x, *y, bias, packed)

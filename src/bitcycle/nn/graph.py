@@ -7,15 +7,12 @@ own rule (dorefa, wageubn: fixed; sbm_full: the mean over samples).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 from torch import Tensor
 
-from bitcycle.kernels import make_kernel
 from bitcycle.nn.control import LEVELS
 from bitcycle.nn.layer import QuantizedLayer
-from bitcycle.nn.settings import LayerSettings
 from bitcycle.ops.state import flag_nonfinite
 from bitcycle.quantizers.base import Range
 
@@ -24,13 +21,7 @@ class PerNodeLayer(QuantizedLayer):
     """Mixed in before a float graph layer."""
 
     num_act_inputs: ClassVar[int] = 0
-    kernel_reason: ClassVar[str] = "one scale per node: multiplied in float32"
-
-    @classmethod
-    def adapt(cls, settings: LayerSettings) -> LayerSettings:
-        """Use float products: there is one scale per node."""
-        kernel = make_kernel("simulate")
-        return replace(settings, kernel=kernel, kernel_reason=cls.kernel_reason)
+    has_row_ranges: ClassVar[bool] = True
 
     def node_range(self, x: Tensor, num_dims: int) -> Range:
         """The range of every node: the first `num_dims` dimensions number the nodes."""

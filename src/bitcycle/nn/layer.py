@@ -63,6 +63,7 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
     """
 
     num_act_inputs: ClassVar[int] = 1  # 0: keeps no running range
+    has_row_ranges: ClassVar[bool] = False  # an activation has a range for each row
     own_roles: ClassVar[tuple[str, ...]] = ROLES  # the roles that this type of layer has
     is_between_activations: ClassVar[bool] = False  # multiplies activations only
     aggregates: ClassVar[bool] = False  # sums along edges, without a weight (`aggregation`)
@@ -283,6 +284,7 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
             tops=self.code_tops,
             dtype=a.dtype,
             has_backward_operands=formats.has_backward_operands,
+            has_rows=self.has_row_ranges,
         )
 
     def _decide_kernel(
@@ -327,7 +329,9 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
         if a.numel() == 0 or (first is None and second is None and error is None):
             return None
         tops = first, second, error
-        kernel, reason = decide_kernel(geometry, a, w, tops=tops, recurrence=recurrence)
+        kernel, reason = decide_kernel(
+            geometry, a, w, tops=tops, recurrence=recurrence, has_rows=self.has_row_ranges
+        )
         reason = "; ".join([reason, *float_products(kernel, self.settings.quantizer)])
         return Decision(kernel.name, reason, self.training)
 
@@ -391,7 +395,8 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
         w_range = self.activation_range(w, act_row + 1) if second == "act" else None
         shared = None
         if self.training and self.recorder is None and not torch.compiler.is_compiling():
-            key = plan.quantizer, self.precision.act, plan.output.first.as_codes
+            as_codes = plan.output.first.as_codes
+            key = plan.quantizer, self.precision.act, as_codes, self.has_row_ranges
             shared = SharedCodes(self.shared.input_cache, key)
         return quantized_product(
             plan, a, w, bias, control, self.health, a_range, w_range, self.recorder, shared,
@@ -419,20 +424,23 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
             control, counts = self.control, self.counts_call(is_first=act_row == 0)
             # a weight's product has its input's codes in one order; that of activations has many
             if self.training and a.grad_fn is not None and plan.geometry.second == "weight":
-                key = id(quantizer), self.precision.act, plan.output.first, bool(plan.whole.window)
+                order = bool(plan.whole.window), plan.whole.has_rows
+                key = id(quantizer), self.precision.act, plan.output.first, *order
                 shared = SharedCodes(self.shared.input_cache, key)
         a_range = w_range = NONE
         if rule.given:
             a, w = self._prepare(plan, a, w, control)
             a_range = self._given_range(plan, "act", a)
             w_range = self._given_range(plan, plan.geometry.second, w)
-        observes = self.must_observe
-        evaluates = quantizer.observes and not observes and self.is_observed
-        if quantizer.observes and not (observes or evaluates):
-            self.warn_unobserved()
-        observes = observes and not is_recomputing()
-        if observes:
-            self.note_observation()
+        observes = evaluates = False
+        if quantizer.observes and self.num_act_inputs:
+            observes = self.must_observe
+            evaluates = not observes and self.is_observed
+            if not (observes or evaluates):
+                self.warn_unobserved()
+            observes = observes and not is_recomputing()
+            if observes:
+                self.note_observation()
         momentum, saves = self.range_momentum or 0.0, torch.is_grad_enabled()
         flags = Flags(act_row, counts, observes, evaluates, momentum, saves)
         return whole_product(

@@ -133,11 +133,12 @@ def make_plan(
     tops: tuple[int, ...] = NO_TOPS,
     dtype: torch.dtype = torch.float32,
     has_backward_operands: bool = False,
+    has_rows: bool = False,
 ) -> LayerPlan:
     """The plan for these kinds and most bits, in the order of ROLES.
 
     has_backward_operands: both backward products round weight and act for themselves, to the format
-    in the error's slot.
+    in the error's slot. has_rows: the first operand has a range for each row.
     """
     own_kinds = quantizer.kinds - {"integer", "float"}
     is_by_product = quantizer.scales_by_product and any(kind in own_kinds for kind in kinds)
@@ -173,15 +174,17 @@ def make_plan(
         Operands(rounding("error", "grad_weight"), rounding("act", "grad_weight")),
         rounding("grad", ""),
     )
-    return _with_whole_product(plan) if a.as_codes and w.as_codes and w_in == w else plan
+    if a.as_codes and w.as_codes and w_in == w:
+        return _with_whole_product(plan, has_rows=has_rows)
+    return plan
 
 
-def _with_whole_product(plan: LayerPlan) -> LayerPlan:
+def _with_whole_product(plan: LayerPlan, *, has_rows: bool) -> LayerPlan:
     """The plan with the library's call for each direction that it can compute as a whole."""
     rule, (a, w) = plan.quantizer.grid_rule, plan.output
     if rule is None:
         return plan
     packs = a.top <= PACKED_BITS, w.top <= PACKED_BITS
-    whole = plan.kernel.layer_product(plan.geometry, rule, packs=packs)
+    whole = plan.kernel.layer_product(plan.geometry, rule, packs=packs, has_rows=has_rows)
     has_error = rule.has_error and plan.grad_input.first.as_codes and plan.grad.kind is None
     return replace(plan, rule=rule, whole=whole, is_backward_whole=whole is not None and has_error)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import groupby
 from math import exp, fsum, log
 from pathlib import Path
@@ -26,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from bitcycle.convert import quantize_model
+from bitcycle.extras import require
 from bitcycle.files import write_text
 from bitcycle.kernels.choice import (
     LAYERS,
@@ -73,6 +75,11 @@ def cases() -> list[TuneCase]:
             for each in ((16, 32, 32), (64, 32, 32), (64, 64, 64), (128, 128, 64), (128, 128, 256),
                          (256, 256, 256), (512, 256, 512), (1024, 512, 512), (2048, 1024, 1024))
         ],
+        "node": [  # nodes, features, hidden units
+            _node(*each)
+            for each in ((64, 16, 16), (256, 32, 16), (2708, 16, 7), (2708, 64, 7), (2708, 64, 64),
+                         (2708, 500, 16), (8192, 128, 128), (2708, 1433, 64))
+        ],
         "matmul": [  # attention: heads, tokens, width of a head
             _heads(*each)
             for each in ((2, 16, 32), (4, 32, 16), (4, 64, 16), (8, 64, 32), (16, 128, 32),
@@ -94,6 +101,8 @@ def cases() -> list[TuneCase]:
                          (256, 16, 16), (650, 20, 35))
         ],
     }  # fmt: skip
+    if find_spec("torch_geometric") is None:
+        made["node"] = []
     return [case for layer in LAYERS for case in sorted(made[layer], key=lambda case: case.macs)]
 
 
@@ -112,6 +121,14 @@ def _linear(tokens: int, inputs: int, outputs: int) -> TuneCase:
         tokens,
         lambda: (nn.Linear(inputs, outputs), (torch.randn(tokens, inputs),)),
     )
+
+
+def _node(nodes: int, inputs: int, outputs: int) -> TuneCase:
+    def build() -> tuple[nn.Module, tuple[Tensor, ...]]:
+        layers = require("torch_geometric.nn", extra="graph", purpose="graph layers")
+        return layers.Linear(inputs, outputs), (torch.randn(nodes, inputs),)
+
+    return TuneCase("node", nodes * inputs * outputs, nodes, build)
 
 
 def _heads(heads: int, tokens: int, width: int) -> TuneCase:

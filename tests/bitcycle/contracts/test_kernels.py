@@ -10,8 +10,8 @@ from tests.bitcycle import naive
 from tests.bitcycle.contracts.examples import EXAMPLES
 from tests.bitcycle.contracts.test_layers import fixed_error, run
 
-# recurrent and attention layers multiply many times, graph layers have a scale per node and decline
-# kernels of codes: their own tests hold them to an oracle
+# recurrent and attention layers multiply many times, graph layers have a scale per node:
+# their own tests hold them to an oracle
 OTHERS = ("torch.nn.modules.rnn.", "torch.nn.modules.activation.", "torch_geometric.")
 SINGLE = [name for name in LAYERS.names() if not name.startswith(OTHERS)]
 

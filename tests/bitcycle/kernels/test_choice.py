@@ -56,8 +56,12 @@ def table(monkeypatch, tmp_path):
     return use
 
 
-def decide(geometry=LINEAR, a=LARGE[0], w=LARGE[1], tops=(8, 8, 8), recurrence=None):
-    kernel, reason = decide_kernel(geometry, a, w, tops=tops, recurrence=recurrence)
+def decide(
+    geometry=LINEAR, a=LARGE[0], w=LARGE[1], tops=(8, 8, 8), recurrence=None, has_rows=False
+):
+    kernel, reason = decide_kernel(
+        geometry, a, w, tops=tops, recurrence=recurrence, has_rows=has_rows
+    )
     assert make_kernel(kernel.name) == kernel
     return kernel.name, reason
 
@@ -169,6 +173,7 @@ def test_auto_names_the_kind_of_layer_by_its_geometry(table):
             torch.zeros(8, 1, 3, 3),
         ),
         "recurrent": (LINEAR, *LARGE, (8, 8, 8), Recurrence(1, 2, (4, 4))),
+        "node": (LINEAR, *LARGE, (8, 8, 8), None, True),
     }.items():  # fmt: skip
         table(*(row(layer=each, ratio=0.1 if each == kind else 0.9) for each in LAYERS))
         assert "0.10" in decide(*arguments)[1]
@@ -322,7 +327,7 @@ def asked(monkeypatch):
     """The rows of the input and the bits at each decision: `simulate` for a single row."""
     found = []
 
-    def decide(geometry, a, w, *, tops, recurrence):
+    def decide(geometry, a, w, *, tops, recurrence, has_rows):
         found.append((len(a), tops))
         name = "simulate" if len(a) == 1 else "native"
         return KERNELS[name], f"auto: {len(a)} rows"

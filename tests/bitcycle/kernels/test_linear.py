@@ -92,6 +92,35 @@ def test_grad_weight_is_that_of_the_codes(
 @pytest.mark.parametrize("kernel", ["native", "simulate"])
 @thrifty
 @given(batches, sizes, sizes, widths, widths, kinds, layouts, st.booleans(), seeds)
+def test_inputs_with_a_scale_per_row_are_multiplied_as_codes(
+    kernel, batch, inner, outer, act, weight, kind, layout, has_bias, seed
+):
+    """The features of graph layers: exact in the output, folded in grad_weight."""
+    keep = tuple(range(len(batch)))
+    a = quantized(numbers((*batch, inner), kind, seed), act, keep=keep, layout=layout)
+    w = quantized(
+        numbers((outer, inner), "centred", seed + 1), weight, keep=(0,) if seed % 2 else ()
+    )
+    bias = numbers((outer,), "centred", seed + 2) if has_bias else None
+    products = KERNELS[kernel].products(GEOMETRY)
+    with counted() as calls:
+        actual = products.output(a, w, bias)
+    assert_close(kernel, actual, output, a, w, bias)
+    if 0 not in batch:
+        assert_path(kernel, calls, "gemm")
+    e = quantized(numbers((*batch, outer), "centred", seed + 3), (8, 8), layout=layout)
+    assert a.scale is not None
+    is_folded = a.scale.numel() > 1
+    with counted() as calls:
+        actual = products.grad_weight(e, a, torch.Size((outer, inner)))
+    assert_close(kernel, actual, grad_weight, e, a, is_folded=is_folded)
+    if 0 not in batch:
+        assert_path(kernel, calls, "gemm_folded" if is_folded else "gemm")
+
+
+@pytest.mark.parametrize("kernel", ["native", "simulate"])
+@thrifty
+@given(batches, sizes, sizes, widths, widths, kinds, layouts, st.booleans(), seeds)
 def test_errors_with_a_scale_per_sample_are_multiplied_as_codes(
     kernel, batch, inner, outer, error, act, kind, layout, is_act_per_row, seed
 ):

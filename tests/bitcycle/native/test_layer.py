@@ -40,6 +40,11 @@ RULES = {
 LAST = torch.channels_last
 
 
+def has_given(rules: Any) -> bool:
+    """Whether ranges are not those of the tensors."""
+    return bool(rules.grid_rule.given)
+
+
 class Product(nn.Module):
     """A product of two activations, both leaves."""
 
@@ -132,6 +137,28 @@ def test_a_whole_product_is_the_separate_ones(rules: str) -> None:
             last = x.contiguous(memory_format=LAST)
             assert_same(module, RULES[rules], "w7a4e8", last)
             assert_same(copy.deepcopy(module).to(memory_format=LAST), RULES[rules], "w4a8e8", x)
+
+
+NODES = {
+    "nodes": ((13, 7), (5, 13)),
+    "graphs": ((16, 32), (3, 5, 16)),
+    "many": ((70, 40), (300, 70)),
+    "one node": ((9, 4), (1, 9)),
+    "no axis of nodes": ((9, 4), (9,)),
+    "one feature": ((1, 5), (6, 1)),
+}
+
+
+@pytest.mark.parametrize("rules", [name for name, rule in RULES.items() if not has_given(rule)])
+def test_so_is_a_product_with_a_range_for_each_row(rules: str) -> None:
+    geometric = pytest.importorskip("torch_geometric.nn")
+    for sizes, shape in NODES.values():
+        torch.manual_seed(0)
+        module, x = geometric.Linear(*sizes), torch.randn(shape)
+        x = x * torch.logspace(-2, 2, x[..., :1].numel()).view(*shape[:-1], 1)
+        for bits in ("w8a8e8", "w4a3e5", "w8a8"):
+            assert_same(module, RULES[rules], bits, x)
+    assert_same(geometric.Linear(4, 3), RULES[rules], "w8a8e8", torch.randn(6, 8)[:, ::2])
 
 
 @pytest.mark.parametrize("rules", [name for name in RULES if name != "dorefa"])
@@ -261,6 +288,7 @@ class Case(NamedTuple):
     w: Tensor
     window: tuple[int, ...] = ()
     second: str = "weight"
+    has_rows: bool = False
 
 
 def window(stride: int = 1, pad: int = 0, dilation: int = 1, groups: int = 1, dims: int = 2) -> Any:
@@ -270,13 +298,14 @@ def window(stride: int = 1, pad: int = 0, dilation: int = 1, groups: int = 1, di
 
 def half_cases() -> dict[str, Case]:
     torch.manual_seed(0)
-    randn = torch.randn
+    randn, logspace = torch.randn, torch.logspace
     wide, last = randn(2, 20, 9, 8), randn(2, 20, 9, 8).contiguous(memory_format=LAST)
     w_last = randn(18, 20, 3, 3).contiguous(memory_format=LAST)
     return {
         "linear": Case(randn(37, 53), randn(41, 53)),
         "tokens": Case(randn(3, 5, 16), randn(33, 16)),
         "one output": Case(randn(4, 9), randn(1, 9)),
+        "nodes": Case(randn(37, 53) * logspace(-2, 2, 37)[:, None], randn(41, 53), has_rows=True),
         "gaps": Case(randn(6, 20)[:, ::2], randn(14, 10)[::2]),
         "turned weight": Case(randn(6, 20), randn(20, 7).t()),
         "3x3": Case(wide, randn(18, 20, 3, 3), window(pad=1)),
@@ -303,6 +332,7 @@ def product_of(case: Case, bits: int, *, rule: Rule = Rule.FROM_LOW) -> LayerPro
     return LayerProduct(
         second=case.second, window=case.window, rule=rule, floor=0.0, is_stochastic=True,
         has_channels=case.second == "weight", packs=(bits <= 4, bits <= 4),
+        has_rows=case.has_rows,
     )  # fmt: skip
 
 
@@ -318,7 +348,7 @@ def run_both(
 ) -> dict[str, Any]:
     """All that a call of each direction makes; the error is random, in the output's dtype."""
     health, ranges, control = torch.zeros(4), torch.zeros(2, 3), control_of(bits)
-    flags, key = Flags(counts=True, observes=True), layout_of(a, w, dtype)
+    flags, key = Flags(counts=True, observes=not product.has_rows), layout_of(a, w, dtype)
     made = product.forward(
         a, w, bias, control, health, ranges, flags, (NONE, NONE), (True, True), out_dtype=dtype
     )
@@ -399,13 +429,13 @@ def test_bfloat16_operands_and_results_are_float32_ones_rounded(kind: str) -> No
 @pytest.mark.parametrize("rule", Rule)
 def test_so_they_are_on_every_kind_of_grid(rule: Rule) -> None:
     cases = half_cases()
-    for kind, bits in itertools.product(("linear", "3x3", "batches"), (8, 5, 2)):
+    for kind, bits in itertools.product(("linear", "nodes", "3x3", "batches"), (8, 5, 2)):
         assert_rounded(cases[kind], bits, (HALF, HALF, HALF), rule=rule)
 
 
 @pytest.mark.parametrize("factor", [float("nan"), float("inf"), 1e-40, 1e38])
 def test_so_are_numbers_that_are_not_finite_tiny_or_huge(factor: float) -> None:
-    for kind in ("linear", "3x3", "depthwise last", "batches"):
+    for kind in ("linear", "nodes", "3x3", "depthwise last", "batches"):
         case = half_cases()[kind]
         a = case.a.clone()
         (a if math.isfinite(factor) else a[0]).mul_(factor)
@@ -414,7 +444,7 @@ def test_so_are_numbers_that_are_not_finite_tiny_or_huge(factor: float) -> None:
 
 
 @pytest.mark.usefixtures("tiles")
-@pytest.mark.parametrize("kind", ["linear", "1x1", "depthwise"])
+@pytest.mark.parametrize("kind", ["linear", "nodes", "1x1", "depthwise"])
 def test_every_result_is_rounded_as_torch_does(kind: str) -> None:
     # all upper halves of a float32, with the lower halves between which rounding changes
     lower = torch.tensor([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
@@ -423,6 +453,7 @@ def test_every_result_is_rounded_as_torch_does(kind: str) -> None:
     count = len(numbers)
     case = {
         "linear": Case(torch.zeros(1, 1), torch.zeros(count, 1)),
+        "nodes": Case(torch.zeros(2, 1), torch.zeros(count, 1), has_rows=True),
         "1x1": Case(torch.zeros(1, 1, 1, 1), torch.zeros(count, 1, 1, 1), window()),
         "depthwise": Case(
             torch.zeros(1, count, 1, 1), torch.zeros(count, 1, 1, 1), window(groups=count)
@@ -435,15 +466,16 @@ def test_every_result_is_rounded_as_torch_does(kind: str) -> None:
         product.forward(
             case.a, case.w, numbers, control, health, ranges, flags, (NONE, NONE), (False, False),
             out_dtype=dtype,
-        ).output.flatten()
+        ).output.flatten()[:count]
         for dtype in (SINGLE, HALF)
     )  # fmt: skip
     assert torch.equal(plain.nan_to_num(5.0), numbers.nan_to_num(5.0))
     assert_same_bits(ours, plain.to(HALF))
 
 
-def test_results_of_bfloat16_depend_on_no_instruction_set() -> None:
-    found, case = library(), half_cases()["3x3 last"]
+@pytest.mark.parametrize("kind", ["nodes", "3x3 last"])
+def test_results_of_bfloat16_depend_on_no_instruction_set(kind: str) -> None:
+    found, case = library(), half_cases()[kind]
     best = found.bitcycle_tiles(None)
     made = []
     for name in INSTRUCTION_SETS:
@@ -455,7 +487,7 @@ def test_results_of_bfloat16_depend_on_no_instruction_set() -> None:
             assert_same_bits(other[name], expected, name)
 
 
-@pytest.mark.parametrize("kind", ["gaps", "3x3", "3x3 last", "1-d", "batches"])
+@pytest.mark.parametrize("kind", ["gaps", "nodes", "3x3", "3x3 last", "1-d", "batches"])
 def test_the_operators_of_graphs_know_dtypes_and_layouts(kind: str) -> None:
     case = half_cases()[kind]
 

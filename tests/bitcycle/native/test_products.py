@@ -117,6 +117,21 @@ def test_every_pair_of_bits_is_exact(instruction_set, bits):
     exact = (x.codes.long() @ y.codes.long().mT).float()
     assert torch.equal(gemm(whole(x.codes, x_bits), whole(y.codes, y_bits)), exact)
     check_gemm(x, draw(y_bits, 35, 70, scales=35), torch.randn(35))
+    for scales in (1, 35):
+        y = draw(y_bits, 35, 70, scales=scales)
+        check_gemm(draw(x_bits, 13, 70, scales=13), y, torch.randn(35))
+
+
+def test_a_scale_of_a_row_reaches_only_that_row(instruction_set):
+    x, y = draw(8, 70, 40, scales=70), draw(8, 90, 40, scales=90)
+    alone = [Codes(x.codes[i], x.scale[i], x.offset[i], x.half) for i in range(70)]
+    rows = [gemm(each._replace(codes=each.codes[None]), y) for each in alone]
+    together = gemm(x, y)
+    for i in range(70):
+        size = sizes(alone[i]) @ sizes(y).mT
+        assert_near(together[i], rows[i][0].double(), ROUNDING * size)
+    x.scale[3] = float("nan")
+    assert gemm(x, y).isnan().all(1).tolist() == [i == 3 for i in range(70)]
 
 
 @pytest.mark.parametrize("y_code", ["lowest", "highest"])
@@ -420,7 +435,7 @@ def test_many_channels(instruction_set):
 
 def test_any_number_of_threads_gives_the_same_bits(instruction_set):
     x, y, z = draw(8, 70, 40), draw(8, 90, 40, scales=90), draw(8, 90, 40, scales=40)
-    heads = draw(8, 3, 70, 40)
+    heads, rows = draw(8, 3, 70, 40), draw(8, 70, 40, scales=70)
     a, w, e, geometry = make_convolution({**SMALL, "maps": 7})
     d_a, d_w, d_e, d_geometry = make_convolution(
         {**SMALL, "in": 20, "geometry": ((1, 1), (1, 0), (1, 1), 20)}
@@ -431,6 +446,7 @@ def test_any_number_of_threads_gives_the_same_bits(instruction_set):
             gemm(x, y),
             gemm_folded(x, z),
             gemm(heads, y),
+            gemm(rows, y),
             conv_output(a, w, None, e.codes.shape[2:], *geometry),
             conv_grad_input(e, w, a.codes.shape[1:], *geometry),
             conv_grad_weight(e, a, w.codes.shape, *geometry),

@@ -73,6 +73,7 @@ def test_the_rows_from_which_codes_pay(times, rows):
 
 
 def test_the_ladder_has_every_kind_of_layer_from_small_to_large():
+    pytest.importorskip("torch_geometric")
     for layer in LAYERS:
         sizes = [case.macs for case in cases() if case.layer == layer]
         assert sizes == sorted(set(sizes))
@@ -82,14 +83,20 @@ def test_the_ladder_has_every_kind_of_layer_from_small_to_large():
     assert {case.layer for case in row_cases()} == {"linear", "convolution"}
 
 
+def test_graph_layers_are_left_out_where_their_package_is_missing(monkeypatch):
+    monkeypatch.setattr(tune, "find_spec", lambda name: None)
+    assert {case.layer for case in cases()} == set(LAYERS) - {"node"}
+
+
 def test_a_case_is_the_kind_and_size_that_a_layer_decides_by(monkeypatch):
+    pytest.importorskip("torch_geometric")
     seen = []
 
-    def decide(geometry, a, w, *, tops, recurrence):
+    def decide(geometry, a, w, *, tops, recurrence, has_rows):
         macs = geometry.macs(a.shape, w.shape) + (recurrence.macs if recurrence else 0)
         weights = w.numel() + (prod(recurrence.w_shape) if recurrence else 0)
         rows = macs // weights
-        seen.append((layer_kind(geometry, w, recurrence), macs, rows, max(tops[:2])))
+        seen.append((layer_kind(geometry, w, recurrence, has_rows), macs, rows, max(tops[:2])))
         assert recurrence is None or isinstance(recurrence, Recurrence)
         return choice.make_kernel("simulate"), "auto"
 
@@ -115,6 +122,7 @@ def test_without_the_library_there_is_nothing_to_measure(monkeypatch):
 
 
 def test_a_measurement_covers_all_layers_and_leaves_the_generator_alone(monkeypatch):
+    pytest.importorskip("torch_geometric")
     seconds = {"simulate": 1.0, "native": 0.5}
     monkeypatch.setattr(tune, "time_case", lambda case, top, kernels, repeats: seconds)
     before, places, lines = torch.get_rng_state(), [], []

@@ -6,12 +6,14 @@ quantized only if the quantizer says so (`aggregation="quantized"`, Q-Agg).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from torch import Tensor
 from torch_geometric.nn.conv import GATConv, GCNConv, GINConv, MessagePassing, SAGEConv
 from torch_geometric.nn.dense.linear import Linear
 
+from bitcycle.kernels import make_kernel
 from bitcycle.kernels.geometry import LinearGeometry
 from bitcycle.nn.class_swap import LAYERS
 from bitcycle.nn.control import LEVELS
@@ -46,8 +48,13 @@ class Aggregation(PerNodeLayer, MessagePassing):  # type: ignore[misc]
 
     aggregates: ClassVar[bool] = True
     own_roles: ClassVar[tuple[str, ...]] = ("act", "error")
-    kernel_reason: ClassVar[str] = "values of the grids, summed along edges in float32"
     replaced_methods: ClassVar[tuple[str, ...]] = ()  # every class has a `propagate` of its own
+
+    @classmethod
+    def adapt(cls, settings: LayerSettings) -> LayerSettings:
+        """Use values: there is no product."""
+        reason = "values of the grids, summed along edges in float32"
+        return replace(settings, kernel=make_kernel("simulate"), kernel_reason=reason)
 
     def propagate(self, edge_index: Any, size: Any = None, **kwargs: Any) -> Tensor:
         """The float layer's `propagate`, with the features and the error rounded to their grids."""

@@ -10,11 +10,15 @@ import torch.nn.functional as F
 from torch import nn
 
 import bitcycle as bc
+from bitcycle.memory import saved_bytes
+from bitcycle.native.library import library
+from bitcycle.nn.control import CONTROL_SIZE
 from bitcycle.quantizers import SBM, AbsMax
 from tests.bitcycle import naive
 
 from .graphs import (
     EDGES,
+    FOLDED,
     NUM_NODES,
     assert_close,
     convert,
@@ -39,7 +43,7 @@ def linear(bias=True):
 
 def test_the_products_are_those_of_per_node_features_and_per_row_weights():
     for bits in ((4, 4, 4), (3, 3, 8), (8, None, None), (None, 2, 6)):
-        for kernel in ("auto", "native"):
+        for kernel, tolerance in (("simulate", 1e-5), ("auto", FOLDED), ("native", FOLDED)):
             w, a, e = bits
             layer, x = linear(), features(5)
             bc.quantize_model(layer, SBM(error_rounding="nearest"), kernel=kernel)
@@ -58,6 +62,7 @@ def test_the_products_are_those_of_per_node_features_and_per_row_weights():
                     "weight": expected.grad_weight,
                     "bias": error.sum(0),
                 },
+                tolerance=tolerance,
             )
 
 
@@ -89,14 +94,74 @@ def test_a_symmetric_rule_takes_a_range_per_node_too():
     assert torch.equal(layer(x)[2:3], layer(x[2:3]))
 
 
-def test_integer_kernels_are_declined_and_the_audit_says_why():
-    layer = bc.quantize_model(linear(), kernel="native")
-    (row,) = bc.audit(layer).rows
-    assert row.kernel == "simulate"
-    assert "one scale per node" in row.reason
-    bc.quantize_model(layer, kernel="native")  # converted again
-    assert bc.audit(layer).rows[0].kernel == "simulate"
-    bc.set_precision(layer, "w16a16")  # more than codes carry
+@pytest.mark.skipif(library() is None, reason="no native library")
+def test_products_are_those_of_codes_and_a_direction_is_one_call():
+    for kernel in ("auto", "native"):
+        layer = bc.quantize_model(linear(), kernel=kernel)
+        bc.set_precision(layer, "w8a8e8")
+        output = layer(features(5).requires_grad_())
+        assert type(output.grad_fn).__name__ == "_WholeProductBackward"
+        (row,) = bc.audit(layer).rows
+        assert row.kernel == "native"
+    with pytest.raises(ValueError, match="w16a16"):
+        bc.set_precision(layer, "w16a16")  # more than codes carry
+
+
+@pytest.mark.parametrize("kernel", ["simulate", "native"])
+def test_the_input_is_kept_as_codes_with_a_grid_for_each_node(kernel):
+    layer = bc.quantize_model(geometric.Linear(64, 3), kernel=kernel)
+    bc.set_precision(layer, "w8a8e8")
+    x = torch.randn(100, 64)
+    kept = saved_bytes(layer, lambda model: model(x).sum(), exclude=(x,)).num_bytes
+    # codes, four numbers per node and one for all; or values, two numbers per node; the control
+    numbers = (4 * 100 + 1 if has_codes(kernel) else 64 * 100 + 2 * 100) + CONTROL_SIZE
+    assert kept == 4 * numbers + (64 * 100 if has_codes(kernel) else 0)
+
+
+def has_codes(kernel):
+    return kernel == "native" and library() is not None
+
+
+@pytest.mark.parametrize("kernel", ["simulate", "native"])
+@pytest.mark.parametrize("first", ["dense", "graph"])
+def test_a_layer_with_one_range_that_reads_the_same_tensor_shares_no_codes(kernel, first):
+    class Skip(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.dense, self.graph = nn.Linear(5, 3), geometric.Linear(5, 3)
+
+    torch.manual_seed(0)
+    model = bc.quantize_model(Skip(), SBM(), kernel=kernel)
+    bc.set_precision(model, "w8a3e8")
+    x = features(5).requires_grad_()
+    one, other = (model.dense, model.graph)[:: 1 if first == "dense" else -1]
+    shared = x * 1.0
+    kept = one(shared)  # and with it the codes
+    assert torch.equal(other(shared), other(x * 1.0))
+    assert torch.equal(kept, one(x * 1.0))
+
+
+@pytest.mark.parametrize("kernel", ["simulate", "native"])
+def test_a_feature_that_is_not_finite_shows_in_the_health_and_in_its_node_only(kernel):
+    layer = bc.quantize_model(linear(), kernel=kernel)
+    bc.set_precision(layer, "w8a8e8")
+    x = features(5)
+    x[3, 2] = torch.nan
+    output = layer(x)
+    assert layer.health.isnan().tolist() == [False, True, False, False]
+    assert output.isnan().all(1).tolist() == [i == 3 for i in range(NUM_NODES)]
+
+
+def test_inside_autocast_the_output_has_its_dtype():
+    for kernel in ("simulate", "native"):
+        layer = bc.quantize_model(linear(), SBM(error_rounding="nearest"), kernel=kernel)
+        bc.set_precision(layer, "w8a8e8")
+        x = features(5)
+        wide = layer(x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert torch.equal(layer(x), wide.bfloat16())
+            half = layer(x.bfloat16())
+        assert torch.equal(half, layer(x.bfloat16().float()).bfloat16())
 
 
 def test_a_lazy_layer_waits_for_its_first_batch():
