@@ -59,7 +59,7 @@ class RangeTestConfig:
     repeats: int = _setting(REPEATS, f"relative: repeats at most (default {REPEATS})")
     careful_below: int = _setting(
         CAREFUL_BELOW,
-        f"relative: fewer bits need a share of {AS_GOOD} in trainings of {ENOUGH:.0%}% of the run "
+        f"relative: fewer bits need a share of {AS_GOOD} in trainings of a tenth of the run "
         f"(default {CAREFUL_BELOW})",
     )
     threshold: float | None = _setting(
@@ -293,7 +293,7 @@ class RangeTest:
         if math.isnan(found.gain):
             return "no: NaN or infinity"
         if found.needed == math.inf:
-            return f"no: not tried over {ENOUGH:.0%} of a run"
+            return "no: too few steps for so few bits"
         if found.needed > self.settings.share:
             return f"no: below {found.needed:g}" + ("" if found.is_clear else " or within noise")
         return "no" if found.is_clear else "no: within noise"
