@@ -292,6 +292,8 @@ class RangeTest:
             return "yes"
         if math.isnan(found.gain):
             return "no: NaN or infinity"
+        if found.needed > self.settings.share > found.share:
+            return "no"
         if found.needed == math.inf:
             return "no: too few steps for so few bits"
         if found.needed > self.settings.share:

@@ -83,6 +83,17 @@ def test_fewer_than_4_bits_pass_if_as_good_over_a_tenth_of_the_run(end, total_st
     assert test.low == low
 
 
+def test_the_table_says_why_few_bits_fail():
+    """Shares of 0.95, 0.95 and 0.5: without a length, in a run of 40 steps, and at any length."""
+    top = (0, 8, (4.0, 4.0, 2.0, 2.0))
+    for last, total_steps, reason in ((2.1, None, "steps"), (2.1, 40, "0.98"), (3.0, 40, "")):
+        runs = top, (0, 3, (4.0, 4.0, last, last))
+        row = str(relative(*runs, careful_below=4, total_steps=total_steps)).splitlines()[2]
+        answer = row.rpartition("  no")[2]
+        assert reason in answer
+        assert bool(answer) == bool(reason)
+
+
 def test_the_most_bits_of_a_test_pass_however_few_they_are():
     test = relative((0, 3, (4.0, 4.0, 2.0, 2.0)), (0, 2, (4.0, 4.0, 2.0, 2.0)), careful_below=4)
     assert test.low == 3
