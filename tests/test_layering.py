@@ -20,7 +20,8 @@ HELPERS = {
 }  # fmt: skip
 MODEL = {
     "patterns", "model_precision", "convert", "scheduler", "audit", "collect", "calibrate",
-    "nonfinite", "cost", "range_test", "range_criteria", "snapshot", "memory", "parallel",
+    "nonfinite", "cost", "range_test", "range_criteria", "sensitivity", "snapshot", "memory",
+    "parallel", "functional_calls",
 }  # fmt: skip
 LAYERS = {"native", "ops", "formats", "schedules", "quantizers", "kernels", "nn"}
 LIBRARY = HELPERS | LAYERS | MODEL | {"export", "integrations"}

@@ -30,5 +30,7 @@ from bitcycle.schedules import Triangle as Triangle
 from bitcycle.schedules import list_schedules as list_schedules
 from bitcycle.schedules import parse_schedule as parse_schedule
 from bitcycle.schedules import schedule as schedule
+from bitcycle.sensitivity import Sensitivity as Sensitivity
+from bitcycle.sensitivity import sensitivity as sensitivity
 from bitcycle.version import __version__ as __version__
 from bitcycle.warnings import BitcycleWarning as BitcycleWarning

@@ -6,27 +6,18 @@ call as it is written in the forward pass.
 
 from __future__ import annotations
 
-import dis
-import os
-import sys
 import textwrap
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import FrameType
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.overrides import TorchFunctionMode, resolve_name
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from bitcycle.calibrate import call_model
 from bitcycle.convert import Candidate, find_candidates, find_ends, is_within, keeps_aggregation
-from bitcycle.model_precision import at_precision, is_converted
+from bitcycle.functional_calls import THE_MODEL, CallWatch, watch_products
 from bitcycle.native.library import describe
 from bitcycle.nn.embedding import LOOKUPS, QuantizedLookup
 from bitcycle.nn.layer import QuantizedLayer
@@ -41,7 +32,6 @@ FLOAT = "fp32"  # the bits of a role that is not quantized
 WIDTH = 100  # columns of the text, unless it is verbose
 _MAX_NAME, _MAX_TYPE = 48, 30
 _NAMES_SHOWN = 3
-_ITSELF = "(the model itself)"
 _ROLE_NOUNS = {
     "weight": "weights",
     "act": "activations",
@@ -103,11 +93,29 @@ class TiedWeight:
         return f"{_joined(uses)} are one tensor"
 
 
+@dataclass(frozen=True, kw_only=True)
+class FunctionalActivation:
+    """A call such as `F.relu(x)`, which keeps a float copy for the backward pass.
+
+    The module `instead`, which `quantize_model` converts, keeps one bit per element. Bytes are
+    those of the example inputs, in a training step at low bits.
+    """
+
+    module: str  # that it runs in
+    call: str  # as written: "F.relu", "torch.relu", "Tensor.relu"
+    num_calls: int
+    where: tuple[str, ...]
+    num_bytes: int
+    instead: str
+    bytes_instead: int
+
+
 @dataclass(frozen=True, repr=False)
 class Audit:
     """The rows of an audit; its text is a table and what there is to know about it."""
 
     rows: tuple[AuditRow, ...]
+    functional_activations: tuple[FunctionalActivation, ...] = ()
     tied_weights: tuple[TiedWeight, ...] = ()
     shared_modules: tuple[tuple[str, ...], ...] = ()  # the names of modules that have several
     has_run: bool = False  # with example inputs: functional products were looked for
@@ -157,8 +165,10 @@ class Audit:
             yield f"{_ROLE_NOUNS[role]} stay float32: {quantizer} does not quantize them"
         yield from map(str, self.tied_weights)
         yield from (f"{_joined(shared)} are one module" for shared in self.shared_modules)
+        if self.converted_rows:
+            yield from _activation_notes(self.functional_activations)
         used = [row for row in self.rows if row.bits.get("act", FLOAT) != FLOAT]
-        unobserved = [row.name or _ITSELF for row in used if row.is_observed is False]
+        unobserved = [row.name or THE_MODEL for row in used if row.is_observed is False]
         if unobserved:
             by = f" by {_joined(unobserved)}" if any(row.is_observed for row in used) else ""
             yield f"no activation range observed yet{by}: train, or use bitcycle.calibrate"
@@ -200,7 +210,8 @@ def audit(model: nn.Module, example_inputs: Any = None, *, verbose: bool = False
     Embeddings and quantized BatchNorms have rows as well. With example_inputs (a tensor, a tuple of
     arguments, or a dict of keyword arguments) the model runs once, in evaluation mode and float32,
     and is left as it was. Products that no module owns, such as `x @ y` or
-    `F.scaled_dot_product_attention` in a forward pass, are then listed too, by the call as written.
+    `F.scaled_dot_product_attention` in a forward pass, are then listed too, by the call as written,
+    and functional activations that keep more for the backward pass than their modules.
     verbose=True adds the quantizer, the kernel, the ranges and the reasons of every row, at any
     width.
 
@@ -213,11 +224,12 @@ def audit(model: nn.Module, example_inputs: Any = None, *, verbose: bool = False
     candidates = find_candidates(model)
     entries = named_modules(model)
     rows = _module_rows(entries, candidates)
-    functional = []
+    watch = CallWatch()
     if example_inputs is not None:
-        functional = _functional_rows(model, candidates, example_inputs)
+        watch = _watch_calls(model, candidates, example_inputs)
     return Audit(
-        rows=(*rows.values(), *functional),
+        rows=(*rows.values(), *_functional_rows(watch)),
+        functional_activations=tuple(_functional_activations(watch)),
         tied_weights=tuple(_tied_weights(entries, rows)),
         shared_modules=tuple(_shared_modules(entries)),
         has_run=example_inputs is not None,
@@ -367,7 +379,7 @@ def _table(rows: Sequence[AuditRow]) -> str:
         folded = None if pattern == "#" else _folded([rows[index].name for index in group])
         times = f" x{len(group)}" if folded else ""
         for index in group[:1] if folded else group:
-            name = _shortened(folded or rows[index].name or _ITSELF, _MAX_NAME)
+            name = _shortened(folded or rows[index].name or THE_MODEL, _MAX_NAME)
             lines[index] = name, _shortened(kind, _MAX_TYPE - len(times)) + times, bits
     return text_table(("name", "type", "bits"), [lines[index] for index in sorted(lines)])
 
@@ -398,7 +410,7 @@ def _wide_table(rows: Sequence[AuditRow]) -> str:
     header = ("name", "type", *ROLES, "quantizer", "kernel", "ranges", "why")
     body = [
         (
-            row.name or _ITSELF, row.type,
+            row.name or THE_MODEL, row.type,
             *(row.bits.get(role, "-") if row.is_converted else "float" for role in ROLES),
             row.quantizer or "-", row.kernel or "-",
             {None: "-", True: "observed", False: "unobserved"}[row.is_observed],
@@ -417,7 +429,7 @@ def _functional_table(rows: Sequence[AuditRow]) -> str:
     body = []
     for (call, where), group in lines.items():
         count = sum(row.num_calls for row in group)
-        modules = [row.module or _ITSELF for row in group]
+        modules = [row.module or THE_MODEL for row in group]
         more = f" and {len(modules) - 1} more" if len(modules) > 1 else ""
         body.append((
             _shortened(call, _MAX_TYPE) + (f" x{count}" if count > 1 else ""),
@@ -427,11 +439,25 @@ def _functional_table(rows: Sequence[AuditRow]) -> str:
     return text_table(("functional product", "in module", "at"), body)
 
 
+def _activation_notes(found: Sequence[FunctionalActivation]) -> Iterator[str]:
+    """What functional activations keep, a sentence for each call as written."""
+    for call in dict.fromkeys(each.call for each in found):
+        group = [each for each in found if each.call == call]
+        count = sum(each.num_calls for each in group)
+        places = list(dict.fromkeys(place for each in group for place in each.where))
+        yield (
+            f"{call}{f' x{count}' if count > 1 else ''} (at {_joined(places)}) keeps a float copy "
+            f"for the backward pass, {sum(each.num_bytes for each in group):,} bytes for these "
+            f"inputs: as a module, {group[0].instead} keeps "
+            f"{sum(each.bytes_instead for each in group):,}"
+        )
+
+
 def _reasons(rows: Iterable[AuditRow]) -> Iterator[tuple[list[str], str]]:
     """The names of the rows, or their calls, by their reasons."""
     names: dict[str, dict[str, None]] = {}
     for row in rows:
-        names.setdefault(row.reason, {})[row.call or row.name or _ITSELF] = None
+        names.setdefault(row.reason, {})[row.call or row.name or THE_MODEL] = None
     return ((list(group), reason) for reason, group in names.items())
 
 
@@ -468,19 +494,7 @@ def _wrapped(note: str) -> list[str]:
     )
 
 
-# -- products that no module owns ------------------------------------------------------------------
-
-# aten operators that multiply: matmul, einsum, attention and convolutions call these
-PRODUCT_OPERATORS = frozenset({
-    "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "convolution",
-    "convolution_overrideable", "_convolution", "linear", "_int_mm", "_scaled_mm",
-    "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu",
-    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
-    "_scaled_dot_product_attention_math", "_native_multi_head_attention",
-    "_transformer_encoder_layer_fwd", "_trilinear", "mkldnn_rnn_layer", "_sparse_mm",
-    "_sparse_addmm", "mkldnn_linear", "mkldnn_convolution", "_grouped_mm", "_scaled_grouped_mm",
-    "flex_attention",
-})  # fmt: skip
+# -- products and activations that no module owns --------------------------------------------------
 
 _WAYS_OUT = {
     **dict.fromkeys(
@@ -494,16 +508,19 @@ _WAYS_OUT = {
 }  # fmt: skip
 
 
-def _functional_rows(
-    model: nn.Module, candidates: list[Candidate], example_inputs: Any
-) -> list[AuditRow]:
+def _watch_calls(model: nn.Module, candidates: list[Candidate], example_inputs: Any) -> CallWatch:
+    """Run the model once."""
     model = unwrap(model)
     watch = CallWatch()
     with preserved(model), watch_products(model, candidates, watch), torch.no_grad():
         call_model(model, example_inputs)
+    return watch
+
+
+def _functional_rows(watch: CallWatch) -> list[AuditRow]:
     return [
         AuditRow(
-            name=f"{module or _ITSELF}: {call}",
+            name=f"{module or THE_MODEL}: {call}",
             type="functional",
             is_converted=False,
             reason=f"no module owns it; {_way_out(call)}",
@@ -521,171 +538,14 @@ def _way_out(call: str) -> str:
     return _WAYS_OUT.get(call.rpartition(".")[2], "write it with bitcycle.MatMul to convert it")
 
 
-class ProductWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records every product that runs outside the `owners`: modules that own their products."""
-
-    supports_higher_order_operators = True  # flex_attention
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.owners: set[int] = set()  # ids of modules
-        self.stack: list[tuple[int, str]] = []
-        self.found: dict[tuple[str, str], int] = {}  # (module name, operator) -> times
-        self.is_paused = False
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        name = getattr(func, "overloadpacket", func).__name__  # flex_attention has no overloads
-        result = func(*args, **(kwargs or {}))
-        is_owned = any(module in self.owners for module, _ in self.stack)
-        if name in PRODUCT_OPERATORS and not is_owned and not self.is_paused:
-            self.note(self.stack[-1][1] if self.stack else "", name, args, result)
-        return result
-
-    def note(self, place: str, name: str, args: tuple[Any, ...], result: Any) -> None:
-        """Record one product: the module it ran in, the operator, its operands and result."""
-        self.found[place, name] = self.found.get((place, name), 0) + 1
-
-    def lines(self) -> list[str]:
-        """One line per module and operator: 'attention: bmm x2'."""
-        return [
-            f"{place or _ITSELF}: {operator}" + (f" x{count}" if count > 1 else "")
-            for (place, operator), count in self.found.items()
-        ]
-
-
-class CallWatch(ProductWatch):  # type: ignore[no-untyped-call]
-    """Records the calls that multiply as the source has them: `@` and not the operators below."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.functions = _FunctionWatch()
-        self.calls: dict[tuple[str, str], _Calls] = {}  # (module name, call)
-
-    def __enter__(self) -> CallWatch:
-        self.functions.__enter__()  # type: ignore[no-untyped-call]
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        self.functions.__exit__(*error)  # type: ignore[no-untyped-call]
-
-    def note(self, place: str, name: str, args: tuple[Any, ...], result: Any) -> None:
-        """Record the call that this operator is part of."""
-        frame, function = _calling_frame(), self.functions.current
-        call = name if function is None else _call_name(function, frame)
-        calls = self.calls.setdefault((place, call), _Calls(set(), {}))
-        calls.numbers.add(self.functions.num_calls if function else -1 - len(calls.numbers))
-        if frame is not None:
-            calls.where[f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"] = None
-
-
-@dataclass
-class _Calls:
-    numbers: set[int]  # one call may run many operators
-    where: dict[str, None]  # an ordered set
-
-
-class _FunctionWatch(TorchFunctionMode):
-    """Knows the function of torch that runs now, as it was called from outside of torch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.current: Any = None
-        self.num_calls = 0
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        outer, self.current = self.current, func
-        self.num_calls += 1
-        try:
-            return func(*args, **(kwargs or {}))
-        finally:
-            self.current = outer
-
-
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-
-
-def _calling_frame() -> FrameType | None:
-    """The innermost frame outside of torch and of this file."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if file != __file__ and not file.startswith(_TORCH):
-            return frame
-        frame = frame.f_back
-    return None
-
-
-def _call_name(function: Any, frame: FrameType | None) -> str:
-    """The call as it is written: "@", "F.linear", "torch.bmm" or "Tensor.bmm"."""
-    name = getattr(function, "__name__", "")
-    if frame is not None and name.strip("_") in ("matmul", "rmatmul", "imatmul"):
-        instruction = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-        if instruction.startswith("BINARY"):
-            return "@"
-    for space, prefix in ((F, "F"), (torch, "torch"), (Tensor, "Tensor")):
-        if getattr(space, name, None) is function:
-            return f"{prefix}.{name}"
-    return resolve_name(function) or name or str(function)
-
-
-@contextmanager
-def watch_products(
-    model: nn.Module, owners: Iterable[Candidate], watch: ProductWatch | None = None
-) -> Iterator[ProductWatch]:
-    """Record the products inside the `with`; the model is in evaluation mode at float32."""
-    ids: set[int] = set()
-    for owner in owners:
-        ids.add(id(owner.module))
-        # calls inside a scripted module are not visible
-        ids |= {id(p) for p in owner.parents if isinstance(p, torch.jit.ScriptModule)}
-    watch = ProductWatch() if watch is None else watch
-    watch.owners = ids
-    with _evaluation(model), _tracked(model, watch), watch:
-        yield watch
-
-
-@contextmanager
-def _tracked(model: nn.Module, watch: ProductWatch) -> Iterator[None]:
-    names = {id(entry.module): entry.name for entry in named_modules(model)}
-
-    def enter(module: nn.Module, args: Any) -> None:
-        watch.stack.append((id(module), names.get(id(module), "")))
-
-    def leave(module: nn.Module, args: Any, output: Any) -> None:
-        watch.stack.pop()
-
-    # global hooks: a scripted module takes none of its own
-    hooks = nn.modules.module
-    handles = [
-        hooks.register_module_forward_pre_hook(enter),
-        hooks.register_module_forward_hook(leave, always_call=True),
-    ]
-    try:
-        with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Using `torch.compile")  # about the hooks
-            yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
-def _evaluation(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode and float32: nothing is observed or updated."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        if is_converted(model):
-            with at_precision(model, "fp32"):
-                yield
-        else:
-            yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+def _functional_activations(watch: CallWatch) -> Iterator[FunctionalActivation]:
+    for (module, call), found in watch.activations.items():
+        yield FunctionalActivation(
+            module=module,
+            call=call,
+            num_calls=found.num_calls,
+            where=tuple(found.where),
+            num_bytes=found.num_bytes,
+            instead=f"nn.{found.kind.__name__}",
+            bytes_instead=found.num_mask_bytes,
+        )

@@ -17,6 +17,13 @@ from bitcycle.nonfinite import NonFiniteCheck
 from bitcycle.quantizers.base import Quantized
 from bitcycle.tables import text_table
 
+ROLE_NAMES = {
+    "weight": "weight",
+    "act": "activation",
+    "error": "error",
+    "grad": "weight gradient",
+}
+
 
 @dataclass(frozen=True)
 class RoleStatistics:
@@ -92,18 +99,39 @@ class LayerRecorder:
 
 
 class Collection:
-    """The statistics of one `with collect(model)` block; `str()` is a table."""
+    """The statistics of one `with collect(model)` block; `str()` is a table, worst first."""
 
     def __init__(self, recorders: dict[str, LayerRecorder]) -> None:
         self._recorders = recorders
 
     def rows(self) -> list[RoleStatistics]:
-        """Return one row per layer and quantized role, in model order."""
-        return [
+        """Return one row per layer and quantized role, the lowest SQNR first."""
+        rows = [
             sums.read(layer, role)
             for layer, recorder in self._recorders.items()
             for role, sums in sorted(recorder.sums.items())
         ]
+        return sorted(rows, key=lambda row: -math.inf if math.isnan(row.sqnr_db) else row.sqnr_db)
+
+    @property
+    def verdict(self) -> str:
+        """Which tensor rounding hurts most, next to the median, and what saturates most."""
+        rows = self.rows()
+        if not rows:
+            return "nothing was quantized: set bits, and run the model inside the block"
+        worst, middle = rows[0], rows[len(rows) // 2]
+        text = (
+            f"worst: the {ROLE_NAMES[worst.role]} of {worst.layer or '(the model itself)'}, "
+            f"{worst.sqnr_db:.1f} dB, {100 * _relative_noise(worst.sqnr_db):.2g} % noise "
+            f"(median {middle.sqnr_db:.1f} dB)"
+        )
+        clipped = max(rows, key=lambda row: row.saturation if row.saturation > 0 else 0.0)
+        if clipped.saturation > 0:
+            text += (
+                f"; most saturated: the {ROLE_NAMES[clipped.role]} of "
+                f"{clipped.layer or '(the model itself)'}, {100 * clipped.saturation:.2f} %"
+            )
+        return f"{text}\nbitcycle.sensitivity measures what that does to the loss"
 
     def __getitem__(self, key: tuple[str, str]) -> RoleStatistics:
         """Return the row of a (layer, role); both operands of a MatMul have the role act."""
@@ -134,7 +162,12 @@ class Collection:
             )
             for row in self.rows()
         ]  # fmt: skip
-        return text_table(header, body, right=range(2, 7))
+        return f"{text_table(header, body, right=range(2, 7))}\n\n{self.verdict}"
+
+
+def _relative_noise(sqnr_db: float) -> float:
+    """The norm of the noise, divided by the norm of the signal."""
+    return float(10 ** (-sqnr_db / 20))
 
 
 @contextmanager

@@ -24,6 +24,11 @@ SHARE = 0.9  # of the gain at the most bits: what a precision must reach by defa
 REPEATS = 3
 WINDOWS = 4  # by default a window is a quarter of the steps per precision
 NOISE = 2  # standard errors within which a difference counts as noise
+# bits below CAREFUL_BELOW pass only if they are as good as the most bits, over enough of the run:
+# the first steps teach what any precision can learn
+CAREFUL_BELOW = 4
+AS_GOOD = 0.98  # share
+ENOUGH = 0.1  # of the run's steps, for each training
 
 
 def _setting(default: Any, text: str) -> Any:
@@ -52,6 +57,11 @@ class RangeTestConfig:
     window: int | None = _setting(None, "steps per mean (default: a quarter of the steps)")
     share: float = _setting(SHARE, f"relative: share that passes (default {SHARE})")
     repeats: int = _setting(REPEATS, f"relative: repeats at most (default {REPEATS})")
+    careful_below: int = _setting(
+        CAREFUL_BELOW,
+        f"relative: fewer bits need a share of {AS_GOOD} in trainings of a tenth of the run "
+        f"(default {CAREFUL_BELOW})",
+    )
     threshold: float | None = _setting(
         None, "paper: gain above which a precision passes (default for accuracies: 2 x chance)"
     )
@@ -67,15 +77,17 @@ class RangeTestConfig:
             raise ValueError(f"criterion ({self.criterion!r}) must be 'relative' or 'paper'")
         if self.threshold is not None and not self.is_paper:
             raise ValueError(f"threshold ({self.threshold}) is for criterion paper")
-        if self.is_paper and self.share != SHARE:
-            raise ValueError(f"share ({self.share}) is for criterion relative")
-        if self.is_paper and self.repeats != REPEATS:
-            raise ValueError(f"repeats ({self.repeats}) is for criterion relative")
+        relative = {"share": SHARE, "repeats": REPEATS, "careful_below": CAREFUL_BELOW}
+        for name, default in relative.items():
+            if self.is_paper and getattr(self, name) != default:
+                raise ValueError(f"{name} ({getattr(self, name)}) is for criterion relative")
         check_range(self.low, self.low if self.high is None else self.high)
         if not 0 < self.share <= 1:
             raise ValueError(f"share ({self.share}) must be greater than 0 and at most 1")
         if self.repeats < 1:
             raise ValueError(f"repeats ({self.repeats}) must be at least 1")
+        if self.careful_below < 1:
+            raise ValueError(f"careful_below ({self.careful_below}) must be at least 1")
         if self.threshold is not None and not 0 <= self.threshold < math.inf:
             raise ValueError(f"threshold ({self.threshold}) must be a number of at least 0")
         window = self._least_window if self.window is None else self.window
@@ -139,11 +151,13 @@ class Verdict:
 
     start, end: means of the metric over a window. gain: how far the metric improved between them.
     share: of the gain at the most bits. error, share_error: standard errors of gain and share.
-    is_clear: whether the decision is not within noise.
+    is_clear: whether the decision is not within noise; what is within noise does not pass. needed:
+    the share that passes; infinite for few bits after trainings that are too short to tell.
     """
 
     passes: bool
     is_clear: bool = True
+    needed: float = math.nan
     start: float = math.nan
     end: float = math.nan
     gain: float = math.nan
@@ -156,18 +170,19 @@ class Verdict:
 class RangeTest:
     """The metric of every step of a range test, and what its criterion says about them.
 
-    >>> runs = [PrecisionRun(0, 8, (4.0, 4.0, 2.0, 2.0)), PrecisionRun(0, 3, (4.0, 4.0, 2.5, 2.5)),
-    ...         PrecisionRun(0, 2, (4.0, 4.0, 3.5, 3.5))]
+    >>> runs = [PrecisionRun(0, 8, (4.0, 4.0, 2.0, 2.0)), PrecisionRun(0, 5, (4.0, 4.0, 2.5, 2.5)),
+    ...         PrecisionRun(0, 4, (4.0, 4.0, 3.5, 3.5))]
     >>> settings = RangeTestConfig(share=0.5).complete(high=8, steps_per_precision=4)
     >>> test = RangeTest(settings=settings, runs=tuple(runs))
-    >>> [test.verdicts[bits].gain for bits in (8, 3, 2)], test.low
-    ([2.0, 1.5, 0.5], 3)
+    >>> [test.verdicts[bits].gain for bits in (8, 5, 4)], test.low
+    ([2.0, 1.5, 0.5], 5)
     """
 
     settings: RangeTestConfig  # complete
     runs: tuple[PrecisionRun, ...]
     name: str = "loss"  # of the metric
     higher_is_better: bool = False
+    total_steps: int | None = None  # of the run that the bound is for
 
     @cached_property
     def verdicts(self) -> dict[int, Verdict]:
@@ -178,7 +193,7 @@ class RangeTest:
     def low(self) -> int | None:
         """The lower bound: the fewest bits that pass; None if no precision does.
 
-        By the relative criterion all higher bits must pass too.
+        By the relative criterion all higher bits must pass too, none of them within noise.
         """
         failing = [bits for bits, verdict in self.verdicts.items() if not verdict.passes]
         above = 0 if self.settings.is_paper else max(failing, default=0)
@@ -201,6 +216,20 @@ class RangeTest:
     def num_steps(self) -> int:
         """Optimizer steps of all runs."""
         return sum(len(run.metric) for run in self.runs)
+
+    @property
+    def run_share(self) -> float | None:
+        """The share of the run that one training of the test lasts; None without total_steps."""
+        assert self.settings.steps_per_precision is not None
+        return self.total_steps and self.settings.steps_per_precision / self.total_steps
+
+    @property
+    def basis(self) -> str:
+        """What the bound rests on: the steps at each precision, and their share of the run."""
+        steps = f"{self.settings.steps_per_precision} steps per precision"
+        if self.run_share is None:
+            return f"{steps}, of a run of unknown length (total_steps)"
+        return f"{steps}, {100 * self.run_share:.2g} % of the run's {self.total_steps}"
 
     def runs_at(self, bits: int) -> tuple[PrecisionRun, ...]:
         """The runs at these bits, one per repeat that tested them."""
@@ -236,7 +265,11 @@ class RangeTest:
             header = ["bits", "repeats", end, "gain", share, f"share >= {self.settings.share:g}"]
         table = text_table(header, map(self._row, self.verdicts), right=range(len(header) - 1))
         bound = "none" if self.low is None else f"{self.low} bits"
-        return f"{table}\n\nlower bound: {bound}"
+        lines = [f"lower bound: {bound}", f"rests on:    {self.basis}"]
+        below = (self.low or 0) - 1
+        if below in self.verdicts and self.decision(below) == "open":
+            lines.append(f"{below} bits are within noise: more steps or repeats may let them pass")
+        return "\n".join([table, "", *lines])
 
     def _row(self, bits: int) -> list[str]:
         found = self.verdicts[bits]
@@ -248,12 +281,24 @@ class RangeTest:
                 f"{_text(found.gain)} ± {_text(found.error)}",
                 f"{_text(found.share, 2)} ± {_text(found.share_error, 2)}",
             ]
-        answer = "yes" if found.passes else "no"
+        return [str(bits), *numbers, self._answer(bits)]
+
+    def _answer(self, bits: int) -> str:
+        """The last cell of a row: whether the bits pass, and what is special about them."""
+        found = self.verdicts[bits]
+        if bits == self.low:
+            return "yes: lower bound"
+        if found.passes:
+            return "yes"
         if math.isnan(found.gain):
-            answer = "no: NaN or infinity"
-        elif bits == self.low:
-            answer = "yes: lower bound"
-        return [str(bits), *numbers, answer if found.is_clear else f"{answer}, within noise"]
+            return "no: NaN or infinity"
+        if found.needed > self.settings.share > found.share:
+            return "no"
+        if found.needed == math.inf:
+            return "no: too few steps for so few bits"
+        if found.needed > self.settings.share:
+            return f"no: below {found.needed:g}" + ("" if found.is_clear else " or within noise")
+        return "no" if found.is_clear else "no: within noise"
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dict of JSON types; NaN is the text nan."""
@@ -273,6 +318,7 @@ class RangeTest:
             runs=tuple(runs),
             name=data["name"],
             higher_is_better=data["higher_is_better"],
+            total_steps=data.get("total_steps"),
         )
 
 
@@ -300,9 +346,10 @@ def judge_relative(test: RangeTest) -> dict[int, Verdict]:
     gain(b) = mean(loss over the first window at the most bits)
             - mean(loss over the last window at b bits)
 
-    b passes if gain(b) >= share x gain(most bits). Gains are means over the repeats. A verdict
-    within two standard errors is not clear: more repeats or steps may change it. Bits at which
-    training diverged fail.
+    b passes if gain(b) - share x gain(most bits) is at least two standard errors above 0. Gains are
+    means over the repeats. A verdict within two standard errors is not clear: more repeats or steps
+    may change it. Bits at which training diverged fail. Fewer than `careful_below` bits need a
+    share of AS_GOOD at least, in trainings that last a share of ENOUGH of the run.
     """
 
     def losses(run: PrecisionRun) -> list[float]:
@@ -318,15 +365,17 @@ def judge_relative(test: RangeTest) -> dict[int, Verdict]:
             continue
         pair_losses = [(losses(run), losses(top)) for run, top in pairs]
         gain, error = _difference(pair_losses, 0.0, test.window)
-        margin, margin_error = _difference(pair_losses, test.settings.share, test.window)
+        needed = _needed_share(test, bits)
+        margin, margin_error = _difference(pair_losses, min(needed, 1.0), test.window)
         top_gain, _ = _difference([(top, top) for _, top in pair_losses], 0.0, test.window)
         share, share_error = math.nan, math.nan
         if top_gain:
             share = gain / top_gain
             share_error = _difference(pair_losses, share, test.window)[1] / abs(top_gain)
         verdicts[bits] = Verdict(
-            passes=margin >= 0,
-            is_clear=abs(margin) >= NOISE * margin_error,
+            passes=margin >= NOISE * margin_error and needed <= 1,
+            is_clear=abs(margin) >= NOISE * margin_error or needed > 1,
+            needed=needed,
             start=fmean(test.start(top) for _, top in pairs),
             end=fmean(test.end(run) for run, _ in pairs),
             gain=gain,
@@ -335,6 +384,15 @@ def judge_relative(test: RangeTest) -> dict[int, Verdict]:
             share_error=share_error,
         )
     return verdicts
+
+
+def _needed_share(test: RangeTest, bits: int) -> float:
+    """The share that lets these bits pass; infinite if the trainings are too short to tell."""
+    if bits >= min(test.settings.careful_below, test.high):
+        return test.settings.share
+    if test.run_share is None or test.run_share < ENOUGH:
+        return math.inf
+    return max(test.settings.share, AS_GOOD)
 
 
 def _difference(

@@ -23,6 +23,7 @@ from bitcycle.nonfinite import NonFiniteError
 from bitcycle.ops.noise import hash_ints
 from bitcycle.precision import Precision
 from bitcycle.range_criteria import (
+    CAREFUL_BELOW,
     NOISE,
     REPEATS,
     SHARE,
@@ -53,6 +54,8 @@ def precision_range_test(
     criterion: Criterion | None = None,
     share: float = SHARE,
     repeats: int = REPEATS,
+    careful_below: int = CAREFUL_BELOW,
+    total_steps: int | None = None,
     rewind: Callable[[int], object] | None = None,
     chance: float | None = None,
     threshold: float | None = None,
@@ -62,7 +65,8 @@ def precision_range_test(
     """Train for `steps_per_precision` steps at high, high - 1, ... bits, and find the lower bound.
 
     gain(b) = L0 - mean(last `window` losses at b bits), L0 = mean(first `window` losses at `high`);
-    lower bound = the fewest b with gain(b) >= share x gain(high), at which all higher bits pass.
+    b passes if gain(b) - share x gain(high) is at least two standard errors above 0;
+    lower bound = the fewest b that pass, with all higher bits passing too.
 
     Every precision starts from the same state: the model, everything in `restore` and the random
     generators of torch, numpy and Python, which are also restored at the end and after an error. A
@@ -74,6 +78,11 @@ def precision_range_test(
     train_step: one optimizer step of your own loop, without the PrecisionScheduler; returns the
     training loss, or with metric="accuracy" a number that rises. Under torch.distributed every
     process takes part, and the metric is the mean over them.
+    total_steps: the length of the run that the bound is for. The result then says what share of the
+    run it rests on.
+    careful_below: fewer bits than this pass only if they are as good as `high` (a share of 0.98) in
+    trainings of at least a tenth of total_steps, since the first steps teach what any precision can
+    learn.
     window: a quarter of the steps by default.
     rewind: rewinds data that train_step draws from elsewhere; called before every precision with
     the number of the repeat, and with 0 after the test.
@@ -89,6 +98,8 @@ def precision_range_test(
     error = parse_schedule(backward)
     if not isinstance(error, Static):
         raise ValueError(f"backward ({error}) must be a number of bits or fp32 in a range test")
+    if total_steps is not None and total_steps < 1:
+        raise ValueError(f"total_steps ({total_steps}) must be at least 1")
     if metric not in (None, "loss", "accuracy"):
         raise ValueError(f"metric ({metric!r}) must be 'loss', which falls, or 'accuracy'")
     if chance is not None:
@@ -99,7 +110,8 @@ def precision_range_test(
         threshold = 2 * chance
     settings = RangeTestConfig(
         criterion=criterion, low=low, high=high, steps_per_precision=steps_per_precision,
-        window=window, share=share, repeats=repeats, threshold=threshold,
+        window=window, share=share, repeats=repeats, careful_below=careful_below,
+        threshold=threshold,
     )  # fmt: skip
     if settings.is_paper and threshold is None:
         raise ValueError("criterion 'paper' needs a threshold, or chance")
@@ -112,6 +124,7 @@ def precision_range_test(
         settings.complete(high=high, steps_per_precision=steps_per_precision),
         name=metric or ("metric" if settings.is_paper else "loss"),
         higher_is_better=metric == "accuracy" or (metric is None and settings.is_paper),
+        total_steps=total_steps,
         restore=restore,
         rewind=rewind,
         progress=progress,
@@ -129,6 +142,7 @@ def run_range_test(
     *,
     name: str,
     higher_is_better: bool,
+    total_steps: int | None = None,
     restore: Iterable[Stateful] = (),
     rewind: Callable[[int], object] | None = None,
     progress: Callable[[str], object] | None = None,
@@ -136,7 +150,10 @@ def run_range_test(
     """`precision_range_test` with complete settings and the layers' precision at b bits."""
     num_steps, is_paper = settings.steps_per_precision, settings.is_paper
     assert num_steps is not None
-    test = RangeTest(settings=settings, runs=(), name=name, higher_is_better=higher_is_better)
+    test = RangeTest(
+        settings=settings, runs=(), name=name, higher_is_better=higher_is_better,
+        total_steps=total_steps,
+    )  # fmt: skip
     clock = quantized_layers(model)[0][1].shared.step
     start = Snapshot(model, restore)
     order = (_paper_order if is_paper else _relative_order)(lambda: test)

@@ -12,8 +12,11 @@ import torch.nn.functional as F
 from torch import nn
 
 import bitcycle as bc
-from bitcycle.audit import watch_products
 from bitcycle.convert import find_candidates
+from bitcycle.functional_calls import MASKED_FUNCTIONS, watch_products
+from bitcycle.memory import saved_bytes
+from bitcycle.nn.activations import MASKED_MODULES
+from bitcycle.nn.class_swap import qualified_name
 from bitcycle.quantizers import QUANTIZERS
 from tests.bitcycle import toys
 from tests.bitcycle.toys import Attention, linears, net, randn
@@ -486,3 +489,79 @@ def test_an_audit_inside_autocast_names_its_dtype():
     assert "inside autocast converted layers take and return bfloat16" in " ".join(
         str(inside).split()
     )
+
+
+# -- activations that no module owns ---------------------------------------------------------------
+
+
+class Activated(nn.Module):
+    """Activations as calls, between converted layers."""
+
+    def __init__(self, activate, *, layers=3):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(32, 32) for _ in range(layers)])
+        self.activate = activate
+
+    def forward(self, x):
+        for layer in self.layers[:-1]:
+            x = self.activate(layer(x))
+        return self.layers[-1](x)
+
+
+@pytest.mark.parametrize(
+    ("activate", "call", "instead"),
+    [
+        (lambda x: F.relu(x), "F.relu", "nn.ReLU"),
+        (lambda x: F.relu(x, inplace=True), "F.relu", "nn.ReLU"),
+        (lambda x: torch.relu(x), "torch.relu", "nn.ReLU"),
+        (lambda x: x.relu(), "Tensor.relu", "nn.ReLU"),
+        (lambda x: x.relu_(), "Tensor.relu_", "nn.ReLU"),
+        (lambda x: F.dropout(x, 0.1), "F.dropout", "nn.Dropout"),
+        (lambda x: F.dropout(x, 0.1, training=False), "F.dropout", "nn.Dropout"),
+    ],
+)
+def test_a_functional_activation_is_named_with_what_its_module_would_keep(activate, call, instead):
+    """Two calls on 16 x 32 floats: 4 bytes an element, or 1 bit."""
+    model = bc.quantize_model(Activated(activate))
+    audit = bc.audit(model, torch.randn(16, 32))
+    (found,) = audit.functional_activations
+    assert (found.call, found.instead, found.num_calls, found.module) == (call, instead, 2, "")
+    assert (found.num_bytes, found.bytes_instead) == (2 * 16 * 32 * 4, 2 * 16 * 32 // 8)
+    assert found.where[0].startswith("test_audit.py:")
+    assert "4,096" in str(audit)
+    assert "128" in str(audit)
+    assert audit.functional_rows == ()
+
+
+@pytest.mark.parametrize("activate", [nn.ReLU(), nn.Dropout(0.1), F.gelu, torch.tanh, nn.ReLU6()])
+def test_modules_and_what_no_module_keeps_less_of_are_not_named(activate):
+    model = bc.quantize_model(Activated(activate))
+    assert bc.audit(model, torch.randn(16, 32)).functional_activations == ()
+
+
+def test_without_inputs_or_converted_layers_no_activation_is_named():
+    model = Activated(F.relu)
+    assert "nn.ReLU" not in str(bc.audit(model, torch.randn(16, 32)))
+    assert bc.audit(bc.quantize_model(model)).functional_activations == ()
+
+
+def test_activations_inside_converted_layers_are_their_own_business():
+    model = bc.quantize_model(nn.RNN(4, 4, nonlinearity="relu", dropout=0.1, num_layers=2))
+    assert bc.audit(model, torch.randn(3, 2, 4)).functional_activations == ()
+
+
+def test_a_functional_activation_keeps_what_the_audit_says():
+    """By measurement: with modules the graph keeps this much less."""
+    x, kept = torch.randn(16, 32), {}
+    for activate in (F.relu, nn.ReLU()):
+        model = bc.quantize_model(Activated(activate), kernel="simulate")
+        bc.set_precision(model, 8)
+        kept[activate is F.relu] = saved_bytes(model, x).num_bytes
+        if activate is F.relu:
+            (found,) = bc.audit(model, x).functional_activations
+    assert kept[True] - kept[False] == found.num_bytes - found.bytes_instead
+
+
+def test_every_activation_that_conversion_makes_smaller_has_its_functions():
+    names = {qualified_name(kind) for kind in MASKED_FUNCTIONS}
+    assert names == set(MASKED_MODULES)

@@ -116,7 +116,7 @@ def test_parts_that_were_converted_separately_have_rows_of_their_own():
         converted(part, "a4")
     with bc.collect(model) as statistics:
         model(randn(5, 4))
-    assert [row.layer for row in statistics.rows()] == ["0.0", "1.0"]
+    assert sorted(row.layer for row in statistics.rows()) == ["0.0", "1.0"]
 
 
 def test_a_nan_is_an_error_when_the_with_ends():
@@ -140,7 +140,33 @@ def test_full_precision_has_nothing_to_tell():
     with bc.collect(model) as statistics:
         model(randn(5, 4))
     assert statistics.rows() == []
-    assert len(str(statistics).splitlines()) == 2
+    assert "nothing" in statistics.verdict
+
+
+def test_rows_are_sorted_by_their_ratio_the_worst_first_and_the_verdict_names_it():
+    """Layer 1 has 2 bits; the weights of layer 0 lie on their grid and lose nothing."""
+    model = bc.quantize_model(linears(4, 4, 4))
+    bc.set_precision(model, {"0": "w8a8", "1": "w2a8"})
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([0.0, 1.0, 2.0, 255.0]).repeat(4, 1))
+    with bc.collect(model) as statistics:
+        model(randn(5, 4))
+    rows = statistics.rows()
+    assert (rows[0].layer, rows[0].role) == ("1", "weight")
+    assert [row.sqnr_db for row in rows] == sorted(row.sqnr_db for row in rows)
+    assert rows[-1].sqnr_db == math.inf
+    table, _, verdict = str(statistics).partition("\n\n")
+    assert table.splitlines()[2].split()[:2] == ["1", "weight"]
+    assert verdict == statistics.verdict
+    assert "weight of 1" in verdict
+
+
+def test_the_verdict_names_what_saturates_most():
+    model = converted(nn.Linear(4, 1), "a2")
+    bc.calibrate(model, [torch.tensor([[0.0, 3.0]]).repeat(1, 2)])
+    with bc.collect(model.eval()) as statistics:
+        model(torch.tensor([[-0.6, 9.0, 0.0, 1.0]]))
+    assert "50.00 %" in statistics.verdict
 
 
 @pytest.mark.slow

@@ -13,10 +13,10 @@ from bitcycle.range_criteria import PrecisionRun, RangeTest, RangeTestConfig
 NAN = math.nan
 
 
-def relative(*runs, window=2, share=0.9, **changes):
+def relative(*runs, window=2, share=0.9, careful_below=1, **changes):
     """A test of (repeat, bits, metric)."""
     made = [PrecisionRun(*run) for run in runs]
-    settings = RangeTestConfig(share=share, window=window, low=1)
+    settings = RangeTestConfig(share=share, window=window, low=1, careful_below=careful_below)
     high, steps = max(run.bits for run in made), max(len(run.metric) for run in made)
     settings = settings.complete(high=high, steps_per_precision=max(steps, 2 * window))
     return RangeTest(settings=settings, runs=tuple(made), **changes)
@@ -51,6 +51,61 @@ def test_bits_that_pass_below_bits_that_fail_are_no_bound():
     test = relative(*[(0, bits, (4.0, 4.0, end, end)) for bits, end in rows.items()])
     assert test.verdicts[4].passes
     assert test.low == 6
+
+
+def test_bits_within_noise_do_not_pass_nor_do_bits_below_them():
+    """5 bits gain 1.9 of a needed 1.8 on average, in a window of losses 0.8 apart."""
+    rows = {8: (2.0, 2.0), 6: (2.1, 2.1), 5: (1.7, 2.5), 4: (2.0, 2.0)}
+    test = relative(*[(0, bits, (4.0, 4.0, *last)) for bits, last in rows.items()])
+    assert test.verdicts[5].gain == pytest.approx(1.9)
+    assert [test.decision(bits) for bits in (8, 6, 5, 4)] == ["passes", "passes", "open", "passes"]
+    assert not test.verdicts[5].passes
+    assert test.low == 6
+
+
+@pytest.mark.parametrize(
+    ("end", "total_steps", "changes", "low"),
+    [
+        (2.0, 40, {}, 3),  # as good as 8 bits, over 4 steps of 40
+        (2.0, 41, {}, 4),  # less than a tenth of the run
+        (2.0, None, {}, 4),  # of an unknown run
+        (2.03, 40, {}, 3),  # a share of 0.985
+        (2.05, 40, {}, 4),  # a share of 0.975: less good, though it passes the share of 0.9
+        (2.05, None, {"careful_below": 3}, 3),
+        (2.1, 40, {"careful_below": 8}, 8),  # 4 bits have a share of 0.95
+        (2.0, None, {"share": 0.5}, 4),
+    ],
+)
+def test_fewer_than_4_bits_pass_if_as_good_over_a_tenth_of_the_run(end, total_steps, changes, low):
+    rows = {8: 2.0, 4: 2.1, 3: end}
+    runs = [(0, bits, (4.0, 4.0, end, end)) for bits, end in rows.items()]
+    test = relative(*runs, **{"careful_below": 4, "total_steps": total_steps, **changes})
+    assert test.low == low
+
+
+def test_the_table_says_why_few_bits_fail():
+    """Shares of 0.95, 0.95 and 0.5: without a length, in a run of 40 steps, and at any length."""
+    top = (0, 8, (4.0, 4.0, 2.0, 2.0))
+    for last, total_steps, reason in ((2.1, None, "steps"), (2.1, 40, "0.98"), (3.0, 40, "")):
+        runs = top, (0, 3, (4.0, 4.0, last, last))
+        row = str(relative(*runs, careful_below=4, total_steps=total_steps)).splitlines()[2]
+        answer = row.rpartition("  no")[2]
+        assert reason in answer
+        assert bool(answer) == bool(reason)
+
+
+def test_the_most_bits_of_a_test_pass_however_few_they_are():
+    test = relative((0, 3, (4.0, 4.0, 2.0, 2.0)), (0, 2, (4.0, 4.0, 2.0, 2.0)), careful_below=4)
+    assert test.low == 3
+
+
+def test_the_result_says_on_how_many_steps_it_rests_and_what_share_of_the_run_that_is():
+    run = (0, 8, (4.0, 4.0, 2.0, 2.0))
+    test = relative(run, total_steps=80)
+    assert test.run_share == 0.05
+    assert "4 steps per precision, 5 % of the run's 80" in str(test)
+    assert relative(run).run_share is None
+    assert "4 steps per precision" in str(relative(run))
 
 
 def test_the_error_of_one_repeat_comes_from_its_windows():
@@ -89,9 +144,8 @@ def test_the_relative_criterion_is_its_formula(tops, lows, share):
     error = max(math.sqrt(fmean(variances)), between) / math.sqrt(len(margins))
     margin = fmean(margins)
     verdict = test.verdicts[3]
-    if abs(margin) > 1e-9:
-        assert verdict.passes == (margin > 0)
     if abs(abs(margin) - 2 * error) > 1e-9:
+        assert verdict.passes == (margin > 2 * error)
         assert verdict.is_clear == (abs(margin) > 2 * error)
     assert verdict.gain == pytest.approx(fmean(fmean(t[:3]) - fmean(b[-3:]) for b, t in pairs))
 
@@ -150,6 +204,8 @@ def test_a_threshold_selects_the_papers_criterion():
         ({"criterion": "relative", "threshold": 0.5}, r"threshold \(0\.5\)"),
         ({"criterion": "paper", "share": 0.4}, r"share \(0\.4\)"),
         ({"threshold": 0.5, "repeats": 5}, r"repeats \(5\)"),
+        ({"threshold": 0.5, "careful_below": 3}, r"careful_below \(3\)"),
+        ({"careful_below": 0}, r"careful_below \(0\)"),
         ({"threshold": -1.0}, r"threshold \(-1\.0\)"),
         ({"threshold": NAN}, r"threshold \(nan\)"),
         ({"low": 0}, "low"),
@@ -181,7 +237,12 @@ def test_the_window_is_a_quarter_of_the_steps_unless_given():
 
 
 TESTS = [
-    relative((0, 8, (4.0, 4.0, 2.0, 2.0)), (0, 3, (4.0, 4.0, 2.1, 2.1)), (0, 2, (4.0, NAN))),
+    relative(
+        (0, 8, (4.0, 4.0, 2.0, 2.0)),
+        (0, 3, (4.0, 4.0, 2.1, 2.1)),
+        (0, 2, (4.0, NAN)),
+        total_steps=40,
+    ),  # fmt: skip
     paper({2: (0.1, NAN), 3: (0.1, 0.5)}, window=1, threshold=0.2, name="accuracy"),
 ]
 
@@ -191,6 +252,7 @@ def test_a_test_survives_strict_json(test):
     data = json.loads(json.dumps(test.to_dict(), allow_nan=False))
     again = RangeTest.from_dict(data)
     assert again.to_dict() == test.to_dict()
+    assert again.total_steps == test.total_steps
     assert (again.settings, again.low) == (test.settings, 3)
     assert data["verdicts"]["2"]["gain"] == "nan"
     assert data["verdicts"]["3"]["passes"] is True
@@ -199,7 +261,7 @@ def test_a_test_survives_strict_json(test):
 def test_the_table_marks_the_lower_bound_and_what_is_within_noise_or_diverged():
     rows = {8: (2.0, 2.0), 7: (2.1, 2.1), 6: (2.0, 2.8), 5: (3.9, 3.9), 4: (2.0, NAN)}
     test = relative(*[(0, bits, (4.0, 4.0, *last)) for bits, last in rows.items()], share=0.7)
-    answers = [line.split("  ")[-1].strip() for line in str(test).splitlines()[2:-2]]
-    assert answers == [
-        "no: NaN or infinity", "no", "yes: lower bound, within noise", "yes", "yes"
-    ]  # fmt: skip
+    table, _, notes = str(test).partition("\n\n")
+    answers = [line.split("  ")[-1].strip() for line in table.splitlines()[2:]]
+    assert answers == ["no: NaN or infinity", "no", "no: within noise", "yes: lower bound", "yes"]
+    assert "6 bits are within noise" in notes

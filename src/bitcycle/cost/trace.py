@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from bitcycle.audit import ProductWatch, watch_products
 from bitcycle.calibrate import call_model
 from bitcycle.convert import Candidate, find_candidates
 from bitcycle.cost.count import (
@@ -33,6 +32,7 @@ from bitcycle.cost.count import (
     layer_products,
 )
 from bitcycle.formats.catalogue import Format
+from bitcycle.functional_calls import ProductWatch, watch_products
 from bitcycle.kernels.base import MATMULS
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nn.third_party import find_layer

@@ -19,7 +19,7 @@ from bitcycle.convert import find_candidates, quantize_model
 from bitcycle.precision import PARENTS
 from bitcycle.quantizers import QUANTIZERS
 from bitcycle.registry import unknown_name
-from bitcycle.scheduler import quantizer_for
+from bitcycle.scheduler import PrecisionScheduler, quantizer_for
 from bitcycle.schedules import parse_schedule
 from bitcycle.schedules.base import check_count
 from bitcycle_lab.data import DATASETS
@@ -197,6 +197,19 @@ def spec_from_config(config: RunConfig, total_steps: int | None = None) -> Train
         batch_size=batch_size,
         input_shape=shape,
     )
+
+
+def build_at_start(config: RunConfig) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """The model of a run with its bits of step 0, and example inputs; without data.
+
+    With `auto` in the schedule the bits are the fewest of the range test.
+    """
+    spec = replace(spec_from_config(config, config.steps or STEPS), device="cpu")
+    model = spec.build()
+    if not spec.precision.is_float:
+        roles: dict[str, Any] = spec.precision.schedule_texts(auto=config.range_test.low)
+        PrecisionScheduler(model, **roles, total_steps=spec.total_steps)
+    return model, spec.inputs(model, spec.example_size)
 
 
 def _num_steps(config: RunConfig) -> int:

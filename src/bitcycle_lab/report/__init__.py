@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def plot(obj: object, **options: Any) -> Figure:
-    """Draw a schedule, format, cost, range test, study or landscape.
+    """Draw a schedule, format, cost, range test, sensitivity, study or landscape.
 
     The options are the keywords of that picture, such as the length of the run for a schedule:
     `plot(parse_schedule("CR:3-8:8"), total_steps=64_000)`. `report.files.save` writes the figure.

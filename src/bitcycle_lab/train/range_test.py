@@ -252,6 +252,7 @@ def run_on_session(
             settings,
             name=metric,
             higher_is_better=metric != "loss",
+            total_steps=session.total_steps,
             restore=[session.optimizer, session.lr, task],
             rewind=rewind,
             progress=say,

@@ -58,6 +58,7 @@ def test_by_default_it_is_the_relative_criterion_in_the_recipes_output(
     assert (test.settings.criterion, data["low"]) == ("relative", test.low)
     assert str(test) in shown
     assert (data["steps"], data["run_steps"]) == (test.num_steps, 240)
+    assert "24 steps per precision, 10 % of the run's 240" in shown
     assert (folder / "range-test.png").stat().st_size > 10_000
 
 
@@ -75,7 +76,8 @@ def test_a_loss_that_does_not_fall_asks_for_more_steps_and_the_files_are_written
 
 def test_every_setting_is_an_option_and_options_win_over_keys(tmp_path):
     path, out = write_config(tmp_path), tmp_path / "o"
-    given = {"low": 3, "high": 4, "steps_per_precision": 8, "window": 4, "share": 0.2, "repeats": 1}
+    given = {"low": 3, "high": 4, "steps_per_precision": 8, "window": 4, "share": 0.2, "repeats": 1,
+             "careful_below": 3}  # fmt: skip
     options = [
         word
         for name, value in {"criterion": "relative", **given}.items()

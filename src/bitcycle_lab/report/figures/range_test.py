@@ -50,7 +50,8 @@ def draw_range_test(test: RangeTest) -> Figure:
     style.style_axes(axes, x=x, y=f"{test.name}, mean over {test.window} steps", grid="y")
     axes.locator_params(axis="x", integer=True)
     found = "no precision passes" if test.low is None else f"lower bound {test.low} bits"
-    axes.set_title(f"Range test: {found}", loc="left", fontsize=10, color=INK, weight="bold")
+    title = f"Range test: {found}\n{test.basis}"
+    axes.set_title(title, loc="left", fontsize=10, color=INK, weight="bold")
     figure.legend(loc="outside right upper", frameon=False, fontsize=9, title="bits")
     return figure
 

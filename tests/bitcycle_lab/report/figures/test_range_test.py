@@ -46,6 +46,7 @@ def test_it_is_drawn_with_a_line_per_precision(test):
     figure.draw_without_rendering()
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert {str(bits) for bits in test.verdicts} <= {label.split(":")[0] for label in labels}
+    assert test.basis in figure.axes[0].get_title(loc="left")
     if test.settings.is_paper:
         assert {"each step", "start + threshold"} <= set(labels)
 
