@@ -7,6 +7,7 @@ and hooks stay valid. A converted model starts at full precision, bit-identical 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -62,6 +63,8 @@ _MULTIPLYING_NAMES = {
 }
 # Types that multiply, by the names of scripted modules.
 _SCRIPTED = {"Linear", *(f"Conv{t}{d}d" for t in ("", "Transpose") for d in (1, 2, 3))}
+
+_PEFT_WRAPPER = re.compile(r"\.(base_layer|modules_to_save\.[^.]+)(?=\.)")
 
 
 def quantize_model(
@@ -151,6 +154,7 @@ def quantize_model(
         convert_activation(entry.module, shared)
     disable_fast_paths(model)
     ignore_in_ddp(model)
+    _ignore_ranges_on_save(model)
     _LOG.info(_summarize(candidates))
     return model
 
@@ -268,6 +272,7 @@ def unquantize_model(model: nn.Module) -> nn.Module:
         inner._ddp_params_and_buffers_to_ignore = others  # type: ignore[assignment]
     else:
         inner.__dict__.pop("_ddp_params_and_buffers_to_ignore", None)
+    _ignore_ranges_on_save(model)
     enable_fast_paths(model)
     return model
 
@@ -283,6 +288,18 @@ def float_state_dict(model: nn.Module) -> dict[str, Tensor]:
     for key, _ in own_buffers(model):
         state.pop(key, None)
     return state
+
+
+def _ignore_ranges_on_save(model: nn.Module) -> None:
+    """Let `save_pretrained` of transformers write a float model's keys, which it reads back."""
+    for module in model.modules():
+        if not hasattr(type(module), "_keys_to_ignore_on_save"):
+            continue
+        keys = [key for key, is_saved in own_buffers(module) if is_saved]
+        keys += [_PEFT_WRAPPER.sub("", key) for key in keys]  # after PEFT has merged its adapters
+        given = module._keys_to_ignore_on_save or ()
+        others = {key for key in given if key.rpartition(".")[2] not in OWN_BUFFERS}  # type: ignore[union-attr]
+        module._keys_to_ignore_on_save = others.union(keys)  # type: ignore[assignment]
 
 
 # -- what can be converted ------------------------------------------------------------------------

@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from bitcycle.extras import require
 from bitcycle.integrations.base import Nonfinite, PrecisionRun, Settings, agree_on_total
+from bitcycle.model_precision import quantized_layers
 from bitcycle.precision import BackwardOperands
 from bitcycle.scheduler import INHERIT, PrecisionScheduler, RoleSchedule
 from bitcycle.schedules import parse_schedule
@@ -19,10 +22,12 @@ from bitcycle.warnings import BitcycleWarning
 
 require("transformers", extra="transformers", purpose="Transformers callbacks")
 
+from transformers.trainer import TRAINER_STATE_NAME  # noqa: E402
 from transformers.trainer_callback import (  # noqa: E402
     CallbackHandler,
     ExportableState,
     TrainerCallback,
+    TrainerState,
 )
 
 
@@ -69,6 +74,7 @@ class PrecisionCallback(TrainerCallback, ExportableState):
         self._args = {**{name: _as_text(value) for name, value in given.items()}, **others}
         self._settings = Settings(**given, **others, example_inputs=example_inputs)
         self._run: PrecisionRun | None = None
+        self._converted: nn.Module | None = None  # the model of the run
         self._model: nn.Module | None = None  # while it trains
         self._hook: RemovableHandle | None = None
         self._first_batch: Mapping[str, Any] | None = None
@@ -82,8 +88,11 @@ class PrecisionCallback(TrainerCallback, ExportableState):
 
     def state(self) -> dict[str, Any]:
         """The state that the trainer writes to trainer_state.json."""
-        run = None if self._run is None else self._run.state_dict()
-        return {"args": self._args, "attributes": {"saved": run}}
+        saved = None
+        if self._run is not None and self._converted is not None:
+            # with the ranges, which `save_pretrained` leaves out
+            saved = self._run.state_dict() | {"ranges": _ranges(self._converted)}
+        return {"args": self._args, "attributes": {"saved": saved}}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         _move_to_front(self)
@@ -93,9 +102,10 @@ class PrecisionCallback(TrainerCallback, ExportableState):
             self._settings.total_steps, state.max_steps, "max_steps or num_train_epochs"
         )
         name = type(self).__name__  # as in the trainer's checkpoints
-        saved = state.stateful_callbacks.get(name, {}).get("attributes", {}).get("saved")
-        self._run = PrecisionRun(self._settings, model, total)
-        self._run.resume_at(state.global_step, saved if state.global_step else None)
+        saved = _saved(state, name) if state.global_step else None
+        self._run, self._converted = PrecisionRun(self._settings, model, total), model
+        self._run.resume_at(state.global_step, saved)
+        _load_ranges(model, saved)
         state.stateful_callbacks[name] = self.state()  # the trainer updates existing keys only
         self._num_processes = args.world_size
         self._first_batch = None
@@ -134,6 +144,10 @@ class PrecisionCallback(TrainerCallback, ExportableState):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._detach()
+        best = Path(state.best_model_checkpoint or "") / TRAINER_STATE_NAME
+        if args.load_best_model_at_end and best.is_file():
+            saved = _saved(TrainerState.load_from_json(str(best)), type(self).__name__)
+            _load_ranges(kwargs["model"], saved)
         self._running().leave_at_eval_bits()
 
     def _running(self) -> PrecisionRun:
@@ -178,6 +192,25 @@ class PrecisionCallback(TrainerCallback, ExportableState):
         self._model = None
         if self._hook is not None:
             self._hook.remove()
+
+
+def _saved(state: TrainerState, name: str) -> dict[str, Any] | None:
+    """The state of the callback in a trainer's."""
+    return state.stateful_callbacks.get(name, {}).get("attributes", {}).get("saved")
+
+
+def _ranges(model: nn.Module) -> dict[str, list[list[float]]]:
+    """The running ranges by the keys of the state dict, in JSON types."""
+    return {
+        f"{entry.name}.act_range".lstrip("."): layer.act_range.tolist()
+        for entry, layer in quantized_layers(model)
+    }
+
+
+def _load_ranges(model: nn.Module, saved: Mapping[str, Any] | None) -> None:
+    ranges = {} if saved is None else saved.get("ranges", {})
+    if ranges:
+        model.load_state_dict({k: torch.tensor(rows) for k, rows in ranges.items()}, strict=False)
 
 
 def _detach_others(model: nn.Module) -> None:

@@ -33,7 +33,7 @@ from bitcycle.nn.rounding import (
     keep_second,
 )
 from bitcycle.nn.saved import read_operands, restore_operands, save_operand
-from bitcycle.ops.layout import memory_layout
+from bitcycle.ops.layout import memory_layout, with_stride
 from bitcycle.quantizers.base import Quantized, Range
 
 
@@ -98,6 +98,7 @@ class _Product(torch.autograd.Function):
         ctx.control = control  # not saved: a checkpoint's second forward would bring a later clock
         ctx.formats, ctx.layout = (a_format, w_format), memory_layout(output)
         ctx.shapes, ctx.dtypes = (a.shape, w.shape), (a.dtype, w.dtype, dtype)
+        ctx.w_stride = w.stride()  # autograd keeps a gradient with others, of which DDP warns
         return output
 
     @staticmethod
@@ -127,7 +128,7 @@ def multiply_error(
         if needs_w:
             e_w, qa = encode_for_grad_weight(plan, e_w, qa, control)
             grad_w = plan.products.grad_weight(e_w, qa, ctx.shapes[1]).to(ctx.dtypes[1])
-            grad_w = encode_grad(plan, grad_w, control)
+            grad_w = with_stride(encode_grad(plan, grad_w, control), ctx.w_stride)
         grad_bias = plan.geometry.grad_bias(e) if needs_bias and ctx.has_bias else None
     return grad_a, grad_w, grad_bias
 
@@ -203,6 +204,7 @@ class _WholeProduct(torch.autograd.Function):
         ctx.plan, ctx.health, ctx.recorder, ctx.has_bias = plan, health, None, bias is not None
         ctx.operands, ctx.layout = layout_of(a, w, dtype), memory_layout(output)
         ctx.shapes, ctx.dtypes = (a.shape, w.shape), (a.dtype, w.dtype, dtype)
+        ctx.w_stride = w.stride()  # autograd keeps a gradient with others, of which DDP warns
         return output
 
     @staticmethod
@@ -225,7 +227,8 @@ class _WholeProduct(torch.autograd.Function):
             grad_a, grad_w = run(
                 plan.whole, ctx.operands, e, saved, ctx.control, ctx.health, needs, given
             )
-            grad_w = None if grad_w is None else grad_w.to(ctx.dtypes[1])
+            if grad_w is not None:
+                grad_w = with_stride(grad_w.to(ctx.dtypes[1]), ctx.w_stride)
         if needs_bias and ctx.has_bias:
             grad_bias = plan.geometry.grad_bias(e)
         return grad_a, grad_w, grad_bias, *(None,) * 11

@@ -94,6 +94,19 @@ def like(dense: Tensor, x: Tensor) -> Tensor:
     return dense.as_strided(x.shape, x.stride())
 
 
+def with_stride(x: Tensor, stride: tuple[int, ...]) -> Tensor:
+    """The tensor with this stride, if only dimensions of one element make a difference.
+
+    >>> x = torch.empty_strided((4, 1, 3), (3, 1, 1))
+    >>> with_stride(x, (3, 3, 1)).stride(), with_stride(x, (1, 4, 4)).stride()
+    ((3, 3, 1), (3, 1, 1))
+    """
+    if x.stride() == stride:
+        return x
+    fits = all(n == 1 or a == b for n, a, b in zip(x.shape, x.stride(), stride, strict=True))
+    return x.as_strided(x.shape, stride) if fits else x
+
+
 def in_layout_of(x: Tensor, result: Tensor) -> Tensor:
     """A contiguous result of the same shape, copied to the layout of `x` unless that has gaps."""
     return torch.empty_like(x, dtype=result.dtype).copy_(result) if is_dense(x) else result

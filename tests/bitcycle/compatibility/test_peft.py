@@ -97,3 +97,61 @@ def test_a_saved_adapter_has_no_bits_and_no_ranges(tmp_path):
     learn(tuned, 2)
     state = peft.get_peft_model_state_dict(tuned)
     assert all("lora_" in name for name in state)
+
+
+def language_model():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=24, bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config)
+
+
+def adapted(model):
+    """With an adapter, and with a head that is trained as a whole."""
+    return peft.get_peft_model(
+        model, peft.LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["lm_head"])
+    )
+
+
+@pytest.mark.parametrize("is_converted_back", [True, False])
+def test_an_adapter_of_a_transformers_model_is_read_back_by_peft_alone(tmp_path, is_converted_back):
+    """With the ranges of its layers, which PEFT does not miss in a float model."""
+    tuned = bc.quantize_model(adapted(language_model()))
+    bc.set_precision(tuned, "w8a8")
+    tuned(torch.arange(8)[None])
+    state = bc.float_state_dict(tuned)
+    if is_converted_back:
+        bc.unquantize_model(tuned)
+    tuned.save_pretrained(tmp_path)
+    again = peft.PeftModel.from_pretrained(language_model(), tmp_path)
+    found = again.load_adapter(tmp_path, "default")
+    assert found.missing_keys == []
+    assert bool(found.unexpected_keys) == (not is_converted_back)
+    assert all(key.endswith("act_range") for key in found.unexpected_keys)
+    for name, value in peft.get_peft_model_state_dict(again).items():
+        assert torch.equal(state[_with_adapter(name)], value), name
+
+
+def _with_adapter(name):
+    """The name in the model: PEFT leaves out the adapter's."""
+    if name.endswith("lm_head.weight"):
+        return name.replace("lm_head", "lm_head.modules_to_save.default")
+    return name.replace(".weight", ".default.weight")
+
+
+@pytest.mark.parametrize("converts_first", [True, False])
+def test_a_merged_model_is_read_back_by_transformers_alone(tmp_path, converts_first):
+    model = language_model()
+    if converts_first:
+        bc.quantize_model(model)
+    tuned = adapted(model)
+    if not converts_first:
+        bc.quantize_model(tuned)
+    merged = tuned.merge_and_unload()
+    assert any(name.endswith("act_range") for name in merged.state_dict())
+    merged.save_pretrained(tmp_path)
+    _, report = type(merged).from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report.values()), report

@@ -145,3 +145,32 @@ def test_the_products_of_its_attention_are_quantized(make):
         model.get_submodule(name).set_precision(bc.Precision(act=12))
     fine = model(**inputs).logits
     assert 0 < (fine - expected).norm() < 0.05 * (coarse - expected).norm()
+
+
+def test_a_saved_model_is_read_back_by_transformers_alone(make, tmp_path):
+    model, inputs = build(make)
+    float_keys = set(model.state_dict())
+    bc.set_precision(bc.quantize_model(model), "w8a8")
+    model.train()(**inputs)  # observes ranges
+    ranges = {k: v for k, v in model.state_dict().items() if k not in float_keys}
+    assert ranges
+    model.save_pretrained(tmp_path)
+    again, report = type(model).from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report.values()), report
+    for name, value in bc.float_state_dict(model).items():
+        assert torch.equal(again.state_dict()[name], value), name
+
+    bc.set_precision(bc.quantize_model(again), "w8a8")
+    again.load_state_dict(ranges, strict=False)
+    with torch.no_grad():
+        expected = model.eval()(**inputs).logits
+        assert torch.equal(again.eval()(**inputs).logits, expected)
+
+
+def test_what_transformers_leaves_out_of_a_file_is_as_before_after_converting_back(make):
+    model, _ = build(make)
+    model._keys_to_ignore_on_save = {"head.mask"}
+    bc.quantize_model(model)
+    assert len(model._keys_to_ignore_on_save) > 1
+    bc.unquantize_model(model)
+    assert model._keys_to_ignore_on_save == {"head.mask"}

@@ -76,6 +76,25 @@ def test_synchronized_ranges_are_those_of_all_processes(tmp_path):
     assert first[0] != second[0]
 
 
+def warnings_of_thin_convolutions() -> list[str]:
+    """What DDP says of weights with one input channel, one tap, and one channel in each group."""
+    torch.set_warn_always(True)
+    layers = [nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3, groups=4), nn.Conv2d(4, 3, 1)]
+    model = bc.quantize_model(nn.Sequential(*layers))
+    bc.set_precision(model, "w4a4e4")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        parallel = nn.parallel.DistributedDataParallel(model)
+        for _ in range(3):  # DDP has other buckets from the second step on
+            parallel.zero_grad()
+            parallel(randn(2, 1, 9, 9)).sum().backward()
+    return [str(each.message) for each in caught]
+
+
+def test_ddp_does_not_warn_of_the_strides_of_gradients(tmp_path):
+    assert run_together(warnings_of_thin_convolutions, 2, tmp_path) == [[], []]
+
+
 def differentiate_alone() -> float | None:
     """A gradient by the input in evaluation mode, as for a saliency map, in the first process."""
     model = bc.quantize_model(linears(6, 6), bc.quantizers.SBM(**EXACT), kernel="simulate")

@@ -197,6 +197,34 @@ def test_an_interrupted_run_resumed_by_the_trainer_ends_bit_identical(
         assert torch.equal(value, actual.state_dict()[name]), name
 
 
+def test_the_best_model_has_the_ranges_that_it_was_saved_with(tmp_path):
+    """The weights' file is one of a float model; the ranges are in the trainer's state."""
+    model = bert()
+    run = trainer(
+        tmp_path, model, PrecisionCallback(**ROLES), save_strategy="steps", save_steps=2,
+        eval_strategy="steps", eval_steps=2, load_best_model_at_end=True, max_steps=6,
+        metric_for_best_model="distance", greater_is_better=False,
+    )  # fmt: skip
+    run.train_dataset, run.eval_dataset = sentences(), sentences(4)
+    seen: dict[int, dict[str, torch.Tensor]] = {}
+
+    class Score(TrainerCallback):
+        """The checkpoint of step 4 is the best."""
+
+        def on_evaluate(self, args, state, control, metrics, **kwargs):
+            metrics["eval_distance"] = abs(state.global_step - 4)
+
+        def on_save(self, args, state, control, **kwargs):
+            seen[state.global_step] = copy.deepcopy(model.state_dict())
+
+    run.add_callback(Score())
+    run.train()
+    assert run.state.best_model_checkpoint.endswith("checkpoint-4")
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, seen[4][name]), name
+    assert any(not torch.equal(seen[4][name], seen[6][name]) for name in seen[4])
+
+
 def test_a_callback_of_ones_own_kind_finds_its_state_again(tmp_path):
     class Own(PrecisionCallback):
         pass
