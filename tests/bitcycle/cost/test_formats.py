@@ -274,7 +274,7 @@ def test_a_meter_counts_the_same_and_its_state_round_trips():
 
 def test_attention_of_nvfp4_stays_in_bf16_whatever_backward_reads():
     net = nn.ModuleList([bc.MatMul(), nn.Linear(4, 4)])
-    bc.quantize_model(net, NVFP4(), verbose=False)
+    bc.quantize_model(net, NVFP4())
     precision = bc.Precision.parse("w=bf16/nvfp4,a=bf16/nvfp4,e=nvfp4")
     bf16, nvfp4 = FORMATS["bf16"], FORMATS["nvfp4"]
     assert operand_bits(net[0], precision) == (bf16, bf16, bf16)

@@ -23,7 +23,7 @@ PUBLISHED = "w=bf16/nvfp4,a=bf16/nvfp4,e=nvfp4"
 
 
 def converted(layer: nn.Module, quantizer: object, precision: str, **options: object) -> nn.Module:
-    bc.quantize_model(layer, quantizer, verbose=False, **options)
+    bc.quantize_model(layer, quantizer, **options)
     bc.set_precision(layer, precision)
     return layer
 
@@ -209,7 +209,7 @@ def test_formats_of_one_kind_are_one_graph(backend: str) -> None:
     counters.clear()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, 48), nn.ReLU(), nn.Linear(48, 32))
-    bc.quantize_model(model, MX(), verbose=False)
+    bc.quantize_model(model, MX())
     twin = copy.deepcopy(model)
     compiled, x = torch.compile(model, backend=backend), randn(8, 32)
     for step, name in enumerate(("mxfp8", "mxfp4", "mxfp6", "mxfp8", "mxfp4")):

@@ -392,7 +392,7 @@ def test_range_bn_evaluates_with_the_running_range_of_its_input() -> None:
 
 def test_calibration_observes_the_input_of_range_bn_at_any_bits() -> None:
     for text in ("fp32", "FW8/BW8"):
-        model = bc.quantize_model(net(), SBMFull(), kernel="simulate", verbose=False)
+        model = bc.quantize_model(net(), SBMFull(), kernel="simulate")
         bc.set_precision(model, text)
         assert bc.audit(model)["norm"].is_observed is False
         bc.calibrate(model, [randn(4, 2, 6, 6)])

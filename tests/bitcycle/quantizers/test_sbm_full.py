@@ -41,7 +41,7 @@ def test_an_activation_has_the_mean_of_its_samples_ranges() -> None:
 
 
 def test_running_ranges_are_a_tenth_old_and_nine_tenths_new_as_in_the_authors_code() -> None:
-    layer = bc.quantize_model(nn.Linear(5, 2), "sbm_full", verbose=False)
+    layer = bc.quantize_model(nn.Linear(5, 2), "sbm_full")
     bc.set_precision(layer, "w8a8")
     layer(X.view(1, 5))
     layer(3 * X.view(1, 5))
