@@ -196,7 +196,9 @@ class PrecisionCallback(TrainerCallback, ExportableState):
 
 def _saved(state: TrainerState, name: str) -> dict[str, Any] | None:
     """The state of the callback in a trainer's."""
-    return state.stateful_callbacks.get(name, {}).get("attributes", {}).get("saved")
+    callbacks: Any = state.stateful_callbacks  # by name, once a trainer has begun
+    saved: dict[str, Any] | None = callbacks.get(name, {}).get("attributes", {}).get("saved")
+    return saved
 
 
 def _ranges(model: nn.Module) -> dict[str, list[list[float]]]:
