@@ -359,11 +359,11 @@ class PrecisionScheduler:
     # -- state ----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The step count, the adaptive states, and to notice a mismatch total_steps, the schedules
-        and a digest of the bits of all steps.
+        """The step count, the states of adaptive schedules, and what identifies the run.
 
-        Only numbers and text under fixed keys, so `torch.distributed.checkpoint` can save the
-        scheduler as it is (`Stateful`).
+        That is total_steps, the schedules and a digest of the bits of all steps. It has only
+        numbers and text under fixed keys, so `torch.distributed.checkpoint` can save the scheduler
+        as it is (`Stateful`).
         """
         state: dict[str, Any] = {
             "step_count": self._step_count,

@@ -78,7 +78,8 @@ class Schedule(ABC):
     is_open: ClassVar[bool] = False  # its text can end in @ or commas: seq needs parentheses
     is_adaptive: ClassVar[bool] = False  # follows a metric, not only the step: see `adaptive`
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
         if "bits_at" in vars(cls) and "turns" not in vars(cls):
             cls.turns = Schedule.turns  # type: ignore[method-assign]  # another rule turns elsewhere
 
