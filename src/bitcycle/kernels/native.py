@@ -7,8 +7,9 @@ result by at most 2^-16 of (their largest value x the sum of the other operand's
 
 The library chooses its instructions by the bits of the step, which makes products of fewer bits
 faster where the processor has such instructions. What it does not compute (see
-`reason_against`) is a float32 product of the same values. Where the quantizer's grids follow a rule
-of the library, a direction of a layer is one call (`layer_product`).
+`reason_against`) is a float32 product of the same values, or a bfloat16 product of operands at the
+level bf16 where the processor has such instructions (`kernels.bf16`). Where the quantizer's grids
+follow a rule of the library, a direction of a layer is one call (`layer_product`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 from bitcycle.kernels.base import KERNELS, Kernel, Multiply, Products
+from bitcycle.kernels.bf16 import has_instructions
 from bitcycle.kernels.geometry import (
     ConvGeometry,
     Geometry,
@@ -93,7 +95,7 @@ class NativeKernel(Kernel):
         )
 
 
-KERNELS.register("native")(NativeKernel())
+KERNELS.register("native")(NativeKernel(takes_bf16=has_instructions()))
 
 
 def _window(geometry: ConvGeometry) -> tuple[int, ...]:

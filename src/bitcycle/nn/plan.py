@@ -37,11 +37,13 @@ class RoleFormats:
 
     grid_roles: roles with a range or blocks: rounded, and not to bf16 or fp16. kinds: in the order
     of ROLES; None is float32. replaced: numbers that differ from those of the control tensor.
+    bf16_roles: roles at the level bf16.
     """
 
     grid_roles: tuple[str, ...] = ()
     kinds: tuple[str | None, ...] = (None,) * len(ROLES)
     replaced: tuple[tuple[str, tuple[int, int, int]], ...] = ()
+    bf16_roles: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, given: Mapping[str, Bits], used: Mapping[str, Bits] | None = None) -> RoleFormats:
@@ -52,6 +54,7 @@ class RoleFormats:
             tuple(role for role, kind in kinds.items() if kind not in (None, "float")),
             tuple(kinds.values()),
             tuple((r, b.numbers) for r, b in used.items() if b != given[r]),
+            frozenset(r for r, b in used.items() if b.is_bf16),
         )
 
     def replace_numbers(self, control: Tensor) -> Tensor:
@@ -70,7 +73,8 @@ class Rounding:
     role: of the operand. slot: of its level count and format in the control tensor. kind: of its
     format; None leaves it float32. as_codes: it is multiplied as codes. top: the most bits of the
     codes. keep: the dimensions of a weight that get a range each. matmul: a matmul that rounds the
-    operand for itself, in backward from the unrounded tensor; else "".
+    operand for itself, in backward from the unrounded tensor; else "". as_bf16: it is at the level
+    bf16 and kept in 16 bits, so that a product of two such operands is a bfloat16 product.
     """
 
     role: str
@@ -80,6 +84,7 @@ class Rounding:
     top: int = 8
     keep: tuple[int, ...] = ()
     matmul: str = ""
+    as_bf16: bool = False
 
     @property
     def numbers(self) -> slice:
@@ -123,8 +128,12 @@ def make_plan(
     kinds: tuple[str | None, ...],
     tops: tuple[int, ...] = NO_TOPS,
     dtype: torch.dtype = torch.float32,
+    bf16_roles: frozenset[str] = frozenset(),
 ) -> LayerPlan:
-    """The plan for these kinds and most bits, in the order of ROLES."""
+    """The plan for these kinds and most bits, in the order of ROLES.
+
+    bf16_roles: those whose operands are kept in bfloat16.
+    """
     own_kinds = quantizer.kinds - {"integer", "float"}
     is_by_product = quantizer.scales_by_product and any(kind in own_kinds for kind in kinds)
     tops = tops if kernel.takes_codes else NO_TOPS
@@ -135,7 +144,8 @@ def make_plan(
         has_codes = kind == "integer" and top <= MAX_CODE_BITS and dtype != torch.float64
         has_codes = has_codes and quantizer.integer_range(top) is not None
         own = matmul if is_by_product else ""
-        return Rounding(role, slot, kind, has_codes and not own, top, keep, own)
+        as_bf16 = role in bf16_roles and dtype != torch.float64
+        return Rounding(role, slot, kind, has_codes and not own, top, keep, own, as_bf16)
 
     second, channels = geometry.second, geometry.channel_dims
     a, w = rounding("act", "output"), rounding(second, "output", channels)
