@@ -62,6 +62,11 @@ class Bits:
         return isinstance(self.plain, Format)
 
     @property
+    def is_bf16(self) -> bool:
+        """Whether it is bf16, which processors multiply."""
+        return isinstance(self.plain, Format) and self.plain.name == "bf16"
+
+    @property
     def is_float32(self) -> bool:
         """Whether nothing is rounded: None, or 24 bits and more."""
         return self.kind is None

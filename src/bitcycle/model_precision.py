@@ -166,8 +166,13 @@ def kernels_by_layer(model: nn.Module) -> dict[str, str]:
 
 def kernel_state(model: nn.Module) -> dict[str, Any]:
     """What `restore_kernels` needs: part of a run's state, in JSON types."""
-    has_library = instruction_set() is not None
-    return {"kernels": kernels_by_layer(model), "has_native_library": has_library}
+    layers = [module for module in model.modules() if isinstance(module, QuantizedLayer)]
+    native = [layer.kernel for layer in layers if layer.kernel.name == "native"]
+    return {
+        "kernels": kernels_by_layer(model),
+        "has_native_library": instruction_set() is not None,
+        "native_takes_bf16": all(kernel.takes_bf16 for kernel in native),
+    }
 
 
 def restore_kernels(model: nn.Module, state: Mapping[str, Any]) -> None:
@@ -181,9 +186,11 @@ def restore_kernels(model: nn.Module, state: Mapping[str, Any]) -> None:
             continue
         given = layer.settings.kernel.name  # not what "auto" is for now
         kernel = recorded_kernel(
-            state["kernels"].get(layer.settings.name, given), has_library=has_library
+            state["kernels"].get(layer.settings.name, given),
+            has_library=has_library,
+            takes_bf16=bool(state.get("native_takes_bf16")),  # not before it was recorded
         )
-        if kernel.name != given:
+        if kernel != layer.settings.kernel:
             layer.change_settings(
                 replace(layer.settings, kernel=kernel, kernel_reason="as the run began")
             )

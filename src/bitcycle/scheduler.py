@@ -327,9 +327,11 @@ class PrecisionScheduler:
     def _announce_tops(self) -> None:
         """Announce the most bits of the run to each layer before it gets the first ones."""
         most = {schedule: _most_bits(schedule, self.total_steps) for schedule in self._schedules}
+        halves = {each for each in self._schedules if _has_bf16(each, self.total_steps)}
         for layer, number in zip(self._layers, self._group_of, strict=True):
-            by_role = zip(ROLES, self._groups[number], strict=True)
-            layer.expect_bits({role: most[schedule] for role, schedule in by_role})
+            by_role = dict(zip(ROLES, self._groups[number], strict=True))
+            bf16_roles = frozenset(role for role, schedule in by_role.items() if schedule in halves)
+            layer.expect_bits({r: most[schedule] for r, schedule in by_role.items()}, bf16_roles)
 
     def _check_converted(self) -> None:
         for name, layer in zip(self._names, self._layers, strict=True):
@@ -470,6 +472,13 @@ def _most_bits(schedule: Schedule, total_steps: int) -> int:
         return top
     # some steps are float32 or formats: only the list of all steps has the most bits of the others
     return max(Bits.of(bits).grid_bits for bits in schedule.bit_widths(total_steps))
+
+
+def _has_bf16(schedule: Schedule, total_steps: int) -> bool:
+    """Whether some step is at the level bf16."""
+    if Bits.of(schedule.high).order < 16:  # the usual case, without a list of all steps
+        return False
+    return any(Bits.of(bits).is_bf16 for bits in schedule.bit_widths(total_steps))
 
 
 def quantizer_for(bits: Iterable[PlainBits]) -> str:

@@ -32,6 +32,7 @@ from bitcycle.native.formats import SIZE, padded_shape
 from bitcycle.ops.affine import grid_step, round_nearest, round_stochastic, value_range
 from bitcycle.ops.layout import in_layout_of, is_dense
 from bitcycle.ops.noise import element_index, hash_ints, noise_key, uniform
+from bitcycle.ops.state import flag_nonfinite
 
 _MAGNITUDE, _INFINITE, _FRACTION = 0x7FFFFFFF, 0x7F800000, 0x7FFFFF  # bits of a float32
 _LARGEST = torch.finfo(torch.float32).max
@@ -160,6 +161,33 @@ def round_elements(x: Tensor, numbers: Tensor, key: Tensor | None = None) -> Ten
         return in_layout_of(x, native.round_elements(x.contiguous(), numbers, key))
     rounded = _round_element(x, numbers, _noise(x.shape, key))
     return torch.where(_magnitude(x) >= _INFINITE, x, rounded)
+
+
+_BF16_MAX = torch.finfo(torch.bfloat16).max
+
+
+def to_bf16(x: Tensor, flag: Tensor | None = None) -> Tensor:
+    """`round_elements` to bf16, in bfloat16: to the nearest, half to even.
+
+    flag: a float32 number that turns NaN if an element is not finite. A bfloat16 `x` is returned.
+
+    >>> to_bf16(torch.tensor([0.1, -3.4e38]))
+    tensor([ 1.0010e-01, -3.3895e+38], dtype=torch.bfloat16)
+    """
+    x = x.detach()
+    is_half = x.dtype is torch.bfloat16
+    if is_half and flag is None:
+        return x
+    if native.is_available(x, torch.float32, torch.bfloat16):
+        return native.to_bf16(x if is_dense(x) else x.contiguous(), flag)
+    if flag is not None:
+        low, high = value_range(x)
+        flag_nonfinite(flag.view(1), 0, low.float(), high.float())
+    if is_half:
+        return x
+    rounded = x.to(torch.bfloat16)
+    overflows = rounded.isinf() & x.isfinite()
+    return torch.where(overflows, rounded.sign() * _BF16_MAX, rounded)
 
 
 def round_blocks(

@@ -49,6 +49,7 @@ class Kernel(ABC):
     takes_codes: ClassVar[bool]  # operands of at most 8 bits should come as codes
 
     name: str
+    takes_bf16: bool = False  # operands at the level bf16 should come as bfloat16
 
     @property
     def is_undecided(self) -> bool:

@@ -2,9 +2,10 @@
 
 "auto" depends on the class of the processor, the layer's largest bits and its shapes, which a table
 (choice.csv) maps to a kernel. It is `simulate` without the native library, on other devices than
-the CPU, and where the table has no row. It depends neither on the data nor on the number of
-threads, and nothing is timed: every process and every repetition chooses alike. `bitcycle bench
---tune` measures a table for one machine. The chosen kernel's name is part of a run's state.
+the CPU, and where the table has no row; or `bf16`, for a layer that has the level bf16. It depends
+neither on the data nor on the number of threads, and nothing is timed: every process and every
+repetition chooses alike. `bitcycle bench --tune` measures a table for one machine. The chosen
+kernel's name is part of a run's state.
 """
 
 from __future__ import annotations
@@ -13,19 +14,22 @@ import csv
 import functools
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from bitcycle.kernels import bf16
 from bitcycle.kernels.base import AUTO, KERNELS, Kernel, make_kernel
 from bitcycle.kernels.geometry import ConvGeometry, Geometry, MatMulGeometry
 from bitcycle.native.library import instruction_set, missing_reason, warn_missing
 from bitcycle.registry import unknown_name
 
 MAX_CODE_BITS = 8
+# below this, what bfloat16 products gain is less than the conversion of their operands takes
+MIN_BF16_MACS = 1 << 24
 TABLE_SWITCH = "BITCYCLE_KERNEL_TABLE"  # an environment variable: the file of a user's table
 SHIPPED_TABLE = Path(__file__).with_name("choice.csv")
 
@@ -156,7 +160,12 @@ def requested_kernel(name: str, *, device_type: str) -> tuple[Kernel, str]:
         return kernel, f"asked for; float32 products: {_no_code_for(device_type)}"
     if kernel.name == "native" and instruction_set() is None:
         return kernel, f"asked for; float32 products: {missing_library()}"
+    if kernel.name == "bf16" and device_type == "cpu" and not bf16.has_instructions():
+        return kernel, f"asked for; slow: {_NO_BF16}"
     return kernel, "asked for"
+
+
+_NO_BF16 = "no BF16 instructions here"
 
 
 def _no_code_for(device_type: str) -> str:
@@ -168,20 +177,23 @@ def missing_library() -> str:
     return f"no native library ({missing_reason()})"
 
 
-def recorded_kernel(name: str, *, has_library: bool) -> Kernel:
+def recorded_kernel(name: str, *, has_library: bool, takes_bf16: bool) -> Kernel:
     """The kernel of a run that resumes, which must multiply as when the run began.
 
     has_library: whether the run began with the native library; `native` multiplies as `simulate`
-    without it.
+    without it, or as `bf16`. takes_bf16: whether `native` multiplied bfloat16, which torch can
+    without the instructions, too.
     """
     kernel = make_kernel(name)
-    if kernel.name != "native" or has_library == (instruction_set() is not None):
+    if kernel.name != "native":
         return kernel
+    if has_library == (instruction_set() is not None):
+        return replace(kernel, takes_bf16=takes_bf16)
     if has_library:
         raise ValueError(
             f"the run began with kernel {name!r} and cannot resume here: {missing_library()}"
         )
-    return make_kernel("simulate")
+    return make_kernel("bf16" if takes_bf16 else "simulate")
 
 
 # -- auto -----------------------------------------------------------------------------------------
@@ -209,15 +221,45 @@ def decide_kernel(
     tops: Tops,
     recurrence: Recurrence | None = None,
     has_rows: bool = False,
+    has_bf16: bool = False,
 ) -> tuple[Kernel, str]:
     """What "auto" means for a product of these shapes; tops: bits of act, second operand, error.
 
     recurrence: the product of the hidden state, which takes the same kernel. has_rows: the first
-    operand has a scale for each row. A compiler can trace this: sizes are only compared, so that
-    one graph serves all sizes between two rows of the table.
+    operand has a scale for each row. has_bf16: both operands are at the level bf16 at some step. A
+    compiler can trace this: sizes are only compared, so that one graph serves all sizes between two
+    rows of the table.
     """
     name, reason = _decide(geometry, a, w, tops, recurrence, has_rows)
+    if has_bf16 and name == "simulate":
+        why = _reason_against_bf16(geometry, a, w, recurrence)
+        if why is None:
+            name, reason = "bf16", "bfloat16 products at the level bf16"
+        elif tops[0] is None and tops[1] is None:
+            reason = why
     return make_kernel(name), f"auto: {reason}"
+
+
+def _reason_against_bf16(
+    geometry: Geometry, a: Tensor, w: Tensor, recurrence: Recurrence | None
+) -> str | None:
+    """Why the products of operands at the level bf16 are float32; None if they are bfloat16."""
+    if a.dtype == torch.float64 or w.dtype == torch.float64:
+        return "float64"
+    if a.device.type not in ("cpu", "meta"):
+        return f"float32 products on {a.device.type}"
+    if not _has_bf16():
+        return _NO_BF16
+    if bf16.is_depthwise(geometry, w):
+        return "a depthwise convolution multiplies in float32"
+    macs = geometry.macs(a.shape, w.shape)
+    macs = macs if recurrence is None else macs + recurrence.macs
+    return None if macs >= MIN_BF16_MACS else "too small to gain"
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _has_bf16() -> bool:
+    return bf16.has_instructions()
 
 
 def _decide(

@@ -8,8 +8,9 @@ scales of an input's rows are folded into the error in grad_weight.
 
 The library chooses its instructions by the bits of the step, which makes products of fewer bits
 faster where the processor has such instructions. What it does not compute (see
-`reason_against`) is a float32 product of the same values. Where the quantizer's grids follow a rule
-of the library, a direction of a layer is one call (`layer_product`).
+`reason_against`) is a float32 product of the same values, or a bfloat16 product of operands at the
+level bf16 where the processor has such instructions (`kernels.bf16`). Where the quantizer's grids
+follow a rule of the library, a direction of a layer is one call (`layer_product`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from bitcycle.kernels.base import KERNELS, Kernel, Multiply, Products
+from bitcycle.kernels.bf16 import has_instructions
 from bitcycle.kernels.geometry import (
     ConvGeometry,
     Geometry,
@@ -102,7 +104,7 @@ class NativeKernel(Kernel):
         )
 
 
-KERNELS.register("native")(NativeKernel())
+KERNELS.register("native")(NativeKernel(takes_bf16=has_instructions()))
 
 
 def _window(geometry: ConvGeometry) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from bitcycle.quantizers.base import Quantized
 
 @dataclass(frozen=True)
 class FloatKernel(Kernel):
-    """Float products of dequantized operands."""
+    """Products of dequantized operands, in float32 or in the dtype that both have."""
 
     takes_codes: ClassVar[bool] = False  # values of the grid, in the dtype of the model
 

@@ -22,8 +22,9 @@ from bitcycle.native.library import library
 SIZE = 16  # of the Hadamard transform
 _KINDS = {"fp8": 0, "mx": 1, "nvfp4": 2}
 
-# the structs of formats.cpp
+# the structs of formats.cpp and bf16.cpp
 _ELEMENTS = Struct("PqPPPq").pack
+_BF16 = Struct("PqqPPq").pack
 _HADAMARD = Struct("PqqqPPq").pack
 _BLOCKS = Struct("PqqqqqqqqqqPPPqqqPq").pack
 
@@ -58,6 +59,20 @@ def round_elements(x: Tensor, numbers: Tensor, key: Tensor | None) -> Tensor:
             out.data_ptr(),
             torch.get_num_threads(),
         )
+    )
+    return out
+
+
+def to_bf16(x: Tensor, flag: Tensor | None) -> Tensor:
+    """Elements in bfloat16; x: dense, float32 or bfloat16, which is returned.
+
+    flag: a float32 number that turns NaN if an element is not finite.
+    """
+    is_half = x.dtype is torch.bfloat16
+    out = x if is_half else torch.empty_like(x, dtype=torch.bfloat16)
+    threads = torch.get_num_threads()
+    _function("to_bf16")(
+        _BF16(x.data_ptr(), is_half, x.numel(), out.data_ptr(), _address(flag), threads)
     )
     return out
 

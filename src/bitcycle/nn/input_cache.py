@@ -59,9 +59,9 @@ class InputCache:
 
     def keep_codes(self, x: Tensor, key: Any, q: Quantized) -> None:
         """Keep the rounded tensor by weak references to its values and codes."""
-        entry = self._entry(x)
-        if entry is None:
+        if x.grad_fn is None:
             return
+        entry = self._last = self._entry(x) or _CachedInput(x)
         values = None if q.values is None else weakref.ref(q.values)
         codes = None if q.codes is None else weakref.ref(q.codes)
         entry.encoded[key] = values, codes, q.scale, q.offset, q.half

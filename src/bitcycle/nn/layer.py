@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bitcycle.kernels.base import Kernel, make_kernel
+from bitcycle.kernels.bf16 import is_depthwise
 from bitcycle.kernels.choice import TOPS, Recurrence, decide_kernel
 from bitcycle.kernels.geometry import Geometry
 from bitcycle.native.layer import NONE, Flags, Given, can_call
@@ -28,20 +29,20 @@ from bitcycle.nn.control import (
 )
 from bitcycle.nn.input_cache import SharedCodes
 from bitcycle.nn.loading import OWN_BUFFERS, OwnBuffers
-from bitcycle.nn.plan import NO_TOPS, LayerPlan, RoleFormats, make_plan
+from bitcycle.nn.plan import NO_TOPS, LayerPlan, RoleFormats, Rounding, make_plan
 from bitcycle.nn.product import quantized_product, whole_product
 from bitcycle.nn.rounding import Recorder, widen
 from bitcycle.nn.settings import LayerSettings, ModelState, float_products
 from bitcycle.precision import ROLES, Precision
-from bitcycle.quantizers.base import Quantizer
+from bitcycle.quantizers.base import Quantizer, Range
 
 AUTOCAST_DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # it leaves float64 and integers
 
 # What conversion adds to a float module.
 OWN_ATTRIBUTES = (
     "settings", "shared", "precision", "quantized_roles", "role_formats", "between_activations",
-    "tops", "is_scheduled", "code_tops", "recorder", "decision", "_traced", "_traced_simulate",
-    "_tracing", "_plans", "_is_observed", "_range_version", "_written_version",
+    "tops", "expected_bf16", "is_scheduled", "code_tops", "recorder", "decision", "_traced",
+    "_traced_simulate", "_tracing", "_plans", "_is_observed", "_range_version", "_written_version",
 )  # fmt: skip
 
 
@@ -51,6 +52,7 @@ class Decision(NamedTuple):
     kernel: str
     reason: str
     is_final: bool
+    expected: tuple[bool, frozenset[str]]  # what it was made for: see `_expected_kinds`
 
 
 class QuantizedLayer(OwnBuffers, SwappedModule):
@@ -73,7 +75,8 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
     role_formats: RoleFormats
     between_activations: RoleFormats  # for products of two activations
     tops: dict[str, int]  # the most bits each role was or will be given
-    is_scheduled: bool  # a scheduler set `tops`: the bits of an evaluation do not count then
+    expected_bf16: frozenset[str]  # the roles that were or will be at the level bf16
+    is_scheduled: bool  # a scheduler set both: the bits of an evaluation do not count then
     code_tops: tuple[int, ...]  # `tops` as kernels and graphs see them: they never read the bits
     recorder: Recorder | None  # while `collect` runs
     decision: Decision | None  # of "auto"
@@ -92,6 +95,7 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
         self.precision, self.quantized_roles = Precision(), ()
         self.role_formats = self.between_activations = RoleFormats()
         self.tops, self.is_scheduled, self.code_tops = {}, False, NO_TOPS
+        self.expected_bf16 = frozenset()
         self.recorder = self.decision = None
         self._traced = self._traced_simulate = self._tracing = None
         self._plans = {}
@@ -152,6 +156,7 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
         if not self.is_scheduled:  # no scheduler: the most bits so far
             bits = {role: each.grid_bits for role, each in precision.bits.items()}
             self.tops |= {role: max(self.tops.get(role, 0), n) for role, n in bits.items()}
+            self.expected_bf16 |= formats.bf16_roles
         self._set_code_tops()
         self.shared.note_bits(self.settings.name, bool(self.quantized_roles))
         self.write_control()
@@ -187,9 +192,14 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
         """The present bits of the layer's roles, as `in_force` reads them."""
         return self.in_force(self.precision)
 
-    def expect_bits(self, tops: Mapping[str, int]) -> None:
-        """Set the most bits that roles will take; kernels and packing depend on them."""
-        self.tops, self.is_scheduled = dict(tops), True
+    def expect_bits(
+        self, tops: Mapping[str, int], bf16_roles: frozenset[str] = frozenset()
+    ) -> None:
+        """Set the most bits that roles will take, and the roles that will be at the level bf16.
+
+        Kernels and packing depend on them.
+        """
+        self.tops, self.expected_bf16, self.is_scheduled = dict(tops), bf16_roles, True
         self._set_code_tops()
 
     def _set_code_tops(self) -> None:
@@ -285,6 +295,7 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
             dtype=a.dtype,
             has_backward_operands=formats.has_backward_operands,
             has_rows=self.has_row_ranges,
+            bf16_roles=_bf16_roles(kernel, formats, geometry, w),
         )
 
     def _decide_kernel(
@@ -292,7 +303,7 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
     ) -> Kernel:
         """Decide "auto" by the first shapes of training; until then by those of an evaluation."""
         decision = self.decision
-        if decision is None or (self.training and not decision.is_final):
+        if decision is None or (self.training and not decision.is_final) or self._is_new_kind:
             decision = self._decide(geometry, a, w, recurrence)
             if decision is None:
                 return make_kernel("simulate")
@@ -300,6 +311,17 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
                 self.decision = decision
                 self._plans.clear()  # those of an evaluation that decided otherwise
         return make_kernel(decision.kernel)
+
+    @property
+    def _expected_kinds(self) -> tuple[bool, frozenset[str]]:
+        """Whether any role has integers at some step, and the roles that have bf16 at some step."""
+        return any(self.tops.values()), self.expected_bf16
+
+    @property
+    def _is_new_kind(self) -> bool:
+        """Whether the decision was made before bits of such a kind were set."""
+        decision = self.decision
+        return decision is not None and decision.expected != self._expected_kinds
 
     def _trace_decision(self, geometry: Geometry, a: Tensor, w: Tensor, row: int) -> Kernel:
         """The same while a graph is traced, by the shapes of its first product.
@@ -326,14 +348,22 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
             self.code_tops[slot] if self.kinds[slot] == "integer" or self.tops.get(role) else None
             for role, slot in ((role, LEVELS[role]) for role in ("act", geometry.second, "error"))
         ]
-        if a.numel() == 0 or (first is None and second is None and error is None):
+        has_bf16 = {"act", geometry.second} <= self._expected_kinds[1]
+        has_integers = not (first is None and second is None and error is None)
+        if a.numel() == 0 or not (has_integers or has_bf16):
             return None
         tops = first, second, error
         kernel, reason = decide_kernel(
-            geometry, a, w, tops=tops, recurrence=recurrence, has_rows=self.has_row_ranges
+            geometry,
+            a,
+            w,
+            tops=tops,
+            recurrence=recurrence,
+            has_rows=self.has_row_ranges,
+            has_bf16=has_bf16,
         )
         reason = "; ".join([reason, *float_products(kernel, self.settings.quantizer)])
-        return Decision(kernel.name, reason, self.training)
+        return Decision(kernel.name, reason, self.training, self._expected_kinds)
 
     # -- forward --------------------------------------------------------------------------------
 
@@ -391,17 +421,24 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
             control = formats.replace_numbers(control)
         if type(plan.quantizer).prepare is not Quantizer.prepare:
             a, w = self._prepare(plan, a, w, control)
-        a_range = self.activation_range(a, act_row)
-        w_range = self.activation_range(w, act_row + 1) if second == "act" else None
+        a_range = self._range_for(plan.output.first, a, act_row)
+        w_range = self._range_for(plan.output.second, w, act_row + 1) if second == "act" else None
         shared = None
         if self.training and self.recorder is None and not torch.compiler.is_compiling():
-            as_codes = plan.output.first.as_codes
-            key = plan.quantizer, self.precision.act, as_codes, self.has_row_ranges
+            first = plan.output.first
+            rounded = first.as_codes, first.as_bf16, self.has_row_ranges
+            key = plan.quantizer, self.precision.act, *rounded
             shared = SharedCodes(self.shared.input_cache, key)
         return quantized_product(
             plan, a, w, bias, control, self.health, a_range, w_range, self.recorder, shared,
             dtype=dtype,
         )  # fmt: skip
+
+    def _range_for(self, how: Rounding, x: Tensor, row: int) -> Range | None:
+        """`activation_range`; a bfloat16 operand has none, and is checked when it is rounded."""
+        if how.as_bf16 and not self.shared.is_calibrating:
+            return None
+        return self.activation_range(x, row)
 
     def _multiply_whole(
         self,
@@ -483,6 +520,16 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
         bits = self.bits_in_force.text(self.own_roles)
         own = f"precision={bits}, quantizer={type(self.settings.quantizer).__name__}"
         return f"{inner}, {own}" if inner else own
+
+
+def _bf16_roles(
+    kernel: Kernel, formats: RoleFormats, geometry: Geometry, w: Tensor
+) -> frozenset[str]:
+    """The roles whose operands this kernel gets in bfloat16."""
+    is_for_cpu = kernel.takes_codes and w.device.type not in ("cpu", "meta")
+    if not kernel.takes_bf16 or is_for_cpu or is_depthwise(geometry, w):
+        return frozenset()  # and a graph does not depend on whether a format is bf16 or fp16
+    return formats.bf16_roles
 
 
 def _can_call(

@@ -38,12 +38,14 @@ class RoleFormats:
     grid_roles: roles with a range or blocks: rounded, and not to bf16 or fp16. kinds: in the order
     of ROLES; None is float32. replaced: numbers that differ from those of the control tensor.
     has_backward_operands: backward products read weight and act in the format of the error.
+    bf16_roles: roles at the level bf16.
     """
 
     grid_roles: tuple[str, ...] = ()
     kinds: tuple[str | None, ...] = (None,) * len(ROLES)
     replaced: tuple[tuple[str, tuple[int, int, int]], ...] = ()
     has_backward_operands: bool = False
+    bf16_roles: frozenset[str] = frozenset()
 
     @classmethod
     def of(
@@ -61,6 +63,7 @@ class RoleFormats:
             tuple(kinds.values()),
             tuple((r, b.numbers) for r, b in used.items() if b != given[r]),
             has_backward_operands,
+            frozenset(r for r, b in used.items() if b.is_bf16),
         )
 
     def replace_numbers(self, control: Tensor) -> Tensor:
@@ -79,7 +82,8 @@ class Rounding:
     role: of the operand. slot: of its level count and format in the control tensor. kind: of its
     format; None leaves it float32. as_codes: it is multiplied as codes. top: the most bits of the
     codes. keep: the dimensions of a weight that get a range each. matmul: a matmul that rounds the
-    operand for itself, in backward from the unrounded tensor; else "".
+    operand for itself, in backward from the unrounded tensor; else "". as_bf16: it is at the level
+    bf16 and kept in 16 bits, so that a product of two such operands is a bfloat16 product.
     """
 
     role: str
@@ -89,6 +93,7 @@ class Rounding:
     top: int = 8
     keep: tuple[int, ...] = ()
     matmul: str = ""
+    as_bf16: bool = False
 
     @property
     def numbers(self) -> slice:
@@ -134,26 +139,31 @@ def make_plan(
     dtype: torch.dtype = torch.float32,
     has_backward_operands: bool = False,
     has_rows: bool = False,
+    bf16_roles: frozenset[str] = frozenset(),
 ) -> LayerPlan:
     """The plan for these kinds and most bits, in the order of ROLES.
 
     has_backward_operands: both backward products round weight and act for themselves, to the format
-    in the error's slot. has_rows: the first operand has a range for each row.
+    in the error's slot. has_rows: the first operand has a range for each row. bf16_roles: those
+    whose operands are kept in bfloat16.
     """
     own_kinds = quantizer.kinds - {"integer", "float"}
     is_by_product = quantizer.scales_by_product and any(kind in own_kinds for kind in kinds)
     tops = tops if kernel.takes_codes else NO_TOPS
 
+    def is_bf16(role: str) -> bool:
+        return role in bf16_roles and dtype != torch.float64
+
     def rounding(role: str, matmul: str, keep: tuple[int, ...] = ()) -> Rounding:
         if has_backward_operands and matmul in ("grad_input", "grad_weight") and role != "error":
-            slot = LEVELS["error"]
-            return Rounding(role, slot, kinds[slot], keep=keep, matmul=matmul)
+            slot, as_bf16 = LEVELS["error"], is_bf16("error")
+            return Rounding(role, slot, kinds[slot], keep=keep, matmul=matmul, as_bf16=as_bf16)
         slot = LEVELS[role]
         kind, top = kinds[slot], tops[slot]
         has_codes = kind == "integer" and top <= MAX_CODE_BITS and dtype != torch.float64
         has_codes = has_codes and quantizer.integer_range(top) is not None
         own = matmul if is_by_product else ""
-        return Rounding(role, slot, kind, has_codes and not own, top, keep, own)
+        return Rounding(role, slot, kind, has_codes and not own, top, keep, own, is_bf16(role))
 
     second, channels = geometry.second, geometry.channel_dims
     a, w = rounding("act", "output"), rounding(second, "output", channels)

@@ -86,7 +86,7 @@ class _Product(torch.autograd.Function):
         w_range = (w_low, w_high) if w_low is not None and w_high is not None else None
         needs_a, needs_w = ctx.needs_input_grad[:2]
         with without_autocast(a):
-            qa = encode_input(plan, a, control, a_range, recorder, shared)
+            qa = encode_input(plan, a, control, a_range, recorder, shared, health)
             qw = encode_second(plan, w, control, health, w_range, recorder)
             output = plan.products.output(qa, qw, bias).to(dtype)
             qa = keep_input(plan, a, qa) if needs_w else Quantized()

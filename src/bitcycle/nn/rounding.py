@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bitcycle.formats.rounding import hadamard, round_elements
+from bitcycle.formats.rounding import hadamard, round_elements, to_bf16
 from bitcycle.nn.control import CLOCK, LEVELS, STEP
 from bitcycle.nn.input_cache import SharedCodes
 from bitcycle.nn.plan import LayerPlan, Rounding
@@ -46,14 +46,18 @@ def encode_input(
     within: Range | None,
     recorder: Recorder | None = None,
     shared: SharedCodes | None = None,
+    health: Tensor | None = None,
 ) -> Quantized:
-    """The first operand, an activation; shared: where another layer may have left its codes."""
+    """The first operand, an activation; shared: where another layer may have left its codes.
+
+    health: flags that bfloat16 operands turn NaN if they are not finite.
+    """
     how = plan.output.first
-    shared = shared if how.kind == "integer" else None
+    shared = shared if how.kind == "integer" or how.as_bf16 else None
     found = None if shared is None else shared.cache.codes_of(a, shared.key)
     if found is not None:
         return found.with_top(how.top)
-    quantized = encode_operand(plan, how, "a", a, control, within)
+    quantized = encode_operand(plan, how, "a", a, control, within, health)
     if recorder is not None and how.kind is not None:
         recorder.record("act", a, quantized, control[how.slot])
     if shared is not None:
@@ -75,9 +79,9 @@ def encode_second(
         quantized, found = _encode_weight(plan, how, w, control)
         flag_nonfinite(health, LEVELS["weight"], *found)
     else:
-        if how.role == "weight" and how.kind is not None:
+        if how.role == "weight" and how.kind is not None and not how.as_bf16:
             flag_nonfinite(health, LEVELS["weight"], *value_range(w))
-        quantized = encode_operand(plan, how, "w", w, control, within)
+        quantized = encode_operand(plan, how, "w", w, control, within, health)
     if recorder is not None and how.kind is not None:
         recorder.record(how.role, w, quantized, control[how.slot])
     return quantized
@@ -90,10 +94,13 @@ def encode_operand(
     x: Tensor,
     control: Tensor,
     within: Range | None,
+    health: Tensor | None = None,
 ) -> Quantized:
     """A weight or an activation; float32 passes. operand: "a" or "w", as the geometry has it."""
     if how.kind is None:
         return Quantized(values=x)
+    if how.as_bf16:
+        return _round_to_bf16(x, health, how.slot)
     x = x.float() if x.dtype in HALVES else x
     if how.kind != "integer":
         view = plan.geometry.operand_view("output", operand, x.shape)
@@ -120,6 +127,11 @@ def _encode_weight(
     return quantized.with_top(how.top) if how.as_codes else quantized, within
 
 
+def _round_to_bf16(x: Tensor, health: Tensor | None, slot: int) -> Quantized:
+    """In bfloat16, with a flag of `health` for what is not finite."""
+    return Quantized(values=to_bf16(x, None if health is None else health[slot]))
+
+
 def _round_format(
     plan: LayerPlan,
     how: Rounding,
@@ -130,6 +142,8 @@ def _round_format(
     signs: Tensor | None = None,
 ) -> Quantized:
     """Round to a format that is no grid of integers; the values are float32, or float64."""
+    if how.as_bf16:
+        return Quantized(values=to_bf16(x))
     numbers = control[how.numbers]
     if how.kind == "float":
         values = round_elements(x, numbers)
@@ -172,6 +186,12 @@ def encode_error(
     how, exact = plan.grad_input.first, Quantized(values=e)
     if how.kind is None:
         return exact, exact
+    if how.as_bf16 and not how.matmul:
+        is_watched = not torch.compiler.is_compiling()
+        error = _round_to_bf16(e, health if is_watched else None, how.slot)
+        if recorder is not None:
+            recorder.record("error", e, error, control[how.slot])
+        return error, error
     e = e.float() if e.dtype in HALVES else e
     if how.kind == "integer" and not how.matmul:
         key = noise_key(control[CLOCK]) if plan.quantizer.has_stochastic_error else None

@@ -36,7 +36,7 @@ def all_kernels() -> list[str]:
     """All kernels that can be timed here, in the order of the table.
 
     >>> all_kernels()[:5]
-    ['float32', 'bf16-autocast', 'simulate', 'native', 'auto']
+    ['float32', 'bf16-autocast', 'simulate', 'bf16', 'native']
     """
     ours = sorted(KERNELS, key=lambda name: name != "simulate")
     return [FLOAT, AUTOCAST, *ours, AUTO, INSIDE, *installed_others()]

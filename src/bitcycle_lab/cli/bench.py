@@ -12,7 +12,7 @@ _EXAMPLES = """examples:
   bitcycle bench --quick
   bitcycle bench --workload transformer-d512 --workload lstm --bits FW8/BW8 FW4/BW8
   bitcycle bench --kernels simulate auto --bits FW8/BW8 3-8/8 --json speed.json
-  bitcycle bench --workload transformer-d512 --kernels auto --bits mxfp8/mxfp8 nvfp4/nvfp4
+  bitcycle bench --workload transformer-d512 --kernels auto --bits bf16/bf16 nvfp4/nvfp4
   bitcycle bench --tune kernels.csv
   BITCYCLE_KERNEL_TABLE=kernels.csv bitcycle train digits-cpt-3-8-8
 """
@@ -38,14 +38,14 @@ def register(subparsers: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--kernels", nargs="+", default=[], metavar="NAME",
-        help="in addition to float32: bf16-autocast, simulate, native, auto, auto-in-autocast, and "
-        "torchao, brevitas, qpytorch if installed (default: all but native, and what "
-        "is installed)",
+        help="in addition to float32: bf16-autocast, simulate, bf16, native, auto, "
+        "auto-in-autocast, and torchao, brevitas, qpytorch if installed (default: all but bf16 and "
+        "native, and what is installed)",
     )  # fmt: skip
     parser.add_argument(
         "--bits", nargs="+", default=[], metavar="BITS",
         help="such as FW7/BW8 or w4a4e8, 3-8/8 for a cosine cycle, or formats: nvfp4/nvfp4, "
-        "mxfp8/bf16 (default: FW2/BW8 to FW8/BW8 and 3-8/8; simulate only FW8/BW8)",
+        "bf16/bf16 (default: FW2/BW8 to FW8/BW8 and 3-8/8; simulate only FW8/BW8)",
     )  # fmt: skip
     parser.add_argument("--repeats", type=int, help="per step (default 10; 3 with --quick)")
     parser.add_argument(

@@ -69,7 +69,7 @@ def decide(
 # -- asked for ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["simulate", "native"])
+@pytest.mark.parametrize("name", ["simulate", "native"])  # bf16: below
 def test_a_kernel_asked_for_by_name_is_taken(name):
     kernel, reason = requested_kernel(name, device_type="cpu")
     assert kernel == make_kernel(name)
@@ -327,7 +327,7 @@ def asked(monkeypatch):
     """The rows of the input and the bits at each decision: `simulate` for a single row."""
     found = []
 
-    def decide(geometry, a, w, *, tops, recurrence, has_rows):
+    def decide(geometry, a, w, *, tops, recurrence, has_rows, has_bf16):
         found.append((len(a), tops))
         name = "simulate" if len(a) == 1 else "native"
         return KERNELS[name], f"auto: {len(a)} rows"
@@ -351,7 +351,7 @@ def test_a_layer_decides_in_its_first_training_step_with_bits(asked):
     layer.eval()(x[:1])
     # act, weight, error: rounded up to what makes a difference
     assert asked == [(128, (7, 4, 7))]
-    assert layer.decision == ("native", "auto: 128 rows", True)
+    assert layer.decision[:3] == ("native", "auto: 128 rows", True)
     found = bc.audit(layer)[""]
     assert (found.kernel, found.reason) == ("native", "auto: 128 rows")
     assert (layer.kernel, layer.kernel_reason) == (KERNELS["native"], "auto: 128 rows")
@@ -365,13 +365,13 @@ def test_an_evaluation_decides_until_training_does(asked):
         layer.eval()(x[:1])
     layer(x)  # the same kernel as before
     assert asked == [(1, (7, 4, 7))]
-    assert layer.decision == ("simulate", "auto: 1 rows", False)
+    assert layer.decision[:3] == ("simulate", "auto: 1 rows", False)
     layer.train()(x[:0])  # shapes of nothing
-    assert layer.decision == ("simulate", "auto: 1 rows", False)
+    assert layer.decision[:3] == ("simulate", "auto: 1 rows", False)
     for is_training in (True, False, True):
         layer.train(is_training)(x)
         assert asked == [(1, (7, 4, 7)), (128, (7, 4, 7))]
-        assert layer.decision == ("native", "auto: 128 rows", True)
+        assert layer.decision[:3] == ("native", "auto: 128 rows", True)
         assert all(plan.kernel == KERNELS["native"] for plan in layer._plans.values())
 
 
@@ -408,9 +408,85 @@ def test_a_kernel_that_auto_chose_takes_more_bits_in_float32(table):
 
 
 def test_a_run_that_began_without_the_library_goes_on_with_float32_products(monkeypatch) -> None:
-    assert choice.recorded_kernel("native", has_library=False).name == "simulate"
-    assert choice.recorded_kernel("simulate", has_library=False).name == "simulate"
+    def recorded(name: str, *, has_library: bool, takes_bf16: bool = False) -> str:
+        kernel = choice.recorded_kernel(name, has_library=has_library, takes_bf16=takes_bf16)
+        assert kernel.takes_bf16 == takes_bf16
+        return kernel.name
+
+    assert recorded("native", has_library=False) == "simulate"
+    assert recorded("native", has_library=False, takes_bf16=True) == "bf16"
+    assert recorded("simulate", has_library=False) == "simulate"
     monkeypatch.setattr(choice, "instruction_set", lambda: None)
-    assert choice.recorded_kernel("native", has_library=False).name == "native"  # in float32
+    assert recorded("native", has_library=False) == "native"  # in float32
     with pytest.raises(ValueError, match="'native'"):
-        choice.recorded_kernel("native", has_library=True)
+        recorded("native", has_library=True)
+
+
+def test_a_run_goes_on_with_the_bfloat16_products_it_began_with_whatever_the_processor_has():
+    for takes_bf16 in (False, True):
+        native = choice.recorded_kernel("native", has_library=True, takes_bf16=takes_bf16)
+        assert (native.name, native.takes_bf16) == ("native", takes_bf16)
+        for name in ("simulate", "bf16", "auto"):
+            kernel = choice.recorded_kernel(name, has_library=True, takes_bf16=takes_bf16)
+            assert kernel == make_kernel(name)
+
+
+# -- the level bf16 -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def instructions(monkeypatch):
+    """A function that says whether the processor multiplies bfloat16."""
+
+    def use(has_instructions: bool) -> None:
+        monkeypatch.setattr(choice.bf16, "has_instructions", lambda: has_instructions)
+
+    use(True)
+    return use
+
+
+WIDE = torch.zeros(256, 256), torch.zeros(256, 256)  # 2^24 multiply-accumulates
+
+
+def decide_bf16(a=WIDE[0], w=WIDE[1], geometry=LINEAR, tops=(None, None, None), recurrence=None):
+    kernel, reason = decide_kernel(geometry, a, w, tops=tops, recurrence=recurrence, has_bf16=True)
+    return kernel.name, reason
+
+
+def test_auto_multiplies_bf16_levels_in_bfloat16_from_some_size_on(instructions):
+    assert decide_bf16() == ("bf16", "auto: bfloat16 products at the level bf16")
+    assert decide_bf16(a=WIDE[0][1:]) == ("simulate", "auto: too small to gain")
+    steps = Recurrence(rows=2, num_steps=2, w_shape=(256, 256))
+    assert decide_bf16(a=WIDE[0][4:], recurrence=steps)[0] == "bf16"
+    assert decide_bf16(*(x.double() for x in WIDE)) == ("simulate", "auto: float64")
+    maps, w = torch.zeros(64, 32, 64, 64), torch.zeros(32, 1, 3, 3)
+    depthwise = ConvGeometry((2, 2), (1, 1), (1, 1), 32)
+    assert decide_bf16(maps, w, depthwise)[0] == "simulate"
+    instructions(False)
+    assert decide_bf16()[0] == "simulate"
+
+
+def test_integers_choose_first_and_bf16_where_they_would_be_simulated(instructions, table):
+    table(row(macs_from=1 << 24))
+    assert decide_bf16(tops=(8, 8, 8))[0] == "native"
+    assert decide_bf16(tops=(16, 16, 16))[0] == "bf16"
+    table(row(kernel="simulate"))
+    assert decide_bf16(tops=(8, 8, 8))[0] == "bf16"
+    assert decide_bf16(a=WIDE[0][1:], tops=(8, 8, 8))[0] == "simulate"
+    assert decide(a=WIDE[0], w=WIDE[1])[0] == "simulate"  # no step at bf16
+
+
+def test_bf16_asked_for_says_where_it_is_slow(instructions):
+    assert requested_kernel("bf16", device_type="cpu") == (KERNELS["bf16"], "asked for")
+    instructions(False)
+    kernel, reason = requested_kernel("bf16", device_type="cpu")
+    assert kernel is KERNELS["bf16"]
+    assert reason.startswith("asked for; slow")
+
+
+def test_the_switch_is_0_or_nothing(monkeypatch):
+    monkeypatch.setenv(choice.bf16.SWITCH, "0")
+    assert choice.bf16.has_instructions.__wrapped__() is False
+    monkeypatch.setenv(choice.bf16.SWITCH, "yes")
+    with pytest.raises(ValueError, match="yes"):
+        choice.bf16.has_instructions.__wrapped__()
