@@ -18,8 +18,7 @@
 //
 //   value(B)[k][n] ~ unit[n] f[k][n]      sum = a_scale unit[n] (A'.F)  +  a_offset' unit[n] sum(F)
 //
-// Where A has a scale for each k as well, f takes it in, and what A's offsets add is summed from
-// values.
+// Where A has a scale for each k as well, f takes it in, and the second term is summed from values.
 #include "gemm.h"
 
 #include <algorithm>
@@ -88,12 +87,12 @@ uint8_t* copy_panels(const Gemm& g, long panel) {
 
 void fold_second(const Gemm& g, const Second& second) {
   const float *scale = g.b_scale, *offset = g.b_offset;
-  double* weight = nullptr;  // what a column's value is multiplied with besides a's scaled code
+  double* weight = nullptr;  // what a column's value is multiplied with besides a's code
   if (g.a_scales > 1) {
     weight = new_array<double>(SUMS, g.K * 2);
     float* scaled = reinterpret_cast<float*>(weight + g.K);
     for (long k = 0; k < g.K; ++k) {
-      weight[k] = g.a_offset[k];
+      weight[k] = double(g.a_offset[k]) + double(*g.a_half) * g.a_scale[k];
       scaled[k] = g.a_scale[k] * g.b_scale[k];
       scaled[g.K + k] = g.a_scale[k] * g.b_offset[k];
     }
@@ -113,7 +112,8 @@ void fold_second(const Gemm& g, const Second& second) {
       std::fill_n(second.constants + p * COLUMNS, COLUMNS, 0.0);
       if (weight)
         add_values(rows, g.b_scale, g.b_offset, weight, second.constants + p * COLUMNS);
-      add_folded(fold, 0, g.K, second.sums + p * COLUMNS);
+      else
+        add_folded(fold, 0, g.K, second.sums + p * COLUMNS);
     }
   });
 }
@@ -334,13 +334,14 @@ BITCYCLE_FOR_EACH_ISA(scale_row,
 
 Terms find_folded_terms(const Gemm& g, const Second& second) {
   Terms terms = new_terms(g.N);
-  const double sa = g.a_scales > 1 ? 1.0 : *g.a_scale, oa = g.a_scales > 1 ? 0.0 : *g.a_offset;
+  const bool is_scaled = g.a_scales > 1;
   for (long n = 0; n < g.N; ++n) {
-    const double unit = second.units[n];
-    terms.scale[n] = float(sa * unit);
-    terms.constant[n] =
-        folded_constant(*g.a_half, double(second.sums[n]), terms.scale[n], oa * unit) +
-        float(second.constants[n]) + (g.bias ? g.bias[n] : 0.0f);
+    const double unit = second.units[n], total = double(second.sums[n]);
+    terms.scale[n] = float(is_scaled ? unit : *g.a_scale * unit);
+    const float constant =
+        is_scaled ? float(second.constants[n])
+                  : folded_constant(*g.a_half, total, terms.scale[n], *g.a_offset * unit);
+    terms.constant[n] = constant + (g.bias ? g.bias[n] : 0.0f);
   }
   terms.slope = nullptr;
   return terms;

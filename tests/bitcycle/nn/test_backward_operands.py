@@ -142,7 +142,11 @@ def test_plain_floats_need_no_quantizer_of_their_own(kernel: str) -> None:
     converted(layer, SBM(), "w=bf16/fp16,a=bf16/fp16,e=fp16", kernel=kernel)
     y, grad_input, grad_weight = gradients(layer, x, e)
     w = layer.weight.detach()
-    assert_same(y, bf16(x) @ bf16(w).T)
+    expected = bf16(x) @ bf16(w).T
+    if kernel == "simulate":
+        assert_same(y, expected)
+    else:  # bfloat16 products, rounded once more
+        assert (y - expected).norm() <= 2**-8 * expected.norm()
     assert_same(grad_input, e.half().float() @ w.half().float())
     assert_same(grad_weight, e.half().float().T @ x.half().float())
 
@@ -158,8 +162,11 @@ def test_bits_that_are_equal_in_both_passes_change_nothing(quantizer: object, te
 
 
 @pytest.mark.parametrize("quantizer", [MX(), SBM()])
-def test_attention_is_the_same_with_every_kernel(quantizer: object) -> None:
+def test_attention_is_the_same_with_every_kernel(
+    quantizer: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`native` recomputes scores in backward from what it saved: not where that is unrounded."""
+    monkeypatch.setattr("bitcycle.nn.layer._bf16_roles", lambda *_: frozenset())  # float32 products
     text = HEALED if isinstance(quantizer, MX) else "w=bf16/fp16,a=bf16/fp16,e=fp16"
     found = []
     for kernel in ("simulate", "native"):

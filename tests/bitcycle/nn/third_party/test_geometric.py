@@ -519,7 +519,8 @@ def test_a_compiled_layer_computes_the_same_and_changing_bits_compiles_nothing(k
     torch._dynamo.reset()
     torch.manual_seed(0)
     layer = getattr(geometric, kind)(5, 4)
-    bc.quantize_model(layer, SBM(aggregation="quantized", error_rounding="nearest"))
+    quantizer = SBM(aggregation="quantized", error_rounding="nearest")
+    bc.quantize_model(layer, quantizer, max_bits=8)
     compiled, x = torch.compile(layer, backend="aot_eager"), features(5)
     bc.set_precision(layer, "FW4/BW8")
     graphs = None
