@@ -41,9 +41,16 @@ AUTOCAST_DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # it leaves fl
 # What conversion adds to a float module.
 OWN_ATTRIBUTES = (
     "settings", "shared", "precision", "quantized_roles", "role_formats", "between_activations",
-    "tops", "expected_bf16", "is_scheduled", "code_tops", "recorder", "decision", "_traced",
+    "tops", "expected", "is_scheduled", "code_tops", "recorder", "decision", "_traced",
     "_traced_simulate", "_tracing", "_plans", "_is_observed", "_range_version", "_written_version",
 )  # fmt: skip
+
+
+class ExpectedKinds(NamedTuple):
+    """The roles that have integers at some step, and those that are at the level bf16 at some."""
+
+    integers: frozenset[str] = frozenset()
+    bf16: frozenset[str] = frozenset()
 
 
 class Decision(NamedTuple):
@@ -52,7 +59,7 @@ class Decision(NamedTuple):
     kernel: str
     reason: str
     is_final: bool
-    expected: tuple[bool, frozenset[str]]  # what it was made for: see `_expected_kinds`
+    expected: ExpectedKinds  # what it was made for
 
 
 class QuantizedLayer(OwnBuffers, SwappedModule):
@@ -75,7 +82,7 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
     role_formats: RoleFormats
     between_activations: RoleFormats  # for products of two activations
     tops: dict[str, int]  # the most bits each role was or will be given
-    expected_bf16: frozenset[str]  # the roles that were or will be at the level bf16
+    expected: ExpectedKinds  # the kinds that they were or will be given
     is_scheduled: bool  # a scheduler set both: the bits of an evaluation do not count then
     code_tops: tuple[int, ...]  # `tops` as kernels and graphs see them: they never read the bits
     recorder: Recorder | None  # while `collect` runs
@@ -95,7 +102,7 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
         self.precision, self.quantized_roles = Precision(), ()
         self.role_formats = self.between_activations = RoleFormats()
         self.tops, self.is_scheduled, self.code_tops = {}, False, NO_TOPS
-        self.expected_bf16 = frozenset()
+        self.expected = ExpectedKinds()
         self.recorder = self.decision = None
         self._traced = self._traced_simulate = self._tracing = None
         self._plans = {}
@@ -156,7 +163,7 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
         if not self.is_scheduled:  # no scheduler: the most bits so far
             bits = {role: each.grid_bits for role, each in precision.bits.items()}
             self.tops |= {role: max(self.tops.get(role, 0), n) for role, n in bits.items()}
-            self.expected_bf16 |= formats.bf16_roles
+            self._set_expected(self.expected.bf16 | formats.bf16_roles)
         self._set_code_tops()
         self.shared.note_bits(self.settings.name, bool(self.quantized_roles))
         self.write_control()
@@ -199,8 +206,14 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
 
         Kernels and packing depend on them.
         """
-        self.tops, self.expected_bf16, self.is_scheduled = dict(tops), bf16_roles, True
+        self.tops, self.is_scheduled = dict(tops), True
+        self._set_expected(bf16_roles)
         self._set_code_tops()
+
+    def _set_expected(self, bf16_roles: frozenset[str]) -> None:
+        found = ExpectedKinds(frozenset(role for role, top in self.tops.items() if top), bf16_roles)
+        if found != self.expected:  # graphs depend on this object
+            self.expected = found
 
     def _set_code_tops(self) -> None:
         tops = tuple(self.top_bits(role) for role in ROLES)
@@ -313,15 +326,10 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
         return make_kernel(decision.kernel)
 
     @property
-    def _expected_kinds(self) -> tuple[bool, frozenset[str]]:
-        """Whether any role has integers at some step, and the roles that have bf16 at some step."""
-        return any(self.tops.values()), self.expected_bf16
-
-    @property
     def _is_new_kind(self) -> bool:
         """Whether the decision was made before bits of such a kind were set."""
         decision = self.decision
-        return decision is not None and decision.expected != self._expected_kinds
+        return decision is not None and decision.expected != self.expected
 
     def _trace_decision(self, geometry: Geometry, a: Tensor, w: Tensor, row: int) -> Kernel:
         """The same while a graph is traced, by the shapes of its first product.
@@ -345,10 +353,12 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
     ) -> Decision | None:
         """None for an empty input, and while no role has integers: those may come later."""
         first, second, error = [
-            self.code_tops[slot] if self.kinds[slot] == "integer" or self.tops.get(role) else None
+            self.code_tops[slot]
+            if self.kinds[slot] == "integer" or role in self.expected.integers
+            else None
             for role, slot in ((role, LEVELS[role]) for role in ("act", geometry.second, "error"))
         ]
-        has_bf16 = {"act", geometry.second} <= self._expected_kinds[1]
+        has_bf16 = {"act", geometry.second} <= self.expected.bf16
         has_integers = not (first is None and second is None and error is None)
         if a.numel() == 0 or not (has_integers or has_bf16):
             return None
@@ -363,7 +373,7 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
             has_bf16=has_bf16,
         )
         reason = "; ".join([reason, *float_products(kernel, self.settings.quantizer)])
-        return Decision(kernel.name, reason, self.training, self._expected_kinds)
+        return Decision(kernel.name, reason, self.training, self.expected)
 
     # -- forward --------------------------------------------------------------------------------
 
