@@ -85,7 +85,7 @@ def test_the_ladder_has_every_kind_of_layer_from_small_to_large():
 def test_a_case_is_the_kind_and_size_that_a_layer_decides_by(monkeypatch):
     seen = []
 
-    def decide(geometry, a, w, *, tops, recurrence):
+    def decide(geometry, a, w, *, tops, recurrence, has_bf16):
         macs = geometry.macs(a.shape, w.shape) + (recurrence.macs if recurrence else 0)
         weights = w.numel() + (prod(recurrence.w_shape) if recurrence else 0)
         rows = macs // weights
