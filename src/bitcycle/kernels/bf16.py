@@ -32,7 +32,7 @@ def has_instructions() -> bool:
     choice = os.environ.get(SWITCH, "")
     if choice not in ("", "0"):
         raise ValueError(f"{SWITCH}={choice}: use 0 to do without BF16 instructions, or no value")
-    if choice == "0" or not torch.backends.mkldnn.is_available():
+    if choice == "0" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     query = getattr(torch.cpu, "_is_avx512_bf16_supported", bool)  # AMX implies it
     return bool(query())

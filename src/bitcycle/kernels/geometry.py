@@ -55,7 +55,12 @@ class Geometry(Protocol):
 def multiply_rows(x: Tensor, y: Tensor, bias: Tensor | None = None) -> Tensor:
     """x (..., K), y (N, K) -> x y^T (..., N); or (..., M, K), (..., N, K) -> (..., M, N)."""
     if y.dim() == 2:
-        return F.linear(x, y, None if bias is None else bias.to(x.dtype))
+        bias = None if bias is None else bias.to(x.dtype)
+        if x.dim() <= 2 or x.is_contiguous():
+            return F.linear(x, y, bias)
+        # torch would repeat y for each batch of a tensor that it cannot view as rows
+        rows = F.linear(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), y, bias)
+        return rows.view(*x.shape[:-1], y.shape[0])
     return torch.matmul(x, y.transpose(-1, -2))
 
 

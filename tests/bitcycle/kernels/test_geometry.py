@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bitcycle.kernels import KERNELS, ConvGeometry, Geometry, LinearGeometry, MatMulGeometry
-from bitcycle.kernels.geometry import as_rows, transposed
+from bitcycle.kernels.geometry import as_rows, multiply_rows, transposed
 from bitcycle.quantizers.base import Quantized
 
 SIMULATE = KERNELS["simulate"]
@@ -159,3 +159,19 @@ def test_a_scale_follows_its_dimension() -> None:
     assert as_rows(rows) is rows
     one = Quantized(torch.tensor(0.5), torch.tensor(1.0), codes=codes)
     assert torch.equal(transposed(one).dequantize(), one.dequantize().transpose(1, 2))
+
+
+def test_rows_that_are_not_contiguous_are_one_product(monkeypatch):
+    torch.manual_seed(0)
+    x, w, bias = torch.randn(5, 3, 8).transpose(0, 1), torch.randn(4, 8), torch.randn(4)
+    shapes, linear = [], F.linear
+
+    def spy(x, *others):
+        shapes.append(x.shape)
+        return linear(x, *others)
+
+    monkeypatch.setattr(F, "linear", spy)
+    found = multiply_rows(x, w, bias)
+    assert shapes == [(15, 8)]  # 3-D, torch multiplies batch by batch
+    torch.testing.assert_close(found, x @ w.t() + bias)
+    assert multiply_rows(x[:, :0], w).shape == (3, 0, 4)
