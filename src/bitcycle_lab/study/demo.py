@@ -19,7 +19,7 @@ from bitcycle_lab.study.results import StudyResult, write_options
 from bitcycle_lab.study.runner import run_study
 from bitcycle_lab.study.study import StudyOptions
 from bitcycle_lab.study.study_file import find_study
-from bitcycle_lab.study.summary import MethodSummary, summarize
+from bitcycle_lab.study.summary import MethodSummary, column_decimals, summarize
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,11 @@ class DemoResult:
         return group.methods
 
     def __str__(self) -> str:
-        rows = []
+        rows, decimals = [], column_decimals(self.methods)
         for each in self.methods:
             seconds = fmean(run.seconds for run in each.result.results.values())
-            rows.append((each.label, summary_text(each.summary), difference_text(each.difference),
+            rows.append((each.label, summary_text(each.summary, decimals.value),
+                         difference_text(each.difference, decimals.difference),
                          f"{each.relative_cost:.3f}", f"{seconds:.1f} s"))  # fmt: skip
         against = f"against {self.study.study.baseline}"
         header = ("bits", "test accuracy %", against, "training cost", "time per run")

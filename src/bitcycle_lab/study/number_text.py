@@ -1,8 +1,12 @@
-"""Numbers as text, with as many digits as their uncertainty allows."""
+"""Numbers as text, with as many digits as their uncertainty allows.
+
+Numbers of one column have equal decimals: `common_decimals` finds them, the texts take them.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from decimal import ROUND_HALF_EVEN, Decimal
 
 from bitcycle_lab.study.statistics import MOST_SEEDS, Correlation, Difference, Summary
@@ -29,6 +33,21 @@ def decimals_for(uncertainty: float | None) -> int:
     return min(1 - exponent, _MOST_DECIMALS)
 
 
+def common_decimals(uncertainties: Iterable[float | None]) -> int:
+    """The decimals of a column: two digits of its largest uncertainty, one of its smallest.
+
+    A tiny uncertainty adds at most two decimals; two decimals if none is known.
+
+    >>> [common_decimals(u) for u in ((0.79, 0.59), (1.26, 0.21), (0.79, 1e-9), (9e9, 0.3), ())]
+    [2, 1, 4, 1, 2]
+    """
+    known = [u for u in uncertainties if u and math.isfinite(u)]
+    if not known:
+        return DECIMALS
+    fewest, most = decimals_for(max(known)), decimals_for(min(known))
+    return min(max(fewest, most - 1), max(fewest + 2, DECIMALS))
+
+
 def fixed(value: float, decimals: int, *, sign: bool = False) -> str:
     """A number with this many decimals, without "-0"; numbers from 1e15 on in powers of ten.
 
@@ -47,35 +66,35 @@ def fixed(value: float, decimals: int, *, sign: bool = False) -> str:
     return f"{rounded:{'+' if sign and rounded else ''}.{max(decimals, 0)}f}"
 
 
-def with_uncertainty(value: float, uncertainty: float | None) -> str:
-    """The value and its uncertainty, to two significant digits of the latter.
+def with_uncertainty(value: float, uncertainty: float | None, decimals: int | None = None) -> str:
+    """The value and its uncertainty; by default to two significant digits of the latter.
 
     >>> with_uncertainty(91.4283, 0.2134), with_uncertainty(91.4283, None)
     ('91.43 ± 0.21', '91.43')
     """
-    decimals = decimals_for(uncertainty)
+    decimals = decimals_for(uncertainty) if decimals is None else decimals
     text = fixed(value, decimals)
     return text if uncertainty is None else f"{text} ± {fixed(uncertainty, decimals)}"
 
 
-def summary_text(summary: Summary | None) -> str:
+def summary_text(summary: Summary | None, decimals: int | None = None) -> str:
     """Mean and standard deviation; "-" for None."""
-    return "-" if summary is None else with_uncertainty(summary.mean, summary.std)
+    return "-" if summary is None else with_uncertainty(summary.mean, summary.std, decimals)
 
 
-def interval_text(low: float | None, high: float | None) -> str:
-    """An interval, to two significant digits of its half width; "-" for None.
+def interval_text(low: float | None, high: float | None, decimals: int | None = None) -> str:
+    """An interval, by default to two significant digits of its half width; "-" for None.
 
     >>> interval_text(-0.1042, 0.7211)
     '-0.10 to 0.72'
     """
     if low is None or high is None:
         return "-"
-    decimals = decimals_for((high - low) / 2)
+    decimals = decimals_for((high - low) / 2) if decimals is None else decimals
     return f"{fixed(low, decimals)} to {fixed(high, decimals)}"
 
 
-def difference_text(difference: Difference | None) -> str:
+def difference_text(difference: Difference | None, decimals: int | None = None) -> str:
     """A difference with its sign and interval; "-" for None.
 
     >>> difference_text(Difference(mean=0.3083, low=-0.1042, high=0.7211, p=0.11, n=5))
@@ -83,23 +102,23 @@ def difference_text(difference: Difference | None) -> str:
     """
     if difference is None:
         return "-"
-    low, high = difference.low, difference.high
-    half = None if low is None or high is None else (high - low) / 2
-    mean = fixed(difference.mean, decimals_for(half), sign=True)
-    return mean if half is None else f"{mean} ({interval_text(low, high)})"
+    half = difference.half_width
+    decimals = decimals_for(half) if decimals is None else decimals
+    mean = fixed(difference.mean, decimals, sign=True)
+    if half is None:
+        return mean
+    return f"{mean} ({interval_text(difference.low, difference.high, decimals)})"
 
 
 def p_text(p: float | None) -> str:
-    """A p-value with two significant digits and at most three decimals; "-" for None.
+    """A p-value with three decimals; "-" for None.
 
-    >>> p_text(0.034), p_text(0.2149), p_text(0.00004), p_text(0.998), p_text(None)
-    ('0.034', '0.21', '< 0.001', '1.00', '-')
+    >>> p_text(0.034), p_text(0.2149), p_text(0.00004), p_text(None)
+    ('0.034', '0.215', '< 0.001', '-')
     """
     if p is None:
         return "-"
-    if p < 0.001:
-        return "< 0.001"
-    return f"{p:.3f}" if p < 0.0995 else f"{p:.2f}"
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def correlation_text(correlation: Correlation) -> str:
@@ -142,6 +161,19 @@ def bitops_text(bitops: float | None) -> str:
     return f"{bitops:g} BitOPs"
 
 
+def bitops_texts(column: Sequence[float | None]) -> list[str]:
+    """BitOPs of a column with one prefix, three digits of the smallest and equal decimals.
+
+    >>> bitops_texts([8.84e12, 5.67e11, None, 88.3e9])
+    ['8,840.0 GBitOPs', '567.0 GBitOPs', '-', '88.3 GBitOPs']
+    """
+    known = [bitops for bitops in column if bitops and math.isfinite(bitops)]
+    least = min(known, default=0.0)
+    size, prefix = next((p for p in PREFIXES if least >= 0.9995 * p[0]), (1.0, ""))
+    decimals = max(2 - Decimal(f"{least / size:.2e}").adjusted(), 0) if prefix else 0
+    return ["-" if b is None else f"{b / size:,.{decimals}f} {prefix}BitOPs" for b in column]
+
+
 def seeds_text(number: int) -> str:
     """A number of seeds, of which more than `MOST_SEEDS` are not counted.
 
@@ -151,9 +183,21 @@ def seeds_text(number: int) -> str:
     return f"more than {MOST_SEEDS:,}" if number >= MOST_SEEDS else f"{number:,}"
 
 
-def cost_text(relative: float | None) -> str:
-    """A cost relative to the baseline's; "-" for None."""
-    return "-" if relative is None else three_digits(relative)
+def cost_text(relative: float | None, decimals: int | None = None) -> str:
+    """A cost relative to the baseline's, by default with three digits; "-" for None."""
+    if relative is None:
+        return "-"
+    return three_digits(relative) if decimals is None else fixed(relative, decimals)
+
+
+def cost_decimals(column: Iterable[float | None]) -> int:
+    """The decimals of relative costs: two digits of the smallest, at least two decimals.
+
+    >>> cost_decimals([15.6, 1.0, 0.574]), cost_decimals([1.0, 0.0417]), cost_decimals([None])
+    (2, 3, 2)
+    """
+    known = [relative for relative in column if relative and math.isfinite(relative)]
+    return max(decimals_for(min(known, default=None)), DECIMALS)
 
 
 def duration_text(seconds: float) -> str:

@@ -36,13 +36,24 @@ class Summary:
     low: float | None
     high: float | None
 
+    @property
+    def half_width(self) -> float | None:
+        """Half the width of the interval; None without one."""
+        return _half(self.low, self.high)
 
-def summarize_values(values: Iterable[float]) -> Summary:
+
+def summarize_values(
+    values: Iterable[float], *, within: tuple[float, float] = (-math.inf, math.inf)
+) -> Summary:
     """Mean, standard deviation and interval of at least one value.
+
+    within: what the values can be, such as 0 to 100 for a percentage. The interval is cut there.
 
     >>> two = summarize_values([90.0, 92.0])  # t(0.975, 1) = 12.706, standard error 1
     >>> two.mean, round(two.std, 4), round(two.low, 2), round(two.high, 2)
     (91.0, 1.4142, 78.29, 103.71)
+    >>> summarize_values([90.0, 92.0], within=(0.0, 100.0)).high
+    100.0
     >>> summarize_values([90.0])
     Summary(mean=90.0, std=None, n=1, low=None, high=None)
     """
@@ -51,6 +62,8 @@ def summarize_values(values: Iterable[float]) -> Summary:
         raise ValueError("nothing to summarize: give at least one value")
     mean, std = _mean(numbers), _spread(numbers, scale=max(map(abs, numbers)))
     low, high = _interval(mean, std, len(numbers))
+    if low is not None and high is not None:
+        low, high = max(low, within[0]), min(high, within[1])
     return Summary(mean=mean, std=std, n=len(numbers), low=low, high=high)
 
 
@@ -71,6 +84,11 @@ class Difference:
     n: int
 
     @property
+    def half_width(self) -> float | None:
+        """Half the width of the interval; None without one."""
+        return _half(self.low, self.high)
+
+    @property
     def is_beyond_noise(self) -> bool | None:
         """Whether the interval excludes 0; None without an interval."""
         if self.low is None or self.high is None:
@@ -80,9 +98,8 @@ class Difference:
     @property
     def std(self) -> float | None:
         """Standard deviation of the paired differences; None without an interval."""
-        if self.low is None or self.high is None:
-            return None
-        return (self.high - self.low) / 2 / half_width(1.0, self.n)
+        half = self.half_width
+        return None if half is None else half / half_width(1.0, self.n)
 
     def is_within(self, margin: float) -> bool:
         """Whether the interval excludes every difference larger than the margin."""
@@ -257,6 +274,10 @@ def _spread(numbers: Sequence[float], *, scale: float) -> float | None:
         return None
     std = stdev(numbers)
     return std if std > _ROUNDING * scale else 0.0
+
+
+def _half(low: float | None, high: float | None) -> float | None:
+    return None if low is None or high is None else (high - low) / 2
 
 
 def _interval(mean: float, std: float | None, n: int) -> tuple[float | None, float | None]:

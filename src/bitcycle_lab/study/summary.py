@@ -8,13 +8,13 @@ values within a group.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bitcycle.schedules import parse_schedule
 from bitcycle_lab.recipes import Published
 from bitcycle_lab.study.kernels import kernel_notes
-from bitcycle_lab.study.number_text import UNITS, seeds_text
+from bitcycle_lab.study.number_text import UNITS, common_decimals, seeds_text
 from bitcycle_lab.study.results import MethodResult, StudyResult
 from bitcycle_lab.study.statistics import (
     Correlation,
@@ -31,6 +31,7 @@ from bitcycle_lab.study.study import Method
 from bitcycle_lab.train.config import RunConfig
 
 MARGINS = {"accuracy": 1.0}  # by metric, the smallest difference that matters
+BOUNDS = {"accuracy": (0.0, 100.0)}  # by metric, what a value can be
 MARGIN_SHARE = 0.01  # of the baseline's value, for other metrics
 _ROUNDING = 1e-9  # relative difference of two costs that are equal but for float arithmetic
 
@@ -138,6 +139,25 @@ class GroupSummary:
         return "undecided" if needed is None else f"undecided, needs {seeds_text(needed)} seeds"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Decimals:
+    """The decimals of the columns of a table, so that the numbers of a column have equally many."""
+
+    value: int
+    interval: int
+    difference: int
+
+
+def column_decimals(methods: Iterable[MethodSummary]) -> Decimals:
+    """The decimals for these rows of a table, which are of one metric."""
+    rows = list(methods)
+    return Decimals(
+        value=common_decimals(each.summary.std for each in rows if each.summary),
+        interval=common_decimals(each.summary.half_width for each in rows if each.summary),
+        difference=common_decimals(each.difference.half_width for each in rows if each.difference),
+    )
+
+
 def summarize(result: StudyResult) -> tuple[GroupSummary, ...]:
     """The summary of every group of the study, in its order."""
     return tuple(_summarize_group(result, group) for group in result.study.groups)
@@ -146,7 +166,11 @@ def summarize(result: StudyResult) -> tuple[GroupSummary, ...]:
 def _summarize_group(result: StudyResult, group: str) -> GroupSummary:
     methods, base = result.of(group), result.baseline(group)
     higher_is_better = result.study.higher_is_better(group)
-    summaries = [summarize_values(m.values.values()) if m.values else None for m in methods]
+    within = BOUNDS.get(result.study.metric(group), (-math.inf, math.inf))
+    summaries = [
+        summarize_values(method.values.values(), within=within) if method.values else None
+        for method in methods
+    ]
     margin, margin_text = _margin(result, group)
     nan = math.nan  # on no front
     on_front = pareto_front(

@@ -10,10 +10,10 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from bitcycle.files import write_text
 from bitcycle.tables import (
@@ -26,8 +26,9 @@ from bitcycle.tables import (
 )
 from bitcycle_lab.study.number_text import (
     DECIMALS,
-    bitops_text,
+    bitops_texts,
     correlation_text,
+    cost_decimals,
     cost_text,
     difference_text,
     fixed,
@@ -39,9 +40,11 @@ from bitcycle_lab.study.results import MethodResult, State, StudyResult
 from bitcycle_lab.study.statistics import holm
 from bitcycle_lab.study.study import Method
 from bitcycle_lab.study.summary import (
+    Decimals,
     GroupSummary,
     MethodSummary,
     best_by_budget,
+    column_decimals,
     cost_correlation,
     metric_title,
     published_difference,
@@ -52,12 +55,12 @@ from bitcycle_lab.study.summary import (
     summarize,
 )
 
-T = TypeVar("T")
 Cells = Mapping[Any, str]  # of a row: heading, or (heading above, heading) -> text
 
 TEXT_COLUMNS = ("group", "method", "metric", "against", "best", "front", "on the Pareto front",
                 "verdict", "after Holm", "not done")  # fmt: skip
-VALUES = "Final values, never the best of a run: mean ± standard deviation over n seeds."
+VALUES = "Final values, never the best of a run{spread}."
+SPREAD = ": mean ± standard deviation over n seeds"
 VALUES_COLUMNS = {
     "95 % interval": "The interval is of the mean.",
     "cost": "Cost: training BitOPs, the baseline's = 1.",
@@ -135,7 +138,7 @@ def to_markdown_page(result: StudyResult) -> str:
 
 
 def _table(name: str, title: str, rows: Iterable[Cells], caption: str = "") -> Table:
-    """A table without its empty columns. All columns but `TEXT_COLUMNS` hold numbers."""
+    """A table without columns of "-" and nothing. All but `TEXT_COLUMNS` hold numbers."""
     rows = list(rows)
     headings = [key if isinstance(key, tuple) else ("", key) for key in rows[0]] if rows else []
     return without_empty_columns(
@@ -143,16 +146,11 @@ def _table(name: str, title: str, rows: Iterable[Cells], caption: str = "") -> T
             name=name,
             title=title,
             columns=tuple(headings),
-            rows=tuple(tuple(row.values()) for row in rows),
+            rows=tuple(tuple("" if c == "-" else c for c in row.values()) for row in rows),
             is_number=tuple(heading not in TEXT_COLUMNS for _, heading in headings),
             caption=caption,
         )
     )
-
-
-def _text(write: Callable[[T], str], value: T | None) -> str:
-    """The text of a value; an empty cell without one."""
-    return "" if value is None else write(value)
 
 
 def paper_table(groups: Sequence[GroupSummary]) -> Table:
@@ -163,13 +161,15 @@ def paper_table(groups: Sequence[GroupSummary]) -> Table:
             place = each.method.place or (each.label, group.group or metric_title(group.metric))
             cells.setdefault(place, []).append((group, each))
     rows = []
+    decimals, of_costs = _decimals(groups), _cost_decimals(groups)
     for line in dict.fromkeys(line for line, _ in cells):
         row: dict[Any, str] = {"method": line}
         inside = []
         for column in dict.fromkeys(column for _, column in cells):
             cell = cells.get((line, column), [])
             inside += cell
-            row[column, "ours"] = "; ".join(value_text(each) for _, each in cell)
+            texts = [value_text(each, decimals[group.metric].value) for group, each in cell]
+            row[column, "ours"] = "; ".join(texts)
             row[column, "published"] = _listed(
                 [
                     fixed(p.value, DECIMALS)
@@ -180,8 +180,9 @@ def paper_table(groups: Sequence[GroupSummary]) -> Table:
             )
         costs = [each.relative_cost for _, each in inside]
         published = [published_relative_cost(e.method, _baseline(group)) for group, e in inside]
-        row["training cost", "ours"] = _listed(_text(cost_text, cost) for cost in costs)
-        row["training cost", "published"] = _listed(_text(cost_text, cost) for cost in published)
+        for heading, found in (("ours", costs), ("published", published)):
+            texts = [cost_text(cost, of_costs) for cost in found if cost is not None]
+            row["training cost", heading] = _listed(texts)
         rows.append(row)
     has_published = any(
         published_values(each.method, group.metric) for group in groups for each in group.methods
@@ -190,12 +191,12 @@ def paper_table(groups: Sequence[GroupSummary]) -> Table:
     return _table("paper", title, rows)
 
 
-def value_text(method: MethodSummary) -> str:
+def value_text(method: MethodSummary, decimals: int | None = None) -> str:
     """Mean and deviation, with the number of runs if some are not done; their states otherwise."""
     unfinished = states_text(method.result)
     if method.summary is None:
         return unfinished
-    text = summary_text(method.summary)
+    text = summary_text(method.summary, decimals)
     return f"{text} ({method.summary.n} of {len(method.result.runs)})" if unfinished else text
 
 
@@ -216,27 +217,45 @@ def _baseline(group: GroupSummary) -> Method | None:
     return None if group.baseline_method is None else group.baseline_method.method
 
 
+def _decimals(groups: Sequence[GroupSummary]) -> dict[str, Decimals]:
+    """By metric, the decimals of columns."""
+    rows: dict[str, list[MethodSummary]] = {}
+    for group in groups:
+        rows.setdefault(group.metric, []).extend(group.methods)
+    return {metric: column_decimals(methods) for metric, methods in rows.items()}
+
+
+def _cost_decimals(groups: Sequence[GroupSummary]) -> int:
+    return cost_decimals(each.relative_cost for group in groups for each in group.methods)
+
+
 def values_table(groups: Sequence[GroupSummary]) -> Table:
     """Every method: mean, n, the interval of the mean, cost and the runs that are not done."""
     titles = {metric_title(group.metric) for group in groups}
     value = next(iter(titles)) if len(titles) == 1 else "value"
-    rows = [
-        {
-            "group": group.group,
-            "method": each.label,
-            "metric": metric_title(group.metric) if len(titles) > 1 else "",
-            value: _text(summary_text, each.summary),
-            "n": str(each.summary.n) if each.summary else "0",
-            "95 % interval": _text(lambda s: interval_text(s.low, s.high), each.summary),
-            "cost": _text(cost_text, each.relative_cost),
-            "BitOPs": _text(bitops_text, each.bitops).removesuffix("BitOPs"),
-            "front": "yes" if each.is_on_front else "",
-            "not done": states_text(each.result),
-        }
-        for group in groups
-        for each in group.methods
-    ]
-    return with_caption(_table("values", "Final values", rows), VALUES, VALUES_COLUMNS)
+    rows, of_costs = [], _cost_decimals(groups)
+    for group in groups:
+        decimals = _decimals(groups)[group.metric]
+        bitops = bitops_texts([each.bitops for each in group.methods])
+        for each, spent in zip(group.methods, bitops, strict=True):
+            ends = (each.summary.low, each.summary.high) if each.summary else (None, None)
+            rows.append(
+                {
+                    "group": group.group,
+                    "method": each.label,
+                    "metric": metric_title(group.metric) if len(titles) > 1 else "",
+                    value: summary_text(each.summary, decimals.value),
+                    "n": str(each.summary.n) if each.summary else "0",
+                    "95 % interval": interval_text(*ends, decimals.interval),
+                    "cost": cost_text(each.relative_cost, of_costs),
+                    "BitOPs": spent.removesuffix("BitOPs"),
+                    "front": "yes" if each.is_on_front else "",
+                    "not done": states_text(each.result),
+                }
+            )
+    has_spread = any(each.summary and each.summary.n > 1 for g in groups for each in g.methods)
+    first = VALUES.format(spread=SPREAD if has_spread else "")
+    return with_caption(_table("values", "Final values", rows), first, VALUES_COLUMNS)
 
 
 def differences_table(groups: Sequence[GroupSummary]) -> Table:
@@ -244,6 +263,7 @@ def differences_table(groups: Sequence[GroupSummary]) -> Table:
     rows = []
     survives = _surviving(groups)
     for group in groups:
+        decimals = _decimals(groups)[group.metric].difference
         for each in group.methods if group.baseline_method is not None else ():
             if each is group.baseline_method:
                 continue
@@ -254,12 +274,12 @@ def differences_table(groups: Sequence[GroupSummary]) -> Table:
                     "group": group.group,
                     "method": each.label,
                     "against": str(group.baseline),
-                    "difference (95 % interval)": _text(difference_text, difference),
+                    "difference (95 % interval)": difference_text(difference, decimals),
                     "pairs": str(difference.n) if difference else "0",
-                    "p": _text(lambda d: p_text(d.p), difference),
+                    "p": p_text(difference.p if difference else None),
                     "verdict": group.verdict(each),
                     "after Holm": survives.get((group.group, each.label), ""),
-                    "published": _text(lambda number: fixed(number, 2, sign=True), published),
+                    "published": "" if published is None else fixed(published, 2, sign=True),
                 }
             )
     verdict = _verdict_caption(groups)
@@ -310,18 +330,24 @@ def budget_table(groups: Sequence[GroupSummary]) -> Table:
     for group in groups:
         base, previous = group.baseline_method, None
         base_cost = None if base is None else base.bitops
+        shown = []
         for bitops, best in best_by_budget(group):
             if best is not previous or bitops == base_cost:
-                rows.append(
-                    {
-                        "group": group.group,
-                        "budget": bitops_text(bitops),
-                        "cost": cost_text(bitops / base_cost) if base_cost else "",
-                        "best": best.label,
-                        "value": summary_text(best.summary),
-                    }
-                )
+                shown.append((bitops, best))
             previous = best
+        costs = [bitops / base_cost if base_cost else None for bitops, _ in shown]
+        decimals = column_decimals(best for _, best in shown).value
+        budgets = bitops_texts([bitops for bitops, _ in shown])
+        for (_, best), budget, cost in zip(shown, budgets, costs, strict=True):
+            rows.append(
+                {
+                    "group": group.group,
+                    "budget": budget,
+                    "cost": cost_text(cost, cost_decimals(costs)),
+                    "best": best.label,
+                    "value": summary_text(best.summary, decimals),
+                }
+            )
     return _table("budgets", "Best within a budget", rows, BUDGET)
 
 

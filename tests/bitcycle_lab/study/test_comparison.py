@@ -136,7 +136,7 @@ def test_the_first_configuration_with_a_finished_run_is_the_baseline(tmp_path):
 def test_the_tables_show_values_differences_runs_and_settings(tmp_path):
     values, differences, runs, settings = comparison_tables(three(tmp_path))
     assert [row[:2] for row in values.rows] == [
-        ("run-3", "-"), ("run-8", "91.0 ± 1.4"), ("run-CR-3-8-8", "91.00"),
+        ("run-3", "-"), ("run-8", "91.0 ± 1.4"), ("run-CR-3-8-8", "91.0"),
     ]  # fmt: skip
     assert differences.rows[-1][:3] == ("run-CR-3-8-8", "run-8", "+1.00")
     assert runs.headings == (

@@ -3,9 +3,14 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bitcycle_lab.study.number_text import (
     bitops_text,
+    bitops_texts,
+    common_decimals,
+    decimals_for,
     difference_text,
     p_text,
     three_digits,
@@ -42,8 +47,8 @@ def test_a_difference_without_an_interval_is_the_bare_number():
 
 @pytest.mark.parametrize(
     ("p", "text"),
-    [(0.05, "0.050"), (0.0996, "0.10"), (0.5, "0.50"), (0.001, "0.001"), (0.0009, "< 0.001"),
-     (None, "-")],
+    [(0.05, "0.050"), (0.0996, "0.100"), (0.5, "0.500"), (0.001, "0.001"),
+     (0.0009, "< 0.001"), (None, "-")],
 )  # fmt: skip
 def test_p_values(p, text):
     assert p_text(p) == text
@@ -61,3 +66,19 @@ def test_three_digits_of_small_and_rounded_up_numbers():
     assert [three_digits(x) for x in (0.0, 0.00123456, 0.9996, 99.96)] == [
         "0", "0.00123", "1.00", "100",
     ]  # fmt: skip
+
+
+@given(st.lists(st.floats(1e-12, 1e12), min_size=1), st.randoms())
+def test_a_column_shows_its_largest_uncertainty_and_does_not_depend_on_the_order(column, random):
+    decimals = common_decimals(column)
+    assert decimals >= decimals_for(max(column))
+    random.shuffle(column)
+    assert common_decimals(column) == decimals
+
+
+def test_bitops_of_a_column_have_one_prefix():
+    assert bitops_texts([2.645e17, 1.5e15, 0.0]) == [
+        "264.50 PBitOPs", "1.50 PBitOPs", "0.00 PBitOPs",
+    ]  # fmt: skip
+    assert bitops_texts([None, 12.0]) == ["-", "12 BitOPs"]
+    assert bitops_texts([]) == []

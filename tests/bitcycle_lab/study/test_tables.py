@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import re
 
 import pytest
 
@@ -11,12 +12,14 @@ from bitcycle_lab.study.tables import (
     budget_table,
     caption,
     differences_table,
+    method_rows,
     paper_table,
     study_tables,
     to_csv,
     values_table,
     write_tables,
 )
+from bitcycle_lab.tasks import DataConfig, ModelConfig
 from tests.bitcycle_lab.study.made_up import method, study_result
 
 BASE = {0: 90.0, 1: 91.0, 2: 92.0}
@@ -127,9 +130,9 @@ def test_rows_and_columns_are_the_published_ones_with_our_values():
         "CIFAR-100: published", "training cost: ours", "training cost: published",
     )  # fmt: skip
     assert table.rows == (
-        ("ResNet-74 SBM", "91.0 ± 1.0", "92.57", "70.00 (1 of 3)", "71.40", "1.00", "1.00"),
-        ("ResNet-74 CPT", "91.00 (1 of 3)", "93.23", "1 failed, 2 missing", "72.35", "0.630",
-         "0.629"),
+        ("ResNet-74 SBM", "91.0 ± 1.0", "92.57", "70.0 (1 of 3)", "71.40", "1.00", "1.00"),
+        ("ResNet-74 CPT", "91.0 (1 of 3)", "93.23", "1 failed, 2 missing", "72.35", "0.63",
+         "0.63"),
     )  # fmt: skip
     assert table.title == "Our values and the published ones"
 
@@ -145,7 +148,7 @@ def test_costs_that_differ_between_the_columns_are_both_shown():
         baseline="SBM",
         seeds=(0,),
     )
-    assert paper_table(summarize(result)).rows[1][-2:] == ("0.500, 0.600", "0.500, 0.750")
+    assert paper_table(summarize(result)).rows[1][-2:] == ("0.50, 0.60", "0.50, 0.75")
 
 
 def groups(**changes):
@@ -170,9 +173,9 @@ def test_values_have_n_interval_cost_and_what_is_not_done():
     )  # fmt: skip
     assert table.rows == (
         # t(0.975, 2) / sqrt(3) = 2.4841 deviations
-        ("static", "91.0 ± 1.0", "3", "88.5 to 93.5", "1.00", "2.00 T", "-", "-"),
-        ("CPT", "93.0 ± 2.0", "3", "88.0 to 98.0", "0.630", "1.26 T", "yes", "-"),
-        ("low", "80.00", "1", "-", "0.0500", "100 G", "yes", "1 failed, 1 missing"),
+        ("static", "91.0 ± 1.0", "3", "88.5 to 93.5", "1.000", "2,000 G", "-", "-"),
+        ("CPT", "93.0 ± 2.0", "3", "88.0 to 98.0", "0.630", "1,260 G", "yes", "-"),
+        ("low", "80.0", "1", "-", "0.050", "100 G", "yes", "1 failed, 1 missing"),
         ("later", "-", "0", "-", "-", "-", "-", "3 missing"),
     )
 
@@ -185,10 +188,60 @@ def test_differences_have_pairs_p_and_the_published_difference():
     )  # fmt: skip
     assert table.rows == (
         ("CPT", "static", "+2.0 (-0.5 to 4.5)", "3", "0.074", "undecided, needs 4 seeds", "+0.66"),
-        ("low", "static", "-11.00", "1", "-", "undecided", "-"),
+        ("low", "static", "-11.0", "1", "-", "undecided", "-"),
         ("later", "static", "-", "0", "-", "-", "-"),
     )
     assert differences_table(groups(baseline=None)).rows == ()
+
+
+def test_numbers_of_a_column_have_equal_decimals():
+    entries = [
+        (method("static", 8), {0: 90.0, 1: 91.0, 2: 92.0}, 8.84e12),
+        (method("CPT", "CR:3-8:8"), {0: 91.01, 1: 91.02, 2: 91.04}, 5.67e11),
+        (method("low", 3), {0: 30.0, 1: 90.0, 2: 20.0}, 9.1e10),
+        (method("once", 4), {0: 91.0}, 9e10),
+    ]
+    shown = summarize(study_result(entries, baseline="static"))
+    for table in (values_table(shown), differences_table(shown), budget_table(shown)):
+        for heading, *cells in zip(table.headings, *table.rows, strict=True):
+            numbers = [n for cell in cells for n in re.findall(r"\d[\d,]*\.?\d*", cell)]
+            decimals = {len(number.partition(".")[2]) for number in numbers}
+            if heading not in ("method", "against", "verdict"):
+                assert len(decimals) <= 1, (table.name, heading, cells)
+
+
+def test_the_interval_of_a_percentage_ends_at_0_and_100():
+    entries = [
+        (method("good", 8), {0: 99.0, 1: 100.0}, 1.0),
+        (method("bad", 3), {0: 0.0, 1: 1.0}, 1.0),
+    ]
+    result = study_result(entries, seeds=(0, 1))
+    table = values_table(summarize(result))
+    place = table.headings.index("95 % interval")
+    assert [row[place] for row in table.rows] == ["93.1 to 100.0", "0.0 to 6.9"]
+    assert [(row["low"], row["high"]) for row in method_rows(result)] == [
+        (pytest.approx(93.147, abs=1e-3), 100.0), (0.0, pytest.approx(6.853, abs=1e-3)),
+    ]  # fmt: skip
+
+
+def test_a_perplexity_has_no_such_ends():
+    words = {
+        "task": "language", "model": ModelConfig(name="lstm_lm"), "data": DataConfig(name="ptb"),
+    }  # fmt: skip
+    entries = [(method("a", 8, changes=words), {0: 99.0, 1: 100.0}, 1.0)]
+    (row,) = values_table(summarize(study_result(entries, seeds=(0, 1)))).rows
+    assert "93.1 to 105.9" in row
+
+
+def test_one_seed_has_no_interval_and_no_caption_of_one():
+    entries = [(method("static", 8), {0: 90.0}, 1.0), (method("CPT", "CR:3-8:8"), {0: 90.5}, 1.0)]
+    alone = summarize(study_result(entries, seeds=(0,), baseline="static"))
+    values, differences = values_table(alone), differences_table(alone)
+    assert "95 % interval" not in values.headings
+    assert "interval" not in values.caption
+    assert "deviation" not in values.caption
+    assert "p" not in differences.headings
+    assert "t-test" not in differences.caption
 
 
 def test_captions_explain_the_columns_and_verdicts_that_are_shown():
@@ -208,9 +261,9 @@ def test_captions_explain_the_columns_and_verdicts_that_are_shown():
 
 def test_budgets_are_those_where_the_best_changes_and_the_baselines():
     assert budget_table(groups()).rows == (
-        ("100 GBitOPs", "0.0500", "low", "80.00"),
-        ("1.26 TBitOPs", "0.630", "CPT", "93.0 ± 2.0"),
-        ("2.00 TBitOPs", "1.00", "CPT", "93.0 ± 2.0"),
+        ("100 GBitOPs", "0.050", "low", "80.0"),
+        ("1,260 GBitOPs", "0.630", "CPT", "93.0 ± 2.0"),
+        ("2,000 GBitOPs", "1.000", "CPT", "93.0 ± 2.0"),
     )
 
 
