@@ -17,7 +17,7 @@ from bitcycle.registry import unknown_name
 from bitcycle_lab.study.study import run_directory
 from bitcycle_lab.train.config import RunConfig
 from bitcycle_lab.train.result import RunResult
-from bitcycle_lab.train.run_directory import RunDirectory
+from bitcycle_lab.train.run_directory import RunBusyError
 from bitcycle_lab.train.signals import Interrupted
 
 EngineName = Literal["local", "ray"]
@@ -142,9 +142,9 @@ def _train_run(config: RunConfig) -> RunOutcome:
     except (Interrupted, KeyboardInterrupt) as error:
         if not run_directory(config).is_finished:
             return RunOutcome(name=name, state="stopped", message=str(error) or "interrupted")
+    except RunBusyError as error:
+        return RunOutcome(name=name, state="busy", message=str(error))
     except BaseException as error:
-        if is_locked(run_directory(config)):
-            return RunOutcome(name=name, state="busy", message=str(error))
         traceback.print_exc()
         return RunOutcome(name=name, state="failed", message=_describe(error))
     return RunOutcome(name=name, state="done")
@@ -158,18 +158,6 @@ def train_or_resume(config: RunConfig) -> RunResult:
     if directory.is_finished:
         return RunResult.read(directory.path)
     return resume_or_run(config)
-
-
-def is_locked(directory: RunDirectory) -> bool:
-    """Whether a process is training this run."""
-    try:
-        with (directory.path / ".lock").open("rb") as handle:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False
 
 
 def _lock(file: TextIO) -> bool:
