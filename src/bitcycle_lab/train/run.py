@@ -147,16 +147,18 @@ def _execute(
             on_main(session, lambda: lock.enter_context(directory.locked()))
             if is_new:
                 on_main(session, lambda: directory.create(session.config))
-            result = _execute_locked(
-                session, directory, show, changes, writes_config=writes_config
-            )
+            result = _execute_locked(session, directory, show, changes, writes_config=writes_config)
     except CheckpointError:
         raise
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
             raise
         steps = Checkpoints(directory.checkpoints).steps()
-        left = f"the checkpoint of step {steps[-1]} is intact" if steps else "there is no checkpoint yet"
+        left = (
+            f"the checkpoint of step {steps[-1]} is intact"
+            if steps
+            else "there is no checkpoint yet"
+        )
         raise CheckpointError(
             f"{directory.path} cannot be written at step {session.step}: {error}; {left}"
         ) from error

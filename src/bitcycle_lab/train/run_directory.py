@@ -21,6 +21,7 @@ from typing import Any
 
 from bitcycle.files import Appender, write_json, write_text
 from bitcycle.version import VERSION
+from bitcycle_lab.plugins import imported_plugins
 from bitcycle_lab.train.checkpoint import Checkpoints
 from bitcycle_lab.train.config import RunConfig
 from bitcycle_lab.train.config_changes import Change
@@ -112,7 +113,15 @@ class RunDirectory:
         """The configuration in config.yaml."""
         if not self.exists:
             raise ValueError(f"{self.path} is not a run: it has no config.yaml")
-        return read_config(self.config_file, default_form=None)
+        try:
+            return read_config(self.config_file, default_form=None)
+        except ValueError as error:
+            if "unknown" not in str(error):
+                raise
+            found = self.read_environment().get("imports")
+            files = found if isinstance(found, list) else []
+            options = " ".join(f"--import {file}" for file in files or ["FILE"])
+            raise ValueError(f"{error}; what is not of this package needs {options}") from None
 
     def read_first_config(self) -> RunConfig | None:
         """The configuration of `create`, from env.json; None if that is lost."""
@@ -208,8 +217,8 @@ class RunDirectory:
             # what follows the last of these lines was not yet flushed and may be cut
             if step >= 0 and line is None and (place < last or not _is_cut(text)):
                 raise ValueError(
-                    f"{self.metrics_file}, line {place + 1}, is damaged: it has no metrics; restore "
-                    "the file, or delete it to continue without the metrics so far"
+                    f"{self.metrics_file}, line {place + 1}, is damaged and has no metrics; restore"
+                    " the file, or delete it to continue without the metrics so far"
                 )
         write_text(self.metrics_file, "".join(json.dumps(lines[place]) + "\n" for place in places))
         self._metrics = Appender(self.metrics_file)
@@ -298,6 +307,7 @@ def environment() -> dict[str, Any]:
         "num_threads": torch.get_num_threads(),
         "num_cpus": os.cpu_count(),
         "git_revision": _git_revision(),
+        "imports": list(imported_plugins()),
         "command": sys.argv,
     }
 

@@ -252,9 +252,7 @@ def test_plain_data_is_read(tmp_path):
 
 
 # 2^100 values in two kilobytes: each line repeats the one before twice
-BOMB = "a0: &a0 [1, 1]\n" + "".join(
-    f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 100)
-)
+BOMB = "a0: &a0 [1, 1]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 100))
 INLINE_BOMB = f"{{{', '.join(BOMB.splitlines())}}}"
 
 

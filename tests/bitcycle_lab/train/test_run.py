@@ -313,9 +313,10 @@ def test_files_that_vanish_while_another_process_replaces_them_are_no_error_of_t
     tmp_path, monkeypatch
 ):
     config = small(tmp_path, steps=4)
-    with monkeypatch.context() as patched, pytest.raises(Killed):
+    with monkeypatch.context() as patched:
         kill_before_step(patched, 3)
-        run(config)
+        with pytest.raises(Killed):
+            run(config)
     directory = RunDirectory(folder_of(config))
     locks = []
 
@@ -346,9 +347,10 @@ def test_a_disk_that_is_full_at_step_0_has_no_checkpoint_to_speak_of(tmp_path, m
 
 def test_metrics_of_random_bytes_are_noticed_on_resume(tmp_path, monkeypatch):
     config = small(tmp_path)
-    with monkeypatch.context() as patched, pytest.raises(Killed):
+    with monkeypatch.context() as patched:
         kill_before_step(patched, 7)
-        run(config)
+        with pytest.raises(Killed):
+            run(config)
     metrics = folder_of(config) / "metrics.jsonl"
     metrics.write_bytes(random.Random(0).randbytes(5000))
     with pytest.raises(ValueError, match=r"metrics\.jsonl"):

@@ -6,7 +6,7 @@ import fcntl
 import os
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Literal, Self, TextIO, get_args
 
 from bitcycle.registry import unknown_name
+from bitcycle_lab.plugins import import_plugins
 from bitcycle_lab.study.study import run_directory
 from bitcycle_lab.train.config import RunConfig
 from bitcycle_lab.train.result import RunResult
@@ -110,8 +111,10 @@ def log_file(config: RunConfig) -> Path:
     return Path(config.output) / "studies" / "logs" / f"{config.run_name}.txt"
 
 
-def train_run(config: RunConfig) -> RunOutcome:
+def train_run(config: RunConfig, plugins: Sequence[str] = ()) -> RunOutcome:
     """Train or resume a run, with its output in the log. Never raises.
+
+    plugins: what the study's process imported (`bitcycle_lab.plugins`), to be imported here too.
 
     The log is locked meanwhile. If two studies want one run, the second gets "busy" before it
     touches the run or the log of the first.
@@ -124,7 +127,7 @@ def train_run(config: RunConfig) -> RunOutcome:
                 return RunOutcome(name=name, state="busy", message="another process has this run")
             file.truncate(0)  # of an earlier try
             with _output_to(file):
-                outcome = _train_run(config)
+                outcome = _train_run(config, plugins)
             if os.fstat(file.fileno()).st_size == 0:
                 log.unlink(missing_ok=True)
             fcntl.flock(file, fcntl.LOCK_UN)  # processes that it started may still hold the file
@@ -135,9 +138,10 @@ def train_run(config: RunConfig) -> RunOutcome:
     return outcome
 
 
-def _train_run(config: RunConfig) -> RunOutcome:
+def _train_run(config: RunConfig, plugins: Sequence[str]) -> RunOutcome:
     name = config.run_name
     try:
+        import_plugins(plugins)
         train_or_resume(config)
     except (Interrupted, KeyboardInterrupt) as error:
         if not run_directory(config).is_finished:
