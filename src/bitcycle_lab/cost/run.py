@@ -24,7 +24,7 @@ def estimate_cost(
         spec.inputs(model, spec.example_size),
         **roles,
         total_steps=spec.total_steps,
-        samples_per_step=spec.batch_size,
+        samples_per_step=spec.samples_per_step,
         convention=convention,
     )
     saved, kernel = _measure_saved(spec) if measures_memory else (None, None)
