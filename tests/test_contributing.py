@@ -167,7 +167,7 @@ def test_the_last_station_of_a_study_is_what_its_workers_call(monkeypatch):
     monkeypatch.setattr(local, "keep_freed_memory", lambda: None)
     seen = []
 
-    def train_run(config):
+    def train_run(config, plugins):
         seen.append(config)
         return base.RunOutcome(name="a run", state="done")
 

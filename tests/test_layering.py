@@ -54,26 +54,28 @@ IN_LIBRARY: dict[str, set[str]] = {
 # folder or file of the laboratory -> what of the laboratory it may import, beside itself
 IN_LABORATORY: dict[str, set[str]] = {
     "listing": set(),
+    "plugins": set(),
     "published": set(),
     "models": set(),
     "data": set(),
     "tasks": {"listing", "models", "data"},
-    "train": {"models", "data", "tasks"},
+    "train": {"plugins", "models", "data", "tasks"},
     "recipes": {"published", "tasks", "train"},
     "cost": {"published", "models", "data", "tasks", "train", "recipes"},
-    "study": {"published", "data", "tasks", "train", "recipes", "cost"},
+    "study": {"plugins", "published", "data", "tasks", "train", "recipes", "cost"},
     "landscape": {"data", "tasks", "train"},
     "export": {"tasks", "train"},
     "bench": {"models"},
     "report": {"published", "train", "cost", "study", "landscape"},
     "cli": {
-        "listing", "published", "models", "data", "tasks", "train", "recipes", "cost", "study",
-        "landscape", "export", "bench", "report",
+        "listing", "plugins", "published", "models", "data", "tasks", "train", "recipes", "cost",
+        "study", "landscape", "export", "bench", "report",
     },
     "__init__": {"train", "recipes"},
 }  # fmt: skip
 OF_LIBRARY: dict[str, set[str]] = {  # what of the library: everything, where nothing is said
     "listing": set(),
+    "plugins": set(),
     "published": set(),
     "models": {"matmul", "registry", "extras"},
     "data": HELPERS,

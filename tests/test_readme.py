@@ -3,7 +3,8 @@
 The blocks of one file share a namespace and run in order, in a process of their own: what a walk
 registers must not reach other tests. A block right after `<!-- not executed: reason -->` is left
 out. Output shown below a command must appear in the real output, in order; a line `...` stands
-for anything. Documents with a command that takes long are run by `make test-all`.
+for anything. Documents with a command that takes long are run by `make test-all`. A `python` block
+that begins with a comment such as `# my_things.py` is a file of that name for the commands.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ LONG = ("study run", "landscape", "range-test", "export", "report", "cost --pape
 TIMEOUT = 300  # seconds for one command, or for all blocks of one file
 
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,}|~{3,})(?P<info>.*)$")
+_FILE = re.compile(r"^# (?P<name>\w+\.py)$")
 _SKIP = re.compile(r"^ *<!-- not executed: (?P<reason>.*\S) *-->$")
 # On the line of a document's title: what a document shows must not warn.
 _PRELUDE = (
@@ -157,6 +159,9 @@ def test_the_python_blocks_of_a_document_run(path, tmp_path):
 
 @pytest.mark.parametrize("path", documents_with("console"))
 def test_the_commands_of_a_document_run_and_print_what_is_shown(path, tmp_path):
+    for block in executed(path, "python"):
+        if named := _FILE.match(block.lines[0]):
+            (tmp_path / named["name"]).write_text("\n".join(block.lines), encoding="utf-8")
     for block in executed(path, "console"):
         run_console(block, tmp_path)
 

@@ -2,7 +2,8 @@
 
 A registry has one kind of object and the package that defines them. A new file in that package is
 enough to add an object: the first lookup imports every module of the package, whose decorators
-register.
+register. A name that is not among them is looked for in plugins: modules that installed packages
+name as entry points of the group `bitcycle.plugins`.
 """
 
 from __future__ import annotations
@@ -10,13 +11,18 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import entry_points
 from os.path import commonprefix
 from typing import Generic, TypeVar
+
+from bitcycle.warnings import BitcycleWarning
 
 T = TypeVar("T")
 F = TypeVar("F")
 
+PLUGINS = "bitcycle.plugins"  # the group of entry points
 NUM_SHOWN = 16  # names that an error lists
 LIKENESS = 0.7  # of a name that may have been meant, from 0 to 1
 LISTINGS = {  # kind -> the command that lists all its names
@@ -83,6 +89,29 @@ def list_some(names: Sequence[str]) -> str:
     return (", ".join(names[:NUM_SHOWN]) or "(none)") + more
 
 
+_seen_groups: set[str] = set()
+
+
+def load_plugins(group: str = PLUGINS) -> None:
+    """Import the modules that installed packages name as entry points of this group, once.
+
+    One that cannot be imported warns, and does not keep others from being used.
+    """
+    if group in _seen_groups:
+        return
+    _seen_groups.add(group)  # first: a plugin may look up names
+    for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
+        try:
+            entry.load()
+        except Exception as error:
+            warnings.warn(
+                f"the plugin {entry.name!r} ({entry.value}) cannot be imported: "
+                f"{type(error).__name__}: {error}",
+                BitcycleWarning,
+                stacklevel=2,
+            )
+
+
 class Registry(Generic[T]):
     """Maps names to objects of one kind; imports the package that defines them on first use.
 
@@ -133,13 +162,21 @@ class Registry(Generic[T]):
             self._load()
             if name in self._elsewhere:
                 importlib.import_module(self._elsewhere[name])
+            elif name not in self._entries:
+                self._load_plugins()
         try:
             return self._entries[name]
         except (KeyError, TypeError):
             raise unknown_name(self.kind, name, self.names()) from None
 
+    def _load_plugins(self) -> None:
+        if self._package is not None:
+            load_plugins()
+
     def __contains__(self, name: object) -> bool:
         self._load()
+        if name not in self._entries and name not in self._elsewhere:
+            self._load_plugins()
         return name in self._entries or name in self._elsewhere
 
     def __iter__(self) -> Iterator[str]:
@@ -151,6 +188,7 @@ class Registry(Generic[T]):
     def names(self) -> list[str]:
         """Every name, sorted."""
         self._load()
+        self._load_plugins()
         return sorted({*self._entries, *self._elsewhere})
 
     def items(self) -> list[tuple[str, T]]:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import cycle, islice
 from typing import Any
 
 from torch import nn
@@ -65,7 +66,7 @@ def training_cost(
     error: RoleSchedule = INHERIT,
     grad: RoleSchedule = INHERIT,
     total_steps: int,
-    samples_per_step: int | None = None,
+    samples_per_step: int | Sequence[int] | None = None,
     batch_size: int | None = None,
     convention: str = "exact",
     baseline: PrecisionLike | None = None,
@@ -77,7 +78,8 @@ def training_cost(
     each of the three matmuls counts the bits that its operands have in it.
 
     example_inputs, batch_size: one batch, see `count_macs`. samples_per_step: the batch size of the
-    run, by default that of the example. convention: "exact", or a published one
+    run, by default that of the example; a list has the sizes of an epoch's batches, as the last may
+    be smaller. convention: "exact", or a published one
     (`bitcycle.cost.conventions`). baseline: what `relative` compares with, by default every role
     at the top of its schedule. With "exact", layers that are not converted and roles that the
     quantizer does not round count at 32 bits. Adaptive schedules have no cost before the run;
@@ -100,8 +102,6 @@ def training_cost(
     }  # fmt: skip
     check_count(total_steps, "total_steps")
     needs_conversion = CONVENTIONS[convention].needs_conversion
-    if samples_per_step is not None:
-        check_count(samples_per_step, "samples_per_step")
     schedules = find_layer_schedules(
         model,
         by_keyword,
@@ -114,7 +114,7 @@ def training_cost(
         trace,
         schedules,
         total_steps=total_steps,
-        samples_per_step=samples_per_step or trace.batch_size,
+        samples_per_step=trace.batch_size if samples_per_step is None else samples_per_step,
         convention=convention,
         baseline=baseline,
     )
@@ -125,7 +125,7 @@ def cost_of_schedules(
     schedules: LayerSchedules,
     *,
     total_steps: int,
-    samples_per_step: int,
+    samples_per_step: int | Sequence[int],
     convention: str = "exact",
     baseline: PrecisionLike | None = None,
 ) -> Cost:
@@ -136,7 +136,7 @@ def cost_of_schedules(
         usages,
         tops,
         num_steps=total_steps,
-        num_samples=total_steps * samples_per_step,
+        num_samples=sum(islice(cycle(_epoch(samples_per_step)), total_steps)),
         convention=convention,
         baseline=baseline,
         bits_of=schedules.bits_of,
@@ -409,18 +409,21 @@ class LayerSchedules:
         return Precision(**highs, backward_operands=self.backward_operands)
 
     def usages(
-        self, modules: Sequence[nn.Module], total_steps: int, samples_per_step: int
+        self, modules: Sequence[nn.Module], total_steps: int, samples_per_step: int | Sequence[int]
     ) -> tuple[list[Usage], list[OperandBits]]:
         """For each module the steps and samples at each bits, and its bits at the tops."""
+        epoch = _epoch(samples_per_step)
         by_module = [(module, self.by_layer.get(id(module), self.others)) for module in modules]
         usages: list[Usage] = []
         for module, schedules in by_module:
-            num_steps: Counter[OperandBits] = Counter()
-            for bits, count in _count_steps(schedules, total_steps).items():
+            usage: dict[OperandBits, tuple[int, int]] = {}
+            for (bits, size), count in _count_steps(schedules, total_steps, epoch).items():
                 by_role = dict(zip(OPERANDS, bits, strict=True))
                 precision = Precision(**by_role, backward_operands=self.backward_operands)
-                num_steps[self.bits_of(module, precision)] += count
-            usages.append({bits: (n, n * samples_per_step) for bits, n in num_steps.items()})
+                own = self.bits_of(module, precision)
+                num_steps, num_samples = usage.get(own, (0, 0))
+                usage[own] = num_steps + count, num_samples + count * size
+            usages.append(usage)
         return usages, [self.bits_of(module, self._top(each)) for module, each in by_module]
 
 
@@ -494,9 +497,19 @@ def _lowers_bits(value: RoleSchedule, total_steps: int) -> bool:
     return not Bits.of(schedule.low).is_float32
 
 
-@lru_cache(maxsize=64)  # the same for every layer, convention and batch size
-def _count_steps(schedules: RoleSchedules, total_steps: int) -> Counter[tuple[PlainBits, ...]]:
-    """The number of steps at each bits of weight, act and error."""
+@lru_cache(maxsize=64)  # the same for every layer and convention
+def _count_steps(
+    schedules: RoleSchedules, total_steps: int, epoch: tuple[int, ...]
+) -> Counter[tuple[tuple[PlainBits, ...], int]]:
+    """The number of steps at each bits of weight, act and error, and each number of samples."""
     operands = [schedules[ROLES.index(role)] for role in OPERANDS]
     values = {schedule: schedule.values(total_steps) for schedule in dict.fromkeys(operands)}
-    return Counter(zip(*(values[schedule] for schedule in operands), strict=True))
+    bits = zip(*(values[schedule] for schedule in operands), strict=True)
+    return Counter(zip(bits, cycle(epoch), strict=False))
+
+
+def _epoch(samples_per_step: int | Sequence[int]) -> tuple[int, ...]:
+    sizes = samples_per_step if isinstance(samples_per_step, Sequence) else [samples_per_step]
+    if not sizes:
+        raise ValueError("samples_per_step is empty; give a number, or those of an epoch's batches")
+    return tuple(check_count(size, "samples_per_step") for size in sizes)

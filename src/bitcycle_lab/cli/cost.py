@@ -138,7 +138,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
     """Raise ValueError for options that exclude each other."""
     given = [name for name, value in vars(arguments).items() if value]
     if arguments.paper:
-        neutral = {"paper", "json", "debug", "run", "options", "convention"}
+        neutral = {"paper", "json", "debug", "run", "options", "convention", "plugins"}
         if set(given) - neutral or arguments.convention != "exact":
             raise ValueError("--paper takes no other option but --json")
     elif arguments.what is None:

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
-from bitcycle.registry import Registry
+from bitcycle.registry import Registry, load_plugins
 from bitcycle_lab.listing import Entry, read_entries
 from bitcycle_lab.tasks.config import model_kind
 
@@ -22,8 +22,10 @@ KINDS: Registry[Callable[..., list[Row]]] = Registry("kind")
 def entries(package: str, registry: str, decorator: str, describe: Describe) -> list[Entry]:
     """What a registry holds, without importing torch: what the package's files register.
 
-    User code that registers more has imported the package. `describe` says what its source would.
+    A plugin, or user code, that registers more has imported the package. `describe` says what its
+    source would.
     """
+    load_plugins()
     found = read_entries(package, decorator)
     module = sys.modules.get(package)
     if module is not None:

@@ -25,6 +25,7 @@ from bitcycle.extras import MissingExtraError
 from bitcycle.registry import closest, suggest
 from bitcycle.version import VERSION
 from bitcycle.warnings import BitcycleWarning
+from bitcycle_lab.plugins import import_plugins
 
 OK, FAILURE, USAGE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 PATIENCE = 10.0  # seconds that other ranks wait for the first to print its error
@@ -44,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.options = own_options(argv, commands)
         is_quiet = getattr(arguments, "quiet", False)
         with _plain_warnings(), _shown_log(is_quiet=is_quiet), _only_first_prints():
+            import_plugins(arguments.plugins)
             code: int = arguments.run(arguments)
         sys.stdout.flush()  # raises for a closed pipe here, not at interpreter exit
         return code
@@ -234,12 +236,34 @@ def build_parser() -> tuple[argparse.ArgumentParser, Commands]:
         register = getattr(file, "register", None)
         if register is not None:
             register(commands)
+    plugins: list[str] = []
+    parser.set_defaults(plugins=plugins)
+    _add_import(parser, plugins)
     for command in commands.choices.values():  # so that `bitcycle schedule --debug` works
         for each in (command, *(command.get_default("commands") or {}).values()):
             each.add_argument(
                 "--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS
             )
+            _add_import(each, plugins)
     return parser, commands.choices
+
+
+def _add_import(parser: argparse.ArgumentParser, plugins: list[str]) -> None:
+    """Add --import, which may stand before and after the command and be repeated."""
+
+    class Append(argparse.Action):
+        def __call__(self, parser: Any, namespace: Any, value: Any, option: Any = None) -> None:
+            plugins.append(value)  # a namespace of a command would replace that of `bitcycle`
+
+    parser.add_argument(
+        "--import",
+        action=Append,
+        dest="plugins",
+        default=argparse.SUPPRESS,
+        metavar="FILE",
+        help="first execute this Python file, which registers schedules, quantizers, models or "
+        "datasets of your own; may be repeated",
+    )
 
 
 if __name__ == "__main__":

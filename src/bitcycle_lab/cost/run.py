@@ -24,7 +24,7 @@ def estimate_cost(
         spec.inputs(model, spec.example_size),
         **roles,
         total_steps=spec.total_steps,
-        samples_per_step=spec.batch_size,
+        samples_per_step=spec.samples_per_step,
         convention=convention,
         backward_operands=spec.precision.backward_operands,
     )

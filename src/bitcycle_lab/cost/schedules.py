@@ -65,7 +65,7 @@ def compare_schedules(
             trace,
             schedules,
             total_steps=spec.total_steps,
-            samples_per_step=spec.batch_size,
+            samples_per_step=spec.samples_per_step,
             convention=convention,
             baseline=highest,
         )

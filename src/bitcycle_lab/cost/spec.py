@@ -22,7 +22,7 @@ from bitcycle.registry import unknown_name
 from bitcycle.scheduler import PrecisionScheduler, quantizer_for
 from bitcycle.schedules import parse_schedule
 from bitcycle.schedules.base import check_count
-from bitcycle_lab.data import DATASETS
+from bitcycle_lab.data import DATASETS, count_selected
 from bitcycle_lab.models import MODELS, build_model
 from bitcycle_lab.models.base import Model
 from bitcycle_lab.recipes import find_config, recipe_names
@@ -30,7 +30,19 @@ from bitcycle_lab.tasks.config import model_kind
 from bitcycle_lab.train.config import PrecisionConfig, RunConfig
 
 STEPS, BATCH_SIZE = 64_000, 128  # of the CPT paper's runs on CIFAR
-NUM_SAMPLES = {"imagenet": 1_281_167, "xnli": 392_702}  # of datasets whose recipes count epochs
+NUM_SAMPLES = {  # for training; of texts the words
+    "cifar10": 50_000,
+    "cifar100": 50_000,
+    "digits": 1_437,
+    "fashion-mnist": 60_000,
+    "imagenet": 1_281_167,
+    "mnist": 60_000,
+    "ptb": 929_589,
+    "snli": 549_367,
+    "wikitext-103": 103_227_021,
+    "wikitext-2": 2_088_628,
+    "xnli": 392_702,
+}
 NUM_NODES = {"citeseer": 3_327, "cora": 2_708, "ogbn-arxiv": 169_343, "pubmed": 19_717}
 
 
@@ -39,6 +51,7 @@ class TrainingSpec:
     """A training run to count: the model by name, its precision, and the length of the run.
 
     batch_size: the samples of an optimizer step: images, sequences or, for a graph, nodes.
+    num_samples: the samples of an epoch, whose last batch may be smaller; None: all are whole.
     input_shape: the shape of one sample, by default that of the model's own example.
     """
 
@@ -47,6 +60,7 @@ class TrainingSpec:
     precision: PrecisionConfig
     total_steps: int = STEPS
     batch_size: int = BATCH_SIZE
+    num_samples: int | None = None
     input_shape: tuple[int, ...] | None = None
     device: str = "meta"  # shapes are enough to count
 
@@ -97,6 +111,13 @@ class TrainingSpec:
             )
         shape = (batch_size, *self.input_shape)
         return (torch.zeros(shape, dtype=example[0].dtype, device=self._device),)
+
+    @property
+    def samples_per_step(self) -> tuple[int, ...]:
+        """The samples of each step of an epoch; one number if all steps have as many."""
+        whole, rest = divmod(self.num_samples or self.batch_size, self.batch_size)
+        sizes = (self.batch_size,) * whole + ((rest,) if rest else ())
+        return tuple(dict.fromkeys(sizes)) if len(set(sizes)) == 1 else sizes
 
     @property
     def is_graph(self) -> bool:
@@ -172,7 +193,7 @@ def _bits_of(roles: Mapping[str, str], total_steps: int) -> Iterator[PlainBits]:
 def spec_from_config(config: RunConfig, total_steps: int | None = None) -> TrainingSpec:
     """The spec of a run's configuration; the sizes of its dataset are known without the data."""
     data, entry = config.data, MODELS[config.model.name]
-    info = DATASETS[data.name]
+    info, num_samples = DATASETS[data.name], _num_samples(config)
     sizes: dict[str, Any] = {"num_classes": info.num_classes}
     shape: tuple[int, ...] | None = None
     batch_size = data.batch_size
@@ -193,8 +214,9 @@ def spec_from_config(config: RunConfig, total_steps: int | None = None) -> Train
         model=config.model.name,
         options={**sizes, **config.model.options},
         precision=config.precision,
-        total_steps=total_steps or _num_steps(config),
+        total_steps=total_steps or _num_steps(config, num_samples),
         batch_size=batch_size,
+        num_samples=num_samples,
         input_shape=shape,
     )
 
@@ -212,10 +234,20 @@ def build_at_start(config: RunConfig) -> tuple[nn.Module, tuple[Tensor, ...]]:
     return model, spec.inputs(model, spec.example_size)
 
 
-def _num_steps(config: RunConfig) -> int:
+def _num_samples(config: RunConfig) -> int | None:
+    """The training samples of an epoch; None: not known, or every step has as many."""
+    data, available = config.data, NUM_SAMPLES.get(config.data.name)
+    if available is None:
+        return None
+    if DATASETS[data.name].kind != "language":
+        return count_selected(available, subset=data.subset, validation=data.validation)
+    is_recurrent = MODELS[config.model.name].family == "lstm_lm"  # has all columns in every step
+    return None if is_recurrent else (available - 1) // data.sequence_length
+
+
+def _num_steps(config: RunConfig, num_samples: int | None) -> int:
     if config.steps is not None:
         return config.steps
-    num_samples = NUM_SAMPLES.get(config.data.name)
     if num_samples is None:
         raise ValueError(
             f"{config.name} runs for {config.epochs:g} epochs of data of unknown size: give "

@@ -25,7 +25,17 @@ from bitcycle_lab.data.base import (
     load_images,
     load_pairs,
 )
-from bitcycle_lab.data.batches import IGNORE, Batch, Batches, Key, OnePass, Samples, Tensors, select
+from bitcycle_lab.data.batches import (
+    IGNORE,
+    Batch,
+    Batches,
+    Key,
+    OnePass,
+    Samples,
+    Tensors,
+    count_selected,
+    select,
+)
 from bitcycle_lab.data.images import ImageArrays
 from bitcycle_lab.data.pairs import EncodedPairs, PairEncoder
 from bitcycle_lab.data.text import Blocks, StreamPass, Streams
@@ -52,6 +62,7 @@ __all__ = [
     "StreamPass",
     "Streams",
     "Tensors",
+    "count_selected",
     "dataset",
     "load",
     "load_corpus",

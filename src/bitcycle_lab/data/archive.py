@@ -7,7 +7,10 @@ matrices and plain Python data, and records arrays until `as_array` checks and b
 from __future__ import annotations
 
 import gzip
+import io
+import operator
 import pickle
+import pickletools
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -17,6 +20,8 @@ from numpy.typing import NDArray
 GROWTH = 100  # limit of the compression ratio; numbers and images reach 10, gzip 1000
 FLOOR = 2**26  # bytes that any file may unpack to, whatever its size
 MAX_PICKLE_BYTES = 2**28  # the largest, CIFAR-100's training images, has 155 MB
+MAX_OPCODES = 2**22  # of a pickle; CIFAR-100's training images have 250 thousand
+MAX_ARGUMENTS = 8  # of a class; numpy.ndarray has 4
 MAX_VALUES = 2**28  # of a dense matrix: 1 GB
 _PLAIN_TYPES = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"}
 
@@ -60,11 +65,50 @@ def read_pickle(path: Path) -> object:
     if size > MAX_PICKLE_BYTES:
         raise ValueError(f"{size:,} bytes; a pickle of a dataset has at most {MAX_PICKLE_BYTES:,}")
     try:
-        with path.open("rb") as file:
-            return _Unpickler(file, encoding="bytes").load()  # text of Python 2 stays bytes
+        content = path.read_bytes()
+        _check_opcodes(content)
+        return _Unpickler(content).load()
     except Exception as error:  # a damaged pickle can fail in any way
         reason = str(error)[:200]  # which may quote the file
         raise ValueError(f"not a readable pickle ({type(error).__name__}: {reason})") from None
+
+
+_PUTS = {"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"}
+_GETS = {"GET", "BINGET", "LONG_BINGET"}
+_REFUSED = {"DUP", "POP", "POP_MARK", "EMPTY_SET", "FROZENSET"}
+_NO_TUPLE = {  # what they leave on the stack has no tuple inside that could be hashed
+    each.name
+    for each in pickletools.opcodes
+    if not each.stack_before and [kind.name for kind in each.stack_after] not in ([], ["any"])
+} | {"LIST", "DICT", "GLOBAL", "STACK_GLOBAL", "REDUCE", "NEWOBJ", "INST", "OBJ"}
+
+
+def _check_opcodes(content: bytes) -> None:
+    """Raise for opcodes that would take memory or time without measure. Loads nothing.
+
+    The unpickler makes room for the largest number of its memo: it may not exceed the opcodes
+    before it, which make the objects. A tuple of two references to a tuple of two references takes
+    2^n steps to hash. No pickle of data refers to a tuple again, or has a set.
+    """
+    memo: set[int] = set()
+    tuples: set[int] = set()
+    before = ""  # the last opcode that changed the stack
+    for number, (opcode, argument, _position) in enumerate(pickletools.genops(content)):
+        name = opcode.name
+        if number >= MAX_OPCODES:
+            raise pickle.UnpicklingError(f"it has more than {MAX_OPCODES:,} opcodes")
+        if name in _REFUSED:
+            raise pickle.UnpicklingError(f"it has the opcode {name}, which no dataset needs")
+        if name in _PUTS:
+            place = len(memo) if argument is None else int(argument)
+            if place > number:
+                raise pickle.UnpicklingError(f"it memoizes object {place:,} of {number:,}")
+            memo.add(place)
+            (tuples.discard if before in _NO_TUPLE else tuples.add)(place)
+        elif name in _GETS and int(argument or 0) in tuples:
+            raise pickle.UnpicklingError("it refers to a tuple again")
+        elif name not in ("PROTO", "FRAME"):
+            before = name
 
 
 def read_dict(path: Path) -> dict[str, Any]:
@@ -103,7 +147,7 @@ def _array(record: _Array) -> NDArray[Any]:
 
 def _dense(record: _Sparse) -> NDArray[np.float32]:
     state = {_text(name): value for name, value in record.state.items()}
-    num_rows, num_columns = state["_shape"]
+    num_rows, num_columns = map(operator.index, state["_shape"])
     values, columns, row_starts = (_array(state[name]) for name in ("data", "indices", "indptr"))
     if row_starts.shape != (num_rows + 1,) or (row_starts[1:] < row_starts[:-1]).any():
         raise ValueError(f"row starts that do not increase over {num_rows} rows")
@@ -118,7 +162,9 @@ def _dense(record: _Sparse) -> NDArray[np.float32]:
 
 
 def _text(value: object) -> str:
-    return value.decode("latin1") if isinstance(value, bytes) else str(value)
+    if not isinstance(value, str | bytes):  # lists of lists of lists may be endless as a text
+        raise ValueError(f"a {type(value).__name__} where a text is expected")
+    return value.decode("latin1") if isinstance(value, bytes) else value
 
 
 class _Fixed(type):
@@ -135,6 +181,8 @@ class _Record(metaclass=_Fixed):
     state: Any = None
 
     def __init__(self, *args: object) -> None:
+        if len(args) > MAX_ARGUMENTS:
+            raise pickle.UnpicklingError(f"it passes {len(args):,} arguments to a class")
         self.args = args
 
     def __setstate__(self, state: object) -> None:
@@ -151,13 +199,6 @@ class _Array(_Record):
 
 class _Sparse(_Record):
     """scipy.sparse.csr_matrix"""
-
-
-class _Bytes(metaclass=_Fixed):
-    """Bytes that Python 3 wrote for a protocol of Python 2."""
-
-    def __new__(cls, text: str = "", encoding: object = "latin1") -> bytes:  # type: ignore[misc]
-        return text.encode("latin1")
 
 
 class _Dict(metaclass=_Fixed):
@@ -180,13 +221,35 @@ _ALLOWED: dict[str, type] = {
     "collections.defaultdict": _Dict,
     "__builtin__.list": _Record,  # the factory
     "builtins.list": _Record,
-    "_codecs.encode": _Bytes,
-    "__builtin__.bytes": _Bytes,
 }
 
 
+def _bytes_type(num_bytes: int) -> type:
+    """The class of bytes that Python 3 wrote for a protocol of Python 2.
+
+    num_bytes: of the file, which has the text of each.
+    """
+    left = num_bytes
+
+    class Bytes(metaclass=_Fixed):
+        def __new__(cls, text: str = "", encoding: object = "latin1") -> bytes:  # type: ignore[misc]
+            nonlocal left
+            left -= len(text)
+            if left < 0:
+                raise pickle.UnpicklingError(f"it repeats bytes beyond its own {num_bytes:,}")
+            return text.encode("latin1")
+
+    return Bytes
+
+
 class _Unpickler(pickle.Unpickler):
+    def __init__(self, content: bytes) -> None:
+        super().__init__(io.BytesIO(content), encoding="bytes")  # text of Python 2 stays bytes
+        self._bytes = _bytes_type(len(content))
+
     def find_class(self, module: str, name: str) -> Any:
+        if f"{module}.{name}" in ("_codecs.encode", "__builtin__.bytes"):
+            return self._bytes
         try:
             return _ALLOWED[f"{module}.{name}"]
         except KeyError:

@@ -179,6 +179,22 @@ def select(
     return training, held_out
 
 
+def count_selected(
+    available: int, *, subset: int | float | None = None, validation: int | float | None = None
+) -> int:
+    """The number of training samples that `select` returns.
+
+    >>> count_selected(1437, subset=0.5, validation=37)
+    700
+    """
+    left = (
+        available
+        if validation is None
+        else available - _number("validation", validation, available)
+    )
+    return left if subset is None else _number("subset", subset, left)
+
+
 def _number(name: str, request: int | float, available: int) -> int:
     if isinstance(request, bool):
         raise ValueError(f"{name} must be a number of samples or a fraction, not {request}")

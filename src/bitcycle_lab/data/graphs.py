@@ -118,10 +118,9 @@ def _edges(place: Place, path: Path, num_nodes: int) -> NDArray[np.int64]:
 
 
 def _numbers(nodes: list[Any]) -> NDArray[np.int64]:
-    numbers = np.array(nodes)
-    if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+    if not all(isinstance(node, int) for node in nodes):  # numpy would look into lists of lists
         raise ValueError("a node that is not an integer")
-    return numbers.astype(np.int64)
+    return np.array(nodes, np.int64)
 
 
 for _name, _folder, _nodes, _features, _classes in (

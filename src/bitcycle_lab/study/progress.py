@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bitcycle.tables import text_table
-from bitcycle_lab.study.engines.base import is_locked, log_file
+from bitcycle_lab.study.engines.base import log_file
 from bitcycle_lab.study.results import MethodResult, RunStatus, StudyResult, distinct_runs
 from bitcycle_lab.study.study import StudyRun, run_directory
 from bitcycle_lab.tasks.config import task_metric
@@ -390,7 +390,7 @@ def _row(method: MethodResult, result: StudyResult) -> tuple[str, ...]:
 
 
 def _started(run: RunStatus) -> str:
-    is_training = is_locked(run_directory(run.config))
+    is_training = run_directory(run.config).is_locked
     how = "at work" if is_training else "interrupted, resumes from its checkpoint"
     return f"{how}: {title(run)}: {read_progress(run)}"
 

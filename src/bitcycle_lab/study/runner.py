@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bitcycle_lab.data import DATASETS, load
 from bitcycle_lab.study.engines import Engine
-from bitcycle_lab.study.engines.base import RunOutcome, is_locked
+from bitcycle_lab.study.engines.base import RunOutcome
 from bitcycle_lab.study.progress import Watcher
 from bitcycle_lab.study.results import (
     RunStatus,
@@ -126,7 +126,7 @@ def _start_runs(
         directory = run_directory(run.config)
         if directory.is_finished:  # another study has trained it meanwhile
             _record(run, RunOutcome(name=run.config.run_name, state="done"), queue, watcher)
-        elif is_locked(directory):
+        elif directory.is_locked:
             watcher.busy(run)
             queue.put_back(run)
         else:

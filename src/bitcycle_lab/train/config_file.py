@@ -12,6 +12,7 @@ import dataclasses
 import difflib
 import functools
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources.abc import Traversable
@@ -214,12 +215,40 @@ def _build(
             namespace = parser.parse_object(_plain(settings))
         else:
             check_overrides(arguments)
+            arguments = _with_files(arguments)
+            _check_values(arguments)
             namespace = parser.parse_args(list(arguments))
         _check_null(namespace.as_dict(), source)
         instantiated = parser.instantiate(namespace)
     except (argparse.ArgumentError, TypeError, KeyError) as error:
         raise ValueError(f"{source}: {_readable(error)}") from None
     return RunConfig(**vars(instantiated))
+
+
+def _with_files(arguments: Sequence[str]) -> list[str]:
+    """Replace the file of a group, as in `--optimizer sgd.yaml`, by its content."""
+    found: list[str] = []
+    for word in arguments:
+        option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+        key = (option or (found[-1] if found else ""))[2:]
+        if value and key in _groups() and os.path.isfile(value):
+            content = read_yaml(Path(value), purpose=_PURPOSE)
+            word = option + equals + json.dumps(content, default=str)
+        found.append(word)
+    return found
+
+
+def _check_values(arguments: Sequence[str]) -> None:
+    """Raise ValueError for values that `read_yaml` would refuse: jsonargparse reads YAML too."""
+    yaml = require("yaml", extra="train", purpose=_PURPOSE)
+    for word in arguments:
+        value = word.partition("=")[2] if word.startswith("--") else word
+        try:
+            yaml.load(value, Loader=_strict_loader())
+        except _strict_loader().Refused as error:
+            raise ValueError(f"{value[:60]!r}: {error.problem}") from None
+        except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            continue  # a plain text, or the parser says what is wrong with it
 
 
 def _readable(error: Exception) -> str:
@@ -251,7 +280,7 @@ def check_overrides(arguments: Sequence[str], also: Iterable[str] = ()) -> None:
             continue
         key = option[2:].removesuffix("+")
         value = value if has_value else following
-        if key in _groups() and not value.startswith("{") and not Path(value).is_file():
+        if key in _groups() and not value.startswith("{") and not os.path.isfile(value):
             _fail_group(key, f"option {option!r}", "--")
         near = difflib.get_close_matches(option, also, n=1, cutoff=0.8)
         if near and key not in option_names():
@@ -349,9 +378,7 @@ def read_yaml(path: Path, *, purpose: str) -> Any:
     if size > MAX_BYTES:
         raise ValueError(f"{path} has {size:,} bytes; at most {MAX_BYTES:,}")
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        json.dumps(content, default=str, skipkeys=True)  # raises for a value that contains itself
-        return content
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_strict_loader())
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not a text file: {error}") from None
     except RecursionError:
@@ -363,6 +390,41 @@ def read_yaml(path: Path, *, purpose: str) -> Any:
     except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path} is not valid YAML: {reason}") from None
+
+
+@functools.cache
+def _strict_loader() -> Any:
+    """A safe loader that takes neither aliases nor a key twice.
+
+    A file of a kilobyte can repeat aliases of aliases until they stand for 2^100 values. Of equal
+    keys YAML keeps the last without a word.
+    """
+    yaml = require("yaml", extra="train", purpose=_PURPOSE)
+
+    class StrictLoader(yaml.SafeLoader):  # type: ignore[misc, name-defined]
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            event = self.peek_event()
+            if isinstance(event, yaml.AliasEvent) and event.anchor in self.anchors:
+                problem = f"the alias *{event.anchor} is not allowed; write its value again"
+                raise self.Refused(problem=problem, problem_mark=event.start_mark)
+            return super().compose_node(parent, index)
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            first_lines: dict[Any, int] = {}
+            for key, _value in node.value if isinstance(node, yaml.MappingNode) else ():
+                if not isinstance(key, yaml.ScalarNode):
+                    continue  # a list as a key fails below
+                name, line = self.construct_object(key), key.start_mark.line + 1
+                if name in first_lines:
+                    problem = f"the key {key.value!r} is also in line {first_lines[name]}"
+                    raise self.Refused(problem=problem, problem_mark=key.start_mark)
+                first_lines[name] = line
+            return super().construct_mapping(node, deep)
+
+        class Refused(yaml.MarkedYAMLError):  # type: ignore[misc, name-defined]
+            """Valid YAML that is not taken."""
+
+    return StrictLoader
 
 
 def read_own_yaml(file: Traversable) -> Any:

@@ -31,7 +31,7 @@ from bitcycle_lab.train.loop import save_checkpoint, train
 from bitcycle_lab.train.progress import Reporter, Show, make_reporter
 from bitcycle_lab.train.range_test import complete_settings, find_lower_bound
 from bitcycle_lab.train.result import RunResult, result_json
-from bitcycle_lab.train.run_directory import ResumeEvent, RunDirectory
+from bitcycle_lab.train.run_directory import ResumeEvent, RunDirectory, RunExistsError
 from bitcycle_lab.train.session import Session, build_session, preserve_torch_settings
 from bitcycle_lab.train.signals import Interrupted, StopRequest
 
@@ -40,14 +40,13 @@ def run(config: RunConfig, *, show: Show = "quiet") -> RunResult:
     """Train a new run. Raises ValueError if its folder holds another run."""
     config = config.with_backward()
     directory = RunDirectory(Path(config.output) / config.run_name)
-    if directory.exists:
-        directory.create(config)  # raises before the data is read
+    directory.check_idle()
+    directory.check_free()  # before the data is read
     with preserve_torch_settings():
         session = build_session(config)
         if session.needs_range_test:
             complete_settings(config, session.task, session.total_steps)  # raises
-        on_main(session, lambda: directory.create(config))
-        return _execute(session, directory, show)
+        return _execute(session, directory, show, is_new=True)
 
 
 def resume(run_dir: str | Path, *, show: Show = "quiet", accept_changes: bool = False) -> RunResult:
@@ -69,7 +68,13 @@ def _resume(
     is_accepted: bool = False,
     writes_config: bool = False,
 ) -> RunResult:
-    changes = _changes_since_checkpoint(directory, config, is_accepted=is_accepted)
+    if not directory.is_finished:
+        directory.check_idle()
+    try:
+        changes = _changes_since_checkpoint(directory, config, is_accepted=is_accepted)
+    except (OSError, ValueError):
+        directory.check_idle()  # another process replaced what was being read
+        raise
     if directory.is_finished:
         return RunResult.read(directory.path)
     with preserve_torch_settings():
@@ -112,7 +117,12 @@ def resume_or_run(config: RunConfig, *, show: Show = "quiet") -> RunResult:
     """
     directory = RunDirectory(Path(config.output) / config.run_name)
     if not directory.exists:
-        return run(config, show=show)
+        try:
+            return run(config, show=show)
+        except RunExistsError:
+            if not directory.exists:
+                raise
+            # another process has trained it meanwhile
     config = from_dict(to_dict(config.with_backward()))  # as read from a file: bits "8" become 8
     changes = find_changes(directory.read_config(), config)
     if decisive := [change for change in changes if not is_free(change)]:
@@ -129,19 +139,30 @@ def _execute(
     show: Show,
     changes: Sequence[Change] = (),
     *,
+    is_new: bool = False,
     writes_config: bool = False,
 ) -> RunResult:
     try:
-        return _execute_locked(session, directory, show, changes, writes_config=writes_config)
+        with ExitStack() as lock:
+            on_main(session, lambda: lock.enter_context(directory.locked()))
+            if is_new:
+                on_main(session, lambda: directory.create(session.config))
+            result = _execute_locked(session, directory, show, changes, writes_config=writes_config)
     except CheckpointError:
         raise
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
             raise
+        steps = Checkpoints(directory.checkpoints).steps()
+        left = (
+            f"the checkpoint of step {steps[-1]} is intact"
+            if steps
+            else "there is no checkpoint yet"
+        )
         raise CheckpointError(
-            f"{directory.path} cannot be written at step {session.step}: {error}; the last "
-            "checkpoint is intact"
+            f"{directory.path} cannot be written at step {session.step}: {error}; {left}"
         ) from error
+    return result
 
 
 def _execute_locked(
@@ -154,7 +175,6 @@ def _execute_locked(
 ) -> RunResult:
     with ExitStack() as stack:
         reporter = Reporter()
-        on_main(session, lambda: stack.enter_context(directory.locked()))
         if session.is_main:
             reporter = stack.enter_context(
                 make_reporter(

@@ -21,11 +21,13 @@ from typing import Any
 
 from bitcycle.files import Appender, write_json, write_text
 from bitcycle.version import VERSION
+from bitcycle_lab.plugins import imported_plugins
 from bitcycle_lab.train.checkpoint import Checkpoints
 from bitcycle_lab.train.config import RunConfig
 from bitcycle_lab.train.config_changes import Change
 from bitcycle_lab.train.config_file import from_dict, read_config, to_dict, to_yaml
 
+LOCK = ".lock"
 MACHINE = ("bitcycle", "torch", "python", "processor", "cpu_capability", "device", "num_cpus")
 
 
@@ -36,6 +38,14 @@ class ResumeEvent:
     step: int
     changes: tuple[Change, ...]
     warnings: tuple[str, ...]
+
+
+class RunBusyError(ValueError):
+    """Another process trains the run."""
+
+
+class RunExistsError(ValueError):
+    """The folder of a new run has files already."""
 
 
 class RunDirectory:
@@ -61,13 +71,17 @@ class RunDirectory:
         """Whether the run has written its result."""
         return self.result_file.exists()
 
-    def create(self, config: RunConfig) -> None:
-        """Create the folder with configuration and environment. Raises if it holds another run."""
+    def check_free(self) -> None:
+        """Raise unless the folder can take a new run."""
         if self.path.exists() and not self._is_free():
-            raise ValueError(
+            raise RunExistsError(
                 f"{self.path} is not empty; resume the run with --resume auto, or choose another "
                 "--name, --seed or --output"
             )
+
+    def create(self, config: RunConfig) -> None:
+        """Write configuration and environment into the folder, which must be free and locked."""
+        self.check_free()
         self.path.mkdir(parents=True, exist_ok=True)
         started = {**environment(), "config": to_dict(config)}
         write_json(self.path / "env.json", started)
@@ -86,20 +100,28 @@ class RunDirectory:
     def _is_free(self) -> bool:
         """Whether the folder is empty, apart from leftovers of a process killed in `create`."""
         return self.path.is_dir() and all(
-            entry.name == "env.json" or _is_leftover(entry) for entry in self.path.iterdir()
+            entry.name in ("env.json", LOCK) or _is_leftover(entry) for entry in self.path.iterdir()
         )
 
     def remove_leftovers(self) -> None:
         """Delete the incomplete files of a killed process."""
         for entry in self.path.iterdir():
             if _is_leftover(entry):
-                entry.unlink()
+                entry.unlink(missing_ok=True)
 
     def read_config(self) -> RunConfig:
         """The configuration in config.yaml."""
         if not self.exists:
             raise ValueError(f"{self.path} is not a run: it has no config.yaml")
-        return read_config(self.config_file, default_form=None)
+        try:
+            return read_config(self.config_file, default_form=None)
+        except ValueError as error:
+            if "unknown" not in str(error):
+                raise
+            found = self.read_environment().get("imports")
+            files = found if isinstance(found, list) else []
+            options = " ".join(f"--import {file}" for file in files or ["FILE"])
+            raise ValueError(f"{error}; what is not of this package needs {options}") from None
 
     def read_first_config(self) -> RunConfig | None:
         """The configuration of `create`, from env.json; None if that is lost."""
@@ -143,25 +165,62 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the run for this process. Raises ValueError if another process has it."""
-        with (self.path / ".lock").open("a+", encoding="utf-8") as handle:
+        """Lock the run for this process. Raises RunBusyError if another process has it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / LOCK).open("a+", encoding="utf-8") as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                handle.seek(0)
-                owner = handle.read().strip() or "unknown"
-                raise ValueError(
-                    f"{self.path} is in use by another process (pid {owner}); wait or stop it"
-                ) from None
+            except BlockingIOError:
+                raise self._busy() from None
             handle.truncate(0)
             handle.write(str(os.getpid()))
             handle.flush()
             yield
 
+    @property
+    def is_locked(self) -> bool:
+        """Whether a process is training this run."""
+        try:
+            with (self.path / LOCK).open("rb") as handle:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # no such folder: whoever writes there says more
+            return False
+        return False
+
+    def check_idle(self) -> None:
+        """Raise RunBusyError if a process is training this run."""
+        if self.is_locked:
+            raise self._busy()
+
+    def _busy(self) -> RunBusyError:
+        try:
+            owner = (self.path / LOCK).read_text(encoding="utf-8").strip()
+        except OSError:
+            owner = ""
+        return RunBusyError(
+            f"another process trains this run, {self.path} (pid {owner or 'unknown'}); wait until "
+            "it ends, or stop it"
+        )
+
     def continue_metrics(self, step: int) -> None:
-        """Open metrics.jsonl for appending and remove the lines after `step`."""
-        kept = [line for line in self.read_metrics() if line["step"] <= step]
-        write_text(self.metrics_file, "".join(json.dumps(line) + "\n" for line in kept))
+        """Open metrics.jsonl for appending and remove the lines after `step`, -1: all.
+
+        Raises ValueError if the lines that the checkpoint of this step relies on are damaged.
+        """
+        texts = self._metrics_texts()
+        lines = [_read_line(text) for text in texts]
+        places = [place for place, line in enumerate(lines) if line and line["step"] <= step]
+        last = places[-1] if places else -1
+        for place, (text, line) in enumerate(zip(texts, lines, strict=True)):
+            # what follows the last of these lines was not yet flushed and may be cut
+            if step >= 0 and line is None and (place < last or not _is_cut(text)):
+                raise ValueError(
+                    f"{self.metrics_file}, line {place + 1}, is damaged and has no metrics; restore"
+                    " the file, or delete it to continue without the metrics so far"
+                )
+        write_text(self.metrics_file, "".join(json.dumps(lines[place]) + "\n" for place in places))
         self._metrics = Appender(self.metrics_file)
 
     def add_metrics(self, line: dict[str, Any]) -> None:
@@ -176,23 +235,33 @@ class RunDirectory:
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The complete lines of metrics.jsonl; those cut by a kill or a full disk are skipped."""
+        lines = map(_read_line, self._metrics_texts())
+        return [line for line in lines if line is not None]
+
+    def _metrics_texts(self) -> list[str]:
         if not self.metrics_file.exists():
             return []
-        lines = []
-        for text in self.metrics_file.read_text(encoding="utf-8", errors="replace").split("\n"):
-            try:
-                line = json.loads(text)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(line, dict) and isinstance(line.get("step"), int):
-                lines.append(line)
-        return lines
+        return self.metrics_file.read_text(encoding="utf-8", errors="replace").split("\n")
 
     def close(self) -> None:
         """Close metrics.jsonl."""
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
+
+
+def _read_line(text: str) -> dict[str, Any] | None:
+    """A line of metrics.jsonl; None if it is none."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return line if isinstance(line, dict) and isinstance(line.get("step"), int) else None
+
+
+def _is_cut(text: str) -> bool:
+    """Whether a line can be one that a kill or a full disk cut, or zeros of a power failure."""
+    return '{"step"'.startswith(text.strip("\0")[:7])
 
 
 def _is_leftover(path: Path) -> bool:
@@ -238,6 +307,7 @@ def environment() -> dict[str, Any]:
         "num_threads": torch.get_num_threads(),
         "num_cpus": os.cpu_count(),
         "git_revision": _git_revision(),
+        "imports": list(imported_plugins()),
         "command": sys.argv,
     }
 

@@ -454,3 +454,19 @@ def test_a_cost_is_frozen_and_equal_by_its_numbers() -> None:
         COST.num_steps = 1
     assert dataclasses.replace(COST, baseline="in other words") == COST
     assert dataclasses.replace(COST, num_steps=1) != COST
+
+
+def test_the_sizes_of_an_epochs_batches_count_as_the_meter_counts_them() -> None:
+    model, roles = bc.quantize_model(nn.Linear(4, 8)), {"forward": "CR:3-8:2", "backward": 8}
+    x = torch.ones(2, 4)
+    cost = bc.training_cost(model, x, **roles, total_steps=20, samples_per_step=[5, 5, 2])
+    assert (cost.num_steps, cost.num_samples) == (20, 6 * 12 + 10)
+    meter = bc.CostMeter(model, x)
+    bits = bc.PrecisionScheduler(model, **roles, total_steps=20)
+    for step in range(20):
+        meter.step([5, 5, 2][step % 3])
+        bits.step()
+    assert meter.bitops == cost.bitops
+    for sizes in ([], [5, 0], 0, [2.5]):
+        with pytest.raises(ValueError, match="samples_per_step"):
+            bc.training_cost(model, x, **roles, total_steps=20, samples_per_step=sizes)

@@ -260,9 +260,7 @@ def test_layers_that_read_one_tensor_round_it_once(monkeypatch) -> None:
         return to_bf16(x, flag)
 
     monkeypatch.setattr("bitcycle.nn.rounding.to_bf16", spy)
-    model = bc.quantize_model(
-        nn.ModuleList(nn.Linear(16, 8) for _ in range(3)), kernel="bf16"
-    )
+    model = bc.quantize_model(nn.ModuleList(nn.Linear(16, 8) for _ in range(3)), kernel="bf16")
     bc.set_precision(model, "bf16")
     x = torch.randn(4, 16, requires_grad=True) * 2
     outputs = [layer(x) for layer in model]

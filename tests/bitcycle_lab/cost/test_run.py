@@ -8,9 +8,15 @@ import pytest
 
 import bitcycle as bc
 from bitcycle.cost import measure_saved
+from bitcycle_lab.cost import spec as specs
 from bitcycle_lab.cost.run import estimate_cost
-from bitcycle_lab.cost.spec import find_spec
+from bitcycle_lab.cost.spec import find_spec, spec_from_config
+from bitcycle_lab.data import load_corpus
 from bitcycle_lab.models import build_model
+from bitcycle_lab.recipes import recipe
+from bitcycle_lab.tasks import ModelConfig
+from bitcycle_lab.train import run
+from tests.bitcycle_lab.train.small import lstm, write_words
 
 ROLES = {"forward": "CR:3-8:32", "backward": "8"}
 
@@ -76,3 +82,45 @@ def test_a_recipe_s_backward_operands_count_and_are_shown() -> None:
         find_spec("wikitext2-transformer-nvfp4-heal", roles=roles, total_steps=50)
     )
     assert changed.cost == own.cost
+
+
+@pytest.mark.parametrize(
+    ("data", "last"),  # of scikit-learn's 1,437 training images
+    [
+        ({}, 29),  # 22 x 64 + 29
+        ({"validation": 100, "subset": 0.3}, 17),  # 401 = 6 x 64 + 17
+        ({"batch_size": 479}, 479),  # three whole batches
+    ],
+)
+def test_the_cost_before_a_run_is_the_one_it_ends_with(tmp_path, data, last) -> None:
+    config = replace(recipe("digits-cpt-3-8-8"), steps=50, output=str(tmp_path), threads=1)
+    config = replace(
+        config,
+        model=ModelConfig(name="digits_mlp", options={"width": 8}),
+        data=replace(config.data, **data),
+        precision=replace(config.precision, forward="CR:3-8:2", skip=("fc3",)),
+    )
+    spec = spec_from_config(config)
+    assert spec.samples_per_step[-1] == last
+    assert estimate_cost(spec).cost.bitops == run(config).cost["bitops"]
+
+
+def test_a_text_in_blocks_has_a_smaller_last_batch_and_one_in_columns_has_none(
+    tmp_path, monkeypatch
+) -> None:
+    text = write_words(tmp_path / "text")
+    columns = lstm(tmp_path / "runs", text)
+    blocks = replace(
+        columns,
+        name="blocks",
+        model=ModelConfig(name="transformer_lm", options={"dim": 8, "num_layers": 1}),
+        precision=replace(columns.precision, only=None),
+        data=replace(columns.data, batch_size=7),
+    )
+    num_words = len(load_corpus(columns.data.name, text).train)
+    vocabulary = len(load_corpus(columns.data.name, text).vocabulary)
+    monkeypatch.setitem(specs.NUM_SAMPLES, columns.data.name, num_words)
+    for config in (columns, blocks):
+        options = {**config.model.options, "vocab_size": vocabulary}
+        config = replace(config, model=replace(config.model, options=options))
+        assert estimate_cost(spec_from_config(config)).cost.bitops == run(config).cost["bitops"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import pickle
+import subprocess
+import sys
 from contextlib import suppress
 
 import numpy as np
@@ -211,3 +213,60 @@ def test_something_else_than_a_dict_or_an_array_is_said(tmp_path):
         read_dict(path)
     with pytest.raises(ValueError, match="list"):
         as_array(read_pickle(path))
+
+
+# l0 = [], l1 = [l0, l0], ...: 2^60 values in 360 bytes
+LISTS = b"](]q\x00" + b"(h\x00h\x00lq\x00" * 60 + b"e"
+BOMBS = {
+    "a place of the memo: 4.3 GB in 7 bytes": b"Nr\xff\xff\xff\x0f.",
+    "the same as text": b"Np268435455\n.",
+    "bytes: 4 GB": b"B\xff\xff\xff\xff.",
+    "bytes: 1 TB": b"\x8e" + (2**40).to_bytes(8, "little") + b".",
+    "a frame: 1 TB": b"\x80\x04\x95" + (2**40).to_bytes(8, "little") + b"N.",
+    "a tuple of tuples as a key": b"})" + b"2\x86" * 60 + b"Ns.",
+    "the same by references": b"](" + b")q\x00" + b"h\x00h\x00\x86q\x00" * 60 + b"e}h\x00Ns.",
+    "behind BUILD": b"](" + b")q\x00" + b"h\x00h\x00\x86Nbq\x00" * 60 + b"e}h\x00Ns.",
+    "behind APPENDS": b"](" + b")q\x00" + b"h\x00h\x00\x86(eq\x00" * 60 + b"e}h\x00Ns.",
+    "behind POP": b"](" + b")q\x00" + b"h\x00h\x00\x86N0q\x00" * 60 + b"e}h\x00Ns.",
+    "behind PUT": b"]()q\x00)q\x00\x94" + b"h\x01h\x01\x86q\x01" * 60 + b"e}h\x01Ns.",
+    "a set of tuples": b"\x80\x04\x8f(" + b")2\x86" + b"2\x86" * 60 + b"\x90.",
+    "bytes again and again: 10 GB": b"c_codecs\nencode\nq\x00X\x40\x42\x0f\x00" + b"a" * 10**6
+    + b"q\x01](" + b"h\x00h\x01\x85R" * 10_000 + b"e.",
+    "lists of lists as the name of a type": LISTS + b"cnumpy.core.multiarray\n_reconstruct\n)R("
+    b"I1\n(tcnumpy\ndtype\n(h\x00tRI0\nS'a'\ntb.",
+}  # fmt: skip
+READ_ALL = """
+import resource, sys
+from bitcycle_lab.data.archive import as_array, read_pickle
+from pathlib import Path
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+limit = pages * resource.getpagesize() + 2**28
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+for path in sys.argv[1:]:
+    try:
+        as_array(read_pickle(Path(path)))
+    except ValueError as error:
+        assert "MemoryError" not in str(error), path
+        print(error)
+"""
+
+
+def test_a_pickle_that_would_take_all_memory_or_time_is_refused(tmp_path):
+    paths = [tmp_path / str(number) for number, _ in enumerate(BOMBS)]
+    for path, content in zip(paths, BOMBS.values(), strict=True):
+        path.write_bytes(content)
+    done = subprocess.run(
+        [sys.executable, "-c", READ_ALL, *map(str, paths)],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert len(done.stdout.splitlines()) == len(BOMBS), done.stdout
+
+
+def test_a_pickle_with_too_many_opcodes_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "MAX_OPCODES", 1000)
+    path = tmp_path / "many"
+    path.write_bytes(pickle.dumps([[] for _ in range(300)]))
+    assert len(read_pickle(path)) == 300
+    path.write_bytes(pickle.dumps([[] for _ in range(600)]))
+    with pytest.raises(ValueError, match="1,000"):
+        read_pickle(path)

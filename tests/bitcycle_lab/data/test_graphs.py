@@ -91,6 +91,16 @@ def test_files_that_contradict_each_other_are_refused(tmp_path, part, value, pro
         load_graph("cora", tmp_path)
 
 
+@pytest.mark.timeout(20)
+def test_neighbours_of_lists_within_lists_are_refused_at_once(tmp_path):
+    nested: list[object] = []
+    for _ in range(60):  # 2^60 lists when each is looked into
+        nested = [nested, nested]
+    write_planetoid(tmp_path, planetoid_parts() | {"graph": {0: nested}}, python2=False)
+    with pytest.raises(ValueError, match="integer"):
+        load_graph("cora", tmp_path)
+
+
 FILES = {
     "raw/edge": "0,1\n1,0\n2,3\n3,3\n",
     "raw/node-feat": "".join(",".join([str(node / 4)] * 128) + "\n" for node in range(4)),

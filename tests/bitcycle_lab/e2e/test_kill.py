@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from bitcycle_lab.train import (
     CheckpointConfig,
     LrConfig,
     OptimizerConfig,
+    RunResult,
     TrackingConfig,
     resume,
     run,
@@ -30,6 +32,7 @@ from tests.bitcycle_lab.e2e.commands import (
     two_processes,
     wait_until,
     waiting_in_step_50,
+    write_config,
 )
 from tests.bitcycle_lab.train.small import folder_of, lstm, traces, write_words
 
@@ -81,7 +84,7 @@ def test_a_run_belongs_to_one_process_which_others_do_not_disturb(tmp_path, unin
         with process("resume", str(folder_of(config))) as second:
             _, err = second.communicate(timeout=120)
         assert second.returncode == 2
-        assert f"is in use by another process (pid {first.pid})" in err
+        assert f"pid {first.pid}" in err
         assert "Traceback" not in err
         go.touch()
         _, err = first.communicate(timeout=120)
@@ -214,6 +217,24 @@ def test_a_checkpoint_that_does_not_fit_stops_the_run(tmp_path):
     assert_stopped_for_room(child, err, "step 1")
     assert not list((folder_of(config) / "checkpoints").iterdir())
     assert resume(folder_of(config)).steps == 20
+
+
+def test_of_three_processes_that_start_one_run_one_trains_it_and_the_others_say_so(tmp_path):
+    config = long(tmp_path / "runs")
+    path = str(write_config(config, tmp_path))
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(process("train", path, "--quiet", "--resume", "auto"))
+            for _ in range(3)
+        ]
+        ended = [child.communicate(timeout=240) for child in started]
+    codes = [child.returncode for child in started]
+    assert 0 in codes
+    for code, (_, err) in zip(codes, ended, strict=True):
+        if code != 0:  # one that comes after the end of the first returns its result
+            [line] = err.splitlines()
+            assert "another process trains this run" in line
+    assert RunResult.read(folder_of(config)).steps == config.steps
 
 
 def test_two_processes_stop_together_and_resume_exactly(tmp_path):

@@ -14,6 +14,7 @@ from bitcycle_lab.study.results import read_failures, read_study
 from bitcycle_lab.study.runner import check_data, run_study, runs_to_train
 from bitcycle_lab.study.study import Method
 from bitcycle_lab.train import run
+from bitcycle_lab.train.run_directory import RunDirectory
 from bitcycle_lab.train.signals import Interrupted
 from tests.bitcycle_lab.study.small_studies import (
     Here,
@@ -166,7 +167,7 @@ def test_a_run_of_another_process_is_waited_for(tmp_path, monkeypatch):
     def held(directory):
         return directory.path.name == first.config.run_name and next(answers, False)
 
-    monkeypatch.setattr(runner, "is_locked", held)
+    monkeypatch.setattr(RunDirectory, "is_locked", property(held))
     result, started, lines = execute_study(tiny_study(), tmp_path)
     assert result.count("done") == 2
     assert sum("another process trains it" in line for line in lines) == 1

@@ -3,9 +3,12 @@
 import dataclasses
 import json
 import re
+from pathlib import Path
 
 import pytest
+import yaml
 
+import bitcycle_lab
 from bitcycle.files import FORM
 from bitcycle_lab.tasks import DataConfig, ModelConfig
 from bitcycle_lab.train.config import (
@@ -242,14 +245,75 @@ def read(folder, content):
     return read_yaml(path, purpose="tests")
 
 
-def test_plain_data_aliases_and_merged_keys_are_read(tmp_path):
-    text = "a: [1, 2.5, x, null, true]\nb: &b {lr: 1, steps: 2}\nc: {<<: *b, lr: 3}"
-    assert read(tmp_path, text) == {
-        "a": [1, 2.5, "x", None, True],
-        "b": {"lr": 1, "steps": 2},
-        "c": {"lr": 3, "steps": 2},
-    }
+def test_plain_data_is_read(tmp_path):
+    text = "a: [1, 2.5, x, null, true]\nb: &b {lr: 1, steps: 2}"
+    assert read(tmp_path, text) == {"a": [1, 2.5, "x", None, True], "b": {"lr": 1, "steps": 2}}
     assert read(tmp_path, "") is None
+
+
+# 2^100 values in two kilobytes: each line repeats the one before twice
+BOMB = "a0: &a0 [1, 1]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 100))
+INLINE_BOMB = f"{{{', '.join(BOMB.splitlines())}}}"
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("option", ["--model.options", "--precision.quantizer_options"])
+def test_aliases_that_stand_for_more_than_memory_are_refused_wherever_they_come_from(
+    tmp_path, option
+):
+    with pytest.raises(ValueError, match="line 2.*a0"):
+        read(tmp_path, BOMB)
+    path = tmp_path / "run.yaml"
+    group, _, key = option[2:].partition(".")
+    path.write_text(f"steps: 1\n{group}: {{{key}: {INLINE_BOMB}}}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="a0"):
+        read_config(path)
+    for value in (INLINE_BOMB, BOMB):
+        with pytest.raises(ValueError, match="a0"):
+            override(BASE, [option, value])
+        with pytest.raises(ValueError, match="a0"):
+            override(BASE, [f"{option}={value}"])
+    path.write_text(f"{key}: {INLINE_BOMB}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="a0"):
+        override(BASE, [f"--{group}", str(path)])
+
+
+def test_the_file_of_a_group_is_read(tmp_path):
+    path = tmp_path / "optimizer.yaml"
+    path.write_text("{name: adam, lr: 0.25}\n", encoding="utf-8")
+    for arguments in (["--optimizer", str(path)], [f"--optimizer={path}"]):
+        config = override(BASE, arguments)
+        assert (config.optimizer.name, config.optimizer.lr) == ("adam", 0.25)
+
+
+@pytest.mark.parametrize(
+    ("content", "key", "lines"),
+    [
+        ("steps: 1\nseed: 2\nsteps: 3", "steps", (3, 1)),
+        ("a:\n  lr: 1\n  'lr': 2", "lr", (3, 2)),
+        ("[{b: 1, b: 2}]", "b", (1, 1)),
+    ],
+)
+def test_a_key_that_is_there_twice_is_an_error_that_names_both_lines(tmp_path, content, key, lines):
+    with pytest.raises(ValueError, match=rf"line {lines[0]}: .*'{key}'.* line {lines[1]}$"):
+        read(tmp_path, content)
+    with pytest.raises(ValueError, match="'a'"):
+        override(BASE, ["--model.options", "{a: 1, a: 2}"])
+
+
+def test_the_files_of_this_package_have_no_key_twice():
+    files = sorted(Path(bitcycle_lab.__file__).parent.rglob("*.yaml"))
+    assert len(files) > 10
+    for file in files:
+        pending = [yaml.compose(file.read_text(encoding="utf-8"))]
+        while pending:
+            node = pending.pop()
+            if isinstance(node, yaml.MappingNode):
+                keys = [key.value for key, _ in node.value]
+                assert len(set(keys)) == len(keys), (file.name, keys)
+                pending += [value for _, value in node.value]
+            elif isinstance(node, yaml.SequenceNode):
+                pending += node.value
 
 
 @pytest.mark.parametrize(
@@ -257,7 +321,7 @@ def test_plain_data_aliases_and_merged_keys_are_read(tmp_path):
     [
         ("a: 1\nb: [1", "file.yaml, line 2: while parsing a flow sequence, expected ',' or ']'"),
         ("[" * 1_000, "nested too deeply"),
-        ("a: &a [*a]", "Circular reference"),
+        ("a: &a [*a]", "alias *a"),
         ("a: 2026-13-45", "month must be in 1..12"),
         ("a: !!bool maybe", "maybe"),
         ("a: !!timestamp never", "groupdict"),

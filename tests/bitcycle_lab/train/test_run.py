@@ -29,7 +29,13 @@ from bitcycle_lab.train import (
 from bitcycle_lab.train.checkpoint import CheckpointError, Checkpoints, read_state, write_state
 from bitcycle_lab.train.distributed import on_main
 from bitcycle_lab.train.run import resume_or_run
-from bitcycle_lab.train.run_directory import list_runs, machine, measurement_info
+from bitcycle_lab.train.run_directory import (
+    RunBusyError,
+    RunDirectory,
+    list_runs,
+    machine,
+    measurement_info,
+)
 from bitcycle_lab.train.session import (
     preserve_torch_settings,
     random_state,
@@ -270,3 +276,84 @@ def test_a_file_where_the_output_folder_should_be_is_an_error(tmp_path):
     (tmp_path / "runs").write_text("in the way")
     with pytest.raises(OSError, match="runs"):
         run(small(tmp_path / "runs"))
+
+
+# ---- several processes, a full disk, damage --------------------------------------------------
+
+
+def test_a_run_that_another_process_trains_is_named_as_that(tmp_path):
+    config = small(tmp_path, steps=2)
+    directory = RunDirectory(folder_of(config))
+    for start in (run, resume_or_run):
+        with directory.locked(), pytest.raises(RunBusyError, match=str(directory.path)):
+            start(config)  # before its folder has a configuration
+    directory.create(config)
+    before = files_below(directory.path)
+    for start in (run, resume_or_run, lambda config: resume(directory.path)):
+        with directory.locked(), pytest.raises(RunBusyError, match=str(directory.path)):
+            start(config)
+    assert files_below(directory.path) == before
+
+
+def test_a_run_that_another_process_finished_meanwhile_returns_its_result(tmp_path, monkeypatch):
+    config = small(tmp_path, steps=2)
+    build = train_run.build_session
+    first = []
+
+    def overtaken(*args):
+        monkeypatch.setattr(train_run, "build_session", build)
+        first.append(run(config))
+        return build(*args)
+
+    monkeypatch.setattr(train_run, "build_session", overtaken)
+    assert resume_or_run(config) == first[0]
+
+
+def test_files_that_vanish_while_another_process_replaces_them_are_no_error_of_their_own(
+    tmp_path, monkeypatch
+):
+    config = small(tmp_path, steps=4)
+    with monkeypatch.context() as patched:
+        kill_before_step(patched, 3)
+        with pytest.raises(Killed):
+            run(config)
+    directory = RunDirectory(folder_of(config))
+    locks = []
+
+    def replaced(self, name):
+        locks.append(directory.locked())
+        locks[0].__enter__()
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(Checkpoints, "read_newest", replaced)
+    with pytest.raises(RunBusyError):
+        resume_or_run(config)
+    locks[0].__exit__(None, None, None)
+
+
+def test_a_disk_that_is_full_at_step_0_has_no_checkpoint_to_speak_of(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    config = small(tmp_path, steps=2)
+    with monkeypatch.context() as patched:
+        patched.setattr("bitcycle_lab.train.run_directory.write_json", full)
+        with pytest.raises(CheckpointError, match="No space left") as caught:
+            run(config)
+    assert "intact" not in str(caught.value)
+    assert "no checkpoint" in str(caught.value)
+    assert run(config).steps == 2  # what is left is no obstacle
+
+
+def test_metrics_of_random_bytes_are_noticed_on_resume(tmp_path, monkeypatch):
+    config = small(tmp_path)
+    with monkeypatch.context() as patched:
+        kill_before_step(patched, 7)
+        with pytest.raises(Killed):
+            run(config)
+    metrics = folder_of(config) / "metrics.jsonl"
+    metrics.write_bytes(random.Random(0).randbytes(5000))
+    with pytest.raises(ValueError, match=r"metrics\.jsonl"):
+        resume(folder_of(config))
+    metrics.unlink()
+    assert resume(folder_of(config)).steps == 12

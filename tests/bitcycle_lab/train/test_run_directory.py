@@ -1,11 +1,15 @@
 """The folder of a run: made once, owned by one process, its metrics continued."""
 
 import json
+import os
+import tempfile
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bitcycle.files import FORM
-from bitcycle_lab.train.run_directory import RunDirectory, environment
+from bitcycle_lab.train.run_directory import RunBusyError, RunDirectory, environment
 from tests.bitcycle_lab.train.small import small
 
 
@@ -130,6 +134,48 @@ def test_a_damaged_line_does_not_take_the_others_with_it(directory):
     texts[1] = b"\xff" + texts[1][1:]
     directory.metrics_file.write_bytes(b"\n".join(texts) + b"\n")
     assert directory.read_metrics() == lines(2, 6)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        bytes(range(1, 200)) * 20,
+        b"not metrics",
+        b'{"step": 2}\n\xff\xfe\n{"step": 4}\n',
+        b'{"step": 2}\n{"step": 3, "lo\n{"step": 4}\n',  # a cut, but before a flushed line
+        b'{"step": 2}\n\x9f\x83\x01',
+        b"[]\n",
+    ],
+)
+def test_damage_of_the_metrics_before_the_checkpoint_is_noticed_on_resume(directory, content):
+    directory.metrics_file.write_bytes(content)
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line \d"):
+        directory.continue_metrics(4)
+    assert directory.metrics_file.read_bytes() == content  # nothing is lost
+    directory.continue_metrics(-1)  # without a checkpoint the run starts again
+    directory.close()
+    assert directory.read_metrics() == []
+
+
+@given(content=st.binary(min_size=8), step=st.integers(0, 100))
+def test_random_bytes_are_never_taken_for_metrics(content, step):
+    with tempfile.TemporaryDirectory() as folder:
+        directory = RunDirectory(folder)
+        directory.metrics_file.write_bytes(content)
+        stripped = content.strip(b"\0\n")
+        if stripped and not stripped.startswith(b"{"):
+            with pytest.raises(ValueError, match="metrics"):
+                directory.continue_metrics(step)
+
+
+def test_a_locked_run_is_busy_and_a_free_one_is_not(directory):
+    directory.check_idle()
+    assert not directory.is_locked
+    with directory.locked():
+        assert directory.is_locked
+        with pytest.raises(RunBusyError, match=str(os.getpid())):
+            directory.check_idle()
+    directory.check_idle()
 
 
 def test_a_tasks_files_are_written_once(tmp_path):

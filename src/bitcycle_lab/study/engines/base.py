@@ -6,7 +6,7 @@ import fcntl
 import os
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +14,11 @@ from types import TracebackType
 from typing import Literal, Self, TextIO, get_args
 
 from bitcycle.registry import unknown_name
+from bitcycle_lab.plugins import import_plugins
 from bitcycle_lab.study.study import run_directory
 from bitcycle_lab.train.config import RunConfig
 from bitcycle_lab.train.result import RunResult
-from bitcycle_lab.train.run_directory import RunDirectory
+from bitcycle_lab.train.run_directory import RunBusyError
 from bitcycle_lab.train.signals import Interrupted
 
 EngineName = Literal["local", "ray"]
@@ -110,8 +111,10 @@ def log_file(config: RunConfig) -> Path:
     return Path(config.output) / "studies" / "logs" / f"{config.run_name}.txt"
 
 
-def train_run(config: RunConfig) -> RunOutcome:
+def train_run(config: RunConfig, plugins: Sequence[str] = ()) -> RunOutcome:
     """Train or resume a run, with its output in the log. Never raises.
+
+    plugins: what the study's process imported (`bitcycle_lab.plugins`), to be imported here too.
 
     The log is locked meanwhile. If two studies want one run, the second gets "busy" before it
     touches the run or the log of the first.
@@ -124,7 +127,7 @@ def train_run(config: RunConfig) -> RunOutcome:
                 return RunOutcome(name=name, state="busy", message="another process has this run")
             file.truncate(0)  # of an earlier try
             with _output_to(file):
-                outcome = _train_run(config)
+                outcome = _train_run(config, plugins)
             if os.fstat(file.fileno()).st_size == 0:
                 log.unlink(missing_ok=True)
             fcntl.flock(file, fcntl.LOCK_UN)  # processes that it started may still hold the file
@@ -135,16 +138,17 @@ def train_run(config: RunConfig) -> RunOutcome:
     return outcome
 
 
-def _train_run(config: RunConfig) -> RunOutcome:
+def _train_run(config: RunConfig, plugins: Sequence[str]) -> RunOutcome:
     name = config.run_name
     try:
+        import_plugins(plugins)
         train_or_resume(config)
     except (Interrupted, KeyboardInterrupt) as error:
         if not run_directory(config).is_finished:
             return RunOutcome(name=name, state="stopped", message=str(error) or "interrupted")
+    except RunBusyError as error:
+        return RunOutcome(name=name, state="busy", message=str(error))
     except BaseException as error:
-        if is_locked(run_directory(config)):
-            return RunOutcome(name=name, state="busy", message=str(error))
         traceback.print_exc()
         return RunOutcome(name=name, state="failed", message=_describe(error))
     return RunOutcome(name=name, state="done")
@@ -158,18 +162,6 @@ def train_or_resume(config: RunConfig) -> RunResult:
     if directory.is_finished:
         return RunResult.read(directory.path)
     return resume_or_run(config)
-
-
-def is_locked(directory: RunDirectory) -> bool:
-    """Whether a process is training this run."""
-    try:
-        with (directory.path / ".lock").open("rb") as handle:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False
 
 
 def _lock(file: TextIO) -> bool:

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from bitcycle.native.allocator import keep_freed_memory
+from bitcycle_lab.plugins import imported_plugins
 from bitcycle_lab.study.engines.base import Engine, RunOutcome, log_file, train_run
 from bitcycle_lab.train.config import RunConfig
 from bitcycle_lab.train.signals import block_sigint
@@ -98,7 +99,9 @@ class LocalEngine(Engine):
 def _new_worker() -> Worker:
     context = get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs,), name="bitcycle worker")
+    process = context.Process(
+        target=_work, args=(theirs, imported_plugins()), name="bitcycle worker"
+    )
     with block_sigint():
         process.start()
     theirs.close()  # the worker has its own
@@ -115,13 +118,13 @@ def _send(config: RunConfig, worker: Worker) -> bool:
     return True
 
 
-def _work(pipe: Connection) -> None:
+def _work(pipe: Connection, plugins: tuple[str, ...] = ()) -> None:
     """Train every run that comes through the pipe, until it is closed."""
     threading.Thread(target=_stop_without_parent, daemon=True).start()
     keep_freed_memory()
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            outcome = train_run(pipe.recv())
+            outcome = train_run(pipe.recv(), plugins)
             pipe.send_bytes(json.dumps(asdict(outcome)).encode())
 
 

@@ -1,7 +1,7 @@
 """The Ray engine: one task per run, on a cluster or on a Ray that is started for the study.
 
 A task writes to the run's folder as a local process does. On a cluster the output folder and the
-data must be on a filesystem that all machines share.
+data, and files given with --import, must be on a filesystem that all machines share.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bitcycle.extras import require
+from bitcycle_lab.plugins import imported_plugins
 from bitcycle_lab.study.engines.base import Engine, RunOutcome, log_file, train_run
 from bitcycle_lab.train.config import RunConfig
 
@@ -73,7 +74,7 @@ class RayEngine(Engine):
             num_gpus=1 if self._has_gpus else 0,
             name=config.run_name,
         )
-        self._tasks[task.remote(config, str(Path.cwd()))] = config
+        self._tasks[task.remote(config, str(Path.cwd()), imported_plugins())] = config
 
     def wait(self, seconds: float) -> list[RunOutcome]:
         """The outcomes of the tasks that have ended."""
@@ -111,11 +112,11 @@ class RayEngine(Engine):
             self._ray.shutdown()
 
 
-def train_task(config: RunConfig, folder: str) -> dict[str, str]:
+def train_task(config: RunConfig, folder: str, plugins: tuple[str, ...] = ()) -> dict[str, str]:
     """The body of a task. folder: of the study's process, where relative paths begin."""
     try:
         os.chdir(folder)
     except OSError as error:
         message = f"{error} on {platform.node()}: all machines must share this folder"
         return asdict(RunOutcome(name=config.run_name, state="failed", message=message))
-    return asdict(train_run(config))
+    return asdict(train_run(config, plugins))

@@ -8,7 +8,6 @@ import pytest
 
 from bitcycle_lab.study.engines import make_engine
 from bitcycle_lab.study.engines.base import (
-    is_locked,
     log_file,
     run_directory,
     train_or_resume,
@@ -160,7 +159,7 @@ def test_a_second_study_finds_a_run_busy_and_leaves_its_log_alone(config, monkey
     def noisy(session, micro_batches):
         print("a line of the first")
         if not second:
-            assert is_locked(run_directory(config))
+            assert run_directory(config).is_locked
             second.append(train_run(config))
         step(session, micro_batches)
 
@@ -183,8 +182,8 @@ def test_a_long_message_is_shortened(config, monkeypatch):
 def test_a_run_that_another_process_has_is_busy(config):
     run_until(config, 2)
     directory = run_directory(config)
-    assert not is_locked(directory)
+    assert not directory.is_locked
     with directory.locked():
-        assert is_locked(directory)
+        assert directory.is_locked
         assert train_run(config).state == "busy"
     assert train_run(config).state == "done"

@@ -1,11 +1,14 @@
 """Runs as Ray tasks; the real Ray is in tests/bitcycle_lab/e2e/test_study.py."""
 
 import sys
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from bitcycle.extras import MissingExtraError
+from bitcycle_lab import plugins
 from bitcycle_lab.study.engines import make_engine
 from bitcycle_lab.study.engines.ray import RayEngine, train_task
 from tests.bitcycle_lab.study.small_studies import tiny
@@ -26,7 +29,7 @@ class FakeRay:
 
     def __init__(self, **resources):
         self.resources = resources
-        self.inits, self.options, self.cancelled = [], [], []
+        self.inits, self.options, self.cancelled, self.given = [], [], [], []
         self.is_up = False
 
     def is_initialized(self):
@@ -47,7 +50,7 @@ class FakeRay:
 
         def with_options(**options):
             self.options.append(options)
-            return SimpleNamespace(remote=lambda config, folder: Task())
+            return SimpleNamespace(remote=lambda *given: self.given.append(given) or Task())
 
         return lambda function: SimpleNamespace(options=with_options)
 
@@ -103,6 +106,19 @@ def test_a_run_reserves_its_threads_and_a_gpu_where_there_are_some(ray):
         assert engine.num_jobs == 2
         engine.start(tiny())
     assert ray.options[1]["num_gpus"] == 1
+
+
+def test_a_task_receives_what_the_studys_process_imported(ray, monkeypatch, tmp_path):
+    monkeypatch.setattr(plugins, "_imported", {"/shared/own_things.py": None})
+    with RayEngine() as engine:
+        engine.start(tiny())
+    [(_config, folder, imported)] = ray.given
+    assert (folder, imported) == (str(Path.cwd()), ("/shared/own_things.py",))
+    missing = str(tmp_path / "absent.py")
+    monkeypatch.chdir(tmp_path)
+    outcome = train_task(replace(tiny(), output="runs"), str(tmp_path), (missing,))
+    assert outcome["state"] == "failed"
+    assert missing in outcome["message"]
 
 
 def test_more_threads_than_processors_would_never_start(ray):
