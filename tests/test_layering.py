@@ -90,7 +90,7 @@ OTHERS: dict[str, set[str]] = {
     "sklearn": {"data"},
     "scipy": {"study"},
     "PIL": {"data"},
-    "torch_geometric": {"models", "nn"},
+    "torch_geometric": {"models", "nn", "bench"},
     "accelerate": {"train"},
     "safetensors": {"train", "export"},
     "tensorboard": {"train"},

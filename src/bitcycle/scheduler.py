@@ -440,6 +440,8 @@ class PrecisionScheduler:
             if len(set(by_layer)) == 1:
                 by_layer = by_layer[:1]
             words.append(f"{role}={hashlib.sha256(' '.join(by_layer).encode()).hexdigest()[:16]}")
+        if self._backward_operands == "backward":
+            words.append("backward_operands=backward")
         return " ".join(words)
 
     def _describe_schedules(self) -> str:

@@ -338,11 +338,12 @@ def test_rounding_is_monotone(x: Tensor, bits: int, zero: str) -> None:
 
 
 @given(any_tensor, bit_widths)
-def test_both_ends_are_kept_within_2_ulp(x: Tensor, bits: int) -> None:
+def test_both_ends_are_kept_within_4_ulp(x: Tensor, bits: int) -> None:
     rounded = _nearest(x, bits).dequantize().double()
     _, ulp = _step_and_ulp(x, bits, "real")
     assert float(rounded.min()) == float(x.min())
-    assert abs(float(rounded.max()) - float(x.max())) <= 2 * ulp
+    # the step, its multiple and the sum are rounded, and the sum may be the smallest of them
+    assert abs(float(rounded.max()) - float(x.max())) <= 4 * ulp
 
 
 @given(any_tensor, bit_widths)

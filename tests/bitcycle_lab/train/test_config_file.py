@@ -85,9 +85,10 @@ def value_of(config, key):
 
 
 # there is no other quantizer yet, and a task decides about the names of model and data, a path and
-# a vocabulary; share and repeats are for another criterion
+# a vocabulary; share, repeats and careful_below are for another criterion
 UNCHANGED = {"precision.quantizer", "task", "model.path", "data.vocabulary"}
-UNCHANGED |= {"range_test.share", "range_test.repeats"}
+UNCHANGED |= {"range_test.share", "range_test.repeats", "range_test.careful_below"}
+UNCHANGED |= {"precision.backward_operands"}  # not for bits that are grids
 
 
 def test_the_example_has_a_value_of_its_own_for_every_key():
