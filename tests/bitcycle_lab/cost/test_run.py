@@ -8,8 +8,8 @@ import pytest
 
 import bitcycle as bc
 from bitcycle.cost import measure_saved
-from bitcycle_lab.cost.run import estimate_cost
 from bitcycle_lab.cost import spec as specs
+from bitcycle_lab.cost.run import estimate_cost
 from bitcycle_lab.cost.spec import find_spec, spec_from_config
 from bitcycle_lab.data import load_corpus
 from bitcycle_lab.models import build_model
