@@ -292,4 +292,4 @@ def test_the_wheel_needs_no_compiler_and_no_extra(environment, wheel):
     assert "missing" not in library
     assert environment.bitcycle("--version") == f"bitcycle {VERSION}\n"
     shown = environment.bitcycle("train", "digits-cpt-3-8-8", returns=1)
-    assert 'pip install "bitcycle[train]"' in shown
+    assert 'pip install ".[train]"' in shown

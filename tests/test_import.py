@@ -111,3 +111,8 @@ def test_a_lazy_package_has_every_name_of_its_stub_and_no_other(package):
         assert name in dir(package)
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = package.no_such_name
+
+
+@pytest.mark.parametrize("package", LAZY, ids=lambda package: package.__name__)
+def test_dir_shows_public_names_only(package):
+    assert dir(package) == sorted(package.__all__)

@@ -9,7 +9,7 @@ except ModuleNotFoundError as error:
         raise
     sys.exit(
         "bitcycle: error: the commands are in the package bitcycle_lab, which is not installed; "
-        'pip install "bitcycle[train]" has both packages'
+        'pip install ".[train]" in a checkout installs both packages'
     )
 
 sys.exit(main())

@@ -63,20 +63,25 @@ def suggest(name: object, known: Sequence[str], title: str = "known") -> str:
 
 
 def closest(name: object, known: Iterable[str]) -> str | None:
-    """The name that may have been meant; of equally near ones that which begins alike.
+    """The name that may have been meant: one that continues it, else the most alike.
+
+    Of equally near names it is the one that begins alike.
 
     >>> closest("resnet21", ["resnet14", "resnet20"]), closest("--reset", ["--threads"])
     ('resnet20', None)
+    >>> closest("cpt-3-8", ["cpt-3-6", "cpt-3-8-8", "cpt-3-8-8-swa"])
+    'cpt-3-8-8'
     """
     lowered = str(name).lower()
 
-    def likeness(candidate: str) -> tuple[float, int]:
+    def likeness(candidate: str) -> tuple[bool, float, int]:
         ratio = difflib.SequenceMatcher(None, candidate.lower(), lowered).ratio()
-        return ratio, len(commonprefix([candidate.lower(), lowered]))
+        continues = candidate.lower().startswith(f"{lowered}-")
+        return continues, ratio, len(commonprefix([candidate.lower(), lowered]))
 
     best = max(known, key=likeness, default=None)
     needed = LIKENESS if len(lowered) > 3 else 0.6  # two of three letters are enough
-    return best if best is not None and likeness(best)[0] >= needed else None
+    return best if best is not None and likeness(best)[1] >= needed else None
 
 
 def list_some(names: Sequence[str]) -> str:

@@ -28,7 +28,7 @@ def test_a_missing_package_names_the_purpose_and_the_install_command(module):
         require(module, extra="report", purpose="pictures")
     assert isinstance(caught.value, ImportError)
     assert f"pictures need {module!r}" in str(caught.value)
-    assert 'pip install "bitcycle[report]"' in str(caught.value)
+    assert 'pip install ".[report]"' in str(caught.value)
 
 
 def test_a_package_that_is_there_but_broken_shows_its_own_error(tmp_path, monkeypatch):

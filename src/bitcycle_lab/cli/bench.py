@@ -116,6 +116,11 @@ def _tune(arguments: argparse.Namespace) -> int:
     from bitcycle_lab.train.progress import make_reporter
 
     target = _target(arguments.tune, "--tune")
+    for option in ("workload", "kernels", "bits", "repeats", "json"):
+        if getattr(arguments, option):
+            raise ValueError(
+                f"--{option} has no effect with --tune: it measures all kinds of layers"
+            )
     if target.exists():
         read_table(target)  # nothing but a table is replaced
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0

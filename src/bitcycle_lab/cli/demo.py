@@ -6,7 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from bitcycle.extras import MissingExtraError
+from bitcycle.extras import MissingExtraError, check_installed
+
+NEEDED = ("accelerate", "jsonargparse", "safetensors", "scipy", "sklearn", "tensorboard", "yaml")
+DRAWING = ("jinja2", "matplotlib")
 
 
 def register(subparsers: Any) -> None:
@@ -34,6 +37,13 @@ def run(arguments: argparse.Namespace) -> int:
     output = Path(arguments.output)
     if output.exists() and not output.is_dir():
         raise ValueError(f"--output {output} is a file; give a folder")
+    check_installed(NEEDED, extra="train", purpose="training runs")  # before a dozen fail
+    is_drawn = True
+    try:
+        check_installed(DRAWING, extra="report", purpose="a picture and a page")
+    except MissingExtraError as error:
+        is_drawn = False
+        print(f"no page: {error}\n")
     result = run_demo(
         output,
         num_seeds=arguments.seeds,
@@ -45,10 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     print("         bitcycle schedule CR:3-8:8 --steps 240        the bits it trains with")
     print("         bitcycle study ls                             the papers' tables by name")
     print(f"\nruns:    {output}")
-    try:
+    if is_drawn:
         _draw(result, output)
-    except MissingExtraError as error:
-        print(f"page:    none, {error}")
     return 0
 
 

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import bitcycle_lab.cli
 from bitcycle.extras import MissingExtraError
-from bitcycle.registry import closest, suggest
+from bitcycle.registry import closest
 from bitcycle.version import VERSION
 from bitcycle.warnings import BitcycleWarning
 from bitcycle_lab.plugins import import_plugins
@@ -160,8 +160,10 @@ class Parser(argparse.ArgumentParser):
         choice = _CHOICE.fullmatch(message)
         if choice is not None:
             names = [name.strip(" '") for name in choice["known"].split(",")]
+            likely = closest(choice["name"], names)
+            guess = f"did you mean {likely!r}? " if likely else ""
             message = (
-                f"{choice['what']}: unknown {choice['name']!r}; {suggest(choice['name'], names)}"
+                f"{choice['what']}: unknown {choice['name']!r}; {guess}known: {', '.join(names)}"
             )
         way_out = self.get_default("if_missing")
         if way_out and "arguments are required" in message:

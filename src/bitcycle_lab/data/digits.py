@@ -22,7 +22,7 @@ MAX_VALUE = 16.0
     num_classes=10,
     input_shape=(1, 8, 8),
     layout="nothing on disk: the images are inside the scikit-learn package",
-    source='pip install "bitcycle[train]"',
+    source='pip install ".[train]" in a checkout',
     needs_root=False,
 )
 def load_digits(place: Place) -> ImageSplits:

@@ -117,7 +117,7 @@ def test_a_missing_package_is_an_error_with_the_install_command(monkeypatch, nam
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.delitem(sys.modules, f"bitcycle.integrations.{name}", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Absent(name), *sys.meta_path])
-    with pytest.raises(MissingExtraError, match=rf'pip install "bitcycle\[{name}\]"'):
+    with pytest.raises(MissingExtraError, match=rf'pip install "\.\[{name}\]"'):
         __import__(f"bitcycle.integrations.{name}")
 
 

@@ -58,6 +58,7 @@ def test_a_quick_measurement_prints_the_table_and_writes_the_file(tmp_path, caps
         (["--json", "no/such/folder/x.json"], "there is no folder no/such/folder"),
         (["--repeats", "0"], "repeats must be at least 1, got 0"),
         (["--threads", "0"], "--threads must be at least 1, got 0"),
+        (["--tune", "x.csv", "--bits", "FW8/BW8"], "--bits"),
         (["--tune", "no/such/folder/x.csv"], "there is no folder no/such/folder"),
     ],
 )

@@ -1,14 +1,21 @@
 """bitcycle demo: what it prints and leaves behind; the training itself is tested with the study."""
 
+import re
 import shlex
 import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
 
 import pytest
 
 import bitcycle_lab.report.page
 import bitcycle_lab.study.demo
+from bitcycle_lab.cli.demo import DRAWING, NEEDED
 from bitcycle_lab.cli.main import main
 from tests.bitcycle_lab.report.made_up import demo_result
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -54,7 +61,7 @@ def test_without_matplotlib_there_is_everything_but_picture_and_page(
     assert main(["demo", "--output", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert str(demo_result()) in out
-    assert 'pip install "bitcycle[report]"' in out
+    assert 'pip install ".[report]"' in out
     assert list(tmp_path.iterdir()) == []
 
 
@@ -81,3 +88,25 @@ def test_a_bad_option_is_an_error_before_anything_is_created(words, tmp_path, mo
     assert main(["demo", *words]) == 2
     assert words[-2].strip("-") in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("module", NEEDED)
+def test_without_a_package_that_its_runs_need_none_starts(
+    calls, module, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setitem(sys.modules, module, None)
+    assert main(["demo", "--output", str(tmp_path)]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert repr(module) in line
+    assert 'pip install ".[train]"' in line
+    assert calls == []
+
+
+def test_it_checks_packages_of_the_extras_that_it_names():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    names = packages_distributions()
+    for modules, extra in ((NEEDED, "train"), (DRAWING, "report")):
+        listed = {re.match(r"[\w-]+", line)[0].lower() for line in extras[extra]}
+        for module in modules:
+            assert {name.lower() for name in names[module]} & listed, module

@@ -139,3 +139,24 @@ def test_a_lost_connection_points_at_the_process_that_ended(monkeypatch, capsys)
     _raise(monkeypatch, RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:28397"))
     assert main(["ls", "schedules"]) == 1
     assert "another process of this run ended" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["study"]])
+def test_an_unknown_command_lists_all_in_the_order_of_the_help(words, capsys):
+    _, commands = build_parser()
+    for word in words:
+        commands = commands[word].get_default("commands")
+    assert main([*words, "fly"]) == 2
+    listed = capsys.readouterr().err.splitlines()[-1].rpartition("known: ")[2].split(", ")
+    assert listed == list(commands)
+    assert main([*words, "--help"]) == 0
+    shown = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line[:5] > "    -"]
+    assert [name for name in shown if name in commands] == listed
+
+
+def test_every_command_takes_an_import():
+    parser, commands = build_parser()
+    inner = [each for command in commands.values() for each in
+             (command.get_default("commands") or {}).values()]  # fmt: skip
+    for each in (parser, *commands.values(), *inner):
+        assert "--import FILE" in each.format_help(), each.prog

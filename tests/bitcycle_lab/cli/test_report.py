@@ -61,5 +61,5 @@ def test_a_study_that_has_not_begun_names_the_command(tmp_path, capsys):
 def test_without_jinja2_the_extra_is_named_and_nothing_written(output, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "jinja2", None)
     assert main(["report", "demo", "--runs", str(output)]) == 1
-    assert 'pip install "bitcycle[report]"' in capsys.readouterr().err
+    assert 'pip install ".[report]"' in capsys.readouterr().err
     assert not (output / "studies" / "demo").exists()

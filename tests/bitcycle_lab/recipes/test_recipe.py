@@ -8,6 +8,7 @@ import torch
 from bitcycle.audit import audit
 from bitcycle.convert import quantize_model
 from bitcycle.quantizers import QUANTIZERS
+from bitcycle.registry import closest
 from bitcycle.schedules.cycle import Cycle
 from bitcycle_lab.data import DATASETS
 from bitcycle_lab.models import build_model
@@ -162,3 +163,14 @@ def test_the_names_are_those_of_the_list():
 def test_a_recipe_is_read_as_a_file_of_a_user_would_be():
     for name, entry in _by_name().items():
         assert entry.build() == from_dict(entry.settings), name
+
+
+def test_a_name_without_its_last_part_is_taken_for_one_that_continues_it():
+    with pytest.raises(ValueError, match="'digits-cpt-3-8-8'"):
+        recipe("digits-cpt-3-8")
+    names = recipe_names()
+    for name in names:
+        short = name.rpartition("-")[0]
+        if "-" in short and short not in names:
+            likely = closest(short, names)
+            assert likely is None or likely.startswith(f"{short}-"), (short, likely)

@@ -99,6 +99,6 @@ def test_a_missing_package_is_an_error_that_names_the_extra(made, monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "jinja2"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(MissingExtraError, match=r'pip install "bitcycle\[report\]"'):
+    with pytest.raises(MissingExtraError, match=r'pip install "\.\[report\]"'):
         write_page(made)
     assert not made.folder.exists()
