@@ -184,12 +184,15 @@ def run_table(arguments: argparse.Namespace) -> int:
 def run_ls(arguments: argparse.Namespace) -> int:
     """Print the studies."""
     import json
+    import shutil
 
+    from bitcycle.tables import PIPE_WIDTH
     from bitcycle_lab.cli.ls import table
     from bitcycle_lab.study.study_file import list_studies
 
     rows = list_studies()
-    print(json.dumps(rows, indent=2) if arguments.json else table(rows))
+    width = shutil.get_terminal_size((PIPE_WIDTH, 24)).columns
+    print(json.dumps(rows, indent=2) if arguments.json else table(rows, width=width))
     return 0
 
 

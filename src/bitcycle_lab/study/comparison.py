@@ -19,7 +19,7 @@ from bitcycle.warnings import BitcycleWarning
 from bitcycle_lab.study.number_text import duration_text, summary_text
 from bitcycle_lab.study.results import MethodResult, RunStatus, StudyResult
 from bitcycle_lab.study.statistics import summarize_values
-from bitcycle_lab.study.study import Method, Study
+from bitcycle_lab.study.study import Method, Study, plain_name
 from bitcycle_lab.study.summary import metric_title, study_notes, summarize
 from bitcycle_lab.study.tables import differences_table, method_rows, values_table
 from bitcycle_lab.tasks.config import task_metric
@@ -34,6 +34,8 @@ RUNS = {
     "best": "Best: the weights with the best validation metric.",
     "weights": "Weights: the first digits of their SHA-256.",
 }
+
+_MOST_MARKS, _MOST_NAMES = 2, 3  # settings in a label, folders in a title
 
 # -- run folders ----------------------------------------------------------------------------------
 
@@ -72,9 +74,8 @@ def collect_runs(directories: Iterable[str | Path], *, with_baseline: bool = Fal
         warnings.warn(note, BitcycleWarning, stacklevel=2)
     methods = _methods(runs)
     done = [each.method.label for each in methods if each.results]
-    first = paths[0].resolve()
     study = Study(
-        name=(first if len(paths) == 1 else first.parent).name or "runs",
+        name=_name([path.resolve() for path in paths]),
         description="",
         methods=tuple(each.method for each in methods),
         seeds=tuple(sorted({run.seed for run in runs})),
@@ -82,6 +83,15 @@ def collect_runs(directories: Iterable[str | Path], *, with_baseline: bool = Fal
         notes=tuple(notes),
     )
     return StudyResult(study=study, output=paths[0].parent, methods=methods)
+
+
+def _name(paths: Sequence[Path]) -> str:
+    """The folder of one run, or the folders above several."""
+    if len(paths) == 1:
+        return paths[0].name or "runs"
+    names = list(dict.fromkeys(path.parent.name for path in paths))
+    more = [f"{len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
+    return ", ".join(filter(None, [*names[:_MOST_NAMES], *more])) or "runs"
 
 
 def _read(path: Path) -> RunStatus:
@@ -123,11 +133,12 @@ def _methods(runs: Sequence[RunStatus]) -> tuple[MethodResult, ...]:
 
 
 def _labels(sets: Sequence[Sequence[RunStatus]]) -> list[str]:
-    """The runs' names, with the folder above them, or a number, where two are equal."""
-    names = [same[0].config.name for same in sets]
+    """The runs' names; where two are equal with what differs, the folder above, or a number."""
+    configs = [same[0].config for same in sets]
+    names = [plain_name(config) for config in configs]
     numbers = [str(number) for number in range(1, len(sets) + 1)]
     folders = [same[0].directory.resolve().parent.name for same in sets]
-    for marks in (folders, numbers):
+    for marks in (_differences(configs, names), folders, numbers):
         labels = [
             name if names.count(name) == 1 else f"{name} ({mark})"
             for name, mark in zip(names, marks, strict=True)
@@ -135,6 +146,17 @@ def _labels(sets: Sequence[Sequence[RunStatus]]) -> list[str]:
         if len(set(labels)) == len(labels):
             return labels
     return [f"{label} #{number}" for label, number in zip(labels, numbers, strict=True)]
+
+
+def _differences(configs: Sequence[RunConfig], names: Sequence[str]) -> list[str]:
+    """The settings in which each differs from the others of its name; empty if they are many."""
+    settings = [_flat(to_dict(config)) for config in configs]
+    marks = []
+    for name, own in zip(names, settings, strict=True):
+        keys = _differing([s for s, other in zip(settings, names, strict=True) if other == name])
+        words = [f"{key.rpartition('.')[2]} {own.get(key, '-')}" for key in keys]
+        marks.append(", ".join(words) if len(words) <= _MOST_MARKS else "")
+    return marks
 
 
 # -- comparison -----------------------------------------------------------------------------------
@@ -252,7 +274,10 @@ def _table(
 
 def differing_settings(result: StudyResult) -> dict[str, tuple[str, ...]]:
     """Dotted settings that differ between methods and decide a result: the value of each."""
-    flat = [_flat(to_dict(each.method.config)) for each in result.methods]
+    return _differing([_flat(to_dict(each.method.config)) for each in result.methods])
+
+
+def _differing(flat: Sequence[dict[str, Any]]) -> dict[str, tuple[str, ...]]:
     keys = dict.fromkeys(key for settings in flat for key in settings)
     rows = {key: tuple(str(settings.get(key, "-")) for settings in flat) for key in keys}
     return {

@@ -14,7 +14,7 @@ from bitcycle.tables import text_table
 from bitcycle.warnings import BitcycleWarning
 from bitcycle_lab.cost.run import estimate_cost
 from bitcycle_lab.cost.spec import spec_from_config
-from bitcycle_lab.study.number_text import seeds_text
+from bitcycle_lab.study.number_text import bitops_texts, common_decimals, seeds_text
 from bitcycle_lab.study.results import RunStatus, StudyResult, distinct_runs
 from bitcycle_lab.study.statistics import half_width, num_seeds_for
 from bitcycle_lab.study.study import Method
@@ -62,10 +62,11 @@ class DryRun:
         return max(sum(times) / self.num_jobs, max(times, default=0.0))
 
     def __str__(self) -> str:
+        bitops = bitops_texts([each.bitops for each in self.runs])
         rows = [
             (each.run.method.key, str(each.run.seed), each.run.state, _or_dash(each.steps, ","),
-             _or_dash(each.bitops, ".4g"), duration(each.seconds), each.run.directory.name)
-            for each in self.runs
+             spent.removesuffix("BitOPs"), duration(each.seconds), each.run.directory.name)
+            for each, spent in zip(self.runs, bitops, strict=True)
         ]  # fmt: skip
         header = ("method", "seed", "state", "steps", "BitOPs", "time", "folder")
         table = [text_table(header, rows, right=(1, 3, 4, 5)), ""] if rows else []
@@ -150,16 +151,20 @@ class Power:
     std: float | None
     margin: float | None
 
-    def cells(self) -> tuple[str, ...]:
+    @property
+    def half(self) -> float | None:
+        """Half the width of the interval: in deviations if they are not known."""
+        return None if self.num_seeds < 2 else half_width(self.std or 1.0, self.num_seeds)
+
+    def cells(self, decimals: int) -> tuple[str, ...]:
         """Group, seeds, deviation, half width of the interval, and seeds that decide the margin."""
-        half = None if self.num_seeds < 2 else half_width(self.std or 1.0, self.num_seeds)
         needed = num_seeds_for(self.std, self.margin) if self.std and self.margin else None
-        unit = "" if self.std else " deviations"
-        return (
-            self.group, str(self.num_seeds), _or_dash(self.std, ".2g"),
-            "-" if half is None else f"{half:.2g}{unit}", _or_dash(self.margin, ".2g"),
-            "-" if needed is None else seeds_text(needed),
-        )  # fmt: skip
+        std, half, margin = (
+            _or_dash(x, f".{decimals}f") for x in (self.std, self.half, self.margin)
+        )
+        unit = "" if self.std or self.half is None else " deviations"
+        seeds = "-" if needed is None else seeds_text(needed)
+        return self.group, str(self.num_seeds), std, f"{half}{unit}", margin, seeds
 
 
 def study_power(result: StudyResult) -> tuple[Power, ...]:
@@ -179,7 +184,8 @@ def study_power(result: StudyResult) -> tuple[Power, ...]:
 def power_table(rows: Sequence[Power]) -> str:
     """The differences to the baseline that the seeds can tell from noise."""
     header = ("group", "seeds", "deviation", "tells from noise", "margin", "seeds for it")
-    return text_table(header, [row.cells() for row in rows], right=(1, 2, 3, 4, 5))
+    decimals = max(0, common_decimals(x for row in rows for x in (row.std, row.half, row.margin)))
+    return text_table(header, [row.cells(decimals) for row in rows], right=(1, 2, 3, 4, 5))
 
 
 def _bitops(method: Method, notes: dict[str, None]) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from decimal import ROUND_HALF_EVEN, Decimal
+from statistics import median_high
 
 from bitcycle_lab.study.statistics import MOST_SEEDS, Correlation, Difference, Summary
 
@@ -34,7 +35,7 @@ def decimals_for(uncertainty: float | None) -> int:
 
 
 def common_decimals(uncertainties: Iterable[float | None]) -> int:
-    """The decimals of a column: two digits of its largest uncertainty, one of its smallest.
+    """The decimals of a column: two digits of its median uncertainty, one of its smallest.
 
     A tiny uncertainty adds at most two decimals; two decimals if none is known.
 
@@ -44,7 +45,7 @@ def common_decimals(uncertainties: Iterable[float | None]) -> int:
     known = [u for u in uncertainties if u and math.isfinite(u)]
     if not known:
         return DECIMALS
-    fewest, most = decimals_for(max(known)), decimals_for(min(known))
+    fewest, most = decimals_for(median_high(known)), decimals_for(min(known))
     return min(max(fewest, most - 1), max(fewest + 2, DECIMALS))
 
 

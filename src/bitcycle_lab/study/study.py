@@ -7,6 +7,7 @@ reads a study from YAML; `catalogue` has those that come with the package.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from bitcycle_lab.recipes.base import Scale
 from bitcycle_lab.tasks.config import task_metric
 from bitcycle_lab.train.config import RunConfig
 from bitcycle_lab.train.config_file import check_overrides, option_names, override
-from bitcycle_lab.train.config_id import config_id
+from bitcycle_lab.train.config_id import IGNORED_SETTINGS, config_id
 from bitcycle_lab.train.run_directory import RunDirectory
 
 Kind = Literal["comparison", "suite", "critical-periods"]
@@ -147,13 +148,28 @@ class Study:
         The folder is `<output>/<name>-<id>-seed<seed>`. The id is a hash of the settings: studies
         that share a configuration share its runs, and a changed setting is a new run.
         """
-        names = [f"{method.config.name}-{config_id(method.config)}" for method in self.methods]
+        names = [f"{method.config.name}{_id_suffix(method.config)}" for method in self.methods]
         for number, seed in enumerate(self.seeds):
             for method, name in zip(self.methods, names, strict=True):
                 if method.num_seeds is not None and number >= method.num_seeds:
                     continue
                 config = replace(method.config, name=name, seed=seed, output=output)
                 yield StudyRun(method=method, config=config)
+
+
+def plain_name(config: RunConfig) -> str:
+    """The name of a configuration without the id that a study adds to it.
+
+    >>> from bitcycle_lab.study.study_file import find_study
+    >>> run = next(find_study("demo").runs("runs"))
+    >>> run.config.name == plain_name(run.config), plain_name(run.config)
+    (False, 'digits-float32')
+    """
+    return config.name.removesuffix(_id_suffix(config))
+
+
+def _id_suffix(config: RunConfig) -> str:
+    return f"-{config_id(config)}"
 
 
 # -- options of a command line --------------------------------------------------------------------
@@ -206,7 +222,25 @@ def adjust(study: Study, options: StudyOptions) -> Study:
         for method, config in zip(study.methods, configs, strict=True)
     )
     seeds = study.seeds if options.seeds is None else options.seeds
-    return replace(study, methods=methods, seeds=seeds)
+    notes = (*study.notes, *_change_note(options.overrides))
+    return replace(study, methods=methods, seeds=seeds, notes=notes)
+
+
+def _change_note(overrides: Sequence[str]) -> Iterator[str]:
+    """The overrides that change results, which the study's own description does not know.
+
+    >>> list(_change_note(["--steps", "60", "--data.root", "x", "--lr.milestones", "0.5", "0.7"]))
+    ['changed for every method: --steps 60 --lr.milestones 0.5 0.7']
+    """
+    words, is_shown = [], False
+    for word in overrides:
+        if word.startswith("--"):
+            key = word[2:].partition("=")[0]
+            ignored = ("threads", *IGNORED_SETTINGS)
+            is_shown = not any(key == name or key.startswith(f"{name}.") for name in ignored)
+        words += [word] * is_shown
+    if words:
+        yield f"changed for every method: {shlex.join(words)}"
 
 
 def override_all(configs: Sequence[RunConfig], arguments: Sequence[str]) -> list[RunConfig]:

@@ -21,7 +21,7 @@ def test_a_table_of_the_runs(runs, capsys):
     assert main(["compare", *runs]) == 0
     out = capsys.readouterr().out
     assert "+1.00" in out
-    assert "0.500" in out
+    assert "0.50" in out
     assert "not finished" in " ".join(out.split())
     assert "precision.forward" in "".join(out.split())
 

@@ -63,3 +63,19 @@ def test_without_jinja2_the_extra_is_named_and_nothing_written(output, monkeypat
     assert main(["report", "demo", "--runs", str(output)]) == 1
     assert 'pip install ".[report]"' in capsys.readouterr().err
     assert not (output / "studies" / "demo").exists()
+
+
+def test_several_targets_are_on_one_page(output, capsys):
+    runs = sorted(path.parent for path in output.glob("*/config.yaml"))
+    static = [run for run in runs if run.name.startswith("static")]
+    others = [run for run in runs if run not in static]
+    assert main(["report", str(static[0]), str(others[0])]) == 0
+    assert capsys.readouterr().out == f"{output / 'report.html'}\n"
+    page = (output / "report.html").read_text(encoding="utf-8")
+    assert "2 methods, 2 runs" in page
+    target = output.parent / "all.html"
+    assert main(["report", str(static[0]), "demo", "--runs", str(output),
+                 "--output", str(target)]) == 0  # fmt: skip
+    assert f", {len(runs)} runs" in target.read_text(encoding="utf-8")  # a run counts once
+    assert main(["report", str(static[0]), str(output / "nowhere")]) == 2
+    assert "nowhere" in capsys.readouterr().err

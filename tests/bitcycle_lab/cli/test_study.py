@@ -8,6 +8,7 @@ import yaml
 
 import bitcycle_lab.study.engines
 from bitcycle_lab.cli.main import main
+from bitcycle_lab.study.study_file import study_names
 from tests.bitcycle_lab.cli.runs import TINY
 from tests.bitcycle_lab.study.small_studies import Here
 
@@ -172,3 +173,11 @@ def test_mistakes_are_one_line_and_start_nothing(
 def test_ls_lists_the_shipped_studies(capsys):
     assert main(["study", "ls", "--json"]) == 0
     assert "demo" in [row["name"] for row in json.loads(capsys.readouterr().out)]
+
+
+def test_ls_fits_100_columns_where_there_is_no_terminal(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert main(["study", "ls"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert len(lines) > len(study_names()) + 1  # long descriptions are wrapped, not cut

@@ -296,3 +296,10 @@ def test_every_domain_has_static_bits_and_the_ten_schedules(name, groups):
             assert method.config.precision.forward == f"{method.label}:{reach}:{cycles}"
         for method in study.of(where):
             assert method.config.precision.backward == int(backward)
+
+
+def test_no_note_has_a_length_that_an_override_would_make_wrong(studies):
+    for name in NAMES:
+        own = {f"{m.config.steps:,}" for m in studies[name].methods if m.config.steps}
+        for note in studies[name].notes:
+            assert not own & set(re.findall(r"([\d,]+) steps", note)), (name, note)

@@ -1,6 +1,7 @@
 """Run folders as a study, and their comparison."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from bitcycle_lab.study.comparison import (
     find_runs,
     run_rows,
 )
-from bitcycle_lab.study.study import StudyRun
+from bitcycle_lab.study.study import Method, Study, StudyRun
 from bitcycle_lab.study.summary import summarize
 from bitcycle_lab.tasks import DataConfig, ModelConfig
 from tests.bitcycle_lab.study.made_up import config, method, result_of, write_run
@@ -54,7 +55,14 @@ def test_seeds_of_one_configuration_are_one_method_wherever_they_are(tmp_path):
     assert result.methods[0].values == {0: 90.0, 1: 92.0}
     assert result.methods[1].runs[0].state == "started"
     assert (result.study.groups, result.study.baseline) == (("",), None)
-    assert result.study.name == tmp_path.name
+    assert result.study.name == f"{tmp_path.name}, elsewhere"
+
+
+def test_runs_of_several_folders_are_named_after_them(tmp_path):
+    folders = [written(tmp_path / name, 8, 0, 90.0) for name in "abcde"]
+    assert collect_runs(folders[:1]).study.name == folders[0].name
+    assert collect_runs(folders[:2]).study.name == "a, b"
+    assert collect_runs(folders).study.name == "a, b, c, 2 more"
 
 
 def test_a_run_that_repeats_a_configuration_and_a_seed_is_a_method_of_its_own(tmp_path):
@@ -66,14 +74,26 @@ def test_a_run_that_repeats_a_configuration_and_a_seed_is_a_method_of_its_own(tm
     assert labels(collect_runs([folders[0], renamed])) == ["run-8", "other"]
 
 
-def test_equal_names_get_their_folder_or_a_number(tmp_path):
+def test_equal_names_get_what_differs_their_folder_or_a_number(tmp_path):
     folders = [written(tmp_path / "a", 8, 0, 90.0, name="run"),
                written(tmp_path / "b", 4, 0, 90.0, name="run")]  # fmt: skip
-    assert labels(collect_runs(folders)) == ["run (a)", "run (b)"]
-    more = [*folders, written(tmp_path / "a", 5, 1, 90.0, name="run")]
+    assert labels(collect_runs(folders)) == ["run (forward 8)", "run (forward 4)"]
+    other = written(tmp_path / "c", 5, 0, 90.0, name="run", steps=9, accumulate=2)  # three settings
+    assert labels(collect_runs([*folders, other])) == ["run (a)", "run (b)", "run (c)"]
+    more = [*folders, written(tmp_path / "a", 5, 1, 90.0, name="run", steps=9, accumulate=2)]
     assert labels(collect_runs(more)) == ["run (1)", "run (2)", "run (3)"]
     taken = written(tmp_path / "c", 3, 0, 90.0, name="run (1)")
     assert len(set(labels(collect_runs([*more, taken])))) == 4
+
+
+def test_labels_have_no_id_of_a_study(tmp_path):
+    lengths = [config(8, name="run", steps=steps, output=str(tmp_path)) for steps in (10, 20)]
+    study = Study(name="two", description="", seeds=(0,), methods=tuple(
+        Method(label=str(each.steps), config=each) for each in lengths))  # fmt: skip
+    folders = [write_run(run.config, None) for run in study.runs(str(tmp_path))]
+    assert all(re.fullmatch(r"run-[0-9a-f]{10}-seed0", folder.name) for folder in folders)
+    assert labels(collect_runs(folders)) == ["run (steps 10)", "run (steps 20)"]
+    assert labels(collect_runs(folders[:1])) == ["run"]
 
 
 def test_runs_of_other_data_are_a_group_of_their_own(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bitcycle_lab.recipes import recipe
-from bitcycle_lab.study.dry_run import dry_run, measure_step, step_kind, study_power
+from bitcycle_lab.study.dry_run import dry_run, measure_step, power_table, step_kind, study_power
 from bitcycle_lab.study.results import read_study
 from bitcycle_lab.study.runner import run_study, runs_to_train
 from bitcycle_lab.study.study import Method
@@ -135,13 +135,14 @@ def test_the_power_of_the_seeds_follows_from_the_deviation_in_finished_runs():
     ]
     [power] = study_power(study_result(entries, seeds=(0, 1, 2, 3), baseline="static"))
     # t(0.975, 3) / sqrt(4) = 3.1824 / 2 = 1.59; 1 point takes 7: 2.4469 / sqrt(7) = 0.92
-    assert power.cells()[1:] == ("4", "1", "1.6", "1", "7")
+    assert power.cells(1)[1:] == ("4", "1.0", "1.6", "1.0", "7")
+    assert "  1.0  " in power_table([power])
 
 
 def test_without_finished_runs_the_power_is_in_standard_deviations():
     entries = [(method("static", 8), {}, 1.0), (method("a", "CR:3-8:8"), {}, 1.0)]
     [power] = study_power(study_result(entries, baseline="static"))
-    assert power.cells()[1:4] == ("3", "-", "2.5 deviations")  # 4.3027 / 1.732
+    assert power.cells(1)[1:4] == ("3", "-", "2.5 deviations")  # 4.3027 / 1.732
     [power] = study_power(study_result(entries, seeds=(0,), baseline="static"))
-    assert power.cells()[1:4] == ("1", "-", "-")
+    assert power.cells(1)[1:4] == ("1", "-", "-")
     assert study_power(study_result(entries)) == ()  # nothing to compare with

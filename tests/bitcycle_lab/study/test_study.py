@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bitcycle_lab.study.study import Method, Study, StudyOptions, adjust, override_all
+from bitcycle_lab.study.study_file import find_study
 from bitcycle_lab.train.config_file import override
 from bitcycle_lab.train.config_id import config_id
 from tests.bitcycle_lab.study.small_studies import tiny, tiny_study
@@ -121,3 +122,10 @@ def test_what_the_study_sets_itself_is_no_override(word):
 def test_no_threads_are_an_error():
     with pytest.raises(ValueError, match="0"):
         StudyOptions(threads=0)
+
+
+def test_notes_say_which_settings_were_changed():
+    study = adjust(find_study("digits"), StudyOptions(overrides=("--steps", "60")))
+    assert study.notes[-1].endswith("--steps 60")
+    where = StudyOptions(overrides=("--data.root", "x", "--tracking.log_every=5"), threads=2)
+    assert adjust(find_study("digits"), where).notes == find_study("digits").notes

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,12 +25,13 @@ from bitcycle_lab.study import number_text as numbers
 from bitcycle_lab.study.number_text import duration_text
 from bitcycle_lab.study.results import RunStatus, State, StudyResult, read_options
 from bitcycle_lab.study.statistics import Summary, summarize_values
-from bitcycle_lab.study.study import StudyOptions
+from bitcycle_lab.study.study import StudyOptions, plain_name
 from bitcycle_lab.study.study_file import study_names
-from bitcycle_lab.study.summary import GroupSummary, MethodSummary, metric_title
+from bitcycle_lab.study.summary import GroupSummary, column_decimals, metric_title
 from bitcycle_lab.train.config_changes import is_free
 from bitcycle_lab.train.config_file import to_yaml
-from bitcycle_lab.train.run_directory import RunDirectory
+from bitcycle_lab.train.result import RunResult
+from bitcycle_lab.train.run_directory import MACHINE, RunDirectory
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,11 +43,10 @@ MOST = {  # of a kind on one page
 }  # fmt: skip
 NO_ENVIRONMENT = ("command", "config", "history")  # what else env.json holds, of one run each
 _WIDTH = 5.6  # inches: readable at half the width of the page, and on a phone
+_MOST_VALUES = 4  # in a cell of the environment
 _MOST_BANDS = 6  # methods whose bits are drawn below their curves
-_COST_NOTE = (
-    "Dashed: the Pareto front, where no method is both cheaper and better. Dotted: a method that "
-    "costs several times as much as the others."
-)
+_FRONT_NOTE = "Dashed: the Pareto front, where no method is both cheaper and better."
+_FAR_NOTE = "Dotted: a method that costs several times as much as the others."
 _CURVES_NOTE = "Thin: one run. Thick: the mean over seeds."
 _BITS_NOTE = "Below: the bits of the weights at every step; where layers differ, the most."
 
@@ -90,6 +91,7 @@ class ResultsTable:
     title: str
     columns: Sequence[tuple[str, bool]]
     rows: Sequence[ResultRow]
+    note: str
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,8 @@ def group_section(group: GroupSummary, methods: Sequence[MethodLog], *, limit: i
     costs, periods = pareto.cost_panel(group), pareto.period_panel(group)
     if costs.points:
         title = f"{group.metric.capitalize()} against training cost"
-        note = _COST_NOTE if costs.layout == "points" else ""
+        is_drawn = {_FRONT_NOTE: len(costs.front) > 1, _FAR_NOTE: bool(costs.lines)}
+        note = _sentences(is_drawn) if costs.layout == "points" else ""
         cards.append(Card(title, partial(pareto.draw_panel, costs, _WIDTH), title, note))
     if len(periods.points) > 1:
         label = f"{periods.y_title} against {periods.x_title}"
@@ -121,7 +124,8 @@ def group_section(group: GroupSummary, methods: Sequence[MethodLog], *, limit: i
         with_bits = number == 0 and len(own) <= _MOST_BANDS
         drawn = partial(draw_curves, own, quantity, limit=limit, width=_WIDTH, with_bits=with_bits)
         label = f"{quantity.title} over steps{', and the bits' if with_bits else ''}"
-        note = f"{_CURVES_NOTE} {_BITS_NOTE}" if with_bits else _CURVES_NOTE
+        has_seeds = any(len(method.started) > 1 for method in own)
+        note = _sentences({_CURVES_NOTE: has_seeds, _BITS_NOTE: with_bits})
         cards.append(Card(quantity.title.capitalize(), drawn, label, note))
     styled = [(Style(number), method) for number, method in enumerate(own)]
     return GroupSection(
@@ -132,9 +136,14 @@ def group_section(group: GroupSummary, methods: Sequence[MethodLog], *, limit: i
     )
 
 
+def _sentences(is_true: Mapping[str, bool]) -> str:
+    return " ".join(sentence for sentence, is_shown in is_true.items() if is_shown)
+
+
 def results_table(group: GroupSummary) -> ResultsTable:
     """One row per method; columns without any value are left out."""
-    rows = [_cells(group, method) for method in group.methods]
+    rows = _rows(group)
+    has_seeds = any(each.summary is not None and each.summary.n > 1 for each in group.methods)
     filled = [title for title in rows[0] if any(row[title].key is not None for row in rows)]
     return ResultsTable(
         title=f"Final {group.metric}",
@@ -153,30 +162,53 @@ def results_table(group: GroupSummary) -> ResultsTable:
             )
             for number, (method, row) in enumerate(zip(group.methods, rows, strict=True))
         ],
+        note=_sentences(
+            {
+                f"Final values{', mean ± standard deviation over seeds' * has_seeds}.": True,
+                "Differences are paired by seed, with their 95 % confidence interval.": (
+                    has_seeds and f"against {group.baseline}" in filled
+                ),
+                "◆: on the Pareto front.": bool(group.front),
+                "A click on a heading sorts.": len(rows) > 1,
+            }
+        ),
     )
 
 
-def _cells(group: GroupSummary, method: MethodSummary) -> dict[str, Cell]:
-    runs, difference = list(method.result.results.values()), method.difference
-    published = [str(p) for p in method.method.published if p.metric == group.metric]
-    return {
-        metric_title(group.metric): _summary_cell(method.summary),
-        "seeds": _number_cell(len(runs) or None, str),
-        f"against {group.baseline}": (
-            Cell(numbers.difference_text(difference), difference.mean) if difference else EMPTY
-        ),
-        "p": _number_cell(difference.p if difference else None, numbers.p_text),
-        "verdict": _text_cell([verdict] if (verdict := group.verdict(method)) else []),
-        f"cost, {group.baseline} = 1": _number_cell(method.relative_cost, numbers.cost_text),
-        "training cost": _number_cell(method.bitops, numbers.bitops_text),
-        "best by validation": _weights_cell([run.best for run in runs], group.metric),
-        "averaged weights": _weights_cell([run.swa for run in runs], group.metric),
-        "evaluated at": _text_cell(sorted({run.eval_precision for run in runs})),
-        "published": _text_cell(published),
-        "time of a run": _number_cell(
-            fmean(run.seconds for run in runs) if runs else None, duration_text
-        ),
-    }
+def _rows(group: GroupSummary) -> list[dict[str, Cell]]:
+    """The cells of every method by heading; the numbers of a column have equal decimals."""
+    decimals = column_decimals(group.methods)
+    of_costs = numbers.cost_decimals(each.relative_cost for each in group.methods)
+    spent = numbers.bitops_texts([each.bitops for each in group.methods])
+    rows = []
+    for method, bitops in zip(group.methods, spent, strict=True):
+        runs, difference = list(method.result.results.values()), method.difference
+        values = [method.summary, *(_with_weights(runs, key, group) for key in ("best", "swa"))]
+        value, best, averaged = (_summary_cell(each, decimals.value) for each in values)
+        published = [str(p) for p in method.method.published if p.metric == group.metric]
+        row = {
+            metric_title(group.metric): value,
+            "seeds": _number_cell(len(runs) or None, str),
+            f"against {group.baseline}": EMPTY,
+            "p": _number_cell(difference.p if difference else None, numbers.p_text),
+            "verdict": _text_cell([verdict] if (verdict := group.verdict(method)) else []),
+            f"cost, {group.baseline} = 1": _number_cell(
+                method.relative_cost, lambda cost: numbers.cost_text(cost, of_costs)
+            ),
+            "training cost": EMPTY if method.bitops is None else Cell(bitops, method.bitops),
+            "best by validation": best,
+            "averaged weights": averaged,
+            "evaluated at": _text_cell(sorted({run.eval_precision for run in runs})),
+            "published": _text_cell(published),
+            "time of a run": _number_cell(
+                fmean(run.seconds for run in runs) if runs else None, duration_text
+            ),
+        }
+        if difference is not None:
+            text = numbers.difference_text(difference, decimals.difference)
+            row[f"against {group.baseline}"] = Cell(text, difference.mean)
+        rows.append(row)
+    return rows
 
 
 def _number_cell(number: float | None, write: Callable[[Any], str]) -> Cell:
@@ -187,14 +219,15 @@ def _text_cell(found: Sequence[str]) -> Cell:
     return Cell("; ".join(found), found[0]) if found else EMPTY
 
 
-def _summary_cell(summary: Summary | None) -> Cell:
-    return EMPTY if summary is None else Cell(numbers.summary_text(summary), summary.mean)
+def _summary_cell(summary: Summary | None, decimals: int) -> Cell:
+    return EMPTY if summary is None else Cell(numbers.summary_text(summary, decimals), summary.mean)
 
 
-def _weights_cell(evaluations: Sequence[Mapping[str, float] | None], metric: str) -> Cell:
+def _with_weights(runs: Sequence[RunResult], key: str, group: GroupSummary) -> Summary | None:
     """The metric with other weights than the last, of the runs that have them."""
-    found = [each[metric] for each in evaluations if each is not None and metric in each]
-    return _summary_cell(summarize_values(found) if found else None)
+    evaluations = [getattr(run, key) or {} for run in runs]
+    found = [each[group.metric] for each in evaluations if group.metric in each]
+    return summarize_values(found) if found else None
 
 
 @dataclass(frozen=True)
@@ -354,7 +387,7 @@ def study_command(result: StudyResult, source: str | None = None) -> str | None:
 
 def reproduction(method: MethodLog) -> Reproduction:
     """How to repeat a method, from the configuration of its first run that has a folder."""
-    file = f"{method.config.name}.yaml"
+    file = f"{plain_name(method.config)}.yaml"
     again = ["--output", "again"]  # never into the folder of the run that is repeated
     commands = [
         shlex.join(["bitcycle", "train", file, "--seed", str(run.seed), *again])
@@ -413,25 +446,33 @@ class Environments:
 
 
 def environments(methods: Sequence[MethodLog]) -> Environments | None:
-    """A column per distinct environment, most runs first; None if no run has a folder."""
-    found: list[tuple[dict[str, Any], int]] = []
-    for run in (run for method in methods for run in method.started):
-        stored = RunDirectory(run.directory).read_environment()
-        own = {key: value for key, value in stored.items() if key not in NO_ENVIRONMENT}
-        known = next((i for i, (other, _) in enumerate(found) if other == own), None)
-        if known is not None:
-            found[known] = (own, found[known][1] + 1)
-        elif own:
-            found.append((own, 1))
+    """A column per machine, most runs first; None if no run has a folder.
+
+    Runs on one machine may differ in other things, such as the git revision: all are listed.
+    """
+    found: dict[str, list[tuple[str, dict[str, Any]]]] = {}  # method and environment of each run
+    for method in methods:
+        for run in method.started:
+            stored = RunDirectory(run.directory).read_environment()
+            own = {key: value for key, value in stored.items() if key not in NO_ENVIRONMENT}
+            machine = json.dumps([own.get(key) for key in MACHINE], default=str)
+            if own:
+                found.setdefault(machine, []).append((method.title, own))
     if not found:
         return None
-    shown = sorted(found, key=lambda entry: -entry[1])[: MOST["environments"]]
-    keys = dict.fromkeys(key for own, _ in shown for key in own)
+    shown = sorted(found.values(), key=len, reverse=True)[: MOST["environments"]]
+    keys = dict.fromkeys(key for runs in shown for _, own in runs for key in own)
     rows = [
-        (
-            key.replace("_", " "),
-            ["-" if own.get(key) is None else str(own[key]) for own, _ in shown],
-        )
+        (key.replace("_", " "), [_distinct(own.get(key) for _, own in runs) for runs in shown])
         for key in keys
     ]
-    return Environments([count for _, count in shown], rows, len(found) - len(shown))
+    if len(shown) > 1:
+        rows.insert(0, ("methods", [_distinct(title for title, _ in runs) for runs in shown]))
+    return Environments([len(runs) for runs in shown], rows, len(found) - len(shown))
+
+
+def _distinct(values: Iterable[Any]) -> str:
+    """Each value once; of many the first."""
+    texts = list(dict.fromkeys(str(value) for value in values if value is not None))
+    more = [f"and {len(texts) - _MOST_VALUES} more"] if len(texts) > _MOST_VALUES else []
+    return ", ".join([*texts[:_MOST_VALUES], *more]) or "-"

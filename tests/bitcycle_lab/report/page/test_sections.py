@@ -12,6 +12,7 @@ from bitcycle_lab.report.figures import layers
 from bitcycle_lab.report.page import sections
 from bitcycle_lab.report.runs import method_logs
 from bitcycle_lab.study.results import read_study, write_options
+from bitcycle_lab.study.statistics import summarize_values
 from bitcycle_lab.study.study import StudyOptions
 from bitcycle_lab.study.summary import summarize
 from bitcycle_lab.train.config_file import from_dict
@@ -200,6 +201,47 @@ def test_the_command_has_no_default_folder_and_needs_the_file_of_an_own_study(ma
     demo = replace(made, study=replace(made.study, name="demo"), output=Path("runs"))
     assert sections.study_command(demo) == "bitcycle study run demo"
     assert sections.study_command(made) is None
+
+
+def test_a_machine_is_one_column_that_lists_what_differs_between_its_runs(made):
+    folders = [run.directory for method in made.methods for run in method.runs]
+    begun = [folder for folder in folders if (folder / "config.yaml").exists()]
+    for number, folder in enumerate(begun):
+        stored = {"torch": "9.9", "processor": "a", "git_revision": f"r{number % 2}", "git": None}
+        (folder / "env.json").write_text(json.dumps({**stored, "config": {"name": str(number)}}))
+    found = sections.environments(method_logs(made))
+    assert found.counts == [len(begun)]
+    assert dict(found.rows)["git revision"] == ["r0, r1"]
+    assert "methods" not in dict(found.rows)
+    (begun[0] / "env.json").write_text(json.dumps({"torch": "9.9", "processor": "b"}))
+    found = sections.environments(method_logs(made))
+    assert found.counts == [len(begun) - 1, 1]
+    first = next(m.method.label for m in made.methods if m.runs[0].directory == begun[0])
+    assert dict(found.rows)["methods"][1] == first
+
+
+def test_many_values_of_a_machine_are_counted(made):
+    folders = [run.directory for method in made.methods for run in method.runs]
+    begun = [folder for folder in folders if (folder / "config.yaml").exists()]
+    for number, folder in enumerate(begun):
+        (folder / "env.json").write_text(json.dumps({"torch": "9.9", "git_revision": number}))
+    found = sections.environments(method_logs(made))
+    assert dict(found.rows)["git revision"] == [f"0, 1, 2, 3, and {len(begun) - 4} more"]
+
+
+def test_notes_explain_only_what_is_shown(made):
+    groups = summarize(made)
+    shown = sections.results_table(groups[0])
+    assert "paired" in shown.note
+    alone = replace(groups[0], baseline=None, methods=tuple(
+        replace(each, difference=None, relative_cost=None, is_on_front=False)
+        for each in groups[0].methods))  # fmt: skip
+    note = sections.results_table(alone).note
+    assert not any(word in note for word in ("paired", "Pareto"))
+    once = replace(alone, methods=tuple(
+        replace(each, summary=summarize_values([90.0]) if each.summary else None)
+        for each in alone.methods))  # fmt: skip
+    assert "deviation" not in sections.results_table(once).note
 
 
 def test_equal_environments_are_one_column_the_most_frequent_first(made):
