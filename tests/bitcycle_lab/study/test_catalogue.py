@@ -52,8 +52,11 @@ def test_every_name_in_a_study_is_known(studies):
 
 def test_a_study_of_the_package_is_read_as_a_file_of_a_user_would_be(studies):
     folder = Path(study_file.__file__).parent / "catalogue"
-    for name in NAMES:
-        assert read_study_file(folder / f"{name}.yaml") == studies[name]
+    files = {name: folder / f"{name}.yaml" for name in NAMES}
+    plain = [name for name, path in files.items() if ": &" not in path.read_text()]
+    assert len(plain) == len(NAMES) - 2  # two have aliases, which a user's file may not have
+    for name in plain:
+        assert read_study_file(files[name]) == studies[name]
 
 
 def test_a_caller_who_changes_a_study_does_not_change_a_recipe():
