@@ -5,7 +5,7 @@ import math
 from statistics import fmean, stdev
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitcycle.range_criteria import PrecisionRun, RangeTest, RangeTestConfig
@@ -123,6 +123,7 @@ def test_noise_that_all_bits_share_does_not_blur_the_comparison():
 losses = st.lists(st.floats(0.1, 5.0), min_size=6, max_size=6).map(tuple)
 
 
+@settings(deadline=None)
 @given(
     tops=st.lists(losses, min_size=1, max_size=3),
     lows=st.lists(losses, min_size=1, max_size=3),
@@ -227,13 +228,13 @@ def test_settings_that_make_no_test_are_errors(wrong, match):
 
 
 def test_the_window_is_a_quarter_of_the_steps_unless_given():
-    for settings, window in (
+    for asked, window in (
         (RangeTestConfig(), 5),
         (RangeTestConfig(window=3), 3),
         (RangeTestConfig(steps_per_precision=4), 2),  # at least two
         (RangeTestConfig(steps_per_precision=4, criterion="paper"), 1),
     ):
-        assert settings.complete(high=8, steps_per_precision=20).window == window
+        assert asked.complete(high=8, steps_per_precision=20).window == window
 
 
 TESTS = [
