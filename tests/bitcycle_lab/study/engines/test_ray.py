@@ -174,5 +174,5 @@ def test_a_cluster_that_is_not_there_is_one_clear_error(ray, monkeypatch):
 
 def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtraError, match=r"bitcycle\[cluster\]"):
+    with pytest.raises(MissingExtraError, match=r"\[cluster\]"):
         RayEngine()
