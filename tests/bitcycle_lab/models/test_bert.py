@@ -60,7 +60,7 @@ def test_sizes_that_cannot_be_are_errors():
 
 def test_without_transformers_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(MissingExtraError, match=r"bitcycle\[transformers\]"):
+    with pytest.raises(MissingExtraError, match=r"\[transformers\]"):
         tiny()
 
 
