@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -71,6 +72,12 @@ def process(*arguments: str, code: str | None = None, **options: Any) -> Iterato
     finally:
         child.kill()
         child.communicate()
+
+
+def messages(errors: str) -> str:
+    """What a command wrote to standard error besides the library's log."""
+    is_log = re.compile(r"bitcycle: \d+ of \d+ modules")
+    return "".join(line for line in errors.splitlines(True) if not is_log.match(line))
 
 
 def training(config: RunConfig, **options: Any) -> Any:

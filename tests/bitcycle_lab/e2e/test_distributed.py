@@ -259,7 +259,7 @@ def test_a_run_that_another_process_holds_ends_all_with_one_message(pair, tmp_pa
         fcntl.flock(handle, fcntl.LOCK_EX)
         code, _, err = finish(start(tmp_path, ["resume", str(run)], num_processes=2))
     assert code != 0
-    assert err.count("is in use by another process") == 1
+    assert err.count("another process trains this run") == 1
 
 
 CATCHING = """

@@ -27,6 +27,7 @@ from tests.bitcycle_lab.e2e.commands import (
     ENVIRONMENT,
     has_lines,
     long,
+    messages,
     process,
     training,
     two_processes,
@@ -71,7 +72,7 @@ def test_the_command_line_resumes_after_a_kill_with_resume_auto(tmp_path, uninte
     assert not (folder_of(config) / "result.json").exists()
     with process("train", str(tmp_path / "config.yaml"), "--resume", "auto") as child:
         out, err = child.communicate(timeout=120)
-    assert (child.returncode, err) == (0, "")
+    assert (child.returncode, messages(err)) == (0, "")
     assert "resumed at step" in out
     assert traces(folder_of(config)) == uninterrupted
 
@@ -88,7 +89,7 @@ def test_a_run_belongs_to_one_process_which_others_do_not_disturb(tmp_path, unin
         assert "Traceback" not in err
         go.touch()
         _, err = first.communicate(timeout=120)
-    assert (first.returncode, err) == (0, "")
+    assert (first.returncode, messages(err)) == (0, "")
     assert traces(folder_of(config)) == uninterrupted
 
 
@@ -99,7 +100,7 @@ def test_a_run_can_be_evaluated_while_it_trains(tmp_path, uninterrupted):
         for _ in range(5):
             assert evaluate_run(folder_of(config))["step"] % 40 in (0, 20)
         out, err = child.communicate(timeout=120)
-    assert (child.returncode, err) == (0, ""), out
+    assert (child.returncode, messages(err)) == (0, ""), out
     assert traces(folder_of(config)) == uninterrupted
 
 
@@ -113,6 +114,7 @@ def test_a_signal_makes_a_checkpoint_and_the_conventional_exit_code(
         child.send_signal(signum)
         _, err = child.communicate(timeout=60)
     assert child.returncode == code
+    err = messages(err)
     assert err.startswith("bitcycle: stopped at step ")
     assert "the checkpoint is in" in err
     assert err.count("\n") == 1
@@ -130,7 +132,7 @@ def test_a_second_interrupt_does_not_wait_for_the_step(tmp_path, uninterrupted):
         assert child.poll() is None  # it would finish its step
         child.send_signal(signal.SIGINT)
         _, err = child.communicate(timeout=60)
-    assert (child.returncode, err) == (130, "bitcycle: interrupted\n")
+    assert (child.returncode, messages(err)) == (130, "bitcycle: interrupted\n")
     resume(folder_of(config))
     assert traces(folder_of(config)) == uninterrupted
 
@@ -141,6 +143,7 @@ def test_a_loss_that_is_not_finite_is_one_line_and_exit_code_1(tmp_path):
     with training(config) as child:
         _, err = child.communicate(timeout=120)
     assert child.returncode == 1
+    err = messages(err)
     assert err.startswith("bitcycle: error: ")
     assert err.count("\n") == 1
     assert "at step " in err
