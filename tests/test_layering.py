@@ -19,9 +19,9 @@ HELPERS = {
     "lazy", "formats.catalogue",
 }  # fmt: skip
 MODEL = {
-    "patterns", "model_precision", "convert", "scheduler", "audit", "collect", "calibrate",
-    "nonfinite", "cost", "range_test", "range_criteria", "sensitivity", "snapshot", "memory",
-    "parallel", "functional_calls",
+    "patterns", "model_precision", "convert", "role_schedules", "scheduler", "audit", "collect",
+    "calibrate", "nonfinite", "cost", "range_test", "range_criteria", "sensitivity", "snapshot",
+    "memory", "parallel", "functional_calls",
 }  # fmt: skip
 LAYERS = {"native", "ops", "formats", "schedules", "quantizers", "kernels", "nn"}
 LIBRARY = HELPERS | LAYERS | MODEL | {"export", "integrations"}

@@ -8,7 +8,7 @@ import pytest
 import bitcycle as bc
 from bitcycle.formats.catalogue import FORMATS
 from bitcycle.precision import Precision
-from bitcycle.scheduler import quantizer_for
+from bitcycle.role_schedules import quantizer_for
 from bitcycle.snapshot import Snapshot
 from tests.bitcycle.toys import linears, randn
 

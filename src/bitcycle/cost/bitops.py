@@ -42,7 +42,7 @@ from bitcycle.precision import (
     Precision,
     check_backward_operands,
 )
-from bitcycle.scheduler import (
+from bitcycle.role_schedules import (
     INHERIT,
     RoleSchedule,
     RoleSchedules,

@@ -20,7 +20,8 @@ from bitcycle.model_precision import (
     set_precision,
 )
 from bitcycle.precision import ROLES, BackwardOperands, Precision
-from bitcycle.scheduler import INHERIT, PrecisionScheduler, RoleSchedule, resolve_schedules
+from bitcycle.role_schedules import INHERIT, RoleSchedule, resolve_schedules
+from bitcycle.scheduler import PrecisionScheduler
 from bitcycle.schedules import Adaptive
 from bitcycle.schedules.adaptive import Metric
 from bitcycle.warnings import BitcycleWarning

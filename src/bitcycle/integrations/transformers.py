@@ -16,7 +16,8 @@ from bitcycle.extras import require
 from bitcycle.integrations.base import Nonfinite, PrecisionRun, Settings, agree_on_total
 from bitcycle.model_precision import quantized_layers
 from bitcycle.precision import BackwardOperands
-from bitcycle.scheduler import INHERIT, PrecisionScheduler, RoleSchedule
+from bitcycle.role_schedules import INHERIT, RoleSchedule
+from bitcycle.scheduler import PrecisionScheduler
 from bitcycle.schedules import parse_schedule
 from bitcycle.warnings import BitcycleWarning
 

@@ -18,7 +18,8 @@ from bitcycle.formats.catalogue import NAME_PATTERN
 from bitcycle.kernels.base import KERNELS
 from bitcycle.memory import saved_bytes
 from bitcycle.precision import Precision
-from bitcycle.scheduler import PrecisionScheduler, quantizer_for
+from bitcycle.role_schedules import quantizer_for
+from bitcycle.scheduler import PrecisionScheduler
 from bitcycle.schedules import Static
 from bitcycle.schedules.cycle import schedule
 from bitcycle_lab.bench.others import OTHERS, installed_others

@@ -19,7 +19,8 @@ from bitcycle.convert import find_candidates, quantize_model
 from bitcycle.precision import PARENTS
 from bitcycle.quantizers import QUANTIZERS
 from bitcycle.registry import unknown_name
-from bitcycle.scheduler import PrecisionScheduler, quantizer_for
+from bitcycle.role_schedules import quantizer_for
+from bitcycle.scheduler import PrecisionScheduler
 from bitcycle.schedules import parse_schedule
 from bitcycle.schedules.base import check_count
 from bitcycle_lab.data import DATASETS, count_selected

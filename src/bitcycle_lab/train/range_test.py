@@ -19,7 +19,7 @@ from bitcycle.model_precision import quantized_layers
 from bitcycle.precision import ROLES, Precision
 from bitcycle.range_criteria import RangeTest, RangeTestConfig, RangeTestError
 from bitcycle.range_test import run_range_test
-from bitcycle.scheduler import INHERIT, resolve_schedules
+from bitcycle.role_schedules import INHERIT, resolve_schedules
 from bitcycle.schedules import Cycle, parse_schedule
 from bitcycle.schedules.cycle import DEFAULT_CYCLES, Cyclic
 from bitcycle_lab.tasks import Task
