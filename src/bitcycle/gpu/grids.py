@@ -39,7 +39,7 @@ _BLOCK = 1024  # elements of a program's step
 _STEPS = 4  # of a part, at least
 
 # where a grid comes from
-_PARTS, _ENDS, _GRID = (tl.constexpr(n) for n in range(3))
+PARTS, ENDS, _GRID = (tl.constexpr(n) for n in range(3))
 
 _WITH_ZERO = tl.constexpr(int(Rule.WITH_ZERO))
 _SYMMETRIC = tl.constexpr(int(Rule.SYMMETRIC))
@@ -65,6 +65,8 @@ class Layout(NamedTuple):
         # neighbours in memory are of one channel, or of several
         tile_length = min(_BLOCK, triton.next_power_of_2(max(1, min(inner, length))))
         tile_channels = min(_BLOCK // tile_length, triton.next_power_of_2(max(1, channels)))
+        whole = triton.next_power_of_2(max(1, length))
+        tile_length = max(tile_length, min(_BLOCK // tile_channels, whole))
         return cls(channels, inner, length, tile_channels, tile_length)
 
     @property
@@ -126,7 +128,7 @@ def _range(
 
 
 @triton.jit
-def _join(parts, c, channels, num_parts, P: tl.constexpr):
+def join(parts, c, channels, num_parts, P: tl.constexpr):
     """The ranges of channels c (C, 1) from those of their parts; of zeros with both signs, 0."""
     p = tl.arange(0, P)[None, :]
     is_inside = (c < channels) & (p < num_parts)
@@ -140,7 +142,7 @@ def _join(parts, c, channels, num_parts, P: tl.constexpr):
 @triton.jit
 def _join_range(parts, low, high, channels, num_parts, P: tl.constexpr, C: tl.constexpr):
     c = (tl.program_id(0) * C + tl.arange(0, C)).to(tl.int64)[:, None]
-    lowest, highest = _join(parts, c, channels, num_parts, P)
+    lowest, highest = join(parts, c, channels, num_parts, P)
     tl.store(low + c, lowest, mask=c < channels)
     tl.store(high + c, highest, mask=c < channels)
 
@@ -184,16 +186,16 @@ def _new_range(x: Tensor, keep: int | None) -> tuple[Tensor, Tensor]:
 
 
 @triton.jit
-def _num_steps(levels):
+def num_steps(levels):
     """From 0 to the largest magnitude of a symmetric grid."""
     return tl.where(levels == 1, 0.5, (levels + 1) * 0.5 - 1)
 
 
 @triton.jit
-def _make_grid(low, high, levels, floor, RULE: tl.constexpr):
+def make_grid(low, high, levels, floor, RULE: tl.constexpr):
     """scale, offset, and whether there are steps: if not, every value is exactly the offset."""
     if RULE == _SYMMETRIC or RULE == _POWER:
-        step = divide(max_nan(tl.abs(low), tl.abs(high)), _num_steps(levels) + low * 0.0)
+        step = divide(max_nan(tl.abs(low), tl.abs(high)), num_steps(levels) + low * 0.0)
         if RULE == _POWER:
             step = power_above(step)
         scale = step + (step == 0).to(tl.float32)
@@ -214,7 +216,7 @@ def _make_grid(low, high, levels, floor, RULE: tl.constexpr):
 
 
 @triton.jit
-def _make_code(v, scale, offset, levels, max_steps, number, k0, k1,
+def make_code(v, scale, offset, levels, max_steps, number, k0, k1,
                IS_SYMMETRIC: tl.constexpr, KEY: tl.constexpr):  # fmt: skip
     """The whole number of steps above the offset, as a float; NaN for a NaN."""
     if IS_SYMMETRIC:
@@ -241,20 +243,20 @@ def _encode(
     chunk = tl.program_id(0) % num_chunks
     c = (tl.program_id(0) // num_chunks * C + tl.arange(0, C)).to(tl.int64)[:, None]
     levels = tl.load(levels_at).to(tl.float32)
-    if SOURCE == _PARTS:
-        low, high = _join(source, c, channels, num_parts, P)
+    if SOURCE == PARTS:
+        low, high = join(source, c, channels, num_parts, P)
     else:
         low = tl.load(source + c, mask=c < channels, other=0.0)
         high = tl.load(source2 + c, mask=c < channels, other=0.0)
     if SOURCE == _GRID:
         scale, offset = low, high
     else:
-        scale, offset, has_steps = _make_grid(low, high, levels, floor, RULE)
+        scale, offset, has_steps = make_grid(low, high, levels, floor, RULE)
         if chunk == 0:
             stored = tl.where(has_steps, scale, scale * 0.0) if IS_CODES else scale
             tl.store(scale_out + c, stored, mask=c < channels)
             tl.store(offset_out + c, offset, mask=c < channels)
-            if SOURCE == _PARTS:
+            if SOURCE == PARTS:
                 tl.store(low_out + c, low, mask=c < channels)
                 tl.store(high_out + c, high, mask=c < channels)
             if tl.program_id(0) == 0:
@@ -267,7 +269,7 @@ def _encode(
     k1 = 0
     if KEY != NO_KEY:
         k0, k1 = load_key(key, KEY)
-    q = _make_code(v, scale, offset, levels, _num_steps(levels), at, k0, k1,
+    q = make_code(v, scale, offset, levels, num_steps(levels), at, k0, k1,
                    SOURCE != _GRID and (RULE == _SYMMETRIC or RULE == _POWER), KEY)  # fmt: skip
     if IS_CODES:
         q = tl.where(q == q, q, 0.0)  # a NaN has no code; the scale shows it
@@ -290,7 +292,7 @@ def round_to_grid(
     is_done = launch(
         _encode, layout.num_tiles * layout.num_chunks, x, out, scale, offset, levels, 0.0, key,
         None, None, None, None, None, *layout[:3], 1, layout.num_chunks,
-        SOURCE=_GRID.value, RULE=0, KEY=_key_kind(key), IS_CODES=dtype is torch.uint8, P=1,
+        SOURCE=_GRID.value, RULE=0, KEY=key_kind(key), IS_CODES=dtype is torch.uint8, P=1,
         **layout.constants,
     )  # fmt: skip
     return out if is_done else None
@@ -311,7 +313,7 @@ def quantize(
     within: the range, the `partial_ranges`, or `keep` of `value_range` for the tensor's own.
     levels: int32. key: two words, or a clock [base, step, call]. dtype: uint8 or a float dtype.
     """
-    found = _find_source(x, within)
+    found = find_source(x, within)
     if found is None:
         return None
     parts, low, high, keep = found
@@ -324,13 +326,13 @@ def quantize(
         _encode, layout.num_tiles * max(1, layout.num_chunks), x, out,
         low if parts is None else parts, high, levels, floor, key,
         scale, offset, half, low, high, *layout[:3], num_parts, max(1, layout.num_chunks),
-        SOURCE=(_ENDS if parts is None else _PARTS).value, RULE=int(rule), KEY=_key_kind(key),
+        SOURCE=(ENDS if parts is None else PARTS).value, RULE=int(rule), KEY=key_kind(key),
         IS_CODES=dtype is torch.uint8, P=triton.next_power_of_2(num_parts), **layout.constants,
     )  # fmt: skip
     return OnGrid(out, scale, offset, half, low, high) if is_done else None
 
 
-def _find_source(
+def find_source(
     x: Tensor, within: tuple[Tensor, Tensor] | Tensor | int | None
 ) -> tuple[Tensor | None, Tensor, Tensor, int | None] | None:
     """Parts of ranges or None, lowest and highest values to read or to write, their dimension."""
@@ -344,7 +346,7 @@ def _find_source(
     return within, *_new_range(x, keep), keep
 
 
-def _key_kind(key: Tensor | None) -> int:
+def key_kind(key: Tensor | None) -> int:
     if key is None:
         return int(NO_KEY.value)
     return int((WORDS if key.numel() == 2 else CLOCK).value)
