@@ -240,7 +240,7 @@ def _make_scales(
     top = tl.load(numbers + 2)
     a = _float(amax)
     if KIND == _FP8:
-        factor = divide(_float(top) + a * 0.0, a)
+        factor = divide(_float(top), a)
         factor = tl.where(factor > _LARGEST, _LARGEST, factor)
         factor = tl.where(amax == 0, _LARGEST, factor)
         back = factor
@@ -252,13 +252,13 @@ def _make_scales(
         factor = _power(-exponent)
         back = _power(exponent)
     else:
-        g = a * 0.0 + 1.0
+        g = 1.0
         if HAS_TENSOR_SCALE:
-            g = tl.maximum(divide(_float(of_tensor), a * 0.0 + 2688.0), _LEAST_TENSOR_SCALE)
-        s = divide(divide(a, a * 0.0 + 6.0), g)
+            g = tl.maximum(divide(_float(of_tensor), 2688.0), _LEAST_TENSOR_SCALE)
+        s = divide(divide(a, 6.0), g)
         bits = tl.minimum(tl.maximum(s, 0.015625), 448.0).to(tl.int32, bitcast=True)
         s = _float((bits + 0x7FFFF + ((bits >> 20) & 1)) & ~0xFFFFF)  # the nearest e4m3 number
-        factor = divide(divide(a * 0.0 + 1.0, g), s)
+        factor = divide(divide(1.0, g), s)
         back = s * g
         if HAS_TENSOR_SCALE:
             back = tl.where(of_tensor >= INFINITE, float("nan"), back)
@@ -312,7 +312,11 @@ def _round_in_blocks(
             at = (((row + r) * mid + m) * length + k) * inner + column
             v = tl.load(x + at, mask=is_inside, other=0.0).to(tl.float32)
             if HAS_TRANSFORM:
-                v = tl.trans(_transform(tl.trans(v), signs, G)) if IS_COLUMNS else _transform(v, signs, G)
+                v = (
+                    tl.trans(_transform(tl.trans(v), signs, G))
+                    if IS_COLUMNS
+                    else _transform(v, signs, G)
+                )
             found = tl.maximum(found, _bits(v))
         amax = tl.max(found, axis, keep_dims=True)
     factor, back = _make_scales(amax, of_tensor, numbers, KIND, ROUNDS_UP, TENSOR == _SCALE)
@@ -330,7 +334,11 @@ def _round_in_blocks(
         at = (((row + r) * mid + m) * length + k) * inner + column
         v = tl.load(x + at, mask=is_inside & (k < length), other=0.0).to(tl.float32)
         if HAS_TRANSFORM:
-            v = tl.trans(_transform(tl.trans(v), signs, G)) if IS_COLUMNS else _transform(v, signs, G)
+            v = (
+                tl.trans(_transform(tl.trans(v), signs, G))
+                if IS_COLUMNS
+                else _transform(v, signs, G)
+            )
         to = (((row + r) * mid + m) * n1 + k) * inner + column
         rounded = _round_element(v * factor, numbers, to, k0, k1, KEY)
         value = divide(rounded, back) if KIND == _FP8 else rounded * back

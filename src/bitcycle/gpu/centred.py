@@ -28,8 +28,7 @@ from bitcycle.gpu.grids import (
 )
 from bitcycle.native.encode import Rule
 
-_SYMMETRIC = tl.constexpr(int(Rule.SYMMETRIC))
-_POWER = tl.constexpr(int(Rule.POWER))
+_SYMMETRIC = tl.constexpr(int(Rule.SYMMETRIC))  # and from here on
 _COLUMNS = 256  # of a tile
 _SQUARE = 32  # rows and columns of a tile that is also written transposed
 
@@ -51,12 +50,14 @@ def _encode_centred(
     x, out, transposed, sums, source, source2, levels_at, floor, key,
     scale_out, residual_out, low_out, high_out,
     channels, rows, columns, rows_per_channel, num_parts,
-    SOURCE: tl.constexpr, RULE: tl.constexpr, KEY: tl.constexpr, IS_TRANSPOSED: tl.constexpr,
-    R: tl.constexpr, L: tl.constexpr, P: tl.constexpr,
+    SOURCE: tl.constexpr, RULE: tl.constexpr, KEY: tl.constexpr, HAS_CHANNELS: tl.constexpr,
+    IS_TRANSPOSED: tl.constexpr, R: tl.constexpr, L: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
     """Round R whole rows; the program of a channel's first row writes its grid."""
     r = (tl.program_id(0) * R + tl.arange(0, R)).to(tl.int64)[:, None]
-    c = tl.minimum(r // rows_per_channel, channels - 1)
+    c = tl.zeros([1, 1], tl.int64)
+    if HAS_CHANNELS:
+        c = tl.minimum(r // rows_per_channel, channels - 1)
     levels = tl.load(levels_at).to(tl.float32)
     if SOURCE == PARTS:
         low, high = join(source, c, channels, num_parts, P)
@@ -67,11 +68,12 @@ def _encode_centred(
     z = tl.where(has_steps, z, 0.0)
     stored = tl.where(has_steps, scale, scale * 0.0)
     is_first = (r < rows) & (r == c * rows_per_channel)
-    tl.store(scale_out + c, stored, mask=is_first)
-    tl.store(residual_out + c, offset + stored * z, mask=is_first)
+    to = c + 0 * r
+    tl.store(scale_out + to, stored, mask=is_first)
+    tl.store(residual_out + to, offset + stored * z, mask=is_first)
     if SOURCE == PARTS:
-        tl.store(low_out + c, low, mask=is_first)
-        tl.store(high_out + c, high, mask=is_first)
+        tl.store(low_out + to, low, mask=is_first)
+        tl.store(high_out + to, high, mask=is_first)
     k0 = 0
     k1 = 0
     if KEY != NO_KEY:
@@ -83,7 +85,7 @@ def _encode_centred(
         at = r * columns + k
         v = tl.load(x + at, mask=is_inside, other=0.0).to(tl.float32)
         q = make_code(v, scale, offset, levels, num_steps(levels), at, k0, k1,
-                      RULE == _SYMMETRIC or RULE == _POWER, KEY)  # fmt: skip
+                      RULE >= _SYMMETRIC, KEY)  # fmt: skip
         q = tl.where(is_inside, tl.where(q == q, q, 0.0) - z, 0.0)  # a NaN shows in the scale
         total += q
         code = q.to(tl.bfloat16)
@@ -112,7 +114,8 @@ def quantize_centred(
     if found is None:
         return None
     parts, low, high, keep = found
-    assert x.is_contiguous() and keep in (None, 0), (x.stride(), keep)
+    assert x.is_contiguous(), x.stride()
+    assert keep in (None, 0), keep
     columns = x.shape[-1]
     rows = x.numel() // columns
     out = torch.empty_like(x, dtype=torch.bfloat16)
@@ -127,6 +130,7 @@ def quantize_centred(
         low if parts is None else parts, high, levels, floor, key, scale, residual, low, high,
         channels, rows, columns, rows // channels, num_parts,
         SOURCE=(ENDS if parts is None else PARTS).value, RULE=int(rule), KEY=key_kind(key),
-        IS_TRANSPOSED=transposes, R=height, L=length, P=triton.next_power_of_2(num_parts),
+        HAS_CHANNELS=channels > 1, IS_TRANSPOSED=transposes, R=height, L=length,
+        P=triton.next_power_of_2(num_parts),
     )  # fmt: skip
     return Centred(out, transposed, sums, scale, residual, low, high) if is_done else None

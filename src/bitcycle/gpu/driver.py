@@ -68,9 +68,7 @@ def is_interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "yes", "on", "y")
 
 
-def launch(
-    kernel: Any, programs: int, first: Tensor, *arguments: Any, num_warps: int = NUM_WARPS, **constants: Any
-) -> bool:
+def launch(kernel: Any, programs: int, first: Tensor, *arguments: Any, **constants: Any) -> bool:
     """Run a kernel on the device of its first argument; False if it cannot run.
 
     A kernel that failed to compile or to start is not tried again. The caller then computes the
@@ -79,12 +77,14 @@ def launch(
     name = kernel.__name__.removeprefix("_")
     if name in _failed:
         return False
+    if any(isinstance(each, Tensor) and each.device != first.device for each in arguments):
+        return False  # torch also takes a number from the CPU
     if programs == 0:
         return True
     try:
         with _on_device(first):
             # a fused multiply-add rounds once where the plain functions round twice
-            options = {"num_warps": num_warps, "enable_fp_fusion": False}
+            options = {"num_warps": NUM_WARPS, "enable_fp_fusion": False}
             kernel[(programs,)](first, *arguments, **constants, **options)
     except Exception as error:
         _failed.add(name)

@@ -16,9 +16,9 @@ import triton.language as tl
 from torch import Tensor
 
 from bitcycle.gpu.arithmetic import (
+    CLOCK,
     NO_KEY,
     WORDS,
-    CLOCK,
     divide,
     key_words,
     load_key,
@@ -42,7 +42,7 @@ _STEPS = 4  # of a part, at least
 PARTS, ENDS, _GRID = (tl.constexpr(n) for n in range(3))
 
 _WITH_ZERO = tl.constexpr(int(Rule.WITH_ZERO))
-_SYMMETRIC = tl.constexpr(int(Rule.SYMMETRIC))
+_SYMMETRIC = tl.constexpr(int(Rule.SYMMETRIC))  # and from here on
 _POWER = tl.constexpr(int(Rule.POWER))
 
 
@@ -60,7 +60,7 @@ class Layout(NamedTuple):
         """keep: the dimension of the channels; x: dense."""
         size = x.numel()
         channels = 1 if keep is None else x.shape[keep]
-        inner = size if channels == 1 or size == 0 else x.stride(keep)
+        inner = size if keep is None or channels == 1 or size == 0 else x.stride(keep)
         length = size // max(channels, 1)
         # neighbours in memory are of one channel, or of several
         tile_length = min(_BLOCK, triton.next_power_of_2(max(1, min(inner, length))))
@@ -72,12 +72,12 @@ class Layout(NamedTuple):
     @property
     def num_tiles(self) -> int:
         """Tiles along the channels."""
-        return triton.cdiv(self.channels, self.tile_channels)
+        return -(-self.channels // self.tile_channels)
 
     @property
     def num_chunks(self) -> int:
         """Tiles along a channel."""
-        return triton.cdiv(self.length, self.tile_length)
+        return -(-self.length // self.tile_length)
 
     @property
     def constants(self) -> dict[str, int | bool]:
@@ -165,8 +165,10 @@ def partial_ranges(x: Tensor, keep: int | None = None) -> Tensor | None:
 def value_range(x: Tensor, keep: int | None = None) -> tuple[Tensor, Tensor] | None:
     """The lowest and highest value of a tensor that is not empty, or of each index of `keep`."""
     parts = partial_ranges(x, keep)
-    if parts is None:
-        return None
+    return None if parts is None else _join_parts(x, keep, parts)
+
+
+def _join_parts(x: Tensor, keep: int | None, parts: Tensor) -> tuple[Tensor, Tensor] | None:
     low, high = _new_range(x, keep)
     _, channels, num_parts = parts.shape
     size = triton.next_power_of_2(num_parts)
@@ -194,8 +196,8 @@ def num_steps(levels):
 @triton.jit
 def make_grid(low, high, levels, floor, RULE: tl.constexpr):
     """scale, offset, and whether there are steps: if not, every value is exactly the offset."""
-    if RULE == _SYMMETRIC or RULE == _POWER:
-        step = divide(max_nan(tl.abs(low), tl.abs(high)), num_steps(levels) + low * 0.0)
+    if RULE >= _SYMMETRIC:
+        step = divide(max_nan(tl.abs(low), tl.abs(high)), num_steps(levels))
         if RULE == _POWER:
             step = power_above(step)
         scale = step + (step == 0).to(tl.float32)
@@ -270,7 +272,7 @@ def _encode(
     if KEY != NO_KEY:
         k0, k1 = load_key(key, KEY)
     q = make_code(v, scale, offset, levels, num_steps(levels), at, k0, k1,
-                   SOURCE != _GRID and (RULE == _SYMMETRIC or RULE == _POWER), KEY)  # fmt: skip
+                   SOURCE != _GRID and RULE >= _SYMMETRIC, KEY)  # fmt: skip
     if IS_CODES:
         q = tl.where(q == q, q, 0.0)  # a NaN has no code; the scale shows it
         tl.store(out + at, q.to(tl.int32).to(tl.uint8), mask=is_inside)
@@ -340,7 +342,13 @@ def find_source(
         return None, *within, _keep_of(x, within[0])
     if not isinstance(within, Tensor):
         parts = partial_ranges(x, within)
-        return None if parts is None else (parts, *_new_range(x, within), within)
+        if parts is None:
+            return None
+        if Layout.of(x, within).tile_channels * parts.shape[2] > _BLOCK:
+            # too many for every program to read
+            ends = _join_parts(x, within, parts)
+            return None if ends is None else (None, *ends, within)
+        return parts, *_new_range(x, within), within
     channels = within.shape[1]
     keep = None if channels == 1 else x.shape.index(channels)
     return within, *_new_range(x, keep), keep
@@ -437,7 +445,7 @@ def _observe(rows, low, high, place, momentum):
     spread = tl.load(high) - lowest
     is_finite = spread * 0.0 == 0.0
     count = tl.load(row) + 1
-    share = tl.where(momentum == 0, divide(1.0 + count * 0.0, count),
+    share = tl.where(momentum == 0, divide(1.0, count),
                      tl.where(count > 1, momentum, 1.0))  # fmt: skip
     old_low, old_spread = tl.load(row + 1), tl.load(row + 2)
     tl.store(row, count, mask=is_finite)
