@@ -102,3 +102,13 @@ def power_above(x):
     power = ((bits + 0x7FFFFF) & 0x7F800000).to(tl.float32, bitcast=True)
     power = tl.where(is_small, power * 2.3283064365386963e-10, power)
     return tl.where(bits >= INFINITE, float("nan"), power)
+
+
+@triton.jit
+def to_dtype(x, DTYPE: tl.constexpr):
+    """A float32 in another dtype, half to even; Triton's interpreter would cut off a bfloat16."""
+    if tl.bfloat16 == DTYPE:
+        bits = x.to(tl.int32, bitcast=True)
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & ~0xFFFF
+        x = tl.where(x == x, rounded.to(tl.float32, bitcast=True), x)
+    return x.to(DTYPE)

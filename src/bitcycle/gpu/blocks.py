@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bitcycle.gpu.arithmetic import INFINITE, NO_KEY, divide, load_key, rint, uniform
+from bitcycle.gpu.arithmetic import INFINITE, NO_KEY, divide, load_key, rint, to_dtype, uniform
 from bitcycle.gpu.driver import FLOATS as FLOATS
 from bitcycle.gpu.driver import launch
 from bitcycle.gpu.grids import MAX_PARTS, key_kind
@@ -107,7 +107,7 @@ def _to_bf16(x, out, flag, count, HAS_FLAG: tl.constexpr, IS_WRITTEN: tl.constex
         is_wrong = tl.max(tl.where(is_finite, 0, 1), 0) > 0
         tl.store(flag, float("nan"), mask=is_wrong)
     if IS_WRITTEN:
-        rounded = v.to(tl.bfloat16)
+        rounded = to_dtype(v, tl.bfloat16)
         top = tl.where(v < 0, -3.3895313892515355e38, 3.3895313892515355e38).to(tl.bfloat16)
         overflows = is_finite & ((bits & _MAGNITUDE) >= 0x7F7F8000)
         tl.store(out + i, tl.where(overflows, top, rounded), mask=i < count)

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bitcycle.gpu.arithmetic import divide, rint
+from bitcycle.gpu.arithmetic import divide, rint, to_dtype
 from bitcycle.gpu.driver import launch
 
 _RAISE = tl.constexpr(2.0**96)
@@ -149,7 +149,7 @@ def _finish(
     value *= _lower_of(x_raised * w_raised)
     if HAS_BIAS:
         value += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)
-    tl.store(out + m * N + n, value.to(out.dtype.element_ty), mask=is_inside)
+    tl.store(out + m * N + n, to_dtype(value, out.dtype.element_ty), mask=is_inside)
 
 
 def finish(
@@ -193,7 +193,7 @@ def _finish_folded(
     w_sum = tl.load(w_sums + k, mask=k < K, other=0.0)
     value = ((sx * raised) * u) * total + ((rx * raised) * u) * w_sum
     value *= w_lower * _lower_of(raised)
-    tl.store(out + m * K + k, value.to(out.dtype.element_ty), mask=is_inside)
+    tl.store(out + m * K + k, to_dtype(value, out.dtype.element_ty), mask=is_inside)
 
 
 def finish_folded(

@@ -27,6 +27,7 @@ from bitcycle.gpu.arithmetic import (
     power_above,
     reduce_max,
     rint,
+    to_dtype,
     uniform,
 )
 from bitcycle.gpu.driver import FLOATS as FLOATS
@@ -277,7 +278,7 @@ def _encode(
         q = tl.where(q == q, q, 0.0)  # a NaN has no code; the scale shows it
         tl.store(out + at, q.to(tl.int32).to(tl.uint8), mask=is_inside)
     else:
-        tl.store(out + at, (q * scale + offset).to(out.dtype.element_ty), mask=is_inside)
+        tl.store(out + at, to_dtype(q * scale + offset, out.dtype.element_ty), mask=is_inside)
 
 
 def round_to_grid(
