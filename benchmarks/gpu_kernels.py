@@ -86,7 +86,8 @@ def launches() -> dict[str, Launch]:
         with recording() as found:
             call()
         for launch in found:
-            made.setdefault(f"{launch.name}: {name}", launch)
+            if all(describe(launch) != describe(other) for other in made.values()):
+                made[f"{launch.name}: {name}"] = launch
     return made
 
 
@@ -156,8 +157,8 @@ def _calls() -> dict[str, Callable[[], Any]]:
     }
 
 
-def build(launch: Launch, target: GPUTarget) -> Needs:
-    """Compile a launch for a target, as the just-in-time compiler would."""
+def describe(launch: Launch) -> tuple[Any, ...]:
+    """The kernel, signature, constants and attributes that a launch is compiled for."""
     names = launch.kernel.arg_names
     given = dict(zip(names, launch.arguments, strict=False)) | launch.constants
     signature, constants, attributes = {}, {}, {}
@@ -179,7 +180,12 @@ def build(launch: Launch, target: GPUTarget) -> Needs:
             )
             if type(value) is int and value % 16 == 0:
                 attributes[(place,)] = [["tt.divisibility", 16]]
-    source = ASTSource(launch.kernel, signature, constants, attributes)
+    return launch.kernel, signature, constants, attributes
+
+
+def build(launch: Launch, target: GPUTarget) -> Needs:
+    """Compile a launch for a target, as the just-in-time compiler would."""
+    source = ASTSource(*describe(launch))
     options = {"num_warps": NUM_WARPS, "enable_fp_fusion": False}
     return _read(triton.compile(source, target=target, options=options), target)
 

@@ -65,7 +65,7 @@ def _round_element(y, numbers, number, k0, k1, KEY: tl.constexpr):
     if KEY == NO_KEY:
         q = rint(t)
     else:
-        whole = tl.floor(t)
+        whole = t.to(tl.int32).to(tl.float32)  # tl.floor would flush subnormals
         q = whole + (uniform(number, k0, k1) < (t - whole) - 0.5).to(tl.float32)
     step = _float(tl.maximum(u & INFINITE, least))
     value = tl.minimum(q * _power(-mantissa) * step, top)

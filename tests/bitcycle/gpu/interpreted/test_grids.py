@@ -174,8 +174,7 @@ def test_a_tensor_takes_two_launches(launched):
 
 def test_functions_of_ops_take_the_kernels_and_equal_plain_torch(launched):
     x = numbers(3, 8, 2, 2).contiguous(memory_format=torch.channels_last)
-    low, high = torch.tensor(-2.0), torch.tensor(3.0)
-    grid = (torch.tensor(0.3), low, torch.tensor(15.0))
+    grid = torch.tensor(0.3), torch.tensor(-2.0), torch.tensor(15.0)
     codes = torch.arange(32, dtype=torch.uint8).view(4, 8)
     row_grid = torch.rand(4, 1), torch.rand(4, 1)
     calls = [
