@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -29,9 +29,10 @@ from torch.nn.functional import pad
 from bitcycle.bits import Bits
 from bitcycle.formats.catalogue import Format
 from bitcycle.gpu.driver import FLOATS
+from bitcycle.native import formats as native
 from bitcycle.native.formats import SIZE, padded_shape
 from bitcycle.ops.affine import grid_step, round_nearest, round_stochastic, value_range
-from bitcycle.ops.fused import formats_for
+from bitcycle.ops.fused import blocks_for
 from bitcycle.ops.layout import in_layout_of, is_dense
 from bitcycle.ops.noise import element_index, hash_ints, noise_key, uniform
 from bitcycle.ops.state import flag_nonfinite
@@ -157,7 +158,7 @@ def round_elements(x: Tensor, numbers: Tensor, key: Tensor | None = None) -> Ten
     """
     assert numbers.dtype is torch.int32, numbers.dtype
     x = _readable(x)
-    fused = formats_for(x, *FLOATS)
+    fused: Any = native if native.is_available(x, torch.float32) else blocks_for(x, *FLOATS)
     if fused:
         is_in_order = x.is_contiguous() or (key is None and is_dense(x))
         made: Tensor | None = fused.round_elements(
@@ -185,7 +186,8 @@ def to_bf16(x: Tensor, flag: Tensor | None = None) -> Tensor:
     is_half = x.dtype is torch.bfloat16
     if is_half and flag is None:
         return x
-    fused = formats_for(x, torch.float32, torch.bfloat16)
+    both = torch.float32, torch.bfloat16
+    fused: Any = native if native.is_available(x, *both) else blocks_for(x, *both)
     made: Tensor | None = fused and fused.to_bf16(x if is_dense(x) else x.contiguous(), flag)
     if made is not None:
         return made
@@ -227,8 +229,8 @@ def round_blocks(
     if x.numel() == 0:
         x = x.to(torch.float32)
         return x if signs is None else x.new_empty(padded_shape(x.shape, dims[0]))
-    fused = formats_for(x, *FLOATS) if len(dims) <= 2 else None
-    if fused:
+    fused: Any = native if native.is_available(x, torch.float32) else blocks_for(x, *FLOATS)
+    if fused and len(dims) <= 2:
         order = _block_order(x, key)
         out: Tensor | None = fused.round_blocks(
             x.permute(order).contiguous() if order else x.contiguous(),
@@ -273,8 +275,10 @@ def hadamard(x: Tensor, dim: int, signs: Tensor) -> Tensor:
     """
     x = _readable(x)
     dim %= x.dim()
-    fused = formats_for(x, *FLOATS) if x.numel() else None
-    made: Tensor | None = fused and fused.hadamard(x.contiguous(), dim, signs)
+    fused: Any = native if native.is_available(x, torch.float32) else blocks_for(x, *FLOATS)
+    made: Tensor | None = None
+    if fused and x.numel():
+        made = fused.hadamard(x.contiguous(), dim, signs)
     if made is not None:
         return made
     x = x.to(torch.float32)

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from bitcycle.gpu.driver import FLOATS
+from bitcycle.native import encode as native
 from bitcycle.native.encode import OnGrid
 from bitcycle.native.encode import Rule as Rule
-from bitcycle.ops.fused import encoder_for
+from bitcycle.ops.fused import grids_for
 from bitcycle.ops.layout import (
     as_dense,
     element_numbers,
@@ -41,7 +42,9 @@ def value_range(x: Tensor, keep: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
         empty = x.new_zeros(shape)
         return empty, empty.clone()
     if len(keep) == 1 or (not keep and x.is_cpu and x.numel() >= MIN_ELEMENTS):
-        fused = encoder_for(x, torch.float32)
+        fused: Any = (
+            native if native.is_available(x, torch.float32) else grids_for(x, torch.float32)
+        )
         found: tuple[Tensor, Tensor] | None = fused and fused.value_range(as_dense(x), *keep)
         if found is not None:
             return found
@@ -73,7 +76,7 @@ def round_nearest(x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor) -> T
     >>> round_nearest(x, torch.tensor(3 / 7), torch.tensor(-1.0), torch.tensor(7.0))
     tensor([-1.0000, -0.5714,  0.2857,  0.7143,  2.0000])
     """
-    fused = encoder_for(x, torch.float32)
+    fused: Any = native if native.is_available(x, torch.float32) else grids_for(x, torch.float32)
     if fused and fused.is_per_channel(x, scale, offset, levels):
         made: Tensor | None = fused.round_to_grid(
             as_dense(x), scale, offset, levels, None, torch.float32
@@ -87,7 +90,7 @@ def round_stochastic(
     x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor, key: Tensor
 ) -> Tensor:
     """`round_nearest` with U(-1/2, 1/2) added before the clamp: unbiased inside the range."""
-    fused = encoder_for(x, torch.float32)
+    fused: Any = native if native.is_available(x, torch.float32) else grids_for(x, torch.float32)
     if fused and fused.is_per_channel(x, scale, offset, levels):
         if not is_numbered_in_memory_order(x):
             return in_layout_of(x, round_stochastic(x.contiguous(), scale, offset, levels, key))
@@ -113,7 +116,9 @@ def quantize_at_once(
     which have the dtype of `x`; uint8 for codes, whose scale is 0 where every value is the offset.
     """
     is_count = levels.dtype is torch.int32 and levels.dim() == 0
-    fused = encoder_for(x, *((torch.float32,) if x.is_cpu else FLOATS)) if is_count else None
+    if not is_count:
+        return None
+    fused: Any = native if native.is_available(x, torch.float32) else grids_for(x, *FLOATS)
     if fused is None:
         return None
     if key is not None and not is_numbered_in_memory_order(x):

@@ -6,10 +6,13 @@ A NaN has no code: it shows in the scale, which comes from the range of the same
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from bitcycle.ops.fused import encoder_for
+from bitcycle.native import encode as native
+from bitcycle.ops.fused import grids_for
 from bitcycle.ops.layout import as_dense, element_numbers, in_layout_of, is_numbered_in_memory_order
 from bitcycle.ops.noise import uniform
 
@@ -22,7 +25,7 @@ def nearest_codes(x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor) -> T
     >>> nearest_codes(x, *grid)
     tensor([0, 1, 3, 4, 7], dtype=torch.uint8)
     """
-    fused = encoder_for(x, torch.float32)
+    fused: Any = native if native.is_available(x, torch.float32) else grids_for(x, torch.float32)
     if fused and fused.is_per_channel(x, scale, offset, levels):
         made: Tensor | None = fused.round_to_grid(
             as_dense(x), scale, offset, levels, None, torch.uint8
@@ -36,7 +39,7 @@ def stochastic_codes(
     x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor, key: Tensor
 ) -> Tensor:
     """`nearest_codes` with U(-1/2, 1/2) added before the clamp."""
-    fused = encoder_for(x, torch.float32)
+    fused: Any = native if native.is_available(x, torch.float32) else grids_for(x, torch.float32)
     if fused and fused.is_per_channel(x, scale, offset, levels):
         if not is_numbered_in_memory_order(x):
             return in_layout_of(x, stochastic_codes(x.contiguous(), scale, offset, levels, key))
@@ -52,7 +55,9 @@ def decode(codes: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
     >>> decode(torch.tensor([0, 3], dtype=torch.uint8), torch.tensor(0.5), torch.tensor(-1.0))
     tensor([-1.0000,  0.5000])
     """
-    fused = encoder_for(codes, torch.uint8)
+    fused: Any = (
+        native if native.is_available(codes, torch.uint8) else grids_for(codes, torch.uint8)
+    )
     if fused and fused.is_per_channel(codes, scale, offset):
         made: Tensor | None = fused.decode(as_dense(codes), scale, offset)
         if made is not None:

@@ -1,7 +1,7 @@
-"""Which fused code can compute on a tensor: the native library, GPU kernels, or none.
+"""GPU kernels for a tensor, where the native library cannot read it.
 
-Callers compute the same in plain torch where there is none, and where a GPU kernel returns None
-because it could not run.
+Callers ask for the native library first: on the CPU that is all they ask. They compute the same in
+plain torch where there is neither, and where a kernel returns None because it could not run.
 """
 
 from __future__ import annotations
@@ -14,20 +14,15 @@ import torch
 from torch import Tensor
 
 from bitcycle.gpu import driver
-from bitcycle.native import encode, formats
 
 
-def encoder_for(x: Tensor, *dtypes: torch.dtype) -> Any:
-    """`native.encode`, `gpu.grids` or None, for a tensor of one of these dtypes."""
-    if x.is_cpu and encode.is_available(x, *dtypes):
-        return encode
+def grids_for(x: Tensor, *dtypes: torch.dtype) -> Any:
+    """`gpu.grids`, which has the functions of `native.encode`, or None."""
     return _kernels("grids") if driver.is_available(x, *dtypes) else None
 
 
-def formats_for(x: Tensor, *dtypes: torch.dtype) -> Any:
-    """`native.formats`, `gpu.blocks` or None, for a tensor of one of these dtypes."""
-    if x.is_cpu and formats.is_available(x, *dtypes):
-        return formats
+def blocks_for(x: Tensor, *dtypes: torch.dtype) -> Any:
+    """`gpu.blocks`, which has the functions of `native.formats`, or None."""
     return _kernels("blocks") if driver.is_available(x, *dtypes) else None
 
 

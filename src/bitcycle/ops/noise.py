@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bitcycle.ops.fused import encoder_for
+from bitcycle.native import encode as native
+from bitcycle.ops.fused import grids_for
 
 # Odd multipliers of the "triple32" hash; signed, because torch's int32 wraps like two's complement.
 _M1, _M2, _M3 = 0xED5AD4BB - 2**32, 0xAC4C1B51 - 2**32, 0x31848BAB
@@ -55,8 +56,10 @@ def noise_key(clock: Tensor) -> Tensor:
     On the CPU, Python integers are faster than fourteen operations on tensors.
     """
     is_one = clock.dim() == 1 and clock.is_contiguous()
-    fused = encoder_for(clock, torch.int32) if is_one else None
-    key: Tensor | None = fused and fused.noise_key(clock)
+    if is_one and native.is_available(clock, torch.int32):
+        return native.noise_key(clock)
+    kernels = grids_for(clock, torch.int32) if is_one else None
+    key: Tensor | None = kernels and kernels.noise_key(clock)
     if key is not None:
         return key
     if is_one and clock.device.type == "cpu" and not torch.compiler.is_compiling():

@@ -6,10 +6,13 @@ torch, at a layer's every step. The library does not count a write in the tensor
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from bitcycle.ops.fused import encoder_for
+from bitcycle.native import encode as native
+from bitcycle.ops.fused import grids_for
 
 
 def count_up(numbers: Tensor, place: int) -> Tensor:
@@ -19,8 +22,12 @@ def count_up(numbers: Tensor, place: int) -> Tensor:
     >>> count_up(clock, 1), clock
     (tensor([7, 1], dtype=torch.int32), tensor([7, 1], dtype=torch.int32))
     """
-    fused = encoder_for(numbers, torch.int32) if numbers.is_contiguous() else None
-    copy: Tensor | None = fused and fused.count_up(numbers, place)
+    fused: Any = (
+        native if native.is_available(numbers, torch.int32) else grids_for(numbers, torch.int32)
+    )
+    copy: Tensor | None = (
+        fused.count_up(numbers, place) if fused and numbers.is_contiguous() else None
+    )
     if copy is not None:
         return copy
     numbers[place].add_(1)
@@ -35,9 +42,15 @@ def flag_nonfinite(flags: Tensor, place: int, low: Tensor, high: Tensor) -> None
     >>> flags
     tensor([0., nan])
     """
-    fused = encoder_for(flags, torch.float32) if flags.is_contiguous() else None
-    can_call = fused is not None and _is_range(flags, low, high)
-    if can_call and fused.flag_nonfinite(flags, place, low, high) is not False:
+    fused: Any = (
+        native if native.is_available(flags, torch.float32) else grids_for(flags, torch.float32)
+    )
+    if (
+        fused
+        and flags.is_contiguous()
+        and _is_range(flags, low, high)
+        and fused.flag_nonfinite(flags, place, low, high) is not False
+    ):
         return
     spread = high - low
     flags[place].add_(spread if spread.dim() == 0 else spread.sum(), alpha=0)
@@ -54,9 +67,15 @@ def observe(rows: Tensor, place: int, low: Tensor, high: Tensor, momentum: float
     >>> rows
     tensor([[2.0000, 0.0000, 1.1000]])
     """
-    fused = encoder_for(rows, torch.float32) if rows.is_contiguous() else None
-    can_call = fused is not None and _is_range(rows, low, high)
-    if can_call and fused.observe(rows, place, low, high, momentum or 0.0) is not False:
+    fused: Any = (
+        native if native.is_available(rows, torch.float32) else grids_for(rows, torch.float32)
+    )
+    if (
+        fused
+        and rows.is_contiguous()
+        and _is_range(rows, low, high)
+        and fused.observe(rows, place, low, high, momentum or 0.0) is not False
+    ):
         return
     _observe(rows[place], low, high, momentum)
 
