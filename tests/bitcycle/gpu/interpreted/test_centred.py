@@ -51,6 +51,7 @@ def test_the_residual_is_at_most_half_a_step_around_zero():
 def test_constants_are_their_residual_and_a_nan_shows_in_the_scale():
     made = centred.quantize_centred(torch.full((2, 5), -7.5), None, levels_of(8), Rule.FROM_LOW)
     assert values_of(made).unique().tolist() == [-7.5]
+    assert not made.codes.any()
     x = numbers(3, 6)
     x[1, 2] = math.nan
     made = centred.quantize_centred(x, 0, levels_of(8), Rule.FROM_LOW)
