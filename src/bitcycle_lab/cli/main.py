@@ -122,7 +122,7 @@ def _plain_warnings() -> Iterator[None]:
 
 @contextmanager
 def _shown_log(*, is_quiet: bool) -> Iterator[None]:
-    """Print the log of the library to standard error, equal lines once; is_quiet: warnings alone."""
+    """Print the library's log to standard error, equal lines once; is_quiet: warnings alone."""
     log, shown = logging.getLogger("bitcycle"), set()
 
     class Lines(logging.Handler):
