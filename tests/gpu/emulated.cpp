@@ -181,9 +181,11 @@ at::Tensor to_tf32(const at::Tensor& x) {
 }
 
 bool allows_tf32(const std::string& name) {
-  const auto& context = at::globalContext();
-  return starts_with(name, "aten::convolution") ? context.allowTF32CuDNN(at::Float32Op::CONV)
-                                                : context.allowTF32CuBLAS();
+  const bool is_convolution = starts_with(name, "aten::convolution");
+  return at::globalContext().float32Precision(
+             at::Float32Backend::CUDA,
+             is_convolution ? at::Float32Op::CONV : at::Float32Op::MATMUL) ==
+         at::Float32Precision::TF32;
 }
 
 // Raises for a host tensor unless CUDA takes it: a number, or an index, which is uploaded.
@@ -445,6 +447,8 @@ struct EmulatedHooks final : CUDAHooksInterface {
   DeviceIndex exchangeDevice(DeviceIndex) const override { return 0; }
   DeviceIndex maybeExchangeDevice(DeviceIndex) const override { return 0; }
   int getNumGPUs() const override { return 1; }
+  std::string showConfig() const override { return "  - an emulated CUDA device\n"; }
+  void deviceSynchronize(DeviceIndex) const override { count(WAITS); }
   bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
   Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator; }
   Allocator* getCUDADeviceAllocator() const override { return &device_allocator; }

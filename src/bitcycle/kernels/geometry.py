@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bitcycle.kernels.tf32 import without_tf32
 from bitcycle.quantizers.base import OperandView, Quantized
 
 
@@ -54,6 +55,13 @@ class Geometry(Protocol):
 
 def multiply_rows(x: Tensor, y: Tensor, bias: Tensor | None = None) -> Tensor:
     """x (..., K), y (N, K) -> x y^T (..., N); or (..., M, K), (..., N, K) -> (..., M, N)."""
+    if x.is_cuda:
+        with without_tf32(x, "matmul"):
+            return _multiply_rows(x, y, bias)
+    return _multiply_rows(x, y, bias)
+
+
+def _multiply_rows(x: Tensor, y: Tensor, bias: Tensor | None) -> Tensor:
     if y.dim() == 2:
         bias = None if bias is None else bias.to(x.dtype)
         if x.dim() <= 2 or x.is_contiguous():
@@ -223,11 +231,13 @@ class ConvGeometry:
 
     def output(self, a: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
         """a x w (+ bias)."""
-        return torch.convolution(
-            self._pad(a) if self.end_padding else a, w,
-            None if bias is None else bias.to(a.dtype), self.stride, self.padding, self.dilation,
-            self.transposed, self.output_padding or (0,) * len(self.stride), self.groups,
-        )  # fmt: skip
+        with without_tf32(a, "conv"):
+            return torch.convolution(
+                self._pad(a) if self.end_padding else a, w,
+                None if bias is None else bias.to(a.dtype), self.stride, self.padding,
+                self.dilation, self.transposed, self.output_padding or (0,) * len(self.stride),
+                self.groups,
+            )  # fmt: skip
 
     def grad_input(self, e: Tensor, w: Tensor, a_shape: torch.Size) -> Tensor:
         """The error at the input."""
@@ -253,10 +263,11 @@ class ConvGeometry:
     def _backward(
         self, e: Tensor, a: Tensor, w: Tensor, mask: tuple[bool, bool, bool]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        grads: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
-            e, a, w, None, self.stride, self.padding, self.dilation, self.transposed,
-            self.output_padding or (0,) * len(self.stride), self.groups, mask,
-        )  # fmt: skip
+        with without_tf32(e, "conv"):
+            grads: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
+                e, a, w, None, self.stride, self.padding, self.dilation, self.transposed,
+                self.output_padding or (0,) * len(self.stride), self.groups, mask,
+            )  # fmt: skip
         return grads
 
 
