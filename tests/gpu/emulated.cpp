@@ -350,9 +350,13 @@ at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   if (to.is_cuda() && from.is_cuda()) {
     count_launch("aten::copy_", bytes_of(to) + bytes_of(from));
   } else {
-    const auto& host = to.is_cuda() ? from : to;
-    count(to.is_cuda() ? UPLOADS : READS);
-    if (!non_blocking || !is_pinned(host.storage().data())) count(WAITS);
+    const bool is_upload = to.is_cuda();
+    count(is_upload ? UPLOADS : READS);
+    // CUDA takes up to 64 KiB along with the command
+    const bool is_free = is_upload && from.numel() * from.element_size() <= 64 << 10;
+    if (!non_blocking || !(is_free || is_pinned((is_upload ? from : to).storage().data()))) {
+      count(WAITS);
+    }
   }
   on_host(to).copy_(on_host(from));
   return to;

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 import bitcycle as bc
 from bitcycle.kernels.base import AUTO, KERNELS
@@ -14,8 +13,7 @@ from .models import MODELS, assert_close, make, optimizer_of, precisions, set_st
 from .models import train_step as train
 
 CASES = [(name, kind) for name in QUANTIZERS for kind in precisions(name)]
-# bfloat16 products round once more
-TOLERANCE = {"bf16": 2**-6}
+TOLERANCE = {"bf16": 2**-4}  # its products round once more, and then a number to another level
 
 
 @pytest.mark.parametrize("kernel", [*KERNELS, AUTO])
