@@ -30,7 +30,7 @@ from bitcycle.formats.catalogue import Format
 from bitcycle.native import formats as native
 from bitcycle.native.formats import SIZE, padded_shape
 from bitcycle.ops.affine import grid_step, round_nearest, round_stochastic, value_range
-from bitcycle.ops.layout import in_layout_of, is_dense
+from bitcycle.ops.layout import as_dense, in_layout_of, is_dense
 from bitcycle.ops.noise import element_index, hash_ints, noise_key, uniform
 from bitcycle.ops.state import flag_nonfinite
 
@@ -235,7 +235,10 @@ def round_blocks(
         return out if x.is_contiguous() or signs is not None else in_layout_of(x, out)
     if signs is not None:
         x = hadamard(x, dims[0], signs)
-    return _round_blocks(x, numbers, kind, dims, blocks, scale, tensor_scale, key)
+    out = _round_blocks(x, numbers, kind, dims, blocks, scale, tensor_scale, key)
+    if not is_dense(x):
+        return as_dense(out)  # padded blocks leave gaps
+    return out if out.stride() == x.stride() else in_layout_of(x, out)
 
 
 def _block_order(x: Tensor, key: Tensor | None) -> list[int] | None:
