@@ -23,15 +23,16 @@ MODEL = {
     "calibrate", "nonfinite", "cost", "range_test", "range_criteria", "sensitivity", "snapshot",
     "memory", "parallel", "functional_calls",
 }  # fmt: skip
-LAYERS = {"native", "ops", "formats", "schedules", "quantizers", "kernels", "nn"}
+LAYERS = {"native", "gpu", "ops", "formats", "schedules", "quantizers", "kernels", "nn"}
 LIBRARY = HELPERS | LAYERS | MODEL | {"export", "integrations"}
 
 # folder or file of the library -> what of the library it may import, beside itself and the helpers
 IN_LIBRARY: dict[str, set[str]] = {
     **{name: set() for name in HELPERS},
-    "formats": {"ops", "native"},
+    "formats": {"ops", "native", "gpu.driver"},
     "native": set(),
-    "ops": {"native"},
+    "gpu": {"native.encode", "native.formats"},
+    "ops": {"native", "gpu.driver", "gpu.grids", "gpu.blocks"},
     "schedules": set(),
     "quantizers": {"ops", "formats"},
     "kernels": {"quantizers.base", "ops", "native"},
@@ -105,6 +106,7 @@ OTHERS: dict[str, set[str]] = {
     "torchao": {"bench"},
     "brevitas": {"bench"},
     "qtorch": {"bench"},
+    "triton": {"gpu"},
     "lightning": {"integrations"},
     "transformers": {"integrations", "nn", "models"},
     "tokenizers": {"data"},

@@ -12,7 +12,8 @@ Kinds of blocks differ in the scale (a: the largest magnitude of a block):
 
 `round_to` is the public function. The others compute in float32, are not differentiable, and take
 the numbers of an element as a tensor: a new format of the same kind changes data, never a compiled
-graph. The native library computes each in one call, or plain torch the same to the last bit.
+graph. The native library computes each in one call, GPU kernels in one or two launches, and plain
+torch the same to the last bit.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from torch.nn.functional import pad
 
 from bitcycle.bits import Bits
 from bitcycle.formats.catalogue import Format
-from bitcycle.native import formats as native
+from bitcycle.gpu.driver import FLOATS
 from bitcycle.native.formats import SIZE, padded_shape
 from bitcycle.ops.affine import grid_step, round_nearest, round_stochastic, value_range
+from bitcycle.ops.fused import formats_for
 from bitcycle.ops.layout import as_dense, in_layout_of, is_dense
 from bitcycle.ops.noise import element_index, hash_ints, noise_key, uniform
 from bitcycle.ops.state import flag_nonfinite
@@ -154,11 +156,16 @@ def round_elements(x: Tensor, numbers: Tensor, key: Tensor | None = None) -> Ten
     numbers: `Format.numbers`, int32. key: two int32 words for stochastic rounding.
     """
     assert numbers.dtype is torch.int32, numbers.dtype
-    x = x.detach().to(torch.float32)
-    if native.is_available(x, torch.float32):
-        if x.is_contiguous() or (key is None and is_dense(x)):
-            return native.round_elements(x, numbers, key)
-        return in_layout_of(x, native.round_elements(x.contiguous(), numbers, key))
+    x = _readable(x)
+    fused = formats_for(x, *FLOATS)
+    if fused:
+        is_in_order = x.is_contiguous() or (key is None and is_dense(x))
+        made: Tensor | None = fused.round_elements(
+            x if is_in_order else x.contiguous(), numbers, key
+        )
+        if made is not None:
+            return made if is_in_order else in_layout_of(x, made)
+    x = x.to(torch.float32)
     rounded = _round_element(x, numbers, _noise(x.shape, key))
     return torch.where(_magnitude(x) >= _INFINITE, x, rounded)
 
@@ -178,8 +185,10 @@ def to_bf16(x: Tensor, flag: Tensor | None = None) -> Tensor:
     is_half = x.dtype is torch.bfloat16
     if is_half and flag is None:
         return x
-    if native.is_available(x, torch.float32, torch.bfloat16):
-        return native.to_bf16(x if is_dense(x) else x.contiguous(), flag)
+    fused = formats_for(x, torch.float32, torch.bfloat16)
+    made: Tensor | None = fused and fused.to_bf16(x if is_dense(x) else x.contiguous(), flag)
+    if made is not None:
+        return made
     if flag is not None:
         low, high = value_range(x)
         flag_nonfinite(flag.view(1), 0, low.float(), high.float())
@@ -213,13 +222,15 @@ def round_blocks(
     assert scale == "floor" or kind == "mx", (scale, kind)
     assert dims or signs is None
     assert numbers.dtype is torch.int32, numbers.dtype
-    x = x.detach().to(torch.float32)
+    x = _readable(x)
     dims = tuple(d % x.dim() for d in dims)
     if x.numel() == 0:
+        x = x.to(torch.float32)
         return x if signs is None else x.new_empty(padded_shape(x.shape, dims[0]))
-    if native.is_available(x, torch.float32) and len(dims) <= 2:
+    fused = formats_for(x, *FLOATS) if len(dims) <= 2 else None
+    if fused:
         order = _block_order(x, key)
-        out = native.round_blocks(
+        out: Tensor | None = fused.round_blocks(
             x.permute(order).contiguous() if order else x.contiguous(),
             numbers,
             kind=kind,
@@ -230,9 +241,11 @@ def round_blocks(
             key=key,
             signs=signs,
         )
-        if order:
+        if out is not None and order:
             return out.permute([order.index(d) for d in range(x.dim())])
-        return out if x.is_contiguous() or signs is not None else in_layout_of(x, out)
+        if out is not None:
+            return out if x.is_contiguous() or signs is not None else in_layout_of(x, out)
+    x = x.to(torch.float32)
     if signs is not None:
         x = hadamard(x, dims[0], signs)
     out = _round_blocks(x, numbers, kind, dims, blocks, scale, tensor_scale, key)
@@ -261,10 +274,13 @@ def hadamard(x: Tensor, dim: int, signs: Tensor) -> Tensor:
     >>> hadamard(torch.tensor([4.0, 0.0, 0.0]), 0, torch.ones(16))[:3]
     tensor([1., 1., 1.])
     """
-    x = x.detach().to(torch.float32)
+    x = _readable(x)
     dim %= x.dim()
-    if native.is_available(x, torch.float32) and x.numel():
-        return native.hadamard(x.contiguous(), dim, signs)
+    fused = formats_for(x, *FLOATS) if x.numel() else None
+    made: Tensor | None = fused and fused.hadamard(x.contiguous(), dim, signs)
+    if made is not None:
+        return made
+    x = x.to(torch.float32)
     n = x.shape[dim]
     if n % SIZE:
         x = pad(x, [0, 0] * (x.dim() - 1 - dim) + [0, -n % SIZE])
@@ -277,6 +293,12 @@ def hadamard(x: Tensor, dim: int, signs: Tensor) -> Tensor:
         x = torch.stack((a + b, a - b), dim=-2).flatten(-3)
         half *= 2
     return (x * 0.25).movedim(-1, dim + 1).reshape(shape)
+
+
+def _readable(x: Tensor) -> Tensor:
+    """The tensor without its graph; in float32, unless GPU kernels may read it as it is."""
+    x = x.detach()
+    return x if x.is_cuda else x.to(torch.float32)
 
 
 # -- plain torch ----------------------------------------------------------------------------------

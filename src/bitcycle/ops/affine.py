@@ -1,8 +1,8 @@
 """Ranges, and rounding to an affine grid: value = scale * code + offset, code in 0..levels.
 
 `value_range` is one reduction, `round_nearest` and `round_stochastic` one elementwise pass of the
-native library, or the same to the last bit in plain torch. Level counts, scales and offsets are
-tensors: new bits change data, never a compiled graph.
+native library or of a GPU kernel, or the same to the last bit in plain torch. Level counts, scales
+and offsets are tensors: new bits change data, never a compiled graph.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from bitcycle.native import encode as native
+from bitcycle.gpu.driver import FLOATS
 from bitcycle.native.encode import OnGrid
 from bitcycle.native.encode import Rule as Rule
+from bitcycle.ops.fused import encoder_for
 from bitcycle.ops.layout import (
     as_dense,
     element_numbers,
@@ -39,12 +40,11 @@ def value_range(x: Tensor, keep: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
         shape = [n if d in keep else 1 for d, n in enumerate(x.shape)] if keep else []
         empty = x.new_zeros(shape)
         return empty, empty.clone()
-    if (
-        len(keep) <= 1
-        and native.is_available(x, torch.float32)
-        and (keep or x.numel() >= MIN_ELEMENTS)
-    ):
-        return native.value_range(as_dense(x), *keep)
+    if len(keep) == 1 or (not keep and x.is_cpu and x.numel() >= MIN_ELEMENTS):
+        fused = encoder_for(x, torch.float32)
+        found: tuple[Tensor, Tensor] | None = fused and fused.value_range(as_dense(x), *keep)
+        if found is not None:
+            return found
     if not keep:
         # aminmax copies a tensor that is not contiguous; a minimum can use any order
         is_any_order = not x.is_contiguous() and not torch.compiler.is_compiling()
@@ -73,8 +73,13 @@ def round_nearest(x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor) -> T
     >>> round_nearest(x, torch.tensor(3 / 7), torch.tensor(-1.0), torch.tensor(7.0))
     tensor([-1.0000, -0.5714,  0.2857,  0.7143,  2.0000])
     """
-    if native.is_available(x, torch.float32) and native.is_per_channel(x, scale, offset, levels):
-        return native.round_to_grid(as_dense(x), scale, offset, levels, None, torch.float32)
+    fused = encoder_for(x, torch.float32)
+    if fused and fused.is_per_channel(x, scale, offset, levels):
+        made: Tensor | None = fused.round_to_grid(
+            as_dense(x), scale, offset, levels, None, torch.float32
+        )
+        if made is not None:
+            return made
     return _nearest(x, scale, offset, levels)
 
 
@@ -82,10 +87,13 @@ def round_stochastic(
     x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor, key: Tensor
 ) -> Tensor:
     """`round_nearest` with U(-1/2, 1/2) added before the clamp: unbiased inside the range."""
-    if native.is_available(x, torch.float32) and native.is_per_channel(x, scale, offset, levels):
-        if is_numbered_in_memory_order(x):
-            return native.round_to_grid(x, scale, offset, levels, key, torch.float32)
-        return in_layout_of(x, round_stochastic(x.contiguous(), scale, offset, levels, key))
+    fused = encoder_for(x, torch.float32)
+    if fused and fused.is_per_channel(x, scale, offset, levels):
+        if not is_numbered_in_memory_order(x):
+            return in_layout_of(x, round_stochastic(x.contiguous(), scale, offset, levels, key))
+        made: Tensor | None = fused.round_to_grid(x, scale, offset, levels, key, torch.float32)
+        if made is not None:
+            return made
     return _stochastic(x, scale, offset, levels, key)
 
 
@@ -99,24 +107,29 @@ def quantize_at_once(
     key: Tensor | None = None,
     dtype: torch.dtype,
 ) -> OnGrid | None:
-    """The grid of a range and the tensor on it by one call; None where the library cannot.
+    """The grid of a range and the tensor on it by one call; None where that cannot be.
 
-    within: the range, or the dimensions to `keep` in the tensor's own. dtype: float32 for values;
-    uint8 for codes, whose scale is 0 where every value is the offset.
+    within: the range, or the dimensions to `keep` in the tensor's own. dtype: float32 for values,
+    which have the dtype of `x`; uint8 for codes, whose scale is 0 where every value is the offset.
     """
     is_count = levels.dtype is torch.int32 and levels.dim() == 0
-    if not (is_count and native.is_available(x, torch.float32)):
+    fused = encoder_for(x, *((torch.float32,) if x.is_cpu else FLOATS)) if is_count else None
+    if fused is None:
         return None
     if key is not None and not is_numbered_in_memory_order(x):
         return None
     has_range = len(within) == 2 and isinstance(within[0], Tensor)
-    if has_range and not native.is_per_channel(x, *cast(tuple[Tensor, Tensor], within)):
+    if has_range and not fused.is_per_channel(x, *cast(tuple[Tensor, Tensor], within)):
         return None
     if not has_range and (len(within) > 1 or x.numel() == 0):
         return None
     ends_or_keep: Any = within if has_range else within[0] if within else None
     x = x if x.is_contiguous() else as_dense(x)
-    return native.quantize(x, ends_or_keep, levels, rule, floor=floor, key=key, dtype=dtype)
+    dtype = x.dtype if dtype is torch.float32 else dtype
+    made: OnGrid | None = fused.quantize(
+        x, ends_or_keep, levels, rule, floor=floor, key=key, dtype=dtype
+    )
+    return made
 
 
 def _nearest(x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor) -> Tensor:

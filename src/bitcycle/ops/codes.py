@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bitcycle.native import encode as native
+from bitcycle.ops.fused import encoder_for
 from bitcycle.ops.layout import as_dense, element_numbers, in_layout_of, is_numbered_in_memory_order
 from bitcycle.ops.noise import uniform
 
@@ -22,8 +22,13 @@ def nearest_codes(x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor) -> T
     >>> nearest_codes(x, *grid)
     tensor([0, 1, 3, 4, 7], dtype=torch.uint8)
     """
-    if native.is_available(x, torch.float32) and native.is_per_channel(x, scale, offset, levels):
-        return native.round_to_grid(as_dense(x), scale, offset, levels, None, torch.uint8)
+    fused = encoder_for(x, torch.float32)
+    if fused and fused.is_per_channel(x, scale, offset, levels):
+        made: Tensor | None = fused.round_to_grid(
+            as_dense(x), scale, offset, levels, None, torch.uint8
+        )
+        if made is not None:
+            return made
     return _to_code((x - offset) / scale, levels)
 
 
@@ -31,10 +36,13 @@ def stochastic_codes(
     x: Tensor, scale: Tensor, offset: Tensor, levels: Tensor, key: Tensor
 ) -> Tensor:
     """`nearest_codes` with U(-1/2, 1/2) added before the clamp."""
-    if native.is_available(x, torch.float32) and native.is_per_channel(x, scale, offset, levels):
-        if is_numbered_in_memory_order(x):
-            return native.round_to_grid(x, scale, offset, levels, key, torch.uint8)
-        return in_layout_of(x, stochastic_codes(x.contiguous(), scale, offset, levels, key))
+    fused = encoder_for(x, torch.float32)
+    if fused and fused.is_per_channel(x, scale, offset, levels):
+        if not is_numbered_in_memory_order(x):
+            return in_layout_of(x, stochastic_codes(x.contiguous(), scale, offset, levels, key))
+        made: Tensor | None = fused.round_to_grid(x, scale, offset, levels, key, torch.uint8)
+        if made is not None:
+            return made
     return _to_code((x - offset) / scale + uniform(element_numbers(x), key), levels)
 
 
@@ -44,8 +52,11 @@ def decode(codes: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
     >>> decode(torch.tensor([0, 3], dtype=torch.uint8), torch.tensor(0.5), torch.tensor(-1.0))
     tensor([-1.0000,  0.5000])
     """
-    if native.is_available(codes, torch.uint8) and native.is_per_channel(codes, scale, offset):
-        return native.decode(as_dense(codes), scale, offset)
+    fused = encoder_for(codes, torch.uint8)
+    if fused and fused.is_per_channel(codes, scale, offset):
+        made: Tensor | None = fused.decode(as_dense(codes), scale, offset)
+        if made is not None:
+            return made
     return codes * scale + offset
 
 

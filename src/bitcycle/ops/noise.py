@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bitcycle.native import encode as native
+from bitcycle.ops.fused import encoder_for
 
 # Odd multipliers of the "triple32" hash; signed, because torch's int32 wraps like two's complement.
 _M1, _M2, _M3 = 0xED5AD4BB - 2**32, 0xAC4C1B51 - 2**32, 0x31848BAB
@@ -55,8 +55,10 @@ def noise_key(clock: Tensor) -> Tensor:
     On the CPU, Python integers are faster than fourteen operations on tensors.
     """
     is_one = clock.dim() == 1 and clock.is_contiguous()
-    if is_one and native.is_available(clock, torch.int32):
-        return native.noise_key(clock)
+    fused = encoder_for(clock, torch.int32) if is_one else None
+    key: Tensor | None = fused and fused.noise_key(clock)
+    if key is not None:
+        return key
     if is_one and clock.device.type == "cpu" and not torch.compiler.is_compiling():
         base, step, call = clock.tolist()
         number = base + step * _STEP + call * _CALL

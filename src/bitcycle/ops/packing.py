@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bitcycle.native import encode as native
+from bitcycle.ops.fused import encoder_for
 from bitcycle.ops.layout import as_dense, flat, flat_stride, is_dense, like
 
 WORD_BITS = 32  # of a word
@@ -27,9 +28,9 @@ def pack_nibbles(codes: Tensor) -> Tensor:
     tensor([33,  3], dtype=torch.uint8)
     """
     codes = codes.reshape(-1)
-    if native.is_available(codes, torch.uint8):
-        return native.pack_nibbles(codes.contiguous())
-    return _pack_nibbles(codes)
+    fused = encoder_for(codes, torch.uint8)
+    packed: Tensor | None = fused and fused.pack_nibbles(codes.contiguous())
+    return _pack_nibbles(codes) if packed is None else packed
 
 
 def _pack_nibbles(codes: Tensor) -> Tensor:
@@ -45,9 +46,9 @@ def unpack_nibbles(packed: Tensor, count: int) -> Tensor:
     >>> unpack_nibbles(torch.tensor([0xF1], dtype=torch.uint8), 2)
     tensor([ 1, 15], dtype=torch.uint8)
     """
-    if native.is_available(packed, torch.uint8) and packed.is_contiguous():
-        return native.unpack_nibbles(packed, packed.new_empty(count))
-    return _unpack_nibbles(packed, count)
+    fused = encoder_for(packed, torch.uint8) if packed.is_contiguous() else None
+    codes: Tensor | None = fused and fused.unpack_nibbles(packed, packed.new_empty(count))
+    return _unpack_nibbles(packed, count) if codes is None else codes
 
 
 def _unpack_nibbles(packed: Tensor, count: int) -> Tensor:
@@ -60,8 +61,10 @@ def pack_codes(codes: Tensor) -> Tensor:
     >>> pack_codes(torch.tensor([[1, 2], [3, 4]], dtype=torch.uint8).t())
     tensor([33, 67], dtype=torch.uint8)
     """
-    if native.is_available(codes, torch.uint8):
-        return native.pack_nibbles(as_dense(codes))
+    fused = encoder_for(codes, torch.uint8)
+    packed: Tensor | None = fused and fused.pack_nibbles(as_dense(codes))
+    if packed is not None:
+        return packed
     return pack_nibbles(codes if torch.compiler.is_compiling() else flat(codes))
 
 
@@ -75,8 +78,10 @@ def unpack_codes(packed: Tensor, shape: torch.Size, stride: tuple[int, ...]) -> 
     if torch.compiler.is_compiling():
         return unpack_nibbles(packed, math.prod(shape)).view(shape)
     codes = torch.empty_strided(shape, stride, dtype=torch.uint8, device=packed.device)
-    if native.is_available(packed, torch.uint8) and packed.is_contiguous() and is_dense(codes):
-        return native.unpack_nibbles(packed, codes)
+    is_plain = packed.is_contiguous() and is_dense(codes)
+    fused = encoder_for(packed, torch.uint8) if is_plain else None
+    if fused and fused.unpack_nibbles(packed, codes) is not None:
+        return codes
     return like(unpack_nibbles(packed, codes.numel()), codes)
 
 

@@ -1,7 +1,7 @@
 """Small updates of a layer's buffers: its clock, its flags of nonfinite ranges, its running ranges.
 
-Each is one call of the native library where that takes several operations of torch, at a layer's
-every step. The library does not count a write in the tensor's version.
+Each is one call of the native library or of a GPU kernel where that takes several operations of
+torch, at a layer's every step. The library does not count a write in the tensor's version.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bitcycle.native import encode as native
+from bitcycle.ops.fused import encoder_for
 
 
 def count_up(numbers: Tensor, place: int) -> Tensor:
@@ -19,8 +19,10 @@ def count_up(numbers: Tensor, place: int) -> Tensor:
     >>> count_up(clock, 1), clock
     (tensor([7, 1], dtype=torch.int32), tensor([7, 1], dtype=torch.int32))
     """
-    if native.is_available(numbers, torch.int32) and numbers.is_contiguous():
-        return native.count_up(numbers, place)
+    fused = encoder_for(numbers, torch.int32) if numbers.is_contiguous() else None
+    copy: Tensor | None = fused and fused.count_up(numbers, place)
+    if copy is not None:
+        return copy
     numbers[place].add_(1)
     return numbers.clone()
 
@@ -33,9 +35,9 @@ def flag_nonfinite(flags: Tensor, place: int, low: Tensor, high: Tensor) -> None
     >>> flags
     tensor([0., nan])
     """
-    is_native = native.is_available(flags, torch.float32) and flags.is_contiguous()
-    if is_native and _is_range(low, high):
-        native.flag_nonfinite(flags, place, low, high)
+    fused = encoder_for(flags, torch.float32) if flags.is_contiguous() else None
+    can_call = fused is not None and _is_range(flags, low, high)
+    if can_call and fused.flag_nonfinite(flags, place, low, high) is not False:
         return
     spread = high - low
     flags[place].add_(spread if spread.dim() == 0 else spread.sum(), alpha=0)
@@ -52,17 +54,17 @@ def observe(rows: Tensor, place: int, low: Tensor, high: Tensor, momentum: float
     >>> rows
     tensor([[2.0000, 0.0000, 1.1000]])
     """
-    is_native = native.is_available(rows, torch.float32) and rows.is_contiguous()
-    if is_native and _is_range(low, high):
-        native.observe(rows, place, low, high, momentum or 0.0)
+    fused = encoder_for(rows, torch.float32) if rows.is_contiguous() else None
+    can_call = fused is not None and _is_range(rows, low, high)
+    if can_call and fused.observe(rows, place, low, high, momentum or 0.0) is not False:
         return
     _observe(rows[place], low, high, momentum)
 
 
-def _is_range(low: Tensor, high: Tensor) -> bool:
+def _is_range(buffer: Tensor, low: Tensor, high: Tensor) -> bool:
     """Whether both ends, which are not watched if the buffer is not, can be read as they are."""
     is_float = low.dtype is torch.float32 and high.dtype is torch.float32
-    is_same = low.numel() == high.numel() and low.is_cpu and high.is_cpu
+    is_same = low.numel() == high.numel() and low.is_cpu == high.is_cpu == buffer.is_cpu
     return is_float and is_same and low.is_contiguous() and high.is_contiguous()
 
 

@@ -1,0 +1,224 @@
+"""Compile every GPU kernel without a GPU; print its registers, shared memory and spills.
+
+    python benchmarks/gpu_kernels.py [sm_80 sm_89 sm_90 sm_100 gfx942]
+
+Kernels are compiled as the library launches them: its functions run on tensors of the meta device,
+and what they would launch is recorded. Nothing here says how fast a kernel is.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from bitcycle.gpu import blocks, centred, folds, grids
+from bitcycle.gpu.driver import NUM_WARPS
+from bitcycle.native.encode import Rule
+
+TARGETS = {
+    **{f"sm_{arch}": GPUTarget("cuda", arch, 32) for arch in (80, 89, 90, 100)},
+    "gfx942": GPUTarget("hip", "gfx942", 64),
+}
+_TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+_POINTERS = {
+    torch.float32: "*fp32",
+    torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
+    torch.uint8: "*u8",
+    torch.int32: "*i32",
+}
+
+
+class Launch(NamedTuple):
+    """What a call of the library would launch."""
+
+    kernel: Any
+    arguments: tuple[Any, ...]
+    constants: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The kernel's."""
+        return str(self.kernel.__name__.removeprefix("_"))
+
+
+class Needs(NamedTuple):
+    """What a compiled kernel needs of a processor."""
+
+    registers: int
+    shared: int  # bytes
+    spilled: int  # bytes of stack
+    code: str  # PTX, or the assembly of an AMD GPU
+
+
+@contextmanager
+def recording() -> Iterator[list[Launch]]:
+    """Launches are written down instead of made."""
+    found: list[Launch] = []
+
+    def record(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> bool:
+        found.append(Launch(kernel, arguments, constants))
+        return True
+
+    with ExitStack() as stack:
+        for module in (grids, centred, folds, blocks):
+            stack.enter_context(mock.patch.object(module, "launch", record))
+        yield found
+
+
+def launches() -> dict[str, Launch]:
+    """The launches of typical calls, by what they are for."""
+    made: dict[str, Launch] = {}
+    for name, call in _calls().items():
+        with recording() as found:
+            call()
+        for launch in found:
+            if all(describe(launch) != describe(other) for other in made.values()):
+                made[f"{launch.name}: {name}"] = launch
+    return made
+
+
+def _calls() -> dict[str, Callable[[], Any]]:
+    x = torch.empty(8192, 4096, device="meta")
+    w = torch.empty(4096, 4096, device="meta")
+    maps = torch.empty(64, 128, 56, 56, device="meta").to(memory_format=torch.channels_last)
+    half = x.to(torch.bfloat16)
+    levels, numbers, key, clock = (
+        torch.empty(shape, dtype=torch.int32, device="meta") for shape in ((), 3, 2, 3)
+    )
+    scalar, rows = torch.empty((), device="meta"), torch.empty(4096, 1, device="meta")
+    codes = x.to(torch.uint8)
+    many, signs = torch.empty(4096, device="meta"), torch.empty(16, device="meta")
+    sums = torch.empty(8192, 4096, device="meta")
+    folded = folds.Folded(half[:4096], half[:4096], many, scalar, many)
+    tokens = torch.empty(8192, device="meta")
+
+    def quantize(x: Tensor, within: Any, rule: Rule, dtype: torch.dtype, **given: Any) -> Any:
+        return lambda: grids.quantize(x, within, levels, rule, dtype=dtype, **given)
+
+    def round_blocks(kind: str, dims: Any, sizes: Any, **given: Any) -> Any:
+        usual = {"rounds_up": False, "tensor_scale": True, "key": None, "signs": None}
+        return lambda: blocks.round_blocks(
+            x, numbers, kind=kind, dims=dims, blocks=sizes, **{**usual, **given}
+        )
+
+    return {
+        "tensor, nearest": quantize(x, None, Rule.FROM_LOW, torch.uint8),
+        "tensor, stochastic, clock": quantize(x, None, Rule.WITH_ZERO, torch.uint8, key=clock),
+        "rows, symmetric": quantize(w, 0, Rule.SYMMETRIC, torch.uint8),
+        "rows, power, values": quantize(w, 0, Rule.POWER, torch.float32, key=key),
+        "bfloat16, values": quantize(half, None, Rule.FROM_LOW, torch.bfloat16),
+        "channels last": quantize(maps, 1, Rule.WITH_ZERO, torch.float32),
+        "given range": quantize(x, (scalar, scalar), Rule.FROM_LOW, torch.uint8),
+        "given grid": lambda: grids.round_to_grid(x, scalar, scalar, scalar, key, torch.float32),
+        "range": lambda: grids.value_range(x),
+        "codes": lambda: grids.decode(codes, scalar, scalar),
+        "key": lambda: grids.noise_key(clock),
+        "clock": lambda: grids.count_up(clock, 2),
+        "flags": lambda: grids.flag_nonfinite(many, 1, rows, rows),
+        "running range": lambda: grids.observe(
+            torch.empty(2, 3, device="meta"), 1, *[scalar] * 2, 0.1
+        ),
+        "packed": lambda: grids.pack_nibbles(codes),
+        "unpacked": lambda: grids.unpack_nibbles(codes, codes),
+        "centred": lambda: centred.quantize_centred(w, 0, levels, Rule.SYMMETRIC),
+        "centred, transposed": lambda: centred.quantize_centred(
+            x, None, levels, Rule.FROM_LOW, key=key, transposes=True
+        ),
+        "weight": lambda: folds.fold(half[:4096], many, many),
+        "output": lambda: folds.finish(
+            sums, (scalar, scalar, tokens), (many, many, many), 4096, many, dtype=torch.bfloat16
+        ),
+        "grad_input": lambda: folds.finish_folded(sums, sums, (scalar, scalar), folded),
+        "bf16": lambda: blocks.round_elements(x, numbers, None),
+        "fp16, stochastic": lambda: blocks.round_elements(x, numbers, key),
+        "flag": lambda: blocks.to_bf16(x, scalar),
+        "transform": lambda: blocks.hadamard(x, 0, signs),
+        "fp8, tensor": round_blocks("fp8", (), ()),
+        "fp8, rows": round_blocks("fp8", (1,), (None,)),
+        "fp8, 128 x 128": round_blocks("fp8", (0, 1), (128, 128), key=key),
+        "mx": round_blocks("mx", (1,), (32,)),
+        "mx, columns": round_blocks("mx", (0,), (32,), rounds_up=True),
+        "nvfp4, 16 x 16": round_blocks("nvfp4", (0, 1), (16, 16)),
+        "nvfp4, transform": round_blocks("nvfp4", (0,), (16,), key=key, signs=signs),
+    }
+
+
+def describe(launch: Launch) -> tuple[Any, ...]:
+    """The kernel, signature, constants and attributes that a launch is compiled for."""
+    names = launch.kernel.arg_names
+    given = dict(zip(names, launch.arguments, strict=False)) | launch.constants
+    signature, constants, attributes = {}, {}, {}
+    for place, name in enumerate(names):
+        value = given[name]
+        is_constant = (
+            name in launch.constants or value is None or (type(value) is int and value == 1)
+        )
+        if is_constant:
+            signature[name], constants[(place,)] = "constexpr", value
+        elif isinstance(value, Tensor):
+            signature[name], attributes[(place,)] = (
+                _POINTERS[value.dtype],
+                [["tt.divisibility", 16]],
+            )
+        else:
+            signature[name] = (
+                "fp32" if isinstance(value, float) else "i32" if value < 2**31 else "i64"
+            )
+            if type(value) is int and value % 16 == 0:
+                attributes[(place,)] = [["tt.divisibility", 16]]
+    return launch.kernel, signature, constants, attributes
+
+
+def build(launch: Launch, target: GPUTarget) -> Needs:
+    """Compile a launch for a target, as the just-in-time compiler would."""
+    source = ASTSource(*describe(launch))
+    options = {"num_warps": NUM_WARPS, "enable_fp_fusion": False}
+    return _read(triton.compile(source, target=target, options=options), target)
+
+
+def _read(compiled: Any, target: GPUTarget) -> Needs:
+    shared = compiled.metadata.shared
+    if target.backend == "hip":
+        code = compiled.asm["amdgcn"]
+        registers = int(re.findall(r"\.vgpr_count:\s+(\d+)", code)[0])
+        return Needs(registers, shared, int(re.findall(r"ScratchSize: (\d+)", code)[0]), code)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        command = [str(_TOOLS / "cuobjdump"), "-res-usage", file.name]
+        said = subprocess.run(command, capture_output=True, text=True, check=True)
+    registers, stack, local = (
+        int(re.findall(rf"{name}:(\d+)", said.stdout + said.stderr)[0])
+        for name in ("REG", "STACK", "LOCAL")
+    )
+    return Needs(registers, shared, stack + local, compiled.asm["ptx"])
+
+
+def main(names: list[str]) -> None:
+    """Print a table with a row per kernel and target."""
+    made = launches()
+    width = max(map(len, made))
+    print(f"{'kernel':{width}}  target  registers  shared  spilled")
+    for target in names or TARGETS:
+        for name, launch in made.items():
+            needs = build(launch, TARGETS[target])
+            numbers = f"{needs.registers:9}  {needs.shared:6}  {needs.spilled:7}"
+            print(f"{name:{width}}  {target:6}  {numbers}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

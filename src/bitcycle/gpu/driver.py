@@ -1,0 +1,105 @@
+"""Whether Triton kernels can run on a tensor, and the one way to launch them.
+
+The environment variable BITCYCLE_GPU=0 turns the kernels off. Triton is imported only for a tensor
+that they could read: a machine without a GPU never loads it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import os
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bitcycle.native.encode import PLAIN, count_modes, is_transforming, tracing_state
+from bitcycle.warnings import BitcycleWarning
+
+SWITCH = "BITCYCLE_GPU"
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)  # that the kernels read
+NUM_WARPS = 4
+
+_reads_cpu_tensors = False  # set by tests, which run Triton's interpreter
+_failed: set[str] = set()  # names of kernels
+
+
+def is_available(x: Tensor, *dtypes: torch.dtype) -> bool:
+    """Whether kernels can read this tensor: on a GPU, strided, of one of these dtypes.
+
+    As for the native library, not where torch must see its own operations: under a dispatch mode
+    or a function transform, and where autograd records or a graph is traced.
+    """
+    if not (x.is_cuda or (_reads_cpu_tensors and x.is_cpu)) or torch.compiler.is_compiling():
+        return False
+    return (
+        x.dtype in dtypes
+        and type(x) in PLAIN
+        and x.layout is torch.strided
+        and not (x.requires_grad and torch.is_grad_enabled())
+        and not x.is_neg()
+        and not count_modes()
+        and not is_transforming()
+        and tracing_state() is None
+        and is_ready()
+    )
+
+
+@functools.cache
+def is_ready() -> bool:
+    """Whether Triton is there and drives a device, or interprets kernels."""
+    if os.environ.get(SWITCH) == "0" or importlib.util.find_spec("triton") is None:
+        return False
+    if is_interpreted():
+        return True
+    try:
+        from triton.runtime import driver
+
+        return driver.active is not None
+    except Exception:  # without an active driver, or with two, Triton raises a RuntimeError
+        return False
+
+
+def is_interpreted() -> bool:
+    """Whether Triton interprets kernels instead of compiling them."""
+    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "yes", "on", "y")
+
+
+def launch(kernel: Any, programs: int, first: Tensor, *arguments: Any, **constants: Any) -> bool:
+    """Run a kernel on the device of its first argument; False if it cannot run.
+
+    A kernel that failed to compile or to start is not tried again. The caller then computes the
+    same in plain torch, and uses nothing that the kernel may have written.
+    """
+    name = kernel.__name__.removeprefix("_")
+    if name in _failed:
+        return False
+    if any(isinstance(each, Tensor) and each.device != first.device for each in arguments):
+        return False  # torch also takes a number from the CPU
+    if programs == 0:
+        return True
+    try:
+        with _on_device(first):
+            # a fused multiply-add rounds once where the plain functions round twice
+            options = {"num_warps": NUM_WARPS, "enable_fp_fusion": False}
+            kernel[(programs,)](first, *arguments, **constants, **options)
+    except Exception as error:
+        _failed.add(name)
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        warnings.warn(
+            f"the GPU kernel {name} failed: {reason}; the run goes on without it; "
+            f"{SWITCH}=0 turns the kernels off",
+            BitcycleWarning,
+            stacklevel=2,
+        )
+        return False
+    return True
+
+
+def _on_device(x: Tensor) -> contextlib.AbstractContextManager[Any]:
+    if not x.is_cuda or is_interpreted():
+        return contextlib.nullcontext()
+    return torch.cuda.device(x.device)
