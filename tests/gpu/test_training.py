@@ -211,7 +211,7 @@ def test_one_graph_serves_all_bits(quantizer, levels):
 
 
 @pytest.mark.parametrize("name", ["linear", "convolutions", "attention"])
-@pytest.mark.parametrize("quantizer", ["sbm", "fp8", "mx", "nvfp4"])
+@pytest.mark.parametrize("quantizer", QUANTIZERS)
 def test_a_model_on_the_meta_device_gives_shapes(quantizer, name):
     model, x = make(name, "meta", quantizer)
     bc.set_precision(model, "FW8/BW8")

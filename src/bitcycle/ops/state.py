@@ -36,8 +36,8 @@ def flag_nonfinite(flags: Tensor, place: int, low: Tensor, high: Tensor) -> None
     tensor([0., nan])
     """
     fused = encoder_for(flags, torch.float32) if flags.is_contiguous() else None
-    can_call = fused is not None and _is_range(flags, low, high)
-    if can_call and fused.flag_nonfinite(flags, place, low, high) is not False:
+    is_read = fused and _is_range(flags, low, high)
+    if is_read and fused and fused.flag_nonfinite(flags, place, low, high) is not False:
         return
     spread = high - low
     flags[place].add_(spread if spread.dim() == 0 else spread.sum(), alpha=0)
@@ -55,8 +55,8 @@ def observe(rows: Tensor, place: int, low: Tensor, high: Tensor, momentum: float
     tensor([[2.0000, 0.0000, 1.1000]])
     """
     fused = encoder_for(rows, torch.float32) if rows.is_contiguous() else None
-    can_call = fused is not None and _is_range(rows, low, high)
-    if can_call and fused.observe(rows, place, low, high, momentum or 0.0) is not False:
+    is_read = fused and _is_range(rows, low, high)
+    if is_read and fused and fused.observe(rows, place, low, high, momentum or 0.0) is not False:
         return
     _observe(rows[place], low, high, momentum)
 
