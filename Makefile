@@ -7,7 +7,7 @@ ALL := .venv/.all
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all lint bench docs dist library clean
+.PHONY: demo test test-all test-gpu lint bench docs dist library clean
 
 demo: $(DEMO)
 	$(BIN)/bitcycle demo
@@ -17,6 +17,13 @@ test: lint
 
 test-all: $(ALL)
 	$(PYTEST) -n 2 --dist worksteal -m slow
+	$(PYTEST) -n 2 --dist worksteal -p tests.gpu.emulated tests/gpu
+
+# On a real device, if there is one.
+test-gpu: $(ALL)
+	@if $(BIN)/python -c "import torch; raise SystemExit(not torch.cuda.is_available())"; \
+	then $(PYTEST) -p tests.gpu.emulated tests/gpu; \
+	else echo "no CUDA device here; make test-all runs tests/gpu on an emulated one"; fi
 
 lint: $(ALL)
 	$(BIN)/ruff check .

@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from bitcycle.calibrate import call_model
 from bitcycle.convert import Candidate, find_candidates, find_ends, is_within, keeps_aggregation
-from bitcycle.functional_calls import THE_MODEL, CallWatch, watch_products
+from bitcycle.functional_calls import CallWatch, watch_products
 from bitcycle.native.library import describe
 from bitcycle.nn.embedding import LOOKUPS, QuantizedLookup
 from bitcycle.nn.layer import QuantizedLayer
@@ -26,7 +26,7 @@ from bitcycle.patterns import NamedModule, named_modules, unwrap
 from bitcycle.precision import FORWARD_OPERANDS, ROLES
 from bitcycle.quantizers.base import Quantizer
 from bitcycle.snapshot import preserved
-from bitcycle.tables import text_table
+from bitcycle.tables import THE_MODEL, text_table
 
 FLOAT = "fp32"  # the bits of a role that is not quantized
 WIDTH = 100  # columns of the text, unless it is verbose

@@ -15,7 +15,7 @@ from bitcycle.model_precision import get_precision, quantized_layers
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nonfinite import NonFiniteCheck
 from bitcycle.quantizers.base import Quantized
-from bitcycle.tables import text_table
+from bitcycle.tables import THE_MODEL, text_table
 
 ROLE_NAMES = {
     "weight": "weight",
@@ -121,7 +121,7 @@ class Collection:
             return "nothing was quantized: set bits, and run the model inside the block"
         worst, middle = rows[0], rows[len(rows) // 2]
         text = (
-            f"worst: the {ROLE_NAMES[worst.role]} of {worst.layer or '(the model itself)'}, "
+            f"worst: the {ROLE_NAMES[worst.role]} of {worst.layer or THE_MODEL}, "
             f"{worst.sqnr_db:.1f} dB, {100 * _relative_noise(worst.sqnr_db):.2g} % noise "
             f"(median {middle.sqnr_db:.1f} dB)"
         )
@@ -129,7 +129,7 @@ class Collection:
         if clipped.saturation > 0:
             text += (
                 f"; most saturated: the {ROLE_NAMES[clipped.role]} of "
-                f"{clipped.layer or '(the model itself)'}, {100 * clipped.saturation:.2f} %"
+                f"{clipped.layer or THE_MODEL}, {100 * clipped.saturation:.2f} %"
             )
         return f"{text}\nbitcycle.sensitivity measures what that does to the loss"
 

@@ -46,6 +46,7 @@ from bitcycle.patterns import (
 )
 from bitcycle.precision import Precision, check_max_bits
 from bitcycle.quantizers.base import Quantizer, make_quantizer
+from bitcycle.tables import THE_MODEL
 
 _LOG = logging.getLogger("bitcycle")
 
@@ -239,7 +240,7 @@ def _explain(candidates: list[Candidate], rules: Quantizer, kept: list[Candidate
     names: dict[str, list[str]] = {}
     for c in candidates:
         if c.reason:
-            names.setdefault(c.reason, []).append(c.name or "(the model itself)")
+            names.setdefault(c.reason, []).append(c.name or THE_MODEL)
     if names:
         shown = [f"{', '.join(group[:10])} ({reason})" for reason, group in names.items()]
         return f"every layer is excluded or stays float: {'; '.join(shown)}"

@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bitcycle.convert import Candidate
 from bitcycle.model_precision import at_precision, is_converted
 from bitcycle.patterns import named_modules
+from bitcycle.tables import THE_MODEL
 
 # aten operators that multiply: matmul, einsum, attention and convolutions call these
 PRODUCT_OPERATORS = frozenset({
@@ -37,8 +38,6 @@ PRODUCT_OPERATORS = frozenset({
     "_sparse_addmm", "mkldnn_linear", "mkldnn_convolution", "_grouped_mm", "_scaled_grouped_mm",
     "flex_attention",
 })  # fmt: skip
-
-THE_MODEL = "(the model itself)"
 
 # functions of which the module keeps one bit per element for the backward pass, not a float copy
 MASKED_FUNCTIONS: dict[type[nn.Module], tuple[Any, ...]] = {
@@ -109,10 +108,16 @@ class CallWatch(ProductWatch):  # type: ignore[no-untyped-call]
         if frame is not None:
             calls.where[_place(frame)] = None
 
-    def note_activation(self, function: Any, result: Any) -> None:
-        """Record a function that keeps more for the backward pass than its module would."""
+    def note_activation(self, function: Any, arguments: Any, result: Any) -> None:
+        """Record a function that keeps more for the backward pass than its module would.
+
+        arguments: all of the call after the first. Dropout with p = 0 keeps nothing. `training` is
+        False in an audit, and says nothing.
+        """
         kind = next((kind for kind, each in MASKED_FUNCTIONS.items() if function in each), None)
         is_owned = any(module in self.owners for module, _ in self.stack)
+        if kind is nn.Dropout and 0.0 in arguments[:1]:
+            return
         if kind is None or is_owned or self.is_paused or not isinstance(result, Tensor):
             return
         if self.stack and self.stack[-1][0] in self.activation_modules:
@@ -165,7 +170,9 @@ class _FunctionWatch(TorchFunctionMode):
             result = func(*args, **(kwargs or {}))
         finally:
             self.current = outer
-        self.watch.note_activation(func, result)
+        named = kwargs or {}
+        given = ([named["p"]] if "p" in named else []) + [*args[1:]]
+        self.watch.note_activation(func, given, result)
         return result
 
 

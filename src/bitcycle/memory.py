@@ -21,7 +21,7 @@ from bitcycle.calibrate import call_model
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.patterns import named_modules, unwrap
 from bitcycle.snapshot import preserved
-from bitcycle.tables import text_table
+from bitcycle.tables import THE_MODEL, text_table
 
 _CODES = (torch.uint8, torch.int8)
 
@@ -41,7 +41,7 @@ class SavedBytes:
 
     def __str__(self) -> str:
         rows = [
-            (name or "(the model itself)", f"{n:,}", f"{self.codes_by_layer.get(name, 0):,}")
+            (name or THE_MODEL, f"{n:,}", f"{self.codes_by_layer.get(name, 0):,}")
             for name, n in self.by_layer.items()
         ]
         rows += [(f"(ctx of {name})", f"{n:,}", "0") for name, n in self.by_function.items()]
@@ -101,7 +101,7 @@ class Saved:
         return sum(self.by_layer.values())
 
     def __str__(self) -> str:
-        rows = [(name or "(the model itself)", f"{n:,}") for name, n in self.by_layer.items()]
+        rows = [(name or THE_MODEL, f"{n:,}") for name, n in self.by_layer.items()]
         rows.append(("all", f"{self.num_bytes:,}"))
         return text_table(("layer", "bytes"), rows, right=(1,))
 

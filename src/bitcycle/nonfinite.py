@@ -20,6 +20,7 @@ from bitcycle.model_precision import (
 )
 from bitcycle.nn.control import LEVELS
 from bitcycle.nn.layer import QuantizedLayer
+from bitcycle.tables import THE_MODEL
 from bitcycle.warnings import BitcycleWarning
 
 _Precision = ModelPrecision | Callable[[], ModelPrecision]
@@ -103,7 +104,7 @@ def describe_nonfinite(names: list[str], table: Tensor) -> str:
     for role in ("weight", "act", "error"):
         order = range(len(names)) if role != "error" else reversed(range(len(names)))
         found += [
-            f"layer {names[i] or '(the model itself)'} ({role})"
+            f"layer {names[i] or THE_MODEL} ({role})"
             for i in order
             if bool(is_nonfinite[i, LEVELS[role]])
         ]

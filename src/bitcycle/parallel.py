@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.nn.loading import OWN_BUFFERS
 from bitcycle.patterns import unwrap
+from bitcycle.tables import THE_MODEL
 
 
 def refuse_sharded(model: nn.Module) -> None:
@@ -22,8 +23,7 @@ def refuse_sharded(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if is_fsdp(module):  # between forward and backward its weights are not sharded
             raise ValueError(
-                f"module {name or '(the model itself)'!r} was passed to fully_shard: convert "
-                "first, then shard"
+                f"module {name or THE_MODEL!r} was passed to fully_shard: convert first, then shard"
             )
 
 

@@ -15,6 +15,7 @@ from typing import TypeVar
 from torch import nn
 
 from bitcycle.registry import suggest
+from bitcycle.tables import THE_MODEL
 
 V = TypeVar("V")
 Pattern = str | type[nn.Module]
@@ -125,7 +126,7 @@ def check_patterns(
             )
         if not any(matches(pattern, entry) for entry in (*entries, *also)):
             shown = pattern if isinstance(pattern, str) else pattern.__name__
-            names = [entry.name or "(the model itself)" for entry in entries]
+            names = [entry.name or THE_MODEL for entry in entries]
             raise ValueError(
                 f"{what}: pattern {shown!r} matches no layer; {suggest(shown, names, 'layers')}"
             )
@@ -157,6 +158,6 @@ def check_mapping(patterns: Mapping[Pattern, V], entries: Iterable[NamedModule],
 
 def list_names(entries: Iterable[NamedModule], limit: int = 40) -> str:
     """The names for a message, at most `limit` of them."""
-    names = [entry.name or "(the model itself)" for entry in entries]
+    names = [entry.name or THE_MODEL for entry in entries]
     more = f", ... and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more if names else "(none)"

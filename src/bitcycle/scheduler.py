@@ -226,7 +226,9 @@ class PrecisionScheduler:
             for key, places in self._logged.items()
         }
         if meter is not None:
-            cost = meter.cost(self.highest)
+            tops = self.highest
+            by_layer = tops if isinstance(tops, dict) else dict.fromkeys(self._names, tops)
+            cost = meter.cost(by_layer)  # layers of other schedulers count at their own bits
             values |= {"cost/bitops": float(cost.bitops), "cost/saved": cost.saving}
         return values
 
@@ -316,10 +318,10 @@ class PrecisionScheduler:
     def _announce_tops(self) -> None:
         """Announce the most bits of the run to each layer before it gets the first ones."""
         most = {schedule: _most_bits(schedule, self.total_steps) for schedule in self._schedules}
-        halves = {each for each in self._schedules if _has_bf16(each, self.total_steps)}
+        bf16_schedules = {each for each in self._schedules if _has_bf16(each, self.total_steps)}
         for layer, number in zip(self._layers, self._group_of, strict=True):
             by_role = dict(zip(ROLES, self._groups[number], strict=True))
-            bf16_roles = frozenset(role for role, schedule in by_role.items() if schedule in halves)
+            bf16_roles = frozenset(r for r, each in by_role.items() if each in bf16_schedules)
             layer.expect_bits({r: most[schedule] for r, schedule in by_role.items()}, bf16_roles)
 
     def _check_converted(self) -> None:

@@ -23,10 +23,9 @@ from bitcycle.patterns import Pattern
 from bitcycle.precision import Precision
 from bitcycle.schedules import ScheduleLike
 from bitcycle.snapshot import Snapshot
-from bitcycle.tables import text_table
+from bitcycle.tables import THE_MODEL, text_table
 
 OUTLIER = 2.0  # times the median layer's change of the gradient: more is sensitive
-_ITSELF = "(the model itself)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,10 +94,12 @@ class Sensitivity:
             names = tuple(row.name for row in self.rows[:count])
         if len(names) == len(self.rows):
             return dict.fromkeys(names, sensitive)
-        patterns: dict[Pattern, ScheduleLike] = {"*": others, **dict.fromkeys(names, sensitive)}
-        for row in self.rows:  # a name also selects the layers below it
-            if row.name not in names and any(row.name.startswith(f"{name}.") for name in names):
-                patterns[row.name] = others
+        patterns: dict[Pattern, ScheduleLike] = {"*": others}
+        # a name also selects the layers below it, and the last match wins: the deeper ones follow
+        for row in sorted(self.rows, key=lambda row: row.name.count(".")):
+            is_below = any(row.name.startswith(f"{name}.") for name in names)
+            if row.name in names or is_below:
+                patterns[row.name] = sensitive if row.name in names else others
         return patterns
 
     def __str__(self) -> str:
@@ -113,15 +114,15 @@ class Sensitivity:
         worst, names = self.rows[0], self.sensitive
         if not names:
             return (
-                f"no layer stands out at {self.bits}: {worst.name or _ITSELF} changes the gradient "
-                f"most, by {_percent(worst.gradient_change)} (median {_percent(self.median)})"
+                f"no layer stands out at {self.bits}: {worst.name or THE_MODEL} changes the "
+                f"gradient most, by {_percent(worst.gradient_change)} (median "
+                f"{_percent(self.median)})"
             )
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         return (
-            f"most sensitive at {self.bits}: {worst.name or _ITSELF} changes the gradient by "
+            f"most sensitive at {self.bits}: {worst.name or THE_MODEL} changes the gradient by "
             f"{_percent(worst.gradient_change)}, the median layer by {_percent(self.median)}\n"
-            f"{names[0] or _ITSELF}{more}: more than twice the median; "
-            "forward=result.patterns('CR:4-8:8') keeps them at 8 bits"
+            f"{names[0] or THE_MODEL}{more}: more than twice the median"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -278,7 +279,7 @@ def _order(row: LayerSensitivity) -> tuple[float, float]:
 
 def _cells(row: LayerSensitivity) -> tuple[str, ...]:
     change = f"{row.loss_change:+.4f}" if math.isfinite(row.loss_change) else "NaN or infinity"
-    return row.name or _ITSELF, row.type, change, _percent(row.gradient_change)
+    return row.name or THE_MODEL, row.type, change, _percent(row.gradient_change)
 
 
 def _percent(change: float) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # rich is not in the core installation; only `print_tables` n
     from rich.table import Table as RichTable
 
 PIPE_WIDTH = 100
+THE_MODEL = "(the model itself)"  # the name of a root module, which is empty
 
 
 def text_table(

@@ -23,9 +23,11 @@ def import_plugin(what: str) -> None:
     """
     is_file = what.endswith(".py")
     if is_file:
-        path = Path(what).expanduser().absolute()
+        path = Path(what).expanduser().resolve()
         if not path.is_file():
             raise ValueError(f"--import {what}: there is no such file")
+        if not path.stem.isidentifier():
+            raise ValueError(f"--import {what}: {path.stem!r} is no name of a module; rename it")
         what = str(path)
     if what in _imported:
         return
@@ -53,7 +55,7 @@ def imported_plugins() -> tuple[str, ...]:
 def _import_file(path: Path) -> None:
     name = path.stem
     other = importlib.util.find_spec(name)  # also one that is not imported yet, such as json
-    if other is not None and other.origin != str(path):
+    if other is not None and (other.origin is None or Path(other.origin).resolve() != path):
         raise ImportError(f"there is a module {name!r} already; rename the file")
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None

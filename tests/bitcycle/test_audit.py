@@ -533,7 +533,13 @@ def test_a_functional_activation_is_named_with_what_its_module_would_keep(activa
     assert audit.functional_rows == ()
 
 
-@pytest.mark.parametrize("activate", [nn.ReLU(), nn.Dropout(0.1), F.gelu, torch.tanh, nn.ReLU6()])
+@pytest.mark.parametrize(
+    "activate",
+    [
+        nn.ReLU(), nn.Dropout(0.1), F.gelu, torch.tanh, nn.ReLU6(),
+        lambda x: F.dropout(x, p=0.0, training=True), lambda x: F.dropout(x, 0.0),
+    ],
+)  # fmt: skip
 def test_modules_and_what_no_module_keeps_less_of_are_not_named(activate):
     model = bc.quantize_model(Activated(activate))
     assert bc.audit(model, torch.randn(16, 32)).functional_activations == ()

@@ -228,6 +228,18 @@ def test_what_is_saved_is_what_training_cost_says_where_layers_differ():
     assert bits.metrics(meter)["cost/saved"] == pytest.approx(cost.saving)
 
 
+@pytest.mark.parametrize("forward", [4, {"*": 4, "0": 8}])
+def test_layers_of_no_scheduler_count_at_their_own_bits(forward):
+    body = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model = bc.quantize_model(nn.ModuleDict({"body": body, "head": nn.Linear(4, 2)}))
+    bits = bc.PrecisionScheduler(model["body"], forward=forward, backward=8, total_steps=STEPS)
+    model.forward = lambda x: model["head"](model["body"](x))
+    meter = bc.CostMeter(model, randn(2, 4))
+    meter.step()
+    bits.step()
+    assert bits.metrics(meter)["cost/saved"] == 0  # the bits of the body never change
+
+
 def test_metrics_of_a_role_that_nothing_rounds_do_not_count():
     model = bc.quantize_model(nn.Linear(2, 2), bc.quantizers.WAGEUBN(first_last="quantized"))
     bits = bc.PrecisionScheduler(model, forward=4, error=8, grad=16, total_steps=2)

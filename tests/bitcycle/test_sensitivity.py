@@ -162,6 +162,11 @@ def test_layers_below_a_sensitive_one_keep_the_schedule_of_the_others():
     assert found.patterns("CR:4-8:8") == {"*": "CR:4-8:8", "a": 8, "a.inner": "CR:4-8:8"}
 
 
+def test_a_sensitive_layer_inside_others_keeps_its_bits():
+    found = made_up(**{"a.b.c": 0.9, "a": 0.9, "a.b": 0.2, "d": 0.2, "e": 0.2})
+    assert list(found.patterns(4).items()) == [("*", 4), ("a", 8), ("a.b", 4), ("a.b.c", 8)]
+
+
 def test_a_model_that_is_one_layer_has_patterns():
     model = bc.quantize_model(nn.Linear(4, 2))
     found = bc.sensitivity(model, [randn(8, 4)], mean_square)

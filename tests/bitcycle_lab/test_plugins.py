@@ -129,6 +129,23 @@ def bitcycle(folder, *arguments):
     return python(folder, "-m", "bitcycle", *arguments)
 
 
+def test_a_file_may_be_named_by_any_path_to_it(folder):
+    (folder / "link").symlink_to(folder)
+    for path in ("link/own_things.py", f"../{folder.name}/own_things.py"):
+        code = f"""
+import sys
+sys.path.insert(0, {str(folder)!r})
+from bitcycle_lab.cli.main import main
+sys.exit(main(["ls", "schedules", "--import", {path!r}]))
+"""
+        done = python(folder, "-c", code)
+        assert done.returncode == 0, done.stderr
+    (folder / "own_things.py").rename(folder / "own.things.py")
+    done = bitcycle(folder, "ls", "schedules", "--import", "own.things.py")
+    assert done.returncode == 2
+    assert "'own.things'" in done.stderr
+
+
 def test_every_list_shows_what_a_file_registers(folder):
     code = """
 from bitcycle_lab.cli.main import main

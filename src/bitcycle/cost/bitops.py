@@ -51,7 +51,7 @@ from bitcycle.role_schedules import (
 )
 from bitcycle.schedules import Static, parse_schedule
 from bitcycle.schedules.base import check_count, default_backward
-from bitcycle.tables import text_table
+from bitcycle.tables import THE_MODEL, text_table
 from bitcycle.warnings import BitcycleWarning
 
 
@@ -181,7 +181,10 @@ def make_cost(
 
 
 def _precision_of(module: nn.Module, by_layer: Mapping[str, Precision]) -> Precision:
-    return by_layer[module.settings.name] if isinstance(module, QuantizedLayer) else Precision()
+    """The given precision of a layer; a layer without one keeps its own."""
+    if not isinstance(module, QuantizedLayer):
+        return Precision()
+    return by_layer.get(module.settings.name, module.precision)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,7 +352,7 @@ class Cost:
         style = ".3e" if self.bitops >= 1e14 else ".4g"
         rows = [
             (
-                name or "(the model itself)",
+                name or THE_MODEL,
                 f"{number / 1e9:{style}}",
                 f"{number / (self.bitops or 1):.1%}",
                 f"{_ratio(number, before):.4f}",

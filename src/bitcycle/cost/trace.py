@@ -40,6 +40,7 @@ from bitcycle.patterns import named_modules, unwrap
 from bitcycle.precision import FORWARD_OPERANDS
 from bitcycle.schedules.base import check_count
 from bitcycle.snapshot import preserved
+from bitcycle.tables import THE_MODEL
 
 _Bits = TypeVar("_Bits", int, int | Format)
 _NORMS = {"batch": nn.modules.batchnorm._BatchNorm, "layer": nn.LayerNorm}
@@ -286,7 +287,7 @@ class _Tally:
                 rows[candidate.name] = candidate.module, self.products[key]
             # otherwise the watch or its children count its products
             if (is_known or key in self.failures) and (reason := self._reason(key, candidate)):
-                name = candidate.name or "(the model itself)"
+                name = candidate.name or THE_MODEL
                 uncounted.append(f"{name} ({_kind(candidate.module)}): {reason}")
         for name, products in watch.products.items():
             rows[name] = self.modules[name], products

@@ -27,6 +27,7 @@ from bitcycle.nn.recurrent import RecurrentLayer
 from bitcycle.quantizers.absmax import AbsMax
 from bitcycle.quantizers.base import Quantizer, Range
 from bitcycle.quantizers.sbm import SBM
+from bitcycle.tables import THE_MODEL
 
 EXPORTABLE = (SBM, AbsMax)  # quantizers with plain affine grids; pow2 is an absmax
 
@@ -262,6 +263,6 @@ def _check_exportable(name: str, layer: QuantizedLayer) -> None:
 
 def _refused(name: str, reason: str) -> ValueError:
     return ValueError(
-        f"layer {name or '(the model itself)'!r} cannot be exported: {reason}. Leave it float "
+        f"layer {name or THE_MODEL!r} cannot be exported: {reason}. Leave it float "
         "(skip=) or export at full precision"
     )

@@ -23,6 +23,7 @@ from bitcycle.model_precision import set_precision
 from bitcycle.precision import Precision
 from bitcycle.quantizers.base import QUANTIZERS
 from bitcycle.registry import unknown_name
+from bitcycle.tables import THE_MODEL
 
 READERS = {".pt": read_plain, ".safetensors": read_safetensors}
 SUFFIXES = {"onnx": ".onnx", "safetensors": ".safetensors", "torch": ".pt"}
@@ -101,7 +102,7 @@ def _check_integers(model: nn.Module, what: str) -> None:
     if not formats:
         return
     name, bits = next(iter(formats.items()))
-    shown = repr(name or "(the model itself)")
+    shown = repr(name or THE_MODEL)
     found = f"layer {shown} evaluates at {bits}"
     if len(formats) > 1:
         found = f"{len(formats)} layers evaluate at formats, such as {shown} at {bits}"

@@ -33,7 +33,7 @@ from bitcycle.native import formats as native
 from bitcycle.native.formats import SIZE, padded_shape
 from bitcycle.ops.affine import grid_step, round_nearest, round_stochastic, value_range
 from bitcycle.ops.fused import blocks_for
-from bitcycle.ops.layout import in_layout_of, is_dense
+from bitcycle.ops.layout import as_dense, in_layout_of, is_dense
 from bitcycle.ops.noise import element_index, hash_ints, noise_key, uniform
 from bitcycle.ops.state import flag_nonfinite
 
@@ -250,7 +250,10 @@ def round_blocks(
     x = x.to(torch.float32)
     if signs is not None:
         x = hadamard(x, dims[0], signs)
-    return _round_blocks(x, numbers, kind, dims, blocks, scale, tensor_scale, key)
+    out = _round_blocks(x, numbers, kind, dims, blocks, scale, tensor_scale, key)
+    if not is_dense(x):
+        return as_dense(out)  # padded blocks leave gaps
+    return out if out.stride() == x.stride() else in_layout_of(x, out)
 
 
 def _block_order(x: Tensor, key: Tensor | None) -> list[int] | None:

@@ -1,20 +1,24 @@
 """Geometries: the three products of every multiplying op, as products of two float tensors.
 
-A geometry is the shape of an op (strides, padding, groups) without its operands.
+A geometry is the shape of an op (strides, padding, groups) without its operands. Products of
+float32 tensors are exact to float32 on a GPU, too (`without_tf32`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from bitcycle.quantizers.base import OperandView, Quantized
+
+NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Geometry(Protocol):
@@ -54,14 +58,15 @@ class Geometry(Protocol):
 
 def multiply_rows(x: Tensor, y: Tensor, bias: Tensor | None = None) -> Tensor:
     """x (..., K), y (N, K) -> x y^T (..., N); or (..., M, K), (..., N, K) -> (..., M, N)."""
-    if y.dim() == 2:
+    with without_tf32("matmul") if x.is_cuda else NOTHING:
+        if y.dim() != 2:
+            return torch.matmul(x, y.transpose(-1, -2))
         bias = None if bias is None else bias.to(x.dtype)
         if x.dim() <= 2 or x.is_contiguous():
             return F.linear(x, y, bias)
         # torch would repeat y for each batch of a tensor that it cannot view as rows
         rows = F.linear(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), y, bias)
         return rows.view(*x.shape[:-1], y.shape[0])
-    return torch.matmul(x, y.transpose(-1, -2))
 
 
 @dataclass(frozen=True)
@@ -223,11 +228,13 @@ class ConvGeometry:
 
     def output(self, a: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
         """a x w (+ bias)."""
-        return torch.convolution(
-            self._pad(a) if self.end_padding else a, w,
-            None if bias is None else bias.to(a.dtype), self.stride, self.padding, self.dilation,
-            self.transposed, self.output_padding or (0,) * len(self.stride), self.groups,
-        )  # fmt: skip
+        with without_tf32("conv") if a.is_cuda else NOTHING:
+            return torch.convolution(
+                self._pad(a) if self.end_padding else a, w,
+                None if bias is None else bias.to(a.dtype), self.stride, self.padding,
+                self.dilation, self.transposed, self.output_padding or (0,) * len(self.stride),
+                self.groups,
+            )  # fmt: skip
 
     def grad_input(self, e: Tensor, w: Tensor, a_shape: torch.Size) -> Tensor:
         """The error at the input."""
@@ -253,10 +260,11 @@ class ConvGeometry:
     def _backward(
         self, e: Tensor, a: Tensor, w: Tensor, mask: tuple[bool, bool, bool]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        grads: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
-            e, a, w, None, self.stride, self.padding, self.dilation, self.transposed,
-            self.output_padding or (0,) * len(self.stride), self.groups, mask,
-        )  # fmt: skip
+        with without_tf32("conv") if e.is_cuda else NOTHING:
+            grads: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
+                e, a, w, None, self.stride, self.padding, self.dilation, self.transposed,
+                self.output_padding or (0,) * len(self.stride), self.groups, mask,
+            )  # fmt: skip
         return grads
 
 
@@ -297,3 +305,68 @@ def as_rows(q: Quantized) -> Quantized:
     )
     values, codes = (None if x is None else x.reshape(rows, shape[-1]) for x in (q.values, q.codes))
     return replace(q, values=values, codes=codes, scale=scale, offset=offset)
+
+
+# -- float32 on a GPU ------------------------------------------------------------------------------
+
+Product = Literal["matmul", "conv"]
+
+_read: Any = getattr(torch._C, "_get_fp32_precision_getter", None)  # from torch 2.9 on
+_write: Any = getattr(torch._C, "_set_fp32_precision_setter", None)
+
+
+def without_tf32(product: Product) -> AbstractContextManager[None]:
+    """Products of CUDA's float32 tensors are exact to float32 within the `with`.
+
+    TF32 keeps 10 of the 23 bits of a mantissa: too few for the values of a grid. cuDNN uses it for
+    convolutions by default, cuBLAS if asked to. A compiled graph follows torch's settings.
+    """
+    if torch.compiler.is_compiling() or not _uses_tf32(product):
+        return NOTHING
+    return _float32_matmuls() if product == "matmul" else _float32_convolutions()
+
+
+def _uses_tf32(product: Product) -> bool:
+    if _read is not None:
+        return bool(_read("cuda", product) == "tf32")
+    read = torch._C._get_cublas_allow_tf32
+    return bool(read() if product == "matmul" else torch._C._get_cudnn_allow_tf32())
+
+
+@contextmanager
+def _float32_matmuls() -> Iterator[None]:
+    try:
+        level = torch.get_float32_matmul_precision()
+    except RuntimeError:  # set by `fp32_precision`, which torch refuses to mix with the older one
+        with _float32("matmul"):
+            yield
+        return
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(level)
+
+
+@contextmanager
+def _float32_convolutions() -> Iterator[None]:
+    try:
+        torch._C._get_cudnn_allow_tf32()
+    except RuntimeError:  # the same
+        with _float32("conv"):
+            yield
+        return
+    torch._C._set_cudnn_allow_tf32(False)
+    try:
+        yield
+    finally:
+        torch._C._set_cudnn_allow_tf32(True)
+
+
+@contextmanager
+def _float32(product: Product) -> Iterator[None]:
+    _write("cuda", product, "ieee")
+    try:
+        yield
+    finally:
+        _write("cuda", product, "tf32")

@@ -481,12 +481,12 @@ void in_range(void (*function)(const Gemm&), Gemm g) {
   const long count = g.num_outer * g.num_inner * g.M * g.N;
   const Results out = g.results();
   const Raised a(g.a_scale, g.a_offset, g.a_scales);
-  std::vector<float> bias;
-  if (a.is_raised() && g.bias) {
-    for (long n = 0; n < g.N; ++n) bias.push_back(g.bias[n] * 0x1p96f);
-    g.bias = bias.data();
+  if (a.is_raised()) {
+    const float* bias = g.bias;
+    g.bias = nullptr;
+    return a.run(out, count, multiply, bias, g.N);
   }
-  if (a.is_raised() || g.packed || g.bias) return a.run(out, count, multiply);
+  if (g.packed || g.bias) return multiply(out);
   Raised(g.b_scale, g.b_offset, g.b_scales).run(out, count, multiply);
 }
 

@@ -220,9 +220,9 @@ void multiply(const Arithmetic& how, const Rows& rows, const Columns& columns) {
   multiply_all(how, rows, columns);
 }
 
-void Raised::lower(const std::vector<float>& results, Results out) {
+void Raised::lower(const std::vector<float>& results, Results out, const float* bias, long N) {
   for (size_t i = 0; i < results.size(); ++i) {
-    const float value = results[i] * 0x1p-96f;
+    const float value = results[i] * 0x1p-96f + (bias ? bias[i % N] : 0.0f);
     if (out.is_half)
       store(value, static_cast<BFloat16*>(out.data)[i]);
     else

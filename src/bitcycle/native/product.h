@@ -74,16 +74,18 @@ class Raised {
   bool is_raised() const { return !copy_.empty(); }
 
   // Calls multiply(results), and brings `count` raised results to where they belong, rounded once.
+  // bias: one for each of N columns of raised results, or null; it has the size of the results.
   template <typename Multiply>
-  void run(Results out, long count, const Multiply& multiply) const {
+  void run(Results out, long count, const Multiply& multiply, const float* bias = nullptr,
+           long N = 1) const {
     if (!is_raised()) return multiply(out);
     std::vector<float> results(count);
     multiply(Results{results.data(), false});
-    lower(results, out);
+    lower(results, out, bias, N);
   }
 
  private:
-  static void lower(const std::vector<float>& results, Results out);
+  static void lower(const std::vector<float>& results, Results out, const float* bias, long N);
   std::vector<float> copy_;
 };
 

@@ -21,6 +21,7 @@ from bitcycle.nn.control import LEVELS, is_recomputing
 from bitcycle.nn.layer import AUTOCAST_DTYPES, OWN_ATTRIBUTES, QuantizedLayer
 from bitcycle.nn.loading import OWN_BUFFERS
 from bitcycle.nn.plan import make_plan
+from bitcycle.nn.product import without_autocast
 from bitcycle.nn.rounding import round_error_straight_through, round_straight_through
 from bitcycle.nn.settings import LayerSettings, ModelState
 from bitcycle.ops.affine import value_range
@@ -56,7 +57,7 @@ class QuantizedNorm(QuantizedLayer, _NormBase):
                 self.activation_range(wide, 0)
             return super().forward(input)
         self._check_input_dim(input)  # type: ignore[no-untyped-call]
-        with torch.autocast(device_type=input.device.type, enabled=False):
+        with without_autocast(input):
             return self.normalize(wide, self.next_control()).to(input.dtype)
 
     def _takes(self, input: Tensor) -> bool:

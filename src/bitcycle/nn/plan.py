@@ -70,8 +70,8 @@ class RoleFormats:
         """A copy of the control tensor with the replaced numbers."""
         control = control.clone()
         for role, numbers in self.replaced:
-            slots = number_slots(LEVELS[role])
-            control[slots] = torch.tensor(numbers, dtype=torch.int32, device=control.device)
+            for place, number in enumerate(numbers, start=number_slots(LEVELS[role]).start):
+                control[place].fill_(number)  # a tensor of the numbers would be uploaded
         return control
 
 

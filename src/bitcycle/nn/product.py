@@ -57,10 +57,12 @@ def quantized_product(
     a_range, w_range: of activations, whose running ranges the layer keeps; the range of a weight is
     computed here. `health` turns NaN when an operand is not finite.
     """
-    output: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
-        a, w, bias, control, health, *(a_range or (None, None)), *(w_range or (None, None)),
-        plan, recorder, shared, dtype,
-    )  # fmt: skip
+    # a compiler loses the state of autocast that an autograd function changes
+    with without_autocast(a) if torch.compiler.is_compiling() else nullcontext():
+        output: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
+            a, w, bias, control, health, *(a_range or (None, None)), *(w_range or (None, None)),
+            plan, recorder, shared, dtype,
+        )  # fmt: skip
     return output
 
 
@@ -85,7 +87,7 @@ class _Product(torch.autograd.Function):
         a_range = (a_low, a_high) if a_low is not None and a_high is not None else None
         w_range = (w_low, w_high) if w_low is not None and w_high is not None else None
         needs_a, needs_w = ctx.needs_input_grad[:2]
-        with without_autocast(a):
+        with _eager_without_autocast(a):
             qa = encode_input(plan, a, control, a_range, recorder, shared, health)
             qw = encode_second(plan, w, control, health, w_range, recorder)
             output = plan.products.output(qa, qw, bias).to(dtype)
@@ -117,7 +119,7 @@ def multiply_error(
     # noise is numbered in memory order: that of the output, which a traced graph knows too
     e = e.contiguous(memory_format=ctx.layout)
     grad_a = grad_w = None
-    with without_autocast(e):
+    with _eager_without_autocast(e):
         if needs_a or needs_w:
             e_in, e_w = encode_error(
                 plan, e, control, ctx.health, ctx.recorder, needs_input=needs_a
@@ -139,6 +141,11 @@ def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
     if device == "meta" or not (torch.compiler.is_compiling() or torch.is_autocast_enabled(device)):
         return nullcontext()
     return torch.autocast(device_type=device, enabled=False)
+
+
+def _eager_without_autocast(x: Tensor) -> AbstractContextManager[Any]:
+    """The same inside of an autograd function, whose compiled graph has it around the call."""
+    return nullcontext() if torch.compiler.is_compiling() else without_autocast(x)
 
 
 # -- a whole direction in one call ----------------------------------------------------------------

@@ -265,7 +265,7 @@ def round_for(
         clock = control[CLOCK]
         if matmul == "grad_weight":
             clock = clock.clone()
-            clock[0] += torch.tensor(_GRAD_WEIGHT_NOISE, dtype=torch.int32)
+            clock[0].add_(_GRAD_WEIGHT_NOISE)
         key = noise_key(clock)
     x = widen(x)
     if how.kind == "integer":

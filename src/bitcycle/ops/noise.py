@@ -89,5 +89,16 @@ def uniform(index: Tensor, key: Tensor) -> Tensor:
 
 
 def element_index(shape: Sequence[int], device: torch.device) -> Tensor:
-    """The row-major number of every element of a tensor of this shape."""
-    return torch.arange(math.prod(shape), dtype=torch.int32, device=device).view(shape)
+    """The row-major number of every element of a tensor of this shape, modulo 2^32."""
+    return count_from(0, math.prod(shape), device).view(shape)
+
+
+def count_from(start: int, stop: int, device: torch.device) -> Tensor:
+    """start, start + 1, ... below `stop`, modulo 2^32 as signed numbers, as the library counts.
+
+    >>> count_from(2**31 - 1, 2**31 + 1, torch.device("cpu"))
+    tensor([ 2147483647, -2147483648], dtype=torch.int32)
+    """
+    if stop <= 2**31:
+        return torch.arange(start, stop, dtype=torch.int32, device=device)
+    return torch.arange(start, stop, device=device).to(torch.int32)

@@ -204,7 +204,12 @@ class NVFP4(BlockQuantizer):
         """The signs of `hadamard_seed`."""
         if not self.hadamard:
             return None
-        return torch.tensor(vars(self)["_signs"], device=device)
+        if device.type == "cpu":
+            return torch.tensor(vars(self)["_signs"])
+        # computed on the device: a list would be uploaded, and the host would wait for it
+        mask = sum(1 << i for i, sign in enumerate(vars(self)["_signs"]) if sign < 0)
+        places = torch.arange(HADAMARD_SIZE, dtype=torch.int32, device=device)
+        return 1.0 - 2.0 * ((mask >> places) & 1)
 
     def bits_between_activations(self, bits: Bits) -> Bits:
         """bf16 for nvfp4, unless `attention` says otherwise."""

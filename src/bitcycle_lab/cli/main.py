@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _fail_unknown(unknown, argv, parser, commands)
         arguments.overrides = overrides
         arguments.options = own_options(argv, commands)
-        is_quiet = getattr(arguments, "quiet", False)
+        is_quiet = getattr(arguments, "quiet", False) or not hasattr(arguments, "shows_log")
         with _plain_warnings(), _shown_log(is_quiet=is_quiet), _only_first_prints():
             import_plugins(arguments.plugins)
             code: int = arguments.run(arguments)
@@ -122,7 +122,7 @@ def _plain_warnings() -> Iterator[None]:
 
 @contextmanager
 def _shown_log(*, is_quiet: bool) -> Iterator[None]:
-    """Print the library's log to standard error, equal lines once: a benchmark converts often."""
+    """Print the library's log to standard error, equal lines once; is_quiet: warnings alone."""
     log, shown = logging.getLogger("bitcycle"), set()
 
     class Lines(logging.Handler):

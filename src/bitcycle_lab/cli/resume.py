@@ -26,7 +26,7 @@ def register(subparsers: Any) -> None:
         help="use settings of config.yaml that changed since the checkpoint",
     )
     parser.add_argument("--quiet", action="store_true", help="print the result only")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, shows_log=True)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the ranking and the patterns for a schedule; write the figure and the numbers."""
+    """Print the ranking and the patterns of a schedule; write the figure and the numbers."""
     from bitcycle_lab.train.config_file import check_overrides, override
     from bitcycle_lab.train.sensitivity import BATCHES, STEPS, measure_sensitivity
 
@@ -60,6 +62,11 @@ def run(arguments: argparse.Namespace) -> int:
         say=say,
     )
     print(f"\n{found}")
+    forward = config.precision.forward
+    is_lower = text.isdecimal() and int(text) < 8
+    if found.sensitive and is_lower and isinstance(forward, str | int):
+        patterns = json.dumps(found.patterns(forward))
+        print(f"with 8 bits there: --precision.forward {shlex.quote(patterns)}")
     if folder is not None:
         source = {"recipe": arguments.what, "overrides": arguments.overrides}
         _write(folder, {**report, **source}, found)

@@ -34,7 +34,7 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("--print-config", action="store_true", help="print the whole YAML and exit")
     parser.add_argument("--quiet", action="store_true", help="print the result only")
-    parser.set_defaults(run=run, takes_overrides=True)
+    parser.set_defaults(run=run, takes_overrides=True, shows_log=True)
 
 
 def add_what(parser: argparse.ArgumentParser) -> None:

@@ -231,7 +231,8 @@ def build_at_start(config: RunConfig) -> tuple[nn.Module, tuple[Tensor, ...]]:
     model = spec.build()
     if not spec.precision.is_float:
         roles: dict[str, Any] = spec.precision.schedule_texts(auto=config.range_test.low)
-        PrecisionScheduler(model, **roles, total_steps=spec.total_steps)
+        operands = spec.precision.backward_operands
+        PrecisionScheduler(model, **roles, total_steps=spec.total_steps, backward_operands=operands)
     return model, spec.inputs(model, spec.example_size)
 
 

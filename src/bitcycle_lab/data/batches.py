@@ -64,7 +64,15 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch with inputs and targets on `device`."""
-        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
+        inputs, targets = upload(self.inputs, device), upload(self.targets, device)
+        return replace(self, inputs=inputs, targets=targets)
+
+
+def upload(x: Tensor, device: torch.device | str) -> Tensor:
+    """The tensor on `device`; a GPU takes it from pinned memory, so that the host does not wait."""
+    if x.device.type == "cpu" and torch.device(device).type == "cuda":
+        return x.pin_memory().to(device, non_blocking=True)
+    return x.to(device)
 
 
 @runtime_checkable
@@ -114,7 +122,7 @@ class Tensors:
 
     def fetch(self, indices: NDArray[np.int64], key: Key | None) -> tuple[Tensor, Tensor]:
         """Inputs and targets of these samples."""
-        chosen = torch.from_numpy(np.ascontiguousarray(indices)).to(self.inputs.device)
+        chosen = upload(torch.from_numpy(np.ascontiguousarray(indices)), self.inputs.device)
         return self.inputs.index_select(0, chosen), self.targets.index_select(0, chosen)
 
     def to(self, device: torch.device | str) -> Tensors:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bitcycle.extras import require
 from bitcycle_lab.data.base import ImageSplits, Place, dataset
-from bitcycle_lab.data.batches import Key
+from bitcycle_lab.data.batches import Key, upload
 from bitcycle_lab.data.counter import Purpose, draw_bits, integers, uniforms
 from bitcycle_lab.data.images import normalize
 
@@ -117,8 +117,8 @@ class ImageFiles:
     def fetch(self, indices: NDArray[np.int64], key: Key | None) -> tuple[Tensor, Tensor]:
         """Normalized float32 images (N, 3, size, size) and their classes."""
         images = np.stack(list(self._pool.map(partial(self._decode, key=key), indices)))
-        pixels = torch.from_numpy(images).to(self.device).permute(0, 3, 1, 2).contiguous()
-        targets = self.targets[torch.from_numpy(indices.copy())].to(self.device)
+        pixels = upload(torch.from_numpy(images), self.device).permute(0, 3, 1, 2).contiguous()
+        targets = upload(self.targets[torch.from_numpy(indices.copy())], self.device)
         return normalize(pixels, mean=MEAN, std=STD), targets
 
     def to(self, device: torch.device | str) -> ImageFiles:

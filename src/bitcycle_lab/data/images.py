@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bitcycle_lab.data.base import ImageSplits
-from bitcycle_lab.data.batches import Key
+from bitcycle_lab.data.batches import Key, upload
 from bitcycle_lab.data.counter import Purpose, draw_bits, integers
 
 
@@ -53,7 +53,7 @@ class ImageArrays:
 
     def fetch(self, indices: NDArray[np.int64], key: Key | None) -> tuple[Tensor, Tensor]:
         """Normalized float32 images and their classes; augmented if there is a key."""
-        chosen = torch.from_numpy(np.ascontiguousarray(indices)).to(self.pixels.device)
+        chosen = upload(torch.from_numpy(np.ascontiguousarray(indices)), self.pixels.device)
         pixels = self.pixels.index_select(0, chosen)
         if key is not None and (self.padding or self.flip):
             crops = draw_crops(indices, key, padding=self.padding, flip=self.flip)
@@ -123,7 +123,7 @@ def crop_and_flip(images: Tensor, crops: Crops, *, padding: int) -> Tensor:
     """
     num, channels, height, width = images.shape
     device = images.device
-    tops, lefts, flips = (t.to(device) for t in crops)
+    tops, lefts, flips = (upload(t, device) for t in crops)
     padded = F.pad(images, (padding,) * 4).contiguous()  # (N, C, H + 2p, W + 2p)
     row_length = width + 2 * padding
     runs = padded.view(-1).unfold(0, width, 1)  # (every start in memory, W), a view
@@ -143,10 +143,10 @@ def normalize(
     >>> normalize(torch.tensor([[[[255]]]], dtype=torch.uint8), mean=(0.5,), std=(0.25,)).item()
     2.0
     """
-    shape = (1, -1, 1, 1)
-    gain = torch.tensor([1 / (max_value * s) for s in std], device=pixels.device).view(shape)
-    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=pixels.device)
-    return pixels.to(torch.float32).mul_(gain).add_(shift.view(shape))
+    gains = [1 / (max_value * s) for s in std]
+    shifts = [-m / s for m, s in zip(mean, std, strict=True)]
+    gain, shift = upload(torch.tensor([gains, shifts]), pixels.device).view(2, 1, -1, 1, 1)
+    return pixels.to(torch.float32).mul_(gain).add_(shift)
 
 
 def channel_statistics(

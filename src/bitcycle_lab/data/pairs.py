@@ -19,7 +19,7 @@ from torch import Tensor
 
 from bitcycle.extras import require
 from bitcycle_lab.data.base import PairSplits, Place, SentencePairs, dataset
-from bitcycle_lab.data.batches import Key
+from bitcycle_lab.data.batches import Key, upload
 
 COLUMNS = {
     "premise": ("premise", "sentence1"),
@@ -336,7 +336,7 @@ class EncodedPairs:
         pairs = self.pairs
         inputs = self.encoder([(pairs.premises[i], pairs.hypotheses[i]) for i in indices])
         targets = pairs.labels[indices] + self.num_labels * pairs.languages[indices]
-        return inputs.to(self.device), torch.from_numpy(targets).to(self.device)
+        return upload(inputs, self.device), upload(torch.from_numpy(targets), self.device)
 
     def to(self, device: torch.device | str) -> EncodedPairs:
         """The same pairs, fetched onto `device`."""

@@ -25,7 +25,15 @@ from torch import Tensor
 
 from bitcycle.files import write_text
 from bitcycle_lab.data.base import END_OF_LINE, UNKNOWN, Corpus, Place, dataset
-from bitcycle_lab.data.batches import IGNORE, Batch, Key, StepBatches, check_position, slice_bounds
+from bitcycle_lab.data.batches import (
+    IGNORE,
+    Batch,
+    Key,
+    StepBatches,
+    check_position,
+    slice_bounds,
+    upload,
+)
 
 SPLITS = ("train", "valid", "test")
 
@@ -275,7 +283,7 @@ class Blocks:
     def fetch(self, indices: NDArray[np.int64], key: Key | None) -> tuple[Tensor, Tensor]:
         """Inputs and targets of these blocks, without augmentation."""
         device = self.tokens.device
-        starts = torch.from_numpy(np.ascontiguousarray(indices)).to(device).view(-1, 1)
+        starts = upload(torch.from_numpy(np.ascontiguousarray(indices)), device).view(-1, 1)
         positions = starts * self.length + torch.arange(self.length, device=device)
         num_targets = len(self.tokens) - 1
         is_padding = positions >= num_targets

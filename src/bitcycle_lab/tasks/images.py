@@ -62,7 +62,7 @@ class ImageClassification(SampleTask):
             hits = best == batch.targets[:, None]
             sums = {
                 "loss": loss.detach().double() * count,
-                "count": loss.new_tensor(count, dtype=torch.float64),
+                "count": loss.new_full((), count, dtype=torch.float64),
                 "top1": hits[:, 0].sum().double(),
                 "top5": hits.any(dim=1).sum().double(),
             }

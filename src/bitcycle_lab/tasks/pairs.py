@@ -136,7 +136,7 @@ class PairClassification(SampleTask):
             hits = (logits.argmax(dim=1) == labels).double()
             sums = {
                 "loss": loss.detach().double() * len(labels),
-                "count": hits.new_tensor(len(labels)),
+                "count": hits.new_full((), len(labels)),
                 "top1": hits.sum(),
             }
             if len(self.languages) > 1:

@@ -10,14 +10,16 @@ import fcntl
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from bitcycle.files import Appender, write_json, write_text
 from bitcycle.version import VERSION
@@ -28,6 +30,8 @@ from bitcycle_lab.train.config_changes import Change
 from bitcycle_lab.train.config_file import from_dict, read_config, to_dict, to_yaml
 
 LOCK = ".lock"
+_UNKNOWN = re.compile("unknown (schedule|quantizer|model|dataset)")  # what --import can add
+_PATIENCE = 0.2  # seconds: who asks whether a run is locked holds its lock for a moment
 MACHINE = ("bitcycle", "torch", "python", "processor", "cpu_capability", "device", "num_cpus")
 
 
@@ -116,12 +120,12 @@ class RunDirectory:
         try:
             return read_config(self.config_file, default_form=None)
         except ValueError as error:
-            if "unknown" not in str(error):
+            if not _UNKNOWN.search(str(error)):
                 raise
             found = self.read_environment().get("imports")
             files = found if isinstance(found, list) else []
             options = " ".join(f"--import {file}" for file in files or ["FILE"])
-            raise ValueError(f"{error}; what is not of this package needs {options}") from None
+            raise ValueError(f"{error} (what is not of this package needs {options})") from None
 
     def read_first_config(self) -> RunConfig | None:
         """The configuration of `create`, from env.json; None if that is lost."""
@@ -168,10 +172,8 @@ class RunDirectory:
         """Lock the run for this process. Raises RunBusyError if another process has it."""
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / LOCK).open("a+", encoding="utf-8") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise self._busy() from None
+            if not _lock(handle):
+                raise self._busy()
             handle.truncate(0)
             handle.write(str(os.getpid()))
             handle.flush()
@@ -248,6 +250,20 @@ class RunDirectory:
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
+
+
+def _lock(handle: IO[str]) -> bool:
+    """Whether this process has the lock of a run now."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(_PATIENCE / 20)
+        else:
+            return True
 
 
 def _read_line(text: str) -> dict[str, Any] | None:

@@ -33,6 +33,13 @@ def test_a_run_is_the_same_again(tmp_path):
     assert first == second
 
 
+def test_inside_autocast_processes_end_with_the_same_weights(tmp_path):
+    first, second = run_together(train, 2, tmp_path, way="ddp", is_autocast=True, **NOISY)
+    assert first["weights"] == second["weights"]
+    assert first["loss"] == second["loss"]
+    assert first["weights"] != run_together(train, 2, tmp_path, way="ddp", **NOISY)[0]["weights"]
+
+
 def follow_the_loss() -> list[str]:
     return train("ddp", num_steps=12, quantizer={},
                  forward="plateau:3-8:window=1:patience=0:threshold=0.5")["bits"]  # fmt: skip

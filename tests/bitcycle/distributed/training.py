@@ -87,8 +87,9 @@ class Run:
         dtype: str = "float32",
         is_converted_last: bool = False,
         kernel: str = "auto",
+        is_autocast: bool = False,
     ) -> None:
-        self.dtype = getattr(torch, dtype)
+        self.dtype, self.is_autocast = getattr(torch, dtype), is_autocast
         rules = bc.quantizers.SBM(**quantizer)
         self.inner = model = perceptron(self.dtype)
         if not is_converted_last:
@@ -108,7 +109,8 @@ class Run:
         """Steps from where the scheduler is."""
         for _ in range(num_steps):
             x, y = batch_at(self.bits.step_count, self.dtype)
-            loss = F.cross_entropy(self.model(x), y)
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.is_autocast):
+                loss = F.cross_entropy(self.model(x), y)
             loss.backward()
             self.optimizer.step()
             self.optimizer.zero_grad()

@@ -179,6 +179,13 @@ def test_a_weight_whose_input_is_always_zero_has_no_gradient(
     assert layer.weight.grad[:, 4].count_nonzero() > 0
 
 
+def test_a_large_bias_beside_a_tiny_product_is_the_result() -> None:
+    layer = bc.quantize_model(nn.Linear(16, 8), kernel="native")
+    nn.init.constant_(layer.bias, 1e12)
+    bc.set_precision(layer, "FW8/BW8")
+    assert torch.equal(layer(1e-30 * torch.randn(4, 16)), torch.full((4, 8), 1e12))
+
+
 @pytest.mark.parametrize("kind", ["linear", "convolution", "depthwise"])
 @pytest.mark.parametrize("size", [1e-30, 1e-36, 1e-38])
 def test_gradients_of_tiny_errors_keep_their_digits(kind: str, size: float) -> None:

@@ -117,6 +117,23 @@ def test_integer_products_for_all_three_are_one_graph() -> None:
     _train("native", top=7, grids="per_input_channel", channels_last=True, backend="aot_eager")
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_inside_autocast_a_schedule_is_one_graph(kernel: str) -> None:
+    model, twin = _models(kernel, 8, "shared", "nearest")
+    compiled, x = torch.compile(model, backend="aot_eager"), torch.randn(2, 3, 8, 8)
+    for step, bits in enumerate(SCHEDULE):
+        for each in (model, twin):
+            bc.set_precision(each, f"w{bits}a{bits}e8")
+        with torch.autocast("cpu", torch.bfloat16):
+            ours, eager = _step(model, compiled, x, step), _step(twin, twin, x, step)
+        assert [t.dtype for t in ours] == [t.dtype for t in eager]
+        assert ours[0].dtype is torch.bfloat16
+        for one, other in zip(ours, eager, strict=True):  # results are rounded to 8 bits
+            assert float((one - other).norm()) <= 0.02 * float(other.norm()) + 1e-7
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
+
+
 needs_library = pytest.mark.skipif(library() is None, reason="no native library")
 
 

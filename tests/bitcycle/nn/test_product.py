@@ -374,8 +374,9 @@ def test_a_step_reads_nothing_back_to_the_host() -> None:
                 layer.eval()(x)
 
 
+@pytest.mark.parametrize("is_autocast", [False, True])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_gradient_checkpointing_changes_nothing(kernel: str) -> None:
+def test_gradient_checkpointing_changes_nothing(kernel: str, is_autocast: bool) -> None:
     for reentrant in (True, False):
         for precision in ("w4a4e4", "w8a8e8"):
             torch.manual_seed(0)
@@ -384,8 +385,9 @@ def test_gradient_checkpointing_changes_nothing(kernel: str) -> None:
             bc.set_precision(plain, precision)
             checkpointed = copy.deepcopy(plain)
             x = torch.randn(5, 3, 5, 5, requires_grad=True)
-            plain(x).square().sum().backward()
-            checkpoint(checkpointed, x, use_reentrant=reentrant).square().sum().backward()
+            with torch.autocast("cpu", torch.bfloat16, enabled=is_autocast):
+                plain(x).square().sum().backward()
+                checkpoint(checkpointed, x, use_reentrant=reentrant).square().sum().backward()
             for ours, theirs in zip(checkpointed.parameters(), plain.parameters(), strict=True):
                 assert torch.equal(ours.grad, theirs.grad)
             for ours, theirs in zip(checkpointed.buffers(), plain.buffers(), strict=True):

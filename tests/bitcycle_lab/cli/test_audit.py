@@ -35,6 +35,16 @@ def test_it_needs_no_data(recipe, capsys):
     assert "modules with products converted" in capsys.readouterr().out
 
 
+def test_operands_of_backward_products_are_shown_and_checked(capsys):
+    recipe = "wikitext2-transformer-nvfp4-heal-forward"
+    changes = ["--precision.forward", "bf16", "--precision.backward", "nvfp4"]
+    assert main(["audit", recipe, *changes]) == 0
+    assert "w=bf16/nvfp4,a=bf16/nvfp4,e=nvfp4" in capsys.readouterr().out
+    refused = ["audit", "digits-cpt-3-8-8", "--precision.backward_operands", "backward"]
+    assert main(refused) == 2
+    assert "grid" in capsys.readouterr().err
+
+
 def test_a_schedule_with_auto_has_the_fewest_bits_of_its_range_test(capsys):
     arguments = ["--precision.forward", "CR:auto-8:8", "--range_test.low", "5"]
     assert main(["audit", "digits-cpt-3-8-8", *arguments]) == 0

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import bitcycle_lab.cli.ls
+import bitcycle_lab.cli.train
 from bitcycle.version import VERSION
 from bitcycle_lab.cli.main import PATIENCE, build_parser, main, split_overrides
 
@@ -36,7 +37,7 @@ def test_the_version_is_printed(capsys):
     assert capsys.readouterr().out == f"bitcycle {VERSION}\n"
 
 
-def test_the_log_of_the_library_is_shown_equal_lines_once(monkeypatch, capsys):
+def test_training_shows_the_log_of_the_library_equal_lines_once(monkeypatch, capsys):
     log = logging.getLogger("bitcycle")
 
     def run(arguments):
@@ -44,13 +45,16 @@ def test_the_log_of_the_library_is_shown_equal_lines_once(monkeypatch, capsys):
             log.info(text)
         return 0
 
-    monkeypatch.setattr(bitcycle_lab.cli.ls, "run", run)
+    for command in (bitcycle_lab.cli.train, bitcycle_lab.cli.ls):
+        monkeypatch.setattr(command, "run", run)
     expected = "bitcycle: 3 of 3 converted\nbitcycle: 1 of 3 converted\n"
     for _ in range(2):  # the handler of the first command is gone
-        assert main(["ls", "schedules"]) == 0
+        assert main(["train", "digits"]) == 0
         assert capsys.readouterr().err == expected
-    monkeypatch.setenv("LOCAL_RANK", "1")
     assert main(["ls", "schedules"]) == 0
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert main(["train", "digits"]) == 0
     assert capsys.readouterr().err == ""
     log.info("after the command")
     assert capsys.readouterr().err == ""

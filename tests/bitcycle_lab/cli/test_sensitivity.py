@@ -17,6 +17,7 @@ def test_it_prints_the_ranking_and_writes_numbers_and_picture(tmp_path, capsys):
     data = json.loads((out / "sensitivity.json").read_text())
     found = Sensitivity.from_dict(data["sensitivity"])
     assert str(found) in shown
+    assert ("--precision.forward" in shown) == bool(found.sensitive)
     assert "digits_mlp on digits, seed 3, 2 steps" in shown
     assert (found.bits, found.num_batches) == ("3 bits", 1)
     assert (data["recipe"], data["overrides"]) == (str(path), ["--seed", "3"])

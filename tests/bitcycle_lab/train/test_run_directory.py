@@ -1,15 +1,17 @@
 """The folder of a run: made once, owned by one process, its metrics continued."""
 
+import fcntl
 import json
 import os
 import tempfile
+import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bitcycle.files import FORM
-from bitcycle_lab.train.run_directory import RunBusyError, RunDirectory, environment
+from bitcycle_lab.train.run_directory import LOCK, RunBusyError, RunDirectory, environment
 from tests.bitcycle_lab.train.small import small
 
 
@@ -176,6 +178,25 @@ def test_a_locked_run_is_busy_and_a_free_one_is_not(directory):
         with pytest.raises(RunBusyError, match=str(os.getpid())):
             directory.check_idle()
     directory.check_idle()
+
+
+def test_who_asks_whether_a_run_is_locked_does_not_take_it(directory):
+    with (directory.path / LOCK).open("a+b") as handle:
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        threading.Timer(0.05, fcntl.flock, (handle, fcntl.LOCK_UN)).start()
+        with directory.locked():
+            assert directory.is_locked
+
+
+def test_a_typing_error_in_a_configuration_is_not_blamed_on_a_missing_import(directory):
+    text = directory.config_file.read_text()
+    directory.config_file.write_text(text.replace("momentum:", "momentun:"))
+    with pytest.raises(ValueError, match="momentun") as error:
+        directory.read_config()
+    assert "--import" not in str(error.value)
+    directory.config_file.write_text(text.replace("quantizer: sbm", "quantizer: mine"))
+    with pytest.raises(ValueError, match="--import"):
+        directory.read_config()
 
 
 def test_a_tasks_files_are_written_once(tmp_path):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from bitcycle.cost import Cost, LayerCost
 from bitcycle.kernels.base import MATMULS
+from bitcycle.tables import THE_MODEL
 from bitcycle_lab.cost.run import estimate_cost
 from bitcycle_lab.cost.spec import find_spec
 from bitcycle_lab.report import draw
@@ -45,7 +46,7 @@ def draw_cost(cost: Cost) -> Figure:
         axes.barh(places, widths, left=left, height=0.75, color=Style(number).color, label=matmul)
         left = [start + width for start, width in zip(left, widths, strict=True)]
     style.style_axes(axes, x=unit, grid="x")
-    names = [style.plain_text(layer.name) or "(the model itself)" for layer in layers]
+    names = [style.plain_text(layer.name) or THE_MODEL for layer in layers]
     axes.set_yticks(places, names)
     axes.set_ylim(len(layers) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0, labelsize=8)

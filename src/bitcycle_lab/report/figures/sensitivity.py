@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from bitcycle.sensitivity import OUTLIER, LayerSensitivity, Sensitivity
+from bitcycle.tables import THE_MODEL
 from bitcycle_lab.report import draw
 from bitcycle_lab.report.figures import style
 from bitcycle_lab.report.figures.style import DASHED, INK, Style
@@ -37,7 +38,7 @@ def draw_sensitivity(found: Sensitivity) -> Figure:
     _draw_bars(right, rows, [row.loss_change for row in rows], found)
     style.style_axes(left, x="change of the gradient, %", grid="x")
     style.style_axes(right, x="change of the loss", grid="x")
-    names = [style.plain_text(row.name) or "(the model itself)" for row in rows]
+    names = [style.plain_text(row.name) or THE_MODEL for row in rows]
     left.set_yticks(range(len(rows)), names)
     left.set_ylim(len(rows) - 0.4, -0.6)
     for axes in (left, right):

@@ -41,7 +41,8 @@ MOST = {  # of a kind on one page
     "schedules": 24, "layers": 12, "range-tests": 12, "landscapes": 12, "runs": 40,
     "environments": 6,
 }  # fmt: skip
-NO_ENVIRONMENT = ("command", "config", "history")  # what else env.json holds, of one run each
+# what else env.json holds, of one run each
+NO_ENVIRONMENT = ("command", "config", "history", "imports")
 _WIDTH = 5.6  # inches: readable at half the width of the page, and on a phone
 _MOST_VALUES = 4  # in a cell of the environment
 _MOST_BANDS = 6  # methods whose bits are drawn below their curves

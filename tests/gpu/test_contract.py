@@ -1,0 +1,37 @@
+"""Every quantizer with every kernel and type of layer: as on the CPU, and nothing waits."""
+
+from __future__ import annotations
+
+import pytest
+
+import bitcycle as bc
+from bitcycle.kernels.base import AUTO, KERNELS
+from bitcycle.quantizers.base import QUANTIZERS
+
+from .emulated import counted
+from .models import MODELS, assert_close, make, optimizer_of, precisions, set_step, state_of
+from .models import train_step as train
+
+CASES = [(name, kind) for name in QUANTIZERS for kind in precisions(name)]
+TOLERANCE = {"bf16": 2**-4}  # its products round once more, and then a number to another level
+
+
+@pytest.mark.parametrize("kernel", [*KERNELS, AUTO])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("quantizer", "kind"), CASES)
+def test_a_step_is_that_of_the_cpu_without_transfers(quantizer, kind, name, kernel):
+    states, losses = [], []
+    for device, each in (("cuda", kernel), ("cpu", "simulate")):
+        model, x = make(name, device, quantizer, each)
+        bc.set_precision(model, precisions(quantizer)[kind])
+        optimizer = optimizer_of(model)
+        set_step(model, 0)
+        losses.append(float(train(model, optimizer, x)))
+        states.append(state_of(model))
+        if device == "cuda":
+            with counted() as counts:
+                set_step(model, 1)
+                train(model, optimizer, x)
+            assert (counts.uploads, counts.reads, counts.waits) == (0, 0, 0)
+    assert_close(*states, TOLERANCE.get(kernel, 1e-4))
+    assert losses[0] == pytest.approx(losses[1], rel=TOLERANCE.get(kernel, 1e-4))

@@ -1,0 +1,102 @@
+"""Batches come to the device without a wait, and a whole run trains, stops and resumes there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import bitcycle_lab.train.loop
+from bitcycle_lab.cli.main import main
+from bitcycle_lab.data.batches import Batch, Key, Tensors
+from bitcycle_lab.data.images import ImageArrays
+from bitcycle_lab.data.text import Blocks
+from bitcycle_lab.train.checkpoint import Checkpoints
+from tests.bitcycle_lab.cli.runs import write_config
+
+from .emulated import counted
+
+INDICES = np.array([3, 0, 2])
+
+
+def images() -> ImageArrays:
+    pixels = torch.arange(4 * 3 * 6 * 6).remainder(251).to(torch.uint8).view(4, 3, 6, 6)
+    return ImageArrays(
+        pixels=pixels, targets=torch.arange(4), mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7),
+        padding=2, flip=True,
+    )  # fmt: skip
+
+
+SAMPLES = {
+    "tensors": lambda: Tensors(torch.randn(4, 5), torch.arange(4)),
+    "images": images,
+    "blocks": lambda: Blocks(tokens=torch.arange(21), length=5),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_batch_is_that_of_the_cpu_and_does_not_wait(name):
+    samples, key = SAMPLES[name](), Key(seed=0, epoch=1)
+    expected, on_device = samples.fetch(INDICES, key), samples.to("cuda")
+    with counted() as counts:
+        found = on_device.fetch(INDICES, key)
+    assert (counts.reads, counts.waits) == (0, 0)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.is_cuda
+        torch.testing.assert_close(ours.cpu(), theirs)
+
+
+def test_a_batch_of_the_host_is_moved_without_a_wait():
+    batch = Batch(inputs=torch.randn(2, 3), targets=torch.arange(2))
+    with counted() as counts:
+        moved = batch.to("cuda")
+    assert counts.waits == 0
+    assert moved.inputs.tolist() == batch.inputs.tolist()
+
+
+@pytest.mark.parametrize("model", ["digits_mlp", "digits_convnet"])
+def test_a_step_of_a_run_does_not_wait(tmp_path, monkeypatch, model):
+    step, waits = bitcycle_lab.train.loop.train_step, []
+
+    def watched(session, micro_batches):
+        assert session.device.type == "cuda"
+        with counted() as counts:
+            step(session, micro_batches)
+        waits.append(counts.waits)
+
+    monkeypatch.setattr(bitcycle_lab.train.loop, "train_step", watched)
+    config = write_config(tmp_path, model={"name": model})
+    assert main(["train", str(config), "--quiet"]) == 0
+    assert len(waits) == 12
+    assert sum(waits[1:]) == 0
+
+
+def test_a_run_that_was_stopped_resumes_bit_for_bit(tmp_path, monkeypatch):
+    results = []
+    for name in ("whole", "stopped"):
+        folder = tmp_path / name
+        folder.mkdir()
+        arguments = ["train", str(write_config(folder)), "--quiet"]
+        if name == "stopped":
+            _stop_at(monkeypatch, step=6)
+            assert main(arguments) != 0
+            monkeypatch.undo()
+            assert main(["resume", str(folder / "runs" / "tiny-seed0"), "--quiet"]) == 0
+        else:
+            assert main(arguments) == 0
+        run = folder / "runs" / "tiny-seed0"
+        results.append(Checkpoints(run / "checkpoints").load(12)["model"])
+    whole, resumed = results
+    assert whole.keys() == resumed.keys()
+    assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
+
+
+def _stop_at(monkeypatch, *, step):
+    train_step = bitcycle_lab.train.loop.train_step
+
+    def stopping(session, micro_batches):
+        if session.step == step:
+            raise KeyboardInterrupt
+        train_step(session, micro_batches)
+
+    monkeypatch.setattr(bitcycle_lab.train.loop, "train_step", stopping)
