@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("triton")
+pytestmark = pytest.mark.slow  # the interpreter takes half a minute for each file
 
 FOLDER = Path(__file__).parent / "interpreted"
 ROOT = FOLDER.parents[3]
