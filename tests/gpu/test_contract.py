@@ -13,7 +13,7 @@ from .models import MODELS, assert_close, make, optimizer_of, precisions, set_st
 from .models import train_step as train
 
 CASES = [(name, kind) for name in QUANTIZERS for kind in precisions(name)]
-TOLERANCE = {"bf16": 2**-4}  # its products round once more, and then a number to another level
+TOLERANCE = {"bf16": 2**-6}  # its products round once more
 
 
 @pytest.mark.parametrize("kernel", [*KERNELS, AUTO])
@@ -21,7 +21,8 @@ TOLERANCE = {"bf16": 2**-4}  # its products round once more, and then a number t
 @pytest.mark.parametrize(("quantizer", "kind"), CASES)
 def test_a_step_is_that_of_the_cpu_without_transfers(quantizer, kind, name, kernel):
     states, losses = [], []
-    for device, each in (("cuda", kernel), ("cpu", "simulate")):
+    reference = kernel if kernel == "bf16" else "simulate"  # a level of nvfp4 may change with it
+    for device, each in (("cuda", kernel), ("cpu", reference)):
         model, x = make(name, device, quantizer, each)
         bc.set_precision(model, precisions(quantizer)[kind])
         optimizer = optimizer_of(model)
