@@ -84,8 +84,8 @@ def launch(kernel: Any, programs: int, first: Tensor, *arguments: Any, **constan
     try:
         with _on_device(first):
             # a fused multiply-add rounds once where the plain functions round twice
-            options = {"num_warps": NUM_WARPS, "enable_fp_fusion": False}
-            kernel[(programs,)](first, *arguments, **constants, **options)
+            options = {"num_warps": NUM_WARPS, "enable_fp_fusion": False} | constants
+            kernel[(programs,)](first, *arguments, **options)
     except Exception as error:
         _failed.add(name)
         reason = (str(error) or type(error).__name__).splitlines()[0]

@@ -28,9 +28,8 @@ from bitcycle.kernels.geometry import (
     Geometry,
     LinearGeometry,
     MatMulGeometry,
-    as_rows,
-    transposed,
 )
+from bitcycle.kernels.matrices import LinearProducts, MatMulProducts, axis_of, numbers_of
 from bitcycle.kernels.simulate import SIMULATE, FloatProducts
 from bitcycle.native import products
 from bitcycle.native.layer import LayerProduct
@@ -59,13 +58,13 @@ class NativeKernel(Kernel):
         if isinstance(geometry, ConvGeometry):
             return ConvProducts(geometry)
         if isinstance(geometry, MatMulGeometry):
-            return MatMulProducts(geometry)
-        return LinearProducts(geometry)
+            return MatMulProducts(geometry, _multiply_rows)
+        return LinearProducts(geometry, _multiply_rows, _fold_into_error)
 
     def prepack(self, y: Quantized, bias: Tensor | None = None) -> Multiply:
         """With y packed once."""
         b = _codes(y)
-        if b is None or _axis(b.scale) not in ("", "row", "k"):
+        if b is None or axis_of(b.scale) not in ("", "row", "k"):
             return SIMULATE.prepack(y, bias)
         return _Prepacked(y, b, bias)
 
@@ -118,60 +117,6 @@ def _window(geometry: ConvGeometry) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class LinearProducts:
-    """a w^T: a (..., in), w (out, in)."""
-
-    geometry: Geometry
-
-    def output(self, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
-        """(..., in) x (out, in) -> (..., out); the input may have a scale per row."""
-        output = _multiply_rows(as_rows(a) if _has_rows(a) else a, w, bias)
-        if output is None:
-            return FloatProducts(self.geometry).output(a, w, bias)
-        return output.view(*_numbers(a).shape[:-1], output.shape[-1])
-
-    def grad_input(self, e: Quantized, w: Quantized, a_shape: torch.Size) -> Tensor:
-        """(..., out) x (out, in) -> (..., in); the error may have a scale per sample."""
-        grad = _multiply_rows(as_rows(e) if _has_rows(e) else e, transposed(w))
-        if grad is None:
-            return FloatProducts(self.geometry).grad_input(e, w, a_shape)
-        return grad.view(a_shape)
-
-    def grad_weight(self, e: Quantized, a: Quantized, w_shape: torch.Size) -> Tensor:
-        """(tokens, out)^T x (tokens, in) -> (out, in)."""
-        first, second = transposed(as_rows(e)), transposed(as_rows(a))
-        multiply = _fold_into_error if _has_rows(a) and not _has_rows(e) else _multiply_rows
-        grad = multiply(first, second)
-        return FloatProducts(self.geometry).grad_weight(e, a, w_shape) if grad is None else grad
-
-
-@dataclass(frozen=True)
-class MatMulProducts:
-    """a w for two activations."""
-
-    geometry: Geometry
-
-    def output(self, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
-        """(..., M, K) x (..., K, N) -> (..., M, N)."""
-        output = _multiply_rows(a, transposed(w))
-        return FloatProducts(self.geometry).output(a, w, bias) if output is None else output
-
-    def grad_input(self, e: Quantized, w: Quantized, a_shape: torch.Size) -> Tensor:
-        """(..., M, N) x (..., K, N)^T -> (..., M, K), summed over broadcast batches."""
-        grad = _multiply_rows(e, w)
-        if grad is None:
-            return FloatProducts(self.geometry).grad_input(e, w, a_shape)
-        return grad.sum_to_size(a_shape)
-
-    def grad_weight(self, e: Quantized, a: Quantized, w_shape: torch.Size) -> Tensor:
-        """(..., M, K)^T x (..., M, N) -> (..., K, N), summed over broadcast batches."""
-        grad = _multiply_rows(transposed(a), transposed(e))
-        if grad is None:
-            return FloatProducts(self.geometry).grad_weight(e, a, w_shape)
-        return grad.sum_to_size(w_shape)
-
-
-@dataclass(frozen=True)
 class ConvProducts:
     """A convolution of 1 or 2 dimensions."""
 
@@ -182,7 +127,7 @@ class ConvProducts:
         x, y = _maps(self.geometry, a, w)
         if x is None or y is None or x.scale.numel() > 1 or not _lies_on(y.scale, 0):
             return FloatProducts(self.geometry).output(a, w, bias)
-        a_shape, w_shape = _numbers(a).shape, _numbers(w).shape
+        a_shape, w_shape = numbers_of(a).shape, numbers_of(w).shape
         size = self.geometry.output_size(a_shape[2:], w_shape[2:])
         groups = self.geometry.groups
         fits = a_shape[1] == w_shape[1] * groups and w_shape[0] % groups == 0 and min(size) > 0
@@ -258,7 +203,7 @@ def _fold_into_error(e: Quantized, a: Quantized) -> Tensor | None:
     The error, which is smaller as a rule, is what is rounded to 16 bits.
     """
     x, y = _codes(a), _codes(e)
-    if x is None or y is None or _axis(x.scale) != "k":
+    if x is None or y is None or axis_of(x.scale) != "k":
         return None
     return products.gemm_folded(_flat(x), y).t().contiguous()
 
@@ -268,7 +213,7 @@ class _Prepacked:
 
     def __init__(self, y: Quantized, b: Codes, bias: Tensor | None) -> None:
         self._y, self._codes, self._bias = y, b, bias
-        self._is_folded = _axis(b.scale) == "k"
+        self._is_folded = axis_of(b.scale) == "k"
         self._packed: Tensor | None = None
         self._values: Multiply | None = None
 
@@ -287,24 +232,10 @@ class _Prepacked:
 
 
 def _axes(a: Codes, b: Codes) -> tuple[str, str]:
-    return _axis(a.scale), _axis(b.scale)
-
-
-def _axis(scale: Tensor) -> str:
-    """Where the scales of a matrix lie: "" for one, "row", "k" (the summed axis), or "other"."""
-    if scale.numel() == 1:
-        return ""
-    if scale.dim() != 2 or min(scale.shape) != 1:
-        return "other"
-    return "row" if scale.shape[0] > 1 else "k"
+    return axis_of(a.scale), axis_of(b.scale)
 
 
 # -- operands -------------------------------------------------------------------------------------
-
-
-def _has_rows(q: Quantized) -> bool:
-    """Whether there are several scales: of an activation or an error, along its rows."""
-    return q.scale is not None and q.scale.numel() > 1
 
 
 def _codes(q: Quantized) -> Codes | None:
@@ -341,9 +272,9 @@ def _maps(
 
 def _in_layout_of(result: Tensor, *operands: Quantized) -> Tensor:
     """As torch's convolutions: channels-last if an operand is, else contiguous."""
-    if _numbers(operands[0]).dim() == 3:
+    if numbers_of(operands[0]).dim() == 3:
         return result.squeeze(2).contiguous()
-    is_kept = any(memory_layout(_numbers(q)) == torch.channels_last for q in operands)
+    is_kept = any(memory_layout(numbers_of(q)) == torch.channels_last for q in operands)
     return result if is_kept else result.contiguous()
 
 
@@ -371,11 +302,6 @@ def _turned_convolution(
     reach = [d * (k - 1) - p for d, k, p in zip(dilation, codes.shape[2:], padding, strict=True)]
     turned = w._replace(codes=codes)
     return products.conv_output(e, turned, None, size[1:], stride, reach, dilation, groups)
-
-
-def _numbers(q: Quantized) -> Tensor:
-    assert q.codes is not None
-    return q.codes
 
 
 def _pairs(geometry: ConvGeometry) -> tuple[Pair, Pair, Pair, int]:

@@ -1,0 +1,102 @@
+"""The products of linear layers and of two activations, from codes.
+
+A kernel brings the function that multiplies rows of codes, x (..., K) and y (N, K) -> x y^T. Where
+it returns None, for scales on axes that it has no product for, the values are multiplied in
+float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bitcycle.kernels.geometry import Geometry, as_rows, transposed
+from bitcycle.kernels.simulate import FloatProducts
+from bitcycle.quantizers.base import Quantized
+
+MultiplyRows = Callable[[Quantized, Quantized, Tensor | None], Tensor | None]
+
+
+@dataclass(frozen=True)
+class LinearProducts:
+    """a w^T: a (..., in), w (out, in).
+
+    fold_error: multiplies the error by an input that has a scale per row, if `multiply` does not.
+    """
+
+    geometry: Geometry
+    multiply: MultiplyRows
+    fold_error: MultiplyRows | None = None
+
+    def output(self, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
+        """(..., in) x (out, in) -> (..., out); the input may have a scale per row."""
+        output = self.multiply(as_rows(a) if has_rows(a) else a, w, bias)
+        if output is None:
+            return FloatProducts(self.geometry).output(a, w, bias)
+        return output.view(*numbers_of(a).shape[:-1], output.shape[-1])
+
+    def grad_input(self, e: Quantized, w: Quantized, a_shape: torch.Size) -> Tensor:
+        """(..., out) x (out, in) -> (..., in); the error may have a scale per sample."""
+        grad = self.multiply(as_rows(e) if has_rows(e) else e, transposed(w), None)
+        if grad is None:
+            return FloatProducts(self.geometry).grad_input(e, w, a_shape)
+        return grad.view(a_shape)
+
+    def grad_weight(self, e: Quantized, a: Quantized, w_shape: torch.Size) -> Tensor:
+        """(tokens, out)^T x (tokens, in) -> (out, in)."""
+        multiply = self.multiply
+        if self.fold_error is not None and has_rows(a) and not has_rows(e):
+            multiply = self.fold_error
+        grad = multiply(transposed(as_rows(e)), transposed(as_rows(a)), None)
+        return FloatProducts(self.geometry).grad_weight(e, a, w_shape) if grad is None else grad
+
+
+@dataclass(frozen=True)
+class MatMulProducts:
+    """a w for two activations."""
+
+    geometry: Geometry
+    multiply: MultiplyRows
+
+    def output(self, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
+        """(..., M, K) x (..., K, N) -> (..., M, N)."""
+        output = self.multiply(a, transposed(w), None)
+        return FloatProducts(self.geometry).output(a, w, bias) if output is None else output
+
+    def grad_input(self, e: Quantized, w: Quantized, a_shape: torch.Size) -> Tensor:
+        """(..., M, N) x (..., K, N)^T -> (..., M, K), summed over broadcast batches."""
+        grad = self.multiply(e, w, None)
+        if grad is None:
+            return FloatProducts(self.geometry).grad_input(e, w, a_shape)
+        return grad.sum_to_size(a_shape)
+
+    def grad_weight(self, e: Quantized, a: Quantized, w_shape: torch.Size) -> Tensor:
+        """(..., M, K)^T x (..., M, N) -> (..., K, N), summed over broadcast batches."""
+        grad = self.multiply(transposed(a), transposed(e), None)
+        if grad is None:
+            return FloatProducts(self.geometry).grad_weight(e, a, w_shape)
+        return grad.sum_to_size(w_shape)
+
+
+def axis_of(scale: Tensor) -> str:
+    """Where the scales of a matrix lie: "" for one, "row", "k" (the summed axis), or "other"."""
+    if scale.numel() == 1:
+        return ""
+    if scale.dim() != 2 or min(scale.shape) != 1:
+        return "other"
+    return "row" if scale.shape[0] > 1 else "k"
+
+
+def has_rows(q: Quantized) -> bool:
+    """Whether there are several scales: of an activation or an error, along its rows."""
+    return q.scale is not None and q.scale.numel() > 1
+
+
+def numbers_of(q: Quantized) -> Tensor:
+    """The codes, or the values of an operand without them."""
+    numbers = q.codes if q.codes is not None else q.values
+    assert numbers is not None
+    return numbers
