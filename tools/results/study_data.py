@@ -18,7 +18,7 @@ from bitcycle_lab.study.study import Method, Study
 from bitcycle_lab.study.summary import published_values
 from bitcycle_lab.tasks import TASKS
 from bitcycle_lab.train.config import RunConfig
-from bitcycle_lab.train.config_file import from_dict, to_dict
+from bitcycle_lab.train.config_file import build_config, to_dict
 from bitcycle_lab.train.config_id import config_id
 from bitcycle_lab.train.result import RunResult
 from bitcycle_lab.train.run_directory import MACHINE, RunDirectory
@@ -217,7 +217,7 @@ def restore(data: Data, baseline: str | None = None) -> StudyResult:
 
 def _restore_method(entry: Data, base: Data | None) -> Method:
     """A method; its published value only if that of the baseline is of the same network."""
-    config = from_dict(entry["settings"]).with_backward()
+    config = build_config(entry["settings"]).with_backward()
     cell = entry.get("published")
     published: tuple[Published, ...] = ()
     if cell is not None and base is not None and cell["group"] == base["group"]:
