@@ -7,7 +7,8 @@
     ![The alternative text](lengths.svg)
 
 A marker names a data file and a table or picture of it. Options choose what a study is compared
-with (`against`), and rows by their cells; an option can be repeated.
+with (`against`), other data that it needs (`with`), columns to leave out (`hide`), and rows by
+their cells; an option can be repeated.
 """
 
 from __future__ import annotations
@@ -66,9 +67,10 @@ def _skip_to_end(marker: str, lines: Iterator[str]) -> str:
 def _make(make: Callable[[Data, str, Options], str], words: str, folder: Path) -> str:
     """The table or picture of a marker."""
     name, kind, options = read_marker(words)
+    others = {other: read_data(folder / f"{other}.json") for other in options.pop("with", ())}
     path = folder / f"{name}.json"
-    with name_file_in_errors(path):
-        return make({"kind": name, **read_data(path)}, kind, options)  # a measurement has none
+    with name_file_in_errors(path):  # the files of old measurements have no kind
+        return make({"kind": name, **read_data(path), "with": others}, kind, options)
 
 
 def read_marker(words: str) -> tuple[str, str, dict[str, list[str]]]:
