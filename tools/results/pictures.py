@@ -256,8 +256,9 @@ def shares(data: Data, options: Options) -> Figure:
     axes.axhline(SHARE, color=INK, linewidth=1.2, linestyle="--")
     for number, name in enumerate(dict.fromkeys(row for rows in cells.values() for row in rows)):
         own = {int(column.split()[0]): rows[name] for column, rows in cells.items() if name in rows}
-        look = {"color": COLORS[number % len(COLORS)], "marker": MARKERS[number % len(MARKERS)]}
-        axes.plot(list(own), [fmean(values) for values in own.values()], label=name, **look)
+        look: dict[str, Any] = {"color": COLORS[number % len(COLORS)]}
+        axes.plot(list(own), [fmean(values) for values in own.values()], label=name,
+                  marker=MARKERS[number % len(MARKERS)], **look)  # fmt: skip
     style_axes(axes, x="bits, forward", y="share of the gain at the most bits", size=10)
     axes.legend(frameon=False, fontsize=10)
     return figure

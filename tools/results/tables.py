@@ -180,7 +180,7 @@ def _range_tests(data: Data) -> Iterator[Measured]:
             continue
         fields = ("criterion", "low", "high", "steps_per_precision", "window", "share", "repeats")
         settings = RangeTestConfig(**{name: test["plan"][name] for name in fields})
-        runs = tuple(PrecisionRun(*run[:2], tuple(run[2])) for run in test["runs"])
+        runs = tuple(PrecisionRun(n, bits, tuple(losses)) for n, bits, losses in test["runs"])
         row = f"{display_name(test['model'])}, {display_name(test['data'])}"
         for bits, verdict in RangeTest(settings=settings, runs=runs).verdicts.items():
             shares.setdefault((bits, row), []).append(verdict.share)
