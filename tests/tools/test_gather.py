@@ -28,7 +28,8 @@ methods:
 """
 VALUES = {"static": (90.0, 91.0, 92.0), "cycle": (88.0, 89.1, float("nan"))}
 LINES = [
-    {"step": step, "kind": "eval", "split": "test", "accuracy": 10.0 * step} for step in (6, 12)
+    *({"step": step, "kind": "train", "accuracy": 5.0 * step} for step in range(1, 13)),
+    *({"step": step, "kind": "eval", "split": "test", "accuracy": 10.0 * step} for step in (6, 12)),
 ]
 
 
@@ -74,6 +75,7 @@ def test_a_study_comes_back_from_its_data_without_the_runs(study, tmp_path):
         assert own.method.config.precision == other.method.config.precision
     [first, *_] = data["methods"][0]["runs"]
     assert first["curve"] == [[6, 60.0], [12, 120.0]]
+    assert first["training"] == 60.0  # of step 12
     assert data["machines"][first["machine"]] == {"processor": "machine of seed 0"}
 
 

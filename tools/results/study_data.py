@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, get_args
 
 from bitcycle.files import write_text
@@ -100,7 +101,20 @@ def _gather_run(run: RunStatus, machines: list[dict[str, Any]]) -> dict[str, Any
         "machine": machines.index(machine),
         "threads": run.config.threads or environment.get("num_threads"),
         **thin_curve(directory.read_metrics(), result.metric),
+        **last_training(directory.read_metrics(), result.metric),
     }
+
+
+def last_training(lines: Sequence[Data], metric: str) -> dict[str, float | str]:
+    """The metric on training batches in the last twentieth of the steps, with augmentation.
+
+    >>> lines = [{"step": s, "kind": "train", "m": s / 100} for s in range(50, 2001, 50)]
+    >>> last_training(lines, "m")
+    {'training': 19.75}
+    """
+    found = [line for line in lines if line.get("kind") == "train" and metric in line]
+    last = [line[metric] for line in found if line["step"] > 0.95 * found[-1]["step"]]
+    return {"training": rounded(fmean(last), 5)} if last else {}
 
 
 def thin_curve(lines: Sequence[Data], metric: str) -> dict[str, Any]:

@@ -202,9 +202,9 @@ def _end_of_run(data: Data) -> Iterator[Measured]:
         own = {seed: found["test"]["accuracy"] for seed, found in seeds.items()}
         yield "test accuracy", name, list(own.values())
         yield "training accuracy", name, [f["train"]["accuracy"] for f in seeds.values()]
-        pairs = [own[seed] - base[seed]["test"]["accuracy"] for seed in own if seed in base]
-        if name != data["baseline"]:
-            yield f"difference to {data['baseline']}", name, pairs
+        both = [seed for seed in own if seed in base and name != data["baseline"]]
+        pairs = [own[seed] - base[seed]["test"]["accuracy"] for seed in both]
+        yield f"difference to {data['baseline']}", name, pairs
         yield "n", name, [len(own)]
 
 
@@ -217,8 +217,8 @@ def _landscapes(data: Data) -> Iterator[Measured]:
     base = next(iter(rises))
     for name, own in rises.items():
         yield "rise of the loss", name, list(own.values())
-        if name != base:
-            yield f"difference to {base}", name, [own[seed] - rises[base][seed] for seed in own]
+        both = [seed for seed in own if seed in rises[base] and name != base]
+        yield f"difference to {base}", name, [own[seed] - rises[base][seed] for seed in both]
         yield "n", name, [len(own)]
 
 
