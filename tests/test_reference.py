@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import zlib
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,9 +15,10 @@ from torch import Tensor
 import bitcycle as bc
 from bitcycle.ops.layout import element_numbers
 from bitcycle.ops.noise import hash_ints, noise_key, uniform
+from tests.test_readme import ROOT, executed
 
 STEPS = 50
-EXAMPLE = Path(__file__).parents[1] / "examples" / "cpt_in_one_file.py"
+EXAMPLE = ROOT / "examples" / "cpt_in_one_file.py"
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +78,14 @@ def test_the_library_trains_as_the_reference_does(reference: SimpleNamespace) ->
 def test_the_reference_schedule_is_cr(reference: SimpleNamespace) -> None:
     own = [reference.cycle(step, 500, 3, 8, 8) for step in range(500)]
     assert own == bc.parse_schedule("CR:3-8:8").values(500)
+
+
+def test_the_page_that_explains_the_reference_shows_its_code() -> None:
+    example = EXAMPLE.read_text(encoding="utf-8")
+    code = "\n".join(
+        line for block in executed(ROOT / "docs" / "how-it-works.md", "python") for line in block.lines
+    )
+    definitions = re.findall(r"^(?:def|class) .*(?:\n(?: .*)?|\n\))*", code, re.M)
+    assert len(definitions) == 8
+    for definition in definitions:
+        assert definition.strip() in example

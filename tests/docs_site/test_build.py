@@ -52,7 +52,7 @@ def test_links_out_of_docs_lead_to_copies(site):
     assert "PrecisionScheduler" in example
     readme = (site / "project" / "index.html").read_text(encoding="utf-8")
     assert 'href="../export.html"' in readme
-    assert 'href="../methods/index.html"' in readme
+    assert 'href="../schedules.html"' in readme
 
 
 @pytest.fixture

@@ -1,108 +1,46 @@
-"""The page of the command line says what the parsers say.
-
-After a change of a command: `python -m tests.docs_site.test_cli_page` writes the page anew.
-"""
+"""The page of the command line has every command, argument and option of the parsers."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from pathlib import Path
+import html
+import re
+
+import pytest
 
 from bitcycle_lab.cli.main import build_parser
 
-PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
-HEAD = """\
-# Command line
-
-Every command takes `--help`, and `--debug`, which shows the traceback of an error. The exit code is
-0, 1 for a failure, 2 for a value or a path that cannot be right, 130 after Ctrl-C.
-`bitcycle --version` prints the version.
-"""
+from .test_theme import load
 
 
-def test_it_is_what_the_parsers_say():
-    assert PAGE.read_text(encoding="utf-8").splitlines() == describe().splitlines()
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    """Every command and sub-command by its heading."""
+    found = {}
+    for command in build_parser()[1].values():
+        for parser in (command, *(command.get_default("commands") or {}).values()):
+            found[parser.prog] = parser
+    return found
 
 
-def describe() -> str:
-    """The whole page."""
-    parser, commands = build_parser()
-    one_line = {name: text for name, text in helps(parser)}
-    parts = [HEAD, overview(one_line)]
-    for name, command in commands.items():
-        parts += section(command, one_line[name], level=2)
-        inner = command.get_default("commands") or {}
-        lines = dict(helps(command)) if inner else {}
-        for inner_name, inner_command in inner.items():
-            parts += section(inner_command, lines[inner_name], level=3)
-    return "\n".join(parts)
+@pytest.fixture(scope="module")
+def sections() -> dict[str, str]:
+    """The text below each heading of the page."""
+    _, *parts = re.split(r"^##+ (.*)$", html.unescape(load("commands").describe()), flags=re.M)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def helps(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
-    """The sub-commands with their one line."""
-    for action in parser._actions:  # argparse has no public way to ask
+def test_it_has_a_section_for_every_command(sections):
+    assert list(sections) == list(parsers())
+    assert "bitcycle study run" in sections
+
+
+@pytest.mark.parametrize("name", parsers())
+def test_a_section_has_every_argument_and_option(sections, name):
+    for action in parsers()[name]._actions:  # argparse has no public way to ask
+        if action.help == argparse.SUPPRESS or action.dest in ("help", "command"):
+            continue
         if isinstance(action, argparse._SubParsersAction):
-            yield from ((one.dest, one.help or "") for one in action._choices_actions)
-
-
-def overview(one_line: dict[str, str]) -> str:
-    rows = [f"| [{name}](#bitcycle-{name}) | {cell(text)} |" for name, text in one_line.items()]
-    return "\n".join(["| command | |", "|---|---|", *rows, ""])
-
-
-def section(parser: argparse.ArgumentParser, one_line: str, *, level: int) -> list[str]:
-    """A heading, what it does, how it is called, its arguments, and what the parser ends with."""
-    actions = [a for a in parser._actions if a.help != argparse.SUPPRESS and a.dest != "help"]
-    actions = [a for a in actions if not isinstance(a, argparse._SubParsersAction)]
-    places = [place(a) for a in actions if not a.option_strings]
-    if any(a.option_strings for a in actions):
-        places.append("[OPTIONS]")
-    if parser.get_default("takes_overrides"):
-        places.append("[--KEY VALUE ...]")
-    if parser.get_default("commands"):
-        places.append("COMMAND ...")
-    text = parser.description or f"{one_line[0].upper()}{one_line[1:]}."
-    usage = f"```text\n{' '.join([parser.prog, *places])}\n```"
-    parts = [f"{'#' * level} {parser.prog}", "", text, "", usage, ""]
-    rows = [f"| {code(name(a))} | {cell((a.help or '') % vars(a))} |" for a in actions]
-    if rows:
-        parts += ["| argument | meaning |", "|---|---|", *rows, ""]
-    if parser.epilog:
-        is_raw = parser.formatter_class is argparse.RawDescriptionHelpFormatter
-        parts += [f"```text\n{parser.epilog.rstrip()}\n```" if is_raw else parser.epilog, ""]
-    return parts
-
-
-def place(action: argparse.Action) -> str:
-    """A position as usage lines write it."""
-    word = name(action)
-    forms = {"?": f"[{word}]", "*": f"[{word} ...]", "+": f"{word} [{word} ...]"}
-    return forms.get(str(action.nargs), word)
-
-
-def name(action: argparse.Action) -> str:
-    """An argument with what it takes."""
-    choices = "|".join(map(str, action.choices or ()))
-    if not action.option_strings:
-        return str(action.metavar or choices or action.dest.upper())
-    names = ", ".join(action.option_strings)
-    if action.nargs == 0:
-        return names
-    value = str(action.metavar or choices or action.dest.upper())
-    return f"{names} {value} ..." if action.nargs in ("+", "*") else f"{names} {value}"
-
-
-def code(text: str) -> str:
-    if "|" in text:  # ends a cell, in one dialect of Markdown even within `code`
-        return f"<code>{text.replace('|', '&#124;')}</code>"
-    return f"`{text}`"
-
-
-def cell(text: str) -> str:
-    """Text in a table."""
-    return text.replace("<", "&lt;").replace("|", r"\|").replace("*", r"\*")
-
-
-if __name__ == "__main__":
-    PAGE.write_text(describe(), encoding="utf-8")
+            continue
+        place = [action.metavar] if action.metavar else action.choices or [action.dest.upper()]
+        for word in map(str, action.option_strings or place):
+            assert re.search(rf"(?<![-\w]){re.escape(word)}(?![-\w])", sections[name]), word

@@ -37,13 +37,13 @@ def relinked(source, text, there):
 @pytest.mark.parametrize(
     ("source", "text", "there", "expected"),
     [
-        ("methods/sbm.md", "[a](../../README.md#limits) [b](../../examples/x.py)",
+        ("adr/0001.md", "[a](../../README.md#limits) [b](../../examples/x.py)",
          {"project/README.md", "project/examples/x.py.md"},
          "[a](../project/README.md#limits) [b](../project/examples/x.py.md)"),
-        ("methods/sbm.md", "[c](cpt.md) [d](https://x.y/z.md)", {"methods/cpt.md"}, None),
-        ("project/README.md", "[a](docs/export.md), [b](docs/methods/README.md#quantizers)",
-         {"export.md", "methods/README.md"},
-         "[a](../export.md), [b](../methods/README.md#quantizers)"),
+        ("adr/0001.md", "[c](0002.md) [d](https://x.y/z.md)", {"adr/0002.md"}, None),
+        ("project/README.md", "[a](docs/export.md), [b](docs/adr/0001.md#context)",
+         {"export.md", "adr/0001.md"},
+         "[a](../export.md), [b](../adr/0001.md#context)"),
         ("start.md", "[a](../nothing.md)", set(), None),  # the builder reports it
         ("start.md", "```text\n[a](../README.md)\n```\n", {"project/README.md"}, None),
     ],

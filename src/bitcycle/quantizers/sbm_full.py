@@ -7,7 +7,7 @@ weight: one range per tensor. act: the means over samples of each sample's minim
 running ones are 0.1 old + 0.9 new, as in the authors' code. error: two versions (gradient
 bifurcation); grad_input reads it rounded stochastically, grad_weight unrounded. BatchNorms become
 Range BN on the same grids (`bitcycle.nn.norm`). `sbm`, CPT's simplification, differs in all of it.
-`docs/methods/sbm_full.md` says what is the paper's, the authors' code's and ours.
+`docs/quantizers.md` says what is the paper's, the authors' code's and ours.
 """
 
 from __future__ import annotations
