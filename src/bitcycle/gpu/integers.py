@@ -341,7 +341,9 @@ def multiply(x: Codes, y: Codes, bias: Tensor | None = None) -> Tensor | None:
     out = x.scale.new_empty((*x.codes.shape[:-1], N))
     is_long = K > MAX_SUMMED
     has_x_rows, has_y_rows = x.scale.numel() > 1, y.scale.numel() > 1
-    large = _SMALL if is_long or (has_x_rows and has_y_rows) else _LARGE  # of what fits in registers
+    large = (
+        _SMALL if is_long or (has_x_rows and has_y_rows) else _LARGE
+    )  # of what fits in registers
     tile = _tile(large, _SMALL, batches, M, N)
     tiles = triton.cdiv(M, tile.rows) * triton.cdiv(N, tile.columns)
     is_done = launch(

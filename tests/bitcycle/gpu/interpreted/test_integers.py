@@ -75,10 +75,13 @@ def test_sums_in_chunks_are_those_at_once(monkeypatch):
     assert torch.equal(at_once[1], in_chunks[1])
 
 
-@pytest.mark.parametrize("bits", range(2, 9))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "bits"), [*((kind, 8) for kind in KINDS), *(("relu", bits) for bits in range(2, 8))]
+)
 def test_a_linear_layer_at_any_bits(kind, bits, launched):
-    a = quantized(numbers((3, 11, 70), kind, bits), (bits, 8), zero="integer" if bits % 2 else "real")
+    a = quantized(
+        numbers((3, 11, 70), kind, bits), (bits, 8), zero="integer" if bits % 2 else "real"
+    )
     w = quantized(numbers((37, 70), "centred", bits + 1), (bits, 8), keep=(0,))
     e = quantized(numbers((3, 11, 37), "tiny", bits + 2), (8, 8))
     bias = numbers((37,), "above", bits + 3)
@@ -111,8 +114,8 @@ def test_any_size_in_any_strides(shape, layout):
 
 def test_large_tiles_give_the_same(monkeypatch):
     a = quantized(numbers((1200, 9), "centred", 0), (8, 8))  # more than a group of tiles
-    w = quantized(numbers((300, 9), "above", 1), (8, 8), keep=(0,))
-    e = quantized(numbers((1200, 300), "above", 2), (8, 8))
+    w = quantized(numbers((130, 9), "above", 1), (8, 8), keep=(0,))
+    e = quantized(numbers((1200, 130), "above", 2), (8, 8))
     results = []
     for full in (0, 10**9):
         monkeypatch.setattr(integers, "_FULL", full)
@@ -159,9 +162,7 @@ def test_products_of_two_activations(batch_a, batch_b, layout, launched):
     found = MATMUL.grad_input(e, b, a.codes.shape)
     assert_within(found, e, b, lambda x, y: times(x, y).sum_to_size(a.codes.shape))
     found = MATMUL.grad_weight(e, a, b.codes.shape)
-    assert_within(
-        found, e, a, lambda x, y: times(y.mT, x.mT).sum_to_size(b.codes.shape)
-    )
+    assert_within(found, e, a, lambda x, y: times(y.mT, x.mT).sum_to_size(b.codes.shape))
     assert launched == ["_lay_out", "_multiply"] * 3
 
 
