@@ -25,7 +25,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bitcycle.gpu.arithmetic import divide, rint
+from bitcycle.gpu.arithmetic import centre, divide, rint
 from bitcycle.gpu.driver import launch
 from bitcycle.native.products import Codes
 
@@ -76,14 +76,6 @@ _FULL = 128  # large tiles of a product that keep a GPU busy
 
 
 # -- operands -------------------------------------------------------------------------------------
-
-
-@triton.jit
-def centre(scale, offset):
-    """The code z of the value 0, or the nearest end of the grid, and the residual."""
-    z = rint(tl.minimum(tl.maximum(divide(-offset, scale), 0.0), 255.0))
-    z = tl.where((scale == 0) | (z != z), 0.0, z)
-    return z, offset + scale * z
 
 
 @triton.jit

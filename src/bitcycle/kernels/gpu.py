@@ -1,10 +1,11 @@
-"""`gpu`: multiplies codes on the tensor cores of a GPU, by Triton, with exact integer sums.
+"""`gpu`: multiplies codes on the tensor cores of a GPU.
 
-The result differs from float32 products of the same values only by float32 rounding, but for a
-scale on the summed axis: the weight of grad_input is then rounded to 16 bits, as `native` does
-(`gpu.integers` has the bound). Linear layers and products of two activations are multiplied so;
-the rest, and everything where Triton does not run, is a float32 product of the same values. Never
-run on a GPU: see docs/gpu.md.
+Linear layers and products of two activations are int8 products in Triton with exact integer sums
+(`gpu.integers`). The result differs from float32 products of the same values only by float32
+rounding, but for a scale on the summed axis: the weight of grad_input is then rounded to 16 bits,
+as `native` does. Convolutions are bfloat16 convolutions of centred codes, whose result is rounded
+to bfloat16 once (`kernels.convolutions`). The rest, and everything where Triton does not run, is
+a float32 product of the same values. Never run on a GPU: see docs/gpu.md.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from bitcycle.gpu import driver
 from bitcycle.kernels.base import KERNELS, Kernel, Multiply, Products
+from bitcycle.kernels.convolutions import CentredConvolutions, reason_against
 from bitcycle.kernels.geometry import ConvGeometry, Geometry, MatMulGeometry, multiply_rows
 from bitcycle.kernels.matrices import LinearProducts, MatMulProducts, axis_of
 from bitcycle.kernels.simulate import SIMULATE, FloatProducts
 from bitcycle.native.products import Codes
 from bitcycle.ops.codes import decode
+from bitcycle.ops.fused import can_multiply
 from bitcycle.quantizers.base import Quantized
 
 
@@ -38,7 +40,8 @@ class GpuKernel(Kernel):
     def products(self, geometry: Geometry) -> Products:
         """Of codes."""
         if isinstance(geometry, ConvGeometry):
-            return FloatProducts(geometry)
+            is_float = self.reason_against(geometry) is not None
+            return FloatProducts(geometry) if is_float else CentredConvolutions(geometry)
         if isinstance(geometry, MatMulGeometry):
             return MatMulProducts(geometry, _multiply_rows)
         return LinearProducts(geometry, _multiply_rows)
@@ -48,8 +51,8 @@ class GpuKernel(Kernel):
         return SIMULATE.prepack(y, bias)
 
     def reason_against(self, geometry: Geometry) -> str | None:
-        """Convolutions."""
-        return "a convolution" if isinstance(geometry, ConvGeometry) else None
+        """Convolutions that are transposed or in groups."""
+        return reason_against(geometry) if isinstance(geometry, ConvGeometry) else None
 
 
 KERNELS.register("gpu")(GpuKernel())
@@ -82,13 +85,6 @@ def _multiply_rows(x: Quantized, y: Quantized, bias: Tensor | None = None) -> Te
     return result.view(*x.codes.shape[:-1], y.codes.shape[0])
 
 
-def can_multiply(*codes: Tensor) -> bool:
-    """Whether Triton multiplies these codes; in a compiled graph, those of a CUDA device."""
-    if torch.compiler.is_compiling():
-        return all(each.is_cuda for each in codes) and _is_ready()
-    return all(driver.is_available(each, torch.uint8) for each in codes)
-
-
 def _axis_of(q: Quantized) -> str:
     assert q.scale is not None
     return axis_of(q.scale)
@@ -99,11 +95,6 @@ def _grid(q: Quantized) -> tuple[Tensor, Tensor]:
     assert q.scale is not None
     assert q.offset is not None
     return q.scale.reshape(-1), q.offset.expand(q.scale.shape).reshape(-1)
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _is_ready() -> bool:
-    return driver.is_ready()
 
 
 def _multiply_codes(
