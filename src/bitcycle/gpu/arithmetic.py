@@ -36,6 +36,14 @@ def rint(x):
 
 
 @triton.jit
+def centre(scale, offset):
+    """The code z of the value 0, or the nearest end of the grid, and the residual."""
+    z = rint(tl.minimum(tl.maximum(divide(-offset, scale), 0.0), 255.0))
+    z = tl.where((scale == 0) | (z != z), 0.0, z)
+    return z, offset + scale * z
+
+
+@triton.jit
 def max_nan(a, b):
     """The larger one; NaN if one of them is."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)

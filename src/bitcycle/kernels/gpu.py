@@ -1,28 +1,31 @@
-"""`gpu`: multiplies codes on the tensor cores of a GPU, by Triton, with exact integer sums.
+"""`gpu`: multiplies codes on the tensor cores of a GPU.
 
-The result differs from float32 products of the same values only by float32 rounding, but for a
-scale on the summed axis: the weight of grad_input is then rounded to 16 bits, as `native` does
-(`gpu.integers` has the bound). Linear layers and products of two activations are multiplied so;
-the rest, and everything where Triton does not run, is a float32 product of the same values. Never
-run on a GPU: see docs/gpu.md.
+Linear layers and products of two activations are int8 products in Triton with exact integer sums
+(`gpu.integers`). The result differs from float32 products of the same values only by float32
+rounding, but for a scale on the summed axis: the weight of grad_input is then rounded to 16 bits,
+as `native` does. Convolutions are bfloat16 convolutions of centred codes, whose result is rounded
+to bfloat16 once (`kernels.convolutions`). The rest, and everything where Triton does not run, is
+a float32 product of the same values. Never run on a GPU: see docs/gpu.md.
 """
 
 from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from bitcycle.gpu import driver
 from bitcycle.kernels.base import KERNELS, Kernel, Multiply, Products
+from bitcycle.kernels.convolutions import CentredConvolutions, reason_against
 from bitcycle.kernels.geometry import ConvGeometry, Geometry, MatMulGeometry, multiply_rows
 from bitcycle.kernels.matrices import LinearProducts, MatMulProducts, axis_of
 from bitcycle.kernels.simulate import SIMULATE, FloatProducts
 from bitcycle.native.products import Codes
 from bitcycle.ops.codes import decode
+from bitcycle.ops.fused import can_multiply
 from bitcycle.quantizers.base import Quantized
 
 
@@ -37,7 +40,8 @@ class GpuKernel(Kernel):
     def products(self, geometry: Geometry) -> Products:
         """Of codes."""
         if isinstance(geometry, ConvGeometry):
-            return FloatProducts(geometry)
+            is_float = self.reason_against(geometry) is not None
+            return FloatProducts(geometry) if is_float else CentredConvolutions(geometry)
         if isinstance(geometry, MatMulGeometry):
             return MatMulProducts(geometry, _multiply_rows)
         return LinearProducts(geometry, _multiply_rows)
@@ -47,8 +51,8 @@ class GpuKernel(Kernel):
         return SIMULATE.prepack(y, bias)
 
     def reason_against(self, geometry: Geometry) -> str | None:
-        """Convolutions."""
-        return "a convolution" if isinstance(geometry, ConvGeometry) else None
+        """Convolutions that are transposed or in groups."""
+        return reason_against(geometry) if isinstance(geometry, ConvGeometry) else None
 
 
 KERNELS.register("gpu")(GpuKernel())
@@ -58,46 +62,39 @@ def _multiply_rows(x: Quantized, y: Quantized, bias: Tensor | None = None) -> Te
     """x (..., K), y (N, K) -> x y^T (+ bias), or both with batches; None: not from these codes."""
     if x.codes is None or y.codes is None or x.codes.shape[-1] != y.codes.shape[-1]:
         return None
-    assert x.scale is not None
-    assert y.scale is not None
-    axes = axis_of(x.scale), axis_of(y.scale)
-    has_batches = y.codes.dim() > 2
-    if has_batches:
-        is_known = axes == ("", "") and x.codes.shape[:-2] == y.codes.shape[:-2]
-    else:
-        is_known = axes[0] in ("", "row") and axes[1] in ("", "row") or axes == ("", "k")
-    if not is_known or (bias is not None and bias.shape != y.codes.shape[:1]):
+    if not can_multiply(x.codes, y.codes) or (bias is not None and bias.shape != y.codes.shape[:1]):
         return None
-    if torch.compiler.is_compiling():
-        if not (x.codes.is_cuda and _is_ready()):
+    axes = _axis_of(x), _axis_of(y)
+    run: Any = multiply_codes if torch.compiler.is_compiling() else _multiply_codes
+    if y.codes.dim() > 2:
+        if axes != ("", ""):
             return None
-        run: Any = multiply_codes
-    elif driver.is_available(x.codes, torch.uint8):
-        run = _multiply_codes
+        batch: Any = torch.broadcast_shapes(x.codes.shape[:-2], y.codes.shape[:-2])  # type: ignore[no-untyped-call]
+        first, second = (q.codes.expand(*batch, *q.codes.shape[-2:]).flatten(0, -3) for q in (x, y))
+        result: Tensor = run(first, *_grid(x), second, *_grid(y), None, False)
+        return result.view(*batch, *result.shape[-2:])
+    first, second = x.codes.reshape(prod(x.codes.shape[:-1]), x.codes.shape[-1]), y.codes
+    if axes[0] in ("", "row") and axes[1] in ("", "row"):
+        result = run(first, *_grid(x), second, *_grid(y), bias, False)
+    elif axes == ("", "k") and bias is None:
+        result = run(first, *_grid(x), second, *_grid(y), None, True)
+    elif axes == ("k", "") and bias is None:
+        result = run(second, *_grid(y), first, *_grid(x), None, True).t().contiguous()
     else:
         return None
-    first, second = x.codes, y.codes
-    if has_batches:
-        first, second = first.flatten(0, -3), second.flatten(0, -3)
-    elif first.dim() > 2:
-        first = first.reshape(-1, first.shape[-1])
-    result: Tensor = run(
-        first, *_grid(x), second, *_grid(y), bias, axes[1] == "k" and not has_batches
-    )
-    return result.view(*x.codes.shape[:-1], y.codes.shape[-2])
+    return result.view(*x.codes.shape[:-1], y.codes.shape[0])
+
+
+def _axis_of(q: Quantized) -> str:
+    assert q.scale is not None
+    return axis_of(q.scale)
 
 
 def _grid(q: Quantized) -> tuple[Tensor, Tensor]:
     """Scale and offset, one or one for each row or step, as vectors."""
     assert q.scale is not None
     assert q.offset is not None
-    scale, offset = torch.broadcast_tensors(q.scale, q.offset)  # type: ignore[no-untyped-call]
-    return scale.reshape(-1), offset.reshape(-1)
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _is_ready() -> bool:
-    return driver.is_ready()
+    return q.scale.reshape(-1), q.offset.expand(q.scale.shape).reshape(-1)
 
 
 def _multiply_codes(
@@ -112,31 +109,23 @@ def _multiply_codes(
 ) -> Tensor:
     """(M, K) x (N, K) or (batches, M, K) x (batches, N, K) -> x y^T (+ bias), in float32.
 
-    is_folded: the scales of y lie on the summed axis.
+    is_folded: the scales of y lie on the summed axis, and there is no bias.
     """
-    kernels: Any = importlib.import_module("bitcycle.gpu.integers")
-    half = x_scale  # not read
-    a, b = Codes(x, x_scale, x_offset, half), Codes(y, y_scale, y_offset, half)
     result = None
-    if 0 in (*x.shape, *y.shape):
-        pass
-    elif is_folded:
-        first, second = kernels.lay_out(a, has_sums=False), kernels.fold(b)
-        if first is not None and second is not None:
-            result = kernels.multiply_folded(first, second, bias)
-    else:
-        first, second = kernels.lay_out(a), kernels.lay_out(b)
-        if first is not None and second is not None:
-            result = kernels.multiply(first, second, bias)
+    if 0 not in (*x.shape, *y.shape):
+        kernels: Any = importlib.import_module("bitcycle.gpu.integers")
+        half = x_scale  # not read
+        a, b = Codes(x, x_scale, x_offset, half), Codes(y, y_scale, y_offset, half)
+        result = kernels.multiply_folded(a, b) if is_folded else kernels.multiply(a, b, bias)
     if result is not None:
-        return result.view(*x.shape[:-1], y.shape[-2])
-    rows = (1, -1) if is_folded else (-1, 1)
-    grids = (x_scale, x_offset, (-1, 1)), (y_scale, y_offset, rows)
-    values = [
-        decode(codes, *(g if g.numel() == 1 else g.view(shape) for g in (scale, offset)))
-        for codes, (scale, offset, shape) in zip((x, y), grids, strict=True)
-    ]
-    return multiply_rows(values[0], values[1], bias)
+        return result  # type: ignore[no-any-return]
+    values = decode(x, *_columns(x_scale, x_offset))
+    rows = (y_scale, y_offset) if is_folded else _columns(y_scale, y_offset)
+    return multiply_rows(values, decode(y, *rows), bias)
+
+
+def _columns(*vectors: Tensor) -> list[Tensor]:
+    return [v if v.numel() == 1 else v.unsqueeze(1) for v in vectors]
 
 
 multiply_codes = torch.library.custom_op(

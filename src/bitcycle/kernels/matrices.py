@@ -29,7 +29,7 @@ class LinearProducts:
 
     geometry: Geometry
     multiply: MultiplyRows
-    fold_error: MultiplyRows | None = None
+    fold_error: Callable[[Quantized, Quantized], Tensor | None] | None = None
 
     def output(self, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
         """(..., in) x (out, in) -> (..., out); the input may have a scale per row."""
@@ -47,10 +47,11 @@ class LinearProducts:
 
     def grad_weight(self, e: Quantized, a: Quantized, w_shape: torch.Size) -> Tensor:
         """(tokens, out)^T x (tokens, in) -> (out, in)."""
-        multiply = self.multiply
+        first, second = transposed(as_rows(e)), transposed(as_rows(a))
         if self.fold_error is not None and has_rows(a) and not has_rows(e):
-            multiply = self.fold_error
-        grad = multiply(transposed(as_rows(e)), transposed(as_rows(a)), None)
+            grad = self.fold_error(first, second)
+        else:
+            grad = self.multiply(first, second, None)
         return FloatProducts(self.geometry).grad_weight(e, a, w_shape) if grad is None else grad
 
 

@@ -26,6 +26,18 @@ def blocks_for(x: Tensor, *dtypes: torch.dtype) -> Any:
     return _kernels("blocks") if driver.is_available(x, *dtypes) else None
 
 
+def can_multiply(*codes: Tensor) -> bool:
+    """Whether products of these codes run on a GPU; in a compiled graph, any on a CUDA device."""
+    if torch.compiler.is_compiling():
+        return all(each.is_cuda for each in codes) and _is_ready()
+    return all(driver.is_available(each, torch.uint8) for each in codes)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _is_ready() -> bool:
+    return driver.is_ready()
+
+
 @functools.cache
 def _kernels(name: str) -> Any:
     # not imported with this file: they need Triton

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bitcycle.kernels import native
+from bitcycle.kernels import matrices, native
 from bitcycle.kernels.base import MATMULS
 from bitcycle.kernels.geometry import ConvGeometry
 from bitcycle.kernels.simulate import FloatProducts
@@ -167,7 +167,8 @@ def counted() -> Iterator[Counter[str]]:
     floats = {name: spied("float", getattr(FloatProducts, name)) for name in MATMULS}
     with ExitStack() as stack:
         spy = type("Spy", (FloatProducts,), floats)
-        stack.enter_context(patch.object(native, "FloatProducts", spy))
+        for module in (native, matrices):
+            stack.enter_context(patch.object(module, "FloatProducts", spy))
         for name in FUNCTIONS:
             stack.enter_context(patch.object(products, name, spied(name, getattr(products, name))))
         yield calls
