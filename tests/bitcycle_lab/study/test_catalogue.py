@@ -69,10 +69,13 @@ def test_kernels_are_chosen_by_the_processor(studies):
         assert {method.config.precision.kernel for method in studies[name].methods} == {"auto"}
 
 
+SMALL_STUDIES = ("demo", "digits", "lengths", "regime", "time-to-accuracy")
+
+
 def test_a_small_study_says_so_and_its_runs_take_one_thread(studies):
     for name in NAMES:
         study = studies[name]
-        is_small = name.endswith("-small") or name in ("demo", "digits", "lengths")
+        is_small = name.endswith("-small") or name in SMALL_STUDIES
         assert study.scale == ("small" if is_small else "full")
         if is_small:
             assert {method.config.threads for method in study.methods} == {1}
