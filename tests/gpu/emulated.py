@@ -63,6 +63,9 @@ def load() -> ctypes.CDLL | None:
     library = ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
     library.emulated_operations.restype = ctypes.c_size_t
     _complete_torch()
+    if importlib.util.find_spec("triton") is not None:
+        os.environ["TRITON_INTERPRET"] = "1"  # there is nothing to compile for
+        _complete_triton(library)
     return library
 
 
@@ -124,6 +127,36 @@ def _complete_torch() -> None:
         return torch.empty(size, dtype=torch.uint8, device="cuda").untyped_storage()
 
     torch.UntypedStorage.__new__ = new_storage  # type: ignore[method-assign, assignment]
+
+
+def _complete_triton(library: ctypes.CDLL) -> None:
+    """Let interpreted kernels work in the device's memory, which is the host's; one launch each.
+
+    Its bytes are those of its tensor arguments, as if it read or wrote each of them once. Kernels
+    take no tensor of the host, as compiled ones.
+    """
+    from torch import Tensor
+    from triton.runtime.interpreter import GridExecutor
+
+    copy_in, copy_out = GridExecutor._init_args_hst, GridExecutor._restore_args_dev
+
+    def enter(self: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
+        if not any(each.is_cuda for each in tensors):
+            copied: tuple[Any, dict[str, Any]] = copy_in(self, args, kwargs)
+            return copied
+        if not all(each.is_cuda for each in tensors):
+            raise ValueError("a Triton kernel cannot access a tensor of the host (emulated)")
+        sizes = {each.data_ptr(): each.numel() * each.element_size() for each in tensors}
+        name = self.fn.__name__.removeprefix("_").encode()
+        library.emulated_launch(name, ctypes.c_int64(sum(sizes.values())))
+        return args, kwargs
+
+    def leave(self: Any, args: Any, taken: Any, kwargs: Any, taken_kwargs: Any) -> None:
+        if taken is not args:
+            copy_out(self, args, taken, kwargs, taken_kwargs)
+
+    GridExecutor._init_args_hst, GridExecutor._restore_args_dev = enter, leave
 
 
 _LIBRARY = load()
