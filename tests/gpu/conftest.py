@@ -33,9 +33,7 @@ def use(monkeypatch: pytest.MonkeyPatch, rounding: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def rounding(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
+def rounding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """What rounds: "triton" or "torch".
 
     The emulated device interprets kernels, which is slow: there a test asks for them.

@@ -112,6 +112,7 @@ def _complete_torch() -> None:
         "get_device_capability": lambda device=None: (8, 0),
         "synchronize": lambda device=None: None,
         "empty_cache": lambda: None,
+        "is_current_stream_capturing": lambda: False,
     }
     for name, value in given.items():
         for module in (torch.cuda, torch.cuda.random):

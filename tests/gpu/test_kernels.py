@@ -45,7 +45,9 @@ def test_kernels_round_as_torch_to_the_bit(quantizer, kind, name, monkeypatch):
 
 
 @triton
-@pytest.mark.parametrize("quantizer", [name for name in QUANTIZERS if "integer" in precisions(name)])
+@pytest.mark.parametrize(
+    "quantizer", [name for name in QUANTIZERS if "integer" in precisions(name)]
+)
 def test_products_of_codes_are_those_of_values(quantizer, monkeypatch):
     ours, theirs = (
         steps(monkeypatch, "linear", quantizer, "integer", kernel, "triton")[0]
