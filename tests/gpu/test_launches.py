@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -49,6 +51,11 @@ def step(layer: nn.Module, x: Tensor, error: Tensor) -> tuple[Tensor, Counts]:
     return output.detach(), counts
 
 
+def launches_of(counts: Counts) -> dict[str, int]:
+    """Launches by operator or kernel."""
+    return {name.removeprefix("triton::"): n for name, (n, _) in counts.operations.items()}
+
+
 FLOAT = {"addmm": 1, "mm": 2, "sum": 1}  # the sum: of the bias
 SBM = {"aminmax": 1, "range": 2, "encode": 3, "count_up": 1, "observe": 1, "flag_nonfinite": 2}
 FP8 = {"amax": 6, "round_in_blocks": 6, "count_up": 1}
@@ -71,7 +78,7 @@ NVFP4 = {
 )
 def test_a_step_of_a_linear_layer_with_float_products(name, total, expected):
     _, counts = step(*linear(name, "simulate"))
-    assert {each: n for each, (n, _) in counts.operations.items()} == expected
+    assert launches_of(counts) == expected
     assert counts.launches == total
     assert (counts.uploads, counts.reads, counts.waits) == (0, 0, 0)
 
@@ -79,11 +86,11 @@ def test_a_step_of_a_linear_layer_with_float_products(name, total, expected):
 def test_a_step_of_a_linear_layer_with_products_of_codes():
     layer, x, error = linear("sbm", "gpu")
     output, counts = step(layer, x, error)
-    launches = {each: n for each, (n, _) in counts.operations.items()}
+    launches = launches_of(counts)
     assert not {"addmm", "mm"} & launches.keys()
     assert {each: launches[each] for each in SBM} == SBM
     assert (launches["multiply"], launches["multiply_folded"]) == (2, 1)
-    assert counts.launches == 21
+    assert counts.launches == 17
     assert (counts.uploads, counts.reads, counts.waits) == (0, 0, 0)
     gradients = layer.weight.grad, x.grad
     reference, x, error = linear("sbm", "simulate")
@@ -102,21 +109,20 @@ def test_an_evaluation_copies_no_control():
         layer(x)
         with counted() as counts:
             layer(x)
-    assert {each: n for each, (n, _) in counts.operations.items()} == {
+    assert launches_of(counts) == {
         "range": 1, "encode": 2, "flag_nonfinite": 1, "addmm": 1, "copy_": 1, "add": 1,
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("role", ["weight", "error"])
-@pytest.mark.parametrize("shape", [(48, 64), (700, 900)])
-def test_rounding_an_operand_to_integers_is_two_launches(role, shape):
-    x, levels = torch.randn(shape, device="cuda"), torch.tensor(255, dtype=torch.int32).cuda()
+def test_rounding_an_operand_to_integers_is_two_launches(role):
+    x, levels = torch.randn(96, 160, device="cuda"), torch.tensor(255, dtype=torch.int32).cuda()
     keep, key = ((0,), None) if role == "weight" else ((), torch.zeros(3, dtype=torch.int32).cuda())
     with counted() as counts:
         QUANTIZERS["sbm"]().quantize(role, x, levels, keep, key, as_codes=True)
-    assert {each: n for each, (n, _) in counts.operations.items()} == {"range": 1, "encode": 1}
+    assert launches_of(counts) == {"range": 1, "encode": 1}
     # both read the tensor, one writes codes; the rest are ranges and grids
-    assert counts.bytes / x.numel() == pytest.approx(4 + 4 + 1, rel=0.05 if x.numel() > 1e5 else 1)
+    assert counts.bytes / x.numel() == pytest.approx(4 + 4 + 1, rel=0.05)
 
 
 @pytest.mark.parametrize(("name", "launches"), [("fp8", 2), ("mx", 1), ("nvfp4", 2)])
@@ -130,8 +136,9 @@ def test_rounding_an_operand_to_blocks(name, launches):
     assert not flag.isnan()
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("name", [*PRECISIONS, "fp16"])
+@pytest.mark.parametrize(
+    ("name", "value"), [*((name, math.inf) for name in (*PRECISIONS, "fp16")), ("sbm", math.nan)]
+)
 @pytest.mark.parametrize("role", ["act", "weight", "error"])
 def test_what_is_not_finite_is_flagged(role, name, value):
     layer, x, error = linear("sbm" if name == "fp16" else name, "simulate")
@@ -149,8 +156,8 @@ def test_what_is_not_finite_is_flagged(role, name, value):
 
 
 def test_rounding_to_fp16_is_one_launch():
-    x = torch.randn(48, 64, device="cuda")
+    x, flag = torch.randn(48, 64, device="cuda"), torch.zeros((), device="cuda")
     numbers = torch.tensor(bc.bits.Bits.of("fp16").numbers, dtype=torch.int32).cuda()
     with counted() as counts:
-        round_elements(x, numbers, flag=torch.zeros((), device="cuda"))
+        round_elements(x, numbers, flag=flag)
     assert counts.launches == 1
