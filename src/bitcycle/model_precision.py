@@ -11,6 +11,7 @@ from torch import nn
 
 from bitcycle.bits import Bits
 from bitcycle.formats.catalogue import Format
+from bitcycle.gpu import driver
 from bitcycle.kernels.choice import recorded_kernel
 from bitcycle.native.library import instruction_set
 from bitcycle.nn.layer import QuantizedLayer
@@ -172,15 +173,26 @@ def kernel_state(model: nn.Module) -> dict[str, Any]:
         "kernels": kernels_by_layer(model),
         "has_native_library": instruction_set() is not None,
         "native_takes_bf16": all(kernel.takes_bf16 for kernel in native),
+        **gpu_kernel_state(model),
     }
+
+
+def gpu_kernel_state(model: nn.Module) -> dict[str, Any]:
+    """Whether layers are on a GPU that Triton drives, and the kernels that failed there."""
+    layers = [module for module in model.modules() if isinstance(module, QuantizedLayer)]
+    has_kernels = any(layer.control.is_cuda for layer in layers) and driver.is_ready()
+    failed = driver.failed_kernels() if has_kernels else []
+    return {"has_gpu_kernels": has_kernels, "failed_gpu_kernels": failed}
 
 
 def restore_kernels(model: nn.Module, state: Mapping[str, Any]) -> None:
     """Use the kernels of `kernel_state`, whatever "auto" would choose now.
 
-    Raises ValueError where a kernel is missing.
+    Kernels of a GPU that failed are not tried again. Without Triton rounding is the same, to the
+    last bit. Raises ValueError where a kernel that multiplies is missing.
     """
     has_library = bool(state["has_native_library"])
+    driver.leave_out(state.get("failed_gpu_kernels", ()))
     for layer in model.modules():
         if not isinstance(layer, QuantizedLayer):
             continue
@@ -189,6 +201,8 @@ def restore_kernels(model: nn.Module, state: Mapping[str, Any]) -> None:
             state["kernels"].get(layer.settings.name, given),
             has_library=has_library,
             takes_bf16=bool(state.get("native_takes_bf16")),  # not before it was recorded
+            has_gpu_kernels=bool(state.get("has_gpu_kernels")),
+            device_type=layer.control.device.type,
         )
         if kernel != layer.settings.kernel:
             layer.change_settings(

@@ -499,6 +499,9 @@ extern "C" void emulated_counts(int64_t* out) {
   std::memcpy(out, counts, sizeof(counts));
 }
 
+// A kernel that ran on the device's memory from outside.
+extern "C" void emulated_launch(const char* name, int64_t bytes) { count_launch(name, bytes); }
+
 // Lines of "name launches bytes"; returns how many bytes they take.
 extern "C" size_t emulated_operations(char* out, size_t size) {
   std::string text;

@@ -31,7 +31,8 @@ class Counts:
     """What the device did.
 
     uploads, reads: transfers from and to the host. waits: those at which the host waits for the
-    device. bytes: what launches read and wrote. operations: launches and bytes by operator.
+    device. bytes: what launches read and wrote. operations: launches and bytes by operator of torch
+    and by Triton kernel, as "triton::encode".
     """
 
     launches: int = 0
@@ -63,6 +64,9 @@ def load() -> ctypes.CDLL | None:
     library = ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
     library.emulated_operations.restype = ctypes.c_size_t
     _complete_torch()
+    if importlib.util.find_spec("triton") is not None:
+        os.environ["TRITON_INTERPRET"] = "1"  # there is nothing to compile for
+        _complete_triton(library)
     return library
 
 
@@ -109,6 +113,7 @@ def _complete_torch() -> None:
         "get_device_capability": lambda device=None: (8, 0),
         "synchronize": lambda device=None: None,
         "empty_cache": lambda: None,
+        "is_current_stream_capturing": lambda: False,
     }
     for name, value in given.items():
         for module in (torch.cuda, torch.cuda.random):
@@ -126,12 +131,62 @@ def _complete_torch() -> None:
     torch.UntypedStorage.__new__ = new_storage  # type: ignore[method-assign, assignment]
 
 
+def _complete_triton(library: ctypes.CDLL) -> None:
+    """Let interpreted kernels work in the device's memory, which is the host's; one launch each.
+
+    Its bytes are those of its tensor arguments, as if it read or wrote each of them once. Kernels
+    take no tensor of the host, as compiled ones.
+    """
+    import numpy
+    from torch import Tensor
+    from triton.runtime.interpreter import GridExecutor
+
+    copy_in, copy_out = GridExecutor._init_args_hst, GridExecutor._restore_args_dev
+    run = GridExecutor.__call__
+
+    def enter(self: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
+        if not any(each.is_cuda for each in tensors):
+            copied: tuple[Any, dict[str, Any]] = copy_in(self, args, kwargs)
+            return copied
+        if not all(each.is_cuda for each in tensors):
+            raise ValueError("a Triton kernel cannot access a tensor of the host (emulated)")
+        sizes = {each.data_ptr(): each.numel() * each.element_size() for each in tensors}
+        name = self.fn.__name__.removeprefix("_")
+        if name in _failing:
+            raise _failing[name]
+        library.emulated_launch(f"triton::{name}".encode(), ctypes.c_int64(sum(sizes.values())))
+        return args, kwargs
+
+    def leave(self: Any, args: Any, taken: Any, kwargs: Any, taken_kwargs: Any) -> None:
+        if taken is not args:
+            copy_out(self, args, taken, kwargs, taken_kwargs)
+
+    def silently(self: Any, *args: Any, **kwargs: Any) -> None:
+        with numpy.errstate(all="ignore"):  # a device divides by 0 without a word
+            run(self, *args, **kwargs)
+
+    GridExecutor._init_args_hst, GridExecutor._restore_args_dev = enter, leave
+    GridExecutor.__call__ = silently
+
+
+_failing: dict[str, Exception] = {}  # by kernel
 _LIBRARY = load()
 
 
 def is_emulated() -> bool:
     """Whether the device is the emulated one, which counts."""
     return _LIBRARY is not None
+
+
+@contextmanager
+def failing(kernel: str, error: Exception) -> Iterator[None]:
+    """Let every launch of a Triton kernel raise an error within the `with`."""
+    _failing[kernel] = error
+    try:
+        yield
+    finally:
+        del _failing[kernel]
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from bitcycle.ops.layout import is_dense
 from bitcycle.ops.noise import count_from, uniform
 from bitcycle.quantizers.blocks import NVFP4
 
-from .emulated import counted
+from .emulated import counted, is_emulated
 
 BLOCKS = {each.kind: each for each in list_formats() if each.kind != "float"}
 
@@ -51,11 +51,18 @@ def test_blocks_of_a_tensor_with_gaps_have_none():
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_signs_of_the_hadamard_transform_are_not_uploaded(seed):
+@pytest.mark.parametrize("is_captured", [False, True])
+def test_the_signs_of_the_hadamard_transform_are_uploaded_once(seed, is_captured, monkeypatch):
     rule = NVFP4(hadamard_seed=seed)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: is_captured)
+    device = torch.zeros((), device="cuda").device
+    if not is_captured:
+        rule.hadamard_signs(device)
     with counted() as counts:
-        ours = rule.hadamard_signs(torch.device("cuda"))
+        ours = rule.hadamard_signs(device)
     assert counts.uploads == 0
+    if is_emulated():
+        assert (counts.launches == 0) is not is_captured
     assert ours.tolist() == rule.hadamard_signs(torch.device("cpu")).tolist()
 
 

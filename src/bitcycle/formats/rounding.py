@@ -151,21 +151,26 @@ def _round_to_integers(x: Tensor, bits: int, key: Tensor | None) -> Tensor:
     return round_stochastic(values, step, low, levels, key).to(x.dtype)
 
 
-def round_elements(x: Tensor, numbers: Tensor, key: Tensor | None = None) -> Tensor:
+def round_elements(
+    x: Tensor, numbers: Tensor, key: Tensor | None = None, flag: Tensor | None = None
+) -> Tensor:
     """Elements without a scale (kind "float"): finite values saturate, others stay.
 
-    numbers: `Format.numbers`, int32. key: two int32 words for stochastic rounding.
+    numbers: `Format.numbers`, int32. key: of `noise_key`, for stochastic rounding. flag: as in
+    `to_bf16`.
     """
     assert numbers.dtype is torch.int32, numbers.dtype
     x = _readable(x)
-    fused: Any = native if native.is_available(x, torch.float32) else blocks_for(x, *FLOATS)
+    fused, own = _fused(x, flag)
     if fused:
         is_in_order = x.is_contiguous() or (key is None and is_dense(x))
         made: Tensor | None = fused.round_elements(
-            x if is_in_order else x.contiguous(), numbers, key
+            x if is_in_order else x.contiguous(), numbers, key, **own
         )
         if made is not None:
             return made if is_in_order else in_layout_of(x, made)
+    if own:
+        _flag(x, flag)
     x = x.to(torch.float32)
     rounded = _round_element(x, numbers, _noise(x.shape, key))
     return torch.where(_magnitude(x) >= _INFINITE, x, rounded)
@@ -191,9 +196,7 @@ def to_bf16(x: Tensor, flag: Tensor | None = None) -> Tensor:
     made: Tensor | None = fused and fused.to_bf16(x if is_dense(x) else x.contiguous(), flag)
     if made is not None:
         return made
-    if flag is not None:
-        low, high = value_range(x)
-        flag_nonfinite(flag.view(1), 0, low.float(), high.float())
+    _flag(x, flag)
     if is_half:
         return x
     rounded = x.to(torch.bfloat16)
@@ -212,6 +215,7 @@ def round_blocks(
     tensor_scale: bool = True,
     key: Tensor | None = None,
     signs: Tensor | None = None,
+    flag: Tensor | None = None,
 ) -> Tensor:
     """Elements that share a scale per block: kind "fp8", "mx" or "nvfp4".
 
@@ -219,7 +223,7 @@ def round_blocks(
     other dimension has blocks of its own. Without dims the tensor is one block. The last block of a
     dimension may be shorter.
     signs: 16 values +-1 for a `hadamard` transform along dims[0] first, which may make that
-    dimension longer. key: two int32 words for stochastic rounding.
+    dimension longer. key: of `noise_key`, for stochastic rounding. flag: as in `to_bf16`.
     """
     assert scale == "floor" or kind == "mx", (scale, kind)
     assert dims or signs is None
@@ -229,7 +233,7 @@ def round_blocks(
     if x.numel() == 0:
         x = x.to(torch.float32)
         return x if signs is None else x.new_empty(padded_shape(x.shape, dims[0]))
-    fused: Any = native if native.is_available(x, torch.float32) else blocks_for(x, *FLOATS)
+    fused, own = _fused(x, flag)
     if fused and len(dims) <= 2:
         order = _block_order(x, key)
         out: Tensor | None = fused.round_blocks(
@@ -242,11 +246,14 @@ def round_blocks(
             tensor_scale=tensor_scale,
             key=key,
             signs=signs,
+            **own,
         )
         if out is not None and order:
             return out.permute([order.index(d) for d in range(x.dim())])
         if out is not None:
             return out if x.is_contiguous() or signs is not None else in_layout_of(x, out)
+    if own:
+        _flag(x, flag)
     x = x.to(torch.float32)
     if signs is not None:
         x = hadamard(x, dims[0], signs)
@@ -299,6 +306,24 @@ def hadamard(x: Tensor, dim: int, signs: Tensor) -> Tensor:
         x = torch.stack((a + b, a - b), dim=-2).flatten(-3)
         half *= 2
     return (x * 0.25).movedim(-1, dim + 1).reshape(shape)
+
+
+def _fused(x: Tensor, flag: Tensor | None) -> tuple[Any, dict[str, Tensor]]:
+    """The native library or GPU kernels; and the flag as a keyword, unless it is written here.
+
+    Kernels write it as they round.
+    """
+    if native.is_available(x, torch.float32):
+        _flag(x, flag)
+        return native, {}
+    return blocks_for(x, *FLOATS), {} if flag is None else {"flag": flag}
+
+
+def _flag(x: Tensor, flag: Tensor | None) -> None:
+    """Turn a float32 number NaN if an element is not finite."""
+    if flag is not None:
+        low, high = value_range(x)
+        flag_nonfinite(flag.view(1), 0, low.float(), high.float())
 
 
 def _readable(x: Tensor) -> Tensor:

@@ -74,9 +74,14 @@ def _round_element(y, numbers, number, k0, k1, KEY: tl.constexpr):
 
 
 @triton.jit
-def _round_elements(x, out, numbers, key, count, KEY: tl.constexpr, L: tl.constexpr):
+def _round_elements(
+    x, out, numbers, key, flag, count,
+    KEY: tl.constexpr, HAS_FLAG: tl.constexpr, L: tl.constexpr,
+):  # fmt: skip
     i = tl.program_id(0).to(tl.int64) * L + tl.arange(0, L)
     v = tl.load(x + i, mask=i < count, other=0.0).to(tl.float32)
+    if HAS_FLAG:
+        tl.store(flag, float("nan"), mask=tl.max(_bits(v), 0) >= INFINITE)
     k0 = 0
     k1 = 0
     if KEY != NO_KEY:
@@ -85,12 +90,17 @@ def _round_elements(x, out, numbers, key, count, KEY: tl.constexpr, L: tl.conste
     tl.store(out + i, tl.where(_bits(v) >= INFINITE, v, rounded), mask=i < count)
 
 
-def round_elements(x: Tensor, numbers: Tensor, key: Tensor | None) -> Tensor | None:
-    """Elements without a scale, in memory order; x: dense. key: for stochastic rounding."""
+def round_elements(
+    x: Tensor, numbers: Tensor, key: Tensor | None, flag: Tensor | None = None
+) -> Tensor | None:
+    """Elements without a scale, in memory order; x: dense. key: for stochastic rounding.
+
+    flag: as in `to_bf16`.
+    """
     out = torch.empty_like(x, dtype=torch.float32)
     is_done = launch(
-        _round_elements, triton.cdiv(x.numel(), _TILE), x, out, numbers, key, x.numel(),
-        KEY=key_kind(key), L=_TILE,
+        _round_elements, triton.cdiv(x.numel(), _TILE), x, out, numbers, key, flag, x.numel(),
+        KEY=key_kind(key), HAS_FLAG=flag is not None, L=_TILE,
     )  # fmt: skip
     return out if is_done else None
 
@@ -267,11 +277,12 @@ def _make_scales(
 
 @triton.jit
 def _round_in_blocks(
-    x, out, parts, numbers, key, signs,
+    x, out, parts, numbers, key, signs, flag,
     num_blocks, n0, mid, n1, inner, tiles0, tiles1, b1, num_elements, num_parts, length,
     KIND: tl.constexpr, ROUNDS_UP: tl.constexpr, TENSOR: tl.constexpr, KEY: tl.constexpr,
-    HAS_TRANSFORM: tl.constexpr, IS_ONE_ROW: tl.constexpr, B0: tl.constexpr, B1: tl.constexpr,
-    IS_COLUMNS: tl.constexpr, G: tl.constexpr, E: tl.constexpr, P: tl.constexpr,
+    HAS_TRANSFORM: tl.constexpr, HAS_FLAG: tl.constexpr, IS_ONE_ROW: tl.constexpr,
+    B0: tl.constexpr, B1: tl.constexpr, IS_COLUMNS: tl.constexpr,
+    G: tl.constexpr, E: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
     """Round G blocks, E elements of each at a time.
 
@@ -319,6 +330,8 @@ def _round_in_blocks(
                 )
             found = tl.maximum(found, _bits(v))
         amax = tl.max(found, axis, keep_dims=True)
+    if HAS_FLAG:
+        tl.store(flag, float("nan"), mask=tl.max(tl.max(amax, 1), 0) >= INFINITE)
     factor, back = _make_scales(amax, of_tensor, numbers, KIND, ROUNDS_UP, TENSOR == _SCALE)
     k0 = 0
     k1 = 0
@@ -356,8 +369,12 @@ def round_blocks(
     tensor_scale: bool,
     key: Tensor | None,
     signs: Tensor | None,
+    flag: Tensor | None = None,
 ) -> Tensor | None:
-    """Blocks with a scale each; x: contiguous, not empty. dims: at most two, not negative."""
+    """Blocks with a scale each; x: contiguous, not empty. dims: at most two, not negative.
+
+    flag: as in `to_bf16`.
+    """
     if signs is not None and (len(dims) != 1 or blocks != (SIZE,)):
         transformed = hadamard(x, dims[0], signs)  # groups are not blocks
         if transformed is None:
@@ -381,11 +398,12 @@ def round_blocks(
     out = x.new_empty(shape, dtype=torch.float32)
     is_done = launch(
         _round_in_blocks, triton.cdiv(num_blocks, tile), x, out, parts, numbers, key, signs,
-        num_blocks, n0, mid, n1, inner, tiles0, tiles1, b1, size, num_parts,
+        flag, num_blocks, n0, mid, n1, inner, tiles0, tiles1, b1, size, num_parts,
         n1 if signs is None else transform[1],
         KIND=_KINDS[kind], ROUNDS_UP=rounds_up, TENSOR=of_tensor.value, KEY=key_kind(key),
-        HAS_TRANSFORM=signs is not None, IS_ONE_ROW=b0 == 1, B0=b0, B1=1 if b0 == 1 else b1,
-        IS_COLUMNS=inner > 1, G=tile, E=step, P=triton.next_power_of_2(num_parts),
+        HAS_TRANSFORM=signs is not None, HAS_FLAG=flag is not None, IS_ONE_ROW=b0 == 1, B0=b0,
+        B1=1 if b0 == 1 else b1, IS_COLUMNS=inner > 1, G=tile, E=step,
+        P=triton.next_power_of_2(num_parts),
     )  # fmt: skip
     return out if is_done else None
 

@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import os
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -51,16 +52,24 @@ def is_available(x: Tensor, *dtypes: torch.dtype) -> bool:
 @functools.cache
 def is_ready() -> bool:
     """Whether Triton is there and drives a device, or interprets kernels."""
-    if os.environ.get(SWITCH) == "0" or importlib.util.find_spec("triton") is None:
-        return False
+    return missing_reason() is None
+
+
+def missing_reason() -> str | None:
+    """Why kernels cannot run; None if they can."""
+    if os.environ.get(SWITCH) == "0":
+        return f"switched off by {SWITCH}=0"
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
     if is_interpreted():
-        return True
+        return None
     try:
         from triton.runtime import driver
 
-        return driver.active is not None
-    except Exception:  # without an active driver, or with two, Triton raises a RuntimeError
-        return False
+        return None if driver.active is not None else "Triton has no driver of a device"
+    except Exception as error:  # without an active driver, or with two, Triton raises an error
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        return f"Triton drives no device: {reason}"
 
 
 def is_interpreted() -> bool:
@@ -72,7 +81,10 @@ def launch(kernel: Any, programs: int, first: Tensor, *arguments: Any, **constan
     """Run a kernel on the device of its first argument; False if it cannot run.
 
     A kernel that failed to compile or to start is not tried again. The caller then computes the
-    same in plain torch, and uses nothing that the kernel may have written.
+    same in plain torch, and uses nothing that the kernel may have written. Too little memory of the
+    device is no failure of a kernel and is raised, as is an error after which the device computes
+    nothing more, whichever kernel it is from: it is noticed late. (A kernel that needs more shared
+    memory than the device has fails to start.)
     """
     name = kernel.__name__.removeprefix("_")
     if name in _failed:
@@ -86,7 +98,11 @@ def launch(kernel: Any, programs: int, first: Tensor, *arguments: Any, **constan
             # a fused multiply-add rounds once where the plain functions round twice
             options = {"num_warps": NUM_WARPS, "enable_fp_fusion": False} | constants
             kernel[(programs,)](first, *arguments, **options)
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:
+        if first.is_cuda:
+            torch.cuda.synchronize(first.device)  # raises if the device is lost
         _failed.add(name)
         reason = (str(error) or type(error).__name__).splitlines()[0]
         warnings.warn(
@@ -97,6 +113,16 @@ def launch(kernel: Any, programs: int, first: Tensor, *arguments: Any, **constan
         )
         return False
     return True
+
+
+def failed_kernels() -> list[str]:
+    """The names of the kernels that failed in this process."""
+    return sorted(_failed)
+
+
+def leave_out(names: Iterable[str]) -> None:
+    """Do not try these kernels, as if they had failed."""
+    _failed.update(names)
 
 
 def _on_device(x: Tensor) -> contextlib.AbstractContextManager[Any]:

@@ -20,7 +20,6 @@ from bitcycle.gpu.arithmetic import (
     NO_KEY,
     WORDS,
     divide,
-    key_words,
     load_key,
     max_nan,
     min_nan,
@@ -393,19 +392,6 @@ def decode(codes: Tensor, scale: Tensor, offset: Tensor) -> Tensor | None:
 
 
 @triton.jit
-def _noise_key(clock, key):
-    k0, k1 = key_words(clock)
-    tl.store(key, k0.to(tl.int32, bitcast=True))
-    tl.store(key + 1, k1.to(tl.int32, bitcast=True))
-
-
-def noise_key(clock: Tensor) -> Tensor | None:
-    """The two words of a key, from [base, step, call] (int32, contiguous)."""
-    key = clock.new_empty(2)
-    return key if launch(_noise_key, 1, clock, key) else None
-
-
-@triton.jit
 def _count_up(numbers, copy, place, count, N: tl.constexpr):
     i = tl.arange(0, N)
     old = tl.load(numbers + i, mask=i < count, other=0)
@@ -440,11 +426,13 @@ def flag_nonfinite(flags: Tensor, place: int, low: Tensor, high: Tensor) -> bool
 
 
 @triton.jit
-def _observe(rows, low, high, place, momentum):
+def _observe(rows, flags, low, high, place, flag, momentum, HAS_FLAG: tl.constexpr):
     row = rows + 3 * place
     lowest = tl.load(low)
     spread = tl.load(high) - lowest
     is_finite = spread * 0.0 == 0.0
+    if HAS_FLAG:
+        tl.store(flags + flag, float("nan"), mask=spread * 0.0 != 0.0)
     count = tl.load(row) + 1
     share = tl.where(momentum == 0, divide(1.0, count),
                      tl.where(count > 1, momentum, 1.0))  # fmt: skip
@@ -454,9 +442,22 @@ def _observe(rows, low, high, place, momentum):
     tl.store(row + 2, old_spread + share * (spread - old_spread), mask=is_finite)
 
 
-def observe(rows: Tensor, place: int, low: Tensor, high: Tensor, momentum: float) -> bool:
-    """Update the row [observations, lowest value, range] of a (rows, 3) tensor by a new range."""
-    return launch(_observe, 1, rows, low, high, place, momentum)
+def observe(
+    rows: Tensor,
+    place: int,
+    low: Tensor,
+    high: Tensor,
+    momentum: float,
+    flags: Tensor | None = None,
+    flag: int = 0,
+) -> bool:
+    """Update the row [observations, lowest value, range] of a (rows, 3) tensor by a new range.
+
+    flags: one of them turns NaN if the range is not finite.
+    """
+    return launch(
+        _observe, 1, rows, flags, low, high, place, flag, momentum, HAS_FLAG=flags is not None
+    )
 
 
 # -- packed codes ---------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from bitcycle.gpu import driver
 from bitcycle.kernels import bf16
 from bitcycle.kernels.base import AUTO, KERNELS, Kernel, make_kernel
 from bitcycle.kernels.geometry import ConvGeometry, Geometry, MatMulGeometry
@@ -177,14 +178,30 @@ def missing_library() -> str:
     return f"no native library ({missing_reason()})"
 
 
-def recorded_kernel(name: str, *, has_library: bool, takes_bf16: bool) -> Kernel:
+def recorded_kernel(
+    name: str,
+    *,
+    has_library: bool,
+    takes_bf16: bool,
+    has_gpu_kernels: bool = False,
+    device_type: str = "cpu",
+) -> Kernel:
     """The kernel of a run that resumes, which must multiply as when the run began.
 
     has_library: whether the run began with the native library; `native` multiplies as `simulate`
     without it, or as `bf16`. takes_bf16: whether `native` multiplied bfloat16, which torch can
-    without the instructions, too.
+    without the instructions, too. has_gpu_kernels: whether the run began with those of Triton;
+    `gpu` multiplies as `simulate` without them. device_type: where it resumes.
     """
     kernel = make_kernel(name)
+    if kernel.name == "gpu":
+        why = driver.missing_reason() if device_type == "cuda" else f"the model is on {device_type}"
+        if has_gpu_kernels and why is not None:
+            raise ValueError(
+                f"the run began with kernel 'gpu' and cannot resume here: {why}; resume it on a "
+                "GPU that Triton drives, or begin another with kernel 'simulate'"
+            )
+        return kernel if has_gpu_kernels else make_kernel("simulate")
     if kernel.name != "native":
         return kernel
     if has_library == (instruction_set() is not None):

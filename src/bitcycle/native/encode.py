@@ -296,10 +296,23 @@ def flag_nonfinite(flags: Tensor, place: int, low: Tensor, high: Tensor) -> None
     _call().flag_nonfinite(at, low.data_ptr(), high.data_ptr(), low.numel())
 
 
-def observe(rows: Tensor, place: int, low: Tensor, high: Tensor, momentum: float) -> None:
-    """Update the row [observations, lowest value, range] of a (rows, 3) tensor by a new range."""
-    at = rows.data_ptr() + 12 * place
-    _call().observe(at, low.data_ptr(), high.data_ptr(), momentum)
+def observe(
+    rows: Tensor,
+    place: int,
+    low: Tensor,
+    high: Tensor,
+    momentum: float,
+    flags: Tensor | None = None,
+    flag: int = 0,
+) -> None:
+    """Update the row [observations, lowest value, range] of a (rows, 3) tensor by a new range.
+
+    flags: one of them turns NaN if the range is not finite.
+    """
+    at, ends = rows.data_ptr() + 12 * place, (low.data_ptr(), high.data_ptr())
+    if flags is not None:
+        _call().flag_nonfinite(flags.data_ptr() + 4 * flag, *ends, 1)
+    _call().observe(at, *ends, momentum)
 
 
 def pack_positive(x: Tensor, output: Tensor | None = None) -> Tensor:

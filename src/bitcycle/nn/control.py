@@ -79,12 +79,12 @@ class Clock(nn.Module):
         return takes_noise and not is_recomputing()
 
     def next_control(self, *, is_first: bool = True) -> Tensor:
-        """A copy of the control tensor for this call, with its own noise."""
+        """The control tensor of this call, with its own noise: a copy, for a later backward."""
         is_compiling = torch.compiler.is_compiling()
         if not is_compiling:
             self.renew_control()
         if not self.counts_call(is_first=is_first):
-            return self.control.clone()
+            return self.control.clone() if torch.is_grad_enabled() else self.control
         control = state.count_up(self.control, CALL)
         if not is_compiling:
             self._written_version = version(self.control)

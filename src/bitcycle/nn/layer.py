@@ -31,7 +31,7 @@ from bitcycle.nn.input_cache import SharedCodes
 from bitcycle.nn.loading import OWN_BUFFERS, OwnBuffers
 from bitcycle.nn.plan import NO_TOPS, LayerPlan, RoleFormats, Rounding, make_plan
 from bitcycle.nn.product import quantized_product, whole_product
-from bitcycle.nn.rounding import Recorder, widen
+from bitcycle.nn.rounding import Recorder, is_checked_when_rounded, widen
 from bitcycle.nn.settings import LayerSettings, ModelState, float_products
 from bitcycle.precision import ROLES, Precision
 from bitcycle.quantizers.base import Quantizer, Range
@@ -445,8 +445,8 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
         )  # fmt: skip
 
     def _range_for(self, how: Rounding, x: Tensor, row: int) -> Range | None:
-        """`activation_range`; a bfloat16 operand has none, and is checked when it is rounded."""
-        if how.as_bf16 and not self.shared.is_calibrating:
+        """`activation_range`, unless the operand has none and is checked when it is rounded."""
+        if not self.shared.is_calibrating and is_checked_when_rounded(x, how):
             return None
         return self.activation_range(x, row)
 

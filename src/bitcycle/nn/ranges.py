@@ -62,10 +62,11 @@ class ActivationRanges(nn.Module):
             row = self.act_range[index].clone()  # backward may read it after the next observation
             return row[1], row[1] + row[2]
         low, high = self.batch_range(x)
-        flag_nonfinite(self.health, LEVELS["act"], low, high)
         if must_observe and not is_recomputing() and x.numel() > 0:
             self.observe(index, low, high)
-        elif observes and not must_observe:
+            return low, high
+        flag_nonfinite(self.health, LEVELS["act"], low, high)
+        if observes and not must_observe:
             self.warn_unobserved()
         return low, high
 
@@ -81,8 +82,9 @@ class ActivationRanges(nn.Module):
         return within
 
     def observe(self, index: int, low: Tensor, high: Tensor) -> None:
-        """Move a running range towards a new one."""
-        state.observe(self.act_range, index, low, high, self.range_momentum)
+        """Move a running range towards a new one, and flag one that is not finite."""
+        slot = LEVELS["act"]
+        state.observe(self.act_range, index, low, high, self.range_momentum, self.health, slot)
         self.note_observation()
 
     def note_observation(self) -> None:

@@ -79,8 +79,6 @@ def encode_second(
         quantized, found = _encode_weight(plan, how, w, control)
         flag_nonfinite(health, LEVELS["weight"], *found)
     else:
-        if how.role == "weight" and how.kind is not None and not how.as_bf16:
-            flag_nonfinite(health, LEVELS["weight"], *value_range(w))
         quantized = encode_operand(plan, how, "w", w, control, within, health)
     if recorder is not None and how.kind is not None:
         recorder.record(how.role, w, quantized, control[how.slot])
@@ -96,7 +94,10 @@ def encode_operand(
     within: Range | None,
     health: Tensor | None = None,
 ) -> Quantized:
-    """A weight or an activation; float32 passes. operand: "a" or "w", as the geometry has it."""
+    """A weight or an activation; float32 passes. operand: "a" or "w", as the geometry has it.
+
+    health: gets the flag of an operand that is not checked when its range is taken.
+    """
     if how.kind is None:
         return Quantized(values=x)
     if how.as_bf16:
@@ -104,11 +105,21 @@ def encode_operand(
     x = x.float() if x.dtype in HALVES else x
     if how.kind != "integer":
         view = plan.geometry.operand_view("output", operand, x.shape)
-        return _round_format(plan, how, x, control, view)
+        is_checked = health is None or not (how.role == "weight" or is_checked_when_rounded(x, how))
+        flag = None if is_checked else health[how.slot]
+        return _round_format(plan, how, x, control, view, flag=flag)
     assert within is not None
     codes: dict[str, Any] = {"as_codes": True} if how.as_codes else {}
     quantized = plan.quantizer.encode(how.role, x, control[how.slot], within, **codes)
     return quantized.with_top(how.top) if how.as_codes else quantized
+
+
+def is_checked_when_rounded(x: Tensor, how: Rounding) -> bool:
+    """Whether a flag of `health` is set by the rounding of an activation, which has no range then.
+
+    In bfloat16, and in all formats on a GPU, whose kernels flag as they round.
+    """
+    return how.as_bf16 or (x.is_cuda and how.kind not in (None, "integer"))
 
 
 def _encode_weight(
@@ -140,16 +151,17 @@ def _round_format(
     view: OperandView,
     key: Tensor | None = None,
     signs: Tensor | None = None,
+    flag: Tensor | None = None,
 ) -> Quantized:
     """Round to a format that is no grid of integers; the values are float32, or float64."""
     if how.as_bf16:
-        return Quantized(values=to_bf16(x))
+        return Quantized(values=to_bf16(x, flag))
     numbers = control[how.numbers]
     if how.kind == "float":
-        values = round_elements(x, numbers)
+        values = round_elements(x, numbers, flag=flag)
     else:
         assert isinstance(plan.quantizer, BlockQuantizer)
-        values = plan.quantizer.round_in_blocks(x, numbers, view, key, signs)
+        values = plan.quantizer.round_in_blocks(x, numbers, view, key, signs, flag)
     return Quantized(values=values.to(torch.promote_types(x.dtype, torch.float32)))
 
 
@@ -186,8 +198,8 @@ def encode_error(
     how, exact = plan.grad_input.first, Quantized(values=e)
     if how.kind is None:
         return exact, exact
+    is_watched = not torch.compiler.is_compiling()  # a compiled backward writes to no buffer
     if how.as_bf16 and not how.matmul:
-        is_watched = not torch.compiler.is_compiling()
         error = _round_to_bf16(e, health if is_watched else None, how.slot)
         if recorder is not None:
             recorder.record("error", e, error, control[how.slot])
@@ -198,13 +210,17 @@ def encode_error(
         codes = {"as_codes": True} if how.as_codes else {}
         levels = control[how.slot]
         for_input, for_weight, within = plan.quantizer.quantize_error(e, levels, key, **codes)
+        if is_watched:
+            flag_nonfinite(health, how.slot, *within)
     else:
-        within = value_range(e)
         is_needed = needs_input or recorder is not None or not how.matmul
-        for_input = round_for(plan, "grad_input", how, exact, control) if is_needed else exact
+        flag = health[how.slot] if is_watched and is_needed and how.kind != "integer" else None
+        if is_watched and flag is None:
+            flag_nonfinite(health, how.slot, *value_range(e))
+        for_input = (
+            round_for(plan, "grad_input", how, exact, control, flag=flag) if is_needed else exact
+        )
         for_weight = exact if how.matmul else for_input
-    if not torch.compiler.is_compiling():  # a compiled backward pass may not write to a buffer
-        flag_nonfinite(health, LEVELS["error"], *within)
     if recorder is not None:
         recorder.record("error", e, for_input, control[how.slot])
     return for_input, for_weight
@@ -245,10 +261,11 @@ def round_for(
     unrounded: Quantized,
     control: Tensor,
     signs: Tensor | None = None,
+    flag: Tensor | None = None,
 ) -> Quantized:
     """An operand of grad_input or grad_weight, from the unrounded tensor.
 
-    signs: of the Hadamard transform of its tokens.
+    signs: of the Hadamard transform of its tokens. flag: of a format.
     """
     x = unrounded.values
     assert x is not None
@@ -271,7 +288,7 @@ def round_for(
     if how.kind == "integer":
         within = plan.quantizer.range_of(how.role, x, how.keep)
         return plan.quantizer.encode(how.role, x, control[how.slot], within, key)
-    return _round_format(plan, how, x, control, view, key, signs)
+    return _round_format(plan, how, x, control, view, key, signs, flag)
 
 
 def encode_grad(plan: LayerPlan, grad: Tensor, control: Tensor) -> Tensor:

@@ -53,19 +53,23 @@ def hash_ints(*numbers: int) -> int:
 def noise_key(clock: Tensor) -> Tensor:
     """[base, step, call] (int32) -> the two words of a key, on the clock's device.
 
-    On the CPU, Python integers are faster than fourteen operations on tensors.
+    The clock itself is a key, too: where there are GPU kernels it is returned, and they make the
+    words. On the CPU, Python integers are faster than fourteen operations on tensors.
     """
     is_one = clock.dim() == 1 and clock.is_contiguous()
     if is_one and native.is_available(clock, torch.int32):
         return native.noise_key(clock)
-    kernels = grids_for(clock, torch.int32) if is_one else None
-    key: Tensor | None = kernels and kernels.noise_key(clock)
-    if key is not None:
-        return key
+    if is_one and grids_for(clock, torch.int32):
+        return clock
     if is_one and clock.device.type == "cpu" and not torch.compiler.is_compiling():
         base, step, call = clock.tolist()
         number = base + step * _STEP + call * _CALL
         return torch.tensor([_key_word(number), _key_word(number + _WEYL)], dtype=torch.int32)
+    return _key_words(clock)
+
+
+def _key_words(clock: Tensor) -> Tensor:
+    """`noise_key` by operations on tensors."""
     word = clock[0] + clock[1] * _STEP + clock[2] * _CALL
     x = torch.stack([word, word + _WEYL])
     x = hash32(x)
@@ -84,6 +88,7 @@ def _key_word(word: int) -> int:
 
 def uniform(index: Tensor, key: Tensor) -> Tensor:
     """Element numbers (int32) -> float32 in (-1/2, 1/2): 2^24 equally spaced, symmetric values."""
+    key = _key_words(key) if len(key) == 3 else key
     x = hash32(index, key[0], key[1]) >> 8
     return (x.to(torch.float32) + 0.5) * 2.0**-24
 

@@ -56,10 +56,19 @@ def flag_nonfinite(flags: Tensor, place: int, low: Tensor, high: Tensor) -> None
     flags[place].add_(spread if spread.dim() == 0 else spread.sum(), alpha=0)
 
 
-def observe(rows: Tensor, place: int, low: Tensor, high: Tensor, momentum: float | None) -> None:
+def observe(
+    rows: Tensor,
+    place: int,
+    low: Tensor,
+    high: Tensor,
+    momentum: float | None,
+    flags: Tensor | None = None,
+    flag: int = 0,
+) -> None:
     """Update a row [observations, lowest value, range] by a new range, unless it is not finite.
 
-    momentum: the weight of a range after the first; None takes the mean of all.
+    momentum: the weight of a range after the first; None takes the mean of all. flags: those of
+    `flag_nonfinite`, of which one turns NaN if the range is not finite.
 
     >>> rows = torch.zeros(1, 3)
     >>> for high in (1.0, 2.0):
@@ -74,9 +83,11 @@ def observe(rows: Tensor, place: int, low: Tensor, high: Tensor, momentum: float
         fused
         and rows.is_contiguous()
         and _is_range(rows, low, high)
-        and fused.observe(rows, place, low, high, momentum or 0.0) is not False
+        and fused.observe(rows, place, low, high, momentum or 0.0, flags, flag) is not False
     ):
         return
+    if flags is not None:
+        flag_nonfinite(flags, flag, low, high)
     _observe(rows[place], low, high, momentum)
 
 

@@ -11,6 +11,7 @@ quantizer also takes bf16 and fp16, and integers on `sbm`'s grid with one range 
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from bitcycle.bits import Bits
 from bitcycle.formats.rounding import round_blocks
+from bitcycle.native.encode import count_modes
 from bitcycle.ops.noise import hash_ints
 from bitcycle.quantizers.base import (
     QUANTIZERS,
@@ -84,10 +86,12 @@ class BlockQuantizer(Quantizer):
         view: OperandView,
         key: Tensor | None = None,
         signs: Tensor | None = None,
+        flag: Tensor | None = None,
     ) -> Tensor:
         """Round to the quantizer's own format; numbers: of its elements (`Format.numbers`).
 
-        signs: transform the summed axis first (`hadamard_signs`), which may make it longer.
+        signs: transform the summed axis first (`hadamard_signs`), which may make it longer. flag:
+        a float32 number that turns NaN if an element is not finite.
         """
         shape, dims, blocks = self._blocks(view)
         rounded = round_blocks(
@@ -99,6 +103,7 @@ class BlockQuantizer(Quantizer):
             scale=self._scale,
             key=key,
             signs=signs,
+            flag=flag,
         )
         return rounded if signs is not None else rounded.reshape(x.shape)
 
@@ -204,13 +209,29 @@ class NVFP4(BlockQuantizer):
         """The signs of `hadamard_seed`."""
         if not self.hadamard:
             return None
+        signs: list[float] = vars(self)["_signs"]
         if device.type == "cpu":
-            return torch.tensor(vars(self)["_signs"])
+            return torch.tensor(signs)
+        if device.type == "cuda" and not _is_recorded():
+            return _signs_on(tuple(signs), device)
         # computed on the device: a list would be uploaded, and the host would wait for it
-        mask = sum(1 << i for i, sign in enumerate(vars(self)["_signs"]) if sign < 0)
+        mask = sum(1 << i for i, sign in enumerate(signs) if sign < 0)
         places = torch.arange(HADAMARD_SIZE, dtype=torch.int32, device=device)
         return 1.0 - 2.0 * ((mask >> places) & 1)
 
     def bits_between_activations(self, bits: Bits) -> Bits:
         """bf16 for nvfp4, unless `attention` says otherwise."""
         return BF16 if self.attention == "bf16" and bits.kind == "nvfp4" else bits
+
+
+def _is_recorded() -> bool:
+    """Whether a tensor made now belongs to a graph, or to a mode such as that of fake tensors."""
+    if torch.compiler.is_compiling() or count_modes():
+        return True
+    return torch.cuda.is_current_stream_capturing()
+
+
+@functools.cache
+def _signs_on(signs: tuple[float, ...], device: torch.device) -> Tensor:
+    """Signs on a GPU, where they are uploaded once."""
+    return torch.tensor(signs, device=device)

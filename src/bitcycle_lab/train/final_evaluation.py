@@ -14,6 +14,7 @@ from torch.optim.swa_utils import update_bn
 from bitcycle.calibrate import calibrate
 from bitcycle.model_precision import (
     at_precision,
+    gpu_kernel_state,
     is_converted,
     kernel_state,
     kernels_by_layer,
@@ -55,6 +56,7 @@ def make_result(session: Session, directory: RunDirectory) -> RunResult:
         seconds=round(session.seconds, 3),
         kernels=kernels_by_layer(session.model),
         instruction_set=instruction_set(),
+        **gpu_kernel_state(session.model),
         weights_sha256=weights_digest(session.model),
         directory=str(directory.path),
         range_test=None if session.range_test is None else session.range_test.to_dict(),

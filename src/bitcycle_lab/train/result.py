@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ class RunResult:
     final: metrics on the test split with the last weights. best: with the weights that had the best
     validation metric; None without a validation split. swa: with the averaged weights.
     eval_precision: the bits of all these evaluations. kernels: by converted layer, as the run chose
-    them. instruction_set: of the native library, such as avx2; None without it. range_test: the
-    test that replaced `auto` in the forward schedule; None without `auto`.
+    them. instruction_set: of the native library, such as avx2; None without it. has_gpu_kernels:
+    whether Triton kernels rounded on a GPU, and failed_gpu_kernels those that could not run there.
+    range_test: the test that replaced `auto` in the forward schedule; None without `auto`.
     """
 
     name: str
@@ -36,6 +37,8 @@ class RunResult:
     seconds: float
     kernels: dict[str, str]
     instruction_set: str | None = None
+    has_gpu_kernels: bool = False
+    failed_gpu_kernels: list[str] = field(default_factory=list)
     weights_sha256: str
     directory: str
     range_test: dict[str, Any] | None = None

@@ -60,6 +60,19 @@ def test_to_bf16_saturates_and_flags(launched):
     assert set(launched) == {"_to_bf16"}
 
 
+@pytest.mark.parametrize("value", [1.0, math.inf, -math.inf, math.nan])
+def test_rounding_flags_what_is_not_finite(value):
+    x = numbers(37, 50)
+    x[20, 31] = value
+    for kind, dims, blocks, scale in CASES:
+        flag, number = torch.zeros(()), element(FORMATS[kind][0])
+        round_blocks(x, number, kind=kind, dims=dims, blocks=blocks, scale=scale, flag=flag)
+        assert flag.isnan() == (not math.isfinite(value)), kind
+    flag = torch.zeros(())
+    round_elements(x, element("fp16"), flag=flag)
+    assert flag.isnan() == (not math.isfinite(value))
+
+
 CASES = [
     ("fp8", (), (), "floor"),
     ("fp8", (1,), (None,), "floor"),
