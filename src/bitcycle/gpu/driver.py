@@ -48,19 +48,37 @@ def is_available(x: Tensor, *dtypes: torch.dtype) -> bool:
     )
 
 
-@functools.cache
 def is_ready() -> bool:
     """Whether Triton is there and drives a device, or interprets kernels."""
-    if os.environ.get(SWITCH) == "0" or importlib.util.find_spec("triton") is None:
-        return False
+    return missing_reason() is None
+
+
+@functools.cache
+def missing_reason() -> str | None:
+    """Why kernels do not run on any device; None if they do."""
+    if os.environ.get(SWITCH) == "0":
+        return f"{SWITCH}=0"
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
     if is_interpreted():
-        return True
+        return None
     try:
         from triton.runtime import driver
 
-        return driver.active is not None
+        is_active = driver.active is not None
     except Exception:  # without an active driver, or with two, Triton raises a RuntimeError
-        return False
+        is_active = False
+    return None if is_active else "Triton has no active driver"
+
+
+@functools.cache
+def device_class(index: int) -> str:
+    """The compute capability of a GPU, such as "sm_90", or AMD's name of its architecture."""
+    if torch.version.hip is not None:
+        name: str = torch.cuda.get_device_properties(index).gcnArchName
+        return name.split(":")[0]
+    major, minor = torch.cuda.get_device_capability(index)
+    return f"sm_{major}{minor}"
 
 
 def is_interpreted() -> bool:
