@@ -21,6 +21,7 @@ from bitcycle.kernels.choice import ROOFLINE, TableRow, table_text
 
 LAUNCH = 5e-6  # seconds; an assumption
 SHARE, GAIN = 0.5, 1.2
+FOLD = 17
 
 
 class Gpu(NamedTuple):
@@ -127,9 +128,10 @@ def simulate(layer: Layer) -> list[Launch]:
 
 
 def gpu(layer: Layer) -> list[Launch]:
-    """Codes; each product lays out or folds its operands, then multiplies."""
+    """Codes; each product lays out or folds its operands, then multiplies integers."""
+    if layer.kind == "convolution":
+        return by_convolutions(layer)
     a, w, e, macs = layer.first, layer.second, layer.result, layer.macs
-    size, unit = (2, "bf16") if layer.kind == "convolution" else (1, "int8")
     is_folded = (layer.kind != "matmul", layer.kind == "node")  # grad_input: w, grad_weight: a
     made = rounding(layer, 1) + bias_gradient(layer)
     for first, second, result, folds in (
@@ -138,11 +140,23 @@ def gpu(layer: Layer) -> list[Launch]:
         planes = 2 if folds else 1
         laid_out = planes * second + (0 if folds else first)  # a fold reads its codes twice
         codes = first if folds else 0  # which the product reads where they are
-        made += [
-            Launch(laid_out * (1 + size)),
-            Launch(codes + laid_out * size + 4 * result, planes * macs, unit),
-        ]
+        made += [Launch(2 * laid_out), Launch(codes + laid_out + 4 * result, planes * macs, "int8")]
     return made
+
+
+def by_convolutions(layer: Layer) -> list[Launch]:
+    """bfloat16 convolutions of centred codes, what corrects their zeros, and a sum of the terms.
+
+    Centring, the product, the sum, and four small ones: maps of ones, and convolutions of them with
+    one channel. The weight of grad_input is folded by `FOLD` operations of torch.
+    """
+    a, w, e, macs = layer.first, layer.second, layer.result, layer.macs
+    made = rounding(layer, 1)
+    for x, y, result in ((a, w, e), (e, a, w)):
+        made += [Launch(3 * x), Launch(3 * y), Launch(2 * (x + y + result), macs, "bf16")]
+        made += [Launch(6 * result), *[Launch(0)] * 4]
+    product = Launch(2 * (2 * e + 2 * w + a), 2 * macs, "bf16")  # of the error, twice
+    return [*made, Launch(5 * e), *[Launch(8 * w)] * FOLD, product, Launch(6 * a), *[Launch(0)] * 4]
 
 
 STEPS: dict[str, Callable[[Layer], list[Launch]]] = {

@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+pytest.importorskip("triton")
+
 import bitcycle as bc
 from benchmarks import gpu_roofline
-from bitcycle.gpu import blocks, driver, grids
+from bitcycle.gpu import blocks, driver, grids, integers
 from bitcycle.kernels import choice
 from bitcycle.kernels.choice import TABLE_SWITCH, TableRow, decide_kernel, table_text
 from bitcycle.kernels.geometry import LinearGeometry
@@ -170,19 +172,23 @@ def test_the_ladder_of_a_gpu_goes_further():
 
 
 @emulated_only
-def test_the_launches_of_the_roofline_are_those_of_a_step(monkeypatch):
+@pytest.mark.parametrize("kernel", ["simulate", "gpu"])
+@pytest.mark.parametrize("kind", ["linear", "matmul"])
+def test_the_launches_of_the_roofline_are_those_of_a_step(kind, kernel, monkeypatch):
     made = []
     monkeypatch.setattr(driver, "is_ready", lambda: True)
-    for module in (grids, blocks):
+    for module in (grids, blocks, integers):
         monkeypatch.setattr(module, "launch", lambda *args, **constants: not made.append(args[0]))
-    layer = bc.quantize_model(nn.Sequential(nn.Linear(64, 64)), kernel="simulate").cuda()
+    float_layer = nn.Linear(64, 64) if kind == "linear" else bc.MatMul()
+    layer = bc.quantize_model(float_layer, kernel=kernel).cuda()
     bc.set_precision(layer, "w8a8e8")
-    x, error = (torch.zeros(64, 64, device="cuda") for _ in range(2))
-    layer(x.requires_grad_()).backward(error)
-    layer.zero_grad()
-    x.grad = None
-    made.clear()
-    with counted() as counts:
-        layer(x).backward(error)
-    own = {name: n for name, (n, _) in counts.operations.items() if name != "add"}  # of gradients
-    assert len(made) + sum(own.values()) == len(gpu_roofline.simulate(gpu_roofline.linear(1, 1, 1)))
+    error, *inputs = (torch.zeros(2, 64, 64, device="cuda") for _ in range(2 + (kind == "matmul")))
+    for _ in range(2):
+        for x in (*inputs, *layer.parameters()):
+            x.requires_grad_().grad = None
+        made.clear()
+        with counted() as counts:
+            layer(*inputs).backward(error)
+    sizes = {"linear": gpu_roofline.linear(1, 1, 1), "matmul": gpu_roofline.matmul(1, 1, 1)}
+    torchs = {name: n for name, (n, _) in counts.operations.items()}
+    assert len(made) + sum(torchs.values()) == len(gpu_roofline.STEPS[kernel](sizes[kind])), torchs
