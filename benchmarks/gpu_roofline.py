@@ -21,7 +21,6 @@ from bitcycle.kernels.choice import ROOFLINE, TableRow, table_text
 
 LAUNCH = 5e-6  # seconds; an assumption
 SHARE, GAIN = 0.5, 1.2
-FOLD = 17
 
 
 class Gpu(NamedTuple):
@@ -148,15 +147,15 @@ def by_convolutions(layer: Layer) -> list[Launch]:
     """bfloat16 convolutions of centred codes, what corrects their zeros, and a sum of the terms.
 
     Centring, the product, the sum, and four small ones: maps of ones, and convolutions of them with
-    one channel. The weight of grad_input is folded by `FOLD` operations of torch.
+    one channel. The weight of grad_input is folded, the error given twice.
     """
     a, w, e, macs = layer.first, layer.second, layer.result, layer.macs
     made = rounding(layer, 1)
     for x, y, result in ((a, w, e), (e, a, w)):
         made += [Launch(3 * x), Launch(3 * y), Launch(2 * (x + y + result), macs, "bf16")]
         made += [Launch(6 * result), *[Launch(0)] * 4]
-    product = Launch(2 * (2 * e + 2 * w + a), 2 * macs, "bf16")  # of the error, twice
-    return [*made, Launch(5 * e), *[Launch(8 * w)] * FOLD, product, Launch(6 * a), *[Launch(0)] * 4]
+    product = Launch(2 * (2 * e + 2 * w + a), 2 * macs, "bf16")
+    return [*made, Launch(5 * e), Launch(6 * w), product, Launch(6 * a), *[Launch(0)] * 4]
 
 
 STEPS: dict[str, Callable[[Layer], list[Launch]]] = {
