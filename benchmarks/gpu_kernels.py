@@ -1,9 +1,10 @@
-"""Compile every GPU kernel without a GPU; print its registers, shared memory and spills.
+"""Compile every GPU kernel without a GPU; print what it needs and its matrix instructions.
 
     python benchmarks/gpu_kernels.py [sm_80 sm_89 sm_90 sm_100 gfx942]
 
 Kernels are compiled as the library launches them: its functions run on tensors of the meta device,
-and what they would launch is recorded. Nothing here says how fast a kernel is.
+and what they would launch is recorded. Matrix instructions are those of tensor cores (AMD: matrix
+cores), in the machine's code. Nothing here says how fast a kernel is.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,9 +26,12 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from bitcycle.gpu import blocks, centred, folds, grids
+from bitcycle.gpu import blocks, grids, integers
 from bitcycle.gpu.driver import NUM_WARPS
 from bitcycle.native.encode import Rule
+from bitcycle.native.products import Codes
+
+MODULES = (grids, blocks, integers)
 
 TARGETS = {
     **{f"sm_{arch}": GPUTarget("cuda", arch, 32) for arch in (80, 89, 90, 100)},
@@ -38,8 +43,11 @@ _POINTERS = {
     torch.bfloat16: "*bf16",
     torch.float16: "*fp16",
     torch.uint8: "*u8",
+    torch.int8: "*i8",
     torch.int32: "*i32",
 }
+_OPTIONS = {"num_warps", "num_stages", "enable_fp_fusion"}  # of the compiler
+_MATRIX = r"\b(IMMA|HMMA|QMMA|IGMMA|HGMMA|QGMMA|UTC[A-Z]*MMA)\b|\bv_mfma_([if]32\w+)"
 
 
 class Launch(NamedTuple):
@@ -61,6 +69,7 @@ class Needs(NamedTuple):
     registers: int
     shared: int  # bytes
     spilled: int  # bytes of stack
+    matrix: dict[str, int]  # matrix instructions in the code
     code: str  # PTX, or the assembly of an AMD GPU
 
 
@@ -74,7 +83,7 @@ def recording() -> Iterator[list[Launch]]:
         return True
 
     with ExitStack() as stack:
-        for module in (grids, centred, folds, blocks):
+        for module in MODULES:
             stack.enter_context(mock.patch.object(module, "launch", record))
         yield found
 
@@ -102,9 +111,6 @@ def _calls() -> dict[str, Callable[[], Any]]:
     scalar, rows = torch.empty((), device="meta"), torch.empty(4096, 1, device="meta")
     codes = x.to(torch.uint8)
     many, signs = torch.empty(4096, device="meta"), torch.empty(16, device="meta")
-    sums = torch.empty(8192, 4096, device="meta")
-    folded = folds.Folded(half[:4096], half[:4096], many, scalar, many)
-    tokens = torch.empty(8192, device="meta")
 
     def quantize(x: Tensor, within: Any, rule: Rule, dtype: torch.dtype, **given: Any) -> Any:
         return lambda: grids.quantize(x, within, levels, rule, dtype=dtype, **given)
@@ -133,15 +139,6 @@ def _calls() -> dict[str, Callable[[], Any]]:
         ),
         "packed": lambda: grids.pack_nibbles(codes),
         "unpacked": lambda: grids.unpack_nibbles(codes, codes),
-        "centred": lambda: centred.quantize_centred(w, 0, levels, Rule.SYMMETRIC),
-        "centred, transposed": lambda: centred.quantize_centred(
-            x, None, levels, Rule.FROM_LOW, key=key, transposes=True
-        ),
-        "weight": lambda: folds.fold(half[:4096], many, many),
-        "output": lambda: folds.finish(
-            sums, (scalar, scalar, tokens), (many, many, many), 4096, many, dtype=torch.bfloat16
-        ),
-        "grad_input": lambda: folds.finish_folded(sums, sums, (scalar, scalar), folded),
         "bf16": lambda: blocks.round_elements(x, numbers, None),
         "fp16, stochastic": lambda: blocks.round_elements(x, numbers, key),
         "flag": lambda: blocks.to_bf16(x, scalar),
@@ -153,11 +150,39 @@ def _calls() -> dict[str, Callable[[], Any]]:
         "mx, columns": round_blocks("mx", (0,), (32,), rounds_up=True),
         "nvfp4, 16 x 16": round_blocks("nvfp4", (0, 1), (16, 16)),
         "nvfp4, transform": round_blocks("nvfp4", (0,), (16,), key=key, signs=signs),
+        **_products(),
+    }
+
+
+def _products() -> dict[str, Callable[[], Any]]:
+    """Of integers: the three of a linear layer, and of two activations."""
+
+    def codes(*shape: int, scales: int = 1) -> Codes:
+        grid = torch.empty(scales, device="meta")
+        return Codes(torch.empty(shape, dtype=torch.uint8, device="meta"), grid, grid, grid)
+
+    def turn(x: Codes) -> Codes:
+        return x._replace(codes=x.codes.t())
+
+    a, w, e = codes(8192, 4096), codes(4096, 4096, scales=4096), codes(8192, 4096)
+    heads = codes(128, 1024, 64)
+    rows, few = codes(128, 256, scales=128), codes(128, 256, scales=256)
+    long, folded = codes(4096, 65536), codes(4096, 65536, scales=65536)
+    bias = torch.empty(4096, device="meta")
+    return {
+        "output": lambda: integers.multiply(a, w, bias),
+        "grad_weight": lambda: integers.multiply(turn(e), turn(a)),
+        "heads": lambda: integers.multiply(heads, heads),
+        "rows, small": lambda: integers.multiply(rows, rows),
+        "long": lambda: integers.multiply(long, long),
+        "grad_input": lambda: integers.multiply_folded(e, turn(w)),
+        "grad_input, small": lambda: integers.multiply_folded(rows._replace(scale=bias[:1]), few),
+        "grad_input, long": lambda: integers.multiply_folded(long, folded),
     }
 
 
 def describe(launch: Launch) -> tuple[Any, ...]:
-    """The kernel, signature, constants and attributes that a launch is compiled for."""
+    """The kernel, signature, constants, attributes and options that a launch is compiled for."""
     names = launch.kernel.arg_names
     given = dict(zip(names, launch.arguments, strict=False)) | launch.constants
     signature, constants, attributes = {}, {}, {}
@@ -179,14 +204,15 @@ def describe(launch: Launch) -> tuple[Any, ...]:
             )
             if type(value) is int and value % 16 == 0:
                 attributes[(place,)] = [["tt.divisibility", 16]]
-    return launch.kernel, signature, constants, attributes
+    options = {name: value for name, value in launch.constants.items() if name in _OPTIONS}
+    return launch.kernel, signature, constants, attributes, options
 
 
 def build(launch: Launch, target: GPUTarget) -> Needs:
     """Compile a launch for a target, as the just-in-time compiler would."""
-    source = ASTSource(*describe(launch))
-    options = {"num_warps": NUM_WARPS, "enable_fp_fusion": False}
-    return _read(triton.compile(source, target=target, options=options), target)
+    *source, given = describe(launch)
+    options = {"num_warps": NUM_WARPS, "enable_fp_fusion": False} | given
+    return _read(triton.compile(ASTSource(*source), target=target, options=options), target)
 
 
 def _read(compiled: Any, target: GPUTarget) -> Needs:
@@ -194,29 +220,43 @@ def _read(compiled: Any, target: GPUTarget) -> Needs:
     if target.backend == "hip":
         code = compiled.asm["amdgcn"]
         registers = int(re.findall(r"\.vgpr_count:\s+(\d+)", code)[0])
-        return Needs(registers, shared, int(re.findall(r"ScratchSize: (\d+)", code)[0]), code)
+        spilled = int(re.findall(r"ScratchSize: (\d+)", code)[0])
+        return Needs(registers, shared, spilled, _count_matrix(code), code)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
-        command = [str(_TOOLS / "cuobjdump"), "-res-usage", file.name]
-        said = subprocess.run(command, capture_output=True, text=True, check=True)
+        used = _run_tool("cuobjdump", "-res-usage", file.name)
+        code = compiled.asm["ptx"]
+        has_products = "mma" in code
+        matrix = _count_matrix(_run_tool("nvdisasm", "-c", file.name)) if has_products else {}
     registers, stack, local = (
-        int(re.findall(rf"{name}:(\d+)", said.stdout + said.stderr)[0])
-        for name in ("REG", "STACK", "LOCAL")
+        int(re.findall(rf"{name}:(\d+)", used)[0]) for name in ("REG", "STACK", "LOCAL")
     )
-    return Needs(registers, shared, stack + local, compiled.asm["ptx"])
+    return Needs(registers, shared, stack + local, matrix, code)
+
+
+def _run_tool(name: str, *arguments: str) -> str:
+    command = [str(_TOOLS / name), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout + done.stderr
+
+
+def _count_matrix(code: str) -> dict[str, int]:
+    found = (a or b for a, b in re.findall(_MATRIX, code))
+    return dict(Counter(found))
 
 
 def main(names: list[str]) -> None:
     """Print a table with a row per kernel and target."""
     made = launches()
     width = max(map(len, made))
-    print(f"{'kernel':{width}}  target  registers  shared  spilled")
+    print(f"{'kernel':{width}}  target  registers  shared  spilled  matrix instructions")
     for target in names or TARGETS:
         for name, launch in made.items():
             needs = build(launch, TARGETS[target])
             numbers = f"{needs.registers:9}  {needs.shared:6}  {needs.spilled:7}"
-            print(f"{name:{width}}  {target:6}  {numbers}", flush=True)
+            matrix = ", ".join(f"{count} {kind}" for kind, count in needs.matrix.items())
+            print(f"{name:{width}}  {target:6}  {numbers}  {matrix}".rstrip(), flush=True)
 
 
 if __name__ == "__main__":

@@ -49,12 +49,12 @@ def is_available(x: Tensor, *dtypes: torch.dtype) -> bool:
     )
 
 
-@functools.cache
 def is_ready() -> bool:
     """Whether Triton is there and drives a device, or interprets kernels."""
     return missing_reason() is None
 
 
+@functools.cache
 def missing_reason() -> str | None:
     """Why kernels cannot run; None if they can."""
     if os.environ.get(SWITCH) == "0":
@@ -70,6 +70,16 @@ def missing_reason() -> str | None:
     except Exception as error:  # without an active driver, or with two, Triton raises an error
         reason = (str(error) or type(error).__name__).splitlines()[0]
         return f"Triton drives no device: {reason}"
+
+
+@functools.cache
+def device_class(index: int) -> str:
+    """The compute capability of a GPU, such as "sm_90", or AMD's name of its architecture."""
+    if torch.version.hip is not None:
+        name: str = torch.cuda.get_device_properties(index).gcnArchName
+        return name.split(":")[0]
+    major, minor = torch.cuda.get_device_capability(index)
+    return f"sm_{major}{minor}"
 
 
 def is_interpreted() -> bool:

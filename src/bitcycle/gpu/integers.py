@@ -70,7 +70,7 @@ class Tile(NamedTuple):
 
 
 # chosen by what compiles without spilling: see benchmarks/gpu_kernels.py
-_LARGE, _SMALL = Tile(128, 128, 8), Tile(64, 64, 4)
+_LARGE, _SMALL = Tile(128, 64, 8), Tile(64, 64, 4)
 _LARGE_FOLDED, _SMALL_FOLDED = Tile(128, 64, 8), Tile(64, 32, 4)
 _FULL = 128  # large tiles of a product that keep a GPU busy
 

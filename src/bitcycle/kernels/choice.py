@@ -1,11 +1,12 @@
 """Choose the kernel of a layer.
 
 "auto" depends on the class of the processor, the layer's largest bits and its shapes, which a table
-(choice.csv) maps to a kernel. It is `simulate` without the native library, on other devices than
-the CPU, and where the table has no row; or `bf16`, for a layer that has the level bf16. It depends
-neither on the data nor on the number of threads, and nothing is timed: every process and every
-repetition chooses alike. `bitcycle bench --tune` measures a table for one machine. The chosen
-kernel's name is part of a run's state.
+(choice.csv) maps to a kernel. The class is the instruction set of the native library, or the
+compute capability of a GPU. "auto" is `simulate` without the library, without Triton on a GPU, and
+where the table has no row; or `bf16`, for a layer that has the level bf16. It depends neither on
+the data nor on the number of threads, and nothing is timed: every process and every repetition
+chooses alike. `bitcycle bench --tune` measures a table for one machine; the rows of GPUs that are
+shipped were not measured. The chosen kernel's name is part of a run's state.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import csv
 import functools
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -38,9 +40,12 @@ SHIPPED_TABLE = Path(__file__).with_name("choice.csv")
 LAYERS = ("linear", "node", "matmul", "convolution", "depthwise", "recurrent")
 # two codes per byte; exact in 16-bit sums; exact in 32-bit sums
 TOPS = (4, 7, MAX_CODE_BITS)
-COLUMNS = ("processor", "layer", "top", "macs_from", "rows_from", "kernel", "ratio")
-# a class without rows takes those of the class it extends
-_EXTENDS = {"avx512_vnni": "avx2"}
+MEASURED, ROOFLINE = "measured", "roofline"  # where a ratio is from
+COLUMNS = ("processor", "layer", "top", "macs_from", "rows_from", "kernel", "ratio", "source")
+# A class without rows takes those of the class it extends: of NVIDIA's, the newest before it, but
+# consumer GPUs of 12.x have the tensor cores of 8.9, not those of 10.0.
+_EXTENDS = {"avx512_vnni": "avx2", "gfx950": "gfx942", "sm_120": "sm_89", "sm_121": "sm_89"}
+_CAPABILITY = re.compile(r"sm_(\d+)")
 
 Tops = tuple[int | None, int | None, int | None]  # of act, second operand, error; None: float32
 
@@ -55,7 +60,7 @@ class TableRow:
     top: the most bits of act and weight. macs_from: multiply-accumulates of the output product from
     which the row holds. rows_from: the same for its rows (tokens, pixels), each of which meets
     every weight once: few of them do not pay for laying out the weight. ratio: the time of forward
-    and backward, of `simulate`'s.
+    and backward, of `simulate`'s. source: whether it was measured, or is a roofline's.
     """
 
     processor: str
@@ -65,10 +70,13 @@ class TableRow:
     rows_from: int
     kernel: str
     ratio: float
+    source: str = MEASURED
 
     def __post_init__(self) -> None:
         if self.layer not in LAYERS:
             raise unknown_name("layer", self.layer, LAYERS)
+        if self.source not in (MEASURED, ROOFLINE):
+            raise unknown_name("source", self.source, (MEASURED, ROOFLINE))
         if self.top not in TOPS:
             raise ValueError(f"top must be one of {', '.join(map(str, TOPS))}, got {self.top}")
         if min(self.macs_from, self.rows_from) < 0 or not self.ratio > 0:
@@ -96,7 +104,7 @@ def _parse_rows(lines: Iterable[str]) -> Iterable[TableRow]:
         raise ValueError(f"its columns must be {','.join(COLUMNS)}")
     for number, cells in enumerate(reader, start=1):
         try:
-            processor, layer, top, macs_from, rows_from, kernel, ratio = cells
+            processor, layer, top, macs_from, rows_from, kernel, ratio, source = cells
             yield TableRow(
                 processor=processor,
                 layer=layer,
@@ -105,6 +113,7 @@ def _parse_rows(lines: Iterable[str]) -> Iterable[TableRow]:
                 rows_from=int(rows_from),
                 kernel=kernel,
                 ratio=float(ratio),
+                source=source,
             )
         except (ValueError, csv.Error) as error:
             raise ValueError(f"row {number}: {error}") from None
@@ -115,7 +124,7 @@ def table_text(rows: Sequence[TableRow], comments: Sequence[str] = ()) -> str:
     lines = [*(f"# {line}" for line in comments), ",".join(COLUMNS)]
     for r in rows:
         sizes = f"{r.macs_from},{r.rows_from}"
-        lines.append(f"{r.processor},{r.layer},{r.top},{sizes},{r.kernel},{r.ratio:.2f}")
+        lines.append(f"{r.processor},{r.layer},{r.top},{sizes},{r.kernel},{r.ratio:.2f},{r.source}")
     return "\n".join(lines) + "\n"
 
 
@@ -132,12 +141,24 @@ def rows_for(
 ) -> tuple[TableRow, ...]:
     """The rows of a kind of layer, the smallest size first: of a class, or else of one it extends.
 
-    processor: the class of the processor, the instruction set of the native library.
+    Rows of more bits serve fewer where these have none of their own.
     """
-    rows = [row for row in rows if (row.layer, row.top) == (layer, top)]
-    classes = (processor, _EXTENDS.get(processor))
-    by_class = ([row for row in rows if row.processor == each] for each in classes)
-    return tuple(sorted(next(filter(None, by_class), []), key=lambda row: row.macs_from))
+    found = [row for row in rows if row.layer == layer and row.top >= top]
+    classes = {row.processor for row in found}
+    own = processor if processor in classes else _extended(processor, classes)
+    found = [row for row in found if row.processor == own]
+    least = min((row.top for row in found), default=top)
+    return tuple(sorted((r for r in found if r.top == least), key=lambda row: row.macs_from))
+
+
+def _extended(processor: str, classes: Iterable[str]) -> str | None:
+    """Which of the classes a class extends."""
+    processor = _EXTENDS.get(processor, processor)
+    if (own := _CAPABILITY.fullmatch(processor)) is None:
+        return processor
+    numbers = [int(each[1]) for each in map(_CAPABILITY.fullmatch, classes) if each is not None]
+    older = [number for number in numbers if number <= int(own[1])]
+    return f"sm_{max(older)}" if older else None
 
 
 # -- a kernel that was asked for ------------------------------------------------------------------
@@ -161,6 +182,10 @@ def requested_kernel(name: str, *, device_type: str) -> tuple[Kernel, str]:
         return kernel, f"asked for; float32 products: {_no_code_for(device_type)}"
     if kernel.name == "native" and instruction_set() is None:
         return kernel, f"asked for; float32 products: {missing_library()}"
+    if kernel.name == "gpu" and device_type != "cuda":
+        return kernel, f"asked for; float32 products on {device_type}"
+    if kernel.name == "gpu" and (missing := driver.missing_reason()) is not None:
+        return kernel, f"asked for; float32 products: {missing}"
     if kernel.name == "bf16" and device_type == "cpu" and not bf16.has_instructions():
         return kernel, f"asked for; slow: {_NO_BF16}"
     return kernel, "asked for"
@@ -294,12 +319,14 @@ def _decide(
     top = max(tops[0], tops[1])
     if top > MAX_CODE_BITS:
         return "simulate", f"more than {MAX_CODE_BITS} bits"
-    if why := KERNELS["native"].reason_against(geometry):
+    device = a.device
+    if device.type not in ("cpu", "meta", "cuda"):
+        return "simulate", _no_code_for(device.type)
+    is_gpu = device.type == "cuda"
+    if why := KERNELS["gpu" if is_gpu else "native"].reason_against(geometry):
         return "simulate", f"{why} multiplies in float32"
-    device = a.device.type
-    if device not in ("cpu", "meta"):
-        return "simulate", _no_code_for(device)
-    processor, rows = _candidates(layer_kind(geometry, w, recurrence, has_rows), top)
+    kind = layer_kind(geometry, w, recurrence, has_rows)
+    processor, rows = _candidates(kind, top, (device.index or 0) if is_gpu else None)
     if not rows:
         return "simulate", processor
     macs, num_weights = geometry.macs(a.shape, w.shape), w.numel()
@@ -321,20 +348,36 @@ def _decide(
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _candidates(layer: str, top: int) -> tuple[str, tuple[tuple[int, int, str, str], ...]]:
-    """The processor, and (macs_from, rows_from, kernel, reason) by size; or why there is none."""
-    processor = instruction_set()
+def _candidates(
+    layer: str, top: int, gpu: int | None
+) -> tuple[str, tuple[tuple[int, int, str, str], ...]]:
+    """The processor, and (macs_from, rows_from, kernel, reason) by size; or why there is none.
+
+    gpu: the number of the device, None for the CPU.
+    """
+    processor, missing = find_class(gpu)
     if processor is None:
-        return missing_library(), ()
+        return missing, ()
     rows = rows_for(kernel_table(), processor, layer, next(t for t in TOPS if t >= top))
     if not rows:
         return f"the table has no {layer} layers for {processor}", ()
-    processor = rows[0].processor
-    reason = "{}, {:.2f} of simulate's time in the table for {}".format
-    return processor, tuple(
-        (row.macs_from, row.rows_from, row.kernel, reason(row.kernel, row.ratio, processor))
-        for row in rows
-    )
+    found = tuple((r.macs_from, r.rows_from, r.kernel, _reason_for(r)) for r in rows)
+    return rows[0].processor, found
+
+
+def find_class(gpu: int | None = None) -> tuple[str | None, str]:
+    """The class of the CPU or of a GPU in the table; or None, and why its kernels do not run."""
+    if gpu is not None:
+        missing = driver.missing_reason()
+        return (driver.device_class(gpu), "") if missing is None else (None, missing)
+    processor = instruction_set()
+    return processor, missing_library() if processor is None else ""
+
+
+def _reason_for(row: TableRow) -> str:
+    if row.source == ROOFLINE:
+        return f"{row.kernel}, by a table from the roofline, never measured"
+    return f"{row.kernel}, {row.ratio:.2f} of simulate's time in the table for {row.processor}"
 
 
 def layer_kind(

@@ -1,4 +1,4 @@
-"""Measure the table from which kernel="auto" chooses, on this machine.
+"""Measure the table from which kernel="auto" chooses, on this machine's processor or GPU.
 
 For every kind of layer, a ladder of sizes and the bits that tables distinguish, forward and
 backward of one converted layer are timed with each kernel, in turn. Along the sizes the kernels are
@@ -11,6 +11,9 @@ chosen that take the least time, where
 
 Sizes with the same kernel become one row, with the geometric mean of their ratios. A second ladder,
 of one weight and more and more rows, gives the rows from which a kernel of codes pays.
+
+On a GPU both ladders are longer, and a time includes waiting for the GPU to finish. Nothing of this
+has been run on one.
 """
 
 from __future__ import annotations
@@ -34,17 +37,17 @@ from bitcycle.kernels.choice import (
     TABLE_SWITCH,
     TOPS,
     TableRow,
-    missing_library,
+    find_class,
     read_table,
     table_text,
 )
 from bitcycle.matmul import MatMul
 from bitcycle.model_precision import set_precision
-from bitcycle.native.library import instruction_set
 from bitcycle_lab.bench.result import find_processor, time_interleaved
 
 SIMULATE = "simulate"
-KERNELS = (SIMULATE, "native")
+KERNELS = {"cpu": (SIMULATE, "native"), "cuda": (SIMULATE, "gpu")}
+CPU = torch.device("cpu")
 TOLERANCE, SWITCH = 1.05, 1.2
 BACKWARD_BITS = 8
 REPEATS, BUDGET = 30, 0.5  # of each kernel, size and bits; seconds
@@ -67,7 +70,7 @@ class TuneCase:
 # -- layers ---------------------------------------------------------------------------------------
 
 
-def cases() -> list[TuneCase]:
+def cases(device: torch.device = CPU) -> list[TuneCase]:
     """Every kind of layer at sizes that networks have, the smallest first."""
     made = {
         "linear": [
@@ -101,13 +104,30 @@ def cases() -> list[TuneCase]:
                          (256, 16, 16), (650, 20, 35))
         ],
     }  # fmt: skip
+    if device.type == "cuda":
+        for case in _large_cases():
+            made[case.layer].append(case)
     if find_spec("torch_geometric") is None:
         made["node"] = []
     return [case for layer in LAYERS for case in sorted(made[layer], key=lambda case: case.macs)]
 
 
-def row_cases() -> list[TuneCase]:
+def _large_cases() -> list[TuneCase]:
+    """Sizes that keep a GPU busy."""
+    return [
+        *(_linear(*each) for each in ((4096, 1024, 1024), (8192, 2048, 2048), (8192, 4096, 4096))),
+        *(_node(*each) for each in ((32768, 256, 256), (131072, 512, 512))),
+        *(_heads(*each) for each in ((128, 512, 64), (128, 1024, 64), (256, 2048, 64))),
+        *(_conv(*each) for each in ((128, 128, 28), (256, 128, 28), (256, 256, 28))),
+        *(_conv(*each, is_depthwise=True) for each in ((64, 192, 56), (256, 384, 28))),
+        *(_lstm(*each) for each in ((1024, 64, 32), (2048, 64, 64))),
+    ]
+
+
+def row_cases(device: torch.device = CPU) -> list[TuneCase]:
     """Layers whose weight waits to be used, with more and more rows."""
+    if device.type == "cuda":
+        return [_linear(num, 4096, 4096) for num in (8, 32, 128, 512, 2048, 8192)]
     tokens = (8, 32, 64, 128, 256, 512, 2048)
     maps = ((1, 4), (4, 4), (8, 4), (16, 4), (32, 4), (32, 8), (128, 8))  # batch, side
     linear = [_linear(num, 512, 512) for num in tokens]
@@ -167,10 +187,11 @@ def _lstm(units: int, batch: int, steps: int) -> TuneCase:
 class LayerStep:
     """Forward and backward of one converted layer, with gradients of the input."""
 
-    def __init__(self, case: TuneCase, kernel: str, top: int) -> None:
+    def __init__(self, case: TuneCase, kernel: str, top: int, device: torch.device = CPU) -> None:
         torch.manual_seed(0)
-        layer, self._inputs = case.build()
-        self._model = quantize_model(nn.Sequential(layer), kernel=kernel).train()
+        layer, inputs = case.build()
+        self._device, self._inputs = device, [x.to(device) for x in inputs]
+        self._model = quantize_model(nn.Sequential(layer), kernel=kernel).to(device).train()
         set_precision(self._model, f"w{top}a{top}e{BACKWARD_BITS}")
         self._error: Tensor | None = None
 
@@ -180,16 +201,18 @@ class LayerStep:
         output: Any = self._model[0](*inputs)  # type: ignore[index]
         output = output[0] if isinstance(output, tuple) else output
         if self._error is None:
-            self._error = torch.randn_like(output)
+            self._error = torch.randn_like(output, device="cpu").to(self._device)
         output.backward(self._error)
         self._model.zero_grad()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
 
 
 def time_case(
-    case: TuneCase, top: int, kernels: Sequence[str], *, repeats: int = REPEATS
+    case: TuneCase, top: int, device: torch.device = CPU, *, repeats: int = REPEATS
 ) -> dict[str, float]:
-    """The fastest seconds of each kernel, in turn."""
-    steps = {kernel: LayerStep(case, kernel, top) for kernel in kernels}
+    """The fastest seconds of each kernel of a device, in turn."""
+    steps = {kernel: LayerStep(case, kernel, top, device) for kernel in KERNELS[device.type]}
     timings = time_interleaved(steps, repeats=repeats, budget=BUDGET)
     return {kernel: timing.fastest for kernel, timing in timings.items()}
 
@@ -261,13 +284,13 @@ def make_rows(
     return rows
 
 
-def count_cases(*, is_quick: bool = False) -> int:
+def count_cases(device: torch.device = CPU, *, is_quick: bool = False) -> int:
     """The number of measurements of `measure_table`."""
-    return sum(1 for _ in _plan(is_quick))
+    return sum(1 for _ in _plan(device, is_quick))
 
 
-def _plan(is_quick: bool) -> Iterator[tuple[str, TuneCase, int]]:
-    for ladder, of_ladder in (("macs", cases()), ("rows", row_cases())):
+def _plan(device: torch.device, is_quick: bool) -> Iterator[tuple[str, TuneCase, int]]:
+    for ladder, of_ladder in (("macs", cases(device)), ("rows", row_cases(device))):
         for layer in LAYERS:
             own = [case for case in of_ladder if case.layer == layer]
             for top in TOPS[-1:] if is_quick else TOPS:
@@ -276,19 +299,20 @@ def _plan(is_quick: bool) -> Iterator[tuple[str, TuneCase, int]]:
 
 
 def measure_table(
+    device: torch.device = CPU,
     *,
     is_quick: bool = False,
     say: Callable[[str], None] = lambda line: None,
     advance: Callable[[int], None] = lambda done: None,
 ) -> list[TableRow]:
-    """The rows of this processor; `advance` is called with the number of measurements done."""
-    processor = instruction_set()
+    """The rows of this device; `advance` is called with the number of measurements done."""
+    processor, missing = find_class(_number(device))
     if processor is None:
-        raise ValueError(f"there is nothing to choose here: {missing_library()}")
+        raise ValueError(f"there is nothing to choose here: {missing}")
     found: dict[tuple[str, str, int], dict[int, dict[str, float]]] = {}
     with torch.random.fork_rng([]), torch.enable_grad():
-        for done, (ladder, case, top) in enumerate(_plan(is_quick), start=1):
-            seconds = time_case(case, top, KERNELS, repeats=1 if is_quick else REPEATS)
+        for done, (ladder, case, top) in enumerate(_plan(device, is_quick), start=1):
+            seconds = time_case(case, top, device, repeats=1 if is_quick else REPEATS)
             ratios = {kernel: s / seconds[SIMULATE] for kernel, s in seconds.items()}
             size = case.macs if ladder == "macs" else case.rows
             found.setdefault((ladder, case.layer, top), {})[size] = ratios
@@ -304,19 +328,31 @@ def measure_table(
     return rows
 
 
-def write_table(path: Path, rows: Sequence[TableRow]) -> None:
+def write_table(path: Path, rows: Sequence[TableRow], device: torch.device = CPU) -> None:
     """Write the rows; rows of other processors that the file has already are kept."""
-    processor, own = find_processor(), rows[0].processor
+    own = rows[0].processor
     kept = [row for row in (read_table(path) if path.exists() else ()) if row.processor != own]
     others = tuple(f"# {name}: " for name in {row.processor for row in kept})
     lines = path.read_text(encoding="utf-8").splitlines() if kept else []
-    threads = f"{processor.num_threads} thread{'' if processor.num_threads == 1 else 's'}"
     comments = [
         'What kernel="auto" takes, by processor, kind of layer, most bits of its act and weight,',
         "multiply-accumulates of its output product, and rows (tokens, pixels) that each weight",
         "meets. ratio: time of forward and backward, of simulate's. Made by `bitcycle bench --tune",
         f"FILE`; {TABLE_SWITCH}=FILE uses it, with any number of threads.",
         *(line.removeprefix("# ") for line in lines if line.startswith(others)),
-        f"{own}: {processor.name}, measured with {threads}, torch {processor.torch_version}",
+        f"{own}: {_describe(device)}, torch {torch.__version__}",
     ]
     write_text(path, table_text([*kept, *rows], comments))
+
+
+def _number(device: torch.device) -> int | None:
+    """Of a GPU; None for the CPU."""
+    return device.index or 0 if device.type == "cuda" else None
+
+
+def _describe(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)}, measured"
+    processor = find_processor()
+    threads = f"{processor.num_threads} thread{'' if processor.num_threads == 1 else 's'}"
+    return f"{processor.name}, measured with {threads}"

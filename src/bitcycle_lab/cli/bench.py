@@ -65,6 +65,10 @@ def register(subparsers: Any) -> None:
         "quiet machine) and write the table; the environment variable BITCYCLE_KERNEL_TABLE=FILE "
         "makes 'auto' choose from it. Rows of other processors in FILE are kept",
     )  # fmt: skip
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu",
+        help="what --tune measures: the processor, or the GPU (default cpu)",
+    )  # fmt: skip
     parser.set_defaults(run=run)
 
 
@@ -78,6 +82,10 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.threads < 1:
             raise ValueError(f"--threads must be at least 1, got {arguments.threads}")
         torch.set_num_threads(arguments.threads)
+    if arguments.device != "cpu" and not arguments.tune:
+        raise ValueError("--device needs --tune: steps of networks are timed on the CPU")
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: torch sees no GPU here")
     is_kept = keep_freed_memory()  # of all variants, float32 too
     return _tune(arguments) if arguments.tune else _bench(arguments, is_kept)
 
@@ -111,6 +119,8 @@ def _bench(arguments: argparse.Namespace, is_kept: bool) -> int:
 
 
 def _tune(arguments: argparse.Namespace) -> int:
+    import torch
+
     from bitcycle.kernels.choice import TABLE_SWITCH, read_table, table_text
     from bitcycle_lab.bench.tune import count_cases, measure_table, write_table
     from bitcycle_lab.train.progress import make_reporter
@@ -126,10 +136,13 @@ def _tune(arguments: argparse.Namespace) -> int:
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > BUSY and not arguments.quick:
         print(f"this machine is busy (load {load:.1f}): a table measured now is not reliable")
-    total = count_cases(is_quick=arguments.quick)
+    device = torch.device(arguments.device)
+    total = count_cases(device, is_quick=arguments.quick)
     with make_reporter("auto", log_file=None, title="tune", total_steps=total) as reporter:
-        rows = measure_table(is_quick=arguments.quick, say=reporter.say, advance=reporter.advance)
-    write_table(target, rows)
+        rows = measure_table(
+            device, is_quick=arguments.quick, say=reporter.say, advance=reporter.advance
+        )
+    write_table(target, rows, device)
     print(f"\n{table_text(rows)}\nwrote {target}; use it with {TABLE_SWITCH}={target}")
     return 0
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import torch
 
@@ -45,4 +46,25 @@ def test_the_switch_turns_kernels_off(monkeypatch):
         monkeypatch.setenv("TRITON_INTERPRET", interprets)
         # without a GPU and without the interpreter there is no active driver
         if interprets == "1" or not torch.cuda.is_available():
-            assert driver.is_ready.__wrapped__() is expected
+            assert (driver.missing_reason.__wrapped__() is None) is expected
+
+
+def test_the_reason_without_kernels_is_the_first_that_is_missing(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    for switch, has_triton, expected in (
+        ("0", True, "BITCYCLE_GPU=0"), ("1", False, "Triton is not installed"), ("1", True, None),
+    ):  # fmt: skip
+        monkeypatch.setenv("BITCYCLE_GPU", switch)
+        found = object() if has_triton else None
+        monkeypatch.setattr(driver.importlib.util, "find_spec", lambda name, found=found: found)
+        assert driver.missing_reason.__wrapped__() == expected
+
+
+def test_the_class_of_a_device_is_its_compute_capability_or_amds_name(monkeypatch):
+    device_class = driver.device_class.__wrapped__
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (8, index))
+    assert [device_class(0), device_class(9)] == ["sm_80", "sm_89"]
+    names = SimpleNamespace(gcnArchName="gfx942:sramecc+:xnack-")
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: names)
+    assert device_class(0) == "gfx942"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -133,13 +134,12 @@ def test_auto_takes_the_row_of_its_bits_and_size(table):
     assert decide() == ("native", "auto: native, 0.52 of simulate's time in the table for avx2")
     assert decide(a=torch.zeros(255, 128)) == ("simulate", "auto: too small to gain")
     assert "0.40" in decide(a=torch.zeros(1 << 10, 128))[1]
-    for tops, ratio in (((4, 4, 8), 0.3), ((3, 2, 8), 0.3), ((4, 5, 8), None), ((7, 8, 2), 0.52)):
+    for tops, ratio in (((4, 4, 8), 0.3), ((3, 2, 8), 0.3), ((4, 5, 8), 0.52), ((7, 8, 2), 0.52)):
         reason = decide(tops=tops)[1]
-        assert reason == (
-            "auto: the table has no linear layers for avx2"
-            if ratio is None
-            else f"auto: native, {ratio:.2f} of simulate's time in the table for avx2"
-        )
+        assert reason == f"auto: native, {ratio:.2f} of simulate's time in the table for avx2"
+    table(row(top=4))  # which does not hold 5 bits
+    assert decide(tops=(4, 5, 8))[1] == "auto: the table has no linear layers for avx2"
+    table(row(ratio=0.7), row(layer="matmul", ratio=0.7))
     heads = torch.zeros(2, 64, 32), torch.zeros(32, 64)
     assert "0.70" in decide(MatMulGeometry(), *heads)[1]
 
@@ -221,8 +221,8 @@ def test_auto_says_when_backward_multiplies_floats(table):
 
 
 def test_auto_simulates_on_another_device_without_rows_and_without_the_library(monkeypatch):
-    away = [SimpleNamespace(dtype=x.dtype, device=torch.device("cuda")) for x in LARGE]
-    assert decide(LINEAR, *away) == ("simulate", "auto: the native library has no code for cuda")
+    away = [SimpleNamespace(dtype=x.dtype, device=torch.device("xpu")) for x in LARGE]
+    assert decide(LINEAR, *away) == ("simulate", "auto: the native library has no code for xpu")
     monkeypatch.setattr(choice, "instruction_set", lambda: "portable")
     assert decide() == ("simulate", "auto: the table has no linear layers for portable")
     monkeypatch.setattr(choice, "instruction_set", lambda: None)
@@ -247,6 +247,86 @@ def test_a_class_without_rows_takes_those_of_the_class_it_extends(table, monkeyp
     table(row(ratio=0.2))
     monkeypatch.setattr(choice, "instruction_set", lambda: "avx512_vnni")
     assert decide()[1].endswith("in the table for avx2")
+
+
+# -- GPUs -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A function that decides for a linear layer on a GPU of a class."""
+
+    def decide_on(name: str, tokens: int, layer: str = "linear", missing: str | None = None):
+        monkeypatch.setattr(choice.driver, "missing_reason", lambda: missing)
+        monkeypatch.setattr(choice.driver, "device_class", lambda index: name)
+        shapes = (tokens, 4096), (4096, 4096)
+        a, w = (
+            SimpleNamespace(
+                dtype=torch.float32, device=torch.device("cuda", 0), shape=torch.Size(shape),
+                numel=lambda n=shape[0] * shape[1]: n,
+            )
+            for shape in shapes
+        )  # fmt: skip
+        recurrence = Recurrence(1, 2, (4, 4)) if layer == "recurrent" else None
+        return decide(LINEAR, a, w, recurrence=recurrence, has_rows=layer == "node")
+
+    return decide_on
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("sm_80", "sm_80"), ("sm_86", "sm_80"), ("sm_87", "sm_80"), ("sm_89", "sm_89"),
+        ("sm_90", "sm_90"), ("sm_100", "sm_100"), ("sm_103", "sm_103"), ("sm_110", "sm_103"),
+        ("sm_120", "sm_89"), ("sm_121", "sm_89"), ("gfx942", "gfx942"), ("gfx950", "gfx942"),
+        ("sm_75", None), ("gfx90a", None), ("gfx1100", None), ("sm_90a", None), ("", None),
+    ],
+)  # fmt: skip
+def test_a_gpu_takes_the_rows_of_the_newest_class_it_extends(gpu, table, name, own):
+    classes = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_103", "gfx942")
+    table(row(), *(row(processor=each, kernel="gpu", ratio=0.3) for each in classes))
+    assert gpu(name, 8) == (
+        ("simulate", f"auto: the table has no linear layers for {name}")
+        if own is None
+        else ("gpu", f"auto: gpu, 0.30 of simulate's time in the table for {own}")
+    )
+
+
+@pytest.mark.parametrize("name", ["sm_80", "sm_89", "sm_90", "sm_100", "gfx942"])
+def test_the_shipped_rows_of_a_gpu_say_that_nothing_was_measured(gpu, name):
+    assert gpu(name, 8192) == (
+        "gpu",
+        "auto: gpu, by a table from the roofline, never measured",
+    )
+    assert gpu(name, 8192, "node")[0] == "gpu"
+    assert gpu(name, 1) == ("simulate", "auto: too small to gain")
+    assert gpu(name, 8192, "recurrent") == (
+        "simulate",
+        f"auto: the table has no recurrent layers for {name}",
+    )
+
+
+def test_a_gpu_with_slow_integers_simulates(gpu):
+    assert gpu("sm_103", 1 << 20) == (
+        "simulate",
+        "auto: simulate is fastest in the table for sm_103",
+    )
+
+
+@pytest.mark.parametrize(
+    "missing", ["BITCYCLE_GPU=0", "Triton is not installed", "Triton has no active driver"]
+)
+def test_without_kernels_a_gpu_simulates_and_says_why(gpu, missing):
+    assert gpu("sm_90", 8192, missing=missing) == ("simulate", f"auto: {missing}")
+
+
+def test_a_measured_row_of_a_gpu_replaces_the_roofline(gpu, table):
+    table(row(processor="sm_90", kernel="gpu", ratio=0.61))
+    assert gpu("sm_90", 1) == ("gpu", "auto: gpu, 0.61 of simulate's time in the table for sm_90")
+    assert gpu("sm_80", 8192)[1] == "auto: the table has no linear layers for sm_80"
+
+
+# -- what it does not depend on -------------------------------------------------------------------
 
 
 def test_the_choice_needs_no_clock_and_does_not_change_with_threads(monkeypatch):
@@ -286,7 +366,11 @@ def test_the_shipped_table_has_every_kind_of_layer_and_bits_for_every_instructio
 
 
 def test_a_table_is_read_as_written(table):
-    rows = (row(ratio=0.25), row("depthwise", 4, 1 << 30, "simulate", 1.05, rows_from=7))
+    rows = (
+        row(ratio=0.25),
+        row("depthwise", 4, 1 << 30, "simulate", 1.05, rows_from=7),
+        replace(row(kernel="gpu", processor="sm_80"), source="roofline"),
+    )
     assert read_table(table(*rows)) == rows
 
 
@@ -303,6 +387,7 @@ def test_a_table_is_read_as_written(table):
         ("0.50", "0", "ratio"),
         ("0.50", "fast", "'fast'"),
         ("macs_from", "macs", "columns"),
+        ("measured", "measurd", "did you mean 'measured'"),
     ],
 )
 def test_a_damaged_table_is_one_error_on_conversion(table, old, new, named):

@@ -60,6 +60,7 @@ def test_a_quick_measurement_prints_the_table_and_writes_the_file(tmp_path, caps
         (["--threads", "0"], "--threads must be at least 1, got 0"),
         (["--tune", "x.csv", "--bits", "FW8/BW8"], "--bits"),
         (["--tune", "no/such/folder/x.csv"], "there is no folder no/such/folder"),
+        (["--device", "cuda"], "--tune"),
     ],
 )
 def test_a_bad_value_is_one_line(more, message, capsys):
