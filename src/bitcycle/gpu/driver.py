@@ -24,7 +24,7 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)  # that the kernels read
 NUM_WARPS = 4
 
 _reads_cpu_tensors = False  # set by tests, which run Triton's interpreter
-_failed: set[str] = set()  # names of kernels
+_failed: dict[str, str] = {}  # names of kernels, and why
 
 
 def is_available(x: Tensor, *dtypes: torch.dtype) -> bool:
@@ -51,16 +51,29 @@ def is_available(x: Tensor, *dtypes: torch.dtype) -> bool:
 @functools.cache
 def is_ready() -> bool:
     """Whether Triton is there and drives a device, or interprets kernels."""
-    if os.environ.get(SWITCH) == "0" or importlib.util.find_spec("triton") is None:
-        return False
+    return missing_reason() is None
+
+
+def missing_reason() -> str | None:
+    """Why kernels cannot run; None if they can."""
+    if os.environ.get(SWITCH) == "0":
+        return f"switched off by {SWITCH}=0"
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
     if is_interpreted():
-        return True
+        return None
     try:
         from triton.runtime import driver
 
-        return driver.active is not None
-    except Exception:  # without an active driver, or with two, Triton raises a RuntimeError
-        return False
+        return None if driver.active is not None else "Triton has no driver of a device"
+    except Exception as error:  # without an active driver, or with two, Triton raises an error
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        return f"Triton drives no device: {reason}"
+
+
+def failures() -> dict[str, str]:
+    """The kernels that failed to compile or to start in this process, and why."""
+    return dict(_failed)
 
 
 def is_interpreted() -> bool:
@@ -87,8 +100,7 @@ def launch(kernel: Any, programs: int, first: Tensor, *arguments: Any, **constan
             options = {"num_warps": NUM_WARPS, "enable_fp_fusion": False} | constants
             kernel[(programs,)](first, *arguments, **options)
     except Exception as error:
-        _failed.add(name)
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        _failed[name] = reason = (str(error) or type(error).__name__).splitlines()[0]
         warnings.warn(
             f"the GPU kernel {name} failed: {reason}; the run goes on without it; "
             f"{SWITCH}=0 turns the kernels off",
