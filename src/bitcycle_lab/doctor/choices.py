@@ -43,6 +43,11 @@ def integer_bits() -> tuple[int, ...]:
     return (*TOPS, MANY_BITS)
 
 
+def all_bits() -> list[PlainBits]:
+    """Integers and formats."""
+    return [*integer_bits(), *list_formats()]
+
+
 def precision_of(bits: PlainBits) -> Precision:
     """These bits for weights and activations; errors have the format, or at least 8 bits."""
     error = max(bits, 8) if isinstance(bits, int) else bits
@@ -55,7 +60,7 @@ def choose_kernels(
     """The kernel for each kind of layer at a small and at a typical size."""
     found: list[Choice] = []
     for case in _sizes():
-        choices = [(str(bits), *_decide(case, bits, device)) for bits in _all_bits()]
+        choices = [(str(bits), *_decide(case, bits, device)) for bits in all_bits()]
         for (kernel, reason), group in groupby(choices, key=lambda each: each[1:]):
             names = tuple(name for name, *_ in group)
             found.append(
@@ -85,16 +90,12 @@ def _sizes() -> Iterator[TuneCase]:
             yield from (own[0], own[_TYPICAL])
 
 
-def _all_bits() -> list[PlainBits]:
-    return [*integer_bits(), *list_formats()]
-
-
 @torch.no_grad()
 def _decide(case: TuneCase, bits: PlainBits, device: torch.device) -> tuple[str, str]:
     """The kernel after a forward pass, and the reason for it."""
     layer, inputs = case.build()
-    model = quantize_model(nn.Sequential(layer).to(device), quantizer_for([bits])).train()
-    set_precision(model, precision_of(bits))
+    model = quantize_model(nn.Sequential(layer).to(device), quantizer_for([bits]))
+    set_precision(model.to(device).train(), precision_of(bits))  # a MatMul has no parameters
     model[0](*(x.to(device) for x in inputs))  # type: ignore[index]
     converted = next(each for each in model.modules() if isinstance(each, QuantizedLayer))
     if converted.kernel.is_undecided:  # no role has integers or bf16

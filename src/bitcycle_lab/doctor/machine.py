@@ -63,7 +63,7 @@ def reason_without_gpu() -> str | None:
     if torch.version.cuda is None and torch.version.hip is None:
         return "this torch is built for the CPU only"
     try:
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
     except Exception as error:
         return first_line(error)
     return "torch sees no device"

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from bitcycle.bits import Bits, PlainBits
 from bitcycle.convert import quantize_model
-from bitcycle.formats.catalogue import list_formats
 from bitcycle.kernels.base import KERNELS, MATMULS, Kernel, Products
 from bitcycle.kernels.choice import MAX_CODE_BITS
 from bitcycle.kernels.geometry import Geometry, LinearGeometry, multiply_rows, transposed
@@ -28,7 +27,7 @@ from bitcycle.nn.layer import QuantizedLayer
 from bitcycle.quantizers.base import QUANTIZERS, Quantized
 from bitcycle.role_schedules import quantizer_for
 from bitcycle_lab.doctor.check import Check, Device
-from bitcycle_lab.doctor.choices import integer_bits, precision_of
+from bitcycle_lab.doctor.choices import all_bits, integer_bits, precision_of
 
 _TINY = 1e-30  # of the magnitudes of a sum, where all of its terms are 0
 
@@ -186,7 +185,7 @@ def _takes(kernel: Kernel, bits: PlainBits) -> bool:
 
 def _layer_cases() -> Iterator[tuple[LayerCase, PlainBits]]:
     for case in CASES:
-        yield from ((case, bits) for bits in [*integer_bits(), *list_formats()])
+        yield from ((case, bits) for bits in all_bits())
 
 
 class _Reference:
@@ -210,7 +209,7 @@ class _Reference:
         own.load_state_dict(self.layer.state_dict())
         model = nn.Sequential(own).to(self.device)
         quantize_model(model, quantizer_for([self.bits]), kernel=kernel)
-        set_precision(model.train(), precision_of(self.bits))
+        set_precision(model.to(self.device).train(), precision_of(self.bits))
         converted = model[0]
         assert isinstance(converted, QuantizedLayer)
         return converted

@@ -163,16 +163,8 @@ def _times_text(times: Iterable[LayerTime]) -> str:
                 continue
             ratio = f"{each.seconds / base:.2f}" if base else "-"
             shown = "" if layer == former else layer
-            rows.append(
-                (
-                    shown,
-                    each.kernel,
-                    each.bits,
-                    f"{1e3 * each.seconds:.2f}",
-                    str(each.num_repeats),
-                    ratio,
-                )
-            )
+            measured = f"{1e3 * each.seconds:.2f}", str(each.num_repeats), ratio
+            rows.append((shown, each.kernel, each.bits, *measured))
             former = layer
     table = text_table(("layer", "kernel", "bits", "ms", "of", "/ float32"), rows, right=(3, 4, 5))
     legend = (
@@ -233,4 +225,5 @@ def _names() -> list[str]:
     names = {socket.gethostname(), socket.gethostname().partition(".")[0]}
     with contextlib.suppress(KeyError, OSError):  # a user without a name
         names.add(getpass.getuser())
-    return [name for name in names if len(name) > 2 and name not in ("root", "localhost")]
+    found = (name for name in names if len(name) > 2 and name not in ("root", "localhost"))
+    return sorted(found, key=len, reverse=True)  # the name of a domain begins with a host's

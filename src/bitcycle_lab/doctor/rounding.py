@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bitcycle.formats.catalogue import Format, list_formats
 from bitcycle.formats.rounding import hadamard, round_to, to_bf16
 from bitcycle.gpu import driver
-from bitcycle.native.library import library
+from bitcycle.native.library import library, missing_reason
 from bitcycle.ops.noise import noise_key
 from bitcycle.quantizers.base import QUANTIZERS, Quantized, Quantizer
 from bitcycle_lab.doctor.check import Check, Device
@@ -32,7 +32,7 @@ _OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {  # of `round_to`, by kind of
 }
 
 
-class PlainTorch(TorchDispatchMode):
+class PlainTorch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within it no fused function runs."""
 
     def __torch_dispatch__(
@@ -47,12 +47,18 @@ def rounded_by(device: torch.device) -> str:
     return "Triton" if device.type == "cuda" else "native library"
 
 
+def reason_against_fusion(device: torch.device) -> str | None:
+    """Why torch's operations round on this device; None if fused functions do."""
+    if device.type == "cuda":
+        return driver.missing_reason()
+    return missing_reason() if library() is None else None
+
+
 def check_rounding(device: Device, advance: Callable[[], None] = lambda: None) -> list[Check]:
     """A check per quantizer and bits, and one per format."""
     by = rounded_by(device.torch)
-    is_fused = driver.is_ready() if device.torch.type == "cuda" else library() is not None
-    if not is_fused:
-        reason = "plain torch rounds here: there is nothing to compare"
+    if why := reason_against_fusion(device.torch):
+        reason = f"plain torch rounds here: {why}"
         return [Check(by=by, what="rounding", outcome="not run", reason=reason)]
     found = []
     tensors = _tensors(device.torch)
@@ -157,7 +163,7 @@ def _compare(functions: list[_Function], tensors: list[Tensor]) -> None:
     for x in tensors:
         for function in functions:
             made = function(x)
-            with PlainTorch():
+            with PlainTorch():  # type: ignore[no-untyped-call]
                 expected = function(x)
             wrong = sum(map(_count_other, made, expected))
             if len(made) != len(expected) or wrong:

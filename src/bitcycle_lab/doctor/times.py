@@ -134,6 +134,7 @@ class LayerStep:
         if bits is not None:
             quantize_model(self._model, kernel=kernel)
             set_precision(self._model, precision_of(bits))
+        self._model.to(device)
         self._is_autocast, self._error = kernel == AUTOCAST, torch.empty(0)
 
     def __call__(self) -> None:
@@ -143,7 +144,7 @@ class LayerStep:
             output: Tensor = self._model[0](*inputs)
         if not self._error.numel():
             self._error = torch.randn_like(output)
-        output.backward(self._error)
+        output.backward(self._error)  # type: ignore[no-untyped-call]
         self._model.zero_grad()
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
