@@ -67,10 +67,11 @@ IN_LABORATORY: dict[str, set[str]] = {
     "landscape": {"data", "tasks", "train"},
     "export": {"tasks", "train"},
     "bench": {"models"},
+    "doctor": {"bench"},
     "report": {"published", "train", "cost", "study", "landscape"},
     "cli": {
         "listing", "plugins", "published", "models", "data", "tasks", "train", "recipes", "cost",
-        "study", "landscape", "export", "bench", "report",
+        "study", "landscape", "export", "bench", "doctor", "report",
     },
     "__init__": {"train", "recipes"},
 }  # fmt: skip

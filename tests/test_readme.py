@@ -30,7 +30,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs
 EXECUTED = ("python", "console")
 SHOWN = ("", "text", "diff", "yaml", "json", "toml", "make", "bibtex")
 LONG_IMPORTS = ("lightning", "transformers", "torch_geometric", "bitcycle_lab.landscape")
-LONG = ("study run", "landscape", "range-test", "export", "report", "cost --paper")
+LONG = ("study run", "doctor", "landscape", "range-test", "export", "report", "cost --paper")
 TIMEOUT = 300  # seconds for one command, or for all blocks of one file
 
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,}|~{3,})(?P<info>.*)$")

@@ -181,7 +181,7 @@ def gpu_kernel_state(model: nn.Module) -> dict[str, Any]:
     """Whether layers are on a GPU that Triton drives, and the kernels that failed there."""
     layers = [module for module in model.modules() if isinstance(module, QuantizedLayer)]
     has_kernels = any(layer.control.is_cuda for layer in layers) and driver.is_ready()
-    failed = driver.failed_kernels() if has_kernels else []
+    failed = sorted(driver.failures()) if has_kernels else []
     return {"has_gpu_kernels": has_kernels, "failed_gpu_kernels": failed}
 
 

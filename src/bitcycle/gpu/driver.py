@@ -25,7 +25,7 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)  # that the kernels read
 NUM_WARPS = 4
 
 _reads_cpu_tensors = False  # set by tests, which run Triton's interpreter
-_failed: set[str] = set()  # names of kernels
+_failed: dict[str, str] = {}  # names of kernels, and why
 
 
 def is_available(x: Tensor, *dtypes: torch.dtype) -> bool:
@@ -49,12 +49,12 @@ def is_available(x: Tensor, *dtypes: torch.dtype) -> bool:
     )
 
 
+@functools.cache
 def is_ready() -> bool:
     """Whether Triton is there and drives a device, or interprets kernels."""
     return missing_reason() is None
 
 
-@functools.cache
 def missing_reason() -> str | None:
     """Why kernels cannot run; None if they can."""
     if os.environ.get(SWITCH) == "0":
@@ -80,6 +80,11 @@ def device_class(index: int) -> str:
         return name.split(":")[0]
     major, minor = torch.cuda.get_device_capability(index)
     return f"sm_{major}{minor}"
+
+
+def failures() -> dict[str, str]:
+    """The kernels that failed to compile or to start in this process, and why."""
+    return dict(_failed)
 
 
 def is_interpreted() -> bool:
@@ -113,8 +118,7 @@ def launch(kernel: Any, programs: int, first: Tensor, *arguments: Any, **constan
     except Exception as error:
         if first.is_cuda:
             torch.cuda.synchronize(first.device)  # raises if the device is lost
-        _failed.add(name)
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        _failed[name] = reason = (str(error) or type(error).__name__).splitlines()[0]
         warnings.warn(
             f"the GPU kernel {name} failed: {reason}; the run goes on without it; "
             f"{SWITCH}=0 turns the kernels off",
@@ -125,14 +129,9 @@ def launch(kernel: Any, programs: int, first: Tensor, *arguments: Any, **constan
     return True
 
 
-def failed_kernels() -> list[str]:
-    """The names of the kernels that failed in this process."""
-    return sorted(_failed)
-
-
 def leave_out(names: Iterable[str]) -> None:
     """Do not try these kernels, as if they had failed."""
-    _failed.update(names)
+    _failed.update(dict.fromkeys(names, "failed earlier in this run"))
 
 
 def _on_device(x: Tensor) -> contextlib.AbstractContextManager[Any]:

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 MATMULS = ("output", "grad_input", "grad_weight")
 AUTO = "auto"
 
+# `Kernel.error_bound`: of sums in float32 in any order, and with one rounding to bfloat16
+FLOAT32_ERROR = 2.0**-18
+BF16_ERROR = 2.0**-8 + FLOAT32_ERROR
+
 Multiply = Callable[[Quantized], Tensor]
 
 
@@ -67,6 +71,19 @@ class Kernel(ABC):
     def reason_against(self, geometry: Geometry) -> str | None:
         """What of this geometry the kernel leaves to float32; None if it multiplies all of it."""
         return None
+
+    def reason_against_device(self, device_type: str) -> str | None:
+        """Why everything is a float32 product on this type of device; None if it is not."""
+        return None
+
+    def error_bound(self, geometry: Geometry, *, is_bf16: bool = False) -> float:
+        """How far an element of a product may be from the exact one of the same operands.
+
+        It is a share of the sum of the magnitudes of the element's terms, where an operand on a
+        grid counts with its magnitude plus the length of the grid. is_bf16: both operands are at
+        the level bf16.
+        """
+        return BF16_ERROR if is_bf16 and self.takes_bf16 else FLOAT32_ERROR
 
     def layer_product(
         self,

@@ -178,14 +178,8 @@ def requested_kernel(name: str, *, device_type: str) -> tuple[Kernel, str]:
     if kernel.is_undecided:
         kernel_table()  # a damaged table is an error here, not in the first step
         return kernel, "auto: decided when shapes are known"
-    if kernel.name == "native" and device_type != "cpu":
-        return kernel, f"asked for; float32 products: {_no_code_for(device_type)}"
-    if kernel.name == "native" and instruction_set() is None:
-        return kernel, f"asked for; float32 products: {missing_library()}"
-    if kernel.name == "gpu" and device_type != "cuda":
-        return kernel, f"asked for; float32 products on {device_type}"
-    if kernel.name == "gpu" and (missing := driver.missing_reason()) is not None:
-        return kernel, f"asked for; float32 products: {missing}"
+    if why := kernel.reason_against_device(device_type):
+        return kernel, f"asked for; float32 products: {why}"
     if kernel.name == "bf16" and device_type == "cpu" and not bf16.has_instructions():
         return kernel, f"asked for; slow: {_NO_BF16}"
     return kernel, "asked for"

@@ -54,6 +54,20 @@ class GpuKernel(Kernel):
         """Convolutions that are transposed or in groups."""
         return reason_against(geometry) if isinstance(geometry, ConvGeometry) else None
 
+    def reason_against_device(self, device_type: str) -> str | None:
+        """The CPU, and a GPU that Triton does not drive."""
+        if device_type not in ("cuda", "meta"):
+            return f"its kernels are for GPUs, not for {device_type}"
+        return driver.missing_reason()
+
+    def error_bound(self, geometry: Geometry, *, is_bf16: bool = False) -> float:
+        """That of folding, one rounding to 16 bits; of a convolution, whose results are bfloat16."""
+        if is_bf16 or self.reason_against(geometry) is not None:
+            return super().error_bound(geometry, is_bf16=is_bf16)
+        if isinstance(geometry, ConvGeometry):
+            return 2.0**-8
+        return 2.0**-15
+
 
 KERNELS.register("gpu")(GpuKernel())
 

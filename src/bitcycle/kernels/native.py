@@ -33,7 +33,7 @@ from bitcycle.kernels.matrices import LinearProducts, MatMulProducts, axis_of, n
 from bitcycle.kernels.simulate import SIMULATE, FloatProducts
 from bitcycle.native import products
 from bitcycle.native.layer import LayerProduct
-from bitcycle.native.library import library
+from bitcycle.native.library import library, missing_reason
 from bitcycle.native.products import Codes
 from bitcycle.ops.layout import memory_layout
 from bitcycle.quantizers.base import GridRule, Quantized
@@ -75,6 +75,18 @@ class NativeKernel(Kernel):
         if geometry.transposed:
             return "a transposed convolution"
         return "a convolution of 3 dimensions" if geometry.num_dims == 3 else None
+
+    def reason_against_device(self, device_type: str) -> str | None:
+        """Other devices than the CPU, and a missing library."""
+        if device_type not in ("cpu", "meta"):
+            return f"the native library has no code for {device_type}"
+        return None if HAS_LIBRARY else f"no native library ({missing_reason()})"
+
+    def error_bound(self, geometry: Geometry, *, is_bf16: bool = False) -> float:
+        """That of folding: one rounding to 16 bits."""
+        if is_bf16 or self.reason_against(geometry) is not None:
+            return super().error_bound(geometry, is_bf16=is_bf16)
+        return 2.0**-16
 
     def layer_product(
         self,

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bitcycle.kernels import matrices, native
-from bitcycle.kernels.base import MATMULS
-from bitcycle.kernels.geometry import ConvGeometry
+from bitcycle.kernels.base import KERNELS, MATMULS
+from bitcycle.kernels.geometry import ConvGeometry, LinearGeometry
 from bitcycle.kernels.simulate import FloatProducts
 from bitcycle.native import products
 from bitcycle.quantizers import SBM
@@ -109,7 +109,11 @@ def reach(q: Quantized) -> Tensor:
 
 # How far one element may be off, relative to the absolute terms of its sum: by float32 rounding of
 # the sum of native's four terms, or of values to 16 bits where a scale lies on the summed axis.
-TOLERANCES = {"simulate": 2.0**-18, "native": 2.0**-21, "folded": 2.0**-16}
+TOLERANCES = {
+    "simulate": KERNELS["simulate"].error_bound(LinearGeometry()),
+    "native": 2.0**-21,
+    "folded": KERNELS["native"].error_bound(LinearGeometry()),
+}
 
 
 def assert_close(

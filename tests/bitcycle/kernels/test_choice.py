@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import bitcycle as bc
-from bitcycle.kernels import choice
+from bitcycle.kernels import choice, native
 from bitcycle.kernels.base import KERNELS, make_kernel
 from bitcycle.kernels.choice import (
     LAYERS,
@@ -85,8 +85,8 @@ def test_auto_waits_for_the_shapes():
 
 def test_native_without_the_library_multiplies_floats_and_warns(monkeypatch):
     warned = []
-    monkeypatch.setattr(choice, "instruction_set", lambda: None)
-    monkeypatch.setattr(choice, "missing_reason", lambda: "it was not built")
+    monkeypatch.setattr(native, "HAS_LIBRARY", False)
+    monkeypatch.setattr(native, "missing_reason", lambda: "it was not built")
     monkeypatch.setattr(choice, "warn_missing", lambda: warned.append(1))
     kernel, reason = requested_kernel("native", device_type="cpu")
     assert kernel is KERNELS["native"]

@@ -24,5 +24,5 @@ def launched(monkeypatch):
     for module in (blocks, grids, integers, maps):
         monkeypatch.setattr(module, "launch", launch)
     monkeypatch.setattr(driver, "_reads_cpu_tensors", True)
-    monkeypatch.setattr(driver, "_failed", set())
+    monkeypatch.setattr(driver, "_failed", {})
     return names

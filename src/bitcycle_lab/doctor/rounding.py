@@ -1,0 +1,181 @@
+"""Fused rounding against plain torch on the same device: every quantizer's grid, every format.
+
+The fused functions (the native library, Triton kernels) promise equality to the last bit. Under a
+dispatch mode they leave the work to torch's operations, which are the reference.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bitcycle.formats.catalogue import Format, list_formats
+from bitcycle.formats.rounding import hadamard, round_to, to_bf16
+from bitcycle.gpu import driver
+from bitcycle.native.library import library, missing_reason
+from bitcycle.ops.noise import noise_key
+from bitcycle.quantizers.base import QUANTIZERS, Quantized, Quantizer
+from bitcycle_lab.doctor.check import Check, Device
+from bitcycle_lab.doctor.choices import integer_bits
+
+_Result = tuple[Tensor, ...]
+_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {  # of `round_to`, by kind of format
+    "float": ({},),
+    "fp8": ({}, {"granularity": "row"}, {"granularity": "block"}),
+    "mx": ({}, {"scale": "rceil"}),
+    "nvfp4": ({}, {"tensor_scale": False}),
+}
+
+
+class PlainTorch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within it no fused function runs."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """The operation itself."""
+        return func(*args, **(kwargs or {}))
+
+
+def rounded_by(device: torch.device) -> str:
+    """What rounds on this device."""
+    return "Triton" if device.type == "cuda" else "native library"
+
+
+def reason_against_fusion(device: torch.device) -> str | None:
+    """Why torch's operations round on this device; None if fused functions do."""
+    if device.type == "cuda":
+        return driver.missing_reason()
+    return missing_reason() if library() is None else None
+
+
+def check_rounding(device: Device, advance: Callable[[], None] = lambda: None) -> list[Check]:
+    """A check per quantizer and bits, and one per format."""
+    by = rounded_by(device.torch)
+    if why := reason_against_fusion(device.torch):
+        reason = f"plain torch rounds here: {why}"
+        return [Check(by=by, what="rounding", outcome="not run", reason=reason)]
+    found = []
+    tensors = _tensors(device.torch)
+    for what, bits, functions in _cases():
+        found.append(device.run(by, what, bits, functools.partial(_compare, functions, tensors)))
+        advance()
+    return found
+
+
+def count_rounding() -> int:
+    """The number of calls of `advance`."""
+    return sum(1 for _ in _cases())
+
+
+_Function = Callable[[Tensor], _Result]
+
+
+def _cases() -> Iterator[tuple[str, str, list[_Function]]]:
+    """What is rounded, the bits, and functions of a tensor."""
+    for name, quantizer in QUANTIZERS.items():
+        rule = quantizer()
+        for bits in integer_bits():
+            yield "grids", f"{name} {bits}", _of_quantizer(rule, bits)
+    for each in list_formats():
+        yield "formats", each.name, _of_format(each)
+    yield "formats", "hadamard", [_hadamard]
+    yield "formats", "cast to bf16", [lambda x: (to_bf16(x),)]
+
+
+def _of_quantizer(rule: Quantizer, bits: int) -> list[_Function]:
+    """A function per role, with codes and without."""
+
+    def make(role: str, as_codes: bool) -> _Function:
+        def rounded(x: Tensor) -> _Result:
+            levels = torch.full((), 2**bits - 1, dtype=torch.int32, device=x.device)
+            if role == "grad":
+                return (rule.encode_grad(x, levels, _key(x)),)
+            if role == "error":
+                first, second, within = rule.quantize_error(x, levels, _key(x), as_codes)
+                return *_numbers(first), *_numbers(second), *within
+            keep = (0,) if role == "weight" else ()
+            made, within = rule.quantize(role, x, levels, keep, as_codes=as_codes)
+            return *_numbers(made), *within
+
+        return rounded
+
+    has_codes = rule.integer_range(bits) is not None
+    forms = (False, True) if has_codes else (False,)
+    return [make(role, form) for role in sorted(rule.roles) for form in forms]
+
+
+def _of_format(each: Format) -> list[_Function]:
+    def make(dim: int, options: dict[str, Any]) -> _Function:
+        return lambda x: (round_to(x, each, dim, seed=5, **options),)
+
+    roundings = ({"rounding": "nearest"}, {"rounding": "stochastic"})
+    return [
+        make(dim, {**options, **rounding})
+        for options in _OPTIONS[each.kind]
+        for dim in (0, 1)
+        for rounding in roundings
+    ]
+
+
+def _hadamard(x: Tensor) -> _Result:
+    signs = torch.ones(16, device=x.device)
+    signs[1::3] = -1.0
+    return (hadamard(x.float(), 1, signs),)
+
+
+def _numbers(q: Quantized) -> _Result:
+    return tuple(x for x in (q.values, q.codes, q.scale, q.offset, q.half) if x is not None)
+
+
+def _key(x: Tensor) -> Tensor:
+    clock = torch.arange(3, dtype=torch.int32, device=x.device)
+    return noise_key(clock + 11)
+
+
+def _tensors(device: torch.device) -> list[Tensor]:
+    """Tensors of several sizes, layouts and ranges; ties, zeros, constants and half precision."""
+    generator = torch.Generator().manual_seed(0)
+    long, small = (torch.randn(*n, generator=generator) for n in ((70, 257), (33, 19)))
+    maps = torch.randn(4, 18, 7, 9, generator=generator)
+    found = [
+        long,
+        small.t(),
+        1e-30 * small,
+        1e30 * small.relu(),
+        torch.randint(-40, 40, (33, 32), generator=generator) / 8,
+        torch.full((5, 33), -0.7),
+        torch.zeros(5, 33),
+        maps.to(memory_format=torch.channels_last),
+        long.to(torch.bfloat16),
+    ]
+    return [x.to(device) for x in found]
+
+
+@torch.no_grad()
+def _compare(functions: list[_Function], tensors: list[Tensor]) -> None:
+    """Raise an ArithmeticError for the first result that is not that of plain torch."""
+    for x in tensors:
+        for function in functions:
+            made = function(x)
+            with PlainTorch():  # type: ignore[no-untyped-call]
+                expected = function(x)
+            wrong = sum(map(_count_other, made, expected))
+            if len(made) != len(expected) or wrong:
+                total = sum(each.numel() for each in expected)
+                raise ArithmeticError(
+                    f"{wrong} of {total} numbers differ from plain torch's, for a tensor "
+                    f"{tuple(x.shape)} of {x.dtype}"
+                )
+
+
+def _count_other(made: Tensor, expected: Tensor) -> int:
+    if made.shape != expected.shape or made.dtype != expected.dtype:
+        return expected.numel()
+    is_same = (made == expected) | (made.isnan() & expected.isnan())
+    return int((~is_same).sum())

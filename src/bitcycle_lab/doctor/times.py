@@ -1,0 +1,150 @@
+"""Forward and backward of three layers with every kernel, against float32 and bfloat16 autocast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bitcycle.bits import PlainBits
+from bitcycle.convert import quantize_model
+from bitcycle.formats.catalogue import FORMATS
+from bitcycle.kernels.base import AUTO, KERNELS
+from bitcycle.matmul import MatMul
+from bitcycle.model_precision import set_precision
+from bitcycle_lab.bench.result import time_interleaved
+from bitcycle_lab.doctor.check import Device, first_line
+from bitcycle_lab.doctor.choices import precision_of
+
+FLOAT, AUTOCAST = "float32", "bfloat16 autocast"
+BITS = 8
+REPEATS, BUDGET = 10, 0.8  # of each variant and layer; seconds
+
+
+@dataclass(frozen=True)
+class TimedLayer:
+    """A layer whose steps are timed."""
+
+    text: str
+    build: Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerTime:
+    """The fastest seconds of one layer with one kernel; without seconds, `reason` says why."""
+
+    layer: str
+    kernel: str
+    bits: str = ""
+    seconds: float | None = None
+    num_repeats: int = 0
+    reason: str = ""
+
+
+def timed_layers(device: torch.device) -> tuple[TimedLayer, ...]:
+    """A linear layer, a convolution and a product of activations; larger on a GPU."""
+    if device.type == "cuda":
+        return linear(8192, 4096), convolution(64, 256, 32), heads(128, 1024, 64)
+    return linear(1024, 1024), convolution(16, 64, 32), heads(32, 256, 64)
+
+
+def linear(tokens: int, width: int) -> TimedLayer:
+    """From `width` features to as many."""
+    text = f"linear, {tokens} tokens, {width} to {width}"
+    return TimedLayer(text, lambda: (nn.Linear(width, width), (torch.randn(tokens, width),)))
+
+
+def convolution(batch: int, channels: int, side: int) -> TimedLayer:
+    """3 x 3, channels last."""
+
+    def build() -> tuple[nn.Module, tuple[Tensor, ...]]:
+        layer, last = nn.Conv2d(channels, channels, 3, padding=1), torch.channels_last
+        maps = torch.randn(batch, channels, side, side).contiguous(memory_format=last)
+        return layer.to(memory_format=last), (maps,)  # type: ignore[call-overload]
+
+    text = f"convolution 3x3, batch {batch}, {channels} channels, {side}x{side}"
+    return TimedLayer(text, build)
+
+
+def heads(heads: int, tokens: int, width: int) -> TimedLayer:
+    """Queries times keys."""
+    sizes = (heads, tokens, width), (heads, width, tokens)
+    text = f"matmul, {heads} heads, {tokens} tokens, width {width}"
+    return TimedLayer(text, lambda: (MatMul(), tuple(torch.randn(size) for size in sizes)))
+
+
+def measure_times(
+    device: Device,
+    layers: Sequence[TimedLayer],
+    *,
+    repeats: int = REPEATS,
+    advance: Callable[[], None] = lambda: None,
+) -> list[LayerTime]:
+    """The times of all kernels that run on the device, in turn."""
+    found: list[LayerTime] = []
+    for layer in layers:
+        steps: dict[tuple[str, str], LayerStep] = {}
+        for kernel, bits in _variants(device.torch):
+            key = kernel, "" if bits is None else str(bits)
+            try:
+                steps[key] = LayerStep(layer, kernel, bits, device.torch)
+                steps[key]()
+            except Exception as error:  # too little memory, or a kernel that fails
+                steps.pop(key, None)
+                reason = first_line(error)
+                found.append(LayerTime(layer=layer.text, kernel=kernel, bits=key[1], reason=reason))
+        named = {" ".join(key): step for key, step in steps.items()}
+        timings = time_interleaved(named, repeats=repeats, budget=BUDGET)
+        for (kernel, text), timing in zip(steps, timings.values(), strict=True):
+            found.append(
+                LayerTime(
+                    layer=layer.text,
+                    kernel=kernel,
+                    bits=text,
+                    seconds=timing.fastest,
+                    num_repeats=len(timing.seconds),
+                )
+            )
+        advance()
+    return found
+
+
+def _variants(device: torch.device) -> list[tuple[str, PlainBits]]:
+    """Kernels and bits; a kernel of bfloat16 at the level bf16."""
+    found: list[tuple[str, PlainBits]] = [(FLOAT, None), (AUTOCAST, None)]
+    for name, kernel in KERNELS.items():
+        if kernel.reason_against_device(device.type) is None:
+            is_bf16 = kernel.takes_bf16 and not kernel.takes_codes
+            found.append((name, FORMATS["bf16"] if is_bf16 else BITS))
+    return [*found, (AUTO, BITS)]
+
+
+class LayerStep:
+    """Forward and backward of one layer, with gradients of the input."""
+
+    def __init__(
+        self, layer: TimedLayer, kernel: str, bits: PlainBits, device: torch.device
+    ) -> None:
+        torch.manual_seed(0)
+        module, inputs = layer.build()
+        self._inputs, self._device = [x.to(device) for x in inputs], device
+        self._model = nn.Sequential(module).to(device)
+        if bits is not None:
+            quantize_model(self._model, kernel=kernel)
+            set_precision(self._model, precision_of(bits))
+        self._model.to(device)
+        self._is_autocast, self._error = kernel == AUTOCAST, torch.empty(0)
+
+    def __call__(self) -> None:
+        """One step, until the device has done it."""
+        inputs = [x.detach().requires_grad_() for x in self._inputs]
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._is_autocast):
+            output: Tensor = self._model[0](*inputs)
+        if not self._error.numel():
+            self._error = torch.randn_like(output)
+        output.backward(self._error)  # type: ignore[no-untyped-call]
+        self._model.zero_grad()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
