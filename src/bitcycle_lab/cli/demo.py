@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _draw(result: Any, output: Path) -> None:
     from bitcycle_lab.report import plot
+    from bitcycle_lab.report.figures.demo import draw_times
     from bitcycle_lab.report.files import save
     from bitcycle_lab.report.page import write_page
-    from bitcycle_lab.report.page.sections import Card
+    from bitcycle_lab.report.page.sections import WIDTH, Card
 
     print(f"picture: {save(plot(result), output / 'demo.png')}")
-    title = "Accuracy, training cost and time of a step"
-    card = Card(title, lambda: plot(result, width=7.0), title, f"Time: {result.conditions}.")
+    note = f"Time of {result.conditions}."
+    draw = partial(draw_times, result, WIDTH)
+    card = Card("Time of a step", draw, "time of a step of each method", note)
     print(f"page:    {write_page(result.study, output / 'demo.html', cards=[card])}")

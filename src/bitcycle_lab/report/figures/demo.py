@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -48,36 +49,53 @@ def demo_rows(result: DemoResult) -> list[Row]:
 
 
 @draw.register(DemoResult)
-def draw_demo(result: DemoResult, width: float = 10.0) -> Figure:
+def draw_demo(result: DemoResult) -> Figure:
     """Left: the mean accuracy and every seed. Then cost and time of a step against float32's."""
     rows = demo_rows(result)
-    figure = style.new_figure(width, 1.2 + 0.4 * len(rows))
-    accuracy, cost, time = figure.subplots(1, 3, sharey=True, width_ratios=(1.4, 1, 1))
+    figure = style.new_figure(10.0, 2.4)
+    accuracy, cost, time = figure.subplots(1, 3, width_ratios=(1.4, 1, 1))
     for place, row in enumerate(rows):
-        own = Style(place)
-        accuracy.plot(
-            row.values, [place] * len(row.values), ".", color=own.color, markersize=9, alpha=0.45,
-            markeredgewidth=0,
-        )  # fmt: skip
-        accuracy.plot(row.accuracy.mean, place, "|", color=own.color, markersize=20,
-                      markeredgewidth=2.5)  # fmt: skip
-        _draw_bar(cost, place, row.cost, own.color)
-        _draw_bar(time, place, row.time, own.color)
-    accuracy.set_yticks(range(len(rows)), [style.plain_text(row.label) for row in rows])
-    accuracy.set_ylim(len(rows) - 0.5, -0.5)
+        middle = (len(row.values) - 1) / 2
+        heights = [place + 0.14 * (seed - middle) for seed in range(len(row.values))]  # no overlap
+        color, mean = Style(place).color, row.accuracy.mean
+        accuracy.plot(row.values, heights, ".", color=color, markersize=8, alpha=0.6)
+        accuracy.plot([mean, mean], [place - 0.25, place + 0.25], color=color, linewidth=2.5)
     seeds = style.counted((len(row.values) for row in rows), "seed")
-    for axes, x, title in (
-        (accuracy, "test accuracy, %", f"{seeds} (dots) and their mean"),
-        (cost, "BitOPs, float32 = 1", "training cost"),
-        (time, "time, float32 = 1", "time of a step"),
-    ):
-        style.style_axes(axes, x=x, title=title, grid="x")
-        axes.tick_params(axis="y", length=0)
+    title = f"{seeds} (dots) and their mean"
+    style.style_axes(accuracy, x="test accuracy, %", title=title, grid="x")
+    _draw_bars(cost, [row.cost for row in rows])
+    style.style_axes(cost, x="BitOPs, float32 = 1", title="training cost", grid="x")
+    _draw_bars(time, [row.time for row in rows])
+    style.style_axes(time, x="time, float32 = 1", title="time of a step", grid="x")
+    _name_rows(accuracy, rows)
+    for axes in (cost, time):
+        _name_rows(axes, rows)
+        axes.tick_params(axis="y", labelleft=False)
     return figure
 
 
-def _draw_bar(axes: Axes, place: int, share: float, color: str) -> None:
-    axes.barh(place, share, height=0.5, color=color)
-    axes.annotate(f"{share:.2f}", (share, place), xytext=(4, 0), textcoords="offset points",
-                  va="center", fontsize=9, color=INK)  # fmt: skip
-    axes.set_xlim(0, max(1.25 * share, axes.get_xlim()[1]))
+def draw_times(result: DemoResult, width: float) -> Figure:
+    """The time of a step against float32's."""
+    rows = demo_rows(result)
+    figure = style.new_figure(width, 2.4)
+    axes = figure.subplots()
+    _draw_bars(axes, [row.time for row in rows])
+    style.style_axes(axes, x="time of a step, float32 = 1", grid="x")
+    _name_rows(axes, rows)
+    return figure
+
+
+def _draw_bars(axes: Axes, shares: Sequence[float]) -> None:
+    for place, share in enumerate(shares):
+        axes.barh(place, share, height=0.5, color=Style(place).color)
+        axes.annotate(f"{share:.2g}", (share, place), xytext=(4, 0), textcoords="offset points",
+                      va="center", fontsize=9, color=INK)  # fmt: skip
+    axes.set_xlim(0, 1.2 * max(shares))
+    axes.locator_params(axis="x", nbins=4)
+
+
+def _name_rows(axes: Axes, rows: Sequence[Row]) -> None:
+    """The methods from the top."""
+    axes.set_yticks(range(len(rows)), [style.plain_text(row.label) for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.resources import files
 from itertools import count
@@ -32,12 +32,12 @@ def write_page(
     path: str | Path | None = None,
     *,
     source: str | None = None,
-    cards: Sequence[sections.Card] = (),
+    cards: Iterable[sections.Card] = (),
 ) -> Path:
     """Write the page of a study; by default report.html in the study's folder.
 
-    source: the study's name or file, for the command that repeats it. cards: further figures, above
-    those of the study.
+    source: the study's name or file, for the command that repeats it. cards: further figures, before
+    those of its first group.
     """
     template = Template()  # first: without the extra nothing is computed
     if path is None:
@@ -45,7 +45,7 @@ def write_page(
     target = check_path(path or result.folder / FILE_NAME, ".html")
     command = sections.study_command(result, source)
     page = page_context(result, result.folder, command)
-    page["cards"] = cards
+    page["groups"][0].cards[:0] = cards
     write_text(target, template.render(page))
     return target
 
@@ -105,7 +105,6 @@ def page_context(result: StudyResult, folder: Path, command: str | None) -> dict
         "num_runs": result.num_runs,
         "unfinished": sections.unfinished_runs(result),
         "settings": None,
-        "cards": (),
         "groups": [sections.group_section(g, methods, limit=limit) for g in summarize(result)],
         "schedules": sections.schedule_cards(methods),
         "layers": layer_cards,
