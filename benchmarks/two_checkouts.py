@@ -7,7 +7,7 @@
 Processes of the two checkouts alternate. Each times all kernels and float32 step by step in turn,
 and the ratio is of lower quartiles inside one process, so that the load of the machine hits both
 sides alike. Prints the median ratio over rounds for each checkout, and one by the other. `digits`
-is the network of the demo, batch 64; the others are those of `bitcycle bench`.
+is the network of the recipe digits, batch 64; the others are those of `bitcycle bench`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def measure(workload: str, kernels: list[str], bits: str, threads: int) -> dict[
             model=build_model("digits_resnet"),
             inputs=(torch.randn(64, 1, 8, 8),),
             loss=lambda logits: F.cross_entropy(logits, target),
-            size="the network of the demo, batch 64",
+            size="the network of the recipe digits, batch 64",
         )
     else:
         made = WORKLOADS[workload](False)

@@ -63,7 +63,9 @@ IN_LABORATORY: dict[str, set[str]] = {
     "train": {"plugins", "models", "data", "tasks"},
     "recipes": {"published", "tasks", "train"},
     "cost": {"published", "models", "data", "tasks", "train", "recipes"},
-    "study": {"plugins", "published", "data", "tasks", "train", "recipes", "cost"},
+    "study": {
+        "plugins", "published", "data", "tasks", "train", "recipes", "cost", "bench",
+    },
     "landscape": {"data", "tasks", "train"},
     "export": {"tasks", "train"},
     "bench": {"models"},

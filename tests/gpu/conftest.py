@@ -41,7 +41,7 @@ def rounding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     from .emulated import is_emulated
 
     which = getattr(request, "param", "torch" if is_emulated() else "triton")
-    monkeypatch.setattr(driver, "_failed", set())
+    monkeypatch.setattr(driver, "_failed", {})
     use(monkeypatch, which)
     yield which
     driver.is_ready.cache_clear()

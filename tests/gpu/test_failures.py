@@ -61,7 +61,7 @@ def test_too_little_memory_is_an_error_and_not_the_kernels_fault():
     run = new_run()
     with failing("encode", torch.OutOfMemoryError("2 GiB")), pytest.raises(torch.OutOfMemoryError):
         train([0], *run)
-    assert driver.failed_kernels() == []
+    assert driver.failures() == {}
     train([0], *run)
 
 
@@ -72,7 +72,7 @@ def test_a_lost_device_is_an_error_and_not_the_kernels_fault(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
     with failing("encode", REFUSED), pytest.raises(RuntimeError, match="illegal memory access"):
         train([0], *new_run())
-    assert driver.failed_kernels() == []
+    assert driver.failures() == {}
 
 
 def test_a_resumed_run_leaves_out_what_failed(monkeypatch):
@@ -82,7 +82,7 @@ def test_a_resumed_run_leaves_out_what_failed(monkeypatch):
     state = json.loads(json.dumps(kernel_state(run[0])))
     assert state["has_gpu_kernels"] is True
     assert state["failed_gpu_kernels"] == ["encode"]
-    monkeypatch.setattr(driver, "_failed", set())  # another process
+    monkeypatch.setattr(driver, "_failed", {})  # another process
     again = new_run()
     assert kernel_state(again[0])["failed_gpu_kernels"] == []
     restore_kernels(again[0], state)
@@ -134,7 +134,7 @@ def test_a_run_records_its_kernels_and_resumes_with_them(tmp_path, monkeypatch, 
     expected = ["encode"] if has_failed else []
     saved = Checkpoints(run / "checkpoints").load(2)["run"]
     assert (saved["has_gpu_kernels"], saved["failed_gpu_kernels"]) == (True, expected)
-    monkeypatch.setattr(driver, "_failed", set())  # another process
+    monkeypatch.setattr(driver, "_failed", {})  # another process
     with counted() as counts:
         assert main(["resume", str(run), "--quiet"]) == 0
     assert ("triton::encode" in counts.operations) is not has_failed

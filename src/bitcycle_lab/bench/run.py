@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -34,7 +34,7 @@ from bitcycle_lab.bench.steps import (
     is_ours,
     parse_bits,
 )
-from bitcycle_lab.bench.workloads import WORKLOADS, Workload
+from bitcycle_lab.bench.workloads import WORKLOADS, Workload, WorkloadBuilder
 
 DEFAULT_BITS = (*(f"FW{width}/BW8" for width in range(2, 9)), "3-8/8")
 _SIMULATED_BITS = "FW8/BW8"  # the time of `simulate` does not depend on the bits
@@ -87,21 +87,30 @@ class BenchConfig:
         return found
 
     def count_steps(self) -> int:
-        """The number of training steps at most, with two warm-up steps per variant."""
+        """The number of training steps at most."""
+        return len(self.workloads or WORKLOADS) * self.steps_per_workload()
+
+    def steps_per_workload(self) -> int:
+        """The same for one workload, with two warm-up steps per variant."""
         kinds = sum(len(variant.widths) or 1 for variant in self.variants())
-        return len(self.workloads or WORKLOADS) * kinds * (2 + self.repeats)
+        return kinds * (2 + self.repeats)
 
 
 def run_bench(
     config: BenchConfig,
     *,
+    workloads: Mapping[str, WorkloadBuilder] | None = None,
     say: Callable[[str], None] = lambda line: None,
     advance: Callable[[int], None] = lambda done: None,
 ) -> BenchResult:
-    """Run the benchmark; `advance` is called with the number of steps done or skipped."""
+    """Run the benchmark; `advance` is called with the number of steps done or skipped.
+
+    workloads: in place of the built-in ones.
+    """
     began = time.monotonic()
-    names = config.workloads or tuple(WORKLOADS)
-    share = config.count_steps() // len(names)
+    builders = WORKLOADS if workloads is None else workloads
+    names = config.workloads or tuple(builders)
+    share = config.steps_per_workload()
     rows: list[StepTime] = []
     sizes: dict[str, str] = {}
     full_sizes: dict[str, str] = {}
@@ -109,7 +118,7 @@ def run_bench(
         for place, name in enumerate(names):
             say(f"[{place + 1}/{len(names)}] {name}")
             try:
-                workload = _build(name, config)
+                workload = _build(builders[name], config)
                 times = _time_workload(name, workload, config, advance, place * share)
                 sizes[name] = workload.size
                 if workload.full_size not in ("", workload.size):
@@ -134,9 +143,9 @@ def run_bench(
     )
 
 
-def _build(name: str, config: BenchConfig) -> Workload:
+def _build(build: WorkloadBuilder, config: BenchConfig) -> Workload:
     torch.manual_seed(0)
-    return WORKLOADS[name](config.is_quick)
+    return build(config.is_quick)
 
 
 def _time_workload(

@@ -207,7 +207,7 @@ def _convert(workload: Workload, variant: Variant) -> nn.Module:
     if variant.bits is not None:
         kernel = AUTO if variant.kernel == INSIDE else variant.kernel
         model = copy.deepcopy(workload.model)
-        return quantize_model(model, variant.quantizer, kernel=kernel)
+        return quantize_model(model, variant.quantizer, kernel=kernel, skip=workload.skip)
     model = copy.deepcopy(workload.float_model or workload.model)
     return OTHERS[variant.kernel](model) if variant.kernel in OTHERS else model
 

@@ -20,7 +20,8 @@ from bitcycle_lab.models.imagenet_resnet import Bottleneck
 class Workload:
     """A float model in its fastest memory format, one batch, and a loss.
 
-    An input that requires a gradient stands for the output of earlier layers.
+    An input that requires a gradient stands for the output of earlier layers. skip: layers that
+    stay float32.
     """
 
     model: nn.Module
@@ -29,6 +30,7 @@ class Workload:
     size: str
     full_size: str = ""  # the benchmark's; --quick has a smaller `size`
     float_model: nn.Module | None = None  # an equal model that is faster in float32
+    skip: tuple[str, ...] = ()
 
 
 WorkloadBuilder = Callable[[bool], Workload]  # takes is_quick
@@ -81,7 +83,7 @@ def mobilenetv2(is_quick: bool) -> Workload:
 
 @_register("digits")
 def digits(is_quick: bool) -> Workload:
-    """The small network of the demo."""
+    """The small network of the recipe digits."""
     return _images("digits_resnet", "small ResNet-8", (8, 8) if is_quick else (64, 8), (64, 8), 1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ DRAWING = ("jinja2", "matplotlib")
 def register(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
-        "demo", help="compare static 8-bit training with CPT on digits, in a minute"
+        "demo", help="accuracy, cost and time of float32, 8 bits and CPT on digits, in a minute"
     )
     parser.add_argument(
         "--output",
@@ -31,7 +32,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train, print the table and the next commands, draw the figure and the page."""
+    """Train, time, print the table and the next commands, draw the figure and the page."""
     from bitcycle_lab.study.demo import run_demo
 
     output = Path(arguments.output)
@@ -51,9 +52,12 @@ def run(arguments: argparse.Namespace) -> int:
         say=lambda line: print(line, flush=True),
     )
     print(f"\n{result}\n")  # the table: DemoResult.__str__
-    print("next:    bitcycle train digits-cpt-3-8-8 --seed 7      one of these runs, with progress")
-    print("         bitcycle schedule CR:3-8:8 --steps 240        the bits it trains with")
-    print("         bitcycle study ls                             the papers' tables by name")
+    print(
+        "next:    bitcycle train digits-wide-cpt-4-8-8 --seed 7  one of these runs, with progress"
+    )
+    print("         bitcycle schedule CR:4-8:4 --steps 80          the bits it trains with")
+    print("         bitcycle bench --workload resnet20-w64         the time of another network")
+    print("         bitcycle study ls                              the papers' tables by name")
     print(f"\nruns:    {output}")
     if is_drawn:
         _draw(result, output)
@@ -62,8 +66,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _draw(result: Any, output: Path) -> None:
     from bitcycle_lab.report import plot
+    from bitcycle_lab.report.figures.demo import draw_times
     from bitcycle_lab.report.files import save
     from bitcycle_lab.report.page import write_page
+    from bitcycle_lab.report.page.sections import WIDTH, Card
 
     print(f"picture: {save(plot(result), output / 'demo.png')}")
-    print(f"page:    {write_page(result.study, output / 'demo.html')}")
+    note = f"Time of {result.conditions}."
+    draw = partial(draw_times, result, WIDTH)
+    card = Card("Time of a step", draw, "time of a step of each method", note)
+    print(f"page:    {write_page(result.study, output / 'demo.html', cards=[card])}")

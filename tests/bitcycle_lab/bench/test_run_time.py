@@ -64,7 +64,7 @@ def test_methods_take_their_steps_in_turn(monkeypatch):
 
 def test_neither_warm_up_steps_nor_methods_beside_it_change_a_run_without_dropout():
     [(_, methods)] = choose_methods(find_study("demo"), 5).items()
-    [static, cycle] = [each for each in methods if each.label in ("static 8/8", "CPT 3-8/8")]
+    [static, cycle] = [each for each in methods if each.label in ("static 8/8", "CPT 4-8/8")]
     ends = []
     with preserve_torch_settings():
         for warmup, others in ((0, ()), (2, ()), (1, (static,))):
@@ -107,9 +107,9 @@ def test_a_measurement_writes_every_method_with_its_ratios(tmp_path):
     assert found["instruction_set"] == ("avx2" if limit else instruction_set())
     assert found["threads"] == 1
     methods = {method["method"]: method for method in found["methods"]}
-    assert list(methods) == ["float32", "static 8/8", "CPT 3-8/8", "static 3/8"]
+    assert list(methods) == ["float32", "static 8/8", "CPT 4-8/8"]
     for method in methods.values():
         assert len(method["milliseconds"]) == 2
     bitops = {label: method["bitops"] for label, method in methods.items()}
-    assert bitops["static 3/8"] < bitops["CPT 3-8/8"] < bitops["static 8/8"]
+    assert bitops["CPT 4-8/8"] < bitops["static 8/8"]
     assert bitops["float32"] > 10 * bitops["static 8/8"]

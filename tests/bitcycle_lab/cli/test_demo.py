@@ -29,7 +29,7 @@ def calls(monkeypatch):
         say("[1/1] a run")
         return demo_result()
 
-    def write_page(result, path):
+    def write_page(result, path, *, cards):
         path.write_text("page", encoding="utf-8")
         return path
 
@@ -71,9 +71,10 @@ def test_every_command_it_names_works(calls, tmp_path, monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     named = [line.removeprefix("next:").strip() for line in lines if " bitcycle " in line]
     commands = [shlex.split(line.partition("  ")[0]) for line in named]
-    assert [command[1] for command in commands] == ["train", "schedule", "study"]
+    assert [command[1] for command in commands] == ["train", "schedule", "bench", "study"]
+    quick = {"train": ["--print-config"], "bench": ["--quick", "--repeats", "1"]}
     for _, *argv in commands:
-        assert main([*argv, "--print-config"] if argv[0] == "train" else argv) == 0
+        assert main([*argv, *quick.get(argv[0], [])]) == 0
 
 
 def test_options_are_handed_on(calls, tmp_path):

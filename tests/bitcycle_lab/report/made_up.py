@@ -10,8 +10,9 @@ from typing import Any
 
 from bitcycle.cost import Cost, LayerCost
 from bitcycle.range_criteria import PrecisionRun, RangeTest, RangeTestConfig
+from bitcycle_lab.bench import BenchResult, Processor, StepTime
 from bitcycle_lab.landscape import Landscape
-from bitcycle_lab.study.demo import DemoResult
+from bitcycle_lab.study.demo import WORKLOAD, DemoResult
 from bitcycle_lab.study.results import write_failures
 from bitcycle_lab.study.study import Method, Study, StudyRun
 from bitcycle_lab.tasks import ModelConfig
@@ -161,19 +162,40 @@ def made_up_cost(num_layers: int = 2) -> Cost:
     )  # fmt: skip
 
 
-def demo_result() -> DemoResult:
-    """The demo's methods with made-up accuracies."""
+def demo_speed(kernel: str = "native", instruction_set: str | None = "avx2") -> BenchResult:
+    """Made-up times: 4 and 5 ms in the mean of the cycle, against 8 ms in float32."""
+    layers = {"conv": (kernel, "made up"), "fc": (kernel, "made up")}
+    times = {
+        ("float32", ""): (0.008, {}),
+        ("auto", "w8a8e8"): (0.004, layers),
+        ("auto", "4-8/8"): (0.005, layers),
+    }
+    rows = [
+        StepTime(workload=WORKLOAD, kernel=name, bits=bits, seconds=(seconds, seconds), base=0.008,
+                 layers=own)
+        for (name, bits), (seconds, own) in times.items()
+    ]  # fmt: skip
+    processor = Processor(
+        name="a processor", capability="AVX2", has_vnni=False, has_bf16=False, has_amx=False,
+        instruction_set=instruction_set, num_threads=1, torch_version="9.9",
+    )  # fmt: skip
+    return BenchResult(
+        processor=processor, sizes={WORKLOAD: "batch of 64"}, rows=tuple(rows), repeats=2
+    )
+
+
+def demo_result(speed: BenchResult | None = None) -> DemoResult:
+    """The demo's methods with made-up accuracies and times."""
     precisions = {
         "float32": (PrecisionConfig(), 3200.0),
         "static 8/8": (PrecisionConfig(forward=8, backward=8), 200.0),
-        "CPT 3-8/8": (PrecisionConfig(forward="CR:3-8:8", backward=8), 100.0),
-        "static 3/8": (PrecisionConfig(forward=3, backward=8), 50.0),
+        "CPT 4-8/8": (PrecisionConfig(forward="CR:4-8:4", backward=8), 100.0),
     }
     entries = [
         (method(label, changes={"precision": precision}), {0: 98.1, 1: 98.9, 2: 99.4}, cost)
         for label, (precision, cost) in precisions.items()
     ]
-    return DemoResult(study_result(entries, baseline="static 8/8"))
+    return DemoResult(study_result(entries, baseline="float32"), speed or demo_speed())
 
 
 class Elements(HTMLParser):

@@ -15,11 +15,8 @@ from bitcycle_lab.report import draw
 from bitcycle_lab.report.figures import style
 from bitcycle_lab.report.figures.labels import label_points
 from bitcycle_lab.report.figures.layers import cost_unit
-from bitcycle_lab.report.figures.schedules import BitsLine, BitsPanel, bits_axis, draw_bits
 from bitcycle_lab.report.figures.style import DASHED, DOTTED, GREY, INK, Style
-from bitcycle_lab.report.runs import method_logs
 from bitcycle_lab.study import number_text as numbers
-from bitcycle_lab.study.demo import DemoResult
 from bitcycle_lab.study.results import StudyResult
 from bitcycle_lab.study.statistics import Summary
 from bitcycle_lab.study.summary import (
@@ -231,24 +228,6 @@ def _log_ticks(costs: Sequence[float]) -> tuple[float, ...]:
     return tuple(float(f"{mark}e{power}") for power in powers for mark in marks)
 
 
-def demo_panels(study: StudyResult) -> tuple[ValuePanel, BitsPanel]:
-    """The demo: accuracy against cost, and the bits of the methods that are not float32."""
-    [group] = summarize(study)
-    lines = [
-        BitsLine(label=method.method.label, segments=tuple(method.weight_bits()), number=number)
-        for number, method in enumerate(method_logs(study))
-        if not method.config.precision.is_float
-    ]
-    bits = BitsPanel(
-        title="Forward bits at every step (float32 is not drawn)",
-        note="",
-        lines=tuple(lines),
-        num_steps=max(end for each in lines for _, end, _ in each.segments),
-        axis=bits_axis(bits for each in lines for _, _, bits in each.segments),
-    )
-    return cost_panel(group), bits
-
-
 # -- matplotlib -----------------------------------------------------------------------------------
 
 
@@ -402,21 +381,3 @@ def _add_legend(figure: Figure, panels: Sequence[ValuePanel]) -> None:
         handles=handles, loc="outside lower center", frameon=False, ncols=len(handles),
         fontsize=8.5, labelcolor=INK, handletextpad=0.4, columnspacing=1.4,
     )  # fmt: skip
-
-
-@draw.register(DemoResult)
-def draw_demo(result: DemoResult) -> Figure:
-    """Left: accuracy against cost. Right: the forward bits at every step, without float32."""
-    left, right = demo_panels(result.study)
-    figure = style.new_figure(11.0, 4.3)
-    first, second = figure.subplots(1, 2)
-    draw_values(first, left, by_method=True)
-    draw_bits(second, right, y="bits of weights and activations")
-    second.set_title(right.title, loc="left", fontsize=9.5, color=INK)
-    figure.legend(
-        *second.get_legend_handles_labels(), frameon=False, fontsize=9, loc="outside lower right",
-        ncols=len(right.lines), title="forward/backward bits",
-    )  # fmt: skip
-    figure.draw_without_rendering()
-    _label_points(first, left)
-    return figure

@@ -43,7 +43,7 @@ MOST = {  # of a kind on one page
 }  # fmt: skip
 # what else env.json holds, of one run each
 NO_ENVIRONMENT = ("command", "config", "history", "imports")
-_WIDTH = 5.6  # inches: readable at half the width of the page, and on a phone
+WIDTH = 5.6  # inches: readable at half the width of the page, and on a phone
 _MOST_VALUES = 4  # in a cell of the environment
 _MOST_BANDS = 6  # methods whose bits are drawn below their curves
 _FRONT_NOTE = "Dashed: the Pareto front, where no method is both cheaper and better."
@@ -102,7 +102,7 @@ class GroupSection:
     name: str
     table: ResultsTable
     methods: Sequence[tuple[Style, MethodLog]]
-    cards: Sequence[Card]
+    cards: list[Card]
 
 
 # -- results --------------------------------------------------------------------------------------
@@ -117,13 +117,13 @@ def group_section(group: GroupSummary, methods: Sequence[MethodLog], *, limit: i
         title = f"{group.metric.capitalize()} against training cost"
         is_drawn = {_FRONT_NOTE: len(costs.front) > 1, _FAR_NOTE: bool(costs.lines)}
         note = _sentences(is_drawn) if costs.layout == "points" else ""
-        cards.append(Card(title, partial(pareto.draw_panel, costs, _WIDTH), title, note))
+        cards.append(Card(title, partial(pareto.draw_panel, costs, WIDTH), title, note))
     if len(periods.points) > 1:
         label = f"{periods.y_title} against {periods.x_title}"
-        cards.append(Card("Critical periods", partial(pareto.draw_panel, periods, _WIDTH), label))
+        cards.append(Card("Critical periods", partial(pareto.draw_panel, periods, WIDTH), label))
     for number, quantity in enumerate(quantities(own, group.metric)):
         with_bits = number == 0 and len(own) <= _MOST_BANDS
-        drawn = partial(draw_curves, own, quantity, limit=limit, width=_WIDTH, with_bits=with_bits)
+        drawn = partial(draw_curves, own, quantity, limit=limit, width=WIDTH, with_bits=with_bits)
         label = f"{quantity.title} over steps{', and the bits' if with_bits else ''}"
         has_seeds = any(len(method.started) > 1 for method in own)
         note = _sentences({_CURVES_NOTE: has_seeds, _BITS_NOTE: with_bits})

@@ -28,11 +28,16 @@ _ALL_POINTS = 20_000  # of all curves of a page
 
 
 def write_page(
-    result: StudyResult, path: str | Path | None = None, *, source: str | None = None
+    result: StudyResult,
+    path: str | Path | None = None,
+    *,
+    source: str | None = None,
+    cards: Iterable[sections.Card] = (),
 ) -> Path:
     """Write the page of a study; by default report.html in the study's folder.
 
-    source: the study's name or file, for the command that repeats it.
+    source: the study's name or file, for the command that repeats it. cards: further figures, before
+    those of its first group.
     """
     template = Template()  # first: without the extra nothing is computed
     if path is None:
@@ -40,6 +45,7 @@ def write_page(
     target = check_path(path or result.folder / FILE_NAME, ".html")
     command = sections.study_command(result, source)
     page = page_context(result, result.folder, command)
+    page["groups"][0].cards[:0] = cards
     write_text(target, template.render(page))
     return target
 

@@ -4,17 +4,14 @@ import math
 
 import pytest
 
-from bitcycle.schedules import parse_schedule
 from bitcycle_lab.report import plot
 from bitcycle_lab.report.figures.pareto import (
     cost_panel,
-    demo_panels,
     draw_panel,
     period_panel,
 )
 from bitcycle_lab.study.summary import summarize
 from bitcycle_lab.train.config import PrecisionConfig
-from tests.bitcycle_lab.report.made_up import demo_result
 from tests.bitcycle_lab.study.made_up import method, study_result
 
 BASE = {0: 90.0, 1: 91.0, 2: 92.0}
@@ -127,18 +124,6 @@ def test_the_interval_of_the_baseline_of_critical_periods_is_in_the_range():
     assert low < base.summary.low < base.summary.high < high
 
 
-def test_the_demo_has_every_method_at_its_cost_and_the_bits_of_every_step():
-    costs, bits = demo_panels(demo_result().study)
-    assert [(point.label, point.x) for point in costs.points] == [
-        ("static 8/8", 1.0), ("CPT 3-8/8", 0.5), ("static 3/8", 0.25),
-    ]  # fmt: skip
-    assert [point.label for point in costs.lines] == ["float32"]
-    assert [
-        [value for start, end, value in line.segments for _ in range(start, end)]
-        for line in bits.lines
-    ] == [parse_schedule(text).values(240) for text in ("8", "CR:3-8:8", "3")]
-
-
 # -- drawings -------------------------------------------------------------------------------------
 
 
@@ -180,7 +165,3 @@ def test_a_study_without_a_run_has_no_picture():
         plot(study_result([(method("a", 8), {}, 1.0)]))
     with pytest.raises(ValueError, match="has a finite value"):
         plot(study_result([(method("a", 8), {0: math.nan, 1: math.inf}, 1.0)]))
-
-
-def test_the_demo_is_drawn():
-    assert len(plot(demo_result()).axes) == 2
