@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forking import run_command, run_script
+
 ROOT = Path(__file__).parents[2]
 # text, not a module of the tests: its registrations would reach every other test
 OWN_THINGS = '''
@@ -125,8 +127,14 @@ def python(folder, *arguments, **environment):
     )  # fmt: skip
 
 
+def script(folder, code):
+    path = folder / "script.py"
+    path.write_text(code, encoding="utf-8")
+    return run_script(path, folder)
+
+
 def bitcycle(folder, *arguments):
-    return python(folder, "-m", "bitcycle", *arguments)
+    return run_command(arguments, folder)
 
 
 def test_a_file_may_be_named_by_any_path_to_it(folder):
@@ -138,7 +146,7 @@ sys.path.insert(0, {str(folder)!r})
 from bitcycle_lab.cli.main import main
 sys.exit(main(["ls", "schedules", "--import", {path!r}]))
 """
-        done = python(folder, "-c", code)
+        done = script(folder, code)
         assert done.returncode == 0, done.stderr
     (folder / "own_things.py").rename(folder / "own.things.py")
     done = bitcycle(folder, "ls", "schedules", "--import", "own.things.py")
@@ -152,7 +160,7 @@ from bitcycle_lab.cli.main import main
 for kind in ("schedules", "quantizers", "models", "datasets"):
     assert main(["ls", kind, "--import", "own_things.py"]) == 0
 """
-    done = python(folder, "-c", code)
+    done = script(folder, code)
     assert done.returncode == 0, done.stderr
     for row in (
         r"own +\S+ +own:3-8 +Low bits and high bits in turn, a step each",
@@ -198,7 +206,7 @@ from bitcycle_lab.cli.main import main
 assert main(["train", "run.yaml"]) == 2
 assert main(["study", "status", "study.yaml"]) == 2
 """
-    done = python(folder, "-c", code)
+    done = script(folder, code)
     assert done.returncode == 0, done.stderr
     assert key in done.stderr
     assert not (folder / "executed").exists()

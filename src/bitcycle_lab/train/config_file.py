@@ -193,12 +193,27 @@ def _plain(value: Any) -> Any:
 
 def make_parser(base: RunConfig | None = None) -> Any:
     """A jsonargparse parser with an option per key; the defaults come from `base`."""
+    if base is None:
+        return _plain_parser()
+    parser = _parser_with_defaults()
+    parser.set_defaults(to_dict(base))  # every key, so none stays from an earlier base
+    return parser
+
+
+@functools.cache
+def _plain_parser() -> Any:
+    """Making a parser takes as long as parsing with it."""
     parser = require("jsonargparse", extra="train", purpose=_PURPOSE).ArgumentParser(
         exit_on_error=False, add_help=False
     )
     parser.add_class_arguments(RunConfig)
-    if base is not None:
-        parser.set_defaults(to_dict(base))
+    return parser
+
+
+@functools.cache
+def _parser_with_defaults() -> Any:
+    """A parser of its own: `set_defaults` changes it."""
+    parser: Any = _plain_parser.__wrapped__()
     return parser
 
 
@@ -212,7 +227,8 @@ def _build(
     try:
         if settings is not None:
             _check_keys(settings, source)
-            namespace = parser.parse_object(_plain(settings))
+            # missing keys get the defaults of RunConfig, without the parser's check of each
+            namespace = parser.parse_object(_plain(settings), defaults=False)
         else:
             check_overrides(arguments)
             arguments = _with_files(arguments)
@@ -345,10 +361,11 @@ def _groups() -> frozenset[str]:
 def _check_null(settings: Mapping[str, Any], source: str) -> None:
     """Raise for a null where a value must be; the parser accepts one anywhere."""
     for key, kind in _types_by_key().items():
-        value: Any = settings
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        if value is None and type(None) not in get_args(kind):
+        *groups, last = key.split(".")
+        group: Any = settings
+        for name in groups:
+            group = group.get(name, {})
+        if last in group and group[last] is None and type(None) not in get_args(kind):
             raise ValueError(f"{source}: {key} is null; give a value, or leave the key out")
 
 
