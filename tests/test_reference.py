@@ -83,7 +83,9 @@ def test_the_reference_schedule_is_cr(reference: SimpleNamespace) -> None:
 def test_the_page_that_explains_the_reference_shows_its_code() -> None:
     example = EXAMPLE.read_text(encoding="utf-8")
     code = "\n".join(
-        line for block in executed(ROOT / "docs" / "how-it-works.md", "python") for line in block.lines
+        line
+        for block in executed(ROOT / "docs" / "how-it-works.md", "python")
+        for line in block.lines
     )
     definitions = re.findall(r"^(?:def|class) .*(?:\n(?: .*)?|\n\))*", code, re.M)
     assert len(definitions) == 8

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from bitcycle.gpu import driver
 from bitcycle.kernels.base import KERNELS, Kernel, Multiply, Products
 from bitcycle.kernels.convolutions import CentredConvolutions, reason_against
 from bitcycle.kernels.geometry import ConvGeometry, Geometry, MatMulGeometry, multiply_rows
@@ -61,7 +62,7 @@ class GpuKernel(Kernel):
         return driver.missing_reason()
 
     def error_bound(self, geometry: Geometry, *, is_bf16: bool = False) -> float:
-        """That of folding, one rounding to 16 bits; of a convolution, whose results are bfloat16."""
+        """Of folding, one rounding to 16 bits; of a convolution, the bfloat16 results."""
         if is_bf16 or self.reason_against(geometry) is not None:
             return super().error_bound(geometry, is_bf16=is_bf16)
         if isinstance(geometry, ConvGeometry):

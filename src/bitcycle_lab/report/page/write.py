@@ -36,8 +36,8 @@ def write_page(
 ) -> Path:
     """Write the page of a study; by default report.html in the study's folder.
 
-    source: the study's name or file, for the command that repeats it. cards: further figures, before
-    those of its first group.
+    source: the study's name or file, for the command that repeats it. cards: further figures,
+    before those of its first group.
     """
     template = Template()  # first: without the extra nothing is computed
     if path is None:
