@@ -5,7 +5,8 @@ registers must not reach other tests. A block right after `<!-- not executed: re
 out. Output shown below a command, or in a `text` block right after a `python` block, must appear in
 the real output, in order; a line `...` stands for anything. After `<!-- numbers depend on the
 processor -->` only the words that begin a line are compared. Documents with a command that takes
-long are run by `make test-all`. A `python` block that begins with a comment such as `# my_things.py` is a file of that name for the commands.
+long are run by `make test-all`. A `python` block that begins with a comment such as
+`# my_things.py` is a file of that name for the commands.
 """
 
 from __future__ import annotations
