@@ -75,9 +75,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def gather_study(name: str, runs: Path, seeds: Sequence[int] | None, folder: Path) -> Path:
     """Add the runs of a study to its data file; with the options that it was last run with."""
-    options = read_options(runs, find_study(name).name) or StudyOptions()
+    options = None
     if seeds is not None:
-        options = replace(options, seeds=tuple(seeds))
+        stored = read_options(runs, find_study(name).name) or StudyOptions()
+        options = replace(stored, seeds=tuple(seeds))
     result = read_study(open_study(name, runs, options), runs)
     if not result.count("done") + result.count("failed"):
         raise ValueError(f"no run of {result.study.name} has ended below {runs}")
