@@ -26,12 +26,12 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from bitcycle.gpu import blocks, grids, integers
+from bitcycle.gpu import blocks, grids, integers, maps
 from bitcycle.gpu.driver import NUM_WARPS
 from bitcycle.native.encode import Rule
 from bitcycle.native.products import Codes
 
-MODULES = (grids, blocks, integers)
+MODULES = (grids, blocks, integers, maps)
 
 TARGETS = {
     **{f"sm_{arch}": GPUTarget("cuda", arch, 32) for arch in (80, 89, 90, 100)},
@@ -151,6 +151,7 @@ def _calls() -> dict[str, Callable[[], Any]]:
         "nvfp4, 16 x 16": round_blocks("nvfp4", (0, 1), (16, 16)),
         "nvfp4, transform": round_blocks("nvfp4", (0,), (16,), key=key, signs=signs),
         **_products(),
+        **_convolutions(),
     }
 
 
@@ -178,6 +179,29 @@ def _products() -> dict[str, Callable[[], Any]]:
         "grad_input": lambda: integers.multiply_folded(e, turn(w)),
         "grad_input, small": lambda: integers.multiply_folded(rows._replace(scale=bias[:1]), few),
         "grad_input, long": lambda: integers.multiply_folded(long, folded),
+    }
+
+
+def _convolutions() -> dict[str, Callable[[], Any]]:
+    """Of centred codes: their operands and results."""
+    meta, last = torch.device("meta"), torch.channels_last
+    flat = torch.empty(64, 128, 28, 28, dtype=torch.uint8, device=meta)
+    x, sums = (each.to(memory_format=last) for each in (flat, flat.to(torch.bfloat16)))
+    w, one = (
+        torch.empty(128, 128, 3, 3, dtype=torch.uint8, device=meta),
+        torch.empty(1, device=meta),
+    )
+    many = torch.empty(128, device=meta)
+    around, inside = x[:, :1].float(), x[:1].float()
+    return {
+        "weight": lambda: maps.centre(w, many, many, 1, True, False),
+        "input": lambda: maps.centre(x, one, one, 1, False, False),
+        "input, contiguous": lambda: maps.centre(flat, one, one, 1, False, False),
+        "error, doubled": lambda: maps.centre(x, one, one, 1, False, True),
+        "error, over the batch": lambda: maps.centre(x, one, one, 0, True, False),
+        "weight of grad_input": lambda: maps.fold(w, many, many),
+        "convolution": lambda: maps.combine(sums, one, one, many, many, around, inside, many),
+        "folded": lambda: maps.combine(sums, one, one, many, None, None, inside, None),
     }
 
 

@@ -10,7 +10,7 @@ pytest.importorskip("triton")
 
 import bitcycle as bc
 from benchmarks import gpu_roofline
-from bitcycle.gpu import blocks, driver, grids, integers
+from bitcycle.gpu import blocks, driver, grids, integers, maps
 from bitcycle.kernels import choice
 from bitcycle.kernels.choice import TABLE_SWITCH, TableRow, decide_kernel, table_text
 from bitcycle.kernels.geometry import LinearGeometry
@@ -173,22 +173,28 @@ def test_the_ladder_of_a_gpu_goes_further():
 
 @emulated_only
 @pytest.mark.parametrize("kernel", ["simulate", "gpu"])
-@pytest.mark.parametrize("kind", ["linear", "matmul"])
+@pytest.mark.parametrize("kind", ["linear", "matmul", "convolution"])
 def test_the_launches_of_the_roofline_are_those_of_a_step(kind, kernel, monkeypatch):
     made = []
     monkeypatch.setattr(driver, "is_ready", lambda: True)
-    for module in (grids, blocks, integers):
+    for module in (grids, blocks, integers, maps):
         monkeypatch.setattr(module, "launch", lambda *args, **constants: not made.append(args[0]))
-    float_layer = nn.Linear(64, 64) if kind == "linear" else bc.MatMul()
-    layer = bc.quantize_model(float_layer, kernel=kernel).cuda()
+    build, shape, size = {
+        "linear": (lambda: nn.Linear(64, 64), (2, 64, 64), gpu_roofline.linear(1, 1, 1)),
+        "matmul": (bc.MatMul, (2, 64, 64), gpu_roofline.matmul(1, 1, 1)),
+        "convolution": (
+            lambda: nn.Conv2d(8, 8, 3, padding=1, bias=False), (2, 8, 8, 8),
+            gpu_roofline.convolution(1, 1, 1),
+        ),
+    }[kind]  # fmt: skip
+    layer = bc.quantize_model(build(), kernel=kernel).cuda()
     bc.set_precision(layer, "w8a8e8")
-    error, *inputs = (torch.zeros(2, 64, 64, device="cuda") for _ in range(2 + (kind == "matmul")))
+    error, *inputs = (torch.zeros(shape, device="cuda") for _ in range(2 + (kind == "matmul")))
     for _ in range(2):
         for x in (*inputs, *layer.parameters()):
             x.requires_grad_().grad = None
         made.clear()
         with counted() as counts:
             layer(*inputs).backward(error)
-    sizes = {"linear": gpu_roofline.linear(1, 1, 1), "matmul": gpu_roofline.matmul(1, 1, 1)}
     torchs = {name: n for name, (n, _) in counts.operations.items()}
-    assert len(made) + sum(torchs.values()) == len(gpu_roofline.STEPS[kernel](sizes[kind])), torchs
+    assert len(made) + sum(torchs.values()) == len(gpu_roofline.STEPS[kernel](size)), torchs

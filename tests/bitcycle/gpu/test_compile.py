@@ -12,7 +12,9 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 
 from benchmarks.gpu_kernels import MODULES, TARGETS, build, launches
 
-DIVIDES = {"encode", "fold", "lay_out", "round_in_blocks", "observe"}
+DIVIDES = {
+    "encode", "fold", "lay_out", "round_in_blocks", "observe", "centre", "fold_weight", "combine",
+}  # fmt: skip
 ALL_LAUNCHES = "sm_90"  # other targets: the first of each kernel, which needs most
 MATRIX = {  # the instructions that multiply int8
     "sm_80": "IMMA", "sm_89": "IMMA", "sm_90": "IGMMA", "sm_100": "UTCIMMA",
