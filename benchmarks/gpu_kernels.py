@@ -27,11 +27,12 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from bitcycle.gpu import blocks, grids, integers
+from bitcycle.gpu import maps as convolutions
 from bitcycle.gpu.driver import NUM_WARPS
 from bitcycle.native.encode import Rule
 from bitcycle.native.products import Codes
 
-MODULES = (grids, blocks, integers)
+MODULES = (grids, blocks, integers, convolutions)
 
 TARGETS = {
     **{f"sm_{arch}": GPUTarget("cuda", arch, 32) for arch in (80, 89, 90, 100)},
@@ -151,6 +152,7 @@ def _calls() -> dict[str, Callable[[], Any]]:
         "nvfp4, 16 x 16": round_blocks("nvfp4", (0, 1), (16, 16)),
         "nvfp4, transform": round_blocks("nvfp4", (0,), (16,), key=key, signs=signs),
         **_products(),
+        **_convolutions(),
     }
 
 
@@ -179,6 +181,41 @@ def _products() -> dict[str, Callable[[], Any]]:
         "grad_input, small": lambda: integers.multiply_folded(rows._replace(scale=bias[:1]), few),
         "grad_input, long": lambda: integers.multiply_folded(long, folded),
     }
+
+
+def _convolutions() -> dict[str, Callable[[], Any]]:
+    """Operands and results of a convolution in both memory formats."""
+    weight = torch.empty(128, 128, 3, 3, dtype=torch.uint8, device="meta")
+    scalar, channels = torch.empty((), device="meta"), torch.empty(128, 1, 1, 1, device="meta")
+    around = torch.empty(64, 1, 56, 56, device="meta")
+    inside = torch.empty(1, 128, 56, 56, device="meta")
+    found: dict[str, Callable[[], Any]] = {
+        "weight, sums of values": lambda: convolutions.centre(
+            weight, channels, channels, 1, True, False
+        ),
+        "weight of grad_input": lambda: convolutions.fold(weight, channels, channels),
+    }
+    for layout in ("contiguous_format", "channels_last"):
+        codes = torch.empty(
+            64, 128, 56, 56, dtype=torch.uint8, device="meta", memory_format=getattr(torch, layout)
+        )
+        sums = torch.empty_like(codes, dtype=torch.bfloat16)
+
+        def centre(
+            dim: int, *, is_doubled: bool = False, codes: Tensor = codes
+        ) -> Callable[[], Any]:
+            return lambda: convolutions.centre(codes, scalar, scalar, dim, False, is_doubled)
+
+        found[f"{layout}, channels"] = centre(1)
+        found[f"{layout}, twice"] = centre(1, is_doubled=True)
+        found[f"{layout}, batch"] = centre(0)
+        found[f"{layout}, result"] = lambda sums=sums: convolutions.combine(
+            sums, scalar, scalar, channels, channels, around, inside, channels
+        )
+        found[f"{layout}, folded"] = lambda sums=sums: convolutions.combine(
+            sums, scalar, scalar, channels, None, None, inside, None
+        )
+    return found
 
 
 def describe(launch: Launch) -> tuple[Any, ...]:

@@ -14,7 +14,6 @@ from bitcycle.nn.layer import QuantizedLayer
 
 from .models import assert_close, set_step, state_of
 
-
 LAYERS = {
     "linear": (lambda: nn.Linear(32, 16), (20, 32)),
     "convolution": (lambda: nn.Conv2d(6, 8, 3, padding=1), (2, 6, 5, 5)),
