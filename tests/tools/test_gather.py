@@ -33,17 +33,10 @@ LINES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
-    path = tmp_path_factory.mktemp("study") / "tiny.yaml"
-    path.write_text(STUDY)
-    return find_study(str(path))
-
-
 @pytest.fixture
-def study(tiny, tmp_path):
+def study(tmp_path):
     (tmp_path / "tiny.yaml").write_text(STUDY)
-    return tiny
+    return find_study(str(tmp_path / "tiny.yaml"))
 
 
 def write(study, output, seeds, failed=()):
@@ -173,7 +166,7 @@ def test_a_folder_without_runs_is_refused(study, tmp_path, capsys):
         lambda data: data.clear(),
     ],
 )
-def test_a_damaged_data_file_is_one_error_that_names_it(study, tmp_path, capsys, damage):
+def test_a_damaged_data_file_is_one_error_that_names_it_and_stays(study, tmp_path, capsys, damage):
     write(study, tmp_path / "runs", (0,))
     data = gathered(study, tmp_path / "runs")
     damage(data)
@@ -182,12 +175,8 @@ def test_a_damaged_data_file_is_one_error_that_names_it(study, tmp_path, capsys,
     page.write_text("<!-- table: tiny values -->\n<!-- end -->\n")
     assert main(["render", str(page), "--data", str(tmp_path)]) == 2
     assert str(file) in capsys.readouterr().err
-
-
-def test_runs_are_not_added_to_a_damaged_data_file(study, tmp_path, capsys):
-    write(study, tmp_path / "runs", (0,))
-    file = tmp_path / "tiny.json"
     file.write_text("{")
+    (tmp_path / "tiny.yaml").write_text(STUDY)
     words = ["gather", str(tmp_path / "tiny.yaml"), str(tmp_path / "runs")]
     assert main([*words, "--data", str(tmp_path)]) == 2
     assert str(file) in capsys.readouterr().err

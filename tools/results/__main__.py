@@ -75,10 +75,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def gather_study(name: str, runs: Path, seeds: Sequence[int] | None, folder: Path) -> Path:
     """Add the runs of a study to its data file; with the options that it was last run with."""
-    options = None
+    options = read_options(runs, find_study(name).name) or StudyOptions()
     if seeds is not None:
-        stored = read_options(runs, find_study(name).name) or StudyOptions()
-        options = replace(stored, seeds=tuple(seeds))
+        options = replace(options, seeds=tuple(seeds))
     result = read_study(open_study(name, runs, options), runs)
     if not result.count("done") + result.count("failed"):
         raise ValueError(f"no run of {result.study.name} has ended below {runs}")

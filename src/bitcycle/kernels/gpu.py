@@ -85,7 +85,8 @@ def _multiply_rows(x: Quantized, y: Quantized, bias: Tensor | None = None) -> Te
         if axes != ("", ""):
             return None
         batch: Any = torch.broadcast_shapes(x.codes.shape[:-2], y.codes.shape[:-2])  # type: ignore[no-untyped-call]
-        first, second = (q.codes.expand(*batch, *q.codes.shape[-2:]).flatten(0, -3) for q in (x, y))
+        both = x.codes, y.codes
+        first, second = (c.expand(*batch, *c.shape[-2:]).flatten(0, -3) for c in both)
         result: Tensor = run(first, *_grid(x), second, *_grid(y), None, False)
         return result.view(*batch, *result.shape[-2:])
     first, second = x.codes.reshape(prod(x.codes.shape[:-1]), x.codes.shape[-1]), y.codes

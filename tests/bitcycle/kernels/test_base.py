@@ -26,15 +26,15 @@ def test_every_kernel_knows_its_name() -> None:
         assert make_kernel(name) is kernel
 
 
-def test_only_native_takes_codes() -> None:
-    assert [name for name in KERNELS if KERNELS[name].takes_codes] == ["native"]
+def test_two_kernels_take_codes() -> None:
+    assert [name for name in KERNELS if KERNELS[name].takes_codes] == ["gpu", "native"]
     assert KERNELS["bf16"].takes_bf16
     assert not KERNELS["simulate"].takes_bf16
 
 
 def test_an_unknown_kernel_lists_the_known_ones() -> None:
     for name in ("simulat", "fp16", "int8", "native/native/native"):
-        with pytest.raises(ValueError, match=rf"'{name}'.*auto, bf16, native, simulate"):
+        with pytest.raises(ValueError, match=rf"'{name}'.*auto, bf16, gpu, native, simulate"):
             make_kernel(name)
     with pytest.raises(ValueError, match="did you mean 'simulate'"):
         make_kernel("simulat")
