@@ -1,16 +1,20 @@
 """Launches and bytes of a linear layer's step on a CUDA device, counted on an emulated one.
 
-    python benchmarks/gpu_launches.py [--tokens 256] [--features 512]
+    python benchmarks/gpu_launches.py [--tokens 64] [--features 128]
 
-Forward and backward of one layer after its first step. Views launch nothing, and matrix products
-are left out: they are the same three in every row, and of float32 in all of them. The launches do
-not depend on the sizes; the bytes of a larger layer are estimated from two measurements, because
-every tensor is as large as the input, the weight or the output, or constant.
+Forward and backward of one layer after its first step, with plain torch (BITCYCLE_GPU=0) and with
+Triton kernels, which are interpreted. Views launch nothing. What the three products launch is left
+out where they are torch's, the same in every row; of kernel `gpu` they count, as it lays out their
+operands. The launches do not depend on the sizes; the bytes of a larger layer are estimated from
+two measurements, because every tensor is as large as the input, the weight or the output, or
+constant. An operator of torch has the bytes that it reads and writes, a Triton kernel those of its
+tensor arguments, once each.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -22,6 +26,7 @@ import torch
 from torch import nn
 
 import bitcycle as bc
+from bitcycle.gpu import driver
 from bitcycle.quantizers import QUANTIZERS
 
 ROWS = {
@@ -31,16 +36,19 @@ ROWS = {
     "mxfp8": ("mx", "FWmxfp8/BWmxfp8"),
     "nvfp4": ("nvfp4", "FWnvfp4/BWnvfp4"),
 }
+# what rounds, and the kernel that multiplies
+WAYS = {"torch": ("0", "simulate"), "triton": ("1", "simulate"), "triton, gpu": ("1", "gpu")}
 LARGE = 8192, 4096  # tokens and features of the layer that bytes are estimated for
 
 
-def count_step(
-    quantizer: str | None, precision: str | None, tokens: int, features: int
-) -> tuple[int, int]:
-    """Launches and bytes of forward and backward, without products."""
+def count_step(row: str, way: str, tokens: int, features: int) -> tuple[int, int]:
+    """Launches and bytes of forward and backward, without torch's products."""
+    quantizer, precision = ROWS[row]
+    os.environ[driver.SWITCH], kernel = WAYS[way]
+    driver.is_ready.cache_clear()
     layer = nn.Linear(features, features, device="cuda")
     if quantizer is not None:
-        bc.quantize_model(layer, QUANTIZERS[quantizer](), kernel="simulate")
+        bc.quantize_model(layer, QUANTIZERS[quantizer](), kernel=kernel)
         bc.set_precision(layer, precision)
     x = torch.randn(tokens, features, device="cuda", requires_grad=True)
     error = torch.randn(tokens, features, device="cuda")
@@ -53,26 +61,35 @@ def count_step(
     return counts.without_products()
 
 
+def estimate(row: str, way: str, tokens: int, features: int) -> tuple[int, float]:
+    """Launches, and bytes of the large layer."""
+    # bytes = a tokens x features + b features^2: two measurements find both
+    launches, size = count_step(row, way, tokens, features)
+    _, more = count_step(row, way, 2 * tokens, features)
+    per_token = (more - size) / (tokens * features)
+    per_weight = (size - per_token * tokens * features) / features**2
+    many, wide = LARGE
+    return launches, per_token * many * wide + per_weight * wide**2
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description="launches and bytes of a linear layer's step")
-    parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--features", type=int, default=512)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--features", type=int, default=128)
     args = parser.parse_args()
     if not is_emulated():
         raise SystemExit("this needs a CPU build of torch: a real device is not counted")
-    t, n = args.tokens, args.features
-    tokens, features = LARGE
-    print(f"Linear {n} x {n} on {t} tokens, forward and backward, without products and views")
-    print(f"{'':8}{'launches':>10}{'MiB':>10}{f'GiB at {tokens} x {features} x {features}':>28}")
-    for name, (quantizer, precision) in ROWS.items():
-        launches, size = count_step(quantizer, precision, t, n)
-        # bytes = a tokens x features + b features^2: one more measurement finds both
-        _, more = count_step(quantizer, precision, 2 * t, n)
-        per_token = (more - size) / (t * n)
-        per_weight = (size - per_token * t * n) / n**2
-        large = per_token * tokens * features + per_weight * features**2
-        print(f"{name:8}{launches:>10}{size / 2**20:>10.1f}{large / 2**30:>28.1f}")
+    size = f"{LARGE[0]} x {LARGE[1]} x {LARGE[1]}"
+    print("forward and backward of a linear layer, without torch's products and views")
+    print(f"{'':8}{'rounding, kernel':>18}{'launches':>10}{f'GiB at {size}':>28}")
+    for row, (quantizer, _) in ROWS.items():
+        for way in WAYS:
+            is_integer = row == "sbm"
+            if (quantizer is None and way != "torch") or (way == "triton, gpu" and not is_integer):
+                continue  # nothing is rounded; there are codes for integers only
+            launches, large = estimate(row, way, args.tokens, args.features)
+            print(f"{row:8}{way:>18}{launches:>10}{large / 2**30:>28.1f}")
 
 
 if __name__ == "__main__":

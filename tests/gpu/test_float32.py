@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -69,6 +70,25 @@ def test_an_error_within_leaves_the_settings_as_they_were(product, allow):
     with pytest.raises(KeyError):
         fail()
     assert settings() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "allow", "setting"),
+    [("linear", set_medium, "cuda.matmul.allow_tf32"), ("convolutions", set_new, "cudnn")],
+)
+def test_tracing_a_graph_warns_of_tf32(name: str, allow: Callable[[], None], setting: str):
+    for is_allowed in (False, True):
+        torch._dynamo.reset()
+        CUDA.fp32_precision = torch.backends.cudnn.conv.fp32_precision = "ieee"
+        if is_allowed:
+            allow()
+        model, x = make(name, "cuda")
+        bc.set_precision(model, "FW8/BW8")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.compile(model, backend="aot_eager")(x).sum().backward()
+        found = [str(each.message) for each in caught if each.category is bc.BitcycleWarning]
+        assert any(setting in message for message in found) is is_allowed, found
 
 
 def test_a_float_product_follows_the_setting():

@@ -7,6 +7,7 @@ float32 tensors are exact to float32 on a GPU, too (`without_tf32`).
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bitcycle.quantizers.base import OperandView, Quantized
+from bitcycle.warnings import BitcycleWarning
 
 NOTHING: AbstractContextManager[None] = nullcontext()
 
@@ -319,11 +321,31 @@ def without_tf32(product: Product) -> AbstractContextManager[None]:
     """Products of CUDA's float32 tensors are exact to float32 within the `with`.
 
     TF32 keeps 10 of the 23 bits of a mantissa: too few for the values of a grid. cuDNN uses it for
-    convolutions by default, cuBLAS if asked to. A compiled graph follows torch's settings.
+    convolutions by default, cuBLAS if asked to. A compiled graph follows torch's settings: where
+    they allow TF32, tracing it warns.
     """
-    if torch.compiler.is_compiling() or not _uses_tf32(product):
+    if torch.compiler.is_compiling():
+        _warn_of_tf32(product)
+        return NOTHING
+    if not _uses_tf32(product):
         return NOTHING
     return _float32_matmuls() if product == "matmul" else _float32_convolutions()
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _warn_of_tf32(product: Product) -> bool:
+    """Warn if a graph that is traced now will round operands to TF32; returns whether it will."""
+    is_used = _uses_tf32(product)
+    if is_used:
+        name = "cuda.matmul" if product == "matmul" else "cudnn"
+        warnings.warn(
+            f"compiled {'products' if product == 'matmul' else 'convolutions'} of quantized values "
+            "use TF32, which has too few bits for them; turn it off before: "
+            f"torch.backends.{name}.allow_tf32 = False",
+            BitcycleWarning,
+            stacklevel=2,
+        )
+    return is_used
 
 
 def _uses_tf32(product: Product) -> bool:

@@ -105,8 +105,8 @@ def encode_operand(
     x = x.float() if x.dtype in HALVES else x
     if how.kind != "integer":
         view = plan.geometry.operand_view("output", operand, x.shape)
-        is_checked = health is None or not (how.role == "weight" or is_checked_when_rounded(x, how))
-        flag = None if is_checked else health[how.slot]
+        is_unchecked = how.role == "weight" or is_checked_when_rounded(x, how)
+        flag = health[how.slot] if health is not None and is_unchecked else None
         return _round_format(plan, how, x, control, view, flag=flag)
     assert within is not None
     codes: dict[str, Any] = {"as_codes": True} if how.as_codes else {}
