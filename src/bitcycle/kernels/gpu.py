@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from bitcycle.gpu import driver
-from bitcycle.kernels.base import KERNELS, Kernel, Multiply, Products
+from bitcycle.kernels.base import BF16_ERROR, KERNELS, Kernel, Multiply, Products
 from bitcycle.kernels.convolutions import CentredConvolutions, reason_against
 from bitcycle.kernels.geometry import ConvGeometry, Geometry, MatMulGeometry, multiply_rows
 from bitcycle.kernels.matrices import LinearProducts, MatMulProducts, axis_of
@@ -62,12 +62,11 @@ class GpuKernel(Kernel):
         return driver.missing_reason()
 
     def error_bound(self, geometry: Geometry, *, is_bf16: bool = False) -> float:
-        """Of folding, one rounding to 16 bits; of a convolution, the bfloat16 results."""
+        """Of folding, one rounding to 16 bits; of convolutions also one to bfloat16."""
         if is_bf16 or self.reason_against(geometry) is not None:
             return super().error_bound(geometry, is_bf16=is_bf16)
-        if isinstance(geometry, ConvGeometry):
-            return 2.0**-8
-        return 2.0**-15
+        folding = 2.0**-15
+        return BF16_ERROR + folding if isinstance(geometry, ConvGeometry) else folding
 
 
 KERNELS.register("gpu")(GpuKernel())

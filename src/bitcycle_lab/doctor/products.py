@@ -24,8 +24,10 @@ from bitcycle.kernels.simulate import FloatKernel
 from bitcycle.matmul import MatMul
 from bitcycle.model_precision import set_precision
 from bitcycle.nn.layer import QuantizedLayer
-from bitcycle.quantizers.base import QUANTIZERS, Quantized
+from bitcycle.quantizers.base import QUANTIZERS, Quantized, Quantizer
+from bitcycle.quantizers.sbm import SBM
 from bitcycle.role_schedules import quantizer_for
+from bitcycle_lab.bench.tune import TuneCase, cases
 from bitcycle_lab.doctor.check import Check, Device
 from bitcycle_lab.doctor.choices import all_bits, integer_bits, precision_of
 
@@ -53,7 +55,7 @@ CASES = (
     LayerCase("convolution of 1 dimension", lambda: nn.Conv1d(13, 17, 5), ((3, 13, 40),)),
     LayerCase("transposed convolution", lambda: nn.ConvTranspose2d(12, 10, 3, 2), ((3, 12, 7, 6),)),
 )
-RECURRENT = "recurrent"
+NODES, RECURRENT = "linear of nodes", "recurrent"
 
 
 # -- the exact products ---------------------------------------------------------------------------
@@ -148,14 +150,15 @@ def check_products(device: Device, advance: Callable[[], None] = lambda: None) -
     """A check per kernel, layer and bits; one that says so for a kernel that cannot run here."""
     found: dict[str, list[Check]] = {name: [] for name in KERNELS}
     running = _running(device.torch, found)
-    for case, bits in _layer_cases():
+    for case, bits, rule in _layer_cases():
         exact: Callable[[], _Reference] = functools.cache(
-            functools.partial(_Reference, case, bits, device.torch)
+            functools.partial(_Reference, case, bits, rule, device.torch)
         )
+        text = str(bits) if isinstance(rule, str) else f"{bits}, weights by input channel"
         for name in running:
             if _takes(KERNELS[name], bits):
                 compare = functools.partial(_compare_layer, exact, name)
-                found[name].append(device.run(name, case.name, str(bits), compare))
+                found[name].append(device.run(name, case.name, text, compare))
         advance()
     for name in running:
         for width in integer_bits():
@@ -183,17 +186,34 @@ def _takes(kernel: Kernel, bits: PlainBits) -> bool:
     return not (kernel.takes_codes and isinstance(bits, int) and bits > MAX_CODE_BITS)
 
 
-def _layer_cases() -> Iterator[tuple[LayerCase, PlainBits]]:
-    for case in CASES:
-        yield from ((case, bits) for bits in all_bits())
+def _nodes() -> list[LayerCase]:
+    """A linear layer whose input has a scale for each row, if PyTorch Geometric is installed."""
+    found: TuneCase | None = next((case for case in cases() if case.layer == "node"), None)
+    if found is None:
+        return []
+    build = found.build
+    return [LayerCase(NODES, lambda: build()[0], tuple(tuple(x.shape) for x in build()[1]))]
+
+
+def _layer_cases() -> Iterator[tuple[LayerCase, PlainBits, str | Quantizer]]:
+    """Layers, bits and what rounds to them.
+
+    With a second grid for the weight of grad_input a kernel forms each product by itself, also
+    where it has one call for a direction of the layer.
+    """
+    for case in (*CASES, *_nodes()):
+        yield from ((case, bits, quantizer_for([bits])) for bits in all_bits())
+        yield case, MAX_CODE_BITS, SBM(grad_input_weight="per_input_channel")
 
 
 class _Reference:
     """The exact products of a layer at some bits."""
 
-    def __init__(self, case: LayerCase, bits: PlainBits, device: torch.device) -> None:
+    def __init__(
+        self, case: LayerCase, bits: PlainBits, rule: str | Quantizer, device: torch.device
+    ) -> None:
         torch.manual_seed(0)
-        self.case, self.bits, self.device = case, bits, device
+        self.case, self.bits, self.rule, self.device = case, bits, rule, device
         self.layer = case.build()
         self.inputs = [torch.randn(shape) for shape in case.shapes]
         kernel, layer = ExactKernel(), self.convert("simulate")
@@ -208,7 +228,7 @@ class _Reference:
         own = self.case.build()
         own.load_state_dict(self.layer.state_dict())
         model = nn.Sequential(own).to(self.device)
-        quantize_model(model, quantizer_for([self.bits]), kernel=kernel)
+        quantize_model(model, self.rule, kernel=kernel)
         set_precision(model.to(self.device).train(), precision_of(self.bits))
         converted = model[0]
         assert isinstance(converted, QuantizedLayer)

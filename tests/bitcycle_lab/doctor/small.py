@@ -22,4 +22,5 @@ def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounding, "integer_bits", lambda: (3,))
     monkeypatch.setattr(rounding, "list_formats", lambda: [FORMATS["mxfp4"], FORMATS["fp8"]])
     linear = [case for case in cases() if case.layer == "linear"][:3]
-    monkeypatch.setattr(choices, "cases", lambda: linear)
+    for module in (choices, products):
+        monkeypatch.setattr(module, "cases", lambda: linear)
