@@ -190,7 +190,7 @@ def test_a_run_of_things_of_your_own_is_trained_and_resumed_by_the_same_option(f
 
 def test_the_workers_of_a_study_receive_it(folder):
     (folder / "study.yaml").write_text(STUDY, encoding="utf-8")
-    options = ("--jobs", "2", "--quiet", "--import", "own_things.py")
+    options = ("--jobs", "1", "--quiet", "--import", "own_things.py")
     done = bitcycle(folder, "study", "run", "study.yaml", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(list(folder.glob("runs/*/result.json"))) == 2
