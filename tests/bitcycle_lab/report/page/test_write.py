@@ -3,14 +3,25 @@
 import re
 import sys
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from bitcycle.extras import MissingExtraError
 from bitcycle_lab.report.figures import layers
+from bitcycle_lab.report.figures.demo import draw_times
 from bitcycle_lab.report.page import write_page, write_run_page
+from bitcycle_lab.report.page.sections import Card
 from bitcycle_lab.study.comparison import find_runs
-from tests.bitcycle_lab.report.made_up import BREAKOUT, SCRIPT, Elements, made_up_cost
+from bitcycle_lab.study.results import read_study
+from tests.bitcycle_lab.report.made_up import (
+    BREAKOUT,
+    SCRIPT,
+    Elements,
+    demo_result,
+    made_up_cost,
+    write_study,
+)
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +113,15 @@ def test_a_missing_package_is_an_error_that_names_the_extra(made, monkeypatch):
     with pytest.raises(MissingExtraError, match=r'pip install "\.\[report\]"'):
         write_page(made)
     assert not made.folder.exists()
+
+
+def test_further_figures_stand_first_with_their_notes(tmp_path):
+    output = tmp_path / "runs"
+    made = read_study(write_study(output), output)
+    draw = partial(draw_times, demo_result(), 5.6)
+    card = Card("Time of a step", draw, "time of each method", "One thread.")
+    page = Elements(write_page(made, tmp_path / "page.html", cards=[card]).read_text("utf-8"))
+    labels = [each["aria-label"] for _, each in page.found if each.get("class") == "chart"]
+    assert labels[0] == "time of each method"
+    assert labels[1].startswith("Accuracy")
+    assert "One thread." in page.text
