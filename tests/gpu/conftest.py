@@ -9,6 +9,7 @@ import torch
 from bitcycle.gpu import driver
 
 REASON = "no CUDA device: `make test-all` runs these tests on an emulated one"
+_is_ready = driver.is_ready  # which tests may replace
 NEEDS_DEVICE = not torch.cuda.is_available()
 collect_ignore_glob = ["*.py"] if NEEDS_DEVICE else []
 
@@ -29,7 +30,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 def use(monkeypatch: pytest.MonkeyPatch, rounding: str) -> None:
     """Turn Triton kernels on ("triton") or off ("torch")."""
     monkeypatch.setenv(driver.SWITCH, "0" if rounding == "torch" else "1")
-    driver.is_ready.cache_clear()
+    _is_ready.cache_clear()
 
 
 @pytest.fixture(autouse=True)
@@ -44,4 +45,4 @@ def rounding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(driver, "_failed", {})
     use(monkeypatch, which)
     yield which
-    driver.is_ready.cache_clear()
+    _is_ready.cache_clear()

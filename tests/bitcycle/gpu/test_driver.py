@@ -46,18 +46,20 @@ def test_the_switch_turns_kernels_off(monkeypatch):
         monkeypatch.setenv("TRITON_INTERPRET", interprets)
         # without a GPU and without the interpreter there is no active driver
         if interprets == "1" or not torch.cuda.is_available():
-            assert (driver.missing_reason.__wrapped__() is None) is expected
+            assert (driver.missing_reason() is None) is expected
 
 
 def test_the_reason_without_kernels_is_the_first_that_is_missing(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     for switch, has_triton, expected in (
-        ("0", True, "BITCYCLE_GPU=0"), ("1", False, "Triton is not installed"), ("1", True, None),
-    ):  # fmt: skip
+        ("0", True, "switched off by BITCYCLE_GPU=0"),
+        ("1", False, "Triton is not installed"),
+        ("1", True, None),
+    ):
         monkeypatch.setenv("BITCYCLE_GPU", switch)
         found = object() if has_triton else None
         monkeypatch.setattr(driver.importlib.util, "find_spec", lambda name, found=found: found)
-        assert driver.missing_reason.__wrapped__() == expected
+        assert driver.missing_reason() == expected
 
 
 def test_the_class_of_a_device_is_its_compute_capability_or_amds_name(monkeypatch):
