@@ -13,9 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from bitcycle.bits import Bits
 from bitcycle.range_criteria import SHARE
-from bitcycle.schedules import parse_schedule
 from bitcycle_lab.cost.spec import BATCH_SIZE, NUM_SAMPLES, STEPS
 from bitcycle_lab.published import read_table
 from bitcycle_lab.report import plot
@@ -30,7 +28,6 @@ PATH = re.compile(r'(?<= d=")[^"]*(?=")')
 LONG = re.compile(r"-?\d+\.\d{3,}")
 MARKERS = "oDs^vPX*"
 SBM = ("sbm", "8/8")  # the method and bits that CPT's tables compare with
-FRONT = ("static 8/8", "CPT 3-8/8")  # methods of the README's picture
 
 
 def draw(data: Data, kind: str, options: Options) -> str:
@@ -118,50 +115,6 @@ def _short(groups: Sequence[str]) -> list[str]:
     parts = [group.split(", ") for group in groups]
     common = set.intersection(*map(set, parts))
     return [", ".join(p for p in own if p not in common) or ", ".join(own) for own in parts]
-
-
-# -- the README's picture -------------------------------------------------------------------------
-
-
-def front(data: Data, options: Options) -> Figure:
-    """The bits of every step and the test accuracy of two methods, with their training cost."""
-    entries = {entry["label"]: entry for entry in data["methods"]}
-    costs = {label: fmean(run["bitops"] for run in _done(entries[label])) for label in FRONT}
-    figure = Figure(figsize=(9.0, 4.8))  # a solved layout of shared axes varies in last digits
-    figure.subplots_adjust(left=0.105, right=0.98, bottom=0.13, top=0.89, hspace=0.13)
-    top, low = figure.subplots(2, sharex=True, height_ratios=[1.0, 1.5])
-    for label, color in zip(FRONT, COLORS, strict=False):
-        schedule = parse_schedule(entries[label]["settings"]["precision"]["forward"])
-        steps = _done(entries[label])[0]["steps"]
-        bits = [Bits.of(each).cost_bits for each in schedule.values(steps)]
-        share = 100 * costs[label] / costs[FRONT[0]]
-        look = {"color": color, "linewidth": 2.4, "label": f"{label}: {share:.0f} % of the BitOPs"}
-        top.step(range(steps + 1), [*bits, bits[-1]], where="post", **look)
-        low.set_xlim(0, steps)
-        n = _draw_curve(low, [dict(run["curve"]) for run in _done(entries[label])], look)
-    for axes, title in {top: "bits, forward", low: f"test accuracy, %\n(n = {n}, 95 %)"}.items():
-        style_axes(axes, y=title, size=12)
-        axes.yaxis.label.set_size(13)
-    low.set_xlabel("training step", color=INK, fontsize=13)
-    figure.align_ylabels()
-    handles = top.get_legend_handles_labels()
-    figure.legend(*handles, loc="upper center", ncols=2, frameon=False, fontsize=14)
-    return figure
-
-
-def _done(entry: Data) -> list[Data]:
-    return [run for run in entry["runs"] if run["state"] == "done"]
-
-
-def _draw_curve(axes: Axes, curves: Sequence[Mapping[int, float]], look: Data) -> int:
-    """The mean over runs with its interval, at the steps of the first; returns their number."""
-    steps = list(curves[0])
-    found = [summarize_values([float(curve[step]) for curve in curves]) for step in steps]
-    axes.plot(steps, [each.mean for each in found], marker="o", markersize=5, **look)
-    lows = [each.mean if each.low is None else each.low for each in found]
-    highs = [each.mean if each.high is None else each.high for each in found]
-    axes.fill_between(steps, lows, highs, color=look["color"], alpha=0.18, linewidth=0)
-    return len(curves)
 
 
 # -- time, passes over the data, measurements -----------------------------------------------------
@@ -288,7 +241,6 @@ PICTURES: Mapping[tuple[str, str], Callable[[Data, Options], Figure]] = {
     ("study", "differences"): differences,
     ("study", "minutes"): minutes,
     ("study", "passes"): passes,
-    ("study", "front"): front,
     ("speed", "ratios"): ratios,
     ("range-tests", "shares"): shares,
 }
