@@ -94,5 +94,5 @@ def test_search_finds_a_class_and_opens_its_entry(visit):
     entry = page.locator(".md-search-result__link[href*='#bitcycle.PrecisionScheduler']").first
     expect(entry).to_be_visible()
     entry.click()
-    expect(page.locator("[id='bitcycle.PrecisionScheduler']")).to_be_in_viewport()
+    expect(page.locator("[id='bitcycle.PrecisionScheduler']")).to_be_in_viewport(timeout=20_000)
     assert page.complaints == []
