@@ -31,7 +31,7 @@ IN_LIBRARY: dict[str, set[str]] = {
     **{name: set() for name in HELPERS},
     "formats": {"ops", "native", "gpu.driver"},
     "native": set(),
-    "gpu": {"native.encode", "native.formats", "native.products", "ops.layout"},
+    "gpu": {"native.encode", "native.formats", "native.products"},
     "ops": {"native", "gpu.driver", "gpu.grids", "gpu.blocks"},
     "schedules": set(),
     "quantizers": {"ops", "formats", "native.encode"},

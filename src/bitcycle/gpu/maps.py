@@ -12,7 +12,6 @@ from torch import Tensor
 from bitcycle.gpu.arithmetic import centre as centre_of
 from bitcycle.gpu.arithmetic import divide, rint
 from bitcycle.gpu.driver import launch
-from bitcycle.ops.layout import memory_layout
 
 _BLOCK = 2048  # elements of a tile
 _RESULTS = 1024  # of a result that a program writes
@@ -54,6 +53,13 @@ def _centre(
         tl.store(sums + k * positions + p, result, mask=is_series)
 
 
+def _layout_of(x: Tensor) -> torch.memory_format:
+    """Channels-last for a tensor that is not contiguous; other strides are not read."""
+    if x.is_contiguous():
+        return torch.contiguous_format
+    return torch.channels_last if x.dim() == 4 else torch.channels_last_3d
+
+
 def centre(
     codes: Tensor, scale: Tensor, offset: Tensor, dim: int, of_values: bool, is_doubled: bool
 ) -> tuple[Tensor, Tensor] | None:
@@ -61,12 +67,12 @@ def centre(
 
     scale: one, or one for each index of the other one of these dimensions.
     """
-    layout = memory_layout(codes)
+    layout = _layout_of(codes)
     shape = list(codes.shape)
     sums = scale.new_empty([1 if d == dim else n for d, n in enumerate(shape)])
     shape[1] *= 2 if is_doubled else 1
     out = torch.empty(shape, dtype=torch.bfloat16, device=codes.device, memory_format=layout)
-    x, y = codes.contiguous(memory_format=layout).flatten(2), out.flatten(2)
+    x, y = codes.flatten(2), out.flatten(2)
     kept, reduced, positions = x.shape[1 - dim], x.shape[dim], x.shape[2]
     length = min(64 if x.stride(dim) == 1 else 8, triton.next_power_of_2(reduced))
     series = min(_BLOCK // length, 256)
@@ -125,14 +131,14 @@ def _fold_weight(
 
 def fold(codes: Tensor, scale: Tensor, offset: Tensor) -> tuple[Tensor, Tensor] | None:
     """Planes (2 out, in, *k), 256 high before low, and the unit (1, in, ...)."""
-    layout = memory_layout(codes)
+    layout = _layout_of(codes)
     outer, channels, *space = codes.shape
     unit = scale.new_empty((1, channels, *[1] * len(space)))
     planes = torch.empty(
         (2 * outer, channels, *space), dtype=torch.bfloat16, device=codes.device,
         memory_format=layout,
     )  # fmt: skip
-    x, y = codes.contiguous(memory_format=layout).flatten(2), planes.flatten(2)
+    x, y = codes.flatten(2), planes.flatten(2)
     is_done = launch(
         _fold_weight, triton.cdiv(channels, 8), x, y, unit, scale, offset, *x.shape,
         *x.stride(), *y.stride(), outer * y.stride(0), R=8, K=256,
@@ -180,8 +186,7 @@ def combine(
     bias: Tensor | None,
 ) -> Tensor | None:
     """sx sy sums + sx ry around + rx inside (+ bias); r: residuals. Scales of y: one or C."""
-    layout = memory_layout(sums)
-    sums = sums.contiguous(memory_format=layout)
+    layout = _layout_of(sums)
     out = torch.empty_like(sums, dtype=torch.float32)
     around = None if around is None else around.flatten(2)
     inside = inside.flatten(2)

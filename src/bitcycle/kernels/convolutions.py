@@ -29,6 +29,7 @@ from torch import Tensor
 from bitcycle.kernels.geometry import ConvGeometry
 from bitcycle.kernels.simulate import FloatProducts
 from bitcycle.ops.fused import can_multiply
+from bitcycle.ops.layout import memory_layout
 from bitcycle.quantizers.base import Quantized
 
 _PEAK = 32639.0  # 127 * 256 + 127
@@ -128,7 +129,7 @@ def centre(q: Quantized, dim: int, *, of_values: bool = False, is_doubled: bool 
     scale, offset = _grid(q)
     kernels = _kernels()
     if kernels is not None:
-        made = kernels.centre(q.codes, scale, offset, dim, of_values, is_doubled)
+        made = kernels.centre(_dense(q.codes), scale, offset, dim, of_values, is_doubled)
         if made is not None:
             return Centred(made[0], made[1], scale, offset)
     z, residual = _centre(scale, offset)
@@ -148,7 +149,7 @@ def fold(w: Quantized) -> tuple[Tensor, Tensor]:
     scale, offset = _grid(w)
     kernels = _kernels()
     if kernels is not None:
-        made: tuple[Tensor, Tensor] | None = kernels.fold(w.codes, scale, offset)
+        made: tuple[Tensor, Tensor] | None = kernels.fold(_dense(w.codes), scale, offset)
         if made is not None:
             return made
     values = w.codes * scale + offset
@@ -177,7 +178,7 @@ def combine(
     kernels = _kernels()
     if kernels is not None:
         made: Tensor | None = kernels.combine(
-            sums, x.scale, x.offset, scale, offset, around, inside, bias
+            _dense(sums), x.scale, x.offset, scale, offset, around, inside, bias
         )
         if made is not None:
             return made
@@ -200,6 +201,11 @@ def _grid(q: Quantized) -> tuple[Tensor, Tensor]:
     assert q.scale is not None
     assert q.offset is not None
     return q.scale, q.offset.expand(q.scale.shape)
+
+
+def _dense(x: Tensor) -> Tensor:
+    """In one of the two layouts that the GPU kernels read."""
+    return x.contiguous(memory_format=memory_layout(x))
 
 
 def _kernels() -> Any:
