@@ -132,6 +132,7 @@ def _calls() -> dict[str, Callable[[], Any]]:
         "given grid": lambda: grids.round_to_grid(x, scalar, scalar, scalar, key, torch.float32),
         "range": lambda: grids.value_range(x),
         "codes": lambda: grids.decode(codes, scalar, scalar),
+        "key": lambda: grids.noise_key(clock),
         "clock": lambda: grids.count_up(clock, 2),
         "flags": lambda: grids.flag_nonfinite(many, 1, rows, rows),
         "running range": lambda: grids.observe(

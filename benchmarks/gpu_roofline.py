@@ -115,9 +115,8 @@ def autocast(layer: Layer) -> list[Launch]:
 
 
 def rounding(layer: Layer, size: int) -> list[Launch]:
-    """Range, then values or codes of three tensors; noise, clock, running ranges and checks."""
-    tensors = layer[1:4]
-    num_small = 7 if layer.kind == "matmul" else 6
+    """Range, then values or codes of three tensors; the clock, running ranges and checks."""
+    tensors, num_small = layer[1:4], 4
     ranges = [Launch(4 * each) for each in tensors]
     return [*ranges, *(Launch((4 + size) * each) for each in tensors), *[Launch(0)] * num_small]
 

@@ -20,6 +20,7 @@ from bitcycle.gpu.arithmetic import (
     NO_KEY,
     WORDS,
     divide,
+    key_words,
     load_key,
     max_nan,
     min_nan,
@@ -389,6 +390,19 @@ def decode(codes: Tensor, scale: Tensor, offset: Tensor) -> Tensor | None:
 
 
 # -- a layer's buffers ----------------------------------------------------------------------------
+
+
+@triton.jit
+def _noise_key(clock, key):
+    k0, k1 = key_words(clock)
+    tl.store(key, k0.to(tl.int32, bitcast=True))
+    tl.store(key + 1, k1.to(tl.int32, bitcast=True))
+
+
+def noise_key(clock: Tensor) -> Tensor | None:
+    """The two words of a key, from [base, step, call] (int32, contiguous)."""
+    key = clock.new_empty(2)
+    return key if launch(_noise_key, 1, clock, key) else None
 
 
 @triton.jit

@@ -15,6 +15,7 @@ from bitcycle.nn.control import CLOCK, LEVELS, STEP
 from bitcycle.nn.input_cache import SharedCodes
 from bitcycle.nn.plan import LayerPlan, Rounding
 from bitcycle.ops.affine import value_range
+from bitcycle.ops.fused import grids_for
 from bitcycle.ops.noise import noise_key
 from bitcycle.ops.state import flag_nonfinite
 from bitcycle.quantizers.base import OperandView, Quantized, Range
@@ -206,7 +207,7 @@ def encode_error(
         return error, error
     e = e.float() if e.dtype in HALVES else e
     if how.kind == "integer" and not how.matmul:
-        key = noise_key(control[CLOCK]) if plan.quantizer.has_stochastic_error else None
+        key = _error_key(plan, control[CLOCK]) if plan.quantizer.has_stochastic_error else None
         codes = {"as_codes": True} if how.as_codes else {}
         levels = control[how.slot]
         for_input, for_weight, within = plan.quantizer.quantize_error(e, levels, key, **codes)
@@ -224,6 +225,21 @@ def encode_error(
     if recorder is not None:
         recorder.record("error", e, for_input, control[how.slot])
     return for_input, for_weight
+
+
+def _error_key(plan: LayerPlan, clock: Tensor) -> Tensor:
+    """The key of the noise, or the clock if GPU kernels take that: they make the words at once.
+
+    Not for a quantizer with rules of its own, which may make other keys from the words.
+    """
+    if not (clock.is_cuda and grids_for(clock, torch.int32)):
+        return noise_key(clock)
+    rule, kind = plan.quantizer.grid_rule, type(plan.quantizer)
+    is_own = isinstance(plan.quantizer, BlockQuantizer)
+    if is_own:
+        is_own = plan.quantizer.has_rules_of(BlockQuantizer)
+        is_own = is_own and kind.round_in_blocks is BlockQuantizer.round_in_blocks
+    return clock if is_own or (rule is not None and rule.has_error) else noise_key(clock)
 
 
 def encode_for_grad_input(plan: LayerPlan, w: Quantized, control: Tensor) -> Quantized:
@@ -283,7 +299,7 @@ def round_for(
         if matmul == "grad_weight":
             clock = clock.clone()
             clock[0].add_(_GRAD_WEIGHT_NOISE)
-        key = noise_key(clock)
+        key = _error_key(plan, clock)
     x = widen(x)
     if how.kind == "integer":
         within = plan.quantizer.range_of(how.role, x, how.keep)

@@ -53,14 +53,15 @@ def hash_ints(*numbers: int) -> int:
 def noise_key(clock: Tensor) -> Tensor:
     """[base, step, call] (int32) -> the two words of a key, on the clock's device.
 
-    The clock itself is a key, too: where there are GPU kernels it is returned, and they make the
-    words. On the CPU, Python integers are faster than fourteen operations on tensors.
+    On the CPU, Python integers are faster than fourteen operations on tensors.
     """
     is_one = clock.dim() == 1 and clock.is_contiguous()
     if is_one and native.is_available(clock, torch.int32):
         return native.noise_key(clock)
-    if is_one and grids_for(clock, torch.int32):
-        return clock
+    kernels = grids_for(clock, torch.int32) if is_one else None
+    key: Tensor | None = kernels and kernels.noise_key(clock)
+    if key is not None:
+        return key
     if is_one and clock.device.type == "cpu" and not torch.compiler.is_compiling():
         base, step, call = clock.tolist()
         number = base + step * _STEP + call * _CALL
@@ -87,7 +88,10 @@ def _key_word(word: int) -> int:
 
 
 def uniform(index: Tensor, key: Tensor) -> Tensor:
-    """Element numbers (int32) -> float32 in (-1/2, 1/2): 2^24 equally spaced, symmetric values."""
+    """Element numbers (int32) -> float32 in (-1/2, 1/2): 2^24 equally spaced, symmetric values.
+
+    key: of `noise_key`, or the clock that it is made from, as GPU kernels take it.
+    """
     key = _key_words(key) if len(key) == 3 else key
     x = hash32(index, key[0], key[1]) >> 8
     return (x.to(torch.float32) + 0.5) * 2.0**-24
