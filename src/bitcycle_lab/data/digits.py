@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+from types import ModuleType
+
 import numpy as np
 import torch
+from torch import Tensor
 
 from bitcycle.extras import require
 from bitcycle_lab.data.base import ImageSplits, Place, dataset
@@ -28,9 +32,7 @@ MAX_VALUE = 16.0
 def load_digits(place: Place) -> ImageSplits:
     """Load the digits; the split is fixed."""
     sklearn_datasets = require("sklearn.datasets", extra="train", purpose="the digits")
-    bunch = sklearn_datasets.load_digits()
-    pixels = torch.from_numpy(bunch.images.astype(np.uint8)).unsqueeze(1)  # (N, 1, 8, 8), 0..16
-    targets = torch.from_numpy(bunch.target.astype(np.int64))
+    pixels, targets = _read_digits(sklearn_datasets)
     order = torch.from_numpy(permutation(len(pixels), seed=0, purpose=Purpose.SPLIT))
     test, train = order[:NUM_TEST].sort().values, order[NUM_TEST:].sort().values
     return make_splits(
@@ -39,3 +41,11 @@ def load_digits(place: Place) -> ImageSplits:
         num_classes=place.info.num_classes,
         max_value=MAX_VALUE,
     )
+
+
+@functools.cache
+def _read_digits(sklearn_datasets: ModuleType) -> tuple[Tensor, Tensor]:
+    """Pixels (N, 1, 8, 8) from 0 to 16, and targets; scikit-learn parses their text each time."""
+    bunch = sklearn_datasets.load_digits()
+    pixels = torch.from_numpy(bunch.images.astype(np.uint8)).unsqueeze(1)
+    return pixels, torch.from_numpy(bunch.target.astype(np.int64))

@@ -49,6 +49,8 @@ def find_changes(was: RunConfig, now: RunConfig) -> list[Change]:
     >>> [str(change) for change in find_changes(RunConfig(steps=9), RunConfig(steps=9, seed=1))]
     ['seed: was 0, is 1']
     """
+    if was == now:
+        return []
     before, after = (_flat(to_dict(from_dict(to_dict(config)))) for config in (was, now))
     has_test = any(config.precision.auto_high is not None for config in (was, now))
     return [

@@ -181,7 +181,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], list[tuple[int, ...]]]] = {
     "Linear": (lambda: nn.Linear(32, 16), [(8, 4, 32)]),
     "Conv2d": (lambda: nn.Conv2d(8, 12, 3, stride=2, padding=1), [(2, 8, 9, 9)]),
     "MatMul": (bc.MatMul, [(2, 24, 32), (2, 32, 24)]),
-    "LSTM": (lambda: nn.LSTM(32, 16, 2, bidirectional=True), [(5, 8, 32)]),
+    "LSTM": (lambda: nn.LSTM(32, 16, 2, bidirectional=True), [(2, 8, 32)]),
     "MultiheadAttention": (lambda: nn.MultiheadAttention(32, 2), [(6, 4, 32)] * 3),
 }
 
