@@ -188,8 +188,8 @@ def gpu_kernel_state(model: nn.Module) -> dict[str, Any]:
 def restore_kernels(model: nn.Module, state: Mapping[str, Any]) -> None:
     """Use the kernels of `kernel_state`, whatever "auto" would choose now.
 
-    Kernels of a GPU that failed are not tried again. Without Triton rounding is the same, to the
-    last bit. Raises ValueError where a kernel that multiplies is missing.
+    Kernels of a GPU that failed are not tried again in this process. Without Triton rounding is the
+    same, to the last bit. Raises ValueError where a kernel that multiplies is missing.
     """
     has_library = bool(state["has_native_library"])
     driver.leave_out(state.get("failed_gpu_kernels", ()))

@@ -198,3 +198,21 @@ def test_the_launches_of_the_roofline_are_those_of_a_step(kind, kernel, monkeypa
             layer(*inputs).backward(error)
     torchs = {name: n for name, (n, _) in counts.operations.items()}
     assert len(made) + sum(torchs.values()) == len(gpu_roofline.STEPS[kernel](size)), torchs
+
+
+def test_auto_decides_anew_on_another_device(ready):
+    model = bc.quantize_model(nn.Sequential(nn.Linear(16, 16)))
+    bc.set_precision(model, "w8a8e8")
+    model(torch.ones(64, 16)).sum().backward()
+    on_cpu = model[0].kernel_reason
+    step(model.cuda())
+    assert model[0].kernel.name == "simulate"
+    assert model[0].kernel_reason not in ("", on_cpu)
+
+
+@pytest.mark.parametrize("name", ["native", "gpu"])
+def test_a_kernel_that_was_asked_for_gives_the_reason_of_its_device(name, ready):
+    converted_there = bc.quantize_model(nn.Sequential(nn.Linear(4, 4)).cuda(), kernel=name)
+    moved = bc.quantize_model(nn.Sequential(nn.Linear(4, 4)), kernel=name).cuda()
+    assert moved[0].kernel_reason == converted_there[0].kernel_reason
+    assert moved[0].settings.is_asked_for

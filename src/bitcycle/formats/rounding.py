@@ -404,13 +404,19 @@ def _scales(
     else:
         if tensor_scale:
             of_tensor = amax.amax()
-            g = (of_tensor.view(torch.float32) / (448.0 * 6.0)).clamp_min(_LEAST_TENSOR_SCALE)
+            largest = of_tensor.view(torch.float32)
+            g = _divide(largest, 448.0 * 6.0).clamp_min(_LEAST_TENSOR_SCALE)
             g = torch.where(of_tensor >= _INFINITE, math.nan, g)
         else:
             g = torch.ones_like(max_value)
-        s = _round_e4m3((a / 6.0 / g).clamp(2.0**-6, 448.0))
+        s = _round_e4m3((_divide(a, 6.0) / g).clamp(2.0**-6, 448.0))
         factor, back = (1.0 / g) / s, s * g
     return factor, torch.where(amax >= _INFINITE, math.nan, back)
+
+
+def _divide(x: Tensor, number: float) -> Tensor:
+    """x / number, rounded once: on a GPU torch multiplies by the reciprocal of a Python number."""
+    return x / torch.full_like(x, number)
 
 
 def _round_e4m3(x: Tensor) -> Tensor:

@@ -116,7 +116,7 @@ def launch(kernel: Any, programs: int, first: Tensor, *arguments: Any, **constan
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        if first.is_cuda:
+        if first.is_cuda and not torch.cuda.is_current_stream_capturing():
             torch.cuda.synchronize(first.device)  # raises if the device is lost
         _failed[name] = reason = (str(error) or type(error).__name__).splitlines()[0]
         warnings.warn(

@@ -355,7 +355,9 @@ def _add_folded(
     """upper and rest plus the products of rows x with both planes, from start to end."""
     for k in range(start, end, BK):
         at = k + tl.arange(0, BK)
-        codes = tl.load(x + at[None, :] * step, mask=(m < M) & (at[None, :] < K), other=128)
+        codes = tl.load(
+            x + at.to(tl.int64)[None, :] * step, mask=(m < M) & (at[None, :] < K), other=128
+        )
         a = (codes ^ 128).to(tl.int8, bitcast=True)  # code - 128
         upper = tl.dot(a, tl.load(high + at[:, None], mask=n < N, other=0), upper)
         rest = tl.dot(a, tl.load(low + at[:, None], mask=n < N, other=0), rest)

@@ -200,7 +200,7 @@ def _centre(scale: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
 def _grid(q: Quantized) -> tuple[Tensor, Tensor]:
     assert q.scale is not None
     assert q.offset is not None
-    return q.scale, q.offset.expand(q.scale.shape)
+    return q.scale.contiguous(), q.offset.expand(q.scale.shape).contiguous()
 
 
 def _dense(x: Tensor) -> Tensor:

@@ -109,7 +109,8 @@ def _grid(q: Quantized) -> tuple[Tensor, Tensor]:
     """Scale and offset, one or one for each row or step, as vectors."""
     assert q.scale is not None
     assert q.offset is not None
-    return q.scale.reshape(-1), q.offset.expand(q.scale.shape).reshape(-1)
+    offset = q.offset.expand(q.scale.shape)
+    return q.scale.reshape(-1).contiguous(), offset.reshape(-1).contiguous()
 
 
 def _multiply_codes(

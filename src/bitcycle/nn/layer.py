@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bitcycle.kernels.base import Kernel, make_kernel
 from bitcycle.kernels.bf16 import is_depthwise
-from bitcycle.kernels.choice import TOPS, Recurrence, decide_kernel
+from bitcycle.kernels.choice import TOPS, Recurrence, decide_kernel, requested_kernel
 from bitcycle.kernels.geometry import Geometry
 from bitcycle.native.layer import NONE, Flags, Given, can_call
 from bitcycle.native.operators import can_trace
@@ -130,6 +130,23 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
         self.settings, self.decision = settings, None
         self._traced = self._traced_simulate = None
         self._plans.clear()
+
+    def note_device(self, before: str) -> None:
+        """Decide "auto" anew on another type of device, and say what a kernel is there."""
+        now = self.control.device.type
+        if "meta" in (before, now) or before == now:
+            return
+        settings, (old, new) = (
+            self.settings,
+            [
+                requested_kernel(self.settings.kernel.name, device_type=each)[1]
+                for each in (before, now)
+            ],
+        )
+        if settings.is_asked_for and settings.kernel_reason.startswith(old):
+            reason = new + settings.kernel_reason.removeprefix(old)
+            settings = replace(settings, kernel_reason=reason)
+        self.change_settings(settings)
 
     def become_float(self) -> None:
         """Remove what `become_quantized` added and swap the class back."""

@@ -51,7 +51,7 @@ def encode_input(
 ) -> Quantized:
     """The first operand, an activation; shared: where another layer may have left its codes.
 
-    health: flags that bfloat16 operands turn NaN if they are not finite.
+    health: flags that operands without a range turn NaN if they are not finite.
     """
     how = plan.output.first
     shared = shared if how.kind == "integer" or how.as_bf16 else None

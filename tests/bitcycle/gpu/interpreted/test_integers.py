@@ -206,3 +206,12 @@ def test_tiny_scales_do_not_vanish(first, second):
             continue
         expected = LINEAR.grad_input(x1, y1, torch.Size((4, 3))).double() * first * second
         torch.testing.assert_close(found.double(), expected, rtol=2e-3, atol=2e-45)
+
+
+def test_scales_with_gaps_and_one_offset_for_all():
+    scale = torch.rand(7, 3)[:, :1] + 0.5
+    codes = torch.arange(7 * 40).view(7, 40).to(torch.uint8)
+    x = Quantized(scale, torch.tensor(-2.0), codes=codes, half=torch.tensor(128.0))
+    dense = Quantized(scale.contiguous(), torch.full((7, 1), -2.0), codes=codes, half=x.half)
+    y = quantized(numbers((5, 40), "centred", 0), (8, 8))
+    assert torch.equal(LINEAR.output(x, y, None), LINEAR.output(dense, y, None))
