@@ -7,6 +7,7 @@ import torch
 
 import bitcycle as bc
 from bitcycle.quantizers.base import QUANTIZERS
+from bitcycle.quantizers.sbm import SBM
 
 from .conftest import use
 from .emulated import counted, is_emulated
@@ -45,6 +46,25 @@ def test_kernels_round_as_torch_to_the_bit(quantizer, kind, name, monkeypatch):
         return
     for key, value in ours.items():
         assert torch.equal(value, theirs[key]), key
+
+
+class Salted(SBM):
+    """Makes another key from the words of a key."""
+
+    def encode(self, role, x, levels, within, key=None, as_codes=False):
+        return super().encode(role, x, levels, within, None if key is None else key ^ 1, as_codes)
+
+
+def test_a_quantizer_with_own_rules_has_the_noise_of_torch(monkeypatch):
+    states = []
+    for quantizer, rounding in ((Salted(), "triton"), (Salted(), "torch"), (SBM(), "torch")):
+        use(monkeypatch, rounding)
+        model, x = make("linear", "cuda", quantizer)
+        bc.set_precision(model, "FW8/BW3")
+        train(model, optimizer_of(model), x)
+        states.append(state_of(model)["2.weight.grad"])
+    assert torch.equal(states[0], states[1])
+    assert not torch.equal(states[1], states[2])
 
 
 @triton

@@ -19,8 +19,9 @@ from bitcycle.ops.fused import grids_for
 from bitcycle.ops.noise import noise_key
 from bitcycle.ops.state import flag_nonfinite
 from bitcycle.quantizers.base import OperandView, Quantized, Range
-from bitcycle.quantizers.blocks import BlockQuantizer
+from bitcycle.quantizers.blocks import FP8, MX, NVFP4, BlockQuantizer
 
+BLOCK_QUANTIZERS = (FP8, MX, NVFP4)
 HALVES = (torch.bfloat16, torch.float16)
 _GRAD_WEIGHT_NOISE = 0x45D9F3B7  # odd: separates the noise of an error that is rounded twice
 
@@ -234,12 +235,9 @@ def _error_key(plan: LayerPlan, clock: Tensor) -> Tensor:
     """
     if not (clock.is_cuda and grids_for(clock, torch.int32)):
         return noise_key(clock)
-    rule, kind = plan.quantizer.grid_rule, type(plan.quantizer)
-    is_own = isinstance(plan.quantizer, BlockQuantizer)
-    if is_own:
-        is_own = plan.quantizer.has_rules_of(BlockQuantizer)
-        is_own = is_own and kind.round_in_blocks is BlockQuantizer.round_in_blocks
-    return clock if is_own or (rule is not None and rule.has_error) else noise_key(clock)
+    rule = plan.quantizer.grid_rule
+    is_known = type(plan.quantizer) in BLOCK_QUANTIZERS or (rule is not None and rule.has_error)
+    return clock if is_known else noise_key(clock)
 
 
 def encode_for_grad_input(plan: LayerPlan, w: Quantized, control: Tensor) -> Quantized:
