@@ -73,15 +73,17 @@ def closest(name: object, known: Iterable[str]) -> str | None:
     'cpt-3-8-8'
     """
     lowered = str(name).lower()
+    matcher = difflib.SequenceMatcher(b=lowered)  # which it analyses once for all candidates
 
-    def likeness(candidate: str) -> tuple[bool, float, int]:
-        ratio = difflib.SequenceMatcher(None, candidate.lower(), lowered).ratio()
-        continues = candidate.lower().startswith(f"{lowered}-")
-        return continues, ratio, len(commonprefix([candidate.lower(), lowered]))
+    def likeness(candidate: str) -> tuple[float, int]:
+        matcher.set_seq1(candidate.lower())
+        return matcher.ratio(), len(commonprefix([candidate.lower(), lowered]))
 
-    best = max(known, key=likeness, default=None)
+    known = list(known)
+    continuing = [each for each in known if each.lower().startswith(f"{lowered}-")]
+    best = max(continuing or known, key=likeness, default=None)
     needed = LIKENESS if len(lowered) > 3 else 0.6  # two of three letters are enough
-    return best if best is not None and likeness(best)[1] >= needed else None
+    return best if best is not None and likeness(best)[0] >= needed else None
 
 
 def list_some(names: Sequence[str]) -> str:

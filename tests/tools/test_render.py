@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,10 @@ BASE = {0: 90.0, 1: 91.0, 2: 92.0}
 WORSE = {0: 88.0, 1: 89.1, 2: 89.9}
 
 
-@pytest.fixture
-def folder(tmp_path):
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
     """The data of a study in two groups, and of a measurement as its command writes it."""
+    data = tmp_path_factory.mktemp("data")
     entries = []
     for steps in (100, 200):
         own = {"group": f"net, {steps} steps", "changes": {"steps": steps}}
@@ -29,16 +31,24 @@ def folder(tmp_path):
             (method("static 6", 6, **own), BASE, 50.0),
             (method("cycle", "CR:3-8:8", **own), WORSE, 60.0),
         ]
-    result = study_result(entries, name="made", baseline="static 8", output=tmp_path / "runs")
+    result = study_result(entries, name="made", baseline="static 8", output=data / "runs")
     write_runs(result)
-    (tmp_path / "made.json").write_text(to_json(gather(result)))
+    (data / "made.json").write_text(to_json(gather(result)))
     rows = [
         {"workload": "lstm", "kernel": "float32", "bits": "", "seconds": [0.5, 0.4], "base": None},
         {"workload": "lstm", "kernel": "auto", "bits": "w4a4e8", "seconds": [0.3, 0.2],
          "base": 0.4},
         {"workload": "gcn", "kernel": "other", "bits": "", "seconds": [], "base": None},
     ]  # fmt: skip
-    (tmp_path / "speed.json").write_text(json.dumps({"rows": rows}))
+    (data / "speed.json").write_text(json.dumps({"rows": rows}))
+    return data
+
+
+@pytest.fixture
+def folder(tmp_path, data):
+    """A folder of its own with these data."""
+    for file in data.glob("*.json"):
+        shutil.copy(file, tmp_path)
     return tmp_path
 
 
